@@ -27,11 +27,11 @@ from core.models.language_model import LanguageModel
 from core.models.loading import check_pair
 from core.models.prompting import check_prompt_length
 from core.runlog.tally import Tally
-from core.runners.base import ForwardOutput, prefill
+from core.runners.base import prefill, tree_rows
 from core.runners.graphed import GraphedRunner
 from core.runners.timing import StepClock, Stopwatch, is_asynchronous, peak_memory_mb, reset_peak_memory
 from core.sampling import draw_gumbel, gumbel_noise, probabilities, seeded_generator
-from core.settings import Coupling, LengthPolicy, SamplingParams
+from core.settings import MAX_DRAFT_TOKENS, Coupling, LengthPolicy, SamplingParams, VerificationRule
 from core.text import TextStream, display_texts
 from core.types import (
     Draft,
@@ -46,8 +46,10 @@ from core.types import (
     TargetFeature,
     TokenKind,
     Verification,
+    depths_of,
+    is_chain,
 )
-from core.verify import check_finite, verify_block, verify_gumbel
+from core.verify import SUM_TOLERANCE, acceptance_of, check_finite, tested_rows, verify_block, verify_gumbel
 
 DecodeEvent = PrefillDone | Drafted | Step | Inspected | Finished
 
@@ -94,6 +96,7 @@ def speculative(
     stop: Sequence[str] = (),
     controls: RunControls | None = None,
     inspect: bool = False,
+    rule: VerificationRule = VerificationRule.TOKEN,
 ) -> Iterator[DecodeEvent]:
     """Decode with drafts; the text follows the target's distribution exactly.
 
@@ -109,6 +112,7 @@ def speculative(
         stop: texts to stop at; they are removed from the output.
         controls: live settings, and the way to stop from another thread.
         inspect: send each step's evidence after it, outside all timing.
+        rule: how blocks are tested under rejection coupling; TYPICAL is lossy.
 
     Yields:
         `PrefillDone`, a `Step` for each round, and `Finished`, also when stopped through `controls`. While the user
@@ -128,7 +132,7 @@ def speculative(
         check_pair(drafter, target)
         capacity = len(prompt_ids) + max_new_tokens
         drafter = DraftModelDrafter(drafter, capacity=capacity, check_cancelled=controls.check_cancelled)
-    return _Run(target, drafter, prompt_ids, controls, max_new_tokens, seed, coupling, stop, inspect).events()
+    return _Run(target, drafter, prompt_ids, controls, max_new_tokens, seed, coupling, stop, inspect, rule).events()
 
 
 def sample_blocks(
@@ -139,6 +143,7 @@ def sample_blocks(
     seed: int,
     controls: RunControls,
     coupling: Coupling = Coupling.REJECTION,
+    rule: VerificationRule = VerificationRule.TOKEN,
 ) -> Iterator[Step]:
     """Draw the first step after a prompt endlessly: samples for testing the distribution.
 
@@ -151,7 +156,7 @@ def sample_blocks(
         Cancelled: the run was asked to stop.
     """
     room = _usual(controls.num_draft_tokens) + 2
-    return _Run(target, drafter, prompt_ids, controls, room, seed, coupling, (), False).first_blocks()
+    return _Run(target, drafter, prompt_ids, controls, room, seed, coupling, (), False, rule).first_blocks()
 
 
 def _usual(num_draft_tokens: DraftLength) -> int:
@@ -164,16 +169,20 @@ class Round:
 
     Attributes:
         wanted: how many tokens were requested.
+        max_depth: how many of them in a row.
         sampling: the parameters of this round.
         draft: what was proposed.
+        parents: the draft's, on the host.
         clock: times its three parts: draft, verify, sample.
-        target_probs: (K + 1, V), once scored.
+        target_probs: (N + 1, V), once scored.
         outcome: once verified.
     """
 
     wanted: int
+    max_depth: int
     sampling: SamplingParams
     draft: Draft
+    parents: tuple[int, ...]
     clock: StepClock
     target_probs: Tensor | None = None
     outcome: Verification | None = None
@@ -191,6 +200,7 @@ class _Run:
         coupling: Coupling,
         stop: Sequence[str],
         inspect: bool,
+        rule: VerificationRule = VerificationRule.TOKEN,
     ) -> None:
         self._begin_text = functools.partial(RunText, target, tuple(prompt_ids), max_new_tokens, stop)
         self._text = self._begin_text()
@@ -198,8 +208,9 @@ class _Run:
         self._target = target
         self._drafter = drafter
         self._controls = controls
-        self._scorer = TargetScorer(target, self._text.limit, drafter.needs if drafter else frozenset())
-        self._features: dict[TargetFeature, Tensor] = {}
+        spare = MAX_DRAFT_TOKENS if self._drafts_trees else 0
+        self._scorer = TargetScorer(target, self._text.limit, drafter.needs if drafter else frozenset(), spare)
+        self._rule = rule
         self._generator = seeded_generator(seed)
         self._noise = self._noise_of(seed) if coupling is Coupling.GUMBEL else None
         self._backlog = EvidenceBacklog(target.tokenizer) if inspect else None
@@ -264,7 +275,8 @@ class _Run:
         """Draft a block with the current settings."""
         plan = policy.plan(self._controls.num_draft_tokens)
         # The last token of a full block is the target's own, so a draft must leave room for it.
-        wanted = min(plan.most, self._text.room - 1) if self._drafter is not None else 0
+        max_depth = self._text.room - 1
+        wanted = plan.most if self._drafts_trees and max_depth > 0 else min(plan.most, max_depth)
         sampling = self._controls.sampling
         self._controls.check_cancelled()
         is_over = plan.most > 0 and not plan.is_trial
@@ -275,19 +287,15 @@ class _Run:
             self._prefill_ms += watch.lap()
         clock = StepClock(self._target.device)
         clock.start()
-        draft = self._draft(wanted, sampling, plan)
+        draft = self._draft(wanted, max_depth, sampling, plan)
         clock.stop()
+        done = Round(wanted, max_depth, sampling, draft, tuple(draft.parents.tolist()), clock)
         # Reading tokens from a GPU waits for it, so there they are checked along with the result of verification.
         if not is_asynchronous(draft.tokens.device):
-            self._check_draft(draft, wanted)
-        return Round(wanted, sampling, draft, clock)
+            self._check_draft(done)
+        return done
 
-    def _draft(
-        self,
-        num_draft_tokens: int,
-        sampling: SamplingParams,
-        plan: BlockPlan,
-    ) -> Draft:
+    def _draft(self, num_draft_tokens: int, max_depth: int, sampling: SamplingParams, plan: BlockPlan) -> Draft:
         if self._drafter is None or num_draft_tokens <= 0:
             return empty_draft()
         draft = self._drafter.propose(
@@ -298,8 +306,9 @@ class _Run:
                 generator=self._generator,
                 vocab_size=self._target.vocab_size,
                 check_cancelled=self._controls.check_cancelled,
+                max_depth=max_depth,
                 gumbel=self._noise,
-                features=self._features,
+                features=self._scorer.take_features(),
                 keep_drafting=plan.keep_drafting,
             )
         )
@@ -307,14 +316,26 @@ class _Run:
         probs = None if draft.probs is None else draft.probs.to(self._target.device)
         return draft if probs is draft.probs else replace(draft, probs=probs)
 
-    def _check_draft(self, draft: Draft, wanted: int) -> None:
-        check_draft(draft, wanted, self._target.vocab_size, type(self._drafter).__name__)
+    def _check_draft(self, done: Round) -> None:
+        vocab_size = self._target.vocab_size
+        check_draft(done.draft, done.wanted, done.max_depth, vocab_size, type(self._drafter).__name__)
+        if done.draft.probs is not None and not self._is_trusted:
+            check_distributions(done.draft.probs, type(self._drafter).__name__)
+
+    @property
+    def _is_trusted(self) -> bool:
+        """Whether the drafter is one of our own, whose distributions the tests check."""
+        return type(self._drafter).__module__.startswith("core.drafters.")
+
+    @property
+    def _drafts_trees(self) -> bool:
+        return getattr(self._drafter, "proposes_trees", False)
 
     def _drafted(self, done: Round) -> Drafted:
-        self._check_draft(done.draft, done.wanted)
+        self._check_draft(done)
         drafted = tuple(done.draft.tokens.tolist())
         texts = display_texts(self._target.tokenizer, drafted)
-        return Drafted(self._tally.num_steps, len(self._ids), drafted, texts)
+        return Drafted(self._tally.num_steps, len(self._ids), drafted, texts, _tree_of(done.parents))
 
     # --- Score and verify ---------------------------------------------------------------------------------------
 
@@ -325,31 +346,30 @@ class _Run:
         draft, sampling, clock = done.draft, done.sampling, done.clock
         self._controls.check_cancelled()
         clock.start()
-        output = self._scorer.score(self._ids[-1], draft)
+        logits = self._scorer.score(self._ids[-1], draft, done.parents)
         clock.stop()
 
         clock.start()
-        target_probs = probabilities(output.logits[:, : self._target.vocab_size], sampling)
-        outcome = self._verify(draft, target_probs)
-        self._scorer.rewind(position + outcome.num_accepted)
-        if output.hidden is not None:
-            self._features = {TargetFeature.HIDDEN_STATES: output.hidden[: outcome.num_accepted + 1].clone()}
+        target_probs = probabilities(logits[:, : self._target.vocab_size], sampling)
+        outcome = self._verify(done, target_probs)
+        self._scorer.keep(position - 1, outcome.path)
         if self._drafter is not None and done.wanted:
             self._drafter.observe(outcome)
         clock.stop()
         if is_asynchronous(draft.tokens.device):
-            self._check_draft(draft, done.wanted)
+            self._check_draft(done)
         done.target_probs, done.outcome = target_probs, outcome
         return done
 
-    def _verify(self, draft: Draft, target_probs: Tensor) -> Verification:
+    def _verify(self, done: Round, target_probs: Tensor) -> Verification:
+        draft = done.draft
         if self._noise is None:
-            tokens = draft.tokens.to(target_probs.device)
-            return verify_block(tokens, draft.probs, target_probs, generator=self._generator)
+            tokens, rule = draft.tokens.to(target_probs.device), self._rule
+            return verify_block(tokens, done.parents, draft.probs, target_probs, generator=self._generator, rule=rule)
         check_finite(draft.probs, target_probs)
-        first = len(self._ids)
-        drawn = [draw_gumbel(row, self._noise(first + index)) for index, row in enumerate(target_probs)]
-        return verify_gumbel(draft.tokens, torch.stack(drawn))
+        positions = [len(self._ids), *(len(self._ids) + 1 + depth for depth in depths_of(done.parents))]
+        drawn = [draw_gumbel(row, self._noise(at)) for row, at in zip(target_probs, positions, strict=True)]
+        return verify_gumbel(draft.tokens, done.parents, torch.stack(drawn))
 
     # --- Commit -------------------------------------------------------------------------------------------------
 
@@ -360,15 +380,19 @@ class _Run:
         assert target_probs is not None, "and scored before that"
         draft_ms, verify_ms, sample_ms = times = done.clock.read()
         drafted = tuple(done.draft.tokens.tolist())
-        tokens = [*drafted[: outcome.num_accepted], outcome.next_token]
+        tokens = [*(drafted[node] for node in outcome.path), outcome.next_token]
         kinds = [TokenKind.ACCEPTED] * outcome.num_accepted + [outcome.next_kind]
         texts, ended = self._text.write(tokens)
         count = len(texts)
+        nodes: Sequence[int] = range(len(drafted))
         if ended is not None:
             # The target's cache and all statistics drop what lies beyond the end. The draft's cache ends with the run.
             self._scorer.rewind(len(self._ids) - 1)
-            drafted = drafted[:count]
-        of_drafted = {name: values[: len(drafted)] for name, values in probs_of_drafted(done).items()}
+            nodes = [node for node, depth in enumerate(depths_of(done.parents)) if depth < count]
+        of_drafted = {name: tuple(values[node] for node in nodes) for name, values in probs_of_drafted(done).items()}
+        drafted = tuple(drafted[node] for node in nodes)
+        place = {-1: -1, **{node: index for index, node in enumerate(nodes)}}
+        tree = _tree_of([place[done.parents[node]] for node in nodes])
         step = Step(
             index=self._tally.num_steps,
             position=position,
@@ -377,7 +401,7 @@ class _Run:
             drafted=drafted,
             drafted_texts=display_texts(self._target.tokenizer, drafted),
             **of_drafted,
-            uniforms=outcome.uniforms[: len(drafted)],
+            uniforms=tuple(outcome.uniforms[node] for node in nodes) if outcome.uniforms else (),
             num_accepted=min(count, outcome.num_accepted),
             emitted=tuple(tokens[:count]),
             emitted_kinds=tuple(kinds[:count]),
@@ -388,10 +412,13 @@ class _Run:
             total_ms=sum(times),
             next_uniform=outcome.next_uniform if count > outcome.num_accepted else None,
             evidence=(),
+            parents=tree,
+            accepted_path=tuple(place[node] for node in outcome.path[:count]) if tree else (),
+            block=outcome.block[: count + 1],
         )
         if self._backlog is not None:
-            has_bonus = outcome.next_kind is TokenKind.BONUS and count > outcome.num_accepted
-            self._backlog.put(step.index, done.draft, target_probs, outcome, len(drafted), has_bonus=has_bonus)
+            has_next = count > outcome.num_accepted
+            self._backlog.put(step.index, done.draft, done.parents, target_probs, outcome, nodes, has_next=has_next)
         return step, ended
 
     # --- Before, between and after the steps --------------------------------------------------------------------
@@ -437,7 +464,6 @@ class _Run:
         """Go back to the prompt; the next step uses new draws."""
         self._text = self._begin_text()
         self._ids = self._text.ids
-        self._features = {}
         self._scorer.rewind(len(self._ids) - 1)
         # A draft model rewinds its own cache; other drafters start again.
         if self._drafter is not None and not isinstance(self._drafter, DraftModelDrafter):
@@ -476,10 +502,20 @@ class _Run:
 class TargetScorer:
     """The target model with its cache, which between steps holds one position fewer than the text."""
 
-    def __init__(self, model: LanguageModel, capacity: int, needs: frozenset[TargetFeature] = frozenset()) -> None:
-        self._runner = model.runner(capacity)
+    def __init__(
+        self, model: LanguageModel, limit: int, needs: frozenset[TargetFeature] = frozenset(), spare: int = 0
+    ) -> None:
+        """
+        Args:
+            model: the target.
+            limit: positions of the longest text.
+            needs: what a drafter wants to see of each position.
+            spare: additional places in the cache, for the branches of a tree.
+        """
+        self._runner = model.runner(limit, spare=spare)
         self._device = model.device
         self._with_hidden = TargetFeature.HIDDEN_STATES in needs
+        self._hidden: list[Tensor] = []
 
     @property
     def length(self) -> int:
@@ -488,7 +524,8 @@ class TargetScorer:
 
     def prefill(self, ids: Sequence[int], check_cancelled: Callable[[], None]) -> None:
         """Cache the prompt except its last token, whose logits the first step needs."""
-        prefill(self._runner, ids[:-1], check_cancelled)
+        on_hidden = self._hidden.append if self._with_hidden else None
+        prefill(self._runner, ids[:-1], check_cancelled, on_hidden)
 
     @property
     def num_captures(self) -> int:
@@ -500,14 +537,34 @@ class TargetScorer:
         if isinstance(self._runner, GraphedRunner):
             self._runner.prepare(end)
 
-    def score(self, last_token: int, draft: Draft) -> ForwardOutput:
-        """Append the newest token of the text, not cached yet, and K drafted tokens. Returns (K + 1, V) logits.
+    def score(self, last_token: int, draft: Draft, parents: Sequence[int]) -> Tensor:
+        """Append the newest token of the text, not cached yet, and N drafted ones. Returns (N + 1, V) logits.
 
-        Row i predicts the token after the i-th drafted one.
+        Row 0 follows the newest token, row i + 1 follows node i.
         """
         root = torch.tensor([last_token], device=self._device)
         ids = torch.cat((root, draft.tokens.to(self._device)))
-        return self._runner.forward(ids, num_logits=len(draft) + 1, with_hidden=self._with_hidden)
+        tree = None if is_chain(parents) else tree_rows(parents, self._runner.length, len(ids))
+        output = self._runner.forward(ids, num_logits=len(ids), with_hidden=self._with_hidden, tree=tree)
+        self._scored = output.hidden
+        return output.logits
+
+    def keep(self, root: int, path: Sequence[int]) -> None:
+        """Keep the position of the text's newest token, `root`, and the accepted nodes of the block after it."""
+        places = [root, *(root + 1 + node for node in path)]
+        if places[-1] == root + len(path):
+            self._runner.rewind(places[-1] + 1)
+        else:
+            self._runner.keep(places)
+        if self._scored is not None:
+            self._hidden.append(self._scored[[place - root for place in places]].clone())
+
+    def take_features(self) -> dict[TargetFeature, Tensor]:
+        """What a drafter needs, for the positions since it last asked."""
+        if not self._hidden:
+            return {}
+        states, self._hidden = torch.cat(self._hidden), []
+        return {TargetFeature.HIDDEN_STATES: states}
 
     def rewind(self, length: int) -> None:
         """Keep at most the first `length` positions."""
@@ -588,20 +645,30 @@ class RunText:
         return None
 
 
-def check_draft(draft: Draft, most: int, vocab_size: int, name: str) -> None:
-    """Refuse a draft that can't be verified; `name` is the drafter's, `most` the number of tokens requested.
+def check_draft(draft: Draft, most: int, max_depth: int, vocab_size: int, name: str) -> None:
+    """Refuse a draft that can't be verified.
+
+    Args:
+        draft: what was proposed.
+        most, max_depth: how many tokens were requested, and how many of them in a row.
+        vocab_size: V.
+        name: of the drafter.
 
     Raises:
-        DrafterError: too many tokens, a tree, an id out of range, or distributions of the wrong shape.
+        DrafterError: too many tokens, parents that are no tree, an id out of range, or rows of the wrong shape.
     """
-    tokens = draft.tokens.tolist()
+    tokens, parents = draft.tokens.tolist(), draft.parents.tolist()
     count = len(tokens)
+    if len(parents) != count or not all(-1 <= parent < node for node, parent in enumerate(parents)):
+        raise DrafterError(
+            f"{name} proposed parents that are no tree: each must be -1 or an earlier node. Fix its code."
+        )
     if not count:
         return
     if count > most:
         raise DrafterError(f"{name} proposed {count} tokens where {most} were requested. Fix its code.")
-    if draft.parents.tolist() != list(range(-1, count - 1)):
-        raise DrafterError(f"{name} proposed a tree, but only chains can be verified so far. Fix its code.")
+    if (depth := max(depths_of(parents)) + 1) > max_depth:
+        raise DrafterError(f"{name} proposed {depth} tokens in a row where {max_depth} were requested. Fix its code.")
     if not all(0 <= token < vocab_size for token in tokens):
         raise DrafterError(f"{name} proposed an id outside 0 to {vocab_size - 1}. Fix its code.")
     if draft.probs is not None and tuple(draft.probs.shape) != (count, vocab_size):
@@ -609,23 +676,41 @@ def check_draft(draft: Draft, most: int, vocab_size: int, name: str) -> None:
         raise DrafterError(f"{name} returned distributions of shape {shape}, not {(count, vocab_size)}. Fix its code.")
 
 
+def check_distributions(probs: Tensor, name: str) -> None:
+    """Refuse rows (N, V) that are no distributions, which would change the output's distribution unnoticed.
+
+    Raises:
+        DrafterError: a negative entry, NaN, or a row that doesn't sum to 1.
+    """
+    if not bool((probs >= 0).all()) or not bool(((probs.sum(-1) - 1).abs() <= SUM_TOLERANCE).all()):
+        raise DrafterError(
+            f"{name} returned rows that are no distributions: each must be non-negative and sum to 1. Fix its code."
+        )
+
+
+def _tree_of(parents: Sequence[int]) -> tuple[int, ...]:
+    """The parents of a tree as events hold them: none for a chain."""
+    return () if is_chain(parents) else tuple(parents)
+
+
 @torch.inference_mode()
 def probs_of_drafted(done: Round) -> dict[str, tuple[float, ...]]:
-    """A step's fields for each drafted position: p and q of the drafted id, min(1, p / q), and the sum of min(p, q)."""
-    count = len(done.draft)
-    if count == 0 or done.target_probs is None:
+    """A step's fields for each drafted token: p and q of its id, min(1, p / q), and the sum of min(p, q).
+
+    In a tree p is what the node's earlier siblings leave of the target's distribution.
+    """
+    draft, target_probs = done.draft, done.target_probs
+    if not done.parents or target_probs is None:
         return {"draft_probs": (), "target_probs": (), "acceptance_probs": (), "expected_acceptance": ()}
-    tokens = done.draft.tokens.to(done.target_probs.device).unsqueeze(1)
-    target_rows = done.target_probs[:count]
-    p = target_rows.gather(1, tokens).squeeze(1)
-    if done.draft.probs is None:
-        q, overlap = torch.ones_like(p), p
-    else:
-        q = done.draft.probs.gather(1, tokens).squeeze(1)
-        overlap = torch.minimum(target_rows, done.draft.probs).sum(-1)
+    tokens = draft.tokens.to(target_probs.device)
+    rows = tested_rows(tokens, done.parents, draft.probs, target_probs)
+    at = tokens.unsqueeze(1)
+    p = rows.gather(1, at).squeeze(1)
+    q = torch.ones_like(p) if draft.probs is None else draft.probs.gather(1, at).squeeze(1)
+    overlap = p if draft.probs is None else torch.minimum(rows, draft.probs).sum(-1)
     return {
         "draft_probs": tuple(q.tolist()),
         "target_probs": tuple(p.tolist()),
-        "acceptance_probs": tuple((p / q).clamp(max=1.0).tolist()),
+        "acceptance_probs": tuple(acceptance_of(tokens, draft.probs, rows).tolist()),
         "expected_acceptance": tuple(overlap.clamp(max=1.0).tolist()),
     }

@@ -45,7 +45,7 @@ class PositionEvidence:
     Attributes:
         ids, texts: the listed tokens, in descending order of their larger probability. They always include the drafted
             token and the one drawn here. Texts are for display, and shortened.
-        target_probs: of the listed tokens, after temperature and filters.
+        target_probs: of the listed tokens, after temperature and filters; in a tree what earlier siblings leave.
         draft_probs: likewise; None if nothing was drafted: at the bonus token and in plain steps.
         target_tail, draft_tail: the mass of all tokens that are not listed.
         target_entropy, draft_entropy: in nats.
@@ -119,9 +119,12 @@ def packed(positions: Sequence[PositionEvidence]) -> Sequence[PositionEvidence]:
 class _Block(NamedTuple):
     step: int
     draft_tokens: Tensor
+    parents: Sequence[int]
     draft_probs: Tensor | None
     target_probs: Tensor
     outcome: Verification
+    nodes: Sequence[int]
+    has_next: bool
 
     @property
     def num_bytes(self) -> int:
@@ -156,17 +159,21 @@ class EvidenceBacklog:
         self,
         step: int,
         draft: Draft,
+        parents: Sequence[int],
         target_probs: Tensor,
         outcome: Verification,
-        num_drafted: int,
+        nodes: Sequence[int],
         *,
-        has_bonus: bool,
+        has_next: bool,
     ) -> None:
-        """Keep a round's distributions at the first `num_drafted` positions, which the text's end may have cut."""
+        """Keep a round's distributions.
+
+        The end of the text may have cut the block to some `nodes`, and the next token, unless it `has_next`.
+        """
         # Copied here, outside all timing: a drafter may reuse its buffers.
-        probs = None if draft.probs is None else draft.probs[:num_drafted].clone()
-        target_probs = target_probs[: num_drafted + has_bonus].clone()
-        block = _Block(step, draft.tokens[:num_drafted].clone(), probs, target_probs, outcome)
+        probs = None if draft.probs is None else draft.probs.clone()
+        tokens = draft.tokens.clone()
+        block = _Block(step, tokens, parents, probs, target_probs.clone(), outcome, nodes, has_next)
         self._blocks.append(block)
         self._num_bytes += block.num_bytes
 
@@ -178,47 +185,65 @@ class EvidenceBacklog:
         """
         block = self._blocks.popleft()
         self._num_bytes -= block.num_bytes
-        step, tokens, draft_probs, target_probs, outcome = block
-        return Inspected(step, capture(tokens, draft_probs, target_probs, outcome, self._texts))
+        step, tokens, parents, draft_probs, target_probs, outcome, nodes, has_next = block
+        found = capture(tokens, parents, draft_probs, target_probs, outcome, self._texts)
+        has_bonus = has_next and outcome.next_kind is TokenKind.BONUS
+        return Inspected(step, (*(found[node] for node in nodes), *found[len(tokens) :][:has_bonus]))
 
 
 def capture(
-    draft_tokens: Tensor, draft_probs: Tensor | None, target_probs: Tensor, outcome: Verification, texts: Texts
+    draft_tokens: Tensor,
+    parents: Sequence[int],
+    draft_probs: Tensor | None,
+    target_probs: Tensor,
+    outcome: Verification,
+    texts: Texts,
 ) -> tuple[PositionEvidence, ...]:
     """The evidence of a block, computed for all positions at once and moved to the CPU once.
 
     Args:
-        draft_tokens: (K,) drafted ids.
-        draft_probs: (K, V) the distributions they were drawn from; None for a one-hot at each.
-        target_probs: (K, V) the target's, or (K + 1, V) with that of the bonus token's position.
+        draft_tokens: (N,) drafted ids.
+        parents: of each node, as in `core.verify.verify_tree`.
+        draft_probs: (N, V) the distributions they were drawn from; None for a one-hot at each.
+        target_probs: (N + 1, V) the target's.
         outcome: the block's verification.
         texts: maps ids to their displayed texts.
+
+    Returns:
+        Of each node, with what its earlier siblings leave of the target's distribution; then of the bonus token, if
+        there is one.
     """
     import torch
     from torch.nn import functional
 
+    from core.verify import tested_rows
+
     with torch.inference_mode():
-        num_drafted, at = draft_tokens.shape[0], outcome.num_accepted
+        num_drafted, end = draft_tokens.shape[0], outcome.path[-1] if outcome.path else -1
         draft_tokens = draft_tokens.to(target_probs.device)
         tokens = draft_tokens.unsqueeze(1)
-        if draft_probs is None:
-            draft = torch.zeros_like(target_probs[:num_drafted]).scatter_(1, tokens, 1.0)
-        else:
-            draft = draft_probs
-        drawn_from = _residual_drawn_from(draft_tokens, draft_probs, target_probs, outcome)
-        ids, num_listed = _likeliest(tokens, draft, target_probs, drawn_from, outcome)
-        drafted_ids, surplus = ids[:num_drafted], target_probs.shape[0] - num_drafted
-        residual_mass = (target_probs[:num_drafted] - draft).clamp_(min=0.0).sum(-1, keepdim=True)
+        rows = tested_rows(draft_tokens, parents, draft_probs, target_probs)
+        # The next token stands behind the last child that was tested, or behind a leaf.
+        children = [node for node, parent in enumerate(parents) if parent == end]
+        at = children[-1] if children else num_drafted
+        if not children:
+            rows = torch.cat((rows, target_probs[end + 1 : end + 2]))
+        one_hots = torch.zeros_like(rows[:num_drafted]).scatter_(1, tokens, 1.0)
+        draft = one_hots if draft_probs is None else draft_probs
+        drawn_from = _residual_drawn_from(rows, draft, outcome, at)
+        ids, num_listed = _likeliest(tokens, draft, rows, drawn_from, at, outcome.next_token)
+        drafted_ids, surplus = ids[:num_drafted], rows.shape[0] - num_drafted
+        residual_mass = (rows[:num_drafted] - draft).clamp_(min=0.0).sum(-1, keepdim=True)
         residual_part = torch.zeros(len(ids), ids.shape[1] + 1, device=ids.device)
         if drawn_from is not None:
             residual_part[at] = _split(drawn_from.unsqueeze(0), ids[at].unsqueeze(0))[0]
         table = torch.cat(
             (
                 ids.float(),  # float32 is exact for integers up to 2^24.
-                _split(target_probs, ids),
+                _split(rows, ids),
                 functional.pad(_split(draft, drafted_ids), (0, 0, 0, surplus)),
                 residual_part,
-                _entropy(target_probs),
+                _entropy(rows),
                 functional.pad(_entropy(draft), (0, 0, 0, surplus)),
                 functional.pad(residual_mass, (0, 0, 0, surplus)),
                 num_listed,
@@ -238,13 +263,13 @@ def capture(
 
 
 def _likeliest(
-    tokens: Tensor, draft: Tensor, target_probs: Tensor, drawn_from: Tensor | None, outcome: Verification
+    tokens: Tensor, draft: Tensor, target_probs: Tensor, drawn_from: Tensor | None, at: int, next_token: int
 ) -> tuple[Tensor, Tensor]:
     """(N, at most MAX_LISTED) ids, most likely first, and (N, 1) how many of them to list."""
     import torch
     from torch.nn import functional
 
-    num_drafted, at = draft.shape[0], outcome.num_accepted
+    num_drafted = draft.shape[0]
     num_positions, vocab_size = target_probs.shape
     score = functional.pad(target_probs, (0, -vocab_size % _GROUP), value=-1.0)
     real = score[:, :vocab_size]
@@ -253,8 +278,7 @@ def _likeliest(
         torch.maximum(real[at], drawn_from, out=real[at])
     # Drafted and drawn tokens are listed, however unlikely.
     real[:num_drafted].scatter_(1, tokens, torch.inf)
-    if at < num_positions:
-        real[at, outcome.next_token] = torch.inf
+    real[at, next_token] = torch.inf
     # A row's n largest lie in the n groups with the largest maxima: less work than sorting the row.
     count = min(MAX_LISTED, vocab_size)
     groups = score.view(num_positions, -1, _GROUP)
@@ -277,18 +301,13 @@ def _split(probs: Tensor, ids: Tensor) -> Tensor:
     return torch.cat((probs.gather(1, ids), rest), dim=1)
 
 
-def _residual_drawn_from(
-    draft_tokens: Tensor, draft_probs: Tensor | None, target_probs: Tensor, outcome: Verification
-) -> Tensor | None:
+def _residual_drawn_from(rows: Tensor, draft: Tensor, outcome: Verification, at: int) -> Tensor | None:
     """(V,) the distribution the correction was drawn from; None if there is none."""
-    from core.verify import residual
-
-    at = outcome.num_accepted
-    is_correction = outcome.next_kind is TokenKind.CORRECTION and at < draft_tokens.shape[0]
-    if not is_correction or outcome.next_uniform is None:
+    if outcome.next_kind is not TokenKind.CORRECTION or outcome.next_uniform is None:
         return None
-    weights = residual(target_probs[at], None if draft_probs is None else draft_probs[at], draft_tokens[at])
-    return weights / weights.sum()
+    weight = outcome.block[at].weight if outcome.block else 1.0
+    left = (weight * rows[at] - draft[at]).clamp_(min=0.0)
+    return left / left.sum() if float(left.sum()) > 0.0 else rows[at]
 
 
 def _entropy(probs: Tensor) -> Tensor:

@@ -255,7 +255,7 @@ def _thread_governor(target: LanguageModel, controls: RunControls) -> ThreadGove
     most = num_processors()
     if target.device.type != "cpu" or "OMP_NUM_THREADS" in os.environ or most == 1:
         return None
-    scorer = TargetScorer(target, capacity=8)
+    scorer = TargetScorer(target, limit=8)
     governor = ThreadGovernor(lambda: scorer.time_one_step(0, controls.check_cancelled), torch.set_num_threads, most)
     try:
         governor.settle()

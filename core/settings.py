@@ -15,8 +15,8 @@ from typing import Any
 from core.errors import SettingsError
 
 MAX_SEED = 2**63 - 1
-MAX_DRAFT_TOKENS = 16
-"""Longest block that the window and the command line offer; `verify` has no limit."""
+MAX_DRAFT_TOKENS = 64
+"""The most tokens in a block, or nodes in a tree; `verify` has no limit."""
 MAX_TEMPERATURE = 10.0
 """Far above any useful value; a larger one is assumed to be a typo."""
 
@@ -37,6 +37,17 @@ class LengthPolicy(StrEnum):
     """The engine chooses before each step, from measured step times and recent acceptance; K may be 0."""
     ADAPTIVE = "adaptive"
     """Like AUTO, but a block ends early where the draft is unsure of its tokens."""
+
+
+class VerificationRule(StrEnum):
+    """How a drafted block is tested under rejection coupling."""
+
+    TOKEN = "token"
+    """Token by token, in chains and trees (Leviathan et al., 2211.17192; SpecInfer, 2305.09781)."""
+    BLOCK = "block"
+    """Chains as a whole (Sun et al., 2403.10444): exact, and at least as many tokens are accepted."""
+    TYPICAL = "typical"
+    """What the target finds likely enough (Medusa, 2401.10774). Lossy: the distribution is not the target's."""
 
 
 class Device(StrEnum):
@@ -239,6 +250,7 @@ class RunRequest:
         subject="K, the number of draft tokens,",
         min=1,
         max=MAX_DRAFT_TOKENS,
+        window_max=16,
         is_optional=True,
         aliases=("k",),
     )
@@ -258,6 +270,18 @@ class RunRequest:
         help="How draft and target share randomness. With gumbel, a seed produces the text of plain sampling, whatever "
         "the draft and K, at the cost of a little acceptance.",
         titles={Coupling.REJECTION: "Rejection", Coupling.GUMBEL: "Gumbel (reproducible)"},
+    )
+    verification: VerificationRule = setting(
+        VerificationRule.TOKEN,
+        label="Verification",
+        help="How drafted tokens are tested. token: each by itself. block: a chain as a whole, which accepts at least "
+        "as many. typical: whatever the target finds likely enough; lossy, the text no longer follows the target's "
+        "distribution.",
+        titles={
+            VerificationRule.TOKEN: "Token by token",
+            VerificationRule.BLOCK: "Block",
+            VerificationRule.TYPICAL: "Typical (lossy)",
+        },
     )
     max_new_tokens: int = setting(
         128,

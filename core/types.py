@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 # Programs outside import the settings from here.
-from core.settings import Coupling, Device, DType, LengthPolicy, RunRequest, SamplingParams  # noqa: F401
+from core.settings import MAX_DRAFT_TOKENS, Coupling, Device, DType, LengthPolicy, RunRequest, SamplingParams  # noqa: F401
 
 if TYPE_CHECKING:
     import torch
@@ -48,13 +48,14 @@ class TargetFeature(StrEnum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Draft:
-    """A block of proposed tokens; a chain is a degenerate tree.
+    """A block of proposed tokens: a tree, of which a chain is the case with one child each.
 
     Attributes:
-        tokens: (N,) int64, proposed ids.
-        parents: (N,) int64, index of each token's parent within the block; -1 for the block's root.
-        probs: (N, V) float32, the distribution that each token was drawn from; None if the drafter proposes
-            without a distribution (a one-hot at each token).
+        tokens: (N,) int64, proposed ids; siblings in the order in which they are tested, and may repeat.
+        parents: (N,) int64 on the CPU, index of each node's parent, which is lower than its own; -1 for a child of the
+            last committed token.
+        probs: (N, V) float32, the distribution that each node was drawn from, given its earlier siblings; None if the
+            drafter proposes without distributions (a one-hot at each token).
     """
 
     tokens: Tensor
@@ -71,13 +72,15 @@ class DraftContext:
 
     Attributes:
         ids: committed ids, prompt included; the last one has not been seen by the target yet.
-        num_draft_tokens: K, the longest block wanted; fewer, or none, may be proposed.
+        num_draft_tokens: K, the most nodes wanted; fewer, or none, may be proposed.
+        max_depth: the most tokens in a row. K is not above it for a drafter that proposes chains only.
         sampling: the target's own parameters, which apply to the draft's distribution as well.
         generator: source of randomness for this run; unused if `gumbel` is given.
         gumbel: absolute position -> (V,) noise if the run is Gumbel-coupled; else None.
         vocab_size: V, the number of ids that may be emitted.
         check_cancelled: raises to abandon the step; call it before each forward.
-        features: what `Drafter.needs` requested, by name, for the positions that the last step accepted.
+        features: what `Drafter.needs` requested, by name: (m, H) for the positions that the target has read since the
+            drafter's last proposal, from the prompt's first to the one whose logits gave the last of `ids`.
         keep_drafting: if not None, a drafter that draws token by token calls it after each token with the draft's
             probability of that token (at temperature 0, its probability at 1). False ends the block after that token.
             A drafter without such probabilities ignores it.
@@ -89,6 +92,7 @@ class DraftContext:
     generator: torch.Generator | None
     vocab_size: int
     check_cancelled: Callable[[], None]
+    max_depth: int = MAX_DRAFT_TOKENS
     gumbel: Callable[[int], Tensor] | None = None
     features: Mapping[TargetFeature, Tensor] = field(default_factory=dict)
     keep_drafting: Callable[[float], bool] | None = None
@@ -99,20 +103,50 @@ class Verification:
     """Outcome of testing one block.
 
     Attributes:
-        num_accepted: how many of the K drafted tokens were accepted.
+        num_accepted: how many drafted tokens were accepted: the path's length.
         next_token: the id that follows them.
-        next_kind: CORRECTION after a rejection, BONUS after a full block.
-        acceptance_probs: min(1, target / draft probability) of each drafted token, tested or not.
-        uniforms: the draw u that each drafted token was tested with; empty if the coupling draws none.
+        next_kind: BONUS behind a leaf, as after a full chain; else CORRECTION.
+        path: the accepted nodes, from the root down; 0, 1, 2… for a chain.
+        acceptance_probs: the probability that each node is accepted if it is tested; empty from the engine.
+        uniforms: the draw u of each node, tested or not; empty if the coupling draws none.
         next_uniform: the draw that selected `next_token`; None if there is none.
+        block: under block verification the weight of the target and the acceptance probability at each position of the
+            chain, see `core.verify`; else empty.
     """
 
     num_accepted: int
     next_token: int
     next_kind: TokenKind
+    path: tuple[int, ...] = ()
     acceptance_probs: tuple[float, ...] = ()
     uniforms: tuple[float, ...] = ()
     next_uniform: float | None = None
+    block: tuple[BlockTest, ...] = ()
+
+
+class BlockTest(NamedTuple):
+    """Block verification (Sun et al., 2403.10444) after i tokens of a chain.
+
+    Attributes:
+        weight: min(1, p / q) accumulated over the tokens: the residual here is max(0, weight target - draft).
+        acceptance: the probability that a text of these i tokens is accepted.
+    """
+
+    weight: float
+    acceptance: float
+
+
+def depths_of(parents: Sequence[int]) -> list[int]:
+    """The depth of each node of a tree in index order; 0 for a child of the last committed token."""
+    depths: list[int] = []
+    for parent in parents:
+        depths.append(depths[parent] + 1 if parent >= 0 else 0)
+    return depths
+
+
+def is_chain(parents: Sequence[int]) -> bool:
+    """Whether each node follows the one before it."""
+    return all(parent == node - 1 for node, parent in enumerate(parents))
 
 
 # --- Events -----------------------------------------------------------------------------------------------------
@@ -155,7 +189,7 @@ class Step:
     """One draft-verify round, with the run log's field names.
 
     Sequences over the drafted block have length `num_draft_tokens`; those over the emitted tokens have length
-    `num_accepted` + 1, or less if the text ended within the block.
+    `num_accepted` + 1, or less if the text ended within the block. A tree's nodes are in index order.
 
     Attributes:
         index: number of the step, from 0.
@@ -164,9 +198,9 @@ class Step:
         temperature: in force for this step.
         drafted, drafted_texts: the block; texts are for display.
         draft_probs, target_probs: probability of each drafted id under the two models, after the filters.
-        acceptance_probs: min(1, p / q) of each drafted id.
+        acceptance_probs: min(1, p / q) of each drafted id; in a tree p is what its earlier siblings left.
         expected_acceptance: sum over the vocabulary of min(p, q), by drafted position.
-        uniforms: the draw that each drafted token was tested with.
+        uniforms: the draw of each drafted token, tested or not.
         num_accepted: drafted tokens that were accepted, up to the end of the text.
         emitted, emitted_kinds, emitted_texts: what was added to the text.
         draft_ms, verify_ms, sample_ms: drafting; the target's forward; filters, verification and the next token.
@@ -175,6 +209,8 @@ class Step:
             before it, or if the coupling draws none.
         evidence: the distributions at each drafted position and at the bonus token's, if requested. During a run they
             follow the step as `Inspected`.
+        parents, accepted_path: of a tree, as in `Draft` and `Verification`; both empty for a chain.
+        block: as in `Verification`.
     """
 
     index: int
@@ -198,10 +234,23 @@ class Step:
     total_ms: float
     next_uniform: float | None = None
     evidence: Sequence[PositionEvidence] = ()
+    parents: tuple[int, ...] = ()
+    accepted_path: tuple[int, ...] = ()
+    block: tuple[BlockTest, ...] = ()
 
     @property
     def emitted_text(self) -> str:
         return "".join(self.emitted_texts)
+
+    @property
+    def path(self) -> tuple[int, ...]:
+        """The accepted nodes, from the root down, of a chain, too."""
+        return self.accepted_path if self.parents else tuple(range(self.num_accepted))
+
+    @property
+    def depths(self) -> list[int]:
+        """The depth of each drafted token, from 0."""
+        return depths_of(self.parents) if self.parents else list(range(self.num_draft_tokens))
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +261,7 @@ class Drafted:
     position: int
     drafted: tuple[int, ...]
     drafted_texts: tuple[str, ...]
+    parents: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +285,7 @@ class Summary:
 
     Attributes:
         num_drafts: steps in which at least one token was drafted.
-        num_accepted_tokens_per_pos: how often the drafted token at each position of the block was accepted.
+        num_accepted_tokens_per_pos: how often a drafted token at each position after the text was accepted.
         draft_acceptance_rate: accepted / drafted; None if nothing was drafted.
         block_efficiency: tokens emitted per target forward.
         cost_coefficient: one draft step's time / one target step's time.

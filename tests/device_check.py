@@ -135,8 +135,9 @@ def require(problems: Sequence[str]) -> None:
 def verification(machine: Machine) -> str:
     """All tokens of a block together, of known distributions, verified on the device."""
 
-    def on_device(*rows: torch.Tensor, generator: torch.Generator) -> Any:
-        return verify_block(*(each.to(machine.device) for each in rows), generator=generator)
+    def on_device(tokens: torch.Tensor, parents: Sequence[int], *rows: torch.Tensor, generator: torch.Generator) -> Any:
+        here = (each.to(machine.device) for each in rows)
+        return verify_block(tokens.to(machine.device), parents, *here, generator=generator)
 
     p_value = joint_p_value(verify_step(on_device), samples=2 * NUM_BLOCKS)
     figures = f"joint p = {p_text(p_value)} of {2 * NUM_BLOCKS:,} blocks"

@@ -14,7 +14,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFa
 from core.drafters.base import chain, empty_draft
 from core.models.language_model import LanguageModel, describe
 from core.runners import llama
-from core.runners.base import ForwardOutput, check_rewind
+from core.runners.base import ForwardOutput, TreeRows, check_rewind
 from core.runners.llama import FusedLlamaWeights
 from core.types import Draft, DraftContext, Finished, Inspected, Step, Verification
 
@@ -41,19 +41,32 @@ class TableRunner:
     def length(self) -> int:
         return len(self.ids)
 
-    def forward(self, ids: torch.Tensor, *, num_logits: int, with_hidden: bool = False) -> ForwardOutput:
+    def forward(
+        self, ids: torch.Tensor, *, num_logits: int, with_hidden: bool = False, tree: TreeRows | None = None
+    ) -> ForwardOutput:
         new = ids.tolist()
         assert new, "a forward needs a token"
         self._on_forward(self, new)
         if len(self.ids) + len(new) > self.capacity:
             raise CacheError(f"no room for {len(new)} positions behind {len(self.ids)}")
-        rows = []
-        for index, token in enumerate(new):
-            self.ids.append(token)
-            if index >= len(new) - num_logits:
-                rows.append(self._logits(self.ids))
+        self.ids += new
+        rows = [self._logits(self._seen_at(index, len(new), tree)) for index in range(len(new) - num_logits, len(new))]
         logits = torch.stack(rows) if rows else torch.empty(0)
         return ForwardOutput(logits, torch.zeros(len(new), 1) if with_hidden else None)
+
+    def _seen_at(self, index: int, num_new: int, tree: TreeRows | None) -> list[int]:
+        """The text that ends with the index-th new token."""
+        end = len(self.ids) - num_new + index + 1
+        if tree is None:
+            return self.ids[:end]
+        first = len(self.ids) - len(tree.positions)
+        branch = [self.ids[first + place] for place, seen in enumerate(tree.visible[index].tolist()) if seen]
+        assert int(tree.new_positions[index]) == first + len(branch) - 1, "a node's position is its depth"
+        return self.ids[:first] + branch
+
+    def keep(self, places: Sequence[int]) -> None:
+        check_rewind(places[-1] + 1, len(self.ids))
+        self.ids[places[0] :] = [self.ids[place] for place in places]
 
     def rewind(self, length: int) -> None:
         check_rewind(length, len(self.ids))
@@ -87,9 +100,9 @@ class TableModel(LanguageModel):
     on_forward: Callable[[TableRunner, list[int]], None] = lambda runner, ids: None
     last_runner: TableRunner | None = None
 
-    def runner(self, capacity: int, *, drafting: bool = False, quantise: bool = False) -> TableRunner:
+    def runner(self, limit: int, *, drafting: bool = False, quantise: bool = False, spare: int = 0) -> TableRunner:
         assert self.logits_of is not None
-        self.last_runner = TableRunner(self.logits_of, capacity, lambda runner, ids: self.on_forward(runner, ids))
+        self.last_runner = TableRunner(self.logits_of, limit + spare, lambda runner, ids: self.on_forward(runner, ids))
         return self.last_runner
 
 

@@ -2,7 +2,7 @@
 
 import functools
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 
 import torch
@@ -35,8 +35,11 @@ class Wrapped:
     def capacity(self) -> int:
         return self.inner.capacity
 
-    def forward(self, ids: torch.Tensor, *, num_logits: int, with_hidden: bool = False) -> ForwardOutput:
-        return self.inner.forward(ids, num_logits=num_logits, with_hidden=with_hidden)
+    def forward(self, ids: torch.Tensor, **asked) -> ForwardOutput:
+        return self.inner.forward(ids, **asked)
+
+    def keep(self, places: Sequence[int]) -> None:
+        self.inner.keep(places)
 
     def rewind(self, length: int) -> None:
         self.inner.rewind(length)
@@ -75,13 +78,13 @@ class SeesNothingBeforeABlock(Wrapped):
         super().__init__(inner)
         self._seen: list[int] = []
 
-    def forward(self, ids: torch.Tensor, *, num_logits: int, with_hidden: bool = False) -> ForwardOutput:
+    def forward(self, ids: torch.Tensor, **asked) -> ForwardOutput:
         if len(ids) == 1:
             self._seen.append(int(ids[0]))
-            return super().forward(ids, num_logits=num_logits, with_hidden=with_hidden)
+            return super().forward(ids, **asked)
         self._seen = [*self._seen[: self.inner.length], *ids.tolist()]
         self.inner.rewind(0)
-        output = self.inner.forward(ids, num_logits=num_logits, with_hidden=with_hidden)
+        output = self.inner.forward(ids, **asked)
         self.inner.rewind(0)
         self.inner.forward(torch.tensor(self._seen), num_logits=0)
         return output

@@ -142,7 +142,7 @@ def put(backlog: EvidenceBacklog, vocab_size: int) -> tuple[torch.Tensor, ...]:
     rejected = Verification(num_accepted=0, next_token=1, next_kind=TokenKind.CORRECTION)
     target_probs = torch.full((2, vocab_size), 1 / vocab_size)
     draft = chain(torch.tensor([0]), target_probs[:1].clone())
-    backlog.put(0, draft, target_probs, rejected, 1, has_bonus=False)
+    backlog.put(0, draft, (-1,), target_probs, rejected, (0,), has_next=True)
     return draft.tokens, draft.probs, target_probs
 
 

@@ -16,13 +16,17 @@ from core.runlog.store import read_head
 from core.sampling import draw, probabilities
 from core.settings import Coupling, SamplingParams
 from core.types import Inspected, Step, TokenKind, Verification
-from core.verify import verify_block
+from core.verify import verify
 from tests.fakes import play, random_rows, table_model
 from tests.fakes_log import STARTED
 
 
 def names(ids):
     return tuple(f"#{token}" for token in ids)
+
+
+def capture_chain(tokens, probs, target, outcome):
+    return capture(tokens, range(-1, len(tokens) - 1), probs, target, outcome, names)
 
 
 def random_probs(count: int, vocab_size: int, seed: int, scale: float = 2.0, zeros: float = 0.0) -> torch.Tensor:
@@ -40,7 +44,7 @@ def a_block(num_drafted: int, vocab_size: int, seed: int, *, has_probs: bool = T
     generator = torch.Generator().manual_seed(seed)
     tokens = torch.multinomial(draft, 1, generator=generator).squeeze(1) if num_drafted else torch.empty(0).long()
     probs = draft if has_probs and num_drafted else None
-    return tokens, probs, target, verify_block(tokens, probs, target, generator=generator)
+    return tokens, probs, target, verify(tokens, probs, target, generator=generator)
 
 
 def by_hand(row: torch.Tensor) -> tuple[list[float], float]:
@@ -95,8 +99,9 @@ def check_place(place, tokens, probs, target, outcome, slot: int):
 def test_every_figure_is_that_of_the_whole_vocabulary(num_drafted, vocab_size, seed, has_probs, scale, zeros):
     block = a_block(num_drafted, vocab_size, seed, has_probs=has_probs, scale=scale, zeros=zeros)
     outcome = block[-1]
-    places = capture(*block, names)
-    assert len(places) == num_drafted + 1
+    places = capture_chain(*block)
+    is_bonus = outcome.next_kind is TokenKind.BONUS
+    assert len(places) == num_drafted + is_bonus
     for slot, place in enumerate(places):
         check_place(place, *block, slot)
     assert outcome.next_token in places[outcome.num_accepted].ids
@@ -105,7 +110,7 @@ def test_every_figure_is_that_of_the_whole_vocabulary(num_drafted, vocab_size, s
 @pytest.mark.parametrize("vocab_size", [65, 3000])
 def test_the_listed_tokens_are_the_likeliest_and_no_more_than_the_limit(vocab_size):
     tokens, probs, target, outcome = a_block(3, vocab_size, 4, scale=0.5)
-    for slot, place in enumerate(capture(tokens, probs, target, outcome, names)):
+    for slot, place in enumerate(capture_chain(tokens, probs, target, outcome)):
         larger = target[slot] if slot == 3 else torch.maximum(target[slot], probs[slot])
         happened = {int(tokens[slot])} if slot < 3 else set()
         happened |= {outcome.next_token} if slot == outcome.num_accepted else set()
@@ -120,8 +125,8 @@ def test_the_listed_tokens_are_the_likeliest_and_no_more_than_the_limit(vocab_si
 def test_unlikely_tokens_are_listed_only_where_they_were_drafted_or_drawn():
     target = torch.tensor([[0.5, 0.5 - 3e-8, 1e-8, 1e-8, 1e-8], [0.5, 0.5 - 3e-8, 1e-8, 1e-8, 1e-8]])
     draft = torch.tensor([[0.5 - 1e-8, 0.5, 1e-8, 0.0, 0.0]])
-    outcome = Verification(1, 4, TokenKind.BONUS, (1.0,), (0.1,), 0.9999999999)
-    place, bonus = capture(torch.tensor([2]), draft, target, outcome, names)
+    outcome = Verification(1, 4, TokenKind.BONUS, (0,), (1.0,), (0.1,), 0.9999999999)
+    place, bonus = capture_chain(torch.tensor([2]), draft, target, outcome)
     assert LEAST_LISTED > 1e-8
     assert sorted(place.ids) == [0, 1, 2]
     assert sorted(bonus.ids) == [0, 1, 4]
@@ -130,8 +135,8 @@ def test_unlikely_tokens_are_listed_only_where_they_were_drafted_or_drawn():
 
 def test_a_draft_equal_to_the_target_leaves_no_residual():
     rows, tokens = random_probs(3, 50, 1), torch.tensor([1, 2])
-    outcome = verify_block(tokens, rows[:2], rows, generator=torch.Generator().manual_seed(0))
-    for place in capture(tokens, rows[:2], rows, outcome, names)[:2]:
+    outcome = verify(tokens, rows[:2], rows, generator=torch.Generator().manual_seed(0))
+    for place in capture_chain(tokens, rows[:2], rows, outcome)[:2]:
         assert (place.residual_mass, place.expected_acceptance) == (0.0, 1.0)
 
 

@@ -66,11 +66,8 @@ def test_texts_follow_the_filtered_distribution_with_every_filter_and_coupling(m
 
 
 VERIFIERS = {
-    "lenience": ("u[i] * q[i] < p[i]", "u[i] * q[i] < 2 * p[i]"),
-    "corrects from the target": (
-        "weights = residual(target_probs[num_accepted], draft_row, draft_tokens[num_accepted])",
-        "weights = target_probs[num_accepted]",
-    ),
+    "lenience": ("u[node] * q[node] < chance", "u[node] * q[node] < 2 * chance"),
+    "corrects from the target": ("left = residual(left,", "residual(left,"),
 }
 """Of the mutants of the joint test, those that are biased towards a draft of any kind."""
 

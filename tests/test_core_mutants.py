@@ -26,41 +26,39 @@ from tests.exactness import (
 from tests.fakes import CacheError, fixed_rows, play, table_model
 
 VERIFIERS = {
-    "lenience": ("u[i] * q[i] < p[i]", "u[i] * q[i] < 1.3 * p[i]"),
-    "a little lenience": ("u[i] * q[i] < p[i]", "u[i] * q[i] < p[i] + 0.03"),
-    "accepts with p, not p / q": ("u[i] * q[i] < p[i]", "u[i] < p[i]"),
-    "accepts the other way round": ("u[i] * q[i] < p[i]", "u[i] * p[i] < q[i]"),
-    "accepts the likely alone": ("u[i] * q[i] < p[i]", "p[i] >= q[i]"),
-    "accepts all": ("u[i] * q[i] < p[i]", "p[i] >= 0"),
-    "accepts nothing, yet corrects from the residual": ("u[i] * q[i] < p[i]", "p[i] < 0"),
-    "one draw for the whole block": ("u = uniforms.tolist()", "u = uniforms[:1].tolist() * (num_drafted + 1)"),
-    "the correction's draw tests the last token too": ("u = uniforms.tolist()", "u = [*uniforms[1:].tolist(), 0.5]"),
-    "counts what was kept behind a rejection": ("[*kept, False].index(False)", "sum(kept)"),
-    "corrects from the target": (
-        "weights = residual(target_probs[num_accepted], draft_row, draft_tokens[num_accepted])",
-        "weights = target_probs[num_accepted]",
+    "lenience": ("u[node] * q[node] < chance", "u[node] * q[node] < 1.3 * chance"),
+    "a little lenience": ("u[node] * q[node] < chance", "u[node] * q[node] < chance + 0.03"),
+    "accepts with p, not p / q": ("u[node] * q[node] < chance", "u[node] < chance"),
+    "accepts the other way round": ("u[node] * q[node] < chance", "u[node] * chance < q[node]"),
+    "accepts the likely alone": ("u[node] * q[node] < chance", "chance >= q[node]"),
+    "accepts all": ("u[node] * q[node] < chance", "chance >= 0"),
+    "accepts nothing, yet corrects from the residual": ("u[node] * q[node] < chance", "chance < 0"),
+    "one draw for the whole block": (
+        "u = uniforms.tolist()\n    at, left", "u = uniforms[:1].tolist() * (num_drafted + 1)\n    at, left"
     ),
+    "the correction's draw tests the last token too": (
+        "u = uniforms.tolist()\n    at, left", "u = [*uniforms[1:].tolist(), 0.5]\n    at, left"
+    ),
+    "tests what stands behind a rejection": ("if parent != at:", "if False:"),
+    "corrects from the target": ("left = residual(left,", "residual(left,"),
     "corrects from the target without the rejected token": (
-        "draft_row = None if draft_probs is None else draft_probs[num_accepted]",
-        "draft_row = None",
+        "left, None if draft_probs is None else draft_probs[node]", "left, None"
     ),
-    "corrects from |p - q|": ("(target_row - draft_row).clamp_(min=0.0)", "(target_row - draft_row).abs()"),
-    "corrects with q - p": ("(target_row - draft_row).clamp_(min=0.0)", "(draft_row - target_row).clamp_(min=0.0)"),
-    "corrects at the next position": (
-        "residual(target_probs[num_accepted],", "residual(target_probs[num_accepted + 1],"
-    ),
-    "draws the bonus from the row before": ("weights, kind = target_probs[-1]", "weights, kind = target_probs[-2]"),
+    "corrects from |p - q|": ("(rows - drafted).clamp_(min=0.0)", "(rows - drafted).abs()"),
+    "corrects with q - p": ("(rows - drafted).clamp_(min=0.0)", "(drafted - rows).clamp_(min=0.0)"),
+    "corrects at the next position": ("left = residual(left,", "left = residual(target_probs[node + 1],"),
+    "draws the bonus from the row before": ("left = node, target_probs[node + 1]", "left = node, target_probs[node]"),
     "takes the likeliest bonus": (
-        "next_token=int(draw(weights, uniforms[-1]))", "next_token=int(weights.argmax())"
+        "int(draw(left, uniforms[-1]))", "int(left.argmax())"
     ),
     "compares with the draft's row of the position before": (
-        "else _probs_of(draft_probs,", "else _probs_of(draft_probs[[0, *range(num_drafted - 1)]],"
+        "draft_probs[range(count), draft_tokens]", "draft_probs[[0, *range(count - 1)], draft_tokens]"
     ),
 }  # fmt: skip
 
 CERTAIN_VERIFIERS = {
-    "accepts certain drafts": ("[1.0] * num_drafted if draft_probs is None", "p if draft_probs is None"),
-    "certain drafts may be drawn again": ("left[draft_token] = 0.0", "pass"),
+    "accepts certain drafts": ("[1.0] * count if draft_probs is None", "p[:count] if draft_probs is None"),
+    "certain drafts may be drawn again": (".scatter_(1, tokens, torch.inf)", ""),
 }
 
 DRAFTERS = {
@@ -95,24 +93,24 @@ WORKING_SETTINGS = SamplingParams(0.8, 4, 0.9, 0.02)
 
 ENGINES = {
     "the target's cache keeps what was rejected": (
-        Coupling.REJECTION, "self._scorer.rewind(position + outcome.num_accepted)", "pass"
+        Coupling.REJECTION, "self._scorer.keep(position - 1, outcome.path)", "pass"
     ),
     "the target reads the text anew, but for its last token twice": (
-        Coupling.REJECTION, "output = self._scorer.score(self._ids[-1], draft)",
-        "output = self._scorer.score(self._ids[-2], draft)",
+        Coupling.REJECTION, "self._scorer.score(self._ids[-1], draft,",
+        "self._scorer.score(self._ids[-2], draft,",
     ),
     "the target's cache loses one position too many": (
         Coupling.REJECTION,
-        "self._scorer.rewind(position + outcome.num_accepted)",
-        "self._scorer.rewind(position + outcome.num_accepted - 1)",
+        "self._scorer.keep(position - 1, outcome.path)",
+        "self._scorer.keep(position - 2, outcome.path)",
     ),
     "the target is not filtered": (
         Coupling.REJECTION,
-        "probabilities(output.logits[:, : self._target.vocab_size], sampling)",
-        "probabilities(output.logits[:, : self._target.vocab_size], SamplingParams(sampling.temperature))",
+        "probabilities(logits[:, : self._target.vocab_size], sampling)",
+        "probabilities(logits[:, : self._target.vocab_size], SamplingParams(sampling.temperature))",
     ),
     "every token of a block has the same noise": (
-        Coupling.GUMBEL, "self._noise(first + index)", "self._noise(first)"
+        Coupling.GUMBEL, "self._noise(at)) for row, at", "self._noise(len(self._ids))) for row, at"
     ),
     "the noise of all texts starts anew": (
         Coupling.GUMBEL, "lambda at: gumbel_noise(seed, at,", "lambda at: gumbel_noise(seed, at % 5,"
@@ -170,18 +168,18 @@ def test_the_draws_of_the_draft_used_again_for_its_test_are_found():
         generator.set_state(state)
         draft_probs = torch.stack([draft_probs[tuple(tokens[:i])] for i in range(2)])
         rows = torch.stack([target_probs[tuple(tokens[:i])] for i in range(3)])
-        outcome = verify_block(torch.tensor(tokens), draft_probs, rows, generator=generator)
+        outcome = verify_block(torch.tensor(tokens), range(-1, 1), draft_probs, rows, generator=generator)
         return [*tokens[: outcome.num_accepted], outcome.next_token]
 
     assert joint_p_value(cheat) < SIGNIFICANCE < joint_p_value(step, samples=4_000)
 
 
 def test_accepting_where_u_equals_the_ratio_is_found(monkeypatch):
-    mutant = mutate(core.verify, "u[i] * q[i] < p[i]", "u[i] * q[i] <= p[i]")
+    mutant = mutate(core.verify, "u[node] * q[node] < chance", "u[i] * q[i] <= p[i]")
     rows = torch.tensor([[0.0, 1.0], [0.5, 0.5]])
     for module, expected in ((core.verify, 0), (mutant, 1)):
         monkeypatch.setattr(module, "draw_uniforms", lambda count, _: torch.zeros(count, dtype=torch.float64))
-        outcome = module.verify_block(torch.tensor([0]), None, rows, generator=torch.Generator())
+        outcome = module.verify_block(torch.tensor([0]), [-1], None, rows, generator=torch.Generator())
         assert outcome.num_accepted == expected
 
 

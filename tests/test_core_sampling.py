@@ -243,19 +243,21 @@ def test_an_integer_draw_equals_the_draw_to_24_bits_and_is_below_1(value):
 def test_the_verdict_equals_that_in_float64_without_reading_values_on_the_host(block):
     tokens, probs, target, seed = block
     num_drafted = len(tokens)
-    expected = verify_block(tokens, probs, target, generator=torch.Generator().manual_seed(seed))
+    parents = range(-1, num_drafted - 1)
+    expected = verify_block(tokens, parents, probs, target, generator=torch.Generator().manual_seed(seed))
     uniforms = draw_uniforms(num_drafted + 1, torch.Generator().manual_seed(seed))
     words = (uniforms * 2.0**48).long()
     with NoLook():
-        verdict = decide(tokens, probs, target, words)
+        verdict = decide(tokens, parents, probs, target, words)
     assert verdict.dtype is torch.float32
-    assert verdict[:2].tolist() == [expected.num_accepted, expected.next_token]
+    accepted = tuple(int(node) - 1 for node in verdict[:num_drafted].tolist() if node)
+    assert (accepted, int(verdict[-2])) == (expected.path, expected.next_token)
 
 
 def test_a_certain_rejection_stays_one_where_u_is_0(no_double):
     target = torch.tensor([[0.0, 1.0], [0.5, 0.5]])
-    verdict = decide(torch.tensor([0]), torch.tensor([[1.0, 0.0]]), target, torch.zeros(2, dtype=torch.long))
-    assert verdict[:2].tolist() == [0, 1]
+    verdict = decide(torch.tensor([0]), [-1], torch.tensor([[1.0, 0.0]]), target, torch.zeros(2, dtype=torch.long))
+    assert (verdict[0].item(), verdict[-2].item()) == (0, 1)
 
 
 @pytest.mark.parametrize(

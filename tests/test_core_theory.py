@@ -11,12 +11,11 @@ from core.analysis.calibration import Predictor, calibrate, kl_bound, rank_corre
 from core.analysis.diagnosis import PlainStep, diagnose, verify_costs
 from core.analysis.expectation import expected_tokens
 from core.analysis.theory import resampled, speedup_theory, weighted_medians
-from core.evidence import capture
 from core.runlog.tally import COLUMNS, Tally
 from core.types import TokenKind
 from tests.test_core_analysis import make_step, predicted_speedup
 from tests.test_core_diagnosis import drawn
-from tests.test_core_evidence import a_block, names
+from tests.test_core_evidence import a_block, capture_chain
 
 PLAIN = PlainStep(forward_ms=10.0, total_ms=10.5, is_measured=False)
 
@@ -161,7 +160,7 @@ def with_evidence(vocab_size, count=30, **changes):
         block = replace(
             make_step(3, outcome.num_accepted),
             emitted_kinds=tuple(last),
-            evidence=capture(tokens, probs, target, outcome, names),
+            evidence=capture_chain(tokens, probs, target, outcome),
         )
         steps.append(block)
         pairs += list(zip(target[:3].double(), probs.double(), strict=True))

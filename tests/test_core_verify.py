@@ -166,7 +166,7 @@ def test_nan_of_a_draft_that_never_proposes_id_0_is_reported(is_behind, monkeypa
     monkeypatch.setattr("core.verify.is_asynchronous", lambda device: is_behind)
     trimmed = torch.tensor([[0.0, math.nan, math.nan, 0.0]])
     with pytest.raises(GenerationError, match="draft"):
-        verify_block(torch.tensor([1]), trimmed, torch.full((2, 4), 0.25), generator=generator())
+        verify_block(torch.tensor([1]), [-1], trimmed, torch.full((2, 4), 0.25), generator=generator())
 
 
 def _with(rows: torch.Tensor, value: float) -> torch.Tensor:
@@ -207,7 +207,7 @@ def test_bad_input_is_refused_with_a_sentence(name):
 @settings(max_examples=200)
 def test_shared_randomness_gives_the_targets_own_tokens(drafted, wanted):
     wanted = wanted[: len(drafted) + 1]
-    outcome = verify_gumbel(torch.tensor(drafted, dtype=torch.int64), torch.tensor(wanted))
+    outcome = verify_gumbel(torch.tensor(drafted, dtype=torch.int64), range(-1, len(drafted) - 1), torch.tensor(wanted))
     emitted = [*drafted[: outcome.num_accepted], outcome.next_token]
     assert emitted == wanted[: len(emitted)]
     assert (outcome.next_kind is TokenKind.BONUS) == (drafted == wanted[:-1])

@@ -50,8 +50,10 @@ class LanguageModel:
     revision: str | None = None
     _graphs: GraphPool | None = field(default=None, init=False, repr=False)
 
-    def runner(self, capacity: int, *, drafting: bool = False, quantise: bool = False) -> Runner:
-        """A fresh cache of `capacity` positions, and the forward that fills it.
+    def runner(self, limit: int, *, drafting: bool = False, quantise: bool = False, spare: int = 0) -> Runner:
+        """A fresh cache for a text of up to `limit` positions, and the forward that fills it.
+
+        `spare` adds places to the cache, for the branches of a tree, which don't lengthen the text.
 
         Drafting, its logits are (n, R), those of `draft_ids` where there are any: a head over the frequent
         ids costs less, and a draft may leave out any id. A draft may also `quantise`: its products are then
@@ -63,19 +65,19 @@ class LanguageModel:
         draft_ids = self.draft_ids if drafting else None
         try:
             if self.fused_weights is not None:
-                return self._fused_runner(capacity, drafting=drafting, quantise=quantise)
-            return ModuleRunner(self.model, capacity, draft_ids, self.reading)
+                return self._fused_runner(limit, limit + spare, drafting=drafting, quantise=quantise)
+            return ModuleRunner(self.model, limit + spare, draft_ids, self.reading, longest=limit)
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
             if self._graphs is not None:
                 self._graphs.clear()
             raise OutOfMemoryError(
-                f"The cache of {self.ref} for {capacity} positions does not fit in memory. Ask for fewer new tokens, "
+                f"The cache of {self.ref} for {limit} positions does not fit in memory. Ask for fewer new tokens, "
                 "or choose a smaller model."
             ) from error
 
-    def _fused_runner(self, capacity: int, *, drafting: bool, quantise: bool) -> Runner:
+    def _fused_runner(self, limit: int, capacity: int, *, drafting: bool, quantise: bool) -> Runner:
         weights = self.fused_weights
         assert weights is not None
 
@@ -83,7 +85,7 @@ class LanguageModel:
             return FusedLlamaRunner(
                 weights,
                 num_positions,
-                longest=capacity,
+                longest=limit,
                 products=weights.draft_products(is_quantised=quantise) if drafting else None,
                 head=weights.draft_head(self.draft_ids, is_quantised=quantise) if drafting else None,
             )
@@ -92,7 +94,7 @@ class LanguageModel:
             return make(capacity)
         self._graphs = self._graphs or GraphPool(CudaCapture(self.device))
         # Rotary frequencies that depend on the capacity admit no other one.
-        exact = capacity if weights.has_length_dependent_rotary else None
+        exact = limit if weights.has_length_dependent_rotary else None
         return self._graphs.runner((drafting, exact), capacity, make)
 
 

@@ -8,6 +8,8 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from core.types import depths_of
+
 PREFILL_CHUNK = 512
 """Positions in one forward of the prefill, within which a stop takes effect."""
 
@@ -24,6 +26,40 @@ class ForwardOutput(NamedTuple):
     hidden: Tensor | None
 
 
+class TreeRows(NamedTuple):
+    """Where the tokens of a forward stand in a tree; without it they follow each other.
+
+    The cache's last m places hold the tree, the n new tokens included; all places before them are visible.
+
+    Attributes:
+        positions: (m,) int64, the position in the text of each of these places.
+        visible: (n, m) bool, which of them each new token sees.
+    """
+
+    positions: Tensor
+    visible: Tensor
+
+    @property
+    def new_positions(self) -> Tensor:
+        """(n,) positions of the new tokens."""
+        return self.positions[-self.visible.shape[0] :]
+
+
+def tree_rows(parents: Sequence[int], start: int, num_new: int) -> TreeRows:
+    """The rows of a tree whose root is at position `start` of the text and the cache.
+
+    Args:
+        parents: of each node: -1 for a child of the root, or the index of an earlier node.
+        start: the root's position.
+        num_new: how many tokens at the end of (root, node 0, node 1…) the forward reads; the others are in the cache.
+    """
+    positions = start + torch.tensor([0, *(depth + 1 for depth in depths_of(parents))])
+    visible = torch.eye(len(positions), dtype=torch.bool)
+    for place, parent in enumerate(parents, start=1):
+        visible[place] |= visible[parent + 1]
+    return TreeRows(positions, visible[-num_new:])
+
+
 class Runner(Protocol):
     """A model with its own key-value cache, for one text at a time."""
 
@@ -37,8 +73,14 @@ class Runner(Protocol):
         """Positions that the cache has room for, within the model's context."""
         ...
 
-    def forward(self, ids: Tensor, *, num_logits: int, with_hidden: bool = False) -> ForwardOutput:
-        """Append `ids` (n,), n >= 1, and return the logits that follow the last `num_logits` of them."""
+    def forward(
+        self, ids: Tensor, *, num_logits: int, with_hidden: bool = False, tree: TreeRows | None = None
+    ) -> ForwardOutput:
+        """Append `ids` (n,), n >= 1, and return the logits that follow the last `num_logits` of them.
+
+        Raises:
+            SettingsError: `tree` is given, and the model can't read trees.
+        """
         ...
 
     def rewind(self, length: int) -> None:
@@ -49,6 +91,10 @@ class Runner(Protocol):
         """
         ...
 
+    def keep(self, places: Sequence[int]) -> None:
+        """Rewind to the first of these ascending places, and keep only these of what follows, as if read in a row."""
+        ...
+
 
 def check_rewind(length: int, current: int) -> None:
     """Raise ValueError if a cache of `current` positions can't be cut to `length`."""
@@ -56,9 +102,19 @@ def check_rewind(length: int, current: int) -> None:
         raise ValueError(f"Can't rewind a cache of {current} positions to {length}.")
 
 
-def prefill(runner: Runner, ids: Sequence[int], check_cancelled: Callable[[], None]) -> None:
-    """Extend a runner's cache to `ids`, whose first `runner.length` it already holds."""
+def prefill(
+    runner: Runner,
+    ids: Sequence[int],
+    check_cancelled: Callable[[], None],
+    on_hidden: Callable[[Tensor], object] | None = None,
+) -> None:
+    """Extend a runner's cache to `ids`, whose first `runner.length` it already holds.
+
+    on_hidden receives the final states (n, H) of each chunk.
+    """
     while runner.length < len(ids):
         check_cancelled()
         chunk = ids[runner.length : runner.length + PREFILL_CHUNK]
-        runner.forward(torch.tensor(chunk), num_logits=0)
+        output = runner.forward(torch.tensor(chunk), num_logits=0, with_hidden=on_hidden is not None)
+        if on_hidden is not None and output.hidden is not None:
+            on_hidden(output.hidden)

@@ -10,9 +10,10 @@ outgrows the bucket. Graphs and caches belong to the model and outlive a run.
 
 from __future__ import annotations
 
+import functools
 import logging
 import weakref
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -20,7 +21,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from core.runners.base import ForwardOutput
+from core.runners.base import ForwardOutput, TreeRows
 from core.runners.llama import FusedLlamaRunner
 from core.runners.llama_forward import rms_norm
 from core.sampling import draw_in_double, unfiltered_probabilities
@@ -84,6 +85,19 @@ class CudaCapture:
         return outputs, replay
 
 
+class StaticTree(NamedTuple):
+    """How the n tokens of a forward relate: their depths (n,), from 0, and which of them each sees, (n, n) bool."""
+
+    depths: Tensor
+    visible: Tensor
+
+
+def _static_chain(count: int, device: torch.device) -> StaticTree:
+    return StaticTree(
+        torch.arange(count, device=device), torch.ones(count, count, dtype=torch.bool, device=device).tril_()
+    )
+
+
 class StaticForward:
     """Runs a fused runner's weights over its cache without reading values on the host. Shapes as in `llama_forward`."""
 
@@ -95,23 +109,23 @@ class StaticForward:
         self._cos, self._sin = runner.rotary
         self._columns = torch.arange(runner.capacity, device=runner.device)
 
-    def __call__(self, ids: Tensor, position: Tensor, bucket: int) -> tuple[Tensor, Tensor]:
+    def __call__(self, ids: Tensor, position: Tensor, bucket: int, tree: StaticTree) -> tuple[Tensor, Tensor]:
         """ids (n,) from `position` () on -> final states (n, hidden) and logits (n, V).
 
-        Attention reads the first `bucket` positions of the cache, causally.
+        Attention reads the first `bucket` places of the cache: all before `position`, and what `tree` says.
         """
         weights = self._weights
         count = ids.shape[0]
-        positions = position + self._columns[:count]
+        places, positions = position + self._columns[:count], position + tree.depths
         cos, sin = self._cos.index_select(0, positions), self._sin.index_select(0, positions)
         hidden = functional.embedding(ids, weights.embedding)
         attention_norms, mlp_norms, query_norms, key_norms = weights.norms
         heads, kv_heads, size = weights.num_heads, weights.num_kv_heads, weights.head_dim
         # Query heads that share a key-value head are stacked as rows, so no kernel copies keys for grouped heads.
         per_group = heads // kv_heads
-        mask = torch.zeros((), dtype=hidden.dtype, device=hidden.device).masked_fill(
-            self._columns[:bucket] > positions.repeat(per_group).unsqueeze(1), -torch.inf
-        )
+        is_hidden = (self._columns[:bucket] >= position).repeat(count, 1).index_copy_(1, places, ~tree.visible)
+        mask = torch.zeros((), dtype=hidden.dtype, device=hidden.device)
+        mask = mask.masked_fill(is_hidden.repeat(per_group, 1), -torch.inf)
         for index, store in enumerate(self._cache):
             normed = rms_norm(hidden, attention_norms[index], weights.epsilon)
             bias = weights.qkv_bias[index] if weights.qkv_bias else None
@@ -120,7 +134,7 @@ class StaticForward:
             if query_norms:
                 query = rms_norm(query, query_norms[index], weights.epsilon)
                 key = rms_norm(key, key_norms[index], weights.epsilon)
-            store.index_copy_(0, positions, torch.cat((_rotate(key, cos, sin), value), 1))
+            store.index_copy_(0, places, torch.cat((_rotate(key, cos, sin), value), 1))
             known = store[:bucket].transpose(0, 1).unsqueeze(0)  # (1, 2 G, bucket, D)
             stacked = _rotate(query, cos, sin).transpose(0, 1).reshape(1, kv_heads, per_group * count, size)
             attended = functional.scaled_dot_product_attention(
@@ -166,6 +180,10 @@ class GraphedForwards:
         self._static = StaticForward(eager)
         device = eager.device
         self._ids = torch.zeros(_ROWS[-1], dtype=torch.int64, device=device)
+        self._pair = _static_chain(2, device)
+        # What the scoring graphs read; a block that is a tree overwrites it, and the next chain restores it.
+        self._trees = {rows: _static_chain(rows, device) for rows in _ROWS}
+        self._overwritten: set[int] = set()
         self._position = torch.zeros((), dtype=torch.int64, device=device)
         self._uniforms = torch.zeros(_LONGEST_DRAFT, dtype=torch.float64, device=device)
         self._temperature = torch.ones((), device=device)
@@ -173,23 +191,39 @@ class GraphedForwards:
         self._graphs: dict[Hashable, _Graph] = {}
         self.is_broken = False
 
-    def score(self, ids: Tensor) -> tuple[Tensor, Tensor] | None:
+    def score(self, ids: Tensor, tree: TreeRows | None = None) -> tuple[Tensor, Tensor] | None:
         """Append `ids` (n,): final states (n, hidden) and logits (n, V), overwritten by the next call; None if no graph
-        is available."""
+        is available. A tree's root is the first of them."""
         count = ids.shape[0]
         rows = next((rows for rows in _ROWS if count <= rows), None)
         graph = None if rows is None else self._score_graph(rows, self._bucket(self.eager.length + rows))
-        if graph is None:
+        if rows is None or graph is None:
             return None
         self._ids[:count].copy_(ids)
         self._position.fill_(self.eager.length)
+        self._set_tree(rows, tree)
         graph.replay()
         self.eager.length += count
         hidden, logits = graph.outputs
         return hidden[:count], logits[:count]
 
     def _score_graph(self, rows: int, bucket: int) -> _Graph | None:
-        return self._graph(("score", rows, bucket), lambda: self._static(self._ids[:rows], self._position, bucket))
+        body = functools.partial(self._static, self._ids[:rows], self._position, bucket, self._trees[rows])
+        return self._graph(("score", rows, bucket), body)
+
+    def _set_tree(self, rows: int, tree: TreeRows | None) -> None:
+        """Let the graphs of so many rows read a tree, or a chain."""
+        if tree is None and rows not in self._overwritten:
+            return
+        self._overwritten.discard(rows)
+        depths, visible = _static_chain(rows, torch.device("cpu"))
+        if tree is not None:
+            self._overwritten.add(rows)
+            count = len(tree.visible)
+            depths[:count] = tree.positions - tree.positions[0]
+            visible[:count, :count] = tree.visible
+        self._trees[rows].depths.copy_(depths)
+        self._trees[rows].visible.copy_(visible)
 
     def draw(
         self, last_two: Tensor, uniforms: Tensor, temperature: float, limit: int, proposed: Tensor | None
@@ -220,7 +254,7 @@ class GraphedForwards:
         def body() -> Outputs:
             """Draw one token, and leave all tensors ready for the next."""
             ids, step = self._ids[:2], self._step
-            _, logits = self._static(ids, self._position, bucket)
+            _, logits = self._static(ids, self._position, bucket, self._pair)
             row = logits[-1, :limit].float()
             probs = unfiltered_probabilities(row if is_greedy else row / self._temperature, 0.0 if is_greedy else 1.0)
             drawn = draw_in_double(probs, self._uniforms.index_select(0, step)[0]).view(1)
@@ -296,13 +330,19 @@ class GraphedRunner:
     def rewind(self, length: int) -> None:
         self._eager.rewind(length)
 
+    def keep(self, places: Sequence[int]) -> None:
+        self._eager.keep(places)
+
     @torch.inference_mode()
-    def forward(self, ids: Tensor, *, num_logits: int, with_hidden: bool = False) -> ForwardOutput:
+    def forward(
+        self, ids: Tensor, *, num_logits: int, with_hidden: bool = False, tree: TreeRows | None = None
+    ) -> ForwardOutput:
         self._check_room(ids.shape[0])
-        # A call without logits is a prefill, which happens once.
-        found = self._forwards.score(ids) if num_logits > 0 else None
+        # A call without logits is a prefill, which happens once; a graph reads a tree from its root.
+        is_whole = tree is None or tree.visible.shape[1] == len(ids)
+        found = self._forwards.score(ids, tree) if num_logits > 0 and is_whole else None
         if found is None:
-            return self._eager.forward(ids, num_logits=num_logits, with_hidden=with_hidden)
+            return self._eager.forward(ids, num_logits=num_logits, with_hidden=with_hidden, tree=tree)
         hidden, logits = found
         return ForwardOutput(logits[len(ids) - num_logits :], hidden if with_hidden else None)
 

@@ -7,7 +7,7 @@ is spent dispatching operations, not on arithmetic, so each operation saved here
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import psutil
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from core.runners import llama_forward, rotary
-from core.runners.base import ForwardOutput, check_rewind
+from core.runners.base import ForwardOutput, TreeRows, check_rewind
 from core.runners.llama_forward import FusedLlama, plain_errors, scripted
 from core.runners.products import MOST_QUANTISED, Product, in_full, product_of, quantised
 
@@ -219,8 +219,18 @@ class FusedLlamaRunner:
         self.length = length
 
     @torch.inference_mode()
-    def forward(self, ids: Tensor, *, num_logits: int, with_hidden: bool = False) -> ForwardOutput:
-        hidden, logits = self._call(llama_forward.forward, ids, num_logits)
+    def keep(self, places: Sequence[int]) -> None:
+        check_rewind(places[-1] + 1, self.length)
+        start, end = places[0], places[0] + len(places)
+        for store in self.cache:
+            store[start:end] = store[list(places)]
+        self.length = end
+
+    @torch.inference_mode()
+    def forward(
+        self, ids: Tensor, *, num_logits: int, with_hidden: bool = False, tree: TreeRows | None = None
+    ) -> ForwardOutput:
+        hidden, logits = self._call(llama_forward.forward, ids, num_logits, tree=tree)
         return ForwardOutput(logits, hidden if with_hidden else None)
 
     @torch.inference_mode()
@@ -238,16 +248,24 @@ class FusedLlamaRunner:
         """
         return self._call(llama_forward.draw_next, ids, uniform, temperature, limit)
 
-    def _call(self, function: Callable[..., tuple[Tensor, Tensor]], ids: Tensor, *given: Any) -> tuple[Tensor, Tensor]:
+    def _call(
+        self, function: Callable[..., tuple[Tensor, Tensor]], ids: Tensor, *given: Any, tree: TreeRows | None = None
+    ) -> tuple[Tensor, Tensor]:
         count, start = ids.shape[0], self.length
         end = start + count
         if end > self.capacity:
             raise ValueError(f"The cache has room for {self.capacity} positions, not {end}.")
-        cos, sin = (table[start:end] for table in self.rotary)
+        at = slice(start, end) if tree is None else tree.new_positions.to(self.device)
+        cos, sin = (table[at] for table in self.rotary)
         is_block = count <= self._longest_block
         model = self._few if count <= MOST_QUANTISED else self._many
         mask = None
-        if count > 1 and is_block:
+        if tree is not None:
+            width = tree.visible.shape[1] if is_block else end
+            mask = torch.zeros(count, width, dtype=cos.dtype)
+            mask[:, -tree.visible.shape[1] :].masked_fill_(~tree.visible, -torch.inf)
+            mask = mask.to(self.device)
+        elif count > 1 and is_block:
             mask = self._causal[:count, :count]
         elif count > 1 and start > 0:
             mask = torch.full((count, end), -torch.inf, dtype=cos.dtype, device=cos.device).triu_(start + 1)

@@ -94,8 +94,9 @@ def forward(
 ) -> tuple[Tensor, Tensor]:
     """ids (n,) -> final states (n, hidden) and the logits (num_logits, V) after the last of them.
 
-    Keys and values of all layers are written to the cache from `start` on. mask is (n, n) for a block, (n, L) for a
-    chunk after others, None for one position or the first chunk.
+    Keys and values of all layers are written to the cache from `start` on. mask is (n, m) over the last m positions
+    for a block, (n, L) for a chunk after others, None for one position or the first chunk. cos and sin are of each
+    token's position, which in a tree is not its place in the cache.
     """
     hidden = functional.embedding(ids, model.embedding)
     count, size = hidden.size(0), cos.size(2)
@@ -176,7 +177,7 @@ def _is_packed(x: Tensor, product: Product) -> bool:
 def _attend_block(query: Tensor, keys: Tensor, values: Tensor, mask: Optional[Tensor]) -> Tensor:  # noqa: UP045
     """Attention for a few positions: query (H, n, D), keys and values (G, L, D), the block's last -> (H, n, D).
 
-    mask (n, n) is added to the scores between the block's own positions.
+    mask (n, m) is added to the scores of the last m positions.
     """
     heads, count, size = query.shape
     groups, length = keys.shape[:2]
@@ -184,7 +185,7 @@ def _attend_block(query: Tensor, keys: Tensor, values: Tensor, mask: Optional[Te
     stacked = query.reshape(groups, heads // groups * count, size)
     scores = torch.baddbmm(stacked.new_empty(()), stacked, keys.transpose(1, 2), beta=0, alpha=size**-0.5)
     if mask is not None:
-        scores.view(heads, count, length)[..., length - count :].add_(mask)
+        scores.view(heads, count, length)[..., length - mask.size(1) :].add_(mask)
     return torch.bmm(scores.softmax(-1), values).view(heads, count, size)
 
 

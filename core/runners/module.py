@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Any
 
@@ -18,8 +18,9 @@ from transformers.cache_utils import (
     LinearAttentionAndSlidingWindowAttentionLayer,
 )
 
+from core.errors import SettingsError
 from core.runners import rotary
-from core.runners.base import ForwardOutput, check_rewind
+from core.runners.base import ForwardOutput, TreeRows, check_rewind
 
 _MOST_REREAD = 16
 """With more unread positions than this, they are read by a forward of their own, and a new snapshot is taken."""
@@ -45,20 +46,26 @@ class ModuleRunner:
     """
 
     def __init__(
-        self, model: Any, capacity: int, head_ids: Tensor | None = None, reading: Reading = Reading.BLOCKS
+        self,
+        model: Any,
+        capacity: int,
+        head_ids: Tensor | None = None,
+        reading: Reading = Reading.BLOCKS,
+        longest: int | None = None,
     ) -> None:
         """
         Args:
             model: a transformers model.
-            capacity: maximum positions of the text.
+            capacity: places in the cache.
             head_ids: (R,) ids whose logits to return, in this order; None for all.
             reading: how the model continues from its cache.
+            longest: positions of the longest text, if the cache has room for more.
         """
         self._model = model
         self._head_ids = head_ids
         self._reading = reading
         self._device = model.get_input_embeddings().weight.device
-        self._rotary = rotary.frequencies_for(model, capacity)
+        self._rotary = rotary.frequencies_for(model, longest or capacity)
         self._parameters = frozenset(inspect.signature(model.forward).parameters)
         self._ids = torch.zeros(capacity, dtype=torch.int64, device=self._device)
         self.length = 0
@@ -74,7 +81,14 @@ class ModuleRunner:
         """Whether all positions are here to stay, so that a later rewind goes no further back."""
 
     @torch.inference_mode()
-    def forward(self, ids: Tensor, *, num_logits: int, with_hidden: bool = False) -> ForwardOutput:
+    def forward(
+        self, ids: Tensor, *, num_logits: int, with_hidden: bool = False, tree: TreeRows | None = None
+    ) -> ForwardOutput:
+        if tree is not None and (self._has_state or self._reading is not Reading.BLOCKS):
+            raise SettingsError(
+                "This model keeps a state that can't branch, so it can't score a tree. Choose a method that "
+                "drafts chains."
+            )
         start, end = self.length, self.length + ids.shape[0]
         if end > self.capacity:
             raise ValueError(f"The cache has room for {self.capacity} positions, not {end}.")
@@ -85,12 +99,14 @@ class ModuleRunner:
             if self._is_kept and self._num_read == start:
                 self._saved = start, [_copy(layer) for layer in self._cache.layers]
                 self._is_kept = False
-        output = self._read(self._num_read, end, num_logits, with_hidden)
+        output = self._read(self._num_read, end, num_logits, with_hidden, tree)
         self.length = end
         hidden = None if output.hidden is None else output.hidden[-len(ids) :]
         return ForwardOutput(output.logits[output.logits.shape[0] - num_logits :], hidden)
 
-    def _read(self, start: int, end: int, num_logits: int, with_hidden: bool) -> ForwardOutput:
+    def _read(
+        self, start: int, end: int, num_logits: int, with_hidden: bool, tree: TreeRows | None = None
+    ) -> ForwardOutput:
         """Read positions `start` to `end`; logits of the last `num_logits`, at least one, hidden states of all."""
         if self._reading is Reading.WHOLE:
             return self._call(0, end, num_logits, with_hidden)
@@ -100,7 +116,7 @@ class ModuleRunner:
                 hidden = torch.cat([row.hidden for row in rows if row.hidden is not None]) if with_hidden else None
                 output = ForwardOutput(torch.cat([row.logits for row in rows]), hidden)
             else:
-                output = self._call(start, end, num_logits, with_hidden)
+                output = self._call(start, end, num_logits, with_hidden, tree)
         except BaseException:
             # Some layers may have read these positions before the failure.
             if self._has_state:
@@ -111,14 +127,19 @@ class ModuleRunner:
         self._num_read = end
         return output
 
-    def _call(self, start: int, end: int, num_logits: int, with_hidden: bool) -> ForwardOutput:
+    def _call(
+        self, start: int, end: int, num_logits: int, with_hidden: bool, tree: TreeRows | None = None
+    ) -> ForwardOutput:
         given: dict[str, Any] = {
             "input_ids": self._ids[start:end].unsqueeze(0),
             "use_cache": self._reading is not Reading.WHOLE,
             "output_hidden_states": with_hidden,
         }
         if "position_ids" in self._parameters:
-            given["position_ids"] = torch.arange(start, end, device=self._device).unsqueeze(0)
+            positions = torch.arange(start, end) if tree is None else tree.new_positions
+            given["position_ids"] = positions.unsqueeze(0).to(self._device)
+        if tree is not None:
+            given["attention_mask"] = self._masks(tree, end)
         if "logits_to_keep" in self._parameters:
             given["logits_to_keep"] = max(num_logits, 1)  # transformers reads 0 as "all".
         if self._reading is not Reading.WHOLE:
@@ -131,6 +152,36 @@ class ModuleRunner:
         if self._head_ids is not None:
             rows = rows[:, self._head_ids]
         return ForwardOutput(rows, output.hidden_states[-1][0] if with_hidden else None)
+
+    def _masks(self, tree: TreeRows, end: int) -> Any:
+        """The additive mask (1, 1, n, end) of a tree, or one for each kind of layer; a window spans positions."""
+        config = self._model.config.get_text_config()
+        window, kinds = getattr(config, "sliding_window", None), set(getattr(config, "layer_types", None) or ())
+        count, width = tree.visible.shape
+        visible = torch.ones(count, end, dtype=torch.bool)
+        visible[:, -width:] = tree.visible
+        positions = torch.arange(end)
+        positions[-width:] = tree.positions
+
+        def additive(allowed: Tensor) -> Tensor:
+            mask = torch.zeros(allowed.shape, dtype=self._model.dtype)
+            mask.masked_fill_(~allowed, torch.finfo(mask.dtype).min)
+            return mask[None, None].to(self._device)
+
+        near = visible if not window else visible & (positions[-count:, None] - positions < window)
+        if len(kinds) > 1:
+            return {kind: additive(near if kind.startswith("sliding") else visible) for kind in kinds}
+        return additive(visible if kinds == {"full_attention"} else near)
+
+    def keep(self, places: Sequence[int]) -> None:
+        check_rewind(places[-1] + 1, self.length)
+        start, end = places[0], places[0] + len(places)
+        for layer in self._cache.layers:
+            if getattr(layer, "keys", None) is not None and layer.keys.numel():
+                layer.keys[..., start:end, :] = layer.keys[..., list(places), :]
+                layer.values[..., start:end, :] = layer.values[..., list(places), :]
+        self._ids[start:end] = self._ids[list(places)]
+        self.rewind(end)
 
     def rewind(self, length: int) -> None:
         check_rewind(length, self.length)
