@@ -88,7 +88,7 @@ class MethodForm(QWidget):
     def problem(self) -> str | None:
         """What is wrong with the options, in the words of their own dataclass; None if nothing is."""
         try:
-            self.method.options(**self.values())
+            self.method.parse(self.values())
         except SettingsError as error:
             return str(error)
         return None

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from core.decode import autoregressive, speculative
+from core.drafters.base import DrafterSetup
 from core.drafters.registry import METHODS, build_drafter
 from core.errors import ModelUnreadableError, OutriderError, PairMismatchError, SettingsError, first_line
 from core.experiments.bench import (
@@ -126,10 +127,8 @@ class Outrider:
         return Timed(ids, seconds, num_forwards=len(steps), longest_draft=longest, steps=steps)
 
     def _build(self, num_prompt_tokens: int) -> Any:
-        capacity, pair = num_prompt_tokens + self._max_new_tokens, self._pair
-        return build_drafter(
-            self.method, draft=pair.draft, target=pair.target, options=self._options, capacity=capacity
-        )
+        setup = DrafterSetup(self._pair.target, self._pair.draft, num_prompt_tokens + self._max_new_tokens)
+        return build_drafter(self.method, setup, self._options)
 
 
 class Generate:

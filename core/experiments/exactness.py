@@ -14,7 +14,7 @@ from torch import Tensor
 from core.analysis.near_ties import lead, moved_margin, replay_margin
 from core.controls import Cancelled, RunControls
 from core.decode import autoregressive, speculative
-from core.drafters.base import Drafter
+from core.drafters.base import Drafter, DrafterSetup
 from core.drafters.registry import build_drafter
 from core.experiments.bench import num_equal
 from core.experiments.check import (
@@ -87,14 +87,8 @@ def _context(request: CheckRequest, loaded: Loaded, controls: RunControls) -> Ch
     own = controls.sharing_stop(run.sampling, run.draft_length)
 
     def make_drafter(capacity: int) -> Drafter:
-        return build_drafter(
-            run.method,
-            draft=loaded.draft,
-            target=target,
-            options=run.method_options,
-            capacity=capacity,
-            check_cancelled=own.check_cancelled,
-        )
+        setup = DrafterSetup(target, loaded.draft, capacity, own.check_cancelled)
+        return build_drafter(run.method, setup, run.method_options)
 
     prompts = request.prompts
     if not prompts:
