@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from app import __version__
-from app.cli.errors import Exit, guard, say
+from app.cli.errors import Exit, UsageError, guard, say
 
 if TYPE_CHECKING:
     from PySide6.QtWidgets import QApplication
@@ -32,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def build_parser() -> Parser:
     """The whole command line."""
     from app.cli import bench, check, distill, export, models, probe, run, sweep
-    from app.cli.parsing import Parser
+    from app.cli.parsing import Parser, option
 
     parser = Parser(
         prog="outrider",
@@ -40,6 +40,8 @@ def build_parser() -> Parser:
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"outrider {__version__}")
+    text = "without a command: open the window with this method chosen, such as a drafter of your own, module:Class"
+    option(parser, "--method NAME", text, dest="window_method")
     commands = parser.add_subparsers(metavar="COMMAND")
     for command in (run, bench, sweep, probe, check, export, models, distill):
         command.add_parser(commands)
@@ -47,9 +49,19 @@ def build_parser() -> Parser:
 
 
 def _dispatch(arguments: Sequence[str]) -> int:
+    from app.cli.parsing import add_named_methods
+    from core.drafters.registry import METHODS, get_method
+
+    add_named_methods(arguments)
     args = build_parser().parse_args(arguments)
+    for problem in METHODS.problems:
+        say(problem)
     execute = getattr(args, "execute", None)
-    return open_window() if execute is None else execute(args)
+    if args.window_method is not None:
+        if execute is not None:
+            raise UsageError("--method before a command is for the window; write it after the command.")
+        get_method(args.window_method)
+    return open_window(args.window_method) if execute is None else execute(args)
 
 
 def _speak_utf8() -> None:
@@ -60,8 +72,8 @@ def _speak_utf8() -> None:
                 stream.reconfigure(encoding="utf-8", errors="replace")  # type: ignore[union-attr]
 
 
-def open_window() -> int:
-    """Open the window and wait until it is closed; if it can't be opened, print the reason."""
+def open_window(method: str | None = None) -> int:
+    """Open the window, with a drafting method chosen, and wait until it is closed; or print why it can't be opened."""
     from app.preflight import find_problem
     from core.runners.threads import limit_spinning
 
@@ -83,6 +95,8 @@ def open_window() -> int:
         window = MainWindow()
         # Qt does not notice that a window has closed if it was hidden while its threads ended.
         window.controller.closed.connect(application.quit)
+        if method is not None:
+            window.controls.method.choose(method)
         window.show()
         with _closing_on_interrupt(application):
             return application.exec()

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from core.controls import Cancelled, RunControls
 from core.draft_shape import BlockPlan, DraftLength, DraftLengthPolicy
-from core.drafters.base import Drafter, empty_draft
+from core.drafters.base import Drafter, DrafterSetup, empty_draft
 from core.drafters.draft_model import DraftModelDrafter
 from core.errors import DrafterError, OutOfMemoryError, PromptError, SettingsError
 from core.evidence import EvidenceBacklog
@@ -131,7 +131,7 @@ def speculative(
     if isinstance(drafter, LanguageModel):
         check_pair(drafter, target)
         capacity = len(prompt_ids) + max_new_tokens
-        drafter = DraftModelDrafter(drafter, capacity=capacity, check_cancelled=controls.check_cancelled)
+        drafter = DraftModelDrafter(DrafterSetup(target, drafter, capacity, controls.check_cancelled))
     return _Run(target, drafter, prompt_ids, controls, max_new_tokens, seed, coupling, stop, inspect, rule).events()
 
 

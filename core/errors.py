@@ -71,7 +71,7 @@ class RunLogError(OutriderError):
     """A run log can't be written or read."""
 
 
-def first_line(error: Exception) -> str:
+def first_line(error: BaseException) -> str:
     """The first line of another library's message, to be quoted within a sentence."""
     lines = str(error).strip().splitlines()
     return lines[0][:160].rstrip(".") if lines else type(error).__name__

@@ -19,6 +19,7 @@ import torch
 from core.controls import Cancelled, RunControls
 from core.decode import TargetScorer, autoregressive, speculative
 from core.draft_shape import config_fields
+from core.drafters.base import DrafterSetup
 from core.drafters.registry import build_drafter, get_method
 from core.errors import OutOfMemoryError, OutriderError, PromptError, first_line
 from core.models.devices import device_name, free_memory, is_out_of_memory, release_memory, resolve_device
@@ -117,14 +118,8 @@ class Session:
             return
         ids = [*prompt.ids, *continuation.ids]
         capacity = len(ids) + request.max_new_tokens
-        drafter: Any = build_drafter(
-            request.method,
-            draft=draft,
-            target=target,
-            options=request.method_options,
-            capacity=capacity,
-            check_cancelled=controls.check_cancelled,
-        )
+        setup = DrafterSetup(target, draft, capacity, controls.check_cancelled)
+        drafter: Any = build_drafter(request.method, setup, request.method_options)
         yield run_started(request, target, prompt, continuation)
         progress = _Progress()
         failure: str | None = None
@@ -329,7 +324,7 @@ def run_started(
         "target": request.target,
         "draft": request.draft,
         "method": request.method,
-        "method_options": asdict(get_method(request.method).options(**request.method_options)),
+        "method_options": asdict(get_method(request.method).parse(request.method_options)),
         "revision": target.revision,
         "device": str(target.device),
         "dtype": str(target.dtype).removeprefix("torch."),

@@ -28,6 +28,7 @@ from app.cli.bench import write_results
 from core.analysis.near_ties import lead, moved_margin, replay_margin
 from core.controls import RunControls
 from core.decode import autoregressive, speculative
+from core.drafters.base import DrafterSetup
 from core.drafters.registry import build_drafter
 from core.errors import DeviceError, GenerationError, sentence_of
 from core.experiments.bench import BenchSettings, num_equal
@@ -93,7 +94,7 @@ class Machine:
         if not method:
             return self.in_time(autoregressive(loaded.target, ids, **settings))
         capacity = len(ids) + NUM_TOKENS
-        drafter = build_drafter(method, draft=loaded.draft, target=loaded.target, options={}, capacity=capacity)
+        drafter = build_drafter(method, DrafterSetup(loaded.target, loaded.draft, capacity))
         return self.in_time(speculative(loaded.target, drafter, ids, num_draft_tokens=k, **settings))
 
 

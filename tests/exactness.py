@@ -12,6 +12,7 @@ import torch
 from hypothesis import strategies as st
 from scipy.stats import chi2
 
+from core.drafters.base import DrafterSetup
 from core.sampling import draw, draw_uniforms, probabilities
 from core.settings import Coupling, SamplingParams
 from core.types import DraftContext
@@ -139,7 +140,8 @@ def drafter_step(
 
     def step(draft_rows: Rows, target_rows: Rows, generator: torch.Generator) -> list[int]:
         if not drafters:
-            drafters.append(drafter_class(table_model(lambda ids: draft_rows[tuple(ids[1:])].log(), V)))
+            model = table_model(lambda ids: draft_rows[tuple(ids[1:])].log(), V)
+            drafters.append(drafter_class(DrafterSetup(model, model)))
             drafters[0].start(torch.tensor([0]))
         context = DraftContext(
             ids=[0], num_draft_tokens=K, sampling=SamplingParams(), generator=generator, vocab_size=V,

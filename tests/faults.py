@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields, replace
 
 import torch
 
-from core.drafters.base import Drafter, chain
+from core.drafters.base import Drafter, DrafterSetup, chain
 from core.drafters.registry import build_drafter
 from core.models.language_model import LanguageModel
 from core.runners.base import ForwardOutput, Runner
@@ -18,7 +18,7 @@ from core.types import Draft, DraftContext, Verification
 
 def build_method(name: str, target: LanguageModel, draft: LanguageModel, **options) -> Drafter:
     """A registered method's drafter, whichever of the models it asks for."""
-    return build_drafter(name, target=target, draft=draft, options=options)
+    return build_drafter(name, DrafterSetup(target, draft), options)
 
 
 class Wrapped:

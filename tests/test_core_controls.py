@@ -11,6 +11,7 @@ import core.decode
 from core.controls import Cancelled, RunControls
 from core.decode import autoregressive, speculative
 from core.draft_shape import BlockPlan, DraftLengthPolicy
+from core.drafters.base import DrafterSetup
 from core.drafters.draft_model import DraftModelDrafter
 from core.errors import GenerationError
 from core.settings import Coupling, LengthPolicy, SamplingParams
@@ -69,7 +70,7 @@ def test_the_policy_may_change_in_the_middle_of_a_run():
             asked.append(context.keep_drafting is not None)
             return super().propose(context)
 
-    for event in speculative(target, Watched(draft), [0], controls=controls, max_new_tokens=120):
+    for event in speculative(target, Watched(DrafterSetup(target, draft)), [0], controls=controls, max_new_tokens=120):
         if isinstance(event, PrefillDone):
             assert not asked
         if isinstance(event, Step):

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from core.decode import autoregressive, speculative
+from core.drafters.base import DrafterSetup
 from core.drafters.draft_model import DraftModelDrafter
 from core.drafters.prompt_lookup import PromptLookupDrafter
 from core.errors import DrafterError, PairMismatchError, SettingsError
@@ -250,7 +251,7 @@ def test_the_log_holds_the_figure_after_the_older_fields():
 def test_a_draft_goes_quiet_at_an_id_that_it_lacks():
     target, draft = tiny_model(vocab_size=257), tiny_model(seed=1, vocab_size=250)
     for prompt in ([5, 252, 7], [5, 6, 7]):
-        drafter = DraftModelDrafter(draft)
+        drafter = DraftModelDrafter(DrafterSetup(target, draft))
         run = play(speculative(target, drafter, prompt, num_draft_tokens=3, max_new_tokens=8, sampling=GREEDY))
         assert run.ids == greedy_reference(target, prompt, 8)
         assert bool(run.summary.num_draft_tokens) is (252 not in prompt)

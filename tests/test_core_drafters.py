@@ -10,7 +10,7 @@ import torch
 import core.drafters.draft_model
 from core.controls import RunControls
 from core.decode import autoregressive, sample_blocks, speculative
-from core.drafters.base import Drafter
+from core.drafters.base import Drafter, DrafterSetup
 from core.drafters.draft_model import DraftModelDrafter
 from core.drafters.prompt_lookup import PromptLookupDrafter
 from core.drafters.registry import METHODS, PromptLookupOptions, build_drafter, get_method
@@ -28,7 +28,7 @@ PROMPT = [0, 1, 2, 3, 1, 2]
 
 def build(name: str) -> Drafter:
     model = table_model(random_rows(V, 2), V)
-    return build_drafter(name, draft=model, target=model, capacity=400)
+    return build_drafter(name, DrafterSetup(model, model, capacity=400))
 
 
 def context(ids, count=4, *, seed=0, sampling=SAMPLING, gumbel=None, check_cancelled=lambda: None) -> DraftContext:
@@ -139,7 +139,7 @@ def test_a_start_forgets_the_text_before(name):
 @pytest.mark.parametrize("is_gumbel", [False, True])
 def test_the_reported_distribution_is_the_one_that_was_drawn_from(sampling, is_gumbel):
     model = table_model(random_rows(V, 2), V)
-    drafter = DraftModelDrafter(model)
+    drafter = DraftModelDrafter(DrafterSetup(model, model))
     counts, total = torch.zeros(V), 800
     for seed in range(total):
         drafter.start(torch.tensor(PROMPT))
@@ -159,7 +159,7 @@ def test_one_forward_a_drafted_token_and_none_for_what_was_read_before():
     model = table_model(random_rows(V, 2), V)
     forwards = []
     model.on_forward = lambda runner, ids: forwards.append(len(ids))
-    drafter = DraftModelDrafter(model)
+    drafter = DraftModelDrafter(DrafterSetup(model, model))
     drafter.start(torch.tensor(PROMPT))
     assert forwards == [len(PROMPT) - 1]
     forwards.clear()
@@ -178,7 +178,7 @@ def test_one_forward_a_drafted_token_and_none_for_what_was_read_before():
 
 def test_a_stop_is_looked_for_before_each_forward():
     model = table_model(random_rows(V, 2), V)
-    drafter = DraftModelDrafter(model)
+    drafter = DraftModelDrafter(DrafterSetup(model, model))
     drafter.start(torch.tensor(PROMPT))
     looks = []
     drafter.propose(context(PROMPT, 3, check_cancelled=lambda: looks.append(model.last_runner.length)))
@@ -199,12 +199,12 @@ def test_a_missing_draft_or_a_wrong_option_is_a_sentence():
     ]
     for method, options, draft in wrong:
         with pytest.raises(SettingsError) as caught:
-            build_drafter(method, draft=draft, options=options)
+            build_drafter(method, DrafterSetup(table_model(random_rows(V, 1), V), draft), options)
         assert is_sentence(str(caught.value))
 
 
 def lookup(ids, count=4, **options) -> list[int]:
-    drafter = PromptLookupDrafter(PromptLookupOptions(**options))
+    drafter = PromptLookupDrafter(options=PromptLookupOptions(**options))
     drafter.start(torch.tensor(ids))
     draft = drafter.propose(context(ids, count))
     assert draft.probs is None
@@ -265,7 +265,8 @@ def first_token_p_value(drafter_type: type, sampling: SamplingParams) -> float:
     logits = target.runner(8).forward(torch.tensor([10, 20, 30]), num_logits=1).logits[0]
     expected = probabilities(logits, sampling).double().numpy() * 600
     ids = np.argsort(-expected)[1:30]
-    drafter = drafter_type(replace(draft, draft_ids=torch.from_numpy(np.sort(ids))))
+    trimmed = replace(draft, draft_ids=torch.from_numpy(np.sort(ids)))
+    drafter = drafter_type(DrafterSetup(target, trimmed))
     counts = np.zeros(257)
     blocks = sample_blocks(target, drafter, [10, 20, 30], seed=0, controls=RunControls(sampling, 1))
     for step in itertools.islice(blocks, 600):

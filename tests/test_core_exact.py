@@ -11,6 +11,7 @@ import core.decode
 import core.verify
 from core.controls import RunControls
 from core.decode import autoregressive, speculative
+from core.drafters.base import DrafterSetup
 from core.drafters.draft_model import DraftModelDrafter
 from core.drafters.registry import METHODS
 from core.settings import Coupling, LengthPolicy, SamplingParams
@@ -201,7 +202,7 @@ def test_a_wrong_cache_or_scoring_is_found(is_fused, fault):
         return run.ids != expected
 
     half_right = [token if at % 3 else 0 for at, token in enumerate([*PROMPT, *expected])]
-    assert all(differs(drafter) for drafter in (DraftModelDrafter(draft), oracle(half_right)))
+    assert all(differs(drafter) for drafter in (DraftModelDrafter(DrafterSetup(target, draft)), oracle(half_right)))
 
 
 MOMENTS = (0, 2, 5, 6, 7, 10)

@@ -11,6 +11,7 @@ import core.models.language_model
 from core.controls import RunControls
 from core.decode import autoregressive, speculative
 from core.draft_shape import DraftLengthPolicy
+from core.drafters.base import DrafterSetup
 from core.drafters.draft_model import DraftModelDrafter
 from core.errors import GenerationError
 from core.models.language_model import LanguageModel
@@ -95,7 +96,8 @@ def test_a_draft_that_is_asked_after_each_token_is_that_of_the_whole_block(tempe
     monkeypatch.setattr(LanguageModel, "runner", lambda *_, **__: next(runners))
     drafts = []
     for keep in (None, lambda _: True, lambda _: False):
-        drafter = DraftModelDrafter(tiny_model(is_fused=True), capacity=100)
+        model = tiny_model(is_fused=True)
+        drafter = DraftModelDrafter(DrafterSetup(model, model, capacity=100))
         drafter.start(IDS[:10])
         context = DraftContext(
             ids=IDS[:10].tolist(), num_draft_tokens=4, sampling=SamplingParams(temperature), vocab_size=257,
@@ -204,7 +206,7 @@ def test_where_capturing_fails_everything_runs_without(caplog):
 
 def run(temperature: float = 1.0, on_event=lambda event: None, **changes) -> list[int]:
     target = tiny_model(is_fused=True)
-    drafter = DraftModelDrafter(tiny_model(seed=1, is_fused=True), capacity=60)
+    drafter = DraftModelDrafter(DrafterSetup(target, tiny_model(seed=1, is_fused=True), capacity=60))
     settings = {"sampling": SamplingParams(temperature), "max_new_tokens": 24, "num_draft_tokens": 3, "seed": 5}
     settings |= changes
     events = speculative(target, drafter, IDS[:10].tolist(), **settings)

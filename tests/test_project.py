@@ -11,6 +11,7 @@ import pytest
 
 from core.decode import speculative
 from core.drafters.base import Drafter
+from core.experiments.check import Verdict
 from core.settings import SamplingParams
 from tests.fakes import greedy_reference, play, tiny_model
 
@@ -75,10 +76,10 @@ def test_the_architecture_names_files_that_are_here():
     assert [path for path in paths if not (ROOT / path).exists()] == []
 
 
-def test_the_drafter_in_the_document_drafts_and_stays_exact():
-    example = code_blocks((ROOT / "resources" / "docs" / "drafters.md").read_text("utf-8"), "python")[0]
+def test_the_drafter_in_the_document_drafts_and_stays_exact(monkeypatch):
+    examples = code_blocks((ROOT / "resources" / "docs" / "drafters.md").read_text("utf-8"), "python")
     names: dict = {}
-    exec(example, names)
+    exec(examples[0], names)
     drafter = names["BigramDrafter"]()
     assert isinstance(drafter, Drafter)
     target, prompt = tiny_model(), list(b"abcabcabd abcabc")
@@ -87,6 +88,11 @@ def test_the_drafter_in_the_document_drafts_and_stays_exact():
         run = play(events)
         assert run.ids == greedy_reference(target, prompt, 60)[: len(run.ids)]
         assert run.finished.summary.num_accepted_tokens > 0
+    monkeypatch.setattr("core.models.loading.load", lambda ref: target)
+    exec(examples[1], names)
+    assert names["report"].verdict is Verdict.EXACT
+    assert names["result"].text
+    assert len(names["speed"].speedup.values) == 3
 
 
 def test_every_dependency_is_pinned():

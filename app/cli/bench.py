@@ -78,7 +78,8 @@ def add_parser(commands: Any) -> None:
     option(contest, "--threads N", text, positive_whole_number)
     text = "one prompt per line, or JSON Lines with a text each (default: three of the presets)"
     option(contest, "--prompts FILE", text)
-    text = f"contenders: {', '.join(known_names())}, with a method's options after a colon (default: all that can run)"
+    text = f"contenders: {', '.join(known_names())}, or module:Class, with a method's options after a colon (default: "
+    text += "all that can run)"
     option(contest, "--only --methods NAME,…", text, names, (), dest="only")
     output = parser.add_argument_group("output")
     text = "also measure the peak memory of each, in a separate process"

@@ -23,6 +23,7 @@ from app.cli.parsing import (
 )
 from core.controls import RunControls
 from core.draft_shape import request_fields
+from core.drafters.registry import METHODS
 from core.experiments.check import (
     DEFAULT_SAMPLES,
     DEFAULT_TOKENS,
@@ -58,7 +59,8 @@ def add_parser(commands: Any) -> None:
     text = f"the draft model: {REF_HELP}; a single name names the target (default: {DEFAULT_DRAFT})"
     option(parser, "DRAFT", text, nargs="?")
     option(parser, "TARGET", f"the target, named the same way (default: {DEFAULT_TARGET})", nargs="?")
-    option(parser, "--method NAME", "how to draft (default: draft-model, or prompt-lookup without a draft)")
+    text = f"how to draft: {', '.join(METHODS)}, or a drafter of your own, module:Class (default: draft-model)"
+    option(parser, "--method NAME", text)
     option(parser, "-k --k N|auto|adaptive", "tokens to draft", draft_length, 4)
     add_settings(parser, *SAMPLING, "seed", "coupling")
     option(parser, "--samples N", "blocks to sample", whole_number, DEFAULT_SAMPLES)

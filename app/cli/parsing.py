@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import Field
 from enum import Enum
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import Any, NoReturn, TypeVar
 
 from app.cli.errors import UsageError, say
 from core.draft_shape import DraftLength, parse_draft_length, parse_draft_lengths
-from core.drafters.registry import METHODS, Method, get_method
+from core.drafters.registry import METHODS, Method, get_method, split_options
 from core.errors import OutriderError, SettingsError
 from core.models.catalogue import DEFAULT_DRAFT, DEFAULT_TARGET, embedded_models, resolve
 from core.settings import SETTINGS, Coupling, Device, DType, SamplingParams
@@ -105,6 +105,20 @@ def _or_usage(parse: Callable[[str, str], T], text: str) -> T:
         raise UsageError(str(error)) from None
 
 
+def add_named_methods(arguments: Sequence[str]) -> None:
+    """Add the drafter classes that --method names, as module:Class, so that their options become flags.
+
+    Raises:
+        SettingsError: there is no such class, or it is no drafter.
+    """
+    for argument, following in zip(arguments, [*arguments[1:], ""], strict=True):
+        flag, is_joined, value = argument.partition("=")
+        if flag in {"--method", "--methods", "--only"}:
+            for name in names(value if is_joined else following):
+                if ":" in (path := split_options(name)[0]):
+                    METHODS.add_class(path)
+
+
 # --- Options of several commands --------------------------------------------------------------------------------
 
 
@@ -150,7 +164,7 @@ def add_setting(group: Any, item: Field[Any], *, default: Any, **more: Any) -> N
             flag, choices=choices, default=default, help=f"{text.rstrip('.')} (default: {default}).", **more
         )
     else:
-        kind = whole_number if isinstance(item.default, int) else number
+        kind: Callable[[str], Any] = {int: whole_number, float: number}.get(type(item.default), str)
         option(group, f"{flag} {item.metadata.get('metavar', 'N')}", text, kind, default, **more)
 
 
@@ -172,7 +186,8 @@ def add_models(parser: argparse.ArgumentParser, *, many: bool = False, method: b
     option(group, draft, "the draft model (default: the embedded one for this target, if any)", **more)
     if method:
         options = ", with options after a colon, as in prompt-lookup:max-ngram=5" if many else ""
-        text = f"how to draft: {', '.join(METHODS)}{options} (default: draft-model, or prompt-lookup without a draft)"
+        text = f"how to draft: {', '.join(METHODS)}, or a drafter of your own, module:Class{options} "
+        text += "(default: draft-model, or prompt-lookup without a draft)"
         option(group, way, text, **more)
     add_settings(group, "device", "dtype")
     return group

@@ -39,7 +39,7 @@ from core.errors import RunLogError
 from core.models.catalogue import usual_draft_length
 from core.runlog.log import RunLogWriter
 from core.runners.threads import limit_spinning
-from core.settings import SETTINGS, Coupling, RunRequest
+from core.settings import SETTINGS, Coupling, RunRequest, declared
 from core.text import count_text, percent_text
 from core.types import Event, Finished, FinishReason, RunStarted, StageChanged, Step, Summary, TokenKind
 
@@ -84,13 +84,15 @@ def _add_method_options(parser: argparse.ArgumentParser) -> None:
     """Add a flag for each option of each method; options with the same name share a flag."""
     seen: set[str] = set()
     for method in METHODS.values():
-        items = [item for item in fields(method.options) if item.name not in seen]
+        items = [item for name, item in declared(method.options).items() if name not in seen]
         if not items:
             continue
         group = parser.add_argument_group(f"method {method.name}")
         for item in items:
             seen.add(item.name)
-            add_setting(group, item, default=None, dest=_OPTION + item.name)
+            # A drafter of somebody else may declare an option whose flag is taken; it then has none.
+            with contextlib.suppress(argparse.ArgumentError):
+                add_setting(group, item, default=None, dest=_OPTION + item.name)
 
 
 def build_request(args: argparse.Namespace) -> RunRequest:
@@ -127,7 +129,7 @@ def _method_options(method: Method, args: argparse.Namespace) -> dict[str, Any]:
     for name in given:
         if name not in known:
             raise UsageError(f"The method {method.name} has no option {flag_of(name)}; choose one that has it.")
-    method.options(**given)  # Rejects values out of range before a model is loaded.
+    method.parse(given)  # Rejects values out of range before a model is loaded.
     return given
 
 

@@ -136,9 +136,8 @@ def _drafters(target: str, drafts: list[str], methods: list[str]) -> Iterable[Dr
     methods = methods or ["draft-model" if known else "prompt-lookup"]
     found = []
     for name in methods:
-        base = name.partition(":")[0]
+        base, options = split_name(name)
         needs_draft = get_method(base).needs_draft_model
-        options = split_name(name)[1]
         if needs_draft and not known:
             raise UsageError(f"The method {base} needs a draft model; name one with --draft.")
         found += [DrafterChoice(base, draft, options) for draft in (known if needs_draft else [None])]

@@ -11,7 +11,7 @@ from PySide6.QtCore import QSignalBlocker, Qt, Signal, Slot
 from PySide6.QtWidgets import QComboBox, QWidget
 
 from app.setup.setting_fields import SettingsForm, problem_label, set_value, show_problem
-from app.widgets.fields import WheelGuard, column, labelled
+from app.widgets.fields import WheelGuard, column, labelled, wrapped_label
 from core.drafters.registry import METHODS, Method, get_method
 from core.errors import SettingsError
 from core.settings import declared
@@ -57,7 +57,10 @@ class MethodForm(QWidget):
         self._problem = problem_label("methodProblem")
         self.options = options_form(self.method, {})
         self._layout = column(
-            labelled("Method", self.combo, "How the next K tokens are proposed."), self.options, self._problem
+            labelled("Method", self.combo, "How the next K tokens are proposed."),
+            *(wrapped_label("methodLeftOut", "problem", problem) for problem in METHODS.problems),
+            self.options,
+            self._problem,
         )
         self._layout.setContentsMargins(0, 0, 0, 0)
         self.setLayout(self._layout)
@@ -85,10 +88,14 @@ class MethodForm(QWidget):
             self.combo.setCurrentIndex(max(0, self.combo.findData(name)))
         self._show_options()
 
+    def choose(self, name: str) -> None:
+        """Choose a method, as the user would."""
+        self.combo.setCurrentIndex(max(0, self.combo.findData(name)))
+
     def problem(self) -> str | None:
         """What is wrong with the options, in the words of their own dataclass; None if nothing is."""
         try:
-            self.method.options(**self.values())
+            self.method.parse(self.values())
         except SettingsError as error:
             return str(error)
         return None

@@ -18,6 +18,7 @@ from core.analysis.probe import Agreement, Costs, DraftProbe, ProbeDone, ProbeRe
 from core.analysis.theory import INTERVAL, SEED, resampled
 from core.controls import Cancelled, RunControls
 from core.decode import autoregressive
+from core.drafters.base import DrafterSetup
 from core.drafters.draft_model import DraftModelDrafter
 from core.errors import GenerationError, OutOfMemoryError, OutriderError, PromptError
 from core.models.catalogue import resolve
@@ -263,7 +264,7 @@ def measure(
     ids = list(ids[: max(1, room - POSITIONS[-1])])
     runner = target.runner(len(ids) + POSITIONS[-1])
     prefill(runner, ids[:-1], check_cancelled)
-    drafter = DraftModelDrafter(draft, capacity=len(ids) + _DRAFTED + 1, check_cancelled=check_cancelled)
+    drafter = DraftModelDrafter(DrafterSetup(target, draft, len(ids) + _DRAFTED + 1, check_cancelled))
     drafter.start(torch.tensor(ids))
     context = DraftContext(
         ids=ids,

@@ -2,12 +2,34 @@
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from core.types import Draft, DraftContext, TargetFeature, Verification
+
+if TYPE_CHECKING:
+    from core.models.language_model import LanguageModel
+
+
+@dataclass(frozen=True, slots=True)
+class DrafterSetup:
+    """What a drafter is made with; every drafter is made as `Class(setup, options)`.
+
+    Attributes:
+        target: the model that will verify its proposals.
+        draft: the draft model; None for methods that need none.
+        capacity: the most positions that the text will have; None for as many as the models can have.
+        check_cancelled: raises to abandon long work between two forwards.
+    """
+
+    target: LanguageModel
+    draft: LanguageModel | None = None
+    capacity: int | None = None
+    check_cancelled: Callable[[], None] = lambda: None
 
 
 @runtime_checkable

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from core.drafters.base import chain, empty_draft
+from core.drafters.base import DrafterSetup, chain, empty_draft
 from core.drafters.registry import DraftModelOptions
+from core.errors import SettingsError
 from core.runners.base import PREFILL_CHUNK, Runner, prefill
 from core.runners.graphed import Draws, GraphedRunner
 from core.runners.llama import FusedLlamaRunner
 from core.sampling import draw, draw_gumbel, draw_uniforms, for_device, is_plain, probabilities
 from core.settings import SamplingParams
 from core.types import Draft, DraftContext, TargetFeature, Verification
-
-if TYPE_CHECKING:
-    from core.models.language_model import LanguageModel
-
 
 _TRIAL_CONTEXT = 16
 """Tokens that a draft reads to be tried: as many as cost little more than one."""
@@ -31,25 +27,16 @@ class DraftModelDrafter:
 
     needs: frozenset[TargetFeature] = frozenset()
 
-    def __init__(
-        self,
-        model: LanguageModel,
-        options: DraftModelOptions | None = None,
-        *,
-        capacity: int | None = None,
-        check_cancelled: Callable[[], None] = lambda: None,
-    ) -> None:
+    def __init__(self, setup: DrafterSetup, options: DraftModelOptions | None = None) -> None:
+        """Raises:
+        SettingsError: the setup has no draft model.
         """
-        Args:
-            model: the draft.
-            options: the method's options.
-            capacity: positions of its cache, at most its context; None for all of it.
-            check_cancelled: raises to abandon `start` between two forwards over a long prompt.
-        """
-        self.model = model
+        if setup.draft is None:
+            raise SettingsError("Drafting with a model needs a draft model. Choose one.")
+        self.model = setup.draft
         self._options = options or DraftModelOptions()
-        self._check_cancelled = check_cancelled
-        self._capacity = min(capacity or model.context_length, model.context_length)
+        self._check_cancelled = setup.check_cancelled
+        self._capacity = min(setup.capacity or self.model.context_length, self.model.context_length)
         self._runner: Runner | None = None
         self._num_committed = 0
         self._num_skipped = 0

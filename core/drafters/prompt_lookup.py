@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from core.drafters.base import chain, empty_draft
+from core.drafters.base import DrafterSetup, chain, empty_draft
 from core.drafters.registry import PromptLookupOptions
 from core.types import Draft, DraftContext, TargetFeature, Verification
 
@@ -24,7 +24,7 @@ class PromptLookupDrafter:
 
     needs: frozenset[TargetFeature] = frozenset()
 
-    def __init__(self, options: PromptLookupOptions | None = None) -> None:
+    def __init__(self, _setup: DrafterSetup | None = None, options: PromptLookupOptions | None = None) -> None:
         options = options or PromptLookupOptions()
         self._sizes = range(options.max_ngram, options.min_ngram - 1, -1)
         self._continuations: dict[tuple[int, ...], int] = {}

@@ -1,18 +1,31 @@
-"""The drafting methods: their names, options and factories. Imports no torch."""
+"""The drafting methods: Outrider's own, those of installed packages, and classes that the user names.
+
+Imports no torch.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
-from importlib import import_module
+import importlib.util
+import os
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any
 
-from core.errors import SettingsError
-from core.settings import validate
+from core.errors import DrafterError, OutriderError, SettingsError, first_line
+from core.settings import declared, validate
 
 if TYPE_CHECKING:
-    from core.drafters.base import Drafter
-    from core.models.language_model import LanguageModel
+    from core.drafters.base import Drafter, DrafterSetup
+
+GROUP = "outrider.drafters"
+"""The entry-point group through which an installed package adds methods."""
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
+_TAKEN = ("plain", "auto", "generate", "assisted", "flashspec", "flashspec-auto")
+"""Contenders of a bench, and the baseline of a sweep."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +88,8 @@ class Method:
         summary: one sentence for a tooltip.
         needs_draft_model: whether it needs a second model.
         options: dataclass of the method's options.
-        factory: "module:Class" of its `Drafter`, imported when a run needs it.
+        factory: makes its `Drafter` from a `DrafterSetup` and the options; "module:Class" is imported when a run needs
+            it.
         needs_target: whether it drafts with the target itself.
     """
 
@@ -84,13 +98,145 @@ class Method:
     summary: str
     needs_draft_model: bool
     options: type
-    factory: str
+    factory: str | Callable[[DrafterSetup, Any], Drafter]
     needs_target: bool = False
 
+    def parse(self, values: Mapping[str, Any] | None = None) -> Any:
+        """The options with these values, by field name; the others have their defaults.
 
-METHODS: dict[str, Method] = {
-    method.name: method
-    for method in (
+        Raises:
+            SettingsError: an unknown option, or a value out of range.
+        """
+        values = values or {}
+        known = [item.name for item in fields(self.options)]
+        if not values.keys() <= set(known):
+            raise SettingsError(
+                f"{self.title} doesn't have all of these options: {', '.join(values)}. It has: "
+                f"{', '.join(known) or 'none'}."
+            )
+        try:
+            options = self.options(**values)
+            validate(options)
+        except SettingsError:
+            raise
+        except Exception as error:
+            raise SettingsError(f"{self.title} can't use these options: {first_line(error)}.") from error
+        return options
+
+
+class Methods(Mapping[str, Method]):
+    """The methods by name. Those of installed packages are looked for when the methods are first read.
+
+    Attributes:
+        problems: a sentence for each method of a package that can't be used, and is left out.
+    """
+
+    def __init__(self, own: Iterable[Method]) -> None:
+        self._methods = {method.name: method for method in own}
+        self._has_looked = False
+        self.problems: list[str] = []
+
+    def __getitem__(self, name: str) -> Method:
+        return self._all()[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._all())
+
+    def __len__(self) -> int:
+        return len(self._all())
+
+    def add_class(self, path: str) -> Method:
+        """Add the drafter class at "module:Class", which is then the method's name.
+
+        The module may also lie in the current folder. This runs its code, so the path must come from the user.
+
+        Raises:
+            SettingsError: there is no such class, its module fails, or it is no drafter.
+        """
+        if path in self._all():
+            return self._methods[path]
+        package = path.partition(".")[0].partition(":")[0]
+        if package.isidentifier() and importlib.util.find_spec(package) is None:
+            sys.path.append(os.getcwd())
+        method = _load(EntryPoint(path, path, GROUP), f"The method {path!r}", "check the name")
+        self._methods[path] = method
+        return method
+
+    def _all(self) -> dict[str, Method]:
+        if not self._has_looked:
+            self._has_looked = True  # First, since a package may itself read the methods while it is imported.
+            for found in entry_points(group=GROUP):
+                try:
+                    self._add_package(found)
+                except SettingsError as error:
+                    self.problems.append(str(error))
+        return self._methods
+
+    def _add_package(self, found: EntryPoint) -> None:
+        package = found.dist.name if found.dist else found.value
+        subject, advice = f"The method {found.name!r} of the package {package}", "update or remove the package"
+        method = _load(found, subject, advice)
+        if not _NAME.fullmatch(method.name) or method.name in (*self._methods, *_TAKEN):
+            is_taken = _NAME.fullmatch(method.name)
+            problem = "has a name that is taken" if is_taken else "needs a name of a-z, 0-9, '.', '-' and '_'"
+            raise SettingsError(f"{subject} {problem}: {method.name!r}; {advice}.")
+        self._methods[method.name] = method
+
+
+def _load(found: EntryPoint, subject: str, advice: str) -> Method:
+    """The method that an entry point's class describes, or the `Method` that it holds.
+
+    Raises:
+        SettingsError: it can't be used; the sentence begins with `subject` and ends with `advice`.
+    """
+    try:
+        loaded = found.load()
+        method = loaded if isinstance(loaded, Method) else _describe(loaded, found.name)
+        _check(method)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # A stranger's module may even exit.
+        cause = str(error) if isinstance(error, SettingsError) else f"{type(error).__name__}: {first_line(error)}"
+        raise SettingsError(f"{subject} can't be used ({cause.rstrip('.')}); {advice}.") from error
+    return method
+
+
+def _describe(drafter: Any, name: str) -> Method:
+    """The method of a `Drafter` class, from its attributes name, title, summary, Options and needs_…."""
+    if not isinstance(drafter, type) or not all(
+        callable(getattr(drafter, part, None)) for part in ("start", "propose", "observe")
+    ):
+        raise SettingsError("it is no class with the methods start, propose and observe")
+    doc = " ".join((drafter.__doc__ or "").strip().partition("\n\n")[0].split())
+    return Method(
+        name=name if ":" in name else getattr(drafter, "name", name),
+        title=getattr(drafter, "title", drafter.__name__),
+        summary=getattr(drafter, "summary", doc or f"The drafter {drafter.__name__}."),
+        needs_draft_model=getattr(drafter, "needs_draft_model", False),
+        options=getattr(drafter, "Options", NoOptions),
+        factory=drafter,
+        needs_target=getattr(drafter, "needs_target", False),
+    )
+
+
+def _check(method: Method) -> None:
+    for name in ("name", "title", "summary"):
+        if not isinstance(getattr(method, name), str) or not getattr(method, name):
+            raise SettingsError(f"its {name} is no text")
+    if not isinstance(method.options, type) or not is_dataclass(method.options):
+        raise SettingsError("its Options are no dataclass")
+    for item in fields(method.options):
+        if item.default is MISSING and item.default_factory is MISSING:
+            raise SettingsError(f"its option {item.name} has no default")
+    for name, item in declared(method.options).items():
+        is_number = isinstance(item.default, int | float) and not isinstance(item.default, bool)
+        if lacking := {"help", *(("min", "max", "step") if is_number else ())} - item.metadata.keys():
+            raise SettingsError(f"its option {name} declares no {', '.join(sorted(lacking))}")
+    method.parse()
+
+
+METHODS = Methods(
+    (
         Method(
             "draft-model",
             "Draft model",
@@ -117,7 +263,15 @@ METHODS: dict[str, Method] = {
             needs_target=True,
         ),
     )
-}
+)
+
+
+def split_options(text: str) -> tuple[str, list[str]]:
+    """A method's name and the options after it, as in "prompt-lookup:max-ngram=5" or "module:Class:depth=3"."""
+    name, *parts = text.split(":")
+    if parts and "=" not in parts[0] and name not in METHODS:
+        name = f"{name}:{parts.pop(0)}"
+    return name, parts
 
 
 def get_method(name: str) -> Method:
@@ -129,49 +283,46 @@ def get_method(name: str) -> Method:
     try:
         return METHODS[name]
     except KeyError:
-        raise SettingsError(f"There is no method {name!r}. Choose one of: {', '.join(METHODS)}.") from None
+        more = f" To use that class, start Outrider with --method {name}." if ":" in name else ""
+        raise SettingsError(f"There is no method {name!r}. Choose one of: {', '.join(METHODS)}.{more}") from None
 
 
-def build_drafter(
-    name: str,
-    *,
-    draft: LanguageModel | None,
-    target: LanguageModel | None = None,
-    options: Mapping[str, Any] | None = None,
-    capacity: int | None = None,
-    check_cancelled: Callable[[], None] = lambda: None,
-) -> Drafter:
+def build_drafter(name: str, setup: DrafterSetup, options: Mapping[str, Any] | None = None) -> Drafter:
     """Make a drafter of the method called `name`.
 
     Args:
         name: a key of `METHODS`.
-        draft: the draft model, for methods that need one.
-        target: the target, for methods that draft with it.
+        setup: the models, and what else a drafter is made with.
         options: values for the method's options dataclass.
-        capacity: positions of a draft model's cache.
-        check_cancelled: raises to abandon the drafter's work between two forwards.
 
     Raises:
         SettingsError: an unknown method or option, a value out of range, or a missing draft model.
+        DrafterError: a drafter of somebody else that fails here, or that is none.
     """
+    from core.controls import Cancelled
+    from core.drafters.base import Drafter  # Imported late, since it needs torch.
+
     method = get_method(name)
-    try:
-        parsed = method.options(**(options or {}))
-    except TypeError:
-        known = ", ".join(item.name for item in fields(method.options)) or "none"
-        raise SettingsError(
-            f"{method.title} doesn't have all of these options: {', '.join(options or {})}. It has: {known}."
-        ) from None
-    module, _, attribute = method.factory.partition(":")
-    factory = getattr(import_module(module), attribute)
-    if method.needs_target:
-        if target is None:
-            raise SettingsError(f"{method.title} needs a target. Choose one.")
-        return factory(target, parsed, capacity=capacity, check_cancelled=check_cancelled)
-    if not method.needs_draft_model:
-        return factory(parsed)
-    if draft is None:
+    parsed = method.parse(options)
+    if method.needs_draft_model and setup.draft is None:
         raise SettingsError(
             f"{method.title} needs a draft model. Choose one, or choose prompt lookup, which needs none."
         )
-    return factory(draft, parsed, capacity=capacity, check_cancelled=check_cancelled)
+    try:
+        factory = method.factory
+        make = EntryPoint(name, factory, GROUP).load() if isinstance(factory, str) else factory
+        drafter = make(setup, parsed)
+        is_drafter = isinstance(drafter, Drafter) and isinstance(drafter.needs, frozenset)
+    except (OutriderError, Cancelled):
+        raise
+    except Exception as error:
+        raise DrafterError(
+            f"The drafter {name} can't be made ({type(error).__name__}: {first_line(error)}). This is a bug in its "
+            "code."
+        ) from error
+    if not is_drafter:
+        raise DrafterError(
+            f"{type(drafter).__name__} is no drafter: it needs start, propose and observe, and needs must be a "
+            "frozenset. This is a bug in its code."
+        )
+    return drafter

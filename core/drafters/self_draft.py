@@ -5,17 +5,14 @@ The quantised copy has a quarter of the bytes, and is so similar that most of it
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from dataclasses import replace
 
 import torch
 
+from core.drafters.base import DrafterSetup
 from core.drafters.draft_model import DraftModelDrafter
 from core.drafters.registry import DraftModelOptions, NoOptions
 from core.errors import SettingsError
-
-if TYPE_CHECKING:
-    from core.models.language_model import LanguageModel
 
 
 class SelfDraftDrafter(DraftModelDrafter):
@@ -27,17 +24,11 @@ class SelfDraftDrafter(DraftModelDrafter):
         SettingsError: int8 products are not available for this target here.
     """
 
-    def __init__(
-        self,
-        target: LanguageModel,
-        options: NoOptions | None = None,
-        *,
-        capacity: int | None = None,
-        check_cancelled: Callable[[], None] = lambda: None,
-    ) -> None:
+    def __init__(self, setup: DrafterSetup, _options: NoOptions | None = None) -> None:
+        target = setup.target
         if target.device.type != "cpu" or target.dtype is not torch.float32:
             raise SettingsError(
                 f"Self-draft runs in int8 with a float32 target on the CPU, but {target.ref} is on {target.device} in "
                 f"{str(target.dtype).removeprefix('torch.')}. Choose these, or another method."
             )
-        super().__init__(target, DraftModelOptions(int8=True), capacity=capacity, check_cancelled=check_cancelled)
+        super().__init__(replace(setup, draft=target), DraftModelOptions(int8=True))

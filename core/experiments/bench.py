@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from core.drafters.registry import METHODS
+from core.drafters.registry import METHODS, split_options
 from core.errors import SettingsError
 from core.settings import MAX_DRAFT_TOKENS, Device, DType, SamplingParams, setting, validate
 
@@ -51,14 +51,14 @@ def split_name(name: str) -> tuple[str, dict[str, Any]]:
     Raises:
         SettingsError: no such contender, or options that it does not know or can't have.
     """
-    base, *parts = name.split(":")
+    base, parts = split_options(name)
     if base not in known_names():
         raise SettingsError(f"There is no contender {base!r}. Choose from: {', '.join(known_names())}.")
     if parts and base not in METHODS:
         raise SettingsError(f"The contender {base} has no options; leave out what follows the colon.")
     options = dict(_option(base, part) for part in parts)
     if options:
-        METHODS[base].options(**options)  # Refuses values out of range.
+        METHODS[base].parse(options)  # Refuses values out of range.
     return base, options
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
-from core.drafters.registry import METHODS
+from core.drafters.registry import METHODS, split_options
 from core.experiments.bench import GENERATE, PEERS, PLAIN, BenchSettings, split_name
 from core.runners.threads import limit_spinning
 
@@ -68,7 +68,9 @@ def measured(name: str, raw: dict[str, Any], prompt_ids: list[int]) -> dict[str,
     from core.models.loading import load
     from core.runners.timing import peak_memory_mb, reset_peak_memory
 
-    settings = BenchSettings(**{**raw, "temperatures": tuple(raw["temperatures"]), "only": tuple(raw["only"])})
+    if ":" in (path := split_options(name)[0]):
+        METHODS.add_class(path)  # The user named it to the process that started this one.
+    settings = BenchSettings(**{**raw, "temperatures": tuple(raw["temperatures"]), "only": (name,)})
     base, _ = split_name(name)
     if base in {GENERATE, PLAIN} or (base in METHODS and not METHODS[base].needs_draft_model):
         settings = replace(settings, draft=None, draft_layers=None)

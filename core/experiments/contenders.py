@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol
@@ -14,8 +14,9 @@ import torch
 from torch import nn
 
 from core.decode import autoregressive, speculative
+from core.drafters.base import DrafterSetup
 from core.drafters.registry import METHODS, build_drafter
-from core.errors import ModelUnreadableError, OutriderError, PairMismatchError, SettingsError, first_line
+from core.errors import DrafterError, ModelUnreadableError, OutriderError, PairMismatchError, SettingsError, first_line
 from core.experiments.bench import (
     ASSISTED,
     AUTO,
@@ -91,15 +92,20 @@ class Outrider:
     """Our own engine: plain decoding, or a drafting method with its options at their defaults unless named."""
 
     def __init__(
-        self, pair: Pair, max_new_tokens: int, num_draft_tokens: int | None = 0, method: str = "", **options: Any
+        self,
+        pair: Pair,
+        max_new_tokens: int,
+        num_draft_tokens: int | None = 0,
+        method: str = "",
+        options: Mapping[str, Any] | None = None,
     ) -> None:
         """K is 0 for plain decoding, which has no method; None lets the engine choose it before each step."""
-        self._pair, self._max_new_tokens, self._options = pair, max_new_tokens, options
+        self._pair, self._max_new_tokens, self._options = pair, max_new_tokens, options or {}
         self.num_draft_tokens, self.method = num_draft_tokens, method
         self.name, self.title, self.drafter = PLAIN, "plain decoding", None
         if method:
-            self.name = option_text(method, options)
-            self.title = option_text(METHODS[method].title.lower(), options, ", ")
+            self.name = option_text(method, self._options)
+            self.title = option_text(METHODS[method].title.lower(), self._options, ", ")
             if num_draft_tokens is None:
                 self.name, self.title = AUTO, f"{self.title}, K auto"
             self.drafter = self._build(1)  # Raises here if it does not apply.
@@ -126,10 +132,8 @@ class Outrider:
         return Timed(ids, seconds, num_forwards=len(steps), longest_draft=longest, steps=steps)
 
     def _build(self, num_prompt_tokens: int) -> Any:
-        capacity, pair = num_prompt_tokens + self._max_new_tokens, self._pair
-        return build_drafter(
-            self.method, draft=pair.draft, target=pair.target, options=self._options, capacity=capacity
-        )
+        setup = DrafterSetup(self._pair.target, self._pair.draft, num_prompt_tokens + self._max_new_tokens)
+        return build_drafter(self.method, setup, self._options)
 
 
 class Generate:
@@ -265,7 +269,7 @@ def build(name: str, pair: Pair, settings: BenchSettings) -> Contender:
         PLAIN: lambda: Outrider(pair, length),
         AUTO: lambda: Outrider(pair, length, None, "draft-model" if pair.draft is not None else "prompt-lookup"),
     }
-    return made[base]() if base in made else Outrider(pair, length, k, base, **options)
+    return made[base]() if base in made else Outrider(pair, length, k, base, options)
 
 
 def build_all(pair: Pair, settings: BenchSettings) -> tuple[list[Contender], dict[str, str]]:
@@ -279,7 +283,7 @@ def build_all(pair: Pair, settings: BenchSettings) -> tuple[list[Contender], dic
     for name in settings.only or default_names():
         try:
             present.append(build(name, pair, settings))
-        except (NotApplicableError, SettingsError) as error:
+        except (NotApplicableError, SettingsError, DrafterError) as error:
             if settings.only:
                 raise SettingsError(f"The contender {name} can't take part: {error}") from error
             absent[name] = str(error)

@@ -14,7 +14,7 @@ from torch import Tensor
 from core.analysis.near_ties import lead, moved_margin, replay_margin
 from core.controls import Cancelled, RunControls
 from core.decode import autoregressive, speculative
-from core.drafters.base import Drafter
+from core.drafters.base import Drafter, DrafterSetup
 from core.drafters.registry import build_drafter
 from core.experiments.bench import num_equal
 from core.experiments.check import (
@@ -76,32 +76,46 @@ def check(session: Session, request: CheckRequest, controls: RunControls) -> Gen
     """
     try:
         loaded = yield from session.load(request.run, controls)
-        report = yield from _checked(_context(request, loaded, controls))
+        run, own = request.run, controls.sharing_stop(request.run.sampling, request.run.draft_length)
+
+        def make_drafter(capacity: int) -> Drafter:
+            setup = DrafterSetup(loaded.target, loaded.draft, capacity, own.check_cancelled)
+            return build_drafter(run.method, setup, run.method_options)
+
+        report = yield from _checked(_context(request, loaded, own, make_drafter))
         yield CheckFinished(report)
     except Cancelled:
         yield CheckFinished(None)
 
 
-def _context(request: CheckRequest, loaded: Loaded, controls: RunControls) -> CheckContext:
-    run, target = request.run, loaded.target
-    own = controls.sharing_stop(run.sampling, run.draft_length)
+def check_drafter(target: LanguageModel, make_drafter: Callable[[int], Drafter], request: CheckRequest) -> CheckReport:
+    """Check a drafter that is made elsewhere, for a loaded target.
 
-    def make_drafter(capacity: int) -> Drafter:
-        return build_drafter(
-            run.method,
-            draft=loaded.draft,
-            target=target,
-            options=run.method_options,
-            capacity=capacity,
-            check_cancelled=own.check_cancelled,
-        )
+    Args:
+        make_drafter: gives it for a text of this many positions, and may always give the same one.
+        request: its settings; it names no models.
 
-    prompts = request.prompts
+    Raises:
+        OutriderError: it can't be checked, in one sentence.
+    """
+    controls = RunControls(request.run.sampling, request.run.draft_length)
+    steps = _checked(_context(request, Loaded(target, None, None), controls, make_drafter))
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return end.value
+
+
+def _context(
+    request: CheckRequest, loaded: Loaded, controls: RunControls, make_drafter: Callable[[int], Drafter]
+) -> CheckContext:
+    run, target, prompts = request.run, loaded.target, request.prompts
     if not prompts:
         # All presets, those that suit the target first: sampled blocks follow the first ones.
         suited = default_prompts(is_chat=bool(getattr(target.tokenizer, "chat_template", None)))
         prompts = (*suited, *(prompt for prompt in read_prompts(PRESETS) if prompt not in suited))
-    return CheckContext(request, loaded, tuple(encoded(prompts, target, run.chat)), own, make_drafter)
+    return CheckContext(request, loaded, tuple(encoded(prompts, target, run.chat)), controls, make_drafter)
 
 
 def _checked(context: CheckContext) -> Generator[CheckProgress, None, CheckReport]:

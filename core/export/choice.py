@@ -89,7 +89,7 @@ class Choice:
 
     def option(self, name: str) -> Any:
         """A parameter of the method, or its default."""
-        return self.request.method_options.get(name, getattr(get_method(self.request.method).options(), name))
+        return self.request.method_options.get(name, getattr(get_method(self.request.method).parse(), name))
 
 
 def choice_from_request(request: RunRequest, summary: Mapping[str, Any] | None = None, *, run_id: str = "") -> Choice:

@@ -351,7 +351,7 @@ def _drafters(
         if method.needs_draft_model and not drafts:
             raise SettingsError(f"The method {method.title} needs a draft model: check one, or leave the method out.")
         given, known = options.get(name, {}), [item.name for item in fields(method.options)]
-        default, chosen = method.options(), method.options(**{key: given[key] for key in known if key in given})
+        default, chosen = method.parse(), method.parse({key: given[key] for key in known if key in given})
         changed = {key: given[key] for key in known if getattr(chosen, key) != getattr(default, key)}
         found += [DrafterChoice(name, draft, changed) for draft in (drafts if method.needs_draft_model else (None,))]
     return tuple(found)

@@ -1,0 +1,187 @@
+"""Use a drafter from Python: one call to generate with it, one to measure its speedup, one to check that it is exact.
+
+A drafter is any object that keeps the contract of `core.drafters.base.Drafter`, or a loaded draft model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from core.controls import RunControls
+from core.decode import autoregressive, speculative
+from core.draft_shape import DraftLength, request_fields
+from core.drafters.base import Drafter, DrafterSetup
+from core.drafters.draft_model import DraftModelDrafter
+from core.errors import DrafterError
+from core.experiments.bench import BenchSettings, Spread, ratios
+from core.experiments.bench_rounds import Bench
+from core.experiments.check import DEFAULT_SAMPLES, DEFAULT_TOKENS, CheckReport, CheckRequest
+from core.experiments.contenders import Outrider, Pair
+from core.experiments.exactness import check_drafter
+from core.experiments.prompt_suites import Prompt, default_prompts, encoded
+from core.models.language_model import LanguageModel
+from core.models.loading import check_pair, load
+from core.models.prompting import encode_prompt
+from core.settings import Coupling, RunRequest, SamplingParams
+from core.types import Finished, Step, Summary
+
+
+@dataclass(frozen=True, slots=True)
+class Generated:
+    """A text that was generated: its ids, the steps that wrote it, and the run's figures."""
+
+    text: str
+    ids: tuple[int, ...]
+    steps: tuple[Step, ...]
+    summary: Summary
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A drafter's speed against plain decoding, over rounds that alternate between the two.
+
+    speedup is a ratio within each round; both speeds are in tokens per second of wall-clock time, prompts included.
+    """
+
+    speedup: Spread
+    tokens_per_second: Spread
+    baseline_tokens_per_second: Spread
+    tokens_per_forward: float | None
+
+
+def generate(
+    target: LanguageModel | str,
+    drafter: Drafter | LanguageModel | None,
+    prompt: str | Sequence[int],
+    *,
+    num_draft_tokens: DraftLength = 4,
+    sampling: SamplingParams | None = None,
+    max_new_tokens: int = 128,
+    seed: int = 0,
+    coupling: Coupling = Coupling.REJECTION,
+    stop: Sequence[str] = (),
+    chat: bool | None = None,
+) -> Generated:
+    """Continue a prompt.
+
+    Args:
+        target: a loaded model, or a reference to load.
+        drafter: what proposes tokens; None for plain decoding.
+        prompt: a text, or ids. `chat` applies the chat template to a text; None: if the target has one.
+        num_draft_tokens: K, or the policy that chooses it.
+        sampling, max_new_tokens, seed, coupling, stop: as in `core.decode.speculative`.
+
+    Raises:
+        OutriderError: it can't be done, in one sentence.
+    """
+    target = _loaded(target)
+    ids = encode_prompt(target, prompt, chat).ids if isinstance(prompt, str) else list(prompt)
+    controls = RunControls(sampling, num_draft_tokens if drafter is not None else 0)
+    settings = {"max_new_tokens": max_new_tokens, "seed": seed, "coupling": coupling, "stop": stop}
+    if drafter is None:
+        events = autoregressive(target, ids, controls=controls, **settings)  # type: ignore[arg-type]
+    else:
+        made = _drafter(target, drafter, len(ids) + max_new_tokens)
+        events = speculative(target, made, ids, controls=controls, **settings)  # type: ignore[arg-type]
+    steps, summary = [], None
+    for event in events:
+        if isinstance(event, Step):
+            steps.append(event)
+        elif isinstance(event, Finished):
+            summary = event.summary
+    assert summary is not None, "decoding ends with Finished"
+    return Generated(summary.text, tuple(token for step in steps for token in step.emitted), tuple(steps), summary)
+
+
+def measure(
+    target: LanguageModel | str,
+    drafter: Drafter | LanguageModel,
+    prompts: Iterable[str] = (),
+    *,
+    num_draft_tokens: int = 4,
+    temperature: float = 0.0,
+    max_new_tokens: int = 64,
+    rounds: int = 5,
+    seed: int = 0,
+) -> Measured:
+    """Measure how much faster a drafter is than plain decoding, as `outrider bench` does.
+
+    Every text has `max_new_tokens` tokens, even if it would end earlier. Without prompts, it takes three presets.
+
+    Raises:
+        OutriderError: it can't be done, in one sentence.
+    """
+    target = _loaded(target)
+    settings = BenchSettings(
+        target=target.ref, num_draft_tokens=num_draft_tokens, temperatures=(temperature,),
+        max_new_tokens=max_new_tokens, rounds=rounds, seed=seed,
+    )  # fmt: skip
+    pair = Pair(replace(target, eos_ids=frozenset()), None)
+    given = _prompts(prompts) or default_prompts(is_chat=bool(getattr(target.tokenizer, "chat_template", None)))
+    contenders = (Outrider(pair, max_new_tokens), _Own(pair, max_new_tokens, num_draft_tokens, drafter))
+    plain, own = Bench(pair, encoded(given, target), settings).results(contenders)
+    speeds, baseline = own["tokens_per_second"], plain["tokens_per_second"]
+    return Measured(ratios(speeds.values, baseline.values), speeds, baseline, own["tokens_per_forward"])
+
+
+def check(
+    target: LanguageModel | str,
+    drafter: Drafter | LanguageModel,
+    prompts: Iterable[str] = (),
+    *,
+    num_draft_tokens: DraftLength = 4,
+    sampling: SamplingParams | None = None,
+    seed: int = 0,
+    coupling: Coupling = Coupling.REJECTION,
+    num_samples: int = DEFAULT_SAMPLES,
+    num_tokens: int = DEFAULT_TOKENS,
+) -> CheckReport:
+    """Check that a drafter gives exactly what its target alone would, as `outrider check` does.
+
+    `core.experiments.check.report_text` puts the report in words. Without prompts, the presets are used.
+
+    Raises:
+        OutriderError: it can't be done, in one sentence.
+    """
+    target = _loaded(target)
+    run = RunRequest(
+        target=target.ref, draft=None, prompt="any", method=type(drafter).__name__, **request_fields(num_draft_tokens),
+        sampling=sampling or SamplingParams(), seed=seed, coupling=coupling,
+    )  # fmt: skip
+    request = CheckRequest(run, tuple(_prompts(prompts)), num_samples=num_samples, num_tokens=num_tokens)
+    return check_drafter(target, lambda capacity: _drafter(target, drafter, capacity), request)
+
+
+def _loaded(target: LanguageModel | str) -> LanguageModel:
+    return load(target) if isinstance(target, str) else target
+
+
+def _prompts(texts: Iterable[str]) -> list[Prompt]:
+    return [Prompt(f"prompt {number}", text) for number, text in enumerate(texts, 1)]
+
+
+def _drafter(target: LanguageModel, drafter: Drafter | LanguageModel, capacity: int) -> Drafter:
+    if isinstance(drafter, LanguageModel):
+        check_pair(drafter, target)
+        return DraftModelDrafter(DrafterSetup(target, drafter, capacity))
+    if isinstance(drafter, type) or not isinstance(drafter, Drafter):
+        name = drafter.__name__ if isinstance(drafter, type) else type(drafter).__name__
+        made = f"Make one first: {name}(…)." if isinstance(drafter, type) else "It needs start, propose and observe."
+        raise DrafterError(f"{name} is no drafter. {made}")
+    return drafter
+
+
+class _Own(Outrider):
+    """A contender that decodes with a given drafter."""
+
+    def __init__(
+        self, pair: Pair, max_new_tokens: int, num_draft_tokens: int, drafter: Drafter | LanguageModel
+    ) -> None:
+        super().__init__(pair, max_new_tokens, num_draft_tokens)
+        self._given = drafter
+        self.method = self.name = self.title = type(drafter).__name__
+        self.drafter = self._build(1)  # Raises here if it does not apply.
+
+    def _build(self, num_prompt_tokens: int) -> Drafter:
+        return _drafter(self._pair.target, self._given, num_prompt_tokens + self._max_new_tokens)

@@ -1,0 +1,199 @@
+"""Drafters of others: packages with an entry point, classes named by the user, and what is wrong with either."""
+
+import sys
+
+import pytest
+
+from app.__main__ import main
+from app.cli.parsing import add_named_methods
+from core.api import check, generate, measure
+from core.drafters.base import DrafterSetup
+from core.drafters.registry import METHODS, Methods, build_drafter, split_options
+from core.errors import DrafterError, SettingsError
+from core.experiments.check import Verdict
+from core.settings import SamplingParams
+from tests.fakes import greedy_reference, is_sentence, random_rows, table_model, tiny_model
+
+DRAFTER = '''
+from dataclasses import dataclass
+
+import torch
+
+from core.drafters.base import chain
+from core.settings import setting
+
+
+@dataclass(frozen=True)
+class Options:
+    token: int = setting(1, label="Token", help="What is proposed, always.", min=0, max=255, step=1)
+
+
+class Stubborn:
+    """Proposes one token again and again."""
+
+    title = "Stubborn"
+    Options = Options
+    needs = frozenset()
+
+    def __init__(self, setup, options):
+        self.setup, self.options = setup, options
+
+    def start(self, prompt):
+        pass
+
+    def propose(self, context):
+        return chain(torch.full((context.num_draft_tokens,), self.options.token), None)
+
+    def observe(self, outcome):
+        pass
+
+
+class Half:
+    def start(self, prompt):
+        pass
+
+
+class Demanding(Stubborn):
+    needs_draft_model = True
+
+
+class Loose(Stubborn):
+    needs = None
+
+
+class Clumsy(Stubborn):
+    def __init__(self, setup):
+        pass
+
+
+class Bare(Stubborn):
+    @dataclass(frozen=True)
+    class Options:
+        token: int
+'''
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A folder on Python's path with the module; what was added to the methods is forgotten afterwards."""
+    name = f"drafters_{tmp_path.name.replace('-', '_')}"
+    (tmp_path / f"{name}.py").write_text(DRAFTER)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(METHODS, "_methods", dict(METHODS))
+    return tmp_path
+
+
+@pytest.fixture
+def module(folder):
+    return next(folder.glob("drafters_*.py")).stem
+
+
+def install(folder, *entries: str) -> Methods:
+    """Install a package with these entry points, and look for methods anew."""
+    info = folder / "strange_drafters-1.0.dist-info"
+    info.mkdir(exist_ok=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: strange-drafters\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("\n".join(["[outrider.drafters]", *entries]) + "\n")
+    return Methods(METHODS.values())
+
+
+def setup() -> DrafterSetup:
+    return DrafterSetup(table_model(random_rows(8, 1), 8))
+
+
+def test_a_package_adds_a_method_and_a_broken_one_is_left_out_with_a_sentence(folder, module):
+    (folder / "exits.py").write_text("raise SystemExit(3)")
+    methods = install(
+        folder, f"stubborn = {module}:Stubborn", "gone = no_such_module:Drafter", f"half = {module}:Half",
+        "exits = exits:Drafter", f"bare = {module}:Bare", f"a:b = {module}:Stubborn",
+        f"prompt-lookup = {module}:Stubborn", f"plain = {module}:Stubborn",
+    )  # fmt: skip
+    assert list(methods) == [*METHODS, "stubborn"]
+    method = methods["stubborn"]
+    assert (method.title, method.summary) == ("Stubborn", "Proposes one token again and again.")
+    assert len(methods.problems) == 7
+    assert all(is_sentence(problem) and "strange-drafters" in problem for problem in methods.problems)
+
+
+def test_a_package_may_describe_its_method_without_importing_the_drafter(folder, module):
+    (folder / "light.py").write_text(
+        "from core.drafters.registry import Method, NoOptions\n"
+        "METHOD = Method('light', 'Light', 'Imported late.', False, NoOptions, 'no_such_module:Drafter')\n"
+    )
+    methods = install(folder, "any = light:METHOD")
+    assert methods["light"].title == "Light"
+    assert not methods.problems
+
+
+def test_a_named_class_is_a_method_with_options_under_its_path(module):
+    add_named_methods(["run", "--method", f"{module}:Stubborn", "--prompt", "a:b"])
+    drafter = build_drafter(f"{module}:Stubborn", setup(), {"token": 5})
+    assert drafter.options.token == 5
+    assert split_options(f"{module}:Stubborn:token=5") == (f"{module}:Stubborn", ["token=5"])
+    assert split_options("prompt-lookup:max-ngram=5") == ("prompt-lookup", ["max-ngram=5"])
+    with pytest.raises(SettingsError, match="from 0 to 255"):
+        build_drafter(f"{module}:Stubborn", setup(), {"token": 999})
+
+
+@pytest.mark.parametrize(
+    ("name", "error", "part"),
+    [
+        ("no_such_module:Drafter", SettingsError, "no_such_module"),
+        ("{}:Missing", SettingsError, "Missing"),
+        ("{}:Half", SettingsError, "propose"),
+        ("{}:Bare", SettingsError, "has no default"),
+        ("{}:Demanding", SettingsError, "needs a draft model"),
+        ("{}:Clumsy", DrafterError, "can't be made"),
+        ("{}:Loose", DrafterError, "frozenset"),
+    ],
+)
+def test_what_is_wrong_with_a_named_class_is_a_sentence(module, name, error, part):
+    name = name.format(module)
+
+    def use() -> None:
+        METHODS.add_class(name)
+        build_drafter(name, setup())
+
+    with pytest.raises(error, match=part) as caught:
+        use()
+    assert is_sentence(str(caught.value))
+
+
+def test_a_log_that_names_a_class_runs_no_code(module):
+    with pytest.raises(SettingsError, match="start Outrider with --method"):
+        build_drafter(f"{module}:Stubborn", setup())
+    assert module not in sys.modules
+
+
+def test_the_terminal_runs_a_class_in_the_current_folder_with_its_flags(folder, module, monkeypatch, capsys):
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path not in {"", str(folder)}])
+    command = ["run", "--method", f"{module}:Stubborn", "--token", "7", "--prompt", "def f(x):", "--temperature", "0"]
+    assert main([*command, "--max-new-tokens", "4", "--log", "run.jsonl"]) == 0, capsys.readouterr().err
+    log = (folder / "run.jsonl").read_text("utf-8")
+    assert f'"method": "{module}:Stubborn"' in log
+    assert '"token": 7' in log
+
+
+@pytest.mark.parametrize("is_model", [False, True])
+def test_one_call_generates_measures_and_checks(module, is_model):
+    target, prompt = tiny_model(), "abcabc"
+    METHODS.add_class(f"{module}:Stubborn")
+    drafter = tiny_model(seed=1) if is_model else build_drafter(f"{module}:Stubborn", DrafterSetup(target))
+    sampling, ids = SamplingParams(0.0), list(b"abcabc")
+    expected = greedy_reference(target, ids, 12)
+    assert list(generate(target, drafter, ids, sampling=sampling, max_new_tokens=12).ids) == expected
+    assert list(generate(target, None, ids, sampling=sampling, max_new_tokens=12).ids) == expected
+    speed = measure(target, drafter, [prompt], num_draft_tokens=2, max_new_tokens=8, rounds=2)
+    assert len(speed.speedup.values) == 2
+    assert speed.speedup.median > 0
+    report = check(target, drafter, [prompt], num_draft_tokens=2, num_samples=200, num_tokens=8)
+    assert report.verdict is Verdict.EXACT
+
+
+@pytest.mark.parametrize("drafter", ["draft-model", 3, object])
+def test_what_is_no_drafter_is_a_sentence(drafter):
+    for call in (generate, measure, check):
+        with pytest.raises(DrafterError) as caught:
+            call(tiny_model(), drafter, "a" if call is generate else ["a"])
+        assert is_sentence(str(caught.value))
