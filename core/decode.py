@@ -27,7 +27,7 @@ from core.models.language_model import LanguageModel
 from core.models.loading import check_pair
 from core.models.prompting import check_prompt_length
 from core.runlog.tally import Tally
-from core.runners.base import prefill, tree_rows
+from core.runners.base import keep_path, prefill, tree_rows
 from core.runners.graphed import GraphedRunner
 from core.runners.timing import StepClock, Stopwatch, is_asynchronous, peak_memory_mb, reset_peak_memory
 from core.sampling import draw_gumbel, gumbel_noise, probabilities, seeded_generator
@@ -223,7 +223,7 @@ class _Run:
         reason = FinishReason.CANCELLED
         try:
             yield self._prefill()
-            policy = DraftLengthPolicy(self._target_step_ms)
+            policy = DraftLengthPolicy(self._target_step_ms, is_tree=self._drafts_trees)
             ended: FinishReason | None = None
             while ended is None:
                 # The step's clock does not run during waits and untimed events.
@@ -260,7 +260,7 @@ class _Run:
     def first_blocks(self) -> Iterator[Step]:
         """See `sample_blocks`."""
         self._prefill()
-        policy = DraftLengthPolicy(self._target_step_ms)
+        policy = DraftLengthPolicy(self._target_step_ms, is_tree=self._drafts_trees)
         while True:
             self._controls.wait_for_step()
             step, _ = self._commit(self._score_and_verify(self._propose(policy)))
@@ -551,13 +551,9 @@ class TargetScorer:
 
     def keep(self, root: int, path: Sequence[int]) -> None:
         """Keep the position of the text's newest token, `root`, and the accepted nodes of the block after it."""
-        places = [root, *(root + 1 + node for node in path)]
-        if places[-1] == root + len(path):
-            self._runner.rewind(places[-1] + 1)
-        else:
-            self._runner.keep(places)
+        keep_path(self._runner, root, [root + 1 + node for node in path])
         if self._scored is not None:
-            self._hidden.append(self._scored[[place - root for place in places]].clone())
+            self._hidden.append(self._scored[[0, *(node + 1 for node in path)]])
 
     def take_features(self) -> dict[TargetFeature, Tensor]:
         """What a drafter needs, for the positions since it last asked."""

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from core.analysis.expectation import expected_accepted, expected_tokens
 from core.errors import SettingsError
-from core.settings import MAX_DRAFT_TOKENS, LengthPolicy
+from core.settings import LONGEST_CHAIN, MAX_DRAFT_TOKENS, LengthPolicy
 from core.types import Step
 
 # --- The setting ------------------------------------------------------------------------------------------------
@@ -210,6 +210,9 @@ _MEMORY = 0.95
 _FORGETTING, _LEAST_KNOWN = 0.9925, 2.0
 """The factor for a plain step, and the number of tests below which it doesn't apply."""
 
+_NODE_PRIOR = 0.7
+"""What a node of a tree is assumed to gain, as a share of the node before it."""
+
 _PRIOR, _POLICY_PRIOR_WEIGHT = 0.7, 1.0
 """A prior test, so that the first real one doesn't decide alone."""
 
@@ -241,10 +244,15 @@ class AutoDraftLength:
     start, and `_ALLOWANCE` of the time after it.
     """
 
-    def __init__(self, target_step_ms: float | None = None) -> None:
-        """Args: target_step_ms: see `StepCosts`; without it the first step is plain, and measures it."""
+    def __init__(self, target_step_ms: float | None = None, *, is_tree: bool = False) -> None:
+        """
+        Args:
+            target_step_ms: see `StepCosts`; without it the first step is plain, and measures it.
+            is_tree: whether trees are drafted, of which K is the number of nodes.
+        """
         self._costs = StepCosts(target_step_ms)
         self._first, self._later = _Acceptance(), _Acceptance()
+        self._nodes = NodeGains() if is_tree else None
         self._balance_ms = _FIRST_ALLOWANCE * (target_step_ms or 0.0)
         self._earned_ms = 0.0
         self._num_missed = 0
@@ -309,6 +317,8 @@ class AutoDraftLength:
         self._later.fade(_MEMORY)
         self._first.add(chances[:1])
         self._later.add(chances[1:])
+        if self._nodes is not None:
+            self._nodes.record(step)
 
     def _book(self, step: Step) -> None:
         """Add the time that drafting gained or lost."""
@@ -330,15 +340,46 @@ class AutoDraftLength:
     def _best(self, alpha: float, *, hopeful: bool = False) -> int:
         """The best K if the first drafted token is accepted with this probability."""
         times = self._costs.table(hopeful=hopeful)
-        later = self._later.mean(alpha, weight=2.0)
-        best, best_rate = 0, 1.0 / times[0]
-        tokens, chance = 1.0, alpha
-        for count in range(1, min(2 * self._costs.longest + 1, MAX_DRAFT_TOKENS) + 1):
-            tokens += chance
-            chance *= later
+        best, best_rate, tokens = 0, 1.0 / times[0], 1.0
+        for count, gain in enumerate(self._gains(alpha), start=1):
+            tokens += gain
             if tokens > best_rate * times[count]:
                 best, best_rate = count, tokens / times[count]
         return best
+
+    def _gains(self, alpha: float) -> list[float]:
+        """The tokens that each further drafted token is expected to add, up to the longest block to consider."""
+        most = 2 * self._costs.longest + 1
+        if self._nodes is not None:
+            return [alpha, *self._nodes.gains(min(most, MAX_DRAFT_TOKENS), alpha)[1:]]
+        later = self._later.mean(alpha, weight=2.0)
+        return [alpha * later**index for index in range(min(most, LONGEST_CHAIN))]
+
+
+class NodeGains:
+    """How often each node of a tree, in index order, is on the accepted path; decaying weights.
+
+    Nodes are added in the order of their promise, so the first N of a larger tree are the tree of N nodes, and each
+    step also tells what a smaller tree would have gained.
+    """
+
+    def __init__(self) -> None:
+        self._accepted = [0.0] * MAX_DRAFT_TOKENS
+        self._drafted = [0.0] * MAX_DRAFT_TOKENS
+
+    def record(self, step: Step) -> None:
+        """Learn from a finished step."""
+        for node in range(step.num_draft_tokens):
+            self._accepted[node] = _MEMORY * self._accepted[node] + (node in step.path)
+            self._drafted[node] = _MEMORY * self._drafted[node] + 1.0
+
+    def gains(self, count: int, first: float) -> list[float]:
+        """The tokens that each of the first `count` nodes is expected to add; never more than the one before."""
+        gains, limit = [], first
+        for accepted, drafted in zip(self._accepted[:count], self._drafted[:count], strict=True):
+            limit = min(limit, (accepted + _NODE_PRIOR * limit) / (drafted + 1.0))
+            gains.append(limit)
+        return gains
 
 
 class _Acceptance:
@@ -403,8 +444,8 @@ class DraftLengthPolicy(AutoDraftLength):
     the text follows the target's distribution. For a drafter without probabilities it behaves like AUTO.
     """
 
-    def __init__(self, target_step_ms: float | None = None) -> None:
-        super().__init__(target_step_ms)
+    def __init__(self, target_step_ms: float | None = None, *, is_tree: bool = False) -> None:
+        super().__init__(target_step_ms, is_tree=is_tree)
         self._calibration = Calibration()
         self._confidences: list[float] = []
         self._has_confidences = False
@@ -425,7 +466,7 @@ class DraftLengthPolicy(AutoDraftLength):
         if not self._is_adaptive or not self._most:
             return BlockPlan(self._most, is_trial=is_trial)
         if self._has_confidences and not self._is_trial:
-            self._most = min(2 * self._costs.longest + 1, MAX_DRAFT_TOKENS)
+            self._most = min(2 * self._costs.longest + 1, LONGEST_CHAIN)
             if self._is_hopeful:
                 self._most = self._promising() or self._most
         # What doesn't change within the block is computed once.

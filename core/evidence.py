@@ -172,8 +172,10 @@ class EvidenceBacklog:
         """
         # Copied here, outside all timing: a drafter may reuse its buffers.
         probs = None if draft.probs is None else draft.probs.clone()
-        tokens = draft.tokens.clone()
-        block = _Block(step, tokens, parents, probs, target_probs.clone(), outcome, nodes, has_next)
+        # The row behind the last node is needed only if the next token was drawn from it.
+        end = outcome.path[-1] if outcome.path else -1
+        target_probs = target_probs[: max((*parents, end)) + 2].clone()
+        block = _Block(step, draft.tokens.clone(), parents, probs, target_probs, outcome, nodes, has_next)
         self._blocks.append(block)
         self._num_bytes += block.num_bytes
 

@@ -16,7 +16,9 @@ from core.errors import SettingsError
 
 MAX_SEED = 2**63 - 1
 MAX_DRAFT_TOKENS = 64
-"""The most tokens in a block, or nodes in a tree; `verify` has no limit."""
+"""The most nodes of a tree, or tokens of a block; `verify` has no limit."""
+LONGEST_CHAIN = 16
+"""The most tokens in a row that the window offers, theory shows, and the engine chooses by itself."""
 MAX_TEMPERATURE = 10.0
 """Far above any useful value; a larger one is assumed to be a typo."""
 
@@ -250,7 +252,7 @@ class RunRequest:
         subject="K, the number of draft tokens,",
         min=1,
         max=MAX_DRAFT_TOKENS,
-        window_max=16,
+        window_max=LONGEST_CHAIN,
         is_optional=True,
         aliases=("k",),
     )

@@ -252,6 +252,11 @@ class Step:
         """The depth of each drafted token, from 0."""
         return depths_of(self.parents) if self.parents else list(range(self.num_draft_tokens))
 
+    @property
+    def depth(self) -> int:
+        """How many tokens in a row were drafted: of a chain all."""
+        return max(self.depths) + 1 if self.parents else self.num_draft_tokens
+
 
 @dataclass(frozen=True, slots=True)
 class Drafted:

@@ -175,7 +175,7 @@ def test_the_draws_of_the_draft_used_again_for_its_test_are_found():
 
 
 def test_accepting_where_u_equals_the_ratio_is_found(monkeypatch):
-    mutant = mutate(core.verify, "u[node] * q[node] < chance", "u[i] * q[i] <= p[i]")
+    mutant = mutate(core.verify, "u[node] * q[node] < chance", "u[node] * q[node] <= chance")
     rows = torch.tensor([[0.0, 1.0], [0.5, 0.5]])
     for module, expected in ((core.verify, 0), (mutant, 1)):
         monkeypatch.setattr(module, "draw_uniforms", lambda count, _: torch.zeros(count, dtype=torch.float64))

@@ -44,8 +44,12 @@ def uniforms(monkeypatch):
     return fix
 
 
+def verify_chain(tokens, parents, *rows, generator):
+    return verify(tokens, *rows, generator=generator)
+
+
 @pytest.mark.parametrize(
-    "step", [verify_step(verify), certain_step(verify_block), drafter_step(DraftModelDrafter, verify_block)]
+    "step", [verify_step(verify_chain), certain_step(verify_block), drafter_step(DraftModelDrafter, verify_block)]
 )
 def test_a_block_follows_the_target_jointly(step):
     assert joint_p_value(step) > SIGNIFICANCE

@@ -17,7 +17,7 @@ from core.analysis.diagnosis import (
 )
 from core.draft_shape import shown_draft_length
 from core.runlog.tally import Tally
-from core.settings import MAX_DRAFT_TOKENS, Coupling
+from core.settings import LONGEST_CHAIN, Coupling
 from core.text import percent_text
 
 LEAST_GAIN = 1.05
@@ -72,7 +72,7 @@ def best_length(sums: Tally, diagnosis: Diagnosis) -> LengthForecast | None:
         total_ms = drafting * block_ms + (1 - drafting) * plain.forward_ms + diagnosis.overhead_ms
         return tokens * plain.total_ms / total_ms
 
-    speedups = {k: speedup(k) for k in range(1, min(2 * longest, MAX_DRAFT_TOKENS) + 1)}
+    speedups = {k: speedup(k) for k in range(1, min(2 * longest, LONGEST_CHAIN) + 1)}
     if own not in speedups:
         return None
     best = max(speedups, key=lambda k: (speedups[k], -k))

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from core.analysis.expectation import expected_tokens
 from core.runlog.tally import Tally
-from core.settings import MAX_DRAFT_TOKENS
+from core.settings import LONGEST_CHAIN
 from core.types import Summary
 
 Array = NDArray[np.float64]
@@ -25,7 +25,7 @@ LEAST_TIMED = 5
 LEAST_UNDRAFTED = 0.1
 """Share of steps without a draft from which they are a limit of their own."""
 
-KS = np.arange(MAX_DRAFT_TOKENS + 1, dtype=np.float64)
+KS = np.arange(LONGEST_CHAIN + 1, dtype=np.float64)
 """Every K considered; 0 is plain decoding."""
 
 

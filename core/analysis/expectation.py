@@ -53,20 +53,28 @@ def expected_tokens(alpha: float, num_draft_tokens: float) -> float:
     return (1.0 - alpha ** (num_draft_tokens + 1)) / (1.0 - alpha)
 
 
-def expected_accepted(acceptance_probs: Sequence[float], expected_acceptance: Sequence[float]) -> float:
+def expected_accepted(
+    acceptance_probs: Sequence[float], expected_acceptance: Sequence[float], parents: Sequence[int] = ()
+) -> float:
     """How many tokens of a block rejection sampling is expected to accept; its mean over blocks is exact.
 
-    A token counts only if all before it are accepted, so each position's sum(min(p, q)) is weighted by the acceptance
-    probabilities of the tokens drafted before it.
+    A token counts only if all before it are accepted and its earlier siblings are not, so each position's
+    sum(min(p, q)) is weighted by the probability that its token is tested.
 
     Args:
-        acceptance_probs: (K,) min(1, p / q) of each drafted token.
-        expected_acceptance: (K,) sum(min(p, q)) at each position.
+        acceptance_probs: (N,) the probability that each drafted token is accepted if it is tested.
+        expected_acceptance: (N,) sum(min(p, q)) at each position.
+        parents: (N,) of a tree; empty for a chain.
     """
-    reached, total = 1.0, 0.0
-    for own, overlap in zip(acceptance_probs, expected_acceptance, strict=True):
-        total += reached * overlap
-        reached *= own
+    total = 0.0
+    # The probability that the next child behind a node is tested.
+    reached = {-1: 1.0}
+    for node, (own, overlap) in enumerate(zip(acceptance_probs, expected_acceptance, strict=True)):
+        parent = parents[node] if parents else node - 1
+        tested = reached[parent]
+        total += tested * overlap
+        reached[node] = tested * own
+        reached[parent] = tested * (1.0 - own)
     return total
 
 

@@ -26,6 +26,8 @@ class DraftModelDrafter:
     """Samples K tokens in a row from a draft model, whose cache is kept and rewound like the target's."""
 
     needs: frozenset[TargetFeature] = frozenset()
+    _spare = 0
+    """Places in the cache beyond the text's."""
 
     def __init__(self, setup: DrafterSetup, options: DraftModelOptions | None = None) -> None:
         """Raises:
@@ -44,7 +46,7 @@ class DraftModelDrafter:
 
     def start(self, prompt: Tensor, *, is_trial: bool = False) -> None:
         """Begin a text; in a trial only its end is read, until `read_all`."""
-        self._runner = self.model.runner(self._capacity, drafting=True, quantise=self._options.int8)
+        self._runner = self.model.runner(self._capacity, drafting=True, quantise=self._options.int8, spare=self._spare)
         self._num_skipped = max(0, len(prompt) - _TRIAL_CONTEXT) if is_trial else 0
         prompt = prompt[self._num_skipped :]
         self._num_committed = int(prompt.shape[0])
@@ -67,6 +69,25 @@ class DraftModelDrafter:
             prefill(self._runner, ids[: min(len(ids), self._capacity) - 1], self._check_cancelled)
 
     def propose(self, context: DraftContext) -> Draft:
+        pending = self._unread(context)
+        # Beyond its own context the draft proposes nothing; the target continues alone.
+        count = min(context.num_draft_tokens, self._room)
+        if pending is None or count <= 0:
+            return empty_draft()
+        uniforms = None if context.gumbel else draw_uniforms(count, generator_of(context))
+        block = self._whole_block(pending, context, uniforms)
+        if block is None:
+            block = self._token_by_token(pending, context, count, uniforms)
+        tokens, rows = block
+        return chain(tokens, over_vocabulary(rows, self.model.draft_ids, context.vocab_size))
+
+    @property
+    def _room(self) -> int:
+        """How many tokens in a row the draft can propose after the committed ones, within its context."""
+        return self._capacity - self._num_committed + 1
+
+    def _unread(self, context: DraftContext) -> Tensor | None:
+        """Ids to read next, the last committed one at least; None if the draft can't read the text."""
         runner = self._runner
         assert runner is not None, "propose() before start()"
         if self._num_skipped:
@@ -79,21 +100,14 @@ class DraftModelDrafter:
         # A forward needs a token to read, even if the text hasn't changed since the last proposal; a graph reads two.
         unread = min(2 if isinstance(runner, GraphedRunner) else 1, len(ids))
         runner.rewind(min(runner.length, len(ids) - unread))
-        # Beyond its own context the draft proposes nothing; the target continues alone.
-        count = min(context.num_draft_tokens, runner.capacity - len(ids) + 1)
         pending = torch.tensor(ids[runner.length :])
-        if count <= 0 or self._is_lost or self._lacks(pending):
-            return empty_draft()
+        if self._room <= 0 or self._is_lost or self._lacks(pending):
+            return None
         # The first draft step's forward reads all tokens committed since the last proposal.
         if len(ids) - runner.length > PREFILL_CHUNK:
             prefill(runner, ids[:-1], context.check_cancelled)
             pending = torch.tensor(ids[runner.length :])
-        uniforms = None if context.gumbel else draw_uniforms(count, _generator(context))
-        block = self._whole_block(pending, context, uniforms)
-        if block is None:
-            block = self._token_by_token(pending, context, count, uniforms)
-        tokens, rows = block
-        return chain(tokens, _over_vocabulary(rows, self.model.draft_ids, context.vocab_size))
+        return pending
 
     @property
     def num_captures(self) -> int:
@@ -186,12 +200,12 @@ class DraftModelDrafter:
         self._runner.rewind(min(self._runner.length, self._num_committed + outcome.num_accepted))
 
 
-def _generator(context: DraftContext) -> torch.Generator:
+def generator_of(context: DraftContext) -> torch.Generator:
     assert context.generator is not None, "rejection coupling needs a generator"
     return context.generator
 
 
-def _over_vocabulary(probs: Tensor, proposed: Tensor | None, vocab_size: int) -> Tensor:
+def over_vocabulary(probs: Tensor, proposed: Tensor | None, vocab_size: int) -> Tensor:
     """(K, V) from (K, R): probability 0 at ids that the draft doesn't propose or doesn't have."""
     if proposed is not None:
         return probs.new_zeros(len(probs), vocab_size).index_copy_(1, proposed, probs)

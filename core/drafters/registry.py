@@ -11,11 +11,12 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from enum import StrEnum
 from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any
 
 from core.errors import DrafterError, OutriderError, SettingsError, first_line
-from core.settings import declared, validate
+from core.settings import LONGEST_CHAIN, declared, validate
 
 if TYPE_CHECKING:
     from core.drafters.base import Drafter, DrafterSetup
@@ -43,6 +44,59 @@ class DraftModelOptions:
             "label": "Draft in int8",
             "help": "On the CPU, compute the draft in int8 if that is faster. The output still follows the target's "
             "distribution exactly.",
+        },
+    )
+
+
+class TreeRule(StrEnum):
+    """How the children of a node are drafted above temperature 0."""
+
+    WITHOUT = "without-replacement"
+    """Each drawn from what its earlier siblings leave (Sequoia, 2402.12374)."""
+    INDEPENDENT = "independent"
+    """Each drawn from the same distribution; siblings may repeat (SpecInfer, 2305.09781)."""
+    TOP = "sampled-then-top"
+    """The first drawn, the others the most likely ones that are left (Hu et al., 2502.18779)."""
+    BEST = "best"
+    """The most likely ones, as at temperature 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class DraftTreeOptions(DraftModelOptions):
+    """Options of drafting a tree; K is its number of nodes."""
+
+    depth: int = field(
+        default=4,
+        metadata={
+            "label": "Depth",
+            "help": "The most tokens in a row. K is the number of nodes in the whole tree.",
+            "min": 1,
+            "max": LONGEST_CHAIN,
+            "step": 1,
+        },
+    )
+    branching: int = field(
+        default=3,
+        metadata={
+            "label": "Branching",
+            "help": "The most candidates for the token that follows a node; 1 makes the tree a chain.",
+            "min": 1,
+            "max": LONGEST_CHAIN,
+            "step": 1,
+        },
+    )
+    rule: TreeRule = field(
+        default=TreeRule.WITHOUT,
+        metadata={
+            "label": "Candidates",
+            "help": "Above temperature 0: candidates are drawn without replacement, drawn independently, one is drawn "
+            "before the most likely others, or all are the most likely ones (best). All are exact.",
+            "titles": {
+                TreeRule.WITHOUT: "Without replacement",
+                TreeRule.INDEPENDENT: "Independent",
+                TreeRule.TOP: "Sampled, then top",
+                TreeRule.BEST: "Best",
+            },
         },
     )
 
@@ -244,6 +298,14 @@ METHODS = Methods(
             True,
             DraftModelOptions,
             "core.drafters.draft_model:DraftModelDrafter",
+        ),
+        Method(
+            "draft-tree",
+            "Draft tree",
+            "A smaller model proposes several candidates for each position; K is the number of nodes of this tree.",
+            True,
+            DraftTreeOptions,
+            "core.drafters.draft_tree:DraftTreeDrafter",
         ),
         Method(
             "prompt-lookup",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -20,7 +20,7 @@ time is that of a full block, 0 if the end of the text cut the block short."""
 
 
 def num_tested(step: Step) -> int:
-    """Tokens accepted or rejected; those after a rejection are not tested."""
+    """Positions at which drafted tokens were tested; those after a rejection are not. In a tree, one for each depth."""
     return step.num_accepted + (TokenKind.CORRECTION in step.emitted_kinds)
 
 
@@ -29,8 +29,8 @@ class PositionCounts:
 
     Attributes:
         drafted: blocks that reached this position.
-        tested: those in which this token was tested: all before it were accepted, and the text went on.
-        accepted: those in which this token was accepted.
+        tested: those in which a token was tested here: one at each position before was accepted, and the text went on.
+        accepted: those in which one was accepted.
     """
 
     def __init__(self) -> None:
@@ -43,7 +43,7 @@ class PositionCounts:
 
     def add(self, step: Step) -> None:
         """Count a step."""
-        drafted, accepted, tested = step.num_draft_tokens, step.num_accepted, num_tested(step)
+        drafted, accepted, tested = step.depth, step.num_accepted, num_tested(step)
         for column in (self.drafted, self.tested, self.accepted):
             column.extend([0] * (drafted - len(column)))
         for position in range(drafted):
@@ -78,6 +78,7 @@ class Tally:
         self.draft_ms = self.verify_ms = self.total_ms = self.block_ms = self.timed_draft_ms = 0.0
         self.positions = PositionCounts()
         self.verify_by_length: defaultdict[int, list[float]] = defaultdict(list)
+        self.timed_depths: Counter[int] = Counter()
         self.tests_by_temperature: dict[float, tuple[int, int]] = {}
         for step in steps:
             self.add(step)
@@ -101,13 +102,14 @@ class Tally:
         self.drafted += count
         self.accepted += accepted
         self.tested += tested
-        expected = expected_accepted(step.acceptance_probs, step.expected_acceptance)
+        expected = expected_accepted(step.acceptance_probs, step.expected_acceptance, step.parents)
         self.expected += expected if math.isfinite(expected) else accepted  # An old log may lack the probabilities.
         before = self.tests_by_temperature.get(step.temperature, (0, 0))
         self.tests_by_temperature[step.temperature] = (before[0] + tested, before[1] + accepted)
         self.positions.add(step)
         if is_timed:
             self.verify_by_length[count].append(step.verify_ms)
+            self.timed_depths[step.depth] += 1
             self.timed_draft_ms += step.draft_ms
 
     @property
@@ -143,13 +145,14 @@ class Tally:
     ) -> Summary:
         """The run's result. `target_step_ms`, the time of a one-position forward, is the unit of c and v."""
         cost = predicted = None
-        lengths = {k: len(times) for k, times in self.verify_by_length.items()}
-        if lengths and target_step_ms:
-            cost = self.timed_draft_ms / sum(k * n for k, n in lengths.items()) / target_step_ms
+        depths = self.timed_depths
+        if depths and target_step_ms:
+            # A tree is drafted level by level, and accepted like a chain whose alpha is that of a level.
+            cost = self.timed_draft_ms / sum(k * n for k, n in depths.items()) / target_step_ms
             if self.alpha is not None:
                 # tau / (K c + v), summed over the actual blocks; a plain step is one token at the cost of one.
                 num_plain = self.num_steps - self.num_blocks
-                expected = sum(n * expected_tokens(self.alpha, k) for k, n in lengths.items())
+                expected = sum(n * expected_tokens(self.alpha, k) for k, n in depths.items())
                 spent = (self.timed_draft_ms + sum(map(sum, self.verify_by_length.values()))) / target_step_ms
                 predicted = (num_plain + expected) / (num_plain + spent)
         return Summary(

@@ -96,6 +96,14 @@ class Runner(Protocol):
         ...
 
 
+def keep_path(runner: Runner, root: int, places: Sequence[int]) -> None:
+    """Keep a runner's cache up to place `root`, and these ascending places behind it, as if read in a row."""
+    if places and places[-1] != root + len(places):
+        runner.keep([root, *places])
+    else:
+        runner.rewind(root + len(places) + 1)
+
+
 def check_rewind(length: int, current: int) -> None:
     """Raise ValueError if a cache of `current` positions can't be cut to `length`."""
     if not 0 <= length <= current:

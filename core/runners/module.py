@@ -173,6 +173,7 @@ class ModuleRunner:
             return {kind: additive(near if kind.startswith("sliding") else visible) for kind in kinds}
         return additive(visible if kinds == {"full_attention"} else near)
 
+    @torch.inference_mode()
     def keep(self, places: Sequence[int]) -> None:
         check_rewind(places[-1] + 1, self.length)
         start, end = places[0], places[0] + len(places)

@@ -1,0 +1,229 @@
+"""Drafting a tree with a smaller model: several candidates for a position, drafted level by level.
+
+One draft forward reads all nodes of a level. At temperature 0, and with the rule "best", the tree grows best-first by
+cumulative draft probability, as in EAGLE-2 (2406.16858); its nodes are certain proposals. Otherwise its shape is fixed
+before anything is drawn, so that no node is left out because of what was drawn for it.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from core.drafters.base import DrafterSetup, empty_draft
+from core.drafters.draft_model import DraftModelDrafter, generator_of, over_vocabulary
+from core.drafters.registry import DraftTreeOptions, TreeRule
+from core.runners.base import keep_path, tree_rows
+from core.sampling import draw, draw_uniforms, probabilities
+from core.settings import MAX_DRAFT_TOKENS
+from core.types import Draft, DraftContext, Verification, depths_of
+
+_FIRST_RATES, _PRIOR_TESTS = (0.6, 0.3, 0.2, 0.15), 8.0
+"""The acceptance of a node with 0, 1, 2 and more rejected siblings, before it is measured, and its weight in tests."""
+
+_MEMORY = 0.98
+"""Factor by which each step decays earlier tests."""
+
+_LEAST_LOG = -60.0
+"""For tokens of probability 0."""
+
+
+class Node(NamedTuple):
+    """A place of a shape: its parent's index, and how many earlier siblings it has."""
+
+    parent: int
+    rank: int
+
+
+def grow(rates: Sequence[float], count: int, depth: int, branching: int) -> list[Node]:
+    """The shape of at most `count` nodes that is expected to accept the most tokens, most promising nodes first.
+
+    Args:
+        rates: the acceptance of a node with 0, 1, 2… rejected siblings; the last holds for all further ones.
+        count: most nodes.
+        depth: most nodes in a row.
+        branching: most children of a node.
+    """
+    nodes: list[Node] = []
+    # Of each node that may come next: minus the probability that it is accepted, its order, parent, rank and depth.
+    # The probability that it is tested belongs to its later sibling.
+    waiting = [(-rates[0], 0, Node(-1, 0), 0, 1.0)]
+    while waiting and len(nodes) < count:
+        minus_value, _, node, level, tested = heapq.heappop(waiting)
+        nodes.append(node)
+        rate = rates[min(node.rank, len(rates) - 1)]
+        if level + 1 < depth:
+            child = (minus_value * rates[0], 2 * len(nodes), Node(len(nodes) - 1, 0), level + 1, -minus_value)
+            heapq.heappush(waiting, child)
+        if node.rank + 1 < branching:
+            left = tested * (1.0 - rate)
+            later = rates[min(node.rank + 1, len(rates) - 1)]
+            sibling = (-left * later, 2 * len(nodes) + 1, Node(node.parent, node.rank + 1), level, left)
+            heapq.heappush(waiting, sibling)
+    return nodes
+
+
+class DraftTreeDrafter(DraftModelDrafter):
+    """Drafts a tree of K nodes with a draft model, whose cache keeps the accepted path."""
+
+    proposes_trees = True
+    _spare = MAX_DRAFT_TOKENS
+
+    def __init__(self, setup: DrafterSetup, options: DraftTreeOptions | None = None) -> None:
+        self._shape = options or DraftTreeOptions()
+        super().__init__(setup, self._shape)
+        self._parents: list[int] = []
+        self._root = 0
+        """The place of the last committed token in the draft's cache."""
+        self._read: list[int] = []
+        """The nodes behind it, in the order in which they were read."""
+        self._unread_nodes: list[int] = []
+        """Those to read for the next level."""
+        self._tested = [0.0] * len(_FIRST_RATES)
+        self._passed = [0.0] * len(_FIRST_RATES)
+
+    def propose(self, context: DraftContext) -> Draft:
+        pending = self._unread(context)
+        depth = min(self._shape.depth, context.max_depth, self._room)
+        self._parents, self._read = [], []
+        if pending is None or min(context.num_draft_tokens, depth) <= 0:
+            return empty_draft()
+        assert self._runner is not None, "propose() before start()"
+        logits = self._runner.forward(pending, num_logits=1).logits
+        self._root = self._runner.length - 1
+        if context.sampling.is_greedy or self._shape.rule == TreeRule.BEST:
+            return self._best_first(logits, context, depth)
+        return self._drawn(logits, context, depth)
+
+    def observe(self, outcome: Verification) -> None:
+        if not self._parents:
+            super().observe(outcome)
+            return
+        places = [self._root + 1 + self._read.index(node) for node in outcome.path if node in self._read]
+        assert self._runner is not None, "observe() before start()"
+        keep_path(self._runner, self._root, places)
+        self._tested = [_MEMORY * weight for weight in self._tested]
+        self._passed = [_MEMORY * weight for weight in self._passed]
+        at, rank = -1, 0
+        for node, parent in enumerate(self._parents):
+            if parent == at:
+                self._tested[rank] += 1.0
+                self._passed[rank] += node in outcome.path
+                at, rank = (node, 0) if node in outcome.path else (at, min(rank + 1, len(_FIRST_RATES) - 1))
+
+    @property
+    def _rates(self) -> list[float]:
+        """The measured acceptance by number of rejected siblings; it doesn't rise, so that siblings grow in order."""
+        rates: list[float] = []
+        for rank, prior in enumerate(_FIRST_RATES):
+            rate = (self._passed[rank] + _PRIOR_TESTS * prior) / (self._tested[rank] + _PRIOR_TESTS)
+            rates.append(min([rate, *rates[-1:]]))
+        return rates
+
+    def _levels(self, logits: Tensor, tokens: list[int], depth: int, context: DraftContext) -> Iterator[Tensor]:
+        """Yields each level's logits (n, R): first those given, behind the root, then those of `_unread_nodes`."""
+        yield logits
+        runner = self._runner
+        assert runner is not None, "propose() before start()"
+        for _ in range(depth - 1):
+            if not self._unread_nodes:
+                return
+            context.check_cancelled()
+            self._read += self._unread_nodes
+            place = {-1: -1, **{node: index for index, node in enumerate(self._read)}}
+            count = len(self._unread_nodes)
+            tree = tree_rows([place[self._parents[node]] for node in self._read], self._root, count)
+            ids = torch.tensor([tokens[node] for node in self._unread_nodes])
+            yield runner.forward(ids, num_logits=count, tree=tree).logits
+
+    def _best_first(self, logits: Tensor, context: DraftContext, depth: int) -> Draft:
+        """The nodes with the highest cumulative draft probability. They are certain proposals, so they may be chosen
+        by what they are."""
+        proposed, limit = self.model.draft_ids, self._num_proposed(context.vocab_size)
+        is_greedy = context.sampling.is_greedy
+        tokens: list[int] = []
+        scores: list[float] = []
+        chosen: list[int] = []
+        frontier = [-1]
+        for level in self._levels(logits, tokens, depth, context):
+            rows = level[:, :limit]
+            probs = torch.softmax(rows.float(), -1) if is_greedy else probabilities(rows, context.sampling)
+            best = probs.topk(min(self._shape.branching, probs.shape[-1]))
+            ids = best.indices if proposed is None else proposed[best.indices]
+            logs = best.values.log().clamp_(min=_LEAST_LOG).tolist()
+            first = len(tokens)
+            for parent, own, children in zip(frontier, logs, ids.tolist(), strict=True):
+                tokens += children
+                self._parents += [parent] * len(children)
+                scores += [(scores[parent] if parent >= 0 else 0.0) + log for log in own]
+            chosen = sorted(range(len(tokens)), key=lambda node: (-scores[node], node))[: context.num_draft_tokens]
+            frontier = self._unread_nodes = sorted(node for node in chosen if node >= first)
+        # In the order of their probability, so that fewer nodes would be the first of these.
+        index = {-1: -1, **{node: at for at, node in enumerate(chosen)}}
+        self._read = [index.get(node, -2) for node in self._read]
+        self._parents = [index[self._parents[node]] for node in chosen]
+        return Draft(torch.tensor([tokens[node] for node in chosen]), torch.tensor(self._parents), None)
+
+    def _drawn(self, logits: Tensor, context: DraftContext, depth: int) -> Draft:
+        """Nodes drawn from the draft by the rule; under Gumbel coupling those of the highest noisy probability."""
+        shape = grow(self._rates, context.num_draft_tokens, depth, self._shape.branching)
+        self._parents = [node.parent for node in shape]
+        depths = depths_of(self._parents)
+        uniforms = None if context.gumbel else draw_uniforms(len(shape), generator_of(context))
+        proposed, limit = self.model.draft_ids, self._num_proposed(context.vocab_size)
+        tokens: list[int] = [-1] * len(shape)
+        drawn_from: list[Tensor | None] = [None] * len(shape)
+        parents = [-1]
+        for at, level in enumerate(self._levels(logits, tokens, depth, context)):
+            rows = probabilities(level[:, :limit], context.sampling)
+            for row, parent in zip(rows, parents, strict=True):
+                # A parent may have fewer children than planned: the draft's support may be smaller.
+                nodes = [node for node in range(len(shape)) if self._parents[node] == parent]
+                children: list[tuple[Tensor, Tensor | None]]
+                if uniforms is None:
+                    children = self._noisy(row, len(nodes), context, len(context.ids) + at)
+                else:
+                    children = [*_children(row, uniforms[nodes], self._shape.rule)]
+                for node, (token, source) in zip(nodes, children, strict=False):
+                    tokens[node] = int(token if proposed is None else proposed[token])
+                    drawn_from[node] = source
+            drawn = [node for node in range(len(shape)) if depths[node] == at and tokens[node] >= 0]
+            parents = self._unread_nodes = [node for node in drawn if node in self._parents]
+        kept = [node for node in range(len(shape)) if tokens[node] >= 0]
+        index = {-1: -1, **{node: at for at, node in enumerate(kept)}}
+        self._read = [index[node] for node in self._read]
+        self._parents = [index[self._parents[node]] for node in kept]
+        sources = [source for source in (drawn_from[node] for node in kept) if source is not None]
+        probs = over_vocabulary(torch.stack(sources), proposed, context.vocab_size) if sources else None
+        return Draft(torch.tensor([tokens[node] for node in kept]), torch.tensor(self._parents), probs)
+
+    def _noisy(
+        self, row: Tensor, count: int, context: DraftContext, position: int
+    ) -> list[tuple[Tensor, Tensor | None]]:
+        """Under Gumbel coupling: the tokens that the target is most likely to draw with the noise of a position."""
+        scores = row.log() + self._noise(context, position).to(row.device)
+        best = scores.topk(min(count, len(row)))
+        return [(token, None) for token, score in zip(best.indices, best.values, strict=True) if score > -torch.inf]
+
+
+def _children(row: Tensor, uniforms: Tensor, rule: TreeRule) -> Iterator[tuple[Tensor, Tensor]]:
+    """Siblings drawn from a row (R,), each with the distribution it was drawn from given its earlier siblings."""
+    left = row
+    for rank, uniform in enumerate(uniforms):
+        if rank and rule == TreeRule.TOP:
+            token = left.argmax()
+            yield token, torch.zeros_like(left).index_fill_(0, token, 1.0)
+        else:
+            token = draw(left, uniform)
+            yield token, left
+        if rule != TreeRule.INDEPENDENT:
+            left = left.clone()
+            left[token] = 0.0
+            total = left.sum()
+            if not float(total) > 0.0:
+                return
+            left = left / total

@@ -1,0 +1,371 @@
+"""Trees: one verdict for every rule of drawing siblings, caches that keep a path, shapes, and mutants of each."""
+
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import core.drafters.draft_tree
+import core.verify
+from core.decode import autoregressive, speculative
+from core.draft_shape import NodeGains
+from core.drafters.base import DrafterSetup
+from core.drafters.draft_tree import DraftTreeDrafter, grow
+from core.drafters.registry import DraftTreeOptions, TreeRule
+from core.errors import DrafterError, SettingsError
+from core.runners.base import tree_rows
+from core.sampling import draw_uniforms
+from core.settings import Coupling, SamplingParams, VerificationRule
+from core.types import Draft, TokenKind, depths_of, is_chain
+from core.verify import decide, verify, verify_block, verify_tree
+from tests.exactness import SIGNIFICANCE, chi_squared_p_value, joint_p_value, mutate, verify_step
+from tests.fakes import play, random_rows, table_model, tiny_model
+
+SHAPES = {"three siblings": [-1, -1, -1], "a branch": [-1, -1, 0, 0, 1], "two levels of two": [-1, -1, 0, 0, 1, 1]}
+RULES = (*TreeRule, "mixed")
+GREEDY = SamplingParams(0.0)
+
+
+def tree_step(verify_block, parents: Sequence[int], rule: str, children=core.drafters.draft_tree._children):
+    """A round of known distributions, its tree drawn by a rule: best proposes one-hots without probabilities."""
+
+    def step(draft_rows, target_rows, generator):
+        context = {-1: ()}
+        tokens, sources = [0] * len(parents), [torch.empty(0)] * len(parents)
+        for parent in dict.fromkeys(parents):
+            nodes = [node for node, each in enumerate(parents) if each == parent]
+            row = draft_rows[context[parent]]
+            if rule == TreeRule.BEST:
+                found = [(token, torch.empty(0)) for token in row.topk(len(nodes)).indices]
+            else:
+                chosen = TreeRule.TOP if rule == "mixed" and parent == -1 else rule
+                found = list(children(row, draw_uniforms(len(nodes), generator), chosen))
+            for node, (token, source) in zip(nodes, found, strict=True):
+                tokens[node], sources[node] = int(token), source
+                context[node] = (*context[parent], int(token))
+        rows = torch.stack([target_rows[context[node]] for node in range(-1, len(parents))])
+        probs = None if rule == TreeRule.BEST else torch.stack(sources)
+        outcome = verify_block(torch.tensor(tokens), parents, probs, rows, generator=generator)
+        return [*(tokens[node] for node in outcome.path), outcome.next_token]
+
+    return step
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_tree_follows_the_target_jointly(shape, rule):
+    assert joint_p_value(tree_step(verify_block, SHAPES[shape], rule), samples=10_000) > SIGNIFICANCE
+
+
+MUTANTS = {
+    "a sibling is tested against the whole target": (
+        "float(left[draft_tokens[node]]) if has_tested else p[node]", "p[node]"
+    ),
+    "corrects from what the first sibling left": (
+        "left = residual(left,", "left = residual(target_probs[at + 1],"
+    ),
+    "the last child decides": ("if parent != at:", "if parent != (path[-2] if len(path) > 1 else -1):"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_wrong_verifier_of_trees_is_found(name):
+    mutant = mutate(core.verify, *MUTANTS[name])
+    p_values = []
+    for rule in (TreeRule.INDEPENDENT, TreeRule.WITHOUT):
+        try:
+            p_values.append(joint_p_value(tree_step(mutant.verify_block, SHAPES["a branch"], rule)))
+        except (AssertionError, KeyError):
+            return  # It emitted what no tree could.
+    assert min(p_values) < SIGNIFICANCE
+
+
+DRAWS = {
+    "siblings without replacement are said to be independent": (
+        "yield token, left\n        if", "yield token, row\n        if"
+    ),
+    "independent siblings are said to be without replacement": (
+        "token = draw(left, uniform)", "token = draw(row, uniform)"
+    ),
+    "the top one is said to be drawn": ("torch.zeros_like(left).index_fill_(0, token, 1.0)", "left"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", DRAWS)
+def test_a_wrong_way_to_draw_siblings_is_found(name):
+    mutant = mutate(core.drafters.draft_tree, *DRAWS[name])
+    rule = TreeRule.TOP if "top" in name else TreeRule.WITHOUT
+
+    def step(*given):
+        while True:
+            try:
+                return tree_step(verify_block, SHAPES["three siblings"], rule, mutant._children)(*given)
+            except DrafterError:
+                continue  # It says a probability of 0: found in any case.
+
+    assert joint_p_value(step) < SIGNIFICANCE
+
+
+@st.composite
+def trees(draw_from):
+    count = draw_from(st.integers(1, 10))
+    parents = [draw_from(st.integers(-1, node - 1)) for node in range(count)]
+    return parents, draw_from(st.integers(2, 9)), draw_from(st.integers(0, 2**31)), draw_from(st.booleans())
+
+
+@given(trees())
+@settings(max_examples=150, deadline=None)
+def test_the_verdict_on_a_device_equals_the_hosts(tree):
+    parents, vocab_size, seed, is_certain = tree
+    generator = torch.Generator().manual_seed(seed)
+    target = torch.rand(len(parents) + 1, vocab_size, generator=generator).pow(3).softmax(-1)
+    probs = torch.rand(len(parents), vocab_size, generator=generator).pow(3).softmax(-1)
+    tokens = probs.multinomial(1, generator=generator).squeeze(1)
+    given_probs = None if is_certain else probs
+    outcome = verify_block(tokens, parents, given_probs, target, generator=torch.Generator().manual_seed(seed))
+    uniforms = draw_uniforms(len(parents) + 1, torch.Generator().manual_seed(seed))
+    verdict = decide(tokens, parents, given_probs, target, uniforms).tolist()
+    assert tuple(int(node) - 1 for node in verdict[: len(parents)] if node) == outcome.path
+    assert int(verdict[-2]) == outcome.next_token
+    assert all(parent in (-1, *outcome.path) for parent in (parents[node] for node in outcome.path))
+
+
+def test_a_chain_is_a_tree_with_one_child_each():
+    rows = torch.rand(4, 5, generator=torch.Generator().manual_seed(1)).softmax(-1)
+    probs = torch.rand(3, 5, generator=torch.Generator().manual_seed(2)).softmax(-1)
+    for seed in range(50):
+        tokens = probs.multinomial(1, generator=torch.Generator().manual_seed(seed)).squeeze(1)
+        as_chain = verify(tokens, probs, rows, generator=torch.Generator().manual_seed(seed))
+        as_tree = verify_tree(
+            tokens, torch.arange(-1, 2), probs, rows, generator=torch.Generator().manual_seed(seed)
+        )  # fmt: skip
+        assert as_chain == as_tree
+        assert as_chain.path == tuple(range(as_chain.num_accepted))
+
+
+@pytest.mark.parametrize("parents", [[0], [-2], [-1, 1], [-1, 2], [-1, -1, -1], [-1.0, 0.0]])
+def test_parents_that_are_no_tree_are_refused(parents):
+    count = 1 if len(parents) == 1 else 2
+    rows = torch.full((count + 1, 3), 1 / 3)
+    with pytest.raises(ValueError, match=r"parents must be.*\.$"):
+        verify_tree(torch.zeros(count, dtype=torch.long), torch.tensor(parents), None, rows)
+
+
+# --- Other rules ------------------------------------------------------------------------------------------------
+
+
+def block_verifier(module=core.verify):
+    def verified(*block, generator):
+        return module.verify_block(*block, generator=generator, rule=VerificationRule.BLOCK)
+
+    return verified
+
+
+def test_block_verification_follows_the_target_jointly_and_accepts_no_less():
+    assert joint_p_value(verify_step(block_verifier())) > SIGNIFICANCE
+    lengths = dict.fromkeys((VerificationRule.TOKEN, VerificationRule.BLOCK), 0)
+    for seed, rule in itertools.product(range(1_500), lengths):
+        generator = torch.Generator().manual_seed(seed)
+        probs, target = (torch.rand(n, 4, generator=generator).pow(3) + 0.02 for n in (4, 5))
+        probs, target = probs / probs.sum(-1, keepdim=True), target / target.sum(-1, keepdim=True)
+        tokens = probs.multinomial(1, generator=generator).squeeze(1)
+        outcome = verify_block(tokens, [-1, 0, 1, 2], probs, target, generator=generator, rule=rule)
+        lengths[rule] += outcome.num_accepted
+    assert lengths[VerificationRule.BLOCK] > lengths[VerificationRule.TOKEN]
+
+
+BLOCK_MUTANTS = {
+    "corrects without the weight": ("scale * target_probs[:count]", "target_probs[:count]"),
+    "accepts by the weight alone": ("chances.append(weights[count])", "chances = weights"),
+    "stops at the first text that fails": (
+        "max((i for i in range(1, count + 1) if u[i - 1] < chances[i]), default=0)",
+        "next((i for i in range(count) if not u[i] < chances[i + 1]), count)",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BLOCK_MUTANTS)
+def test_a_wrong_block_verifier_is_found(name):
+    mutant = mutate(core.verify, *BLOCK_MUTANTS[name])
+    assert joint_p_value(verify_step(block_verifier(mutant))) < SIGNIFICANCE
+
+
+def test_typical_acceptance_keeps_the_longest_likely_path():
+    target = torch.tensor([[0.9, 0.05, 0.05], [0.4, 0.3, 0.3], [0.0, 0.0, 1.0], [0.0, 1.0, 0.0]])
+    outcome = verify_block(
+        torch.tensor([1, 0, 0]), [-1, -1, 1], None, target, generator=torch.Generator().manual_seed(0),
+        rule=VerificationRule.TYPICAL,
+    )  # fmt: skip
+    # Token 1 has .05 where .3 is asked for; token 0 has .9, but behind it everything but 2 is impossible.
+    assert (outcome.path, outcome.next_token) == ((1,), 2)
+
+
+# --- The engine -------------------------------------------------------------------------------------------------
+
+
+def drafted_by_tree(draft, target, **options) -> DraftTreeDrafter:
+    return DraftTreeDrafter(DrafterSetup(target, draft), DraftTreeOptions(**options))
+
+
+@pytest.mark.parametrize("rule", TreeRule)
+@pytest.mark.parametrize("verification", [VerificationRule.TOKEN, VerificationRule.BLOCK])
+def test_three_tokens_follow_the_target_through_the_whole_loop(rule, verification):
+    """As `engine_p_value`, for trees of a draft model: one long text stands for many of three tokens."""
+    logits = random_rows(4, 10, period=3, scale=1.2)
+    target = table_model(logits, 4)
+    drafter = drafted_by_tree(table_model(random_rows(4, 20, period=3, scale=1.2), 4), target, rule=rule, branching=2)
+    run = play(
+        speculative(target, drafter, [0, 0, 0], num_draft_tokens=5, max_new_tokens=4_500, seed=3, rule=verification)
+    )
+    assert any(step.parents for step in run.steps)
+    tokens = np.array(run.ids).reshape(-1, 3)
+    counts = np.bincount(np.ravel_multi_index(tokens.T, (4, 4, 4)), minlength=64)
+    expected = np.zeros((4, 4, 4))
+    for context in itertools.product(range(4), repeat=3):
+        rows = [torch.softmax(logits([0, 0, 0, *context[:size]]).double(), -1) for size in range(3)]
+        expected[context] = np.prod([float(rows[size][context[size]]) for size in range(3)])
+    assert chi_squared_p_value(counts, expected.ravel() * len(tokens)) > SIGNIFICANCE
+
+
+MODELS = [
+    ("llama", True),
+    ("llama", False),
+    ("qwen3", True),
+    ("gpt2", False),
+    ("gemma2", False),
+    ("gemma3_text", False),
+]
+
+
+@pytest.mark.parametrize(("family", "is_fused"), MODELS)
+def test_greedy_text_is_plain_for_every_shape(family, is_fused):
+    target, draft = (tiny_model(family, seed, is_fused=is_fused) for seed in (0, 1))
+    prompt = [5, 6, 7, 8, 5, 6]
+    expected = play(autoregressive(target, prompt, sampling=GREEDY, max_new_tokens=30)).ids
+    accepted = 0
+    for count, depth, branching in ((2, 1, 2), (6, 3, 2), (12, 4, 3), (40, 5, 3)):
+        for drafting in (target, draft):
+            drafter = drafted_by_tree(drafting, target, depth=depth, branching=branching, int8=False)
+            run = play(speculative(target, drafter, prompt, num_draft_tokens=count, sampling=GREEDY, max_new_tokens=30))
+            assert run.ids == expected
+            accepted += run.summary.num_accepted_tokens
+    assert accepted > 60
+
+
+def test_a_branch_is_kept_and_read_as_if_written_in_a_row():
+    """After a path that jumps over nodes, the cache continues as that of the same text does."""
+    for is_fused in (True, False):
+        model = tiny_model("llama", is_fused=is_fused)
+        runner, plain = model.runner(40, spare=8), model.runner(40)
+        text = torch.tensor([3, 4, 5])
+        for each in (runner, plain):
+            each.forward(text, num_logits=1)
+        parents = [-1, -1, 1, 1]
+        logits = runner.forward(
+            torch.tensor([9, 20, 21, 22, 23]), num_logits=5, tree=tree_rows(parents, 3, 5)
+        ).logits  # fmt: skip
+        expected = plain.forward(torch.tensor([9, 21, 23]), num_logits=3).logits
+        torch.testing.assert_close(logits[[0, 2, 4]], expected, rtol=1e-4, atol=1e-4)
+        runner.keep([3, 5, 7])
+        assert runner.length == plain.length == 6
+        after = [each.forward(torch.tensor([30]), num_logits=1).logits for each in (runner, plain)]
+        torch.testing.assert_close(*after, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_with_shared_noise_a_tree_gives_the_text_of_plain_sampling(temperature):
+    target, draft = tiny_model(seed=0, is_fused=True), tiny_model(seed=1, is_fused=True)
+    asked = {"sampling": SamplingParams(temperature), "coupling": Coupling.GUMBEL, "seed": 5, "max_new_tokens": 24}
+    expected = play(autoregressive(target, [1, 2, 3], **asked)).ids
+    run = play(speculative(target, drafted_by_tree(draft, target), [1, 2, 3], num_draft_tokens=8, **asked))
+    assert run.ids == expected
+
+
+def test_the_end_of_the_text_cuts_a_tree_with_its_figures():
+    target = tiny_model(seed=0, is_fused=True)
+    for count in (2, 3, 5):
+        drafter = drafted_by_tree(target, target, int8=False, depth=6)
+        run = play(speculative(target, drafter, [1, 2], num_draft_tokens=12, sampling=GREEDY, max_new_tokens=count))
+        assert len(run.ids) == count
+        for step in run.steps:
+            assert all(parent < node for node, parent in enumerate(step.parents))
+            sizes = {len(step.drafted), len(step.draft_probs), len(step.target_probs), len(step.expected_acceptance)}
+            assert sizes == {step.num_draft_tokens}
+            assert step.depth <= len(step.emitted)
+            path = [step.drafted[node] for node in step.path]
+            assert path == list(step.emitted[: step.num_accepted])
+        assert run.summary.num_accepted_tokens == run.kinds.count(TokenKind.ACCEPTED)
+
+
+def test_a_model_with_a_state_says_that_it_cannot_score_a_tree():
+    model = tiny_model(
+        "mamba2", hidden_size=32, num_heads=4, head_dim=16, state_size=8, num_hidden_layers=2, n_groups=1
+    )
+    with pytest.raises(SettingsError, match="can't branch"):
+        model.runner(8, spare=4).forward(torch.tensor([1, 2]), num_logits=2, tree=tree_rows([-1], 0, 2))
+
+
+class OneTree:
+    """A drafter that proposes the same draft every time."""
+
+    proposes_trees = True
+    needs: frozenset = frozenset()
+
+    def __init__(self, draft: Draft) -> None:
+        self._draft = draft
+
+    def start(self, prompt: torch.Tensor) -> None:
+        pass
+
+    def propose(self, context) -> Draft:
+        return self._draft
+
+    def observe(self, outcome) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("parents", "probs", "message"),
+    [
+        ([0, -1], None, "no tree"),
+        ([-1, 0], torch.tensor([[0.5, 0.5, 0, 0], [0.9, 0.9, 0, 0]]), "no distributions"),
+        ([-1, 0], torch.tensor([[1.5, -0.5, 0, 0], [1.0, 0, 0, 0]]), "no distributions"),
+    ],
+)
+def test_a_drafter_of_others_that_breaks_exactness_is_named(parents, probs, message):
+    draft = Draft(torch.tensor([0, 0]), torch.tensor(parents), probs)
+    target = table_model(random_rows(4, 1), 4)
+    with pytest.raises(DrafterError, match=message):
+        play(speculative(target, OneTree(draft), [0, 1], num_draft_tokens=4, max_new_tokens=8))
+
+
+# --- Shapes -----------------------------------------------------------------------------------------------------
+
+
+@given(st.integers(1, 64), st.integers(1, 8), st.integers(1, 5), st.integers(0, 1000))
+def test_a_shape_keeps_its_limits_and_begins_like_smaller_ones(count, depth, branching, seed):
+    rates = sorted(torch.rand(4, generator=torch.Generator().manual_seed(seed)).tolist(), reverse=True)
+    nodes = grow(rates, count, depth, branching)
+    parents = [node.parent for node in nodes]
+    assert all(-1 <= parent < node for node, parent in enumerate(parents))
+    assert len(nodes) <= count
+    assert max(depths_of(parents)) < depth
+    assert max(node.rank for node in nodes) < branching
+    assert nodes[: count // 2] == grow(rates, count // 2, depth, branching)
+    if branching == 1:
+        assert is_chain(parents)
+
+
+def test_a_sure_draft_grows_a_chain_and_an_unsure_one_siblings():
+    assert is_chain([node.parent for node in grow([0.95, 0.2], 4, 4, 3)])
+    assert [node.parent for node in grow([0.3, 0.28, 0.26], 3, 4, 3)] == [-1, -1, -1]
+
+
+def test_gains_of_nodes_never_rise():
+    gains = NodeGains().gains(6, 0.5)
+    assert gains == sorted(gains, reverse=True)
+    assert 0 < gains[-1] < gains[0] <= 0.5
