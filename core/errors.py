@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
+from core.text import visible
+
 
 class OutriderError(Exception):
     """Base of every error whose message can be shown to the user as it is."""
@@ -71,17 +76,39 @@ class RunLogError(OutriderError):
     """A run log can't be written or read."""
 
 
+def is_panic(error: BaseException) -> bool:
+    """Whether a library written in Rust panicked, such as tokenizers; the exception is no `Exception`."""
+    return type(error).__name__ == "PanicException"
+
+
+@contextlib.contextmanager
+def explaining_panics(what: str) -> Iterator[None]:
+    """Turn a panic into a sentence.
+
+    Args:
+        what: begins the sentence, such as "The tokenizer of gpt2".
+    """
+    try:
+        yield
+    except BaseException as error:
+        if not is_panic(error):
+            raise
+        raise PromptError(
+            f"{what} can't handle this text ({first_line(error)}). Shorten the text, or choose another model."
+        ) from None
+
+
 def first_line(error: BaseException) -> str:
     """The first line of another library's message, to be quoted within a sentence."""
-    lines = str(error).strip().splitlines()
+    lines = visible(str(error)[:10_000]).strip().splitlines()
     return lines[0][:160].rstrip(".") if lines else type(error).__name__
 
 
-def sentence_of(error: Exception, what: str) -> str:
+def sentence_of(error: BaseException, what: str) -> str:
     """An error in one sentence: its own if it has one, else what could not be done, and the cause."""
     if isinstance(error, OutriderError):
         return str(error)
     if isinstance(error, OSError):
-        return f"{what}: {str(error.strerror or error).rstrip('.') or type(error).__name__}."
-    detail = (str(error).strip().splitlines() or [""])[0].rstrip(".")
+        return f"{what}: {visible(str(error.strerror or error)).rstrip('.') or type(error).__name__}."
+    detail = first_line(error) if str(error).strip() else ""
     return f"{what}: {type(error).__name__}{': ' + detail if detail else ''}."

@@ -12,7 +12,7 @@ from enum import IntEnum
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from core.errors import DownloadError, GenerationError, OutOfMemoryError, OutriderError
+from core.errors import DownloadError, GenerationError, OutOfMemoryError, OutriderError, is_panic
 from core.text import visible
 
 if TYPE_CHECKING:
@@ -78,7 +78,9 @@ def _guard(command: Callable[[], int]) -> int:
         _show_traceback()
         say(str(error))
         return exit_code(error)
-    except Exception as error:
+    except BaseException as error:
+        if not isinstance(error, Exception) and not is_panic(error):
+            raise
         if not _show_traceback():
             cause = f"{type(error).__name__}: {' '.join(str(error).split())}".removesuffix(": ")
             say(f"Outrider failed unexpectedly ({cause}); set OUTRIDER_DEBUG=1 to see the traceback.")
