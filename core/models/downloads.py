@@ -10,7 +10,6 @@ import contextlib
 import fnmatch
 import functools
 import hashlib
-import json
 import os
 import re
 import shutil
@@ -29,7 +28,7 @@ from core.errors import (
     OutriderError,
     RemovalError,
 )
-from core.files import file_digest, folder_bytes, require_space
+from core.files import file_digest, folder_bytes, read_json, require_space
 from core.models import hub, wheel
 from core.models.catalogue import (
     EMBEDDED_TITLES,
@@ -237,8 +236,8 @@ def _refuse_useless(ref: str, names: Iterable[str], everything: list[str]) -> No
 def _refuse_without_tokenizer(ref: str, revision: Revision, config_file: Path) -> None:
     """Raise ModelUnreadableError if a model has no tokenizer, and does not borrow its target's."""
     try:
-        config = json.loads(config_file.read_text("utf-8"))
-    except (OSError, ValueError, RecursionError):
+        config = read_json(config_file)
+    except (OSError, ValueError):
         config = None  # Its hash is correct; the catalogue reports what is wrong with it.
     borrows = isinstance(config, dict) and "shares_tables_with" in config
     if not borrows and not _matching([file.name for file in revision.files], *_TOKENIZER_TABLES):
