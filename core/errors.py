@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 from collections.abc import Iterator
 
 from core.text import visible
@@ -76,6 +77,25 @@ class RunLogError(OutriderError):
     """A run log can't be written or read."""
 
 
+_MEMORY_WORDS = (
+    "out of memory", "can't allocate memory", "not enough memory", "cannot allocate memory", "std::bad_alloc",
+    "cublas_status_alloc_failed", "unable to mmap",
+)  # fmt: skip
+
+
+def ran_out_of_memory(error: BaseException | None) -> bool:
+    """Whether an error, or one that caused it, means that memory ran out, in any form that libraries use."""
+    if error is None:
+        return False
+    if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
+        return True
+    # safetensors has an error of its own; a library that can't be mapped is an ImportError.
+    is_known = isinstance(error, RuntimeError | OSError | ImportError) or "Safetensor" in type(error).__name__
+    if is_known and any(word in str(error).lower() for word in _MEMORY_WORDS):
+        return True
+    return ran_out_of_memory(error.__cause__ or error.__context__)
+
+
 def is_panic(error: BaseException) -> bool:
     """Whether a library written in Rust panicked, such as tokenizers; the exception is no `Exception`."""
     return type(error).__name__ == "PanicException"
@@ -108,6 +128,8 @@ def sentence_of(error: BaseException, what: str) -> str:
     """An error in one sentence: its own if it has one, else what could not be done, and the cause."""
     if isinstance(error, OutriderError):
         return str(error)
+    if ran_out_of_memory(error):
+        return f"{what}: the memory ran out. Close other programs, or choose a smaller model."
     if isinstance(error, OSError):
         return f"{what}: {visible(str(error.strerror or error)).rstrip('.') or type(error).__name__}."
     detail = first_line(error) if str(error).strip() else ""

@@ -80,9 +80,7 @@ def test_a_file_that_never_ends_is_refused(folder, name, kind):
 
 
 def test_no_implementation_that_a_configuration_asks_for_is_used(folder):
-    edit_json(
-        folder / "config.json", attn_implementation="kernels-community/x", _attn_implementation="flash_attention_2"
-    )
+    edit_json(folder / "config.json", attn_implementation="kernels-community/x")
     assert load(str(folder), "cpu").model.config._attn_implementation == "sdpa"
 
 

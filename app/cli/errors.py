@@ -12,7 +12,7 @@ from enum import IntEnum
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from core.errors import DownloadError, GenerationError, OutOfMemoryError, OutriderError, is_panic
+from core.errors import DownloadError, GenerationError, OutOfMemoryError, OutriderError, is_panic, ran_out_of_memory
 from core.text import visible
 
 if TYPE_CHECKING:
@@ -81,7 +81,11 @@ def _guard(command: Callable[[], int]) -> int:
     except BaseException as error:
         if not isinstance(error, Exception) and not is_panic(error):
             raise
-        if not _show_traceback():
+        if _show_traceback():
+            return Exit.FAILED
+        if ran_out_of_memory(error):
+            say("The memory ran out. Close other programs, or choose a smaller model.")
+        else:
             cause = f"{type(error).__name__}: {' '.join(str(error).split())}".removesuffix(": ")
             say(f"Outrider failed unexpectedly ({cause}); set OUTRIDER_DEBUG=1 to see the traceback.")
         return Exit.FAILED

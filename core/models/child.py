@@ -13,14 +13,13 @@ from pathlib import Path
 
 import psutil
 
-from core.errors import first_line
+from core.errors import first_line, ran_out_of_memory
 from core.files import NO_SPACE, folder_bytes
 
 POLL_S = 0.1
 STALL_S = 600.0
 _THREAD_SETTINGS = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
 """Chosen for decoding in this process; not for a child."""
-_MEMORY_WORDS = ("can't allocate memory", "not enough memory", "std::bad_alloc", "cannot allocate memory")
 
 # --- In the parent ----------------------------------------------------------------------------------------------
 
@@ -140,7 +139,7 @@ def end_with_parent() -> None:
 def exit_code(error: Exception) -> ChildExit:
     """The code that tells the parent what an error means; its sentence goes to stderr."""
     print(first_line(error), file=sys.stderr)
-    if isinstance(error, MemoryError) or any(words in str(error) for words in _MEMORY_WORDS):
+    if ran_out_of_memory(error):
         return ChildExit.MEMORY
     is_full = isinstance(error, OSError) and error.errno in NO_SPACE
     return ChildExit.SPACE if is_full or "No space left" in str(error) else ChildExit.FAILED

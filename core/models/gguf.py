@@ -13,7 +13,6 @@ from collections.abc import Callable, Generator
 from pathlib import Path
 
 import platformdirs
-import psutil
 
 from core.errors import ModelUnreadableError, NoSpaceError, OutOfMemoryError
 from core.files import explain_write_error, file_digest, folder_bytes, new_scratch, require_space
@@ -99,7 +98,9 @@ def _unpack(
     path: Path, scratch: Path, num_bytes: int, check_cancelled: Callable[[], None]
 ) -> Generator[float, None, None]:
     require_space(f"{path.name!r} unpacked", num_bytes, scratch, "choose a smaller model")
-    available = psutil.virtual_memory().available + psutil.swap_memory().free
+    from core.models.devices import available_memory
+
+    available = available_memory(with_swap=True)
     if num_bytes + _SPARE_MEMORY > available:
         raise OutOfMemoryError(
             f"{path.name!r} needs {bytes_text(num_bytes)} unpacked, and {bytes_text(available)} of memory is free. "

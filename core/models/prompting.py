@@ -17,7 +17,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakValueDictionary
 
-from core.errors import ModelUnreadableError, PromptError, SettingsError, explaining_panics, first_line, is_panic
+from core.errors import (
+    ModelUnreadableError,
+    OutOfMemoryError,
+    PromptError,
+    SettingsError,
+    explaining_panics,
+    first_line,
+    is_panic,
+    ran_out_of_memory,
+)
 from core.files import read_bounded, read_json
 from core.models import template_child
 from core.models.catalogue import ModelEntry, ModelFormat, resolve
@@ -72,6 +81,10 @@ def load_tokenizer(entry: ModelEntry, folder: Path) -> Any:
     except BaseException as error:
         if not isinstance(error, Exception) and not is_panic(error):
             raise
+        if ran_out_of_memory(error):
+            raise OutOfMemoryError(
+                f"The memory ran out with the tokenizer of {entry.title}. Close other programs, or choose another."
+            ) from error
         raise ModelUnreadableError(
             f"The tokenizer of {entry.title} is missing or can't be read. Download the model again."
         ) from error
