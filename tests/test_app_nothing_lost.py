@@ -10,6 +10,8 @@ import sys
 from dataclasses import replace
 
 import pytest
+from PySide6.QtCore import Qt
+from PySide6.QtWidgets import QLabel, QWidget
 
 from app.__main__ import main
 from app.main_window import MainWindow
@@ -140,3 +142,21 @@ def test_a_signal_ends_a_run_with_its_summary_and_a_code_of_its_own(tmp_path, na
     summary = read_run_log(tmp_path / "a.jsonl").summary
     assert summary is not None
     assert summary["finish_reason"] == "cancelled"
+
+
+def test_no_text_of_a_log_is_shown_as_markup(make_window, qtbot, tmp_path):
+    picture = "<img src='/dev/zero'>"
+    run_id = keep_run(tmp_path / "runs", target=picture, draft=picture, prompt=picture)
+    window = make_window()
+    window.runs.open()
+    panel = window.runs.window
+    qtbot.waitUntil(lambda: panel._is_complete and panel.table.count() == 1, timeout=30_000)
+    window.runs.open_run(panel.table.items()[0])
+    qtbot.waitUntil(lambda: bool(window.live.kept_title), timeout=30_000)
+    window.status.show_stage(f"Kept run {picture!r}")
+    window.banner.show_sentence(picture)
+    labels = [label for top in (window, panel) for label in top.findChildren(QLabel)]
+    assert any("img" in label.text() for label in labels)
+    assert {label.textFormat() for label in labels} == {Qt.TextFormat.PlainText}
+    tips = [widget.toolTip() for top in (window, panel) for widget in top.findChildren(QWidget)]
+    assert not [tip for tip in tips if "<img" in tip], run_id

@@ -68,7 +68,7 @@ def plan_from_config(config: Mapping[str, Any]) -> SweepPlan:
         return SweepPlan(**values)
     except SettingsError as error:
         raise RunLogError(f"The sweep's plan can't be read: {error}") from error
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (LookupError, TypeError, ValueError, OverflowError, AttributeError) as error:
         raise RunLogError("The sweep's plan is damaged, so the sweep can't be continued.") from error
 
 
@@ -135,11 +135,11 @@ def run_from_record(record: Mapping[str, Any], plan: SweepPlan, folder: Path | N
             started_at=record["started_at"],
             seconds=float(record["seconds"]),
             summary=None if summary is None else _summary(summary),
-            error=error,
-            run_id=record.get("id"),
+            error=text_of(error) or None,
+            run_id=text_of(record.get("id")) or None,
             log=None if log is None else (folder or Path()) / log,
         )
-    except (KeyError, TypeError, ValueError, StopIteration, AttributeError):
+    except (LookupError, TypeError, ValueError, OverflowError, StopIteration, AttributeError):
         return None
 
 
