@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 
 import pytest
 from safetensors.torch import load_file, save_file
 
-from core.errors import ModelUnreadableError, OutriderError, PromptError
+from core.errors import ModelUnreadableError, OutriderError, PromptError, ran_out_of_memory
 from core.models import load
+from core.models.devices import available_memory
 from core.models.prompting import encode_prompt, render_prompt
 from tests.fakes import edit_json, is_sentence, save_model
 
@@ -89,6 +91,35 @@ def test_a_layer_that_the_configuration_leaves_out_is_found_in_the_weights(folde
     extra = {name.replace("layers.1.", "layers.2."): tensor.clone() for name, tensor in tensors.items()}
     save_file({**extra, **tensors}, folder / "model.safetensors", {"format": "pt"})
     assert "its weights have 3" in refusal(folder)
+
+
+@pytest.mark.parametrize(
+    "files", [("memory.max", "memory.current"), ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes")]
+)
+def test_the_limit_of_a_container_counts_as_memory(tmp_path, files):
+    whole = available_memory(tmp_path)
+    for name, text in zip(files, ("3000000\n", "1000000\n"), strict=True):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert whole > available_memory(tmp_path) == 2_000_000
+    (tmp_path / files[0]).write_text("max\n")
+    assert available_memory(tmp_path) > 2_000_000
+
+
+@pytest.mark.parametrize(
+    ("error", "is_memory"),
+    [
+        (MemoryError(), True),
+        (OSError(errno.ENOMEM, "Cannot allocate memory"), True),
+        (ImportError("x.so: failed to map segment: Cannot allocate memory"), True),
+        (RuntimeError("std::bad_alloc"), True),
+        (OSError(errno.ENOENT, "no"), False),
+        (ValueError("out of memory"), False),
+        (None, False),
+    ],
+)
+def test_memory_that_ran_out_is_told_from_damage(error, is_memory):
+    assert ran_out_of_memory(error) == is_memory
 
 
 # --- Programs in a model ----------------------------------------------------------------------------------------
