@@ -112,7 +112,7 @@ def add_named_methods(arguments: Sequence[str]) -> None:
     Raises:
         SettingsError: there is no such class, or it is no drafter.
     """
-    for argument, following in zip(arguments, [*arguments[1:], ""], strict=True):
+    for argument, following in zip(arguments, [*arguments[1:], ""], strict=False):
         flag, is_joined, value = argument.partition("=")
         if flag in {"--method", "--methods", "--only"}:
             for name in names(value if is_joined else following):
