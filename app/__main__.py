@@ -82,23 +82,24 @@ def open_window(method: str | None = None) -> int:
         say(problem)
         return Exit.FAILED
     limit_spinning()
-    try:
-        from PySide6.QtWidgets import QApplication
-    except ImportError as error:
-        say(f"PySide6, which draws the window, can't be loaded ({error}); install Outrider again.")
-        return Exit.FAILED
+    with _closing_on_interrupt() as interrupts:
+        try:
+            from PySide6.QtWidgets import QApplication
+        except ImportError as error:
+            say(f"PySide6, which draws the window, can't be loaded ({error}); install Outrider again.")
+            return Exit.FAILED
 
-    from app.main_window import MainWindow
+        from app.main_window import MainWindow
 
-    application = QApplication(sys.argv[:1])
-    with collecting_here():
-        window = MainWindow()
-        # Qt does not notice that a window has closed if it was hidden while its threads ended.
-        window.controller.closed.connect(application.quit)
-        if method is not None:
-            window.controls.method.choose(method)
-        window.show()
-        with _closing_on_interrupt(application):
+        application = QApplication(sys.argv[:1])
+        with collecting_here():
+            window = MainWindow()
+            # Qt does not notice that a window has closed if it was hidden while its threads ended.
+            window.controller.closed.connect(application.quit)
+            if method is not None:
+                window.controls.method.choose(method)
+            window.show()
+            interrupts.application = application
             return application.exec()
 
 
@@ -128,15 +129,29 @@ def collect_due() -> None:
         gc.collect(due[-1])
 
 
-@contextlib.contextmanager
-def _closing_on_interrupt(application: QApplication) -> Iterator[None]:
-    """Make Ctrl-C in the terminal close the window as a click does, so that the log of a run is completed.
+class _Interrupts:
+    """Closes the window at Ctrl-C as a click does, so that the log of a run is completed.
 
     Python runs signal handlers only while Python code runs; while Qt waits, that is in `collecting_here`.
     """
-    previous = signal.signal(signal.SIGINT, lambda *_: application.closeAllWindows())
+
+    application: QApplication | None = None
+
+    def act(self, number: int, _frame: object) -> None:
+        if self.application is not None:
+            self.application.closeAllWindows()
+        else:
+            # An exception out of a half-built window crashes Qt, and nothing needs to be saved yet.
+            os._exit(128 + number)
+
+
+@contextlib.contextmanager
+def _closing_on_interrupt() -> Iterator[_Interrupts]:
+    """Make Ctrl-C in the terminal close the window, from now on."""
+    interrupts = _Interrupts()
+    previous = signal.signal(signal.SIGINT, interrupts.act)
     try:
-        yield
+        yield interrupts
     finally:
         signal.signal(signal.SIGINT, previous)
 

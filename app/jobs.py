@@ -147,7 +147,7 @@ class Jobs(QObject):
                 result = job.work(job)
         except Cancelled:
             job.cancel()
-        except Exception as error:
+        except BaseException as error:  # A job that never ends would keep the window from closing.
             sentence = sentence_of(error, job.what)
         self._ended.emit(job, result, sentence)
 

@@ -46,6 +46,8 @@ from core.models import catalogue
 from core.settings import RunRequest
 
 WARM_UP_DELAY_MS = 250
+SAVE_DELAY_MS = 1_000
+"""How long after the last change the settings and the prompt are saved."""
 CLOSE_WAIT_MS = 200
 FINAL_WAIT_MS = 120_000
 
@@ -58,6 +60,7 @@ class MainWindow(QMainWindow):
         self._dialogs = dialogs or Dialogs()
         self._store = SettingsStore()
         self._settings = self._store.load()
+        self._saving = QTimer(self, singleShot=True, interval=SAVE_DELAY_MS)
         self._was_shown = False
         self._is_leaving = False
         self.jobs = Jobs(self)
@@ -163,6 +166,9 @@ class MainWindow(QMainWindow):
         menus, status = self.menus, self.status
         for changed in (self.controls.changed, self.prompt.changed, self.controller.state_changed):
             changed.connect(self._on_settings_changed)
+        for changed in (self.controls.changed, self.prompt.changed):
+            changed.connect(self._saving.start)
+        self._saving.timeout.connect(self._save)
         for failed in (self.models.failed, self.controller.failed, self.runs.failed):
             failed.connect(self.banner.show_sentence)
         for wanted in (self.prompt.run_requested, menus.run.triggered):
@@ -219,7 +225,10 @@ class MainWindow(QMainWindow):
         self.models.recall(*settings.opened_models, settings.run.target, settings.run.draft)
         self.help.restore(hint_seen=settings.hint_seen)
         self.side.show_title(settings.side_page)
+        self._saving.stop()
         self._on_settings_changed()
+        if self._store.problem:
+            self.banner.show_sentence(self._store.problem)
 
     # --- Runs ---
 
@@ -331,11 +340,15 @@ class MainWindow(QMainWindow):
     @Slot()
     def _on_about_to_quit(self) -> None:
         # The event loop may end without asking the window, such as at the end of a desktop session.
+        if not self._is_leaving:
+            self._save()
         self.controller.begin_close()
         self.controller.join(FINAL_WAIT_MS)
         self.jobs.finish(FINAL_WAIT_MS)
 
+    @Slot()
     def _save(self) -> None:
+        self._saving.stop()
         self._settings = replace(
             self._settings,
             theme=self.appearance.mode,

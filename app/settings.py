@@ -1,11 +1,12 @@
 """What the window remembers: a versioned JSON file, validated value by value and written atomically.
 
-A missing, truncated, outdated or hand-edited file never prevents the window from opening: each value that can't be
-used falls back to its own default.
+A missing, damaged or hand-edited file never prevents the window from opening: each value that can't be used falls back
+to its own default. A file that this version would lose something of is kept aside.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 from collections.abc import Mapping
@@ -15,17 +16,19 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import platformdirs
+from filelock import FileLock
 
 from app.theme import ThemeMode, nearest_scale
 from core.drafters.registry import METHODS
 from core.errors import OutriderError
-from core.files import write_atomically
+from core.files import keep_aside, read_own_json, write_atomically
 from core.models.catalogue import DEFAULT_DRAFT, DEFAULT_TARGET
 from core.settings import SETTINGS, Coupling, Device, DType, LengthPolicy, is_valid
 
 SCHEMA = 1
 APP_NAME = "outrider"
 MAX_OPENED_MODELS = 20
+LOCK_SECONDS = 2.0
 
 S = TypeVar("S", "WindowSettings", "RunSettings")
 
@@ -102,34 +105,59 @@ class WindowSettings:
 
 
 class SettingsStore:
-    """Loads and saves the settings file."""
+    """Loads and saves the settings file, which several windows may share."""
 
     def __init__(self, path: Path | None = None) -> None:
         self.path = path or config_file()
+        self.problem = ""
+        """A sentence if the file that was loaded had to be kept aside."""
+        self._known = WindowSettings()
+        """What the file held when this window last read or wrote it."""
 
     def load(self) -> WindowSettings:
         """The saved settings, with defaults for whatever can't be used."""
-        try:
-            data = json.loads(self.path.read_text("utf-8"))
-        except (OSError, ValueError, RecursionError):
-            return WindowSettings()
-        if not isinstance(data, dict) or data.get("version") != SCHEMA:
-            return WindowSettings()
-        return parse_settings(data)
+        data, is_whole = read_own_json(self.path, SCHEMA)
+        self._known = parse_settings(data)
+        if not is_whole:
+            self.problem = "The settings could not be read completely."
+            with contextlib.suppress(OSError):
+                self.problem += f" Their file was kept as {str(keep_aside(self.path))!r}."
+        return self._known
 
     def save(self, settings: WindowSettings) -> str | None:
-        """Write the settings atomically.
+        """Write what this window has changed atomically; what another one has changed meanwhile stays.
 
         Returns:
             None, or a sentence that says why they could not be saved.
         """
-        text = json.dumps({"version": SCHEMA, **asdict(settings)}, indent=2) + "\n"
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(self.path, text)
+            with FileLock(self.path.with_name(f".{self.path.name}.lock"), timeout=LOCK_SECONDS):
+                data, is_whole = read_own_json(self.path, SCHEMA)
+                if not is_whole:
+                    keep_aside(self.path)
+                merged = _merged(self._known, settings, parse_settings(data)) if data else settings
+                write_atomically(self.path, json.dumps({"version": SCHEMA, **asdict(merged)}, indent=2) + "\n")
         except (OSError, OutriderError) as error:
             return f"The settings could not be saved: {error}"
+        self._known = settings
         return None
+
+
+def _merged(known: S, ours: S, theirs: S) -> S:
+    """`theirs`, with the values in which `ours` differs from what was `known` before."""
+    changes: dict[str, Any] = {}
+    for item in fields(ours):
+        mine: Any = getattr(ours, item.name)
+        other: Any = getattr(theirs, item.name)
+        if mine == getattr(known, item.name):
+            continue
+        if item.name == "run":
+            mine = _merged(getattr(known, item.name), mine, other)
+        elif item.name == "opened_models":
+            mine = tuple(dict.fromkeys((*mine, *other)))[:MAX_OPENED_MODELS]
+        changes[item.name] = mine
+    return replace(theirs, **changes)
 
 
 def parse_settings(data: Mapping[str, Any]) -> WindowSettings:

@@ -169,7 +169,7 @@ class EngineWorker(QObject):
         """Import the engine ahead of the first run. Loads no model."""
         try:
             self._opened_session()
-        except Exception as error:
+        except BaseException as error:
             self.failed.emit(sentence_of(error, "The engine could not be started"))
             self._report_ready()
 
@@ -179,7 +179,7 @@ class EngineWorker(QObject):
         try:
             for event in task.work(self._opened_session(), task.controls):
                 task.events.append(event)
-        except Exception as error:
+        except BaseException as error:  # A panic of a tokenizer is no Exception.
             self.task_failed.emit(task, sentence_of(error, f"{task.title} failed"))
         finally:
             self._events.append(StageChanged(""))  # A run that failed while loading is no longer loading.

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
+from collections.abc import Iterator
+
+from core.text import visible
+
 
 class OutriderError(Exception):
     """Base of every error whose message can be shown to the user as it is."""
@@ -71,17 +77,60 @@ class RunLogError(OutriderError):
     """A run log can't be written or read."""
 
 
+_MEMORY_WORDS = (
+    "out of memory", "can't allocate memory", "not enough memory", "cannot allocate memory", "std::bad_alloc",
+    "cublas_status_alloc_failed", "unable to mmap",
+)  # fmt: skip
+
+
+def ran_out_of_memory(error: BaseException | None) -> bool:
+    """Whether an error, or one that caused it, means that memory ran out, in any form that libraries use."""
+    if error is None:
+        return False
+    if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
+        return True
+    # safetensors has an error of its own; a library that can't be mapped is an ImportError.
+    is_known = isinstance(error, RuntimeError | OSError | ImportError) or "Safetensor" in type(error).__name__
+    if is_known and any(word in str(error).lower() for word in _MEMORY_WORDS):
+        return True
+    return ran_out_of_memory(error.__cause__ or error.__context__)
+
+
+def is_panic(error: BaseException) -> bool:
+    """Whether a library written in Rust panicked, such as tokenizers; the exception is no `Exception`."""
+    return type(error).__name__ == "PanicException"
+
+
+@contextlib.contextmanager
+def explaining_panics(what: str) -> Iterator[None]:
+    """Turn a panic into a sentence.
+
+    Args:
+        what: begins the sentence, such as "The tokenizer of gpt2".
+    """
+    try:
+        yield
+    except BaseException as error:
+        if not is_panic(error):
+            raise
+        raise PromptError(
+            f"{what} can't handle this text ({first_line(error)}). Shorten the text, or choose another model."
+        ) from None
+
+
 def first_line(error: BaseException) -> str:
     """The first line of another library's message, to be quoted within a sentence."""
-    lines = str(error).strip().splitlines()
+    lines = visible(str(error)[:10_000]).strip().splitlines()
     return lines[0][:160].rstrip(".") if lines else type(error).__name__
 
 
-def sentence_of(error: Exception, what: str) -> str:
+def sentence_of(error: BaseException, what: str) -> str:
     """An error in one sentence: its own if it has one, else what could not be done, and the cause."""
     if isinstance(error, OutriderError):
         return str(error)
+    if ran_out_of_memory(error):
+        return f"{what}: the memory ran out. Close other programs, or choose a smaller model."
     if isinstance(error, OSError):
-        return f"{what}: {str(error.strerror or error).rstrip('.') or type(error).__name__}."
-    detail = (str(error).strip().splitlines() or [""])[0].rstrip(".")
+        return f"{what}: {visible(str(error.strerror or error)).rstrip('.') or type(error).__name__}."
+    detail = first_line(error) if str(error).strip() else ""
     return f"{what}: {type(error).__name__}{': ' + detail if detail else ''}."

@@ -1,19 +1,21 @@
-"""Atomic file writes, hashes, free space, file locks, and scratch folders."""
+"""Bounded reads, atomic writes, hashes, free space, file locks, and scratch folders."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
 import hashlib
+import itertools
+import json
 import os
 import secrets
 import shutil
 import stat
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import psutil
 
@@ -27,6 +29,141 @@ NO_SPACE = {errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC)}
 _NOT_ALLOWED = {errno.EACCES, errno.EPERM, errno.EROFS}
 _SPARE_BYTES = 64_000_000
 """Disk space left free, since a full disk breaks other programs."""
+
+LARGEST_JSON = 16_000_000
+"""Most bytes of a small JSON file, such as a configuration."""
+LONGEST_LINE = 32_000_000
+"""Most bytes of a line of JSON Lines; a prompt of a million tokens takes 11 million."""
+_MOST_VALUES = 8_000_000
+"""Most values in a JSON document; as Python objects they take up to a hundred times their bytes."""
+_MOST_BLANK_LINES = 10_000
+
+
+# --- Reading what others wrote ----------------------------------------------------------------------------------
+
+
+def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
+    """Open a file to be read in binary; a pipe would never answer, and a device never end.
+
+    Raises:
+        OSError: it can't be read, or is a folder, a pipe or a device.
+    """
+    try:
+        # Without blocking: opening a pipe waits for somebody who writes.
+        flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+        descriptor = os.open(path, flags)
+    except ValueError as error:  # A NUL, or a lone surrogate.
+        raise OSError(errno.EINVAL, "no file can have this name") from error
+    mode = os.fstat(descriptor).st_mode
+    if stat.S_ISREG(mode):
+        return os.fdopen(descriptor, "rb")
+    os.close(descriptor)
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
+    raise OSError(errno.EINVAL, "it is a pipe or a device, not a file")
+
+
+def read_bounded(path: str | os.PathLike[str], most_bytes: int = LARGEST_JSON) -> bytes:
+    """A whole file.
+
+    Raises:
+        OSError: as `open_regular`, or it is larger than this.
+    """
+    with open_regular(path) as file:
+        data = file.read(most_bytes + 1)
+    if len(data) > most_bytes:
+        raise OSError(errno.EFBIG, f"it is larger than {bytes_text(most_bytes)}")
+    return data
+
+
+def parse_json(data: bytes) -> Any:
+    """A JSON document of bounded depth and number of values; NaN and infinity become None.
+
+    Raises:
+        ValueError: it is not one, or is nested too deeply, or holds too much.
+    """
+    if sum(map(data.count, (b",", b"[", b"{"))) > _MOST_VALUES:
+        raise ValueError("it holds too many values")
+    try:
+        return json.loads(data.decode("utf-8"), parse_constant=lambda _: None)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def read_json(path: str | os.PathLike[str], most_bytes: int = LARGEST_JSON) -> Any:
+    """A small JSON file; see `read_bounded` and `parse_json` for what it raises."""
+    return parse_json(read_bounded(path, most_bytes))
+
+
+def read_lines(file: BinaryIO, longest: int = LONGEST_LINE) -> Iterator[bytes]:
+    """The lines of a file, which end at \\n alone.
+
+    Raises:
+        OSError: a line is longer than this, or thousands are blank.
+    """
+    num_blank = 0
+    while line := file.readline(longest + 1):
+        if len(line) > longest:
+            raise OSError(errno.EFBIG, f"a line of it is longer than {bytes_text(longest)}")
+        num_blank += line.isspace()
+        if num_blank > _MOST_BLANK_LINES:
+            raise OSError(errno.EFBIG, "it is full of blank lines")
+        yield line
+
+
+def read_own_json(path: Path, version: int) -> tuple[dict[str, Any], bool]:
+    """What Outrider itself keeps in a JSON object, as far as it can be read, and whether all of it could be.
+
+    False means that the file must be kept aside before it is replaced: it is damaged, or a newer version wrote it.
+    """
+    try:
+        data = read_bounded(path)
+    except FileNotFoundError:
+        return {}, True
+    except OSError:
+        return {}, False
+    # One bad byte, in the text of a prompt or a name, costs that character alone.
+    text = data.decode("utf-8", "replace")
+    try:
+        record = parse_json(text.encode())
+    except ValueError:
+        return {}, False
+    if not isinstance(record, dict):
+        return {}, False
+    return record, record.get("version") == version and text.encode() == data
+
+
+def keep_aside(path: Path) -> Path:
+    """Rename a file that can't be read, so that writing a new one doesn't destroy it; returns its new place.
+
+    Raises:
+        OSError: it can't be renamed.
+    """
+    names = (path.with_name(f"{path.stem}-unreadable-{number}{path.suffix}") for number in itertools.count(1))
+    aside = next(name for name in names if not os.path.lexists(name))
+    path.rename(aside)
+    return aside
+
+
+def explain_read_error(error: OSError, path: str | os.PathLike[str], what: str = "file") -> str:
+    """One sentence: why `path` could not be read, and what to do about it."""
+    name = shown_path(path)
+    if error.errno in {errno.ENOENT, errno.ENOTDIR}:
+        return f"There is no file {name}; check the path."
+    if error.errno == errno.EISDIR:
+        return f"{name} is a folder; choose a {what} in it."
+    if error.errno in _NOT_ALLOWED:
+        return f"{name} can't be read ({error.strerror or error}); check its permissions."
+    return f"{name} can't be read ({error.strerror or error}); choose another file."
+
+
+def shown_path(path: str | os.PathLike[str]) -> str:
+    """A path in quotes, at most 120 characters of it."""
+    name = os.fspath(path)
+    return repr(name if len(name) <= 120 else f"{name[:119]}…")
+
+
+# --- Writing ----------------------------------------------------------------------------------------------------
 
 
 def file_digest(path: Path, check_cancelled: Callable[[], None], digest: Any = None) -> str:
@@ -74,15 +211,15 @@ def write_atomically(path: str | os.PathLike[str], data: str | bytes) -> None:
         RunLogError: it can't be written; no temporary file remains.
     """
     content = data.encode("utf-8", "backslashreplace") if isinstance(data, str) else data
-    # A link stays as it is: its target is replaced.
-    target = Path(os.path.realpath(path))
     try:
+        # A link stays as it is: its target is replaced.
+        target = Path(os.path.realpath(path))
         mode = target.stat().st_mode if target.exists() else None
         if mode is not None and not stat.S_ISREG(mode):
             target.write_bytes(content)  # A folder raises IsADirectoryError here.
             return
         _replace(target, content, mode)
-    except OSError as error:
+    except (OSError, ValueError) as error:
         raise RunLogError(explain_write_error(error, path)) from error
 
 
@@ -107,9 +244,11 @@ def _replace(target: Path, content: bytes, mode: int | None) -> None:
         raise
 
 
-def explain_write_error(error: OSError, path: str | os.PathLike[str]) -> str:
+def explain_write_error(error: OSError | ValueError, path: str | os.PathLike[str]) -> str:
     """One sentence: why `path` could not be written, and what to do about it."""
     name = os.fspath(path)
+    if not isinstance(error, OSError):  # A NUL, or a lone surrogate.
+        return f"No file can have the name {shown_path(path)}; choose another."
     folder = os.path.dirname(name) or "."
     code = error.errno
     if code in NO_SPACE:
@@ -123,7 +262,7 @@ def explain_write_error(error: OSError, path: str | os.PathLike[str]) -> str:
     if code in _NOT_ALLOWED:
         return f"Writing {name!r} is not allowed; choose another folder, or close the program that has the file open."
     if code == errno.ENAMETOOLONG:
-        return f"The name {os.path.basename(name)!r} is too long for this disk; choose a shorter one."
+        return f"The name {shown_path(os.path.basename(name))} is too long for this disk; choose a shorter one."
     return f"{name!r} can't be written ({error.strerror or error}); choose another place."
 
 
@@ -131,6 +270,9 @@ class FileClaim:
     """Reserves a file, which need not exist, with a lock file beside it; the lock ends with its process.
 
     Where no lock can be made, as in a read-only folder, the file is not reserved.
+
+    Raises:
+        ValueError: no file can have this name.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:

@@ -21,7 +21,7 @@ from core.decode import TargetScorer, autoregressive, speculative
 from core.draft_shape import config_fields
 from core.drafters.base import DrafterSetup
 from core.drafters.registry import build_drafter, get_method
-from core.errors import OutOfMemoryError, OutriderError, PromptError, first_line
+from core.errors import OutOfMemoryError, OutriderError, PromptError, first_line, is_panic
 from core.models.devices import device_name, free_memory, is_out_of_memory, release_memory, resolve_device
 from core.models.language_model import LanguageModel
 from core.models.loading import run_does_not_fit
@@ -126,7 +126,9 @@ class Session:
         has_room = True
         try:
             summary = yield from self._decode(request, controls, target, drafter, ids, progress, governor)
-        except Exception as error:
+        except BaseException as error:
+            if not isinstance(error, Exception) and not is_panic(error):
+                raise
             # A forward may raise anything; the traceback is for debugging only.
             _log.debug("the run failed", exc_info=True)
             if isinstance(error, OutriderError):

@@ -1,4 +1,7 @@
-"""Streams token ids as text: partial characters wait for the rest, and stop texts are found across tokens."""
+"""Figures in words, text made harmless, and token ids streamed as text.
+
+Partial characters wait for the rest, and stop texts are found across tokens.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,8 @@ from typing import Any
 
 _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 _NO_BREAK = "\N{NO-BREAK SPACE}"
+_REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+_HARMLESS = f"\n{_NO_BREAK}"
 _UNITS = ("B", "KB", "MB", "GB", "TB")
 
 
@@ -62,6 +67,19 @@ def duration_text(seconds: float) -> str:
     return f"{hours:,} h {minutes} min" if hours < 24 else f"{hours:,} h"
 
 
+_FORMULAS = ("=", "+", "-", "@", "\t", "\r")
+
+
+def neutral_cell(text: str) -> str:
+    """A text for a table's cell that no spreadsheet takes for a formula."""
+    return f"'{text}" if text.startswith(_FORMULAS) else text
+
+
+def visible(text: str) -> str:
+    """Text for a terminal or a label, without characters that move the cursor, hide text or turn its direction."""
+    return "".join(letter if letter.isprintable() or letter in _HARMLESS else _REPLACEMENT for letter in text)
+
+
 _CONTEXT = 6
 """Tokens decoded before a new one, because some tokenizers drop a leading space."""
 
@@ -70,8 +88,6 @@ _LONGEST_CHARACTER = 4
 
 _LONGEST_SHOWN = 32
 """Most characters of a token in a list; some vocabularies have tokens of a hundred spaces."""
-
-_REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 
 class TextStream:

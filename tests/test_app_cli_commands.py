@@ -25,10 +25,10 @@ def test_a_window_that_cannot_be_opened_is_a_sentence_and_exit_1(monkeypatch, ca
 
 
 def test_no_argument_opens_the_window_and_ctrl_c_in_it_is_not_a_traceback(monkeypatch, capsys):
-    def interrupted():
+    def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(entry, "open_window", lambda: 7)
+    monkeypatch.setattr(entry, "open_window", lambda *_: 7)
     assert main([]) == 7
     monkeypatch.setattr(entry, "open_window", interrupted)
     assert main([]) == 130

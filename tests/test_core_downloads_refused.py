@@ -1,5 +1,6 @@
 """What can't be downloaded is refused in a sentence, before its weights where that can be known, and leaves nothing."""
 
+import gzip
 import hashlib
 import os
 import shutil
@@ -31,7 +32,7 @@ from tests.fakes_downloads import (
     model_files,
     refusal,
 )
-from tests.hub_server import Repository
+from tests.hub_server import Handler, Repository
 
 pytestmark = pytest.mark.usefixtures("home")
 
@@ -174,6 +175,26 @@ def test_an_endpoint_that_is_not_a_hub(server, home, body):
     server.body = body
     assert "HF_ENDPOINT" in refusal(DownloadError)
     assert left_behind(home) == []
+
+
+def test_an_answer_without_end_is_not_read(server, home, monkeypatch):
+    monkeypatch.setattr(transfer, "MOST_ANSWER_BYTES", 10_000)
+    server.body = b" " * 20_000
+    assert "more than" in refusal(DownloadError)
+    assert left_behind(home) == []
+
+
+def test_a_compressed_answer_is_not_unpacked(server, home, monkeypatch):
+    bomb = gzip.compress(b" " * 50_000_000)
+    monkeypatch.setattr(Handler, "describe", lambda self, _path: self.answer(200, bomb, Content_Encoding="gzip"))
+    assert "compressed" in refusal(DownloadError)
+    assert left_behind(home) == []
+
+
+def test_a_download_that_trickles_is_given_up(server, monkeypatch):
+    monkeypatch.setattr(transfer, "RATE_SECONDS", 0.0)
+    monkeypatch.setattr(transfer, "SLOWEST_RATE", 1 << 60)
+    assert "bytes a second" in refusal(HubUnreachableError)
 
 
 def test_a_hub_that_announces_no_hash(server, home, monkeypatch):

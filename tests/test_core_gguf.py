@@ -15,10 +15,11 @@ import core.models.gguf as engine
 from core.controls import Cancelled
 from core.decode import autoregressive
 from core.errors import ModelUnreadableError, NoSpaceError, OutOfMemoryError
-from core.models import load
+from core.models import child, load
 from core.models.catalogue import ModelFormat, resolve
+from core.models.child import ChildExit, ChildFailedError, supervise
 from core.models.fit import pair_problem
-from core.models.gguf import ChildExit, ChildFailedError, convert, converted_folder, converting, is_converted, supervise
+from core.models.gguf import convert, converted_folder, converting, is_converted
 from core.models.weight_files import check_gguf
 from core.settings import SamplingParams
 from tests.fakes import greedy_reference, is_sentence, play
@@ -69,8 +70,10 @@ def child_is(monkeypatch):
 
 WRITES = """
 os.mkdir(out)
-for name in ("config.json", "model.safetensors"):
+for name in ("config.json", "tokenizer_config.json"):
     open(os.path.join(out, name), "w").write("{}")
+header = b'{"w":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}'
+open(os.path.join(out, "model.safetensors"), "wb").write(len(header).to_bytes(8, "little") + header + bytes(4))
 """
 
 
@@ -84,6 +87,17 @@ def test_progress_is_reported_and_the_result_is_kept(gguf_file, child_is):
     assert left_over() == []
     child_is("sys.exit('not again')")
     assert convert(gguf_file) == folder
+
+
+def test_a_kept_conversion_that_was_cut_short_is_made_again(gguf_file, child_is):
+    child_is(WRITES)
+    weights = convert(gguf_file) / "model.safetensors"
+    whole = weights.read_bytes()
+    for name, content in (("model.safetensors", whole[:-2]), ("config.json", b""), ("model.safetensors", b"")):
+        (weights.parent / name).write_bytes(content)
+        assert not is_converted(gguf_file)
+        assert convert(gguf_file) == weights.parent
+        assert weights.read_bytes() == whole
 
 
 @pytest.mark.parametrize(
@@ -207,7 +221,7 @@ def test_the_working_directory_and_files_beside_the_model_have_no_influence(gguf
     ],
 )
 def test_a_failing_child_is_killed(tmp_path, monkeypatch, script, memory, code):
-    monkeypatch.setattr(engine, "_STALL_S", 0.5 if code == ChildExit.STALLED else 60)
+    monkeypatch.setattr(child, "STALL_S", 0.5 if code == ChildExit.STALLED else 60)
     with pytest.raises(ChildFailedError) as caught:
         list(supervise(fake(script), environment=os.environ, folder=tmp_path, memory_bytes=memory))
     assert caught.value.code == code
@@ -216,7 +230,7 @@ def test_a_failing_child_is_killed(tmp_path, monkeypatch, script, memory, code):
 
 
 def test_the_child_ends_when_the_process_that_started_it_is_gone():
-    code = "from core.models.gguf_child import _end_with_parent; _end_with_parent()"
+    code = "from core.models.child import end_with_parent; end_with_parent()"
     root = str(Path(engine.__file__).parents[2])
     done = subprocess.run([sys.executable, "-c", code], stdin=subprocess.DEVNULL, cwd=root, timeout=120, check=False)
     assert done.returncode == 1

@@ -18,7 +18,7 @@ from app.cli.errors import say, writing_output
 from core.errors import RunLogError
 from core.experiments.bench import Spread
 from core.files import explain_write_error
-from core.text import spaced_percent
+from core.text import spaced_percent, visible
 
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
@@ -45,7 +45,7 @@ def plain_console(stream: Any, width: int | None = None) -> Console:
 
 def printable(text: str) -> str:
     """Text on one line, without control characters: the name of a model or file must not move the cursor."""
-    return "".join(letter if letter.isprintable() or letter == "\u00a0" else "\ufffd" for letter in text)
+    return visible(text).replace("\n", "\ufffd")
 
 
 class Printer:

@@ -1,4 +1,4 @@
-"""How a command ends: exit codes, errors as one sentence on stderr, and Ctrl-C."""
+"""How a command ends: exit codes, errors as one sentence on stderr, Ctrl-C and the signals that end a program."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator
 from enum import IntEnum
+from types import FrameType
 from typing import TYPE_CHECKING
 
-from core.errors import DownloadError, GenerationError, OutOfMemoryError, OutriderError
+from core.errors import DownloadError, GenerationError, OutOfMemoryError, OutriderError, is_panic, ran_out_of_memory
+from core.text import visible
 
 if TYPE_CHECKING:
     from core.controls import RunControls
@@ -47,27 +49,43 @@ def exit_code(error: OutriderError) -> Exit:
 
 
 def say(sentence: str) -> None:
-    """Print to stderr; do nothing if that is closed."""
+    """Print to stderr, with control characters made visible; do nothing if that is closed."""
     with contextlib.suppress(OSError, ValueError, AttributeError):
-        sys.stderr.write(sentence + "\n")
+        sys.stderr.write(visible(sentence) + "\n")
         sys.stderr.flush()
 
 
 def guard(command: Callable[[], int]) -> int:
-    """Run a command and turn any exception into one sentence on stderr and an exit code."""
+    """Run a command and turn any exception into one sentence on stderr and an exit code.
+
+    SIGTERM and SIGHUP act as Ctrl-C does, with exit codes of their own: 143 and 129.
+    """
+    with _ending_signals() as received:
+        code = _guard(command)
+    return 128 + received[-1] if received and code in {Exit.DONE, Exit.STOPPED} else code
+
+
+def _guard(command: Callable[[], int]) -> int:
     try:
         return command()
     except OutputClosed:
         return Exit.STOPPED
     except KeyboardInterrupt:
+        exec("")
         say("Stopped.")
         return Exit.STOPPED
     except OutriderError as error:
         _show_traceback()
         say(str(error))
         return exit_code(error)
-    except Exception as error:
-        if not _show_traceback():
+    except BaseException as error:
+        if not isinstance(error, Exception) and not is_panic(error):
+            raise
+        if _show_traceback():
+            return Exit.FAILED
+        if ran_out_of_memory(error):
+            say("The memory ran out. Close other programs, or choose a smaller model.")
+        else:
             cause = f"{type(error).__name__}: {' '.join(str(error).split())}".removesuffix(": ")
             say(f"Outrider failed unexpectedly ({cause}); set OUTRIDER_DEBUG=1 to see the traceback.")
         return Exit.FAILED
@@ -78,6 +96,32 @@ def _show_traceback() -> bool:
         return False
     traceback.print_exc()
     return True
+
+
+@contextlib.contextmanager
+def _ending_signals() -> Iterator[list[int]]:
+    """Pass SIGTERM and SIGHUP to what handles Ctrl-C at the time; yields the numbers of those that were received."""
+    received: list[int] = []
+
+    def act(number: int, frame: FrameType | None) -> None:
+        received.append(number)
+        handler = signal.getsignal(signal.SIGINT)
+        if not callable(handler):  # Ctrl-C is ignored by programs that a script starts in the background.
+            raise KeyboardInterrupt
+        handler(number, frame)
+
+    previous = {}
+    for name in ("SIGTERM", "SIGHUP"):
+        number = getattr(signal, name, None)  # Windows has no SIGHUP.
+        # `nohup` ignores SIGHUP on purpose; and only the main thread may receive signals.
+        if number is not None and signal.getsignal(number) == signal.SIG_DFL:
+            with contextlib.suppress(ValueError):
+                previous[number] = signal.signal(number, act)
+    try:
+        yield received
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
 
 
 @contextlib.contextmanager

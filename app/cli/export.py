@@ -71,13 +71,14 @@ def execute(args: argparse.Namespace) -> int:
     if not args.log:
         raise UsageError("Name the run log to export; see outrider export --help.")
     _check_place(target, args.log, is_mending=form == "jsonl", force=args.force)
-    if len(args.log) == 1 and files.is_sweep(args.log[0]):
-        sweep = read_sweep(args.log[0])
-        for problem in sweep.problems:
-            say(problem)
-        getattr(files, f"export_sweep_{form}")(target, sweep)
-    else:
-        getattr(files, f"export_{form}")(target, *map(_read, args.log))
+    with files.replacing(target):
+        if len(args.log) == 1 and files.is_sweep(args.log[0]):
+            sweep = read_sweep(args.log[0])
+            for problem in sweep.problems:
+                say(problem)
+            getattr(files, f"export_sweep_{form}")(target, sweep)
+        else:
+            getattr(files, f"export_{form}")(target, *map(_read, args.log))
     return Exit.DONE
 
 

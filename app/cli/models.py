@@ -228,12 +228,13 @@ def get_model(args: argparse.Namespace) -> int:
             say(f"{entry.ref} ships with Outrider.")
         else:
             # The first Ctrl-C asks the download to stop, so that it can keep what was received.
-            with stop_on_interrupt(controls), progress:
+            # Before that there is nothing to keep, and the Hub may take long to answer.
+            with stop_on_interrupt(controls, can_wait=lambda: progress.has_received), progress:
                 check = controls.check_cancelled
                 entry = download(args.ref, on_progress=progress.update, check_cancelled=check, restart=args.restart)
             if not progress.has_received:
                 say(f"{entry.ref} is already downloaded; --restart checks its files.")
-    except Cancelled:
+    except (Cancelled, KeyboardInterrupt):
         say(_farewell(args.ref))
         return Exit.STOPPED
     if sys.stdout is not None:

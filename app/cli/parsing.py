@@ -15,6 +15,7 @@ from app.cli.errors import UsageError, say
 from core.draft_shape import DraftLength, parse_draft_length, parse_draft_lengths
 from core.drafters.registry import METHODS, Method, get_method, split_options
 from core.errors import OutriderError, SettingsError
+from core.files import read_bounded, shown_path
 from core.models.catalogue import DEFAULT_DRAFT, DEFAULT_TARGET, embedded_models, resolve
 from core.settings import SETTINGS, Coupling, Device, DType, SamplingParams
 
@@ -111,7 +112,7 @@ def add_named_methods(arguments: Sequence[str]) -> None:
     Raises:
         SettingsError: there is no such class, or it is no drafter.
     """
-    for argument, following in zip(arguments, [*arguments[1:], ""], strict=True):
+    for argument, following in zip(arguments, [*arguments[1:], ""], strict=False):
         flag, is_joined, value = argument.partition("=")
         if flag in {"--method", "--methods", "--only"}:
             for name in names(value if is_joined else following):
@@ -272,16 +273,24 @@ def read_text_file(file: str, *, quiet: bool) -> str:
     return text
 
 
+MOST_PROMPT_BYTES = 256_000_000
+"""More than any model reads."""
+
+
 def _read_file(name: str) -> bytes:
-    path = Path(name)
     try:
-        return path.read_bytes()
+        # Process substitution, as in bash's <(...), gives a pipe under /dev/fd.
+        is_given = name.startswith(("/dev/fd/", "/dev/stdin"))
+        return Path(name).read_bytes() if is_given else read_bounded(name, MOST_PROMPT_BYTES)
     except FileNotFoundError:
-        raise UsageError(f"There is no prompt file {name!r}; check the path.") from None
+        raise UsageError(f"There is no prompt file {shown_path(name)}; check the path.") from None
+    except IsADirectoryError:
+        raise UsageError(f"{name!r} is a folder; name a text file with the prompt.") from None
     except OSError as error:
-        if path.is_dir():
-            raise UsageError(f"{name!r} is a folder; name a text file with the prompt.") from None
-        raise UsageError(f"The prompt file {name!r} can't be read ({error.strerror}); check its permissions.") from None
+        reason = error.strerror or error
+        raise UsageError(
+            f"The prompt file {shown_path(name)} can't be read ({reason}); check its permissions."
+        ) from None
 
 
 def _decode(data: bytes, source: str) -> str:

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from app.cli.console import NONE, figure_text, make_engine
+from app.cli.console import NONE, figure_text, make_engine, printable
 from app.cli.errors import Exit, OutputClosed, OutputError, UsageError, say, stop_on_interrupt
 from app.cli.parsing import (
     SAMPLING,
@@ -169,7 +169,7 @@ def _show_start(console: Console, config: Mapping[str, Any], *, legend: bool) ->
     """Print the models, and on a terminal the meaning of the colours."""
     draft = config.get("draft") or config.get("method")
     line = f"{config.get('target')}, drafted by {draft}, on {config.get('device')} in {config.get('dtype')}"
-    console.print(Text(line, style="dim"), soft_wrap=True)
+    console.print(Text(printable(line), style="dim"), soft_wrap=True)
     if legend and console.is_terminal:
         names = [("  ", (name, STYLES[kind])) for kind, name in _LEGEND.items()]
         console.print(Text.assemble(("Tokens:", "dim"), *(part for pair in names for part in pair)), soft_wrap=True)
@@ -276,7 +276,7 @@ class _Run:
             # The baseline's stage goes on its own line below the text.
             if self._has_steps and self._on_terminal:
                 self._show(Transcript.settle)
-            self._console.print(Text(event.text, style="dim"), soft_wrap=True)
+            self._console.print(Text(printable(event.text), style="dim"), soft_wrap=True)
         elif isinstance(event, Finished):
             self._on_finished(event.summary)
 

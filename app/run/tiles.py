@@ -18,7 +18,7 @@ from app.run.run_page import PlotPage
 from app.run.run_view import RunView
 from app.run.step_plots import AcceptancePlot, LatencyPlot
 from app.theme import hold, hold_font
-from app.widgets.fields import boxed, column, row, text_label
+from app.widgets.fields import boxed, column, plain_tip, row, text_label
 from app.widgets.labels import STEPS, ElidedLabel
 from app.widgets.plot_card import PlotCard
 from core.settings import Coupling
@@ -36,7 +36,7 @@ class Tile(QFrame):
         self.setToolTip(how)
         self.setAccessibleDescription(how)
         self._title = title
-        self.value = QLabel(UNKNOWN)
+        self.value = text_label(UNKNOWN, "")
         self.value.setObjectName(object_name)
         hold_font(self.value, 22, weight=QFont.Weight.DemiBold)
         self.note = ElidedLabel("", "tileNote", takes_all=True)
@@ -50,7 +50,7 @@ class Tile(QFrame):
         self.setAccessibleName(f"{self._title}: {value}")
         self.note.setText(note)
         self.note.set_short(short)
-        self.note.setToolTip(f"{note}\n\n{self.toolTip()}")
+        self.note.setToolTip(plain_tip(f"{note}\n\n{self.toolTip()}"))
 
 
 TILES = (
@@ -197,7 +197,7 @@ class StatusStrip(QFrame):
     def show_stage(self, text: str) -> None:
         """Show what the engine is doing."""
         self.stage.setText(text)
-        self.stage.setToolTip(text)
+        self.stage.setToolTip(plain_tip(text))
 
     @Slot(str)
     def show_download(self, text: str) -> None:

@@ -28,7 +28,7 @@ from app.run.token_colors import draw_token, token_formats
 from app.run.token_text import ON_ONE_LINE, TokenText
 from app.run.tokens import GHOSTS, KINDS, Fate, Place, Selection, Span, TokenStream, fate_help
 from app.theme import current_theme, mono_font
-from app.widgets.fields import boxed, card, column, quiet_button, row
+from app.widgets.fields import boxed, card, column, plain_tip, quiet_button, row
 from core.settings import Coupling
 from core.types import Step
 
@@ -271,7 +271,7 @@ class LegendWord(QWidget):
 
     def set_meaning(self, meaning: str) -> None:
         """Set the tooltip."""
-        self.setToolTip(meaning)
+        self.setToolTip(plain_tip(meaning))
         self.setAccessibleName(f"{self._fate.value}: {meaning}")
 
     def sizeHint(self) -> QSize:

@@ -20,7 +20,7 @@ from app.setup.model_library import describe as describe_model
 from app.setup.pair import VerdictLine
 from app.setup.setting_fields import problem_label, show_problem
 from app.theme import scaled
-from app.widgets.fields import WheelGuard, boxed, column, labelled
+from app.widgets.fields import WheelGuard, boxed, column, labelled, plain_tip
 from app.widgets.title_delegate import NOTE_ROLE, SUBTITLE_ROLE, Index, TitleDelegate
 from core.models.catalogue import ModelEntry
 from core.text import bytes_text
@@ -155,7 +155,7 @@ class ModelPicker(QWidget):
         with QSignalBlocker(self.combo):
             self._show_choice()
         chosen = next((entry for entry in entries if entry.ref == self._ref), None)
-        self.combo.setToolTip(describe_model(chosen) if chosen is not None else self._help)
+        self.combo.setToolTip(plain_tip(describe_model(chosen) if chosen is not None else self._help))
 
     def _fill(self, entries: Sequence[ModelEntry], problems: Mapping[str, str | None]) -> None:
         with QSignalBlocker(self.combo):
@@ -195,7 +195,7 @@ def _model_item(entry: ModelEntry, problem: str | None) -> QStandardItem:
     item.setData(entry.ref, REF_ROLE)
     item.setData(bytes_text(entry.size_bytes), NOTE_ROLE)
     item.setData(problem or "", SUBTITLE_ROLE)
-    item.setToolTip(problem or describe_model(entry))
+    item.setToolTip(plain_tip(problem or describe_model(entry)))
     item.setData(item.text() if problem is None else f"{item.text()}: {problem}", Qt.ItemDataRole.AccessibleTextRole)
     return item
 

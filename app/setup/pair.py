@@ -11,7 +11,7 @@ from PySide6.QtWidgets import QWidget
 from app.jobs import Job, Jobs
 from app.setup.model_library import memory_text, verdict_text
 from app.theme import hold
-from app.widgets.fields import boxed, column, set_flag, text_label
+from app.widgets.fields import boxed, column, plain_tip, set_flag, text_label
 from core.settings import RunRequest
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class VerdictLine(QWidget):
         text, help_text = verdict_text(known) if known is not None else ("", "")
         is_too_large = known is not None and known.memory is not None and known.memory.fits is False
         self.line.setText(text)
-        self.line.setToolTip(help_text)
+        self.line.setToolTip(plain_tip(help_text))
         self.line.setAccessibleDescription(text)
         set_flag(self.line, "role", "problem" if is_too_large else "hint")
         self.warnings.setText("\n".join(known.warnings) if known is not None else "")

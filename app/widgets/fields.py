@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from enum import StrEnum
+from html import escape
 from typing import Any, Generic, TypeVar
 
+from PySide6 import QtGui
 from PySide6.QtCore import QEvent, QObject, Qt
 from PySide6.QtWidgets import (
     QAbstractSpinBox,
@@ -105,9 +107,15 @@ def scrolled(body: QWidget, object_name: str, area: QScrollArea | None = None) -
 # --- Labels and buttons ---
 
 
+def plain_tip(text: str) -> str:
+    """A tooltip that shows this text, even if it looks like markup, which could have Qt read files."""
+    return f"<span>{escape(text)}</span>" if QtGui.Qt.mightBeRichText(text) else text
+
+
 def text_label(text: str, role: str, *, buddy: QWidget | None = None) -> QLabel:
     """A label in one of the style sheet's roles: section, field, hint, problem."""
     label = QLabel(text)
+    label.setTextFormat(Qt.TextFormat.PlainText)
     label.setProperty("role", role)
     if buddy is not None:
         label.setBuddy(buddy)
@@ -119,7 +127,6 @@ def wrapped_label(name: str, role: str, text: str = "") -> QLabel:
     label = text_label(text, role)
     label.setObjectName(name)
     label.setWordWrap(True)
-    label.setTextFormat(Qt.TextFormat.PlainText)
     label.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
     return label
 
@@ -136,7 +143,7 @@ def describe(widget: QWidget, name: str, help_text: str = "") -> None:
     """Name a widget for assistive technology and explain it in a tooltip."""
     widget.setAccessibleName(name)
     widget.setAccessibleDescription(help_text)
-    widget.setToolTip(help_text)
+    widget.setToolTip(plain_tip(help_text))
 
 
 def named(widget: W, object_name: str, name: str, help_text: str = "") -> W:

@@ -17,7 +17,7 @@ from PySide6.QtWidgets import (
 )
 
 from app.theme import scaled
-from app.widgets.fields import row, wrapped_label
+from app.widgets.fields import plain_tip, row, wrapped_label
 
 
 class MessageBar(QFrame):
@@ -75,6 +75,7 @@ class FittingNote(QLabel):
     def __init__(self) -> None:
         super().__init__()
         self.setWordWrap(True)
+        self.setTextFormat(Qt.TextFormat.PlainText)
         self._whole, self._short = "", ""
 
     def show_note(self, whole: str, short: str = "") -> None:
@@ -116,12 +117,12 @@ class ElidedLabel(QLabel):
         self.setTextFormat(Qt.TextFormat.PlainText)
         wide = QSizePolicy.Policy.Ignored if takes_all else QSizePolicy.Policy.Preferred
         self.setSizePolicy(wide, QSizePolicy.Policy.Fixed)
-        self.setToolTip(text)
+        self.setToolTip(plain_tip(text))
 
     def setText(self, text: str) -> None:
         """Show another text."""
         super().setText(text)
-        self.setToolTip(text)
+        self.setToolTip(plain_tip(text))
 
     def set_short(self, text: str) -> None:
         """Set what to show if the whole text doesn't fit; empty: its beginning."""

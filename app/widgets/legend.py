@@ -9,6 +9,7 @@ from PySide6.QtGui import QColor, QFontMetrics, QPainter, QPen
 from PySide6.QtWidgets import QSizePolicy
 
 from app.theme import current_theme, ui_font
+from app.widgets.fields import plain_tip
 from app.widgets.painted import LEFT, PaintedWidget, draw_text
 
 
@@ -47,7 +48,7 @@ class SeriesSample(PaintedWidget):
     def set_meaning(self, text: str, tooltip: str) -> None:
         """Set the text and tooltip that say what the series is."""
         self._text = text
-        self.setToolTip(tooltip)
+        self.setToolTip(plain_tip(tooltip))
         self.setAccessibleName(f"{text}: {tooltip}")
         self.updateGeometry()
         self.update()

@@ -11,6 +11,7 @@ from PySide6.QtGui import QColor
 from PySide6.QtWidgets import QWidget
 
 from app.theme import current_theme
+from app.widgets.fields import plain_tip
 from app.widgets.title_delegate import BADGE_ROLE, SUBTITLE_ROLE
 
 Index = QModelIndex | QPersistentModelIndex
@@ -134,7 +135,7 @@ class RowsModel(QAbstractTableModel, Generic[T]):
             case Role.TextAlignmentRole:
                 return alignment(is_figure=self._columns[column].is_figure)
             case Role.ToolTipRole:
-                return row.tip
+                return plain_tip(row.tip)
             case Role.ForegroundRole:
                 return QColor(current_theme().danger) if row.is_bad else None
             case Role.EditRole:

@@ -22,7 +22,7 @@ from PySide6.QtWidgets import (
 )
 
 from app.theme import scaled
-from app.widgets.fields import named, text_label
+from app.widgets.fields import named, plain_tip, text_label
 from app.widgets.rows import Column, Role, Row, RowsModel, T, alignment
 from app.widgets.title_delegate import TitleDelegate
 
@@ -207,7 +207,7 @@ class GridTable(QTableWidget):
     def set_head(self, place: int, title: str, help_text: str, spoken: str = "") -> None:
         """Set a column's heading, what it means, and what assistive technology says instead."""
         head = QTableWidgetItem(title)
-        head.setToolTip(help_text)
+        head.setToolTip(plain_tip(help_text))
         head.setData(Role.AccessibleTextRole, spoken or title)
         self.setHorizontalHeaderItem(place, head)
 
@@ -219,6 +219,7 @@ class EmptyHint(QLabel):
         super().__init__(sentence, table.viewport())
         self._table = table
         self.setObjectName("emptyHint")
+        self.setTextFormat(Qt.TextFormat.PlainText)
         self.setProperty("role", "hint")
         self.setWordWrap(True)
         self.setAlignment(Qt.AlignmentFlag.AlignCenter)
@@ -264,7 +265,7 @@ class FigureTable(QWidget):
         for row, labels in zip(rows, self.rows, strict=False):
             for label, text in zip(labels, (row.title, row.value, row.interval), strict=True):
                 label.setText(text)
-                label.setToolTip(row.how)
+                label.setToolTip(plain_tip(row.how))
             labels[1].setAccessibleName(" ".join(filter(None, (f"{row.title}:", row.value, row.interval))))
             labels[1].setAccessibleDescription(row.how)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from core.errors import PromptError
+from core.files import read_bounded
 from core.models.catalogue import RESOURCES
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ SUITES = ("code", "prose", "maths", "translation", "summarising", "chat")
 
 _CODE = ("Fibonacci", "Read a file", "Edit a function")
 _CHAT = ("Question", "Summary", "Edit a function")
+_MOST_BYTES = 256_000_000
 _JSON_LINES = {".jsonl", ".ndjson"}
 
 
@@ -89,7 +91,7 @@ def read_prompts(path: Path) -> list[Prompt]:
     """
     try:
         # Lines end at \n only: JSON may hold the other characters that str.splitlines takes for an end.
-        lines = path.read_text("utf-8-sig").split("\n")
+        lines = read_bounded(path, _MOST_BYTES).decode("utf-8-sig").split("\n")
     except UnicodeDecodeError:
         raise PromptError(f"The prompts in {str(path)!r} are not UTF-8 text; save them as UTF-8.") from None
     except (OSError, ValueError) as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,8 +15,8 @@ from core.errors import RunLogError, SettingsError
 from core.experiments.bench import installed
 from core.experiments.prompt_suites import Prompt
 from core.experiments.sweep_plan import SUMMARY_FIELDS, Cell, DrafterChoice, Measurement, PlannedRun, SweepPlan
-from core.files import FileClaim, explain_write_error
-from core.runlog.log import parse_line, text_of, to_line
+from core.files import FileClaim, explain_read_error, explain_write_error, open_regular, read_lines, shown_path
+from core.runlog.log import MOST_DAMAGED_LINES, MOST_LINES, parse_line, text_of, to_line
 from core.runlog.replay import COUNTS, summary_from_record
 from core.runlog.tally import Tally
 from core.settings import Coupling, Device, DType
@@ -68,7 +68,7 @@ def plan_from_config(config: Mapping[str, Any]) -> SweepPlan:
         return SweepPlan(**values)
     except SettingsError as error:
         raise RunLogError(f"The sweep's plan can't be read: {error}") from error
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (LookupError, TypeError, ValueError, OverflowError, AttributeError) as error:
         raise RunLogError("The sweep's plan is damaged, so the sweep can't be continued.") from error
 
 
@@ -135,11 +135,11 @@ def run_from_record(record: Mapping[str, Any], plan: SweepPlan, folder: Path | N
             started_at=record["started_at"],
             seconds=float(record["seconds"]),
             summary=None if summary is None else _summary(summary),
-            error=error,
-            run_id=record.get("id"),
+            error=text_of(error) or None,
+            run_id=text_of(record.get("id")) or None,
             log=None if log is None else (folder or Path()) / log,
         )
-    except (KeyError, TypeError, ValueError, StopIteration, AttributeError):
+    except (LookupError, TypeError, ValueError, OverflowError, StopIteration, AttributeError):
         return None
 
 
@@ -190,13 +190,26 @@ def read_sweep(path: str | os.PathLike[str]) -> SweepLog:
         RunLogError: the file can't be read, or is not a sweep that this version knows.
     """
     name, folder = os.fspath(path), Path(path).absolute().parent
-    data = _read(path)
-    whole, _, torn = data.rpartition(b"\n")
-    lines = whole.split(b"\n")
-    head = _head(lines[0] if whole else data, name)
-    log = SweepLog(plan_from_config(head["config"]), head=head, length=len(data) - len(torn))
+    try:
+        with open_regular(path) as file:
+            return _read_lines(read_lines(file), name, folder)
+    except OSError as error:
+        raise RunLogError(explain_read_error(error, path, "sweep's file")) from error
+
+
+def _read_lines(lines: Iterator[bytes], name: str, folder: Path) -> SweepLog:
+    first = next(lines, b"")
+    head = _head(first, name)
+    log = SweepLog(plan_from_config(head["config"]), head=head, length=len(first) if first.endswith(b"\n") else 0)
     seen: dict[PlannedRun, Measurement] = {}
-    for number, line in enumerate(lines[1:], start=2):
+    for number, line in enumerate(lines, start=2):
+        if len(log.problems) > MOST_DAMAGED_LINES or number > MOST_LINES:
+            raise RunLogError(f"{shown_path(name)} is damaged: a sweep writes no such lines. Name another file.")
+        if not line.endswith(b"\n"):
+            if line.strip():
+                log.problems.append(f"The last line of {name!r} is cut off and was left out.")
+            break
+        log.length += len(line)
         record = parse_line(line) if line.strip() else {}
         if record is not None and record.get("type") != "run":
             continue  # A session's head, or a line of a later Outrider with the same schema.
@@ -205,22 +218,8 @@ def read_sweep(path: str | os.PathLike[str]) -> SweepLog:
             log.problems.append(f"Line {number} of {name!r} is damaged and was left out.")
         else:
             seen[measurement.run] = measurement
-    if torn.strip():
-        log.problems.append(f"The last line of {name!r} is cut off and was left out.")
     log.measurements = list(seen.values())
     return log
-
-
-def _read(path: str | os.PathLike[str]) -> bytes:
-    name = os.fspath(path)
-    try:
-        return Path(path).read_bytes()
-    except FileNotFoundError:
-        raise RunLogError(f"There is no file {name!r}; check the path.") from None
-    except OSError as error:
-        if os.path.isdir(path):
-            raise RunLogError(f"{name!r} is a folder; name a sweep's file inside it.") from None
-        raise RunLogError(f"{name!r} can't be read ({error.strerror or error}); check its permissions.") from error
 
 
 def _head(line: bytes, name: str) -> Record:
@@ -286,10 +285,11 @@ class SweepFile:
         try:
             # Outrider may replace only a sweep, even one with damaged runs.
             if restart:
-                _head(_read(self.path).partition(b"\n")[0], name)
+                with open_regular(self.path) as file:
+                    _head(next(read_lines(file), b""), name)
                 return
             log = read_sweep(self.path)
-        except RunLogError as error:
+        except (RunLogError, OSError) as error:
             raise RunLogError(f"{error} It was left unchanged; name another file to write.") from error
         if differs := difference(log.plan, self._plan):
             raise RunLogError(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from core.experiments.bench import Spread, spread
 from core.experiments.sweep_plan import Cell, CellResult, Measurement, PlannedRun, SweepPlan, Verdict
-from core.text import percent_text, spaced_percent
+from core.text import neutral_cell, percent_text, spaced_percent
 
 if TYPE_CHECKING:
     import numpy as np
@@ -295,5 +295,7 @@ def to_csv(results: SweepResults) -> str:
     text = io.StringIO(newline="")
     writer = csv.DictWriter(text, list(rows[0]))  # None is written as an empty cell.
     writer.writeheader()
-    writer.writerows(rows)
+    writer.writerows(
+        {key: neutral_cell(value) if isinstance(value, str) else value for key, value in row.items()} for row in rows
+    )
     return text.getvalue()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import math
@@ -10,13 +11,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from core.errors import RunLogError
 from core.experiments.sweep_file import SCHEMA, SweepLog, run_to_record
 from core.experiments.sweep_plan import SUMMARY_FIELDS
 from core.experiments.sweep_results import SweepResults
 from core.export.run_report import compare_page, run_page
 from core.export.sweep_report import sweep_page
-from core.files import write_atomically
+from core.files import FileClaim, open_regular, shown_path, write_atomically
 from core.runlog.log import STEP_FIELDS, RunLog, parse_line, to_line
+from core.text import neutral_cell
 
 LONGEST_HEAD = 16_000_000
 """Most bytes of a sweep's first line, which holds its prompts."""
@@ -33,10 +36,28 @@ File = str | os.PathLike[str]
 def export_run(path: File, *logs: RunLog) -> None:
     """Write a run in the format of the file's suffix: .csv, .html, or else JSON Lines; several runs as a report."""
     suffix = Path(path).suffix.lower()
-    if suffix in {".html", ".htm"} or len(logs) > 1:
-        export_html(path, *logs)
-    else:
-        (export_csv if suffix == ".csv" else export_jsonl)(path, logs[0])
+    with replacing(path):
+        if suffix in {".html", ".htm"} or len(logs) > 1:
+            export_html(path, *logs)
+        else:
+            (export_csv if suffix == ".csv" else export_jsonl)(path, logs[0])
+
+
+@contextlib.contextmanager
+def replacing(path: File) -> Iterator[None]:
+    """Reserve a file that may exist, from before a log is read until its export is written.
+
+    Raises:
+        RunLogError: a run or a sweep is writing it.
+    """
+    claim = FileClaim(path) if os.path.isfile(path) else None
+    if claim is not None and not claim.take():
+        raise RunLogError(f"{shown_path(path)} is being written; wait until its run ends, or choose another name.")
+    try:
+        yield
+    finally:
+        if claim is not None:
+            claim.give_back()
 
 
 def export_html(path: File, *logs: RunLog) -> None:
@@ -57,7 +78,7 @@ def export_csv(path: File, log: RunLog) -> None:
 def is_sweep(path: File) -> bool:
     """Whether a file is a sweep, of any version."""
     try:
-        with Path(path).open("rb") as file:
+        with open_regular(path) as file:
             record = parse_line(file.readline(LONGEST_HEAD).removeprefix(b"\xef\xbb\xbf"))
     except OSError:
         return False
@@ -109,4 +130,6 @@ def _cell(value: Any) -> str:
     """A value as text; null and non-finite numbers are empty."""
     if value is None or (isinstance(value, float) and not math.isfinite(value)):
         return ""
-    return " ".join(map(_cell, value)) if isinstance(value, tuple | list) else str(value)
+    if isinstance(value, tuple | list):
+        return " ".join(map(_cell, value))
+    return neutral_cell(value) if isinstance(value, str) else str(value)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ import platformdirs
 
 from core.draft_shape import DraftLength
 from core.errors import ModelNotFoundError, ModelUnreadableError, OutriderError
+from core.files import open_regular, read_json
 from core.models import hub
 from core.models.weight_files import weight_files
 from core.settings import LengthPolicy
@@ -223,7 +223,7 @@ def _gguf_entry(path: Path, ref: str) -> ModelEntry:
         raise ModelUnreadableError(f"{ref!r} is a folder, although its name ends in .gguf. Name the file inside it.")
     if not path.is_file():
         raise ModelNotFoundError(f"There is no file {ref!r}. Check the path.")
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         if file.read(4) != b"GGUF":
             raise ModelUnreadableError(f"{ref!r} is not a GGUF file, or is damaged. Download it again.")
     return ModelEntry(ref, path.stem, path, ModelFormat.GGUF, path.stat().st_size, ModelOrigin.GGUF)
@@ -235,8 +235,8 @@ def _folder_entry(folder: Path, ref: str, title: str, origin: ModelOrigin, revis
             f"{ref!r} contains no model: its config.json is missing. Name a folder that has one."
         )
     try:
-        config = json.loads((folder / "config.json").read_text("utf-8"))
-    except (OSError, ValueError, RecursionError):
+        config = read_json(folder / "config.json")
+    except (OSError, ValueError):
         raise ModelUnreadableError(f"The config.json of {ref!r} can't be read. Download the model again.") from None
     states = [weight.stat() for weight in weight_files(folder, ref)]
     return ModelEntry(
@@ -255,7 +255,7 @@ def _folder_entry(folder: Path, ref: str, title: str, origin: ModelOrigin, revis
 
 def _writes_text(folder: Path) -> bool:
     """Whether a folder's config.json describes a language model, as far as it says."""
-    config = json.loads((folder / "config.json").read_text("utf-8"))
+    config = read_json(folder / "config.json")
     architectures = config.get("architectures") if isinstance(config, dict) else None
     if not architectures or not isinstance(architectures, list):
         return True

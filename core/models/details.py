@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -13,10 +12,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from core.errors import ModelUnreadableError
+from core.files import read_bounded, read_json
 from core.models.catalogue import ModelEntry, ModelFormat, served_target
 from core.models.weight_files import TensorInfo, positive_number, read_gguf_header, read_weight_headers
 
-_LARGEST_FILE = 512 << 20
+LARGEST_TOKENIZER = 256 << 20
 """Largest tokenizer file that is parsed, in bytes."""
 
 _GGUF_UNUSED = 5
@@ -85,7 +85,7 @@ def tokenizer_source(entry: ModelEntry) -> TokenizerSource | None:
         for path in (entry.path / name for name in names):
             if path.is_file():
                 state = path.stat()
-                if state.st_size > _LARGEST_FILE:
+                if state.st_size > LARGEST_TOKENIZER:
                     return None
                 digests.append(_digest(path, state.st_size, state.st_mtime_ns))
         return TokenizerSource("".join(digests), entry.path, entry.format) if digests else None
@@ -125,12 +125,12 @@ def _digest(path: Path, _size: int, _modified_ns: int) -> str:
 def _read_folder(source: TokenizerSource) -> TokenTable:
     folder = source.path
     if (folder / "tokenizer.json").is_file():
-        return parse_tokenizer(json.loads((folder / "tokenizer.json").read_bytes()))
+        return parse_tokenizer(read_json(folder / "tokenizer.json", LARGEST_TOKENIZER))
     # The older byte-level format: one file per part.
-    vocabulary = {**json.loads((folder / "vocab.json").read_bytes()), **_read_json(folder / "added_tokens.json")}
+    vocabulary = {**read_json(folder / "vocab.json", LARGEST_TOKENIZER), **_read_json(folder / "added_tokens.json")}
     merges: list[str] = []
     if (folder / "merges.txt").is_file():
-        lines = (folder / "merges.txt").read_text("utf-8").split("\n")
+        lines = read_bounded(folder / "merges.txt", LARGEST_TOKENIZER).decode("utf-8").split("\n")
         merges = [line for line in lines if line and not line.startswith("#version")]
     return parse_tokenizer({"model": {"vocab": vocabulary, "merges": merges}})
 
@@ -190,7 +190,7 @@ def _special_tokens(entry: ModelEntry) -> SpecialTokens:
     ends = frozenset(end for end in (_content(settings.get("eos_token")), *named) if end)
     template = settings.get("chat_template")
     if (file := entry.path / "chat_template.jinja").is_file():
-        template = file.read_text("utf-8", "replace")
+        template = read_bounded(file).decode("utf-8", "replace")
     elif isinstance(template, list):  # Several named templates; the default one is used.
         templates = {item["name"]: item["template"] for item in template}
         template = templates.get("default") or next(iter(templates.values()), None)
@@ -217,7 +217,7 @@ def _content(token: Any) -> str | None:
 
 
 def _read_json(path: Path) -> dict[str, Any]:
-    content = json.loads(path.read_bytes()) if path.is_file() else {}
+    content = read_json(path) if path.is_file() else {}
     return content if isinstance(content, dict) else {}
 
 
@@ -367,10 +367,10 @@ def read_config(folder: Path, title: str = "") -> dict[str, Any]:
     """
     name = title or folder.name
     try:
-        config = json.loads((folder / "config.json").read_bytes())
+        config = read_json(folder / "config.json")
     except FileNotFoundError:
         raise ModelUnreadableError(f"The config.json of {name} is missing. Download the model again.") from None
-    except (OSError, ValueError, RecursionError):
+    except (OSError, ValueError):
         config = None
     if not isinstance(config, dict):
         raise ModelUnreadableError(f"The config.json of {name} can't be read. Download the model again.")

@@ -6,11 +6,12 @@ import contextlib
 import ctypes
 import gc
 import platform
+from pathlib import Path
 
 import psutil
 import torch
 
-from core.errors import DeviceError, SettingsError
+from core.errors import DeviceError, SettingsError, ran_out_of_memory
 from core.settings import Device, DType
 
 # Two threads that create their first tensors at once would deadlock, so torch is initialised here.
@@ -61,11 +62,31 @@ def free_memory(device: torch.device) -> int:
     if device.type == "cuda":
         unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return int(torch.cuda.mem_get_info(device)[0]) + unused
-    available = int(psutil.virtual_memory().available)
+    available = available_memory()
     if device.type == "mps":
         # It shares the system memory, and may use part of it.
         return min(available, torch.mps.recommended_max_memory() - torch.mps.driver_allocated_memory())
     return available
+
+
+_GROUPS = Path("/sys/fs/cgroup")
+_GROUP_FILES = (("memory.max", "memory.current"), ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"))
+"""A container's limit and what it has taken, of both versions of Linux's control groups."""
+
+
+def available_memory(groups: Path = _GROUPS, *, with_swap: bool = False) -> int:
+    """Bytes of memory that this process can still take: the machine's, its container's, and its own limit's."""
+    rooms = [int(psutil.virtual_memory().available) + (int(psutil.swap_memory().free) if with_swap else 0)]
+    for most, taken in _GROUP_FILES:
+        with contextlib.suppress(OSError, ValueError):  # "max" is no limit.
+            rooms.append(int((groups / most).read_text("ascii")) - int((groups / taken).read_text("ascii")))
+    with contextlib.suppress(ImportError, OSError, ValueError):
+        import resource  # Not on Windows.
+
+        limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+        if limit != resource.RLIM_INFINITY:
+            rooms.append(limit - psutil.Process().memory_info().vms)
+    return max(0, min(rooms))
 
 
 def release_memory() -> None:
@@ -88,10 +109,7 @@ def trim_heap() -> None:
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether an error means that memory ran out, in any form that torch or a device uses."""
-    if isinstance(error, torch.OutOfMemoryError | MemoryError):
-        return True
-    words = ("out of memory", "can't allocate memory", "not enough memory", "CUBLAS_STATUS_ALLOC_FAILED")
-    return isinstance(error, RuntimeError) and any(word in str(error) for word in words)
+    return isinstance(error, torch.OutOfMemoryError) or ran_out_of_memory(error)
 
 
 def device_name(device: torch.device) -> str:

@@ -10,7 +10,6 @@ import contextlib
 import fnmatch
 import functools
 import hashlib
-import json
 import os
 import re
 import shutil
@@ -18,6 +17,7 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import quote
 
 from core.controls import Cancelled
 from core.errors import (
@@ -29,7 +29,7 @@ from core.errors import (
     OutriderError,
     RemovalError,
 )
-from core.files import file_digest, folder_bytes, require_space
+from core.files import file_digest, folder_bytes, parse_json, read_json, require_space
 from core.models import hub, wheel
 from core.models.catalogue import (
     EMBEDDED_TITLES,
@@ -41,6 +41,7 @@ from core.models.catalogue import (
 )
 from core.models.hub import DownloadProgress, Meter, explain, http_error, ignore_progress, offline_error
 from core.models.weight_files import PICKLED, read_weight_headers
+from core.text import bytes_text
 
 __all__ = ["DownloadProgress", "Removal", "download", "plan_removal", "remove"]
 
@@ -51,6 +52,12 @@ PAUSE_SECONDS = 1.0
 """Wait before the first retry; doubled for each further one."""
 
 TIMEOUT_SECONDS = 15.0
+ANSWER_SECONDS = 60.0
+MOST_ANSWER_BYTES = 32_000_000
+"""Limits of an answer about a model; that of one with 10,000 files has 3 MB."""
+RATE_SECONDS = 60.0
+SLOWEST_RATE = 1_000
+"""A download that brings fewer bytes a second, over this many seconds, is given up."""
 
 _TOKENIZER_TABLES = ("tokenizer.json", "vocab.json", "vocab.txt", "*.model", "*.tiktoken", "tekken.json")
 _SMALL = (
@@ -119,7 +126,7 @@ def download(
             raise offline_error(ref)
         check_cancelled()
         on_progress(DownloadProgress("Asking the Hub…"))
-        revision = ask(ref)
+        revision = ask(ref, check_cancelled)
     except (OfflineError, HubUnreachableError) as error:
         if not restart and (here := _whole_model(ref)):
             return here
@@ -171,31 +178,57 @@ def _fetch(ref: str, revision: Revision, meter: Meter, check_cancelled: Callable
 # --- Which files ------------------------------------------------------------------------------------------------
 
 
-def ask(ref: str) -> Revision:
+def ask(ref: str, check_cancelled: Callable[[], None] = lambda: None) -> Revision:
     """Ask the Hub what a model consists of.
 
     Raises:
+        Cancelled: by `check_cancelled`.
         OutriderError: the Hub can't be reached, has no such model, or the model can't be used here.
     """
-    from huggingface_hub import HfApi
+    from huggingface_hub import ModelInfo
     from huggingface_hub.utils import logging
 
     logging.set_verbosity_error()  # Its advice would appear next to our own messages.
-    api = HfApi(endpoint=hub.endpoint())
-    model_info = functools.partial(api.model_info, ref, files_metadata=True, timeout=TIMEOUT_SECONDS)
+    answer = functools.partial(_answer, check_cancelled)
     try:
-        info, converted = model_info(), None
+        info, converted = ModelInfo(**answer(ref, blobs=True)), None
         files = _own_files(info)
-        if not _weights(files) and _matching(files, *_UNSAFE) and (converted := _converted_revision(api, ref)):
-            info = model_info(revision=converted)
+        if not _weights(files) and _matching(files, *_UNSAFE) and (converted := _converted_revision(answer, ref)):
+            info = ModelInfo(**answer(f"{ref}/revision/{quote(converted, safe='')}", blobs=True))
             files = _own_files(info)
         _refuse_useless(ref, files, [sibling.rfilename for sibling in info.siblings or ()])
         commit = str(info.sha)
         if not _COMMIT.fullmatch(commit):
             raise ValueError("it names no commit")
         return Revision(commit, [_remote_file(files[name]) for name in _needed(files)], converted is None)
+    except Cancelled:
+        raise
     except Exception as error:
         raise explain(error, ref) from error
+
+
+def _answer(check_cancelled: Callable[[], None], path: str, **params: Any) -> Any:
+    """The Hub's answer to a question about models, in bounded memory and time."""
+    from huggingface_hub import constants, get_session
+    from huggingface_hub.utils import build_hf_headers, hf_raise_for_status  # type: ignore[attr-defined]
+
+    url = f"{hub.endpoint() or constants.ENDPOINT}/api/models/{path}"
+    # A compressed answer could unpack to a thousand times what was received.
+    headers = {**build_hf_headers(), "Accept-Encoding": "identity"}
+    until, data = time.monotonic() + ANSWER_SECONDS, bytearray()
+    with get_session().stream("GET", url, headers=headers, params=params, timeout=TIMEOUT_SECONDS) as response:
+        if response.headers.get("Content-Encoding", "identity") != "identity":
+            raise ValueError("it is compressed, although that was not asked for")
+        for chunk in response.iter_raw():
+            check_cancelled()
+            data += chunk
+            if len(data) > MOST_ANSWER_BYTES:
+                raise ValueError(f"it has more than {bytes_text(MOST_ANSWER_BYTES)}")
+            if time.monotonic() > until:
+                raise ValueError(f"it takes more than {ANSWER_SECONDS:.0f} seconds")
+        response._content = bytes(data)  # Its errors quote what was read.
+        hf_raise_for_status(response)
+    return parse_json(bytes(data))
 
 
 def _own_files(info: Any) -> dict[str, Any]:
@@ -203,15 +236,17 @@ def _own_files(info: Any) -> dict[str, Any]:
     return {item.rfilename: item for item in info.siblings or () if not set(item.rfilename) & set("/\\:")}
 
 
-def _converted_revision(api: Any, ref: str) -> str | None:
+def _converted_revision(answer: Callable[..., Any], ref: str) -> str | None:
     """The revision of the Hub converter's pull request that offers a model as safetensors."""
     from huggingface_hub.errors import HfHubHTTPError
 
     with contextlib.suppress(HfHubHTTPError):  # Discussions may be disabled.
-        for discussion in api.get_repo_discussions(ref, author=_CONVERTER, discussion_type="pull_request"):
+        found = answer(f"{ref}/discussions", author=_CONVERTER, type="pull_request")
+        for discussion in found["discussions"]:
             # The author is checked again: a mirror of the Hub may not filter.
-            if discussion.author == _CONVERTER and "safetensors" in discussion.title and discussion.status == "open":
-                return str(discussion.git_reference)
+            is_own = discussion["author"]["name"] == _CONVERTER and discussion["isPullRequest"]
+            if is_own and "safetensors" in discussion["title"] and discussion["status"] == "open":
+                return f"refs/pr/{int(discussion['num'])}"
     return None
 
 
@@ -237,8 +272,8 @@ def _refuse_useless(ref: str, names: Iterable[str], everything: list[str]) -> No
 def _refuse_without_tokenizer(ref: str, revision: Revision, config_file: Path) -> None:
     """Raise ModelUnreadableError if a model has no tokenizer, and does not borrow its target's."""
     try:
-        config = json.loads(config_file.read_text("utf-8"))
-    except (OSError, ValueError, RecursionError):
+        config = read_json(config_file)
+    except (OSError, ValueError):
         config = None  # Its hash is correct; the catalogue reports what is wrong with it.
     borrows = isinstance(config, dict) and "shares_tables_with" in config
     if not borrows and not _matching([file.name for file in revision.files], *_TOKENIZER_TABLES):
@@ -394,7 +429,7 @@ class FileDownload:
             if response.status_code == 416:
                 return  # The Hub has no more bytes than are already here.
             if response.status_code >= 400:
-                response.read()
+                response._content = next(response.iter_raw(1 << 16), b"")
             hf_raise_for_status(response)
             resumes = str(response.headers.get("Content-Range", "")).startswith(f"bytes {start}-")
             if start and (response.status_code != 206 or not resumes):
@@ -402,8 +437,13 @@ class FileDownload:
                 start = 0
             try:
                 with self.partial.open("ab" if start else "wb") as out:
-                    for chunk in response.iter_bytes():
+                    since, at = time.monotonic(), out.tell()
+                    for chunk in response.iter_raw():
                         self._check_cancelled()
+                        if (elapsed := time.monotonic() - since) > RATE_SECONDS:
+                            if out.tell() - at < SLOWEST_RATE * elapsed:
+                                raise HubUnreachableError(_TOO_SLOW)
+                            since, at = time.monotonic(), out.tell()
                         out.write(chunk)
                         self._meter.count(len(chunk))
                         if out.tell() > self.remote.size:
@@ -435,6 +475,12 @@ class FileDownload:
         digest = hashlib.sha256() if is_sha256 else hashlib.sha1(git_head, usedforsecurity=False)
         is_whole = _size(path) == self.remote.size
         return is_whole and file_digest(path, self._check_cancelled, digest) == self.remote.digest
+
+
+_TOO_SLOW = (
+    f"The Hub sends less than {SLOWEST_RATE:,} bytes a second. Check the connection, and try again; what was "
+    "downloaded is kept."
+)
 
 
 def _size(path: Path) -> int:

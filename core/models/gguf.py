@@ -9,32 +9,25 @@ import contextlib
 import logging
 import os
 import shutil
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Generator, Mapping, Sequence
-from enum import IntEnum
+from collections.abc import Callable, Generator
 from pathlib import Path
 
 import platformdirs
-import psutil
 
 from core.errors import ModelUnreadableError, NoSpaceError, OutOfMemoryError
 from core.files import explain_write_error, file_digest, folder_bytes, new_scratch, require_space
-from core.models.weight_files import check_gguf
+from core.models.child import STALL_S, ChildExit, ChildFailedError, child_environment, python_module, supervise
+from core.models.details import read_config
+from core.models.weight_files import check_gguf, read_weight_headers
 from core.text import bytes_text
 
 _log = logging.getLogger(__name__)
 
-POLL_S = 0.1
-_STALL_S = 600.0
 _BASE_MEMORY = 3 * 2**30
 """Bytes for torch, transformers and a large vocabulary, beside the tensors."""
 _SPARE_MEMORY = 2**30
 _UNPACKING_SHARE = 0.7
 """Unpacking's share of the time; the rest is writing."""
-_THREAD_SETTINGS = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
-"""Chosen for decoding in this process; not for the child."""
 
 _digests: dict[tuple[Path, int, int], str] = {}
 
@@ -89,6 +82,9 @@ def converting(path: Path, check_cancelled: Callable[[], None] = lambda: None) -
             scratch = new_scratch(folder.parent, ".converting-")
             yield from _unpack(path, scratch, num_bytes, check_cancelled)
             if not _is_whole(folder):  # Otherwise another process was faster.
+                # What is there may have been cut short, such as by a power failure.
+                if folder.exists():
+                    shutil.rmtree(folder, ignore_errors=True)
                 (scratch / "model").rename(folder)
     except OSError as error:
         raise ModelUnreadableError(explain_write_error(error, folder)) from error
@@ -102,7 +98,9 @@ def _unpack(
     path: Path, scratch: Path, num_bytes: int, check_cancelled: Callable[[], None]
 ) -> Generator[float, None, None]:
     require_space(f"{path.name!r} unpacked", num_bytes, scratch, "choose a smaller model")
-    available = psutil.virtual_memory().available + psutil.swap_memory().free
+    from core.models.devices import available_memory
+
+    available = available_memory(with_swap=True)
     if num_bytes + _SPARE_MEMORY > available:
         raise OutOfMemoryError(
             f"{path.name!r} needs {bytes_text(num_bytes)} unpacked, and {bytes_text(available)} of memory is free. "
@@ -112,7 +110,7 @@ def _unpack(
     memory = _BASE_MEMORY + 2 * (num_bytes + path.stat().st_size)
     child = supervise(
         _command(_alone(path, scratch), scratch),
-        environment=_environment(),
+        environment=child_environment(),
         folder=scratch,
         memory_bytes=memory,
         check_cancelled=check_cancelled,
@@ -131,17 +129,7 @@ def _unpack(
 
 
 def _command(source: Path, scratch: Path) -> list[str]:
-    # -P: a folder named `core` in the working directory must not shadow this package.
-    return [sys.executable, "-P", "-m", "core.models.gguf_child", str(source), str(scratch)]
-
-
-def _environment() -> dict[str, str]:
-    """The child's variables: it finds this package, uses no network, and leaves the GPU alone."""
-    environment = {name: value for name, value in os.environ.items() if name not in _THREAD_SETTINGS}
-    paths = [str(Path(__file__).resolve().parents[2]), environment.get("PYTHONPATH", "")]
-    environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
-    environment |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": "", "USE_TF": "0"}
-    return environment
+    return python_module("core.models.gguf_child", source, scratch)
 
 
 def _alone(path: Path, scratch: Path) -> Path:
@@ -164,7 +152,11 @@ def _unpacked_share(scratch: Path) -> float:
 
 
 def _is_whole(folder: Path) -> bool:
-    return (folder / "config.json").is_file() and any(folder.glob("*.safetensors"))
+    try:
+        read_config(folder)
+        return (folder / "tokenizer_config.json").is_file() and bool(read_weight_headers(folder, folder.name))
+    except ModelUnreadableError:
+        return False
 
 
 def _explain(error: ChildFailedError, path: Path) -> ModelUnreadableError | NoSpaceError | OutOfMemoryError:
@@ -173,7 +165,7 @@ def _explain(error: ChildFailedError, path: Path) -> ModelUnreadableError | NoSp
     if error.code == ChildExit.SPACE:
         return NoSpaceError(f"The disk is full, so {path.name!r} could not be unpacked. Free some space.")
     if error.code == ChildExit.STALLED:
-        return _unreadable(path, f"no progress in {_STALL_S / 60:.0f} minutes")
+        return _unreadable(path, f"no progress in {STALL_S / 60:.0f} minutes")
     if error.code < 0:
         return _unreadable(path, "the process that read it crashed")
     return _unreadable(path, error.last_line[:160] or "it gave no reason")
@@ -188,89 +180,3 @@ def _unreadable(path: Path, reason: str) -> ModelUnreadableError:
 
 def _kept() -> Path:
     return platformdirs.user_cache_path("outrider", appauthor=False) / "gguf"
-
-
-# --- Child processes --------------------------------------------------------------------------------------------
-
-
-class ChildExit(IntEnum):
-    """Exit codes of children with a meaning here. Those killed by the system have a negative one."""
-
-    FAILED = 1
-    SPACE = 3
-    MEMORY = 4
-    STALLED = 5
-
-
-class ChildFailedError(Exception):
-    """A child failed, or was killed: its exit code, and its output."""
-
-    def __init__(self, code: int, output: str) -> None:
-        lines = output.strip().splitlines()
-        self.code = code
-        self.output = output
-        self.last_line = lines[-1].strip() if lines else ""
-        super().__init__(f"{code}: {self.last_line}")
-
-
-def supervise(
-    command: Sequence[str],
-    *,
-    environment: Mapping[str, str],
-    folder: Path,
-    memory_bytes: int,
-    check_cancelled: Callable[[], None] = lambda: None,
-) -> Generator[None, None, None]:
-    """Run a command until it ends; kill it when it needs too much, makes no progress, or this generator is closed.
-
-    Its stdin stays open while this process lives, so that the child can exit when it closes.
-
-    Args:
-        environment: the child's complete environment.
-        folder: what the child writes here counts as progress; its output goes to `child.log` in it.
-        memory_bytes: limit of its resident memory.
-        check_cancelled: raises to cancel; called about ten times a second.
-
-    Yields:
-        About ten times a second.
-
-    Raises:
-        ChildFailedError: it ended with an error, or had to be killed.
-        OSError: it could not be started.
-    """
-    # The flags exist on Windows only, where they lower the priority and keep a console from opening.
-    flags = getattr(subprocess, "BELOW_NORMAL_PRIORITY_CLASS", 0) | getattr(subprocess, "CREATE_NO_WINDOW", 0)
-    log = folder / "child.log"
-    with log.open("wb") as output:
-        # In its own session: Ctrl+C reaches only this process, which then ends the child.
-        child = subprocess.Popen(
-            list(command), env=dict(environment), stdin=subprocess.PIPE, stdout=output, stderr=subprocess.STDOUT,
-            creationflags=flags, start_new_session=True,
-        )  # fmt: skip
-    written, progress_at, limit = -1, 0.0, 0
-    try:
-        while child.poll() is None and not limit:
-            check_cancelled()
-            yield
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                child.wait(POLL_S)
-            before, written = written, folder_bytes(folder)
-            progress_at = time.monotonic() if written != before else progress_at
-            if time.monotonic() - progress_at > _STALL_S:
-                limit = ChildExit.STALLED
-            with contextlib.suppress(psutil.Error):  # It may have just exited.
-                if psutil.Process(child.pid).memory_info().rss > memory_bytes:
-                    limit = ChildExit.MEMORY
-        if code := limit if child.poll() is None else child.returncode:
-            raise ChildFailedError(code, _tail(log))
-    finally:
-        child.kill()
-        child.wait()
-        with contextlib.suppress(OSError):
-            child.stdin.close()  # type: ignore[union-attr]
-
-
-def _tail(file: Path, num_bytes: int = 16_384) -> str:
-    with file.open("rb") as content:
-        content.seek(max(0, file.stat().st_size - num_bytes))
-        return content.read().decode("utf-8", "replace")

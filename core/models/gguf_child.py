@@ -1,12 +1,11 @@
 """The child process that unpacks one GGUF file: `python -m core.models.gguf_child SOURCE SCRATCH`.
 
 It writes the folder SCRATCH/model, and to SCRATCH/progress a line "3 20" for each tensor. It ends with a code of
-`core.models.gguf.ChildExit`, its reason on the last line of its output, or when its stdin is closed.
+`core.models.child.ChildExit`, its reason on the last line of its output, or when its stdin is closed.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
 import threading
@@ -15,16 +14,12 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from core.errors import first_line
-from core.files import NO_SPACE
-from core.models.gguf import ChildExit
-
-_MEMORY_WORDS = ("can't allocate memory", "not enough memory", "std::bad_alloc", "cannot allocate memory")
+from core.models.child import end_with_parent, exit_code
 
 
 def main(arguments: list[str]) -> int:
     source, scratch = Path(arguments[0]), Path(arguments[1])
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    threading.Thread(target=end_with_parent, daemon=True).start()
     if hasattr(os, "nice"):
         os.nice(5)
     try:
@@ -32,8 +27,7 @@ def main(arguments: list[str]) -> int:
             unpack(source, scratch / "model", lambda done, total: print(done, total, file=progress))
     except Exception as error:
         traceback.print_exc()
-        print(first_line(error), file=sys.stderr)
-        return _exit_code(error)
+        return exit_code(error)
     return 0
 
 
@@ -94,20 +88,6 @@ class _Counted:
     def update(self, count: int = 1) -> None:
         self._done += count
         self._on_progress(self._done, max(self._total, self._done))
-
-
-def _end_with_parent() -> None:
-    with contextlib.suppress(OSError, ValueError):
-        while os.read(0, 4096):
-            pass
-    os._exit(1)
-
-
-def _exit_code(error: Exception) -> ChildExit:
-    if isinstance(error, MemoryError) or any(words in str(error) for words in _MEMORY_WORDS):
-        return ChildExit.MEMORY
-    is_full = isinstance(error, OSError) and error.errno in NO_SPACE
-    return ChildExit.SPACE if is_full or "No space left" in str(error) else ChildExit.FAILED
 
 
 if __name__ == "__main__":

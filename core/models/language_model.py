@@ -102,7 +102,7 @@ def describe(ref: str, model: Any, tokenizer: Any, device: torch.device, dtype: 
     """A loaded module and what its files say about it; it runs in transformers' own way.
 
     Raises:
-        ModelUnreadableError: its list of draft ids is invalid.
+        ModelUnreadableError: its context or its list of draft ids is invalid.
     """
     config = model.config.get_text_config()
     vocab_size = _vocab_size(tokenizer, rows=int(model.get_output_embeddings().weight.shape[0]))
@@ -113,15 +113,20 @@ def describe(ref: str, model: Any, tokenizer: Any, device: torch.device, dtype: 
         device=device,
         dtype=dtype,
         vocab_size=vocab_size,
-        context_length=_context_length(config),
+        context_length=_context_length(ref, config),
         eos_ids=_eos_ids(model, tokenizer),
         draft_ids=_draft_ids(ref, config, vocab_size, device),
     )
 
 
-def _context_length(config: Any) -> int:
+def _context_length(ref: str, config: Any) -> int:
     limits = (getattr(config, name, None) for name in ("max_position_embeddings", "n_positions"))
-    limit = next((int(limit) for limit in limits if limit), _DEFAULT_CONTEXT)
+    limit = next((limit for limit in limits if limit), _DEFAULT_CONTEXT)
+    if not isinstance(limit, int) or limit < 1:
+        raise ModelUnreadableError(
+            f"The context in the config.json of {ref} must be a number of tokens, not {limit!r}. "
+            "Download the model again."
+        )
     rope = getattr(config, "rope_parameters", None) or {}
     # Dynamic NTK (transformers' `dynamic`) stretches the trained length by a factor.
     return int(limit * rope.get("factor", 1.0)) if rope.get("rope_type") == "dynamic" else limit

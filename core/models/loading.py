@@ -25,6 +25,7 @@ from core.models.devices import free_memory, is_out_of_memory, release_memory, r
 from core.models.fit import tokenizer_problem
 from core.models.language_model import LanguageModel, describe
 from core.models.prompting import load_tokenizer, quiet_transformers
+from core.models.shapes import check_files, check_shapes, model_config
 from core.models.shared_draft import load_shared_draft
 from core.runners import llama, rotary
 from core.runners.llama import FusedLlamaWeights
@@ -97,6 +98,8 @@ def load(
 
             folder = convert(entry.path, check_cancelled)
         check_cancelled()
+        if not entry.embedded:
+            check_files(folder, entry.title)
         tokenizer = load_tokenizer(entry, folder)
         check_cancelled()
 
@@ -129,11 +132,11 @@ def _freeing_memory(
 
 
 def _load_module(entry: ModelEntry, folder: Path, device_map: DeviceMap, dtype: torch.dtype) -> Any:
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
     try:
-        config = AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
+        config = model_config(folder)
     except Exception as error:
         raise _damaged(entry, error) from error
     kind = config.model_type
@@ -146,8 +149,12 @@ def _load_module(entry: ModelEntry, folder: Path, device_map: DeviceMap, dtype: 
             f"{entry.title} is of the kind {kind!r}, which doesn't generate text. Choose another model."
         )
     try:
+        if not entry.embedded:
+            is_packed = getattr(config, "quantization_config", None) is not None
+            check_shapes(empty_model(folder, dtype), folder, entry.title, is_packed=is_packed)
         model, info = AutoModelForCausalLM.from_pretrained(
             folder,
+            config=config,
             dtype=dtype,
             device_map=device_map,
             use_safetensors=True,
@@ -156,7 +163,7 @@ def _load_module(entry: ModelEntry, folder: Path, device_map: DeviceMap, dtype: 
             output_loading_info=True,
         )
     except Exception as error:
-        if is_out_of_memory(error):
+        if is_out_of_memory(error) or isinstance(error, OutriderError):
             raise
         _log.debug("loading failed", exc_info=True)
         raise _damaged(entry, error) from error
@@ -396,9 +403,9 @@ def spread(model: Any, dtype: torch.dtype, available: Mapping[Place, int]) -> De
 def empty_model(folder: Path, dtype: torch.dtype) -> Any:
     """A folder's model without its weights, on the meta device."""
     from accelerate import init_empty_weights
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM
 
-    config = AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
+    config = model_config(folder)
     # Including the buffers, so that nothing is created on the CPU first.
     with init_empty_weights(include_buffers=True):
         model = AutoModelForCausalLM.from_config(config, dtype=dtype, trust_remote_code=False)

@@ -6,15 +6,32 @@ import contextlib
 import functools
 import hashlib
 import json
+import math
+import tempfile
 import threading
+import time
 from collections.abc import Mapping, Sequence
+from datetime import date, datetime
 from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakValueDictionary
 
-from core.errors import ModelUnreadableError, PromptError, SettingsError, first_line
+from core.errors import (
+    ModelUnreadableError,
+    OutOfMemoryError,
+    PromptError,
+    SettingsError,
+    explaining_panics,
+    first_line,
+    is_panic,
+    ran_out_of_memory,
+)
+from core.files import read_bounded, read_json
+from core.models import template_child
 from core.models.catalogue import ModelEntry, ModelFormat, resolve
+from core.models.child import ChildExit, ChildFailedError, child_environment, python_module, supervise
+from core.text import visible
 
 if TYPE_CHECKING:
     from core.models.language_model import LanguageModel
@@ -24,6 +41,10 @@ _FILES = ("tokenizer.json", "vocab.*", "*.model", "*.tiktoken", "tekken.json")
 
 _BESIDE = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "merges.txt", "chat_template*")
 """Other files of a tokenizer; from config.json only the model type."""
+
+_TEMPLATE_BASE_BYTES = 256 << 20
+_TEMPLATE_STALL_S = 60.0
+"""What the child that renders a template takes besides, and how long it may take to start."""
 
 _alive: WeakValueDictionary[str, Any] = WeakValueDictionary()
 """Tokenizers in use, by the hash of their files: a draft usually shares its target's, some 15 MB."""
@@ -57,7 +78,13 @@ def load_tokenizer(entry: ModelEntry, folder: Path) -> Any:
         tokenizer = _alive.get(digest)
         if tokenizer is None:
             tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
-    except Exception as error:
+    except BaseException as error:
+        if not isinstance(error, Exception) and not is_panic(error):
+            raise
+        if ran_out_of_memory(error):
+            raise OutOfMemoryError(
+                f"The memory ran out with the tokenizer of {entry.title}. Close other programs, or choose another."
+            ) from error
         raise ModelUnreadableError(
             f"The tokenizer of {entry.title} is missing or can't be read. Download the model again."
         ) from error
@@ -71,7 +98,7 @@ def _digest(folder: Path) -> str:
     """The hash of a tokenizer's files."""
     digest = hashlib.sha256()
     with contextlib.suppress(OSError, ValueError):
-        config = json.loads((folder / "config.json").read_text("utf-8"))
+        config = read_json(folder / "config.json")
         if isinstance(config, dict):
             digest.update(f"{config.get('model_type')} {config.get('tokenizer_class')}".encode())
     for path in sorted({path for pattern in (*_FILES, *_BESIDE) for path in folder.glob(pattern) if path.is_file()}):
@@ -174,15 +201,57 @@ def _encode(tokenizer: Any, name: str, prompt: str, chat: bool | None) -> Encode
         raise SettingsError(f"{name} has no chat template. Run it raw, or choose an instruct model.")
     is_chat = has_template if chat is None else chat
     if not is_chat:
-        return EncodedPrompt(list(tokenizer(text)["input_ids"]), text, False)
-    messages = [{"role": "user", "content": text}]
+        with explaining_panics(f"The tokenizer of {name}"):
+            return EncodedPrompt(list(tokenizer(text)["input_ids"]), text, False)
+    rendered = _rendered(tokenizer, name, text)
+    with explaining_panics(f"The tokenizer of {name}"):
+        return EncodedPrompt(list(tokenizer(rendered, add_special_tokens=False)["input_ids"]), rendered, True)
+
+
+def _rendered(tokenizer: Any, name: str, text: str) -> str:
+    """What `tokenizer.apply_chat_template` returns for one message of the user, with an open answer."""
+    problem = f"it needs more than {template_child.SECONDS} seconds"
     try:
-        rendered = str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
-    except Exception as error:  # A template is a program, and may fail in any way.
-        raise PromptError(
-            f"The chat template of {name} failed ({first_line(error)}). Run the prompt raw instead."
-        ) from error
-    return EncodedPrompt(list(tokenizer(rendered, add_special_tokens=False)["input_ids"]), rendered, True)
+        request = {
+            "conversations": [[{"role": "user", "content": text}]],
+            "chat_template": tokenizer.get_chat_template(),
+            "add_generation_prompt": True,
+            **tokenizer.special_tokens_map,
+        }
+        # The day, since a template may write it.
+        return _render(json.dumps(request, default=str), datetime.now().date())
+    except ChildFailedError as error:
+        if error.code == ChildExit.MEMORY:
+            problem = "it needs too much memory"
+        elif error.code == ChildExit.FAILED:
+            problem = visible(error.last_line[:160]).rstrip(".") or "it gave no reason"
+    except Exception as error:  # Its entry in the tokenizer may be of any kind.
+        problem = first_line(error)
+    raise PromptError(f"The chat template of {name} failed ({problem}). Run the prompt raw instead.")
+
+
+@functools.lru_cache(maxsize=256)
+def _render(request: str, _day: date) -> str:
+    with tempfile.TemporaryDirectory(prefix="outrider-", ignore_cleanup_errors=True) as scratch:
+        folder = Path(scratch)
+        (folder / "request.json").write_text(request, "utf-8")
+        child = supervise(
+            python_module("core.models.template_child", folder),
+            # One thread: each of numpy's takes its share of the memory limit.
+            environment={**child_environment(), "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+            folder=folder,
+            memory_bytes=_TEMPLATE_BASE_BYTES + template_child.MEMORY_BYTES,
+            stall_s=_TEMPLATE_STALL_S,
+        )
+        with contextlib.closing(child):
+            began = math.inf
+            for _ in child:
+                if (folder / "request.json").exists():
+                    continue  # It imports what it needs.
+                began = min(began, time.monotonic())
+                if time.monotonic() - began > template_child.SECONDS:
+                    raise ChildFailedError(ChildExit.STALLED, "")
+        return read_bounded(folder / "rendered", template_child.LONGEST_BYTES).decode("utf-8")
 
 
 def check_prompt_length(num_ids: int, target: LanguageModel) -> None:

@@ -67,14 +67,17 @@ def load_shared_draft(entry: ModelEntry, target: LanguageModel) -> Any:
     """
     from accelerate import init_empty_weights
     from safetensors.torch import load_file
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM
 
     from core.models.devices import is_out_of_memory
+    from core.models.shapes import check_files, model_config
 
     way_out = "Install Outrider again." if entry.embedded else "Get or distil it again, or choose another draft."
     embedding = target.model.get_input_embeddings().weight
+    if not entry.embedded:
+        check_files(entry.path, entry.title)
     try:
-        config = AutoConfig.from_pretrained(entry.path, local_files_only=True, trust_remote_code=False)
+        config = model_config(entry.path)
         if (config.vocab_size, config.hidden_size) != tuple(embedding.shape):
             raise PairMismatchError(_mismatch(entry, "this target's tables have a different size"))
         weights = load_file(entry.path / "model.safetensors")

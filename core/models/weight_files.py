@@ -6,7 +6,6 @@ gguf's GGUFReader is not used: it trusts every count in the file, and creates an
 from __future__ import annotations
 
 import functools
-import json
 import math
 import os
 import re
@@ -17,8 +16,11 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from core.errors import ModelUnreadableError
+from core.files import open_regular, read_json
 
 PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt")
+
+_LARGEST_INDEX = 64 << 20
 
 _TRUNCATED = ("header too small", "invalid header length", "not fully covered")
 """In safetensors' messages about files that end too early."""
@@ -66,8 +68,8 @@ def weight_files(folder: Path, name: str) -> list[Path]:
         )
         raise ModelUnreadableError(f"{name!r} can't be loaded: {reason}.")
     try:
-        names = sorted({str(file) for file in json.loads(index.read_bytes())["weight_map"].values()})
-    except (OSError, ValueError, RecursionError, LookupError, TypeError, AttributeError):
+        names = sorted({str(file) for file in read_json(index, _LARGEST_INDEX)["weight_map"].values()})
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
         raise ModelUnreadableError(f"The list of weight files of {name!r} can't be read. Download it again.") from None
     for file in names:
         if not (folder / file).is_file():
@@ -180,7 +182,7 @@ def _not_gguf(path: Path) -> ModelUnreadableError:
 
 @functools.lru_cache(maxsize=4)  # Tens of megabytes each.
 def _read(path: Path, size: int, _modified_ns: int) -> GgufHeader:
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         return _Reader(file, size).header()
 
 

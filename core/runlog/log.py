@@ -18,13 +18,24 @@ from typing import Any, BinaryIO, Self
 
 from core import evidence
 from core.errors import RunLogError
-from core.files import explain_write_error
+from core.files import (
+    FileClaim,
+    explain_read_error,
+    explain_write_error,
+    open_regular,
+    parse_json,
+    read_lines,
+    shown_path,
+)
 from core.types import BaselineStep, Event, Finished, Inspected, RunStarted, Step, Summary
 
 SCHEMA = "outrider.run/1"
 """Schema in a log's first line. The number rises only when readers of the old schema would misread the new one."""
 
 Record = dict[str, Any]
+
+MOST_DAMAGED_LINES, MOST_LINES = 2_000, 2_000_000
+"""A file that has more is no log of a run."""
 
 CONFIG_FIELDS = (
     "target", "draft", "method", "revision", "device", "dtype", "num_draft_tokens", "temperature", "top_k", "top_p",
@@ -150,20 +161,24 @@ class RunLogWriter:
     An existing log is replaced when the first line is written, so a run that never starts leaves it unchanged.
 
     Raises:
-        RunLogError: on creation, if the file can't be written.
+        RunLogError: on creation, if the file can't be written, or another run is writing it.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
         self._length = 0
         self._error: str | None = None
-        self._is_new = not self.path.exists()
+        self._is_new = not os.path.lexists(path)
         flags = os.O_WRONLY | os.O_CREAT | getattr(os, "O_BINARY", 0)
         try:
+            self._claim = FileClaim(path)
             self._file: BinaryIO = os.fdopen(os.open(self.path, flags, 0o666), "wb", buffering=0)
-        except OSError as error:
+        except (OSError, ValueError) as error:
             raise RunLogError(explain_write_error(error, path)) from error
         self._is_regular = stat.S_ISREG(os.fstat(self._file.fileno()).st_mode)
+        if self._is_regular and not self._claim.take():
+            self._file.close()
+            raise RunLogError(f"Another run is writing {shown_path(path)}; wait until it ends, or name another file.")
 
     def __enter__(self) -> Self:
         return self
@@ -215,6 +230,8 @@ class RunLogWriter:
                     os.fsync(self._file.fileno())
         except OSError as error:
             raise RunLogError(explain_write_error(error, self.path)) from error
+        finally:
+            self._claim.give_back()
         if self._is_new and self._is_regular and not self._length:
             with contextlib.suppress(OSError):
                 self.path.unlink()
@@ -232,6 +249,7 @@ class RunLog:
         steps, baseline_steps: the lines of type "step" and "baseline_step".
         summary: the last line; None if the run was cut off or is still running.
         problems: one sentence for each problem with the file.
+        others: lines of types that only newer versions know, each with the number of the steps before it.
     """
 
     run: Record
@@ -239,12 +257,19 @@ class RunLog:
     summary: Record | None = None
     problems: list[str] = field(default_factory=list)
     baseline_steps: list[Record] = field(default_factory=list)
+    others: list[tuple[int, Record]] = field(default_factory=list)
 
     def records(self) -> Iterator[Record]:
         """Every record, in the file's order."""
         yield self.run
-        yield from self.steps
-        yield from self.baseline_steps
+        others = iter([*self.others, (-1, {})])
+        at, other = next(others)
+        for number, step in enumerate((*self.steps, *self.baseline_steps, None)):
+            while at == number:
+                yield other
+                at, other = next(others)
+            if step is not None:
+                yield step
         if self.summary is not None:
             yield self.summary
 
@@ -262,23 +287,19 @@ def read_run_log(
     """
     name = os.fspath(path)
     try:
-        with Path(path).open("rb") as file:
+        with open_regular(path) as file:
             return _read_lines(file, name, keep)
-    except FileNotFoundError:
-        raise RunLogError(f"There is no file {name!r}; check the path.") from None
     except OSError as error:
-        if os.path.isdir(path):
-            raise RunLogError(f"{name!r} is a folder; choose a run log in it.") from None
-        raise RunLogError(f"{name!r} can't be read ({error.strerror or error}); check its permissions.") from error
+        raise RunLogError(explain_read_error(error, path, "run log")) from error
 
 
 def parse_line(line: bytes) -> Record | None:
-    """A line as a record; None if it is not one."""
+    """A line as a record, with a text as its type; None if it is not one."""
     try:
-        record = json.loads(line.decode("utf-8"), parse_constant=lambda _: None)
-    except (ValueError, RecursionError):
+        record = parse_json(line)
+    except ValueError:
         return None
-    return record if isinstance(record, dict) else None
+    return record if isinstance(record, dict) and isinstance(record.get("type", ""), str) else None
 
 
 def number_of(value: Any) -> float | None:
@@ -321,10 +342,13 @@ def read_run_head(line: bytes, name: str) -> Record:
 
 def _read_lines(file: BinaryIO, name: str, keep: Callable[[Record], object]) -> RunLog:
     # Lines end only at \n: text may hold other characters at which str.splitlines would split.
-    log = RunLog(read_run_head(file.readline(), name))
+    lines = read_lines(file)
+    log = RunLog(read_run_head(next(lines, b""), name))
     torn: list[int] = []
     number = 1
-    for number, line in enumerate(file, start=2):
+    for number, line in enumerate(lines, start=2):
+        if len(torn) + len(log.problems) > MOST_DAMAGED_LINES or number > MOST_LINES:
+            raise RunLogError(f"{shown_path(name)} is damaged: a run writes no such lines. Choose another log.")
         if not line.strip():
             continue
         record = parse_line(line)
@@ -344,7 +368,7 @@ def _read_lines(file: BinaryIO, name: str, keep: Callable[[Record], object]) -> 
 
 
 def _add(log: RunLog, record: Record) -> str:
-    """Add a record to the log, or return why it was left out. Unknown types come from newer versions."""
+    """Add a record to the log, or return why it was left out."""
     kind = record.get("type")
     if kind in {"step", "baseline_step"}:
         is_step = kind == "step"
@@ -361,6 +385,8 @@ def _add(log: RunLog, record: Record) -> str:
         log.summary = record
     elif kind in {"run", "summary"}:
         return f"is a second {kind} and was left out."
+    else:
+        log.others.append((len(log.steps) + len(log.baseline_steps), record))
     return ""
 
 

@@ -12,6 +12,7 @@ import operator
 import os
 import re
 import shutil
+import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -24,7 +25,15 @@ from filelock import FileLock, Timeout
 
 from core.draft_shape import shown_draft_length
 from core.errors import RunLogError
-from core.files import explain_write_error, write_atomically
+from core.files import (
+    explain_read_error,
+    explain_write_error,
+    keep_aside,
+    open_regular,
+    read_lines,
+    read_own_json,
+    write_atomically,
+)
 from core.runlog.log import Record, RunLog, parse_line, read_run_head, read_run_log, text_of
 from core.settings import SETTINGS
 
@@ -32,6 +41,7 @@ MAX_PROMPT = 4_000
 """Most characters of a prompt kept in the list, for display and search."""
 MAX_NAME = 200
 NAMES_FILE = "names.json"
+NAMES_VERSION = 1
 SUFFIX = ".jsonl"
 TRASH_PREFIX = ".trash-"
 RUNNING_SECONDS = 900
@@ -39,6 +49,7 @@ RUNNING_SECONDS = 900
 LOCK_SECONDS = 2.0
 TAIL_BYTES = 16_384
 MAX_TAIL_BYTES = 64 * 1024 * 1024
+MOST_TAIL_LINES = 100_000
 
 
 class KeptState(StrEnum):
@@ -101,18 +112,17 @@ def read_head(path: Path) -> KeptRun:
     """Read a log's first and last lines. Never raises: `problem` says what is wrong with the log."""
     run_id = path.name.removesuffix(SUFFIX)
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             status = os.stat(file.fileno())
-            head = read_run_head(file.readline(), path.name)
+            head = read_run_head(next(read_lines(file), b""), path.name)
             last = _last_record(file) or {}
     except RunLogError as error:
         return KeptRun(run_id, path, num_bytes=status.st_size, problem=str(error))
     except OSError as error:
-        problem = f"{path.name!r} can't be read ({error.strerror or error}); check its permissions."
-        return KeptRun(run_id, path, problem=problem)
-    config = {name: value for name, value in head["config"].items() if name != "prompt_token_ids"}
+        return KeptRun(run_id, path, problem=explain_read_error(error, path.name, "run log"))
+    config = {name: _shortened(value) for name, value in head["config"].items() if name != "prompt_token_ids"}
     if "prompt" in config:
-        config["prompt"] = text_of(config["prompt"])[:MAX_PROMPT]
+        config["prompt"] = text_of(config["prompt"])
     summary, num_steps, state = None, None, KeptState.CUT_OFF
     if last.get("type") == "summary":
         summary = {name: value for name, value in last.items() if name not in {"text", "baseline_text"}}
@@ -142,16 +152,27 @@ def _last_record(file: BinaryIO) -> Record | None:
     while True:
         start = max(first, size - length)
         file.seek(start)
-        lines = file.read(size - start).split(b"\n")
-        for line in reversed(lines[1:] if start > first else lines):
-            record = parse_line(line)
+        tail = file.read(size - start)
+        end = len(tail)
+        for _ in range(MOST_TAIL_LINES):
+            at = tail.rfind(b"\n", 0, end) + 1
+            if not at and start > first:
+                break  # The line began before the tail.
+            record = parse_line(tail[at:end])
             if record is not None and record.get("type") in {"summary", "step"}:
                 return record
-        if start == first:
-            return None
+            if not at:
+                return None
+            end = at - 1
+        else:
+            return {"type": "unknown"}
         if length >= MAX_TAIL_BYTES:
             return {"type": "unknown"}
         length *= 4
+
+
+def _shortened(value: Any) -> Any:
+    return value[:MAX_PROMPT] if isinstance(value, str) else value
 
 
 def _moment(text: str, written_at: float) -> datetime | None:
@@ -186,6 +207,8 @@ class RunStore:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.problem = ""
+        """A sentence if the file of the names had to be kept aside."""
         self._known: dict[str, tuple[tuple[int, int], KeptRun]] = {}
         self._trash = folder / f"{TRASH_PREFIX}{os.getpid()}"
         self._deleted: dict[str, str] = {}
@@ -201,20 +224,25 @@ class RunStore:
             RunLogError: the folder can't be read.
         """
         try:
-            files = {file.name for file in self.folder.iterdir() if file.name.endswith(SUFFIX) and file.is_file()}
+            files = {file.name for file in self.folder.iterdir() if file.name.endswith(SUFFIX)}
         except FileNotFoundError:
             files = set()
         except OSError as error:
             reason = error.strerror or error
             raise RunLogError(f"The kept runs in {str(self.folder)!r} can't be read: {reason}.") from error
-        names = self._names()
+        names, is_whole = self._read_names()
+        if not is_whole:
+            with contextlib.suppress(RunLogError):
+                self._write_names({})  # Keeps the file aside, and what of it can be read.
         self._known = {name: known for name, known in self._known.items() if name in files}
         for file_name in sorted(files, reverse=True):
             path = self.folder / file_name
             try:
                 status = path.stat()
             except OSError:
-                continue  # It was deleted meanwhile.
+                continue  # It was deleted meanwhile, or is a link to nothing.
+            if not stat.S_ISREG(status.st_mode):
+                continue
             stamp, known = (status.st_mtime_ns, status.st_size), self._known.get(file_name)
             if known is None or known[0] != stamp:
                 known = self._known[file_name] = (stamp, read_head(path))
@@ -302,22 +330,28 @@ class RunStore:
         self._deleted = {}
 
     def _names(self) -> dict[str, str]:
-        try:
-            data = json.loads((self.folder / NAMES_FILE).read_text("utf-8"))
-        except (OSError, ValueError, RecursionError):
-            return {}
-        names = data.get("names") if isinstance(data, dict) else None
+        return self._read_names()[0]
+
+    def _read_names(self) -> tuple[dict[str, str], bool]:
+        data, is_whole = read_own_json(self.folder / NAMES_FILE, NAMES_VERSION)
+        names = data.get("names")
         names = names if isinstance(names, dict) else {}
-        return {key: value for key, value in names.items() if isinstance(value, str) and value}
+        return {key: value for key, value in names.items() if isinstance(value, str) and value}, is_whole
 
     def _write_names(self, changes: Mapping[str, str]) -> None:
         # Two windows may name runs at once: each adds its names to the file under a lock.
         path = self.folder / NAMES_FILE
         try:
             with FileLock(self.folder / f".{NAMES_FILE}.lock", timeout=LOCK_SECONDS):
-                names = {**self._names(), **changes}
+                kept, is_whole = self._read_names()
+                if not is_whole:
+                    aside = str(keep_aside(path))
+                    self.problem = f"The names of the runs could not all be read; their file was kept as {aside!r}."
+                names = {**kept, **changes}
                 kept = {key: value for key, value in sorted(names.items()) if value}
-                write_atomically(path, json.dumps({"version": 1, "names": kept}, ensure_ascii=False, indent=1) + "\n")
+                write_atomically(
+                    path, json.dumps({"version": NAMES_VERSION, "names": kept}, ensure_ascii=False, indent=1) + "\n"
+                )
         except Timeout:
             raise RunLogError("Another Outrider is writing the names of the runs; try again.") from None
         except OSError as error:

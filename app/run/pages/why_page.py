@@ -13,7 +13,7 @@ from app.run.pages.why import EMPTY, Gain, Part, WhyReport, why_report
 from app.run.run_page import ReportPage, column_label
 from app.run.run_view import NamedValue, RunView
 from app.theme import current_theme, scaled, ui_font
-from app.widgets.fields import card, describe, row, text_label, wrapped_label
+from app.widgets.fields import card, describe, plain_tip, row, text_label, wrapped_label
 from app.widgets.legend import Mark, SeriesSample
 from app.widgets.painted import PaintedWidget
 
@@ -217,5 +217,5 @@ class FigureRow(QWidget):
         for figure, (title, value) in zip(figures, self.labels, strict=False):
             title.setText(figure.title)
             value.setText(figure.value)
-            title.setToolTip(figure.how)
+            title.setToolTip(plain_tip(figure.how))
             describe(value, f"{figure.title}: {figure.value}", figure.how)

@@ -17,6 +17,7 @@ from app.widgets.fields import (
     card,
     column,
     describe,
+    plain_tip,
     push_button,
     quiet_button,
     row,
@@ -157,7 +158,7 @@ class ModelDetailsPane(QWidget):
         self.path.setText(str(entry.path))
         reason = library.target_problem(ref) or ""
         self.use_target.setEnabled(not reason)
-        self.use_target.setToolTip(reason)
+        self.use_target.setToolTip(plain_tip(reason))
         self.delete.setEnabled(is_removable)
         self.delete.setToolTip("" if is_removable else NOT_OURS)
 

@@ -13,7 +13,7 @@ from PySide6.QtWidgets import QFrame, QGridLayout, QProgressBar, QScrollArea, QS
 from app.jobs import Job, Jobs
 from app.setup.model_library import progress_text
 from app.theme import hold
-from app.widgets.fields import boxed, column, hint_label, named, push_button, row, set_flag, text_label
+from app.widgets.fields import boxed, column, hint_label, named, plain_tip, push_button, row, set_flag, text_label
 from app.widgets.labels import ElidedLabel, show_share
 from core.text import bytes_of_text, bytes_text, percent_text
 
@@ -209,7 +209,7 @@ class DownloadRow(QFrame):
             button.setVisible(state in {S.STOPPED, S.FAILED})
         self.dismiss.setVisible(not state.is_active)
         self.note.setText(download.note)
-        self.note.setToolTip(download.sentence)
+        self.note.setToolTip(plain_tip(download.sentence))
         set_flag(self.note, "role", "problem" if state is S.FAILED else "hint")
         self.note.setWordWrap(state is S.FAILED)
         hold(self, height=TALL_ROW_HEIGHT if state is S.FAILED else ROW_HEIGHT)

@@ -19,6 +19,7 @@ from app.widgets.fields import (
     describe,
     hint_label,
     line_edit,
+    plain_tip,
     push_button,
     quiet_button,
     row,
@@ -82,7 +83,7 @@ class SuggestionRow(QWidget):
         """Show whether the model is on this computer, is being downloaded, or can be, alone or with a draft."""
         text = "On this computer" if is_here else STATE_TEXTS.get(state, "") if state is not None else ""
         self.word.setText("Here" if is_here else text)
-        self.word.setToolTip(text)
+        self.word.setToolTip(plain_tip(text))
         set_flag(self.word, "role", "done" if is_here else "hint")
         self._action.setCurrentIndex(1 if text else 0)
         self.button.setText("Resume" if state in {DownloadState.STOPPED, DownloadState.FAILED} else "Get")

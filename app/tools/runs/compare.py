@@ -17,7 +17,7 @@ from PySide6.QtWidgets import (
 from app.theme import current_theme, scaled, ui_font
 from app.tools.runs.comparison import ComparedRow, Comparison
 from app.tools.runs.overlay_plot import SAMPLE_WIDTH, OverlayPlot, RunSample, draw_sample
-from app.widgets.fields import column, quiet_button, row, table_card
+from app.widgets.fields import column, plain_tip, quiet_button, row, table_card
 from app.widgets.painted import draw_text
 from app.widgets.plot_card import PlotCard
 from app.widgets.rows import Index, Role
@@ -58,7 +58,7 @@ class RunHeader(QHeaderView):
             return
         inside = rect.adjusted(8, 4, -4, -4)
         draw_sample(painter, QRectF(inside.left(), inside.top(), SAMPLE_WIDTH, 14), index - 1)
-        name = str(self.model().headerData(index, Qt.Orientation.Horizontal, Role.ToolTipRole))
+        name = str(self.model().headerData(index, Qt.Orientation.Horizontal, Role.AccessibleTextRole))
         flags, end = Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignBottom, Qt.TextElideMode.ElideRight
         draw_text(painter, QRectF(inside), name, current_theme().text, flags, elided=end)
 
@@ -134,7 +134,7 @@ class CompareTable(GridTable):
         for place, text in enumerate((shown.title, *shown.texts)):
             is_best = place - 1 in shown.best
             item = QTableWidgetItem(" ".join(text.split()) if place else text)
-            item.setToolTip(text if place else shown.help)
+            item.setToolTip(plain_tip(text if place else shown.help))
             item.setForeground(QColor(theme.accent if is_best else theme.text if place else theme.muted))
             if is_best:
                 item.setFont(ui_font(13, weight=QFont.Weight.DemiBold))

@@ -14,6 +14,7 @@ from PySide6.QtWidgets import QSizePolicy
 
 from app.theme import Theme, current_theme, scaled, ui_font
 from app.tools.runs.comparison import Array
+from app.widgets.fields import plain_tip
 from app.widgets.legend import Mark, SeriesSample
 from app.widgets.painted import LEFT, draw_text
 from app.widgets.pictures import Table
@@ -64,7 +65,7 @@ class RunSample(SeriesSample):
     def __init__(self, name: str, index: int, room: int = MAX_NAME_WIDTH) -> None:
         super().__init__(name, Mark.LINE, f"run_{index + 1}", f"Line {index + 1} of the plots")
         self._index, self._room = index, room
-        self.setToolTip(name)
+        self.setToolTip(plain_tip(name))
         self.setSizePolicy(QSizePolicy.Policy.Preferred, QSizePolicy.Policy.Fixed)
 
     def sizeHint(self) -> QSize:

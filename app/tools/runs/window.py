@@ -16,7 +16,17 @@ from app.jobs import Job, Jobs
 from app.tools.runs.compare import ComparePage
 from app.tools.runs.comparison import MAX_RUNS, Comparison, compare
 from app.tools.runs.table import COLUMNS, RunNameDelegate, run_row
-from app.widgets.fields import boxed, column, hint_label, line_edit, push_button, quiet_button, row, table_card
+from app.widgets.fields import (
+    boxed,
+    column,
+    hint_label,
+    line_edit,
+    plain_tip,
+    push_button,
+    quiet_button,
+    row,
+    table_card,
+)
 from app.widgets.labels import Banner
 from app.widgets.plot_card import save_plots
 from app.widgets.rows import Row
@@ -159,6 +169,9 @@ class RunsWindow(QDialog):
     def _show_all(self, rows: Sequence[Row[KeptRun]]) -> None:
         self._listing, self._is_complete = None, True
         self._show_runs(rows)
+        if self._store.problem:
+            self._kept.show_problem(self._store.problem)
+            self._store.problem = ""
 
     def _on_not_listed(self, sentence: str) -> None:
         self._listing, self._is_complete = None, True
@@ -223,7 +236,7 @@ class RunsWindow(QDialog):
     def _say(self, sentence: str) -> None:
         room = self.width() - self.undo_line.sizeHint().width() - 2 * SIDE
         self.foot.setText(self.foot.fontMetrics().elidedText(sentence, Qt.TextElideMode.ElideMiddle, room))
-        self.foot.setToolTip(sentence)
+        self.foot.setToolTip(plain_tip(sentence))
 
     def reject(self) -> None:
         """Escape leaves the comparison first, then closes the window."""

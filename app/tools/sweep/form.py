@@ -26,6 +26,7 @@ from app.widgets.fields import (
     labelled,
     line_edit,
     named,
+    plain_tip,
     push_button,
     row,
     scrolled,
@@ -321,7 +322,7 @@ class SweepForm(QWidget):
     def _show_file(self, path: Path, prompts: tuple[Prompt, ...]) -> None:
         self._own, self._file_problem = prompts, ""
         self.file_note.setText(f"{path.name}: {len(prompts):,} prompt{'' if len(prompts) == 1 else 's'}")
-        self.file_note.setToolTip(str(path))
+        self.file_note.setToolTip(plain_tip(str(path)))
         self.judge()
 
     def _on_file_failed(self, sentence: str) -> None:

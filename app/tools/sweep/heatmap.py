@@ -10,6 +10,7 @@ from PySide6.QtWidgets import QHeaderView, QStyle, QStyledItemDelegate, QStyleOp
 
 from app.theme import DARK, LIGHT, current_theme, hold, scaled, ui_font
 from app.tools.sweep.sweep_view import FAILED, Scale, ShownCell, SweepRow, SweepView
+from app.widgets.fields import plain_tip
 from app.widgets.painted import LEFT, PaintedWidget, draw_text
 from app.widgets.pictures import image_of, png_bytes, svg_of
 from app.widgets.rows import Index, Role
@@ -191,7 +192,7 @@ class Heatmap(GridTable):
                 item = self.item(index, place)
                 if item is not None and item.data(SHOWN_ROLE) != shown:
                     item.setText(shown.text)
-                    item.setToolTip(shown.tip)
+                    item.setToolTip(plain_tip(shown.tip))
                     item.setData(Role.AccessibleTextRole, shown.spoken)
                     item.setData(SHOWN_ROLE, shown)
 
@@ -222,7 +223,7 @@ class Heatmap(GridTable):
         title, name = _row_texts(self._view, row)
         head = QTableWidgetItem(f"{title}\n{name if len(name) <= LONGEST_NAME else f'{name[:half]}…{name[-half:]}'}")
         about = f"Temperature {row[0]:g}, {self._view.row_title(row[1])} ({row[1].method})"
-        head.setToolTip(about)
+        head.setToolTip(plain_tip(about))
         head.setData(Role.AccessibleTextRole, about)
         head.setTextAlignment(LEFT)
         return head

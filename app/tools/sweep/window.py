@@ -28,7 +28,7 @@ from app.tools.sweep.results import CellRuns, SweepVerdicts
 from app.tools.sweep.sweep_view import STOPPING, SweepView
 from app.tools.tool_window import ToolWindow
 from app.widgets.compound_fields import ChoiceRow
-from app.widgets.fields import card, column, hint_label, menu_button, named, push_button, row
+from app.widgets.fields import card, column, hint_label, menu_button, named, plain_tip, push_button, row
 from app.widgets.labels import Banner, MessageBar, show_share
 from app.window_layout import open_at, splitter
 from core.controls import RunControls
@@ -277,7 +277,7 @@ class SweepWindow(ToolWindow):
         for path in files.earlier_sweeps(sweeps_folder()):
             action = menu.addAction(files.title_of(path))
             action.setData(str(path))
-            action.setToolTip(str(path))
+            action.setToolTip(plain_tip(str(path)))
         menu.addSeparator()
         menu.addAction("Open a sweep's file…").setData("")
 

@@ -1,0 +1,162 @@
+"""What people made survives bad bytes, newer versions, two windows, signals, and an export at the wrong moment."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+from PySide6.QtCore import Qt
+from PySide6.QtWidgets import QLabel, QWidget
+
+from app.__main__ import main
+from app.main_window import MainWindow
+from app.settings import RunSettings, SettingsStore, WindowSettings
+from core.errors import RunLogError
+from core.runlog.log import RunLogWriter, read_run_log
+from core.runlog.store import NAMES_FILE, RunStore
+from tests.fakes_log import EVENTS, write
+from tests.fakes_runs import keep_run
+
+UNREADABLE = {
+    "torn": b'{"version": 1, "run": {"prompt": "lost"',
+    "not an object": b"[1, 2]",
+    "too deep": b"[" * 100_000,
+    "of a newer version": b'{"version": 999, "names": {"a": "kept"}, "run": {"prompt": "kept"}, "theme": "dark"}',
+    "with a bad byte": b'{"version": 1, "names": {"a": "kept"}, "run": {"prompt": "kept"}, "side_page": "\xff"}',
+}
+
+
+@pytest.mark.parametrize("content", UNREADABLE.values(), ids=UNREADABLE)
+def test_settings_that_can_not_all_be_read_are_kept_aside_and_what_can_be_read_is_used(tmp_path, content):
+    path = tmp_path / "settings.json"
+    path.write_bytes(content)
+    store = SettingsStore(path)
+    settings = store.load()
+    assert settings.run.prompt == ("kept" if b"kept" in content else RunSettings().prompt)
+    assert "kept as" in store.problem
+    assert store.save(settings) is None
+    assert [aside.read_bytes() for aside in tmp_path.glob("settings-unreadable-*.json")] == [content]
+    again = SettingsStore(path)
+    assert (again.load(), again.problem) == (settings, "")
+
+
+@pytest.mark.parametrize("content", UNREADABLE.values(), ids=UNREADABLE)
+def test_names_that_can_not_all_be_read_are_kept_aside(tmp_path, content):
+    first, second = keep_run(tmp_path), keep_run(tmp_path, 1)
+    (tmp_path / NAMES_FILE).write_bytes(content.replace(b'"a"', f'"{first}"'.encode()))
+    store = RunStore(tmp_path)
+    assert {run.id: run.name for run in store.runs()} == {first: "kept" if b"kept" in content else "", second: ""}
+    assert "kept as" in store.problem
+    store.rename(second, "new")
+    assert {run.name for run in RunStore(tmp_path).runs()} == {"kept" if b"kept" in content else "", "new"}
+    (aside,) = tmp_path.glob("names-unreadable-*.json")
+    assert aside.read_bytes() == content.replace(b'"a"', f'"{first}"'.encode())
+
+
+def test_two_windows_undo_nothing_of_each_other(tmp_path):
+    path = tmp_path / "settings.json"
+    SettingsStore(path).save(WindowSettings())
+    first, second = SettingsStore(path), SettingsStore(path)
+    ours, theirs = first.load(), second.load()
+    ours = replace(ours, opened_models=("/a",), run=replace(ours.run, prompt="of the first"))
+    theirs = replace(theirs, opened_models=("/b",), run=replace(theirs.run, temperature=0.25))
+    assert first.save(ours) is None
+    assert second.save(theirs) is None
+    saved = SettingsStore(path).load()
+    assert (saved.run.prompt, saved.run.temperature) == ("of the first", 0.25)
+    assert set(saved.opened_models) == {"/a", "/b"}
+
+
+def test_the_prompt_is_saved_while_it_is_typed(window, qtbot, tmp_path):
+    def saved():
+        return SettingsStore(tmp_path / "settings.json").load().run.prompt
+
+    window._saving.setInterval(0)
+    window.prompt.edit.setPlainText("half a thou")
+    qtbot.waitUntil(lambda: saved() == "half a thou", timeout=5_000)
+
+
+def test_a_window_says_that_its_settings_were_kept_aside(make_window, tmp_path):
+    (tmp_path / "settings.json").write_bytes(b"{")
+    window: MainWindow = make_window()
+    assert "settings-unreadable-1.json" in window.banner.sentence()
+
+
+@pytest.mark.parametrize("form", ["--jsonl", "--csv", "--html"])
+def test_no_export_replaces_a_log_that_is_being_written(tmp_path, capsys, form):
+    path = tmp_path / "a.jsonl"
+    with RunLogWriter(path) as log:
+        for event in EVENTS[:-1]:
+            log.write(event)
+        before = path.read_bytes()
+        assert main(["export", str(path), form, str(path), "--force"]) == 2
+        assert main(["export", str(write(tmp_path / "b.jsonl")), form, str(path), "--force"]) == 2
+        assert path.read_bytes() == before
+        with pytest.raises(RunLogError, match="Another run is writing"):
+            RunLogWriter(path)
+        log.write(EVENTS[-1])
+    assert "is being written" in capsys.readouterr().err
+    assert read_run_log(path).summary is not None
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_mending_keeps_the_records_that_only_a_newer_version_knows(tmp_path):
+    path = write(tmp_path / "a.jsonl")
+    lines = path.read_text("utf-8").split("\n")[:-1]
+    newer = ['{"type": "weather", "sky": "blue"}', '{"kind": "untyped"}']
+    whole = [lines[0], newer[0], *lines[1:-1], newer[1], lines[-1]]
+    path.write_text("\n".join([*whole[:2], '{"torn": ', *whole[2:]]) + "\n", "utf-8")
+    assert main(["export", str(path), "--jsonl", str(path)]) == 0
+    assert list(map(json.loads, path.read_bytes().split(b"\n")[:-1])) == list(map(json.loads, whole))
+
+
+RUN = """
+import signal, sys
+from app.cli import run
+from app.__main__ import main
+from core.settings import RunRequest
+from tests.fakes_cli import GOOD, FakeEngine
+
+def end(controls):
+    signal.raise_signal(getattr(signal, sys.argv[1]))
+
+run.make_engine = lambda: FakeEngine([*GOOD[:-1], end, GOOD[-1]])
+sys.exit(main(["run", "--prompt", "Hi", "--log", sys.argv[2]]))
+"""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no such signals")
+@pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGTERM", 143), ("SIGHUP", 129)])
+def test_a_signal_ends_a_run_with_its_summary_and_a_code_of_its_own(tmp_path, name, code):
+    assert getattr(signal, name)
+    done = subprocess.run(
+        [sys.executable, "-c", RUN, name, str(tmp_path / "a.jsonl")], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr
+    summary = read_run_log(tmp_path / "a.jsonl").summary
+    assert summary is not None
+    assert summary["finish_reason"] == "cancelled"
+
+
+def test_no_text_of_a_log_is_shown_as_markup(make_window, qtbot, tmp_path):
+    picture = "<img src='/dev/zero'>"
+    run_id = keep_run(tmp_path / "runs", target=picture, draft=picture, prompt=picture)
+    window = make_window()
+    window.runs.open()
+    panel = window.runs.window
+    qtbot.waitUntil(lambda: panel._is_complete and panel.table.count() == 1, timeout=30_000)
+    window.runs.open_run(panel.table.items()[0])
+    qtbot.waitUntil(lambda: bool(window.live.kept_title), timeout=30_000)
+    window.status.show_stage(f"Kept run {picture!r}")
+    window.banner.show_sentence(picture)
+    labels = [label for top in (window, panel) for label in top.findChildren(QLabel)]
+    assert any("img" in label.text() for label in labels)
+    assert {label.textFormat() for label in labels} == {Qt.TextFormat.PlainText}
+    tips = [widget.toolTip() for top in (window, panel) for widget in top.findChildren(QWidget)]
+    assert not [tip for tip in tips if "<img" in tip], run_id

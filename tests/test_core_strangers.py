@@ -1,0 +1,177 @@
+"""Models of strangers: whatever is in the folder, loading ends soon with a model or one sentence."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+
+import pytest
+from safetensors.torch import load_file, save_file
+
+from core.errors import ModelUnreadableError, OutriderError, PromptError, ran_out_of_memory
+from core.models import load
+from core.models.devices import available_memory
+from core.models.prompting import encode_prompt, render_prompt
+from tests.fakes import edit_json, is_sentence, save_model
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A good model in a folder of the test's own, to be spoilt."""
+    return save_model(tmp_path / "model")
+
+
+def refusal(ref, error=ModelUnreadableError) -> str:
+    """Loads what can't be loaded, and returns the error message."""
+    with pytest.raises(error) as caught:
+        load(str(ref), "cpu")
+    assert is_sentence(str(caught.value)), str(caught.value)
+    return str(caught.value)
+
+
+CONFIGS = {
+    "100,000 layers": ({"num_hidden_layers": 100_000}, "100,000"),
+    "fewer layers than the file": ({"num_hidden_layers": 1}, "describes 1 layers"),
+    "no layer": ({"num_hidden_layers": 0}, ""),
+    "a negative number of layers": ({"num_hidden_layers": -1}, ""),
+    "a thousand layers": ({"num_hidden_layers": 1_000}, ""),
+    "1e9 labels": ({"num_labels": 10**9}, "num_labels"),
+    "many experts": ({"text_config": {"num_experts": 10**9}}, "num_experts"),
+    "a huge width": ({"hidden_size": 1 << 20, "intermediate_size": 1 << 22}, ""),
+    "a huge vocabulary": ({"vocab_size": 1 << 34}, ""),
+    "a context in words": ({"max_position_embeddings": "x"}, ""),
+    "a negative context": ({"max_position_embeddings": -1}, ""),
+    "layers in words": ({"num_hidden_layers": "many"}, ""),
+    "a type with control characters": ({"model_type": "a\x1b]0;owned\x07"}, ""),
+    "a type that is no text": ({"model_type": ["llama"]}, ""),
+}
+
+
+@pytest.mark.parametrize(("changes", "words"), CONFIGS.values(), ids=CONFIGS)
+def test_a_configuration_of_another_model_is_refused_before_one_is_built(folder, changes, words):
+    edit_json(folder / "config.json", **changes)
+    message = refusal(folder, OutriderError)
+    assert words in message
+    assert message.isprintable()
+
+
+def test_a_bare_model_type_is_not_built_in_its_usual_size(folder):
+    (folder / "config.json").write_text('{"model_type": "llama"}')
+    assert "parameters" in refusal(folder)
+
+
+@pytest.mark.parametrize("name", ["config.json", "generation_config.json", "tokenizer_config.json"])
+@pytest.mark.parametrize("kind", ["pipe", "device", "endless", "deep", "large"])
+def test_a_file_that_never_ends_is_refused(folder, name, kind):
+    path = folder / name
+    path.unlink(missing_ok=True)
+    if kind == "pipe":
+        if os.name == "nt":
+            pytest.skip("Windows has no such pipes")
+        os.mkfifo(path)
+    elif kind == "device":
+        path.symlink_to("/dev/zero")
+    elif kind == "deep":
+        path.write_text('{"a":' * 200_000)
+    else:
+        with path.open("wb") as file:
+            file.truncate(1 << 40 if kind == "endless" else 17_000_000)
+    if (kind, name) != ("large", "tokenizer_config.json"):
+        refusal(folder)
+
+
+def test_no_implementation_that_a_configuration_asks_for_is_used(folder):
+    edit_json(folder / "config.json", attn_implementation="kernels-community/x")
+    assert load(str(folder), "cpu").model.config._attn_implementation == "sdpa"
+
+
+def test_a_layer_that_the_configuration_leaves_out_is_found_in_the_weights(folder):
+    tensors = load_file(folder / "model.safetensors")
+    extra = {name.replace("layers.1.", "layers.2."): tensor.clone() for name, tensor in tensors.items()}
+    save_file({**extra, **tensors}, folder / "model.safetensors", {"format": "pt"})
+    assert "its weights have 3" in refusal(folder)
+
+
+@pytest.mark.parametrize(
+    "files", [("memory.max", "memory.current"), ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes")]
+)
+def test_the_limit_of_a_container_counts_as_memory(tmp_path, files):
+    whole = available_memory(tmp_path)
+    for name, text in zip(files, ("3000000\n", "1000000\n"), strict=True):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert whole > available_memory(tmp_path) == 2_000_000
+    (tmp_path / files[0]).write_text("max\n")
+    assert available_memory(tmp_path) > 2_000_000
+
+
+@pytest.mark.parametrize(
+    ("error", "is_memory"),
+    [
+        (MemoryError(), True),
+        (OSError(errno.ENOMEM, "Cannot allocate memory"), True),
+        (ImportError("x.so: failed to map segment: Cannot allocate memory"), True),
+        (RuntimeError("std::bad_alloc"), True),
+        (OSError(errno.ENOENT, "no"), False),
+        (ValueError("out of memory"), False),
+        (None, False),
+    ],
+)
+def test_memory_that_ran_out_is_told_from_damage(error, is_memory):
+    assert ran_out_of_memory(error) == is_memory
+
+
+# --- Programs in a model ----------------------------------------------------------------------------------------
+
+NESTED = "{% for a in range(99999) %}{% for b in range(99999) %}{% for c in range(99999) %}"
+TEMPLATES = {
+    "a loop": (NESTED + "{% endfor %}" * 3, "5 seconds"),
+    "a text": ("{{ 'x' * 9000000000 }}", "memory"),
+    "doubling": (
+        "{% set n = namespace(s='x') %}{% for a in range(60) %}{% set n.s = n.s + n.s %}{% endfor %}{{ n.s }}",
+        "memory",
+    ),
+    "control characters": ("{{ raise_exception('a\x1b]0;owned\x07b') }}", "owned"),
+    "a mistake": ("{% for", "end of template"),
+}
+
+
+@pytest.mark.parametrize(("template", "words"), TEMPLATES.values(), ids=TEMPLATES)
+def test_a_chat_template_that_loops_or_grows_is_ended(folder, template, words):
+    edit_json(folder / "tokenizer_config.json", chat_template=template)
+    with pytest.raises(PromptError) as caught:
+        render_prompt(str(folder), "hi", chat=True)
+    assert words in str(caught.value)
+    assert is_sentence(str(caught.value))
+    assert str(caught.value).isprintable()
+
+
+def test_a_chat_template_renders_as_transformers_does(folder):
+    template = "{{ bos_token }}{% for m in messages %}<{{ m.role }}>{{ m.content | tojson }}{% endfor %}"
+    template += "{% if add_generation_prompt %}<answer>{{ '\\ud800' }}{% endif %}"
+    edit_json(folder / "tokenizer_config.json", chat_template=template, bos_token="é")
+    model = load(str(folder), "cpu")
+    encoded = encode_prompt(model, 'snö "☃"', chat=True)
+    messages = [{"role": "user", "content": 'snö "☃"'}]
+    whole = model.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    assert encoded.rendered == whole.replace("\ud800", "?")
+    assert encoded.is_chat
+
+
+TOKENIZERS = {
+    "a regex": {
+        "pre_tokenizer": {"type": "Split", "pattern": {"Regex": "(x+x+)+y"}, "behavior": "Isolated", "invert": False}
+    },
+    "a normaliser": {"normalizer": {"type": "Replace", "pattern": {"String": ""}, "content": "xx"}},
+    "a table": {"normalizer": {"type": "Precompiled", "precompiled_charsmap": "AAAA"}},
+}
+
+
+@pytest.mark.parametrize("changes", TOKENIZERS.values(), ids=TOKENIZERS)
+def test_a_tokenizer_that_panics_is_a_sentence(folder, changes):
+    path = folder / "tokenizer.json"
+    path.write_text(json.dumps({**json.loads(path.read_text("utf-8")), **changes}), "utf-8")
+    with pytest.raises(OutriderError) as caught:
+        render_prompt(str(folder), "x" * 60)
+    assert is_sentence(str(caught.value))

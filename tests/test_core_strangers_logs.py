@@ -1,0 +1,156 @@
+"""Logs and sweeps of strangers: each is read within bounds, or refused in one sentence."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+
+import pytest
+
+from core.errors import OutriderError, RunLogError
+from core.experiments.sweep_file import read_sweep
+from core.experiments.sweep_results import SweepResults
+from core.export import files
+from core.files import LONGEST_LINE
+from core.runlog.log import read_run_log, to_line
+from core.runlog.replay import events, request_to_show
+from core.runlog.store import RunStore, read_head
+from tests.fakes import is_sentence
+from tests.fakes_log import write
+from tests.fakes_runs import keep_run
+from tests.fakes_sweep import keep_sweep
+
+ODD = (
+    None,
+    True,
+    -1,
+    10**400,
+    1e999,
+    "",
+    "x",
+    "\ud800",
+    "<img src='/dev/zero'>",
+    [],
+    ["x"],
+    [[]],
+    {},
+    {"x": {}},
+    [None],
+)
+
+
+def mutants(record, chance: random.Random):
+    """The record with one value, at any depth, replaced or removed."""
+    record = json.loads(json.dumps(record))
+    place, key = record, chance.choice(list(record))
+    while isinstance(place[key], dict | list) and place[key] and chance.random() < 0.7:
+        place = place[key]
+        key = chance.choice(list(place)) if isinstance(place, dict) else chance.randrange(len(place))
+    if chance.random() < 0.2:
+        del place[key]
+    else:
+        place[key] = chance.choice(ODD)
+    return record
+
+
+def test_300_mutated_logs_are_read_replayed_and_exported_or_refused(tmp_path):
+    chance, sentences = random.Random(28), []
+    run_id = keep_run(tmp_path, baseline=True, max_new_tokens=8)
+    records = list(map(json.loads, (tmp_path / f"{run_id}.jsonl").read_bytes().splitlines()))
+    path = tmp_path / "mutant.jsonl"
+    for number in range(300):
+        changed = list(records)
+        at = chance.randrange(len(records))
+        changed[at] = mutants(records[at], chance)
+        path.write_bytes(b"".join(map(to_line, changed)))
+        try:
+            log = read_run_log(path)
+            request_to_show(log)
+            list(events(log))
+            for export in (files.export_csv, files.export_jsonl, files.export_html)[: 3 if number % 10 == 0 else 2]:
+                export(tmp_path / "out", log)
+        except OutriderError as error:
+            sentences.append(str(error))
+        assert read_head(path).title
+    assert all(map(is_sentence, sentences))
+
+
+def test_300_mutated_sweeps_are_read_and_exported_or_refused(tmp_path):
+    chance, sentences = random.Random(28), []
+    records = list(map(json.loads, keep_sweep(tmp_path / "sweep.jsonl").read_bytes().splitlines()))
+    path = tmp_path / "mutant.jsonl"
+    for number in range(300):
+        changed = list(records)
+        at = chance.randrange(len(records))
+        changed[at] = mutants(records[at], chance)
+        path.write_bytes(b"".join(map(to_line, changed)))
+        try:
+            log = read_sweep(path)
+            SweepResults(log.plan, log.measurements).all()
+            exports = files.export_sweep_csv, files.export_sweep_jsonl, files.export_sweep_html
+            for export in exports[: 3 if number % 10 == 0 else 2]:
+                export(tmp_path / "out", log)
+        except OutriderError as error:
+            sentences.append(str(error))
+    assert all(map(is_sentence, sentences))
+
+
+def spoil(path, kind):
+    """Make a log that is too large, endless, or no file; False where the system has no such thing."""
+    head = path.read_bytes().split(b"\n")[0] + b"\n"
+    path.unlink()
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "device":
+        path.symlink_to("/dev/zero")
+    elif kind == "loop":
+        path.symlink_to(path.name)
+    elif kind == "a long link":
+        path.symlink_to("x" * 300)
+    elif kind == "newlines":
+        path.write_bytes(head + b"\n" * 20_000_000)
+    elif kind == "a long line":
+        with path.open("wb") as file:
+            file.write(head)
+            file.truncate(2 * LONGEST_LINE)
+    elif kind == "damaged lines":
+        path.write_bytes(head + b"x\n" * 1_000_000)
+    elif kind == "nothing but steps":
+        path.write_bytes(head + b'{"type":"step"}\n' * 1_000_000)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no such pipes, devices or links")
+@pytest.mark.parametrize(
+    "kind",
+    ["pipe", "device", "loop", "a long link", "newlines", "a long line", "damaged lines", "nothing but steps"],
+)
+def test_a_log_that_is_no_log_is_refused_and_hides_no_other(tmp_path, kind):
+    good, bad = keep_run(tmp_path), keep_run(tmp_path, 1)
+    spoil(tmp_path / f"{bad}.jsonl", kind)
+    with pytest.raises(RunLogError) as caught:
+        read_run_log(tmp_path / f"{bad}.jsonl")
+    assert is_sentence(str(caught.value))
+    assert good in {run.id for run in RunStore(tmp_path).runs()}
+
+
+@pytest.mark.parametrize("kind", [["x"], {}, 1, None])
+def test_a_type_that_is_no_text_costs_only_its_line(tmp_path, kind):
+    path = write(tmp_path / "a.jsonl")
+    first, *rest = path.read_bytes().split(b"\n")
+    path.write_bytes(b"\n".join([first, json.dumps({"type": kind}).encode(), *rest]))
+    log = read_run_log(path)
+    assert len(log.problems) == 1
+    assert log.summary is not None
+
+
+@pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@x", "\t=1"])
+def test_no_text_of_a_log_is_a_formula_in_a_spreadsheet(tmp_path, text):
+    path = write(tmp_path / "a.jsonl")
+    log = read_run_log(path)
+    log.steps[0]["emitted_text"] = text
+    log.steps[0]["draft_ms"] = -1.0
+    files.export_csv(tmp_path / "a.csv", log)
+    row = (tmp_path / "a.csv").read_text("utf-8").split("\n")[1]
+    assert f"'{text}" in row
+    assert ",-1.0," in row
