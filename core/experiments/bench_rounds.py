@@ -25,13 +25,17 @@ from core.experiments.bench import (
     PEERS,
     PLAIN,
     BenchSettings,
+    Contender,
+    Pair,
+    Timed,
     installed,
     num_equal,
     ratios,
     spread,
     turn_order,
 )
-from core.experiments.contenders import PACKAGE, Contender, Outrider, Pair, Timed, threads
+from core.experiments.contenders import PACKAGE, Outrider, threads
+from core.experiments.llama_cpp import LlamaCpp, find_build
 from core.experiments.prompt_suites import Prompt
 from core.runners.base import Runner, prefill
 from core.runners.timing import Stopwatch
@@ -162,6 +166,7 @@ class Bench:
         self.pair, self.prompts, self.settings = pair, prompts, settings
         self.absent: dict[str, str] = {}
         self.started_at = datetime.now(UTC).isoformat(timespec="seconds")
+        self._llama_cpp = None if settings.llama_cpp is None else find_build(settings.llama_cpp).version()
         self._on_progress = on_progress
         self._done = self._total = 0
         for prompt in prompts:
@@ -174,14 +179,17 @@ class Bench:
                 )
 
     def results(self, contenders: Sequence[Contender]) -> list[Record]:
-        """A record of each contender at each temperature: one warm-up round, then the measured ones.
+        """A record of each contender at each temperature: one warm-up round, then the measured ones. Ends servers.
 
         Raises:
             OutriderError: our own engine can't run this; a peer that fails becomes absent instead.
         """
         settings = self.settings
         self._total = len(contenders) * len(self.prompts) * (settings.rounds + 1) * len(settings.temperatures)
-        with threads(settings.threads):
+        with threads(settings.threads), contextlib.ExitStack() as stack:
+            for contender in contenders:
+                if isinstance(contender, LlamaCpp):
+                    stack.callback(contender.close)
             return [record for at in settings.temperatures for record in self._compare(at, contenders)]
 
     def _compare(self, temperature: float, contenders: Sequence[Contender]) -> list[Record]:
@@ -317,6 +325,7 @@ class Bench:
 
         target, draft = self.pair.target, self.pair.draft
         config = asdict(self.settings) | {
+            "llama_cpp": self._llama_cpp is not None,
             "draft": draft.ref if draft is not None else None,
             "device": str(target.device),
             "dtype": str(target.dtype).removeprefix("torch."),
@@ -329,6 +338,7 @@ class Bench:
             "torch": torch.__version__,
             "transformers": installed("transformers"),
             "flashspec": installed(PACKAGE),
+            "llama_cpp": self._llama_cpp,
             "platform": platform.platform(),
             "device_name": device_name(target.device),
             "threads": self.settings.threads or torch.get_num_threads(),
