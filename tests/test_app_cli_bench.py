@@ -51,7 +51,7 @@ def test_every_flag_reaches_the_settings():
 
 
 BAD = {
-    "-k": ("0", "17", "auto"),
+    "-k": ("0", "65", "auto"),
     "--rounds": ("0",),
     "--max-new-tokens": ("0",),
     "--temperature": ("hot", ",", "-1"),
