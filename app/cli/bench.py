@@ -54,6 +54,7 @@ _LLAMA_CPP = (
     "llama.cpp: the same weights, converted by its own script; its cache has its default precision, and it never "
     "writes an id that ends a text."
 )
+_BUSY = "The machine was busy: the times of equal steps differ widely. Repeat the bench when it is idle."
 _OTHERS = {"flashspec": "flashspec", "llama.cpp": "llama_cpp"}
 _RANDOM = "Above temperature 0 each engine has its own random stream: the texts differ, their distributions should not."
 
@@ -152,7 +153,7 @@ def run_bench(settings: BenchSettings, *, prompts_file: str | None, measures_mem
         pair = load_pair(settings, progress.show)
         is_chat = bool(getattr(pair.target.tokenizer, "chat_template", None))
         prompts = encoded(own_prompts or default_prompts(is_chat=is_chat), pair.target)
-        bench = Bench(pair, prompts, settings, progress.show)
+        bench = Bench(pair, prompts, settings, progress.show_left)
         contenders, bench.absent = build_all(pair, settings, progress.show)
         results = bench.results(contenders)
         for name in dict.fromkeys(row["name"] for row in results) if measures_memory else ():
@@ -186,6 +187,8 @@ def write_results(document: Row) -> None:
                 show(figure_table(rows, kept, lambda row: "" if row["is_ours"] else "dim"))
         show()
         show(_LEGEND)
+        if document["was_busy"]:
+            show(_BUSY, "bold")
         if any(row["peak_memory_mb"] is not None for row in results):
             show(_MEMORY)
         if any(temperature > 0 for temperature in config["temperatures"]):

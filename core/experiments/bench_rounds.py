@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from core.analysis.near_ties import lead
+from core.analysis.steadiness import BUSY, unsteadiness
 from core.decode import autoregressive
 from core.errors import PromptError, first_line
 from core.experiments.bench import (
@@ -37,6 +38,7 @@ from core.experiments.bench import (
 from core.experiments.contenders import PACKAGE, Outrider, threads
 from core.experiments.llama_cpp import LlamaCpp, find_build
 from core.experiments.prompt_suites import Prompt
+from core.runlog.tally import Tally
 from core.runners.base import Runner, prefill
 from core.runners.timing import Stopwatch
 from core.settings import SamplingParams
@@ -291,6 +293,7 @@ class Bench:
                     "cost_coefficient": spread(seen.costs) if seen.costs else None,
                     "peak_memory_mb": None,
                     "needed_memory_mb": None,
+                    "unsteadiness": _median_unsteadiness(seen),
                     "notes": list(self._notes(seen, reference)),
                 }
             )
@@ -348,9 +351,17 @@ class Bench:
             "started_at": self.started_at,
             "config": config,
             "environment": environment,
+            "was_busy": any((row["unsteadiness"] or 0.0) > BUSY for row in results),
             "results": list(results),
             "absent": [{"name": name, "reason": reason} for name, reason in self.absent.items()],
         }
+
+
+def _median_unsteadiness(seen: Observations) -> float | None:
+    """The median spread of our own equal steps' times in a run; see `core.analysis.steadiness`."""
+    found = [unsteadiness(Tally(run.steps)) for runs in seen.rounds for run in runs if run.steps]
+    known = [spread for spread in found if spread is not None]
+    return statistics.median(known) if known else None
 
 
 def to_json(document: Record) -> str:

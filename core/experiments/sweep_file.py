@@ -16,7 +16,7 @@ from core.experiments.bench import installed
 from core.experiments.prompt_suites import Prompt
 from core.experiments.sweep_plan import SUMMARY_FIELDS, Cell, DrafterChoice, Measurement, PlannedRun, SweepPlan
 from core.files import FileClaim, explain_write_error
-from core.runlog.log import parse_line, text_of, to_line
+from core.runlog.log import number_of, parse_line, text_of, to_line
 from core.runlog.replay import COUNTS, summary_from_record
 from core.runlog.tally import Tally
 from core.settings import Coupling, Device, DType
@@ -111,6 +111,7 @@ def run_to_record(measurement: Measurement, plan: SweepPlan, folder: Path | None
         "seed": measurement.seed,
         "started_at": measurement.started_at,
         "seconds": measurement.seconds,
+        "unsteadiness": measurement.unsteadiness,
         "id": measurement.run_id,
         "log": None if log is None else log.as_posix(),
         "summary": summary and {name: getattr(summary, name) for name in SUMMARY_FIELDS},
@@ -138,6 +139,7 @@ def run_from_record(record: Mapping[str, Any], plan: SweepPlan, folder: Path | N
             error=error,
             run_id=record.get("id"),
             log=None if log is None else (folder or Path()) / log,
+            unsteadiness=number_of(record.get("unsteadiness")),
         )
     except (KeyError, TypeError, ValueError, StopIteration, AttributeError):
         return None

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from core.analysis.run_counts import Column, RunCounts
+from core.analysis.steadiness import busy_note, interval_text, speedup_interval
 from core.export.html import UNKNOWN
 from core.runlog.log import CONFIG_FIELDS, ENVIRONMENT_FIELDS, RunLog, number_of, text_of
 from core.runlog.replay import events
@@ -113,6 +114,8 @@ def run_data(log: RunLog) -> RunData:
     problems = list(log.problems)
     if lost := len(log.steps) - len(steps):
         problems.append(f"{lost:,} of its {len(log.steps):,} steps are damaged and were left out.")
+    if note := busy_note(counts.sums, baseline.sums, summary):
+        problems.append(note)
     if not steps:
         problems.append("The log holds no steps, so there is no text and nothing to plot.")
     return RunData(log, tuple(steps), counts, baseline, summary, tuple(problems))
@@ -282,6 +285,10 @@ def verdict(run: RunData) -> str:
     speedup = run.figure("measured_speedup")
     if speedup is None:
         return "The baseline did not run, so this run doesn't show whether speculation pays here."
+    interval = speedup_interval(run.counts.sums, run.baseline.sums)
+    between = f" (95 % interval {interval_text(interval)})" if interval else ""
+    if interval and interval[0] < 1 < interval[1]:
+        return f"This run can’t tell whether speculation pays: {speedup:.2f}× the speed of the target alone{between}."
     if speedup < 1:
-        return f"Don’t speculate here: this run was slower than the target alone, at {speedup:.2f}× its speed."
-    return f"Speculation paid in this run: {speedup:.2f}× the speed of the target alone."
+        return f"Don’t speculate here: this run was slower than the target alone, at {speedup:.2f}× its speed{between}."
+    return f"Speculation paid in this run: {speedup:.2f}× the speed of the target alone{between}."

@@ -70,6 +70,11 @@ def _missing(results: SweepResults) -> Iterator[str]:
         yield "The file holds no completed run, so there is nothing to compare."
     elif measured < planned:
         yield f"The sweep is not complete: {planned - measured:,} of its {planned:,} runs are missing."
+    yield from (
+        f"{cell.cell.title}, temperature {cell.cell.temperature:g}: {cell.problem}"
+        for cell in results.all()
+        if cell.problem
+    )
 
 
 def _heat_maps(
