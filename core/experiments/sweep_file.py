@@ -138,7 +138,7 @@ def run_from_record(record: Mapping[str, Any], plan: SweepPlan, folder: Path | N
             summary=None if summary is None else _summary(summary),
             error=error,
             run_id=record.get("id"),
-            log=None if log is None else (folder or Path()) / log,
+            log=None if log is None else Path(os.path.normpath((folder or Path()) / log)),
             unsteadiness=number_of(record.get("unsteadiness")),
         )
     except (KeyError, TypeError, ValueError, StopIteration, AttributeError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import PurePosixPath, PureWindowsPath
 from typing import Any
 
 from core.analysis.run_counts import Column, RunCounts
@@ -46,8 +47,9 @@ class RunData:
 
     @property
     def config(self) -> Mapping[str, Any]:
-        """The log's settings."""
-        return _mapping(self.log.run.get("config"))
+        """The log's settings. Models in folders have the folders' names, without the paths."""
+        config = _mapping(self.log.run.get("config"))
+        return {**config, **{name: named(config[name]) for name in ("target", "draft") if name in config}}
 
     @property
     def run_id(self) -> str:
@@ -128,6 +130,12 @@ def differences(
     names = dict.fromkeys(name for table in tables for name in table)
     rows = [(name, [table.get(name, "") for table in tables]) for name in names]
     return [row for row in rows if len(set(row[1])) > 1], [row for row in rows if len(set(row[1])) == 1]
+
+
+def named(ref: Any) -> Any:
+    """A model's reference; of an absolute path only the last part, since the rest is the user's own business."""
+    paths = [kind(ref) for kind in (PurePosixPath, PureWindowsPath)] if isinstance(ref, str) else []
+    return next((path.name for path in paths if path.is_absolute() and path.name), ref)
 
 
 def moment_of(value: Any) -> str:
