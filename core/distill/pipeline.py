@@ -94,8 +94,8 @@ def distill(
     script = script_of(target.tokenizer, target.eos_ids)
     if settings.start_from is None and min(settings.num_texts, settings.play.rows) < FEWEST_TEXTS:
         raise SettingsError(
-            f"There are too few texts: at least {FEWEST_TEXTS} are needed, some to train on and some to judge by. Let the "
-            "target write more."
+            f"There are too few texts: at least {FEWEST_TEXTS} are needed, some to train on and some to judge "
+            "by. Let the target write more."
         )
     work.mkdir(parents=True, exist_ok=True)
     _claim(work, target)
