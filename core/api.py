@@ -14,10 +14,10 @@ from core.draft_shape import DraftLength, request_fields
 from core.drafters.base import Drafter, DrafterSetup
 from core.drafters.draft_model import DraftModelDrafter
 from core.errors import DrafterError
-from core.experiments.bench import BenchSettings, Spread, ratios
+from core.experiments.bench import BenchSettings, Pair, Spread, ratios
 from core.experiments.bench_rounds import Bench
 from core.experiments.check import DEFAULT_SAMPLES, DEFAULT_TOKENS, CheckReport, CheckRequest
-from core.experiments.contenders import Outrider, Pair
+from core.experiments.contenders import Outrider
 from core.experiments.exactness import check_drafter
 from core.experiments.prompt_suites import Prompt, default_prompts, encoded
 from core.models.language_model import LanguageModel

@@ -55,6 +55,7 @@ class FakeSweepSession:
     speed: Callable[[RunRequest, bool], float] = by_k
     on_run: Callable[[RunRequest, RunControls], None] = lambda request, controls: None
     length: int = 16
+    block_efficiency: float = 4.0
     calls: list[tuple[RunRequest, bool]] = field(default_factory=list)
     warm_ups: list[RunRequest] = field(default_factory=list)
 
@@ -78,7 +79,8 @@ class FakeSweepSession:
             yield Finished(finished("ab", FinishReason.CANCELLED).summary)
             return
         speed = self.speed(request, is_plain)
-        yield finished("ab", tokens_per_second=speed, draft_acceptance_rate=None if is_plain else 0.5)
+        figures = {"tokens_per_second": speed, "draft_acceptance_rate": None if is_plain else 0.5}
+        yield finished("ab", **figures, block_efficiency=1.0 if is_plain else self.block_efficiency)
 
     def held_bytes(self, _device: str) -> int:
         return 0

@@ -43,14 +43,15 @@ def test_without_flags_the_embedded_pair_is_used_and_otherwise_the_draft_follows
 def test_every_flag_reaches_the_settings():
     models = ["--target", "T", "--draft", "D", "--device", "cpu", "--dtype", "bfloat16"]
     contest = ["-k", "2", "--temperature", "0, .5,0", "--max-new-tokens", "9", "--rounds", "3", "--seed", "7"]
-    settings = settings_of(*models, *contest, "--threads", "2", "--only", "plain, auto,plain")
+    settings = settings_of(*models, *contest, "--threads", "2", "--only", "plain, auto,plain", "--llama-cpp", "L")
     assert (settings.target, settings.draft, settings.device, settings.dtype) == ("T", "D", "cpu", "bfloat16")
     assert (settings.num_draft_tokens, settings.temperatures, settings.max_new_tokens) == (2, (0.0, 0.5), 9)
     assert (settings.rounds, settings.seed, settings.threads, settings.only) == (3, 7, 2, ("plain", "auto"))
+    assert settings.llama_cpp == "L"
 
 
 BAD = {
-    "-k": ("0", "17", "auto"),
+    "-k": ("0", "65", "auto"),
     "--rounds": ("0",),
     "--max-new-tokens": ("0",),
     "--temperature": ("hot", ",", "-1"),
@@ -59,6 +60,7 @@ BAD = {
     "--only": ("nobody", "plain:x=1"),
     "--draft-layers": ("0",),
     "--out": ("{tmp}", "{tmp}/none/x.json"),
+    "--llama-cpp": ("{tmp}", "{tmp}/empty"),
     "--prompts": ("{tmp}/none", "{tmp}/empty"),
     "--device": ("tpu",),
     "--target": ("{tmp}/none",),
@@ -104,6 +106,7 @@ def test_absent_contenders_are_listed_with_the_reason(target, capsys, monkeypatc
     out = capsys.readouterr().out
     assert "Not run: assisted. There is no draft model" in out
     assert "Not run: flashspec." in out
+    assert "Not run: llama.cpp. Name a build" in out
 
 
 def test_the_file_is_written_completely(target, tmp_path, capsys):

@@ -22,6 +22,9 @@ def test_a_draft_is_made_and_reported(target, tmp_path, capsys, monkeypatch):
     written, said = capsys.readouterr()
     assert written.strip() == str(out)
     assert "held out, acceptance at 1: " in said
+    assert "nan" not in said
+    assert "to expect, from this and the times of both models here in float32: " in said
+    assert f"next: outrider run --target '{target}' --draft {out} -k " in said.splitlines()[-1]
     assert resolve(str(out)).serves == str(target)
     assert (tmp_path / "draft-work" / "student.pt").is_file()
 

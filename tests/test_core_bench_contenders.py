@@ -13,12 +13,14 @@ from core.experiments.bench import (
     FLASHSPEC_AUTO,
     GENERATE,
     PLAIN,
+    NotApplicableError,
+    Pair,
     default_names,
     known_names,
     split_name,
 )
 from core.experiments.bench_rounds import counted
-from core.experiments.contenders import Generate, NotApplicableError, Outrider, Pair, build, build_all, truncated_draft
+from core.experiments.contenders import Generate, Outrider, build, build_all, truncated_draft
 from tests.exactness import global_generator_untouched
 from tests.fakes import greedy_reference, is_sentence, language_model, tiny_model, tiny_module
 from tests.fakes_bench import PROMPTS, REAL, SETTINGS, K, N, small_pair

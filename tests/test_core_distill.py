@@ -1,6 +1,7 @@
 """Distilling a draft: the texts follow the script, the draft gains acceptance and stays exact, stopped work resumes."""
 
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -298,3 +299,23 @@ def test_an_exported_draft_holds_the_layers_alone_and_keeps_its_card(target, tmp
     export_student(student, target.tokenizer, "owner/target", [1, 2, 3], folder)
     assert (folder / "README.md").read_text() == "card"
     assert resolve(str(folder)).serves == "owner/target"
+
+
+# --- Too few texts ----------------------------------------------------------------------------------------------
+
+
+def test_too_few_texts_are_refused_before_anything_is_written_or_trained(target, tmp_path):
+    few = settings(num_texts=3)
+    with pytest.raises(SettingsError, match="at least 4"):
+        distill(target, few, tmp_path / "work", tmp_path / "draft", quiet)
+    assert not (tmp_path / "work").exists()
+
+
+def test_held_out_texts_without_an_answer_are_refused_before_the_training(target, tmp_path, monkeypatch):
+    # The prompts take the whole text, so that there is nothing to judge a draft by.
+    part = play_part(script_of(target.tokenizer, target.eos_ids))
+    without = replace(part, texts=replace(part.texts, answer_start=part.texts.end))
+    monkeypatch.setattr("core.distill.pipeline.write_texts", lambda *_arguments, **_named: without)
+    monkeypatch.setattr("core.distill.pipeline.train_student", lambda *_arguments: pytest.fail("It was trained."))
+    with pytest.raises(SettingsError, match="held-out texts has an answer at temperature 0"):
+        distill(target, settings(), tmp_path / "work", tmp_path / "draft", quiet)

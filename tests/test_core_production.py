@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import shlex
+from dataclasses import replace
 
 import pytest
 
@@ -174,3 +175,11 @@ def test_a_damaged_log_and_unknown_names_are_refused_in_a_sentence():
         get_project("ollama")
     with pytest.raises(SettingsError, match="no method"):
         choice_from_request(RunRequest("t", None, "x", method="magic"))
+
+
+def test_a_configuration_says_which_precision_was_measured():
+    for speedup in (1.4, 0.8):
+        choice = replace(hub(measured_speedup=speedup), dtype="bfloat16")
+        assert "in bfloat16." in " ".join(text_of("vllm", choice).replace("#", "").split())
+    request = {"target": "Qwen/Qwen3-8B", "draft": "Qwen/Qwen3-0.6B", "prompt": "x", "seed": 0, "dtype": "float16"}
+    assert choice_from_log(RunLog({"id": "r", "config": request})).dtype == "float16"

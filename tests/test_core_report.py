@@ -83,6 +83,14 @@ def test_a_report_shows_pair_settings_environment_figures_text_and_plots():
     assert "def f():" + "".join(step["emitted_text"] for step in log.steps) in page.text
 
 
+def test_a_report_holds_no_absolute_path_of_a_model():
+    log = make_log()
+    log.run["config"] |= {"target": "/home/me/models/big one", "draft": "C:\\Users\\me\\small"}
+    page = run_page(log)
+    assert "big one with small" in page
+    assert not any(place in page for place in ("/home/me", "Users"))
+
+
 def test_nothing_is_fetched_and_nothing_is_run():
     page = Page(run_page(make_log(prompt=NASTY)))
     names = {name for name, _ in page.elements}

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import csv
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from app.__main__ import main
 from core.experiments.sweep_file import SweepFile, SweepLog, read_sweep
-from core.experiments.sweep_plan import Measurement, PlannedRun, SweepPlan
+from core.experiments.sweep_plan import DrafterChoice, Measurement, PlannedRun, SweepPlan
 from core.export.files import SWEEP_CSV_FIELDS, export_sweep_csv, export_sweep_jsonl, is_sweep
 from core.export.sweep_report import sweep_page
 from tests.fakes_sweep import DRAFT, plan_of, summary_with
@@ -134,3 +135,19 @@ def test_damaged_newer_and_other_files_are_sentences(path, tmp_path, capsys):
             assert words in err
             assert err.count("\n") <= 1
     assert not is_sweep(tmp_path / "missing")
+
+
+def test_reports_and_tables_hold_no_absolute_paths(tmp_path):
+    plan = plan_of(target="/home/me/target", drafters=tuple(DrafterChoice("draft-model", f"/home/{n}/d") for n in "xy"))
+    log = sweep(plan)
+    page = sweep_page(log)
+    assert "/home/" not in page
+    assert "K = 1 with d (2)" in page
+    export_sweep_csv(tmp_path / "out.csv", log)
+    assert "/home/" not in (tmp_path / "out.csv").read_text("utf-8")
+    # A run's log in another folder is named as seen from the new file.
+    log.measurements[0] = replace(log.measurements[0], log=tmp_path / "logs" / "run.jsonl")
+    (tmp_path / "reports").mkdir()
+    export_sweep_jsonl(tmp_path / "reports" / "out.jsonl", log)
+    lines = (tmp_path / "reports" / "out.jsonl").read_text("utf-8").splitlines()
+    assert json.loads(lines[1])["log"] == "../logs/run.jsonl"

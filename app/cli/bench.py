@@ -32,7 +32,7 @@ from app.cli.parsing import (
     switch,
     whole_number,
 )
-from core.experiments.bench import BenchSettings, known_names
+from core.experiments.bench import LLAMA_CPP, BenchSettings, known_names
 from core.files import write_atomically
 from core.models.catalogue import DEFAULT_TARGET
 from core.runners.threads import limit_spinning, num_processors
@@ -50,6 +50,12 @@ _MEMORY = (
     "peak memory: of a separate process, without Python and the libraries. needed: both models' weights, int8 copies "
     "included, and both caches."
 )
+_LLAMA_CPP = (
+    "llama.cpp: the same weights, converted by its own script; its cache has its default precision, and it never "
+    "writes an id that ends a text."
+)
+_BUSY = "The machine was busy: the times of equal steps differ widely. Repeat the bench when it is idle."
+_OTHERS = {"flashspec": "flashspec", "llama.cpp": "llama_cpp"}
 _RANDOM = "Above temperature 0 each engine has its own random stream: the texts differ, their distributions should not."
 
 
@@ -60,8 +66,8 @@ def add_parser(commands: Any) -> None:
         "bench",
         execute,
         help="compare this engine's speed with others",
-        description="Run this engine, transformers and, if installed, flashspec alternately on the same "
-        "prompts, with the same seeds, precision, K and number of tokens, and print medians and ratios with their "
+        description="Run this engine, transformers and, where they are, flashspec and llama.cpp alternately on the "
+        "same prompts, with the same seeds, precision, K and number of tokens, and print medians and ratios with their "
         "spread. Without flags the embedded pair runs.",
     )
     models = add_models(parser, method=False)
@@ -81,6 +87,8 @@ def add_parser(commands: Any) -> None:
     text = f"contenders: {', '.join(known_names())}, or module:Class, with a method's options after a colon (default: "
     text += "all that can run)"
     option(contest, "--only --methods NAME,…", text, names, (), dest="only")
+    text = "also run llama.cpp, on the same weights: the folder of a build, or its llama-server"
+    option(contest, "--llama-cpp PATH", text)
     output = parser.add_argument_group("output")
     text = "also measure the peak memory of each, in a separate process"
     switch(output, "--memory", text)
@@ -105,6 +113,7 @@ def build_settings(args: argparse.Namespace) -> BenchSettings:
         **common_fields(args),
         threads=args.threads,
         only=args.only,
+        llama_cpp=args.llama_cpp,
     )
 
 
@@ -116,7 +125,10 @@ def execute(args: argparse.Namespace) -> int:
     limit_spinning()
     quiet_libraries()
     from core.experiments.bench_rounds import to_json
+    from core.experiments.llama_cpp import find_build
 
+    if settings.llama_cpp is not None:
+        find_build(settings.llama_cpp)  # Before models are loaded.
     document = run_bench(settings, prompts_file=args.prompts, measures_memory=args.memory)
     if args.out is not None:
         write_atomically(args.out, to_json(document))
@@ -141,8 +153,8 @@ def run_bench(settings: BenchSettings, *, prompts_file: str | None, measures_mem
         pair = load_pair(settings, progress.show)
         is_chat = bool(getattr(pair.target.tokenizer, "chat_template", None))
         prompts = encoded(own_prompts or default_prompts(is_chat=is_chat), pair.target)
-        bench = Bench(pair, prompts, settings, progress.show)
-        contenders, bench.absent = build_all(pair, settings)
+        bench = Bench(pair, prompts, settings, progress.show_left)
+        contenders, bench.absent = build_all(pair, settings, progress.show)
         results = bench.results(contenders)
         for name in dict.fromkeys(row["name"] for row in results) if measures_memory else ():
             progress.show(f"Measuring the memory of {name}")
@@ -157,13 +169,13 @@ def write_results(document: Row) -> None:
     """Print a table for each temperature, what the figures mean, and any differences between the contenders."""
     config, place, results = document["config"], document["environment"], document["results"]
     prompts = ", ".join(f"{item['name']} ({item['num_tokens']} tokens)" for item in config["prompts"])
-    flashspec = f", flashspec {place['flashspec']}" if place["flashspec"] else ""
+    others = "".join(f", {name} {place[key]}" for name, key in _OTHERS.items() if place[key])
     with printing() as show:
         show(f"{config['target']}, drafted by {config['draft'] or 'no draft model'}, K = {config['num_draft_tokens']}")
         show(
             f"{place['device_name']} ({config['device']}), {config['dtype']}, {count_text(place['threads'], 'thread')}"
         )
-        show(f"Python {place['python']}, torch {place['torch']}, transformers {place['transformers']}{flashspec}")
+        show(f"Python {place['python']}, torch {place['torch']}, transformers {place['transformers']}{others}")
         lengths = f"{count_text(config['max_new_tokens'], 'new token')}, {count_text(config['rounds'], 'round')}"
         show(f"{lengths} after a warm-up round; {prompts}")
         for temperature in config["temperatures"]:
@@ -175,10 +187,14 @@ def write_results(document: Row) -> None:
                 show(figure_table(rows, kept, lambda row: "" if row["is_ours"] else "dim"))
         show()
         show(_LEGEND)
+        if document["was_busy"]:
+            show(_BUSY, "bold")
         if any(row["peak_memory_mb"] is not None for row in results):
             show(_MEMORY)
         if any(temperature > 0 for temperature in config["temperatures"]):
             show(_RANDOM)
+        if any(row["name"].startswith(LLAMA_CPP) for row in results):
+            show(_LLAMA_CPP)
         for row in results:
             for note in row["notes"]:
                 show(f"{row['title']}, temperature {row['temperature']:g}: {note}.")

@@ -130,5 +130,5 @@ def _follow(events: Iterator[Any]) -> CheckReport | None:
             if isinstance(event, StageChanged):
                 progress.show(event.text)
             elif isinstance(event, CheckProgress):
-                progress.show(event.text, event.done, event.total or None)
+                progress.show_left(event.text, event.done, event.total)
     return None

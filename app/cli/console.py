@@ -7,6 +7,7 @@ import errno
 import os
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -18,7 +19,7 @@ from app.cli.errors import say, writing_output
 from core.errors import RunLogError
 from core.experiments.bench import Spread
 from core.files import explain_write_error
-from core.text import spaced_percent, visible
+from core.text import duration_text, spaced_percent, visible
 
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
@@ -106,6 +107,7 @@ class Progress:
         self.is_terminal = is_terminal(sys.stderr)
         self._bar: RichProgress | None = None
         self._last = ("", 0)
+        self._begun = (0, 0, 0.0)
         self._said = set[str]()
 
     def __enter__(self) -> Self:
@@ -122,6 +124,15 @@ class Progress:
         elif (key := (text, 10 * done // total if total else 0)) != self._last:
             self._last = key
             say(f"{text}: {', '.join(filter(None, (counted, details)))}" if counted else text)
+
+    def show_left(self, text: str, done: int, total: int) -> None:
+        """As `show`, with the time left as far as it is known: the rest takes as long as what was done before."""
+        now, (known, first, since) = time.monotonic(), self._begun
+        if total != known or done < first:
+            self._begun = (total, done, now)
+        is_known = total == known and first < done < total
+        left = (now - since) / (done - first) * (total - done) if is_known else 0.0
+        self.show(text, done, total or None, f"about {duration_text(left)} left" if is_known else "")
 
     def show_figures(self, text: str, done: int, total: int | None, figures: str) -> None:
         """Draw the line on a terminal: a text, the bar, and figures after it."""

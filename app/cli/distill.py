@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import shutil
 from pathlib import Path
 from typing import Any
@@ -42,7 +43,7 @@ def execute(args: argparse.Namespace) -> int:
     """Distil, and return the exit code."""
     import torch
 
-    from core.distill.pipeline import DistillSettings, check_destination, distill
+    from core.distill.pipeline import DistillSettings, check_destination, distill, expected_speedup
     from core.distill.self_play import PlaySettings
     from core.models import load
     from core.training.train import TrainSettings
@@ -75,6 +76,12 @@ def execute(args: argparse.Namespace) -> int:
         raise OutputError(explain_write_error(error, error.filename or work)) from error
     for name, value in figures.items():
         say(f"held out, {name}: {value:.3f}")
+    acceptance = figures.get("acceptance at 1", next(iter(figures.values())))
+    k, speedup = expected_speedup(target, load(str(out), target=target), acceptance)
+    found = f"{speedup:.2f}× plain decoding at K = {k}" if k else "no speedup; train longer, or with fewer layers"
+    say(f"to expect, from this and the times of both models here in float32: {found}")
+    next_command = ["outrider", "run", "--target", args.target, "--draft", str(out), "-k", str(k or "auto")]
+    say(f"next: {shlex.join([*next_command, '--dtype', 'float32', '--baseline', '--prompt', 'Why is the sky blue?'])}")
     print(out)
     return Exit.DONE
 

@@ -32,16 +32,18 @@ from app.cli.parsing import (
     switch,
 )
 from app.cli.text import STYLES, Sink, Transcript
+from core.analysis.steadiness import busy_note, interval_text, speedup_interval
 from core.controls import RunControls
 from core.draft_shape import request_fields
 from core.drafters.registry import METHODS, Method
 from core.errors import RunLogError
 from core.models.catalogue import usual_draft_length
 from core.runlog.log import RunLogWriter
+from core.runlog.tally import Tally
 from core.runners.threads import limit_spinning
 from core.settings import SETTINGS, Coupling, RunRequest, declared
 from core.text import count_text, percent_text
-from core.types import Event, Finished, FinishReason, RunStarted, StageChanged, Step, Summary, TokenKind
+from core.types import BaselineStep, Event, Finished, FinishReason, RunStarted, StageChanged, Step, Summary, TokenKind
 
 _OPTION = "option_"
 
@@ -186,16 +188,21 @@ def _show_results(console: Console, rows: Iterable[tuple[str, str, str]]) -> Non
     console.print(table)
 
 
-def _rows(summary: Summary, request: RunRequest, device: str) -> list[tuple[str, str, str]]:
-    """Name, value and meaning of each figure."""
+def _rows(summary: Summary, request: RunRequest, device: str, interval: str) -> list[tuple[str, str, str]]:
+    """Name, value and meaning of each figure; interval is that of the speedup, in words."""
     end = _ENDS.get(summary.finish_reason, str(summary.finish_reason))
     if summary.finish_reason is FinishReason.LENGTH and summary.num_tokens < request.max_new_tokens:
         end = "at the end of the model's context"
+    between = f"; 95 % interval {interval}" if interval else ""
     if summary.baseline_tokens_per_second is not None:
         baseline = figure_text(summary.baseline_tokens_per_second, ".1f")
         measured = [
             ("baseline", baseline, "tokens/s of plain decoding, measured here"),
-            ("measured speedup", figure_text(summary.measured_speedup, ".2f", "×"), "tokens/s / the baseline's"),
+            (
+                "measured speedup",
+                figure_text(summary.measured_speedup, ".2f", "×"),
+                f"tokens/s / the baseline's{between}",
+            ),
         ]
     else:
         why = "the baseline did not finish" if request.baseline else "add --baseline to compare with plain decoding"
@@ -232,6 +239,7 @@ class _Run:
         self._has_legend = sink.is_terminal and not quiet
         self._transcript: Transcript | None = Transcript(sink, request.stop)
         self._device = ""
+        self._ours, self._plain = Tally(), Tally()
         self._has_started = self._has_steps = self._log_failed = False
         self._code: Exit | None = None
 
@@ -271,7 +279,10 @@ class _Run:
             _show_start(self._console, event.config, legend=self._has_legend)
         elif isinstance(event, Step):
             self._has_steps = True
+            self._ours.add(event)
             self._show(lambda transcript: transcript.add(event))
+        elif isinstance(event, BaselineStep):
+            self._plain.add(event.step)
         elif isinstance(event, StageChanged):
             # The baseline's stage goes on its own line below the text.
             if self._has_steps and self._on_terminal:
@@ -287,7 +298,10 @@ class _Run:
             otherwise = Exit.STOPPED if self._controls.is_cancelled else Exit.DONE
             self._code = codes.get(summary.finish_reason, otherwise)
         self._show(lambda transcript: transcript.finish(summary.text))
-        _show_results(self._console, _rows(summary, self._request, self._device))
+        interval = interval_text(speedup_interval(self._ours, self._plain))
+        _show_results(self._console, _rows(summary, self._request, self._device, interval))
+        if note := busy_note(self._ours, self._plain, summary):
+            self._console.print(note, soft_wrap=True)
         if summary.error is not None:  # Also if only the baseline failed.
             say(summary.error)
         elif summary.finish_reason is FinishReason.ERROR:

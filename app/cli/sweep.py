@@ -292,7 +292,7 @@ _LEGEND = (
     "Medians over prompts and repeats, quartiles in brackets. speedup: tokens/s relative to plain decoding of the same "
     "prompt and temperature, in the run nearest in time. acceptance: accepted / drafted tokens. tokens/forward: per "
     "forward of the target, the block efficiency. c: a draft step / a target step. "
-    "* marks the best cell at its temperature."
+    "* marks the best cell at its temperature, ! a speedup that can't be: the machine was busy."
 )
 
 
@@ -329,7 +329,7 @@ def _table(cells: Sequence[CellResult], verdict: Verdict, *, is_wide: bool) -> T
 
     columns: list[tuple[str, Callable[[CellResult], str]]] = [
         ("K", lambda result: "plain" if result.cell.is_baseline else str(result.cell.num_draft_tokens)),
-        ("", lambda result: "*" if result.cell == best else ""),
+        ("", lambda result: "*" if result.cell == best else "!" if result.problem else ""),
         ("speedup", lambda result: spread_text(result.speedup, ".2f", "×")),
         ("tokens/s", lambda result: median(result.tokens_per_second, ".1f")),
         ("acceptance", lambda result: median(result.draft_acceptance_rate, ".0%")),

@@ -9,6 +9,7 @@ from functools import partial
 from app.run.tokens import TokenStream
 from core.analysis.diagnosis import PlainStep, plain_step
 from core.analysis.run_counts import RunCounts
+from core.analysis.steadiness import busy_note, interval_text, speedup_interval
 from core.runlog.log import RunLog, to_record
 from core.settings import Coupling, RunRequest
 from core.types import (
@@ -152,6 +153,16 @@ class RunView:
         if self.prefill is not None and self.prefill.target_step_ms is not None:
             return self.prefill.target_step_ms
         return next((step.verify_ms for step in self.steps if not step.num_draft_tokens), None)
+
+    @property
+    def interval(self) -> str:
+        """The 95 % interval of the measured speedup in words; empty if there is none."""
+        return interval_text(speedup_interval(self.counts.sums, self.baseline.sums)) if self.summary else ""
+
+    @property
+    def busy_note(self) -> str:
+        """A sentence if the machine was busy during the run or its baseline; empty if not."""
+        return busy_note(self.counts.sums, self.baseline.sums, self.summary) if self.summary else ""
 
     @property
     def plain_step(self) -> PlainStep | None:

@@ -181,7 +181,12 @@ class Exports(QObject):
         if started is None or summary is None:
             return choice_from_request(self._controls.request(NO_PROMPT))
         record = to_record(Finished(summary))
-        return choice_from_request(request_from_config(started.config), record, run_id=started.run_id)
+        return choice_from_request(
+            request_from_config(started.config),
+            record,
+            run_id=started.run_id,
+            dtype=str(started.config.get("dtype") or ""),
+        )
 
     def _save(self, found: Configuration) -> None:
         assert self.page is not None

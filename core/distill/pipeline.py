@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -10,9 +11,12 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from core.analysis.expectation import expected_tokens
+from core.analysis.probing import measure
 from core.distill.self_play import PlaySettings, Script, script_of, write_texts
 from core.distill.student import check_target, export_student, held_out_acceptance, new_student, train_student
 from core.distill.texts import (
+    Part,
     Texts,
     frequent_ids,
     in_parts,
@@ -26,10 +30,16 @@ from core.distill.texts import (
 from core.errors import SettingsError
 from core.files import write_atomically
 from core.models.shared_draft import serves
+from core.settings import SamplingParams
+from core.text import duration_text
 from core.training.train import TrainSettings
 
 if TYPE_CHECKING:
     from core.models.language_model import LanguageModel
+
+FEWEST_TEXTS = 4
+_TIMED_TOKENS = 64
+"""Length of the text after which the models are timed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,17 +92,24 @@ def distill(
     check_target(target.model)
     check_destination(out)
     script = script_of(target.tokenizer, target.eos_ids)
+    if settings.start_from is None and min(settings.num_texts, settings.play.rows) < FEWEST_TEXTS:
+        raise SettingsError(
+            f"There are too few texts: at least {FEWEST_TEXTS} are needed, some to train on and some to judge "
+            "by. Let the target write more."
+        )
     work.mkdir(parents=True, exist_ok=True)
     _claim(work, target)
     _write_parts(target, script, settings, work, log, check_cancelled)
     training, held_out = split([read_part(path) for path in parts_in(work)])
+    _check_judgeable(held_out)
     first = len(script.opening)
     texts = [part.texts for part in training]
     ids = frequent_ids(texts, settings.vocabulary_size, target.vocab_size, target.eos_ids)
     vocabulary = torch.tensor(ids)
     student = new_student(target.model, settings.num_layers)
     rows, number = sum(map(len, texts)), sum(int(some.end.sum()) for some in texts)
-    log(f"training {settings.num_layers} layers on {rows} texts, {number:,} tokens")
+    duration = duration_text(settings.training.seconds) if settings.training.seconds else ""
+    log(f"training {settings.num_layers} layers on {rows} texts, {number:,} tokens{duration and f', for {duration}'}")
     checkpoint = work / "student.pt"
     train_student(student, training, held_out, vocabulary, first, settings.training, checkpoint, log, check_cancelled)
     export_student(student, target.tokenizer, target.ref, ids, out)
@@ -100,6 +117,32 @@ def distill(
         f"acceptance at {at:g}": held_out_acceptance(student, held_out, vocabulary, first, temperature=at)
         for at in sorted(set(held_out.texts.temperature.tolist()))
     }
+
+
+def _check_judgeable(held_out: Part) -> None:
+    """Raises SettingsError, before training, where the held-out texts leave nothing to judge the draft by."""
+    texts = held_out.texts
+    has_answer = texts.answer_start < texts.end
+    for at in sorted(set(texts.temperature.tolist())):
+        if not has_answer[texts.temperature == at].any():
+            raise SettingsError(
+                f"None of the {len(texts)} held-out texts has an answer at temperature {at:g} to judge the draft by. "
+                "Let the target write more texts, or longer ones."
+            )
+
+
+def expected_speedup(target: LanguageModel, draft: LanguageModel, acceptance: float) -> tuple[int, float]:
+    """The best K for a draft with this acceptance, 0 for none, and the speedup to expect: tau(K) / (K c + v(K+1)).
+
+    Times both models here, for a few seconds.
+    """
+    costs = measure(target, draft, list(range(1, _TIMED_TOKENS + 1)), SamplingParams())
+    found = {0: 1.0}
+    for positions, milliseconds in costs.verify_ms:
+        spent = (positions - 1) * costs.draft_step_ms + milliseconds
+        found[positions - 1] = expected_tokens(acceptance, positions - 1) * costs.target_step_ms / spent
+    best = max(found, key=lambda k: found[k])
+    return best, found[best]
 
 
 def check_destination(out: Path) -> None:
@@ -129,6 +172,7 @@ def _write_parts(
     check_cancelled: Callable[[], None],
 ) -> None:
     given = _given_parts(target, script, settings)
+    began, number_before = time.monotonic(), None
     # All texts of one training have the same length.
     lengths = {texts.ids.shape[1] for texts in (*given, *(read_part(path).texts for path in parts_in(work)))}
     if len(lengths) > 1:
@@ -143,7 +187,10 @@ def _write_parts(
             compiled = settings.training.compile
             write_part(target.model, given[index], path, compiled=compiled, check_cancelled=check_cancelled)
         elif number < settings.num_texts:
-            log(f"the target writes texts: {number} of {settings.num_texts} so far")
+            number_before = number if number_before is None else number_before
+            pace = (time.monotonic() - began) / (number - number_before) if number > number_before else 0.0
+            left = f", about {duration_text(pace * (settings.num_texts - number))} left" if pace else ""
+            log(f"the target writes texts: {number} of {settings.num_texts} so far{left}")
             generator = torch.Generator().manual_seed(settings.seed + 7919 * index)
             save_part(write_texts(target.model, script, play, generator, check_cancelled), path)
         else:

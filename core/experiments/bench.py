@@ -1,6 +1,6 @@
 """What a bench compares: contenders and settings, and the medians and ratios of its rounds.
 
-`core.experiments.contenders` runs one engine, `core.experiments.bench_rounds` measures all of them in turn.
+`core.experiments.contenders` and `llama_cpp` run one engine, `bench_rounds` measures all of them in turn.
 """
 
 from __future__ import annotations
@@ -9,14 +9,19 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from core.drafters.registry import METHODS, split_options
-from core.errors import SettingsError
+from core.errors import OutriderError, SettingsError
 from core.settings import MAX_DRAFT_TOKENS, Device, DType, SamplingParams, setting, validate
 
+if TYPE_CHECKING:
+    from core.models.language_model import LanguageModel
+    from core.types import Step
+
 GENERATE, ASSISTED, FLASHSPEC, FLASHSPEC_AUTO = "generate", "assisted", "flashspec", "flashspec-auto"
-PEERS = (GENERATE, ASSISTED, FLASHSPEC, FLASHSPEC_AUTO)
+LLAMA_CPP, LLAMA_CPP_DRAFT = "llama.cpp", "llama.cpp-draft"
+PEERS = (GENERATE, ASSISTED, FLASHSPEC, FLASHSPEC_AUTO, LLAMA_CPP, LLAMA_CPP_DRAFT)
 """Other engines."""
 PLAIN, AUTO = "plain", "auto"
 
@@ -82,7 +87,7 @@ class BenchSettings:
     """What is compared, and how. Each temperature is compared separately, after a warm-up round.
 
     draft_layers makes the draft from the target's first layers. Every run of a round has its own seed, the same for
-    all contenders. only names the contenders; empty for all.
+    all contenders. only names the contenders; empty for all. llama_cpp: a build of it, a folder or its server.
 
     Raises:
         SettingsError: a value out of range, or an unknown contender.
@@ -100,6 +105,7 @@ class BenchSettings:
     dtype: DType = DType.AUTO
     threads: int | None = None
     only: tuple[str, ...] = ()
+    llama_cpp: str | None = None
 
     def __post_init__(self) -> None:
         validate(self)
@@ -117,6 +123,51 @@ class BenchSettings:
             SamplingParams(temperature=temperature)
         for name in self.only:
             split_name(name)
+
+
+class NotApplicableError(OutriderError):
+    """A contender can't take part with these models; says why."""
+
+
+NO_DRAFT = "There is no draft model; name one with --draft, or use --draft-layers."
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """The models of a bench. The target has no end tokens, so that every text gets its full length."""
+
+    target: LanguageModel
+    draft: LanguageModel | None
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """One run of a contender, from the prompt's ids to the last new one, in wall-clock seconds.
+
+    num_forwards (of the target, without those that only read the prompt) and longest_draft are None if the contender
+    doesn't report them; steps are those of Outrider's own engine.
+    """
+
+    ids: tuple[int, ...]
+    seconds: float
+    num_forwards: int | None = None
+    longest_draft: int | None = None
+    steps: tuple[Step, ...] = ()
+
+
+class Contender(Protocol):
+    """An engine that continues a prompt by a fixed number of tokens.
+
+    num_draft_tokens is K if it is fixed, 0 if nothing is drafted, None if the engine chooses.
+    """
+
+    name: str
+    title: str
+    num_draft_tokens: int | None
+
+    def run(self, prompt_ids: Sequence[int], *, temperature: float, seed: int) -> Timed:
+        """Continue a prompt. The models stay as they were."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

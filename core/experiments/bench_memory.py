@@ -17,11 +17,10 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from core.drafters.registry import METHODS, split_options
-from core.experiments.bench import GENERATE, PEERS, PLAIN, BenchSettings, split_name
+from core.experiments.bench import GENERATE, LLAMA_CPP, LLAMA_CPP_DRAFT, PEERS, PLAIN, BenchSettings, Pair, split_name
 from core.runners.threads import limit_spinning
 
 if TYPE_CHECKING:
-    from core.experiments.contenders import Pair
     from core.models.language_model import LanguageModel
 
 _TIMEOUT_S = 900
@@ -35,8 +34,10 @@ def memory_of(name: str, settings: BenchSettings, prompt_ids: Sequence[int]) -> 
 
     peak_memory_mb is, on CUDA, what torch allocated there; else the process's own memory and the pages of weight files
     that it reads, minus the memory before any model was loaded. needed_memory_mb: both models' weights in the run's
-    precision, int8 copies included, and both caches at the run's end.
+    precision, int8 copies included, and both caches at the run's end. Also empty for llama.cpp, which has its own.
     """
+    if name in {LLAMA_CPP, LLAMA_CPP_DRAFT}:
+        return {}
     question = {"name": name, "settings": asdict(settings), "prompt_ids": list(prompt_ids)}
     command = [sys.executable, "-m", "core.experiments.bench_memory"]
     try:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from core.analysis.near_ties import lead
+from core.analysis.steadiness import BUSY, unsteadiness
 from core.decode import autoregressive
 from core.errors import PromptError, first_line
 from core.experiments.bench import (
@@ -25,14 +26,19 @@ from core.experiments.bench import (
     PEERS,
     PLAIN,
     BenchSettings,
+    Contender,
+    Pair,
+    Timed,
     installed,
     num_equal,
     ratios,
     spread,
     turn_order,
 )
-from core.experiments.contenders import PACKAGE, Contender, Outrider, Pair, Timed, threads
+from core.experiments.contenders import PACKAGE, Outrider, threads
+from core.experiments.llama_cpp import LlamaCpp, find_build
 from core.experiments.prompt_suites import Prompt
+from core.runlog.tally import Tally
 from core.runners.base import Runner, prefill
 from core.runners.timing import Stopwatch
 from core.settings import SamplingParams
@@ -162,6 +168,7 @@ class Bench:
         self.pair, self.prompts, self.settings = pair, prompts, settings
         self.absent: dict[str, str] = {}
         self.started_at = datetime.now(UTC).isoformat(timespec="seconds")
+        self._llama_cpp = None if settings.llama_cpp is None else find_build(settings.llama_cpp).version()
         self._on_progress = on_progress
         self._done = self._total = 0
         for prompt in prompts:
@@ -174,14 +181,17 @@ class Bench:
                 )
 
     def results(self, contenders: Sequence[Contender]) -> list[Record]:
-        """A record of each contender at each temperature: one warm-up round, then the measured ones.
+        """A record of each contender at each temperature: one warm-up round, then the measured ones. Ends servers.
 
         Raises:
             OutriderError: our own engine can't run this; a peer that fails becomes absent instead.
         """
         settings = self.settings
         self._total = len(contenders) * len(self.prompts) * (settings.rounds + 1) * len(settings.temperatures)
-        with threads(settings.threads):
+        with threads(settings.threads), contextlib.ExitStack() as stack:
+            for contender in contenders:
+                if isinstance(contender, LlamaCpp):
+                    stack.callback(contender.close)
             return [record for at in settings.temperatures for record in self._compare(at, contenders)]
 
     def _compare(self, temperature: float, contenders: Sequence[Contender]) -> list[Record]:
@@ -283,6 +293,7 @@ class Bench:
                     "cost_coefficient": spread(seen.costs) if seen.costs else None,
                     "peak_memory_mb": None,
                     "needed_memory_mb": None,
+                    "unsteadiness": _median_unsteadiness(seen),
                     "notes": list(self._notes(seen, reference)),
                 }
             )
@@ -317,6 +328,7 @@ class Bench:
 
         target, draft = self.pair.target, self.pair.draft
         config = asdict(self.settings) | {
+            "llama_cpp": self._llama_cpp is not None,
             "draft": draft.ref if draft is not None else None,
             "device": str(target.device),
             "dtype": str(target.dtype).removeprefix("torch."),
@@ -329,6 +341,7 @@ class Bench:
             "torch": torch.__version__,
             "transformers": installed("transformers"),
             "flashspec": installed(PACKAGE),
+            "llama_cpp": self._llama_cpp,
             "platform": platform.platform(),
             "device_name": device_name(target.device),
             "threads": self.settings.threads or torch.get_num_threads(),
@@ -338,9 +351,17 @@ class Bench:
             "started_at": self.started_at,
             "config": config,
             "environment": environment,
+            "was_busy": any((row["unsteadiness"] or 0.0) > BUSY for row in results),
             "results": list(results),
             "absent": [{"name": name, "reason": reason} for name, reason in self.absent.items()],
         }
+
+
+def _median_unsteadiness(seen: Observations) -> float | None:
+    """The median spread of our own equal steps' times in a run; see `core.analysis.steadiness`."""
+    found = [unsteadiness(Tally(run.steps)) for runs in seen.rounds for run in runs if run.steps]
+    known = [spread for spread in found if spread is not None]
+    return statistics.median(known) if known else None
 
 
 def to_json(document: Record) -> str:

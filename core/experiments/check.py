@@ -14,7 +14,7 @@ from typing import Any
 from core.errors import SettingsError
 from core.experiments.prompt_suites import Prompt
 from core.settings import Coupling, LengthPolicy, RunRequest, setting, validate
-from core.text import count_text, percent_text, significant_text
+from core.text import count_text, duration_text, percent_text, significant_text
 
 SCHEMA = "outrider.check/1"
 LEAST_SAMPLES, MOST_SAMPLES, DEFAULT_SAMPLES = 200, 1_000_000, 3_000
@@ -287,8 +287,8 @@ def distribution_remarks(found: DistributionResult) -> list[str]:
     remarks = ["Draft and target agree too much, or there were too few samples, for a bias to be measured."]
     if found.bias is not None and found.bias_error is not None:
         remarks = [
-            f"Bias towards the draft: {percent_text(found.bias, 1)} ± {percent_text(found.bias_error, 1)}; a bias of "
-            f"{percent_text(BIAS_ERRORS * found.bias_error, 1)} would have been found."
+            f"Bias towards the draft: {percent_text(found.bias, 1)} ± {percent_text(found.bias_error, 1)} (one "
+            f"standard error); a bias of {percent_text(BIAS_ERRORS * found.bias_error, 1)} would have been found."
         ]
     if found.first_p_value is not None:
         remarks.append(
@@ -353,7 +353,7 @@ def _settings_line(report: CheckReport) -> str:
         f"seed {run.seed}",
         report.device,
         report.dtype,
-        f"{report.seconds:.0f} s",
+        f"took {duration_text(report.seconds)}",
     ]
     return ", ".join(filter(None, parts))
 

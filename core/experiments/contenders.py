@@ -1,4 +1,4 @@
-"""The engines that a bench runs: Outrider's own, transformers' `generate`, plain and assisted, and flashspec."""
+"""The engines that a bench runs in this process: Outrider's own, transformers' `generate`, and flashspec."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import contextlib
 import copy
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -16,19 +16,27 @@ from torch import nn
 from core.decode import autoregressive, speculative
 from core.drafters.base import DrafterSetup
 from core.drafters.registry import METHODS, build_drafter
-from core.errors import DrafterError, ModelUnreadableError, OutriderError, PairMismatchError, SettingsError, first_line
+from core.errors import DrafterError, ModelUnreadableError, PairMismatchError, SettingsError, first_line
 from core.experiments.bench import (
     ASSISTED,
     AUTO,
     FLASHSPEC,
     FLASHSPEC_AUTO,
     GENERATE,
+    LLAMA_CPP,
+    LLAMA_CPP_DRAFT,
+    NO_DRAFT,
     PLAIN,
     BenchSettings,
+    Contender,
+    NotApplicableError,
+    Pair,
+    Timed,
     default_names,
     option_text,
     split_name,
 )
+from core.experiments.llama_cpp import LlamaCpp
 from core.models.fit import pair_problem
 from core.models.loading import check_pair, load, prepare
 from core.runners.timing import Stopwatch
@@ -41,51 +49,6 @@ if TYPE_CHECKING:
     from core.models.language_model import LanguageModel
 
 PACKAGE = "flashspec"
-
-
-class NotApplicableError(OutriderError):
-    """A contender can't take part with these models; says why."""
-
-
-_NO_DRAFT = "There is no draft model; name one with --draft, or use --draft-layers."
-
-
-@dataclass(frozen=True, slots=True)
-class Pair:
-    """The models of a bench. The target has no end tokens, so that every text gets its full length."""
-
-    target: LanguageModel
-    draft: LanguageModel | None
-
-
-@dataclass(frozen=True, slots=True)
-class Timed:
-    """One run of a contender, from the prompt's ids to the last new one, in wall-clock seconds.
-
-    num_forwards (of the target, without those that only read the prompt) and longest_draft are None if the contender
-    doesn't report them; steps are those of Outrider's own engine.
-    """
-
-    ids: tuple[int, ...]
-    seconds: float
-    num_forwards: int | None = None
-    longest_draft: int | None = None
-    steps: tuple[Step, ...] = ()
-
-
-class Contender(Protocol):
-    """An engine that continues a prompt by a fixed number of tokens.
-
-    num_draft_tokens is K if it is fixed, 0 if nothing is drafted, None if the engine chooses.
-    """
-
-    name: str
-    title: str
-    num_draft_tokens: int | None
-
-    def run(self, prompt_ids: Sequence[int], *, temperature: float, seed: int) -> Timed:
-        """Continue a prompt. The models stay as they were."""
-        ...
 
 
 class Outrider:
@@ -148,7 +111,7 @@ class Generate:
         if num_draft_tokens:
             self.name, self.title = ASSISTED, "transformers assisted"
             if pair.draft is None:
-                raise NotApplicableError(_NO_DRAFT)
+                raise NotApplicableError(NO_DRAFT)
             sizes = [model.model.config.get_text_config().vocab_size for model in (pair.target, pair.draft)]
             if sizes[0] != sizes[1]:
                 raise NotApplicableError(
@@ -207,7 +170,7 @@ class FlashSpec:
     def __init__(self, pair: Pair, max_new_tokens: int, num_draft_tokens: int | None) -> None:
         self._package, engine = _import(PACKAGE), _import(f"{PACKAGE}.engine")
         if pair.draft is None:
-            raise NotApplicableError(_NO_DRAFT)
+            raise NotApplicableError(NO_DRAFT)
         # Each of its loggers writes JSON lines to stderr.
         logging.getLogger(PACKAGE).setLevel(logging.ERROR)
         self.num_draft_tokens = num_draft_tokens
@@ -253,7 +216,9 @@ def _import(name: str) -> Any:
         raise NotApplicableError(f"It can't be imported here ({first_line(error)}).") from error
 
 
-def build(name: str, pair: Pair, settings: BenchSettings) -> Contender:
+def build(
+    name: str, pair: Pair, settings: BenchSettings, on_stage: Callable[[str], None] = lambda text: None
+) -> Contender:
     """One contender.
 
     Raises:
@@ -266,13 +231,17 @@ def build(name: str, pair: Pair, settings: BenchSettings) -> Contender:
         ASSISTED: lambda: Generate(pair, length, k),
         FLASHSPEC: lambda: FlashSpec(pair, length, k),
         FLASHSPEC_AUTO: lambda: FlashSpec(pair, length, None),
+        LLAMA_CPP: lambda: LlamaCpp(pair, settings, 0, on_stage),
+        LLAMA_CPP_DRAFT: lambda: LlamaCpp(pair, settings, k, on_stage),
         PLAIN: lambda: Outrider(pair, length),
         AUTO: lambda: Outrider(pair, length, None, "draft-model" if pair.draft is not None else "prompt-lookup"),
     }
     return made[base]() if base in made else Outrider(pair, length, k, base, options)
 
 
-def build_all(pair: Pair, settings: BenchSettings) -> tuple[list[Contender], dict[str, str]]:
+def build_all(
+    pair: Pair, settings: BenchSettings, on_stage: Callable[[str], None] = lambda text: None
+) -> tuple[list[Contender], dict[str, str]]:
     """The contenders that can run with this pair, and why the others can't, by name.
 
     Raises:
@@ -282,7 +251,7 @@ def build_all(pair: Pair, settings: BenchSettings) -> tuple[list[Contender], dic
     absent: dict[str, str] = {}
     for name in settings.only or default_names():
         try:
-            present.append(build(name, pair, settings))
+            present.append(build(name, pair, settings, on_stage))
         except (NotApplicableError, SettingsError, DrafterError) as error:
             if settings.only:
                 raise SettingsError(f"The contender {name} can't take part: {error}") from error

@@ -16,7 +16,7 @@ from core.controls import Cancelled, RunControls
 from core.decode import autoregressive, speculative
 from core.drafters.base import Drafter, DrafterSetup
 from core.drafters.registry import build_drafter
-from core.experiments.bench import num_equal
+from core.experiments.bench import Pair, num_equal
 from core.experiments.check import (
     CheckFinished,
     CheckProgress,
@@ -27,7 +27,7 @@ from core.experiments.check import (
     IdentityResult,
     notes_on,
 )
-from core.experiments.contenders import Generate, Pair
+from core.experiments.contenders import Generate
 from core.experiments.distribution import judge_distribution
 from core.experiments.prompt_suites import PRESETS, Prompt, default_prompts, encoded, read_prompts
 from core.models.language_model import LanguageModel

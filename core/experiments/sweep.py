@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
+from core.analysis.steadiness import unsteadiness
 from core.controls import RunControls
 from core.errors import OutriderError, PromptError, RunLogError, first_line
 from core.experiments.sweep_file import SweepFile, now
@@ -27,8 +28,9 @@ from core.experiments.sweep_plan import (
 from core.experiments.sweep_results import SweepResults, verdicts
 from core.files import explain_write_error, write_atomically
 from core.runlog.log import event_line
+from core.runlog.tally import Tally
 from core.settings import RunRequest
-from core.types import Event, Finished, FinishReason, RunStarted, StageChanged, Summary
+from core.types import Event, Finished, FinishReason, RunStarted, StageChanged, Step, Summary
 
 _log = logging.getLogger(__name__)
 
@@ -160,6 +162,7 @@ class _Sweep:
         measurement = Measurement(run, self._next_index, request.seed, now(), 0.0)
         began = time.perf_counter()
         lines: list[bytes] = []
+        tally = Tally()
         run_id = ""
         summary: Summary | None = None
         error: str | None = None
@@ -169,6 +172,8 @@ class _Sweep:
                     run_id = event.run_id
                 elif isinstance(event, StageChanged):
                     yield event
+                elif isinstance(event, Step):
+                    tally.add(event)
                 elif isinstance(event, Finished):
                     summary = replace(event.summary, text="")
                 if self._logs is not None:
@@ -195,7 +200,8 @@ class _Sweep:
             except RunLogError as problem:
                 yield from self._fail(str(problem))
         seconds = time.perf_counter() - began
-        return replace(measurement, seconds=seconds, summary=None if error else summary, error=error)
+        measurement = replace(measurement, seconds=seconds, unsteadiness=unsteadiness(tally))
+        return replace(measurement, summary=None if error else summary, error=error)
 
     def _keep(self, measurement: Measurement) -> Iterator[SweepEvent]:
         cell = measurement.run.cell

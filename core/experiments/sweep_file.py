@@ -16,7 +16,7 @@ from core.experiments.bench import installed
 from core.experiments.prompt_suites import Prompt
 from core.experiments.sweep_plan import SUMMARY_FIELDS, Cell, DrafterChoice, Measurement, PlannedRun, SweepPlan
 from core.files import FileClaim, explain_read_error, explain_write_error, open_regular, read_lines, shown_path
-from core.runlog.log import MOST_DAMAGED_LINES, MOST_LINES, parse_line, text_of, to_line
+from core.runlog.log import MOST_DAMAGED_LINES, MOST_LINES, number_of, parse_line, text_of, to_line
 from core.runlog.replay import COUNTS, summary_from_record
 from core.runlog.tally import Tally
 from core.settings import Coupling, Device, DType
@@ -111,6 +111,7 @@ def run_to_record(measurement: Measurement, plan: SweepPlan, folder: Path | None
         "seed": measurement.seed,
         "started_at": measurement.started_at,
         "seconds": measurement.seconds,
+        "unsteadiness": measurement.unsteadiness,
         "id": measurement.run_id,
         "log": None if log is None else log.as_posix(),
         "summary": summary and {name: getattr(summary, name) for name in SUMMARY_FIELDS},
@@ -137,7 +138,8 @@ def run_from_record(record: Mapping[str, Any], plan: SweepPlan, folder: Path | N
             summary=None if summary is None else _summary(summary),
             error=text_of(error) or None,
             run_id=text_of(record.get("id")) or None,
-            log=None if log is None else (folder or Path()) / log,
+            log=None if log is None else Path(os.path.normpath((folder or Path()) / log)),
+            unsteadiness=number_of(record.get("unsteadiness")),
         )
     except (LookupError, TypeError, ValueError, OverflowError, StopIteration, AttributeError):
         return None

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from core.analysis.steadiness import impossible_note
 from core.draft_shape import request_fields
 from core.drafters.registry import get_method
 from core.errors import PairMismatchError, SettingsError
@@ -248,7 +249,8 @@ SUMMARY_FIELDS = (
 class Measurement:
     """One run that has ended, with a summary (without the text) or an error.
 
-    index counts runs in the order measured, seconds include loading.
+    index counts runs in the order measured, seconds include loading. unsteadiness is the spread of its equal steps'
+    times, see `core.analysis.steadiness`; None in older files, and of few steps.
     """
 
     run: PlannedRun
@@ -260,6 +262,7 @@ class Measurement:
     error: str | None = None
     run_id: str | None = None
     log: Path | None = None
+    unsteadiness: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,6 +285,13 @@ class CellResult:
     def num_measured(self) -> int:
         """Runs that did not fail."""
         return sum(item.summary is not None for item in self.measurements)
+
+    @property
+    def problem(self) -> str:
+        """What speaks against its speedup: more than its tokens per forward allow. Empty for any other."""
+        if self.speedup is None or self.block_efficiency is None:
+            return ""
+        return impossible_note(self.speedup.median, self.block_efficiency.median)
 
     @property
     def errors(self) -> tuple[str, ...]:

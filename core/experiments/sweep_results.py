@@ -5,12 +5,15 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
+import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from core.analysis.steadiness import BUSY, SHIFT
 from core.experiments.bench import Spread, spread
 from core.experiments.sweep_plan import Cell, CellResult, Measurement, PlannedRun, SweepPlan, Verdict
 from core.text import neutral_cell, percent_text, spaced_percent
@@ -133,6 +136,19 @@ class SweepResults:
         """Runs that did not fail."""
         return sum(item.summary is not None for seen in self._by_cell.values() for item in seen.values())
 
+    def busy_note(self, temperature: float) -> str:
+        """A sentence if the machine was busy in some of the runs at a temperature; empty if not.
+
+        Equal steps of a run, or the bare forwards of different runs, then took unequal times.
+        """
+        every = [item for runs in self._by_cell.values() for item in runs.values()]
+        usual = statistics.median([ms for ms in map(_bare_ms, every) if ms] or [math.inf])
+        runs = [item for item in every if item.run.cell.temperature == temperature]
+        busy = sum((item.unsteadiness or 0.0) > BUSY or (_bare_ms(item) or 0.0) > SHIFT * usual for item in runs)
+        if not busy:
+            return ""
+        return f"The machine was busy in {busy:,} of these {len(runs):,} runs; repeat the sweep when it is idle."
+
     @property
     def suites(self) -> tuple[str, ...]:
         """The suites of the plan's prompts, in their order."""
@@ -182,6 +198,10 @@ def _moment(measurement: Measurement) -> float:
     return datetime.fromisoformat(measurement.started_at).timestamp()
 
 
+def _bare_ms(measurement: Measurement) -> float | None:
+    return measurement.summary.target_step_ms if measurement.summary is not None else None
+
+
 def _speed(measurement: Measurement) -> float | None:
     return measurement.summary.tokens_per_second if measurement.summary is not None else None
 
@@ -200,11 +220,15 @@ def _verdict(results: SweepResults, temperature: float) -> Verdict:
     cells = [results.result(cell) for cell in results.plan.cells() if cell.temperature == temperature]
     # A cell with less than half the runs of the fullest is not ranked.
     fullest = max((cell.num_measured for cell in cells), default=0)
-    ranked = [(cell.speedup.median, cell) for cell in cells if cell.speedup and 2 * cell.num_measured >= fullest]
+    full = [cell for cell in cells if cell.speedup and 2 * cell.num_measured >= fullest]
+    ranked = [(cell.speedup.median, cell) for cell in full if cell.speedup and not cell.problem]
+    notes = [f"{cell.cell.title} is left out: {cell.problem}" for cell in full if cell.problem]
+    notes += filter(None, [results.busy_note(temperature)])
     ranked.sort(key=lambda item: item[0], reverse=True)
     at = f"At temperature {temperature:g}:"
     if not ranked:
-        return Verdict(temperature, f"{at} no cell has both a run and a baseline to compare it with.")
+        text = "no cell has both a run and a baseline to compare it with."
+        return Verdict(temperature, " ".join((at, text, *notes)))
     (median, best), speeds = ranked[0], results.speedups(ranked[0][1].cell)
     name, interval, is_sure = best.cell.title, "", None
     if len(speeds) >= FEWEST_RUNS:
@@ -224,7 +248,7 @@ def _verdict(results: SweepResults, temperature: float) -> Verdict:
     else:
         lead = _lead(results, best, *ranked[1]) if len(ranked) > 1 else "there is no other cell to compare it with."
         text = f"{name} is fastest, {median:.2f}× plain decoding{interval}; {lead}"
-    return Verdict(temperature, f"{at} {text}", best, speculates=median > 1.0, is_sure=is_sure)
+    return Verdict(temperature, " ".join((at, text, *notes)), best, speculates=median > 1.0, is_sure=is_sure)
 
 
 def _lead(results: SweepResults, best: CellResult, median: float, other: CellResult) -> str:

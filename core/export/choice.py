@@ -65,12 +65,14 @@ class Choice:
         k_note: where K comes from, if the user didn't set it.
         run_id: the run that the choice comes from; empty if it comes from the settings.
         measured_speedup: that run's, against its own baseline; None if there was none.
+        dtype: the precision that it was measured in; empty if unknown.
     """
 
     request: RunRequest
     k_note: str = ""
     run_id: str = ""
     measured_speedup: float | None = None
+    dtype: str = ""
 
     @property
     def k(self) -> int:
@@ -92,8 +94,10 @@ class Choice:
         return self.request.method_options.get(name, getattr(get_method(self.request.method).parse(), name))
 
 
-def choice_from_request(request: RunRequest, summary: Mapping[str, Any] | None = None, *, run_id: str = "") -> Choice:
-    """The choice of a request, with what its run measured if there is a summary.
+def choice_from_request(
+    request: RunRequest, summary: Mapping[str, Any] | None = None, *, run_id: str = "", dtype: str = ""
+) -> Choice:
+    """The choice of a request, with what its run measured if there is a summary, and in which precision.
 
     Raises:
         SettingsError: there is no such method.
@@ -107,7 +111,7 @@ def choice_from_request(request: RunRequest, summary: Mapping[str, Any] | None =
             k = max(1, round(drafted / drafts))
             note = f"Outrider chose K before each step; {drafted / drafts:.1f} tokens on average."
         request = replace(request, num_draft_tokens=k)
-    return Choice(request, note, run_id, number_of(summary.get("measured_speedup")))
+    return Choice(request, note, run_id, number_of(summary.get("measured_speedup")), dtype)
 
 
 def choice_from_log(log: RunLog) -> Choice:
@@ -117,4 +121,5 @@ def choice_from_log(log: RunLog) -> Choice:
         RunLogError: the log holds settings that no run can have.
         SettingsError: it names a method that this version of Outrider doesn't have.
     """
-    return choice_from_request(replayed(log), log.summary, run_id=text_of(log.run.get("id")))
+    dtype = text_of(log.run["config"].get("dtype"))
+    return choice_from_request(replayed(log), log.summary, run_id=text_of(log.run.get("id")), dtype=dtype)

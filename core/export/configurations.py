@@ -133,8 +133,13 @@ def _head(title: str, choice: Choice) -> list[str]:
         f"From {origin}. {choice.k_note}".strip(),
     ]
     if choice.measured_speedup is not None:
-        measured = f"Measured there: {choice.measured_speedup:.2f}× the target alone, with Outrider's engine."
-        lines.append(choice.verdict or measured)
+        precision = f" in {choice.dtype}" if choice.dtype else ""
+        measured = (
+            f"Measured there: {choice.measured_speedup:.2f}× the target alone, with Outrider's engine{precision}."
+        )
+        lines.append(
+            f"{choice.verdict} Measured{precision}." if choice.verdict and precision else choice.verdict or measured
+        )
     return lines
 
 

@@ -8,13 +8,15 @@ import io
 import math
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from core.errors import RunLogError
 from core.experiments.sweep_file import SCHEMA, SweepLog, run_to_record
-from core.experiments.sweep_plan import SUMMARY_FIELDS
+from core.experiments.sweep_plan import SUMMARY_FIELDS, Measurement
 from core.experiments.sweep_results import SweepResults
+from core.export.run_data import named
 from core.export.run_report import compare_page, run_page
 from core.export.sweep_report import sweep_page
 from core.files import FileClaim, open_regular, shown_path, write_atomically
@@ -94,8 +96,21 @@ def export_sweep_html(path: File, log: SweepLog) -> None:
 def export_sweep_jsonl(path: File, log: SweepLog) -> None:
     """Write the sweep's plan and its complete runs; paths of the runs' logs are relative to the new file."""
     folder = Path(path).absolute().parent
-    records = (run_to_record(item, log.plan, folder) for item in log.measurements)
+    kept = (
+        item if item.log is None or item.log.is_relative_to(folder) else _moved(item, folder)
+        for item in log.measurements
+    )
+    records = (run_to_record(item, log.plan, folder) for item in kept)
     write_atomically(path, b"".join(map(to_line, (log.head, *records))))
+
+
+def _moved(item: Measurement, folder: Path) -> Measurement:
+    """A run whose log is named as seen from another folder, not by its whole path; not at all from another disk."""
+    assert item.log is not None, "a run with a log"
+    try:
+        return replace(item, log=Path(os.path.relpath(item.log.absolute(), folder)))
+    except ValueError:
+        return replace(item, log=None)
 
 
 def export_sweep_csv(path: File, log: SweepLog) -> None:
@@ -111,6 +126,7 @@ def _sweep_rows(log: SweepLog) -> Iterator[list[Any]]:
         values = {
             **record,
             **run.cell.to_record(),
+            "draft": run.cell.drafter and named(run.cell.drafter.draft),
             "num_speculative_tokens": run.cell.num_draft_tokens,
             **(record["summary"] or dict.fromkeys(SUMMARY_FIELDS)),
             "measured_speedup": results.speedups(run.cell).get((run.prompt, run.repeat)),

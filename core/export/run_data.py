@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import PurePosixPath, PureWindowsPath
 from typing import Any
 
 from core.analysis.run_counts import Column, RunCounts
+from core.analysis.steadiness import busy_note, interval_text, speedup_interval
 from core.export.html import UNKNOWN
 from core.runlog.log import CONFIG_FIELDS, ENVIRONMENT_FIELDS, RunLog, number_of, text_of
 from core.runlog.replay import events
@@ -45,8 +47,9 @@ class RunData:
 
     @property
     def config(self) -> Mapping[str, Any]:
-        """The log's settings."""
-        return _mapping(self.log.run.get("config"))
+        """The log's settings. Models in folders have the folders' names, without the paths."""
+        config = _mapping(self.log.run.get("config"))
+        return {**config, **{name: named(config[name]) for name in ("target", "draft") if name in config}}
 
     @property
     def run_id(self) -> str:
@@ -113,6 +116,8 @@ def run_data(log: RunLog) -> RunData:
     problems = list(log.problems)
     if lost := len(log.steps) - len(steps):
         problems.append(f"{lost:,} of its {len(log.steps):,} steps are damaged and were left out.")
+    if note := busy_note(counts.sums, baseline.sums, summary):
+        problems.append(note)
     if not steps:
         problems.append("The log holds no steps, so there is no text and nothing to plot.")
     return RunData(log, tuple(steps), counts, baseline, summary, tuple(problems))
@@ -125,6 +130,12 @@ def differences(
     names = dict.fromkeys(name for table in tables for name in table)
     rows = [(name, [table.get(name, "") for table in tables]) for name in names]
     return [row for row in rows if len(set(row[1])) > 1], [row for row in rows if len(set(row[1])) == 1]
+
+
+def named(ref: Any) -> Any:
+    """A model's reference; of an absolute path only the last part, since the rest is the user's own business."""
+    paths = [kind(ref) for kind in (PurePosixPath, PureWindowsPath)] if isinstance(ref, str) else []
+    return next((path.name for path in paths if path.is_absolute() and path.name), ref)
 
 
 def moment_of(value: Any) -> str:
@@ -282,6 +293,10 @@ def verdict(run: RunData) -> str:
     speedup = run.figure("measured_speedup")
     if speedup is None:
         return "The baseline did not run, so this run doesn't show whether speculation pays here."
+    interval = speedup_interval(run.counts.sums, run.baseline.sums)
+    between = f" (95 % interval {interval_text(interval)})" if interval else ""
+    if interval and interval[0] < 1 < interval[1]:
+        return f"This run can’t tell whether speculation pays: {speedup:.2f}× the speed of the target alone{between}."
     if speedup < 1:
-        return f"Don’t speculate here: this run was slower than the target alone, at {speedup:.2f}× its speed."
-    return f"Speculation paid in this run: {speedup:.2f}× the speed of the target alone."
+        return f"Don’t speculate here: this run was slower than the target alone, at {speedup:.2f}× its speed{between}."
+    return f"Speculation paid in this run: {speedup:.2f}× the speed of the target alone{between}."

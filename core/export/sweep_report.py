@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from markupsafe import Markup
@@ -14,7 +14,7 @@ from core.experiments.sweep_plan import CellResult, DrafterChoice, SweepPlan
 from core.experiments.sweep_results import FIGURES, SPEEDUP, SweepFigure, SweepResults, verdicts
 from core.export.charts import Axis, Mark, Plot, headroom, series_mark
 from core.export.html import UNKNOWN, render
-from core.export.run_data import moment_of, shown
+from core.export.run_data import moment_of, named, shown
 from core.runlog.log import text_of
 from core.text import spaced_percent
 
@@ -37,6 +37,7 @@ class HeatCell:
 
 def sweep_page(log: SweepLog) -> str:
     """A sweep so far, as a complete HTML file."""
+    log = _without_paths(log)
     plan, results = log.plan, SweepResults(log.plan, log.measurements)
     cells = results.all()
     started = moment_of(log.head.get("started_at"))
@@ -64,12 +65,35 @@ def sweep_page(log: SweepLog) -> str:
     )
 
 
+def _without_paths(log: SweepLog) -> SweepLog:
+    """The sweep with models named as in `named`; those that would share a name are numbered."""
+    names: dict[str | None, str | None] = {}
+    for drafter in log.plan.drafters:
+        name = named(drafter.draft)
+        others = sum(named(other) == name for other in names)
+        names.setdefault(drafter.draft, f"{name} ({others + 1})" if others and name else name)
+    drafters = {drafter: replace(drafter, draft=names[drafter.draft]) for drafter in log.plan.drafters}
+    plan = replace(log.plan, target=named(log.plan.target), drafters=tuple(drafters.values()))
+    measurements = []
+    for item in log.measurements:
+        cell = item.run.cell
+        if cell.drafter is not None:
+            cell = replace(cell, drafter=drafters[cell.drafter])
+        measurements.append(replace(item, run=item.run._replace(cell=cell)))
+    return replace(log, plan=plan, measurements=measurements)
+
+
 def _missing(results: SweepResults) -> Iterator[str]:
     measured, planned = results.num_measured, results.plan.num_runs
     if not measured:
         yield "The file holds no completed run, so there is nothing to compare."
     elif measured < planned:
         yield f"The sweep is not complete: {planned - measured:,} of its {planned:,} runs are missing."
+    yield from (
+        f"{cell.cell.title}, temperature {cell.cell.temperature:g}: {cell.problem}"
+        for cell in results.all()
+        if cell.problem
+    )
 
 
 def _heat_maps(

@@ -35,9 +35,13 @@ def source_text(run: RunView) -> str:
     if speedup is None or not ours or not plain:
         return f"The baseline was stopped after {tokens_text(lines[1].num_tokens)}, so no speedup was measured."
     efficiency, cost = lines[0].num_tokens / len(lines[0].ends_ms), ours / plain
-    return (
-        f"{efficiency:.2f} tokens per forward of the target, in steps that take {cost:.2f} times as long as a "
-        f"plain one ({ours:.1f} ms against {plain:.1f} ms): {efficiency:.2f} / {cost:.2f} = {speedup:.2f}×."
+    notes = [f" 95 % interval: {run.interval}." if run.interval else "", f" {run.busy_note}" if run.busy_note else ""]
+    return "".join(
+        [
+            f"{efficiency:.2f} tokens per forward of the target, in steps that take {cost:.2f} times as long as a "
+            f"plain one ({ours:.1f} ms against {plain:.1f} ms): {efficiency:.2f} / {cost:.2f} = {speedup:.2f}×.",
+            *notes,
+        ]
     )
 
 

@@ -196,7 +196,11 @@ class SweepView:
         self._results |= {result.cell: result for result in results}
         self._best = set()
         for at in self.plan.temperatures if self.plan is not None else ():
-            cells = [item for item in self._results.values() if item.cell.temperature == at and item.speedup]
+            cells = [
+                item
+                for item in self._results.values()
+                if item.cell.temperature == at and item.speedup and not item.problem
+            ]
             best = next((verdict.best for verdict in self.verdicts if verdict.temperature == at), None)
             best = best or max(cells, key=_median_speedup, default=None)
             if best is not None:
@@ -264,6 +268,7 @@ class SweepView:
         if result.cost_coefficient is not None:
             lines.append(f"c, one draft step / one target step: {result.cost_coefficient.median:.3f}")
         lines.append(f"{result.num_measured} of {result.num_planned} runs; medians, quartiles in brackets")
+        lines += filter(None, [result.problem])
         return "\n".join([*lines, *(f"Failed: {error}" for error in result.errors)])
 
     # --- A cell's runs ---

@@ -1,0 +1,119 @@
+"""How steady the machine was while something was measured, and how sure a measured speedup is.
+
+Forwards that do the same work take the same time on a quiet machine. On a busy one they don't, and a run and its
+baseline may each meet another machine.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from core.runlog.tally import COLUMNS, Tally
+from core.types import Summary
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+BUSY = 0.5
+"""A larger spread of equal forwards is no longer the engine's own: on a quiet machine it is .1 to .3."""
+SHIFT = 1.3
+"""The same for equal forwards of different moments, slow / fast."""
+CEILING = 1.05
+"""A speedup of more than this times the tokens per forward can't be: no step is faster than a plain one."""
+
+_FEWEST = 8
+_BLOCKS = 16
+"""Neighbouring steps are alike, so they are resampled together, in about this many blocks."""
+_DRAFTED, _EMITTED, _TOTAL_MS = (COLUMNS.index(name) for name in ("drafted", "emitted", "total_ms"))
+
+
+def spread_of(times: Sequence[float]) -> float | None:
+    """(Ninth decile - first decile) / median of the times of equal work; None for fewer than 8.
+
+    A text that grows slows its steps down evenly, which doesn't count.
+    """
+    middle = statistics.median(times) if len(times) >= _FEWEST else 0.0
+    if not middle > 0:
+        return None
+    places = range(len(times))
+    slope = statistics.linear_regression(places, times).slope
+    deciles = statistics.quantiles([time - slope * place for place, time in zip(places, times, strict=True)], n=10)
+    return (deciles[-1] - deciles[0]) / middle
+
+
+def unsteadiness(*runs: Tally) -> float | None:
+    """The spread of the times of each run's steps with its usual number of drafted tokens; the largest of all runs."""
+    spreads = []
+    for run in runs:
+        rows = run.table().tolist()
+        lengths = [row[_DRAFTED] for row in rows]
+        usual = max(lengths, key=lengths.count, default=0)
+        spreads.append(spread_of([row[_TOTAL_MS] for row in rows if row[_DRAFTED] == usual]))
+    return max((spread for spread in spreads if spread is not None), default=None)
+
+
+def busy_note(run: Tally, baseline: Tally, summary: Summary) -> str:
+    """A sentence about a run beside its baseline if the machine was busy; empty if not, or if there are few steps."""
+    found = unsteadiness(run, baseline)
+    if found is not None and found > BUSY:
+        return f"The machine was busy: the times of equal steps differ by {found:.0%}. Repeat the run when it is idle."
+    plain = [row[_TOTAL_MS] for row in baseline.table().tolist()][:_BLOCKS]
+    before, after = summary.target_step_ms, statistics.median(plain) if len(plain) >= _FEWEST else None
+    same_threads = summary.num_threads == summary.baseline_num_threads
+    if before and after and same_threads and max(before / after, after / before) > SHIFT:
+        return (
+            f"The machine was busy: one forward of the target took {before:.1f} ms beside the run and {after:.1f} ms "
+            "in its baseline. Repeat the run when it is idle."
+        )
+    speedup, tokens = summary.measured_speedup, summary.block_efficiency
+    return impossible_note(speedup, tokens) if speedup and tokens else ""
+
+
+def impossible_note(speedup: float, tokens_per_forward: float) -> str:
+    """A sentence about a speedup above its ceiling, the tokens per forward of the target; empty for any other."""
+    if speedup <= CEILING * tokens_per_forward:
+        return ""
+    return (
+        f"{speedup:.2f}× is more than {tokens_per_forward:.2f} tokens per forward allow: the machine was busy during "
+        "the baseline."
+    )
+
+
+def speedup_interval(run: Tally, baseline: Tally) -> tuple[float, float] | None:
+    """The 95 % bootstrap interval of a run's tokens per second / its baseline's; None where there are few steps.
+
+    It covers what varied within the two, and not a machine that was faster in one of them: see `busy_note`.
+    """
+    import numpy as np  # Late: the terminal reads no numpy before a run.
+
+    from core.analysis.theory import INTERVAL, SEED
+
+    drawn = []
+    for number, tally in enumerate((run, baseline)):
+        if tally.num_steps < _FEWEST:
+            return None
+        drawn.append(_resampled_speeds(tally, np.random.default_rng(SEED + number)))
+    low, high = np.percentile(drawn[0] / drawn[1], INTERVAL).tolist()
+    return (low, high) if 0 < low <= high < np.inf else None
+
+
+def _resampled_speeds(tally: Tally, rng: np.random.Generator) -> NDArray[np.float64]:
+    """(b,) tokens per millisecond of resampled steps."""
+    import numpy as np
+
+    from core.analysis.theory import resampled
+
+    table = tally.table()[:, [_EMITTED, _TOTAL_MS]]
+    parts = np.array_split(table, min(_BLOCKS, len(table)))
+    blocks = np.array([part.sum(0) for part in parts])
+    sums = np.concatenate([weights @ blocks for weights in resampled(len(blocks), rng)])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.asarray(sums[:, 0] / sums[:, 1], dtype=np.float64)
+
+
+def interval_text(interval: tuple[float, float] | None) -> str:
+    """An interval in words, such as "1.31 to 1.55"; empty for None."""
+    return "" if interval is None else f"{interval[0]:.2f} to {interval[1]:.2f}"

@@ -1,0 +1,112 @@
+"""How steady the machine was: the spread of equal steps, the interval of a speedup, and what can't be."""
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from core.analysis.steadiness import BUSY, busy_note, impossible_note, speedup_interval, spread_of, unsteadiness
+from core.experiments.sweep_plan import CellResult, Measurement, PlannedRun
+from core.experiments.sweep_results import SweepResults, verdicts
+from core.runlog.tally import Tally
+from tests.fakes import is_sentence
+from tests.fakes_cli import step
+from tests.fakes_sweep import FakeSweepSession, events_of, measured, plan_of, summary_with
+
+
+def steps_of(times, text="a"):
+    return Tally([replace(step(*text), total_ms=time) for time in times])
+
+
+def steady(mean, count=48, seed=0):
+    draw = random.Random(seed)
+    return [mean * draw.uniform(0.97, 1.03) for _ in range(count)]
+
+
+def stalled(mean, count=48):
+    """Every fourth step waits for another program."""
+    return [time * (3.0 if index % 4 == 0 else 1.0) for index, time in enumerate(steady(mean, count))]
+
+
+def summary_of(**changes):
+    values = {"target_step_ms": 10.0, "num_threads": 2, "baseline_num_threads": 2, "measured_speedup": 1.5}
+    return summary_with(100.0, **{**values, "block_efficiency": 2.0, **changes})
+
+
+def test_equal_work_in_equal_time_is_steady_also_while_a_text_grows_and_stalls_are_not():
+    assert spread_of(steady(10.0)) < 0.1
+    growing = [time * (1 + index / 48) for index, time in enumerate(steady(10.0))]
+    assert spread_of(growing) < 0.1
+    assert spread_of(stalled(10.0)) > BUSY
+    assert spread_of(steady(10.0, count=7)) is None
+    assert spread_of([0.0] * 20) is None
+
+
+def test_only_steps_that_draft_alike_are_compared():
+    mixed = Tally()
+    for index in range(40):
+        drafted = index % 4 == 0
+        mixed.add(replace(step("a"), num_draft_tokens=4 if drafted else 0, total_ms=30.0 if drafted else 10.0))
+    assert unsteadiness(mixed) == pytest.approx(0.0, abs=1e-9)
+    assert unsteadiness(mixed, steps_of(stalled(10.0))) > BUSY
+    assert unsteadiness(Tally()) is None
+
+
+def test_the_interval_covers_the_speedup_and_widens_on_an_unsteady_machine():
+    ours, plain = steps_of(steady(15.0), "ab"), steps_of(steady(10.0, seed=1))
+    low, high = speedup_interval(ours, plain)
+    assert low < 2 * 10 / 15 < high
+    assert high - low < 0.05
+    low, high = speedup_interval(steps_of(stalled(15.0), "ab"), plain)
+    assert high - low > 0.05
+    assert speedup_interval(ours, steps_of([1.0] * 5)) is None
+    assert speedup_interval(ours, steps_of([0.0] * 20)) is None
+
+
+def test_a_run_is_called_busy_for_unequal_steps_another_baseline_or_a_speedup_that_can_not_be():
+    ours, plain = steps_of(steady(15.0), "ab"), steps_of(steady(10.0))
+    assert busy_note(ours, plain, summary_of()) == ""
+    for note, word in (
+        (busy_note(ours, steps_of(stalled(10.0)), summary_of()), "equal steps"),
+        (busy_note(ours, plain, summary_of(target_step_ms=4.0)), "4.0 ms beside the run and 10.0 ms"),
+        (busy_note(ours, plain, summary_of(measured_speedup=2.4)), "2.40× is more than 2.00 tokens"),
+    ):
+        assert word in note
+        assert "machine was busy" in note
+        assert is_sentence(note)
+    # Another number of threads is another speed, on a quiet machine too.
+    assert busy_note(ours, plain, summary_of(target_step_ms=4.0, num_threads=1)) == ""
+    assert busy_note(Tally(), Tally(), summary_of(measured_speedup=None)) == ""
+    assert impossible_note(2.05, 2.0) == ""
+
+
+# --- Sweeps -----------------------------------------------------------------------------------------------------
+
+
+def test_a_sweeps_runs_say_how_steady_they_were_and_a_cell_that_can_not_be_is_not_the_best():
+    session = FakeSweepSession(block_efficiency=2.5)
+    finished = events_of(plan_of(repeats=3), session)[-1]
+    [verdict] = finished.verdicts
+    assert verdict.best.cell.num_draft_tokens == 1
+    assert "K = 2 with D is left out: 3.00× is more than 2.50 tokens per forward allow" in verdict.sentence
+    problems = {result.cell.num_draft_tokens: result.problem for result in finished.results}
+    assert [bool(problems[k]) for k in (0, 1, 2)] == [False, False, True]
+
+
+def test_a_verdict_says_in_how_many_runs_the_machine_was_busy():
+    plan = plan_of()
+    runs = measured(events_of(plan, FakeSweepSession()))
+    assert all(run.unsteadiness is None for run in runs)  # Of a single step.
+    [quiet] = verdicts(SweepResults(plan, runs))
+    assert "busy" not in quiet.sentence
+    runs[0] = replace(runs[0], unsteadiness=0.9)
+    runs[1] = replace(runs[1], summary=replace(runs[1].summary, target_step_ms=9.0))
+    others = [replace(run, summary=replace(run.summary, target_step_ms=5.0)) for run in runs[2:]]
+    [verdict] = verdicts(SweepResults(plan, [*runs[:2], *others]))
+    assert "The machine was busy in 2 of these 12 runs; repeat the sweep when it is idle." in verdict.sentence
+
+
+def test_a_cell_without_figures_has_no_problem():
+    plan = plan_of()
+    cell = next(plan.cells())
+    assert CellResult(cell, 1, (Measurement(PlannedRun(cell, 0, 0), 0, 0, "", 1.0),)).problem == ""
