@@ -112,7 +112,7 @@ def _unpack(
     memory = _BASE_MEMORY + 2 * (num_bytes + path.stat().st_size)
     child = supervise(
         _command(_alone(path, scratch), scratch),
-        environment=_environment(),
+        environment=child_environment(),
         folder=scratch,
         memory_bytes=memory,
         check_cancelled=check_cancelled,
@@ -135,7 +135,7 @@ def _command(source: Path, scratch: Path) -> list[str]:
     return [sys.executable, "-P", "-m", "core.models.gguf_child", str(source), str(scratch)]
 
 
-def _environment() -> dict[str, str]:
+def child_environment() -> dict[str, str]:
     """The child's variables: it finds this package, uses no network, and leaves the GPU alone."""
     environment = {name: value for name, value in os.environ.items() if name not in _THREAD_SETTINGS}
     paths = [str(Path(__file__).resolve().parents[2]), environment.get("PYTHONPATH", "")]
