@@ -96,7 +96,6 @@ class DraftContext:
     gumbel: Callable[[int], Tensor] | None = None
     features: Mapping[TargetFeature, Tensor] = field(default_factory=dict)
     keep_drafting: Callable[[float], bool] | None = None
-    max_depth: int = MAX_DRAFT_TOKENS
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,20 +14,11 @@ from core.drafters.base import DrafterSetup
 from core.drafters.medusa import MedusaDrafter
 from core.drafters.registry import MedusaOptions, build_drafter
 from core.errors import ModelUnreadableError, PairMismatchError, SettingsError
-from core.models.medusa_heads import (
-    CONFIG,
-    PICKLE,
-    WEIGHTS,
-    HeadsConfig,
-    MedusaHeads,
-    find_heads,
-    load_heads,
-    norm_fingerprint,
-    save_heads,
-)
+from core.models.medusa_heads import CONFIG, PICKLE, WEIGHTS, find_heads, load_heads
 from core.settings import SamplingParams
 from core.types import DraftContext, TargetFeature
 from tests.fakes import is_sentence, tiny_model
+from tests.fakes_medusa import published, size_of, write_heads
 
 VOCABULARY = list(range(40, 60))
 IDS = [65, 66, 67]
@@ -41,31 +32,6 @@ def own_cache(tmp_path, monkeypatch):
 @pytest.fixture
 def target():
     return tiny_model("llama")
-
-
-def size_of(target) -> int:
-    return target.model.config.hidden_size
-
-
-def write_heads(folder, target, *, vocabulary=VOCABULARY, num_heads=3):
-    """Random heads of two blocks, as `distill` writes them."""
-    torch.manual_seed(0)
-    config = HeadsConfig("tiny", norm_fingerprint(target.model), vocabulary)
-    heads = MedusaHeads(size_of(target), [[head + 1, 0] for head in range(num_heads)], config)
-    folder.mkdir()
-    save_heads(heads, folder)
-    return folder
-
-
-def published(target, num_heads=2, seed=0) -> dict[str, torch.Tensor]:
-    """Tensors as in a published `medusa_lm_head.pt`: one block and an output head of each."""
-    generator, size = torch.Generator().manual_seed(seed), size_of(target)
-    tensors = {}
-    for head in range(num_heads):
-        tensors[f"{head}.0.linear.weight"] = 0.1 * torch.randn(size, size, generator=generator)
-        tensors[f"{head}.0.linear.bias"] = 0.1 * torch.randn(size, generator=generator)
-        tensors[f"{head}.1.weight"] = 0.3 * torch.randn(257, size, generator=generator)
-    return tensors
 
 
 def drafter_of(path, target, *, int8=False) -> MedusaDrafter:
@@ -98,7 +64,7 @@ def some_states(target, number=3, seed=1):
 @pytest.mark.parametrize(("count", "depth"), [(1, 64), (5, 64), (12, 2), (30, 64), (7, 1)])
 def test_it_proposes_the_most_probable_paths(tmp_path, target, count, depth):
     """Against every path there is, by the heads' own logits."""
-    folder = write_heads(tmp_path / "heads", target)
+    folder = write_heads(tmp_path / "heads", target, VOCABULARY)
     heads, states = load_heads(folder, target), some_states(target)
     embedding, output = target.model.get_input_embeddings(), target.model.lm_head.weight[VOCABULARY]
     probability = {(): 0.0}
@@ -107,7 +73,9 @@ def test_it_proposes_the_most_probable_paths(tmp_path, target, count, depth):
     ):
         tokens = embedding(torch.tensor([[IDS[-1], *parent]]))
         row = log_softmax(heads(head, states[-1:], tokens) @ output.T, -1)[0].tolist()
-        probability |= {(*parent, token): probability[parent] + value for token, value in zip(VOCABULARY, row, strict=True)}
+        probability |= {
+            (*parent, token): probability[parent] + value for token, value in zip(VOCABULARY, row, strict=True)
+        }
     expected = sorted((path for path in probability if path), key=lambda path: -probability[path])[:count]
     draft = propose(drafter_of(folder, target), states, count=count, depth=depth)
     assert paths_of(draft) == expected
@@ -116,7 +84,7 @@ def test_it_proposes_the_most_probable_paths(tmp_path, target, count, depth):
 
 
 def test_the_tree_depends_on_the_last_state_alone_and_is_the_same_every_time(tmp_path, target):
-    drafter = drafter_of(write_heads(tmp_path / "heads", target), target)
+    drafter = drafter_of(write_heads(tmp_path / "heads", target, VOCABULARY), target)
     states = some_states(target, 4)
     drafter.start(torch.tensor(IDS))
     first = paths_of(propose(drafter, states))
@@ -129,15 +97,17 @@ def test_the_tree_depends_on_the_last_state_alone_and_is_the_same_every_time(tmp
 
 
 def test_without_a_state_or_a_budget_it_proposes_nothing(tmp_path, target):
-    drafter, states = drafter_of(write_heads(tmp_path / "heads", target), target), some_states(target)
+    drafter, states = drafter_of(write_heads(tmp_path / "heads", target, VOCABULARY), target), some_states(target)
     context = DraftContext(IDS, 4, SamplingParams(1.0), None, 257, lambda: None)
     drafts = drafter.propose(context), propose(drafter, states, count=0), propose(drafter, states, depth=0)
     assert [len(draft) for draft in drafts] == [0, 0, 0]
 
 
 def test_in_int8_it_proposes_nearly_the_same(tmp_path, target):
-    folder, states = write_heads(tmp_path / "heads", target), some_states(target)
-    plain, small = (set(paths_of(propose(drafter_of(folder, target, int8=on), states, count=20))) for on in (False, True))
+    folder, states = write_heads(tmp_path / "heads", target, VOCABULARY), some_states(target)
+    plain, small = (
+        set(paths_of(propose(drafter_of(folder, target, int8=on), states, count=20))) for on in (False, True)
+    )
     assert len(plain & small) >= 15
 
 
@@ -214,7 +184,7 @@ def test_heads_of_another_target_and_damaged_ones_are_refused(tmp_path, target, 
 
 @pytest.mark.parametrize("vocabulary", [[], [1, 257], [-1, 2], [3, 3], ["a"], [True], 7])
 def test_a_vocabulary_that_does_not_fit_is_refused(tmp_path, target, vocabulary):
-    folder = write_heads(tmp_path / "heads", target)
+    folder = write_heads(tmp_path / "heads", target, VOCABULARY)
     values = json.loads((folder / CONFIG).read_text())
     (folder / CONFIG).write_text(json.dumps({**values, "vocabulary": vocabulary}))
     with pytest.raises((ModelUnreadableError, PairMismatchError)) as refused:
@@ -223,10 +193,14 @@ def test_a_vocabulary_that_does_not_fit_is_refused(tmp_path, target, vocabulary)
 
 
 def test_files_that_are_no_heads_are_refused(tmp_path, target):
-    folder = write_heads(tmp_path / "heads", target)
+    folder = write_heads(tmp_path / "heads", target, VOCABULARY)
     (folder / WEIGHTS).write_bytes((folder / WEIGHTS).read_bytes()[:200])
     (tmp_path / "empty").mkdir()
-    for path, error in ((folder, ModelUnreadableError), (tmp_path / "empty", SettingsError), (tmp_path / "no", SettingsError)):
+    for path, error in (
+        (folder, ModelUnreadableError),
+        (tmp_path / "empty", SettingsError),
+        (tmp_path / "no", SettingsError),
+    ):
         with pytest.raises(error) as refused:
             load_heads(path, target)
         assert is_sentence(str(refused.value))
@@ -238,7 +212,7 @@ def test_files_that_are_no_heads_are_refused(tmp_path, target):
 
 def test_without_a_path_the_heads_that_ship_for_the_target_are_used(tmp_path, target, monkeypatch):
     monkeypatch.setattr(medusa_heads, "EMBEDDED", tmp_path)
-    write_heads(tmp_path / "heads", target)
+    write_heads(tmp_path / "heads", target, VOCABULARY)
     assert find_heads(target) == tmp_path / "heads"
     assert len(propose(MedusaDrafter(DrafterSetup(target), MedusaOptions()), some_states(target))) == 8
     other = tiny_model("llama", seed=1)
@@ -249,7 +223,9 @@ def test_without_a_path_the_heads_that_ship_for_the_target_are_used(tmp_path, ta
 
 
 def test_saved_heads_hold_no_more_than_their_blocks_in_half_precision(tmp_path, target):
-    tensors = load_file(write_heads(tmp_path / "heads", target) / WEIGHTS)
-    assert sorted(tensors) == sorted(f"{h}.{b}.linear.{n}" for h in range(3) for b in range(2) for n in ("weight", "bias"))
+    tensors = load_file(write_heads(tmp_path / "heads", target, VOCABULARY) / WEIGHTS)
+    assert sorted(tensors) == sorted(
+        f"{h}.{b}.linear.{n}" for h in range(3) for b in range(2) for n in ("weight", "bias")
+    )
     assert {tensor.dtype for tensor in tensors.values()} == {torch.bfloat16}
     assert [tensors[f"{head}.0.linear.weight"].shape[1] // size_of(target) for head in range(3)] == [2, 3, 4]

@@ -64,7 +64,7 @@ class Tables:
     def of(cls, target: Any, part: Part) -> Tables:
         embedding = target.get_input_embeddings().weight.detach().float()
         ids, end = part.texts.ids[0], int(part.texts.end[0])
-        states = torch.from_numpy(part.states[0, :end]).float()
+        states = torch.from_numpy(part.states[0, :end].astype(np.float32))
         size = embedding[torch.from_numpy(ids[:end].astype(np.int64))].square().mean().sqrt()
         scale = float(states.square().mean().sqrt() / size)
         return cls(embedding * scale, target.get_output_embeddings().weight.detach().float(), scale)
@@ -93,7 +93,7 @@ def inputs_of(
     """
     end = int(part.texts.end[row])
     ids = torch.from_numpy(part.texts.ids[row, :end].astype(np.int64))
-    states = torch.from_numpy(part.states[row, :end]).float()
+    states = torch.from_numpy(part.states[row, :end].astype(np.float32))
     embedded = functional.embedding(ids, tables.embedding)
     for head in range(num_heads):
         # The state at t chooses the token at t + 1; this head predicts the one at t + head + 2.
@@ -129,7 +129,7 @@ def train_heads(
         texts = torch.cat([torch.from_numpy(part.texts.ids[row].astype(np.int64)) for part, row in chosen])
         output = tables.head[_part_of(vocabulary, frequent, texts, generator)]
         rows = [list(inputs_of(part, row, len(heads), tables, first - 1)) for part, row in chosen]
-        states = [torch.from_numpy(part.states[row]).float() for part, row in chosen]
+        states = [torch.from_numpy(part.states[row].astype(np.float32)) for part, row in chosen]
         losses = []
         for index in range(len(heads)):
             x, tokens = (torch.cat([row[index][i] for row in rows]) for i in (0, 1))
@@ -183,7 +183,7 @@ def held_out_accuracy(
     hits, number = torch.zeros(len(heads), len(TOPS)), torch.zeros(len(heads), 1)
     for row in np.flatnonzero(part.texts.temperature == 0)[:max_rows]:
         begin = int(part.texts.answer_start[row]) - 1
-        best = functional.linear(torch.from_numpy(part.states[row]).float(), tables.head).argmax(-1)
+        best = functional.linear(torch.from_numpy(part.states[row].astype(np.float32)), tables.head).argmax(-1)
         for index, (states, tokens, ahead) in enumerate(inputs_of(part, int(row), len(heads), tables, begin)):
             if not len(states):
                 continue

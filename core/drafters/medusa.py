@@ -1,4 +1,4 @@
-"""Drafting with Medusa heads (Cai et al., 2401.10774): a tree from the target's own last state, without a second model."""
+"""Drafting with Medusa heads (Cai et al., 2401.10774): a tree grown from the last state of the target itself."""
 
 from __future__ import annotations
 

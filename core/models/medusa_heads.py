@@ -143,9 +143,7 @@ def find_heads(target: LanguageModel) -> Path | None:
     return None
 
 
-def load_heads(
-    path: Path, target: LanguageModel, check_cancelled: Callable[[], None] = lambda: None
-) -> MedusaHeads:
+def load_heads(path: Path, target: LanguageModel, check_cancelled: Callable[[], None] = lambda: None) -> MedusaHeads:
     """Heads on the target's device and in its precision, from a folder or a file.
 
     A folder of `outrider distill --kind medusa`, or published heads: `medusa_lm_head.pt` or .safetensors.
@@ -254,11 +252,15 @@ def _read_config(file: Path) -> HeadsConfig | None:
 
 
 def _unreadable(path: Path, reason: str) -> ModelUnreadableError:
-    return ModelUnreadableError(f"The Medusa heads in {path.name!r} can't be read ({reason.rstrip('.')}). Get them again.")
+    return ModelUnreadableError(
+        f"The Medusa heads in {path.name!r} can't be read ({reason.rstrip('.')}). Get them again."
+    )
 
 
 def _other_target(path: Path, reason: str) -> PairMismatchError:
-    return PairMismatchError(f"The Medusa heads in {path.name!r} belong to another target: {reason}. Choose that target.")
+    return PairMismatchError(
+        f"The Medusa heads in {path.name!r} belong to another target: {reason}. Choose that target."
+    )
 
 
 # --- Pickles ----------------------------------------------------------------------------------------------------
@@ -280,7 +282,11 @@ def _converted(path: Path, check_cancelled: Callable[[], None]) -> Path:
         command = [sys.executable, "-P", "-m", "core.models.medusa_heads", str(path.resolve()), str(scratch / WEIGHTS)]
         memory = _CHILD_MEMORY + 3 * path.stat().st_size
         for _ in supervise(
-            command, environment=child_environment(), folder=scratch, memory_bytes=memory, check_cancelled=check_cancelled
+            command,
+            environment=child_environment(),
+            folder=scratch,
+            memory_bytes=memory,
+            check_cancelled=check_cancelled,
         ):
             pass
         (scratch / WEIGHTS).replace(result)
