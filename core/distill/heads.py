@@ -28,7 +28,7 @@ from core.training.train import Progress, Step, TrainSettings, train
 _QUICK_LOOK = 32
 """Held-out rows that are evaluated during training."""
 
-_PART = 2560
+_PART = 2048
 """Ids of a step's part of the vocabulary: the most frequent ones, those of its texts, and random others."""
 _FREQUENT = 1024
 
@@ -37,10 +37,10 @@ TOPS = (1, 2, 4, 8)
 
 
 def new_heads(target: Any, target_ref: str, num_heads: int, num_blocks: int, vocabulary: list[int]) -> MedusaHeads:
-    """Heads that begin as the target's own output, each reading the tokens between its state and its prediction."""
+    """New heads, whose first blocks read the tokens between a state and its prediction."""
     hidden_size = int(target.get_input_embeddings().weight.shape[1])
     config = HeadsConfig(target_ref, norm_fingerprint(target), vocabulary)
-    heads = MedusaHeads(hidden_size, [[head + 1] * num_blocks for head in range(num_heads)], config)
+    heads = MedusaHeads(hidden_size, [[head + 1] + [0] * (num_blocks - 1) for head in range(num_heads)], config)
     for name, parameter in heads.named_parameters():
         nn.init.normal_(parameter, std=0.02) if name.endswith("weight") else nn.init.zeros_(parameter)
     return heads
