@@ -89,6 +89,7 @@ class MedusaOptions:
             "help": "A folder of `outrider distill --kind medusa`, or published heads (medusa_lm_head.pt or "
             ".safetensors). Empty: those that ship for this target.",
             "path": True,
+            "metavar": "PATH",
         },
     )
     int8: bool = field(
