@@ -164,12 +164,16 @@ def preferences(
     drafter.start(torch.tensor(ids[:first]))
     for at in range(first, len(ids)):
         unread = states[0 if at == first else at - 2 : at - 1]
-        draft = drafter.propose(
-            DraftContext(
-                ids=list(ids[:at]), features={TargetFeature.HIDDEN_STATES: unread}, num_draft_tokens=1, sampling=sampling, vocab_size=vocab_size,
-                generator=torch.Generator().manual_seed(at), check_cancelled=lambda: None,
-            )
-        )  # fmt: skip
+        context = DraftContext(
+            ids=list(ids[:at]),
+            num_draft_tokens=1,
+            sampling=sampling,
+            generator=torch.Generator().manual_seed(at),
+            vocab_size=vocab_size,
+            check_cancelled=lambda: None,
+            features={TargetFeature.HIDDEN_STATES: unread},
+        )
+        draft = drafter.propose(context)
         liked = np.zeros(vocab_size)
         if len(draft):
             if draft.probs is None:

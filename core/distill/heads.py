@@ -32,6 +32,9 @@ _PART = 2048
 """Ids of a step's part of the vocabulary: the most frequent ones, those of its texts, and random others."""
 _FREQUENT = 1024
 
+_TEMPERATURE = 0.7
+"""Of the target's distribution that heads learn: the few most likely tokens, which a tree holds, then count more."""
+
 TOPS = (1, 2, 4, 8)
 """Numbers of candidates whose accuracy is measured."""
 
@@ -132,12 +135,12 @@ def train_heads(
         states = [torch.from_numpy(part.states[row].astype(np.float32)) for part, row in chosen]
         losses = []
         for index in range(len(heads)):
-            x, tokens = (torch.cat([row[index][i] for row in rows]) for i in (0, 1))
+            x, tokens = torch.cat([row[index][0] for row in rows]), torch.cat([row[index][1] for row in rows])
             ahead = torch.cat([own[row[index][2]] for own, row in zip(states, rows, strict=True)])
             kept = torch.randperm(len(x), generator=generator)[: max(1, len(x) >> index)]
             logits = functional.linear(heads(index, x[kept], tokens[kept]), output)
             with torch.no_grad():
-                wanted = functional.linear(ahead[kept], output).log_softmax(-1)
+                wanted = (functional.linear(ahead[kept], output) / _TEMPERATURE).log_softmax(-1)
             losses.append(functional.kl_div(logits.log_softmax(-1), wanted, reduction="batchmean", log_target=True))
         return torch.stack(losses).sum(), losses[0].detach(), sum(len(row[0][0]) for row in rows)
 

@@ -91,9 +91,9 @@ class MedusaHeads(nn.Module):
         super().__init__()
         self.config = config
         self.hidden_size = hidden_size
-        self.blocks = nn.ModuleList(
-            nn.ModuleList(MedusaBlock(hidden_size, number) for number in head) for head in tokens_read
-        )
+        self.blocks = [[MedusaBlock(hidden_size, number) for number in head] for head in tokens_read]
+        for index, head in enumerate(self.blocks):
+            self.add_module(str(index), nn.ModuleList(head))
         self.outputs: list[Tensor] = []
 
     @property
@@ -122,12 +122,7 @@ def norm_fingerprint(model: Any) -> str:
 
 def save_heads(heads: MedusaHeads, folder: Path) -> None:
     """Write the heads' folder, in bfloat16."""
-    tensors = {
-        f"{index}.{number}.linear.{name}": tensor.detach().to(torch.bfloat16).contiguous()
-        for index, head in enumerate(heads.blocks)
-        for number, block in enumerate(head)
-        for name, tensor in block.linear.named_parameters()
-    }
+    tensors = {name: tensor.detach().to(torch.bfloat16).contiguous() for name, tensor in heads.state_dict().items()}
     (folder / CONFIG).write_text(json.dumps(heads.config.to_dict()) + "\n", "utf-8")
     save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
 
@@ -181,7 +176,8 @@ def _assemble(path: Path, tensors: Mapping[str, Tensor], config: HeadsConfig, ta
         found.setdefault(int(matched[1]), {}).setdefault(int(matched[2]), {})[kind] = tensor
     if not found or sorted(found) != list(range(len(found))):
         raise _unreadable(path, "its heads are not numbered from 0 on")
-    tokens_read, outputs, state = [], [], {}
+    tokens_read: list[list[int]] = []
+    outputs, state = [], {}
     for index in range(len(found)):
         parts = dict(sorted(found[index].items()))
         if list(parts) != list(range(len(parts))):
@@ -199,8 +195,8 @@ def _assemble(path: Path, tensors: Mapping[str, Tensor], config: HeadsConfig, ta
             if not 1 <= read <= index + 2:
                 raise _unreadable(path, f"head {index} reads {read - 1} tokens")
             tokens_read[index].append(read - 1)
-            state[f"blocks.{index}.{number}.linear.weight"] = weight
-            state[f"blocks.{index}.{number}.linear.bias"] = bias
+            state[f"{index}.{number}.linear.weight"] = weight
+            state[f"{index}.{number}.linear.bias"] = bias
     _check_outputs(path, outputs, config, len(found), (rows, hidden_size), target.vocab_size)
     with torch.device("meta"):
         heads = MedusaHeads(hidden_size, tokens_read, config)

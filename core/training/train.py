@@ -92,7 +92,7 @@ def save_checkpoint(
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_suffix(".part")
     state = {
-        "config": model.config.to_dict(),
+        "config": model.config.to_dict(),  # type: ignore[union-attr, operator]
         "model": {name: tensor for name, tensor in model.state_dict().items() if name not in without},
         "optimizers": [optimizer.state_dict() for optimizer in optimizers],
         "progress": vars(progress),
