@@ -14,10 +14,13 @@ from core.runners.base import ForwardOutput, Runner
 from core.runners.llama import FusedLlamaRunner
 from core.runners.module import ModuleRunner
 from core.types import Draft, DraftContext, Verification
+from tests.fakes_medusa import heads_for
 
 
 def build_method(name: str, target: LanguageModel, draft: LanguageModel, **options) -> Drafter:
     """A registered method's drafter, whichever of the models it asks for."""
+    if name == "medusa":
+        options = {"heads": heads_for(target), **options}
     return build_drafter(name, DrafterSetup(target, draft), options)
 
 

@@ -4,13 +4,26 @@ import pytest
 
 import core.distill.pipeline as pipeline
 from app.__main__ import main
+from core.models import load
 from core.models.catalogue import resolve
+from core.models.medusa_heads import load_heads
 from tests.fakes import save_model
 
 
 @pytest.fixture
 def target(tmp_path):
     return save_model(tmp_path / "ein Modell", eos_token_id=256, max_position_embeddings=512)
+
+
+def test_medusa_heads_are_made_and_reported(target, tmp_path, capsys):
+    out = tmp_path / "heads"
+    arguments = ["distill", str(target), "--out", str(out), "--kind", "medusa", "--heads", "2", "--vocabulary", "64"]
+    arguments += ["--texts", "6", "--batch", "6", "--length", "40", "--minutes", "0.02", "--threads", "1"]
+    assert main(arguments) == 0
+    written, said = capsys.readouterr()
+    assert written.strip() == str(out)
+    assert "held out, head 1, top 4: " in said
+    assert len(load_heads(out, load(str(target), "cpu"))) == 2
 
 
 def test_a_draft_is_made_and_reported(target, tmp_path, capsys, monkeypatch):
@@ -35,6 +48,8 @@ def test_a_draft_is_made_and_reported(target, tmp_path, capsys, monkeypatch):
         ([], "--out"),
         (["--out", "{tmp}/new", "--layers", "0"], "--layers"),
         (["--out", "{tmp}/new", "--layers", "two"], "--layers"),
+        (["--out", "{tmp}/new", "--kind", "eagle"], "--kind"),
+        (["--out", "{tmp}/new", "--kind", "medusa", "--heads", "0"], "--heads"),
         (["--out", "{tmp}/new", "--minutes", "-1"], "--minutes"),
         (["--out", "{tmp}/new", "--minutes", "nan"], "--minutes"),
         (["--out", "{tmp}"], "already exists"),

@@ -20,6 +20,7 @@ from core.settings import Coupling, SamplingParams
 from core.types import DraftContext, TargetFeature, TokenKind, Verification
 from tests.exactness import SIGNIFICANCE, chi_squared_p_value, global_generator_untouched, mutate
 from tests.fakes import greedy_reference, is_sentence, play, random_rows, table_model, tiny_model
+from tests.fakes_medusa import heads_for
 
 V = 8
 SAMPLING = SamplingParams(0.9, top_k=5)
@@ -27,6 +28,9 @@ PROMPT = [0, 1, 2, 3, 1, 2]
 
 
 def build(name: str) -> Drafter:
+    if name == "medusa":
+        model = tiny_model(vocab_size=V)
+        return build_drafter(name, DrafterSetup(model), {"heads": heads_for(model)})
     model = table_model(random_rows(V, 2), V)
     return build_drafter(name, DrafterSetup(model, model, capacity=400))
 
@@ -53,7 +57,7 @@ def test_methods_describe_themselves(name):
     assert is_sentence(method.summary)
     for option in fields(method.options):
         assert option.metadata.keys() >= {"label", "help"}
-        if isinstance(option.default, bool):
+        if isinstance(option.default, bool | str):
             continue
         assert option.metadata.keys() >= {"min", "max", "step"}
         assert option.metadata["min"] <= option.default <= option.metadata["max"]

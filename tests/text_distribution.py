@@ -16,7 +16,7 @@ from scipy.stats import norm
 from core.drafters.base import Drafter
 from core.models.language_model import LanguageModel
 from core.settings import Coupling, SamplingParams
-from core.types import DraftContext, TokenKind, Verification
+from core.types import DraftContext, TargetFeature, TokenKind, Verification
 from tests.exactness import SIGNIFICANCE, chi_squared_p_value
 from tests.fakes import language_model, play, tiny_module
 
@@ -125,9 +125,11 @@ def uniforms_of(
     """
     ids = [*written.prompt, *written.ids]
     with torch.inference_mode():
-        rows = target.model(input_ids=torch.tensor([ids]), use_cache=False).logits[0, :, : target.vocab_size]
+        output = target.model(input_ids=torch.tensor([ids]), use_cache=False, output_hidden_states=True)
+    rows, states = output.logits[0, :, : target.vocab_size], output.hidden_states[-1][0]
     numbers = []
-    for at, liked in enumerate(preferences(drafter, ids, len(written.prompt), written.sampling, target.vocab_size)):
+    liking = preferences(drafter, ids, states, len(written.prompt), written.sampling, target.vocab_size)
+    for at, liked in enumerate(liking):
         logits = rows[len(written.prompt) + at - 1].double().numpy()
         if is_near_an_edge(logits, written.sampling):
             numbers.append(randomness.random(2))
@@ -148,17 +150,30 @@ def _mass_before(token: int, probs: np.ndarray, key: np.ndarray) -> float:
 
 
 def preferences(
-    drafter: Drafter, ids: Sequence[int], first: int, sampling: SamplingParams, vocab_size: int
+    drafter: Drafter,
+    ids: Sequence[int],
+    states: torch.Tensor,
+    first: int,
+    sampling: SamplingParams,
+    vocab_size: int,
 ) -> Iterator[np.ndarray]:
-    """What the drafter would propose for each token from the `first` on, as (V,) weights: a function of the text."""
+    """What the drafter would propose for each token from the `first` on, as (V,) weights: a function of the text.
+
+    `states` (n, H) are the target's at each of the ids.
+    """
     drafter.start(torch.tensor(ids[:first]))
     for at in range(first, len(ids)):
-        draft = drafter.propose(
-            DraftContext(
-                ids=list(ids[:at]), num_draft_tokens=1, sampling=sampling, vocab_size=vocab_size,
-                generator=torch.Generator().manual_seed(at), check_cancelled=lambda: None,
-            )
-        )  # fmt: skip
+        unread = states[0 if at == first else at - 2 : at - 1]
+        context = DraftContext(
+            ids=list(ids[:at]),
+            num_draft_tokens=1,
+            sampling=sampling,
+            generator=torch.Generator().manual_seed(at),
+            vocab_size=vocab_size,
+            check_cancelled=lambda: None,
+            features={TargetFeature.HIDDEN_STATES: unread},
+        )
+        draft = drafter.propose(context)
         liked = np.zeros(vocab_size)
         if len(draft):
             if draft.probs is None:

@@ -1,4 +1,4 @@
-"""`outrider distill`: train a draft for your own target."""
+"""`outrider distill`: train a draft, or Medusa heads, for your own target."""
 
 from __future__ import annotations
 
@@ -19,16 +19,19 @@ def add_parser(commands: Any) -> None:
         commands,
         "distill",
         execute,
-        help="train a draft for a target",
-        description="Train a small draft for any Llama-architecture target, on text that the target writes itself. The "
-        "draft borrows the target's embedding and output head, so only its layers are trained and stored. You can "
-        "stop with Ctrl-C at any time; the same command resumes.",
+        help="train a draft or Medusa heads for a target",
+        description="Train a small draft, or Medusa heads, for any Llama-architecture target, on text that the target "
+        "writes itself. Both borrow the target's embedding and output head, so only their layers are trained and "
+        "stored. You can stop with Ctrl-C at any time; the same command resumes.",
     )
     option(parser, "TARGET", f"the target: {REF_HELP}")
-    option(parser, "--out FOLDER", "folder to write the draft to", required=True)
+    option(parser, "--out FOLDER", "folder to write the result to", required=True)
+    text = "draft, a model of a few layers, or medusa, heads on the target's states"
+    option(parser, "--kind KIND", text, default="draft", choices=("draft", "medusa"))
     option(parser, "--work FOLDER", "folder for texts and checkpoints (default: that of --out, with -work added)")
-    option(parser, "--layers N", "layers of the draft", positive_whole_number, 2)
-    text = "ids that the draft proposes: the target's most frequent ones"
+    option(parser, "--layers N", "layers of the draft, or blocks of each head", positive_whole_number, 2)
+    option(parser, "--heads N", "Medusa heads", positive_whole_number, 3)
+    text = "ids that it proposes: the target's most frequent ones"
     option(parser, "--vocabulary N", text, positive_whole_number, 8192)
     option(parser, "--texts N", "texts that the target writes", positive_whole_number, 1920)
     option(parser, "--length N", "maximum length of a text in tokens, prompt and answer", positive_whole_number, 400)
@@ -43,7 +46,7 @@ def execute(args: argparse.Namespace) -> int:
     """Distil, and return the exit code."""
     import torch
 
-    from core.distill.pipeline import DistillSettings, check_destination, distill, expected_speedup
+    from core.distill.pipeline import DistillSettings, Kind, check_destination, distill, expected_speedup
     from core.distill.self_play import PlaySettings
     from core.models import load
     from core.training.train import TrainSettings
@@ -52,6 +55,7 @@ def execute(args: argparse.Namespace) -> int:
         torch.set_num_threads(args.threads)
     out = Path(args.out)
     work = Path(args.work) if args.work is not None else out.with_name(f"{out.name}-work")
+    kind = Kind(args.kind)
     settings = DistillSettings(
         num_texts=args.texts,
         num_layers=args.layers,
@@ -60,15 +64,17 @@ def execute(args: argparse.Namespace) -> int:
             seconds=60 * args.minutes,
             warmup_steps=30,
             decay_from=0.5,
-            learning_rate=2e-3,
+            learning_rate=1e-3 if kind is Kind.MEDUSA else 2e-3,
             seed=args.seed,
             compile=can_compile(),
         ),
         start_from=None if args.texts_from is None else Path(args.texts_from),
         play=PlaySettings(rows=args.batch, length=args.length),
         seed=args.seed,
+        kind=kind,
+        num_heads=args.heads,
     )
-    check_destination(out)
+    check_destination(out, kind)
     target = load(args.target, "cpu", "float32")
     try:
         figures = distill(target, settings, work, out, say)
@@ -76,11 +82,15 @@ def execute(args: argparse.Namespace) -> int:
         raise OutputError(explain_write_error(error, error.filename or work)) from error
     for name, value in figures.items():
         say(f"held out, {name}: {value:.3f}")
-    acceptance = figures.get("acceptance at 1", next(iter(figures.values())))
-    k, speedup = expected_speedup(target, load(str(out), target=target), acceptance)
-    found = f"{speedup:.2f}× plain decoding at K = {k}" if k else "no speedup; train longer, or with fewer layers"
-    say(f"to expect, from this and the times of both models here in float32: {found}")
-    next_command = ["outrider", "run", "--target", args.target, "--draft", str(out), "-k", str(k or "auto")]
+    next_command = ["outrider", "run", "--target", args.target]
+    if kind is Kind.MEDUSA:
+        next_command += ["--method", "medusa", "--heads", str(out), "-k", "auto"]
+    else:
+        acceptance = figures.get("acceptance at 1", next(iter(figures.values())))
+        k, speedup = expected_speedup(target, load(str(out), target=target), acceptance)
+        found = f"{speedup:.2f}× plain decoding at K = {k}" if k else "no speedup; train longer, or with fewer layers"
+        say(f"to expect, from this and the times of both models here in float32: {found}")
+        next_command += ["--draft", str(out), "-k", str(k or "auto")]
     say(f"next: {shlex.join([*next_command, '--dtype', 'float32', '--baseline', '--prompt', 'Why is the sky blue?'])}")
     print(out)
     return Exit.DONE

@@ -32,6 +32,8 @@ def _is_same_kind(item: Field[Any], value: Any) -> bool:
     """Whether a saved value has the setting's type, so that its field can show it or the nearest one."""
     if isinstance(item.default, bool) or isinstance(value, bool):
         return isinstance(item.default, bool) and isinstance(value, bool)
+    if isinstance(item.default, str) or isinstance(value, str):
+        return isinstance(item.default, str) and isinstance(value, str)
     return isinstance(value, int | float) and math.isfinite(value)
 
 

@@ -83,7 +83,7 @@ class SeedEdit(QLineEdit):
         self.setText(str(random.SystemRandom().randrange(1_000_000)))
 
 
-SettingField = QSpinBox | QDoubleSpinBox | QCheckBox | EnumCombo[Any] | SliderSpin | SeedEdit
+SettingField = QSpinBox | QDoubleSpinBox | QCheckBox | EnumCombo[Any] | SliderSpin | SeedEdit | QLineEdit
 
 
 def problem_label(object_name: str) -> QLabel:
@@ -116,6 +116,8 @@ def setting_field(item: Field[Any], object_name: str) -> Any:
     elif isinstance(default, bool):
         field = QCheckBox(rules["label"])
         field.setChecked(default)
+    elif isinstance(default, str):
+        field = QLineEdit(default)
     else:
         field = _spin(item)
     field.setObjectName(object_name)
@@ -165,6 +167,8 @@ def value_of(field: SettingField) -> Any:
     """
     if isinstance(field, EnumCombo | CouplingCheck):
         return field.member()
+    if isinstance(field, QLineEdit) and not isinstance(field, SeedEdit):
+        return field.text().strip()
     return field.isChecked() if isinstance(field, QCheckBox) else field.value()
 
 
@@ -176,7 +180,7 @@ def set_value(field: SettingField, value: Any) -> None:
         field.setChecked(value)
     elif isinstance(field, SliderSpin):
         field.set_value(value)
-    elif isinstance(field, SeedEdit):
+    elif isinstance(field, QLineEdit):
         field.setText(str(value))
     elif isinstance(field, QSpinBox):
         field.setValue(max(field.minimum(), min(int(value), field.maximum())))
@@ -192,7 +196,7 @@ def on_change(field: SettingField, slot: Callable[..., Any]) -> None:
         field.currentIndexChanged.connect(slot)
     elif isinstance(field, SliderSpin):
         field.value_changed.connect(slot)
-    elif isinstance(field, SeedEdit):
+    elif isinstance(field, QLineEdit):
         field.textChanged.connect(slot)
     else:
         field.valueChanged.connect(slot)

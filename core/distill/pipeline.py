@@ -6,6 +6,7 @@ import hashlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ import torch
 
 from core.analysis.expectation import expected_tokens
 from core.analysis.probing import measure
+from core.distill.heads import TOPS, Tables, export_heads, held_out_accuracy, new_heads, train_heads
 from core.distill.self_play import PlaySettings, Script, script_of, write_texts
 from core.distill.student import check_target, export_student, held_out_acceptance, new_student, train_student
 from core.distill.texts import (
@@ -29,6 +31,7 @@ from core.distill.texts import (
 )
 from core.errors import SettingsError
 from core.files import write_atomically
+from core.models.medusa_heads import WEIGHTS
 from core.models.shared_draft import serves
 from core.settings import SamplingParams
 from core.text import duration_text
@@ -42,17 +45,26 @@ _TIMED_TOKENS = 64
 """Length of the text after which the models are timed."""
 
 
+class Kind(StrEnum):
+    """What can be distilled."""
+
+    DRAFT = "draft"
+    MEDUSA = "medusa"
+
+
 @dataclass(frozen=True, slots=True)
 class DistillSettings:
     """What `distill` makes.
 
     Attributes:
         num_texts: texts that the target writes, held-out ones included.
-        num_layers: of the draft.
-        vocabulary_size: ids that the draft proposes.
+        num_layers: of the draft, or blocks of each Medusa head.
+        vocabulary_size: ids that the draft or the heads propose.
         training, play: settings of the stages.
         start_from: an .npz file of texts to start with; see `read_texts`.
         seed: of the sampling of texts.
+        kind: a draft model or Medusa heads.
+        num_heads: of Medusa.
     """
 
     num_texts: int
@@ -62,6 +74,8 @@ class DistillSettings:
     play: PlaySettings = field(default_factory=PlaySettings)
     start_from: Path | None = None
     seed: int = 0
+    kind: Kind = Kind.DRAFT
+    num_heads: int = 3
 
 
 def distill(
@@ -72,25 +86,26 @@ def distill(
     log: Callable[[str], None] = print,
     check_cancelled: Callable[[], None] = lambda: None,
 ) -> dict[str, float]:
-    """Make a draft for a target.
+    """Make a draft, or Medusa heads, for a target.
 
     Args:
         target: in float32 on the CPU.
         settings: what to make.
         work: folder for texts, states and the checkpoint; a later call with the same folder resumes.
-        out: folder that the draft is written to.
+        out: folder that the result is written to.
         log: called periodically with a line of progress.
         check_cancelled: may raise to stop; finished work is kept.
 
     Returns:
-        The held-out acceptance by temperature, under keys such as "acceptance at 1".
+        Figures on the held-out texts by name: a draft's acceptance by temperature, such as "acceptance at 1"; each
+        head's accuracy at temperature 0, such as "head 1, top 4".
 
     Raises:
         ModelUnreadableError: the target is of an unsupported kind.
         SettingsError: there are too few texts, or `out` or `work` belongs to something else.
     """
     check_target(target.model)
-    check_destination(out)
+    check_destination(out, settings.kind)
     script = script_of(target.tokenizer, target.eos_ids)
     if settings.start_from is None and min(settings.num_texts, settings.play.rows) < FEWEST_TEXTS:
         raise SettingsError(
@@ -105,11 +120,13 @@ def distill(
     first = len(script.opening)
     texts = [part.texts for part in training]
     ids = frequent_ids(texts, settings.vocabulary_size, target.vocab_size, target.eos_ids)
-    vocabulary = torch.tensor(ids)
-    student = new_student(target.model, settings.num_layers)
     rows, number = sum(map(len, texts)), sum(int(some.end.sum()) for some in texts)
     duration = duration_text(settings.training.seconds) if settings.training.seconds else ""
-    log(f"training {settings.num_layers} layers on {rows} texts, {number:,} tokens{duration and f', for {duration}'}")
+    log(f"training on {rows} texts, {number:,} tokens{duration and f', for {duration}'}")
+    if settings.kind is Kind.MEDUSA:
+        return _distill_heads(target, settings, ids, training, held_out, first, work, out, log, check_cancelled)
+    vocabulary = torch.tensor(ids)
+    student = new_student(target.model, settings.num_layers)
     checkpoint = work / "student.pt"
     train_student(student, training, held_out, vocabulary, first, settings.training, checkpoint, log, check_cancelled)
     export_student(student, target.tokenizer, target.ref, ids, out)
@@ -145,11 +162,37 @@ def expected_speedup(target: LanguageModel, draft: LanguageModel, acceptance: fl
     return best, found[best]
 
 
-def check_destination(out: Path) -> None:
-    """Raises SettingsError if `out` holds anything but a draft that was distilled earlier."""
-    if not out.exists() or (out.is_dir() and (serves(out) is not None or not any(out.iterdir()))):
+def _distill_heads(
+    target: LanguageModel,
+    settings: DistillSettings,
+    ids: list[int],
+    training: list[Part],
+    held_out: Part,
+    first: int,
+    work: Path,
+    out: Path,
+    log: Callable[[str], None],
+    check_cancelled: Callable[[], None],
+) -> dict[str, float]:
+    torch.manual_seed(settings.seed)
+    heads = new_heads(target.model, target.ref, settings.num_heads, settings.num_layers, ids)
+    tables = Tables.of(target.model, held_out)
+    train_heads(heads, tables, training, held_out, first, settings.training, work / "heads.pt", log, check_cancelled)
+    export_heads(heads, tables.scale, out)
+    return {
+        f"head {head}, top {top}": share
+        for head, shares in enumerate(held_out_accuracy(heads, tables, held_out))
+        for top, share in zip(TOPS, shares, strict=True)
+    }
+
+
+def check_destination(out: Path, kind: Kind = Kind.DRAFT) -> None:
+    """Raises SettingsError if `out` holds anything but what was distilled earlier, of the same kind."""
+    is_ours = (out / WEIGHTS).is_file() if kind is Kind.MEDUSA else serves(out) is not None
+    if not out.exists() or (out.is_dir() and (is_ours or not any(out.iterdir()))):
         return
-    raise SettingsError(f"{str(out)!r} already exists and is not a distilled draft. Choose a new folder.")
+    what = "Medusa heads" if kind is Kind.MEDUSA else "a distilled draft"
+    raise SettingsError(f"{str(out)!r} already exists and is not {what}. Choose a new folder.")
 
 
 def _claim(work: Path, target: LanguageModel) -> None:

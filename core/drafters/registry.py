@@ -133,6 +133,30 @@ class PromptLookupOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class MedusaOptions:
+    """Options of drafting with Medusa heads."""
+
+    heads: str = field(
+        default="",
+        metadata={
+            "label": "Heads",
+            "help": "A folder of `outrider distill --kind medusa`, or published heads (medusa_lm_head.pt or "
+            ".safetensors). Empty: those that ship for this target.",
+            "path": True,
+            "metavar": "PATH",
+        },
+    )
+    int8: bool = field(
+        default=True,
+        metadata={
+            "label": "Heads in int8",
+            "help": "On the CPU, compute the heads' logits in int8 if that is faster. The output still follows the "
+            "target's distribution exactly.",
+        },
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class Method:
     """One way to draft.
 
@@ -322,6 +346,15 @@ METHODS = Methods(
             False,
             NoOptions,
             "core.drafters.self_draft:SelfDraftDrafter",
+            needs_target=True,
+        ),
+        Method(
+            "medusa",
+            "Medusa heads",
+            "Small layers on the target's own states propose a tree of several next tokens.",
+            False,
+            MedusaOptions,
+            "core.drafters.medusa:MedusaDrafter",
             needs_target=True,
         ),
     )

@@ -103,7 +103,7 @@ def forward(
     end, half = start + count, size // 2
     heads, kv_heads = model.num_heads, model.num_kv_heads
     for index in range(len(model.cache)):
-        mixed = _product(rms_norm(hidden, model.attention_norm[index], model.epsilon), model.qkv, index)
+        mixed = apply_product(rms_norm(hidden, model.attention_norm[index], model.epsilon), model.qkv, index)
         if len(model.qkv_bias) > 0:
             mixed = mixed.add_(model.qkv_bias[index])
         mixed = mixed.view(count, heads + 2 * kv_heads, size)
@@ -122,12 +122,12 @@ def forward(
         attended = _attend_block(query, keys, values, mask) if is_block else _attend_chunk(query, keys, values, mask)
         attended = attended.transpose(0, 1).reshape(count, heads * size)
         hidden = _add_product(hidden, attended, model.output, index)
-        gates = _product(rms_norm(hidden, model.mlp_norm[index], model.epsilon), model.gate_up, index)
+        gates = apply_product(rms_norm(hidden, model.mlp_norm[index], model.epsilon), model.gate_up, index)
         width = gates.size(1) // 2
         activated = functional.silu(gates[:, :width]).mul_(gates[:, width:])
         hidden = _add_product(hidden, activated, model.down, index)
     hidden = rms_norm(hidden, model.final_norm, model.epsilon)
-    return hidden, _product(hidden[count - num_logits :], model.head, 0)
+    return hidden, apply_product(hidden[count - num_logits :], model.head, 0)
 
 
 def draw_next(
@@ -156,7 +156,7 @@ def draw_next(
     return draw_in_double(probs, uniform), probs
 
 
-def _product(x: Tensor, product: Product, index: int) -> Tensor:
+def apply_product(x: Tensor, product: Product, index: int) -> Tensor:
     if len(product.int8) > 0:
         return in_int8(x, product.int8[index])
     if _is_packed(x, product):
@@ -166,7 +166,7 @@ def _product(x: Tensor, product: Product, index: int) -> Tensor:
 
 def _add_product(residual: Tensor, x: Tensor, product: Product, index: int) -> Tensor:
     if len(product.int8) > 0 or _is_packed(x, product):
-        return _product(x, product, index).add_(residual)
+        return apply_product(x, product, index).add_(residual)
     return torch.addmm(residual, x, product.weights[index].t())
 
 

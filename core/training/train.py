@@ -83,7 +83,7 @@ NO_NAMES: frozenset[str] = frozenset()
 
 def save_checkpoint(
     path: Path,
-    model: LlamaForCausalLM,
+    model: torch.nn.Module,
     optimizers: Sequence[Optimizer],
     progress: Progress,
     without: frozenset[str] = NO_NAMES,
@@ -92,7 +92,7 @@ def save_checkpoint(
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_suffix(".part")
     state = {
-        "config": model.config.to_dict(),
+        "config": model.config.to_dict(),  # type: ignore[union-attr, operator]
         "model": {name: tensor for name, tensor in model.state_dict().items() if name not in without},
         "optimizers": [optimizer.state_dict() for optimizer in optimizers],
         "progress": vars(progress),
@@ -106,7 +106,7 @@ def save_checkpoint(
 
 
 def load_checkpoint(
-    path: Path, model: LlamaForCausalLM, optimizers: Sequence[Optimizer], without: frozenset[str] = NO_NAMES
+    path: Path, model: torch.nn.Module, optimizers: Sequence[Optimizer], without: frozenset[str] = NO_NAMES
 ) -> Progress:
     """Load a checkpoint into a model of the same shape.
 
@@ -133,7 +133,7 @@ Step = tuple[Tensor, Tensor, int]
 
 
 def train(
-    model: LlamaForCausalLM,
+    model: torch.nn.Module,
     compute: Callable[[int, float], Step],
     settings: TrainSettings,
     checkpoint: Path,
@@ -143,11 +143,12 @@ def train(
     evaluate: Callable[[], str] | None = None,
     check_cancelled: Callable[[], None] = lambda: None,
     without: frozenset[str] = NO_NAMES,
+    optimizers: Sequence[Optimizer] | None = None,
 ) -> Progress:
     """Train in place until the budget is used, resuming from `checkpoint` if it exists, and save there.
 
     Args:
-        model: to train.
+        model: to train; its `config` is stored with it.
         compute: the loss of a step, from its index and the share of the budget that is used. What it reads must
             depend on these and the seed alone, so that a resumed run continues exactly.
         settings: how to train.
@@ -157,8 +158,9 @@ def train(
         evaluate: called every `evaluate_seconds`; returns a line for the log.
         check_cancelled: called before each step; may raise to stop. The checkpoint is written first.
         without: names of parameters that are not stored.
+        optimizers: of the model; those of `make_optimizers` if None.
     """
-    optimizers = make_optimizers(model, settings.learning_rate)
+    optimizers = optimizers or make_optimizers(model, settings.learning_rate)
     progress = load_checkpoint(checkpoint, model, optimizers, without) if checkpoint.exists() else Progress()
     since_save = since_evaluation = 0.0
     recent: list[float] = []

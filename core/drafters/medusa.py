@@ -1,0 +1,127 @@
+"""Drafting with Medusa heads (Cai et al., 2401.10774): a tree grown from the last state of the target itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from core.drafters.base import DrafterSetup, empty_draft
+from core.drafters.registry import MedusaOptions
+from core.errors import OutOfMemoryError, SettingsError
+from core.models.devices import is_out_of_memory
+from core.models.medusa_heads import find_heads, load_heads
+from core.runners.llama_forward import apply_product
+from core.runners.products import MOST_QUANTISED, Product, in_full, product_of, quantised
+from core.types import Draft, DraftContext, TargetFeature, Verification
+
+if TYPE_CHECKING:
+    from core.models.language_model import LanguageModel
+
+_GREEDY_TEMPERATURE = 0.6
+"""At temperature 0, heads are read at this one: their candidates' probabilities then match how often each is chosen."""
+
+
+class MedusaDrafter:
+    """Proposes the tree of the most probable paths, grown level by level from the heads' probabilities.
+
+    The tree depends on nothing that is drawn, so each candidate counts as a one-hot at every temperature, and a path
+    may be left out because it is improbable.
+    """
+
+    needs: frozenset[TargetFeature] = frozenset({TargetFeature.HIDDEN_STATES})
+    proposes_trees = True
+
+    def __init__(self, setup: DrafterSetup, options: MedusaOptions | None = None) -> None:
+        """Raises:
+        SettingsError: there are no heads at the options' path, or, without a path, none ship for this target.
+        ModelUnreadableError, PairMismatchError: they are damaged, or belong to another target.
+        OutOfMemoryError: they don't fit in memory.
+        """
+        options = options or MedusaOptions()
+        target = setup.target
+        path = Path(options.heads).expanduser() if options.heads else find_heads(target)
+        if path is None:
+            raise SettingsError(
+                f"No Medusa heads ship for {target.ref}. Name a folder of them, or train some with "
+                "`outrider distill --kind medusa`."
+            )
+        try:
+            self._heads = load_heads(path, target, setup.check_cancelled)
+            ids, outputs = self._heads.config.vocabulary, self._heads.outputs
+            self._ids = None if ids is None else torch.tensor(ids, device=target.device)
+            self._products = [self._product(output, options.int8) for output in outputs or [self._rows(target)]]
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            raise OutOfMemoryError(f"The Medusa heads do not fit on {target.device}. Choose another method.") from error
+        self._embedding = target.model.get_input_embeddings()
+
+    def start(self, prompt: Tensor) -> None:
+        """Nothing is kept from text to text."""
+
+    @torch.inference_mode()
+    def propose(self, context: DraftContext) -> Draft:
+        """A tree of at most `context.num_draft_tokens` nodes, in order of falling probability."""
+        states = context.features.get(TargetFeature.HIDDEN_STATES)
+        most, depth = context.num_draft_tokens, min(context.max_depth, len(self._heads))
+        if states is None or not len(states) or most <= 0:
+            return empty_draft()
+        temperature = max(context.sampling.temperature, _GREEDY_TEMPERATURE)
+        nodes: list[_Node] = []
+        level = [_Node(0.0, None, (context.ids[-1],))]
+        for head in range(depth):
+            context.check_cancelled()
+            log_probs = self._log_probs(head, states[-1:], [node.path for node in level], temperature)
+            log_probs = log_probs + log_probs.new_tensor([[node.log_prob] for node in level])
+            limit = log_probs.shape[1] if self._ids is not None else min(context.vocab_size, log_probs.shape[1])
+            best = log_probs[:, :limit].flatten().topk(min(most, len(level) * limit))
+            tokens = best.indices % limit if self._ids is None else self._ids[best.indices % limit]
+            found = zip(best.values.tolist(), (best.indices // limit).tolist(), tokens.tolist(), strict=True)
+            children = [
+                _Node(value, level[index] if head else None, (*level[index].path, token))
+                for value, index, token in found
+            ]
+            # A stable sort: a child is never likelier than its parent, and so stays behind it.
+            nodes = sorted(nodes + children, key=lambda node: -node.log_prob)[:most]
+            level = [node for node in nodes if len(node.path) == head + 2]
+            if not level:
+                break
+        index_of = {id(node): index for index, node in enumerate(nodes)}
+        parents = [-1 if node.parent is None else index_of[id(node.parent)] for node in nodes]
+        return Draft(torch.tensor([node.path[-1] for node in nodes]), torch.tensor(parents), None)
+
+    def observe(self, outcome: Verification) -> None:
+        """The next proposal begins from the target's new state, whatever the verdict."""
+
+    def _log_probs(self, head: int, state: Tensor, paths: list[tuple[int, ...]], temperature: float) -> Tensor:
+        """Log-probabilities (n, R) of what follows each path, which begins with the last committed token."""
+        if not self._heads.reads_tokens:
+            paths = paths[:1]  # What follows is the same for all.
+        tokens = self._embedding(torch.tensor(paths, device=state.device))
+        x = self._heads(head, state.expand(len(paths), -1), tokens)
+        product = self._products[min(head, len(self._products) - 1)]
+        logits = apply_product(x, product if len(x) <= MOST_QUANTISED else in_full(product), 0)
+        return (logits.float() / temperature).log_softmax(-1)
+
+    def _rows(self, target: LanguageModel) -> Tensor:
+        """The target's output head (R, H) for the ids that are proposed."""
+        weight: Tensor = target.model.get_output_embeddings().weight.detach()
+        return weight if self._ids is None else weight[self._ids]
+
+    @staticmethod
+    def _product(weight: Tensor, is_quantised: bool) -> Product:
+        product = product_of([weight])
+        return quantised(product) if is_quantised else product
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Node:
+    """A node of the tree: the log-probability of its path, which begins with the last committed token."""
+
+    log_prob: float
+    parent: _Node | None
+    path: tuple[int, ...]
