@@ -9,8 +9,10 @@ import sys
 
 import pytest
 
+from app.__main__ import main
 from app.cli import run
 from core.errors import GenerationError, ModelNotFoundError, OutOfMemoryError, PairMismatchError
+from core.files import FileClaim
 from core.runlog.log import read_run_log
 from core.types import BaselineStep, FinishReason, StageChanged
 from tests.fakes_cli import STARTED, finished, outrider, step
@@ -119,7 +121,7 @@ def test_a_reader_that_goes_away_ends_the_run_silently_and_a_full_disk_is_a_sent
 def test_what_the_engine_refuses_is_one_sentence_and_an_old_log_survives(play, capsys, log, error, code):
     engine = play(StageChanged("Loading"), error)
     log.write_text("old")
-    assert outrider("--quiet", "--log", str(log)) == code
+    assert outrider("--quiet", "--log", str(log), "--force") == code
     assert capsys.readouterr() == ("", f"{error}\n")
     assert engine.closed
     assert log.read_text() == "old"
@@ -191,3 +193,38 @@ def test_a_log_that_cannot_be_written_is_reported_once_and_the_text_continues(pl
     out, err = capsys.readouterr()
     assert out == "def f(x):\n\n"
     assert err.count("no space left") == 1
+
+
+def test_a_log_replaces_no_file_without_force(play, capsys, log):
+    log.write_text("my notes")
+    for arguments in (["--log", str(log)], ["--prompt-file", str(log), "--log", str(log), "--force"]):
+        play(STARTED, finished("a"))
+        command = arguments if "--prompt-file" not in arguments else ["run", *arguments]
+        assert (outrider(*command) if command is arguments else main(command)) == 2
+        assert log.read_text() == "my notes"
+    play(STARTED, finished("a"))
+    assert outrider("--log", str(log), "--force") == 0
+    first = log.read_bytes()
+    play(STARTED, finished("b"))
+    assert outrider("--log", str(log)) == 0
+    assert log.read_bytes() == first
+    assert read_run_log(log.with_stem(f"{log.stem}-2")).summary["text"] == "b"
+    assert "is kept" in capsys.readouterr().err
+
+
+def test_two_runs_never_write_one_log(play, capsys, log):
+    claim = FileClaim(log)
+    assert claim.take()
+    play(STARTED, finished("a"))
+    assert outrider("--log", str(log)) == 2
+    assert "Another run" in capsys.readouterr().err
+    claim.give_back()
+    play(STARTED, finished("a"))
+    assert outrider("--log", str(log)) == 0
+
+
+def test_a_log_on_standard_output_takes_the_place_of_the_text(play, capfd):
+    play(STARTED, step("a"), finished("a"))
+    assert outrider("--log", "-") == 0
+    lines = capfd.readouterr().out.splitlines()
+    assert [json.loads(line)["type"] for line in lines] == ["run", "step", "summary"]

@@ -9,10 +9,11 @@ import threading
 import pytest
 from PySide6.QtCore import QLocale, QPoint, QPointF, Qt
 from PySide6.QtGui import QWheelEvent
-from PySide6.QtWidgets import QAbstractSpinBox, QApplication, QCheckBox, QComboBox, QSlider, QWidget
+from PySide6.QtWidgets import QAbstractSpinBox, QApplication, QCheckBox, QComboBox, QLabel, QSlider, QWidget
 
 from app.controller import RunState
-from core.drafters.registry import METHODS
+from app.setup.method_form import MethodForm
+from core.drafters.registry import METHODS, Method, PromptLookupOptions
 from core.settings import Coupling, Device, DType, LengthPolicy
 
 NAMES = (
@@ -94,6 +95,18 @@ def test_the_draft_can_only_be_chosen_where_the_method_has_one(window):
     for index, method in enumerate(METHODS.values()):
         window.controls.method.combo.setCurrentIndex(index)
         assert window.controls.draft.combo.isEnabled() is method.needs_draft_model
+
+
+def test_a_drafter_of_somebody_else_is_offered_and_a_broken_one_is_named(qtbot, monkeypatch):
+    other = Method("other:Drafter", "Other", "Somebody else's.", False, PromptLookupOptions, "other:Drafter")
+    monkeypatch.setattr(METHODS, "_methods", {**METHODS, other.name: other})
+    monkeypatch.setattr(METHODS, "problems", ["The method 'gone' can't be used."])
+    form = MethodForm()
+    qtbot.addWidget(form)
+    form.choose(other.name)
+    assert form.method is other
+    assert form.values() == {"max_ngram": 3, "min_ngram": 1}
+    assert form.findChild(QLabel, "methodLeftOut").text() == METHODS.problems[0]
 
 
 @pytest.mark.parametrize("policy", [LengthPolicy.AUTO, LengthPolicy.ADAPTIVE])

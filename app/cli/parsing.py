@@ -123,14 +123,21 @@ def add_named_methods(arguments: Sequence[str]) -> None:
 # --- Options of several commands --------------------------------------------------------------------------------
 
 
+def filled(text: str) -> str:
+    """A type for `add_argument`: a text that is not blank."""
+    return _parse(str, text, "a name", lambda text: bool(text.strip()))
+
+
 def option(
-    group: Any, spec: str, text: str, kind: Callable[[str], Any] = str, default: Any = None, **more: Any
+    group: Any, spec: str, text: str, kind: Callable[[str], Any] | None = None, default: Any = None, **more: Any
 ) -> None:
     """Add an option, such as `option(group, "-k --k N", "tokens to draft", int, 4)`; its help ends with the default.
 
-    Without flags it is a positional argument, `args.ref` for "REF".
+    Without flags it is a positional argument, `args.ref` for "REF". Without a type, its value is a text that only TEXT
+    may leave empty.
     """
     *flags, metavar = spec.split(" ")
+    kind = kind or (str if metavar.startswith("TEXT") else filled)
     flags = flags or [metavar.lower()]
     values = default if isinstance(default, tuple | list) else [default]
     shown = ",".join(f"{value:g}" if isinstance(value, float | int) else str(value) for value in values)
@@ -160,10 +167,9 @@ def add_setting(group: Any, item: Field[Any], *, default: Any, **more: Any) -> N
         action = "store_true" if default is False else argparse.BooleanOptionalAction
         switch(group, flag, text, action=action, default=default, **more)
     elif isinstance(item.default, Enum):
-        choices, default = [*map(str, type(item.default))], str(item.default)
-        group.add_argument(
-            flag, choices=choices, default=default, help=f"{text.rstrip('.')} (default: {default}).", **more
-        )
+        choices, default = [*map(str, type(item.default))], default and str(default)
+        text = f"{text.rstrip('.')} (default: {item.default})."
+        group.add_argument(flag, choices=choices, default=default, help=text, **more)
     else:
         kind: Callable[[str], Any] = {int: whole_number, float: number}.get(type(item.default), str)
         option(group, f"{flag} {item.metadata.get('metavar', 'N')}", text, kind, default, **more)
@@ -233,13 +239,13 @@ def choose_models(name: str | None, target: str | None, draft: str | None) -> tu
 
 def default_draft(target: str | None) -> str | None:
     """The embedded draft for this target, whichever name the target is given by; None if there is none."""
-    if target in {None, DEFAULT_TARGET}:
+    if target is None:
         return DEFAULT_DRAFT
-    for entry in embedded_models():
-        if entry.serves is not None:
-            with contextlib.suppress(OutriderError, OSError):
-                if entry.serves == target or resolve(target).path.samefile(resolve(entry.serves).path):
-                    return entry.ref
+    served = {DEFAULT_TARGET: DEFAULT_DRAFT, **{entry.serves: entry.ref for entry in embedded_models() if entry.serves}}
+    for name, draft in served.items():
+        with contextlib.suppress(OutriderError, OSError):
+            if name == target or resolve(target).path.samefile(resolve(name).path):
+                return draft
     return None
 
 

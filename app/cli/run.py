@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
+import os
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields, replace
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -46,6 +49,8 @@ from core.text import count_text, percent_text
 from core.types import BaselineStep, Event, Finished, FinishReason, RunStarted, StageChanged, Step, Summary, TokenKind
 
 _OPTION = "option_"
+_FIRST_LINE = 10_000_000
+"""Most bytes of a log's first line, which holds the prompt and its ids."""
 
 
 def add_parser(commands: Any) -> None:
@@ -77,7 +82,12 @@ def add_parser(commands: Any) -> None:
     add_template(prompt)
     output = parser.add_argument_group("output")
     add_settings(output, "baseline", "inspect")
-    option(output, "--log FILE.jsonl", "write the run log here, line by line during the run")
+    text = (
+        "write the run log here, line by line during the run; - for standard output, in place of the text. An existing "
+    )
+    text += "run log is kept, and the new one numbered"
+    option(output, "--log FILE.jsonl", text)
+    switch(output, "--force", "let --log replace an existing file")
     switch(output, "--quiet", "print only the uncoloured text and errors")
     _add_method_options(parser)
 
@@ -138,9 +148,44 @@ def _method_options(method: Method, args: argparse.Namespace) -> dict[str, Any]:
 def execute(args: argparse.Namespace) -> int:
     """Run, and return the exit code."""
     request = build_request(args)
-    log = None if args.log is None else RunLogWriter(args.log)
-    limit_spinning()
-    return _Run(request, log, quiet=args.quiet).go()
+    with contextlib.ExitStack() as stack:
+        log = None if args.log is None else stack.enter_context(_open_log(args))
+        limit_spinning()
+        return _Run(request, log, quiet=args.quiet, shows_text=args.log != "-").go()
+
+
+@contextlib.contextmanager
+def _open_log(args: argparse.Namespace) -> Iterator[RunLogWriter]:
+    """The log of --log, which replaces nothing without --force.
+
+    Raises:
+        UsageError: the file is no run log, or it is the prompt.
+        RunLogError: it can't be written, or another run is writing it.
+    """
+    if args.log == "-":
+        if sys.stdout is None:
+            raise UsageError("There is no standard output for --log -; name a file.")
+        # A copy, so that closing the log leaves standard output open.
+        yield RunLogWriter("-", os.fdopen(os.dup(sys.stdout.fileno()), "wb", buffering=0))
+        return
+    path = Path(args.log)
+    if args.prompt_file and path.exists() and os.path.exists(args.prompt_file) and path.samefile(args.prompt_file):
+        raise UsageError(f"--log {args.log!r} is the file with the prompt; choose another name.")
+    for number in itertools.count(2):
+        if args.force or not path.is_file() or not path.stat().st_size:
+            break
+        if not _is_run_log(path):
+            raise UsageError(f"{str(path)!r} exists and is no run log; choose another name, or add --force.")
+        kept, path = path, Path(args.log).with_stem(f"{Path(args.log).stem}-{number}")
+        if not path.exists():
+            say(f"{str(kept)!r} is kept; the log goes to {str(path)!r}.")
+    yield RunLogWriter(path)
+
+
+def _is_run_log(path: Path) -> bool:
+    with contextlib.suppress(OSError), path.open("rb") as file:
+        return b'"outrider.run/' in file.readline(_FIRST_LINE)
+    return False
 
 
 # --- The report -------------------------------------------------------------------------------------------------
@@ -229,7 +274,7 @@ def _rows(summary: Summary, request: RunRequest, device: str, interval: str) -> 
 class _Run:
     """One run: events in, text, figures and log out."""
 
-    def __init__(self, request: RunRequest, log: RunLogWriter | None, *, quiet: bool) -> None:
+    def __init__(self, request: RunRequest, log: RunLogWriter | None, *, quiet: bool, shows_text: bool = True) -> None:
         self._request = request
         self._log = log
         self._console = _stderr(quiet=quiet)
@@ -237,7 +282,7 @@ class _Run:
         sink = Sink(sys.stdout, styled=not quiet)
         self._on_terminal = sink.is_terminal
         self._has_legend = sink.is_terminal and not quiet
-        self._transcript: Transcript | None = Transcript(sink, request.stop)
+        self._transcript: Transcript | None = Transcript(sink, request.stop) if shows_text else None
         self._device = ""
         self._ours, self._plain = Tally(), Tally()
         self._has_started = self._has_steps = self._log_failed = False

@@ -38,7 +38,7 @@ from app.cli.parsing import (
     switch,
 )
 from core.controls import RunControls
-from core.drafters.registry import get_method
+from core.drafters.registry import get_method, split_options
 from core.experiments.bench import Spread, split_name
 from core.experiments.prompt_suites import SUITES, Prompt, find_prompts, first_of_each
 from core.experiments.sweep import sweep
@@ -136,8 +136,8 @@ def _drafters(target: str, drafts: list[str], methods: list[str]) -> Iterable[Dr
     methods = methods or ["draft-model" if known else "prompt-lookup"]
     found = []
     for name in methods:
+        needs_draft = get_method(split_options(name)[0]).needs_draft_model
         base, options = split_name(name)
-        needs_draft = get_method(base).needs_draft_model
         if needs_draft and not known:
             raise UsageError(f"The method {base} needs a draft model; name one with --draft.")
         found += [DrafterChoice(base, draft, options) for draft in (known if needs_draft else [None])]

@@ -164,7 +164,8 @@ class RunLogWriter:
         RunLogError: on creation, if the file can't be written, or another run is writing it.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], file: BinaryIO | None = None) -> None:
+        """Args: file: written to instead of opening `path`; unbuffered."""
         self.path = Path(path)
         self._length = 0
         self._error: str | None = None
@@ -172,10 +173,10 @@ class RunLogWriter:
         flags = os.O_WRONLY | os.O_CREAT | getattr(os, "O_BINARY", 0)
         try:
             self._claim = FileClaim(path)
-            self._file: BinaryIO = os.fdopen(os.open(self.path, flags, 0o666), "wb", buffering=0)
+            self._file: BinaryIO = file or os.fdopen(os.open(self.path, flags, 0o666), "wb", buffering=0)
         except (OSError, ValueError) as error:
             raise RunLogError(explain_write_error(error, path)) from error
-        self._is_regular = stat.S_ISREG(os.fstat(self._file.fileno()).st_mode)
+        self._is_regular = file is None and stat.S_ISREG(os.fstat(self._file.fileno()).st_mode)
         if self._is_regular and not self._claim.take():
             self._file.close()
             raise RunLogError(f"Another run is writing {shown_path(path)}; wait until it ends, or name another file.")
