@@ -171,7 +171,8 @@ class Session:
             "stop": request.stop,
         }
         summary = None
-        for event in speculative(target, drafter, ids, controls=controls, inspect=request.inspect, **shared):
+        asked = {"controls": controls, "inspect": request.inspect, "rule": request.verification}
+        for event in speculative(target, drafter, ids, **asked, **shared):
             if isinstance(event, Finished):
                 summary = event.summary
                 break
@@ -337,6 +338,7 @@ def run_started(
         "min_p": sampling.min_p,
         "seed": request.seed,
         "coupling": str(request.coupling),
+        "verification": str(request.verification),
         "max_new_tokens": request.max_new_tokens,
         "stop": list(request.stop),
         "prompt": request.prompt,

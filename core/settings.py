@@ -52,6 +52,10 @@ class VerificationRule(StrEnum):
     """What the target finds likely enough (Medusa, 2401.10774). Lossy: the distribution is not the target's."""
 
 
+LOSSY = "Lossy: typical acceptance doesn't keep the target's distribution."
+"""Said wherever a run with typical acceptance is shown."""
+
+
 class Device(StrEnum):
     AUTO = "auto"
     CPU = "cpu"

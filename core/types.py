@@ -248,6 +248,16 @@ class Step:
         return self.accepted_path if self.parents else tuple(range(self.num_accepted))
 
     @property
+    def slots(self) -> tuple[int, ...]:
+        """The place in the block of each emitted token: its node, or, before a correction, the last node tested; a
+        bonus stands behind all nodes."""
+        if not self.parents:
+            return tuple(range(len(self.emitted)))
+        end = self.accepted_path[-1] if self.accepted_path else -1
+        last = max((node for node, parent in enumerate(self.parents) if parent == end), default=self.num_draft_tokens)
+        return (*self.accepted_path, last)[: len(self.emitted)]
+
+    @property
     def depths(self) -> list[int]:
         """The depth of each drafted token, from 0."""
         return depths_of(self.parents) if self.parents else list(range(self.num_draft_tokens))

@@ -90,7 +90,7 @@ def test_methods_and_drafts_can_be_combined():
 
 
 BAD = {
-    "--k": ("17", "8-1", "1-8-9"),
+    "--k": ("65", "8-1", "1-8-9"),
     "--temperature": ("", "warm", "99", "nan"),
     "--repeats": ("0", "99999999"),
     "--max-new-tokens": ("0",),

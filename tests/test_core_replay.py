@@ -140,7 +140,7 @@ def test_odd_figures_in_a_summary_become_unknown_and_counts_are_added_up(tmp_pat
         ({"target": None}, "lacks target"),
         ({"prompt": None, "seed": None}, "lacks prompt and seed"),
         ({"prompt": ""}, "prompt is empty"),
-        *(({"num_draft_tokens": value}, "from 1 to 16") for value in (99, [4])),
+        *(({"num_draft_tokens": value}, "from 1 to 64") for value in (99, [4])),
         ({"temperature": "hot"}, "Temperature"),
         *(({name: "magic"}, "can't read") for name in ("coupling", "device", "chat")),
         *(({name: 5}, "can't read") for name in ("target", "stop")),

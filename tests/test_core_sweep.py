@@ -35,7 +35,7 @@ from tests.fakes_sweep import FakeSweepSession, events_of, fails_at, measured, p
         ({"num_draft_tokens": ()}, "empty"),
         ({"temperatures": ()}, "empty"),
         ({"prompts": ()}, "empty"),
-        ({"num_draft_tokens": (0,)}, "from 1 to 16"),
+        ({"num_draft_tokens": (0,)}, "from 1 to 64"),
         ({"num_draft_tokens": ("often",)}, "auto or adaptive"),
         ({"num_draft_tokens": (2, 2)}, "twice"),
         ({"temperatures": (float("nan"),)}, "Temperature"),

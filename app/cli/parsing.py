@@ -17,7 +17,7 @@ from core.drafters.registry import METHODS, Method, get_method, split_options
 from core.errors import OutriderError, SettingsError
 from core.files import read_bounded, shown_path
 from core.models.catalogue import DEFAULT_DRAFT, DEFAULT_TARGET, embedded_models, resolve
-from core.settings import SETTINGS, Coupling, Device, DType, SamplingParams
+from core.settings import SETTINGS, Coupling, Device, DType, SamplingParams, VerificationRule
 
 T = TypeVar("T")
 
@@ -214,9 +214,14 @@ def sampling_of(args: argparse.Namespace) -> SamplingParams:
 
 
 def common_fields(args: argparse.Namespace) -> dict[str, Any]:
-    """The fields that most requests take from the arguments: seed, coupling, chat, device and dtype."""
-    kinds: dict[str, Callable[[Any], Any]] = {"coupling": Coupling, "device": Device, "dtype": DType}
-    names = [name for name in ("seed", "coupling", "chat", "device", "dtype") if hasattr(args, name)]
+    """The fields that most requests take from the arguments: seed, coupling, verification, chat, device and dtype."""
+    kinds: dict[str, Callable[[Any], Any]] = {
+        "coupling": Coupling,
+        "verification": VerificationRule,
+        "device": Device,
+        "dtype": DType,
+    }
+    names = [name for name in ("seed", "coupling", "verification", "chat", "device", "dtype") if hasattr(args, name)]
     return {name: kinds.get(name, lambda value: value)(getattr(args, name)) for name in names}
 
 

@@ -44,7 +44,7 @@ from core.models.catalogue import usual_draft_length
 from core.runlog.log import RunLogWriter
 from core.runlog.tally import Tally
 from core.runners.threads import limit_spinning
-from core.settings import SETTINGS, Coupling, RunRequest, declared
+from core.settings import LOSSY, SETTINGS, Coupling, RunRequest, VerificationRule, declared
 from core.text import count_text, percent_text
 from core.types import BaselineStep, Event, Finished, FinishReason, RunStarted, StageChanged, Step, Summary, TokenKind
 
@@ -73,7 +73,7 @@ def add_parser(commands: Any) -> None:
         "else auto)",
         draft_length,
     )
-    add_settings(sampling, *SAMPLING, "seed", "coupling", "max_new_tokens")
+    add_settings(sampling, *SAMPLING, "seed", "coupling", "verification", "max_new_tokens")
     option(sampling, "--stop TEXT", "stop before TEXT; repeatable", action="append", default=[])
     prompt = parser.add_argument_group("prompt")
     source = prompt.add_mutually_exclusive_group()
@@ -217,6 +217,8 @@ def _show_start(console: Console, config: Mapping[str, Any], *, legend: bool) ->
     draft = config.get("draft") or config.get("method")
     line = f"{config.get('target')}, drafted by {draft}, on {config.get('device')} in {config.get('dtype')}"
     console.print(Text(printable(line), style="dim"), soft_wrap=True)
+    if config.get("verification") == VerificationRule.TYPICAL:
+        console.print(LOSSY, soft_wrap=True)
     if legend and console.is_terminal:
         names = [("  ", (name, STYLES[kind])) for kind, name in _LEGEND.items()]
         console.print(Text.assemble(("Tokens:", "dim"), *(part for pair in names for part in pair)), soft_wrap=True)

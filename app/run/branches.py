@@ -51,20 +51,21 @@ def can_branch(run: RunView, place: Place | None) -> bool:
     before = (config.get("prompt_token_ids") or (), config.get("continuation_token_ids") or ())
     position = sum(map(len, before)) + sum(len(step.emitted) for step in run.steps[: place.step])
     step = run.steps[place.step]
-    return 0 <= place.slot < len(step.emitted) and step.position == position
+    return place.slot in step.slots and step.position == position
 
 
 def choices(run: RunView, place: Place) -> list[Choice]:
     """Tokens that may be forced at a place: those in its evidence, most likely first, and those emitted and drafted."""
     step, slot = run.steps[place.step], place.slot
-    emitted = step.emitted[slot]
+    at = step.slots.index(slot)
+    emitted = step.emitted[at]
     found: dict[int, Choice] = {}
     if slot < len(step.evidence):
         evidence = step.evidence[slot]
         listed = zip(evidence.ids, evidence.texts, evidence.target_probs, strict=True)
         for token_id, text, prob in sorted(listed, key=lambda entry: -entry[2])[:MOST_CHOICES]:
             found[token_id] = Choice(token_id, text, float(prob), token_id == emitted)
-    found.setdefault(emitted, Choice(emitted, step.emitted_texts[slot], None, True))
+    found.setdefault(emitted, Choice(emitted, step.emitted_texts[at], None, True))
     if slot < step.num_draft_tokens:
         drafted = step.drafted[slot]
         is_emitted = drafted == emitted
@@ -83,7 +84,8 @@ def branch(
     assert request is not None
     assert started is not None
     written = [token for step in run.steps[: place.step] for token in step.emitted]
-    written += run.steps[place.step].emitted[: place.slot]
+    step = run.steps[place.step]
+    written += step.emitted[: step.slots.index(place.slot)]
     before = started.config.get("continuation_token_ids") or ()
     return replace(
         request,
@@ -155,7 +157,9 @@ class Branching(QObject):
             return
         menu.setToolTipsVisible(True)
         step = self._run.steps[place.step]
-        menu.addAction(f"Continue from before {_quoted(step.emitted_texts[place.slot])}").setEnabled(False)
+        menu.addAction(f"Continue from before {_quoted(step.emitted_texts[step.slots.index(place.slot)])}").setEnabled(
+            False
+        )
         again = self._add(menu, "Draw again, with a new seed", partial(branch, self._run, place, new_seed=True))
         if step.temperature <= 0:
             again.setEnabled(False)
@@ -172,7 +176,8 @@ class Branching(QObject):
         return action
 
     def _force_text(self, place: Place) -> None:
-        text = self._dialogs.ask_forced_text(self._window, self._run.steps[place.step].emitted_texts[place.slot])
+        step = self._run.steps[place.step]
+        text = self._dialogs.ask_forced_text(self._window, step.emitted_texts[step.slots.index(place.slot)])
         # Another run may have been started meanwhile.
         if text and place == self._place:
             self._go(branch(self._run, place, forced_text=text))

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from app.run.run_view import NamedValue
-from app.run.tokens import Fate, Place, Span, block, fate_of
+from app.run.tokens import Fate, Place, Span, block, depth_of, fate_of
 from core.evidence import PositionEvidence
 from core.settings import Coupling
 from core.text import percent_text, significant_text
@@ -96,7 +96,7 @@ def shares_at(step: Step, slot: int, evidence: PositionEvidence) -> tuple[Share,
 def _fate_here(step: Step, slot: int, token: int) -> Fate | None:
     if slot < len(step.drafted) and token == step.drafted[slot]:
         return fate_of(step, slot)
-    if slot == step.num_accepted and slot < len(step.emitted) and token == step.emitted[slot]:
+    if step.num_accepted < len(step.emitted) and slot == step.slots[-1] and token == step.emitted[-1]:
         return Fate.BONUS if slot == len(step.drafted) else Fate.RESAMPLED
     return None
 
@@ -186,7 +186,7 @@ def inspect(
     evidence = evidence_at(step, slot)
     return Inspection(
         title=f"Step {place.step} · {_place_name(step, slot)}",
-        subtitle=f"position {step.position + slot:,} · temperature {step.temperature:g}",
+        subtitle=f"position {step.position + depth_of(step, slot):,} · temperature {step.temperature:g}",
         chips=_chips(step, place.step),
         verdict=_verdict(step, slot, coupling),
         facts=tuple(_drafted_facts(step, slot, coupling) if slot < len(step.drafted) else _own_facts(step, slot)),
@@ -206,7 +206,7 @@ def _chips(step: Step, number: int) -> tuple[Span, ...]:
 
 def _last_text(step: Step) -> str:
     """The text of the token that the target added, without its neighbours if known."""
-    evidence = evidence_at(step, step.num_accepted)
+    evidence = evidence_at(step, step.slots[-1])
     token = step.emitted[-1]
     if evidence is not None and token in evidence.ids:
         return show(evidence.texts[list(evidence.ids).index(token)])
@@ -218,6 +218,8 @@ def _place_name(step: Step, slot: int) -> str:
         return "plain"
     if slot == len(step.drafted):
         return "bonus token"
+    if step.parents:
+        return f"node {slot + 1} of {len(step.drafted)}, candidate for token {depth_of(step, slot) + 1}"
     return f"draft {slot + 1} of {len(step.drafted)}"
 
 
@@ -226,6 +228,8 @@ def _verdict(step: Step, slot: int, coupling: Coupling) -> str:
     if fate is Fate.BONUS:
         return _bonus_verdict(step, coupling)
     if fate is Fate.DISCARDED:
+        if step.parents:
+            return "Not tested: another candidate was accepted before it, or what it follows was rejected."
         return "Discarded, untested: it follows the rejected token. Its distributions are those after the drafted text."
     is_kept = fate is Fate.ACCEPTED
     if coupling is Coupling.GUMBEL:
@@ -235,6 +239,8 @@ def _verdict(step: Step, slot: int, coupling: Coupling) -> str:
     test = _test(step, slot, is_kept)
     if is_kept:
         return f"Accepted{test}."
+    if slot not in step.slots:
+        return f"Rejected{test}. The next candidate was tested against what is left of the target's distribution."
     return f"Rejected{test}. “{_last_text(step)}” was drawn from the residual instead{_draw(step)}."
 
 
@@ -250,6 +256,9 @@ def _bonus_verdict(step: Step, coupling: Coupling) -> str:
     how = ", under the noise of its position" if coupling is Coupling.GUMBEL else _draw(step)
     if not step.drafted:
         return f"Nothing was drafted: the token was drawn from the target{how}."
+    if step.parents:
+        path = f"A path of {step.num_accepted} drafted tokens was accepted to its end"
+        return f"{path}, so one more was drawn from the target{how}."
     drafted = "The drafted token was" if len(step.drafted) == 1 else f"All {len(step.drafted)} drafted tokens were"
     return f"{drafted} accepted, so one more was drawn from the target{how}."
 
@@ -299,7 +308,7 @@ def _own_facts(step: Step, slot: int) -> list[NamedValue]:
     """The facts about a token that the target drew by itself."""
     facts: list[NamedValue] = []
     if (evidence := evidence_at(step, slot)) is not None:
-        drawn = _prob_in(evidence.target_probs, evidence, step.emitted[slot])
+        drawn = _prob_in(evidence.target_probs, evidence, step.emitted[-1])
         facts.append(NamedValue("Target p", number(drawn), P_HELP.format("drawn")))
     if step.next_uniform is not None:
         how = "From 0 to 1; the token drawn is the first at which the target's probabilities, summed by id, exceed it."

@@ -91,7 +91,8 @@ FATE_HELP = {
     Fate.RESAMPLED: "Drawn from the residual, in place of the rejected token.",
     Fate.BONUS: "Drawn from the target itself, after a fully accepted block or with no draft.",
     Fate.REJECTED: "Drafted, tested and rejected.",
-    Fate.DISCARDED: "Drafted after the rejected token, and never tested; it counts as drafted, not as rejected.",
+    Fate.DISCARDED: "Drafted, and never tested: a token before it, or another candidate for its position, decided. It "
+    "counts as drafted, not as rejected.",
     Fate.DRAFTED: "Drafted, and not yet verified by the target.",
 }
 GUMBEL_HELP = {
@@ -128,9 +129,12 @@ def block(step: Step, number: int) -> tuple[Span, ...]:
         number: index in the run's list of steps.
     """
     added = zip(step.emitted_kinds, step.emitted_texts, step.emitted, strict=False)
-    tokens = [Span(EMITTED[kind], text, number, slot, token) for slot, (kind, text, token) in enumerate(added)]
+    tokens = [
+        Span(EMITTED[kind], text, number, slot, token)
+        for slot, (kind, text, token) in zip(step.slots, added, strict=False)
+    ]
     split = next((slot for slot, span in enumerate(tokens) if span.fate is not Fate.ACCEPTED), len(tokens))
-    rest = range(step.num_accepted, len(step.drafted))
+    rest = [node for node in range(len(step.drafted)) if node not in step.path]
     ghosts = [Span(fate_of(step, i), step.drafted_texts[i], number, i, step.drafted[i]) for i in rest]
     return (*tokens[:split], *ghosts, *tokens[split:])
 
@@ -139,9 +143,23 @@ def fate_of(step: Step, slot: int) -> Fate:
     """The fate of the drafted token at a slot, or of the bonus token after them."""
     if slot >= len(step.drafted):
         return Fate.BONUS
-    if slot < step.num_accepted:
+    if slot in step.path:
         return Fate.ACCEPTED
-    return Fate.REJECTED if slot == step.num_accepted and is_corrected(step) else Fate.DISCARDED
+    return Fate.REJECTED if is_tested(step, slot) else Fate.DISCARDED
+
+
+def is_tested(step: Step, slot: int) -> bool:
+    """Whether a drafted token was tested: what it follows was accepted, and none of its earlier siblings."""
+    parent = step.parents[slot] if step.parents else slot - 1
+    if parent >= 0 and parent not in step.path:
+        return False
+    accepted = [node for node in step.path if (step.parents[node] if step.parents else node - 1) == parent]
+    return slot <= accepted[0] if accepted else is_corrected(step)
+
+
+def depth_of(step: Step, slot: int) -> int:
+    """How many tokens of the block stand before a place."""
+    return step.depths[slot] if slot < len(step.drafted) else step.num_accepted
 
 
 def is_corrected(step: Step) -> bool:

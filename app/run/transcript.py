@@ -26,7 +26,7 @@ from app.run.playback import PlaybackBar
 from app.run.run_view import RunView
 from app.run.token_colors import draw_token, token_formats
 from app.run.token_text import ON_ONE_LINE, TokenText
-from app.run.tokens import GHOSTS, KINDS, Fate, Place, Selection, Span, TokenStream, fate_help
+from app.run.tokens import GHOSTS, KINDS, Fate, Place, Selection, Span, TokenStream, depth_of, fate_help
 from app.theme import current_theme, mono_font
 from app.widgets.fields import boxed, card, column, plain_tip, quiet_button, row
 from core.settings import Coupling
@@ -242,7 +242,7 @@ def tooltip(span: Span, stream: TokenStream) -> str:
 
 
 def _facts(span: Span, step: Step, coupling: Coupling) -> list[tuple[str, str]]:
-    rows = [("Position", str(step.position + span.slot))] if span.fate in KINDS else []
+    rows = [("Position", str(step.position + depth_of(step, span.slot)))] if span.fate in KINDS else []
     of_draft = ""
     if span.fate is Fate.RESAMPLED and span.slot < len(step.drafted):
         rows.append(("In place of", _quoted(step.drafted_texts[span.slot])))

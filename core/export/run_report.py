@@ -91,7 +91,7 @@ def _prompt(run: RunData) -> str:
 def _tokens(run: RunData) -> Iterator[Token]:
     is_rejection = run.config.get("coupling") != Coupling.GUMBEL
     for step in run.steps:
-        for slot, (kind, text) in enumerate(zip(step.emitted_kinds, step.emitted_texts, strict=False)):
+        for slot, kind, text in zip(step.slots, step.emitted_kinds, step.emitted_texts, strict=False):
             if text:
                 yield Token(CLASSES[kind], _tip(step, slot, kind, is_rejection), text)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -10,8 +11,19 @@ from core.errors import OutriderError, RunLogError
 from core.evidence import evidence_from_record
 from core.runlog.log import RunLog, number_of, text_of
 from core.runlog.tally import Tally
-from core.settings import Coupling, Device, DType, LengthPolicy, RunRequest, SamplingParams, declared
-from core.types import BaselineStep, Event, Finished, FinishReason, PrefillDone, RunStarted, Step, Summary, TokenKind
+from core.settings import Coupling, Device, DType, LengthPolicy, RunRequest, SamplingParams, VerificationRule, declared
+from core.types import (
+    BaselineStep,
+    BlockTest,
+    Event,
+    Finished,
+    FinishReason,
+    PrefillDone,
+    RunStarted,
+    Step,
+    Summary,
+    TokenKind,
+)
 
 UNREADABLE = "This run can't be replayed: its log holds a setting that this version of Outrider can't read."
 CUT_OFF = "The log ends before the run did: Outrider quit during the run, or the disk was full."
@@ -74,6 +86,7 @@ def request_from_config(config: Mapping[str, Any]) -> RunRequest:
             sampling=SamplingParams(**_known(config, declared(SamplingParams))),
             **_known(config, ("seed", "max_new_tokens", "chat")),
             coupling=Coupling(config.get("coupling") or Coupling.REJECTION),
+            verification=VerificationRule(config.get("verification") or VerificationRule.TOKEN),
             stop=tuple(stop),
             # "auto" places target and draft as before; older logs hold only the outcome.
             device=Device(config.get("requested_device") or str(config.get("device") or "auto").partition(":")[0]),
@@ -147,6 +160,9 @@ def step_from_record(record: Mapping[str, Any]) -> Step | None:
         return None
     if not emitted or len(kinds) != len(emitted) or not 0 <= accepted <= min(len(drafted), len(emitted)):
         return None
+    parents, path = _tree(record, len(drafted))
+    if parents and len(path) != accepted:
+        return None
     emitted_texts = _texts(record.get("emitted_texts"), len(emitted))
     if not any(emitted_texts):
         emitted_texts = (text_of(record.get("emitted_text")), *emitted_texts[1:])
@@ -168,7 +184,31 @@ def step_from_record(record: Mapping[str, Any]) -> Step | None:
         **figures,
         next_uniform=number_of(record.get("next_uniform")),
         evidence=evidence_from_record(record),
+        parents=parents,
+        accepted_path=path,
+        block=_block(record),
     )
+
+
+def _tree(record: Mapping[str, Any], count: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """A tree's parents and accepted path; both empty for a chain, or where they are damaged."""
+    parents, path = record.get("parents"), record.get("accepted_path")
+    if not isinstance(parents, list) or not isinstance(path, list) or len(parents) != count:
+        return (), ()
+    if not all(type(parent) is int and -1 <= parent < node for node, parent in enumerate(parents)):
+        return (), ()
+    if not all(type(node) is int and 0 <= node < count for node in path):
+        return (), ()
+    if any(parents[node] != before for before, node in itertools.pairwise([-1, *path])):
+        return (), ()
+    return tuple(parents), tuple(path)
+
+
+def _block(record: Mapping[str, Any]) -> tuple[BlockTest, ...]:
+    tests = record.get("block")
+    if not isinstance(tests, list) or not all(isinstance(test, list) and len(test) == 2 for test in tests):
+        return ()
+    return tuple(BlockTest(_number(weight), _number(acceptance)) for weight, acceptance in tests)
 
 
 def summary_from_record(record: Mapping[str, Any], added_up: Summary) -> Summary:
