@@ -21,8 +21,8 @@ from core.types import Draft, DraftContext, TargetFeature, Verification
 if TYPE_CHECKING:
     from core.models.language_model import LanguageModel
 
-_GREEDY_TEMPERATURE = 0.6
-"""At temperature 0, heads are read at this one: their candidates' probabilities then match how often each is chosen."""
+_GREEDY_TEMPERATURE = 0.8
+"""At temperature 0 the heads are read at this one; on held-out texts .6 to 1 differ little."""
 
 
 class MedusaDrafter:
