@@ -171,7 +171,7 @@ class Session:
             "stop": request.stop,
         }
         summary = None
-        asked = {"controls": controls, "inspect": request.inspect, "rule": request.verification}
+        asked: dict[str, Any] = {"controls": controls, "inspect": request.inspect, "rule": request.verification}
         for event in speculative(target, drafter, ids, **asked, **shared):
             if isinstance(event, Finished):
                 summary = event.summary

@@ -26,7 +26,7 @@ FILTERED = SamplingParams(0.8, 4, 0.95, 0.02)
 
 HALF_PROMPTS = tuple(Prompt(text, text) for text in ("^Nk<a2E2", "-~*xK]h-", "T{vq!o`K"))
 """Behind these a random Llama in bfloat16 comes to places where rounding decides."""
-BONUS_OF_THE_ROW_BEFORE = "weights, kind = target_probs[-1]", "weights, kind = target_probs[max(num_drafted - 1, 0)]"
+BONUS_OF_THE_ROW_BEFORE = "left = node, target_probs[node + 1]", "left = node, target_probs[node]"
 
 
 def by_name(report):
@@ -144,7 +144,7 @@ def test_a_target_whose_filters_are_forgotten_gives_impossible_tokens(monkeypatc
 
 
 def test_a_cache_that_keeps_what_was_rejected_is_found_in_the_greedy_text(monkeypatch):
-    monkeypatch.setattr("core.decode.TargetScorer.rewind", lambda self, length: None)
+    monkeypatch.setattr("core.decode.keep_path", lambda runner, root, places: None)
     init = core.decode.TargetScorer.__init__
     monkeypatch.setattr(
         "core.decode.TargetScorer.__init__",

@@ -17,7 +17,7 @@ from core.drafters.registry import METHODS, PromptLookupOptions, build_drafter, 
 from core.errors import SettingsError
 from core.sampling import gumbel_noise, probabilities
 from core.settings import Coupling, SamplingParams
-from core.types import DraftContext, TargetFeature, TokenKind, Verification
+from core.types import Draft, DraftContext, TargetFeature, TokenKind, Verification, is_chain
 from tests.exactness import SIGNIFICANCE, chi_squared_p_value, global_generator_untouched, mutate
 from tests.fakes import greedy_reference, is_sentence, play, random_rows, table_model, tiny_model
 from tests.fakes_medusa import heads_for
@@ -27,12 +27,12 @@ SAMPLING = SamplingParams(0.9, top_k=5)
 PROMPT = [0, 1, 2, 3, 1, 2]
 
 
-def build(name: str) -> Drafter:
+def build(name: str, **options) -> Drafter:
     if name == "medusa":
         model = tiny_model(vocab_size=V)
         return build_drafter(name, DrafterSetup(model), {"heads": heads_for(model)})
     model = table_model(random_rows(V, 2), V)
-    return build_drafter(name, DrafterSetup(model, model, capacity=400))
+    return build_drafter(name, DrafterSetup(model, model, capacity=400), options)
 
 
 def context(ids, count=4, *, seed=0, sampling=SAMPLING, gumbel=None, check_cancelled=lambda: None) -> DraftContext:
@@ -44,6 +44,19 @@ def context(ids, count=4, *, seed=0, sampling=SAMPLING, gumbel=None, check_cance
 
 def propose(drafter: Drafter, ids, count=4, **changes) -> list[int]:
     return drafter.propose(context(ids, count, **changes)).tokens.tolist()
+
+
+def accept(drafter: Drafter, draft: Draft, most: int, following: int) -> list[int]:
+    """Let a drafter observe that a path of its draft was accepted; returns the path's tokens."""
+    path, end = [], -1
+    for node, parent in enumerate(draft.parents.tolist()):
+        if parent == end and len(path) < most:
+            path.append(node)
+            end = node
+    is_leaf = end not in draft.parents.tolist()
+    kind = TokenKind.BONUS if is_leaf else TokenKind.CORRECTION
+    drafter.observe(Verification(len(path), following, kind, tuple(path)))
+    return draft.tokens[path].tolist()
 
 
 @pytest.fixture(params=METHODS)
@@ -78,7 +91,9 @@ def test_a_draft_is_a_chain_of_at_most_k_tokens_drawn_from_its_own_distribution(
             size = len(draft)
             assert 0 <= size <= count
             assert draft.tokens.dtype is torch.int64
-            assert draft.parents.tolist() == list(range(-1, size - 1))
+            parents = draft.parents.tolist()
+            assert all(-1 <= parent < node for node, parent in enumerate(parents))
+            assert is_chain(parents) or drafter.proposes_trees
             assert all(0 <= token < V for token in draft.tokens.tolist())
             if draft.probs is not None:
                 assert draft.probs.shape == (size, V)
@@ -86,9 +101,7 @@ def test_a_draft_is_a_chain_of_at_most_k_tokens_drawn_from_its_own_distribution(
                 assert bool((draft.probs[torch.arange(size), draft.tokens] > 0).all())
             accepted = int(torch.randint(size + 1, (1,), generator=generator))
             following = int(torch.randint(V, (1,), generator=generator))
-            kind = TokenKind.BONUS if accepted == size else TokenKind.CORRECTION
-            drafter.observe(Verification(accepted, following, kind))
-            ids += [*draft.tokens.tolist()[:accepted], following]
+            ids += [*accept(drafter, draft, accepted, following), following]
 
 
 @pytest.mark.parametrize("sampling", [SAMPLING, SamplingParams(1.0), SamplingParams(0.0)])
@@ -116,18 +129,17 @@ def propose_from_the_prompt(name, sampling, keep_drafting):
 
 @pytest.mark.parametrize("num_accepted", range(5))
 def test_after_any_verdict_it_proposes_what_a_fresh_drafter_would(name, num_accepted):
-    drafter, fresh = build(name), build(name)
+    # The shape of a tree that is drawn depends on earlier verdicts.
+    options = {"rule": "best"} if name == "draft-tree" else {}
+    drafter, fresh = build(name, **options), build(name, **options)
     drafter.start(torch.tensor(PROMPT))
     ids = list(PROMPT)
     for round_ in range(6):
-        drafted = propose(drafter, ids, seed=round_)
+        draft = drafter.propose(context(ids, seed=round_))
         fresh.start(torch.tensor(ids))
-        assert drafted == propose(fresh, ids, seed=round_)
-        accepted = min(num_accepted, len(drafted))
+        assert draft.tokens.tolist() == propose(fresh, ids, seed=round_)
         following = (sum(ids) + round_) % V
-        kind = TokenKind.BONUS if accepted == len(drafted) else TokenKind.CORRECTION
-        drafter.observe(Verification(accepted, following, kind))
-        ids += [*drafted[:accepted], following]
+        ids += [*accept(drafter, draft, num_accepted, following), following]
 
 
 def test_a_start_forgets_the_text_before(name):

@@ -303,7 +303,7 @@ def test_a_tighter_filter_keeps_a_part_of_what_a_looser_one_keeps(row, data):
 
 
 @given(
-    st.sampled_from(list(METHODS)),
+    st.sampled_from([name for name in METHODS if name != "medusa"]),  # Whose heads read a real model's states.
     st.integers(2, 12),
     st.integers(0, 1_000),
     st.lists(st.integers(0, 11), min_size=1, max_size=20),

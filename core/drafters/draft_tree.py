@@ -86,6 +86,11 @@ class DraftTreeDrafter(DraftModelDrafter):
         self._tested = [0.0] * len(_FIRST_RATES)
         self._passed = [0.0] * len(_FIRST_RATES)
 
+    def start(self, prompt: Tensor, *, is_trial: bool = False) -> None:
+        super().start(prompt, is_trial=is_trial)
+        self._tested = [0.0] * len(_FIRST_RATES)
+        self._passed = [0.0] * len(_FIRST_RATES)
+
     def propose(self, context: DraftContext) -> Draft:
         pending = self._unread(context)
         depth = min(self._shape.depth, context.max_depth, self._room)

@@ -324,14 +324,6 @@ METHODS = Methods(
             "core.drafters.draft_model:DraftModelDrafter",
         ),
         Method(
-            "draft-tree",
-            "Draft tree",
-            "A smaller model proposes several candidates for each position; K is the number of nodes of this tree.",
-            True,
-            DraftTreeOptions,
-            "core.drafters.draft_tree:DraftTreeDrafter",
-        ),
-        Method(
             "prompt-lookup",
             "Prompt lookup",
             "Looks up the last few tokens earlier in the text and proposes what followed them there.",
@@ -347,6 +339,14 @@ METHODS = Methods(
             NoOptions,
             "core.drafters.self_draft:SelfDraftDrafter",
             needs_target=True,
+        ),
+        Method(
+            "draft-tree",
+            "Draft tree",
+            "A smaller model proposes several candidates for each position; K is the number of nodes of this tree.",
+            True,
+            DraftTreeOptions,
+            "core.drafters.draft_tree:DraftTreeDrafter",
         ),
         Method(
             "medusa",
