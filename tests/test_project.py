@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from core.api import check as check_exact
 from core.decode import speculative
 from core.drafters.base import Drafter
 from core.experiments.check import Verdict
@@ -93,6 +94,22 @@ def test_the_drafter_in_the_document_drafts_and_stays_exact(monkeypatch):
     assert names["report"].verdict is Verdict.EXACT
     assert names["result"].text
     assert len(names["speed"].speedup.values) == 3
+
+
+def test_the_tree_drafter_in_the_document_branches_and_stays_exact():
+    examples = code_blocks((ROOT / "resources" / "docs" / "drafters.md").read_text("utf-8"), "python")
+    names: dict = {}
+    exec(next(text for text in examples if "proposes_trees" in text), names)
+    drafter = names["BigramTreeDrafter"]()
+    assert isinstance(drafter, Drafter)
+    target, prompt = tiny_model(), list(b"abcabcabd abcabc")
+    settings = {"sampling": SamplingParams(temperature=0.0), "num_draft_tokens": 12, "max_new_tokens": 60}
+    for _ in range(2):  # A second run begins anew.
+        run = play(speculative(target, drafter, prompt, **settings))
+        assert run.ids == greedy_reference(target, prompt, 60)[: len(run.ids)]
+        assert any(step.path != tuple(range(step.num_accepted)) for step in run.steps), "a later candidate is accepted"
+    report = check_exact(target, drafter, [bytes(prompt).decode()], num_draft_tokens=6, num_samples=500, num_tokens=32)
+    assert report.verdict is Verdict.EXACT
 
 
 def test_every_dependency_is_pinned():
