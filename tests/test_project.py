@@ -104,10 +104,11 @@ def test_the_tree_drafter_in_the_document_branches_and_stays_exact():
     assert isinstance(drafter, Drafter)
     target, prompt = tiny_model(), list(b"abcabcabd abcabc")
     settings = {"sampling": SamplingParams(temperature=0.0), "num_draft_tokens": 12, "max_new_tokens": 60}
-    for _ in range(2):  # A second run begins anew.
-        run = play(speculative(target, drafter, prompt, **settings))
-        assert run.ids == greedy_reference(target, prompt, 60)[: len(run.ids)]
-        assert any(step.path != tuple(range(step.num_accepted)) for step in run.steps), "a later candidate is accepted"
+    run, again = (play(speculative(target, drafter, prompt, **settings)) for _ in range(2))
+    assert run.ids == greedy_reference(target, prompt, 60)[: len(run.ids)]
+    assert any(step.path != tuple(range(step.num_accepted)) for step in run.steps), "a later candidate is accepted"
+    assert max(step.num_accepted for step in run.steps) > 1, "a path of several nodes is accepted"
+    assert [step.drafted for step in again.steps] == [step.drafted for step in run.steps], "a second run begins anew"
     report = check_exact(target, drafter, [bytes(prompt).decode()], num_draft_tokens=6, num_samples=500, num_tokens=32)
     assert report.verdict is Verdict.EXACT
 
