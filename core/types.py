@@ -258,6 +258,18 @@ class Step:
         return (*self.accepted_path, last)[: len(self.emitted)]
 
     @property
+    def tested(self) -> tuple[int, ...]:
+        """The drafted tokens that were tested: behind each accepted one, its children up to the accepted one."""
+        if not self.parents:
+            return tuple(range(self.num_accepted + (TokenKind.CORRECTION in self.emitted_kinds)))
+        end, found = -1, []
+        for node, parent in enumerate(self.parents):
+            if parent == end:
+                found.append(node)
+                end = node if node in self.accepted_path else end
+        return tuple(found)
+
+    @property
     def depths(self) -> list[int]:
         """The depth of each drafted token, from 0."""
         return depths_of(self.parents) if self.parents else list(range(self.num_draft_tokens))

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import core.drafters.draft_tree
 import core.verify
+from core.analysis.calibration import calibrate
 from core.decode import autoregressive, speculative
 from core.draft_shape import NodeGains
 from core.drafters.base import DrafterSetup
@@ -222,6 +223,10 @@ def test_three_tokens_follow_the_target_through_the_whole_loop(rule, verificatio
         speculative(target, drafter, [0, 0, 0], num_draft_tokens=5, max_new_tokens=4_500, seed=3, rule=verification)
     )
     assert any(step.parents for step in run.steps)
+    found = calibrate(run.steps)
+    assert found is not None
+    assert found.overall.num_tested == sum(len(step.tested) for step in run.steps)
+    assert abs(found.z) < 4.5, "nodes are accepted as often as their distributions say"
     tokens = np.array(run.ids).reshape(-1, 3)
     counts = np.bincount(np.ravel_multi_index(tokens.T, (4, 4, 4)), minlength=64)
     expected = np.zeros((4, 4, 4))

@@ -145,16 +145,7 @@ def fate_of(step: Step, slot: int) -> Fate:
         return Fate.BONUS
     if slot in step.path:
         return Fate.ACCEPTED
-    return Fate.REJECTED if is_tested(step, slot) else Fate.DISCARDED
-
-
-def is_tested(step: Step, slot: int) -> bool:
-    """Whether a drafted token was tested: what it follows was accepted, and none of its earlier siblings."""
-    parent = step.parents[slot] if step.parents else slot - 1
-    if parent >= 0 and parent not in step.path:
-        return False
-    accepted = [node for node in step.path if (step.parents[node] if step.parents else node - 1) == parent]
-    return slot <= accepted[0] if accepted else is_corrected(step)
+    return Fate.REJECTED if slot in step.tested else Fate.DISCARDED
 
 
 def depth_of(step: Step, slot: int) -> int:

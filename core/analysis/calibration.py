@@ -13,7 +13,7 @@ import numpy as np
 from core.analysis.diagnosis import LEAST_BLOCKS, Array, plain_step
 from core.analysis.expectation import wilson
 from core.analysis.theory import NUM_RESAMPLES, SpeedupTheory, speedup_theory
-from core.runlog.tally import Tally, num_tested
+from core.runlog.tally import Tally
 from core.text import percent_text
 from core.types import Step, Summary
 
@@ -58,10 +58,10 @@ def calibrate(steps: Sequence[Step]) -> Calibration | None:
     (Daliri et al., 2408.07978).
     """
     rows = [
-        (position, predicted, position < step.num_accepted)
+        (step.depths[node], step.expected_acceptance[node], node in step.path)
         for step in steps
-        for position, predicted in enumerate(step.expected_acceptance[: num_tested(step)])
-        if math.isfinite(predicted)
+        for node in step.tested
+        if node < len(step.expected_acceptance) and math.isfinite(step.expected_acceptance[node])
     ]
     if not rows:
         return None
@@ -143,14 +143,14 @@ def study_predictors(steps: Sequence[Step]) -> PredictorStudy | None:
     starts: list[int] = []
     scalars: list[tuple[float, ...]] = []
     for step in steps:
-        tested = num_tested(step)
+        tested, path = step.tested, step.path
         for index, item in enumerate(step.evidence[: step.num_draft_tokens]):
             if item.draft_probs is None or item.residual_mass is None or not len(item):
                 continue
             starts.append(len(target))
             target.extend(item.target_probs)
             draft.extend(item.draft_probs)
-            outcome = float(index < step.num_accepted) if index < tested else math.nan
+            outcome = float(index in path) if index in tested else math.nan
             tails = item.target_tail, item.draft_tail or 0.0
             entropies = item.target_entropy, item.draft_entropy or 0.0
             scalars.append((1.0 - item.residual_mass, outcome, *entropies, *tails))
