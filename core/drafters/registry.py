@@ -92,9 +92,9 @@ class DraftTreeOptions(DraftModelOptions):
             "help": "Above temperature 0: candidates are drawn without replacement, drawn independently, one is drawn "
             "before the most likely others, or all are the most likely ones (best). All are exact.",
             "titles": {
-                TreeRule.WITHOUT: "Without replacement",
+                TreeRule.WITHOUT: "Distinct",
                 TreeRule.INDEPENDENT: "Independent",
-                TreeRule.TOP: "Sampled, then top",
+                TreeRule.TOP: "One drawn",
                 TreeRule.BEST: "Best",
             },
         },
