@@ -212,7 +212,7 @@ class GraphedForwards:
         return self._graph(("score", rows, bucket), body)
 
     def _set_tree(self, rows: int, tree: TreeRows | None) -> None:
-        """Let the graphs of so many rows read a tree, or a chain."""
+        """Set what the graphs with this number of rows read: a tree, or a chain."""
         if tree is None and rows not in self._overwritten:
             return
         self._overwritten.discard(rows)
