@@ -53,7 +53,7 @@ class VerificationRule(StrEnum):
 
 
 LOSSY = "Lossy: typical acceptance doesn't keep the target's distribution."
-"""Printed by the terminal at the start of such a run; its log says `verification: typical`."""
+"""Said by the terminal at the start of such a run, and by its HTML report; the log says `verification: typical`."""
 
 
 class Device(StrEnum):

@@ -91,6 +91,13 @@ def test_a_report_holds_no_absolute_path_of_a_model():
     assert not any(place in page for place in ("/home/me", "Users"))
 
 
+def test_a_lossy_run_says_so():
+    log = make_log()
+    assert "Lossy" not in run_page(log)
+    log.run["config"]["verification"] = "typical"
+    assert "Lossy" in run_page(log)
+
+
 def test_nothing_is_fetched_and_nothing_is_run():
     page = Page(run_page(make_log(prompt=NASTY)))
     names = {name for name, _ in page.elements}

@@ -10,7 +10,7 @@ from core.export.html import UNKNOWN, render
 from core.export.run_data import FIGURES, RunData, differences, moment_of, run_data, verdict
 from core.export.run_plots import compared_plot, run_plots
 from core.runlog.log import RunLog, text_of
-from core.settings import Coupling
+from core.settings import LOSSY, Coupling, VerificationRule
 from core.text import significant_text
 from core.types import Step, TokenKind
 
@@ -30,6 +30,7 @@ def run_page(log: RunLog) -> str:
     """A run as a complete HTML file, which also says what is missing from the log."""
     run = run_data(log)
     started = moment_of(log.run.get("started_at"))
+    lossy = LOSSY if run.config.get("verification") == VerificationRule.TYPICAL else ""
     settings = (
         ("K =", "num_draft_tokens"), ("temperature", "temperature"), ("method", "method"), ("device", "device"),
         ("", "dtype"),
@@ -40,7 +41,7 @@ def run_page(log: RunLog) -> str:
         run=run,
         version=run.version,
         sampling=", ".join(f"{title} {value}".strip() for title, name in settings if (value := run.setting(name))),
-        facts=" · ".join(filter(None, (f"Run {run.run_id}", f"started {started}" if started else "", run.end))),
+        facts=" · ".join(filter(None, (f"Run {run.run_id}", f"started {started}" if started else "", run.end, lossy))),
         error=text_of((log.summary or {}).get("error")),
         verdict=verdict(run),
         has_two_speedups=_has_two_speedups(run),
