@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from core.runners.timing import is_asynchronous
 from core.settings import SamplingParams
 
 _LEAST_TEMPERATURE = 1e-30
@@ -84,8 +85,8 @@ def _keep_nucleus(scaled: Tensor, params: SamplingParams) -> Tensor:
     """Mask all but the smallest set of most probable tokens that holds at least `top_p` of the mass."""
     vocab_size = scaled.shape[-1]
     # Among tied tokens at the edge the lowest ids stay, so a row's result does not depend on other rows.
-    if 0 < params.top_k < vocab_size:
-        # After top-k only those entries, and ties with the k-th, can be in the nucleus.
+    if 0 < params.top_k < vocab_size and not is_asynchronous(scaled.device):
+        # After top-k only those entries, and ties with the k-th, can be in the nucleus. Their number is read here.
         width = int(torch.isfinite(scaled).sum(-1).max().clamp(1, vocab_size))
         ids = torch.topk(scaled, width, dim=-1).indices.sort(-1).values
         ordered, order = scaled.gather(-1, ids).sort(dim=-1, descending=True, stable=True)

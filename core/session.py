@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from core.controls import Cancelled, RunControls
-from core.decode import TargetScorer, autoregressive, speculative
+from core.decode import autoregressive, speculative
 from core.draft_shape import config_fields
 from core.drafters.base import DrafterSetup
 from core.drafters.registry import build_drafter, get_method
@@ -28,6 +28,7 @@ from core.models.loading import run_does_not_fit
 from core.models.prompting import EncodedPrompt, check_prompt_length, encode_prompt
 from core.models.shelf import ModelShelf, load_models
 from core.runlog.tally import Tally
+from core.runners.scoring import TargetScorer
 from core.runners.threads import ThreadGovernor, num_processors
 from core.settings import RunRequest
 from core.text import TextStream

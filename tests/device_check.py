@@ -47,7 +47,7 @@ from core.runners.threads import num_processors
 from core.session import Loaded, Session
 from core.settings import Coupling, RunRequest, SamplingParams
 from core.types import Finished, PrefillDone, Step
-from core.verify import verify_block
+from core.verify.device import verify_on_device
 from tests.exactness import SIGNIFICANCE, joint_p_value, verify_step
 from tests.fakes import Played, is_sentence, play, shared_tokenizer, tiny_module
 
@@ -136,9 +136,10 @@ def require(problems: Sequence[str]) -> None:
 def verification(machine: Machine) -> str:
     """All tokens of a block together, of known distributions, verified on the device."""
 
-    def on_device(tokens: torch.Tensor, parents: Sequence[int], *rows: torch.Tensor, generator: torch.Generator) -> Any:
+    def on_device(tokens: torch.Tensor, parents: Sequence[int], *rest: torch.Tensor) -> Any:
+        *rows, uniforms = rest
         here = (each.to(machine.device) for each in rows)
-        return verify_block(tokens.to(machine.device), parents, *here, generator=generator)
+        return verify_on_device(tokens.to(machine.device), parents, *here, uniforms)[0]
 
     p_value = joint_p_value(verify_step(on_device), samples=2 * NUM_BLOCKS)
     figures = f"joint p = {p_text(p_value)} of {2 * NUM_BLOCKS:,} blocks"

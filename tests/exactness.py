@@ -158,7 +158,8 @@ def drafter_step(
 def _verified(verify_block: Callable, tokens: list[int], draft_probs, target_rows: Rows, generator) -> list[int]:
     rows = torch.stack([target_rows[tuple(tokens[:i])] for i in range(len(tokens) + 1)])
     parents = range(-1, len(tokens) - 1)
-    outcome = verify_block(torch.tensor(tokens), parents, draft_probs, rows, generator=generator)
+    uniforms = draw_uniforms(len(tokens) + 1, generator)
+    outcome = verify_block(torch.tensor(tokens), parents, draft_probs, rows, uniforms)
     return [*tokens[: outcome.num_accepted], outcome.next_token]
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 import app.cli.check
-import core.decode
+import core.rounds
 import core.verify
 from app.__main__ import build_parser, main
 from app.cli.check import build_request
@@ -59,7 +59,7 @@ def test_an_exact_pair_ends_with_0_and_its_report_on_standard_output(tables, cap
 
 def test_a_broken_verifier_ends_with_1(tables, capsys, monkeypatch):
     mutant = mutate(core.verify, *VERIFIERS["corrects from the target"])
-    monkeypatch.setattr(core.decode, "verify_block", mutant.verify_block)
+    monkeypatch.setattr(core.rounds, "verify_block", mutant.verify_block)
     assert main(["check", "--samples", "900"]) == 1
     assert capsys.readouterr().out.startswith("Not exact: ")
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import core.decode
+import core.rounds
 from core.controls import RunControls
 from core.decode import speculative
 from core.drafters.base import chain
@@ -88,14 +89,14 @@ def collect(run, seen: list) -> None:
 
 
 def failing_at(monkeypatch, index: int, error: Exception):
-    verify = core.decode._Run._score_and_verify
+    verify = core.rounds.Rounds.verify
 
     def fail(run, block):
         if run._tally.num_steps == index:
             raise error
         return verify(run, block)
 
-    monkeypatch.setattr(core.decode._Run, "_score_and_verify", fail)
+    monkeypatch.setattr(core.rounds.Rounds, "verify", fail)
 
 
 def test_a_run_that_fails_tells_what_was_said_before(monkeypatch):

@@ -7,6 +7,8 @@ import torch
 
 import core.decode
 import core.drafters.draft_model
+import core.rounds
+import core.runners.scoring
 import core.verify
 from core.controls import RunControls
 from core.draft_shape import BlockPlan, DraftLengthPolicy
@@ -92,7 +94,7 @@ def break_engine(monkeypatch, module, mutation):
     """Have the engine run with a mutant of this module."""
     mutant = mutate(module, *mutation)
     if module is core.verify:
-        monkeypatch.setattr(core.decode, "verify_block", mutant.verify_block)
+        monkeypatch.setattr(core.rounds, "verify_block", mutant.verify_block)
     else:
         monkeypatch.setattr(module, "DraftModelDrafter", mutant.DraftModelDrafter)
 
@@ -135,7 +137,7 @@ def test_a_draft_that_is_cut_by_what_was_drawn_is_not_exact(monkeypatch):
 
 def test_a_target_whose_filters_are_forgotten_gives_impossible_tokens(monkeypatch):
     monkeypatch.setattr(
-        core.decode, "probabilities", lambda logits, params: probabilities(logits, SamplingParams(params.temperature))
+        core.rounds, "probabilities", lambda logits, params: probabilities(logits, SamplingParams(params.temperature))
     )
     report = checked(make_check(sampling=SamplingParams(0.8, 2)))
     assert report.verdict is Verdict.NOT_EXACT
@@ -144,10 +146,10 @@ def test_a_target_whose_filters_are_forgotten_gives_impossible_tokens(monkeypatc
 
 
 def test_a_cache_that_keeps_what_was_rejected_is_found_in_the_greedy_text(monkeypatch):
-    monkeypatch.setattr("core.decode.keep_path", lambda runner, root, places: None)
-    init = core.decode.TargetScorer.__init__
+    monkeypatch.setattr("core.runners.scoring.keep_path", lambda runner, root, places: None)
+    init = core.runners.scoring.TargetScorer.__init__
     monkeypatch.setattr(
-        "core.decode.TargetScorer.__init__",
+        "core.runners.scoring.TargetScorer.__init__",
         lambda self, model, capacity, *rest: init(self, model, capacity + 1_000, *rest),
     )
     report = checked(make_check(sampling=SamplingParams(0.0)))

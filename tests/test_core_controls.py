@@ -122,7 +122,7 @@ def clock(monkeypatch):
 
     Clock.charge = staticmethod(charge)
     monkeypatch.setattr("core.decode.Stopwatch", Clock)
-    monkeypatch.setattr("core.decode.StepClock", Clock)
+    monkeypatch.setattr("core.rounds.StepClock", Clock)
     return Clock
 
 

@@ -107,7 +107,7 @@ def test_closing_the_generator_ends_the_run_and_leaves_no_trace(after):
 @pytest.mark.parametrize("who", ["target", "draft"])
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_logits_that_cant_be_sampled_are_a_sentence(who, value, temperature, is_behind, monkeypatch):
-    for user in ("core.verify", "core.decode"):
+    for user in ("core.rounds", "core.decode"):
         monkeypatch.setattr(f"{user}.is_asynchronous", lambda device: is_behind)
     models = dict(zip(("target", "draft"), tables(), strict=True))
     good = models[who].logits_of

@@ -6,10 +6,10 @@ import pytest
 
 from app.__main__ import main
 from app.cli.parsing import add_named_methods
-from core.api import check, generate, measure
 from core.drafters.base import DrafterSetup
 from core.drafters.registry import METHODS, Methods, build_drafter, split_options
 from core.errors import DrafterError, SettingsError
+from core.experiments.api import check, generate, measure
 from core.experiments.check import Verdict
 from core.settings import SamplingParams
 from tests.fakes import greedy_reference, is_sentence, random_rows, table_model, tiny_model

@@ -7,9 +7,10 @@ import torch
 
 import core.decode
 import core.drafters.draft_model
+import core.rounds
 import core.sampling
 import core.verify
-from core.sampling import draw
+from core.sampling import draw, draw_uniforms
 from core.settings import Coupling, SamplingParams
 from core.verify import verify_block
 from tests.exactness import (
@@ -34,7 +35,7 @@ VERIFIERS = {
     "accepts all": ("u[node] * q[node] < chance", "chance >= 0"),
     "accepts nothing, yet corrects from the residual": ("u[node] * q[node] < chance", "chance < 0"),
     "one draw for the whole block": (
-        "u = uniforms.tolist()\n    at, left", "u = uniforms[:1].tolist() * (num_drafted + 1)\n    at, left"
+        "u = uniforms.tolist()\n    at, left", "u = uniforms[:1].tolist() * len(uniforms)\n    at, left"
     ),
     "the correction's draw tests the last token too": (
         "u = uniforms.tolist()\n    at, left", "u = [*uniforms[1:].tolist(), 0.5]\n    at, left"
@@ -93,16 +94,16 @@ WORKING_SETTINGS = SamplingParams(0.8, 4, 0.9, 0.02)
 
 ENGINES = {
     "the target's cache keeps what was rejected": (
-        Coupling.REJECTION, "self._scorer.keep(position - 1, outcome.path)", "pass"
+        Coupling.REJECTION, "self.scorer.keep(position - 1, outcome.path)", "pass"
     ),
     "the target reads the text anew, but for its last token twice": (
-        Coupling.REJECTION, "self._scorer.score(self._ids[-1], draft,",
-        "self._scorer.score(self._ids[-2], draft,",
+        Coupling.REJECTION, "self.scorer.score(ids[-1], draft,",
+        "self.scorer.score(ids[-2], draft,",
     ),
     "the target's cache loses one position too many": (
         Coupling.REJECTION,
-        "self._scorer.keep(position - 1, outcome.path)",
-        "self._scorer.keep(position - 2, outcome.path)",
+        "self.scorer.keep(position - 1, outcome.path)",
+        "self.scorer.keep(position - 2, outcome.path)",
     ),
     "the target is not filtered": (
         Coupling.REJECTION,
@@ -110,7 +111,7 @@ ENGINES = {
         "probabilities(logits[:, : self._target.vocab_size], SamplingParams(sampling.temperature))",
     ),
     "every token of a block has the same noise": (
-        Coupling.GUMBEL, "self._noise(at)) for row, at", "self._noise(len(self._ids))) for row, at"
+        Coupling.GUMBEL, "self._noise(at)) for row, at", "self._noise(position)) for row, at"
     ),
     "the noise of all texts starts anew": (
         Coupling.GUMBEL, "lambda at: gumbel_noise(seed, at,", "lambda at: gumbel_noise(seed, at % 5,"
@@ -168,18 +169,18 @@ def test_the_draws_of_the_draft_used_again_for_its_test_are_found():
         generator.set_state(state)
         draft_probs = torch.stack([draft_probs[tuple(tokens[:i])] for i in range(2)])
         rows = torch.stack([target_probs[tuple(tokens[:i])] for i in range(3)])
-        outcome = verify_block(torch.tensor(tokens), range(-1, 1), draft_probs, rows, generator=generator)
+        uniforms = draw_uniforms(3, generator)
+        outcome = verify_block(torch.tensor(tokens), range(-1, 1), draft_probs, rows, uniforms)
         return [*tokens[: outcome.num_accepted], outcome.next_token]
 
     assert joint_p_value(cheat) < SIGNIFICANCE < joint_p_value(step, samples=4_000)
 
 
-def test_accepting_where_u_equals_the_ratio_is_found(monkeypatch):
+def test_accepting_where_u_equals_the_ratio_is_found():
     mutant = mutate(core.verify, "u[node] * q[node] < chance", "u[node] * q[node] <= chance")
     rows = torch.tensor([[0.0, 1.0], [0.5, 0.5]])
     for module, expected in ((core.verify, 0), (mutant, 1)):
-        monkeypatch.setattr(module, "draw_uniforms", lambda count, _: torch.zeros(count, dtype=torch.float64))
-        outcome = module.verify_block(torch.tensor([0]), [-1], None, rows, generator=torch.Generator())
+        outcome = module.verify_block(torch.tensor([0]), [-1], None, rows, torch.zeros(2, dtype=torch.float64))
         assert outcome.num_accepted == expected
 
 
@@ -196,11 +197,11 @@ def test_the_engine_itself_passes(coupling):
 
 
 @pytest.mark.parametrize("name", ENGINES)
-def test_a_wrong_engine_is_found(name):
+def test_a_wrong_engine_is_found(name, monkeypatch):
     coupling, old, new = ENGINES[name]
-    mutant = mutate(core.decode, old, new)
+    monkeypatch.setattr(core.decode, "Rounds", mutate(core.rounds, old, new).Rounds)
     try:
-        p_value = engine_p_value(mutant.speculative, sampling=WORKING_SETTINGS, coupling=coupling)
+        p_value = engine_p_value(core.decode.speculative, sampling=WORKING_SETTINGS, coupling=coupling)
     except CacheError:
         return  # The model itself noticed.
     assert p_value < SIGNIFICANCE

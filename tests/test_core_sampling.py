@@ -25,7 +25,8 @@ from core.sampling import (
     seeded_generator,
 )
 from core.settings import SamplingParams
-from core.verify import decide, verify_block
+from core.verify import verify_block
+from core.verify.device import verify_on_device
 from tests.exactness import SIGNIFICANCE, certain_step, drafter_step, joint_p_value, random_blocks, verify_step
 from tests.fakes import NoLook, Played, play, tiny_model
 
@@ -192,7 +193,8 @@ def test_gumbel_draws_follow_the_distribution_over_positions_and_over_seeds(seed
 def no_double(monkeypatch):
     """The processor passes for a device that has no float64 and runs behind the host."""
     monkeypatch.setattr(core.sampling, "has_double", lambda device: False)
-    for user in ("core.verify", "core.decode"):
+    monkeypatch.setattr("core.verify.device.has_double", lambda device: False)
+    for user in ("core.rounds", "core.decode"):
         monkeypatch.setattr(f"{user}.is_asynchronous", lambda device: True)
 
 
@@ -244,24 +246,32 @@ def test_the_verdict_equals_that_in_float64_without_reading_values_on_the_host(b
     tokens, probs, target, seed = block
     num_drafted = len(tokens)
     parents = range(-1, num_drafted - 1)
-    expected = verify_block(tokens, parents, probs, target, generator=torch.Generator().manual_seed(seed))
     uniforms = draw_uniforms(num_drafted + 1, torch.Generator().manual_seed(seed))
+    expected = verify_block(tokens, parents, probs, target, uniforms)
     words = (uniforms * 2.0**48).long()
+
+    def fetch(values: torch.Tensor) -> list[float]:
+        assert values.dtype is torch.float32
+        return values.tolist()
+
     with NoLook():
-        verdict = decide(tokens, parents, probs, target, words)
-    assert verdict.dtype is torch.float32
-    accepted = tuple(int(node) - 1 for node in verdict[:num_drafted].tolist() if node)
-    assert (accepted, int(verdict[-2])) == (expected.path, expected.next_token)
+        outcome, _ = verify_on_device(tokens, parents, probs, target, uniforms, draws=words, fetch=fetch)
+    assert (outcome.path, outcome.next_token) == (expected.path, expected.next_token)
+
+
+def on_device(*block):
+    return verify_on_device(*block)[0]
 
 
 def test_a_certain_rejection_stays_one_where_u_is_0(no_double):
     target = torch.tensor([[0.0, 1.0], [0.5, 0.5]])
-    verdict = decide(torch.tensor([0]), [-1], torch.tensor([[1.0, 0.0]]), target, torch.zeros(2, dtype=torch.long))
-    assert (verdict[0].item(), verdict[-2].item()) == (0, 1)
+    certain, zeros = torch.tensor([[1.0, 0.0]]), torch.zeros(2, dtype=torch.float64)
+    outcome, _ = verify_on_device(torch.tensor([0]), [-1], certain, target, zeros)
+    assert (outcome.path, outcome.next_token) == ((), 1)
 
 
 @pytest.mark.parametrize(
-    "step", [verify_step(verify_block), certain_step(verify_block), drafter_step(DraftModelDrafter, verify_block)]
+    "step", [verify_step(on_device), certain_step(on_device), drafter_step(DraftModelDrafter, on_device)]
 )
 def test_without_float64_a_block_follows_the_target_jointly(no_double, step):
     assert joint_p_value(step, samples=12_000) > SIGNIFICANCE

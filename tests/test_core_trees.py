@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import core.drafters.draft_tree
 import core.verify
+import core.verify.rules
 from core.analysis.calibration import calibrate
 from core.decode import autoregressive, speculative
 from core.draft_shape import NodeGains
@@ -22,9 +23,11 @@ from core.runners.base import tree_rows
 from core.sampling import draw_uniforms
 from core.settings import Coupling, SamplingParams, VerificationRule
 from core.types import Draft, TokenKind, depths_of, is_chain
-from core.verify import decide, verify, verify_block, verify_tree
+from core.verify import verify, verify_block, verify_tree
+from core.verify.device import figures_of, verify_gumbel_on_device, verify_on_device
+from core.verify.rules import verify_as_block, verify_gumbel, verify_typically
 from tests.exactness import SIGNIFICANCE, chi_squared_p_value, joint_p_value, mutate, verify_step
-from tests.fakes import play, random_rows, table_model, tiny_model
+from tests.fakes import NoLook, play, random_rows, table_model, tiny_model
 
 SHAPES = {"three siblings": [-1, -1, -1], "a branch": [-1, -1, 0, 0, 1], "two levels of two": [-1, -1, 0, 0, 1, 1]}
 RULES = (*TreeRule, "mixed")
@@ -50,7 +53,8 @@ def tree_step(verify_block, parents: Sequence[int], rule: str, children=core.dra
                 context[node] = (*context[parent], int(token))
         rows = torch.stack([target_rows[context[node]] for node in range(-1, len(parents))])
         probs = None if rule == TreeRule.BEST else torch.stack(sources)
-        outcome = verify_block(torch.tensor(tokens), parents, probs, rows, generator=generator)
+        uniforms = draw_uniforms(len(parents) + 1, generator)
+        outcome = verify_block(torch.tensor(tokens), parents, probs, rows, uniforms)
         return [*(tokens[node] for node in outcome.path), outcome.next_token]
 
     return step
@@ -127,12 +131,27 @@ def test_the_verdict_on_a_device_equals_the_hosts(tree):
     probs = torch.rand(len(parents), vocab_size, generator=generator).pow(3).softmax(-1)
     tokens = probs.multinomial(1, generator=generator).squeeze(1)
     given_probs = None if is_certain else probs
-    outcome = verify_block(tokens, parents, given_probs, target, generator=torch.Generator().manual_seed(seed))
     uniforms = draw_uniforms(len(parents) + 1, torch.Generator().manual_seed(seed))
-    verdict = decide(tokens, parents, given_probs, target, uniforms).tolist()
-    assert tuple(int(node) - 1 for node in verdict[: len(parents)] if node) == outcome.path
-    assert int(verdict[-2]) == outcome.next_token
-    assert all(parent in (-1, *outcome.path) for parent in (parents[node] for node in outcome.path))
+    for rule, on_host in hosts(parents).items():
+        outcome = on_host(tokens, parents, given_probs, target, uniforms)
+        with NoLook():
+            found, figures = verify_on_device(tokens, parents, given_probs, target, uniforms, rule=rule)
+        assert found == outcome
+        assert figures == figures_of(tokens, parents, given_probs, target)
+        assert all(parent in (-1, *outcome.path) for parent in (parents[node] for node in outcome.path))
+    drawn = target.multinomial(1, generator=generator).squeeze(1)
+    found, _ = verify_gumbel_on_device(tokens, parents, given_probs, target, drawn)
+    assert found == verify_gumbel(tokens, parents, drawn)
+
+
+def hosts(parents: Sequence[int]) -> dict:
+    """What verifies a block by each rule on the host."""
+    rules = {
+        VerificationRule.TOKEN: verify_block,
+        VerificationRule.TYPICAL: lambda tokens, parents, _, *rest: verify_typically(tokens, parents, *rest),
+    }
+    as_block = {VerificationRule.BLOCK: lambda tokens, _, *rest: verify_as_block(tokens, *rest)}
+    return rules | as_block if is_chain(parents) else rules
 
 
 def test_a_chain_is_a_tree_with_one_child_each():
@@ -159,9 +178,9 @@ def test_parents_that_are_no_tree_are_refused(parents):
 # --- Other rules ------------------------------------------------------------------------------------------------
 
 
-def block_verifier(module=core.verify):
-    def verified(*block, generator):
-        return module.verify_block(*block, generator=generator, rule=VerificationRule.BLOCK)
+def block_verifier(module=core.verify.rules):
+    def verified(tokens, parents, *rest):
+        return module.verify_as_block(tokens, *rest)
 
     return verified
 
@@ -174,33 +193,32 @@ def test_block_verification_follows_the_target_jointly_and_accepts_no_less():
         probs, target = (torch.rand(n, 4, generator=generator).pow(3) + 0.02 for n in (4, 5))
         probs, target = probs / probs.sum(-1, keepdim=True), target / target.sum(-1, keepdim=True)
         tokens = probs.multinomial(1, generator=generator).squeeze(1)
-        outcome = verify_block(tokens, [-1, 0, 1, 2], probs, target, generator=generator, rule=rule)
+        uniforms = draw_uniforms(5, generator)
+        outcome = hosts([-1, 0, 1, 2])[rule](tokens, [-1, 0, 1, 2], probs, target, uniforms)
         lengths[rule] += outcome.num_accepted
     assert lengths[VerificationRule.BLOCK] > lengths[VerificationRule.TOKEN]
 
 
 BLOCK_MUTANTS = {
     "corrects without the weight": ("scale * target_probs[:count]", "target_probs[:count]"),
-    "accepts by the weight alone": ("chances.append(weights[count])", "chances = weights"),
+    "accepts by the weight alone": ("chances[1:], weight[count:]))", "chances[1:], weight[count:])); chances = weight"),
     "stops at the first text that fails": (
-        "max((i for i in range(1, count + 1) if u[i - 1] < chances[i]), default=0)",
-        "next((i for i in range(count) if not u[i] < chances[i + 1]), count)",
+        "torch.where(tests[:count] < chances[1:], lengths, 0).amax(0, keepdim=True)",
+        "(tests[:count] < chances[1:]).long().cumprod(0).sum().view(1)",
     ),
 }
 
 
 @pytest.mark.parametrize("name", BLOCK_MUTANTS)
 def test_a_wrong_block_verifier_is_found(name):
-    mutant = mutate(core.verify, *BLOCK_MUTANTS[name])
+    mutant = mutate(core.verify.rules, *BLOCK_MUTANTS[name])
     assert joint_p_value(verify_step(block_verifier(mutant))) < SIGNIFICANCE
 
 
 def test_typical_acceptance_keeps_the_longest_likely_path():
     target = torch.tensor([[0.9, 0.05, 0.05], [0.4, 0.3, 0.3], [0.0, 0.0, 1.0], [0.0, 1.0, 0.0]])
-    outcome = verify_block(
-        torch.tensor([1, 0, 0]), [-1, -1, 1], None, target, generator=torch.Generator().manual_seed(0),
-        rule=VerificationRule.TYPICAL,
-    )  # fmt: skip
+    uniforms = draw_uniforms(4, torch.Generator().manual_seed(0))
+    outcome = verify_typically(torch.tensor([1, 0, 0]), [-1, -1, 1], target, uniforms)
     # Token 1 has .05 where .3 is asked for; token 0 has .9, but behind it everything but 2 is impossible.
     assert (outcome.path, outcome.next_token) == ((1,), 2)
 

@@ -11,7 +11,9 @@ from scipy.stats import binomtest, chisquare
 from core.drafters.draft_model import DraftModelDrafter
 from core.errors import GenerationError
 from core.types import TokenKind
-from core.verify import residual, verify, verify_block, verify_gumbel
+from core.verify import residual, verify, verify_block
+from core.verify.device import verify_on_device
+from core.verify.rules import verify_gumbel
 from tests.exactness import (
     SIGNIFICANCE,
     certain_step,
@@ -44,8 +46,9 @@ def uniforms(monkeypatch):
     return fix
 
 
-def verify_chain(tokens, parents, *rows, generator):
-    return verify(tokens, *rows, generator=generator)
+def verify_chain(tokens, parents, *rows_and_uniforms):
+    *rows, drawn = rows_and_uniforms
+    return verify(tokens, *rows, generator=generator(int(drawn[0] * 2**53)))
 
 
 @pytest.mark.parametrize(
@@ -165,12 +168,11 @@ def test_rows_that_half_precision_rounded_are_drawn_from_as_distributions(unifor
         assert verify(torch.tensor([0]), draft, target).num_accepted == num_accepted
 
 
-@pytest.mark.parametrize("is_behind", [False, True])
-def test_nan_of_a_draft_that_never_proposes_id_0_is_reported(is_behind, monkeypatch):
-    monkeypatch.setattr("core.verify.is_asynchronous", lambda device: is_behind)
+@pytest.mark.parametrize("verified", [verify_block, verify_on_device])
+def test_nan_of_a_draft_that_never_proposes_id_0_is_reported(verified):
     trimmed = torch.tensor([[0.0, math.nan, math.nan, 0.0]])
     with pytest.raises(GenerationError, match="draft"):
-        verify_block(torch.tensor([1]), [-1], trimmed, torch.full((2, 4), 0.25), generator=generator())
+        verified(torch.tensor([1]), [-1], trimmed, torch.full((2, 4), 0.25), torch.zeros(2))
 
 
 def _with(rows: torch.Tensor, value: float) -> torch.Tensor:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
-from core.types import Draft, DraftContext, TargetFeature, Verification
+from core.errors import DrafterError
+from core.types import Draft, DraftContext, TargetFeature, Verification, depths_of
+from core.verify.checks import SUM_TOLERANCE
 
 if TYPE_CHECKING:
     from core.models.language_model import LanguageModel
@@ -66,3 +68,49 @@ def chain(tokens: Tensor, probs: Tensor | None) -> Draft:
 def empty_draft() -> Draft:
     """No proposal, which makes the step a plain one."""
     return chain(torch.empty(0, dtype=torch.int64), None)
+
+
+# --- Checks of what was proposed ---------------------------------------------------------------------------------
+
+
+def check_draft(draft: Draft, tokens: Sequence[int], most: int, max_depth: int, vocab_size: int, name: str) -> None:
+    """Refuse a draft that can't be verified.
+
+    Args:
+        draft: what was proposed.
+        tokens: its ids, on the host.
+        most, max_depth: how many tokens were requested, and how many of them in a row.
+        vocab_size: V.
+        name: of the drafter.
+
+    Raises:
+        DrafterError: too many tokens, parents that are no tree, an id out of range, or rows of the wrong shape.
+    """
+    parents, count = draft.parents.tolist(), len(tokens)
+    if len(parents) != count or not all(-1 <= parent < node for node, parent in enumerate(parents)):
+        raise DrafterError(
+            f"{name} proposed parents that are no tree: each must be -1 or an earlier node. Fix its code."
+        )
+    if not count:
+        return
+    if count > most:
+        raise DrafterError(f"{name} proposed {count} tokens where {most} were requested. Fix its code.")
+    if (depth := max(depths_of(parents)) + 1) > max_depth:
+        raise DrafterError(f"{name} proposed {depth} tokens in a row where {max_depth} were requested. Fix its code.")
+    if not all(0 <= token < vocab_size for token in tokens):
+        raise DrafterError(f"{name} proposed an id outside 0 to {vocab_size - 1}. Fix its code.")
+    if draft.probs is not None and tuple(draft.probs.shape) != (count, vocab_size):
+        shape = tuple(draft.probs.shape)
+        raise DrafterError(f"{name} returned distributions of shape {shape}, not {(count, vocab_size)}. Fix its code.")
+
+
+def check_distributions(probs: Tensor, name: str) -> None:
+    """Refuse rows (N, V) that are no distributions, which would change the output's distribution unnoticed.
+
+    Raises:
+        DrafterError: a negative entry, NaN, or a row that doesn't sum to 1.
+    """
+    if not bool((probs >= 0).all()) or not bool(((probs.sum(-1) - 1).abs() <= SUM_TOLERANCE).all()):
+        raise DrafterError(
+            f"{name} returned rows that are no distributions: each must be non-negative and sum to 1. Fix its code."
+        )

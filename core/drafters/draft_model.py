@@ -14,6 +14,7 @@ from core.errors import SettingsError
 from core.runners.base import PREFILL_CHUNK, Runner, prefill
 from core.runners.graphed import Draws, GraphedRunner
 from core.runners.llama import FusedLlamaRunner
+from core.runners.timing import sent
 from core.sampling import draw, draw_gumbel, draw_uniforms, for_device, is_plain, probabilities
 from core.settings import SamplingParams
 from core.types import Draft, DraftContext, TargetFeature, Verification
@@ -140,12 +141,13 @@ class DraftModelDrafter:
         proposed, keep = self.model.draft_ids, context.keep_drafting
         tokens, rows = [], []
         if uniforms is not None:
-            uniforms = for_device(uniforms, self.model.device).to(self.model.device)
+            uniforms = sent(for_device(uniforms, self.model.device), self.model.device)
         for index in range(count):
             context.check_cancelled()
             uniform = None if uniforms is None else uniforms[index]
             drawn, row, confidence = self._draw(pending, context, len(context.ids) + index, uniform)
-            token = drawn if proposed is None else proposed[drawn]
+            # Indexing with a tensor () would read its value.
+            token = drawn if proposed is None else proposed.index_select(0, drawn.view(1))[0]
             tokens.append(token)
             rows.append(row)
             # After the token, which stays: removing an improbable token would distort the distribution.

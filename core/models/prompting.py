@@ -1,4 +1,4 @@
-"""Turns a prompt into the token ids that the target continues."""
+"""Turns a prompt into the token ids that the target continues, and holds the text as it grows."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ from core.files import read_bounded, read_json
 from core.models import template_child
 from core.models.catalogue import ModelEntry, ModelFormat, resolve
 from core.models.child import ChildExit, ChildFailedError, child_environment, python_module, supervise
-from core.text import visible
+from core.text import TextStream, visible
+from core.types import FinishReason
 
 if TYPE_CHECKING:
     from core.models.language_model import LanguageModel
@@ -265,3 +266,65 @@ def check_prompt_length(num_ids: int, target: LanguageModel) -> None:
             f"The prompt is {num_ids:,} tokens long, but {target.ref} takes at most {target.context_length:,}, answer "
             "included. Shorten the prompt."
         )
+
+
+class RunText:
+    """A prompt and the text generated after it.
+
+    Attributes:
+        ids: all ids, the prompt's included.
+        limit: maximum number of ids.
+
+    Raises:
+        PromptError: no ids, ids that the target doesn't have, or too many for its context.
+        SettingsError: `max_new_tokens` below 1.
+    """
+
+    def __init__(
+        self, target: LanguageModel, prompt_ids: Sequence[int], max_new_tokens: int, stop: Sequence[str]
+    ) -> None:
+        check_prompt_length(len(prompt_ids), target)
+        if not all(0 <= token < target.vocab_size for token in prompt_ids):
+            raise PromptError(f"The prompt holds an id outside 0 to {target.vocab_size - 1}.")
+        if max_new_tokens < 1:
+            raise SettingsError(f"The number of new tokens must be 1 or more, not {max_new_tokens!r}.")
+        self.ids = list(prompt_ids)
+        self.limit = min(len(self.ids) + max_new_tokens, target.context_length)
+        self._eos_ids = target.eos_ids
+        self._stop = tuple(stop)
+        self._stream = TextStream(target.tokenizer, self.ids)
+
+    @property
+    def text(self) -> str:
+        """The generated text, without the prompt."""
+        return self._stream.text
+
+    @property
+    def room(self) -> int:
+        """How many more ids fit."""
+        return self.limit - len(self.ids)
+
+    def write(self, tokens: Sequence[int]) -> tuple[list[str], FinishReason | None]:
+        """Add tokens up to the end of the text. Returns the texts of those added, and why the text ended, if it did."""
+        texts: list[str] = []
+        for token in tokens:
+            texts.append(self._stream.push(token))
+            self.ids.append(token)
+            if (ended := self._end_at(token, texts)) is not None:
+                return texts, ended
+        return texts, None
+
+    def _end_at(self, token: int, texts: list[str]) -> FinishReason | None:
+        """Why the text ends with the token just added, or None; the last of `texts` is its own, and may be cut."""
+        at = self._stream.find_stop(self._stop, len(texts[-1])) if self._stop else None
+        if at is not None:
+            surplus = len(self._stream.text) - at
+            self._stream.cut(at)
+            # A stop text may begin in tokens already emitted; only the summary's text is cut there.
+            texts[-1] = texts[-1][: max(0, len(texts[-1]) - surplus)]
+            return FinishReason.STOP
+        is_eos = token in self._eos_ids
+        if is_eos or self.room <= 0:
+            texts[-1] += self._stream.flush()
+            return FinishReason.EOS if is_eos else FinishReason.LENGTH
+        return None

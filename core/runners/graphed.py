@@ -24,6 +24,7 @@ from torch.nn import functional
 from core.runners.base import ForwardOutput, TreeRows
 from core.runners.llama import FusedLlamaRunner
 from core.runners.llama_forward import rms_norm
+from core.runners.timing import sent
 from core.sampling import draw_in_double, unfiltered_probabilities
 
 _log = logging.getLogger(__name__)
@@ -199,7 +200,7 @@ class GraphedForwards:
         graph = None if rows is None else self._score_graph(rows, self._bucket(self.eager.length + rows))
         if rows is None or graph is None:
             return None
-        self._ids[:count].copy_(ids)
+        self._ids[:count].copy_(sent(ids, self._ids.device))
         self._position.fill_(self.eager.length)
         self._set_tree(rows, tree)
         graph.replay()
@@ -222,8 +223,8 @@ class GraphedForwards:
             count = len(tree.visible)
             depths[:count] = tree.positions - tree.positions[0]
             visible[:count, :count] = tree.visible
-        self._trees[rows].depths.copy_(depths)
-        self._trees[rows].visible.copy_(visible)
+        for read, given in zip(self._trees[rows], (depths, visible), strict=True):
+            read.copy_(sent(given, read.device))
 
     def draw(
         self, last_two: Tensor, uniforms: Tensor, temperature: float, limit: int, proposed: Tensor | None
@@ -233,8 +234,8 @@ class GraphedForwards:
         graph = self._draw_graph(self._bucket(start + 2 + number), temperature == 0.0, limit, proposed)
         if graph is None:
             return None
-        self._ids[:2].copy_(last_two)
-        self._uniforms[:number].copy_(uniforms)
+        self._ids[:2].copy_(sent(last_two, self._ids.device))
+        self._uniforms[:number].copy_(sent(uniforms, self._ids.device))
         self._position.fill_(start)
         self._temperature.fill_(temperature or 1.0)
         self._step.zero_()

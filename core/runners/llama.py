@@ -18,6 +18,7 @@ from core.runners import llama_forward, rotary
 from core.runners.base import ForwardOutput, TreeRows, check_rewind
 from core.runners.llama_forward import FusedLlama, plain_errors, scripted
 from core.runners.products import MOST_QUANTISED, Product, in_full, product_of, quantised
+from core.runners.timing import sent
 
 Products = tuple[Product, Product, Product, Product]
 """Fused query, key and value projections; attention output; fused gate and up of the MLP; its down projection."""
@@ -188,6 +189,8 @@ class FusedLlamaRunner:
         self.cache = [torch.zeros(shape, dtype=dtype, device=device) for _ in range(weights.num_layers)]
         self.rotary = weights.rotary_table(capacity, longest or capacity)
         self._longest_block = _LONGEST_BLOCK if device.type == "cpu" and dtype is torch.float32 else 0
+        self._skips_mask = device.type == "cuda"
+        """Whether chunks of a prefill need no mask; see `llama_forward.attend_after`."""
         # Causal within a block: -inf above the diagonal.
         block = torch.full((_LONGEST_BLOCK, _LONGEST_BLOCK), -torch.inf, dtype=dtype, device=device)
         self._causal = block.triu_(1)
@@ -222,8 +225,9 @@ class FusedLlamaRunner:
     def keep(self, places: Sequence[int]) -> None:
         check_rewind(places[-1] + 1, self.length)
         start, end = places[0], places[0] + len(places)
+        kept = sent(torch.tensor(places), self.device)
         for store in self.cache:
-            store[start:end] = store[list(places)]
+            store[start:end] = store.index_select(0, kept)
         self.length = end
 
     @torch.inference_mode()
@@ -255,7 +259,7 @@ class FusedLlamaRunner:
         end = start + count
         if end > self.capacity:
             raise ValueError(f"The cache has room for {self.capacity} positions, not {end}.")
-        at = slice(start, end) if tree is None else tree.new_positions.to(self.device)
+        at = slice(start, end) if tree is None else sent(tree.new_positions, self.device)
         cos, sin = (table[at] for table in self.rotary)
         is_block = count <= self._longest_block
         model = self._few if count <= MOST_QUANTISED else self._many
@@ -264,13 +268,13 @@ class FusedLlamaRunner:
             width = tree.visible.shape[1] if is_block else end
             mask = torch.zeros(count, width, dtype=cos.dtype)
             mask[:, -tree.visible.shape[1] :].masked_fill_(~tree.visible, -torch.inf)
-            mask = mask.to(self.device)
+            mask = sent(mask, self.device)
         elif count > 1 and is_block:
             mask = self._causal[:count, :count]
-        elif count > 1 and start > 0:
+        elif count > 1 and start > 0 and not self._skips_mask:
             mask = torch.full((count, end), -torch.inf, dtype=cos.dtype, device=cos.device).triu_(start + 1)
         # TorchScript's optimiser would recompile for each number of positions; only the interpreter is needed.
         with torch.jit.optimized_execution(False), plain_errors():  # type: ignore[attr-defined]
-            result = scripted(function)(ids.to(cos.device), *given, model, cos, sin, mask, is_block, start)
+            result = scripted(function)(sent(ids, self.device), *given, model, cos, sin, mask, is_block, start)
         self.length = end
         return result

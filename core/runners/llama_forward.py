@@ -13,6 +13,7 @@ from typing import NamedTuple, Optional
 import torch
 from torch import Tensor
 from torch.nn import functional
+from torch.nn.attention.bias import causal_lower_right
 
 from core.runners.products import Product, in_int8, in_packed
 from core.sampling import draw_in_double, one_hot, unfiltered_probabilities
@@ -190,9 +191,11 @@ def _attend_block(query: Tensor, keys: Tensor, values: Tensor, mask: Optional[Te
 
 
 def _attend_chunk(query: Tensor, keys: Tensor, values: Tensor, mask: Optional[Tensor]) -> Tensor:  # noqa: UP045
-    """The same for many positions, with a mask (n, L) over the whole cache; without one they begin a text."""
+    """The same for many positions, with a mask (n, L) over the whole cache; without one they are causal."""
     heads, count, size = query.shape
     groups = keys.shape[0]
+    if mask is None and count > 1 and count < keys.shape[1]:
+        return attend_after(query, keys, values)
     if mask is None and count > 1:
         return functional.scaled_dot_product_attention(
             query.unsqueeze(0), keys.unsqueeze(0), values.unsqueeze(0), is_causal=True, enable_gqa=heads != groups
@@ -205,11 +208,27 @@ def _attend_chunk(query: Tensor, keys: Tensor, values: Tensor, mask: Optional[Te
     return mixed.reshape(heads, count, size)
 
 
+@torch.jit.ignore  # type: ignore[untyped-decorator]
+def attend_after(query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    """`_attend_chunk` of positions that follow others, by CUDA's kernels that need no mask for it."""
+    causal = causal_lower_right(query.shape[1], keys.shape[1])
+    return functional.scaled_dot_product_attention(
+        query.unsqueeze(0),
+        keys.unsqueeze(0),
+        values.unsqueeze(0),
+        attn_mask=causal,
+        enable_gqa=query.shape[0] != keys.shape[0],
+    )[0]
+
+
 def rms_norm(x: Tensor, weight_twice: Tensor, epsilon: float) -> Tensor:
-    """Root-mean-square norm of the last dimension, as the layer norm of (x, -x).
+    """Root-mean-square norm of the last dimension; on the CPU as the layer norm of (x, -x).
 
     That vector's mean is 0 and its variance the mean square of x, so the two agree; on the CPU the layer norm is one
     kernel, the direct form about ten small operations.
     """
+    if not x.is_cpu:
+        weight = weight_twice[: x.shape[-1]]
+        return torch.rms_norm(x, weight.shape, weight, epsilon)
     mirrored = torch.cat((x, -x), -1)
     return torch.layer_norm(mirrored, weight_twice.shape, weight_twice, None, epsilon)[..., : x.shape[-1]]

@@ -21,6 +21,7 @@ from transformers.cache_utils import (
 from core.errors import SettingsError
 from core.runners import rotary
 from core.runners.base import ForwardOutput, TreeRows, check_rewind
+from core.runners.timing import sent
 
 _MOST_REREAD = 16
 """With more unread positions than this, they are read by a forward of their own, and a new snapshot is taken."""
@@ -92,7 +93,7 @@ class ModuleRunner:
         start, end = self.length, self.length + ids.shape[0]
         if end > self.capacity:
             raise ValueError(f"The cache has room for {self.capacity} positions, not {end}.")
-        self._ids[start:end] = ids.to(self._device)
+        self._ids[start:end] = sent(ids, self._device)
         if self._has_state:
             if start - self._num_read > _MOST_REREAD:
                 self._read(self._num_read, start, 0, False)
@@ -136,8 +137,12 @@ class ModuleRunner:
             "output_hidden_states": with_hidden,
         }
         if "position_ids" in self._parameters:
-            positions = torch.arange(start, end) if tree is None else tree.new_positions
-            given["position_ids"] = positions.unsqueeze(0).to(self._device)
+            at = (
+                torch.arange(start, end, device=self._device)
+                if tree is None
+                else sent(tree.new_positions, self._device)
+            )
+            given["position_ids"] = at.unsqueeze(0)
         if tree is not None:
             given["attention_mask"] = self._masks(tree, end)
         if "logits_to_keep" in self._parameters:
@@ -166,7 +171,7 @@ class ModuleRunner:
         def additive(allowed: Tensor) -> Tensor:
             mask = torch.zeros(allowed.shape, dtype=self._model.dtype)
             mask.masked_fill_(~allowed, torch.finfo(mask.dtype).min)
-            return mask[None, None].to(self._device)
+            return sent(mask[None, None], self._device)
 
         near = visible if not window else visible & (positions[-count:, None] - positions < window)
         if len(kinds) > 1:
@@ -177,11 +182,12 @@ class ModuleRunner:
     def keep(self, places: Sequence[int]) -> None:
         check_rewind(places[-1] + 1, self.length)
         start, end = places[0], places[0] + len(places)
+        kept = sent(torch.tensor(places), self._device)
         for layer in self._cache.layers:
             if getattr(layer, "keys", None) is not None and layer.keys.numel():
-                layer.keys[..., start:end, :] = layer.keys[..., list(places), :]
-                layer.values[..., start:end, :] = layer.values[..., list(places), :]
-        self._ids[start:end] = self._ids[list(places)]
+                layer.keys[..., start:end, :] = layer.keys.index_select(-2, kept)
+                layer.values[..., start:end, :] = layer.values.index_select(-2, kept)
+        self._ids[start:end] = self._ids.index_select(0, kept)
         self.rewind(end)
 
     def rewind(self, length: int) -> None:

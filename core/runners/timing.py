@@ -1,4 +1,4 @@
-"""Measures the models' time and peak memory, with stopwatches that wait for the device."""
+"""What waits for a device, and what doesn't: copies to it, and the clocks of prefills and steps; its peak memory."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 import psutil
 import torch
+from torch import Tensor
 
 
 def synchronize(device: torch.device) -> None:
@@ -21,6 +22,14 @@ def synchronize(device: torch.device) -> None:
 def is_asynchronous(device: torch.device) -> bool:
     """Whether the host runs ahead of this device, so that reading a value means waiting for it."""
     return device.type != "cpu"
+
+
+def sent(values: Tensor, device: torch.device) -> Tensor:
+    """A tensor on a device, copied there without waiting if it isn't; on the CPU it is the same one."""
+    if values.device.type == "cpu" and device.type == "cuda":
+        # From other memory CUDA copies only once the device is idle.
+        values = values.pin_memory()
+    return values.to(device, non_blocking=True)
 
 
 class Stopwatch:
@@ -40,38 +49,52 @@ class Stopwatch:
 
 
 class StepClock:
-    """Times the parts of a step; on a GPU by events, so that nothing waits for the device until the times are read."""
+    """Times the parts of a step, and reads its results.
+
+    On a GPU events time what was queued, so that nothing but `fetch` waits; what follows is timed by the host's clock.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._parts: list[tuple[Any, Any]] = []
+        self._parts: list[list[tuple[Any, Any]]] = []
         self._started: Any = None
+        self._has_waited = False
 
     def start(self) -> None:
         """Begin a part."""
+        self._parts.append([])
         self._started = self._now()
 
     def stop(self) -> None:
         """End the current part."""
-        self._parts.append((self._started, self._now()))
+        self._parts[-1].append((self._started, self._now()))
+
+    def fetch(self, values: Tensor) -> list[float]:
+        """Read a tensor (n,) within a part: on a GPU the step's one wait."""
+        self.stop()
+        found: list[float] = values.tolist()
+        self._has_waited = True
+        self._started = self._now()
+        return found
 
     def read(self) -> list[float]:
-        """Milliseconds of each part."""
-        if self._device.type == "cpu":
-            return [(end - begin) * 1e3 for begin, end in self._parts]
-        synchronize(self._device)
-        return [begin.elapsed_time(end) for begin, end in self._parts]
+        """Milliseconds of each part. On a GPU, call it after `fetch`, when all events have passed."""
+        return [sum(_milliseconds(*span) for span in spans) for spans in self._parts]
 
     def _now(self) -> Any:
-        if self._device.type == "cuda":
+        if self._device.type == "cuda" and not self._has_waited:
             event: Any = torch.cuda.Event(enable_timing=True)
             event.record(torch.cuda.current_stream(self._device))
             return event
-        if self._device.type == "mps":
+        if self._device.type == "mps" and not self._has_waited:
             event = torch.mps.Event(enable_timing=True)
             event.record()
             return event
         return time.perf_counter()
+
+
+def _milliseconds(begin: Any, end: Any) -> float:
+    return (end - begin) * 1e3 if isinstance(begin, float) else float(begin.elapsed_time(end))
 
 
 def reset_peak_memory(device: torch.device) -> None:

@@ -1,0 +1,204 @@
+"""Verification on a device that runs behind the host: all that a step needs comes back in one copy.
+
+The host waits for the device once a step, here. Until then nothing reads a value, and nothing is copied to the device
+in a way that would wait.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from core.errors import DrafterError
+from core.runners.timing import sent
+from core.sampling import draw, for_device, fractions, has_double
+from core.settings import VerificationRule
+from core.types import Verification, depths_of, is_chain
+from core.verify import drafted_rows, outcome_of, residuals, tested_rows
+from core.verify.checks import IMPOSSIBLE_DRAFT, check_finite
+from core.verify.rules import block_outcome, decide_block, longest_path, passes_typically, verify_gumbel
+
+
+class Figures(NamedTuple):
+    """What a step reports of each node.
+
+    Attributes:
+        tokens: its id.
+        draft_probs, target_probs: q and p of that id; in a tree p is what the node's earlier siblings leave.
+        expected_acceptance: sum of min(p, q) over the vocabulary.
+    """
+
+    tokens: tuple[int, ...]
+    draft_probs: tuple[float, ...]
+    target_probs: tuple[float, ...]
+    expected_acceptance: tuple[float, ...]
+
+    @property
+    def acceptance_probs(self) -> tuple[float, ...]:
+        """min(1, p / q)."""
+        return tuple(1.0 if p >= q else p / q for q, p in zip(self.draft_probs, self.target_probs, strict=True))
+
+    def of(self, nodes: Sequence[int]) -> Figures:
+        """Those of some nodes."""
+        tokens, *others = (tuple(values[node] for node in nodes) for values in self)
+        return Figures(tuple(map(int, tokens)), *others)
+
+
+Fetch = Callable[[Tensor], list[float]]
+"""Reads a tensor (n,) from the device: the wait."""
+
+
+def verify_on_device(
+    draft_tokens: Tensor,
+    parents: Sequence[int],
+    draft_probs: Tensor | None,
+    target_probs: Tensor,
+    uniforms: Tensor,
+    *,
+    draws: Tensor | None = None,
+    rule: VerificationRule = VerificationRule.TOKEN,
+    fetch: Fetch = Tensor.tolist,
+) -> tuple[Verification, Figures]:
+    """Test a block by a rule; tensors as in `core.verify.verify_block`, all but the uniforms on the device.
+
+    `draws` are the uniforms as `core.sampling.for_device` makes them, if they are on the device already.
+
+    Raises:
+        GenerationError: a model's logits held NaN.
+        DrafterError: a drafted token has draft probability 0.
+    """
+    count, on_host = len(parents), for_device(uniforms, target_probs.device)
+    draws = sent(on_host, target_probs.device) if draws is None else draws
+    rows = tested_rows(draft_tokens, parents, draft_probs, target_probs)
+    figures = _table(draft_tokens, draft_probs, rows)
+    is_typical = count > 0 and rule is VerificationRule.TYPICAL
+    is_block = count > 0 and rule is VerificationRule.BLOCK and is_chain(parents)
+    if is_typical:
+        # The next token behind every node, since only the host will know the path.
+        next_tokens = torch.stack([draw(row, draws[count]) for row in target_probs])
+        decided = torch.cat((passes_typically(draft_tokens, parents, target_probs).long(), next_tokens))
+    elif is_block:
+        decided = decide_block(draft_tokens, draft_probs, target_probs, draws)
+    else:
+        decided = _decide(draft_tokens, parents, draft_probs, target_probs, rows, figures, draws)
+    found, values = _read(figures, decided, draft_probs, target_probs, fetch)
+    if not is_typical and 0.0 in found.draft_probs:
+        raise DrafterError(IMPOSSIBLE_DRAFT)
+    u = [*fractions(on_host[:count]).tolist(), *uniforms[count:].tolist()]
+    if is_block:
+        return block_outcome(values, u), found
+    if is_typical:
+        path = longest_path(values[:count], parents)
+        return outcome_of(path, parents, int(values[count + (path[-1] + 1 if path else 0)]), u), found
+    path = tuple(int(node) - 1 for node in values[:-1] if node > 0)
+    return outcome_of(path, parents, int(values[-1]), u), found
+
+
+def verify_gumbel_on_device(
+    draft_tokens: Tensor,
+    parents: Sequence[int],
+    draft_probs: Tensor | None,
+    target_probs: Tensor,
+    target_tokens: Tensor,
+    *,
+    fetch: Fetch = Tensor.tolist,
+) -> tuple[Verification, Figures]:
+    """`core.verify.rules.verify_gumbel`, whose tensors are on the device.
+
+    Raises:
+        GenerationError: a model's logits held NaN.
+    """
+    figures = _table(draft_tokens, draft_probs, tested_rows(draft_tokens, parents, draft_probs, target_probs))
+    found, values = _read(figures, target_tokens, draft_probs, target_probs, fetch)
+    return verify_gumbel(torch.tensor(found.tokens), parents, torch.tensor(values).long()), found
+
+
+@torch.inference_mode()
+def figures_of(
+    draft_tokens: Tensor, parents: Sequence[int], draft_probs: Tensor | None, target_probs: Tensor
+) -> Figures:
+    """The figures of a block whose tensors are on the host."""
+    if not parents:
+        return Figures((), (), (), ())
+    rows = tested_rows(draft_tokens, parents, draft_probs, target_probs)
+    tokens, *others = map(tuple, _table(draft_tokens, draft_probs, rows).tolist())
+    return Figures(tuple(map(int, tokens)), *others)
+
+
+def _table(draft_tokens: Tensor, draft_probs: Tensor | None, rows: Tensor) -> Tensor:
+    """(4, N) the fields of `Figures`, of nodes that are tested against their rows (N, V)."""
+    dtype = torch.float64 if has_double(rows.device) else torch.float32  # Which is exact for ids up to 2^24.
+    at = draft_tokens.unsqueeze(1)
+    p = rows.gather(1, at).squeeze(1)
+    q = torch.ones_like(p) if draft_probs is None else draft_probs.gather(1, at).squeeze(1)
+    overlap = p if draft_probs is None else torch.minimum(rows, draft_probs).sum(-1)
+    return torch.stack([each.to(dtype) for each in (draft_tokens, q, p, overlap.clamp(max=1.0))])
+
+
+def _read(
+    figures: Tensor, decided: Tensor, draft_probs: Tensor | None, target_probs: Tensor, fetch: Fetch
+) -> tuple[Figures, list[float]]:
+    """The one copy: the figures, and what was decided, once the models' logits are known to hold no NaN."""
+    count = figures.shape[1]
+    # A model's NaN makes its whole row NaN.
+    check = target_probs[:, 0].sum().view(1)
+    values = fetch(torch.cat((figures.flatten(), check.to(figures.dtype), decided.to(figures.dtype))))
+    tokens, q, p, overlap = (tuple(values[row * count : (row + 1) * count]) for row in range(4))
+    if any(map(math.isnan, (*q, values[4 * count]))):
+        check_finite(draft_probs, target_probs)
+    return Figures(tuple(map(int, tokens)), q, p, overlap), values[4 * count + 1 :]
+
+
+def _decide(
+    draft_tokens: Tensor,
+    parents: Sequence[int],
+    draft_probs: Tensor | None,
+    target_probs: Tensor,
+    rows: Tensor,
+    figures: Tensor,
+    draws: Tensor,
+) -> Tensor:
+    """The recursion of `core.verify` without a look at any value.
+
+    Args:
+        rows: (N, V) what each node is tested against.
+        figures: (4, N) from `_table`.
+        draws: (N + 1,).
+
+    Returns:
+        (N + 1,) the accepted path as node + 1, filled up with 0; the next token.
+    """
+    count, device = len(parents), target_probs.device
+    if not count:
+        return draw(target_probs[0], draws[0]).view(1)
+    _, q, p, _ = figures.unbind()
+    is_kept = fractions(draws[:count]) * q < p
+    numbers = torch.arange(1, count + 1, device=device)
+    if is_chain(parents):
+        path = torch.where(is_kept, numbers, 0) * is_kept.long().cumprod(0)
+        end = path.amax(0, keepdim=True)
+        last = end
+    else:
+        last_of = {parent: node for node, parent in enumerate(parents)}
+        last_child = [last_of.get(node, count) for node in range(-1, count)]
+        behind, lasts = sent(torch.tensor([[0, *(parent + 1 for parent in parents)], last_child]), device).unbind()
+        # The first child behind each node that is kept, as its number; count + 1 where none is.
+        none = torch.full((count + 1,), count + 1.0, device=device)
+        firsts = torch.where(is_kept, numbers, count + 1).to(none.dtype)
+        child = none.scatter_reduce_(0, behind[1:], firsts, "amin").long().remainder(count + 1)
+        path, end = torch.zeros_like(numbers), torch.zeros_like(numbers[:1])
+        for depth in range(max(depths_of(parents)) + 1):
+            path[depth : depth + 1] = child.index_select(0, end)
+            end = torch.maximum(end, path[depth : depth + 1])
+        last = lasts.index_select(0, end)
+    # The next token is drawn from what the last child has left; behind a leaf from the target's own row.
+    node = last.clamp(max=count - 1)
+    tested, tokens = rows.index_select(0, node), draft_tokens.index_select(0, node).unsqueeze(1)
+    drafted = None if draft_probs is None else draft_probs.index_select(0, node)
+    left = residuals(tested, drafted_rows(tokens, drafted, tested))
+    weights = torch.where((last < count).unsqueeze(1), left, target_probs.index_select(0, end))[0]
+    return torch.cat((path, draw(weights, draws[count]).view(1)))
