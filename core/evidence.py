@@ -218,11 +218,12 @@ def capture(
     import torch
     from torch.nn import functional
 
+    from core.runners.timing import sent
     from core.verify import tested_rows
 
     with torch.inference_mode():
         num_drafted, end = draft_tokens.shape[0], outcome.path[-1] if outcome.path else -1
-        draft_tokens = draft_tokens.to(target_probs.device)
+        draft_tokens = sent(draft_tokens, target_probs.device)
         tokens = draft_tokens.unsqueeze(1)
         rows = tested_rows(draft_tokens, parents, draft_probs, target_probs)
         # The next token stands behind the last child that was tested, or behind a leaf.
@@ -305,11 +306,14 @@ def _split(probs: Tensor, ids: Tensor) -> Tensor:
 
 def _residual_drawn_from(rows: Tensor, draft: Tensor, outcome: Verification, at: int) -> Tensor | None:
     """(V,) the distribution the correction was drawn from; None if there is none."""
+    import torch
+
     if outcome.next_kind is not TokenKind.CORRECTION or outcome.next_uniform is None:
         return None
     weight = outcome.block[at].weight if outcome.block else 1.0
     left = (weight * rows[at] - draft[at]).clamp_(min=0.0)
-    return left / left.sum() if float(left.sum()) > 0.0 else rows[at]
+    total = left.sum()
+    return torch.where(total > 0.0, left / total, rows[at])
 
 
 def _entropy(probs: Tensor) -> Tensor:

@@ -1,0 +1,115 @@
+"""On a device that runs behind the host a step waits for it once; its text is the one of the processor."""
+
+import pytest
+import torch
+
+import core.models.language_model
+from core.decode import autoregressive, speculative
+from core.drafters.base import DrafterSetup
+from core.drafters.registry import build_drafter
+from core.runners import llama
+from core.settings import Coupling, SamplingParams, VerificationRule
+from core.types import Draft, Inspected, Step, TargetFeature
+from tests.fakes import play, tiny_model
+from tests.fakes_device import DEVICE, SimulatedDevice, moved
+
+PROMPT = [5, 6, 7, 8, 5, 6] * 3
+FILTERED = SamplingParams(0.8, 20, 0.9, 0.01)
+RULES = [{"coupling": Coupling.GUMBEL}, *({"rule": rule} for rule in VerificationRule)]
+
+
+class Tree:
+    """Proposes one tree of the last ids, and wants the target's states."""
+
+    needs = frozenset({TargetFeature.HIDDEN_STATES})
+    proposes_trees = True
+
+    def __init__(self) -> None:
+        self.num_states = 0
+
+    def start(self, prompt) -> None:
+        pass
+
+    def propose(self, context) -> Draft:
+        self.num_states += len(context.features[TargetFeature.HIDDEN_STATES])
+        assert self.num_states == len(context.ids) - 1
+        parents = [-1, -1, 1, 0][: context.num_draft_tokens if context.max_depth > 1 else 2]
+        return Draft(torch.tensor(list(context.ids[-len(parents) :])), torch.tensor(parents), None)
+
+    def observe(self, outcome) -> None:
+        pass
+
+
+def events(method, *, on_device: bool, **settings):
+    models = [tiny_model(seed=seed, is_fused=True) for seed in (0, 1)]
+    target, draft = map(moved, models) if on_device else models
+    settings = {"sampling": FILTERED, "max_new_tokens": 12, "seed": 3, **settings}
+    if not method:
+        return autoregressive(target, PROMPT, **{name: settings[name] for name in settings if name != "rule"})
+    options = {"int8": False} if method == "draft-model" else {}
+    drafter = Tree() if method == "tree" else build_drafter(method, DrafterSetup(target, draft, 80), options)
+    return speculative(target, drafter, PROMPT, num_draft_tokens=4, **settings)
+
+
+def waits(method: str, **settings) -> tuple[list[int], list[list[str]]]:
+    """The text on the simulated device, and what each step waited for."""
+    text, waited = [], []
+    with torch.inference_mode(), SimulatedDevice() as device:
+        for event in events(method, on_device=True, **settings):
+            if isinstance(event, Step):
+                text += event.emitted
+            if isinstance(event, Step | Inspected):
+                waited.append(list(device.waits))
+            device.waits.clear()
+    return text, waited
+
+
+@pytest.fixture(autouse=True)
+def _without_scripts(monkeypatch):
+    monkeypatch.setattr(llama, "scripted", lambda function: function)
+
+
+@pytest.mark.parametrize("settings", RULES)
+@pytest.mark.parametrize("method", ["", "draft-model", "prompt-lookup", "tree"])
+def test_a_step_waits_once_whatever_the_rule(method, settings):
+    text, waited = waits(method, **settings)
+    assert waited == [["tolist"]] * len(waited)
+    assert len(waited) > 2
+    assert text == play(events(method, on_device=False, **settings)).ids
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("method", ["", "draft-model", "tree"])
+def test_with_graphs_too(method, temperature, monkeypatch):
+    def capture(function):
+        outputs = function()
+        return outputs, lambda: [kept.copy_(fresh) for kept, fresh in zip(outputs, function(), strict=True)]
+
+    monkeypatch.setattr(core.models.language_model, "captures_graphs", lambda device: device == DEVICE)
+    monkeypatch.setattr(core.models.language_model, "CudaCapture", lambda _: capture)
+    sampling = SamplingParams(temperature)
+    text, waited = waits(method, sampling=sampling)
+    assert waited == [["tolist"]] * len(waited)
+    assert text == play(events(method, on_device=False, sampling=sampling)).ids
+
+
+def test_evidence_is_read_once_a_step_and_not_within_it():
+    _, waited = waits("draft-model", inspect=True)
+    assert waited == [["tolist"]] * len(waited)
+
+
+def test_the_simulation_counts_waits_and_refuses_what_a_device_would():
+    with torch.inference_mode(), SimulatedDevice() as device:
+        here = torch.ones(3).to(DEVICE, non_blocking=True) + torch.full((3,), 2.0, device=DEVICE)
+        assert not device.waits
+        assert float(here[0]) == 3.0
+        assert bool((here > 0).all())
+        here[torch.full((), 1, device=DEVICE, dtype=torch.long)]  # Reads the index.
+        here.cpu()
+        torch.ones(3).to(DEVICE)
+        assert len(device.waits) == 5
+        for waiting in (lambda: here[[0, 1]], lambda: here + torch.tensor([1.0, 2.0, 3.0], device=DEVICE)):
+            with pytest.raises(AssertionError, match="Python's values"):
+                waiting()
+        with pytest.raises(AssertionError, match="mixes"):
+            here + torch.ones(3)
