@@ -7,7 +7,6 @@ import pytest
 import torch
 
 import core.decode
-import core.rounds
 from core.controls import RunControls
 from core.decode import speculative
 from core.drafters.base import chain
@@ -89,14 +88,14 @@ def collect(run, seen: list) -> None:
 
 
 def failing_at(monkeypatch, index: int, error: Exception):
-    verify = core.rounds.Rounds.verify
+    commit = core.decode._Run._commit
 
     def fail(run, block):
         if run._tally.num_steps == index:
             raise error
-        return verify(run, block)
+        return commit(run, block)
 
-    monkeypatch.setattr(core.rounds.Rounds, "verify", fail)
+    monkeypatch.setattr(core.decode._Run, "_commit", fail)
 
 
 def test_a_run_that_fails_tells_what_was_said_before(monkeypatch):
