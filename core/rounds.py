@@ -199,12 +199,14 @@ class Rounds:
     def _decide(self, position: int, done: Round, target_probs: Tensor) -> tuple[Verification, Figures | None]:
         """Test a block. The figures come along if the target's device runs behind the host."""
         device, parents, probs = target_probs.device, done.parents, done.draft.probs
-        is_behind, fetch, tokens = is_asynchronous(device), done.clock.fetch, sent(done.draft.tokens, device)
+        is_behind, tokens, clock = is_asynchronous(device), sent(done.draft.tokens, device), done.clock
         if self._noise is not None:
             positions = [position, *(position + 1 + depth for depth in depths_of(parents))]
             drawn = [draw_gumbel(row, self._noise(at)) for row, at in zip(target_probs, positions, strict=True)]
             if is_behind:
-                return verify_gumbel_on_device(tokens, parents, probs, target_probs, torch.stack(drawn), fetch=fetch)
+                return verify_gumbel_on_device(
+                    tokens, parents, probs, target_probs, torch.stack(drawn), fetch=clock.fetch
+                )
             check_finite(probs, target_probs)
             return verify_gumbel(tokens, parents, torch.stack(drawn)), None
         assert done.uniforms is not None, "rejection coupling draws"
@@ -212,7 +214,7 @@ class Rounds:
         uniforms, draws, rule = done.uniforms[: len(parents) + 1], done.draws[: len(parents) + 1], self._rule
         if is_behind:
             return verify_on_device(
-                tokens, parents, probs, target_probs, uniforms, draws=draws, rule=rule, fetch=fetch
+                tokens, parents, probs, target_probs, uniforms, draws=draws, rule=rule, fetch=clock.fetch
             )  # fmt: skip
         if parents and rule is VerificationRule.TYPICAL:
             return verify_typically(tokens, parents, target_probs, uniforms), None
