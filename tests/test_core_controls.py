@@ -123,6 +123,7 @@ def clock(monkeypatch):
     Clock.charge = staticmethod(charge)
     monkeypatch.setattr("core.decode.Stopwatch", Clock)
     monkeypatch.setattr("core.rounds.StepClock", Clock)
+    monkeypatch.setattr("core.runners.scoring.Stopwatch", Clock)
     return Clock
 
 
