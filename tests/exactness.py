@@ -3,7 +3,7 @@
 import contextlib
 import inspect
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import NamedTuple
 
@@ -13,9 +13,11 @@ from hypothesis import strategies as st
 from scipy.stats import chi2
 
 from core.drafters.base import DrafterSetup
+from core.drafters.draft_tree import _children
+from core.drafters.registry import TreeRule
 from core.sampling import draw, draw_uniforms, probabilities
 from core.settings import Coupling, SamplingParams
-from core.types import DraftContext
+from core.types import Draft, DraftContext
 from tests.fakes import ScriptDrafter, play, random_rows, table_model
 
 V, K = 3, 2
@@ -123,6 +125,41 @@ def certain_step(verify_block: Callable) -> StepFunction:
         while len(tokens) < K:
             tokens.append(int(draft_rows[tuple(tokens)].argmax()))
         return _verified(verify_block, tokens, None, target_rows, generator)
+
+    return step
+
+
+def tree_step(
+    verify_block: Callable,
+    parents: Sequence[int],
+    rule: str,
+    children: Callable = _children,
+    merge: Callable[[Draft], Draft] = lambda draft: draft,
+) -> StepFunction:
+    """A round whose tree is drawn by a rule, and may get more nodes; best proposes one-hots without probabilities."""
+
+    def step(draft_rows: Rows, target_rows: Rows, generator: torch.Generator) -> list[int]:
+        context = {-1: ()}
+        tokens, sources = [0] * len(parents), [torch.empty(0)] * len(parents)
+        for parent in dict.fromkeys(parents):
+            nodes = [node for node, each in enumerate(parents) if each == parent]
+            row = draft_rows[context[parent]]
+            if rule == TreeRule.BEST:
+                found = [(token, torch.empty(0)) for token in row.topk(len(nodes)).indices]
+            else:
+                chosen = TreeRule.TOP if rule == "mixed" and parent == -1 else rule
+                found = list(children(row, draw_uniforms(len(nodes), generator), chosen))
+            for node, (token, source) in zip(nodes, found, strict=True):
+                tokens[node], sources[node] = int(token), source
+                context[node] = (*context[parent], int(token))
+        probs = None if rule == TreeRule.BEST else torch.stack(sources)
+        draft = merge(Draft(torch.tensor(tokens), torch.tensor(parents), probs))
+        context, tokens, order = {-1: ()}, draft.tokens.tolist(), draft.parents.tolist()
+        for node, parent in enumerate(order):
+            context[node] = (*context[parent], tokens[node])
+        rows = torch.stack([target_rows[context[node]] for node in range(-1, len(order))])
+        outcome = verify_block(draft.tokens, order, draft.probs, rows, draw_uniforms(len(order) + 1, generator))
+        return [*(tokens[node] for node in outcome.path), outcome.next_token]
 
     return step
 

@@ -26,38 +26,12 @@ from core.types import Draft, TokenKind, depths_of, is_chain
 from core.verify import verify, verify_block, verify_tree
 from core.verify.device import figures_of, verify_gumbel_on_device, verify_on_device
 from core.verify.rules import verify_as_block, verify_gumbel, verify_typically
-from tests.exactness import SIGNIFICANCE, chi_squared_p_value, joint_p_value, mutate, verify_step
+from tests.exactness import SIGNIFICANCE, chi_squared_p_value, joint_p_value, mutate, tree_step, verify_step
 from tests.fakes import NoLook, play, random_rows, table_model, tiny_model
 
 SHAPES = {"three siblings": [-1, -1, -1], "a branch": [-1, -1, 0, 0, 1], "two levels of two": [-1, -1, 0, 0, 1, 1]}
 RULES = (*TreeRule, "mixed")
 GREEDY = SamplingParams(0.0)
-
-
-def tree_step(verify_block, parents: Sequence[int], rule: str, children=core.drafters.draft_tree._children):
-    """A round of known distributions, its tree drawn by a rule: best proposes one-hots without probabilities."""
-
-    def step(draft_rows, target_rows, generator):
-        context = {-1: ()}
-        tokens, sources = [0] * len(parents), [torch.empty(0)] * len(parents)
-        for parent in dict.fromkeys(parents):
-            nodes = [node for node, each in enumerate(parents) if each == parent]
-            row = draft_rows[context[parent]]
-            if rule == TreeRule.BEST:
-                found = [(token, torch.empty(0)) for token in row.topk(len(nodes)).indices]
-            else:
-                chosen = TreeRule.TOP if rule == "mixed" and parent == -1 else rule
-                found = list(children(row, draw_uniforms(len(nodes), generator), chosen))
-            for node, (token, source) in zip(nodes, found, strict=True):
-                tokens[node], sources[node] = int(token), source
-                context[node] = (*context[parent], int(token))
-        rows = torch.stack([target_rows[context[node]] for node in range(-1, len(parents))])
-        probs = None if rule == TreeRule.BEST else torch.stack(sources)
-        uniforms = draw_uniforms(len(parents) + 1, generator)
-        outcome = verify_block(torch.tensor(tokens), parents, probs, rows, uniforms)
-        return [*(tokens[node] for node in outcome.path), outcome.next_token]
-
-    return step
 
 
 @pytest.mark.parametrize("rule", RULES)

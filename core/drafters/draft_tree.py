@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -16,6 +17,7 @@ from torch import Tensor
 
 from core.drafters.base import DrafterSetup, empty_draft
 from core.drafters.draft_model import DraftModelDrafter, generator_of, over_vocabulary
+from core.drafters.prompt_lookup import PromptLookupDrafter, merged
 from core.drafters.registry import DraftTreeOptions, TreeRule
 from core.runners.base import keep_path, tree_rows
 from core.sampling import draw, draw_uniforms, probabilities
@@ -76,6 +78,7 @@ class DraftTreeDrafter(DraftModelDrafter):
     def __init__(self, setup: DrafterSetup, options: DraftTreeOptions | None = None) -> None:
         self._shape = options or DraftTreeOptions()
         super().__init__(setup, self._shape)
+        self._lookup = PromptLookupDrafter() if self._shape.lookup else None
         self._parents: list[int] = []
         self._root = 0
         """The place of the last committed token in the draft's cache."""
@@ -87,11 +90,22 @@ class DraftTreeDrafter(DraftModelDrafter):
         self._passed = [0.0] * len(_FIRST_RATES)
 
     def start(self, prompt: Tensor, *, is_trial: bool = False) -> None:
+        if self._lookup is not None:
+            self._lookup.start(prompt)
         super().start(prompt, is_trial=is_trial)
         self._tested = [0.0] * len(_FIRST_RATES)
         self._passed = [0.0] * len(_FIRST_RATES)
 
     def propose(self, context: DraftContext) -> Draft:
+        if self._lookup is None:
+            return self._tree(context)
+        found = self._lookup.look_up(context.ids, context.max_depth)
+        # Set aside before anything is drawn: how many nodes are drawn must not depend on what they are.
+        most = min(len(found), self._shape.lookup, context.num_draft_tokens - 1)
+        draft = self._tree(replace(context, num_draft_tokens=context.num_draft_tokens - most))
+        return merged(draft, found, most, context.vocab_size)
+
+    def _tree(self, context: DraftContext) -> Draft:
         pending = self._unread(context)
         depth = min(self._shape.depth, context.max_depth, self._room)
         self._parents, self._read = [], []

@@ -57,3 +57,29 @@ class PromptLookupDrafter:
                 if end + 1 >= size:
                     self._continuations[tuple(ids[end + 1 - size : end + 1])] = end + 1
         self._num_indexed = max(self._num_indexed, len(ids) - 1)
+
+
+def merged(draft: Draft, continuation: Sequence[int], most: int, vocab_size: int) -> Draft:
+    """A tree with a continuation of the text in it, as a branch of at most this many certain nodes.
+
+    It follows drafted nodes as long as they agree, and then leaves them as a last sibling. So each of its nodes depends
+    on nothing but the text, its ancestors and its earlier siblings, and the text stays exactly the target's.
+    """
+    tokens, parents = draft.tokens.tolist(), draft.parents.tolist()
+    places = [*zip(parents, tokens, strict=True)]
+    at, first = -1, len(tokens)
+    for token in continuation:
+        if at < first and (at, token) in places:
+            at = places.index((at, token))
+            continue
+        if len(tokens) == first + most:
+            break
+        tokens.append(token)
+        parents.append(at)
+        at = len(tokens) - 1
+    new = torch.tensor(tokens[first:], dtype=torch.int64)
+    probs = draft.probs
+    if probs is not None:
+        certain = probs.new_zeros(len(new), vocab_size).scatter_(1, new.unsqueeze(1).to(probs.device), 1.0)
+        probs = torch.cat((probs, certain))
+    return Draft(torch.tensor(tokens, dtype=torch.int64), torch.tensor(parents, dtype=torch.int64), probs)

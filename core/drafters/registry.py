@@ -99,6 +99,17 @@ class DraftTreeOptions(DraftModelOptions):
             },
         },
     )
+    lookup: int = field(
+        default=0,
+        metadata={
+            "label": "From lookup",
+            "help": "How many of the K nodes may repeat what followed the last tokens earlier in the text, as prompt "
+            "lookup does; 0 for none.",
+            "min": 0,
+            "max": LONGEST_CHAIN,
+            "step": 1,
+        },
+    )
 
 
 @dataclass(frozen=True, slots=True)
