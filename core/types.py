@@ -44,6 +44,11 @@ class TargetFeature(StrEnum):
     """What a drafter may ask the target to return besides its logits."""
 
     HIDDEN_STATES = "hidden_states"
+    """The final states, which the target's head turns into logits."""
+
+
+Feature = TargetFeature | int
+"""A `TargetFeature`, or the number of a layer: the states that enter it; 0 for the embedded tokens."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -79,8 +84,8 @@ class DraftContext:
         gumbel: absolute position -> (V,) noise if the run is Gumbel-coupled; else None.
         vocab_size: V, the number of ids that may be emitted.
         check_cancelled: raises to abandon the step; call it before each forward.
-        features: what `Drafter.needs` requested, by name: (m, H) for the positions that the target has read since the
-            drafter's last proposal, from the prompt's first to the one whose logits gave the last of `ids`.
+        features: what `Drafter.needs` requested, by feature: (m, H) for the positions that the target has read since
+            the drafter's last proposal, from the prompt's first to the one whose logits gave the last of `ids`.
         keep_drafting: if not None, a drafter that draws token by token calls it after each token with the draft's
             probability of that token (at temperature 0, its probability at 1). False ends the block after that token.
             A drafter without such probabilities ignores it.
@@ -94,7 +99,7 @@ class DraftContext:
     check_cancelled: Callable[[], None]
     max_depth: int = MAX_DRAFT_TOKENS
     gumbel: Callable[[int], Tensor] | None = None
-    features: Mapping[TargetFeature, Tensor] = field(default_factory=dict)
+    features: Mapping[Feature, Tensor] = field(default_factory=dict)
     keep_drafting: Callable[[float], bool] | None = None
 
 

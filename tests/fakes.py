@@ -42,7 +42,13 @@ class TableRunner:
         return len(self.ids)
 
     def forward(
-        self, ids: torch.Tensor, *, num_logits: int, with_hidden: bool = False, tree: TreeRows | None = None
+        self,
+        ids: torch.Tensor,
+        *,
+        num_logits: int,
+        with_hidden: bool = False,
+        layers: Sequence[int] = (),
+        tree: TreeRows | None = None,
     ) -> ForwardOutput:
         new = ids.tolist()
         assert new, "a forward needs a token"

@@ -10,11 +10,11 @@ import torch
 import core.drafters.draft_model
 from core.controls import RunControls
 from core.decode import autoregressive, sample_blocks, speculative
-from core.drafters.base import Drafter, DrafterSetup
+from core.drafters.base import Drafter, DrafterSetup, chain
 from core.drafters.draft_model import DraftModelDrafter
 from core.drafters.prompt_lookup import PromptLookupDrafter
 from core.drafters.registry import METHODS, PromptLookupOptions, build_drafter, get_method
-from core.errors import SettingsError
+from core.errors import DrafterError, SettingsError
 from core.sampling import gumbel_noise, probabilities
 from core.settings import Coupling, SamplingParams
 from core.types import Draft, DraftContext, TargetFeature, TokenKind, Verification, is_chain
@@ -302,10 +302,52 @@ def test_with_a_trimmed_head_the_distribution_is_the_targets(sampling):
     ("old", "new"),
     [
         ("index_copy_(1, proposed, probs)", "index_copy_(1, proposed.roll(1), probs)"),
-        ("else proposed[drawn]", "else proposed.roll(1)[drawn]"),
+        ("else proposed.index_select(", "else proposed.roll(1).index_select("),
     ],
     ids=["its row is spread over the wrong ids", "it proposes another id than it drew"],
 )
 def test_a_drafter_that_mixes_up_its_ids_is_found(old, new):
     mutant = mutate(core.drafters.draft_model, old, new)
     assert first_token_p_value(mutant.DraftModelDrafter, SamplingParams(1.0)) < SIGNIFICANCE
+
+
+class Watcher:
+    """Proposes the last ids again, and keeps the states that it is given."""
+
+    needs = frozenset({TargetFeature.HIDDEN_STATES, 0, 1})
+
+    def start(self, prompt) -> None:
+        self.seen = {feature: [] for feature in self.needs}
+
+    def propose(self, context):
+        for feature, states in context.features.items():
+            self.seen[feature].append(states)
+        return chain(torch.tensor(list(context.ids[-context.num_draft_tokens :])), None)
+
+    def observe(self, outcome) -> None:
+        pass
+
+
+@pytest.mark.parametrize("is_fused", [True, False])
+def test_a_drafter_gets_the_states_it_needs_of_each_position_once(is_fused):
+    target, drafter, prompt = tiny_model(is_fused=is_fused), Watcher(), [5, 6, 7, 8, 5, 6]
+    run = play(speculative(target, drafter, prompt, num_draft_tokens=3, max_new_tokens=20))
+    ids = torch.tensor([[*prompt, *run.ids]])
+    with torch.inference_mode():
+        expected = tiny_model().model(input_ids=ids, output_hidden_states=True).hidden_states
+        for feature, parts in drafter.seen.items():
+            states = torch.cat(parts)
+            layer = -1 if feature is TargetFeature.HIDDEN_STATES else feature
+            assert torch.allclose(states, expected[layer][0, : len(states)], atol=2e-3, rtol=1e-3)
+            assert len(states) > len(prompt) + 10
+        logits = target.head(expected[-1])
+        assert torch.allclose(logits, target.model(input_ids=ids).logits, atol=1e-3)
+        assert torch.equal(target.embedding(ids), expected[0])
+
+
+@pytest.mark.parametrize("layer", [2, -1, "last"])
+def test_a_layer_that_the_target_lacks_is_refused_in_a_sentence(layer):
+    drafter = Watcher()
+    drafter.needs = frozenset({layer})
+    with pytest.raises(DrafterError, match=rf"layer {layer}, but tiny has layers 0 to 1\."):
+        play(speculative(tiny_model(), drafter, [1, 2, 3], max_new_tokens=4))

@@ -54,10 +54,11 @@ def test_parts_and_rewinds_give_the_fused_runners_logits(family):
     eager, runner = tiny_model(family, is_fused=True).runner(128), graphed(family)
     for count, kept in [(20, 20), (1, 20), (5, 23), (1, 24), (17, 40), (1, 41), (5, 46)]:
         part = IDS[eager.length : eager.length + count]
-        expected = eager.forward(part, num_logits=min(3, count), with_hidden=True)
+        expected = eager.forward(part, num_logits=min(3, count), with_hidden=True, layers=(0, 1))
         for _ in range(2):  # The second time, what was captured is launched.
-            output = runner.forward(part, num_logits=min(3, count), with_hidden=True)
-            for ours, theirs in ((output.logits, expected.logits), (output.hidden, expected.hidden)):
+            output = runner.forward(part, num_logits=min(3, count), with_hidden=True, layers=(0, 1))
+            pairs = ((output.logits, expected.logits), (output.hidden, expected.hidden))
+            for ours, theirs in (*pairs, *zip(output.layers, expected.layers, strict=True)):
                 assert torch.allclose(ours, theirs, atol=2e-3, rtol=1e-3)
             assert runner.length == eager.length
             runner.rewind(runner.length - count)

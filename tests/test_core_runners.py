@@ -89,6 +89,24 @@ def test_the_requested_rows_and_hidden_states_are_returned(family, is_fused, num
     assert is_close(tiny_model(family).model.get_output_embeddings()(hidden), expected)
 
 
+@pytest.mark.parametrize(
+    ("family", "is_fused"), [("llama", True), ("qwen3", False), ("gpt2", False), ("mamba2", False)]
+)
+def test_the_states_that_enter_chosen_layers_are_returned(family, is_fused):
+    sizes = {"num_heads": 4, "head_dim": 16, "state_size": 8, "n_groups": 1} if family == "mamba2" else {}
+    sizes |= {"hidden_size": 32, "num_hidden_layers": 2} if sizes else {}
+    model = tiny_model(family, is_fused=is_fused, **sizes)
+    with torch.inference_mode():
+        expected = model.model(input_ids=IDS[None], use_cache=False, output_hidden_states=True).hidden_states
+    runner, found = model.runner(128), []
+    for part in IDS.split([40, 1, 4, 15]):
+        output = runner.forward(part, num_logits=1, layers=(0, 1), with_hidden=len(part) == 4)
+        assert (output.hidden is not None) == (len(part) == 4)
+        found.append(output.layers)
+    for layer, states in enumerate(zip(*found, strict=True)):
+        assert is_close(torch.cat(states), expected[layer][0])
+
+
 @pytest.mark.parametrize("is_fused", [True, False])
 def test_a_cache_is_its_own_runners_and_refuses_to_be_rewound_or_filled_beyond_what_it_holds(is_fused):
     runner, other = runner_of("llama", is_fused, capacity=8), runner_of("llama", is_fused)

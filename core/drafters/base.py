@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from core.errors import DrafterError
-from core.types import Draft, DraftContext, TargetFeature, Verification, depths_of
+from core.types import Draft, DraftContext, Feature, Verification, depths_of
 from core.verify.checks import SUM_TOLERANCE
 
 if TYPE_CHECKING:
@@ -43,8 +43,8 @@ class Drafter(Protocol):
     """
 
     @property
-    def needs(self) -> frozenset[TargetFeature]:
-        """What the target must return besides its logits."""
+    def needs(self) -> frozenset[Feature]:
+        """What the target must return besides its logits: final states, and those that enter chosen layers."""
         ...
 
     def start(self, prompt: Tensor) -> None:

@@ -58,7 +58,7 @@ class MedusaDrafter:
             if not is_out_of_memory(error):
                 raise
             raise OutOfMemoryError(f"The Medusa heads do not fit on {target.device}. Choose another method.") from error
-        self._embedding = target.model.get_input_embeddings()
+        self._embedding = target.embedding
 
     def start(self, prompt: Tensor) -> None:
         """Nothing is kept from text to text."""
@@ -109,7 +109,7 @@ class MedusaDrafter:
 
     def _rows(self, target: LanguageModel) -> Tensor:
         """The target's output head (R, H) for the ids that are proposed."""
-        weight: Tensor = target.model.get_output_embeddings().weight.detach()
+        weight: Tensor = target.head.weight.detach()
         return weight if self._ids is None else weight[self._ids]
 
     @staticmethod

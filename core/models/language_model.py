@@ -50,6 +50,16 @@ class LanguageModel:
     revision: str | None = None
     _graphs: GraphPool | None = field(default=None, init=False, repr=False)
 
+    @property
+    def embedding(self) -> Any:
+        """The module that embeds ids (n,) as (n, H)."""
+        return self.model.get_input_embeddings()
+
+    @property
+    def head(self) -> Any:
+        """The module that turns final states (n, H) into logits (n, V)."""
+        return self.model.get_output_embeddings()
+
     def runner(self, limit: int, *, drafting: bool = False, quantise: bool = False, spare: int = 0) -> Runner:
         """A fresh cache for a text of up to `limit` positions, and the forward that fills it.
 

@@ -19,11 +19,13 @@ class ForwardOutput(NamedTuple):
 
     Attributes:
         logits: (num_logits, V) in the model's dtype, for the last `num_logits` of the n tokens.
-        hidden: (n, H) last hidden states, if requested.
+        hidden: (n, H) final states, if requested.
+        layers: (n, H) the states that enter each of the requested layers.
     """
 
     logits: Tensor
     hidden: Tensor | None
+    layers: tuple[Tensor, ...] = ()
 
 
 class TreeRows(NamedTuple):
@@ -74,9 +76,17 @@ class Runner(Protocol):
         ...
 
     def forward(
-        self, ids: Tensor, *, num_logits: int, with_hidden: bool = False, tree: TreeRows | None = None
+        self,
+        ids: Tensor,
+        *,
+        num_logits: int,
+        with_hidden: bool = False,
+        layers: Sequence[int] = (),
+        tree: TreeRows | None = None,
     ) -> ForwardOutput:
         """Append `ids` (n,), n >= 1, and return the logits that follow the last `num_logits` of them.
+
+        with_hidden, layers: which states to return, too; layers by number from 0, ascending.
 
         Raises:
             SettingsError: `tree` is given, and the model can't read trees.
@@ -114,15 +124,17 @@ def prefill(
     runner: Runner,
     ids: Sequence[int],
     check_cancelled: Callable[[], None],
-    on_hidden: Callable[[Tensor], object] | None = None,
+    on_output: Callable[[ForwardOutput], object] | None = None,
+    layers: Sequence[int] = (),
 ) -> None:
     """Extend a runner's cache to `ids`, whose first `runner.length` it already holds.
 
-    on_hidden receives the final states (n, H) of each chunk.
+    on_output receives each chunk's states: the final ones, and those of `layers`.
     """
     while runner.length < len(ids):
         check_cancelled()
         chunk = ids[runner.length : runner.length + PREFILL_CHUNK]
-        output = runner.forward(torch.tensor(chunk), num_logits=0, with_hidden=on_hidden is not None)
-        if on_hidden is not None and output.hidden is not None:
-            on_hidden(output.hidden)
+        with_hidden = on_output is not None
+        output = runner.forward(torch.tensor(chunk), num_logits=0, with_hidden=with_hidden, layers=layers)
+        if on_output is not None:
+            on_output(output)

@@ -110,8 +110,11 @@ class StaticForward:
         self._cos, self._sin = runner.rotary
         self._columns = torch.arange(runner.capacity, device=runner.device)
 
-    def __call__(self, ids: Tensor, position: Tensor, bucket: int, tree: StaticTree) -> tuple[Tensor, Tensor]:
-        """ids (n,) from `position` () on -> final states (n, hidden) and logits (n, V).
+    def __call__(
+        self, ids: Tensor, position: Tensor, bucket: int, tree: StaticTree, layers: tuple[int, ...] = ()
+    ) -> Outputs:
+        """ids (n,) from `position` () on -> final states (n, hidden), logits (n, V), and the states that enter these
+        layers.
 
         Attention reads the first `bucket` places of the cache: all before `position`, and what `tree` says.
         """
@@ -127,7 +130,10 @@ class StaticForward:
         is_hidden = (self._columns[:bucket] >= position).repeat(count, 1).index_copy_(1, places, ~tree.visible)
         mask = torch.zeros((), dtype=hidden.dtype, device=hidden.device)
         mask = mask.masked_fill(is_hidden.repeat(per_group, 1), -torch.inf)
+        states = []
         for index, store in enumerate(self._cache):
+            if index in layers:
+                states.append(hidden)
             normed = rms_norm(hidden, attention_norms[index], weights.epsilon)
             bias = weights.qkv_bias[index] if weights.qkv_bias else None
             mixed = functional.linear(normed, self._qkv[index], bias).view(count, heads + 2 * kv_heads, size)
@@ -147,7 +153,7 @@ class StaticForward:
             gate, up = functional.linear(normed, self._gate_up[index]).chunk(2, -1)
             hidden = torch.addmm(hidden, functional.silu(gate) * up, self._down[index].t())
         hidden = rms_norm(hidden, weights.final_norm, weights.epsilon)
-        return hidden, functional.linear(hidden, self._head)
+        return hidden, functional.linear(hidden, self._head), *states
 
 
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -192,12 +198,12 @@ class GraphedForwards:
         self._graphs: dict[Hashable, _Graph] = {}
         self.is_broken = False
 
-    def score(self, ids: Tensor, tree: TreeRows | None = None) -> tuple[Tensor, Tensor] | None:
-        """Append `ids` (n,): final states (n, hidden) and logits (n, V), overwritten by the next call; None if no graph
-        is available. A tree's root is the first of them."""
+    def score(self, ids: Tensor, tree: TreeRows | None = None, layers: tuple[int, ...] = ()) -> Outputs | None:
+        """Append `ids` (n,): final states (n, hidden), logits (n, V), and the states that enter these layers; the next
+        call overwrites them. None if no graph is available. A tree's root is the first of the ids."""
         count = ids.shape[0]
         rows = next((rows for rows in _ROWS if count <= rows), None)
-        graph = None if rows is None else self._score_graph(rows, self._bucket(self.eager.length + rows))
+        graph = None if rows is None else self._score_graph(rows, self._bucket(self.eager.length + rows), layers)
         if rows is None or graph is None:
             return None
         self._ids[:count].copy_(sent(ids, self._ids.device))
@@ -205,12 +211,11 @@ class GraphedForwards:
         self._set_tree(rows, tree)
         graph.replay()
         self.eager.length += count
-        hidden, logits = graph.outputs
-        return hidden[:count], logits[:count]
+        return tuple(each[:count] for each in graph.outputs)
 
-    def _score_graph(self, rows: int, bucket: int) -> _Graph | None:
-        body = functools.partial(self._static, self._ids[:rows], self._position, bucket, self._trees[rows])
-        return self._graph(("score", rows, bucket), body)
+    def _score_graph(self, rows: int, bucket: int, layers: tuple[int, ...]) -> _Graph | None:
+        body = functools.partial(self._static, self._ids[:rows], self._position, bucket, self._trees[rows], layers)
+        return self._graph(("score", rows, bucket, layers), body)
 
     def _set_tree(self, rows: int, tree: TreeRows | None) -> None:
         """Set what the graphs with this number of rows read: a tree, or a chain."""
@@ -269,12 +274,12 @@ class GraphedForwards:
 
         return self._graph(key, body, proposed)
 
-    def prepare(self, end: int, draws: Draws | None) -> None:
+    def prepare(self, end: int, draws: Draws | None, layers: tuple[int, ...]) -> None:
         """See `GraphedRunner.prepare`."""
         for bucket in self._buckets(end):
             if draws is None:
                 for rows in _ROWS:
-                    self._score_graph(rows, bucket)
+                    self._score_graph(rows, bucket, layers)
             else:
                 self._draw_graph(bucket, *draws)
 
@@ -336,16 +341,22 @@ class GraphedRunner:
 
     @torch.inference_mode()
     def forward(
-        self, ids: Tensor, *, num_logits: int, with_hidden: bool = False, tree: TreeRows | None = None
+        self,
+        ids: Tensor,
+        *,
+        num_logits: int,
+        with_hidden: bool = False,
+        layers: Sequence[int] = (),
+        tree: TreeRows | None = None,
     ) -> ForwardOutput:
         self._check_room(ids.shape[0])
         # A call without logits is a prefill, which happens once; a graph reads a tree from its root.
         is_whole = tree is None or tree.visible.shape[1] == len(ids)
-        found = self._forwards.score(ids, tree) if num_logits > 0 and is_whole else None
+        found = self._forwards.score(ids, tree, tuple(layers)) if num_logits > 0 and is_whole else None
         if found is None:
-            return self._eager.forward(ids, num_logits=num_logits, with_hidden=with_hidden, tree=tree)
-        hidden, logits = found
-        return ForwardOutput(logits[len(ids) - num_logits :], hidden if with_hidden else None)
+            return self._eager.forward(ids, num_logits=num_logits, with_hidden=with_hidden, layers=layers, tree=tree)
+        hidden, logits, *states = found
+        return ForwardOutput(logits[len(ids) - num_logits :], hidden if with_hidden else None, tuple(states))
 
     @torch.inference_mode()
     def draw_block(
@@ -376,9 +387,10 @@ class GraphedRunner:
         return block
 
     @torch.inference_mode()
-    def prepare(self, end: int, draws: Draws | None = None) -> None:
-        """Capture what a text of up to `end` positions will launch: all scoring, or all draws of this kind."""
-        self._forwards.prepare(min(end, self.capacity), draws)
+    def prepare(self, end: int, draws: Draws | None = None, layers: Sequence[int] = ()) -> None:
+        """Capture what a text of up to `end` positions will launch: all scoring that returns the states of these
+        layers, or all draws of this kind."""
+        self._forwards.prepare(min(end, self.capacity), draws, tuple(layers))
 
     def _check_room(self, count: int) -> None:
         if self.length + count > self.capacity:

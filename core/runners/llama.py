@@ -232,10 +232,16 @@ class FusedLlamaRunner:
 
     @torch.inference_mode()
     def forward(
-        self, ids: Tensor, *, num_logits: int, with_hidden: bool = False, tree: TreeRows | None = None
+        self,
+        ids: Tensor,
+        *,
+        num_logits: int,
+        with_hidden: bool = False,
+        layers: Sequence[int] = (),
+        tree: TreeRows | None = None,
     ) -> ForwardOutput:
-        hidden, logits = self._call(llama_forward.forward, ids, num_logits, tree=tree)
-        return ForwardOutput(logits, hidden if with_hidden else None)
+        hidden, logits, states = self._call(llama_forward.forward, ids, num_logits, list(layers), tree=tree)
+        return ForwardOutput(logits, hidden if with_hidden else None, tuple(states))
 
     @torch.inference_mode()
     def draw_next(self, ids: Tensor, uniform: Tensor, temperature: float, limit: int) -> tuple[Tensor, Tensor]:
@@ -250,11 +256,10 @@ class FusedLlamaRunner:
         Returns:
             () index among the logits, and the distribution (limit,) float32 that it was drawn from.
         """
-        return self._call(llama_forward.draw_next, ids, uniform, temperature, limit)
+        token, probs = self._call(llama_forward.draw_next, ids, uniform, temperature, limit)
+        return token, probs
 
-    def _call(
-        self, function: Callable[..., tuple[Tensor, Tensor]], ids: Tensor, *given: Any, tree: TreeRows | None = None
-    ) -> tuple[Tensor, Tensor]:
+    def _call(self, function: Callable[..., Any], ids: Tensor, *given: Any, tree: TreeRows | None = None) -> Any:
         count, start = ids.shape[0], self.length
         end = start + count
         if end > self.capacity:

@@ -8,7 +8,7 @@ import functools
 import logging
 import warnings
 from collections.abc import Callable, Iterator
-from typing import NamedTuple, Optional
+from typing import Any, NamedTuple, Optional
 
 import torch
 from torch import Tensor
@@ -58,7 +58,7 @@ class FusedLlama(NamedTuple):
 
 
 @functools.cache
-def scripted(function: Callable[..., tuple[Tensor, Tensor]]) -> Callable[..., tuple[Tensor, Tensor]]:
+def scripted(function: Callable[..., Any]) -> Callable[..., Any]:
     """`forward` or `draw_next` as TorchScript, whose interpreter is faster than Python's; Python if it fails."""
     try:
         with warnings.catch_warnings():
@@ -86,14 +86,16 @@ def plain_errors() -> Iterator[None]:
 def forward(
     ids: Tensor,
     num_logits: int,
+    layers: list[int],
     model: FusedLlama,
     cos: Tensor,
     sin: Tensor,
     mask: Optional[Tensor],  # noqa: UP045 - TorchScript reads no other form
     is_block: bool,
     start: int,
-) -> tuple[Tensor, Tensor]:
-    """ids (n,) -> final states (n, hidden) and the logits (num_logits, V) after the last of them.
+) -> tuple[Tensor, Tensor, list[Tensor]]:
+    """ids (n,) -> final states (n, hidden), the logits (num_logits, V) after the last of them, and the states that
+    enter these layers.
 
     Keys and values of all layers are written to the cache from `start` on. mask is (n, m) over the last m positions
     for a block, (n, L) for a chunk after others, None for one position or the first chunk. cos and sin are of each
@@ -103,7 +105,10 @@ def forward(
     count, size = hidden.size(0), cos.size(2)
     end, half = start + count, size // 2
     heads, kv_heads = model.num_heads, model.num_kv_heads
+    states: list[Tensor] = []
     for index in range(len(model.cache)):
+        if index in layers:
+            states.append(hidden)
         mixed = apply_product(rms_norm(hidden, model.attention_norm[index], model.epsilon), model.qkv, index)
         if len(model.qkv_bias) > 0:
             mixed = mixed.add_(model.qkv_bias[index])
@@ -128,7 +133,7 @@ def forward(
         activated = functional.silu(gates[:, :width]).mul_(gates[:, width:])
         hidden = _add_product(hidden, activated, model.down, index)
     hidden = rms_norm(hidden, model.final_norm, model.epsilon)
-    return hidden, apply_product(hidden[count - num_logits :], model.head, 0)
+    return hidden, apply_product(hidden[count - num_logits :], model.head, 0), states
 
 
 def draw_next(
@@ -148,7 +153,7 @@ def draw_next(
     One script, because a small draft's time is spent between operations. uniform: () float64 in [0, 1); only the first
     `limit` logits are used.
     """
-    _, logits = forward(ids, 1, model, cos, sin, mask, is_block, start)
+    _, logits, _ = forward(ids, 1, [], model, cos, sin, mask, is_block, start)
     row = logits[0, :limit].float()
     if temperature == 0.0:
         best = row.argmax(-1, keepdim=True)

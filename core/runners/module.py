@@ -83,7 +83,13 @@ class ModuleRunner:
 
     @torch.inference_mode()
     def forward(
-        self, ids: Tensor, *, num_logits: int, with_hidden: bool = False, tree: TreeRows | None = None
+        self,
+        ids: Tensor,
+        *,
+        num_logits: int,
+        with_hidden: bool = False,
+        layers: Sequence[int] = (),
+        tree: TreeRows | None = None,
     ) -> ForwardOutput:
         if tree is not None and (self._has_state or self._reading is not Reading.BLOCKS):
             raise SettingsError(
@@ -96,28 +102,30 @@ class ModuleRunner:
         self._ids[start:end] = sent(ids, self._device)
         if self._has_state:
             if start - self._num_read > _MOST_REREAD:
-                self._read(self._num_read, start, 0, False)
+                self._read(self._num_read, start, 0, ())
             if self._is_kept and self._num_read == start:
                 self._saved = start, [_copy(layer) for layer in self._cache.layers]
                 self._is_kept = False
-        output = self._read(self._num_read, end, num_logits, with_hidden, tree)
+        output = self._read(self._num_read, end, num_logits, (-1, *layers) if with_hidden or layers else (), tree)
         self.length = end
-        hidden = None if output.hidden is None else output.hidden[-len(ids) :]
-        return ForwardOutput(output.logits[output.logits.shape[0] - num_logits :], hidden)
+        logits = output.logits[output.logits.shape[0] - num_logits :]
+        states = tuple(each[-len(ids) :] for each in output.layers)
+        return ForwardOutput(logits, states[0] if with_hidden else None, states[1:])
 
     def _read(
-        self, start: int, end: int, num_logits: int, with_hidden: bool, tree: TreeRows | None = None
+        self, start: int, end: int, num_logits: int, layers: Sequence[int], tree: TreeRows | None = None
     ) -> ForwardOutput:
-        """Read positions `start` to `end`; logits of the last `num_logits`, at least one, hidden states of all."""
+        """Read positions `start` to `end`; logits of the last `num_logits`, at least one, and the states of these
+        layers, -1 for the final ones, of all."""
         if self._reading is Reading.WHOLE:
-            return self._call(0, end, num_logits, with_hidden)
+            return self._call(0, end, num_logits, layers)
         try:
             if self._reading is Reading.TOKENS and start:
-                rows = [self._call(at, at + 1, 1, with_hidden) for at in range(start, end)]
-                hidden = torch.cat([row.hidden for row in rows if row.hidden is not None]) if with_hidden else None
-                output = ForwardOutput(torch.cat([row.logits for row in rows]), hidden)
+                rows = [self._call(at, at + 1, 1, layers) for at in range(start, end)]
+                states = tuple(torch.cat(each) for each in zip(*(row.layers for row in rows), strict=True))
+                output = ForwardOutput(torch.cat([row.logits for row in rows]), None, states)
             else:
-                output = self._call(start, end, num_logits, with_hidden, tree)
+                output = self._call(start, end, num_logits, layers, tree)
         except BaseException:
             # Some layers may have read these positions before the failure.
             if self._has_state:
@@ -129,12 +137,12 @@ class ModuleRunner:
         return output
 
     def _call(
-        self, start: int, end: int, num_logits: int, with_hidden: bool, tree: TreeRows | None = None
+        self, start: int, end: int, num_logits: int, layers: Sequence[int], tree: TreeRows | None = None
     ) -> ForwardOutput:
         given: dict[str, Any] = {
             "input_ids": self._ids[start:end].unsqueeze(0),
             "use_cache": self._reading is not Reading.WHOLE,
-            "output_hidden_states": with_hidden,
+            "output_hidden_states": bool(layers),
         }
         if "position_ids" in self._parameters:
             at = (
@@ -156,7 +164,7 @@ class ModuleRunner:
         rows = output.logits[0]
         if self._head_ids is not None:
             rows = rows[:, self._head_ids]
-        return ForwardOutput(rows, output.hidden_states[-1][0] if with_hidden else None)
+        return ForwardOutput(rows, None, tuple(output.hidden_states[layer][0] for layer in layers))
 
     def _masks(self, tree: TreeRows, end: int) -> Any:
         """The additive mask (1, 1, n, end) of a tree, or one for each kind of layer; a window spans positions."""

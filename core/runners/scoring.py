@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from core.runners.base import keep_path, prefill, tree_rows
+from core.errors import DrafterError
+from core.runners.base import ForwardOutput, keep_path, prefill, tree_rows
 from core.runners.graphed import GraphedRunner
 from core.runners.timing import Stopwatch, sent
-from core.types import Draft, TargetFeature, is_chain
+from core.types import Draft, Feature, TargetFeature, is_chain
 
 if TYPE_CHECKING:
     from core.models.language_model import LanguageModel
@@ -22,7 +23,7 @@ class TargetScorer:
     """The target model with its cache, which between steps holds one position fewer than the text."""
 
     def __init__(
-        self, model: LanguageModel, limit: int, needs: frozenset[TargetFeature] = frozenset(), spare: int = 0
+        self, model: LanguageModel, limit: int, needs: frozenset[Feature] = frozenset(), spare: int = 0
     ) -> None:
         """
         Args:
@@ -34,7 +35,13 @@ class TargetScorer:
         self._runner = model.runner(limit, spare=spare)
         self._device = model.device
         self._with_hidden = TargetFeature.HIDDEN_STATES in needs
-        self._hidden: list[Tensor] = []
+        layers = [each for each in needs if not isinstance(each, TargetFeature)]
+        if layers:
+            _check_layers(layers, model)
+        self._layers = sorted(layers)
+        self._features: list[Feature] = [*([TargetFeature.HIDDEN_STATES] if self._with_hidden else []), *self._layers]
+        self._states: list[list[Tensor]] = []
+        self._scored: list[Tensor] = []
 
     @property
     def length(self) -> int:
@@ -43,8 +50,12 @@ class TargetScorer:
 
     def prefill(self, ids: Sequence[int], check_cancelled: Callable[[], None]) -> None:
         """Cache the prompt except its last token, whose logits the first step needs."""
-        on_hidden = self._hidden.append if self._with_hidden else None
-        prefill(self._runner, ids[:-1], check_cancelled, on_hidden)
+        on_output = (lambda output: self._states.append(self._states_of(output))) if self._features else None
+        prefill(self._runner, ids[:-1], check_cancelled, on_output, self._layers)
+
+    def _states_of(self, output: ForwardOutput) -> list[Tensor]:
+        """In the order of `_features`."""
+        return [*([output.hidden] if self._with_hidden and output.hidden is not None else []), *output.layers]
 
     @property
     def num_captures(self) -> int:
@@ -54,7 +65,7 @@ class TargetScorer:
     def prepare(self, end: int) -> None:
         """Capture the CUDA graphs that scoring will launch, if any, for a text of up to `end` positions."""
         if isinstance(self._runner, GraphedRunner):
-            self._runner.prepare(end)
+            self._runner.prepare(end, layers=self._layers)
 
     def score(self, last_token: int, draft: Draft, parents: Sequence[int]) -> Tensor:
         """Append the newest token of the text, not cached yet, and N drafted ones. Returns (N + 1, V) logits.
@@ -65,23 +76,25 @@ class TargetScorer:
         root = torch.full((1,), last_token, device=self._device)
         ids = torch.cat((root, sent(draft.tokens, self._device))) if len(draft) else root
         tree = None if is_chain(parents) else tree_rows(parents, self._runner.length, len(ids))
-        output = self._runner.forward(ids, num_logits=len(ids), with_hidden=self._with_hidden, tree=tree)
-        self._scored = output.hidden
+        output = self._runner.forward(
+            ids, num_logits=len(ids), with_hidden=self._with_hidden, layers=self._layers, tree=tree
+        )  # fmt: skip
+        self._scored = self._states_of(output)
         return output.logits
 
     def keep(self, root: int, path: Sequence[int]) -> None:
         """Keep the position of the text's newest token, `root`, and the accepted nodes of the block after it."""
         keep_path(self._runner, root, [root + 1 + node for node in path])
-        if self._scored is not None:
+        if self._scored:
             kept = sent(torch.tensor([0, *(node + 1 for node in path)]), self._device)
-            self._hidden.append(self._scored.index_select(0, kept))
+            self._states.append([each.index_select(0, kept) for each in self._scored])
 
-    def take_features(self) -> dict[TargetFeature, Tensor]:
+    def take_features(self) -> dict[Feature, Tensor]:
         """What a drafter needs, for the positions since it last asked."""
-        if not self._hidden:
+        states, self._states = self._states, []
+        if not states:
             return {}
-        states, self._hidden = torch.cat(self._hidden), []
-        return {TargetFeature.HIDDEN_STATES: states}
+        return {feature: torch.cat([each[at] for each in states]) for at, feature in enumerate(self._features)}
 
     def rewind(self, length: int) -> None:
         """Keep at most the first `length` positions."""
@@ -98,3 +111,13 @@ class TargetScorer:
             laps.append(watch.lap())
             self._runner.rewind(length)
         return statistics.median(laps)
+
+
+def _check_layers(layers: Sequence[int], model: LanguageModel) -> None:
+    """Raise DrafterError for layers that the target doesn't have."""
+    count = model.model.config.get_text_config().num_hidden_layers
+    if wrong := [layer for layer in layers if not (isinstance(layer, int) and 0 <= layer < count)]:
+        raise DrafterError(
+            f"The drafter needs the states that enter layer {wrong[0]}, but {model.ref} has layers 0 to {count - 1}. "
+            "Fix its code, or choose another target."
+        )
