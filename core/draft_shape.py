@@ -327,6 +327,9 @@ class AutoDraftLength:
             self._balance_ms -= step.draft_ms
             return
         gain_ms = len(step.emitted) * plain_ms - step.total_ms
+        if not step.num_accepted:
+            # Then the draft's time is lost at least; a step that looks faster was lucky, and would pay for more trials.
+            gain_ms = min(gain_ms, -step.draft_ms)
         self._earned_ms += gain_ms
         self._balance_ms += gain_ms
         if not self._is_trial:

@@ -155,6 +155,17 @@ def test_a_hopeless_draft_costs_at_most_a_twentieth_however_sure_it_is(costs, al
         assert machine.run(policy(), length, wanted) <= 1.05 * PLAIN_MS * length
 
 
+@pytest.mark.parametrize("costs", COSTS)
+def test_noise_does_not_pay_for_more_trials_of_a_hopeless_draft(costs):
+    def num_drafted(noise: float) -> int:
+        machines = [Machine(COSTS[costs], lambda _: 0.0, seed, noise=noise) for seed in range(6)]
+        for machine in machines:
+            machine.run(policy(), 512)
+        return sum(count > 0 for machine in machines for count in machine.chosen)
+
+    assert num_drafted(0.2) <= 1.05 * num_drafted(0.0)
+
+
 @pytest.mark.parametrize("is_greedy", [False, True])
 @pytest.mark.parametrize("costs", ["cheap", "middling"])
 def test_where_sureness_tells_it_beats_auto_and_every_fixed_length(costs, is_greedy):
