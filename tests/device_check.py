@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 import traceback
+import warnings
 from collections import Counter, namedtuple
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from typing import Any
 
 import psutil
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from app.cli.bench import write_results
 from core.analysis.near_ties import lead, moved_margin, replay_margin
@@ -328,6 +330,59 @@ def graphs(machine: Machine) -> str:
     return f"fused forward; {'; '.join(figures)}; none captured in steps or second runs"
 
 
+class Waits(TorchDispatchMode):
+    """Counts what the host waits for: values that it reads, and copies between it and the device. CUDA names others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.number = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        before = {each.device.type for each in args if isinstance(each, torch.Tensor)}
+        found = func(*args, **(kwargs or {}))
+        is_copy = func in (torch.ops.aten._to_copy.default, torch.ops.aten.copy_.default)
+        if func is torch.ops.aten._local_scalar_dense.default:
+            self.number += before != {"cpu"}
+        elif is_copy and len(before | {found.device.type}) > 1:
+            self.number += not (kwargs or {}).get("non_blocking", len(args) > 2 and args[2])
+        return found
+
+
+@contextlib.contextmanager
+def counted_waits(device: torch.device) -> Iterator[Callable[[], int]]:
+    """How often the host has waited within the block, by both counts."""
+    with warnings.catch_warnings(record=True) as seen, Waits() as waits:
+        warnings.simplefilter("always")
+        is_cuda = device.type == "cuda"
+        if is_cuda:
+            torch.cuda.set_sync_debug_mode("warn")
+        try:
+            yield lambda: max(waits.number, sum("synchronizing" in str(each.message) for each in seen))
+        finally:
+            if is_cuda:
+                torch.cuda.set_sync_debug_mode("default")
+
+
+def waits(machine: Machine) -> str:
+    """A step waits for the device once, whatever the method, the filters and the coupling."""
+    if machine.device == CPU:
+        raise SkippedError("the host doesn't wait for a CPU")
+    pair, problems, num_steps = embedded_pair(machine.device, None), [], 0
+    for method, sampling, coupling in product(("", *METHODS), (GREEDY, SamplingParams(0.8, 40, 0.9, 0.02)), Coupling):
+        ids, counts, before = prompt_of(pair, 60), [], 0
+        with counted_waits(machine.device) as count:
+            for event in machine.decode(pair, method, ids, sampling=sampling, coupling=coupling):
+                if isinstance(event, Step):
+                    counts.append(count() - before)
+                before = count()
+        num_steps += len(counts)
+        if set(counts) != {1}:
+            name = f"{method or 'plain'}, temperature {sampling.temperature:g}, {coupling}"
+            problems.append(f"{name}: {min(counts)} to {max(counts)} waits a step")
+    require(problems)
+    return f"one wait in each of {num_steps:,} steps"
+
+
 def bench(machine: Machine) -> str:
     """`outrider bench` on the embedded pair."""
     settings = BenchSettings(
@@ -347,6 +402,7 @@ CHECKS: dict[str, Callable[[Machine], str]] = {
     "distribution, rejection": functools.partial(distribution, coupling=Coupling.REJECTION),
     "distribution, Gumbel": functools.partial(distribution, coupling=Coupling.GUMBEL),
     "CUDA graphs": graphs,
+    "waits of a step": waits,
     "greedy text, tiny models": functools.partial(greedy, pair_of=tiny_pair, lengths=LENGTHS),
     "greedy text, embedded pair": functools.partial(greedy, pair_of=embedded_pair, lengths=LENGTHS[::3]),
     "one row and a block": rows,

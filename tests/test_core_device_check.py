@@ -5,6 +5,7 @@ import torch
 
 from tests import device_check
 from tests.device_check import NO_DEVICE, SkippedError, main
+from tests.fakes_device import DEVICE, SimulatedDevice
 
 
 @pytest.fixture
@@ -61,6 +62,15 @@ def test_a_check_that_fails_is_reported_and_the_others_run(monkeypatch, capsys, 
     ):
         assert row in page
     assert page.endswith("```text\ntokens/s  7\n```\n")
+
+
+def test_waits_are_counted_between_events():
+    with SimulatedDevice(), device_check.counted_waits(DEVICE) as count:
+        here = torch.ones(3).to(DEVICE, non_blocking=True)
+        assert count() == 0
+        assert float(here[0]) == 1.0
+        here.cpu()
+        assert count() == 2
 
 
 def test_checks_without_time_left_are_skipped_and_do_not_fail(monkeypatch, capsys):
