@@ -271,7 +271,7 @@ class _Run:
             # The target's cache and all statistics drop what lies beyond the end. The draft's cache ends with the run.
             self._rounds.scorer.rewind(len(self._ids) - 1)
             nodes = [node for node, depth in enumerate(depths_of(done.parents)) if depth < count]
-        figures = figures.of(nodes)
+            figures = figures.of(nodes)
         place = {-1: -1, **{node: index for index, node in enumerate(nodes)}}
         tree = _tree_of([place[done.parents[node]] for node in nodes])
         step = Step(

@@ -40,7 +40,7 @@ class Round:
         parents: the draft's, on the host.
         clock: times its three parts: draft, verify, sample.
         uniforms: (wanted + 1,) the draws of the verification; None under Gumbel coupling.
-        draws: the same on the target's device, as `core.sampling.for_device` makes them.
+        draws: the same, on a target's device that runs behind the host.
     """
 
     wanted: int
@@ -130,7 +130,7 @@ class Rounds:
         if self._noise is None:
             # On their way before drafting begins, so that nothing waits for them later.
             uniforms = draw_uniforms(wanted + 1, self._generator)
-            draws = sent(for_device(uniforms, device), device)
+            draws = sent(for_device(uniforms, device), device) if is_asynchronous(device) else None
         draft = self._draft(ids, wanted, max_depth, sampling, plan)
         clock.stop()
         parents = tuple(draft.parents.tolist())
@@ -210,9 +210,10 @@ class Rounds:
             check_finite(probs, target_probs)
             return verify_gumbel(tokens, parents, torch.stack(drawn)), None
         assert done.uniforms is not None, "rejection coupling draws"
-        assert done.draws is not None, "and sends its draws"
-        uniforms, draws, rule = done.uniforms[: len(parents) + 1], done.draws[: len(parents) + 1], self._rule
+        uniforms, rule = done.uniforms[: len(parents) + 1], self._rule
         if is_behind:
+            assert done.draws is not None, "and sends its draws"
+            draws = done.draws[: len(parents) + 1]
             return verify_on_device(
                 tokens, parents, probs, target_probs, uniforms, draws=draws, rule=rule, fetch=clock.fetch
             )  # fmt: skip

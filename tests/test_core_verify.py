@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from scipy.stats import binomtest, chisquare
 
 from core.drafters.draft_model import DraftModelDrafter
-from core.errors import GenerationError
+from core.errors import DrafterError, GenerationError
 from core.types import TokenKind
 from core.verify import residual, verify, verify_block
 from core.verify.device import verify_on_device
-from core.verify.rules import verify_gumbel
+from core.verify.rules import verify_as_block, verify_gumbel
 from tests.exactness import (
     SIGNIFICANCE,
     certain_step,
@@ -44,6 +44,10 @@ def uniforms(monkeypatch):
         monkeypatch.setattr("core.verify.draw_uniforms", lambda count, _: drawn[:count])
 
     return fix
+
+
+def as_block(tokens, parents, *rest):
+    return verify_as_block(tokens, *rest)
 
 
 def verify_chain(tokens, parents, *rows_and_uniforms):
@@ -168,11 +172,20 @@ def test_rows_that_half_precision_rounded_are_drawn_from_as_distributions(unifor
         assert verify(torch.tensor([0]), draft, target).num_accepted == num_accepted
 
 
-@pytest.mark.parametrize("verified", [verify_block, verify_on_device])
+@pytest.mark.parametrize("verified", [verify_block, as_block, verify_on_device])
 def test_nan_of_a_draft_that_never_proposes_id_0_is_reported(verified):
     trimmed = torch.tensor([[0.0, math.nan, math.nan, 0.0]])
     with pytest.raises(GenerationError, match="draft"):
         verified(torch.tensor([1]), [-1], trimmed, torch.full((2, 4), 0.25), torch.zeros(2))
+
+
+@pytest.mark.parametrize("verified", [verify_block, as_block, verify_on_device])
+def test_nan_behind_the_block_and_impossible_drafts_are_reported(verified):
+    rows = torch.full((2, 4), 0.25)
+    with pytest.raises(GenerationError, match="target"):
+        verified(torch.tensor([1]), [-1], rows[:1], torch.cat((rows[:1], rows[1:] * math.nan)), torch.zeros(2))
+    with pytest.raises(DrafterError, match="probability 0"):
+        verified(torch.tensor([1]), [-1], torch.tensor([[1.0, 0.0, 0.0, 0.0]]), rows, torch.zeros(2))
 
 
 def _with(rows: torch.Tensor, value: float) -> torch.Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -25,8 +26,10 @@ def verify_as_block(
 
     Arguments and errors as those of `core.verify.verify_block`.
     """
-    probs_of_tokens(draft_tokens, range(-1, len(draft_tokens) - 1), draft_probs, target_probs)  # Checks them.
     values = decide_block(draft_tokens, draft_probs, target_probs, uniforms).tolist()
+    if any(map(math.isnan, (*values, float(target_probs[-1, 0])))):
+        # Something can't have been drawn or computed: this says what.
+        probs_of_tokens(draft_tokens, range(-1, len(draft_tokens) - 1), draft_probs, target_probs)
     return block_outcome(values, uniforms.tolist())
 
 
@@ -43,10 +46,9 @@ def decide_block(draft_tokens: Tensor, draft_probs: Tensor | None, target_probs:
     count, at, tests = draft_tokens.shape[0], draft_tokens.unsqueeze(1), fractions(uniforms)
     p = target_probs[:count].gather(1, at).squeeze(1).to(tests.dtype)
     q = torch.ones_like(p) if draft_probs is None else draft_probs.gather(1, at).squeeze(1).to(tests.dtype)
-    weights = [tests.new_ones(())]
-    for own, drafted in zip(p.unbind(), q.unbind(), strict=True):
-        weights.append((weights[-1] * own / drafted).clamp(max=1.0))
-    weight = torch.stack(weights)
+    # In logarithms, w is how far the sum of log p / q has fallen below its highest point, which is at least 0.
+    total = torch.cat((torch.zeros_like(p[:1]), (p / q).log_().cumsum(0)))
+    weight = (total - total.cummax(0).values).exp_()
     one_hots = torch.zeros_like(target_probs[:count]).scatter_(1, at, 1.0) if draft_probs is None else draft_probs
     scale = weight[:count].to(target_probs.dtype).unsqueeze(1)
     left = (scale * target_probs[:count] - one_hots).clamp_(min=0.0)
