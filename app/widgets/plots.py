@@ -76,6 +76,8 @@ class Plot(pg.PlotWidget):  # type: ignore[misc]  # pyqtgraph has no types
         item = self.getPlotItem()
         item.hideButtons()
         item.setMenuEnabled(False)
+        # pyqtgraph's own menu, never shown, has no parent: it would outlive the window, and be styled with it.
+        item.ctrlMenu.setParent(self)
         item.setContentsMargins(0, 4, 4, 0)
         box = item.getViewBox()
         box.setDefaultPadding(0.0)
