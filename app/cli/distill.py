@@ -23,6 +23,10 @@ def add_parser(commands: Any) -> None:
         description="Train a small draft, or Medusa heads, for any Llama-architecture target, on text that the target "
         "writes itself. Both borrow the target's embedding and output head, so only their layers are trained and "
         "stored. You can stop with Ctrl-C at any time; the same command resumes.",
+        examples=(
+            "outrider distill TARGET --out my-drafter --minutes 60",
+            "outrider distill TARGET --kind medusa --out my-heads",
+        ),
     )
     option(parser, "TARGET", f"the target: {REF_HELP}")
     option(parser, "--out FOLDER", "folder to write the result to", required=True)

@@ -33,8 +33,11 @@ def add_parser(commands: Any) -> None:
         help="turn a run log into CSV, HTML, clean JSONL, or a configuration for vLLM and others",
         description="Read a run log or a sweep's file, complete or truncated, and convert it. The new file "
         "is written completely or not at all.",
-        epilog="outrider export RUN.jsonl --html report.html; outrider export RUN.jsonl --config vllm; "
-        "outrider export --config all --target REF --draft REF -k 4",
+        examples=(
+            "outrider export run.jsonl --html report.html",
+            "outrider export run.jsonl --config vllm",
+            "outrider export --config all --target TARGET --draft DRAFT -k 4",
+        ),
     )
     text = (
         "a run log that `outrider run --log` or the window wrote, or a sweep's file; several run logs make one report"

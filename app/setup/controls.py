@@ -21,7 +21,7 @@ from core.draft_shape import DraftLength, request_fields
 from core.drafters.registry import METHODS
 from core.errors import OutriderError, PairMismatchError, SettingsError
 from core.models.catalogue import usual_draft_length
-from core.settings import SETTINGS, LengthPolicy, RunRequest, SamplingParams
+from core.settings import SETTINGS, Device, LengthPolicy, RunRequest, SamplingParams
 
 SINGLE_FIELDS = {
     "num_draft_tokens": "kSlider",
@@ -246,15 +246,16 @@ def settings_of(request: RunRequest, current: RunSettings) -> RunSettings:
     k = request.num_draft_tokens
     is_known = request.method in METHODS
     options = {**current.method_options, request.method: dict(request.method_options)}
-    same = ("seed", "coupling", "chat", "device", "dtype", "baseline", "prompt", "target")
+    same = ("seed", "coupling", "chat", "dtype", "baseline", "prompt", "target")
     return replace(
         current,
         **{name: getattr(request, name) for name in same},
         **asdict(request.sampling) | {"temperature": min(request.sampling.temperature, _window_max("temperature"))},
+        device=Device(request.device.partition(":")[0]),
         draft=request.draft or current.draft,
         method=request.method if is_known else current.method,
         method_options=options if is_known else current.method_options,
-        num_draft_tokens=current.num_draft_tokens if k is None else k,
+        num_draft_tokens=max(1, k) if k is not None else current.num_draft_tokens,
         length_policy=request.length_policy if k is None else LengthPolicy.FIXED,
         max_new_tokens=min(request.max_new_tokens, _window_max("max_new_tokens")),
     )

@@ -132,7 +132,7 @@ def _slider(item: Field[Any], name: str) -> SliderSpin:
         rules["label"],
         f"{rules['help']} Live during a run.",
         name=name,
-        low=rules["min"],
+        low=rules.get("window_min", rules["min"]),
         high=rules.get("window_max", rules.get("max")),
         step=rules.get("step", 1.0),
         decimals=2 if isinstance(item.default, float) else 0,

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from core.errors import DrafterError, OutriderError, SettingsError, first_line
 from core.settings import LONGEST_CHAIN, declared, validate
+from core.text import did_you_mean
 
 if TYPE_CHECKING:
     from core.drafters.base import Drafter, DrafterSetup
@@ -379,7 +380,8 @@ def get_method(name: str) -> Method:
         return METHODS[name]
     except KeyError:
         more = f" To use that class, start Outrider with --method {name}." if ":" in name else ""
-        raise SettingsError(f"There is no method {name!r}. Choose one of: {', '.join(METHODS)}.{more}") from None
+        meant = did_you_mean(name, METHODS)
+        raise SettingsError(f"There is no method {name!r}.{meant} Choose one of: {', '.join(METHODS)}.{more}") from None
 
 
 def build_drafter(name: str, setup: DrafterSetup, options: Mapping[str, Any] | None = None) -> Drafter:

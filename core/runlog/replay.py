@@ -70,6 +70,7 @@ def request_from_config(config: Mapping[str, Any]) -> RunRequest:
     if not isinstance(stop, list | tuple):
         raise RunLogError(UNREADABLE)
     texts = [config["target"], config["prompt"], config.get("draft") or "", config.get("method") or "", *stop]
+    texts.append(config.get("system") or "")
     if not all(isinstance(text, str) for text in texts) or not (chat is None or isinstance(chat, bool)):
         raise RunLogError(UNREADABLE)
     k = config.get("num_draft_tokens", 4)
@@ -94,6 +95,7 @@ def request_from_config(config: Mapping[str, Any]) -> RunRequest:
             baseline=bool(config.get("baseline", False)),
             # Forced tokens count as already written.
             continuation=tuple(config.get("continuation_token_ids") or ()),
+            system=config.get("system") or "",
         )
     except OutriderError as error:
         raise RunLogError(f"This run can't be replayed: {error}") from error
