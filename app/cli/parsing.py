@@ -236,7 +236,7 @@ def add_setting(group: Any, item: Field[Any], *, default: Any, **more: Any) -> N
         action = "store_true" if default is False else argparse.BooleanOptionalAction
         switch(group, flag, text, action=action, default=default, **more)
     elif isinstance(item.default, Enum):
-        known = list(type(item.default))
+        known = [str(member) for member in type(item.default)]
         text = f"{text.rstrip('.')} (default: {item.default})"
         # Completion offers these; a device may also have an index.
         more["choices"] = None if item.name == "device" else known
