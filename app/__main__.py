@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from app import __version__
-from app.cli.errors import Exit, UsageError, guard, say
+from app.cli.errors import Exit, UsageError, guard, say, write_output
 
 if TYPE_CHECKING:
     from PySide6.QtWidgets import QApplication
@@ -58,10 +58,7 @@ def _print_completion(shell: str) -> int:
     """Print the whole command line as a completion script."""
     import shtab
 
-    from app.cli.errors import writing_output
-
-    with writing_output():
-        print(shtab.complete(build_parser(), shell), flush=True)
+    write_output(f"{shtab.complete(build_parser(), shell)}\n")
     return Exit.DONE
 
 

@@ -5,12 +5,18 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from app.__main__ import COMMANDS, build_parser, main
+from app.cli import check
+from app.cli.console import Progress
+from app.cli.errors import write_output
 from app.cli.parsing import named_pair
+from core.experiments.check import Verdict
 from core.settings import DType
+from tests.fakes_cache import Terminal
 from tests.fakes_cli import outrider, request_of
 
 pytestmark = pytest.mark.usefixtures("clean_environment")
@@ -110,6 +116,39 @@ def test_a_misspelt_name_is_answered_with_the_one_meant_and_the_commands_own_hel
 def test_words_without_quotes_are_explained(capsys):
     assert main(["run", "write", "a", "poem"]) == 2
     assert "'a' is one argument too many; quote a text of several words" in capsys.readouterr().err
+
+
+# --- Control characters -----------------------------------------------------------------------------------------
+
+EVIL = "a\x1b]0;owned\x07\x9b2Jb"
+SEEN = "a\ufffd]0;owned\ufffd\ufffd2Jb"
+
+
+def use_terminals(monkeypatch):
+    """Not in a fixture: pytest replaces both streams once more before the test."""
+    for name in ("stdout", "stderr"):
+        monkeypatch.setattr(sys, name, Terminal())
+
+
+def test_a_report_of_check_shows_control_characters_on_a_terminal(monkeypatch):
+    use_terminals(monkeypatch)
+    monkeypatch.setattr(check, "_follow", lambda _: SimpleNamespace(verdict=Verdict.EXACT))
+    monkeypatch.setattr(check, "report_text", lambda _: f"target {EVIL}\n")
+    assert main(["check"]) == 0
+    assert sys.stdout.getvalue() == f"target {SEEN}\n"
+
+
+def test_stages_and_names_show_control_characters_on_a_terminal(monkeypatch):
+    use_terminals(monkeypatch)
+    with Progress() as progress:
+        progress.show(f"Loading {EVIL}…", 1, 2, EVIL)
+    assert sys.stderr.getvalue().count(SEEN) == 2
+    write_output(f"{EVIL}\n")
+    assert main(["run", EVIL, EVIL]) == 2
+    assert main(["run", "--target", EVIL, "--prompt", "Hi"]) == 2
+    assert all(
+        "\x1b]" not in stream.getvalue() and "\x9b" not in stream.getvalue() for stream in (sys.stdout, sys.stderr)
+    )
 
 
 # --- Help, documents and completion -----------------------------------------------------------------------------

@@ -210,7 +210,7 @@ def test_numbers_are_written_as_on_the_command_line_in_every_language(make_windo
     QLocale.setDefault(QLocale(QLocale.Language.German))
     try:
         window = make_window()
-        assert window.controls.fields["temperature"].spin.text() == "0.80"
+        assert window.controls.fields["temperature"].spin.text() == "1.00"
     finally:
         QLocale.setDefault(before)
 

@@ -43,6 +43,7 @@ REQUESTS = {
     "gumbel": {"coupling": Coupling.GUMBEL, "chat": False, "stop": ("\x00\x00",)},
     "greedy, auto K": {"sampling": SamplingParams(0.0), "num_draft_tokens": None, "dtype": DType.FLOAT32},
     "prompt lookup": {"draft": None, "method": "prompt-lookup", "method_options": {"max_ngram": 5, "min_ngram": 2}},
+    "plain": {"draft": None, "num_draft_tokens": 0},
 }
 
 
@@ -140,7 +141,7 @@ def test_odd_figures_in_a_summary_become_unknown_and_counts_are_added_up(tmp_pat
         ({"target": None}, "lacks target"),
         ({"prompt": None, "seed": None}, "lacks prompt and seed"),
         ({"prompt": ""}, "prompt is empty"),
-        *(({"num_draft_tokens": value}, "from 1 to 64") for value in (99, [4])),
+        *(({"num_draft_tokens": value}, "from 0 to 64") for value in (99, [4])),
         ({"temperature": "hot"}, "Temperature"),
         *(({name: "magic"}, "can't read") for name in ("coupling", "device", "chat")),
         *(({name: 5}, "can't read") for name in ("target", "stop")),

@@ -97,6 +97,16 @@ def test_the_baseline_runs_after_and_says_the_same_at_temperature_0(request_for)
     assert summary.measured_speedup == pytest.approx(summary.tokens_per_second / summary.baseline_tokens_per_second)
 
 
+def test_a_k_of_0_is_plain_decoding_without_a_draft(request_for):
+    greedy = {"sampling": SamplingParams(0.0)}
+    events = list(Session().run(request_for(num_draft_tokens=0, **greedy)))
+    steps = [event for event in events if isinstance(event, Step)]
+    assert "Loading draft…" not in [getattr(event, "text", "") for event in events]
+    assert all(step.num_draft_tokens == 0 and len(step.emitted) == 1 for step in steps)
+    assert events[-1].summary.text == list(Session().run(request_for(**greedy)))[-1].summary.text
+    assert next(event for event in events if isinstance(event, RunStarted)).config["num_draft_tokens"] == 0
+
+
 @pytest.mark.parametrize("at", [Step, BaselineStep])
 def test_a_run_stopped_before_or_during_its_baseline_is_kept_without_one(request_for, at):
     request = request_for(baseline=True, prompt=" \n\t")

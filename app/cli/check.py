@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from app.cli.console import Progress, check_out, make_engine
-from app.cli.errors import Exit, say, stop_on_interrupt, writing_output
+from app.cli.errors import Exit, say, stop_on_interrupt, write_output
 from app.cli.parsing import (
     SAMPLING,
     Listing,
@@ -109,8 +109,7 @@ def execute(args: argparse.Namespace) -> int:
     if report is None:
         say("Stopped.")
         return Exit.STOPPED
-    with writing_output():
-        print(report_text(report), end="", flush=True)
+    write_output(report_text(report))
     if args.json is not None:
         write_atomically(args.json, report_json(report))
     return Exit.FAILED if report.verdict is Verdict.NOT_EXACT else Exit.DONE

@@ -138,6 +138,7 @@ class Progress:
     def show_figures(self, text: str, done: int, total: int | None, figures: str) -> None:
         """Draw the line on a terminal: a text, the bar, and figures after it."""
         bar = self._bar or self._open()
+        text, figures = printable(text), printable(figures)
         bar.update(bar.task_ids[0], description=text, completed=done, total=total, figures=figures, refresh=True)
 
     def say(self, sentence: str) -> None:

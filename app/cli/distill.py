@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from app.cli.errors import Exit, OutputError, say
+from app.cli.errors import Exit, OutputError, say, write_output
 from app.cli.parsing import REF_HELP, add_command, option, positive_number, positive_whole_number, whole_number
 from core.files import explain_write_error
 
@@ -96,7 +96,7 @@ def execute(args: argparse.Namespace) -> int:
         say(f"to expect, from this and the times of both models here in float32: {found}")
         next_command += ["--draft", str(out), "-k", str(k or "auto")]
     say(f"next: {shlex.join([*next_command, '--dtype', 'float32', '--baseline', '--prompt', 'Why is the sky blue?'])}")
-    print(out)
+    write_output(f"{out}\n")
     return Exit.DONE
 
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from dataclasses import replace
 from typing import Any
 
-from app.cli.errors import Exit, UsageError, say, writing_output
+from app.cli.errors import Exit, UsageError, say, write_output
 from app.cli.parsing import (
     SAMPLING,
     add_command,
@@ -101,9 +100,7 @@ def _print_configurations(args: argparse.Namespace, log: RunLog | None) -> None:
         raise UsageError(found[0].problem)
     if choice.verdict:
         say(choice.verdict)
-    with writing_output():
-        sys.stdout.write("\n".join(one.text for one in found))
-        sys.stdout.flush()
+    write_output("\n".join(one.text for one in found))
 
 
 def _choice(args: argparse.Namespace, log: RunLog | None) -> Any:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from app.cli.columns import Column, write_fields, write_rows, yes_or_no
 from app.cli.console import Progress, printable
-from app.cli.errors import Exit, UsageError, say, stop_on_interrupt, writing_output
+from app.cli.errors import Exit, UsageError, say, stop_on_interrupt, write_output
 from app.cli.parsing import REF_HELP, add_command, add_pair, named_pair, option, positive_whole_number, switch
 from app.setup.model_library import count_text, kind_text, progress_text
 from core.controls import Cancelled, RunControls
@@ -237,10 +237,7 @@ def get_model(args: argparse.Namespace) -> int:
     except (Cancelled, KeyboardInterrupt):
         say(_farewell(args.ref))
         return Exit.STOPPED
-    if sys.stdout is not None:
-        with writing_output():
-            sys.stdout.write(f"{entry.path}\n")
-            sys.stdout.flush()
+    write_output(f"{entry.path}\n")
     return Exit.DONE
 
 
