@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import errno
 import gc
@@ -211,6 +212,8 @@ def uncollected() -> Iterator[None]:
 def make_engine() -> Session:
     """An engine with nothing loaded. Imports torch, which takes seconds."""
     quiet_libraries()
+    # At its end Python would look through all of torch and transformers once more, for most of a second.
+    atexit.register(gc.freeze)
     with uncollected():
         from core.session import Session
 
