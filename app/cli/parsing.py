@@ -1,4 +1,4 @@
-"""Arguments that commands share: the parser, types, settings of a run, the prompt and the choice of models."""
+"""Arguments that commands share: the parser, types, settings of a run and the choice of models."""
 
 from __future__ import annotations
 
@@ -7,18 +7,15 @@ import contextlib
 import functools
 import os
 import re
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import Field
 from enum import Enum
-from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-from app.cli.errors import UsageError, say
+from app.cli.errors import UsageError
 from core.draft_shape import DraftLength, parse_draft_length, parse_draft_lengths
 from core.drafters.registry import METHODS, Method, get_method, split_options
 from core.errors import OutriderError, SettingsError
-from core.files import read_bounded, shown_path
 from core.models.catalogue import DEFAULT_DRAFT, DEFAULT_TARGET, embedded_models, resolve
 from core.settings import SETTINGS, SamplingParams
 from core.text import did_you_mean
@@ -172,8 +169,8 @@ def add_named_methods(arguments: Sequence[str]) -> None:
     for argument, following in zip(arguments, [*arguments[1:], ""], strict=False):
         flag, is_joined, value = argument.partition("=")
         if flag in {"--method", "--methods", "--only"}:
-            for name in names(value if is_joined else following):
-                if ":" in (path := split_options(name)[0]):
+            for name in (value if is_joined else following).split(","):
+                if ":" in (path := split_options(name.strip())[0]):
                     METHODS.add_class(path)
 
 
@@ -338,61 +335,3 @@ def named_pair(args: argparse.Namespace) -> tuple[str | None, str | None]:
     if args.target or args.draft or len(args.pair) > 2:
         raise UsageError("Name the models with --target and --draft, each once.")
     return args.pair[-1], args.pair[0] if len(args.pair) == 2 else None
-
-
-# --- The prompt -------------------------------------------------------------------------------------------------
-
-
-def read_prompt(text: str | None, file: str | None, *, quiet: bool) -> str:
-    """The prompt from --prompt, --prompt-file or a pipe; one final line end of a file or pipe is dropped."""
-    if text is not None:
-        return text
-    if file is not None and file != "-":
-        return _decode(_read_file(file), repr(file))
-    stream = sys.stdin
-    if stream is None or stream.closed or (stream.isatty() and file is None):
-        raise UsageError("There is no prompt; give one with --prompt TEXT or --prompt-file FILE, or pipe it in.")
-    if not quiet:
-        say("Reading the prompt from standard input.")
-    buffer = getattr(stream, "buffer", None)
-    try:
-        data = buffer.read() if buffer else stream.read().encode()
-    except OSError as error:
-        raise UsageError(f"Standard input can't be read ({error}); give the prompt with --prompt TEXT.") from None
-    return _decode(data, "standard input")
-
-
-def read_text_file(file: str, *, quiet: bool) -> str:
-    """The text of a file; - is standard input."""
-    text = read_prompt(None, file, quiet=quiet)
-    if not text.strip():
-        raise UsageError(f"{file!r} contains no text; choose another file.")
-    return text
-
-
-MOST_PROMPT_BYTES = 256_000_000
-"""More than any model reads."""
-
-
-def _read_file(name: str) -> bytes:
-    try:
-        # Process substitution, as in bash's <(...), gives a pipe under /dev/fd.
-        is_given = name.startswith(("/dev/fd/", "/dev/stdin"))
-        return Path(name).read_bytes() if is_given else read_bounded(name, MOST_PROMPT_BYTES)
-    except FileNotFoundError:
-        raise UsageError(f"There is no prompt file {shown_path(name)}; check the path.") from None
-    except IsADirectoryError:
-        raise UsageError(f"{name!r} is a folder; name a text file with the prompt.") from None
-    except OSError as error:
-        reason = error.strerror or error
-        raise UsageError(
-            f"The prompt file {shown_path(name)} can't be read ({reason}); check its permissions."
-        ) from None
-
-
-def _decode(data: bytes, source: str) -> str:
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        raise UsageError(f"The prompt in {source} is not UTF-8 text; save it as UTF-8.") from None
-    return text.removesuffix("\n").removesuffix("\r")

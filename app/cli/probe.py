@@ -22,11 +22,10 @@ from app.cli.parsing import (
     names,
     option,
     positive_whole_number,
-    read_prompt,
-    read_text_file,
     switch,
     whole_number,
 )
+from app.cli.prompt import read_prompt, read_text_file
 from core.analysis.probe import (
     DEFAULT_POSITIONS,
     SCHEMA,

@@ -30,10 +30,10 @@ from app.cli.parsing import (
     draft_length_or_plain,
     flag_of,
     option,
-    read_prompt,
     sampling_of,
     switch,
 )
+from app.cli.prompt import read_prompt
 from app.cli.text import STYLES, Sink, Transcript
 from core.analysis.steadiness import busy_note, interval_text, speedup_interval
 from core.controls import RunControls
