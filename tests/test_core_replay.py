@@ -160,4 +160,14 @@ def test_a_log_from_before_these_fields_is_replayed_where_it_ran(tmp_path):
     _, log = scripted_log(tmp_path)
     log.run["config"] |= {"device": "cuda:0", "dtype": "bfloat16"}
     again = request(log)
-    assert (again.device, again.dtype, again.baseline) == (Device.CUDA, DType.BFLOAT16, False)
+    assert (again.device, again.dtype, again.baseline, again.system) == (Device.CUDA, DType.BFLOAT16, False, "")
+
+
+def test_a_gpus_index_and_a_system_prompt_come_back(tmp_path):
+    _, log = scripted_log(tmp_path)
+    log.run["config"] |= {"requested_device": "cuda:1", "system": "Be brief."}
+    again = request(log)
+    assert (again.device, again.system) == ("cuda:1", "Be brief.")
+    log.run["config"]["system"] = ["Be brief."]
+    with pytest.raises(RunLogError, match="can't read"):
+        request(log)
