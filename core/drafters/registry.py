@@ -144,6 +144,7 @@ class MedusaOptions:
             ".safetensors). Empty: those that ship for this target.",
             "path": True,
             "metavar": "PATH",
+            "placeholder": "those that ship for the target",
         },
     )
     int8: bool = field(
@@ -169,6 +170,7 @@ class Method:
         factory: makes its `Drafter` from a `DrafterSetup` and the options; "module:Class" is imported when a run needs
             it.
         needs_target: whether it drafts with the target itself.
+        proposes_trees: whether K is the number of a tree's nodes.
     """
 
     name: str
@@ -178,6 +180,7 @@ class Method:
     options: type
     factory: str | Callable[[DrafterSetup, Any], Drafter]
     needs_target: bool = False
+    proposes_trees: bool = False
 
     def parse(self, values: Mapping[str, Any] | None = None) -> Any:
         """The options with these values, by field name; the others have their defaults.
@@ -294,6 +297,7 @@ def _describe(drafter: Any, name: str) -> Method:
         options=getattr(drafter, "Options", NoOptions),
         factory=drafter,
         needs_target=getattr(drafter, "needs_target", False),
+        proposes_trees=getattr(drafter, "proposes_trees", False),
     )
 
 
@@ -347,6 +351,7 @@ METHODS = Methods(
             True,
             DraftTreeOptions,
             "core.drafters.draft_tree:DraftTreeDrafter",
+            proposes_trees=True,
         ),
         Method(
             "medusa",
@@ -356,6 +361,7 @@ METHODS = Methods(
             MedusaOptions,
             "core.drafters.medusa:MedusaDrafter",
             needs_target=True,
+            proposes_trees=True,
         ),
     )
 )
