@@ -25,8 +25,20 @@ from app.menus import Menus
 from app.run.playback import PlaybackBar
 from app.run.run_view import RunView
 from app.run.token_colors import draw_token, token_formats
-from app.run.token_text import ON_ONE_LINE, TokenText
-from app.run.tokens import GHOSTS, KINDS, Fate, Place, Selection, Span, TokenStream, depth_of, fate_help
+from app.run.token_text import ON_ONE_LINE
+from app.run.tokens import (
+    GHOSTS,
+    KINDS,
+    Fate,
+    Place,
+    Selection,
+    Span,
+    TokenStream,
+    depth_of,
+    fate_help,
+    num_alternatives,
+)
+from app.run.tree_text import TreeText
 from app.theme import current_theme, mono_font
 from app.widgets.fields import boxed, card, column, plain_tip, quiet_button, row
 from core.settings import Coupling
@@ -46,7 +58,7 @@ _MOVES = {
 """Which way an arrow key moves, and whether by steps."""
 
 
-class TranscriptView(TokenText):
+class TranscriptView(TreeText):
     """The transcript's text.
 
     Signals:
@@ -68,8 +80,6 @@ class TranscriptView(TokenText):
         self.setPlaceholderText("The text appears here, token by token.")
         self.setMouseTracking(True)
         self.viewport().setMouseTracking(True)
-        self._pointed: Span | None = None
-        self._selected: Place | None = None
         self._marked_step = -1
 
     def set_stream(self, stream: TokenStream) -> None:
@@ -82,6 +92,7 @@ class TranscriptView(TokenText):
     def mark(self, place: Place | None) -> None:
         """Frame a place, mark its step, and bring it into view."""
         self._selected = place
+        self.show_tree(None if place is None else place.step)
         self._show_marks()
         found = self.place_range(place) if place is not None else None
         if found is not None and not self.rectangles(*found):
@@ -105,9 +116,6 @@ class TranscriptView(TokenText):
         """The token emitted at the selected place, or the draft that was not accepted there."""
         found = self._spans_of(self._selected.step) if self._selected is not None else []
         return next((span for span in reversed(found) if span.place == self._selected), None)
-
-    def _spans_of(self, step: int) -> list[Span]:
-        return [self._spans[index] for index in self._indices(step)]
 
     def _walk(self, offset: int, *, by_steps: bool) -> None:
         place = self._selected
@@ -243,6 +251,8 @@ def tooltip(span: Span, stream: TokenStream) -> str:
 
 def _facts(span: Span, step: Step, coupling: Coupling) -> list[tuple[str, str]]:
     rows = [("Position", str(step.position + depth_of(step, span.slot)))] if span.fate in KINDS else []
+    if span.fate in KINDS and (others := num_alternatives(step.parents, step.path, depth_of(step, span.slot))):
+        rows.append(("Other candidates", str(others)))
     of_draft = ""
     if span.fate is Fate.RESAMPLED and span.slot < len(step.drafted):
         rows.append(("In place of", _quoted(step.drafted_texts[span.slot])))
