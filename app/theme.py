@@ -153,6 +153,12 @@ def _scale_text(rules: str) -> str:
     return re.sub(pattern, lambda match: f"{match[1]}: {scaled(int(match[2]))}px", rules)
 
 
+def mixed(start: str, end: str, share: float) -> QColor:
+    """The colour at a share of the way from one to another."""
+    parts = zip(QColor(start).getRgb(), QColor(end).getRgb(), strict=True)
+    return QColor(*(round(a + (b - a) * share) for a, b in parts))
+
+
 def style_sheet(theme: Theme) -> str:
     """The style sheet, with the theme's colours filled in and text at the current scale."""
     text = _scale_text((RESOURCES / "outrider.qss").read_text("utf-8"))

@@ -149,63 +149,89 @@ def bar_centres(first: int, count: int, width: int) -> Array:
 
 
 PREDICTED_HELP = (
-    "Dashed: the acceptance rate expected from the two distributions. Each drafted position counts with its "
-    "sum(min(p, q)), weighted by the probability that earlier tokens are accepted; summed over the run. It approaches "
+    "Dashed: the accepted tokens of a step expected from the two distributions. Each drafted position counts with its "
+    "sum(min(p, q)), weighted by the probability that earlier tokens are accepted; averaged over the run. It approaches "
     "the solid line as the run continues."
 )
 BAND_HELP = (
-    "Line: accepted / drafted tokens of the run so far. Its band is Wilson's 95 % confidence interval for the "
-    "effective number of independent tokens. Tokens of a block are not independent, since a rejection discards the "
+    "Line: accepted tokens of a step that drafts, on average so far. Its band is Wilson's 95 % confidence interval for "
+    "accepted / drafted, with the effective number of independent tokens. Tokens of a block are not independent, since a rejection discards the "
     "rest; blocks are assumed to be."
 )
 REJECTION_HELP = (
-    "Dashed: the acceptance rate expected with rejection sampling, from the two distributions at "
+    "Dashed: the accepted tokens of a step expected with rejection sampling, from the two distributions at "
     "the places drafted in this run. On average the solid line stays a little below it: that is the cost of a "
     "reproducible text."
 )
 
 
+PLAIN_HELP = "Hollow: a plain step. Nothing was drafted, and the target added one token."
+NODES_HELP = (
+    "Below the line: the nodes of each tree, all of which the target scored; the filled part is the accepted ones. At "
+    "its own scale."
+)
+BELOW = 0.4
+"""Height of the nodes below the line, in that of the tokens above it."""
+TOKEN_TICKS = (1, 2, 4, 8, 16)
+"""Steps between the ticks of the tokens."""
+
+
 class AcceptancePlot(StepPlot):
-    """Bars: accepted share of each block. Lines: the running rate and the predicted one."""
+    """Bars, in tokens: accepted and drafted depth of each block. Lines: accepted on average, and predicted.
+
+    The nodes of trees hang below, with the accepted ones filled.
+    """
 
     def __init__(self, run: RunView) -> None:
-        super().__init__(run, object_name="acceptancePlot", title="Acceptance per step", y_label="accepted, % of K")
-        self.show_percent(0, 0.25, 0.5, 0.75, 1)
-        self.getViewBox().setYRange(0, 1.04, padding=0)
+        super().__init__(run, object_name="acceptancePlot", title="Acceptance per step", y_label="tokens")
+        self.getViewBox().setYRange(0, 1, padding=0)
         self.drafted_bars = self.add_bars("track")
-        self.accepted_bars = self.add_bars("draft_bar", "accepted", "Bar: accepted tokens / K of each step.")
+        self.accepted_bars = self.add_bars(
+            "draft_bar", "accepted", "Bar: accepted tokens of each step; behind it, how many in a row were drafted."
+        )
+        self.plain_bars = self.add_bars("field_border", "plain", PLAIN_HELP, is_hollow=True)
+        self.node_bars, self.useful_bars = self.add_bars("track", "nodes", NODES_HELP), self.add_bars("draft_bar")
         self.band_edges = self.add_band("text")
         self.predicted_line = self.add_line("correction", "predicted", PREDICTED_HELP, dashed=True)
-        self.rate_line = self.add_line("text", "running rate", BAND_HELP, mark=Mark.BAND)
-        _, self.predicted_sample, running = self._samples
-        self._samples[1:] = running, self.predicted_sample
-        self.set_hint("One bar per step: the accepted share")
+        self.rate_line = self.add_line("text", "mean", BAND_HELP, mark=Mark.BAND)
+        accepted, self.plain_sample, self.nodes_sample, self.predicted_sample, mean = self._samples
+        self._samples[:] = accepted, mean, self.predicted_sample, self.plain_sample, self.nodes_sample
+        self.set_hint("One bar per step: accepted tokens of those drafted")
+        self._has_trees = False
+        self._scale: tuple[float, float] = (0.0, 0.0)
 
     def readout(self, step: int) -> str:
         """One step in words."""
-        columns = self._run.counts.columns
-        drafted, accepted = columns[Column.NUM_DRAFTED][step], columns[Column.NUM_ACCEPTED][step]
+        drafted, accepted, depth = (
+            self._run.counts.columns[column][step] for column in (Column.NUM_DRAFTED, Column.NUM_ACCEPTED, Column.DEPTH)
+        )
         if not drafted:
             return f"step {step}: nothing drafted"
-        running = percent_text(columns[Column.RUNNING_RATE][step])
+        if drafted != depth:
+            return f"step {step}: {accepted} of {depth}, {drafted} nodes"
+        running = percent_text(self._run.counts.columns[Column.RUNNING_RATE][step])
         return f"step {step}: {accepted} of {drafted}, running {running}"
 
     def details(self, step: int) -> list[tuple[str, str]]:
         """One step in figures."""
-        drafted, accepted, rate, predicted, low, high = (
+        drafted, accepted, depth, mean, rate, predicted, low, high = (
             self._run.counts.columns[column][step]
             for column in (
                 Column.NUM_DRAFTED,
                 Column.NUM_ACCEPTED,
+                Column.DEPTH,
+                Column.MEAN_DRAFTED,
                 Column.RUNNING_RATE,
                 Column.PREDICTED_RATE,
                 Column.RATE_LOW,
                 Column.RATE_HIGH,
             )
         )
-        rows = [(f"Step {step}", ""), ("accepted", f"{accepted:.0f} of {drafted:.0f} tokens")]
+        rows = [(f"Step {step}", ""), ("accepted", f"{accepted:.0f} of {depth:.0f} tokens")]
+        if drafted != depth:
+            rows.append(("nodes scored", f"{drafted:.0f}, {percent_text(accepted / drafted)} useful"))
         if np.isfinite(rate):
-            rows.append(("running rate", percent_text(rate, 1)))
+            rows += [("mean so far", f"{rate * mean:.2f} tokens"), ("running rate", percent_text(rate, 1))]
         if np.isfinite(low):
             rows.append(("95 % band", f"{percent_text(low, 1)} to {percent_text(high, 1)}"))
         if np.isfinite(predicted):
@@ -214,7 +240,7 @@ class AcceptancePlot(StepPlot):
 
     def table(self) -> Table:
         """One row per step."""
-        table = self._run.counts.table(*list(Column)[:7])
+        table = self._run.counts.table(*list(Column)[:7], Column.DEPTH)
         if not self._is_rejection:
             table["rate_by_rejection"] = table.pop(Column.PREDICTED_RATE)
         return table
@@ -231,19 +257,57 @@ class AcceptancePlot(StepPlot):
             self.predicted_sample.set_meaning("by rejection", REJECTION_HELP)
         super().settle(is_over=is_over)
 
+    def refresh(self) -> None:
+        """Show what is new; plain steps and nodes are in the legend if there are any."""
+        sums = self._run.counts.sums
+        self.plain_sample.setVisible(sums.num_steps > sums.num_blocks)
+        self.nodes_sample.setVisible(self._run.counts.has_trees)
+        super().refresh()
+
     def _draw_bars(self, first: int, last: int, width: int) -> None:
-        shares = self._run.counts.binned(Column.ACCEPTED_SHARE, first, last, width)
-        x = bar_centres(first, shares.size, width)
-        was_drafted = np.isfinite(shares)
-        self.drafted_bars.setOpts(x=x, height=was_drafted.astype(float), width=self._bar_width)
-        self.accepted_bars.setOpts(x=x, height=np.nan_to_num(shares), width=self._bar_width)
-        self.rate_line.setData(x, self._run.counts.binned(Column.RUNNING_RATE, first, last, width))
-        self.predicted_line.setData(x, self._run.counts.binned(Column.PREDICTED_RATE, first, last, width))
+        counts = self._run.counts
+        depths, accepted, nodes, mean = (
+            counts.binned(column, first, last, width)
+            for column in (Column.DEPTH, Column.NUM_ACCEPTED, Column.NUM_DRAFTED, Column.MEAN_DRAFTED)
+        )
+        x = bar_centres(first, depths.size, width)
+        self.drafted_bars.setOpts(x=x, height=depths, width=self._bar_width)
+        self.accepted_bars.setOpts(x=x, height=accepted, width=self._bar_width)
+        is_plain = depths == 0
+        self.plain_bars.setOpts(x=x[is_plain], height=np.ones(is_plain.sum()), width=self._bar_width)
+        self._fit_tokens(float(depths.max(initial=1.0)), float(nodes.max(initial=0.0)))
+        below = self._scale[0] * BELOW / max(self._scale[1], 1.0) * counts.has_trees
+        self.node_bars.setOpts(x=x, height=-below * nodes, width=self._bar_width)
+        self.useful_bars.setOpts(x=x, height=-below * accepted, width=self._bar_width)
+        self.rate_line.setData(x, mean * counts.binned(Column.RUNNING_RATE, first, last, width))
+        self.predicted_line.setData(x, mean * counts.binned(Column.PREDICTED_RATE, first, last, width))
         for edge, column in zip(self.band_edges, (Column.RATE_LOW, Column.RATE_HIGH), strict=True):
-            bound = self._run.counts.binned(column, first, last, width)
+            bound = np.minimum(mean * counts.binned(column, first, last, width), self._scale[0])
             # Only the run's first steps lack a band.
             is_there = np.isfinite(bound)
             edge.setData(x[is_there], bound[is_there])
+
+    def _fit_tokens(self, depth: float, nodes: float) -> None:
+        """Scale tokens above and nodes below the line; both grow at once, and shrink when much room is empty."""
+        has_trees, scale = self._run.counts.has_trees, (grown(self._scale[0], depth), grown(self._scale[1], nodes))
+        if (scale, has_trees) == (self._scale, self._has_trees):
+            return
+        self._scale, self._has_trees = scale, has_trees
+        depth, nodes = scale
+        every = next((step for step in TOKEN_TICKS if step * 5 > depth), TOKEN_TICKS[-1])
+        ticks = [(float(tokens), str(tokens)) for tokens in range(0, int(depth) + 1, every)]
+        ticks += [(-BELOW * depth, f"{nodes:.0f}")] if has_trees else []
+        axis = self.getPlotItem().getAxis("left")
+        axis.setTicks([ticks])
+        self._labels["left"] = "nodes · tokens" if has_trees else "tokens"
+        self._style_axis(axis, self._labels["left"])
+        low, high = (-1.2 * BELOW, 1.08) if has_trees else (0.0, 1.04)
+        self.getViewBox().setYRange(low * depth, high * depth, padding=0)
+
+
+def grown(shown: float, wanted: float) -> float:
+    """The top of a scale: grows at once, and shrinks only when much of it is empty."""
+    return wanted if wanted > shown or wanted < 0.6 * shown else shown
 
 
 PARTS = (Column.DRAFT_MS, Column.VERIFY_MS, Column.SAMPLE_MS)
@@ -313,8 +377,7 @@ class LatencyPlot(StepPlot):
         self._fit_times(float(floor.max(initial=0.0)))
 
     def _fit_times(self, highest: float) -> None:
-        wanted = max(highest, self._baseline_ms or 0.0) * HEADROOM
-        # The scale grows at once, but shrinks only when much of it is empty.
-        if wanted > self._top or wanted < 0.6 * self._top:
-            self._top = wanted
-            self.getViewBox().setYRange(0, wanted or 1.0, padding=0)
+        top = grown(self._top, max(highest, self._baseline_ms or 0.0) * HEADROOM)
+        if top != self._top:
+            self._top = top
+            self.getViewBox().setYRange(0, top or 1.0, padding=0)

@@ -116,6 +116,10 @@ class MetricTiles(QWidget):
 
 
 def _predicted(run: RunView) -> tuple[str, str]:
+    if run.counts.has_trees:
+        nodes = f"of {run.counts.sums.drafted:,} nodes scored"
+        predicted = "" if run.predicted_acceptance is None else f", predicted {percent_text(run.predicted_acceptance)}"
+        return nodes + predicted, nodes
     if run.predicted_acceptance is None:
         return "accepted of drafted", "of drafted"
     share = percent_text(run.predicted_acceptance)

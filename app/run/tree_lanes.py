@@ -11,7 +11,7 @@ from PySide6.QtGui import QColor, QFontMetricsF, QPainter, QPainterPath, QPen, Q
 from app.run.inspection import show
 from app.run.token_colors import draw_token, token_formats
 from app.run.tokens import GHOSTS, Fate, Place, Span, TokenStream, emitted_spans, fate_of, first_path
-from app.theme import current_theme, mono_font, scaled, ui_font
+from app.theme import current_theme, mixed, mono_font, scaled, ui_font
 from app.widgets.painted import LEFT, RIGHT, draw_text
 from core.types import Step, depths_of
 
@@ -221,12 +221,16 @@ class LanePicture:
         theme, head = current_theme(), QRectF(area.left(), area.top() + 2, area.width() - MARGIN, scaled(HEAD) - 2)
         lefts = {cell.column: found[cell.node].left() for cell in self.lanes.cells}
         for column, left in lefts.items():
-            draw_text(painter, head.adjusted(left - head.left(), 0, 0, 0), str(column + 1), theme.faint, LEFT, pixels=10)
+            draw_text(
+                painter, head.adjusted(left - head.left(), 0, 0, 0), str(column + 1), theme.faint, LEFT, pixels=10
+            )
         free = head.adjusted(max(lefts.values()) - head.left() + scaled(24), 0, 0, 0)
         if QFontMetricsF(ui_font(10)).horizontalAdvance(self.lanes.caption) <= free.width():
             draw_text(painter, free, self.lanes.caption, theme.muted, RIGHT, pixels=10)
         if self.lanes.num_hidden:
-            draw_text(painter, self._row(area, MOST_OTHERS), f"+{self.lanes.num_hidden}", theme.muted, RIGHT, pixels=FONT)
+            draw_text(
+                painter, self._row(area, MOST_OTHERS), f"+{self.lanes.num_hidden}", theme.muted, RIGHT, pixels=FONT
+            )
 
     def _pen(self, cell: Cell) -> QPen:
         """Dashed while the block is pending; then solid on the accepted lane, and thin where a path lost."""
@@ -237,7 +241,7 @@ class LanePicture:
             return pen
         if cell.span.fate not in GHOSTS:
             return QPen(QColor(theme.accepted), 2.0)
-        return QPen(_mixed(theme.accepted, theme.field_border, self.progress), 1.2)
+        return QPen(mixed(theme.accepted, theme.field_border, self.progress), 1.2)
 
     def _draw_token(
         self,
@@ -253,7 +257,7 @@ class LanePicture:
         if self.lanes.is_pending:
             shown.setForeground(QColor(theme.text))
         elif cell.span.fate in GHOSTS:
-            shown.setForeground(_mixed(theme.text, theme.faint, self.progress))
+            shown.setForeground(mixed(theme.text, theme.faint, self.progress))
             # What was never tested was not turned down.
             shown.setFontStrikeOut(cell.span.fate is Fate.REJECTED)
         font = mono_font(FONT)
@@ -283,9 +287,3 @@ def _between(start: QRectF, end: QRectF, share: float) -> QRectF:
     """A rectangle on its way."""
     corners = ((a + (b - a) * share) for a, b in zip(start.getRect(), end.getRect(), strict=True))
     return QRectF(*corners)
-
-
-def _mixed(start: str, end: str, share: float) -> QColor:
-    """A colour on its way."""
-    parts = zip(QColor(start).getRgb(), QColor(end).getRgb(), strict=True)
-    return QColor(*(round(a + (b - a) * share) for a, b in parts))

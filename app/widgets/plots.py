@@ -103,11 +103,16 @@ class Plot(pg.PlotWidget):  # type: ignore[misc]  # pyqtgraph has no types
             self._samples.append(sample)
         return item
 
-    def add_bars(self, token: str, name: str = "", help_text: str = "") -> Any:
-        """Add bars in a colour of the theme; a name adds them to the legend."""
+    def add_bars(self, token: str, name: str = "", help_text: str = "", *, is_hollow: bool = False) -> Any:
+        """Add bars in a colour of the theme, or their outlines; a name adds them to the legend."""
         bars = pg.BarGraphItem(x=[], height=[], width=BAR_WIDTH)
-        sample = SeriesSample(name, Mark.BAR, token, help_text) if name else None
-        return self.add_item(bars, lambda theme: bars.setOpts(brush=getattr(theme, token), pen=None), sample)
+        sample = SeriesSample(name, Mark.HOLLOW if is_hollow else Mark.BAR, token, help_text) if name else None
+
+        def paint(theme: Theme) -> None:
+            color = getattr(theme, token)
+            bars.setOpts(brush=None if is_hollow else color, pen=line_pen(color, width=1) if is_hollow else None)
+
+        return self.add_item(bars, paint, sample)
 
     def add_line(
         self, token: str, name: str = "", help_text: str = "", *, dashed: bool = False, mark: Mark | None = None
