@@ -155,8 +155,9 @@ def _scale_text(rules: str) -> str:
 
 def mixed(start: str, end: str, share: float) -> QColor:
     """The colour at a share of the way from one to another."""
-    parts = zip(QColor(start).getRgb(), QColor(end).getRgb(), strict=True)
-    return QColor(*(round(a + (b - a) * share) for a, b in parts))
+    a, b = QColor(start), QColor(end)
+    parts = zip((a.redF(), a.greenF(), a.blueF()), (b.redF(), b.greenF(), b.blueF()), strict=True)
+    return QColor.fromRgbF(*(first + (last - first) * share for first, last in parts))
 
 
 def style_sheet(theme: Theme) -> str:

@@ -216,7 +216,7 @@ class PlotsPage(PlotPage):
         self.timeline, self.positions = TimelinePlot(run), PositionPlot(run)
         self.ranks, self.costs = RankPlot(run), CostPlot(run)
         self.chain_card = PlotCard("Acceptance by position", self.positions)
-        self.tree_cards = PlotCard("Acceptance by depth and rank", self.ranks), PlotCard("Verify time", self.costs)
+        self.tree_cards = PlotCard("Acceptance in the tree", self.ranks), PlotCard("Verify time", self.costs)
         timeline = PlotCard("Tokens over time", self.timeline)
         super().__init__("pageSplitter", timeline, self.chain_card, *self.tree_cards)
         self.setObjectName("plotsPage")

@@ -150,13 +150,13 @@ def bar_centres(first: int, count: int, width: int) -> Array:
 
 PREDICTED_HELP = (
     "Dashed: the accepted tokens of a step expected from the two distributions. Each drafted position counts with its "
-    "sum(min(p, q)), weighted by the probability that earlier tokens are accepted; averaged over the run. It approaches "
-    "the solid line as the run continues."
+    "sum(min(p, q)), weighted by the probability that earlier tokens are accepted; averaged over the run. It "
+    "approaches the solid line as the run continues."
 )
 BAND_HELP = (
     "Line: accepted tokens of a step that drafts, on average so far. Its band is Wilson's 95 % confidence interval for "
-    "accepted / drafted, with the effective number of independent tokens. Tokens of a block are not independent, since a rejection discards the "
-    "rest; blocks are assumed to be."
+    "accepted / drafted, with the effective number of independent tokens. Tokens of a block are not independent, since "
+    "a rejection discards the rest; blocks are assumed to be."
 )
 REJECTION_HELP = (
     "Dashed: the accepted tokens of a step expected with rejection sampling, from the two distributions at "
@@ -165,11 +165,11 @@ REJECTION_HELP = (
 )
 
 
-PLAIN_HELP = "Hollow: a plain step. Nothing was drafted, and the target added one token."
-NODES_HELP = (
-    "Below the line: the nodes of each tree, all of which the target scored; the filled part is the accepted ones. At "
-    "its own scale."
+ACCEPTED_HELP = (
+    "Bar: accepted tokens of each step; behind it, how many in a row were drafted. Of trees also, below the line and "
+    "at their own scale, the nodes that the target scored, with the accepted ones filled."
 )
+PLAIN_HELP = "Hollow: a plain step. Nothing was drafted, and the target added one token."
 BELOW = 0.4
 """Height of the nodes below the line, in that of the tokens above it."""
 TOKEN_TICKS = (1, 2, 4, 8, 16)
@@ -186,16 +186,14 @@ class AcceptancePlot(StepPlot):
         super().__init__(run, object_name="acceptancePlot", title="Acceptance per step", y_label="tokens")
         self.getViewBox().setYRange(0, 1, padding=0)
         self.drafted_bars = self.add_bars("track")
-        self.accepted_bars = self.add_bars(
-            "draft_bar", "accepted", "Bar: accepted tokens of each step; behind it, how many in a row were drafted."
-        )
+        self.accepted_bars = self.add_bars("draft_bar", "accepted", ACCEPTED_HELP)
         self.plain_bars = self.add_bars("field_border", "plain", PLAIN_HELP, is_hollow=True)
-        self.node_bars, self.useful_bars = self.add_bars("track", "nodes", NODES_HELP), self.add_bars("draft_bar")
+        self.node_bars, self.useful_bars = self.add_bars("track"), self.add_bars("draft_bar")
         self.band_edges = self.add_band("text")
         self.predicted_line = self.add_line("correction", "predicted", PREDICTED_HELP, dashed=True)
         self.rate_line = self.add_line("text", "mean", BAND_HELP, mark=Mark.BAND)
-        accepted, self.plain_sample, self.nodes_sample, self.predicted_sample, mean = self._samples
-        self._samples[:] = accepted, mean, self.predicted_sample, self.plain_sample, self.nodes_sample
+        accepted, self.plain_sample, self.predicted_sample, mean = self._samples
+        self._samples[:] = accepted, mean, self.predicted_sample, self.plain_sample
         self.set_hint("One bar per step: accepted tokens of those drafted")
         self._has_trees = False
         self._scale: tuple[float, float] = (0.0, 0.0)
@@ -258,10 +256,9 @@ class AcceptancePlot(StepPlot):
         super().settle(is_over=is_over)
 
     def refresh(self) -> None:
-        """Show what is new; plain steps and nodes are in the legend if there are any."""
+        """Show what is new; plain steps are in the legend if there are any."""
         sums = self._run.counts.sums
         self.plain_sample.setVisible(sums.num_steps > sums.num_blocks)
-        self.nodes_sample.setVisible(self._run.counts.has_trees)
         super().refresh()
 
     def _draw_bars(self, first: int, last: int, width: int) -> None:
@@ -301,6 +298,7 @@ class AcceptancePlot(StepPlot):
         axis.setTicks([ticks])
         self._labels["left"] = "nodes · tokens" if has_trees else "tokens"
         self._style_axis(axis, self._labels["left"])
+        self._fit_title()
         low, high = (-1.2 * BELOW, 1.08) if has_trees else (0.0, 1.04)
         self.getViewBox().setYRange(low * depth, high * depth, padding=0)
 

@@ -65,10 +65,11 @@ TILES = (
     (
         "Acceptance",
         "acceptanceValue",
-        "Accepted / drafted tokens. Tokens after a rejected one count as drafted, so this is lower than the "
-        "acceptance of tested tokens. Predicted: from sum(min(p, q)), the overlap of the distributions, at each "
-        "drafted position, weighted by the probability that the tokens before it are accepted. On average a "
-        "reproducible run accepts a little less than this value, which assumes rejection sampling.",
+        "Accepted / drafted tokens; of trees the useful share of the nodes that the target scored. Tokens after a "
+        "rejected one count as drafted, so this is lower than the acceptance of tested tokens. Predicted: from "
+        "sum(min(p, q)), the overlap of the distributions, at each drafted position, weighted by the probability that "
+        "the tokens before it are accepted. On average a reproducible run accepts a little less than this value, which "
+        "assumes rejection sampling.",
     ),
     (
         "Block efficiency",
@@ -117,9 +118,8 @@ class MetricTiles(QWidget):
 
 def _predicted(run: RunView) -> tuple[str, str]:
     if run.counts.has_trees:
-        nodes = f"of {run.counts.sums.drafted:,} nodes scored"
-        predicted = "" if run.predicted_acceptance is None else f", predicted {percent_text(run.predicted_acceptance)}"
-        return nodes + predicted, nodes
+        nodes = f"of {run.counts.sums.drafted:,} nodes"
+        return f"{nodes} scored", nodes
     if run.predicted_acceptance is None:
         return "accepted of drafted", "of drafted"
     share = percent_text(run.predicted_acceptance)

@@ -70,7 +70,7 @@ class TokenText(QPlainTextEdit):
         self._stream = stream
         self._limit = None
         self._start()
-        self.refresh()
+        self._update(follows=True)
 
     def restyle(self) -> None:
         """Draw everything in the theme's colours."""

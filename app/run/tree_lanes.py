@@ -22,11 +22,10 @@ LINES = 6
 HEAD, FOOT = 17, 6
 """Room for the positions above the lanes, and below them."""
 FONT = 12
-GAP = 20
-"""Between two columns; the branches are drawn in it."""
+GAP, MOST_GAPS = 20, 0.4
+"""Between two columns, where the branches are drawn; and the largest share of the width for all of them."""
 MARGIN = 12
 LEAST_COLUMN = 12
-CORNER = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,9 +165,11 @@ class LanePicture:
         root = QRectF(first.left() + MARGIN - 3, first.top(), 3, first.height())
         # The accepted lane covers the beginnings of the others.
         for cell in reversed(self.lanes.cells):
+            painter.setOpacity(self._presence(cell))
             painter.setPen(self._pen(cell))
             painter.setBrush(Qt.BrushStyle.NoBrush)
-            painter.drawPath(_edge(found.get(cell.parent, root), found[cell.node]))
+            painter.drawPath(_edge(found.get(cell.parent, root), found[cell.node], self._gap(area)))
+        painter.setOpacity(1.0)
         painter.setPen(Qt.PenStyle.NoPen)
         painter.setBrush(QColor(theme.accepted))
         painter.drawEllipse(root.center(), 2.5, 2.5)
@@ -187,6 +188,9 @@ class LanePicture:
         height = (area.height() - scaled(HEAD + FOOT)) / (1 + MOST_OTHERS)
         return QRectF(area.left(), area.top() + scaled(HEAD) + height * lane, area.width() - MARGIN, height)
 
+    def _gap(self, area: QRectF) -> float:
+        return min(scaled(GAP), MOST_GAPS * area.width() / (1 + max(cell.column for cell in self.lanes.cells)))
+
     def _places(self, area: QRectF) -> dict[int, QRectF]:
         """The rectangle of each node; columns that don't fit are narrowed, the widest first."""
         metrics = QFontMetricsF(mono_font(FONT))
@@ -194,7 +198,7 @@ class LanePicture:
         widths: dict[int, float] = {}
         for cell in self.lanes.cells:
             widths[cell.column] = max(widths.get(cell.column, LEAST_COLUMN), own[cell.node])
-        gap, most = scaled(GAP), max(widths.values())
+        gap, most = self._gap(area), max(widths.values())
         room = area.width() - 2 * MARGIN - len(widths) * gap - metrics.horizontalAdvance("+99")
         while most > LEAST_COLUMN and sum(min(width, most) for width in widths.values()) > room:
             most -= 1
@@ -262,19 +266,20 @@ class LanePicture:
             shown.setFontStrikeOut(cell.span.fate is Fate.REJECTED)
         font = mono_font(FONT)
         inset = (place.height() - QFontMetricsF(font).height()) / 2
-        painter.setOpacity(self.progress if self._is_new(cell) else 1.0)
+        painter.setOpacity(self._presence(cell))
         draw_token(painter, show(cell.span.text), shown, place.adjusted(0, inset, 0, 0), font)
         painter.setOpacity(1.0)
 
-    def _is_new(self, cell: Cell) -> bool:
-        """Whether a token was not there while the block was pending."""
-        return self._before is not None and all(cell.node != other.node for other in self._before.lanes.cells)
+    def _presence(self, cell: Cell) -> float:
+        """The opacity of a token, which grows if it was not there while the block was pending."""
+        is_new = self._before is not None and all(cell.node != other.node for other in self._before.lanes.cells)
+        return self.progress if is_new else 1.0
 
 
-def _edge(start: QRectF, end: QRectF) -> QPainterPath:
+def _edge(start: QRectF, end: QRectF, gap: float) -> QPainterPath:
     """The line to a token from the one before it; into another lane around a corner."""
-    y, to, bend = start.center().y(), end.center().y(), end.left() - scaled(GAP) / 2
-    path, corner = QPainterPath(QPointF(start.right() + 2, y)), min(CORNER, abs(to - y))
+    y, to, bend = start.center().y(), end.center().y(), end.left() - gap / 2
+    path, corner = QPainterPath(QPointF(start.right() + 2, y)), min(gap / 4, abs(to - y))
     if corner:
         path.lineTo(bend, y)
         path.lineTo(bend, to - corner if to > y else to + corner)
@@ -285,5 +290,5 @@ def _edge(start: QRectF, end: QRectF) -> QPainterPath:
 
 def _between(start: QRectF, end: QRectF, share: float) -> QRectF:
     """A rectangle on its way."""
-    corners = ((a + (b - a) * share) for a, b in zip(start.getRect(), end.getRect(), strict=True))
-    return QRectF(*corners)
+    shift = (end.topLeft() - start.topLeft()) * (1.0 - share)
+    return end.translated(-shift)

@@ -105,8 +105,8 @@ class RankPlot(Plot):
             QColor(Qt.GlobalColor.transparent) if rate is None else mixed(theme.track, theme.draft_bar, rate)
             for rate in rates
         ]
-        x, y = (np.array(places, dtype=np.float64) + 1.0 for places in zip(*cells, strict=True)) if cells else ([], [])
-        self.bars.setOpts(x=x, y0=np.asarray(y) - CELL / 2, height=CELL, brushes=colors)
+        x, y = np.array(cells, dtype=np.float64).reshape(-1, 2).T + 1.0
+        self.bars.setOpts(x=x, y0=y - CELL / 2, height=CELL, brushes=colors)
         while len(self._texts) < len(cells):
             self._texts.append(pg.TextItem(anchor=(0.5, 0.5)))
             self.getPlotItem().addItem(self._texts[-1])

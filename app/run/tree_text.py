@@ -265,9 +265,9 @@ def _without_cuts(spans: Sequence[Span], tail: str) -> list[Span]:
     for index, span in enumerate(spans):
         if span.fate is Fate.FORK:
             text = spans[index + 1].text
-            if text[:1] >= FIRST_JOINING and tail and num_joined(tail, text):
-                span = span._replace(text="")
+            is_cut = text[:1] >= FIRST_JOINING and tail and num_joined(tail, text)
+            found.append(span._replace(text="") if is_cut else span)
         else:
             tail = (tail + span.text)[-TAIL:]
-        found.append(span)
+            found.append(span)
     return found

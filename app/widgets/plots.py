@@ -288,9 +288,13 @@ class Plot(pg.PlotWidget):  # type: ignore[misc]  # pyqtgraph has no types
     @Slot()
     def _on_resized(self) -> None:
         self._place_hint()
-        # A vertical title that would be cut off is left out.
-        label, box = self.getPlotItem().getAxis("left").label, self.getViewBox().boundingRect()
-        label.setOpacity(1.0 if label.boundingRect().width() <= box.height() + TITLE_MARGINS else 0.0)
+        self._fit_title()
+
+    def _fit_title(self) -> None:
+        """Leave out a vertical title that would be cut off."""
+        axis, box = self.getPlotItem().getAxis("left"), self.getViewBox().boundingRect()
+        axis.resizeEvent()  # Else a new title has the place of the one before.
+        axis.label.setOpacity(1.0 if axis.label.boundingRect().width() <= box.height() + TITLE_MARGINS else 0.0)
 
     def _place_hint(self) -> None:
         box = self.getViewBox().boundingRect()
