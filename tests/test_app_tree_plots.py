@@ -9,9 +9,9 @@ from collections import Counter
 import pytest
 from PySide6.QtCore import QPointF
 
+from app.run.acceptance_plot import AcceptancePlot
 from app.run.run_plots import PlotsPage
 from app.run.run_view import RunView
-from app.run.step_plots import AcceptancePlot
 from app.run.tiles import MetricTiles
 from app.run.tree_plots import CostPlot, RankPlot
 from app.theme import DARK, LIGHT

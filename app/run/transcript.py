@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from html import escape
 
-from PySide6.QtCore import QEvent, QPoint, QRectF, QSize, Qt, Signal
+from PySide6.QtCore import QEvent, QPoint, Qt, Signal
 from PySide6.QtGui import (
     QColor,
     QContextMenuEvent,
-    QFontMetrics,
     QHelpEvent,
     QKeyEvent,
     QMouseEvent,
@@ -18,13 +17,13 @@ from PySide6.QtGui import (
     QResizeEvent,
     QTextCursor,
 )
-from PySide6.QtWidgets import QBoxLayout, QMenu, QSizePolicy, QTextEdit, QToolTip, QWidget
+from PySide6.QtWidgets import QBoxLayout, QMenu, QTextEdit, QToolTip, QWidget
 
 from app.controller import RunController
 from app.menus import Menus
 from app.run.playback import PlaybackBar
 from app.run.run_view import RunView
-from app.run.token_colors import draw_token, token_formats
+from app.run.token_colors import LegendWord
 from app.run.token_text import ON_ONE_LINE
 from app.run.tokens import (
     GHOSTS,
@@ -39,8 +38,8 @@ from app.run.tokens import (
     num_alternatives,
 )
 from app.run.tree_text import TreeText
-from app.theme import current_theme, mono_font
-from app.widgets.fields import boxed, card, column, plain_tip, quiet_button, row
+from app.theme import current_theme
+from app.widgets.fields import boxed, card, column, quiet_button, row
 from core.settings import Coupling
 from core.types import Step
 
@@ -270,32 +269,6 @@ def _quoted(text: str) -> str:
     return f"“{visible}”" if visible else NO_TEXT
 
 
-class LegendWord(QWidget):
-    """A fate in its own format, drawn as in the text."""
-
-    def __init__(self, fate: Fate, meaning: str) -> None:
-        super().__init__()
-        self._fate = fate
-        self.set_meaning(meaning)
-        self.setSizePolicy(QSizePolicy.Policy.Fixed, QSizePolicy.Policy.Fixed)
-
-    def set_meaning(self, meaning: str) -> None:
-        """Set the tooltip."""
-        self.setToolTip(plain_tip(meaning))
-        self.setAccessibleName(f"{self._fate.value}: {meaning}")
-
-    def sizeHint(self) -> QSize:
-        """Room for the word and its line."""
-        metrics = QFontMetrics(mono_font(12))
-        return QSize(metrics.horizontalAdvance(self._fate.value) + 2, metrics.height() + 4)
-
-    def paintEvent(self, _event: QPaintEvent) -> None:
-        """Draw the word."""
-        with QPainter(self) as painter:
-            place = QRectF(self.rect()).adjusted(1, 1, 1, 0)
-            draw_token(painter, self._fate.value, token_formats()[self._fate], place, mono_font(12))
-
-
 class TranscriptPanel(QWidget):
     """Legend, text and playback bar.
 
@@ -311,7 +284,7 @@ class TranscriptPanel(QWidget):
         self.playback = PlaybackBar(controller, run, selection, self.view, menus)
         self._samples = {fate: LegendWord(fate, fate_help(fate)) for fate in KINDS}
         self._ghost_sample = LegendWord(Fate.REJECTED, GHOST_HELP)
-        help_text = "Show drafted tokens that were not accepted"
+        help_text = "Show drafted tokens that were not accepted; of a tree its paths, under the line"
         self.ghosts_button = quiet_button("Show rejected", "ghostsButton", "Show rejected drafts", help_text)
         self.ghosts_button.setCheckable(True)
         self._header = QBoxLayout(QBoxLayout.Direction.LeftToRight)

@@ -13,7 +13,7 @@ from app.run.token_colors import draw_token, token_formats
 from app.run.tokens import GHOSTS, Fate, Place, Span, TokenStream, emitted_spans, fate_of, first_path
 from app.theme import current_theme, mixed, mono_font, scaled, ui_font
 from app.widgets.painted import LEFT, RIGHT, draw_text
-from core.types import Step, depths_of
+from core.types import depths_of
 
 MOST_OTHERS = 3
 """Lanes shown below the first; the others are counted."""
@@ -99,38 +99,29 @@ def chosen_paths(parents: Sequence[int], first: Sequence[int], tested: Sequence[
 
 def lanes_of(stream: TokenStream, number: int) -> Lanes | None:
     """The lanes of a step, or of the pending block behind all steps; None if it drafted no tree."""
-    if number < len(stream.steps):
-        step = stream.steps[number]
-        # What the target added to the path, unless the text ended before it.
-        added = [span for span in emitted_spans(step, number) if span.fate is not Fate.ACCEPTED]
-        return _lanes(step.parents, step.path, step.tested, _drafted(step, number), number, added)
-    parents = stream.pending_parents
-    return _lanes(parents, first_path(parents), (), stream.pending, number, ()) if stream.pending else None
-
-
-def _drafted(step: Step, number: int) -> list[Span]:
-    texts = zip(step.drafted_texts, step.drafted, strict=True)
-    return [Span(fate_of(step, node), text, number, node, token) for node, (text, token) in enumerate(texts)]
-
-
-def _lanes(
-    parents: Sequence[int],
-    first: Sequence[int],
-    tested: Sequence[int],
-    spans: Sequence[Span],
-    number: int,
-    added: Sequence[Span],
-) -> Lanes | None:
+    is_pending = number == len(stream.steps)
+    parents = stream.pending_parents if is_pending else stream.steps[number].parents
     if not parents:
         return None
+    if is_pending:
+        first, spans = first_path(parents), [*stream.pending]
+        tested: Sequence[int] = ()
+        caption = f"{len(parents)} nodes drafted"
+    else:
+        step = stream.steps[number]
+        first, tested = [*step.path], step.tested
+        texts = zip(step.drafted_texts, step.drafted, strict=True)
+        spans = [Span(fate_of(step, node), text, number, node, token) for node, (text, token) in enumerate(texts)]
+        caption = f"{len(first)} of {len(parents)} nodes accepted"
     paths, num_hidden = chosen_paths(parents, first, tested)
     depths = depths_of(parents)
     cells = [
         Cell(spans[node], node, parents[node], lane, depths[node]) for lane, path in enumerate(paths) for node in path
     ]
-    cells += [Cell(span, len(parents), first[-1] if first else -1, 0, len(first)) for span in added]
-    is_pending = spans[0].fate is Fate.DRAFTED
-    caption = f"{len(parents)} nodes drafted" if is_pending else f"{len(first)} of {len(parents)} nodes accepted"
+    if not is_pending:
+        # What the target added to the path, unless the text ended before it.
+        added = [span for span in emitted_spans(step, number) if span.fate is not Fate.ACCEPTED]
+        cells += [Cell(span, len(parents), first[-1] if first else -1, 0, len(first)) for span in added]
     return Lanes(number, is_pending, tuple(cells), num_hidden, caption)
 
 
@@ -216,10 +207,9 @@ class LanePicture:
         if self._before is None or self.progress >= 1.0:
             return found
         start = self._before._places(area)
-        return {
-            node: _between(start[node], place, self.progress) if node in start else place
-            for node, place in found.items()
-        }
+        for node in start.keys() & found.keys():
+            found[node].translate((start[node].topLeft() - found[node].topLeft()) * (1.0 - self.progress))
+        return found
 
     def _draw_head(self, painter: QPainter, area: QRectF, found: dict[int, QRectF]) -> None:
         theme, head = current_theme(), QRectF(area.left(), area.top() + 2, area.width() - MARGIN, scaled(HEAD) - 2)
@@ -286,9 +276,3 @@ def _edge(start: QRectF, end: QRectF, gap: float) -> QPainterPath:
         path.quadTo(bend, to, bend + corner, to)
     path.lineTo(end.left() - 3, to)
     return path
-
-
-def _between(start: QRectF, end: QRectF, share: float) -> QRectF:
-    """A rectangle on its way."""
-    shift = (end.topLeft() - start.topLeft()) * (1.0 - share)
-    return end.translated(-shift)
