@@ -18,6 +18,7 @@ from app.run.transcript import TranscriptView, tooltip
 from app.run.tree_lanes import MOST_OTHERS, chosen_paths, lanes_of, paths_of
 from app.run.tree_text import FADE_MS
 from app.theme import DARK, LIGHT
+from app.tools.step_picture import example, picture_of
 from core.types import depths_of
 from tests.fakes_app import make_step
 from tests.fakes_trees import drafted, random_tree, tree_step
@@ -318,6 +319,18 @@ def test_the_other_candidates_can_be_forced(stream):
     assert {choice.text for choice in choices(run, Place(0, 3))} == {" n3", " n4"}
     assert {choice.text for choice in choices(run, Place(0, 6))} == {" end", " n5", " n6"}
     assert {choice.text for choice in choices(SimpleNamespace(steps=[make_step(0, 2)]), Place(0, 1))} == {" t3"}
+
+
+def test_the_picture_of_the_method_is_of_a_chain_since_a_tree_is_none():
+    steps = [make_step(0, 2, num_accepted=1), tree_step(1, 4, PARENTS, PATH)]
+    assert picture_of(steps).caption == "Step 0 of this run"
+    assert picture_of(steps[1:]) == example()
+
+
+def test_a_step_chosen_in_a_plot_selects_its_first_token_and_no_candidate_that_lost(window):
+    window.run_view.steps.append(tree_step(0, 2, PARENTS, PATH))
+    window.playback._on_step_clicked(0)
+    assert window.selection.place == Place(0, 1)
 
 
 def test_a_run_with_a_prompt_longer_than_the_view_is_followed(view):

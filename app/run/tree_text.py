@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from bisect import bisect_left
 from collections.abc import Sequence
 
 from PySide6.QtCore import QEasingCurve, QPoint, QPointF, QRectF, QVariantAnimation, Slot
@@ -190,7 +191,8 @@ class TreeText(TokenText):
     def _move_after(self, index: int, num_characters: int, num_spans: int) -> None:
         """What follows the strip has moved by this much."""
         self._starts[index + 1 :] = [start + num_characters for start in self._starts[index + 1 :]]
-        self._firsts = [first + num_spans * (first >= index + (num_spans < 0)) for first in self._firsts]
+        later = bisect_left(self._firsts, index + (num_spans < 0))
+        self._firsts[later:] = [first + num_spans for first in self._firsts[later:]]
         self._length += num_characters
 
     def _is_line_start(self, position: int) -> bool:
