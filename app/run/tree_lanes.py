@@ -122,6 +122,7 @@ def lanes_of(stream: TokenStream, number: int) -> Lanes | None:
         # What the target added to the path, unless the text ended before it.
         added = [span for span in emitted_spans(step, number) if span.fate is not Fate.ACCEPTED]
         cells += [Cell(span, len(parents), first[-1] if first else -1, 0, len(first)) for span in added]
+    cells.sort(key=lambda cell: (cell.lane, cell.column))
     return Lanes(number, is_pending, tuple(cells), num_hidden, caption)
 
 

@@ -16,9 +16,9 @@ from app.run.tree_lanes import LINES, LanePicture, lanes_of
 from app.theme import current_theme, mono_font, ui_font
 
 FORK_FONT = 9
-FORK_RISE = 125
+FORK_RISE = 102
 """How far the numbers are raised, in percent of their height."""
-TALL = 1.3
+TALL = 1.36
 """Height of a line with numbers above its tokens, in that of others."""
 MANY = "+"
 """More than nine."""
