@@ -66,11 +66,11 @@ TILES = (
     (
         "Acceptance",
         "acceptanceValue",
-        "Accepted / drafted tokens; of trees the useful share of the nodes that the target scored. Tokens after a "
-        "rejected one count as drafted, so this is lower than the acceptance of tested tokens. Predicted: from "
-        "sum(min(p, q)), the overlap of the distributions, at each drafted position, weighted by the probability that "
-        "the tokens before it are accepted. On average a reproducible run accepts a little less than this value, which "
-        "assumes rejection sampling.",
+        "Of trees: the useful share of the nodes that the target scored. "
+        "Accepted / drafted tokens. Tokens after a rejected one count as drafted, so this is lower than the "
+        "acceptance of tested tokens. Predicted: from sum(min(p, q)), the overlap of the distributions, at each "
+        "drafted position, weighted by the probability that the tokens before it are accepted. On average a "
+        "reproducible run accepts a little less than this value, which assumes rejection sampling.",
     ),
     (
         "Block efficiency",
@@ -118,12 +118,12 @@ class MetricTiles(QWidget):
 
 
 def _predicted(run: RunView) -> tuple[str, str]:
-    if run.counts.has_trees:
-        nodes = f"of {run.counts.sums.drafted:,} nodes"
-        return f"{nodes} scored", nodes
     if run.predicted_acceptance is None:
         return "accepted of drafted", "of drafted"
     share = percent_text(run.predicted_acceptance)
+    if run.counts.has_trees:
+        nodes = f"of {run.counts.sums.drafted:,} nodes"
+        return f"{nodes} scored", nodes
     if run.coupling is Coupling.GUMBEL:
         return f"rejection would be {share}", f"by rejection {share}"
     return f"predicted {share}", ""

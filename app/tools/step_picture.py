@@ -79,7 +79,7 @@ class StepPicture:
 
 
 def picture_of(steps: Sequence[Step]) -> StepPicture:
-    """The latest chain that shows the whole method; else the latest that can be drawn; else a recorded one."""
+    """The latest step that shows the whole method; else the latest that can be drawn; else a recorded one."""
     whole = [step for step in reversed(steps) if _is_whole(step)]
     shown = next((step for step in whole if _shows_all(step)), whole[0] if whole else None)
     return example() if shown is None else _picture(shown, f"Step {shown.index} of this run")
@@ -94,13 +94,10 @@ def example() -> StepPicture:
 
 
 def _is_whole(step: Step) -> bool:
+    """Whether it shows the method as Help explains it: a chain, tested token by token."""
     figures = (*step.draft_probs, *step.target_probs, *step.acceptance_probs)
-    return (
-        bool(step.drafted)
-        and not step.parents
-        and len(figures) == 3 * len(step.drafted)
-        and all(map(math.isfinite, figures))
-    )
+    is_plain = bool(step.drafted) and not step.parents and not step.block
+    return is_plain and len(figures) == 3 * len(step.drafted) and all(map(math.isfinite, figures))
 
 
 def _shows_all(step: Step) -> bool:

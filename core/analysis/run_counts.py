@@ -22,8 +22,8 @@ Array = NDArray[np.float64]
 class Column(StrEnum):
     """The columns of a step, under their names in exported tables.
 
-    Times in milliseconds; rates from 0 to 1, NaN if nothing was drafted. NUM_DRAFTED counts a tree's nodes, DEPTH its
-    tokens in a row. MEAN_DRAFTED: of the steps so far that drafted. RATE_LOW and RATE_HIGH: the 95 % band around
+    NUM_DRAFTED counts a tree's nodes, DEPTH its tokens in a row; MEAN_DRAFTED: of the steps so far that drafted.
+    Times in milliseconds; rates from 0 to 1, NaN if nothing was drafted. RATE_LOW and RATE_HIGH: the 95 % band around
     RUNNING_RATE, NaN before there are two blocks. PREDICTED_RATE: accepted / drafted expected under rejection sampling.
     """
 

@@ -170,7 +170,7 @@ class Method:
         factory: makes its `Drafter` from a `DrafterSetup` and the options; "module:Class" is imported when a run needs
             it.
         needs_target: whether it drafts with the target itself.
-        proposes_trees: whether K is the number of a tree's nodes.
+        proposes_trees: whether it proposes several candidates for a position.
     """
 
     name: str
