@@ -80,7 +80,7 @@ def setting(default: Any, *, label: str, help: str = "", **more: Any) -> Any:
         more: min, max, step: of a number. above: it must be greater than min, not equal. off: the number that
             switches it off. subject: its name at the beginning of a sentence, if not the label. is_optional: it may be
             None. titles: the name of each value, for a choice. aliases: its other names in the run search.
-            window_default, window_max: the window's, if different. metavar: of its flag. placeholder: of an empty text.
+            window_default, window_max: the window's, if different. metavar: of its flag.
     """
     return field(default=default, metadata={"label": label, "help": help, **more})
 

@@ -66,7 +66,7 @@ TILES = (
     (
         "Acceptance",
         "acceptanceValue",
-        "Of trees: the useful share of the nodes that the target scored. "
+        "The useful share of the tokens, or of a tree's nodes, that the target scored. "
         "Accepted / drafted tokens. Tokens after a rejected one count as drafted, so this is lower than the "
         "acceptance of tested tokens. Predicted: from sum(min(p, q)), the overlap of the distributions, at each "
         "drafted position, weighted by the probability that the tokens before it are accepted. On average a "

@@ -136,7 +136,7 @@ def _slider(item: Field[Any], name: str) -> SliderSpin:
         f"{rules['help']} Live during a run.",
         name=name,
         low=rules["min"],
-        high=rules.get("window_max", rules["max"]),
+        high=rules.get("window_max", rules.get("max")),
         step=rules.get("step", 1.0),
         decimals=2 if isinstance(item.default, float) else 0,
     )
