@@ -6,6 +6,7 @@ Whatever is shown beside it, the text is exactly what was emitted, and every tok
 from __future__ import annotations
 
 import random
+from itertools import pairwise
 from types import SimpleNamespace
 
 import pytest
@@ -15,7 +16,7 @@ from PySide6.QtGui import QColor, QImage
 from app.run.branches import choices
 from app.run.tokens import Fate, Place, TokenStream
 from app.run.transcript import TranscriptView, tooltip
-from app.run.tree_lanes import MOST_OTHERS, chosen_paths, lanes_of, paths_of
+from app.run.tree_lanes import LINES, MOST_OTHERS, chosen_paths, lanes_of, paths_of
 from app.run.tree_text import FADE_MS
 from app.theme import DARK, LIGHT
 from app.tools.step_picture import example, picture_of
@@ -301,6 +302,20 @@ def test_verdicts_that_follow_each_other_at_once_do_not_flicker(view, stream):
     add(view, stream, tree_step(1, 5, PARENTS, PATH))
     assert view._picture.progress == 1.0
     assert view._fade.state() is view._fade.State.Stopped
+
+
+def test_in_a_view_lower_than_the_strip_its_place_is_known_from_either_end(view, stream):
+    add(view, stream, *(tree_step(n, 2 + 3 * n, PARENTS, PATH, added=f" s{n}\n") for n in range(20)))
+    view.set_ghosts_shown(True)
+    view.mark(Place(10, 1))
+    view.resize(520, 60)
+    bar, tops = view.verticalScrollBar(), []
+    view._scroll_to(view._starts[view._strip] - 1, lines_above=0)
+    for _ in range(LINES):
+        tops.append(view._strip_area().top())
+        bar.setValue(bar.value() + 1)
+    assert all(15 <= before - after <= 30 for before, after in pairwise(tops)), "a line at a time"
+    assert tops[-1] < -40
 
 
 def test_many_columns_are_narrowed_to_the_width(view, stream):

@@ -204,12 +204,13 @@ class TreeText(TokenText):
             return QRectF()
         first = self._starts[self._strip]
         first += not self._is_line_start(first)
-        ends = [self.document().findBlock(position) for position in (first, first + LINES - 1)]
-        top, bottom = (self.blockBoundingGeometry(block).translated(self.contentOffset()) for block in ends)
-        if top.isEmpty() or bottom.isEmpty():
-            return QRectF()
+        lines = [self.document().findBlock(position) for position in (first, first + LINES - 1)]
+        top, bottom = (self.blockBoundingGeometry(line).translated(self.contentOffset()) for line in lines)
+        # A line far out of view has no geometry.
+        height = LINES * max(top.height(), bottom.height())
+        start = bottom.bottom() - height if top.isEmpty() else top.top()
         margin = self.document().documentMargin()
-        return QRectF(margin, top.top(), self.viewport().width() - 2 * margin, bottom.bottom() - top.top())
+        return QRectF(margin, start, self.viewport().width() - 2 * margin, height)
 
     def _begin_fade(self, *, is_slow: bool) -> None:
         """Let the paths that lost fade, unless the next verdict follows at once or the desktop shows no animations."""
