@@ -86,6 +86,14 @@ def test_bars_and_line_are_the_counts_by_position(page, run):
         assert plot.whiskers.opts["bottom"][place] == pytest.approx(accepted / len(tested) - low)
 
 
+def test_the_menus_of_pyqtgraph_go_with_the_plot_and_are_not_seen_in_it(page):
+    for plot in (page.timeline, page.positions):
+        menu = plot.getPlotItem().ctrlMenu
+        assert menu.parent() is plot
+        assert menu.isWindow()
+        assert not menu.isVisible()
+
+
 def test_the_place_that_is_pointed_at_has_a_readout_and_a_tooltip(page, run):
     feed(run)
     page.end()

@@ -77,7 +77,7 @@ class Plot(pg.PlotWidget):  # type: ignore[misc]  # pyqtgraph has no types
         item.hideButtons()
         item.setMenuEnabled(False)
         # pyqtgraph's own menu, never shown, has no parent: it would outlive the window, and be styled with it.
-        item.ctrlMenu.setParent(self)
+        item.ctrlMenu.setParent(self, item.ctrlMenu.windowFlags())  # Without its flags it would be shown as a part.
         item.setContentsMargins(0, 4, 4, 0)
         box = item.getViewBox()
         box.setDefaultPadding(0.0)
