@@ -206,8 +206,8 @@ class TreeText(TokenText):
         first += not self._is_line_start(first)
         lines = [self.document().findBlock(position) for position in (first, first + LINES - 1)]
         top, bottom = (self.blockBoundingGeometry(line).translated(self.contentOffset()) for line in lines)
-        # A line far out of view has no geometry.
-        height = LINES * max(top.height(), bottom.height())
+        # A line far out of view has no geometry, and the document's last one its margin.
+        height = LINES * min(filter(None, (top.height(), bottom.height())), default=0.0)
         start = bottom.bottom() - height if top.isEmpty() else top.top()
         margin = self.document().documentMargin()
         return QRectF(margin, start, self.viewport().width() - 2 * margin, height)
