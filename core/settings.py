@@ -277,7 +277,6 @@ class RunRequest:
         min=0,
         window_min=1,
         max=MAX_DRAFT_TOKENS,
-        window_max=LONGEST_CHAIN,
         is_optional=True,
         aliases=("k",),
     )

@@ -42,6 +42,7 @@ def test_a_plot_takes_its_hidden_menus_with_it(qapp):
     def menus():
         return [widget for widget in qapp.topLevelWidgets() if isinstance(widget, QMenu)]
 
+    qapp.sendPostedEvents(None, QEvent.Type.DeferredDelete)  # What earlier tests left to be deleted.
     before = len(menus())
     plot = Plot(object_name="plot", title="Plot", x_label="x", y_label="y")
     assert len(menus()) > before, "pyqtgraph makes menus of its own"

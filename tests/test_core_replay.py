@@ -42,6 +42,7 @@ REQUESTS = {
     "rejection": {"sampling": SamplingParams(0.9, top_k=40, top_p=0.95, min_p=0.01), "baseline": True, "seed": 11},
     "gumbel": {"coupling": Coupling.GUMBEL, "chat": False, "stop": ("\x00\x00",)},
     "greedy, auto K": {"sampling": SamplingParams(0.0), "num_draft_tokens": None, "dtype": DType.FLOAT32},
+    "draft tree": {"method": "draft-tree", "method_options": {"depth": 3}, "num_draft_tokens": 7, "seed": 3},
     "prompt lookup": {"draft": None, "method": "prompt-lookup", "method_options": {"max_ngram": 5, "min_ngram": 2}},
     "plain": {"draft": None, "num_draft_tokens": 0},
 }

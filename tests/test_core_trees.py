@@ -236,6 +236,17 @@ def test_three_tokens_follow_the_target_through_the_whole_loop(rule, verificatio
     assert chi_squared_p_value(counts, expected.ravel() * len(tokens)) > SIGNIFICANCE
 
 
+def test_a_large_tree_grows_to_the_end_of_a_text_for_whose_length_its_cache_is_made():
+    target, draft = (table_model(random_rows(16, seed, period=3, scale=3.0), 16) for seed in (10, 20))
+    prompt, count = [0, 0, 0], 40
+    expected = play(autoregressive(target, prompt, sampling=GREEDY, max_new_tokens=count)).ids
+    drafter = DraftTreeDrafter(
+        DrafterSetup(target, draft, len(prompt) + count), DraftTreeOptions(depth=12, branching=6)
+    )
+    run = play(speculative(target, drafter, prompt, num_draft_tokens=64, sampling=GREEDY, max_new_tokens=count))
+    assert run.ids == expected
+
+
 MODELS = [
     ("llama", True),
     ("llama", False),

@@ -21,7 +21,7 @@ from core.draft_shape import DraftLength, request_fields
 from core.drafters.registry import METHODS
 from core.errors import OutriderError, PairMismatchError, SettingsError
 from core.models.catalogue import usual_draft_length
-from core.settings import SETTINGS, Device, LengthPolicy, RunRequest, SamplingParams
+from core.settings import LONGEST_CHAIN, SETTINGS, Device, LengthPolicy, RunRequest, SamplingParams
 
 SINGLE_FIELDS = {
     "num_draft_tokens": "kSlider",
@@ -41,6 +41,11 @@ RUN_FIELDS = {
 REPEATABLE = (
     "With Auto and Adaptive, K depends on this machine's timing: a seed repeats its text only with Reproducible, or at "
     "temperature 0."
+)
+NODES_TITLE = "K, nodes"
+NODES_HELP = (
+    "The most nodes of the drafted tree; the target scores all of them in one forward pass. Depth and branching shape "
+    "the tree."
 )
 CONTEXT_STEP = 256
 NO_TARGET = "There is no target model yet. Open a model folder or a .gguf file, or get one under Models."
@@ -146,6 +151,7 @@ class ControlsPanel(QScrollArea):
         """Show settings."""
         self._kept = settings
         self.method.apply(settings.method, settings.method_options)
+        self._show_length()
         for name, field in self.fields.items():
             set_value(field, getattr(settings, name))
         self.target.want(settings.target)
@@ -210,6 +216,14 @@ class ControlsPanel(QScrollArea):
             return str(error)
         return None
 
+    def _show_length(self) -> None:
+        """K counts tokens in a row, or the nodes of a tree, which may be more."""
+        rules, is_tree = SETTINGS["num_draft_tokens"].metadata, self.method.method.proposes_trees
+        title, help_text = (NODES_TITLE, NODES_HELP) if is_tree else (rules["label"], rules["help"])
+        self.fields["num_draft_tokens"].set_meaning(
+            title, f"{help_text} Live during a run.", rules["max"] if is_tree else LONGEST_CHAIN
+        )
+
     def _show_models(self) -> None:
         self.models.set_draft_needed(self.method.method.needs_draft_model)
         self.models.show_models()
@@ -220,8 +234,8 @@ class ControlsPanel(QScrollArea):
 
     @Slot(str)
     def _on_draft_chosen(self, draft: str) -> None:
-        """Start a pair with the K that was measured to pay for it."""
-        if self.method.method.needs_draft_model:
+        """Start a pair with the K that was measured to pay for it, in chains."""
+        if self.method.method.needs_draft_model and not self.method.method.proposes_trees:
             length = usual_draft_length(draft)
             is_fixed = isinstance(length, int)
             set_value(self.fields["length_policy"], LengthPolicy.FIXED if is_fixed else length)
@@ -230,6 +244,7 @@ class ControlsPanel(QScrollArea):
 
     @Slot()
     def _on_method_changed(self) -> None:
+        self._show_length()
         self._show_models()
         self.changed.emit()
 

@@ -135,6 +135,8 @@ class DraftTreeDrafter(DraftModelDrafter):
         runner = self._runner
         assert runner is not None, "propose() before start()"
         for _ in range(depth - 1):
+            # More nodes are read than kept, and near the end of the text the cache has no room for all.
+            del self._unread_nodes[max(0, runner.capacity - runner.length) :]
             if not self._unread_nodes:
                 return
             context.check_cancelled()

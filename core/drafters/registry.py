@@ -145,6 +145,7 @@ class MedusaOptions:
             ".safetensors). Empty: those that ship for this target.",
             "path": True,
             "metavar": "PATH",
+            "placeholder": "those that ship for the target",
         },
     )
     int8: bool = field(
@@ -170,6 +171,7 @@ class Method:
         factory: makes its `Drafter` from a `DrafterSetup` and the options; "module:Class" is imported when a run needs
             it.
         needs_target: whether it drafts with the target itself.
+        proposes_trees: whether it proposes several candidates for a position.
     """
 
     name: str
@@ -179,6 +181,7 @@ class Method:
     options: type
     factory: str | Callable[[DrafterSetup, Any], Drafter]
     needs_target: bool = False
+    proposes_trees: bool = False
 
     def parse(self, values: Mapping[str, Any] | None = None) -> Any:
         """The options with these values, by field name; the others have their defaults.
@@ -295,6 +298,7 @@ def _describe(drafter: Any, name: str) -> Method:
         options=getattr(drafter, "Options", NoOptions),
         factory=drafter,
         needs_target=getattr(drafter, "needs_target", False),
+        proposes_trees=getattr(drafter, "proposes_trees", False),
     )
 
 
@@ -348,6 +352,7 @@ METHODS = Methods(
             True,
             DraftTreeOptions,
             "core.drafters.draft_tree:DraftTreeDrafter",
+            proposes_trees=True,
         ),
         Method(
             "medusa",
@@ -357,6 +362,7 @@ METHODS = Methods(
             MedusaOptions,
             "core.drafters.medusa:MedusaDrafter",
             needs_target=True,
+            proposes_trees=True,
         ),
     )
 )

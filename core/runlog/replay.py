@@ -194,7 +194,8 @@ def step_from_record(record: Mapping[str, Any]) -> Step | None:
 
 def _tree(record: Mapping[str, Any], count: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """A tree's parents and accepted path; both empty for a chain, or where they are damaged."""
-    parents, path = record.get("parents"), record.get("accepted_path")
+    # An older log leaves out a path of which nothing was accepted.
+    parents, path = record.get("parents"), record.get("accepted_path", None if record["num_accepted"] else [])
     if not isinstance(parents, list) or not isinstance(path, list) or len(parents) != count:
         return (), ()
     if not all(type(parent) is int and -1 <= parent < node for node, parent in enumerate(parents)):
