@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -175,6 +176,7 @@ class Round:
         parents: the draft's, on the host.
         clock: times its three parts: draft, verify, sample.
         target_probs: (N + 1, V), once scored.
+        raw_probs: the same at temperature 1, if the evidence of a greedy round needs it.
         outcome: once verified.
     """
 
@@ -185,6 +187,7 @@ class Round:
     parents: tuple[int, ...]
     clock: StepClock
     target_probs: Tensor | None = None
+    raw_probs: Tensor | None = None
     outcome: Verification | None = None
 
 
@@ -359,6 +362,8 @@ class _Run:
         if is_asynchronous(draft.tokens.device):
             self._check_draft(done)
         done.target_probs, done.outcome = target_probs, outcome
+        if self._backlog is not None and sampling.is_greedy:
+            done.raw_probs = probabilities(logits[:, : self._target.vocab_size], SamplingParams())
         return done
 
     def _verify(self, done: Round, target_probs: Tensor) -> Verification:
@@ -389,7 +394,8 @@ class _Run:
             # The target's cache and all statistics drop what lies beyond the end. The draft's cache ends with the run.
             self._scorer.rewind(len(self._ids) - 1)
             nodes = [node for node, depth in enumerate(depths_of(done.parents)) if depth < count]
-        of_drafted = {name: tuple(values[node] for node in nodes) for name, values in probs_of_drafted(done).items()}
+        of_drafted = probs_of_drafted(done, is_typical=self._noise is None and self._rule is VerificationRule.TYPICAL)
+        of_drafted = {name: tuple(values[node] for node in nodes) for name, values in of_drafted.items()}
         drafted = tuple(drafted[node] for node in nodes)
         place = {-1: -1, **{node: index for index, node in enumerate(nodes)}}
         tree = _tree_of([place[done.parents[node]] for node in nodes])
@@ -418,7 +424,16 @@ class _Run:
         )
         if self._backlog is not None:
             has_next = count > outcome.num_accepted
-            self._backlog.put(step.index, done.draft, done.parents, target_probs, outcome, nodes, has_next=has_next)
+            self._backlog.put(
+                step.index,
+                done.draft,
+                done.parents,
+                target_probs,
+                outcome,
+                nodes,
+                has_next=has_next,
+                raw=done.raw_probs,
+            )
         return step, ended
 
     # --- Before, between and after the steps --------------------------------------------------------------------
@@ -690,23 +705,27 @@ def _tree_of(parents: Sequence[int]) -> tuple[int, ...]:
 
 
 @torch.inference_mode()
-def probs_of_drafted(done: Round) -> dict[str, tuple[float, ...]]:
-    """A step's fields for each drafted token: p and q of its id, min(1, p / q), and the sum of min(p, q).
-
-    In a tree p is what the node's earlier siblings leave of the target's distribution.
-    """
-    draft, target_probs = done.draft, done.target_probs
-    if not done.parents or target_probs is None:
+def probs_of_drafted(done: Round, *, is_typical: bool) -> dict[str, tuple[float, ...]]:
+    """A step's fields for each drafted token: p and q of its id, its acceptance, and the acceptance expected there."""
+    draft, target_probs, outcome = done.draft, done.target_probs, done.outcome
+    if not done.parents or target_probs is None or outcome is None:
         return {"draft_probs": (), "target_probs": (), "acceptance_probs": (), "expected_acceptance": ()}
     tokens = draft.tokens.to(target_probs.device)
     rows = tested_rows(tokens, done.parents, draft.probs, target_probs)
     at = tokens.unsqueeze(1)
-    p = rows.gather(1, at).squeeze(1)
-    q = torch.ones_like(p) if draft.probs is None else draft.probs.gather(1, at).squeeze(1)
-    overlap = p if draft.probs is None else torch.minimum(rows, draft.probs).sum(-1)
-    return {
-        "draft_probs": tuple(q.tolist()),
-        "target_probs": tuple(p.tolist()),
-        "acceptance_probs": tuple(acceptance_of(tokens, draft.probs, rows).tolist()),
-        "expected_acceptance": tuple(overlap.clamp(max=1.0).tolist()),
-    }
+    # Where no draw decides, a sibling leaves the target's distribution as it is.
+    shown = rows if outcome.uniforms else target_probs[[parent + 1 for parent in done.parents]]
+    p = shown.gather(1, at).squeeze(1).tolist()
+    q = [1.0] * len(p) if draft.probs is None else draft.probs.gather(1, at).squeeze(1).tolist()
+    found = {"draft_probs": tuple(q), "target_probs": tuple(p)}
+    if is_typical:
+        unknown = (math.nan,) * len(p)
+        return {**found, "acceptance_probs": unknown, "expected_acceptance": unknown}
+    chances = acceptance_of(tokens, draft.probs, rows).tolist()
+    if outcome.block:
+        weights = [test.weight for test in outcome.block]
+        chances = weights[1:]
+        rows = rows * rows.new_tensor(weights[:-1]).unsqueeze(1)
+    overlap = rows.gather(1, at).squeeze(1) if draft.probs is None else torch.minimum(rows, draft.probs).sum(-1)
+    expected = tuple(overlap.clamp(max=1.0).tolist())
+    return {**found, "acceptance_probs": tuple(chances), "expected_acceptance": expected}

@@ -53,6 +53,9 @@ class VerificationRule(StrEnum):
     """What the target finds likely enough (Medusa, 2401.10774). Lossy: the distribution is not the target's."""
 
 
+TYPICAL_FLOOR, TYPICAL_SHARE = 0.3, 0.09
+"""Typical acceptance: the least probability that always passes, and the share of exp(-entropy); Medusa's defaults."""
+
 LOSSY = "Lossy: typical acceptance doesn't keep the target's distribution."
 """Said by the terminal at the start of such a run, and by its HTML report; the log says `verification: typical`."""
 

@@ -24,16 +24,13 @@ from torch.nn import functional
 from core.errors import DrafterError, GenerationError
 from core.runners.timing import is_asynchronous
 from core.sampling import draw, draw_uniforms, for_device, fractions
-from core.settings import VerificationRule
+from core.settings import TYPICAL_FLOOR, TYPICAL_SHARE, VerificationRule
 from core.types import BlockTest, TokenKind, Verification, depths_of, is_chain
 
 SUM_TOLERANCE = 1e-2
 """How far a row's sum may be from 1: half-precision rounding passes; logits and unnormalised scores don't."""
 
 _ROUNDING = 1e-5
-
-_TYPICAL_FLOOR, _TYPICAL_SHARE = 0.3, 0.09
-"""Typical acceptance: the least probability that always passes, and the share of exp(-entropy); Medusa's defaults."""
 
 _IMPOSSIBLE_DRAFT = "The drafter proposed a token that has probability 0 in its own distribution. Fix its code."
 
@@ -361,7 +358,7 @@ def _verified_typically(
     more than min(epsilon, delta exp(-entropy)); the longest path of nodes that pass stays."""
     check_finite(None, target_probs)
     entropy = torch.special.entr(target_probs).sum(-1)
-    floors = (_TYPICAL_SHARE * torch.exp(-entropy)).clamp(max=_TYPICAL_FLOOR).tolist()
+    floors = (TYPICAL_SHARE * torch.exp(-entropy)).clamp(max=TYPICAL_FLOOR).tolist()
     rows = [parent + 1 for parent in parents]
     p = target_probs[rows, draft_tokens].tolist()
     paths: list[tuple[int, ...]] = [()]
@@ -372,7 +369,8 @@ def _verified_typically(
             paths.append(reached[node])
     path = max(paths, key=len)
     next_token = int(draw(target_probs[path[-1] + 1 if path else 0], uniforms[-1]))
-    return _outcome(path, parents, next_token, uniforms.tolist())
+    # Only the next token is drawn: no draw decides what passes.
+    return _outcome(path, parents, next_token, uniforms.tolist()[-1:])
 
 
 def verify_gumbel(draft_tokens: Tensor, parents: Sequence[int], target_tokens: Tensor) -> Verification:

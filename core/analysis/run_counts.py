@@ -24,7 +24,7 @@ class Column(StrEnum):
 
     NUM_DRAFTED counts a tree's nodes, DEPTH its tokens in a row; MEAN_DRAFTED: of the steps so far that drafted.
     Times in milliseconds; rates from 0 to 1, NaN if nothing was drafted. RATE_LOW and RATE_HIGH: the 95 % band around
-    RUNNING_RATE, NaN before there are two blocks. PREDICTED_RATE: accepted / drafted expected under rejection sampling.
+    RUNNING_RATE, NaN before there are two blocks. PREDICTED_RATE: `Tally.predicted_rate`.
     """
 
     NUM_DRAFTED = "drafted_tokens"
@@ -90,7 +90,7 @@ class RunCounts:
             sums.accepted / sums.drafted if sums.drafted else math.nan,
             low,
             high,
-            sums.expected / sums.drafted if sums.drafted else math.nan,
+            math.nan if sums.predicted_rate is None else sums.predicted_rate,
             step.draft_ms,
             step.verify_ms,
             step.sample_ms,
