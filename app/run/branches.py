@@ -13,10 +13,10 @@ from PySide6.QtWidgets import QMenu, QWidget
 
 from app.controller import RunState
 from app.dialogs import Dialogs
-from app.run.inspection import percent, show
 from app.run.live import LiveView
 from app.run.playback import PlaybackBar
 from app.run.run_view import RunView
+from app.run.shares import percent, show
 from app.run.tokens import Place
 from core.errors import RunLogError
 from core.runlog.replay import request_from_config

@@ -17,18 +17,12 @@ from PySide6.QtGui import (
 )
 from PySide6.QtWidgets import QStackedLayout, QToolButton
 
-from app.run.inspection import (
-    Inspection,
-    Share,
-    inspect,
-    next_slot,
-    next_step,
-    percent,
-    share_text,
-    shorten,
-)
+from app.run.inspection import Inspection, inspect
+from app.run.places import next_candidate, next_slot, next_step
 from app.run.run_page import RunPage
 from app.run.run_view import RunView
+from app.run.shares import Share, percent, share_text, shorten
+from app.run.step_tree import StepTree, lay_out
 from app.run.token_colors import draw_token, text_format, token_formats
 from app.run.tokens import KINDS, Place, Selection, Span, fate_help
 from app.theme import current_theme, mono_font, scaled, ui_font
@@ -239,7 +233,11 @@ EMPTY = (
     "Click a token in the text, or move to one with the arrow keys, to see how it was chosen: the block it was drafted "
     "in, its test, and both models' distributions at its position."
 )
-KEYS_HELP = "Left and Right move from token to token, Up and Down from step to step."
+KEYS_HELP = (
+    "Left and Right move from token to token, Up and Down from step to step. In a tree Left and Right move in depth, "
+    "Up and Down between the candidates for a place."
+)
+TREE_HINT = "An edge is as wide as q, a tick is at p. Dashed: never tested. Round: drawn by the target."
 
 
 class InspectorPanel(RunPage):
@@ -260,7 +258,10 @@ class InspectorPanel(RunPage):
         self.before = quiet_button("‹", "stepBefore", "Previous step", "Previous step (Up)")
         self.behind = quiet_button("›", "stepBehind", "Next step", "Next step (Down)")
         self.block = BlockRow()
+        self.tree = StepTree()
+        self.tree_hint = wrapped_label("inspectorTreeHint", "hint", TREE_HINT)
         self.verdict = wrapped_label("inspectorVerdict", "plain")
+        self.tests = FigureTable("inspectorTests")
         self.facts = FigureTable("inspectorFacts")
         self.bars = DistributionBars()
         self.note = wrapped_label("inspectorNote", "hint")
@@ -271,6 +272,7 @@ class InspectorPanel(RunPage):
         self._empty.setAlignment(Qt.AlignmentFlag.AlignCenter)
         self._lay_out()
         self.block.chosen.connect(self._on_chip_chosen)
+        self.tree.chosen.connect(self._on_chip_chosen)
         self.before.clicked.connect(self._on_before)
         self.behind.clicked.connect(self._on_behind)
         self.more.clicked.connect(self._on_more)
@@ -279,7 +281,7 @@ class InspectorPanel(RunPage):
     def _lay_out(self) -> None:
         titles = column(self.title, self.subtitle, spacing=0)
         header = row((titles, 1), self.before, self.behind, spacing=2)
-        block_card, _ = card(header, self.block, self.verdict, self.facts)
+        block_card, _ = card(header, self.block, self.tree.area, self.tree_hint, self.verdict, self.tests, self.facts)
         more = row(self.more, None)
         bars_card, bars_layout = card(text_label("Probabilities", "section"), self.note, self.bars, more)
         bars_layout.setSpacing(4)
@@ -297,19 +299,21 @@ class InspectorPanel(RunPage):
         """Show that it has the keyboard focus."""
         super().focusInEvent(event)
         self.block.set_focus_shown(True)
+        self.tree.set_focus_shown(True)
 
     def focusOutEvent(self, event: QFocusEvent) -> None:
         """Hide the focus frame."""
         super().focusOutEvent(event)
         self.block.set_focus_shown(False)
+        self.tree.set_focus_shown(False)
 
     def keyPressEvent(self, event: QKeyEvent) -> None:
         """Go from token to token and from step to step."""
         moves = {
             Qt.Key.Key_Left: (next_slot, -1),
             Qt.Key.Key_Right: (next_slot, 1),
-            Qt.Key.Key_Up: (next_step, -1),
-            Qt.Key.Key_Down: (next_step, 1),
+            Qt.Key.Key_Up: (next_candidate, -1),
+            Qt.Key.Key_Down: (next_candidate, 1),
         }
         key = Qt.Key(event.key())
         if key in moves and not event.modifiers() & Qt.KeyboardModifier.ControlModifier:
@@ -324,18 +328,35 @@ class InspectorPanel(RunPage):
     def _show_run(self, *, has_turned: bool) -> None:
         run, place = self._run, self._selection.place
         is_coming = run.request is not None and run.request.inspect and run.summary is None
-        self._shown = None if place is None else inspect(run.steps, place, run.coupling, is_coming=is_coming)
+        self._shown = None
+        if place is not None:
+            how = {"is_typical": run.is_typical, "is_coming": is_coming}
+            self._shown = inspect(run.steps, place, run.coupling, **how)
         self._pages.setCurrentIndex(0 if self._shown is None else 1)
-        if self._shown is None:
+        if self._shown is None or place is None:
             return
         self.title.setText(self._shown.title)
         self.subtitle.setText(self._shown.subtitle)
-        self.block.show_chips(self._shown.chips, -1 if place is None else place.slot, run.coupling)
+        self._show_block(self._shown, place)
         self.verdict.setText(self._shown.verdict)
+        self.tests.setVisible(bool(self._shown.tests))
+        self.tests.show_rows(self._shown.tests)
         self.facts.show_rows(self._shown.facts)
         self.note.setText(self._shown.note)
         self.note.setVisible(bool(self._shown.note))
         self._show_shares()
+
+    def _show_block(self, shown: Inspection, place: Place) -> None:
+        step = self._run.steps[place.step]
+        is_tree = bool(step.parents)
+        self.block.setHidden(is_tree)
+        self.tree.area.setVisible(is_tree)
+        self.tree_hint.setVisible(is_tree)
+        if is_tree:
+            nodes = lay_out(step, shown.chips, shown.draft_shares, shown.target_shares)
+            self.tree.show_nodes(nodes, place.slot, self._run.coupling)
+        else:
+            self.block.show_chips(shown.chips, place.slot, self._run.coupling)
 
     def _show_shares(self) -> None:
         shares = self._shown.shares if self._shown is not None else ()

@@ -217,15 +217,15 @@ def _about_main_limit(sums: Tally, diagnosis: Diagnosis, config: Mapping[str, An
     if limit.limit is Limit.ACCEPTANCE and alpha is not None and alpha <= 0.9:
         if config.get("method") in DRAFT_MODEL_METHODS:
             yield Advice(
-                f"{percent_text(alpha)} of the tested {_tests(sums)} are accepted. A draft of the target's own family, or one "
-                "distilled from it (outrider distill), agrees more often."
+                f"{percent_text(alpha)} of the tested {_tests(sums)} are accepted. A draft of the target's own family, "
+                "or one distilled from it (outrider distill), agrees more often."
             )
         yield from _temperatures(sums)
     elif limit.limit is Limit.VERIFY and diagnosis.verify_cost is not None:
+        smaller = "Smaller trees" if sums.is_tree else "Short blocks"
         yield Advice(
             f"Scoring {diagnosis.usual_length + 1} positions takes {diagnosis.verify_cost:.2f} plain forwards: the "
-            f"target is compute-bound here, not memory-bound. {'Small trees' if sums.is_tree else 'Short blocks'}, a larger "
-            "target or a GPU make that cheaper."
+            f"target is compute-bound here, not memory-bound. {smaller}, a larger target or a GPU make that cheaper."
         )
     elif limit.limit is Limit.OVERHEAD:
         extra = diagnosis.overhead_ms - diagnosis.plain.overhead_ms

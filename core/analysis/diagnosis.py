@@ -71,8 +71,9 @@ class WhatIf:
 class Diagnosis:
     """A run's summary statistics. Times are means over all steps, in milliseconds; what-ifs, the highest speedup first.
 
-    alpha is accepted / tested tokens, cost is c, verify_cost v(K+1) of the most common K, speedup tau P / T. In a tree K
-    counts nodes, a level is tested once, and a draft step drafts one level of `usual_depth`. overhead_ms is the step minus drafting and the forward: filters, verification, bookkeeping.
+    alpha is accepted / tested tokens, cost is c, verify_cost v(K+1) of the most common K, speedup tau P / T. In a tree
+    K counts nodes, a level is tested once, and a draft step drafts one of its levels. overhead_ms is the step minus
+    drafting and the forward: filters, verification, bookkeeping.
     """
 
     num_steps: int
