@@ -420,7 +420,7 @@ class _Run:
             evidence=(),
             parents=tree,
             accepted_path=tuple(place[node] for node in outcome.path[:count]) if tree else (),
-            block=outcome.block[: count + 1],
+            block=outcome.block[: len(drafted) + 1],
         )
         if self._backlog is not None:
             has_next = count > outcome.num_accepted

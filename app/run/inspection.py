@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from app.run.places import draft_shares, evidence_at, num_places
 from app.run.run_view import NamedValue
@@ -24,7 +24,7 @@ class Inspection:
 
     Attributes:
         chips: the whole block, with texts that make spaces visible.
-        tests: the tests of the place's candidates in a tree, or of the block's texts, in order.
+        tests: a line for each test of the place's candidates in a tree, or of the block's texts, in order.
         draft_shares: of a tree, the draft's probability of each node; else empty.
         target_shares: likewise the target's p, at temperature 1 if greedy; NaN where unknown.
     """
@@ -33,7 +33,7 @@ class Inspection:
     subtitle: str
     chips: tuple[Span, ...]
     verdict: str
-    tests: tuple[NamedValue, ...]
+    tests: tuple[str, ...]
     facts: tuple[NamedValue, ...]
     shares: tuple[Share, ...]
     note: str = ""
@@ -57,7 +57,8 @@ def inspect(
     """
     if not 0 <= place.step < len(steps) or not 0 <= place.slot < num_places(steps[place.step]):
         return None
-    step, slot = steps[place.step], place.slot
+    # Unpacked once: it is looked at for each node.
+    step, slot = replace(steps[place.step], evidence=tuple(steps[place.step].evidence)), place.slot
     words = Words(step, decider_of(step, coupling, is_typical=is_typical))
     is_drafted = slot < len(step.drafted)
     return Inspection(

@@ -27,6 +27,7 @@ from app.run.token_colors import draw_token, text_format, token_formats
 from app.run.tokens import KINDS, Place, Selection, Span, fate_help
 from app.theme import current_theme, mono_font, scaled, ui_font
 from app.widgets.fields import boxed, card, column, quiet_button, row, scrolled, text_label, wrapped_label
+from app.widgets.labels import ElidedLabel
 from app.widgets.painted import PaintedWidget
 from app.widgets.tables import FigureTable
 from core.settings import Coupling
@@ -151,7 +152,7 @@ class BlockRow(PaintedWidget):
             self.update()
 
 
-HEADER_PX, ROW_PX, COLUMN_GAP_PX, NUMBER_PX = 24, 20, 10, 44
+HEADER_PX, ROW_PX, COLUMN_GAP_PX, NUMBER_PX = 24, 20, 10, 52
 LEAST_BAR_PX = 1.5
 """A bar above 0 stays visible."""
 COLUMNS = (
@@ -253,15 +254,15 @@ class InspectorPanel(RunPage):
         self._selection = selection
         self._shown: Inspection | None = None
         self._shows_all = False
-        self.title = text_label("", "title")
-        self.subtitle = text_label("", "hint")
+        self.title = ElidedLabel("", "title")
+        self.subtitle = ElidedLabel("", "hint")
         self.before = quiet_button("‹", "stepBefore", "Previous step", "Previous step (Up)")
         self.behind = quiet_button("›", "stepBehind", "Next step", "Next step (Down)")
         self.block = BlockRow()
         self.tree = StepTree()
         self.tree_hint = wrapped_label("inspectorTreeHint", "hint", TREE_HINT)
         self.verdict = wrapped_label("inspectorVerdict", "plain")
-        self.tests = FigureTable("inspectorTests")
+        self.tests = wrapped_label("inspectorTests", "plain")
         self.facts = FigureTable("inspectorFacts")
         self.bars = DistributionBars()
         self.note = wrapped_label("inspectorNote", "hint")
@@ -340,7 +341,7 @@ class InspectorPanel(RunPage):
         self._show_block(self._shown, place)
         self.verdict.setText(self._shown.verdict)
         self.tests.setVisible(bool(self._shown.tests))
-        self.tests.show_rows(self._shown.tests)
+        self.tests.setText("\n".join(self._shown.tests))
         self.facts.show_rows(self._shown.facts)
         self.note.setText(self._shown.note)
         self.note.setVisible(bool(self._shown.note))

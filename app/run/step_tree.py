@@ -22,7 +22,7 @@ from core.types import Step
 COLUMN_PX, MOST_COLUMN_PX, ROW_PX, CHIP_PX, EDGES_PX, ROOT_PX = 62, 132, 27, 20, 18, 10
 MOST_HEIGHT_PX = 300
 """Of the picture; a larger tree scrolls in it."""
-EDGE_PX, TICK_PX = 3.5, 3
+EDGE_PX, TICK_PX = 3.0, 3
 """The width of an edge whose q is 1, and half the height of a tick."""
 ADDED = frozenset({Fate.BONUS, Fate.RESAMPLED})
 
@@ -122,7 +122,7 @@ class StepTree(PaintedWidget):
         lines = max((node.row for node in self._nodes), default=0) + 1
         self.setMinimumSize(scaled(ROOT_PX) + levels * scaled(COLUMN_PX), lines * scaled(ROW_PX) + 4)
         bar = self.area.horizontalScrollBar().sizeHint().height()
-        self.area.setFixedHeight(min(self.minimumHeight() + bar, scaled(MOST_HEIGHT_PX)))
+        self.area.setFixedHeight(min(self.minimumHeight() + bar, MOST_HEIGHT_PX))
         self.update()
 
     def set_focus_shown(self, shown: bool) -> None:

@@ -93,7 +93,8 @@ FATE_HELP = {
     Fate.KEPT: "From the run this one branched off.",
     Fate.FORCED: "Inserted by you; the generated text continues it.",
     Fate.ACCEPTED: "Drafted, tested and accepted.",
-    Fate.RESAMPLED: "Drawn from the residual, in place of the rejected token.",
+    Fate.RESAMPLED: "Drawn from the residual, in place of the rejected token; at temperature 0 the target's most likely "
+    "token.",
     Fate.BONUS: "Drawn from the target itself, after a fully accepted block or with no draft.",
     Fate.REJECTED: "Drafted, tested and rejected.",
     Fate.DISCARDED: "Drafted, and never tested: a token before it, or another candidate for its position, decided. It "

@@ -8,7 +8,7 @@ from enum import StrEnum
 
 from app.run.places import evidence_at, siblings
 from app.run.run_view import NamedValue
-from app.run.shares import number, show
+from app.run.shares import UNKNOWN, number, show
 from app.run.tokens import Fate, fate_of, is_corrected
 from core.evidence import PositionEvidence
 from core.settings import TYPICAL_FLOOR, TYPICAL_SHARE, Coupling
@@ -206,55 +206,52 @@ class Words:
 
     # --- The tests in order ---
 
-    def tests(self, slot: int) -> Iterator[NamedValue]:
-        """The tests of a block's texts, or, at a place of a tree with several candidates, of these."""
-        step = self._step
-        if self._decider is Decider.BLOCK and not step.parents:
+    def tests(self, slot: int) -> Iterator[str]:
+        """A line for each test of a block's texts, or, at a place of a tree with several candidates, of these."""
+        step, nodes = self._step, siblings(self._step, slot)
+        if self._decider is Decider.BLOCK and step.drafted:
+            yield "Texts by their last token:"
             for node in range(len(step.drafted)):
                 u, chance = _at(step.uniforms, node), self._chance(node)
                 is_passed = u is not None and chance is not None and u < chance
-                outcome = "accepted" if node + 1 == step.num_accepted else "passed" if is_passed else "failed"
-                value = f"u {number(u)} {_sign(is_passed)} {number(chance)}"
-                yield NamedValue(self._name(node, node, slot), value, BLOCK_HELP, outcome)
+                outcome = "accepted" if node + 1 == step.num_accepted else "passes" if is_passed else "fails"
+                yield f"{self._name(node, slot, node)}: u {_short(u)} {_sign(is_passed)} h {_short(chance)}, {outcome}"
             return
-        nodes = siblings(step, slot)
         if len(nodes) < 2 or (step.parents[nodes[0]] >= 0 and step.parents[nodes[0]] not in step.path):
             return
+        yield "Candidates in the order of their tests:"
         for rank, node in enumerate(nodes):
-            fate = fate_of(step, node)
-            value, outcome = self._tested(node, fate)
-            yield NamedValue(self._name(rank, node, slot), value, "", outcome)
-            left = self._left(node, nodes[rank + 1 :]) if fate is Fate.REJECTED else ""
-            if left and self._decider is Decider.DRAW:
-                yield NamedValue(left, "", LEFT_HELP)
+            yield f"{self._name(node, slot, rank)}: {self._tested(node, fate_of(step, node))}"
+            if fate_of(step, node) is Fate.REJECTED and self._decider is Decider.DRAW:
+                yield from self._left(node, nodes[rank + 1 :])
 
-    def _name(self, rank: int, node: int, slot: int) -> str:
-        here = "▸ " if node == slot else ""
-        return f"{here}{rank + 1} “{show(self._step.drafted_texts[node])}”"
+    def _name(self, node: int, slot: int, rank: int) -> str:
+        return f"{'▸ ' * (node == slot)}{rank + 1} “{show(self._step.drafted_texts[node])}”"
 
-    def _tested(self, node: int, fate: Fate) -> tuple[str, str]:
+    def _tested(self, node: int, fate: Fate) -> str:
         """A candidate's test and its outcome."""
         step, p, outcome = self._step, self.target_prob(node), TEST_WORDS[fate]
         if self._decider is Decider.TYPICAL and p is not None and (least := self._least(node)) is not None:
             is_passed = p > least
             word = outcome if fate is Fate.ACCEPTED else "passes" if is_passed else "rejected"
-            return f"p {number(p)} {'>' if is_passed else '≤'} {number(least)}", word
+            return f"p {_short(p)} {'>' if is_passed else '≤'} {_short(least)}, {word}"
         if self._decider is not Decider.DRAW:
-            return f"p {number(p)}", outcome
+            return f"p {_short(p)}, {outcome}"
         if fate is Fate.DISCARDED:
-            return "", outcome
+            return outcome
         u, chance = _at(step.uniforms, node), _at(step.acceptance_probs, node)
-        return f"u {number(u)} {_sign(fate is Fate.ACCEPTED)} {number(chance)}", outcome
+        return f"u {_short(u)} {_sign(fate is Fate.ACCEPTED)} {_short(chance)}, {outcome}"
 
-    def _left(self, node: int, later: Sequence[int]) -> str:
+    def _left(self, node: int, later: Sequence[int]) -> Iterator[str]:
         """p after a rejection: the most likely tokens of what is left."""
         evidence = evidence_at(self._step, later[0] if later else node)
         probs = None if evidence is None else evidence.target_probs if later else evidence.residual_probs
-        if evidence is None or probs is None:
-            p = self.target_prob(later[0]) if later else None
-            return "" if p is None else f"leaves p of “{show(self._step.drafted_texts[later[0]])}” {number(p)}"
-        best = sorted(range(len(probs)), key=lambda at: -probs[at])[:NUM_LEFT]
-        return "leaves p: " + ", ".join(f"“{show(evidence.texts[at])}” {number(probs[at])}" for at in best)
+        if evidence is not None and probs is not None:
+            best = sorted(range(len(probs)), key=lambda at: -probs[at])[:NUM_LEFT]
+            yield "    p is now " + ", ".join(f"“{show(evidence.texts[at])}”\u00a0{_short(probs[at])}" for at in best)
+        elif later:
+            text, p = show(self._step.drafted_texts[later[0]]), self.target_prob(later[0])
+            yield f"    p is now “{text}” {_short(p)}"
 
     # --- Facts ---
 
@@ -340,8 +337,14 @@ class Words:
 
 
 BLOCK_HELP = "Each text that begins the block is accepted as a whole where u < h; the longest one that passes stays."
-LEFT_HELP = "max(0, p − q) of the rejected candidate, normalised: what the next one is tested against, or drawn from."
 TEST_WORDS = {Fate.ACCEPTED: "accepted", Fate.REJECTED: "rejected", Fate.DISCARDED: "not tested"}
+
+
+def _short(value: float | None) -> str:
+    """A probability for a line that holds several."""
+    if value is None or math.isnan(value):
+        return UNKNOWN
+    return "<0.001" if 0.0 < value < 0.0005 else f"{value:.3f}"
 
 
 def _sign(is_below: bool) -> str:

@@ -241,7 +241,7 @@ class EmptyHint(QLabel):
 
 
 class FigureTable(QWidget):
-    """Rows of three labels: a name, its value, and an interval or note; a name alone spans the row."""
+    """Rows of three labels: a name, its value, and an interval or note."""
 
     def __init__(self, object_name: str, headings: tuple[str, str, str] | None = None) -> None:
         super().__init__()
@@ -254,7 +254,6 @@ class FigureTable(QWidget):
         self.rows: list[tuple[QLabel, QLabel, QLabel]] = []
         for column, heading in enumerate(headings or ()):
             self._grid.addWidget(text_label(heading, "field"), 0, column, alignment(is_figure=column > 0))
-        self._first = self._grid.rowCount()
 
     def show_rows(self, rows: Sequence[NamedValue]) -> None:
         """Replace the rows with these."""
@@ -263,8 +262,7 @@ class FigureTable(QWidget):
         for index, labels in enumerate(self.rows):
             for label in labels:
                 label.setVisible(index < len(rows))
-        for place, (row, labels) in enumerate(zip(rows, self.rows, strict=False)):
-            self._grid.addWidget(labels[0], self._first + place, 0, 1, 1 if row.value or row.interval else 3)
+        for row, labels in zip(rows, self.rows, strict=False):
             for label, text in zip(labels, (row.title, row.value, row.interval), strict=True):
                 label.setText(text)
                 label.setToolTip(plain_tip(row.how))

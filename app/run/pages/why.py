@@ -130,6 +130,8 @@ def _headline(found: Diagnosis) -> str:
 
 def _basis(found: Diagnosis, timed_before_ms: float | None, *, is_missed: bool) -> str:
     steps = f"{found.num_steps:,} steps"
+    if found.is_tree:
+        steps += f", most with a tree of {found.usual_length} nodes in {found.usual_depth} levels"
     if found.plain.is_measured:
         said = f"Means over {steps}, against the baseline's {found.plain.total_ms:.2f} ms per token."
         return f"{said}{_unsteadiness(found.plain.forward_ms, timed_before_ms)}"
@@ -149,8 +151,7 @@ def _unsteadiness(baseline_ms: float, timed_before_ms: float | None) -> str:
 
 def _figures(found: Diagnosis) -> tuple[NamedValue, ...]:
     unit = f"A plain forward takes {found.plain.forward_ms:.2f} ms here."
-    nodes, depth = found.usual_length, found.usual_depth
-    positions = nodes + 1
+    positions = found.usual_length + 1
     error = "" if found.alpha_error is None else f" Standard error {found.alpha_error:.3f}."
     tested = (
         f"levels at which a candidate was accepted / levels tested. {found.num_tested:,} were tested; those behind a "
@@ -158,10 +159,7 @@ def _figures(found: Diagnosis) -> tuple[NamedValue, ...]:
         if found.is_tree
         else f"accepted / tested tokens. {found.num_tested:,} were tested; tokens after a rejected one are not."
     )
-    how = "The most common tree: the nodes that the target scores, and the levels in which they are drafted."
-    tree = (NamedValue("nodes/depth", f"{nodes} / {depth}", how),) if found.is_tree else ()
     return (
-        *tree,
         NamedValue(
             "α",
             _number(found.alpha),
