@@ -77,10 +77,12 @@ def inspect(
         shares=() if (evidence := evidence_at(step, slot)) is None else shares_at(step, slot, evidence),
         note=words.note(slot) if evidence is not None else NOT_YET if is_coming else NOT_KEPT,
         draft_shares=tuple(draft_shares(step)) if step.parents else (),
-        target_shares=tuple(
-            words.target_prob(node, math.nan) for node in range(len(step.drafted) * bool(step.parents))
-        ),
+        target_shares=tuple(_or_nan(words.target_prob(node)) for node in range(len(step.parents))),
     )
+
+
+def _or_nan(value: float | None) -> float:
+    return math.nan if value is None else value
 
 
 def _chips(step: Step, number: int) -> tuple[Span, ...]:

@@ -93,7 +93,7 @@ FATE_HELP = {
     Fate.KEPT: "From the run this one branched off.",
     Fate.FORCED: "Inserted by you; the generated text continues it.",
     Fate.ACCEPTED: "Drafted, tested and accepted.",
-    Fate.RESAMPLED: "Drawn from the residual, in place of the rejected token; at temperature 0 the target's most likely "
+    Fate.RESAMPLED: "Drawn from the residual, in place of the rejected token. At temperature 0: the target's likeliest "
     "token.",
     Fate.BONUS: "Drawn from the target itself, after a fully accepted block or with no draft.",
     Fate.REJECTED: "Drafted, tested and rejected.",

@@ -73,13 +73,12 @@ class Words:
         evidence = evidence_at(self._step, slot)
         return self._decider is Decider.ARGMAX and evidence is not None and evidence.raw_probs is not None
 
-    def target_prob(self, slot: int, unknown: float | None = None) -> float | None:
+    def target_prob(self, slot: int) -> float | None:
         """p of a drafted token; at temperature 0 that at 1, if it is known."""
         evidence = evidence_at(self._step, slot)
         if evidence is not None and evidence.raw_probs is not None:
             return _prob_in(evidence.raw_probs, evidence, self._step.drafted[slot])
-        p = None if self._decider is Decider.ARGMAX else _at(self._step.target_probs, slot)
-        return unknown if p is None else p
+        return None if self._decider is Decider.ARGMAX else _at(self._step.target_probs, slot)
 
     def note(self, slot: int) -> str:
         """What the shown probabilities are."""
