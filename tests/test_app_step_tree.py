@@ -15,10 +15,12 @@ from app.run.inspector import InspectorPanel
 from app.run.places import next_candidate, next_slot, next_step
 from app.run.run_view import RunView
 from app.run.step_tree import lay_out
-from app.run.tokens import Fate, Place, Selection
+from app.run.tiles import MetricTiles
+from app.run.tokens import Fate, Place, Selection, block
+from app.run.transcript import tooltip
 from app.theme import DARK, LIGHT
 from core.evidence import PositionEvidence, packed
-from core.settings import TYPICAL_FLOOR, Coupling, RunRequest
+from core.settings import TYPICAL_FLOOR, Coupling, RunRequest, VerificationRule
 from core.types import BlockTest, TokenKind, depths_of
 from tests.fakes_app import make_step
 
@@ -285,3 +287,15 @@ def test_large_trees_stay_within_the_panel_and_show_the_selected_token(qtbot, pa
 
         qtbot.waitUntil(is_in_view)
         panel.grab()
+
+
+def test_a_run_without_a_prediction_says_so_in_its_tile(qtbot):
+    run = RunView()
+    run.begin(replace(REQUEST, verification=VerificationRule.TYPICAL))
+    run.apply(replace(TREE, acceptance_probs=(math.nan,) * 5, expected_acceptance=(math.nan,) * 5))
+    tiles = MetricTiles()
+    qtbot.addWidget(tiles)
+    tiles.show_run(run, baseline_ticked=True)
+    assert run.predicted_acceptance is None
+    assert tiles.acceptance.note.text() == "lossy, no prediction"
+    assert not any("nan" in tooltip(span, run.tokens) for span in block(run.steps[0], 0))

@@ -220,7 +220,7 @@ def test_a_tree_is_diagnosed_by_its_levels_and_its_nodes():
     found = diagnose(sums, PLAIN)
     assert (found.usual_length, found.usual_depth) == (7, 3)
     assert found.cost == pytest.approx(2.0 / PLAIN.forward_ms), "the time of a level"
-    assert found.alpha == pytest.approx(10 / 14), "three of five levels that were tested"
+    assert found.alpha == pytest.approx(10 / 14), "ten of the levels that were tested"
     assert found.verify_cost == pytest.approx(1.4)
     by_limit = {what_if.limit: what_if.speedup for what_if in found.what_ifs}
     step_ms = 3 * 2.0 + 14.0 + 0.5

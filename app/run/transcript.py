@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from html import escape
 
 from PySide6.QtCore import QEvent, QPoint, Qt, Signal
@@ -259,7 +260,7 @@ def _facts(span: Span, step: Step, coupling: Coupling) -> list[tuple[str, str]]:
     if span.fate is not Fate.BONUS and span.slot < len(step.drafted):
         rows.append((f"Target probability{of_draft}", f"{step.target_probs[span.slot]:.4f}"))
         rows.append((f"Draft probability{of_draft}", f"{step.draft_probs[span.slot]:.4f}"))
-        if coupling is Coupling.REJECTION:
+        if coupling is Coupling.REJECTION and math.isfinite(step.acceptance_probs[span.slot]):
             rows.append(("Acceptance probability", f"{step.acceptance_probs[span.slot]:.4f}"))
     return rows
 

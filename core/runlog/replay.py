@@ -53,11 +53,13 @@ def request_to_show(log: RunLog) -> RunRequest:
     try:
         return request(log)
     except RunLogError:
+        is_lossy = config.get("verification") == VerificationRule.TYPICAL
         return RunRequest(
             target=text_of(config.get("target")).strip() or "unknown",
             draft=text_of(config.get("draft")) or None,
             prompt=text_of(config.get("prompt")) or " ",
             coupling=Coupling.GUMBEL if config.get("coupling") == Coupling.GUMBEL else Coupling.REJECTION,
+            verification=VerificationRule.TYPICAL if is_lossy else VerificationRule.TOKEN,
         )
 
 
