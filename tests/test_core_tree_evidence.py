@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
 
 import pytest
@@ -17,6 +18,10 @@ from core.drafters.base import DrafterSetup
 from core.drafters.draft_tree import DraftTreeDrafter
 from core.drafters.registry import DraftTreeOptions, TreeRule
 from core.evidence import capture, evidence_from_record, to_record
+from core.runlog.log import to_line
+from core.runlog.log import to_record as step_record
+from core.runlog.replay import step_from_record
+from core.runlog.tally import Tally
 from core.runners.timing import StepClock
 from core.sampling import draw
 from core.settings import TYPICAL_FLOOR, TYPICAL_SHARE, Coupling, SamplingParams, VerificationRule
@@ -112,6 +117,20 @@ def test_the_walk_through_a_tree_and_its_last_draw_can_be_done_again_from_what_i
             shown = evidence.target_probs if is_bonus else evidence.residual_probs
             row[torch.tensor(list(evidence.ids))] = torch.tensor(list(shown))
             assert int(draw(row, torch.tensor(step.next_uniform))) == step.emitted[-1]
+
+
+def test_a_trees_steps_are_read_back_from_a_log_as_trees_also_where_nothing_was_accepted():
+    run = a_run(options={"depth": 2, "branching": 3}, k=3)
+    assert any(step.parents and not step.accepted_path for step in run.steps)
+    records = [json.loads(to_line(step_record(step))) for step in run.steps]
+    read = [step_from_record(record) for record in records]
+    for step, found in zip(run.steps, read, strict=True):
+        assert (found.parents, found.accepted_path, found.slots) == (step.parents, step.accepted_path, step.slots)
+    assert Tally(read).predicted_rate == pytest.approx(run.summary.expected_acceptance_rate)
+    for record in records:
+        if record.get("accepted_path") == []:
+            del record["accepted_path"]
+    assert [step_from_record(record).parents for record in records] == [step.parents for step in run.steps]
 
 
 def test_where_no_draw_decides_a_candidate_is_shown_with_the_targets_own_probability_and_no_residual():
