@@ -47,8 +47,8 @@ STEP_FIELDS = (
     "acceptance_probs", "expected_acceptance", "num_accepted", "emitted", "emitted_kinds", "emitted_text", "draft_ms",
     "verify_ms", "sample_ms", "total_ms",
 )  # fmt: skip
-_ONLY_OF = {"parents": ("parents", "accepted_path"), "block": ("block",)}
-"""Fields that only steps of a tree, or of block verification, have: those where the first is not empty."""
+_ONLY_IF_ANY = ("parents", "accepted_path", "block")
+"""Fields that only steps of a tree, or of block verification, have."""
 BASELINE_STEP_FIELDS = ("index", "position", "emitted", "emitted_text", "total_ms")
 BASELINE_TIMES = ("verify_ms",)
 """Additional fields of a baseline step, which older logs lack."""
@@ -107,10 +107,9 @@ def to_line(record: Mapping[str, Any]) -> bytes:
 def _step_record(step: Step) -> Record:
     values = {**_values(step), "emitted_text": step.emitted_text}
     del values["evidence"]
-    for first, names in _ONLY_OF.items():
-        if not values[first]:
-            for name in names:
-                del values[name]
+    for name in _ONLY_IF_ANY:
+        if not values[name] and not (name == "accepted_path" and step.parents):
+            del values[name]
     record = {"type": "step", **{name: values.pop(name) for name in STEP_FIELDS}, **values}
     if step.evidence:
         record["evidence"] = list(map(evidence.to_record, step.evidence))
