@@ -137,7 +137,7 @@ def test_without_replacement_a_later_candidate_that_was_not_tested_says_why():
     assert found.tests[-1] == "▸ 3 “cat”: not tested"
     bonus = inspect([step], Place(0, 3))
     assert bonus.verdict == (
-        "A path of 1 drafted tokens was accepted to its end, so one more was drawn from the target, with a draw of "
+        "A path of a single drafted token was accepted to its end, so one more was drawn from the target, with a draw of "
         "0.2500."
     )
     assert bonus.tests == ()
@@ -212,6 +212,14 @@ def test_block_verification_is_explained_by_its_texts_weights_and_own_residual()
     assert facts["Acceptance of this text, h"] == "0.2000"
     assert facts["Residual mass, Σ max(0, w p − q)"] == "0.3000", "w less Σ min(w p, q)"
     assert {chip.fate for chip in last.chips} == {Fate.ACCEPTED, Fate.REJECTED, Fate.RESAMPLED}
+
+    cut = replace(
+        BLOCK, emitted=BLOCK.emitted[:2], emitted_kinds=BLOCK.emitted_kinds[:2], uniforms=(0.9, 0.9, 0.1, 0.1)
+    )
+    assert inspect([cut], Place(0, 0)).verdict.startswith("Accepted: a longer text passed as a whole")
+    cold = replace(BLOCK, temperature=0.0)
+    assert inspect([cold], Place(0, 3)).verdict.startswith("Discarded, untested")
+    assert inspect([cold], Place(0, 2)).tests == ()
 
 
 # --- Keys and the picture ---

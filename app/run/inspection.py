@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from app.run.facts import drafted_facts, own_facts
 from app.run.places import draft_shares, evidence_at, num_places
 from app.run.run_view import NamedValue
 from app.run.shares import Share, shares_at, show
@@ -59,7 +60,8 @@ def inspect(
         return None
     # Unpacked once: it is looked at for each node.
     step, slot = replace(steps[place.step], evidence=tuple(steps[place.step].evidence)), place.slot
-    words = Words(step, decider_of(step, coupling, is_typical=is_typical))
+    decider = decider_of(step, coupling, is_typical=is_typical)
+    words = Words(step, decider)
     is_drafted = slot < len(step.drafted)
     return Inspection(
         title=f"Step {place.step} · {_place_name(step, slot)}",
@@ -73,7 +75,7 @@ def inspect(
         chips=_chips(step, place.step),
         verdict=words.verdict(slot),
         tests=tuple(words.tests(slot)),
-        facts=tuple(words.drafted_facts(slot) if is_drafted else words.own_facts(slot)),
+        facts=tuple(drafted_facts(step, slot, decider) if is_drafted else own_facts(step, slot, decider)),
         shares=() if (evidence := evidence_at(step, slot)) is None else shares_at(step, slot, evidence),
         note=words.note(slot) if evidence is not None else NOT_YET if is_coming else NOT_KEPT,
         draft_shares=tuple(draft_shares(step)) if step.parents else (),

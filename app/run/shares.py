@@ -94,6 +94,19 @@ def number(value: float | None) -> str:
     return f"{value:.4f}" if value >= 1e-3 or value == 0 else significant_text(value, 3)
 
 
+def short(value: float | None) -> str:
+    """A probability for a line that holds several."""
+    if value is None or math.isnan(value):
+        return UNKNOWN
+    return "<0.001" if 0.0 < value < 0.0005 else f"{value:.3f}"
+
+
+def known(values: Sequence[float], slot: int) -> float | None:
+    """The figure of a place; None if the log lacks it."""
+    value = values[slot] if slot < len(values) else None
+    return None if value is None or math.isnan(value) else value
+
+
 def percent(value: float) -> str:
     """A probability as a bar's label."""
     if value >= 0.9995:

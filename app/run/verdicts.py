@@ -7,8 +7,7 @@ from collections.abc import Iterator, Sequence
 from enum import StrEnum
 
 from app.run.places import evidence_at, siblings
-from app.run.run_view import NamedValue
-from app.run.shares import UNKNOWN, number, show
+from app.run.shares import known, number, short, show
 from app.run.tokens import Fate, fate_of, is_corrected
 from core.evidence import PositionEvidence
 from core.settings import TYPICAL_FLOOR, TYPICAL_SHARE, Coupling
@@ -55,13 +54,6 @@ def last_text(step: Step) -> str:
     return show(step.emitted_texts[-1])
 
 
-P_HELP = "The target's probability of the {} token, after temperature and filters."
-OVERLAP_HELP = "The sum of min(p, q) over the whole vocabulary: "
-TV_HELP = "TV is the total variation distance of the two distributions."
-U_HELP = "From 0 to 1; the token is accepted where u·q < p. Drawn for every token, tested or not."
-Fact = tuple[str, float | None, str]
-
-
 class Words:
     """A step in words, as its `decider` has it."""
 
@@ -77,8 +69,8 @@ class Words:
         """p of a drafted token; at temperature 0 that at 1, if it is known."""
         evidence = evidence_at(self._step, slot)
         if evidence is not None and evidence.raw_probs is not None:
-            return _prob_in(evidence.raw_probs, evidence, self._step.drafted[slot])
-        return None if self._decider is Decider.ARGMAX else _at(self._step.target_probs, slot)
+            return prob_in(evidence.raw_probs, evidence, self._step.drafted[slot])
+        return None if self._decider is Decider.ARGMAX else known(self._step.target_probs, slot)
 
     def note(self, slot: int) -> str:
         """What the shown probabilities are."""
@@ -96,11 +88,12 @@ class Words:
             return self._bonus()
         if self._decider is Decider.TYPICAL:
             return self._typical(slot, is_kept=fate is Fate.ACCEPTED)
-        if fate is Fate.DISCARDED:
-            return self._untested(slot)
         if self._decider is Decider.BLOCK:
             return self._in_block(slot)
-        is_kept, is_last = fate is Fate.ACCEPTED, slot in step.slots
+        # Block verification tests whole texts; at temperature 0 that is the same as token by token.
+        if fate is Fate.DISCARDED or (not step.parents and slot > step.num_accepted):
+            return self._untested(slot)
+        is_kept = fate is Fate.ACCEPTED
         if self._decider is Decider.NOISE:
             if is_kept:
                 return "Accepted: under the shared noise, the target draws the same token."
@@ -112,7 +105,7 @@ class Words:
         test = self._test(slot, is_kept)
         if is_kept:
             return f"Accepted{test}."
-        if not is_last:
+        if slot not in step.slots:
             return f"Rejected{test}. The next candidate was tested against what is left of the target's distribution."
         return f"Rejected{test}. “{last_text(step)}” was drawn from the residual instead{self._draw()}."
 
@@ -134,7 +127,7 @@ class Words:
     def _test(self, slot: int, is_kept: bool) -> str:
         """The inequality that decided, if its numbers are known."""
         step = self._step
-        u, q, p = (_at(values, slot) for values in (step.uniforms, step.draft_probs, step.target_probs))
+        u, q, p = (known(values, slot) for values in (step.uniforms, step.draft_probs, step.target_probs))
         if u is None or q is None or p is None:
             return ""
         return f": u·q = {number(u * q)} {'<' if is_kept else '≥'} p = {number(p)}"
@@ -142,12 +135,11 @@ class Words:
     def _in_block(self, slot: int) -> str:
         step, count = self._step, self._step.num_accepted
         if slot < count:
-            if count > slot + 1:
-                longer = f"the text up to “{show(step.drafted_texts[count - 1])}” passed as a whole"
-            else:
-                longer = "the text up to here passed as a whole"
+            if not self._passes(count - 1):
+                return "Accepted: a longer text passed as a whole, of which this run's own text kept the beginning."
+            end = "here" if count == slot + 1 else f"“{show(step.drafted_texts[count - 1])}”"
             last = "" if count == len(step.drafted) else ", and no longer one did"
-            return f"Accepted: {longer}{self._block_test(count - 1)}{last}."
+            return f"Accepted: the text up to {end} passed as a whole{self._block_test(count - 1)}{last}."
         failed = f"Rejected: the text up to here failed as a whole{self._block_test(slot)}"
         if slot > count or not is_corrected(step):
             return f"{failed}."
@@ -159,30 +151,31 @@ class Words:
         )
 
     def _block_test(self, slot: int) -> str:
-        u, chance = _at(self._step.uniforms, slot), self._chance(slot)
-        return "" if u is None or chance is None else f", u = {number(u)} {_sign(u < chance)} h = {number(chance)}"
+        u, chance = known(self._step.uniforms, slot), chance_of(self._step, slot)
+        is_known = u is not None and chance is not None
+        return f", u = {number(u)} {_sign(self._passes(slot))} h = {number(chance)}" if is_known else ""
 
-    def _chance(self, slot: int) -> float | None:
-        """h, with which the text that ends with a token of the block is accepted."""
-        return _at([test.acceptance for test in self._step.block], slot + 1)
+    def _passes(self, slot: int) -> bool:
+        """Whether the text that ends with a token of the block passes its test."""
+        u, chance = known(self._step.uniforms, slot), chance_of(self._step, slot)
+        return u is not None and chance is not None and u < chance
 
     def _typical(self, slot: int, *, is_kept: bool) -> str:
-        step, p, least = self._step, _at(self._step.target_probs, slot), self._least(slot)
+        step, p, least = self._step, known(self._step.target_probs, slot), least_of(self._step, slot)
         if p is None or least is None:
             said = "Accepted" if is_kept else "Not accepted"
         else:
             test = f"p = {number(p)} {'>' if p > least else '≤'} {number(least)}, the least that passes here (lossy)"
             said = f"Accepted: {test}" if is_kept else f"Rejected: {test}"
             if not is_kept and p > least:
-                said = f"Passes, but is not on the longest path: {test}"
+                before = slot - 1 if not step.parents else step.parents[slot]
+                is_reached = before < 0 or before in step.path
+                said = (
+                    f"Passes, but {'is not on the longest path' if is_reached else 'follows no accepted one'}: {test}"
+                )
         if slot in step.slots and not is_kept:
             return f"{said}. “{last_text(step)}” was drawn from the target's whole distribution{self._draw()}."
         return f"{said}."
-
-    def _least(self, slot: int) -> float | None:
-        """The probability that typical acceptance asks for at a place."""
-        evidence = evidence_at(self._step, slot)
-        return None if evidence is None else min(TYPICAL_FLOOR, TYPICAL_SHARE * math.exp(-evidence.target_entropy))
 
     def _bonus(self) -> str:
         step = self._step
@@ -195,7 +188,8 @@ class Words:
                 return "Nothing was drafted: the target's most likely token was taken."
             return f"Nothing was drafted: the token was drawn from the target{how}."
         if step.parents:
-            return f"A path of {step.num_accepted} drafted tokens was accepted to its end, so {drawn}."
+            tokens = "a single drafted token" if step.num_accepted == 1 else f"{step.num_accepted} drafted tokens"
+            return f"A path of {tokens} was accepted to its end, so {drawn}."
         drafted = "The drafted token was" if len(step.drafted) == 1 else f"All {len(step.drafted)} drafted tokens were"
         return f"{drafted} accepted, so {drawn}."
 
@@ -211,10 +205,12 @@ class Words:
         if self._decider is Decider.BLOCK and step.drafted:
             yield "Texts by their last token:"
             for node in range(len(step.drafted)):
-                u, chance = _at(step.uniforms, node), self._chance(node)
-                is_passed = u is not None and chance is not None and u < chance
-                outcome = "accepted" if node + 1 == step.num_accepted else "passes" if is_passed else "fails"
-                yield f"{self._name(node, slot, node)}: u {_short(u)} {_sign(is_passed)} h {_short(chance)}, {outcome}"
+                is_passed = self._passes(node)
+                outcome = "accepted" if node + 1 == step.num_accepted else "passes"
+                test = (
+                    f"u {short(known(step.uniforms, node))} {_sign(is_passed)} h {short(chance_of(self._step, node))}"
+                )
+                yield f"{self._name(node, slot, node)}: {test}, {outcome if is_passed else 'fails'}"
             return
         if len(nodes) < 2 or (step.parents[nodes[0]] >= 0 and step.parents[nodes[0]] not in step.path):
             return
@@ -230,16 +226,16 @@ class Words:
     def _tested(self, node: int, fate: Fate) -> str:
         """A candidate's test and its outcome."""
         step, p, outcome = self._step, self.target_prob(node), TEST_WORDS[fate]
-        if self._decider is Decider.TYPICAL and p is not None and (least := self._least(node)) is not None:
+        if self._decider is Decider.TYPICAL and p is not None and (least := least_of(self._step, node)) is not None:
             is_passed = p > least
             word = outcome if fate is Fate.ACCEPTED else "passes" if is_passed else "rejected"
-            return f"p {_short(p)} {'>' if is_passed else '≤'} {_short(least)}, {word}"
+            return f"p {short(p)} {'>' if is_passed else '≤'} {short(least)}, {word}"
         if self._decider is not Decider.DRAW:
-            return f"p {_short(p)}, {outcome}"
+            return f"p {short(p)}, {outcome}"
         if fate is Fate.DISCARDED:
             return outcome
-        u, chance = _at(step.uniforms, node), _at(step.acceptance_probs, node)
-        return f"u {_short(u)} {_sign(fate is Fate.ACCEPTED)} {_short(chance)}, {outcome}"
+        u, chance = known(step.uniforms, node), known(step.acceptance_probs, node)
+        return f"u {short(u)} {_sign(fate is Fate.ACCEPTED)} {short(chance)}, {outcome}"
 
     def _left(self, node: int, later: Sequence[int]) -> Iterator[str]:
         """p after a rejection: the most likely tokens of what is left."""
@@ -247,127 +243,30 @@ class Words:
         probs = None if evidence is None else evidence.target_probs if later else evidence.residual_probs
         if evidence is not None and probs is not None:
             best = sorted(range(len(probs)), key=lambda at: -probs[at])[:NUM_LEFT]
-            yield "    p is now " + ", ".join(f"“{show(evidence.texts[at])}”\u00a0{_short(probs[at])}" for at in best)
+            yield "    p is now " + ", ".join(f"“{show(evidence.texts[at])}”\u00a0{short(probs[at])}" for at in best)
         elif later:
             text, p = show(self._step.drafted_texts[later[0]]), self.target_prob(later[0])
-            yield f"    p is now “{text}” {_short(p)}"
-
-    # --- Facts ---
-
-    def drafted_facts(self, slot: int) -> list[NamedValue]:
-        """The figures of a drafted token."""
-        step, evidence = self._step, evidence_at(self._step, slot)
-        if self._decider is Decider.ARGMAX:
-            return _named(self._raw_facts(slot, step.drafted[slot], "drafted"))
-        rows: list[Fact] = [
-            ("Target p", _at(step.target_probs, slot), P_HELP.format("drafted")),
-            ("Draft q", _at(step.draft_probs, slot), "The draft's probability of the token that it drafted."),
-        ]
-        if self._decider is Decider.BLOCK:
-            rows += self._block_facts(slot)
-        elif self._decider is Decider.DRAW:
-            chance = "The probability that rejection sampling accepts this token."
-            how = "the probability that a token drafted here is accepted, whichever it is."
-            rows += [
-                ("Acceptance probability, min(1, p/q)", _at(step.acceptance_probs, slot), chance),
-                ("Uniform draw u", _at(step.uniforms, slot), U_HELP),
-                ("Expected acceptance, 1 − TV", _at(step.expected_acceptance, slot), f"{OVERLAP_HELP}{how} {TV_HELP}"),
-            ]
-            if evidence is not None:
-                how = "The sum of max(0, p − q) over the whole vocabulary: the probability of a rejection here, after "
-                rows.append(
-                    ("Residual mass, TV", evidence.residual_mass, f"{how}which the next token is drawn from it.")
-                )
-        elif self._decider is Decider.TYPICAL:
-            how = f"The smaller of {TYPICAL_FLOOR:g} and {TYPICAL_SHARE:g} exp(−H), H being the target's entropy."
-            rows.append(("Least p that passes", self._least(slot), how))
-        elif not step.parents:
-            how = "the average acceptance of rejection sampling, which no coupling exceeds; shared noise accepts less."
-            title = "Upper bound of acceptance, 1 − TV"
-            rows.append((title, _at(step.expected_acceptance, slot), f"{OVERLAP_HELP}{how} {TV_HELP}"))
-            if evidence is not None:
-                how = "The sum of max(0, p − q). Under shared noise nothing is drawn from the residual."
-                rows.append(("Distance of the distributions, TV", evidence.residual_mass, how))
-        if evidence is not None and evidence.residual_probs is not None:
-            how = "Of the token that was drawn instead: its part of the residual, divided by the residual's mass."
-            drawn = _prob_in(evidence.residual_probs, evidence, step.emitted[-1])
-            rows.append(("Residual of the drawn token", drawn, how))
-        return _named(rows) + _entropies(evidence)
-
-    def _block_facts(self, slot: int) -> list[Fact]:
-        step, before = self._step, _at([test.weight for test in self._step.block], slot)
-        expected = _at(step.expected_acceptance, slot)
-        mass = None if before is None or expected is None else max(0.0, before - expected)
-        return [
-            ("Weight before it, w", before, "min(1, w p / q), token by token: the target's weight in the residual."),
-            ("Weight with it, min(1, w p/q)", _at(step.acceptance_probs, slot),
-                "The probability that the text up to here stays, by itself or within a longer one."),
-            ("Acceptance of this text, h", self._chance(slot), BLOCK_HELP),
-            ("Uniform draw u", _at(step.uniforms, slot), BLOCK_HELP),
-            ("Expected acceptance, Σ min(w p, q)", expected,
-                "The probability, before this token was drawn, that the text up to it stays."),
-            ("Residual mass, Σ max(0, w p − q)", mass, "Drawn from if the accepted text ends before this token."),
-        ]  # fmt: skip
-
-    def own_facts(self, slot: int) -> list[NamedValue]:
-        """The figures of a token that the target drew by itself."""
-        step, evidence = self._step, evidence_at(self._step, slot)
-        if self._decider is Decider.ARGMAX:
-            return _named(self._raw_facts(slot, step.emitted[-1], "taken"))
-        facts: list[Fact] = []
-        if evidence is not None:
-            drawn = _prob_in(evidence.target_probs, evidence, step.emitted[-1])
-            facts.append(("Target p", drawn, P_HELP.format("drawn")))
-        if step.next_uniform is not None:
-            how = "From 0 to 1; the token is the first at which the target's probabilities, summed by id, exceed it."
-            facts.append(("Uniform draw", step.next_uniform, how))
-        return _named(facts) + _entropies(evidence)
-
-    def _raw_facts(self, slot: int, token: int, what: str) -> list[Fact]:
-        evidence = evidence_at(self._step, slot)
-        if evidence is None or evidence.raw_probs is None:
-            return []
-        how = f"The target's probability of the {what} token, without temperature and filters."
-        most = "The target's probability of its most likely token, which is taken at temperature 0."
-        return [
-            ("Target p at temperature 1", _prob_in(evidence.raw_probs, evidence, token), how),
-            ("Largest p at temperature 1", max(evidence.raw_probs), most),
-        ]
+            yield f"    p is now “{text}” {short(p)}"
 
 
-BLOCK_HELP = "Each text that begins the block is accepted as a whole where u < h; the longest one that passes stays."
 TEST_WORDS = {Fate.ACCEPTED: "accepted", Fate.REJECTED: "rejected", Fate.DISCARDED: "not tested"}
 
 
-def _short(value: float | None) -> str:
-    """A probability for a line that holds several."""
-    if value is None or math.isnan(value):
-        return UNKNOWN
-    return "<0.001" if 0.0 < value < 0.0005 else f"{value:.3f}"
+def chance_of(step: Step, slot: int) -> float | None:
+    """h, with which the text that ends with a token of the block is accepted; None if unknown."""
+    return known([test.acceptance for test in step.block], slot + 1)
+
+
+def least_of(step: Step, slot: int) -> float | None:
+    """The probability that typical acceptance asks for at a place; None if unknown."""
+    evidence = evidence_at(step, slot)
+    return None if evidence is None else min(TYPICAL_FLOOR, TYPICAL_SHARE * math.exp(-evidence.target_entropy))
+
+
+def prob_in(probs: Sequence[float], evidence: PositionEvidence, token: int) -> float | None:
+    """A listed token's probability; None if it isn't listed."""
+    return probs[list(evidence.ids).index(token)] if token in evidence.ids else None
 
 
 def _sign(is_below: bool) -> str:
     return "<" if is_below else "≥"
-
-
-def _named(facts: Sequence[Fact]) -> list[NamedValue]:
-    return [NamedValue(title, number(value), how) for title, value, how in facts]
-
-
-def _entropies(evidence: PositionEvidence | None) -> list[NamedValue]:
-    how = "−Σ p ln p over the whole vocabulary: 0 if one token is certain."
-    values = {} if evidence is None else {"target": evidence.target_entropy, "draft": evidence.draft_entropy}
-    return [
-        NamedValue(f"Entropy of the {model}", f"{value:.2f} nats", how)
-        for model, value in values.items()
-        if value is not None
-    ]
-
-
-def _prob_in(probs: Sequence[float], evidence: PositionEvidence, token: int) -> float | None:
-    return probs[list(evidence.ids).index(token)] if token in evidence.ids else None
-
-
-def _at(values: Sequence[float], slot: int) -> float | None:
-    value = values[slot] if slot < len(values) else None
-    return None if value is None or math.isnan(value) else value
