@@ -136,10 +136,8 @@ def test_without_replacement_a_later_candidate_that_was_not_tested_says_why():
     assert found.verdict == "Not tested: “the” before it was accepted."
     assert found.tests[-1] == "▸ 3 “cat”: not tested"
     bonus = inspect([step], Place(0, 3))
-    assert bonus.verdict == (
-        "A path of a single drafted token was accepted to its end, so one more was drawn from the target, with a draw of "
-        "0.2500."
-    )
+    said = "A path of a single drafted token was accepted to its end, so one more was drawn from the target"
+    assert bonus.verdict == f"{said}, with a draw of 0.2500."
     assert bonus.tests == ()
 
 
