@@ -721,11 +721,12 @@ def probs_of_drafted(done: Round, *, is_typical: bool) -> dict[str, tuple[float,
     if is_typical:
         unknown = (math.nan,) * len(p)
         return {**found, "acceptance_probs": unknown, "expected_acceptance": unknown}
-    chances = acceptance_of(tokens, draft.probs, rows).tolist()
     if outcome.block:
-        weights = [test.weight for test in outcome.block]
-        chances = weights[1:]
-        rows = rows * rows.new_tensor(weights[:-1]).unsqueeze(1)
-    overlap = rows.gather(1, at).squeeze(1) if draft.probs is None else torch.minimum(rows, draft.probs).sum(-1)
-    expected = tuple(overlap.clamp(max=1.0).tolist())
-    return {**found, "acceptance_probs": tuple(chances), "expected_acceptance": expected}
+        chances = [test.weight for test in outcome.block[1:]]
+        # The sum of min(w p, q) is w less the residual's mass.
+        expected = [max(0.0, test.weight - test.residual) for test in outcome.block[:-1]]
+    else:
+        chances = acceptance_of(tokens, draft.probs, rows).tolist()
+        overlap = rows.gather(1, at).squeeze(1) if draft.probs is None else torch.minimum(rows, draft.probs).sum(-1)
+        expected = overlap.clamp(max=1.0).tolist()
+    return {**found, "acceptance_probs": tuple(chances), "expected_acceptance": tuple(expected)}

@@ -131,10 +131,12 @@ class BlockTest(NamedTuple):
     Attributes:
         weight: min(1, p / q) accumulated over the tokens: the residual here is max(0, weight target - draft).
         acceptance: the probability that a text of these i tokens is accepted.
+        residual: the sum of max(0, weight target - draft) over the vocabulary; 0 behind the whole chain.
     """
 
     weight: float
     acceptance: float
+    residual: float = 0.0
 
 
 def depths_of(parents: Sequence[int]) -> list[int]:

@@ -348,7 +348,7 @@ def _verified_as_block(
     if accepted < count and not sums[accepted] > 0.0:
         row = target_probs[accepted]
     outcome = _outcome(range(accepted), parents, int(draw(row, uniforms[-1])), u)
-    return replace(outcome, block=tuple(map(BlockTest, weights, chances)))
+    return replace(outcome, block=tuple(map(BlockTest, weights, chances, [*sums, 0.0])))
 
 
 def _verified_typically(

@@ -6,6 +6,7 @@ import math
 import random
 from array import array
 from dataclasses import replace
+from itertools import starmap
 
 import pytest
 from PySide6.QtCore import Qt
@@ -186,7 +187,7 @@ def test_typical_acceptance_names_what_it_asks_for_and_is_called_lossy():
 
 BLOCK = replace(
     make_step(0, 9, num_draft_tokens=4, num_accepted=2), next_uniform=0.5, uniforms=(0.9, 0.2, 0.7, 0.6),
-    block=(BlockTest(1.0, 0.0), BlockTest(0.9, 0.3), BlockTest(0.8, 0.4), BlockTest(0.25, 0.2), BlockTest(0.1, 0.1)),
+    block=tuple(starmap(BlockTest, ((1.0, 0.0), (0.9, 0.3), (0.8, 0.4, 0.3), (0.25, 0.2), (0.1, 0.1)))),
     acceptance_probs=(0.9, 0.8, 0.25, 0.1), expected_acceptance=(0.95, 0.7, 0.5, 0.2),
 )  # fmt: skip
 
@@ -208,7 +209,7 @@ def test_block_verification_is_explained_by_its_texts_weights_and_own_residual()
     facts = {fact.title: fact.value for fact in last.facts}
     assert facts["Weight before it, w"] == "0.8000"
     assert facts["Acceptance of this text, h"] == "0.2000"
-    assert facts["Residual mass, Σ max(0, w p − q)"] == "0.3000", "w less Σ min(w p, q)"
+    assert facts["Residual mass, Σ max(0, w p − q)"] == "0.3000"
     assert {chip.fate for chip in last.chips} == {Fate.ACCEPTED, Fate.REJECTED, Fate.RESAMPLED}
 
     cut = replace(

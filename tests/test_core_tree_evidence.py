@@ -215,6 +215,20 @@ def test_the_predicted_acceptance_of_blocks_is_exactly_their_mean_and_above_the_
     assert expected > by_token + 0.01
 
 
+def test_a_blocks_figures_are_those_of_its_distributions():
+    for x, y in itertools.product(range(3), repeat=2):
+        step, weight = block_of(x, y), 1.0
+        for slot, (context, token) in enumerate((((), x), ((x,), y))):
+            p, q = TARGET[context], DRAFT[context]
+            overlap = sum(min(weight * a, b) for a, b in zip(p, q, strict=True))
+            assert step.expected_acceptance[slot] == pytest.approx(overlap, abs=1e-6)
+            assert step.block[slot].residual == pytest.approx(
+                sum(max(0.0, weight * a - b) for a, b in zip(p, q, strict=True)), abs=1e-6
+            )
+            weight = min(1.0, weight * p[token] / q[token])
+            assert step.acceptance_probs[slot] == pytest.approx(weight, abs=1e-6)
+
+
 def test_a_run_of_blocks_predicts_what_it_accepts_and_keeps_every_texts_test():
     run = a_run(3000, rule=VerificationRule.BLOCK, k=4, inspect=False)
     drafted = sum(step.num_draft_tokens for step in run.steps)

@@ -66,7 +66,7 @@ def drafted_facts(step: Step, slot: int, decider: Decider) -> list[NamedValue]:
 def _block_facts(step: Step, slot: int) -> list[Fact]:
     before = known([test.weight for test in step.block], slot)
     expected = known(step.expected_acceptance, slot)
-    mass = None if before is None or expected is None else max(0.0, before - expected)
+    mass = known([test.residual for test in step.block], slot)
     return [
         ("Weight before it, w", before, "min(1, w p / q), token by token: the target's weight in the residual."),
         ("Weight with it, min(1, w p/q)", known(step.acceptance_probs, slot),

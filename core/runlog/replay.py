@@ -211,9 +211,9 @@ def _tree(record: Mapping[str, Any], count: int) -> tuple[tuple[int, ...], tuple
 
 def _block(record: Mapping[str, Any]) -> tuple[BlockTest, ...]:
     tests = record.get("block")
-    if not isinstance(tests, list) or not all(isinstance(test, list) and len(test) == 2 for test in tests):
+    if not isinstance(tests, list) or not all(isinstance(test, list) and len(test) in {2, 3} for test in tests):
         return ()
-    return tuple(BlockTest(_number(weight), _number(acceptance)) for weight, acceptance in tests)
+    return tuple(BlockTest(*map(_number, test)) for test in tests)
 
 
 def summary_from_record(record: Mapping[str, Any], added_up: Summary) -> Summary:
