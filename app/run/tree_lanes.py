@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from PySide6.QtCore import QPointF, QRectF, Qt
 from PySide6.QtGui import QColor, QFontMetricsF, QPainter, QPainterPath, QPen, QTextCharFormat
 
-from app.run.inspection import show
+from app.run.shares import show
 from app.run.token_colors import draw_token, token_formats
 from app.run.tokens import GHOSTS, Fate, Place, Span, TokenStream, emitted_spans, fate_of, first_path
 from app.theme import current_theme, mixed, mono_font, scaled, ui_font
