@@ -1,13 +1,14 @@
 """The `outrider` command: with no argument it opens the window, otherwise it runs in the terminal.
 
-Qt and torch are imported only when needed, so that `--help` and errors in the arguments appear at once.
-The commands take a fifth of a second to import, so this happens inside `guard`: Ctrl-C then prints no traceback.
+Qt, torch and commands are imported only when needed, so that `--help` and errors in the arguments appear at once.
+Even the commands take a fifth of a second, so this happens inside `guard`: Ctrl-C then prints no traceback.
 """
 
 from __future__ import annotations
 
 import contextlib
 import gc
+import importlib
 import os
 import signal
 import sys
@@ -15,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from app import __version__
-from app.cli.errors import Exit, UsageError, guard, say
+from app.cli.errors import Exit, UsageError, guard, say, write_output
 
 if TYPE_CHECKING:
     from PySide6.QtWidgets import QApplication
@@ -29,23 +30,36 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return int(guard(lambda: _dispatch(sys.argv[1:] if arguments is None else arguments)))
 
 
-def build_parser() -> Parser:
-    """The whole command line."""
-    from app.cli import bench, check, distill, export, models, probe, run, sweep
+COMMANDS = ("run", "bench", "sweep", "probe", "check", "export", "models", "distill")
+
+
+def build_parser(command: str = "") -> Parser:
+    """The command line of one command; of all, if there is no such command."""
     from app.cli.parsing import Parser, option
 
     parser = Parser(
         prog="outrider",
         description="A desktop playground for speculative decoding. With no command, the window opens.",
-        allow_abbrev=False,
+        epilog='examples:\n  outrider\n  outrider run "def fibonacci(n):" --baseline\n'
+        "  source <(outrider --completion bash)",
     )
     parser.add_argument("--version", action="version", version=f"outrider {__version__}")
     text = "without a command: open the window with this method chosen, such as a drafter of your own, module:Class"
     option(parser, "--method NAME", text, dest="window_method")
+    text = "print a script that lets a shell complete commands and options: source it, or keep it where yours looks"
+    option(parser, "--completion SHELL", text, choices=("bash", "zsh", "fish"))
     commands = parser.add_subparsers(metavar="COMMAND")
-    for command in (run, bench, sweep, probe, check, export, models, distill):
-        command.add_parser(commands)
+    for name in [command] if command in COMMANDS else COMMANDS:
+        importlib.import_module(f"app.cli.{name}").add_parser(commands)
     return parser
+
+
+def _print_completion(shell: str) -> int:
+    """Print the whole command line as a completion script."""
+    import shtab
+
+    write_output(f"{shtab.complete(build_parser(), shell)}\n")
+    return Exit.DONE
 
 
 def _dispatch(arguments: Sequence[str]) -> int:
@@ -53,10 +67,12 @@ def _dispatch(arguments: Sequence[str]) -> int:
     from core.drafters.registry import METHODS, get_method
 
     add_named_methods(arguments)
-    args = build_parser().parse_args(arguments)
+    args = build_parser(arguments[0] if arguments else "").parse_args(arguments)
     for problem in METHODS.problems:
         say(problem)
     execute = getattr(args, "execute", None)
+    if args.completion is not None:
+        return _print_completion(args.completion)
     if args.window_method is not None:
         if execute is not None:
             raise UsageError("--method before a command is for the window; write it after the command.")

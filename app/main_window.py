@@ -151,7 +151,7 @@ class MainWindow(QMainWindow):
         )
         for title, page, help_text in (
             ("Live", self.measurements, "Key numbers, acceptance and latency of the current run."),
-            ("Plots", self.plots, "Tokens over time, and acceptance by draft position."),
+            ("Plots", self.plots, "Tokens over time, and acceptance by draft position, or in the tree."),
             ("Inspector", self.inspector, "How the selected token was chosen."),
             ("Why", self.why, "What limits this run's speedup, and what to change."),
             ("Theory", self.theory, "What theory predicts for each K, beside the measurements."),

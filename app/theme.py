@@ -153,6 +153,13 @@ def _scale_text(rules: str) -> str:
     return re.sub(pattern, lambda match: f"{match[1]}: {scaled(int(match[2]))}px", rules)
 
 
+def mixed(start: str, end: str, share: float) -> QColor:
+    """The colour at a share of the way from one to another."""
+    a, b = QColor(start), QColor(end)
+    parts = zip((a.redF(), a.greenF(), a.blueF()), (b.redF(), b.greenF(), b.blueF()), strict=True)
+    return QColor.fromRgbF(*(first + (last - first) * share for first, last in parts))
+
+
 def style_sheet(theme: Theme) -> str:
     """The style sheet, with the theme's colours filled in and text at the current scale."""
     text = _scale_text((RESOURCES / "outrider.qss").read_text("utf-8"))

@@ -174,7 +174,7 @@ class _Run:
         self._drafter = drafter
         self._controls = controls
         self._rounds = Rounds(
-            target, drafter, controls, self._text.limit, seed=seed, coupling=coupling, rule=rule
+            target, drafter, controls, self._text.limit, seed=seed, coupling=coupling, rule=rule, inspect=inspect
         )  # fmt: skip
         self._backlog = EvidenceBacklog(target.tokenizer) if inspect else None
         self._tally = Tally()
@@ -298,12 +298,19 @@ class _Run:
             evidence=(),
             parents=tree,
             accepted_path=tuple(place[node] for node in outcome.path[:count]) if tree else (),
-            block=outcome.block[: count + 1],
+            block=outcome.block[: len(drafted) + 1],
         )
         if self._backlog is not None:
             has_next = count > outcome.num_accepted
             self._backlog.put(
-                step.index, done.draft, done.parents, verified.target_probs, outcome, nodes, has_next=has_next
+                step.index,
+                done.draft,
+                done.parents,
+                verified.target_probs,
+                outcome,
+                nodes,
+                has_next=has_next,
+                raw=verified.raw_probs,
             )
         return step, ended
 

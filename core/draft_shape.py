@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from core.analysis.expectation import expected_accepted, expected_tokens
+from core.analysis.expectation import expected_of, expected_tokens
 from core.errors import SettingsError
 from core.settings import LONGEST_CHAIN, MAX_DRAFT_TOKENS, LengthPolicy
 from core.types import Step
@@ -310,8 +310,9 @@ class AutoDraftLength:
             return
         self._num_missed = 0
         self._num_drafted_steps += 1
-        # Under rejection sampling, a test's probability is more informative than its outcome.
-        chances = step.expected_acceptance if step.uniforms else (1.0,) * step.num_accepted + (0.0,)
+        # A token's own test: its probability is more informative than its outcome.
+        is_own = step.uniforms and not step.block
+        chances = step.expected_acceptance if is_own else (1.0,) * step.num_accepted + (0.0,)
         chances = chances[: min(step.num_accepted + 1, count)]
         self._first.fade(_MEMORY)
         self._later.fade(_MEMORY)
@@ -483,11 +484,12 @@ class DraftLengthPolicy(AutoDraftLength):
         if not self._confidences or not step.num_draft_tokens:
             return
         self._has_confidences = True
-        chances = step.acceptance_probs if step.uniforms else (1.0,) * step.num_accepted + (0.0,)
+        is_own = step.uniforms and not step.block
+        chances = step.acceptance_probs if is_own else (1.0,) * step.num_accepted + (0.0,)
         tested = min(step.num_accepted + 1, step.num_draft_tokens)
         for confidence, chance in zip(self._confidences[:tested], chances, strict=False):
             self._calibration.add(confidence, chance)
-        accepted = expected_accepted(step.acceptance_probs, step.expected_acceptance) if step.uniforms else None
+        accepted = expected_of(step) if step.uniforms else None
         tokens = len(step.emitted) if accepted is None else 1.0 + accepted
         self._tokens = _MEMORY_OF_BLOCKS * self._tokens + tokens
         self._spent_ms = _MEMORY_OF_BLOCKS * self._spent_ms + self._costs.table()[step.num_draft_tokens]

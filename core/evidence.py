@@ -5,6 +5,7 @@ torch is imported only where evidence is computed, so the window can show a save
 
 from __future__ import annotations
 
+import functools
 import math
 import pickle
 from array import array
@@ -45,13 +46,15 @@ class PositionEvidence:
     Attributes:
         ids, texts: the listed tokens, in descending order of their larger probability. They always include the drafted
             token and the one drawn here. Texts are for display, and shortened.
-        target_probs: of the listed tokens, after temperature and filters; in a tree what earlier siblings leave.
+        target_probs: of the listed tokens, after temperature and filters; in a tree what earlier siblings
+            leave, if draws decide.
         draft_probs: likewise; None if nothing was drafted: at the bonus token and in plain steps.
         target_tail, draft_tail: the mass of all tokens that are not listed.
         target_entropy, draft_entropy: in nats.
         residual_mass: sum of max(0, target - draft): their total variation distance, and the probability that a token
             drafted here is rejected.
         residual_probs, residual_tail: of the normalised residual, if a token was drawn from it; else None.
+        raw_probs, raw_tail: at temperature 0 the target's at temperature 1, without filters; else None.
     """
 
     ids: Sequence[int]
@@ -65,6 +68,8 @@ class PositionEvidence:
     residual_mass: float | None = None
     residual_probs: Probs | None = None
     residual_tail: float | None = None
+    raw_probs: Probs | None = None
+    raw_tail: float | None = None
 
     @property
     def expected_acceptance(self) -> float | None:
@@ -125,10 +130,12 @@ class _Block(NamedTuple):
     outcome: Verification
     nodes: Sequence[int]
     has_next: bool
+    raw: Tensor | None
 
     @property
     def num_bytes(self) -> int:
-        return self.target_probs.nbytes + (0 if self.draft_probs is None else self.draft_probs.nbytes)
+        tensors = (self.target_probs, self.draft_probs, self.raw)
+        return sum(0 if tensor is None else tensor.nbytes for tensor in tensors)
 
 
 class EvidenceBacklog:
@@ -165,8 +172,9 @@ class EvidenceBacklog:
         nodes: Sequence[int],
         *,
         has_next: bool,
+        raw: Tensor | None = None,
     ) -> None:
-        """Keep a round's distributions.
+        """Keep a round's distributions; `raw` is as in `capture`, and not copied.
 
         The end of the text may have cut the block to some `nodes`, and the next token, unless it `has_next`.
         """
@@ -175,7 +183,7 @@ class EvidenceBacklog:
         # The row behind the last node is needed only if the next token was drawn from it.
         end = outcome.path[-1] if outcome.path else -1
         target_probs = target_probs[: max((*parents, end)) + 2].clone()
-        block = _Block(step, draft.tokens.clone(), parents, probs, target_probs, outcome, nodes, has_next)
+        block = _Block(step, draft.tokens.clone(), parents, probs, target_probs, outcome, nodes, has_next, raw)
         self._blocks.append(block)
         self._num_bytes += block.num_bytes
 
@@ -187,8 +195,8 @@ class EvidenceBacklog:
         """
         block = self._blocks.popleft()
         self._num_bytes -= block.num_bytes
-        step, tokens, parents, draft_probs, target_probs, outcome, nodes, has_next = block
-        found = capture(tokens, parents, draft_probs, target_probs, outcome, self._texts)
+        step, tokens, parents, draft_probs, target_probs, outcome, nodes, has_next, raw = block
+        found = capture(tokens, parents, draft_probs, target_probs, outcome, self._texts, raw)
         has_bonus = has_next and outcome.next_kind is TokenKind.BONUS
         return Inspected(step, (*(found[node] for node in nodes), *found[len(tokens) :][:has_bonus]))
 
@@ -200,6 +208,7 @@ def capture(
     target_probs: Tensor,
     outcome: Verification,
     texts: Texts,
+    raw: Tensor | None = None,
 ) -> tuple[PositionEvidence, ...]:
     """The evidence of a block, computed for all positions at once and moved to the CPU once.
 
@@ -210,6 +219,7 @@ def capture(
         target_probs: (N + 1, V) the target's.
         outcome: the block's verification.
         texts: maps ids to their displayed texts.
+        raw: (N + 1, V) at temperature 0, the target's at temperature 1.
 
     Returns:
         Of each node, with what its earlier siblings leave of the target's distribution; then of the bonus token, if
@@ -225,16 +235,20 @@ def capture(
         num_drafted, end = draft_tokens.shape[0], outcome.path[-1] if outcome.path else -1
         draft_tokens = sent(draft_tokens, target_probs.device)
         tokens = draft_tokens.unsqueeze(1)
-        rows = tested_rows(draft_tokens, parents, draft_probs, target_probs)
         # The next token stands behind the last child that was tested, or behind a leaf.
         children = [node for node, parent in enumerate(parents) if parent == end]
         at = children[-1] if children else num_drafted
-        if not children:
-            rows = torch.cat((rows, target_probs[end + 1 : end + 2]))
+        places = [*(parent + 1 for parent in parents), *([] if children else [end + 1])]
+        behind = sent(torch.tensor(places, dtype=torch.int64), target_probs.device)
+        rows = target_probs.index_select(0, behind)
+        if outcome.uniforms:
+            rows[:num_drafted] = tested_rows(draft_tokens, parents, draft_probs, target_probs)
+        raw_rows = [] if raw is None else [raw.index_select(0, behind)]
         one_hots = torch.zeros_like(rows[:num_drafted]).scatter_(1, tokens, 1.0)
         draft = one_hots if draft_probs is None else draft_probs
         drawn_from = _residual_drawn_from(rows, draft, outcome, at)
-        ids, num_listed = _likeliest(tokens, draft, rows, drawn_from, at, outcome.next_token)
+        likely = functools.reduce(torch.maximum, raw_rows, rows)
+        ids, num_listed = _likeliest(tokens, draft, likely, drawn_from, at, outcome.next_token)
         drafted_ids, surplus = ids[:num_drafted], rows.shape[0] - num_drafted
         residual_mass = (rows[:num_drafted] - draft).clamp_(min=0.0).sum(-1, keepdim=True)
         residual_part = torch.zeros(len(ids), ids.shape[1] + 1, device=ids.device)
@@ -246,6 +260,7 @@ def capture(
                 _split(rows, ids),
                 functional.pad(_split(draft, drafted_ids), (0, 0, 0, surplus)),
                 residual_part,
+                *(_split(row, ids) for row in raw_rows),
                 _entropy(rows),
                 functional.pad(_entropy(draft), (0, 0, 0, surplus)),
                 functional.pad(residual_mass, (0, 0, 0, surplus)),
@@ -259,6 +274,7 @@ def capture(
                 ids.shape[1],
                 has_draft=slot < num_drafted,
                 has_residual=drawn_from is not None and slot == at,
+                has_raw=raw is not None,
                 texts=texts,
             )
             for slot, row in enumerate(table.tolist())
@@ -308,7 +324,7 @@ def _residual_drawn_from(rows: Tensor, draft: Tensor, outcome: Verification, at:
     """(V,) the distribution the correction was drawn from; None if there is none."""
     import torch
 
-    if outcome.next_kind is not TokenKind.CORRECTION or outcome.next_uniform is None:
+    if outcome.next_kind is not TokenKind.CORRECTION or not outcome.uniforms:
         return None
     weight = outcome.block[at].weight if outcome.block else 1.0
     left = (weight * rows[at] - draft[at]).clamp_(min=0.0)
@@ -323,7 +339,9 @@ def _entropy(probs: Tensor) -> Tensor:
     return -(probs.clamp_min(torch.finfo(probs.dtype).tiny).log_().mul_(probs)).sum(-1, keepdim=True)
 
 
-def _position(row: list[float], width: int, *, has_draft: bool, has_residual: bool, texts: Texts) -> PositionEvidence:
+def _position(
+    row: list[float], width: int, *, has_draft: bool, has_residual: bool, has_raw: bool, texts: Texts
+) -> PositionEvidence:
     target_entropy, draft_entropy, residual_mass, num_listed = row[-4:]
     count = int(num_listed)
     ids = array("i", map(int, row[:count]))
@@ -334,6 +352,7 @@ def _position(row: list[float], width: int, *, has_draft: bool, has_residual: bo
     target_probs, target_tail = split(width)
     draft_probs, draft_tail = split(2 * width + 1)
     residual_probs, residual_tail = split(3 * width + 2)
+    raw_probs, raw_tail = split(4 * width + 3) if has_raw else (None, None)
     return PositionEvidence(
         ids=ids,
         texts=texts(ids),
@@ -346,6 +365,8 @@ def _position(row: list[float], width: int, *, has_draft: bool, has_residual: bo
         residual_mass=min(1.0, residual_mass) if has_draft else None,
         residual_probs=residual_probs if has_residual else None,
         residual_tail=residual_tail if has_residual else None,
+        raw_probs=raw_probs,
+        raw_tail=raw_tail,
     )
 
 
@@ -368,6 +389,9 @@ def to_record(evidence: PositionEvidence) -> dict[str, Any]:
     if evidence.residual_probs is not None:
         record["residual_probs"] = _short(evidence.residual_probs)
         record["residual_tail"] = _digits(evidence.residual_tail)
+    if evidence.raw_probs is not None:
+        record["raw_probs"] = _short(evidence.raw_probs)
+        record["raw_tail"] = _digits(evidence.raw_tail)
     return record
 
 
@@ -397,6 +421,7 @@ def _from_record(record: Mapping[str, Any]) -> PositionEvidence:
         raise ValueError("an id is negative")
     has_draft = record.get("draft_probs") is not None
     has_residual = record.get("residual_probs") is not None
+    has_raw = record.get("raw_probs") is not None
     return PositionEvidence(
         ids=ids,
         texts=texts,
@@ -409,6 +434,8 @@ def _from_record(record: Mapping[str, Any]) -> PositionEvidence:
         residual_mass=_number(record["residual_mass"], 1.0) if has_draft else None,
         residual_probs=_probs(record["residual_probs"], len(ids)) if has_residual else None,
         residual_tail=_number(record["residual_tail"], 1.0) if has_residual else None,
+        raw_probs=_probs(record["raw_probs"], len(ids)) if has_raw else None,
+        raw_tail=_number(record["raw_tail"], 1.0) if has_raw else None,
     )
 
 

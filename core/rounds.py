@@ -55,11 +55,15 @@ class Round:
 
 @dataclass(slots=True, eq=False)
 class Verified:
-    """The end of a round: the target's distributions (N + 1, V), the verdict, and the figures of each node."""
+    """The end of a round: the target's distributions (N + 1, V), the verdict, and the figures of each node.
+
+    `raw_probs` are the distributions at temperature 1, if the evidence of a greedy round needs them.
+    """
 
     target_probs: Tensor
     outcome: Verification
     figures: Figures
+    raw_probs: Tensor | None
 
 
 class Rounds:
@@ -80,12 +84,14 @@ class Rounds:
         seed: int,
         coupling: Coupling,
         rule: VerificationRule,
+        inspect: bool,
     ) -> None:
         """`limit`: positions of the longest text. The other arguments as in `core.decode.speculative`."""
         self._target = target
         self._drafter = drafter
         self._controls = controls
         self._rule = rule
+        self._inspect = inspect
         self._generator = seeded_generator(seed)
         self._noise = self._noise_of(seed) if coupling is Coupling.GUMBEL else None
         self.drafts_trees: bool = getattr(drafter, "proposes_trees", False)
@@ -190,11 +196,15 @@ class Rounds:
         if self._drafter is not None and done.wanted:
             self._drafter.observe(outcome)
         clock.stop()
+        is_typical = self._noise is None and self._rule is VerificationRule.TYPICAL
         if figures is None:
-            figures = figures_of(draft.tokens, done.parents, draft.probs, target_probs)
+            figures = figures_of(draft.tokens, done.parents, draft.probs, target_probs, outcome, is_typical=is_typical)
         elif is_asynchronous(draft.tokens.device):
             self.check(done, figures.tokens)
-        return Verified(target_probs, outcome, figures)
+        raw = None
+        if self._inspect and sampling.is_greedy:
+            raw = probabilities(logits[:, : self._target.vocab_size], SamplingParams())
+        return Verified(target_probs, outcome, figures, raw)
 
     def _decide(self, position: int, done: Round, target_probs: Tensor) -> tuple[Verification, Figures | None]:
         """Test a block. The figures come along if the target's device runs behind the host."""

@@ -108,7 +108,7 @@ class Session:
         controls = controls or RunControls.from_request(request)
         try:
             target, draft = yield from self._load(request, controls)
-            prompt = encode_prompt(target, request.prompt, request.chat)
+            prompt = encode_prompt(target, request.prompt, request.chat, request.system)
             continuation = continue_prompt(target, prompt.ids, request)
             governor = _thread_governor(target, controls)
         except Cancelled:
@@ -120,7 +120,8 @@ class Session:
         ids = [*prompt.ids, *continuation.ids]
         capacity = len(ids) + request.max_new_tokens
         setup = DrafterSetup(target, draft, capacity, controls.check_cancelled)
-        drafter: Any = build_drafter(request.method, setup, request.method_options)
+        is_plain = request.num_draft_tokens == 0
+        drafter: Any = None if is_plain else build_drafter(request.method, setup, request.method_options)
         yield run_started(request, target, prompt, continuation)
         progress = _Progress()
         failure: str | None = None
@@ -349,6 +350,8 @@ def run_started(
         "requested_dtype": str(request.dtype),
         "baseline": request.baseline,
     }
+    if request.system:
+        config["system"] = request.system
     if continuation.ids:
         config |= {
             "continuation_token_ids": list(continuation.ids),

@@ -7,6 +7,7 @@ Form, command-line flag, settings file, validation and the search for runs are m
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import Field, dataclass, field, fields
 from enum import Enum, StrEnum
@@ -52,22 +53,41 @@ class VerificationRule(StrEnum):
     """What the target finds likely enough (Medusa, 2401.10774). Lossy: the distribution is not the target's."""
 
 
+TYPICAL_FLOOR, TYPICAL_SHARE = 0.3, 0.09
+"""Typical acceptance: the least probability that always passes, and the share of exp(-entropy); Medusa's defaults."""
+
 LOSSY = "Lossy: typical acceptance doesn't keep the target's distribution."
 """Said by the terminal at the start of such a run, and by its HTML report; the log says `verification: typical`."""
 
 
 class Device(StrEnum):
+    """Where models run. `Device("cuda:1")` is the second GPU."""
+
     AUTO = "auto"
     CPU = "cpu"
     CUDA = "cuda"
     MPS = "mps"
 
+    @classmethod
+    def _missing_(cls, value: object) -> Device | None:
+        if not isinstance(value, str) or not re.fullmatch(r"cuda:\d{1,3}", value, re.ASCII):
+            return None
+        member = str.__new__(cls, value)
+        member._name_ = member._value_ = value
+        return member
+
 
 class DType(StrEnum):
+    """The number format of the weights. `DType("bf16")` and the like work, too."""
+
     AUTO = "auto"
     FLOAT32 = "float32"
     BFLOAT16 = "bfloat16"
     FLOAT16 = "float16"
+
+    @classmethod
+    def _missing_(cls, value: object) -> DType | None:
+        return {"fp32": cls.FLOAT32, "bf16": cls.BFLOAT16, "fp16": cls.FLOAT16}.get(str(value))
 
 
 def setting(default: Any, *, label: str, help: str = "", **more: Any) -> Any:
@@ -80,7 +100,8 @@ def setting(default: Any, *, label: str, help: str = "", **more: Any) -> Any:
         more: min, max, step: of a number. above: it must be greater than min, not equal. off: the number that
             switches it off. subject: its name at the beginning of a sentence, if not the label. is_optional: it may be
             None. titles: the name of each value, for a choice. aliases: its other names in the run search.
-            window_default, window_max: the window's, if different. metavar: of its flag.
+            flags: its other names on the command line. window_default, window_min, window_max: the window's, if
+            different. metavar: of its flag.
     """
     return field(default=default, metadata={"label": label, "help": help, **more})
 
@@ -113,13 +134,14 @@ def is_valid(item: Field[Any], value: Any, *, in_window: bool = False) -> bool:
     if value is None:
         return default is None or bool(rules.get("is_optional"))
     if isinstance(default, Enum):
-        return value in list(type(default))
+        return isinstance(value, type(default)) or value in list(type(default))
     if not isinstance(default, int | float) or isinstance(default, bool):
         return default is None or isinstance(value, type(default))
     if isinstance(value, bool) or not isinstance(value, int if isinstance(default, int) else int | float):
         return False
     high = rules.get("window_max") if in_window else None
     low, high = rules.get("min", -math.inf), rules.get("max", math.inf) if high is None else high
+    low = rules.get("window_min", low) if in_window else low
     try:
         is_finite = math.isfinite(value)
     except OverflowError:  # An integer too large for a float.
@@ -173,8 +195,8 @@ class SamplingParams:
         max=MAX_TEMPERATURE,
         step=0.05,
         window_max=2.0,
-        window_default=0.8,
         aliases=("t", "temp"),
+        flags=("--temp",),
         metavar="T",
     )
     top_k: int = setting(
@@ -233,8 +255,9 @@ class RunRequest:
     """One run's settings: a snapshot taken when Run is pressed.
 
     `draft` is None for methods that need no second model. `chat` None applies the chat template if the target's
-    tokenizer has one. `num_draft_tokens` None lets `length_policy` choose K, which may be 0; with a K, the policy is
-    ignored. `inspect` keeps the evidence of each step, outside all timing.
+    tokenizer has one, and `system` is the system prompt in it. `num_draft_tokens` None lets `length_policy` choose K,
+    which may be 0; with a K, the policy is ignored, and 0 is plain decoding. `inspect` keeps the evidence of each step,
+    outside all timing.
 
     A run may branch off another: `continuation` holds ids already written after the prompt, `forced` ids that the user
     added after those, and `forced_text` the same as text, for the target's tokenizer to encode. `max_new_tokens`, the
@@ -254,9 +277,9 @@ class RunRequest:
         label="K, draft tokens",
         help="How many tokens are drafted before the target verifies them in one forward pass.",
         subject="K, the number of draft tokens,",
-        min=1,
+        min=0,
+        window_min=1,
         max=MAX_DRAFT_TOKENS,
-        window_max=LONGEST_CHAIN,
         is_optional=True,
         aliases=("k",),
     )
@@ -298,6 +321,7 @@ class RunRequest:
         step=16,
         window_max=32768,
         aliases=("n",),
+        flags=("-n", "--max-tokens"),
     )
     stop: tuple[str, ...] = ()
     chat: bool | None = setting(
@@ -309,7 +333,7 @@ class RunRequest:
     device: Device = setting(
         Device.AUTO,
         label="Device",
-        help="Where the models run. Auto: the fastest available.",
+        help="Where the models run; cuda:1 is the second GPU. Auto: the fastest available.",
         titles={Device.AUTO: "Auto", Device.CPU: "CPU", Device.CUDA: "CUDA", Device.MPS: "MPS"},
     )
     dtype: DType = setting(
@@ -341,6 +365,7 @@ class RunRequest:
         "Adaptive: like Auto, but a block ends early where the draft is unsure of its own tokens.",
         titles={LengthPolicy.FIXED: "Fixed", LengthPolicy.AUTO: "Auto", LengthPolicy.ADAPTIVE: "Adaptive"},
     )
+    system: str = ""
 
     def __post_init__(self) -> None:
         _require(bool(self.target.strip()), "Choose a target model.")

@@ -5,7 +5,7 @@ Partial characters wait for the rest, and stop texts are found across tokens.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
@@ -65,6 +65,15 @@ def duration_text(seconds: float) -> str:
         return f"{minutes} min"
     hours, minutes = divmod(minutes, 60)
     return f"{hours:,} h {minutes} min" if hours < 24 else f"{hours:,} h"
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """A question with the known name closest to an unknown one, to follow a sentence; empty if none is close."""
+    import difflib
+
+    names = {part.lower(): name for name in known for part in (name.rpartition("/")[2], name)}
+    found = difflib.get_close_matches(word.lower(), names, 1, 0.6)
+    return f" Did you mean {names[found[0]]}?" if found else ""
 
 
 _FORMULAS = ("=", "+", "-", "@", "\t", "\r")

@@ -113,7 +113,8 @@ class Verification:
         next_kind: BONUS behind a leaf, as after a full chain; else CORRECTION.
         path: the accepted nodes, from the root down; 0, 1, 2… for a chain.
         acceptance_probs: the probability that each node is accepted if it is tested; empty from the engine.
-        uniforms: the draw u of each node, tested or not; empty if the coupling draws none.
+        uniforms: the draw u of each node, tested or not; empty where no draw decides, as under Gumbel coupling and
+            typical acceptance.
         next_uniform: the draw that selected `next_token`; None if there is none.
         block: under block verification the weight of the target and the acceptance probability at each position of the
             chain, see `core.verify`; else empty.
@@ -135,10 +136,12 @@ class BlockTest(NamedTuple):
     Attributes:
         weight: min(1, p / q) accumulated over the tokens: the residual here is max(0, weight target - draft).
         acceptance: the probability that a text of these i tokens is accepted.
+        residual: the sum of max(0, weight target - draft) over the vocabulary; 0 behind the whole chain.
     """
 
     weight: float
     acceptance: float
+    residual: float = 0.0
 
 
 def depths_of(parents: Sequence[int]) -> list[int]:
@@ -202,10 +205,13 @@ class Step:
         num_draft_tokens: tokens drafted in this step, up to the end of the text; 0 is a plain step.
         temperature: in force for this step.
         drafted, drafted_texts: the block; texts are for display.
-        draft_probs, target_probs: probability of each drafted id under the two models, after the filters.
-        acceptance_probs: min(1, p / q) of each drafted id; in a tree p is what its earlier siblings left.
-        expected_acceptance: sum over the vocabulary of min(p, q), by drafted position.
-        uniforms: the draw of each drafted token, tested or not.
+        draft_probs, target_probs: probability of each drafted id under the two models, after the filters. In a tree
+            whose siblings are tested by draws, p is what the earlier ones leave.
+        acceptance_probs: min(1, p / q) of each drafted id; in a tree p is what its earlier siblings leave. Under block
+            verification the weight w of the text that ends with it, which is the probability that this text stays.
+        expected_acceptance: sum over the vocabulary of min(p, q), by drafted position; of min(w p, q) under block
+            verification, w being the weight of the text before. Both are NaN under typical acceptance.
+        uniforms: the draw of each drafted token, tested or not; as in `Verification`.
         num_accepted: drafted tokens that were accepted, up to the end of the text.
         emitted, emitted_kinds, emitted_texts: what was added to the text.
         draft_ms, verify_ms, sample_ms: drafting; the target's forward; filters, verification and the next token.
@@ -264,7 +270,10 @@ class Step:
 
     @property
     def tested(self) -> tuple[int, ...]:
-        """The drafted tokens that were tested: behind each accepted one, its children up to the accepted one."""
+        """The drafted tokens that were tested: behind each accepted one, its children up to the accepted one. Block
+        verification tests all."""
+        if self.block:
+            return tuple(range(self.num_draft_tokens))
         if not self.parents:
             return tuple(range(self.num_accepted + (TokenKind.CORRECTION in self.emitted_kinds)))
         end, found = -1, []
@@ -324,7 +333,8 @@ class Summary:
         tokens_per_second: num_tokens / the sum of the steps' total_ms.
         predicted_speedup: tau / (K c + v(K+1)) from this run's measured alpha, c and v.
         measured_speedup: tokens_per_second / baseline_tokens_per_second; None if the baseline did not run.
-        expected_acceptance_rate: the accepted / drafted expected under rejection coupling.
+        expected_acceptance_rate: the accepted / drafted expected of the run's way of testing, or, under Gumbel
+            coupling, of rejection sampling; None under typical acceptance.
         num_threads, baseline_num_threads: CPU threads in use at the end of each.
         error: what went wrong: in the baseline, unless the finish reason is ERROR.
         target_step_ms: time of the target's one-position forward, as in `PrefillDone` or of the first plain step.

@@ -242,6 +242,24 @@ def gallery(camera: Camera, window: MainWindow) -> None:
     camera.take_both("stepwise")
     window.controller.stop()
     wait_until(lambda: window.controller.state is RunState.IDLE)
+    take_trees(camera, window)
+
+
+def take_trees(camera: Camera, window: MainWindow) -> None:
+    """A run of trees, with the strip of one of them: a pending one first."""
+    window.controls.method.choose("draft-tree")
+    window.controls.fields["num_draft_tokens"].set_value(12)
+    window.prompt.run_button.click()
+    wait_until(lambda: window.controller.state is RunState.PAUSED and window.run_view.prefill is not None)
+    window.transcript.playback.step_button.click()
+    wait_until(lambda: bool(window.run_view.tokens.pending))
+    camera.take("tree-pending")
+    window.controller.stop()
+    wait_until(lambda: window.controller.state is RunState.IDLE)
+    window.transcript.playback.pace.choose(Pace.FULL)
+    window.transcript.playback.pace.activated.emit(0)
+    run_once(window)
+    camera.take_pages("tree")
 
 
 if __name__ == "__main__":

@@ -88,7 +88,7 @@ def test_a_check_that_is_stopped_ends_with_130_and_a_model_that_fails_with_1_and
         (["--prompts", "poems"], "no prompt suite or file"),
         (["-k", "0"], "from 1 to"),
         (["small", "large", "--method", "prompt-lookup"], "uses no draft model"),
-        (["a", "b", "c"], "unrecognized arguments"),
+        (["a", "b", "c"], "with --target and --draft"),
         (["--json", "."], "folder"),
     ],
 )

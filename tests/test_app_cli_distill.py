@@ -23,6 +23,8 @@ def test_medusa_heads_are_made_and_reported(target, tmp_path, capsys):
     written, said = capsys.readouterr()
     assert written.strip() == str(out)
     assert "held out, head 1, top 4: " in said
+    assert "to expect, measured here with one prompt in float32: " in said
+    assert f"next: outrider run --target '{target}' --method medusa --heads {out} -k " in said.splitlines()[-1]
     assert len(load_heads(out, load(str(target), "cpu"))) == 2
 
 

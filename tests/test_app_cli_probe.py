@@ -99,7 +99,7 @@ def test_a_kept_run_is_probed_at_its_own_settings(capsys, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--draft", " , "], "needs one or more models"),
+        (["--draft", " , "], "--draft must be a name"),
         (["--temperature", "hot"], "--temperature must be a number"),
         (["--temperature", "-1"], "Temperature must be"),
         (["--generate", "-3"], "0 or more"),

@@ -54,7 +54,7 @@ def test_auto_lets_the_engine_choose_k_and_a_methods_options_become_flags():
 
 
 BAD = {
-    "-k": ("0", "99", "4.5", "many"),
+    "-k": ("-1", "99", "4.5", "many"),
     "--temperature": ("-1", "nan", "hot"),
     "--top-k": ("-1", "x"),
     "--top-p": ("0", "1.1"),
@@ -70,7 +70,7 @@ BAD = {
     "--target": (" ",),
     "--prompt-file": ("f",),
     "--log": ("missing/folder/run.jsonl", "."),
-    "--temp": ("1",),
+    "--tempera": ("1",),
 }
 LOOKUP = ["--method", "prompt-lookup"]
 TOGETHER = [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 import threading
+from dataclasses import replace
 
 import pytest
 from PySide6.QtCore import QLocale, QPoint, QPointF, Qt
@@ -73,6 +74,29 @@ def test_every_control_changes_the_request(window, control):
     assert read(request(window)) != expected
     change(window.controls)
     assert read(request(window)) == expected
+
+
+@pytest.mark.parametrize(("method", "most", "title"), [("draft-tree", 64, "K, nodes"), ("medusa", 64, "K, nodes"),
+                                                       ("prompt-lookup", 16, "K, draft tokens")])  # fmt: skip
+def test_k_counts_the_nodes_of_a_tree_up_to_64_and_the_tokens_of_a_chain_up_to_16(window, method, most, title):
+    controls, k = window.controls, window.controls.fields["num_draft_tokens"]
+    controls.method.choose(method)
+    assert k.slider.maximum() == k.spin.maximum() == most
+    assert k.slider.accessibleName() == k.spin.accessibleName() == k._label.text() == title
+    k.slider.setValue(most)
+    assert request(window).num_draft_tokens == most
+    k.spin.setValue(most + 1)
+    assert request(window).num_draft_tokens == most
+    controls.method.choose("draft-model")
+    assert request(window).num_draft_tokens == 16, "no chain is as long as a tree may be large"
+
+
+def test_a_saved_tree_comes_back_and_a_chain_of_its_size_is_the_longest_one(window):
+    saved = replace(window.controls.settings("p"), method="draft-tree", num_draft_tokens=40)
+    window.controls.apply(saved)
+    assert request(window).num_draft_tokens == 40
+    window.controls.apply(replace(saved, method="draft-model"))
+    assert request(window).num_draft_tokens == 16
 
 
 def test_a_methods_options_reach_the_request_outlive_another_method_and_are_checked(window):
@@ -210,7 +234,7 @@ def test_numbers_are_written_as_on_the_command_line_in_every_language(make_windo
     QLocale.setDefault(QLocale(QLocale.Language.German))
     try:
         window = make_window()
-        assert window.controls.fields["temperature"].spin.text() == "0.80"
+        assert window.controls.fields["temperature"].spin.text() == "1.00"
     finally:
         QLocale.setDefault(before)
 

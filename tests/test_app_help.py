@@ -20,7 +20,7 @@ from app.tools.help import FORMULAS_FILE, PAPERS, HelpWindow, page_text
 from app.tools.step_picture import MAX_SLOTS, Verdict, example, picture_of
 from core.analysis.calibration import Predictor
 from core.runlog.log import BASELINE_FIELDS, STEP_FIELDS, SUMMARY_FIELDS
-from core.types import TokenKind
+from core.types import BlockTest, TokenKind
 from tests.fakes_app import make_step, run_of
 from tests.test_core_diagnosis import drawn
 
@@ -84,6 +84,9 @@ def test_the_picture_is_of_the_latest_step_that_shows_all():
     assert picture_of(steps[3:]) == picture_of([]) == example()
     whole = steps[0]
     assert picture_of([replace(whole, draft_probs=(float("nan"),) * 4)]) == example()
+    # Help explains chains that are tested token by token.
+    assert picture_of([replace(whole, parents=(-1, 0, 0, 1), accepted_path=(0,))]) == example()
+    assert picture_of([replace(whole, block=(BlockTest(1.0, 0.0),) * 5)]) == example()
     assert all(slot.uniform is None for slot in picture_of([replace(whole, uniforms=())]).slots)
     picture = picture_of([make_step(0, 9, num_draft_tokens=8, num_accepted=8)])
     assert (len(picture.slots), picture.num_hidden) == (MAX_SLOTS, 8 - MAX_SLOTS)

@@ -1,8 +1,10 @@
-"""A test that leaves a thread running fails."""
+"""A test that leaves a thread running fails; a window leaves no menus behind."""
 
 import pytest
-from PySide6.QtCore import QThread
+from PySide6.QtCore import QEvent, QThread
+from PySide6.QtWidgets import QMenu
 
+from app.widgets.plots import Plot
 from tests.leaks import no_thread_left_running
 
 
@@ -34,3 +36,16 @@ def test_threads_that_ended_or_never_began_or_are_gone_are_none_left(thread):
             _end(started)
         del gone, started
     assert not never.isRunning()
+
+
+def test_a_plot_takes_its_hidden_menus_with_it(qapp):
+    def menus():
+        return [widget for widget in qapp.topLevelWidgets() if isinstance(widget, QMenu)]
+
+    qapp.sendPostedEvents(None, QEvent.Type.DeferredDelete)  # What earlier tests left to be deleted.
+    before = len(menus())
+    plot = Plot(object_name="plot", title="Plot", x_label="x", y_label="y")
+    assert len(menus()) > before, "pyqtgraph makes menus of its own"
+    plot.deleteLater()
+    qapp.sendPostedEvents(None, QEvent.Type.DeferredDelete)
+    assert len(menus()) == before

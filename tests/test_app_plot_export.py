@@ -38,7 +38,7 @@ def save(finished, dialogs, qtbot):
 
 
 def cards(window):
-    return {card.title: card for card in (*window.measurements.cards, *window.plots.cards)}
+    return {card.title: card for card in (*window.measurements.cards, *window.plots.cards) if not card.isHidden()}
 
 
 TITLES = ("Acceptance", "Latency", "Tokens over time", "Acceptance by position")

@@ -13,9 +13,10 @@ from PySide6.QtGui import QHelpEvent
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QToolTip
 
+from app.run.acceptance_plot import AcceptancePlot
 from app.run.run_plots import MAX_POINTS, PlotsPage, stairs
 from app.run.run_view import RunView
-from app.run.step_plots import FOLLOWED_STEPS, MAX_BARS, AcceptancePlot, LatencyPlot
+from app.run.step_plots import FOLLOWED_STEPS, MAX_BARS, LatencyPlot
 from core.analysis.expectation import BlockSums, expected_accepted, wilson
 from core.analysis.run_counts import Column
 from core.settings import RunRequest
@@ -85,6 +86,14 @@ def test_bars_and_line_are_the_counts_by_position(page, run):
         assert plot.whiskers.opts["bottom"][place] == pytest.approx(accepted / len(tested) - low)
 
 
+def test_the_menus_of_pyqtgraph_go_with_the_plot_and_are_not_seen_in_it(page):
+    for plot in (page.timeline, page.positions):
+        menu = plot.getPlotItem().ctrlMenu
+        assert menu.parent() is plot
+        assert menu.isWindow()
+        assert not menu.isVisible()
+
+
 def test_the_place_that_is_pointed_at_has_a_readout_and_a_tooltip(page, run):
     feed(run)
     page.end()
@@ -148,7 +157,7 @@ def test_the_band_around_the_running_rate_is_that_of_the_run_so_far(window, run_
         expected = sums.interval()
         assert np.isnan(shown).all() if expected is None else shown == pytest.approx(expected)
     upper = window.measurements.acceptance.band_edges[1].getData()[1]
-    assert upper[-1] == pytest.approx(sums.interval()[1])
+    assert upper[-1] == pytest.approx(sums.interval()[1] * columns[Column.MEAN_DRAFTED][-1]), "in tokens, as the bars"
 
 
 def test_the_live_page_draws_nothing_behind_another_and_all_of_it_in_front(make_window):
@@ -228,12 +237,17 @@ def test_bars_and_lines_equal_the_events(run, plots):
     steps = append(run, random_steps(30))
     for plot in plots:
         plot.settle(is_over=True)
-    shares = [step.num_accepted / step.num_draft_tokens if step.num_draft_tokens else 0 for step in steps]
-    assert acceptance.accepted_bars.opts["height"].tolist() == pytest.approx(shares)
-    assert acceptance.drafted_bars.opts["height"].tolist() == [float(step.num_draft_tokens > 0) for step in steps]
+    assert acceptance.accepted_bars.opts["height"].tolist() == [step.num_accepted for step in steps]
+    assert acceptance.drafted_bars.opts["height"].tolist() == [step.num_draft_tokens for step in steps]
     assert acceptance.accepted_bars.opts["x"].tolist() == list(range(30))
-    np.testing.assert_array_equal(acceptance.rate_line.yData, run.counts.columns[Column.RUNNING_RATE])
-    np.testing.assert_array_equal(acceptance.predicted_line.yData, run.counts.columns[Column.PREDICTED_RATE])
+    assert acceptance.plain_bars.opts["x"].tolist() == [n for n, step in enumerate(steps) if not step.num_draft_tokens]
+    blocks = np.maximum.accumulate([sum(step.num_draft_tokens > 0 for step in steps[: n + 1]) for n in range(30)])
+    np.testing.assert_allclose(
+        acceptance.rate_line.yData, np.cumsum([step.num_accepted for step in steps]) / np.maximum(blocks, 1)
+    )
+    columns = run.counts.columns
+    predicted = np.array(columns[Column.PREDICTED_RATE]) * columns[Column.MEAN_DRAFTED]
+    np.testing.assert_allclose(acceptance.predicted_line.yData, predicted)
     for part, name in zip(latency.parts, ("draft_ms", "verify_ms", "sample_ms"), strict=True):
         assert part.opts["height"].tolist() == pytest.approx([getattr(step, name) for step in steps])
     assert latency.parts[0].opts["y0"].tolist() == [0] * 30

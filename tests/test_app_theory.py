@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from app.jobs import Jobs
-from app.run.pages.theory import EMPTY, LATER, NO_UNIT, UNDRAFTED, study_of, whole_report
+from app.run.pages.theory import EMPTY, LATER, NO_UNIT, UNCALIBRATED, UNDRAFTED, study_of, whole_report
 from app.run.pages.theory_page import TheoryPage
 from app.run.pages.theory_plots import Grouping, Quantity
 from app.theme import DARK, LIGHT
 from app.widgets.plot_card import PlotFormat, contents_of
 from core.settings import Coupling, RunRequest
+from core.types import BlockTest
 from tests.fakes_app import make_step, run_of
 from tests.test_core_diagnosis import drawn
 from tests.test_core_theory import with_evidence
@@ -47,6 +50,14 @@ def test_every_figure_has_its_formula_and_an_interval_where_there_is_one(qtbot, 
     assert "–" in shown["Speedup expected"][1]
     assert shown["Best K"][1].endswith("sure")
     assert page.headline.text().startswith("K = ")
+
+
+def test_a_run_whose_single_tests_have_no_probabilities_says_that_it_is_not_calibrated(steps):
+    blocks = [replace(step, block=(BlockTest(1.0, 0.0),) * (step.num_draft_tokens + 1)) for step in steps]
+    typical = [replace(step, expected_acceptance=(math.nan,) * step.num_draft_tokens) for step in steps]
+    for run, is_missing in ((run_of(blocks), True), (run_of(typical), True), (run_of(steps), False)):
+        report = whole_report(run, study_of(run)())
+        assert (UNCALIBRATED in report.basis) is is_missing is (report.calibration is None)
 
 
 def test_the_curves_pass_through_one_at_k_0_and_the_point_stands_at_the_runs_own_k(qtbot, steps):

@@ -12,7 +12,7 @@ from app.run.pages.why import EMPTY, why_report
 from app.run.pages.why_page import WhyPanel
 from core.types import BaselineStep
 from tests.fakes_app import make_step, run_of
-from tests.test_core_diagnosis import LIMITED, drawn
+from tests.test_core_diagnosis import LIMITED, drawn, tree
 
 
 @pytest.mark.parametrize("limit", LIMITED)
@@ -62,6 +62,19 @@ def test_a_few_steps_are_too_few_and_a_run_without_drafts_is_plain_decoding():
     report = why_report(run_of([make_step(0, 9, num_draft_tokens=0, num_accepted=0)] * 30))
     assert "plain decoding" in report.headline
     assert len(report.gains) == 1
+
+
+def test_a_trees_figures_are_in_its_own_words():
+    report = why_report(run_of([tree(accepted) for accepted in (3, 2, 0)] * 10))
+    assert "most with a tree of 7 nodes in 3 levels" in report.basis
+    how = {figure.title: figure.how for figure in report.figures}
+    assert "levels tested" in how["α"]
+    assert "one drafted level" in how["c"]
+    assert "to score 8 positions" in how["v(8)"]
+    assert all("K is the depth" in gain.how for gain in report.gains)
+    chain = why_report(run_of(drawn(0.8, 4)))
+    said = (chain.basis, *(item.how for item in (*chain.figures, *chain.gains)))
+    assert not any("level" in text or "tree" in text for text in said)
 
 
 def test_a_running_run_is_followed_and_advice_waits_for_its_end():

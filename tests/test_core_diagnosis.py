@@ -19,7 +19,7 @@ from core.analysis.diagnosis import (
 )
 from core.analysis.expectation import expected_tokens
 from core.runlog.tally import Tally
-from core.types import FinishReason
+from core.types import FinishReason, TokenKind
 from tests.test_core_analysis import make_step
 
 PLAIN = PlainStep(forward_ms=10.0, total_ms=10.5, is_measured=True)
@@ -203,3 +203,39 @@ def test_steps_that_found_nothing_are_counted():
     few = [make_step(0, 0)] * 80 + [make_step(1, 1)] * 3
     (advice,) = promises(few, {**MODEL, "num_draft_tokens": "auto"})
     assert "3 of 83 steps" in advice.text
+
+
+def tree(accepted: int, *, draft_ms=2.0, verify_ms=14.0):
+    """A step with seven nodes in three levels of 1, 2 and 4, of which a path of this length is accepted."""
+    step = replace(make_step(7, accepted), draft_ms=3 * draft_ms, verify_ms=verify_ms)
+    parents, path = (-1, 0, 0, 1, 1, 2, 2), (0, 1, 3)[:accepted]
+    kinds = (TokenKind.ACCEPTED,) * accepted + (TokenKind.BONUS if accepted == 3 else TokenKind.CORRECTION,)
+    total = 3 * draft_ms + verify_ms + 0.5
+    return replace(step, parents=parents, accepted_path=path, emitted_kinds=kinds, total_ms=total)
+
+
+def test_a_tree_is_diagnosed_by_its_levels_and_its_nodes():
+    steps = [tree(accepted) for accepted in (3, 2, 1, 0, 3, 1)] * 10
+    sums = Tally(steps)
+    found = diagnose(sums, PLAIN)
+    assert (found.usual_length, found.usual_depth) == (7, 3)
+    assert found.cost == pytest.approx(2.0 / PLAIN.forward_ms), "the time of a level"
+    assert found.alpha == pytest.approx(10 / 14), "ten of the levels that were tested"
+    assert found.verify_cost == pytest.approx(1.4)
+    by_limit = {what_if.limit: what_if.speedup for what_if in found.what_ifs}
+    step_ms = 3 * 2.0 + 14.0 + 0.5
+    assert by_limit[Limit.ACCEPTANCE] == pytest.approx(4 * PLAIN.total_ms / step_ms), "a path of three and a bonus"
+    assert by_limit[Limit.DRAFT] == pytest.approx(found.tokens_per_step * PLAIN.total_ms / 14.5)
+    summary = sums.summary(FinishReason.LENGTH, "", prefill_ms=0.0, target_step_ms=10.0, peak_memory_mb=None)
+    assert found.cost == pytest.approx(summary.cost_coefficient)
+
+
+def test_a_trees_k_is_no_chains_k():
+    steps = [tree(accepted, draft_ms=4.0) for accepted in (3, 2, 3, 3)] * 10
+    config = {**MODEL, "method": "draft-tree", "num_draft_tokens": 7}
+    assert best_length(Tally(steps), diagnose(Tally(steps), PLAIN)) is None
+    texts = [advice.text for advice in promises(steps, config)]
+    assert not any("Set K" in text for text in texts)
+    assert any("a step of this one takes 0.40" in text for text in texts)
+    costly = [tree(accepted, draft_ms=0.1, verify_ms=30.0) for accepted in (3, 2, 3, 3)] * 10
+    assert any("Smaller trees" in advice.text for advice in promises(costly, config))

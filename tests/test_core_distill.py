@@ -197,6 +197,7 @@ def test_a_distilled_draft_gains_acceptance_and_serves_its_target_exactly(target
     lines = []
     figures = distill(target, plan, tmp_path / "work", tmp_path / "draft", lines.append)
     assert any("texts" in line for line in lines)
+    assert any("of the budget, about " in line and " left, " in line for line in lines)
     train, held_out = split([read_part(path) for path in parts_in(tmp_path / "work")])
     first = len(script_of(target.tokenizer, target.eos_ids).opening)
     draft = load(str(tmp_path / "draft"), target=target)

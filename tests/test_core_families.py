@@ -28,7 +28,7 @@ from tests.families import (
     relative,
 )
 
-LENGTH = 200
+LENGTH = 100
 GREEDY = {"sampling": SamplingParams(0.0), "max_new_tokens": LENGTH}
 FEW = (9,)
 """A prompt of 9 tokens with a relative, 3 tokens a block; all twenty take longer than a quick test may."""

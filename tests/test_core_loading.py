@@ -12,8 +12,16 @@ from transformers import AutoModelForCausalLM
 import core.models.loading as loading
 from core.controls import Cancelled
 from core.decode import autoregressive
-from core.errors import ModelUnreadableError, OutOfMemoryError, PairMismatchError, SettingsError
+from core.errors import (
+    DeviceError,
+    ModelUnreadableError,
+    OutOfMemoryError,
+    PairMismatchError,
+    PromptError,
+    SettingsError,
+)
 from core.models.catalogue import resolve
+from core.models.devices import resolve_device
 from core.models.loading import (
     Need,
     available_memory,
@@ -350,6 +358,34 @@ def test_the_chat_template_is_applied_where_there_is_one(models):
     assert encode_prompt(plain, "hello") == raw
     with pytest.raises(SettingsError, match="chat template"):
         encode_prompt(plain, "hello", True)
+
+
+def test_a_system_prompt_is_formatted_by_the_template_and_refused_without_one(models):
+    chat, plain = load(str(models / "chat"), "cpu"), load(str(models / "target"), "cpu")
+    assert encode_prompt(chat, "hello", system="Be brief.").rendered == "<system>Be brief.<user>hello<assistant>"
+    for model, template, words in ((plain, None, "has no chat template"), (chat, False, "is run raw")):
+        with pytest.raises(SettingsError, match=f"{words}, so it takes no system prompt") as caught:
+            encode_prompt(model, "hello", template, "Be brief.")
+        assert is_sentence(str(caught.value))
+    chat.tokenizer.chat_template = "{% if messages[0]['role'] == 'system' %}{{ raise_exception('no') }}{% endif %}"
+    with pytest.raises(PromptError, match=r"failed \(no\).*without a system prompt"):
+        encode_prompt(chat, "hello", system="Be brief.")
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_gpu_can_be_named_by_its_index(monkeypatch, count):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: count)
+    monkeypatch.setattr(loading, "free_memory", lambda device: 9)
+    if count == 2:
+        assert resolve_device("cuda:1") == torch.device("cuda:1")
+    else:
+        with pytest.raises(DeviceError, match="no cuda:1; its last GPU is cuda:0"):
+            resolve_device("cuda:1")
+    assert available_memory(torch.device("cuda:1")).keys() == {1, "cpu"}, "no other GPU takes its place"
+    assert available_memory(torch.device("cuda")).keys() == {*range(count), "cpu"}
+    with pytest.raises(SettingsError, match="no device 'cuda:x'"):
+        resolve_device("cuda:x")
 
 
 def test_lone_surrogates_and_odd_characters_are_taken_as_text(models):

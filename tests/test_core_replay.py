@@ -42,7 +42,9 @@ REQUESTS = {
     "rejection": {"sampling": SamplingParams(0.9, top_k=40, top_p=0.95, min_p=0.01), "baseline": True, "seed": 11},
     "gumbel": {"coupling": Coupling.GUMBEL, "chat": False, "stop": ("\x00\x00",)},
     "greedy, auto K": {"sampling": SamplingParams(0.0), "num_draft_tokens": None, "dtype": DType.FLOAT32},
+    "draft tree": {"method": "draft-tree", "method_options": {"depth": 3}, "num_draft_tokens": 7, "seed": 3},
     "prompt lookup": {"draft": None, "method": "prompt-lookup", "method_options": {"max_ngram": 5, "min_ngram": 2}},
+    "plain": {"draft": None, "num_draft_tokens": 0},
 }
 
 
@@ -140,7 +142,7 @@ def test_odd_figures_in_a_summary_become_unknown_and_counts_are_added_up(tmp_pat
         ({"target": None}, "lacks target"),
         ({"prompt": None, "seed": None}, "lacks prompt and seed"),
         ({"prompt": ""}, "prompt is empty"),
-        *(({"num_draft_tokens": value}, "from 1 to 64") for value in (99, [4])),
+        *(({"num_draft_tokens": value}, "from 0 to 64") for value in (99, [4])),
         ({"temperature": "hot"}, "Temperature"),
         *(({name: "magic"}, "can't read") for name in ("coupling", "device", "chat")),
         *(({name: 5}, "can't read") for name in ("target", "stop")),
@@ -159,4 +161,14 @@ def test_a_log_from_before_these_fields_is_replayed_where_it_ran(tmp_path):
     _, log = scripted_log(tmp_path)
     log.run["config"] |= {"device": "cuda:0", "dtype": "bfloat16"}
     again = request(log)
-    assert (again.device, again.dtype, again.baseline) == (Device.CUDA, DType.BFLOAT16, False)
+    assert (again.device, again.dtype, again.baseline, again.system) == (Device.CUDA, DType.BFLOAT16, False, "")
+
+
+def test_a_gpus_index_and_a_system_prompt_come_back(tmp_path):
+    _, log = scripted_log(tmp_path)
+    log.run["config"] |= {"requested_device": "cuda:1", "system": "Be brief."}
+    again = request(log)
+    assert (again.device, again.system) == ("cuda:1", "Be brief.")
+    log.run["config"]["system"] = ["Be brief."]
+    with pytest.raises(RunLogError, match="can't read"):
+        request(log)

@@ -10,13 +10,14 @@ import torch
 import core.session
 from core.controls import RunControls
 from core.errors import ModelNotFoundError, ModelUnreadableError, OutriderError, PromptError, SettingsError
+from core.models.prompting import EncodedPrompt
 from core.runlog.log import CONFIG_FIELDS, ENVIRONMENT_FIELDS
 from core.runners.llama import FusedLlamaRunner
 from core.runners.module import ModuleRunner
-from core.session import Session
+from core.session import Continuation, Session, run_started
 from core.settings import Coupling, SamplingParams
 from core.types import BaselineStep, Finished, FinishReason, PrefillDone, RunStarted, StageChanged, Step
-from tests.fakes import byte_tokenizer, is_sentence
+from tests.fakes import byte_tokenizer, is_sentence, tiny_model
 from tests.fakes_session import kinds, requests_of, save_pair
 
 
@@ -95,6 +96,23 @@ def test_the_baseline_runs_after_and_says_the_same_at_temperature_0(request_for)
     assert summary.baseline_text == summary.text == "".join(step.emitted_text for step in plain)
     assert summary.baseline_tokens_per_second == pytest.approx(12e3 / sum(step.total_ms for step in plain))
     assert summary.measured_speedup == pytest.approx(summary.tokens_per_second / summary.baseline_tokens_per_second)
+
+
+def test_a_system_prompt_is_logged_where_there_is_one(request_for):
+    prompt, target = EncodedPrompt([1], "x", True), tiny_model()
+    started = run_started(request_for(system="Be brief."), target, prompt, Continuation())
+    assert started.config["system"] == "Be brief."
+    assert "system" not in run_started(request_for(), target, prompt, Continuation()).config
+
+
+def test_a_k_of_0_is_plain_decoding_without_a_draft(request_for):
+    greedy = {"sampling": SamplingParams(0.0)}
+    events = list(Session().run(request_for(num_draft_tokens=0, **greedy)))
+    steps = [event for event in events if isinstance(event, Step)]
+    assert "Loading draft…" not in [getattr(event, "text", "") for event in events]
+    assert all(step.num_draft_tokens == 0 and len(step.emitted) == 1 for step in steps)
+    assert events[-1].summary.text == list(Session().run(request_for(**greedy)))[-1].summary.text
+    assert next(event for event in events if isinstance(event, RunStarted)).config["num_draft_tokens"] == 0
 
 
 @pytest.mark.parametrize("at", [Step, BaselineStep])

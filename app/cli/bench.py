@@ -21,6 +21,7 @@ from app.cli.console import (
 )
 from app.cli.errors import Exit, UsageError
 from app.cli.parsing import (
+    Listing,
     add_command,
     add_models,
     common_fields,
@@ -69,13 +70,24 @@ def add_parser(commands: Any) -> None:
         description="Run this engine, transformers and, where they are, flashspec and llama.cpp alternately on the "
         "same prompts, with the same seeds, precision, K and number of tokens, and print medians and ratios with their "
         "spread. Without flags the embedded pair runs.",
+        examples=(
+            "outrider bench --out bench.json",
+            "outrider bench --target TARGET --draft DRAFT -k 4 --temperature 0,1 --rounds 7",
+        ),
     )
     models = add_models(parser, method=False)
     text = "use the target's first N layers as the draft: realistic cost, poor acceptance"
     option(models, "--draft-layers N", text, positive_whole_number)
     contest = parser.add_argument_group("contest")
     option(contest, "-k --k N", "tokens to draft", whole_number, 4)
-    option(contest, "--temperature T,…", "one or more temperatures, compared separately", numbers, (0.0, 1.0))
+    option(
+        contest,
+        "--temperature T,…",
+        "one or more temperatures, compared separately",
+        numbers,
+        (0.0, 1.0),
+        action=Listing,
+    )
     text = "length of every run, even if the text would end earlier"
     option(contest, "--max-new-tokens N", text, positive_whole_number, 64)
     option(contest, "--rounds N", "measured rounds, after a warm-up round", positive_whole_number, 5)
@@ -86,7 +98,7 @@ def add_parser(commands: Any) -> None:
     option(contest, "--prompts FILE", text)
     text = f"contenders: {', '.join(known_names())}, or module:Class, with a method's options after a colon (default: "
     text += "all that can run)"
-    option(contest, "--only --methods NAME,…", text, names, (), dest="only")
+    option(contest, "--only --methods NAME,…", text, names, (), dest="only", action=Listing)
     text = "also run llama.cpp, on the same weights: the folder of a build, or its llama-server"
     option(contest, "--llama-cpp PATH", text)
     output = parser.add_argument_group("output")

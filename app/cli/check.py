@@ -7,15 +7,18 @@ from collections.abc import Iterator
 from typing import Any
 
 from app.cli.console import Progress, check_out, make_engine
-from app.cli.errors import Exit, say, stop_on_interrupt, writing_output
+from app.cli.errors import Exit, say, stop_on_interrupt, write_output
 from app.cli.parsing import (
-    REF_HELP,
     SAMPLING,
+    Listing,
     add_command,
+    add_pair,
     add_settings,
     choose_models,
     common_fields,
     draft_length,
+    named_pair,
+    names,
     option,
     sampling_of,
     switch,
@@ -37,7 +40,6 @@ from core.experiments.check import (
 )
 from core.experiments.prompt_suites import SUITES, find_prompts
 from core.files import write_atomically
-from core.models.catalogue import DEFAULT_DRAFT, DEFAULT_TARGET
 from core.runners.threads import limit_spinning
 from core.settings import RunRequest
 from core.types import StageChanged
@@ -53,29 +55,30 @@ def add_parser(commands: Any) -> None:
         description="Compare greedy text with plain decoding, token by token, and sampled blocks with the target's "
         "exact distribution, by chi-squared tests. The report goes to standard output, everything else to standard "
         "error.",
+        examples=(
+            "outrider check",
+            "outrider check --target TARGET --draft DRAFT --temperature 0.7 --samples 5000",
+            "outrider check --target TARGET --method prompt-lookup --prompts code,mine.txt",
+        ),
         epilog="Exit codes: 0 exact, or exact up to near-ties; 1 not exact, or failed while running; 2 bad usage or "
         "input; 130 stopped.",
     )
-    text = f"the draft model: {REF_HELP}; a single name names the target (default: {DEFAULT_DRAFT})"
-    option(parser, "DRAFT", text, nargs="?")
-    option(parser, "TARGET", f"the target, named the same way (default: {DEFAULT_TARGET})", nargs="?")
+    add_pair(parser, "default: the embedded one for this target, if any")
     text = f"how to draft: {', '.join(METHODS)}, or a drafter of your own, module:Class (default: draft-model)"
     option(parser, "--method NAME", text)
     option(parser, "-k --k N|auto|adaptive", "tokens to draft", draft_length, 4)
     add_settings(parser, *SAMPLING, "seed", "coupling")
     option(parser, "--samples N", "blocks to sample", whole_number, DEFAULT_SAMPLES)
     add_settings(parser, "max_new_tokens", max_new_tokens=DEFAULT_TOKENS)
-    text = f"a suite ({', '.join(SUITES)}) or a file with one prompt per line; repeatable (default: the presets)"
-    option(parser, "--prompts NAME|FILE", text, action="append", default=[])
+    text = f"suites ({', '.join(SUITES)}) and files with one prompt per line (default: the presets)"
+    option(parser, "--prompts NAME|FILE,…", text, names, (), action=Listing)
     switch(parser, "--transformers", "also compare with transformers' own generate")
-    add_settings(parser, "device", "dtype")
     option(parser, "--json FILE", "also write the report here")
 
 
 def build_request(args: argparse.Namespace) -> CheckRequest:
     """The check that the arguments describe."""
-    draft, target = (None, args.draft) if args.target is None else (args.draft, args.target)
-    method, target, draft = choose_models(args.method, target, draft)
+    method, target, draft = choose_models(args.method, *named_pair(args))
     run = RunRequest(
         target=target,
         draft=draft,
@@ -106,8 +109,7 @@ def execute(args: argparse.Namespace) -> int:
     if report is None:
         say("Stopped.")
         return Exit.STOPPED
-    with writing_output():
-        print(report_text(report), end="", flush=True)
+    write_output(report_text(report))
     if args.json is not None:
         write_atomically(args.json, report_json(report))
     return Exit.FAILED if report.verdict is Verdict.NOT_EXACT else Exit.DONE

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import errno
 import gc
@@ -138,6 +139,7 @@ class Progress:
     def show_figures(self, text: str, done: int, total: int | None, figures: str) -> None:
         """Draw the line on a terminal: a text, the bar, and figures after it."""
         bar = self._bar or self._open()
+        text, figures = printable(text), printable(figures)
         bar.update(bar.task_ids[0], description=text, completed=done, total=total, figures=figures, refresh=True)
 
     def say(self, sentence: str) -> None:
@@ -210,6 +212,8 @@ def uncollected() -> Iterator[None]:
 def make_engine() -> Session:
     """An engine with nothing loaded. Imports torch, which takes seconds."""
     quiet_libraries()
+    # At its end Python would look through all of torch and transformers once more, for most of a second.
+    atexit.register(gc.freeze)
     with uncollected():
         from core.session import Session
 

@@ -140,6 +140,14 @@ def writing_output() -> Iterator[None]:
         raise OutputError(f"Standard output can't be written ({reason}); redirect it elsewhere.") from error
 
 
+def write_output(text: str) -> None:
+    """Write to standard output, if there is one; on a terminal, control characters are made visible."""
+    if sys.stdout is not None:
+        with writing_output():
+            sys.stdout.write(visible(text) if sys.stdout.isatty() else text)
+            sys.stdout.flush()
+
+
 @contextlib.contextmanager
 def stop_on_interrupt(controls: RunControls, *, can_wait: Callable[[], bool] = lambda: True) -> Iterator[None]:
     """Make the first Ctrl-C ask the engine to stop, and the second exit at once, as the first does unless `can_wait`.

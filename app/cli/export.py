@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from dataclasses import replace
 from typing import Any
 
-from app.cli.errors import Exit, UsageError, say, writing_output
+from app.cli.errors import Exit, UsageError, say, write_output
 from app.cli.parsing import (
     SAMPLING,
     add_command,
@@ -33,8 +32,11 @@ def add_parser(commands: Any) -> None:
         help="turn a run log into CSV, HTML, clean JSONL, or a configuration for vLLM and others",
         description="Read a run log or a sweep's file, complete or truncated, and convert it. The new file "
         "is written completely or not at all.",
-        epilog="outrider export RUN.jsonl --html report.html; outrider export RUN.jsonl --config vllm; "
-        "outrider export --config all --target REF --draft REF -k 4",
+        examples=(
+            "outrider export run.jsonl --html report.html",
+            "outrider export run.jsonl --config vllm",
+            "outrider export --config all --target TARGET --draft DRAFT -k 4",
+        ),
     )
     text = (
         "a run log that `outrider run --log` or the window wrote, or a sweep's file; several run logs make one report"
@@ -98,9 +100,7 @@ def _print_configurations(args: argparse.Namespace, log: RunLog | None) -> None:
         raise UsageError(found[0].problem)
     if choice.verdict:
         say(choice.verdict)
-    with writing_output():
-        sys.stdout.write("\n".join(one.text for one in found))
-        sys.stdout.flush()
+    write_output("\n".join(one.text for one in found))
 
 
 def _choice(args: argparse.Namespace, log: RunLog | None) -> Any:

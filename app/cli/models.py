@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from app.cli.columns import Column, write_fields, write_rows, yes_or_no
 from app.cli.console import Progress, printable
-from app.cli.errors import Exit, UsageError, say, stop_on_interrupt, writing_output
-from app.cli.parsing import REF_HELP, add_command, add_settings, option, positive_whole_number, switch
+from app.cli.errors import Exit, UsageError, say, stop_on_interrupt, write_output
+from app.cli.parsing import REF_HELP, add_command, add_pair, named_pair, option, positive_whole_number, switch
 from app.setup.model_library import count_text, kind_text, progress_text
 from core.controls import Cancelled, RunControls
 from core.errors import OutriderError
@@ -237,10 +237,7 @@ def get_model(args: argparse.Namespace) -> int:
     except (Cancelled, KeyboardInterrupt):
         say(_farewell(args.ref))
         return Exit.STOPPED
-    if sys.stdout is not None:
-        with writing_output():
-            sys.stdout.write(f"{entry.path}\n")
-            sys.stdout.flush()
+    write_output(f"{entry.path}\n")
     return Exit.DONE
 
 
@@ -303,15 +300,18 @@ def check_models(args: argparse.Namespace) -> int:
     from core.models.catalogue import resolve
     from core.models.fit import pair_verdict
 
-    for ref in (args.draft, args.target):
+    target, draft = named_pair(args)
+    if target is None or draft is None:
+        raise UsageError("Name both models with --target and --draft; see outrider models check --help.")
+    for ref in (draft, target):
         resolve(ref)  # A missing model is an error in the command, not a verdict.
-    verdict = pair_verdict(args.draft, args.target, device=args.device, dtype=args.dtype, context=args.context)
+    verdict = pair_verdict(draft, target, device=args.device, dtype=args.dtype, context=args.context)
     parts = ("weights_bytes", "cache_bytes", "working_bytes", "total_bytes", "available_bytes", "fits")
     record = {
-        "draft": args.draft,
-        "target": args.target,
+        "draft": draft,
+        "target": target,
         "can_work": verdict.problem is None,
-        "verdict": verdict.problem or f"{args.draft} can draft for {args.target}.",
+        "verdict": verdict.problem or f"{draft} can draft for {target}.",
         "warnings": list(verdict.warnings),
         **{part: getattr(verdict.memory, part, None) for part in parts},
         "cost_coefficient": verdict.cost_coefficient,
@@ -325,12 +325,13 @@ def check_models(args: argparse.Namespace) -> int:
 
 def add_parser(commands: Any) -> None:
     """Register `models` and its actions with the subparsers of `outrider`."""
-    parser = commands.add_parser(
+    parser = add_command(
+        commands,
         "models",
         help="list, get, describe, remove and compare models",
         description="List, download and remove models, and check whether two can work together.",
+        examples=("outrider models list --suggested", "outrider models get HuggingFaceTB/SmolLM2-135M-Instruct"),
         epilog="With HF_HUB_OFFLINE=1 in the environment nothing touches the network; only `get` ever does.",
-        allow_abbrev=False,
     )
     actions = parser.add_subparsers(metavar="ACTION", required=True)
     local, suggested = (", ".join(column.key for column in columns) for columns in (_LOCAL, _SUGGESTED))
@@ -338,6 +339,7 @@ def add_parser(commands: Any) -> None:
         actions,
         "list",
         list_models,
+        examples=("outrider models list --suggested",),
         help="list local models; with --suggested, models worth downloading",
         description="List the local models: embedded, kept by Outrider, and in the Hub cache. In a pipe the "
         f"lines are tab-separated, with exact values: {local}; with --suggested: {suggested}.",
@@ -348,6 +350,7 @@ def add_parser(commands: Any) -> None:
         actions,
         "get",
         get_model,
+        examples=("outrider models get HuggingFaceTB/SmolLM2-135M-Instruct",),
         help="download a model from the Hub",
         description="Download a model into the Hub cache, after checking the free space, and print its path. What "
         "was received before a Ctrl-C or a lost connection is kept, and the same command resumes it.",
@@ -360,6 +363,7 @@ def add_parser(commands: Any) -> None:
         actions,
         "info",
         describe_model,
+        examples=("outrider models info outrider-code-target",),
         help="describe a model, and list the local drafts that fit it",
         description="Describe a local model, from its files; nothing is loaded. In a pipe: name, tab, value.",
     )
@@ -369,6 +373,7 @@ def add_parser(commands: Any) -> None:
         actions,
         "remove",
         remove_model,
+        examples=("outrider models remove HuggingFaceTB/SmolLM2-135M-Instruct",),
         help="delete a downloaded model, after confirmation",
         description="Delete a model from the Hub cache, or one that Outrider keeps. Embedded models, folders and files "
         "of your own are never deleted.",
@@ -380,14 +385,13 @@ def add_parser(commands: Any) -> None:
         actions,
         "check",
         check_models,
+        examples=("outrider models check --target TARGET --draft DRAFT",),
         help="check whether a draft works with a target, and what both need",
         description="Compare two local models, from their files: vocabularies, memory for both and their "
         "caches, and the expected cost of a draft's step. Nothing is loaded. In a pipe: name, tab, value.",
         epilog="Exit codes: 0 they can work together, 1 they can't, 2 bad usage or no such model.",
     )
-    option(action, "DRAFT", f"the model that drafts: {REF_HELP}")
-    option(action, "TARGET", "the model to sample from, named the same way")
-    add_settings(action, "device", "dtype")
+    add_pair(action)
     text = "capacity of the caches in tokens (default: the target's context, within reason)"
     option(action, "--context N", text, positive_whole_number)
     switch(action, "--json", "print a JSON object")

@@ -1,48 +1,96 @@
-"""Arguments that commands share: the parser, types, settings of a run, the prompt and the choice of models."""
+"""Arguments that commands share: the parser, types, settings of a run and the choice of models."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import sys
+import functools
+import os
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import Field
 from enum import Enum
-from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-from app.cli.errors import UsageError, say
+from app.cli.errors import UsageError
 from core.draft_shape import DraftLength, parse_draft_length, parse_draft_lengths
 from core.drafters.registry import METHODS, Method, get_method, split_options
 from core.errors import OutriderError, SettingsError
-from core.files import read_bounded, shown_path
 from core.models.catalogue import DEFAULT_DRAFT, DEFAULT_TARGET, embedded_models, resolve
-from core.settings import SETTINGS, Coupling, Device, DType, SamplingParams, VerificationRule
+from core.settings import SETTINGS, SamplingParams
+from core.text import did_you_mean
 
 T = TypeVar("T")
 
+ALIASES = {
+    "--target": ("-m",),
+    "--draft": ("-md",),
+    "--prompt": ("-p",),
+    "-k": ("--num-draft-tokens",),
+    **{f"--{name.replace('_', '-')}": item.metadata.get("flags", ()) for name, item in SETTINGS.items()},
+}
+"""Other names of flags, by which other programs have them."""
 REF_HELP = "a catalogue name, a Hub id, a local folder (safetensors) or a .gguf file"
 EXIT_CODES = "Exit codes: 0 done, 1 failed while running, 2 bad usage or input, 130 stopped."
 _LONGEST_ECHO = 60
 
 
+class _HelpFormatter(argparse.HelpFormatter):
+    """Wraps each paragraph by itself, and keeps indented lines, the examples, as they are."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        fill = super()._fill_text
+        return "\n".join(line if line[:1] in {"", " "} else fill(line, width, indent) for line in text.split("\n"))
+
+
 class Parser(argparse.ArgumentParser):
     """An `ArgumentParser` whose `parse_args` raises UsageError instead of printing and exiting."""
+
+    def __init__(self, **more: Any) -> None:
+        super().__init__(**{"formatter_class": _HelpFormatter, "allow_abbrev": False, **more})
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As argparse's, but a command reports by itself what it doesn't know."""
+        found, unknown = super().parse_known_args(args, namespace)
+        flags = [part.partition("=")[0] for part in unknown if part.startswith("-")]
+        if flags:
+            known = (flag for action in self._actions for flag in action.option_strings)
+            meant = did_you_mean(flags[0], known)
+            raise UsageError(f"There is no option {flags[0]}.{meant} See {self.prog} --help.")
+        if unknown:
+            problem = f"{echo(unknown[0])} is one argument too many"
+            raise UsageError(f"{problem}; quote a text of several words, or see {self.prog} --help.")
+        return found, unknown
 
     def error(self, message: str) -> NoReturn:
         message = message.removeprefix("argument ").rstrip(".")
         flag, _, problem = message.partition(": ")
         if problem.startswith("must "):
             raise UsageError(f"{flag.partition('/')[0]} {problem}.")
+        if choice := re.fullmatch(r"invalid choice: '(.*)' \(choose from (.*)\)", problem, re.DOTALL):
+            known = re.findall(r"[\w.-]+", choice[2])
+            meant = did_you_mean(choice[1], known)
+            problem = f"must be one of {', '.join(known)}, not {echo(choice[1])}.{meant} See"
+            raise UsageError(f"{flag.partition('/')[0]} {problem} {self.prog} --help.")
         if problem == "expected one argument":
             message += " (write a value that begins with a dash after '=')"
         raise UsageError(f"{message[:1].upper()}{message[1:]}; see {self.prog} --help.")
 
 
-def add_command(commands: Any, name: str, execute: Callable[[argparse.Namespace], int], **texts: str) -> Parser:
-    """Add a command with its help, description and epilog."""
-    parser: Parser = commands.add_parser(name, allow_abbrev=False, **{"epilog": EXIT_CODES, **texts})
-    parser.set_defaults(execute=execute)
+def add_command(
+    commands: Any,
+    name: str,
+    execute: Callable[[argparse.Namespace], int] | None = None,
+    *,
+    examples: Sequence[str] = (),
+    epilog: str = EXIT_CODES,
+    **texts: str,
+) -> Parser:
+    """Add a command with its help, description, worked examples and epilog."""
+    shown = "".join(f"\n  {example}" for example in examples)
+    parser: Parser = commands.add_parser(name, epilog=f"examples:{shown}\n\n{epilog}", **texts)
+    if execute is not None:
+        parser.set_defaults(execute=execute)
     return parser
 
 
@@ -84,13 +132,19 @@ def numbers(text: str) -> tuple[float, ...]:
 
 
 def names(text: str) -> tuple[str, ...]:
-    """A type for `add_argument`: names separated by commas, without duplicates."""
-    return tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+    """A type for `add_argument`: names separated by commas, without duplicates; a file's name may hold a comma."""
+    parts = [text] if os.path.exists(text) else text.split(",")
+    return _parse(lambda _: tuple(dict.fromkeys(filter(None, map(str.strip, parts)))), text, "a name, or several", bool)
 
 
 def draft_length(text: str) -> DraftLength:
     """A type for `add_argument`: one K, such as 4 or auto."""
     return _or_usage(parse_draft_length, text)
+
+
+def draft_length_or_plain(text: str) -> DraftLength:
+    """A type for `add_argument`: one K, or 0 for plain decoding."""
+    return 0 if text.strip() == "0" else draft_length(text)
 
 
 def draft_lengths(text: str) -> tuple[DraftLength, ...]:
@@ -115,8 +169,8 @@ def add_named_methods(arguments: Sequence[str]) -> None:
     for argument, following in zip(arguments, [*arguments[1:], ""], strict=False):
         flag, is_joined, value = argument.partition("=")
         if flag in {"--method", "--methods", "--only"}:
-            for name in names(value if is_joined else following):
-                if ":" in (path := split_options(name)[0]):
+            for name in (value if is_joined else following).split(","):
+                if ":" in (path := split_options(name.strip())[0]):
                     METHODS.add_class(path)
 
 
@@ -138,11 +192,22 @@ def option(
     """
     *flags, metavar = spec.split(" ")
     kind = kind or (str if metavar.startswith("TEXT") else filled)
-    flags = flags or [metavar.lower()]
+    flags = [*flags, *(alias for flag in flags for alias in ALIASES.get(flag, ()))] or [metavar.lower()]
     values = default if isinstance(default, tuple | list) else [default]
     shown = ",".join(f"{value:g}" if isinstance(value, float | int) else str(value) for value in values)
-    text = text if default is None or not values else f"{text.rstrip('.')} (default: {shown})"
-    group.add_argument(*flags, metavar=metavar, type=kind, default=default, help=sentence(text), **more)
+    text = text if default is None or not shown else f"{text.rstrip('.')} (default: {shown})"
+    text = text if text == argparse.SUPPRESS else sentence(text)
+    group.add_argument(*flags, metavar=metavar, type=kind, default=default, help=text, **more)
+
+
+class Listing(argparse.Action):
+    """Collects the tuples of a list that is written with commas, by repeating the flag, or both."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        before = getattr(namespace, self.dest)
+        groups = values if self.nargs == "+" else [values]
+        kept = () if before is self.default else before
+        setattr(namespace, self.dest, tuple(dict.fromkeys((*kept, *(value for group in groups for value in group)))))
 
 
 def switch(group: Any, flag: str, text: str, **more: Any) -> None:
@@ -163,15 +228,21 @@ def flag_of(name: str) -> str:
 def add_setting(group: Any, item: Field[Any], *, default: Any, **more: Any) -> None:
     """Add the flag of a declared setting; with `default` None, the result is None if it was not given."""
     flag, text = flag_of(item.name), item.metadata["help"]
+    kind: Callable[[str], Any]
     if isinstance(item.default, bool):
         action = "store_true" if default is False else argparse.BooleanOptionalAction
         switch(group, flag, text, action=action, default=default, **more)
     elif isinstance(item.default, Enum):
-        choices, default = [*map(str, type(item.default))], default and str(default)
-        text = f"{text.rstrip('.')} (default: {item.default})."
-        group.add_argument(flag, choices=choices, default=default, help=text, **more)
+        known = [str(member) for member in type(item.default)]
+        text = f"{text.rstrip('.')} (default: {item.default})"
+        # Completion offers these; a device may also have an index.
+        more["choices"] = None if item.name == "device" else known
+        kind = functools.partial(_parse, type(item.default), wanted=f"one of {', '.join(known)}")
+        group.add_argument(
+            flag, metavar=f"{{{','.join(known)}}}", type=kind, default=default, help=sentence(text), **more
+        )
     else:
-        kind: Callable[[str], Any] = {int: whole_number, float: number}.get(type(item.default), str)
+        kind = {int: whole_number, float: number}.get(type(item.default), str)
         option(group, f"{flag} {item.metadata.get('metavar', 'N')}", text, kind, default, **more)
 
 
@@ -188,7 +259,7 @@ def add_models(parser: argparse.ArgumentParser, *, many: bool = False, method: b
     """Add the group of --target, --draft, --method, --device and --dtype; `many` allows lists of drafts and methods."""
     group = parser.add_argument_group("models")
     option(group, "--target REF", f"the model to sample from: {REF_HELP} (default: {DEFAULT_TARGET})")
-    more: dict[str, Any] = {"action": "append", "default": []} if many else {}
+    more: dict[str, Any] = {"action": Listing, "kind": names, "default": ()} if many else {}
     draft, way = ("--draft REF,…", "--method NAME,…") if many else ("--draft REF", "--method NAME")
     option(group, draft, "the draft model (default: the embedded one for this target, if any)", **more)
     if method:
@@ -215,14 +286,8 @@ def sampling_of(args: argparse.Namespace) -> SamplingParams:
 
 def common_fields(args: argparse.Namespace) -> dict[str, Any]:
     """The fields that most requests take from the arguments: seed, coupling, verification, chat, device and dtype."""
-    kinds: dict[str, Callable[[Any], Any]] = {
-        "coupling": Coupling,
-        "verification": VerificationRule,
-        "device": Device,
-        "dtype": DType,
-    }
-    names = [name for name in ("seed", "coupling", "verification", "chat", "device", "dtype") if hasattr(args, name)]
-    return {name: kinds.get(name, lambda value: value)(getattr(args, name)) for name in names}
+    names = ("seed", "coupling", "verification", "chat", "device", "dtype")
+    return {name: getattr(args, name) for name in names if hasattr(args, name)}
 
 
 # --- The choice of models ---------------------------------------------------------------------------------------
@@ -254,59 +319,19 @@ def default_draft(target: str | None) -> str | None:
     return None
 
 
-# --- The prompt -------------------------------------------------------------------------------------------------
+def add_pair(parser: argparse.ArgumentParser, what: str = "") -> None:
+    """Add --target and --draft, and as before these the models without flags; see `named_pair`."""
+    models = parser.add_argument_group("models")
+    option(models, "--target REF", f"the model to sample from: {REF_HELP}{what and f' (default: {DEFAULT_TARGET})'}")
+    option(models, "--draft REF", f"the draft model{what and f' ({what})'}")
+    option(parser, "PAIR", argparse.SUPPRESS, nargs="*")
+    add_settings(models, "device", "dtype")
 
 
-def read_prompt(text: str | None, file: str | None, *, quiet: bool) -> str:
-    """The prompt from --prompt, --prompt-file or a pipe; one final line end of a file or pipe is dropped."""
-    if text is not None:
-        return text
-    if file is not None and file != "-":
-        return _decode(_read_file(file), repr(file))
-    stream = sys.stdin
-    if stream is None or stream.closed or (stream.isatty() and file is None):
-        raise UsageError("There is no prompt; give one with --prompt TEXT or --prompt-file FILE, or pipe it in.")
-    if not quiet:
-        say("Reading the prompt from standard input.")
-    buffer = getattr(stream, "buffer", None)
-    try:
-        data = buffer.read() if buffer else stream.read().encode()
-    except OSError as error:
-        raise UsageError(f"Standard input can't be read ({error}); give the prompt with --prompt TEXT.") from None
-    return _decode(data, "standard input")
-
-
-def read_text_file(file: str, *, quiet: bool) -> str:
-    """The text of a file; - is standard input."""
-    text = read_prompt(None, file, quiet=quiet)
-    if not text.strip():
-        raise UsageError(f"{file!r} contains no text; choose another file.")
-    return text
-
-
-MOST_PROMPT_BYTES = 256_000_000
-"""More than any model reads."""
-
-
-def _read_file(name: str) -> bytes:
-    try:
-        # Process substitution, as in bash's <(...), gives a pipe under /dev/fd.
-        is_given = name.startswith(("/dev/fd/", "/dev/stdin"))
-        return Path(name).read_bytes() if is_given else read_bounded(name, MOST_PROMPT_BYTES)
-    except FileNotFoundError:
-        raise UsageError(f"There is no prompt file {shown_path(name)}; check the path.") from None
-    except IsADirectoryError:
-        raise UsageError(f"{name!r} is a folder; name a text file with the prompt.") from None
-    except OSError as error:
-        reason = error.strerror or error
-        raise UsageError(
-            f"The prompt file {shown_path(name)} can't be read ({reason}); check its permissions."
-        ) from None
-
-
-def _decode(data: bytes, source: str) -> str:
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        raise UsageError(f"The prompt in {source} is not UTF-8 text; save it as UTF-8.") from None
-    return text.removesuffix("\n").removesuffix("\r")
+def named_pair(args: argparse.Namespace) -> tuple[str | None, str | None]:
+    """Target and draft, from their flags, or without flags in the order DRAFT TARGET; a single name is the target."""
+    if not args.pair:
+        return args.target, args.draft
+    if args.target or args.draft or len(args.pair) > 2:
+        raise UsageError("Name the models with --target and --draft, each once.")
+    return args.pair[-1], args.pair[0] if len(args.pair) == 2 else None

@@ -14,6 +14,7 @@ from app.cli.errors import Exit, UsageError, say, stop_on_interrupt
 from app.cli.parsing import (
     REF_HELP,
     SAMPLING,
+    Listing,
     add_command,
     add_settings,
     add_template,
@@ -21,11 +22,10 @@ from app.cli.parsing import (
     names,
     option,
     positive_whole_number,
-    read_prompt,
-    read_text_file,
     switch,
     whole_number,
 )
+from app.cli.prompt import read_prompt, read_text_file
 from core.analysis.probe import (
     DEFAULT_POSITIONS,
     SCHEMA,
@@ -73,10 +73,15 @@ def add_parser(commands: Any) -> None:
         help="rank drafts for a target in seconds, without drafting",
         description="Let a target and drafts read a text, compare their distributions at every position, time a few "
         "forwards, and say which draft to use at which K, or not to speculate. Nothing is drafted.",
+        examples=(
+            "outrider probe --target TARGET --draft DRAFT_A,DRAFT_B",
+            "outrider probe --log run.jsonl --temperature 0",
+        ),
     )
     models = parser.add_argument_group("models")
     option(models, "--target REF", f"{REF_HELP} (default: the log's, else {DEFAULT_TARGET})")
-    option(models, "--draft A,B,C", "drafts to compare (default: all smaller local models with the same tokenizer)")
+    said = "drafts to compare (default: all smaller local models with the same tokenizer)"
+    option(models, "--draft REF,…", said, names, (), action=Listing)
     add_settings(models, "device", "dtype")
     text = parser.add_argument_group("text (default: three of the window's presets)")
     source = text.add_mutually_exclusive_group()
@@ -116,11 +121,9 @@ def build_request(args: argparse.Namespace) -> ProbeRequest:
         sampling = _overridden(sampling, args)
         texts = _texts(args, target)
     resolve(target)
-    if args.draft is not None and not names(args.draft):
-        raise UsageError("--draft needs one or more models, separated by commas.")
     return ProbeRequest(
         target=target,
-        drafts=names(args.draft) if args.draft is not None else drafts_here(target),
+        drafts=args.draft or drafts_here(target),
         texts=texts,
         sampling=sampling,
         generate=args.generate,

@@ -27,13 +27,13 @@ from app.cli.parsing import (
     add_template,
     choose_models,
     common_fields,
-    draft_length,
+    draft_length_or_plain,
     flag_of,
     option,
-    read_prompt,
     sampling_of,
     switch,
 )
+from app.cli.prompt import read_prompt
 from app.cli.text import STYLES, Sink, Transcript
 from core.analysis.steadiness import busy_note, interval_text, speedup_interval
 from core.controls import RunControls
@@ -62,24 +62,31 @@ def add_parser(commands: Any) -> None:
         help="run a prompt in the terminal",
         description="Run a prompt with speculative decoding. The text goes to standard output, everything else to "
         "standard error. Without --target and --draft the embedded pair runs.",
+        examples=(
+            'outrider run "def fibonacci(n):" --baseline --log run.jsonl',
+            'outrider run -m TARGET -md DRAFT -k 4 --temp 0 -n 64 -p "Why is the sky blue?"',
+            "outrider run -m TARGET --method prompt-lookup --prompt-file notes.txt",
+        ),
     )
     add_models(parser)
     sampling = parser.add_argument_group("sampling")
     option(
         sampling,
         "-k --k N|auto|adaptive",
-        f"{SETTINGS['num_draft_tokens'].metadata['help']} auto chooses it before each step, 0 included, from measured "
-        "times; adaptive also ends a block where the draft is unsure (default: what was measured to pay for the pair, "
-        "else auto)",
-        draft_length,
+        f"{SETTINGS['num_draft_tokens'].metadata['help']} 0 is plain decoding. auto chooses it before each step, 0 "
+        "included, from measured times; adaptive also ends a block where the draft is unsure (default: what was "
+        "measured to pay for the pair, else auto)",
+        draft_length_or_plain,
     )
     add_settings(sampling, *SAMPLING, "seed", "coupling", "verification", "max_new_tokens")
     option(sampling, "--stop TEXT", "stop before TEXT; repeatable", action="append", default=[])
     prompt = parser.add_argument_group("prompt")
+    option(prompt, "words PROMPT", "the prompt, as with --prompt", str, nargs="?")
     source = prompt.add_mutually_exclusive_group()
     option(source, "--prompt TEXT", "the prompt (default: standard input)")
     option(source, "--prompt-file FILE", "a file with the prompt, - for standard input; a final newline is dropped")
     add_template(prompt)
+    option(prompt, "--system TEXT", "the system prompt in the chat template", default="")
     output = parser.add_argument_group("output")
     add_settings(output, "baseline", "inspect")
     text = (
@@ -113,22 +120,27 @@ def build_request(args: argparse.Namespace) -> RunRequest:
     options = _method_options(method, args)
     if args.inspect and args.log is None:
         raise UsageError("--inspect needs a log; name one with --log.")
+    if args.words is not None and (args.prompt is not None or args.prompt_file is not None):
+        raise UsageError("There are two prompts; give one, in quotes if it has several words.")
+    k = usual_draft_length(draft) if args.k is None else args.k
     request = RunRequest(
         target=target,
-        draft=draft,
+        draft=None if k == 0 else draft,
         prompt="not read yet",
         method=method.name,
         method_options=options,
-        **request_fields(args.k or usual_draft_length(draft)),
+        **request_fields(k),
         sampling=sampling_of(args),
         max_new_tokens=args.max_new_tokens,
         stop=tuple(args.stop),
         **common_fields(args),
         baseline=args.baseline,
         inspect=args.inspect,
+        system=args.system,
     )
     # The prompt is read last: the user may have to type it.
-    return replace(request, prompt=read_prompt(args.prompt, args.prompt_file, quiet=args.quiet))
+    prompt = args.prompt if args.words is None else args.words
+    return replace(request, prompt=read_prompt(prompt, args.prompt_file, quiet=args.quiet))
 
 
 def _method_options(method: Method, args: argparse.Namespace) -> dict[str, Any]:
@@ -214,8 +226,10 @@ def _stderr(*, quiet: bool) -> Console:
 
 def _show_start(console: Console, config: Mapping[str, Any], *, legend: bool) -> None:
     """Print the models, and on a terminal the meaning of the colours."""
-    draft = config.get("draft") or config.get("method")
-    line = f"{config.get('target')}, drafted by {draft}, on {config.get('device')} in {config.get('dtype')}"
+    drafted = f"drafted by {config.get('draft') or config.get('method')}"
+    if config.get("num_draft_tokens") == 0:
+        drafted = "plain decoding"
+    line = f"{config.get('target')}, {drafted}, on {config.get('device')} in {config.get('dtype')}"
     console.print(Text(printable(line), style="dim"), soft_wrap=True)
     if config.get("verification") == VerificationRule.TYPICAL:
         console.print(LOSSY, soft_wrap=True)

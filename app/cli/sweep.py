@@ -25,6 +25,7 @@ from app.cli.console import (
 )
 from app.cli.errors import Exit, UsageError, say, stop_on_interrupt
 from app.cli.parsing import (
+    Listing,
     add_command,
     add_models,
     add_settings,
@@ -32,6 +33,7 @@ from app.cli.parsing import (
     common_fields,
     default_draft,
     draft_lengths,
+    names,
     numbers,
     option,
     positive_whole_number,
@@ -59,6 +61,7 @@ from core.experiments.sweep_results import SweepResults, to_csv
 from core.files import write_atomically
 from core.models.catalogue import DEFAULT_TARGET
 from core.runners.threads import limit_spinning
+from core.settings import SETTINGS
 from core.text import count_text, duration_text
 from core.types import StageChanged
 
@@ -79,17 +82,22 @@ def add_parser(commands: Any) -> None:
         description="Run every K at every temperature with every draft, on several prompts, several times, in shuffled "
         "order and interleaved with plain decoding; print medians with quartiles, and which cell to use, if any. You "
         "can stop with Ctrl-C at any time; the same command resumes.",
+        examples=(
+            "outrider sweep --k 1-8,auto --temperature 0,0.5,1 --out sweep.jsonl",
+            "outrider sweep -m TARGET -md DRAFT_A,DRAFT_B --prompts code,chat --out sweep.jsonl",
+        ),
     )
     add_models(parser, many=True)
     grid = parser.add_argument_group("grid")
     text = "tokens to draft: numbers, ranges, auto and adaptive, as in 1-8,auto"
-    option(grid, "-k --k N,…", text, draft_lengths, (1, 2, 3, 4, 6, 8))
-    option(grid, "--temperature T,…", "one or more temperatures", numbers, (0.0,))
+    option(grid, "-k --k N,…", text, draft_lengths, (1, 2, 3, 4, 6, 8), action=Listing)
+    usual = (SETTINGS["temperature"].default,)
+    option(grid, "--temperature T,…", "one or more temperatures", numbers, usual, action=Listing)
     text = (
         f"suites ({', '.join(SUITES)}) and files: one prompt per line, JSON Lines with a text or prompt each, or "
         f"Spec-Bench's question.jsonl (default: the first {FEW_PROMPTS} of code or chat)"
     )
-    option(grid, "--prompts SUITE|FILE", text, nargs="+", action="extend", default=[])
+    option(grid, "--prompts SUITE|FILE,…", text, names, (), nargs="+", action=Listing)
     text = "use the first N prompts of each suite or category (default: all)"
     option(grid, "--num-prompts N", text, positive_whole_number)
     option(grid, "--repeats N", "runs of each cell on each prompt", positive_whole_number, 3)
@@ -111,10 +119,10 @@ def build_plan(args: argparse.Namespace) -> SweepPlan:
     target = args.target or DEFAULT_TARGET
     return SweepPlan(
         target=target,
-        drafters=tuple(_drafters(target, _split(args.draft), _split(args.method))),
+        drafters=tuple(_drafters(target, args.draft, args.method)),
         num_draft_tokens=args.k,
         temperatures=args.temperature,
-        prompts=tuple(_prompts(target, _split(args.prompts), args.num_prompts)),
+        prompts=tuple(_prompts(target, args.prompts, args.num_prompts)),
         repeats=args.repeats,
         max_new_tokens=args.max_new_tokens,
         top_k=args.top_k,
@@ -124,13 +132,7 @@ def build_plan(args: argparse.Namespace) -> SweepPlan:
     )
 
 
-def _split(texts: Iterable[str]) -> list[str]:
-    """The parts between commas, without duplicates; the name of an existing file is not split."""
-    parts = (part for text in texts for part in ([text] if os.path.exists(text) else text.split(",")))
-    return list(dict.fromkeys(part.strip() for part in parts if part.strip()))
-
-
-def _drafters(target: str, drafts: list[str], methods: list[str]) -> Iterable[DrafterChoice]:
+def _drafters(target: str, drafts: Sequence[str], methods: Sequence[str]) -> Iterable[DrafterChoice]:
     default = default_draft(target)
     known = drafts or ([] if default is None else [default])
     methods = methods or ["draft-model" if known else "prompt-lookup"]
@@ -146,7 +148,7 @@ def _drafters(target: str, drafts: list[str], methods: list[str]) -> Iterable[Dr
     return found
 
 
-def _prompts(target: str, suites: list[str], most: int | None) -> list[Prompt]:
+def _prompts(target: str, suites: Sequence[str], most: int | None) -> list[Prompt]:
     if suites:
         prompts = find_prompts(suites)
         return prompts if most is None else first_of_each(prompts, most)

@@ -13,10 +13,10 @@ from PySide6.QtWidgets import QMenu, QWidget
 
 from app.controller import RunState
 from app.dialogs import Dialogs
-from app.run.inspection import percent, show
 from app.run.live import LiveView
 from app.run.playback import PlaybackBar
 from app.run.run_view import RunView
+from app.run.shares import percent, show
 from app.run.tokens import Place
 from core.errors import RunLogError
 from core.runlog.replay import request_from_config
@@ -66,10 +66,12 @@ def choices(run: RunView, place: Place) -> list[Choice]:
         for token_id, text, prob in sorted(listed, key=lambda entry: -entry[2])[:MOST_CHOICES]:
             found[token_id] = Choice(token_id, text, float(prob), token_id == emitted)
     found.setdefault(emitted, Choice(emitted, step.emitted_texts[at], None, True))
-    if slot < step.num_draft_tokens:
-        drafted = step.drafted[slot]
-        is_emitted = drafted == emitted
-        found.setdefault(drafted, Choice(drafted, step.drafted_texts[slot], step.target_probs[slot], is_emitted))
+    parents = step.parents or range(-1, step.num_draft_tokens - 1)
+    for node in range(step.num_draft_tokens if slot < step.num_draft_tokens else 0):
+        if parents[node] == parents[slot]:
+            drafted = step.drafted[node]
+            choice = Choice(drafted, step.drafted_texts[node], step.target_probs[node], drafted == emitted)
+            found.setdefault(drafted, choice)
     return list(found.values())
 
 

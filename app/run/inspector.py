@@ -17,22 +17,18 @@ from PySide6.QtGui import (
 )
 from PySide6.QtWidgets import QStackedLayout, QToolButton
 
-from app.run.inspection import (
-    Inspection,
-    Share,
-    inspect,
-    next_slot,
-    next_step,
-    percent,
-    share_text,
-    shorten,
-)
+from app.run.distribution_bars import DistributionBars
+from app.run.inspection import Inspection, inspect
+from app.run.places import next_candidate, next_slot, next_step
 from app.run.run_page import RunPage
 from app.run.run_view import RunView
-from app.run.token_colors import draw_token, text_format, token_formats
+from app.run.shares import shorten
+from app.run.step_tree import StepTree, lay_out
+from app.run.token_colors import draw_token, token_formats
 from app.run.tokens import KINDS, Place, Selection, Span, fate_help
 from app.theme import current_theme, mono_font, scaled, ui_font
 from app.widgets.fields import boxed, card, column, quiet_button, row, scrolled, text_label, wrapped_label
+from app.widgets.labels import ElidedLabel
 from app.widgets.painted import PaintedWidget
 from app.widgets.tables import FigureTable
 from core.settings import Coupling
@@ -157,89 +153,16 @@ class BlockRow(PaintedWidget):
             self.update()
 
 
-HEADER_PX, ROW_PX, COLUMN_GAP_PX, NUMBER_PX = 24, 20, 10, 44
-LEAST_BAR_PX = 1.5
-"""A bar above 0 stays visible."""
-COLUMNS = (
-    ("draft q", "draft_bar", "draft"),
-    ("target p", "target_bar", "target"),
-    ("residual", "sample_bar", "residual"),
-)
-
-
-class DistributionBars(PaintedWidget):
-    """Draws `Share`s. All columns share one scale, so that lengths can be compared."""
-
-    def __init__(self) -> None:
-        super().__init__("distributionBars", "Probabilities at this position")
-        self._shares: tuple[Share, ...] = ()
-
-    def show_shares(self, shares: Sequence[Share]) -> None:
-        """Show these rows."""
-        self._shares = tuple(shares)
-        self.setAccessibleDescription("; ".join(map(share_text, shares)))
-        self.updateGeometry()
-        self.update()
-
-    def sizeHint(self) -> QSize:
-        """The height of its rows."""
-        return QSize(280, scaled(HEADER_PX) + scaled(ROW_PX) * len(self._shares) + 2)
-
-    def minimumSizeHint(self) -> QSize:
-        """Rows are never cut."""
-        return QSize(200, self.sizeHint().height())
-
-    def tip_at(self, point: QPointF) -> str:
-        """A row's probabilities in full."""
-        index = int((point.y() - scaled(HEADER_PX)) // scaled(ROW_PX))
-        return share_text(self._shares[index]) if 0 <= index < len(self._shares) else ""
-
-    def _paint(self, painter: QPainter) -> None:
-        theme, header, height = current_theme(), scaled(HEADER_PX), scaled(ROW_PX)
-        formats = token_formats()
-        text_width = min(scaled(180), max(scaled(72), 0.26 * self.width()))
-        for index, share in enumerate(self._shares):
-            top = header + index * height
-            if share.fate is not None:
-                painter.fillRect(QRectF(0, top, self.width(), height), QColor(theme.hover))
-            font, color = (ui_font(12), theme.muted) if share.token is None else (mono_font(12), theme.text)
-            chosen = text_format(color) if share.fate is None else formats[share.fate]
-            draw_token(painter, share.text, chosen, QRectF(4, top + 2, text_width - 4, height), font)
-        shown = [(title, token, [getattr(share, field) for share in self._shares]) for title, token, field in COLUMNS]
-        shown = [column for column in shown if any(value is not None for value in column[2])]
-        most = max((value or 0.0 for *_, values in shown for value in values), default=0.0) or 1.0
-        width = (self.width() - text_width) / max(1, len(shown)) - COLUMN_GAP_PX
-        painter.setFont(ui_font(11))
-        for index, (title, token, values) in enumerate(shown):
-            left = text_width + COLUMN_GAP_PX + index * (width + COLUMN_GAP_PX)
-            self._paint_column(
-                painter, title, QColor(getattr(theme, token)), values, QRectF(left, 0, width, header), most
-            )
-
-    def _paint_column(
-        self, painter: QPainter, title: str, color: QColor, values: list[float | None], head: QRectF, most: float
-    ) -> None:
-        align, left = Qt.AlignmentFlag.AlignVCenter, head.left()
-        painter.setPen(QColor(current_theme().muted))
-        painter.fillRect(QRectF(left, head.height() / 2 - 5, 8, 8), color)
-        painter.drawText(head.adjusted(12, 0, 0, -2), align, title)
-        room, height = max(8.0, head.width() - scaled(NUMBER_PX)), scaled(ROW_PX)
-        for index, value in enumerate(values):
-            if value is None:
-                continue
-            top, length = head.height() + index * height, max(LEAST_BAR_PX, room * value / most)
-            if value > 0:
-                painter.fillRect(QRectF(left, top + 5, length, height - 10), color)
-            painter.setPen(QColor(current_theme().text if value > 0 else current_theme().faint))
-            painter.drawText(QRectF(left + length + 4, top, scaled(NUMBER_PX), height), align, percent(value))
-
-
 FEW_ROWS = 12
 EMPTY = (
     "Click a token in the text, or move to one with the arrow keys, to see how it was chosen: the block it was drafted "
     "in, its test, and both models' distributions at its position."
 )
-KEYS_HELP = "Left and Right move from token to token, Up and Down from step to step."
+KEYS_HELP = (
+    "Left and Right move from token to token, Up and Down from step to step. In a tree Left and Right move in depth, "
+    "Up and Down between the candidates for a place."
+)
+TREE_HINT = "An edge is as wide as q, a tick is at p. Dashed: never tested. Round: drawn by the target."
 
 
 class InspectorPanel(RunPage):
@@ -255,12 +178,15 @@ class InspectorPanel(RunPage):
         self._selection = selection
         self._shown: Inspection | None = None
         self._shows_all = False
-        self.title = text_label("", "title")
-        self.subtitle = text_label("", "hint")
+        self.title = ElidedLabel("", "title")
+        self.subtitle = ElidedLabel("", "hint")
         self.before = quiet_button("‹", "stepBefore", "Previous step", "Previous step (Up)")
         self.behind = quiet_button("›", "stepBehind", "Next step", "Next step (Down)")
         self.block = BlockRow()
+        self.tree = StepTree()
+        self.tree_hint = wrapped_label("inspectorTreeHint", "hint", TREE_HINT)
         self.verdict = wrapped_label("inspectorVerdict", "plain")
+        self.tests = wrapped_label("inspectorTests", "plain")
         self.facts = FigureTable("inspectorFacts")
         self.bars = DistributionBars()
         self.note = wrapped_label("inspectorNote", "hint")
@@ -271,6 +197,7 @@ class InspectorPanel(RunPage):
         self._empty.setAlignment(Qt.AlignmentFlag.AlignCenter)
         self._lay_out()
         self.block.chosen.connect(self._on_chip_chosen)
+        self.tree.chosen.connect(self._on_chip_chosen)
         self.before.clicked.connect(self._on_before)
         self.behind.clicked.connect(self._on_behind)
         self.more.clicked.connect(self._on_more)
@@ -279,7 +206,7 @@ class InspectorPanel(RunPage):
     def _lay_out(self) -> None:
         titles = column(self.title, self.subtitle, spacing=0)
         header = row((titles, 1), self.before, self.behind, spacing=2)
-        block_card, _ = card(header, self.block, self.verdict, self.facts)
+        block_card, _ = card(header, self.block, self.tree.area, self.tree_hint, self.verdict, self.tests, self.facts)
         more = row(self.more, None)
         bars_card, bars_layout = card(text_label("Probabilities", "section"), self.note, self.bars, more)
         bars_layout.setSpacing(4)
@@ -297,19 +224,21 @@ class InspectorPanel(RunPage):
         """Show that it has the keyboard focus."""
         super().focusInEvent(event)
         self.block.set_focus_shown(True)
+        self.tree.set_focus_shown(True)
 
     def focusOutEvent(self, event: QFocusEvent) -> None:
         """Hide the focus frame."""
         super().focusOutEvent(event)
         self.block.set_focus_shown(False)
+        self.tree.set_focus_shown(False)
 
     def keyPressEvent(self, event: QKeyEvent) -> None:
         """Go from token to token and from step to step."""
         moves = {
             Qt.Key.Key_Left: (next_slot, -1),
             Qt.Key.Key_Right: (next_slot, 1),
-            Qt.Key.Key_Up: (next_step, -1),
-            Qt.Key.Key_Down: (next_step, 1),
+            Qt.Key.Key_Up: (next_candidate, -1),
+            Qt.Key.Key_Down: (next_candidate, 1),
         }
         key = Qt.Key(event.key())
         if key in moves and not event.modifiers() & Qt.KeyboardModifier.ControlModifier:
@@ -324,18 +253,35 @@ class InspectorPanel(RunPage):
     def _show_run(self, *, has_turned: bool) -> None:
         run, place = self._run, self._selection.place
         is_coming = run.request is not None and run.request.inspect and run.summary is None
-        self._shown = None if place is None else inspect(run.steps, place, run.coupling, is_coming=is_coming)
+        self._shown = None
+        if place is not None:
+            how = {"is_typical": run.is_typical, "is_coming": is_coming}
+            self._shown = inspect(run.steps, place, run.coupling, **how)
         self._pages.setCurrentIndex(0 if self._shown is None else 1)
-        if self._shown is None:
+        if self._shown is None or place is None:
             return
         self.title.setText(self._shown.title)
         self.subtitle.setText(self._shown.subtitle)
-        self.block.show_chips(self._shown.chips, -1 if place is None else place.slot, run.coupling)
+        self._show_block(self._shown, place)
         self.verdict.setText(self._shown.verdict)
+        self.tests.setVisible(bool(self._shown.tests))
+        self.tests.setText("\n".join(self._shown.tests))
         self.facts.show_rows(self._shown.facts)
         self.note.setText(self._shown.note)
         self.note.setVisible(bool(self._shown.note))
         self._show_shares()
+
+    def _show_block(self, shown: Inspection, place: Place) -> None:
+        step = self._run.steps[place.step]
+        is_tree = bool(step.parents)
+        self.block.setHidden(is_tree)
+        self.tree.area.setVisible(is_tree)
+        self.tree_hint.setVisible(is_tree)
+        if is_tree:
+            nodes = lay_out(step, shown.chips, shown.draft_shares, shown.target_shares)
+            self.tree.show_nodes(nodes, place.slot, self._run.coupling)
+        else:
+            self.block.show_chips(shown.chips, place.slot, self._run.coupling)
 
     def _show_shares(self) -> None:
         shares = self._shown.shares if self._shown is not None else ()

@@ -198,12 +198,16 @@ class PlaybackBar(QWidget):
     def _on_scrubbed(self, num_steps: int) -> None:
         steps = self.run.steps
         self.view.set_limit(num_steps if num_steps < len(steps) else None)
-        self.selection.select(Place(num_steps - 1, 0) if 0 < num_steps <= len(steps) else None)
+        self.selection.select(self._first_place(num_steps - 1) if 0 < num_steps <= len(steps) else None)
         self._show_place()
 
     @Slot(int)
     def _on_step_clicked(self, step: int) -> None:
-        self.selection.select(Place(step, 0))
+        self.selection.select(self._first_place(step))
+
+    def _first_place(self, step: int) -> Place:
+        """The place of a step's first token, which in a tree may be any node at the root."""
+        return Place(step, self.run.steps[step].slots[0])
 
     @property
     def _can_pause(self) -> bool:

@@ -87,6 +87,8 @@ class PlotPage(RunPage):
 
     def _show_run(self, *, has_turned: bool) -> None:
         for card in self.cards:
+            if card.isHidden():
+                continue
             if has_turned:
                 card.plot.settle(is_over=not self.is_running)
             else:

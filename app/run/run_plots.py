@@ -10,6 +10,7 @@ import pyqtgraph as pg
 from app.run.pages.race import tokens_text
 from app.run.run_page import PlotPage
 from app.run.run_view import RunView
+from app.run.tree_plots import CostPlot, RankPlot
 from app.widgets.pictures import Table
 from app.widgets.plot_card import PlotCard
 from app.widgets.plots import Plot
@@ -207,10 +208,27 @@ def stairs(line: Timeline, first_ms: float, last_ms: float) -> tuple[Array, Arra
 
 
 class PlotsPage(PlotPage):
-    """Shows a `RunView`'s tokens over time, and its acceptance by draft position."""
+    """Shows a `RunView`'s tokens over time, and its acceptance by draft position; of trees by depth and rank, and the
+    time to verify them."""
 
     def __init__(self, run: RunView) -> None:
+        self._run = run
         self.timeline, self.positions = TimelinePlot(run), PositionPlot(run)
+        self.ranks, self.costs = RankPlot(run), CostPlot(run)
+        self.chain_card = PlotCard("Acceptance by position", self.positions)
+        self.tree_cards = PlotCard("Acceptance in the tree", self.ranks), PlotCard("Verify time", self.costs)
         timeline = PlotCard("Tokens over time", self.timeline)
-        super().__init__("pageSplitter", timeline, PlotCard("Acceptance by position", self.positions))
+        super().__init__("pageSplitter", timeline, self.chain_card, *self.tree_cards)
         self.setObjectName("plotsPage")
+        self._show_cards(has_trees=False)
+
+    def _show_cards(self, *, has_trees: bool) -> None:
+        self.chain_card.setVisible(not has_trees)
+        for card in self.tree_cards:
+            card.setVisible(has_trees)
+
+    def _show_run(self, *, has_turned: bool) -> None:
+        # Until the first block of a run, the plots of the one before it stay, empty.
+        if self._run.counts.sums.num_blocks:
+            self._show_cards(has_trees=self._run.counts.has_trees)
+        super()._show_run(has_turned=has_turned)

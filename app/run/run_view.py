@@ -11,7 +11,7 @@ from core.analysis.diagnosis import PlainStep, plain_step
 from core.analysis.run_counts import RunCounts
 from core.analysis.steadiness import busy_note, interval_text, speedup_interval
 from core.runlog.log import RunLog, to_record
-from core.settings import Coupling, RunRequest
+from core.settings import Coupling, RunRequest, VerificationRule
 from core.types import (
     BaselineStep,
     Drafted,
@@ -133,9 +133,8 @@ class RunView:
 
     @property
     def predicted_acceptance(self) -> float | None:
-        """Expected accepted / drafted under rejection sampling, from sum(min(p, q)) at each drafted position."""
-        sums = self.counts.sums
-        return sums.expected / sums.drafted if sums.drafted else None
+        """See `Tally.predicted_rate`."""
+        return None if self.is_typical else self.counts.sums.predicted_rate
 
     @property
     def wants_baseline(self) -> bool:
@@ -146,6 +145,11 @@ class RunView:
     def coupling(self) -> Coupling:
         """How draft and target share their randomness."""
         return Coupling.REJECTION if self.request is None else self.request.coupling
+
+    @property
+    def is_typical(self) -> bool:
+        """Whether drafted tokens are tested by typical acceptance, which is lossy."""
+        return self.request is not None and self.request.verification is VerificationRule.TYPICAL
 
     @property
     def target_step_ms(self) -> float | None:

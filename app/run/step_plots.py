@@ -1,4 +1,4 @@
-"""Plots over the steps: acceptance of each block, and where each step's time goes."""
+"""What plots over the steps share; and where each step's time goes."""
 
 from __future__ import annotations
 
@@ -16,8 +16,6 @@ from app.widgets.legend import Mark, SeriesSample
 from app.widgets.pictures import Table
 from app.widgets.plots import BAR_WIDTH, Plot, line_pen
 from core.analysis.run_counts import Array, Column
-from core.settings import Coupling
-from core.text import percent_text
 
 MARKS_Z = 50
 """In front of bars and lines."""
@@ -148,102 +146,9 @@ def bar_centres(first: int, count: int, width: int) -> Array:
     return (first + np.arange(count) * float(width) + (width - 1) / 2).astype(np.float64)
 
 
-PREDICTED_HELP = (
-    "Dashed: the acceptance rate expected from the two distributions. Each drafted position counts with its "
-    "sum(min(p, q)), weighted by the probability that earlier tokens are accepted; summed over the run. It approaches "
-    "the solid line as the run continues."
-)
-BAND_HELP = (
-    "Line: accepted / drafted tokens of the run so far. Its band is Wilson's 95 % confidence interval for the "
-    "effective number of independent tokens. Tokens of a block are not independent, since a rejection discards the "
-    "rest; blocks are assumed to be."
-)
-REJECTION_HELP = (
-    "Dashed: the acceptance rate expected with rejection sampling, from the two distributions at "
-    "the places drafted in this run. On average the solid line stays a little below it: that is the cost of a "
-    "reproducible text."
-)
-
-
-class AcceptancePlot(StepPlot):
-    """Bars: accepted share of each block. Lines: the running rate and the predicted one."""
-
-    def __init__(self, run: RunView) -> None:
-        super().__init__(run, object_name="acceptancePlot", title="Acceptance per step", y_label="accepted, % of K")
-        self.show_percent(0, 0.25, 0.5, 0.75, 1)
-        self.getViewBox().setYRange(0, 1.04, padding=0)
-        self.drafted_bars = self.add_bars("track")
-        self.accepted_bars = self.add_bars("draft_bar", "accepted", "Bar: accepted tokens / K of each step.")
-        self.band_edges = self.add_band("text")
-        self.predicted_line = self.add_line("correction", "predicted", PREDICTED_HELP, dashed=True)
-        self.rate_line = self.add_line("text", "running rate", BAND_HELP, mark=Mark.BAND)
-        _, self.predicted_sample, running = self._samples
-        self._samples[1:] = running, self.predicted_sample
-        self.set_hint("One bar per step: the accepted share")
-
-    def readout(self, step: int) -> str:
-        """One step in words."""
-        columns = self._run.counts.columns
-        drafted, accepted = columns[Column.NUM_DRAFTED][step], columns[Column.NUM_ACCEPTED][step]
-        if not drafted:
-            return f"step {step}: nothing drafted"
-        running = percent_text(columns[Column.RUNNING_RATE][step])
-        return f"step {step}: {accepted} of {drafted}, running {running}"
-
-    def details(self, step: int) -> list[tuple[str, str]]:
-        """One step in figures."""
-        drafted, accepted, rate, predicted, low, high = (
-            self._run.counts.columns[column][step]
-            for column in (
-                Column.NUM_DRAFTED,
-                Column.NUM_ACCEPTED,
-                Column.RUNNING_RATE,
-                Column.PREDICTED_RATE,
-                Column.RATE_LOW,
-                Column.RATE_HIGH,
-            )
-        )
-        rows = [(f"Step {step}", ""), ("accepted", f"{accepted:.0f} of {drafted:.0f} tokens")]
-        if np.isfinite(rate):
-            rows.append(("running rate", percent_text(rate, 1)))
-        if np.isfinite(low):
-            rows.append(("95 % band", f"{percent_text(low, 1)} to {percent_text(high, 1)}"))
-        if np.isfinite(predicted):
-            rows.append(("predicted" if self._is_rejection else "by rejection", percent_text(predicted, 1)))
-        return rows
-
-    def table(self) -> Table:
-        """One row per step."""
-        table = self._run.counts.table(*list(Column)[:7])
-        if not self._is_rejection:
-            table["rate_by_rejection"] = table.pop(Column.PREDICTED_RATE)
-        return table
-
-    @property
-    def _is_rejection(self) -> bool:
-        return self._run.coupling is Coupling.REJECTION
-
-    def settle(self, *, is_over: bool) -> None:
-        """Label the dashed line for the run's coupling."""
-        if self._is_rejection:
-            self.predicted_sample.set_meaning("predicted", PREDICTED_HELP)
-        else:
-            self.predicted_sample.set_meaning("by rejection", REJECTION_HELP)
-        super().settle(is_over=is_over)
-
-    def _draw_bars(self, first: int, last: int, width: int) -> None:
-        shares = self._run.counts.binned(Column.ACCEPTED_SHARE, first, last, width)
-        x = bar_centres(first, shares.size, width)
-        was_drafted = np.isfinite(shares)
-        self.drafted_bars.setOpts(x=x, height=was_drafted.astype(float), width=self._bar_width)
-        self.accepted_bars.setOpts(x=x, height=np.nan_to_num(shares), width=self._bar_width)
-        self.rate_line.setData(x, self._run.counts.binned(Column.RUNNING_RATE, first, last, width))
-        self.predicted_line.setData(x, self._run.counts.binned(Column.PREDICTED_RATE, first, last, width))
-        for edge, column in zip(self.band_edges, (Column.RATE_LOW, Column.RATE_HIGH), strict=True):
-            bound = self._run.counts.binned(column, first, last, width)
-            # Only the run's first steps lack a band.
-            is_there = np.isfinite(bound)
-            edge.setData(x[is_there], bound[is_there])
+def grown(shown: float, wanted: float) -> float:
+    """The top of a scale: grows at once, and shrinks only when much of it is empty."""
+    return wanted if wanted > shown or wanted < 0.6 * shown else shown
 
 
 PARTS = (Column.DRAFT_MS, Column.VERIFY_MS, Column.SAMPLE_MS)
@@ -313,8 +218,7 @@ class LatencyPlot(StepPlot):
         self._fit_times(float(floor.max(initial=0.0)))
 
     def _fit_times(self, highest: float) -> None:
-        wanted = max(highest, self._baseline_ms or 0.0) * HEADROOM
-        # The scale grows at once, but shrinks only when much of it is empty.
-        if wanted > self._top or wanted < 0.6 * self._top:
-            self._top = wanted
-            self.getViewBox().setYRange(0, wanted or 1.0, padding=0)
+        top = grown(self._top, max(highest, self._baseline_ms or 0.0) * HEADROOM)
+        if top != self._top:
+            self._top = top
+            self.getViewBox().setYRange(0, top or 1.0, padding=0)

@@ -14,9 +14,10 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
+from app.run.acceptance_plot import AcceptancePlot
 from app.run.run_page import PlotPage
 from app.run.run_view import RunView
-from app.run.step_plots import AcceptancePlot, LatencyPlot
+from app.run.step_plots import LatencyPlot
 from app.theme import hold, hold_font
 from app.widgets.fields import boxed, column, plain_tip, row, text_label
 from app.widgets.labels import STEPS, ElidedLabel
@@ -65,10 +66,12 @@ TILES = (
     (
         "Acceptance",
         "acceptanceValue",
+        "The useful share of the tokens, or of a tree's nodes, that the target scored. "
         "Accepted / drafted tokens. Tokens after a rejected one count as drafted, so this is lower than the "
         "acceptance of tested tokens. Predicted: from sum(min(p, q)), the overlap of the distributions, at each "
-        "drafted position, weighted by the probability that the tokens before it are accepted. On average a "
-        "reproducible run accepts a little less than this value, which assumes rejection sampling.",
+        "drafted position, weighted by the probability that it is tested; under block verification from its own "
+        "weights. On average a reproducible run accepts a little less than this value, which assumes rejection "
+        "sampling. Typical acceptance has no prediction.",
     ),
     (
         "Block efficiency",
@@ -117,8 +120,11 @@ class MetricTiles(QWidget):
 
 def _predicted(run: RunView) -> tuple[str, str]:
     if run.predicted_acceptance is None:
-        return "accepted of drafted", "of drafted"
+        return ("lossy, no prediction", "lossy") if run.is_typical else ("accepted of drafted", "of drafted")
     share = percent_text(run.predicted_acceptance)
+    if run.counts.has_trees:
+        nodes = f"of {run.counts.sums.drafted:,} nodes"
+        return f"{nodes} scored", nodes
     if run.coupling is Coupling.GUMBEL:
         return f"rejection would be {share}", f"by rejection {share}"
     return f"predicted {share}", ""

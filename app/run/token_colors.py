@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from PySide6.QtCore import QRectF, Qt
-from PySide6.QtGui import QColor, QFont, QFontMetrics, QPainter, QTextCharFormat, QTextLayout
+from PySide6.QtCore import QRectF, QSize, Qt
+from PySide6.QtGui import QColor, QFont, QFontMetrics, QPainter, QPaintEvent, QTextCharFormat, QTextLayout
+from PySide6.QtWidgets import QSizePolicy, QWidget
 
 from app.run.tokens import GHOSTS, KINDS, Fate, num_units
-from app.theme import current_theme
+from app.theme import current_theme, mono_font
+from app.widgets.fields import plain_tip
 
 UnderlineStyle = QTextCharFormat.UnderlineStyle
 
@@ -53,3 +55,29 @@ def draw_token(painter: QPainter, text: str, chosen: QTextCharFormat, place: QRe
     layout.createLine()
     layout.endLayout()
     layout.draw(painter, place.topLeft())
+
+
+class LegendWord(QWidget):
+    """A fate in its own format, drawn as in the text."""
+
+    def __init__(self, fate: Fate, meaning: str) -> None:
+        super().__init__()
+        self._fate = fate
+        self.set_meaning(meaning)
+        self.setSizePolicy(QSizePolicy.Policy.Fixed, QSizePolicy.Policy.Fixed)
+
+    def set_meaning(self, meaning: str) -> None:
+        """Set the tooltip."""
+        self.setToolTip(plain_tip(meaning))
+        self.setAccessibleName(f"{self._fate.value}: {meaning}")
+
+    def sizeHint(self) -> QSize:
+        """Room for the word and its line."""
+        metrics = QFontMetrics(mono_font(12))
+        return QSize(metrics.horizontalAdvance(self._fate.value) + 2, metrics.height() + 4)
+
+    def paintEvent(self, _event: QPaintEvent) -> None:
+        """Draw the word."""
+        with QPainter(self) as painter:
+            place = QRectF(self.rect()).adjusted(1, 1, 1, 0)
+            draw_token(painter, self._fate.value, token_formats()[self._fate], place, mono_font(12))

@@ -27,9 +27,9 @@ _SHOWN = str.maketrans(
 """Control characters as symbols, one for one, so that positions in the document equal those in the text."""
 ON_ONE_LINE = str.maketrans({"\n": "↵", "\r": "↵", "\t": "⇥", "\u2028": "↵", "\u2029": "↵"})
 """Rejected drafts were never emitted, so they must not break lines."""
-_FIRST_JOINING = "\u0300"
+FIRST_JOINING = "\u0300"
 """Characters below this one never join the previous character."""
-_TAIL = 16
+TAIL = 16
 """Characters that may belong to one grapheme, such as a family of emoji."""
 
 
@@ -70,7 +70,7 @@ class TokenText(QPlainTextEdit):
         self._stream = stream
         self._limit = None
         self._start()
-        self.refresh()
+        self._update(follows=True)
 
     def restyle(self) -> None:
         """Draw everything in the theme's colours."""
@@ -140,19 +140,27 @@ class TokenText(QPlainTextEdit):
             first = self._firsts[wanted]
             del self._firsts[wanted:]
             self._cut(first)
-        pending = stream.pending if wanted == count else ()
+        pending = self._shown_pending() if wanted == count else ()
         new = list(self._opening()) if wanted or pending or stream.kept or stream.forced else []
         for number in range(len(self._firsts), wanted):
             self._firsts.append(len(self._spans) + len(new))
-            spans = block(stream.steps[number], number)
-            # If the text ended within the block, the rest of the block was neither tested nor rejected.
-            shows_ghosts = self._shows_ghosts and bool(spans) and spans[-1].fate in KINDS
-            new += spans if shows_ghosts else (span for span in spans if span.fate not in GHOSTS)
+            new += self._shown_block(number)
         self._insert([*new, *pending])
         self._num_pending = len(pending)
         if follows:
             self.to_end()
         self._show_marks()
+
+    def _shown_block(self, number: int) -> Sequence[Span]:
+        """What is shown of a step's block."""
+        spans = block(self._stream.steps[number], number)
+        # If the text ended within the block, the rest of the block was neither tested nor rejected.
+        shows_ghosts = self._shows_ghosts and bool(spans) and spans[-1].fate in KINDS
+        return spans if shows_ghosts else [span for span in spans if span.fate not in GHOSTS]
+
+    def _shown_pending(self) -> Sequence[Span]:
+        """What is shown of the draft that awaits verification."""
+        return self._stream.pending
 
     def _opening(self) -> Iterator[Span]:
         """The spans between the prompt and the first step."""
@@ -178,7 +186,7 @@ class TokenText(QPlainTextEdit):
 
     def _insert_text(self, cursor: QTextCursor, span: Span, text: str) -> None:
         text_format, joined = self._formats[span.fate], 0
-        if text[0] >= _FIRST_JOINING and self._tail:
+        if text[0] >= FIRST_JOINING and self._tail:
             # A grapheme in two formats would be drawn as two, so its end has the format of its beginning.
             joined = num_joined(self._tail, text)
         if joined:
@@ -187,7 +195,7 @@ class TokenText(QPlainTextEdit):
             self._last_format = text_format
             cursor.insertText(text[joined:], text_format)
         self._length += num_units(text)
-        self._tail = "" if span.fate in GHOSTS else (self._tail + text)[-_TAIL:]
+        self._tail = "" if span.fate in GHOSTS else (self._tail + text)[-TAIL:]
 
     def _cut(self, first: int) -> None:
         """Remove all spans from an index on."""

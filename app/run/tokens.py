@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
@@ -76,19 +77,24 @@ class Fate(StrEnum):
     REJECTED = "rejected"
     DISCARDED = "discarded"
     DRAFTED = "drafted"
+    FORK = "fork"
+    """Before a token of a tree's path: the number of other candidates for its position."""
+    STRIP = "strip"
+    """Empty lines below a step, in which the paths of its tree are drawn."""
 
 
 EMITTED = {TokenKind.ACCEPTED: Fate.ACCEPTED, TokenKind.CORRECTION: Fate.RESAMPLED, TokenKind.BONUS: Fate.BONUS}
 KINDS = {fate: kind for kind, fate in EMITTED.items()}
 GHOSTS = frozenset({Fate.REJECTED, Fate.DISCARDED})
 """Drafted tokens that were not accepted."""
-NOT_COPIED = GHOSTS | {Fate.DRAFTED}
+NOT_COPIED = GHOSTS | {Fate.DRAFTED, Fate.FORK, Fate.STRIP}
 
 FATE_HELP = {
     Fate.KEPT: "From the run this one branched off.",
     Fate.FORCED: "Inserted by you; the generated text continues it.",
     Fate.ACCEPTED: "Drafted, tested and accepted.",
-    Fate.RESAMPLED: "Drawn from the residual, in place of the rejected token.",
+    Fate.RESAMPLED: "Drawn from the residual, in place of the rejected token. At temperature 0: the target's likeliest "
+    "token.",
     Fate.BONUS: "Drawn from the target itself, after a fully accepted block or with no draft.",
     Fate.REJECTED: "Drafted, tested and rejected.",
     Fate.DISCARDED: "Drafted, and never tested: a token before it, or another candidate for its position, decided. It "
@@ -122,21 +128,38 @@ class Span(NamedTuple):
         return Place(self.step, self.slot)
 
 
+def emitted_spans(step: Step, number: int) -> list[Span]:
+    """The tokens that a step, by its index in the run's list, added to the text."""
+    added = zip(step.slots, step.emitted_kinds, step.emitted_texts, step.emitted, strict=False)
+    return [Span(EMITTED[kind], text, number, slot, token) for slot, kind, text, token in added]
+
+
 def block(step: Step, number: int) -> tuple[Span, ...]:
     """A step's tokens: the accepted ones, the drafted ones that were not accepted, then the one that the target added.
 
     Args:
         number: index in the run's list of steps.
     """
-    added = zip(step.emitted_kinds, step.emitted_texts, step.emitted, strict=False)
-    tokens = [
-        Span(EMITTED[kind], text, number, slot, token)
-        for slot, (kind, text, token) in zip(step.slots, added, strict=False)
-    ]
+    tokens = emitted_spans(step, number)
     split = next((slot for slot, span in enumerate(tokens) if span.fate is not Fate.ACCEPTED), len(tokens))
     rest = [node for node in range(len(step.drafted)) if node not in step.path]
     ghosts = [Span(fate_of(step, i), step.drafted_texts[i], number, i, step.drafted[i]) for i in rest]
     return (*tokens[:split], *ghosts, *tokens[split:])
+
+
+def num_alternatives(parents: Sequence[int], path: Sequence[int], depth: int) -> int:
+    """How many candidates of a tree, beside the path's own, stood at a depth, next to it."""
+    before = path[depth - 1] if depth else -1
+    return max(0, parents.count(before) - (depth < len(path)))
+
+
+def first_path(parents: Sequence[int]) -> list[int]:
+    """The nodes of a tree's most promising path: of each node's children the first."""
+    path: list[int] = []
+    for node, parent in enumerate(parents):
+        if parent == (path[-1] if path else -1):
+            path.append(node)
+    return path
 
 
 def fate_of(step: Step, slot: int) -> Fate:
@@ -166,6 +189,7 @@ class TokenStream:
         kept, forced: if the run branched off another, that run's text and the text forced after it.
         steps: all steps so far; grows during a run.
         pending: the draft that awaits verification.
+        pending_parents: of a tree that does, as in `Drafted`.
     """
 
     prompt: str = ""
@@ -175,11 +199,12 @@ class TokenStream:
     coupling: Coupling = Coupling.REJECTION
     steps: list[Step] = field(default_factory=list)
     pending: tuple[Span, ...] = ()
+    pending_parents: tuple[int, ...] = ()
 
     def draft(self, drafted: Drafted) -> None:
         """Show a block that awaits verification."""
         tokens = enumerate(zip(drafted.drafted_texts, drafted.drafted, strict=True))
-        number = len(self.steps)
+        number, self.pending_parents = len(self.steps), drafted.parents
         self.pending = tuple(Span(Fate.DRAFTED, text, number, slot, token) for slot, (text, token) in tokens)
 
 

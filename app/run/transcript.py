@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from html import escape
 
-from PySide6.QtCore import QEvent, QPoint, QRectF, QSize, Qt, Signal
+from PySide6.QtCore import QEvent, QPoint, Qt, Signal
 from PySide6.QtGui import (
     QColor,
     QContextMenuEvent,
-    QFontMetrics,
     QHelpEvent,
     QKeyEvent,
     QMouseEvent,
@@ -18,17 +18,29 @@ from PySide6.QtGui import (
     QResizeEvent,
     QTextCursor,
 )
-from PySide6.QtWidgets import QBoxLayout, QMenu, QSizePolicy, QTextEdit, QToolTip, QWidget
+from PySide6.QtWidgets import QBoxLayout, QMenu, QTextEdit, QToolTip, QWidget
 
 from app.controller import RunController
 from app.menus import Menus
 from app.run.playback import PlaybackBar
 from app.run.run_view import RunView
-from app.run.token_colors import draw_token, token_formats
-from app.run.token_text import ON_ONE_LINE, TokenText
-from app.run.tokens import GHOSTS, KINDS, Fate, Place, Selection, Span, TokenStream, depth_of, fate_help
-from app.theme import current_theme, mono_font
-from app.widgets.fields import boxed, card, column, plain_tip, quiet_button, row
+from app.run.token_colors import LegendWord
+from app.run.token_text import ON_ONE_LINE
+from app.run.tokens import (
+    GHOSTS,
+    KINDS,
+    Fate,
+    Place,
+    Selection,
+    Span,
+    TokenStream,
+    depth_of,
+    fate_help,
+    num_alternatives,
+)
+from app.run.tree_text import TreeText
+from app.theme import current_theme
+from app.widgets.fields import boxed, card, column, quiet_button, row
 from core.settings import Coupling
 from core.types import Step
 
@@ -46,7 +58,7 @@ _MOVES = {
 """Which way an arrow key moves, and whether by steps."""
 
 
-class TranscriptView(TokenText):
+class TranscriptView(TreeText):
     """The transcript's text.
 
     Signals:
@@ -68,8 +80,6 @@ class TranscriptView(TokenText):
         self.setPlaceholderText("The text appears here, token by token.")
         self.setMouseTracking(True)
         self.viewport().setMouseTracking(True)
-        self._pointed: Span | None = None
-        self._selected: Place | None = None
         self._marked_step = -1
 
     def set_stream(self, stream: TokenStream) -> None:
@@ -82,6 +92,7 @@ class TranscriptView(TokenText):
     def mark(self, place: Place | None) -> None:
         """Frame a place, mark its step, and bring it into view."""
         self._selected = place
+        self.show_tree(None if place is None else place.step)
         self._show_marks()
         found = self.place_range(place) if place is not None else None
         if found is not None and not self.rectangles(*found):
@@ -105,9 +116,6 @@ class TranscriptView(TokenText):
         """The token emitted at the selected place, or the draft that was not accepted there."""
         found = self._spans_of(self._selected.step) if self._selected is not None else []
         return next((span for span in reversed(found) if span.place == self._selected), None)
-
-    def _spans_of(self, step: int) -> list[Span]:
-        return [self._spans[index] for index in self._indices(step)]
 
     def _walk(self, offset: int, *, by_steps: bool) -> None:
         place = self._selected
@@ -243,6 +251,8 @@ def tooltip(span: Span, stream: TokenStream) -> str:
 
 def _facts(span: Span, step: Step, coupling: Coupling) -> list[tuple[str, str]]:
     rows = [("Position", str(step.position + depth_of(step, span.slot)))] if span.fate in KINDS else []
+    if span.fate in KINDS and (others := num_alternatives(step.parents, step.path, depth_of(step, span.slot))):
+        rows.append(("Other candidates", str(others)))
     of_draft = ""
     if span.fate is Fate.RESAMPLED and span.slot < len(step.drafted):
         rows.append(("In place of", _quoted(step.drafted_texts[span.slot])))
@@ -250,7 +260,7 @@ def _facts(span: Span, step: Step, coupling: Coupling) -> list[tuple[str, str]]:
     if span.fate is not Fate.BONUS and span.slot < len(step.drafted):
         rows.append((f"Target probability{of_draft}", f"{step.target_probs[span.slot]:.4f}"))
         rows.append((f"Draft probability{of_draft}", f"{step.draft_probs[span.slot]:.4f}"))
-        if coupling is Coupling.REJECTION:
+        if coupling is Coupling.REJECTION and math.isfinite(step.acceptance_probs[span.slot]):
             rows.append(("Acceptance probability", f"{step.acceptance_probs[span.slot]:.4f}"))
     return rows
 
@@ -258,32 +268,6 @@ def _facts(span: Span, step: Step, coupling: Coupling) -> list[tuple[str, str]]:
 def _quoted(text: str) -> str:
     visible = escape(text.translate(ON_ONE_LINE)).replace(" ", "&nbsp;")
     return f"“{visible}”" if visible else NO_TEXT
-
-
-class LegendWord(QWidget):
-    """A fate in its own format, drawn as in the text."""
-
-    def __init__(self, fate: Fate, meaning: str) -> None:
-        super().__init__()
-        self._fate = fate
-        self.set_meaning(meaning)
-        self.setSizePolicy(QSizePolicy.Policy.Fixed, QSizePolicy.Policy.Fixed)
-
-    def set_meaning(self, meaning: str) -> None:
-        """Set the tooltip."""
-        self.setToolTip(plain_tip(meaning))
-        self.setAccessibleName(f"{self._fate.value}: {meaning}")
-
-    def sizeHint(self) -> QSize:
-        """Room for the word and its line."""
-        metrics = QFontMetrics(mono_font(12))
-        return QSize(metrics.horizontalAdvance(self._fate.value) + 2, metrics.height() + 4)
-
-    def paintEvent(self, _event: QPaintEvent) -> None:
-        """Draw the word."""
-        with QPainter(self) as painter:
-            place = QRectF(self.rect()).adjusted(1, 1, 1, 0)
-            draw_token(painter, self._fate.value, token_formats()[self._fate], place, mono_font(12))
 
 
 class TranscriptPanel(QWidget):
@@ -301,7 +285,7 @@ class TranscriptPanel(QWidget):
         self.playback = PlaybackBar(controller, run, selection, self.view, menus)
         self._samples = {fate: LegendWord(fate, fate_help(fate)) for fate in KINDS}
         self._ghost_sample = LegendWord(Fate.REJECTED, GHOST_HELP)
-        help_text = "Show drafted tokens that were not accepted"
+        help_text = "Show drafted tokens that were not accepted; of a tree its paths, under the line"
         self.ghosts_button = quiet_button("Show rejected", "ghostsButton", "Show rejected drafts", help_text)
         self.ghosts_button.setCheckable(True)
         self._header = QBoxLayout(QBoxLayout.Direction.LeftToRight)

@@ -21,7 +21,7 @@ from core.draft_shape import DraftLength, request_fields
 from core.drafters.registry import METHODS
 from core.errors import OutriderError, PairMismatchError, SettingsError
 from core.models.catalogue import usual_draft_length
-from core.settings import SETTINGS, LengthPolicy, RunRequest, SamplingParams
+from core.settings import LONGEST_CHAIN, SETTINGS, Device, LengthPolicy, RunRequest, SamplingParams
 
 SINGLE_FIELDS = {
     "num_draft_tokens": "kSlider",
@@ -41,6 +41,11 @@ RUN_FIELDS = {
 REPEATABLE = (
     "With Auto and Adaptive, K depends on this machine's timing: a seed repeats its text only with Reproducible, or at "
     "temperature 0."
+)
+NODES_TITLE = "K, nodes"
+NODES_HELP = (
+    "The most nodes of the drafted tree; the target scores all of them in one forward pass. Depth and branching shape "
+    "the tree."
 )
 CONTEXT_STEP = 256
 NO_TARGET = "There is no target model yet. Open a model folder or a .gguf file, or get one under Models."
@@ -146,6 +151,7 @@ class ControlsPanel(QScrollArea):
         """Show settings."""
         self._kept = settings
         self.method.apply(settings.method, settings.method_options)
+        self._show_length()
         for name, field in self.fields.items():
             set_value(field, getattr(settings, name))
         self.target.want(settings.target)
@@ -210,6 +216,14 @@ class ControlsPanel(QScrollArea):
             return str(error)
         return None
 
+    def _show_length(self) -> None:
+        """K counts tokens in a row, or the nodes of a tree, which may be more."""
+        rules, is_tree = SETTINGS["num_draft_tokens"].metadata, self.method.method.proposes_trees
+        title, help_text = (NODES_TITLE, NODES_HELP) if is_tree else (rules["label"], rules["help"])
+        self.fields["num_draft_tokens"].set_meaning(
+            title, f"{help_text} Live during a run.", rules["max"] if is_tree else LONGEST_CHAIN
+        )
+
     def _show_models(self) -> None:
         self.models.set_draft_needed(self.method.method.needs_draft_model)
         self.models.show_models()
@@ -220,8 +234,8 @@ class ControlsPanel(QScrollArea):
 
     @Slot(str)
     def _on_draft_chosen(self, draft: str) -> None:
-        """Start a pair with the K that was measured to pay for it."""
-        if self.method.method.needs_draft_model:
+        """Start a pair with the K that was measured to pay for it, in chains."""
+        if self.method.method.needs_draft_model and not self.method.method.proposes_trees:
             length = usual_draft_length(draft)
             is_fixed = isinstance(length, int)
             set_value(self.fields["length_policy"], LengthPolicy.FIXED if is_fixed else length)
@@ -230,6 +244,7 @@ class ControlsPanel(QScrollArea):
 
     @Slot()
     def _on_method_changed(self) -> None:
+        self._show_length()
         self._show_models()
         self.changed.emit()
 
@@ -246,15 +261,16 @@ def settings_of(request: RunRequest, current: RunSettings) -> RunSettings:
     k = request.num_draft_tokens
     is_known = request.method in METHODS
     options = {**current.method_options, request.method: dict(request.method_options)}
-    same = ("seed", "coupling", "chat", "device", "dtype", "baseline", "prompt", "target")
+    same = ("seed", "coupling", "chat", "dtype", "baseline", "prompt", "target")
     return replace(
         current,
         **{name: getattr(request, name) for name in same},
         **asdict(request.sampling) | {"temperature": min(request.sampling.temperature, _window_max("temperature"))},
+        device=Device(request.device.partition(":")[0]),
         draft=request.draft or current.draft,
         method=request.method if is_known else current.method,
         method_options=options if is_known else current.method_options,
-        num_draft_tokens=current.num_draft_tokens if k is None else k,
+        num_draft_tokens=max(1, k) if k is not None else current.num_draft_tokens,
         length_policy=request.length_policy if k is None else LengthPolicy.FIXED,
         max_new_tokens=min(request.max_new_tokens, _window_max("max_new_tokens")),
     )

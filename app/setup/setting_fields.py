@@ -6,11 +6,13 @@ import math
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import Field
+from enum import Enum
 from typing import Any
 
-from PySide6.QtCore import Signal, Slot
+from PySide6.QtCore import Qt, Signal, Slot
 from PySide6.QtWidgets import QCheckBox, QDoubleSpinBox, QGridLayout, QLabel, QLineEdit, QSpinBox, QToolButton, QWidget
 
+from app.theme import hold
 from app.widgets.compound_fields import SliderSpin
 from app.widgets.fields import EnumCombo, WheelGuard, describe, labelled, set_flag, text_label
 from core.errors import SettingsError
@@ -118,6 +120,7 @@ def setting_field(item: Field[Any], object_name: str) -> Any:
         field.setChecked(default)
     elif isinstance(default, str):
         field = QLineEdit(default)
+        field.setPlaceholderText(rules.get("placeholder", ""))
     else:
         field = _spin(item)
     field.setObjectName(object_name)
@@ -132,7 +135,7 @@ def _slider(item: Field[Any], name: str) -> SliderSpin:
         rules["label"],
         f"{rules['help']} Live during a run.",
         name=name,
-        low=rules["min"],
+        low=rules.get("window_min", rules["min"]),
         high=rules.get("window_max", rules.get("max")),
         step=rules.get("step", 1.0),
         decimals=2 if isinstance(item.default, float) else 0,
@@ -179,7 +182,7 @@ def set_value(field: SettingField, value: Any) -> None:
     elif isinstance(field, QCheckBox):
         field.setChecked(value)
     elif isinstance(field, SliderSpin):
-        field.set_value(value)
+        field.set_value(min(value, field.spin.maximum()))
     elif isinstance(field, QLineEdit):
         field.setText(str(value))
     elif isinstance(field, QSpinBox):
@@ -200,6 +203,9 @@ def on_change(field: SettingField, slot: Callable[..., Any]) -> None:
         field.textChanged.connect(slot)
     else:
         field.valueChanged.connect(slot)
+
+
+FIELD_HEIGHT = 30
 
 
 class SettingsForm(QWidget):
@@ -224,12 +230,21 @@ class SettingsForm(QWidget):
         grid.setContentsMargins(0, 0, 0, 0)
         grid.setSpacing(8)
         guard = WheelGuard(self)
-        for place, field in enumerate(self.fields.values()):
+        place = 0
+        for name, field in self.fields.items():
             is_check = isinstance(field, QCheckBox)
             box = field if is_check else labelled(field.accessibleName(), field, field.toolTip())
-            # A check box at the end has the rest of its row.
-            span = columns - place % columns if is_check and place == len(names) - 1 else 1
+            # A path has a row of its own; a check box at the end has the rest of its row.
+            is_long = isinstance(default := items[name].default, str) and not isinstance(default, Enum)
+            place += -place % columns if is_long else 0
+            has_rest = is_long or (is_check and name == [*names][-1])
+            span = columns - place % columns if has_rest else 1
             grid.addWidget(box, place // columns, place % columns, 1, span)
+            if is_check and place % columns:
+                # Level with the field beside it, below that one's label.
+                grid.setAlignment(box, Qt.AlignmentFlag.AlignBottom)
+                hold(field, least_height=FIELD_HEIGHT)
+            place += span
             if not is_check:
                 field.setMinimumWidth(48)  # The widest value is rarely needed and must not set the panel's width.
                 guard.watch(field)

@@ -94,8 +94,10 @@ def example() -> StepPicture:
 
 
 def _is_whole(step: Step) -> bool:
+    """Whether it shows the method as Help explains it: a chain, tested token by token."""
     figures = (*step.draft_probs, *step.target_probs, *step.acceptance_probs)
-    return bool(step.drafted) and len(figures) == 3 * len(step.drafted) and all(map(math.isfinite, figures))
+    is_plain = bool(step.drafted) and not step.parents and not step.block
+    return is_plain and len(figures) == 3 * len(step.drafted) and all(map(math.isfinite, figures))
 
 
 def _shows_all(step: Step) -> bool:

@@ -52,19 +52,15 @@ class SliderSpin(QWidget):
         self._value = low
         self.slider = QSlider(Qt.Orientation.Horizontal)
         self.slider.setObjectName(f"{name}Slider")
-        self.slider.setRange(round(low * self._scale), round(high * self._scale))
         self.slider.setSingleStep(round(step * self._scale))
         self.slider.setPageStep(round(step * self._scale) * (2 if decimals else 1))
         self.spin = QDoubleSpinBox()
         self.spin.setDecimals(decimals)
-        self.spin.setRange(low, high)
         self.spin.setSingleStep(step)
         self.spin.setObjectName(f"{name}Spin")
         hold(self.spin, width=SPIN_WIDTH)
-        describe(self.slider, title, help_text)
-        describe(self.spin, title, help_text)
-        label = text_label(title, "field", buddy=self.spin)
-        label.setToolTip(help_text)
+        self._label = label = text_label("", "field", buddy=self.spin)
+        self.set_meaning(title, help_text, high)
         self._layout = layout = QGridLayout(self)
         layout.setContentsMargins(0, 0, 0, 0)
         layout.setHorizontalSpacing(12)
@@ -78,6 +74,16 @@ class SliderSpin(QWidget):
         self._guard.watch(self.slider, self.spin)
         self.slider.valueChanged.connect(self._on_slider_moved)
         self.spin.valueChanged.connect(self._take)
+
+    def set_meaning(self, title: str, help_text: str, high: float) -> None:
+        """Say what the number is, and how high it goes; a higher one becomes the highest."""
+        self._high = high
+        self.slider.setRange(round(self._low * self._scale), round(high * self._scale))
+        self.spin.setRange(self._low, high)
+        self._label.setText(title)
+        self._label.setToolTip(help_text)
+        for part in (self.slider, self.spin):
+            describe(part, title, help_text)
 
     def add_above_number(self, widget: QWidget) -> None:
         """Add a widget that belongs to the number at the end of the label's line."""

@@ -22,10 +22,11 @@ class Mark(StrEnum):
     BAND = "band"
     DOT = "dot"
     DIAMOND = "diamond"
+    HOLLOW = "hollow"
 
 
-SHAPES = (Mark.BAR, Mark.DOT, Mark.DIAMOND)
-"""Filled, while the others are lines."""
+SHAPES = (Mark.BAR, Mark.DOT, Mark.DIAMOND, Mark.HOLLOW)
+"""Areas, while the others are lines."""
 
 
 def band_color(color: QColor) -> QColor:
@@ -80,7 +81,11 @@ class SeriesSample(PaintedWidget):
     def _draw_shape(self, painter: QPainter, middle: float, color: QColor) -> None:
         painter.setPen(Qt.PenStyle.NoPen)
         painter.setBrush(color)
-        if self._mark is Mark.BAR:
+        if self._mark is Mark.HOLLOW:
+            painter.setPen(QPen(color, 1.5))
+            painter.setBrush(Qt.BrushStyle.NoBrush)
+            painter.drawRect(QRectF(1, middle - 4, 8, 8))
+        elif self._mark is Mark.BAR:
             painter.drawRoundedRect(QRectF(0, middle - 5, 10, 10), 2, 2)
         elif self._mark is Mark.DOT:
             painter.drawEllipse(QPointF(5, middle), 4, 4)

@@ -76,6 +76,8 @@ class Plot(pg.PlotWidget):  # type: ignore[misc]  # pyqtgraph has no types
         item = self.getPlotItem()
         item.hideButtons()
         item.setMenuEnabled(False)
+        # pyqtgraph's own menu, never shown, has no parent: it would outlive the window, and be styled with it.
+        item.ctrlMenu.setParent(self, item.ctrlMenu.windowFlags())  # Without its flags it would be shown as a part.
         item.setContentsMargins(0, 4, 4, 0)
         box = item.getViewBox()
         box.setDefaultPadding(0.0)
@@ -101,11 +103,16 @@ class Plot(pg.PlotWidget):  # type: ignore[misc]  # pyqtgraph has no types
             self._samples.append(sample)
         return item
 
-    def add_bars(self, token: str, name: str = "", help_text: str = "") -> Any:
-        """Add bars in a colour of the theme; a name adds them to the legend."""
+    def add_bars(self, token: str, name: str = "", help_text: str = "", *, is_hollow: bool = False) -> Any:
+        """Add bars in a colour of the theme, or their outlines; a name adds them to the legend."""
         bars = pg.BarGraphItem(x=[], height=[], width=BAR_WIDTH)
-        sample = SeriesSample(name, Mark.BAR, token, help_text) if name else None
-        return self.add_item(bars, lambda theme: bars.setOpts(brush=getattr(theme, token), pen=None), sample)
+        sample = SeriesSample(name, Mark.HOLLOW if is_hollow else Mark.BAR, token, help_text) if name else None
+
+        def paint(theme: Theme) -> None:
+            color = getattr(theme, token)
+            bars.setOpts(brush=None if is_hollow else color, pen=line_pen(color, width=1) if is_hollow else None)
+
+        return self.add_item(bars, paint, sample)
 
     def add_line(
         self, token: str, name: str = "", help_text: str = "", *, dashed: bool = False, mark: Mark | None = None
@@ -281,9 +288,13 @@ class Plot(pg.PlotWidget):  # type: ignore[misc]  # pyqtgraph has no types
     @Slot()
     def _on_resized(self) -> None:
         self._place_hint()
-        # A vertical title that would be cut off is left out.
-        label, box = self.getPlotItem().getAxis("left").label, self.getViewBox().boundingRect()
-        label.setOpacity(1.0 if label.boundingRect().width() <= box.height() + TITLE_MARGINS else 0.0)
+        self._fit_title()
+
+    def _fit_title(self) -> None:
+        """Leave out a vertical title that would be cut off."""
+        axis, box = self.getPlotItem().getAxis("left"), self.getViewBox().boundingRect()
+        axis.resizeEvent()  # Else a new title has the place of the one before.
+        axis.label.setOpacity(1.0 if axis.label.boundingRect().width() <= box.height() + TITLE_MARGINS else 0.0)
 
     def _place_hint(self) -> None:
         box = self.getViewBox().boundingRect()

@@ -23,6 +23,8 @@ from core.text import percent_text
 LEAST_GAIN = 1.05
 """Two runs with the same settings differ by this much; smaller gains are not promised."""
 BREAK_EVEN = 1.0
+DRAFT_MODEL_METHODS = ("draft-model", "draft-tree")
+"""Self-draft has no draft model to choose."""
 MAX_LOOKUP_TOKENS = 2048
 """Tokens that prompt lookup is tried on: enough evidence, and fast."""
 
@@ -56,13 +58,13 @@ class LookupForecast:
 
 
 def best_length(sums: Tally, diagnosis: Diagnosis) -> LengthForecast | None:
-    """The best K from 1 to twice the longest that ran; None without evidence.
+    """The best K of a chain, from 1 to twice the longest that ran; None without evidence, and for trees.
 
     The model's speedup is scaled so that it meets what was measured at the run's own K.
     """
     plain, own = diagnosis.plain, diagnosis.usual_length
     costs, longest = verify_costs(sums, plain.forward_ms)
-    if not (diagnosis.is_enough and own and longest):
+    if sums.is_tree or not (diagnosis.is_enough and own and longest):
         return None
     drafting = sums.num_blocks / sums.num_steps
 
@@ -90,7 +92,7 @@ def forecast_lookup(
         return None
     from core.drafters.prompt_lookup import PromptLookupDrafter  # Imported late, since it needs torch.
 
-    length = diagnosis.usual_length or 4
+    length = min(diagnosis.usual_depth or 4, LONGEST_CHAIN)
     costs, _ = verify_costs(sums, diagnosis.plain.forward_ms)
     ids, at = [*prompt, *emitted], len(prompt)
     drafter = PromptLookupDrafter()
@@ -127,6 +129,8 @@ def advise(sums: Tally, diagnosis: Diagnosis, config: Mapping[str, Any], emitted
         )
     else:
         text = f"These settings are good: no other promises a gain above {percent_text(LEAST_GAIN - 1)}."
+    if sums.is_tree:
+        text += " Trees of another shape are not forecast here."
     return [Advice(text), *found]
 
 
@@ -158,10 +162,11 @@ def _other_settings(
             basis += "; no block of this run was that long, so try it"
         text = f"Set K to {best.num_draft_tokens} instead of {diagnosis.usual_length}: about {best.speedup:.2f}×"
         yield Advice(f"{text}, {basis}.", best.speedup)
-    if config.get("coupling") == Coupling.GUMBEL and sums.drafted:
-        speedup = diagnosis.speedup * (sums.tokens + sums.expected - sums.accepted) / sums.tokens
+    rate = sums.predicted_rate
+    if config.get("coupling") == Coupling.GUMBEL and rate is not None:
+        speedup = diagnosis.speedup * (sums.tokens + rate * sums.drafted - sums.accepted) / sums.tokens
         if speedup >= least:
-            would, kept = percent_text(sums.expected / sums.drafted), percent_text(sums.accepted / sums.drafted)
+            would, kept = percent_text(rate), percent_text(sums.accepted / sums.drafted)
             text = f"Without Reproducible, {would} of the drafts would be accepted instead of {kept}"
             yield Advice(f"{text}: about {speedup:.2f}×.", speedup)
     if config.get("method") == "prompt-lookup":
@@ -176,8 +181,7 @@ def _other_settings(
             lookup.speedup,
         )
     halved = diagnosis.speedup * diagnosis.total_ms / (diagnosis.total_ms - diagnosis.draft_ms / 2)
-    # Self-draft has no draft model to choose.
-    if config.get("method") == "draft-model" and diagnosis.cost is not None and halved >= least:
+    if config.get("method") in DRAFT_MODEL_METHODS and diagnosis.cost is not None and halved >= least:
         yield Advice(
             f"Choose a smaller draft: a step of this one takes {diagnosis.cost:.2f} of the target's. One that takes "
             f"half as long and agrees as often would give {halved:.2f}×.",
@@ -211,16 +215,17 @@ def _about_main_limit(sums: Tally, diagnosis: Diagnosis, config: Mapping[str, An
     if limit is None:
         return
     if limit.limit is Limit.ACCEPTANCE and alpha is not None and alpha <= 0.9:
-        if config.get("method") == "draft-model":
+        if config.get("method") in DRAFT_MODEL_METHODS:
             yield Advice(
-                f"{percent_text(alpha)} of the tested tokens are accepted. A draft of the target's own family, or one "
-                "distilled from it (outrider distill), agrees more often."
+                f"{percent_text(alpha)} of the tested {_tests(sums)} are accepted. A draft of the target's own family, "
+                "or one distilled from it (outrider distill), agrees more often."
             )
         yield from _temperatures(sums)
     elif limit.limit is Limit.VERIFY and diagnosis.verify_cost is not None:
+        smaller = "Smaller trees" if sums.is_tree else "Short blocks"
         yield Advice(
             f"Scoring {diagnosis.usual_length + 1} positions takes {diagnosis.verify_cost:.2f} plain forwards: the "
-            "target is compute-bound here, not memory-bound. Short blocks, a larger target or a GPU make that cheaper."
+            f"target is compute-bound here, not memory-bound. {smaller}, a larger target or a GPU make that cheaper."
         )
     elif limit.limit is Limit.OVERHEAD:
         extra = diagnosis.overhead_ms - diagnosis.plain.overhead_ms
@@ -228,6 +233,11 @@ def _about_main_limit(sums: Tally, diagnosis: Diagnosis, config: Mapping[str, An
             f"Filters, verification and bookkeeping take {extra:.2f} ms more than in a plain step. With a larger "
             "target that matters less."
         )
+
+
+def _tests(sums: Tally) -> str:
+    """What is tested: a level of a tree counts once, whatever its number of candidates."""
+    return "levels" if sums.is_tree else "tokens"
 
 
 def _temperatures(sums: Tally) -> Iterator[Advice]:
@@ -239,6 +249,6 @@ def _temperatures(sums: Tally) -> Iterator[Advice]:
     noise = math.sqrt(sum(share * (1 - share) / n for share, n in (tested[best], tested[worst])))
     if tested[best][0] - tested[worst][0] > 2 * noise:
         yield Advice(
-            f"At temperature {best:g}, {percent_text(tested[best][0])} of the tested tokens were accepted; at "
+            f"At temperature {best:g}, {percent_text(tested[best][0])} of the tested {_tests(sums)} were accepted; at "
             f"{worst:g}, {percent_text(tested[worst][0])}. The temperature changes what is sampled, though."
         )

@@ -71,8 +71,9 @@ class WhatIf:
 class Diagnosis:
     """A run's summary statistics. Times are means over all steps, in milliseconds; what-ifs, the highest speedup first.
 
-    alpha is accepted / tested tokens, cost is c, verify_cost v(K+1) of the most common K, speedup tau P / T.
-    overhead_ms is the step minus drafting and the forward: filters, verification, bookkeeping.
+    alpha is accepted / tested tokens, cost is c, verify_cost v(K+1) of the most common K, speedup tau P / T. In a tree
+    K counts nodes, a level is tested once, and a draft step drafts one of its levels. overhead_ms is the step minus
+    drafting and the forward: filters, verification, bookkeeping.
     """
 
     num_steps: int
@@ -87,6 +88,8 @@ class Diagnosis:
     total_ms: float
     plain: PlainStep
     usual_length: int
+    usual_depth: int
+    is_tree: bool
     cost: float | None
     verify_cost: float | None
     speedup: float
@@ -152,7 +155,9 @@ def diagnose(sums: Tally, plain: PlainStep | None) -> Diagnosis | None:
         total_ms=sums.total_ms / n,
         plain=plain,
         usual_length=sums.usual_length,
-        cost=sums.draft_ms / sums.drafted / plain.forward_ms if sums.drafted else None,
+        usual_depth=sums.usual_depth,
+        is_tree=sums.is_tree,
+        cost=sums.draft_ms / sums.levels / plain.forward_ms if sums.levels else None,
         verify_cost=statistics.median(times) / plain.forward_ms if times else None,
         speedup=sums.tokens * plain.total_ms / sums.total_ms,
         what_ifs=_what_ifs(sums, plain),
@@ -169,7 +174,7 @@ def _what_ifs(sums: Tally, plain: PlainStep) -> tuple[WhatIf, ...]:
         return tokens * plain.total_ms / milliseconds if milliseconds > 0 else math.inf
 
     found = [
-        WhatIf(Limit.ACCEPTANCE, speedup(max(tokens, n + sums.drafted), total)),
+        WhatIf(Limit.ACCEPTANCE, speedup(max(tokens, n + sums.levels), total)),
         WhatIf(Limit.DRAFT, speedup(tokens, total - sums.draft_ms)),
         WhatIf(Limit.VERIFY, speedup(tokens, total - max(0.0, sums.verify_ms - n * plain.forward_ms))),
         # Plain decoding has overhead too: only the excess counts.

@@ -8,6 +8,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from core.types import Step
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +80,17 @@ def expected_accepted(
         reached[node] = tested * own
         reached[parent] = tested * (1.0 - own)
     return total
+
+
+def expected_of(step: Step) -> float:
+    """How many of a step's tokens its own way of testing is expected to accept; NaN where that is unknown.
+
+    Block verification accepts at least i tokens with the probability w_i, whose mean before the i-th is drawn is
+    sum(min(w p, q)) (Sun et al., 2403.10444); these add up.
+    """
+    if step.block:
+        return math.fsum(step.expected_acceptance)
+    return expected_accepted(step.acceptance_probs, step.expected_acceptance, step.parents)
 
 
 Z95 = 1.959964

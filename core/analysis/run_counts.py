@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
+from collections import Counter, defaultdict
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
@@ -20,8 +22,9 @@ Array = NDArray[np.float64]
 class Column(StrEnum):
     """The columns of a step, under their names in exported tables.
 
+    NUM_DRAFTED counts a tree's nodes, DEPTH its tokens in a row; MEAN_DRAFTED: of the steps so far that drafted.
     Times in milliseconds; rates from 0 to 1, NaN if nothing was drafted. RATE_LOW and RATE_HIGH: the 95 % band around
-    RUNNING_RATE, NaN before there are two blocks. PREDICTED_RATE: accepted / drafted expected under rejection sampling.
+    RUNNING_RATE, NaN before there are two blocks. PREDICTED_RATE: `Tally.predicted_rate`.
     """
 
     NUM_DRAFTED = "drafted_tokens"
@@ -35,6 +38,21 @@ class Column(StrEnum):
     VERIFY_MS = "verify_ms"
     SAMPLE_MS = "sample_ms"
     TOTAL_MS = "total_ms"
+    DEPTH = "drafted_depth"
+    MEAN_DRAFTED = "drafted_tokens_per_block"
+
+
+MOST_RANKS = 8
+"""Candidates for one token beyond these are counted with the last."""
+
+
+@dataclass(slots=True)
+class RankCounts:
+    """The candidates at a depth that have as many earlier siblings: how many were drafted, tested and accepted."""
+
+    drafted: int = 0
+    tested: int = 0
+    accepted: int = 0
 
 
 class RunCounts:
@@ -44,12 +62,16 @@ class RunCounts:
         sums: the basis of the tiles, of Why and of Theory.
         columns: one value a step.
         timeline: tokens over time.
+        ranks: by depth and rank among siblings, both from 0.
+        has_trees: whether a step drafted a tree.
     """
 
     def __init__(self) -> None:
         self.sums = Tally()
         self.columns: dict[Column, list[Any]] = {column: [] for column in Column}
         self.timeline = Timeline()
+        self.ranks: defaultdict[tuple[int, int], RankCounts] = defaultdict(RankCounts)
+        self.has_trees = False
         self._blocks = BlockSums()
 
     def __len__(self) -> int:
@@ -68,15 +90,28 @@ class RunCounts:
             sums.accepted / sums.drafted if sums.drafted else math.nan,
             low,
             high,
-            sums.expected / sums.drafted if sums.drafted else math.nan,
+            math.nan if sums.predicted_rate is None else sums.predicted_rate,
             step.draft_ms,
             step.verify_ms,
             step.sample_ms,
             step.total_ms,
+            step.depth,
+            sums.drafted / sums.num_blocks if sums.num_blocks else math.nan,
         )
         for column, value in zip(self.columns.values(), values, strict=True):
             column.append(value)
         self.timeline.add(step)
+        self.has_trees = self.has_trees or bool(step.parents)
+        self._count_ranks(step)
+
+    def _count_ranks(self, step: Step) -> None:
+        parents, tested, siblings = step.parents or range(-1, step.num_draft_tokens - 1), step.tested, Counter[int]()
+        for node, (parent, depth) in enumerate(zip(parents, step.depths, strict=True)):
+            counts = self.ranks[depth, min(siblings[parent], MOST_RANKS - 1)]
+            siblings[parent] += 1
+            counts.drafted += 1
+            counts.tested += node in tested
+            counts.accepted += node in step.path
 
     def table(self, *columns: Column) -> dict[str, list[Any]]:
         """Columns over all steps, after a column of step numbers."""

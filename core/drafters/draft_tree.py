@@ -149,6 +149,8 @@ class DraftTreeDrafter(DraftModelDrafter):
         runner = self._runner
         assert runner is not None, "propose() before start()"
         for _ in range(depth - 1):
+            # More nodes are read than kept, and near the end of the text the cache has no room for all.
+            del self._unread_nodes[max(0, runner.capacity - runner.length) :]
             if not self._unread_nodes:
                 return
             context.check_cancelled()
@@ -202,7 +204,7 @@ class DraftTreeDrafter(DraftModelDrafter):
             for row, parent in zip(rows, parents, strict=True):
                 # A parent may have fewer children than planned: the draft's support may be smaller.
                 nodes = [node for node in range(len(shape)) if self._parents[node] == parent]
-                children: list[tuple[Tensor, Tensor | None]]
+                children: list[tuple[Tensor, Tensor]]
                 if uniforms is None:
                     children = self._noisy(row, len(nodes), context, len(context.ids) + at)
                 else:
@@ -220,13 +222,18 @@ class DraftTreeDrafter(DraftModelDrafter):
         probs = over_vocabulary(torch.stack(sources), proposed, context.vocab_size) if sources else None
         return Draft(torch.tensor([tokens[node] for node in kept]), torch.tensor(self._parents), probs)
 
-    def _noisy(
-        self, row: Tensor, count: int, context: DraftContext, position: int
-    ) -> list[tuple[Tensor, Tensor | None]]:
+    def _noisy(self, row: Tensor, count: int, context: DraftContext, position: int) -> list[tuple[Tensor, Tensor]]:
         """Under Gumbel coupling: the tokens that the target is most likely to draw with the noise of a position."""
         scores = row.log() + self._noise(context, position).to(row.device)
         best = scores.topk(min(count, len(row)))
-        return [(token, None) for token, score in zip(best.indices, best.values, strict=True) if score > -torch.inf]
+        found, left = [], row
+        for token, score in zip(best.indices, best.values, strict=True):
+            if not float(score) > -torch.inf:
+                break
+            # The largest noisy probabilities are a sample without replacement.
+            found.append((token, left / left.sum()))
+            left = left.index_fill(0, token, 0.0)
+        return found
 
 
 def _children(row: Tensor, uniforms: Tensor, rule: TreeRule) -> Iterator[tuple[Tensor, Tensor]]:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from core.errors import DrafterError, OutriderError, SettingsError, first_line
 from core.settings import LONGEST_CHAIN, declared, validate
+from core.text import did_you_mean
 
 if TYPE_CHECKING:
     from core.drafters.base import Drafter, DrafterSetup
@@ -155,6 +156,7 @@ class MedusaOptions:
             ".safetensors). Empty: those that ship for this target.",
             "path": True,
             "metavar": "PATH",
+            "placeholder": "those that ship for the target",
         },
     )
     int8: bool = field(
@@ -180,6 +182,7 @@ class Method:
         factory: makes its `Drafter` from a `DrafterSetup` and the options; "module:Class" is imported when a run needs
             it.
         needs_target: whether it drafts with the target itself.
+        proposes_trees: whether it proposes several candidates for a position.
     """
 
     name: str
@@ -189,6 +192,7 @@ class Method:
     options: type
     factory: str | Callable[[DrafterSetup, Any], Drafter]
     needs_target: bool = False
+    proposes_trees: bool = False
 
     def parse(self, values: Mapping[str, Any] | None = None) -> Any:
         """The options with these values, by field name; the others have their defaults.
@@ -305,6 +309,7 @@ def _describe(drafter: Any, name: str) -> Method:
         options=getattr(drafter, "Options", NoOptions),
         factory=drafter,
         needs_target=getattr(drafter, "needs_target", False),
+        proposes_trees=getattr(drafter, "proposes_trees", False),
     )
 
 
@@ -358,6 +363,7 @@ METHODS = Methods(
             True,
             DraftTreeOptions,
             "core.drafters.draft_tree:DraftTreeDrafter",
+            proposes_trees=True,
         ),
         Method(
             "medusa",
@@ -367,6 +373,7 @@ METHODS = Methods(
             MedusaOptions,
             "core.drafters.medusa:MedusaDrafter",
             needs_target=True,
+            proposes_trees=True,
         ),
     )
 )
@@ -390,7 +397,8 @@ def get_method(name: str) -> Method:
         return METHODS[name]
     except KeyError:
         more = f" To use that class, start Outrider with --method {name}." if ":" in name else ""
-        raise SettingsError(f"There is no method {name!r}. Choose one of: {', '.join(METHODS)}.{more}") from None
+        meant = did_you_mean(name, METHODS)
+        raise SettingsError(f"There is no method {name!r}.{meant} Choose one of: {', '.join(METHODS)}.{more}") from None
 
 
 def build_drafter(name: str, setup: DrafterSetup, options: Mapping[str, Any] | None = None) -> Drafter:

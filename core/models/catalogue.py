@@ -17,6 +17,7 @@ from core.files import open_regular, read_json
 from core.models import hub
 from core.models.weight_files import weight_files
 from core.settings import LengthPolicy
+from core.text import did_you_mean
 
 _log = logging.getLogger(__name__)
 
@@ -142,7 +143,7 @@ def resolve(ref: str) -> ModelEntry:
     names = "".join(f"{entry.ref}, " for entry in embedded_models())
     shown = ref if len(ref) <= 120 else f"{ref[:119]}…"
     raise ModelNotFoundError(
-        f"There is no local model {shown!r}. Name {names}a folder with safetensors, a .gguf file, "
+        f"There is no local model {shown!r}.{_meant(shown)} Name {names}a folder with safetensors, a .gguf file, "
         "or a downloaded Hub model."
     )
 
@@ -181,8 +182,15 @@ def served_target(config: Any) -> str | None:
 
 def _not_downloaded(ref: str) -> ModelNotFoundError:
     return ModelNotFoundError(
-        f"{ref!r} is not downloaded yet: get it with `outrider models get {ref}`, or in the window under Models."
+        f"{ref!r} is not downloaded yet.{_meant(ref)} Get it with `outrider models get {ref}`, or in the window under "
+        "Models."
     )
+
+
+def _meant(ref: str) -> str:
+    """A question with the model that is probably meant; empty if there is none, or the name is right."""
+    known = {*EMBEDDED_TITLES, *hub.cached_refs(), *(suggestion.ref for suggestion in SUGGESTIONS)}
+    return "" if ref in known else did_you_mean(ref, sorted(known))
 
 
 def _kept_models() -> Path:

@@ -30,12 +30,15 @@ def resolve_device(device: str) -> torch.device:
     try:
         wanted = Device(device)
     except ValueError:
-        raise SettingsError(f"There is no device {device!r}. Choose one of: {', '.join(Device)}.") from None
+        raise SettingsError(f"There is no device {device!r}. Choose one of: {', '.join(Device)}, cuda:1.") from None
     has_cuda, has_mps = torch.cuda.is_available(), torch.backends.mps.is_available()
     if wanted is Device.AUTO:
         wanted = Device.CUDA if has_cuda else Device.MPS if has_mps else Device.CPU
-    if (wanted is Device.CUDA and not has_cuda) or (wanted is Device.MPS and not has_mps):
-        raise DeviceError(f"This machine offers no {wanted.upper()} device to torch. Choose auto or cpu.")
+    kind, _, index = wanted.value.partition(":")
+    if (kind == Device.CUDA and not has_cuda) or (kind == Device.MPS and not has_mps):
+        raise DeviceError(f"This machine offers no {kind.upper()} device to torch. Choose auto or cpu.")
+    if index and int(index) >= (count := torch.cuda.device_count()):
+        raise DeviceError(f"This machine has no {wanted}; its last GPU is cuda:{count - 1}. Choose auto, or another.")
     return torch.device(wanted.value)
 
 

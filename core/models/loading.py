@@ -62,7 +62,7 @@ def load(
 
     Args:
         ref: an embedded or kept model's name, a downloaded Hub id, a folder, or a .gguf file.
-        device: auto, cpu, cuda or mps.
+        device: auto, cpu, cuda, cuda:1 (the second GPU), or mps.
         dtype: auto, float32, bfloat16 or float16.
         target: for a drafter that borrows its target's tables, that target; its device and precision count.
         check_cancelled: raises to cancel. Called between files; the current file is read to its end.
@@ -414,12 +414,13 @@ def empty_model(folder: Path, dtype: torch.dtype) -> Any:
 
 
 def available_memory(device: torch.device) -> dict[Place, int]:
-    """Free bytes of every place where a model for this device may be loaded."""
+    """Free bytes of every place where a model for this device may be loaded: of all GPUs, or of the one asked for."""
     if device.type == "mps":
         return {"mps": free_memory(device)}
     available: dict[Place, int] = {}
     if device.type == "cuda":
-        available |= {index: free_memory(torch.device("cuda", index)) for index in range(torch.cuda.device_count())}
+        gpus = range(torch.cuda.device_count()) if device.index is None else [device.index]
+        available |= {index: free_memory(torch.device("cuda", index)) for index in gpus}
     available["cpu"] = free_memory(torch.device("cpu"))
     return available
 

@@ -117,19 +117,20 @@ class EncodedPrompt(NamedTuple):
     is_chat: bool
 
 
-def encode_prompt(target: LanguageModel, prompt: str, chat: bool | None = None) -> EncodedPrompt:
+def encode_prompt(target: LanguageModel, prompt: str, chat: bool | None = None, system: str = "") -> EncodedPrompt:
     """Apply the chat template if requested, and tokenize.
 
     Args:
         target: its tokenizer and context length apply.
         prompt: as typed.
         chat: True, False, or None for "if there is a template".
+        system: the system prompt, which only a template can format.
 
     Raises:
-        SettingsError: chat is True and the tokenizer has no template.
+        SettingsError: chat is True, or there is a system prompt, and the tokenizer has no template or may not use it.
         PromptError: nothing to continue, or no room left in the context to continue it.
     """
-    encoded = _encode(target.tokenizer, target.ref, prompt, chat)
+    encoded = _encode(target.tokenizer, target.ref, prompt, chat, system)
     check_prompt_length(len(encoded.ids), target)
     return encoded
 
@@ -194,27 +195,34 @@ def _kept_tokenizer(entry: ModelEntry, folder: Path, _changed_ns: int) -> Any:
     return load_tokenizer(entry, folder)
 
 
-def _encode(tokenizer: Any, name: str, prompt: str, chat: bool | None) -> EncodedPrompt:
+def _encode(tokenizer: Any, name: str, prompt: str, chat: bool | None, system: str = "") -> EncodedPrompt:
     # Tokenizers reject lone surrogates, which a terminal or clipboard can produce.
-    text = prompt.encode("utf-8", "replace").decode("utf-8")
+    text, system = (given.encode("utf-8", "replace").decode("utf-8") for given in (prompt, system))
     has_template = bool(getattr(tokenizer, "chat_template", None))
     if chat and not has_template:
         raise SettingsError(f"{name} has no chat template. Run it raw, or choose an instruct model.")
     is_chat = has_template if chat is None else chat
+    if system and not is_chat:
+        reason = "is run raw" if has_template else "has no chat template"
+        raise SettingsError(
+            f"{name} {reason}, so it takes no system prompt. Write it into the prompt, or choose an instruct model."
+        )
     if not is_chat:
         with explaining_panics(f"The tokenizer of {name}"):
             return EncodedPrompt(list(tokenizer(text)["input_ids"]), text, False)
-    rendered = _rendered(tokenizer, name, text)
+    rendered = _rendered(tokenizer, name, text, system)
     with explaining_panics(f"The tokenizer of {name}"):
         return EncodedPrompt(list(tokenizer(rendered, add_special_tokens=False)["input_ids"]), rendered, True)
 
 
-def _rendered(tokenizer: Any, name: str, text: str) -> str:
+def _rendered(tokenizer: Any, name: str, text: str, system: str) -> str:
     """What `tokenizer.apply_chat_template` returns for one message of the user, with an open answer."""
+    said = [{"role": "system", "content": system}] if system else []
+    advice = "Run the prompt raw, or without a system prompt." if system else "Run the prompt raw instead."
     problem = f"it needs more than {template_child.SECONDS} seconds"
     try:
         request = {
-            "conversations": [[{"role": "user", "content": text}]],
+            "conversations": [[*said, {"role": "user", "content": text}]],
             "chat_template": tokenizer.get_chat_template(),
             "add_generation_prompt": True,
             **tokenizer.special_tokens_map,
@@ -228,7 +236,7 @@ def _rendered(tokenizer: Any, name: str, text: str) -> str:
             problem = visible(error.last_line[:160]).rstrip(".") or "it gave no reason"
     except Exception as error:  # Its entry in the tokenizer may be of any kind.
         problem = first_line(error)
-    raise PromptError(f"The chat template of {name} failed ({problem}). Run the prompt raw instead.")
+    raise PromptError(f"The chat template of {name} failed ({problem}). {advice}")
 
 
 @functools.lru_cache(maxsize=256)

@@ -132,7 +132,7 @@ def load_models(
     Raises:
         OutriderError: one of them can't be loaded, or they don't go together.
     """
-    needs_draft = get_method(request.method).needs_draft_model
+    needs_draft = get_method(request.method).needs_draft_model and request.num_draft_tokens != 0
     entries = [resolve(ref) for ref in ([request.target, request.draft] if needs_draft else [request.target]) if ref]
     device = resolve_device(request.device)
     dtype = resolve_dtype(request.dtype, device)

@@ -108,7 +108,7 @@ def _step_record(step: Step) -> Record:
     values = {**_values(step), "emitted_text": step.emitted_text}
     del values["evidence"]
     for name in _ONLY_IF_ANY:
-        if not values[name]:
+        if not values[name] and not (name == "accepted_path" and step.parents):
             del values[name]
     record = {"type": "step", **{name: values.pop(name) for name in STEP_FIELDS}, **values}
     if step.evidence:

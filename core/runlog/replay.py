@@ -53,11 +53,13 @@ def request_to_show(log: RunLog) -> RunRequest:
     try:
         return request(log)
     except RunLogError:
+        is_lossy = config.get("verification") == VerificationRule.TYPICAL
         return RunRequest(
             target=text_of(config.get("target")).strip() or "unknown",
             draft=text_of(config.get("draft")) or None,
             prompt=text_of(config.get("prompt")) or " ",
             coupling=Coupling.GUMBEL if config.get("coupling") == Coupling.GUMBEL else Coupling.REJECTION,
+            verification=VerificationRule.TYPICAL if is_lossy else VerificationRule.TOKEN,
         )
 
 
@@ -70,6 +72,7 @@ def request_from_config(config: Mapping[str, Any]) -> RunRequest:
     if not isinstance(stop, list | tuple):
         raise RunLogError(UNREADABLE)
     texts = [config["target"], config["prompt"], config.get("draft") or "", config.get("method") or "", *stop]
+    texts.append(config.get("system") or "")
     if not all(isinstance(text, str) for text in texts) or not (chat is None or isinstance(chat, bool)):
         raise RunLogError(UNREADABLE)
     k = config.get("num_draft_tokens", 4)
@@ -94,6 +97,7 @@ def request_from_config(config: Mapping[str, Any]) -> RunRequest:
             baseline=bool(config.get("baseline", False)),
             # Forced tokens count as already written.
             continuation=tuple(config.get("continuation_token_ids") or ()),
+            system=config.get("system") or "",
         )
     except OutriderError as error:
         raise RunLogError(f"This run can't be replayed: {error}") from error
@@ -192,7 +196,8 @@ def step_from_record(record: Mapping[str, Any]) -> Step | None:
 
 def _tree(record: Mapping[str, Any], count: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """A tree's parents and accepted path; both empty for a chain, or where they are damaged."""
-    parents, path = record.get("parents"), record.get("accepted_path")
+    # An older log leaves out a path of which nothing was accepted.
+    parents, path = record.get("parents"), record.get("accepted_path", None if record["num_accepted"] else [])
     if not isinstance(parents, list) or not isinstance(path, list) or len(parents) != count:
         return (), ()
     if not all(type(parent) is int and -1 <= parent < node for node, parent in enumerate(parents)):
@@ -206,9 +211,9 @@ def _tree(record: Mapping[str, Any], count: int) -> tuple[tuple[int, ...], tuple
 
 def _block(record: Mapping[str, Any]) -> tuple[BlockTest, ...]:
     tests = record.get("block")
-    if not isinstance(tests, list) or not all(isinstance(test, list) and len(test) == 2 for test in tests):
+    if not isinstance(tests, list) or not all(isinstance(test, list) and len(test) in {2, 3} for test in tests):
         return ()
-    return tuple(BlockTest(_number(weight), _number(acceptance)) for weight, acceptance in tests)
+    return tuple(BlockTest(*map(_number, test)) for test in tests)
 
 
 def summary_from_record(record: Mapping[str, Any], added_up: Summary) -> Summary:

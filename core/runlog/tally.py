@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from core.analysis.expectation import expected_accepted, expected_tokens
+from core.analysis.expectation import expected_of, expected_tokens
 from core.types import FinishReason, Step, Summary, TokenKind
 
 if TYPE_CHECKING:
@@ -65,8 +65,8 @@ class Tally:
     """The steps of a growing run, read once each: one row a step, and running sums.
 
     A block is a step that drafted. The scoring times by K and timed_draft_ms leave out a block cut short by the end of
-    the text, whose times cover more tokens than are counted. expected: accepted tokens expected under rejection
-    coupling.
+    the text, whose times cover more tokens than are counted. levels: tokens in a row that were drafted; a tree is
+    drafted level by level. is_tree: whether any block was a tree.
     """
 
     def __init__(self, steps: Sequence[Step] = ()) -> None:
@@ -74,7 +74,8 @@ class Tally:
         self.num_blocks = 0
         self.tokens = self.block_tokens = 0
         self.drafted = self.accepted = self.tested = 0
-        self.expected = 0.0
+        self.levels, self.is_tree = 0, False
+        self._expected, self._num_foreseen = 0.0, 0
         self.draft_ms = self.verify_ms = self.total_ms = self.block_ms = self.timed_draft_ms = 0.0
         self.positions = PositionCounts()
         self.verify_by_length: defaultdict[int, list[float]] = defaultdict(list)
@@ -102,8 +103,11 @@ class Tally:
         self.drafted += count
         self.accepted += accepted
         self.tested += tested
-        expected = expected_accepted(step.acceptance_probs, step.expected_acceptance, step.parents)
-        self.expected += expected if math.isfinite(expected) else accepted  # An old log may lack the probabilities.
+        self.levels += step.depth
+        self.is_tree = self.is_tree or bool(step.parents)
+        if math.isfinite(expected := expected_of(step)):  # An old log may lack the probabilities.
+            self._expected += expected
+            self._num_foreseen += count
         before = self.tests_by_temperature.get(step.temperature, (0, 0))
         self.tests_by_temperature[step.temperature] = (before[0] + tested, before[1] + accepted)
         self.positions.add(step)
@@ -121,6 +125,17 @@ class Tally:
     def alpha(self) -> float | None:
         """Share of tested tokens that were accepted; tokens after a rejection are not tested."""
         return self.accepted / self.tested if self.tested else None
+
+    @property
+    def predicted_rate(self) -> float | None:
+        """Accepted / drafted as expected of the run's way of testing, or, under Gumbel coupling, of rejection
+        sampling; None if unknown, as under typical acceptance."""
+        return self._expected / self._num_foreseen if self._num_foreseen else None
+
+    @property
+    def usual_depth(self) -> int:
+        """The most common number of tokens in a row, the largest of several; 0 where nothing was drafted."""
+        return max(self.timed_depths, key=lambda depth: (self.timed_depths[depth], depth), default=0)
 
     @property
     def usual_length(self) -> int:
@@ -171,7 +186,7 @@ class Tally:
             prefill_ms=prefill_ms,
             peak_memory_mb=peak_memory_mb,
             predicted_speedup=predicted,
-            expected_acceptance_rate=self.expected / self.drafted if self.drafted else None,
+            expected_acceptance_rate=self.predicted_rate,
             error=error,
             target_step_ms=target_step_ms,
         )

@@ -14,6 +14,7 @@ from torch.optim import AdamW, Muon, Optimizer
 from transformers import LlamaForCausalLM
 
 from core.errors import SettingsError
+from core.text import duration_text
 from core.training.data import BLOCK, Tokens, block_count, items_of_step, read_blocks
 from core.training.model import next_token_loss, rope_for
 
@@ -184,9 +185,10 @@ def train(
             progress.seconds += elapsed
             since_save, since_evaluation = since_save + elapsed, since_evaluation + elapsed
             if progress.step % settings.log_every == 0:
+                left = duration_text(progress.seconds * (1 / settings.used(progress.tokens, progress.seconds) - 1))
                 log(
-                    f"step {progress.step}, {progress.tokens / 1e6:.2f} M tokens, {share:.0%} of the budget, "
-                    f"{tokens / elapsed:,.0f} tokens/s: {reports} {sum(recent) / len(recent):.3f}"
+                    f"step {progress.step}, {progress.tokens / 1e6:.2f} M tokens, {share:.0%} of the budget, about "
+                    f"{left} left, {tokens / elapsed:,.0f} tokens/s: {reports} {sum(recent) / len(recent):.3f}"
                 )
                 recent = []
             if evaluate is not None and since_evaluation > settings.evaluate_seconds:

@@ -28,19 +28,19 @@ class Figures(NamedTuple):
 
     Attributes:
         tokens: its id.
-        draft_probs, target_probs: q and p of that id; in a tree p is what the node's earlier siblings leave.
-        expected_acceptance: sum of min(p, q) over the vocabulary.
+        draft_probs, target_probs: q and p of that id. In a tree whose siblings are tested by draws, p is what the
+            earlier ones leave.
+        acceptance_probs: min(1, p / q), p being what earlier siblings leave; under block verification the weight of the
+            text that ends here.
+        expected_acceptance: the sum of min(p, q) over the vocabulary, or of min(w p, q) under block verification. Both
+            are NaN under typical acceptance.
     """
 
     tokens: tuple[int, ...]
     draft_probs: tuple[float, ...]
     target_probs: tuple[float, ...]
+    acceptance_probs: tuple[float, ...]
     expected_acceptance: tuple[float, ...]
-
-    @property
-    def acceptance_probs(self) -> tuple[float, ...]:
-        """min(1, p / q)."""
-        return tuple(1.0 if p >= q else p / q for q, p in zip(self.draft_probs, self.target_probs, strict=True))
 
     def of(self, nodes: Sequence[int]) -> Figures:
         """Those of some nodes."""
@@ -74,9 +74,9 @@ def verify_on_device(
     count, on_host = len(parents), for_device(uniforms, target_probs.device)
     draws = sent(on_host, target_probs.device) if draws is None else draws
     rows = tested_rows(draft_tokens, parents, draft_probs, target_probs)
-    figures = _table(draft_tokens, draft_probs, rows)
     is_typical = count > 0 and rule is VerificationRule.TYPICAL
     is_block = count > 0 and rule is VerificationRule.BLOCK and is_chain(parents)
+    table = _table(draft_tokens, parents, draft_probs, target_probs, rows, is_drawn=not is_typical)
     if is_typical:
         # The next token behind every node, since only the host will know the path.
         next_tokens = torch.stack([draw(row, draws[count]) for row in target_probs])
@@ -84,18 +84,20 @@ def verify_on_device(
     elif is_block:
         decided = decide_block(draft_tokens, draft_probs, target_probs, draws)
     else:
-        decided = _decide(draft_tokens, parents, draft_probs, target_probs, rows, figures, draws)
-    found, values = _read(figures, decided, draft_probs, target_probs, fetch)
-    if not is_typical and 0.0 in found.draft_probs:
+        decided = _decide(draft_tokens, parents, draft_probs, target_probs, rows, table, draws)
+    found, values = _read(table, decided, draft_probs, target_probs, fetch)
+    if not is_typical and 0.0 in found[1]:
         raise DrafterError(IMPOSSIBLE_DRAFT)
     u = [*fractions(on_host[:count]).tolist(), *uniforms[count:].tolist()]
     if is_block:
-        return block_outcome(values, u), found
-    if is_typical:
+        outcome = block_outcome(values, u)
+    elif is_typical:
         path = longest_path(values[:count], parents)
-        return outcome_of(path, parents, int(values[count + (path[-1] + 1 if path else 0)]), u), found
-    path = tuple(int(node) - 1 for node in values[:-1] if node > 0)
-    return outcome_of(path, parents, int(values[-1]), u), found
+        outcome = outcome_of(path, parents, int(values[count + (path[-1] + 1 if path else 0)]), u[-1:])
+    else:
+        path = tuple(int(node) - 1 for node in values[:-1] if node > 0)
+        outcome = outcome_of(path, parents, int(values[-1]), u)
+    return outcome, _figures(found, outcome, is_typical=is_typical)
 
 
 def verify_gumbel_on_device(
@@ -112,45 +114,78 @@ def verify_gumbel_on_device(
     Raises:
         GenerationError: a model's logits held NaN.
     """
-    figures = _table(draft_tokens, draft_probs, tested_rows(draft_tokens, parents, draft_probs, target_probs))
-    found, values = _read(figures, target_tokens, draft_probs, target_probs, fetch)
-    return verify_gumbel(torch.tensor(found.tokens), parents, torch.tensor(values).long()), found
+    rows = tested_rows(draft_tokens, parents, draft_probs, target_probs)
+    table = _table(draft_tokens, parents, draft_probs, target_probs, rows, is_drawn=False)
+    found, values = _read(table, target_tokens, draft_probs, target_probs, fetch)
+    outcome = verify_gumbel(torch.tensor(found[0]).long(), parents, torch.tensor(values).long())
+    return outcome, _figures(found, outcome, is_typical=False)
 
 
 @torch.inference_mode()
 def figures_of(
-    draft_tokens: Tensor, parents: Sequence[int], draft_probs: Tensor | None, target_probs: Tensor
+    draft_tokens: Tensor,
+    parents: Sequence[int],
+    draft_probs: Tensor | None,
+    target_probs: Tensor,
+    outcome: Verification,
+    *,
+    is_typical: bool = False,
 ) -> Figures:
-    """The figures of a block whose tensors are on the host."""
+    """The figures of a verified block whose tensors are on the host."""
     if not parents:
-        return Figures((), (), (), ())
+        return Figures((), (), (), (), ())
     rows = tested_rows(draft_tokens, parents, draft_probs, target_probs)
-    tokens, *others = map(tuple, _table(draft_tokens, draft_probs, rows).tolist())
-    return Figures(tuple(map(int, tokens)), *others)
+    table = _table(draft_tokens, parents, draft_probs, target_probs, rows, is_drawn=bool(outcome.uniforms))
+    return _figures(table.tolist(), outcome, is_typical=is_typical)
 
 
-def _table(draft_tokens: Tensor, draft_probs: Tensor | None, rows: Tensor) -> Tensor:
-    """(4, N) the fields of `Figures`, of nodes that are tested against their rows (N, V)."""
+def _table(
+    draft_tokens: Tensor,
+    parents: Sequence[int],
+    draft_probs: Tensor | None,
+    target_probs: Tensor,
+    rows: Tensor,
+    *,
+    is_drawn: bool,
+) -> Tensor:
+    """(5, N) of nodes that are tested against their rows (N, V): the id, its q and p, the sum of min(p, q), and the p
+    to show, which is the target's own where no draw decides."""
     dtype = torch.float64 if has_double(rows.device) else torch.float32  # Which is exact for ids up to 2^24.
     at = draft_tokens.unsqueeze(1)
     p = rows.gather(1, at).squeeze(1)
     q = torch.ones_like(p) if draft_probs is None else draft_probs.gather(1, at).squeeze(1)
     overlap = p if draft_probs is None else torch.minimum(rows, draft_probs).sum(-1)
-    return torch.stack([each.to(dtype) for each in (draft_tokens, q, p, overlap.clamp(max=1.0))])
+    shown = p
+    if not is_drawn and not is_chain(parents):
+        shown = target_probs[sent(torch.tensor(parents) + 1, rows.device), draft_tokens]
+    return torch.stack([each.to(dtype) for each in (draft_tokens, q, p, overlap.clamp(max=1.0), shown)])
+
+
+def _figures(table: Sequence[Sequence[float]], outcome: Verification, *, is_typical: bool) -> Figures:
+    """From the values of `_table`."""
+    tokens, q, p, expected, shown = map(tuple, table)
+    chances = tuple(1.0 if own >= drafted else own / drafted for drafted, own in zip(q, p, strict=True))
+    if is_typical:
+        chances = expected = (math.nan,) * len(p)
+    elif outcome.block:
+        chances = tuple(test.weight for test in outcome.block[1:])
+        # The sum of min(w p, q) is w less the residual's mass.
+        expected = tuple(max(0.0, test.weight - test.residual) for test in outcome.block[:-1])
+    return Figures(tuple(map(int, tokens)), q, shown, chances, expected)
 
 
 def _read(
-    figures: Tensor, decided: Tensor, draft_probs: Tensor | None, target_probs: Tensor, fetch: Fetch
-) -> tuple[Figures, list[float]]:
-    """The one copy: the figures, and what was decided, once the models' logits are known to hold no NaN."""
-    count = figures.shape[1]
+    table: Tensor, decided: Tensor, draft_probs: Tensor | None, target_probs: Tensor, fetch: Fetch
+) -> tuple[list[list[float]], list[float]]:
+    """The one copy: the table, and what was decided, once the models' logits are known to hold no NaN."""
+    count = table.shape[1]
     # A model's NaN makes its whole row NaN.
     check = target_probs[:, 0].sum().view(1)
-    values = fetch(torch.cat((figures.flatten(), check.to(figures.dtype), decided.to(figures.dtype))))
-    tokens, q, p, overlap = (tuple(values[row * count : (row + 1) * count]) for row in range(4))
-    if any(map(math.isnan, (*q, values[4 * count]))):
+    values = fetch(torch.cat((table.flatten(), check.to(table.dtype), decided.to(table.dtype))))
+    found = [values[row * count : (row + 1) * count] for row in range(len(table))]
+    if any(map(math.isnan, (*found[1], values[len(table) * count]))):
         check_finite(draft_probs, target_probs)
-    return Figures(tuple(map(int, tokens)), q, p, overlap), values[4 * count + 1 :]
+    return found, values[len(table) * count + 1 :]
 
 
 def _decide(
@@ -159,14 +194,14 @@ def _decide(
     draft_probs: Tensor | None,
     target_probs: Tensor,
     rows: Tensor,
-    figures: Tensor,
+    table: Tensor,
     draws: Tensor,
 ) -> Tensor:
     """The recursion of `core.verify` without a look at any value.
 
     Args:
         rows: (N, V) what each node is tested against.
-        figures: (4, N) from `_table`.
+        table: (5, N) from `_table`.
         draws: (N + 1,).
 
     Returns:
@@ -175,7 +210,7 @@ def _decide(
     count, device = len(parents), target_probs.device
     if not count:
         return draw(target_probs[0], draws[0]).view(1)
-    _, q, p, _ = figures.unbind()
+    q, p = table[1], table[2]
     is_kept = fractions(draws[:count]) * q < p
     numbers = torch.arange(1, count + 1, device=device)
     if is_chain(parents):

@@ -11,12 +11,10 @@ from torch import Tensor
 
 from core.runners.timing import sent
 from core.sampling import draw, fractions
+from core.settings import TYPICAL_FLOOR, TYPICAL_SHARE
 from core.types import BlockTest, Verification
 from core.verify import outcome_of, probs_of_tokens
 from core.verify.checks import check_finite
-
-_TYPICAL_FLOOR, _TYPICAL_SHARE = 0.3, 0.09
-"""Typical acceptance: the least probability that always passes, and the share of exp(-entropy); Medusa's defaults."""
 
 
 def verify_as_block(
@@ -41,7 +39,7 @@ def decide_block(draft_tokens: Tensor, draft_probs: Tensor | None, target_probs:
     The longest accepted text stays.
 
     Returns:
-        (2 K + 4,): all w, all h, the length of the text that stays, and the next token.
+        (3 K + 5,): all w, all h, all s and 0, the length of the text that stays, and the next token.
     """
     count, at, tests = draft_tokens.shape[0], draft_tokens.unsqueeze(1), fractions(uniforms)
     p = target_probs[:count].gather(1, at).squeeze(1).to(tests.dtype)
@@ -63,14 +61,15 @@ def decide_block(draft_tokens: Tensor, draft_probs: Tensor | None, target_probs:
     is_left = (accepted < count) & (sums.index_select(0, within) > 0.0)
     row = torch.where(is_left.unsqueeze(1), left.index_select(0, within), target_probs.index_select(0, accepted))[0]
     next_token = draw(row, uniforms[count]).view(1)
-    return torch.cat((weight, chances, accepted.to(weight.dtype), next_token.to(weight.dtype)))
+    ends = (torch.zeros_like(sums[:1]), accepted.to(weight.dtype), next_token.to(weight.dtype))
+    return torch.cat((weight, chances, sums, *ends))
 
 
 def block_outcome(values: Sequence[float], uniforms: Sequence[float]) -> Verification:
     """The outcome that the values of `decide_block` describe; uniforms: the (K + 1) draws."""
-    count = len(uniforms) - 1
-    tests = tuple(map(BlockTest, values[: count + 1], values[count + 1 : -2]))
-    outcome = outcome_of(range(int(values[-2])), range(-1, count - 1), int(values[-1]), uniforms)
+    size = len(uniforms)
+    tests = tuple(map(BlockTest, values[:size], values[size : 2 * size], values[2 * size : 3 * size]))
+    outcome = outcome_of(range(int(values[-2])), range(-1, size - 2), int(values[-1]), uniforms)
     return replace(outcome, block=tests)
 
 
@@ -82,13 +81,14 @@ def verify_typically(
     check_finite(None, target_probs)
     path = longest_path(passes_typically(draft_tokens, parents, target_probs).tolist(), parents)
     next_token = int(draw(target_probs[path[-1] + 1 if path else 0], uniforms[-1]))
-    return outcome_of(path, parents, next_token, uniforms.tolist())
+    # Only the next token is drawn: no draw decides what passes.
+    return outcome_of(path, parents, next_token, uniforms.tolist()[-1:])
 
 
 def passes_typically(draft_tokens: Tensor, parents: Sequence[int], target_probs: Tensor) -> Tensor:
     """(N,) whether each node passes by itself."""
     entropy = torch.special.entr(target_probs).sum(-1)
-    floors = (_TYPICAL_SHARE * torch.exp(-entropy)).clamp(max=_TYPICAL_FLOOR)
+    floors = (TYPICAL_SHARE * torch.exp(-entropy)).clamp(max=TYPICAL_FLOOR)
     behind = sent(torch.tensor(parents) + 1, target_probs.device)
     return target_probs[behind, draft_tokens] > floors[behind]
 

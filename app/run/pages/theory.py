@@ -18,6 +18,7 @@ NO_UNIT = "There is no plain step to compare this run with. Tick “Measure the 
 UNDRAFTED = "Nothing was drafted: the theory doesn't apply to plain decoding."
 LATER = "Intervals and calibration follow when the run is over."
 COMPUTING = "Computing the intervals…"
+UNCALIBRATED = "Predicted acceptance isn't compared here: single tests have no probabilities of their own in this run."
 
 INTERVAL = "95 % interval: percentiles over 500 resamples of the run's steps (Efron's bootstrap, 1979)"
 P_AND_Q = "p: the target's distribution; q: the draft's"
@@ -64,7 +65,7 @@ def whole_report(run: RunView, found: Study) -> TheoryReport:
         return TheoryReport(NO_UNIT if drafted else UNDRAFTED)
     return TheoryReport(
         headline=verdict(theory),
-        basis=_basis(theory, ""),
+        basis=_basis(theory, "" if found.calibration is not None else UNCALIBRATED),
         speedup=theory,
         calibration=found.calibration,
         rows=_rows(theory, found.calibration, run.coupling),

@@ -19,9 +19,10 @@ LATER = "Advice appears when the run is over."
 
 LIMITS = {
     Limit.ACCEPTANCE: (
-        "If all drafts were accepted",
-        "Rejected drafts cost most: if all were accepted, the speedup would be {:.2f}×.",
-        "(mean K + 1) P / T: every block emits all its draft tokens and a bonus token, in the same time.",
+        "If drafts were accepted to their end",
+        "Rejected drafts cost most: if each were accepted to its end, the speedup would be {:.2f}×.",
+        "(mean K + 1) P / T: every block emits as many tokens as it drafted in a row, and a bonus token, in the same "
+        "time.",
     ),
     Limit.DRAFT: (
         "If drafting took no time",
@@ -47,6 +48,7 @@ LIMITS = {
 }
 """For each limit: its title, what it costs, and the formula of the speedup without it."""
 WORDS = "tau: tokens per step; P: time of a plain step; T: time of a step; all from this run."
+TREE_WORDS = f"{WORDS} Of a tree, K is the depth, and v counts its nodes."
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +130,8 @@ def _headline(found: Diagnosis) -> str:
 
 def _basis(found: Diagnosis, timed_before_ms: float | None, *, is_missed: bool) -> str:
     steps = f"{found.num_steps:,} steps"
+    if found.is_tree:
+        steps += f", most with a tree of {found.usual_length} nodes in {found.usual_depth} levels"
     if found.plain.is_measured:
         said = f"Means over {steps}, against the baseline's {found.plain.total_ms:.2f} ms per token."
         return f"{said}{_unsteadiness(found.plain.forward_ms, timed_before_ms)}"
@@ -149,15 +153,22 @@ def _figures(found: Diagnosis) -> tuple[NamedValue, ...]:
     unit = f"A plain forward takes {found.plain.forward_ms:.2f} ms here."
     positions = found.usual_length + 1
     error = "" if found.alpha_error is None else f" Standard error {found.alpha_error:.3f}."
+    tested = (
+        f"levels at which a candidate was accepted / levels tested. {found.num_tested:,} were tested; those behind a "
+        "rejection are not."
+        if found.is_tree
+        else f"accepted / tested tokens. {found.num_tested:,} were tested; tokens after a rejected one are not."
+    )
     return (
         NamedValue(
             "α",
             _number(found.alpha),
-            f"Acceptance: accepted / tested tokens. {found.num_tested:,} were tested; tokens after a rejected one "
-            f"are not.{error}",
+            f"Acceptance: {tested}{error}",
         ),
         NamedValue("τ", _number(found.tokens_per_step), "Block efficiency: new tokens / forwards of the target."),
-        NamedValue("c", _number(found.cost), f"Draft cost: time of one draft step / time of a plain forward. {unit}"),
+        NamedValue(
+            "c", _number(found.cost), f"Draft cost: time of one {_draft_step(found)} / time of a plain forward. {unit}"
+        ),
         NamedValue(
             f"v({positions})" if found.usual_length else "v",
             _number(found.verify_cost),
@@ -175,13 +186,13 @@ def _figures(found: Diagnosis) -> tuple[NamedValue, ...]:
 def _parts(found: Diagnosis) -> tuple[Part, ...]:
     extra = found.verify_extra_ms
     return (
-        Part("draft", found.draft_ms, "draft_bar", "Mean draft time per step: K draft steps."),
+        Part("draft", found.draft_ms, "draft_bar", f"Mean draft time per step, all of its {_draft_step(found)}s."),
         Part("plain forward", found.verify_ms - extra, "target_bar", "The target's forward for one token."),
         Part(
             "scoring more",
             extra,
             "target_bar",
-            "Verify time minus a plain forward: the extra time for scoring K + 1 positions instead of one.",
+            "Verify time minus a plain forward: the extra time for scoring the drafted tokens, too.",
             is_extra=True,
         ),
         Part(
@@ -203,14 +214,18 @@ def _replaced(found: Diagnosis) -> tuple[Part, ...]:
 
 def _gains(found: Diagnosis) -> tuple[Gain, ...]:
     ran = "Measured: tau P / T." if found.plain.is_measured else "Estimated: tau P / T, P being one forward."
-    main = found.main_limit
+    main, words = found.main_limit, TREE_WORDS if found.is_tree else WORDS
     return (
-        Gain("As it ran", found.speedup, False, f"{ran} {WORDS}"),
+        Gain("As it ran", found.speedup, False, f"{ran} {words}"),
         *(
-            Gain(LIMITS[item.limit][0], item.speedup, item is main, f"{LIMITS[item.limit][2]} {WORDS}")
+            Gain(LIMITS[item.limit][0], item.speedup, item is main, f"{LIMITS[item.limit][2]} {words}")
             for item in found.what_ifs
         ),
     )
+
+
+def _draft_step(found: Diagnosis) -> str:
+    return "drafted level" if found.is_tree else "draft step"
 
 
 def _number(value: float | None) -> str:

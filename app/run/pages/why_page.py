@@ -12,7 +12,7 @@ from PySide6.QtWidgets import QGridLayout, QLabel, QWidget
 from app.run.pages.why import EMPTY, Gain, Part, WhyReport, why_report
 from app.run.run_page import ReportPage, column_label
 from app.run.run_view import NamedValue, RunView
-from app.theme import current_theme, scaled, ui_font
+from app.theme import current_theme, scaled, text_scale, ui_font
 from app.widgets.fields import card, describe, plain_tip, row, text_label, wrapped_label
 from app.widgets.legend import Mark, SeriesSample
 from app.widgets.painted import PaintedWidget
@@ -20,6 +20,8 @@ from app.widgets.painted import PaintedWidget
 BAR_HEIGHT, GAIN_HEIGHT = 18, 8
 RADIUS = 3
 GAP = 2
+WIDEST_SCALE = 1.1
+"""Size of text up to which all figures fit into a line."""
 
 
 class ReportBar(PaintedWidget):
@@ -155,7 +157,7 @@ class WhyPanel(ReportPage):
     def _make_cards(self) -> tuple[QWidget, ...]:
         head, _ = card(self.headline, self.basis, self.figures)
         time, _ = card(
-            text_label("Where an average step's time goes", "section"),
+            wrapped_label("whyTimeTitle", "section", "Where an average step's time goes"),
             row(*self.samples, None, spacing=14),
             self.step_bar,
             self.plain_bar,
@@ -206,14 +208,20 @@ class FigureRow(QWidget):
         self._layout.setHorizontalSpacing(8)
         self.labels: list[tuple[QLabel, QLabel]] = []
 
+    def restyle(self) -> None:
+        """Side by side, or in two lines if the text is large."""
+        in_line = 3 if text_scale() > WIDEST_SCALE else len(self.labels)
+        for index, pair in enumerate(self.labels):
+            line, column = divmod(index, in_line)
+            for offset, label in enumerate(pair):
+                self._layout.addWidget(label, 2 * line + offset, column)
+            self._layout.setColumnStretch(index, int(index < in_line))
+
     def show_figures(self, figures: tuple[NamedValue, ...]) -> None:
         """Show these values."""
         while len(self.labels) < len(figures):
-            pair = text_label("", "field"), text_label("", "strong")
-            self._layout.addWidget(pair[0], 0, len(self.labels))
-            self._layout.addWidget(pair[1], 1, len(self.labels))
-            self._layout.setColumnStretch(len(self.labels), 1)
-            self.labels.append(pair)
+            self.labels.append((text_label("", "field"), text_label("", "strong")))
+        self.restyle()
         for figure, (title, value) in zip(figures, self.labels, strict=False):
             title.setText(figure.title)
             value.setText(figure.value)

@@ -1,0 +1,167 @@
+"""Acceptance over the steps: how much of each block, or of each tree, was accepted."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from app.run.run_view import RunView
+from app.run.step_plots import StepPlot, bar_centres, grown
+from app.widgets.legend import Mark
+from app.widgets.pictures import Table
+from core.analysis.run_counts import Column
+from core.settings import Coupling
+from core.text import percent_text
+
+PREDICTED_HELP = (
+    "Dashed: the accepted tokens of a step expected from the two distributions. Each drafted position counts with its "
+    "sum(min(p, q)), weighted by the probability that earlier tokens are accepted; averaged over the run. It "
+    "approaches the solid line as the run continues."
+)
+BAND_HELP = (
+    "Line: accepted tokens of a step that drafts, on average so far. Its band is Wilson's 95 % confidence interval for "
+    "accepted / drafted, with the effective number of independent tokens. Tokens of a block are not independent, since "
+    "a rejection discards the rest; blocks are assumed to be."
+)
+REJECTION_HELP = (
+    "Dashed: the accepted tokens of a step expected with rejection sampling, from the two distributions at "
+    "the places drafted in this run. On average the solid line stays a little below it: that is the cost of a "
+    "reproducible text."
+)
+
+
+ACCEPTED_HELP = (
+    "Bar: accepted tokens of each step; behind it, how many in a row were drafted. Of trees also, below the line and "
+    "at their own scale, the nodes that the target scored, with the accepted ones filled."
+)
+PLAIN_HELP = "Hollow: a plain step. Nothing was drafted, and the target added one token."
+BELOW = 0.4
+"""Height of the nodes below the line, in that of the tokens above it."""
+TOKEN_TICKS = (1, 2, 4, 8, 16)
+"""Steps between the ticks of the tokens."""
+
+
+class AcceptancePlot(StepPlot):
+    """Bars, in tokens: accepted and drafted depth of each block. Lines: accepted on average, and predicted.
+
+    The nodes of trees hang below, with the accepted ones filled.
+    """
+
+    def __init__(self, run: RunView) -> None:
+        super().__init__(run, object_name="acceptancePlot", title="Acceptance per step", y_label="tokens")
+        self.getViewBox().setYRange(0, 1, padding=0)
+        self.drafted_bars = self.add_bars("track")
+        self.accepted_bars = self.add_bars("draft_bar", "accepted", ACCEPTED_HELP)
+        self.plain_bars = self.add_bars("field_border", "plain", PLAIN_HELP, is_hollow=True)
+        self.node_bars, self.useful_bars = self.add_bars("track"), self.add_bars("draft_bar")
+        self.band_edges = self.add_band("text")
+        self.predicted_line = self.add_line("correction", "predicted", PREDICTED_HELP, dashed=True)
+        self.rate_line = self.add_line("text", "mean", BAND_HELP, mark=Mark.BAND)
+        accepted, self.plain_sample, self.predicted_sample, mean = self._samples
+        self._samples[:] = accepted, mean, self.predicted_sample, self.plain_sample
+        self.set_hint("One bar per step: accepted tokens of those drafted")
+        self._has_trees = False
+        self._scale: tuple[float, float] = (0.0, 0.0)
+
+    def readout(self, step: int) -> str:
+        """One step in words."""
+        drafted, accepted, depth = (
+            self._run.counts.columns[column][step] for column in (Column.NUM_DRAFTED, Column.NUM_ACCEPTED, Column.DEPTH)
+        )
+        if not drafted:
+            return f"step {step}: nothing drafted"
+        if drafted != depth:
+            return f"step {step}: {accepted} of {depth}, {drafted} nodes"
+        running = percent_text(self._run.counts.columns[Column.RUNNING_RATE][step])
+        return f"step {step}: {accepted} of {drafted}, running {running}"
+
+    def details(self, step: int) -> list[tuple[str, str]]:
+        """One step in figures."""
+        drafted, accepted, depth, mean, rate, predicted, low, high = (
+            self._run.counts.columns[column][step]
+            for column in (
+                Column.NUM_DRAFTED,
+                Column.NUM_ACCEPTED,
+                Column.DEPTH,
+                Column.MEAN_DRAFTED,
+                Column.RUNNING_RATE,
+                Column.PREDICTED_RATE,
+                Column.RATE_LOW,
+                Column.RATE_HIGH,
+            )
+        )
+        rows = [(f"Step {step}", ""), ("accepted", f"{accepted:.0f} of {depth:.0f} tokens")]
+        if drafted != depth:
+            rows.append(("nodes scored", f"{drafted:.0f}, {percent_text(accepted / drafted)} useful"))
+        if np.isfinite(rate):
+            rows += [("mean so far", f"{rate * mean:.2f} tokens"), ("running rate", percent_text(rate, 1))]
+        if np.isfinite(low):
+            rows.append(("95 % band", f"{percent_text(low, 1)} to {percent_text(high, 1)}"))
+        if np.isfinite(predicted):
+            rows.append(("predicted" if self._is_rejection else "by rejection", percent_text(predicted, 1)))
+        return rows
+
+    def table(self) -> Table:
+        """One row per step."""
+        table = self._run.counts.table(*list(Column)[:7], Column.DEPTH)
+        if not self._is_rejection:
+            table["rate_by_rejection"] = table.pop(Column.PREDICTED_RATE)
+        return table
+
+    @property
+    def _is_rejection(self) -> bool:
+        return self._run.coupling is Coupling.REJECTION
+
+    def settle(self, *, is_over: bool) -> None:
+        """Label the dashed line for the run's coupling."""
+        if self._is_rejection:
+            self.predicted_sample.set_meaning("predicted", PREDICTED_HELP)
+        else:
+            self.predicted_sample.set_meaning("by rejection", REJECTION_HELP)
+        super().settle(is_over=is_over)
+
+    def refresh(self) -> None:
+        """Show what is new; plain steps are in the legend if there are any."""
+        sums = self._run.counts.sums
+        self.plain_sample.setVisible(sums.num_steps > sums.num_blocks)
+        super().refresh()
+
+    def _draw_bars(self, first: int, last: int, width: int) -> None:
+        counts = self._run.counts
+        depths, accepted, nodes, mean = (
+            counts.binned(column, first, last, width)
+            for column in (Column.DEPTH, Column.NUM_ACCEPTED, Column.NUM_DRAFTED, Column.MEAN_DRAFTED)
+        )
+        x = bar_centres(first, depths.size, width)
+        self.drafted_bars.setOpts(x=x, height=depths, width=self._bar_width)
+        self.accepted_bars.setOpts(x=x, height=accepted, width=self._bar_width)
+        is_plain = depths == 0
+        self.plain_bars.setOpts(x=x[is_plain], height=np.ones(is_plain.sum()), width=self._bar_width)
+        self._fit_tokens(float(depths.max(initial=1.0)), float(nodes.max(initial=0.0)))
+        below = self._scale[0] * BELOW / max(self._scale[1], 1.0) * counts.has_trees
+        self.node_bars.setOpts(x=x, height=-below * nodes, width=self._bar_width)
+        self.useful_bars.setOpts(x=x, height=-below * accepted, width=self._bar_width)
+        self.rate_line.setData(x, mean * counts.binned(Column.RUNNING_RATE, first, last, width))
+        self.predicted_line.setData(x, mean * counts.binned(Column.PREDICTED_RATE, first, last, width))
+        for edge, column in zip(self.band_edges, (Column.RATE_LOW, Column.RATE_HIGH), strict=True):
+            bound = np.minimum(mean * counts.binned(column, first, last, width), self._scale[0])
+            # Only the run's first steps lack a band.
+            is_there = np.isfinite(bound)
+            edge.setData(x[is_there], bound[is_there])
+
+    def _fit_tokens(self, depth: float, nodes: float) -> None:
+        """Scale tokens above and nodes below the line; both grow at once, and shrink when much room is empty."""
+        has_trees, scale = self._run.counts.has_trees, (grown(self._scale[0], depth), grown(self._scale[1], nodes))
+        if (scale, has_trees) == (self._scale, self._has_trees):
+            return
+        self._scale, self._has_trees = scale, has_trees
+        depth, nodes = scale
+        every = next((step for step in TOKEN_TICKS if step * 5 > depth), TOKEN_TICKS[-1])
+        ticks = [(float(tokens), str(tokens)) for tokens in range(0, int(depth) + 1, every)]
+        ticks += [(-BELOW * depth, f"{nodes:.0f}")] if has_trees else []
+        axis = self.getPlotItem().getAxis("left")
+        axis.setTicks([ticks])
+        self._labels["left"] = "nodes · tokens" if has_trees else "tokens"
+        self._style_axis(axis, self._labels["left"])
+        self._fit_title()
+        low, high = (-1.2 * BELOW, 1.08) if has_trees else (0.0, 1.04)
+        self.getViewBox().setYRange(low * depth, high * depth, padding=0)

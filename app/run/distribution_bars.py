@@ -1,0 +1,89 @@
+"""The probabilities at a place as bars: a row for each token, a column for each distribution."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from PySide6.QtCore import QPointF, QRectF, QSize, Qt
+from PySide6.QtGui import QColor, QPainter
+
+from app.run.shares import Share, percent, share_text
+from app.run.token_colors import draw_token, text_format, token_formats
+from app.theme import current_theme, mono_font, scaled, ui_font
+from app.widgets.painted import PaintedWidget
+
+HEADER_PX, ROW_PX, COLUMN_GAP_PX, NUMBER_PX = 24, 20, 10, 52
+LEAST_BAR_PX = 1.5
+"""A bar above 0 stays visible."""
+COLUMNS = (
+    ("draft q", "draft_bar", "draft"),
+    ("target p", "target_bar", "target"),
+    ("residual", "sample_bar", "residual"),
+)
+
+
+class DistributionBars(PaintedWidget):
+    """Draws `Share`s. All columns share one scale, so that lengths can be compared."""
+
+    def __init__(self) -> None:
+        super().__init__("distributionBars", "Probabilities at this position")
+        self._shares: tuple[Share, ...] = ()
+
+    def show_shares(self, shares: Sequence[Share]) -> None:
+        """Show these rows."""
+        self._shares = tuple(shares)
+        self.setAccessibleDescription("; ".join(map(share_text, shares)))
+        self.updateGeometry()
+        self.update()
+
+    def sizeHint(self) -> QSize:
+        """The height of its rows."""
+        return QSize(280, scaled(HEADER_PX) + scaled(ROW_PX) * len(self._shares) + 2)
+
+    def minimumSizeHint(self) -> QSize:
+        """Rows are never cut."""
+        return QSize(200, self.sizeHint().height())
+
+    def tip_at(self, point: QPointF) -> str:
+        """A row's probabilities in full."""
+        index = int((point.y() - scaled(HEADER_PX)) // scaled(ROW_PX))
+        return share_text(self._shares[index]) if 0 <= index < len(self._shares) else ""
+
+    def _paint(self, painter: QPainter) -> None:
+        theme, header, height = current_theme(), scaled(HEADER_PX), scaled(ROW_PX)
+        formats = token_formats()
+        text_width = min(scaled(180), max(scaled(72), 0.26 * self.width()))
+        for index, share in enumerate(self._shares):
+            top = header + index * height
+            if share.fate is not None:
+                painter.fillRect(QRectF(0, top, self.width(), height), QColor(theme.hover))
+            font, color = (ui_font(12), theme.muted) if share.token is None else (mono_font(12), theme.text)
+            chosen = text_format(color) if share.fate is None else formats[share.fate]
+            draw_token(painter, share.text, chosen, QRectF(4, top + 2, text_width - 4, height), font)
+        shown = [(title, token, [getattr(share, field) for share in self._shares]) for title, token, field in COLUMNS]
+        shown = [column for column in shown if any(value is not None for value in column[2])]
+        most = max((value or 0.0 for *_, values in shown for value in values), default=0.0) or 1.0
+        width = (self.width() - text_width) / max(1, len(shown)) - COLUMN_GAP_PX
+        painter.setFont(ui_font(11))
+        for index, (title, token, values) in enumerate(shown):
+            left = text_width + COLUMN_GAP_PX + index * (width + COLUMN_GAP_PX)
+            self._paint_column(
+                painter, title, QColor(getattr(theme, token)), values, QRectF(left, 0, width, header), most
+            )
+
+    def _paint_column(
+        self, painter: QPainter, title: str, color: QColor, values: list[float | None], head: QRectF, most: float
+    ) -> None:
+        align, left = Qt.AlignmentFlag.AlignVCenter, head.left()
+        painter.setPen(QColor(current_theme().muted))
+        painter.fillRect(QRectF(left, head.height() / 2 - 5, 8, 8), color)
+        painter.drawText(head.adjusted(12, 0, 0, -2), align, title)
+        room, height = max(8.0, head.width() - scaled(NUMBER_PX)), scaled(ROW_PX)
+        for index, value in enumerate(values):
+            if value is None:
+                continue
+            top, length = head.height() + index * height, max(LEAST_BAR_PX, room * value / most)
+            if value > 0:
+                painter.fillRect(QRectF(left, top + 5, length, height - 10), color)
+            painter.setPen(QColor(current_theme().text if value > 0 else current_theme().faint))
+            painter.drawText(QRectF(left + length + 4, top, scaled(NUMBER_PX), height), align, percent(value))

@@ -1,0 +1,221 @@
+"""Plots of a run that drafts trees: acceptance by depth and rank, and the time to verify a tree by its nodes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyqtgraph as pg
+from PySide6.QtCore import QPointF, Qt
+from PySide6.QtGui import QColor
+
+from app.run.run_view import RunView
+from app.theme import Theme, current_theme, mixed, ui_font
+from app.widgets.legend import Mark, SeriesSample
+from app.widgets.pictures import Table
+from app.widgets.plots import Plot, line_pen
+from core.analysis.run_counts import MOST_RANKS, Column
+from core.text import percent_text
+
+CELL = 0.94
+LEAST_CELLS = 4, 3
+"""Depths and ranks that there is room for in any case, so that a small tree has no huge cells."""
+RANK_HELP = (
+    "Each cell: accepted / tested candidates at this depth that have this rank among their siblings, in percent. "
+    "A candidate is tested if those before it were rejected, so lower ranks show what more branching adds. An empty "
+    "cell was drafted, but never tested."
+)
+
+
+class RankPlot(Plot):
+    """A cell for each depth and rank among siblings: how many of the candidates tested there were accepted."""
+
+    def __init__(self, run: RunView) -> None:
+        super().__init__(object_name="rankPlot", title="Acceptance by depth and rank", x_label="depth", y_label="rank")
+        self._run = run
+        self._texts: list[Any] = []
+        self.bars = pg.BarGraphItem(x=[], y0=[], height=[], width=CELL)
+        sample = SeriesSample("accepted of tested, %", Mark.BAR, "draft_bar", RANK_HELP)
+        self.add_item(self.bars, lambda theme: self.bars.setOpts(pen=line_pen(theme.field_border, width=1)), sample)
+        self.getPlotItem().setMouseEnabled(x=False, y=False)
+        self.getViewBox().invertY(True)
+        self.set_hint("How often each candidate of a tree is accepted")
+
+    @property
+    def cells(self) -> list[tuple[int, int]]:
+        """Depth and rank of each cell, from 0."""
+        return sorted(self._run.counts.ranks)
+
+    def rate(self, cell: tuple[int, int]) -> float | None:
+        """Accepted / tested; None if none was tested."""
+        counts = self._run.counts.ranks[cell]
+        return counts.accepted / counts.tested if counts.tested else None
+
+    def readout(self, place: int) -> str:
+        """A cell in words."""
+        depth, rank = self.cells[place]
+        rate = self.rate((depth, rank))
+        return f"depth {depth + 1}, {_rank_text(rank)}: {'never tested' if rate is None else percent_text(rate)}"
+
+    def details(self, place: int) -> list[tuple[str, str]]:
+        """A cell in figures."""
+        depth, rank = self.cells[place]
+        counts = self._run.counts.ranks[depth, rank]
+        figures = (("drafted", counts.drafted), ("tested", counts.tested), ("accepted", counts.accepted))
+        return [(f"Depth {depth + 1}, {_rank_text(rank)}", ""), *((name, f"{value:,}") for name, value in figures)]
+
+    def table(self) -> Table:
+        """One row per cell."""
+        found = [(*cell, self._run.counts.ranks[cell], self.rate(cell)) for cell in self.cells]
+        return {
+            "depth": [depth + 1 for depth, _, _, _ in found],
+            "rank": [rank + 1 for _, rank, _, _ in found],
+            "drafted_tokens": [counts.drafted for _, _, counts, _ in found],
+            "tested_tokens": [counts.tested for _, _, counts, _ in found],
+            "accepted_tokens": [counts.accepted for _, _, counts, _ in found],
+            "acceptance_of_tested": [rate for _, _, _, rate in found],
+        }
+
+    def _extent(self) -> tuple[float, float]:
+        cells = self.cells
+        return max((depth + 1.0 for depth, _ in cells), default=0.0), max(
+            (rank + 1.0 for _, rank in cells), default=0.0
+        )
+
+    def _fit(self, extent: tuple[float, float]) -> None:
+        wanted = max(extent[0], LEAST_CELLS[0]), max(extent[1], LEAST_CELLS[1])
+        if wanted == self._shown:
+            return
+        self._shown = wanted
+        self.getViewBox().setRange(xRange=(0.5, wanted[0] + 0.5), yRange=(0.5, wanted[1] + 0.5), padding=0)
+        for name, count in zip(("bottom", "left"), wanted, strict=True):
+            ticks = [(place, str(place)) for place in range(1, int(count) + 1)]
+            self.getPlotItem().getAxis(name).setTicks([ticks])
+
+    def _place_under(self, point: QPointF) -> int:
+        box = self.getViewBox()
+        at, cells = box.mapSceneToView(point), self.cells
+        cell = (round(at.x()) - 1, round(at.y()) - 1)
+        return cells.index(cell) if box.sceneBoundingRect().contains(point) and cell in cells else -1
+
+    def _draw(self) -> None:
+        theme, cells = current_theme(), self.cells
+        rates = [self.rate(cell) for cell in cells]
+        colors = [
+            QColor(Qt.GlobalColor.transparent) if rate is None else mixed(theme.track, theme.draft_bar, rate)
+            for rate in rates
+        ]
+        x, y = np.array(cells, dtype=np.float64).reshape(-1, 2).T + 1.0
+        self.bars.setOpts(x=x, y0=y - CELL / 2, height=CELL, brushes=colors)
+        while len(self._texts) < len(cells):
+            self._texts.append(pg.TextItem(anchor=(0.5, 0.5)))
+            self.getPlotItem().addItem(self._texts[-1])
+        for index, text in enumerate(self._texts):
+            rate = rates[index] if index < len(cells) else None
+            text.setVisible(rate is not None)
+            if rate is not None:
+                text.setPlainText(f"{100 * rate:.0f}")
+                text.setFont(ui_font(11))
+                text.setColor(_on(colors[index], theme))
+                text.setPos(x[index], y[index])
+
+
+def _rank_text(rank: int) -> str:
+    return f"rank {rank + 1}{' or lower' if rank + 1 == MOST_RANKS else ''}"
+
+
+def _on(color: QColor, theme: Theme) -> QColor:
+    """The text's or the surface's colour, whichever is further from this one."""
+    found = (QColor(theme.text), QColor(theme.surface))
+    return max(found, key=lambda one: abs(one.lightnessF() - color.lightnessF()))
+
+
+COST_HELP = "Median time of the target's forward over a tree with this many nodes; 0 is a plain step."
+SPREAD_HELP = "From the 10th to the 90th percentile of the steps."
+PLAIN_FORWARD_HELP = "Time of the target's forward over one token, timed before the run or in its first plain step."
+HEADROOM = 1.15
+
+
+class CostPlot(Plot):
+    """Time to verify a tree, by its number of nodes: what more nodes cost on this machine."""
+
+    def __init__(self, run: RunView) -> None:
+        super().__init__(object_name="costPlot", title="Verify time by nodes", x_label="nodes scored", y_label="ms")
+        self._run = run
+        self._points: dict[int, tuple[float, float, float, int]] = {}
+        """By nodes: median, 10th and 90th percentile, number of steps."""
+        self.plain_line = pg.InfiniteLine(angle=0, movable=False)
+        sample = SeriesSample("one token", Mark.DASHES, "text", PLAIN_FORWARD_HELP)
+        self.add_item(
+            self.plain_line, lambda theme: self.plain_line.setPen(line_pen(theme.text, dashed=True, width=1.5)), sample
+        )
+        self.whiskers = self.add_whiskers("muted", beam=0.3)
+        self.line = self.add_line("target_bar")
+        self.points = pg.ScatterPlotItem(symbol="o", size=7, pen=None)
+        sample = SeriesSample("median step", Mark.DOT, "target_bar", f"{COST_HELP} Whiskers: {SPREAD_HELP.lower()}")
+        self.add_item(self.points, lambda theme: self.points.setBrush(theme.target_bar), sample)
+        self._samples.reverse()
+        self.getViewBox().setLimits(xMin=-1, yMin=0, minXRange=2)
+        self.set_hint("What each further node costs to verify")
+
+    def readout(self, place: int) -> str:
+        """A number of nodes in words."""
+        return f"{place} nodes: {self._points[place][0]:.2f} ms"
+
+    def details(self, place: int) -> list[tuple[str, str]]:
+        """A number of nodes in figures."""
+        median, low, high, count = self._points[place]
+        rows = [(f"{place} nodes", ""), ("steps", f"{count:,}"), ("median", f"{median:.2f} ms")]
+        rows.append(("10 to 90 %", f"{low:.2f} to {high:.2f} ms"))
+        if plain := self._run.target_step_ms:
+            rows.append(("of one token's time", f"{median / plain:.2f} ×"))
+        return rows
+
+    def table(self) -> Table:
+        """One row per number of nodes."""
+        found = sorted(self._points.items())
+        return {
+            "nodes": [nodes for nodes, _ in found],
+            "steps": [values[3] for _, values in found],
+            **{
+                name: [values[index] for _, values in found]
+                for index, name in enumerate(("verify_ms_median", "verify_ms_p10", "verify_ms_p90"))
+            },
+        }
+
+    def refresh(self) -> None:
+        """Show what is new since the last call."""
+        columns, times = self._run.counts.columns, dict(self._run.counts.sums.verify_by_length)
+        steps = zip(columns[Column.NUM_DRAFTED], columns[Column.VERIFY_MS], strict=True)
+        if plain := [ms for drafted, ms in steps if not drafted]:
+            times[0] = plain
+        self._points = {}
+        for nodes, found in sorted(times.items()):
+            low, median, high = np.percentile(found, (10, 50, 90))
+            self._points[nodes] = (float(median), float(low), float(high), len(found))
+        super().refresh()
+
+    def _extent(self) -> tuple[float, float]:
+        if not self._points:
+            return 0.0, 0.0
+        top = max(high for _, _, high, _ in self._points.values())
+        return max(self._points) + 1.0, HEADROOM * max(top, self._run.target_step_ms or 0.0)
+
+    def _fit(self, extent: tuple[float, float]) -> None:
+        if extent != self._shown:
+            self._shown = extent
+            self.getViewBox().setRange(xRange=(-0.6, max(extent[0], 4.0) - 0.4), yRange=(0, extent[1] or 1), padding=0)
+
+    def _place_at(self, x: float) -> int:
+        nearest = min(self._points, key=lambda nodes: abs(nodes - x), default=-1)
+        return nearest if abs(nearest - x) <= 0.5 else -1
+
+    def _draw(self) -> None:
+        plain = self._run.target_step_ms
+        self.plain_line.setVisible(plain is not None)
+        self.plain_line.setValue(plain or 0.0)
+        x = np.array([*self._points], dtype=np.float64)
+        median, low, high, _ = np.array([*self._points.values()], dtype=np.float64).reshape(-1, 4).T
+        self.line.setData(x, median)
+        self.points.setData(x, median)
+        self.whiskers.setData(x=x, y=median, top=high - median, bottom=median - low)

@@ -1,0 +1,272 @@
+"""How a drafted token was decided, in words and figures, for each way of testing: the Inspector's sentences."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from enum import StrEnum
+
+from app.run.places import evidence_at, siblings
+from app.run.shares import known, number, short, show
+from app.run.tokens import Fate, fate_of, is_corrected
+from core.evidence import PositionEvidence
+from core.settings import TYPICAL_FLOOR, TYPICAL_SHARE, Coupling
+from core.types import Step
+
+ARGMAX_NOTE = "At temperature 0 the target's most likely token is taken; these are its probabilities at temperature 1."
+LEFT_NOTE = "p is what the candidates rejected before it leave of the target's distribution."
+NUM_LEFT = 3
+"""Tokens named of what a rejection leaves."""
+
+
+class Decider(StrEnum):
+    """What decides whether a drafted token is accepted."""
+
+    DRAW = "draw"
+    """A draw for each token."""
+    BLOCK = "block"
+    """A draw for each text that begins the block."""
+    NOISE = "noise"
+    """The target's own draw, under shared noise."""
+    TYPICAL = "typical"
+    """Whether the target finds it likely enough."""
+    ARGMAX = "argmax"
+    """Whether it is the target's most likely token."""
+
+
+def decider_of(step: Step, coupling: Coupling, *, is_typical: bool) -> Decider:
+    """What decided in a step."""
+    if step.temperature == 0:
+        return Decider.ARGMAX
+    if coupling is Coupling.GUMBEL:
+        return Decider.NOISE
+    if step.block:
+        return Decider.BLOCK
+    return Decider.TYPICAL if is_typical else Decider.DRAW
+
+
+def last_text(step: Step) -> str:
+    """The text of the token that the target added, without its neighbours if known."""
+    evidence = evidence_at(step, step.slots[-1])
+    token = step.emitted[-1]
+    if evidence is not None and token in evidence.ids:
+        return show(evidence.texts[list(evidence.ids).index(token)])
+    return show(step.emitted_texts[-1])
+
+
+class Words:
+    """A step in words, as its `decider` has it."""
+
+    def __init__(self, step: Step, decider: Decider) -> None:
+        self._step, self._decider = step, decider
+
+    def is_raw(self, slot: int) -> bool:
+        """Whether the evidence of a place holds the probabilities at temperature 1."""
+        evidence = evidence_at(self._step, slot)
+        return self._decider is Decider.ARGMAX and evidence is not None and evidence.raw_probs is not None
+
+    def target_prob(self, slot: int) -> float | None:
+        """p of a drafted token; at temperature 0 that at 1, if it is known."""
+        evidence = evidence_at(self._step, slot)
+        if evidence is not None and evidence.raw_probs is not None:
+            return prob_in(evidence.raw_probs, evidence, self._step.drafted[slot])
+        return None if self._decider is Decider.ARGMAX else known(self._step.target_probs, slot)
+
+    def note(self, slot: int) -> str:
+        """What the shown probabilities are."""
+        if self.is_raw(slot):
+            return ARGMAX_NOTE
+        is_left = self._decider is Decider.DRAW and slot not in siblings(self._step, slot)[:1]
+        return LEFT_NOTE if is_left else ""
+
+    # --- The verdict ---
+
+    def verdict(self, slot: int) -> str:
+        """What happened to a place's token, and why."""
+        step, fate = self._step, fate_of(self._step, slot)
+        if fate is Fate.BONUS:
+            return self._bonus()
+        if self._decider is Decider.TYPICAL:
+            return self._typical(slot, is_kept=fate is Fate.ACCEPTED)
+        if self._decider is Decider.BLOCK:
+            return self._in_block(slot)
+        # Block verification tests whole texts; at temperature 0 that is the same as token by token.
+        if fate is Fate.DISCARDED or (not step.parents and slot > step.num_accepted):
+            return self._untested(slot)
+        is_kept = fate is Fate.ACCEPTED
+        if self._decider is Decider.NOISE:
+            if is_kept:
+                return "Accepted: under the shared noise, the target draws the same token."
+            return f"Rejected: under the shared noise, the target draws “{self._chosen(slot)}”."
+        if self._decider is Decider.ARGMAX:
+            if is_kept:
+                return "Accepted: it is the target's most likely token."
+            return f"Rejected: the target's most likely token is “{self._chosen(slot)}”, which was taken."
+        test = self._test(slot, is_kept)
+        if is_kept:
+            return f"Accepted{test}."
+        if slot not in step.slots:
+            return f"Rejected{test}. The next candidate was tested against what is left of the target's distribution."
+        return f"Rejected{test}. “{last_text(step)}” was drawn from the residual instead{self._draw()}."
+
+    def _untested(self, slot: int) -> str:
+        step = self._step
+        if not step.parents:
+            said = "Discarded, untested: it follows the rejected token."
+            return f"{said} Its distributions are those after the drafted text."
+        if kept := [node for node in siblings(step, slot) if node in step.path]:
+            return f"Not tested: “{show(step.drafted_texts[kept[0]])}” before it was accepted."
+        parent = step.parents[slot]
+        return f"Never reached: “{show(step.drafted_texts[parent])}”, which it follows, was not accepted."
+
+    def _chosen(self, slot: int) -> str:
+        """The token that the target took where a candidate was rejected."""
+        kept = [node for node in siblings(self._step, slot) if node in self._step.path and self._step.parents]
+        return show(self._step.drafted_texts[kept[0]]) if kept else last_text(self._step)
+
+    def _test(self, slot: int, is_kept: bool) -> str:
+        """The inequality that decided, if its numbers are known."""
+        step = self._step
+        u, q, p = (known(values, slot) for values in (step.uniforms, step.draft_probs, step.target_probs))
+        if u is None or q is None or p is None:
+            return ""
+        return f": u·q = {number(u * q)} {'<' if is_kept else '≥'} p = {number(p)}"
+
+    def _in_block(self, slot: int) -> str:
+        step, count = self._step, self._step.num_accepted
+        if slot < count:
+            if not self._passes(count - 1):
+                return "Accepted: a longer text passed as a whole, of which this run's own text kept the beginning."
+            end = "here" if count == slot + 1 else f"“{show(step.drafted_texts[count - 1])}”"
+            last = "" if count == len(step.drafted) else ", and no longer one did"
+            return f"Accepted: the text up to {end} passed as a whole{self._block_test(count - 1)}{last}."
+        failed = f"Rejected: the text up to here failed as a whole{self._block_test(slot)}"
+        if slot > count or not is_corrected(step):
+            return f"{failed}."
+        also = ", and so did each longer one" if count + 1 < len(step.drafted) else ""
+        weight = number(step.block[count].weight)
+        return (
+            f"{failed}{also}. “{last_text(step)}” was drawn from the residual of the block, max(0, w p − q) with "
+            f"w = {weight}{self._draw()}."
+        )
+
+    def _block_test(self, slot: int) -> str:
+        u, chance = known(self._step.uniforms, slot), chance_of(self._step, slot)
+        is_known = u is not None and chance is not None
+        return f", u = {number(u)} {_sign(self._passes(slot))} h = {number(chance)}" if is_known else ""
+
+    def _passes(self, slot: int) -> bool:
+        """Whether the text that ends with a token of the block passes its test."""
+        u, chance = known(self._step.uniforms, slot), chance_of(self._step, slot)
+        return u is not None and chance is not None and u < chance
+
+    def _typical(self, slot: int, *, is_kept: bool) -> str:
+        step, p, least = self._step, known(self._step.target_probs, slot), least_of(self._step, slot)
+        if p is None or least is None:
+            said = "Accepted" if is_kept else "Not accepted"
+        else:
+            test = f"p = {number(p)} {'>' if p > least else '≤'} {number(least)}, the least that passes here (lossy)"
+            said = f"Accepted: {test}" if is_kept else f"Rejected: {test}"
+            if not is_kept and p > least:
+                before = slot - 1 if not step.parents else step.parents[slot]
+                is_reached = before < 0 or before in step.path
+                said = (
+                    f"Passes, but {'is not on the longest path' if is_reached else 'follows no accepted one'}: {test}"
+                )
+        if slot in step.slots and not is_kept:
+            return f"{said}. “{last_text(step)}” was drawn from the target's whole distribution{self._draw()}."
+        return f"{said}."
+
+    def _bonus(self) -> str:
+        step = self._step
+        how = ", under the noise of its position" if self._decider is Decider.NOISE else self._draw()
+        drawn = f"one more was drawn from the target{how}"
+        if self._decider is Decider.ARGMAX:
+            drawn = "the target's most likely token after them was taken, too"
+        if not step.drafted:
+            if self._decider is Decider.ARGMAX:
+                return "Nothing was drafted: the target's most likely token was taken."
+            return f"Nothing was drafted: the token was drawn from the target{how}."
+        if step.parents:
+            tokens = "a single drafted token" if step.num_accepted == 1 else f"{step.num_accepted} drafted tokens"
+            return f"A path of {tokens} was accepted to its end, so {drawn}."
+        drafted = "The drafted token was" if len(step.drafted) == 1 else f"All {len(step.drafted)} drafted tokens were"
+        return f"{drafted} accepted, so {drawn}."
+
+    def _draw(self) -> str:
+        u = self._step.next_uniform
+        return "" if u is None else f", with a draw of {number(u)}"
+
+    # --- The tests in order ---
+
+    def tests(self, slot: int) -> Iterator[str]:
+        """A line for each test of a block's texts, or, at a place of a tree with several candidates, of these."""
+        step, nodes = self._step, siblings(self._step, slot)
+        if self._decider is Decider.BLOCK and step.drafted:
+            yield "Texts by their last token:"
+            for node in range(len(step.drafted)):
+                is_passed = self._passes(node)
+                outcome = "accepted" if node + 1 == step.num_accepted else "passes"
+                test = (
+                    f"u {short(known(step.uniforms, node))} {_sign(is_passed)} h {short(chance_of(self._step, node))}"
+                )
+                yield f"{self._name(node, slot, node)}: {test}, {outcome if is_passed else 'fails'}"
+            return
+        if len(nodes) < 2 or (step.parents[nodes[0]] >= 0 and step.parents[nodes[0]] not in step.path):
+            return
+        yield "Candidates in the order of their tests:"
+        for rank, node in enumerate(nodes):
+            yield f"{self._name(node, slot, rank)}: {self._tested(node, fate_of(step, node))}"
+            if fate_of(step, node) is Fate.REJECTED and self._decider is Decider.DRAW:
+                yield from self._left(node, nodes[rank + 1 :])
+
+    def _name(self, node: int, slot: int, rank: int) -> str:
+        return f"{'▸ ' * (node == slot)}{rank + 1} “{show(self._step.drafted_texts[node])}”"
+
+    def _tested(self, node: int, fate: Fate) -> str:
+        """A candidate's test and its outcome."""
+        step, p, outcome = self._step, self.target_prob(node), TEST_WORDS[fate]
+        if self._decider is Decider.TYPICAL and p is not None and (least := least_of(self._step, node)) is not None:
+            is_passed = p > least
+            word = outcome if fate is Fate.ACCEPTED else "passes" if is_passed else "rejected"
+            return f"p {short(p)} {'>' if is_passed else '≤'} {short(least)}, {word}"
+        if self._decider is not Decider.DRAW:
+            return f"p {short(p)}, {outcome}"
+        if fate is Fate.DISCARDED:
+            return outcome
+        u, chance = known(step.uniforms, node), known(step.acceptance_probs, node)
+        return f"u {short(u)} {_sign(fate is Fate.ACCEPTED)} {short(chance)}, {outcome}"
+
+    def _left(self, node: int, later: Sequence[int]) -> Iterator[str]:
+        """p after a rejection: the most likely tokens of what is left."""
+        evidence = evidence_at(self._step, later[0] if later else node)
+        probs = None if evidence is None else evidence.target_probs if later else evidence.residual_probs
+        if evidence is not None and probs is not None:
+            best = sorted(range(len(probs)), key=lambda at: -probs[at])[:NUM_LEFT]
+            yield "    p is now " + ", ".join(f"“{show(evidence.texts[at])}”\u00a0{short(probs[at])}" for at in best)
+        elif later:
+            text, p = show(self._step.drafted_texts[later[0]]), self.target_prob(later[0])
+            yield f"    p is now “{text}” {short(p)}"
+
+
+TEST_WORDS = {Fate.ACCEPTED: "accepted", Fate.REJECTED: "rejected", Fate.DISCARDED: "not tested"}
+
+
+def chance_of(step: Step, slot: int) -> float | None:
+    """h, with which the text that ends with a token of the block is accepted; None if unknown."""
+    return known([test.acceptance for test in step.block], slot + 1)
+
+
+def least_of(step: Step, slot: int) -> float | None:
+    """The probability that typical acceptance asks for at a place; None if unknown."""
+    evidence = evidence_at(step, slot)
+    return None if evidence is None else min(TYPICAL_FLOOR, TYPICAL_SHARE * math.exp(-evidence.target_entropy))
+
+
+def prob_in(probs: Sequence[float], evidence: PositionEvidence, token: int) -> float | None:
+    """A listed token's probability; None if it isn't listed."""
+    return probs[list(evidence.ids).index(token)] if token in evidence.ids else None
+
+
+def _sign(is_below: bool) -> str:
+    return "<" if is_below else "≥"

@@ -1,0 +1,195 @@
+"""What holds for every command line: other names of flags, lists, misspelt names, examples, and shell completion."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from app.__main__ import COMMANDS, build_parser, main
+from app.cli import check
+from app.cli.console import Progress
+from app.cli.errors import write_output
+from app.cli.parsing import named_pair
+from core.experiments.check import Verdict
+from core.settings import DType
+from tests.fakes_cache import Terminal
+from tests.fakes_cli import outrider, request_of
+
+pytestmark = pytest.mark.usefixtures("clean_environment")
+DOCUMENTS = [Path(__file__).parents[1] / name for name in ("README.md", "resources/docs/drafters.md")]
+ACTIONS = [("models", action) for action in ("list", "get", "info", "remove", "check")]
+
+
+def parsed(*arguments):
+    return build_parser(arguments[0]).parse_args(arguments)
+
+
+def help_of(capsys, *command):
+    with pytest.raises(SystemExit) as ended:
+        main([*command, "--help"])
+    assert ended.value.code == 0
+    return capsys.readouterr().out
+
+
+# --- Names ------------------------------------------------------------------------------------------------------
+
+
+def test_flags_have_the_names_that_other_programs_give_them():
+    usual = ["--target", "T", "--draft", "D", "--max-new-tokens", "9", "--temperature", ".5", "-k", "3"]
+    others = ["-m", "T", "-md", "D", "-n", "9", "--temp", ".5", "--num-draft-tokens", "3"]
+    assert request_of(*others) == request_of(*usual)
+    assert request_of("-m", "T", "-md", "D", "--max-tokens", "9").max_new_tokens == 9
+    assert parsed("run", "-p", "Hi").prompt == "Hi"
+    for command in ("bench", "sweep"):
+        args = parsed(command, "-m", "T", "-md", "D", "--temp", "0", "-n", "5", "-k", "2", "--out", "x")
+        assert (args.target, args.temperature, args.max_new_tokens) == ("T", (0.0,), 5)
+
+
+@pytest.mark.parametrize(("name", "dtype"), [("bf16", DType.BFLOAT16), ("fp16", DType.FLOAT16), ("fp32", "float32")])
+def test_precisions_and_devices_have_short_names_and_indexes(name, dtype):
+    assert request_of("--dtype", name).dtype is DType(dtype)
+    for command in (["run"], ["check"], ["bench"], ["probe"], ["models", "check"], ["sweep", "--out", "x"]):
+        args = parsed(*command, "--dtype", name, "--device", "cuda:1")
+        assert (args.dtype, args.device) == (dtype, "cuda:1")
+
+
+def test_the_prompt_needs_no_flag_and_is_given_once(play, capsys):
+    engine = play()
+    assert main(["run", "def f():", "-k", "0"]) == 0
+    request = engine.requests[0]
+    assert (request.prompt, request.num_draft_tokens, request.draft) == ("def f():", 0, None)
+    assert outrider("again") == 2
+    assert main(["run", "a", "--prompt-file", "f"]) == 2
+    assert capsys.readouterr().err.count("There are two prompts") == 2
+
+
+@pytest.mark.parametrize("command", [["check"], ["models", "check"]], ids=" ".join)
+def test_models_are_named_by_flags_or_as_before_in_the_order_draft_target(command):
+    expected = ("T", "D")
+    for given in (["--target", "T", "--draft", "D"], ["-md", "D", "-m", "T"], ["D", "T"]):
+        assert named_pair(parsed(*command, *given)) == expected
+    assert named_pair(parsed(*command, "T")) == ("T", None)
+    for wrong in (["D", "T", "X"], ["D", "--target", "T"]):
+        assert main([*command, *wrong]) == 2
+
+
+def test_lists_are_written_with_commas_by_repetition_or_both():
+    args = parsed("sweep", "-k", "1-2", "-k", "auto,2", "--temp", "0,1", "--temp", ".5", "--out", "x")
+    assert (args.k, args.temperature) == ((1, 2, "auto"), (0.0, 1.0, 0.5))
+    for command in ("sweep --out x", "probe"):
+        assert parsed(*command.split(), "--draft", "A,B", "--draft", "C,A").draft == ("A", "B", "C")
+    for command in ("sweep --out x", "check"):
+        given = parsed(*command.split(), "--prompts", "code,chat", "--prompts", "maths").prompts
+        assert given == ("code", "chat", "maths")
+    assert parsed("bench", "--only", "plain", "--only", "auto,plain").only == ("plain", "auto")
+    assert parsed("bench").temperature == parsed("bench").temperature == (0.0, 1.0), "nothing is left from before"
+
+
+# --- Mistakes ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "meant", "command"),
+    [
+        (["run", "--temprature", "1", "--prompt", "Hi"], "--temperature", "outrider run"),
+        (["sweep", "--promts", "code", "--out", "x"], "--prompts", "outrider sweep"),
+        (["models", "lst"], "list", "outrider models"),
+        (["models", "list", "--sugested"], "--suggested", "outrider models list"),
+        (["rnu"], "run", "outrider"),
+        (["run", "--method", "medsua", "--prompt", "Hi"], "medusa", ""),
+        (["run", "--target", "SmolLM2-135M-Instruct", "--prompt", "Hi"], "HuggingFaceTB/SmolLM2-135M-Instruct", ""),
+        (["models", "info", "outrider-code-taget"], "outrider-code-target", ""),
+    ],
+)
+def test_a_misspelt_name_is_answered_with_the_one_meant_and_the_commands_own_help(capsys, arguments, meant, command):
+    assert main(arguments) == 2
+    error = capsys.readouterr().err
+    assert f"Did you mean {meant}?" in error
+    assert not command or f"See {command} --help." in error
+    assert error.count("\n") == 1
+
+
+def test_words_without_quotes_are_explained(capsys):
+    assert main(["run", "write", "a", "poem"]) == 2
+    assert "'a' is one argument too many; quote a text of several words" in capsys.readouterr().err
+
+
+# --- Control characters -----------------------------------------------------------------------------------------
+
+EVIL = "a\x1b]0;owned\x07\x9b2Jb"
+SEEN = "a\ufffd]0;owned\ufffd\ufffd2Jb"
+
+
+def use_terminals(monkeypatch):
+    """Not in a fixture: pytest replaces both streams once more before the test."""
+    for name in ("stdout", "stderr"):
+        monkeypatch.setattr(sys, name, Terminal())
+
+
+def test_a_report_of_check_shows_control_characters_on_a_terminal(monkeypatch):
+    use_terminals(monkeypatch)
+    monkeypatch.setattr(check, "_follow", lambda _: SimpleNamespace(verdict=Verdict.EXACT))
+    monkeypatch.setattr(check, "report_text", lambda _: f"target {EVIL}\n")
+    assert main(["check"]) == 0
+    assert sys.stdout.getvalue() == f"target {SEEN}\n"
+
+
+def test_stages_and_names_show_control_characters_on_a_terminal(monkeypatch):
+    use_terminals(monkeypatch)
+    with Progress() as progress:
+        progress.show(f"Loading {EVIL}…", 1, 2, EVIL)
+    assert SEEN in sys.stderr.getvalue()
+    write_output(f"{EVIL}\n")
+    assert main(["run", EVIL, EVIL]) == 2
+    assert main(["run", "--target", EVIL, "--prompt", "Hi"]) == 2
+    seen = sys.stdout.getvalue() + sys.stderr.getvalue()
+    assert not any(hidden in seen for hidden in ("\x1b]", "\x07", "\x9b"))
+
+
+# --- Help, documents and completion -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", [(), *((name,) for name in COMMANDS), *ACTIONS], ids=" ".join)
+def test_every_help_ends_with_examples_that_are_parsed(capsys, command):
+    text = help_of(capsys, *command)
+    examples = [shlex.split(line) for line in re.findall(r"^  (outrider.*)$", text, re.MULTILINE)]
+    assert examples
+    for _, *arguments in examples:
+        assert tuple(arguments[: len(command)]) == command
+        build_parser().parse_args(arguments)
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_the_commands_in_the_documents_are_parsed(document):
+    text = document.read_text("utf-8")
+    blocks = re.findall(r"^```console\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    lines = [line for block in blocks for line in block.splitlines() if line.startswith("$ outrider")]
+    lines += re.findall(r"`(outrider [a-z]+ [^`]*)`", text)
+    assert lines
+    for line in lines:
+        _, *arguments = shlex.split(line.removeprefix("$ "), comments=True)
+        if "COMMAND" not in arguments and "module:Class" not in arguments:
+            build_parser().parse_args(arguments)
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_shell_completes_commands_and_options(capsys, shell):
+    assert main(["--completion", shell]) == 0
+    script = capsys.readouterr().out
+    assert all(command in script for command in COMMANDS)
+    assert "num-draft-tokens" in script
+    assert "bfloat16" in script
+
+
+def test_a_command_imports_no_other():
+    code = (
+        "import sys; from app.__main__ import main; main(['run', '-k', '99', '--prompt', 'x']);"
+        "others = {'app.cli.bench', 'app.cli.sweep', 'app.cli.models', 'shtab'} & set(sys.modules);"
+        "sys.exit(repr(others) if others else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
