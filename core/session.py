@@ -20,7 +20,7 @@ from core.controls import Cancelled, RunControls
 from core.decode import TargetScorer, autoregressive, speculative
 from core.draft_shape import config_fields
 from core.drafters.base import DrafterSetup
-from core.drafters.registry import build_drafter, get_method
+from core.drafters.registry import build_drafter, check_rule, get_method
 from core.errors import OutOfMemoryError, OutriderError, PromptError, first_line, is_panic
 from core.models.devices import device_name, free_memory, is_out_of_memory, release_memory, resolve_device
 from core.models.language_model import LanguageModel
@@ -151,6 +151,7 @@ class Session:
     def _load(
         self, request: RunRequest, controls: RunControls
     ) -> Generator[StageChanged, None, tuple[LanguageModel, LanguageModel | None]]:
+        check_rule(request)
         with self._while_loading():
             return (yield from load_models(self._shelf, request, controls.check_cancelled))
 
@@ -340,6 +341,7 @@ def run_started(
         "seed": request.seed,
         "coupling": str(request.coupling),
         "verification": str(request.verification),
+        **({"lossy": True} if request.is_lossy else {}),
         "max_new_tokens": request.max_new_tokens,
         "stop": list(request.stop),
         "prompt": request.prompt,
