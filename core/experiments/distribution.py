@@ -17,6 +17,7 @@ from torch import Tensor
 
 from core.decode import sample_blocks
 from core.draft_shape import DraftLength
+from core.drafters.registry import METHODS
 from core.experiments.check import (
     CheckProgress,
     DistributionResult,
@@ -388,8 +389,10 @@ def _sampled(
 ) -> Generator[CheckProgress, None, DistributionResult]:
     tally = _Tally()
     asked = context.request.run.draft_length
-    # K = 1 as well: after a long block the bonus token is too rare to be tested.
-    lengths: list[DraftLength] = [asked] if asked == 1 else [asked, 1]
+    method = METHODS.get(context.request.run.method)
+    has_leaves = method is not None and method.proposes_trees
+    # K = 1 as well: after a long chain the bonus token is too rare to be tested. A tree has many ends.
+    lengths: list[DraftLength] = [asked] if asked == 1 or has_leaves else [asked, 1]
     series = [(prompt, length) for prompt in context.prompts for length in lengths]
     done = 0
     for index, (prompt, length) in enumerate(series):
