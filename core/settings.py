@@ -65,6 +65,11 @@ def is_lossy(config: Mapping[str, Any]) -> bool:
     return config.get("verification") == VerificationRule.TYPICAL
 
 
+def rule_text(config: Mapping[str, Any]) -> str:
+    """The rule of verification in a table, "token" or "typical (lossy)"; older logs have none but token."""
+    return f"{config.get('verification') or VerificationRule.TOKEN}{' (lossy)' if is_lossy(config) else ''}"
+
+
 class Device(StrEnum):
     """Where models run. `Device("cuda:1")` is the second GPU."""
 
@@ -310,7 +315,7 @@ class RunRequest:
         label="Verification",
         help="How drafted tokens are tested. token: each by itself. block: a chain as a whole, which accepts at least "
         "as many. typical: whatever the target finds likely enough; lossy, the text no longer follows the target's "
-        "distribution. Needs rejection coupling, except for token.",
+        "distribution. Block and typical need rejection coupling.",
         titles={
             VerificationRule.TOKEN: "Token by token",
             VerificationRule.BLOCK: "Block",

@@ -11,7 +11,7 @@ from core.analysis.diagnosis import PlainStep, plain_step
 from core.analysis.run_counts import RunCounts
 from core.analysis.steadiness import busy_note, interval_text, speedup_interval
 from core.runlog.log import RunLog, to_record
-from core.settings import Coupling, RunRequest, VerificationRule
+from core.settings import Coupling, RunRequest, is_lossy
 from core.types import (
     BaselineStep,
     Drafted,
@@ -147,9 +147,11 @@ class RunView:
         return Coupling.REJECTION if self.request is None else self.request.coupling
 
     @property
-    def is_typical(self) -> bool:
-        """Whether drafted tokens are tested by typical acceptance, which is lossy."""
-        return self.request is not None and self.request.verification is VerificationRule.TYPICAL
+    def is_lossy(self) -> bool:
+        """Whether the text doesn't follow the target's distribution."""
+        return (self.request is not None and self.request.is_lossy) or (
+            self.started is not None and is_lossy(self.started.config)
+        )
 
     @property
     def target_step_ms(self) -> float | None:

@@ -399,8 +399,7 @@ def rule_problem(method: str, coupling: Coupling, rule: VerificationRule) -> str
     found, title = get_method(method), str(rule).capitalize()
     if rule is not VerificationRule.TOKEN and coupling is Coupling.GUMBEL:
         return (
-            f"{title} verification needs rejection coupling: with shared noise (Reproducible) the target's own draw "
-            "decides. Verify token by token, or change the coupling."
+            f"{title} verification needs rejection coupling, not Gumbel coupling (Reproducible). Verify token by token."
         )
     if rule is VerificationRule.BLOCK and found.proposes_trees:
         return f"Block verification is for chains, and {found.title} drafts trees. Verify token by token."
