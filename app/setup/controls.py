@@ -29,6 +29,7 @@ from core.draft_shape import DraftLength, request_fields
 from core.drafters.registry import METHODS, rule_problem
 from core.errors import OutriderError, PairMismatchError, SettingsError
 from core.models.catalogue import usual_draft_length
+from core.models.fit import nodes_of
 from core.settings import LONGEST_CHAIN, SETTINGS, Device, LengthPolicy, RunRequest, SamplingParams
 
 SINGLE_FIELDS = {
@@ -195,6 +196,9 @@ class ControlsPanel(QScrollArea):
             str(self.fields["dtype"].member()),
             # Three bytes per token roughly bounds the prompt's length; rounded, so that typing rarely asks again.
             self.fields["max_new_tokens"].value() + CONTEXT_STEP * (1 + len(prompt.encode()) // (3 * CONTEXT_STEP)),
+            num_nodes=nodes_of(
+                self.method.method.name, length if isinstance(length := self.draft_length(), int) else None
+            ),
         )
 
     def request(self, prompt: str) -> RunRequest:

@@ -402,7 +402,7 @@ def rule_problem(method: str, coupling: Coupling, rule: VerificationRule) -> str
             f"{title} verification needs rejection coupling, not Gumbel coupling (Reproducible). Verify token by token."
         )
     if rule is VerificationRule.BLOCK and found.proposes_trees:
-        return f"Block verification is for chains, and {found.title} drafts trees. Verify token by token."
+        return f"Block verification is for chains, and the method {found.name} drafts trees. Verify token by token."
     return ""
 
 
