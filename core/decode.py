@@ -263,7 +263,8 @@ class _Run:
     def first_blocks(self) -> Iterator[Step]:
         """See `sample_blocks`."""
         self._prefill()
-        features = tuple(self._scorer.hidden)
+        features = self._scorer.take_features()
+        self._scorer.give_back(features)
         policy = DraftLengthPolicy(self._target_step_ms, is_tree=self._drafts_trees)
         while True:
             self._controls.wait_for_step()
@@ -271,7 +272,7 @@ class _Run:
             policy.record(step)
             yield step
             self._start_over()
-            self._scorer.hidden = [*features]
+            self._scorer.give_back(features)
 
     # --- Propose ------------------------------------------------------------------------------------------------
 
@@ -517,11 +518,7 @@ class _Run:
 
 
 class TargetScorer:
-    """The target model with its cache, which between steps holds one position fewer than the text.
-
-    Attributes:
-        hidden: final states (n, H) that the drafter has not taken yet.
-    """
+    """The target model with its cache, which between steps holds one position fewer than the text."""
 
     def __init__(
         self, model: LanguageModel, limit: int, needs: frozenset[TargetFeature] = frozenset(), spare: int = 0
@@ -536,7 +533,7 @@ class TargetScorer:
         self._runner = model.runner(limit, spare=spare)
         self._device = model.device
         self._with_hidden = TargetFeature.HIDDEN_STATES in needs
-        self.hidden: list[Tensor] = []
+        self._hidden: list[Tensor] = []
 
     @property
     def length(self) -> int:
@@ -545,7 +542,7 @@ class TargetScorer:
 
     def prefill(self, ids: Sequence[int], check_cancelled: Callable[[], None]) -> None:
         """Cache the prompt except its last token, whose logits the first step needs."""
-        on_hidden = self.hidden.append if self._with_hidden else None
+        on_hidden = self._hidden.append if self._with_hidden else None
         prefill(self._runner, ids[:-1], check_cancelled, on_hidden)
 
     @property
@@ -574,14 +571,18 @@ class TargetScorer:
         """Keep the position of the text's newest token, `root`, and the accepted nodes of the block after it."""
         keep_path(self._runner, root, [root + 1 + node for node in path])
         if self._scored is not None:
-            self.hidden.append(self._scored[[0, *(node + 1 for node in path)]])
+            self._hidden.append(self._scored[[0, *(node + 1 for node in path)]])
 
     def take_features(self) -> dict[TargetFeature, Tensor]:
         """What a drafter needs, for the positions since it last asked."""
-        if not self.hidden:
+        if not self._hidden:
             return {}
-        states, self.hidden = torch.cat(self.hidden), []
+        states, self._hidden = torch.cat(self._hidden), []
         return {TargetFeature.HIDDEN_STATES: states}
+
+    def give_back(self, features: dict[TargetFeature, Tensor]) -> None:
+        """Return what was taken, in place of what has come since."""
+        self._hidden = [*features.values()]
 
     def rewind(self, length: int) -> None:
         """Keep at most the first `length` positions."""

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from PySide6.QtWidgets import QComboBox, QLabel
 
+from app.run.pages.race import SAME_DISTRIBUTION, comparison_text
 from app.settings import RunSettings, parse_settings
 from app.tools.runs.comparison import compare
 from app.widgets.rows import SUBTITLE_ROLE
@@ -19,6 +20,7 @@ from core.export.run_report import compare_page, run_page
 from core.runlog.log import read_run_log
 from core.runlog.store import RunStore, matches
 from core.settings import LOSSY, Coupling, VerificationRule
+from tests.fakes_app import make_step, run_of
 from tests.fakes_runs import RunColumn, keep_run, shown_whole, until
 from tests.fakes_sweep import choose_small
 
@@ -76,7 +78,6 @@ def test_a_lossy_run_is_named_on_screen_and_an_exact_one_after_it_is_not(window,
         run_to_end(window)
         assert label.isHidden() is (rule is not TYPICAL)
     assert (label.text(), label.accessibleName()) == ("Lossy", LOSSY)
-    assert "predicted" not in window.measurements.tiles.acceptance.note.text()
 
 
 def test_a_kept_lossy_run_is_named_when_opened_listed_and_searched(open_runs, folder, qtbot):
@@ -116,6 +117,13 @@ def test_compare_and_every_export_of_a_lossy_run_name_it(folder, tmp_path):
         text = " ".join(configuration(choice_from_log(logs[0]), project).text.replace("\n# ", " ").split())
         assert LOSSY in text
         assert LOSSY not in configuration(choice_from_log(logs[1]), project).text
+
+
+@pytest.mark.parametrize("rule", VerificationRule)
+def test_a_race_says_that_both_follow_the_target_only_if_they_do(rule):
+    run = run_of([make_step(index, 4 * index) for index in range(40)])
+    run.request = replace(run.request, verification=rule)
+    assert comparison_text(run) == (LOSSY if rule is TYPICAL else SAME_DISTRIBUTION)
 
 
 def test_a_sweep_takes_the_rule_of_the_window_and_names_what_is_lossy(window):

@@ -2,7 +2,6 @@
 
 import pytest
 
-import core.decode
 import core.drafters.draft_tree
 import core.verify
 from core.controls import RunControls
@@ -19,6 +18,7 @@ from tests.exactness import mutate
 from tests.fakes import is_sentence, tiny_model
 from tests.fakes_check import TableSession, checked, make_check
 from tests.fakes_medusa import heads_for
+from tests.test_core_check import break_engine
 from tests.test_core_trees import BLOCK_MUTANTS, DRAWS, MUTANTS
 
 SHAPES = {
@@ -118,19 +118,16 @@ TREE_MUTANTS = {
 @pytest.mark.parametrize("name", TREE_MUTANTS)
 def test_a_mutant_of_each_rule_of_a_tree_is_not_exact(name, monkeypatch):
     module, mutation, rule = TREE_MUTANTS[name]
-    mutant = mutate(module, *mutation)
     if module is core.verify:
-        monkeypatch.setattr(core.decode, "verify_block", mutant.verify_block)
+        break_engine(monkeypatch, module, mutation)
     else:
-        monkeypatch.setattr(module, "_children", mutant._children)
+        monkeypatch.setattr(module, "_children", mutate(module, *mutation)._children)
     report = checked(tree_check(rule, 6, branching=3, num_samples=2_000))
     assert report.verdict is Verdict.NOT_EXACT
 
 
-@pytest.mark.parametrize("name", BLOCK_MUTANTS)
-def test_a_mutant_of_block_verification_is_not_exact(name, monkeypatch):
-    mutant = mutate(core.verify, *BLOCK_MUTANTS[name])
-    monkeypatch.setattr(core.decode, "verify_block", mutant.verify_block)
+def test_a_mutant_of_block_verification_is_not_exact(monkeypatch):
+    break_engine(monkeypatch, core.verify, BLOCK_MUTANTS["corrects without the weight"])
     request = make_check(verification=VerificationRule.BLOCK, num_draft_tokens=3, num_samples=3_000)
     assert checked(request).verdict is Verdict.NOT_EXACT
 

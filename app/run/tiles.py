@@ -125,7 +125,7 @@ def _predicted(run: RunView) -> tuple[str, str]:
     if run.counts.has_trees:
         nodes = f"of {run.counts.sums.drafted:,} nodes"
         return f"{nodes} scored", nodes
-    if run.coupling is Coupling.GUMBEL or run.is_lossy:
+    if run.coupling is Coupling.GUMBEL:
         return f"rejection would be {share}", f"by rejection {share}"
     return f"predicted {share}", ""
 
