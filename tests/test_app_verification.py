@@ -77,6 +77,7 @@ def test_a_lossy_run_is_named_on_screen_and_an_exact_one_after_it_is_not(window,
         choose(window, rule)
         run_to_end(window)
         assert label.isHidden() is (rule is not TYPICAL)
+        assert ("-lossy-" in window.run_view.file_prefix()) is (rule is TYPICAL)
     assert (label.text(), label.accessibleName()) == ("Lossy", LOSSY)
 
 

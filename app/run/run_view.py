@@ -153,6 +153,10 @@ class RunView:
             self.started is not None and is_lossy(self.started.config)
         )
 
+    def file_prefix(self) -> str:
+        """The beginning of the names of files that show this run; empty before it has started."""
+        return "" if self.started is None else f"{self.started.run_id}-{'lossy-' if self.is_lossy else ''}"
+
     @property
     def target_step_ms(self) -> float | None:
         """A plain forward of the target, timed before the run or in its first plain step."""
