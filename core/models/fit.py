@@ -123,7 +123,8 @@ def forecast(
 def nodes_of(method: str, num_draft_tokens: int | None) -> int:
     """Nodes of the largest tree that a method drafts with this K, None if the engine chooses it; 0 for chains."""
     known = METHODS.get(method)
-    return (num_draft_tokens or MAX_DRAFT_TOKENS) if known is not None and known.proposes_trees else 0
+    most = MAX_DRAFT_TOKENS if num_draft_tokens is None else num_draft_tokens
+    return most if known is not None and known.proposes_trees else 0
 
 
 def heads_parameters(path: str, target: ModelEntry) -> int:
