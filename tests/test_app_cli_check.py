@@ -49,8 +49,10 @@ def test_two_names_are_draft_and_target_one_is_the_target_and_none_is_the_embedd
 @pytest.mark.parametrize("name", [DEFAULT_TARGET, str(EMBEDDED / DEFAULT_TARGET)])
 def test_naming_the_default_target_changes_neither_method_nor_draft(name):
     for method in ([], ["--method", "draft-tree"]):
-        named, unnamed = requested(name, *method).run, requested(*method).run
-        assert (named.method, named.draft, named.num_draft_tokens) == (unnamed.method, DEFAULT_DRAFT, 4)
+        unnamed = requested(*method).run
+        for flag in ([], ["--target"]):
+            named = requested(*flag, name, *method).run
+            assert (named.method, named.draft, named.num_draft_tokens) == (unnamed.method, DEFAULT_DRAFT, 4)
     both = requested(DEFAULT_DRAFT, name).run
     assert (both.method, both.draft, both.target) == ("draft-model", DEFAULT_DRAFT, name)
 

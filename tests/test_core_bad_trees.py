@@ -93,13 +93,18 @@ def test_a_drafts_map_of_ids_that_is_out_of_range_is_refused_for_trees_too(sessi
 
 @pytest.mark.parametrize(
     "changes",
-    [{"num_draft_tokens": 0}, {"num_draft_tokens": 10_000}, {"method_options": {"depth": 0}},
+    [{"num_draft_tokens": -1}, {"num_draft_tokens": 10_000}, {"method_options": {"depth": 0}},
      {"method_options": {"branching": 10_000}}],
 )  # fmt: skip
-def test_a_budget_of_no_nodes_or_of_thousands_is_refused(session, request_for, changes):
-    with pytest.raises(SettingsError, match=r"must be a whole number from 1 to \d+") as caught:
+def test_a_budget_of_no_depth_or_of_thousands_of_nodes_is_refused(session, request_for, changes):
+    with pytest.raises(SettingsError, match=r"must be a whole number from [01] to \d+") as caught:
         list(session.run(request_for(method="draft-tree", **changes)))
     assert is_sentence(str(caught.value))
+
+
+def test_a_budget_of_no_nodes_is_plain_decoding(session, request_for):
+    events = list(session.run(request_for(method="draft-tree", draft=None, num_draft_tokens=0)))
+    assert {event.num_draft_tokens for event in events if isinstance(event, Step)} == {0}
 
 
 # --- Parents ----------------------------------------------------------------------------------------------------

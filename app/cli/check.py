@@ -61,6 +61,7 @@ def add_parser(commands: Any) -> None:
             "outrider check",
             "outrider check --target TARGET --draft DRAFT --temperature 0.7 --samples 5000",
             "outrider check --target TARGET --method prompt-lookup --prompts code,mine.txt",
+            "outrider check --method draft-tree -k 8 --depth 4 --rule independent",
         ),
         epilog="Exit codes: 0 exact, or exact up to near-ties; 1 not exact, or failed while running; 2 bad usage or "
         "input; 130 stopped.",
