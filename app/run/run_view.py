@@ -134,7 +134,7 @@ class RunView:
     @property
     def predicted_acceptance(self) -> float | None:
         """See `Tally.predicted_rate`."""
-        return None if self.is_typical else self.counts.sums.predicted_rate
+        return None if self.is_lossy else self.counts.sums.predicted_rate
 
     @property
     def wants_baseline(self) -> bool:

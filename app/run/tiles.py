@@ -120,7 +120,7 @@ class MetricTiles(QWidget):
 
 def _predicted(run: RunView) -> tuple[str, str]:
     if run.predicted_acceptance is None:
-        return ("lossy, no prediction", "lossy") if run.is_typical else ("accepted of drafted", "of drafted")
+        return ("lossy, no prediction", "lossy") if run.is_lossy else ("accepted of drafted", "of drafted")
     share = percent_text(run.predicted_acceptance)
     if run.counts.has_trees:
         nodes = f"of {run.counts.sums.drafted:,} nodes"
