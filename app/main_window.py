@@ -127,7 +127,7 @@ class MainWindow(QMainWindow):
             self.jobs,
             saved=self.status.show_stage,
             failed=self.banner.show_sentence,
-            prefix=lambda: f"{started.run_id}-" if (started := self.run_view.started) else "",
+            prefix=self.run_view.file_prefix,
         )
         self.branches = Branching(self, self.playback, self.live, self._dialogs, self._start)
         self._lay_out()

@@ -23,7 +23,7 @@ from core.drafters.registry import METHODS
 from core.errors import OutriderError
 from core.files import keep_aside, read_own_json, write_atomically
 from core.models.catalogue import DEFAULT_DRAFT, DEFAULT_TARGET
-from core.settings import SETTINGS, Coupling, Device, DType, LengthPolicy, is_valid
+from core.settings import SETTINGS, Coupling, Device, DType, LengthPolicy, VerificationRule, is_valid
 
 SCHEMA = 1
 APP_NAME = "outrider"
@@ -78,6 +78,7 @@ class RunSettings:
     min_p: float = _default("min_p")
     seed: int = _default("seed")
     coupling: Coupling = _default("coupling")
+    verification: VerificationRule = _default("verification")
     max_new_tokens: int = _default("max_new_tokens")
     chat: bool | None = None
     device: Device = _default("device")

@@ -223,6 +223,8 @@ class _Run:
     def first_blocks(self) -> Iterator[Step]:
         """See `sample_blocks`."""
         self._prefill()
+        features = self._rounds.scorer.take_features()
+        self._rounds.scorer.give_back(features)
         policy = self._policy()
         while True:
             self._controls.wait_for_step()
@@ -230,6 +232,7 @@ class _Run:
             policy.record(step)
             yield step
             self._start_over()
+            self._rounds.scorer.give_back(features)
 
     # --- A step -------------------------------------------------------------------------------------------------
 

@@ -20,9 +20,10 @@ from core.controls import Cancelled, RunControls
 from core.decode import autoregressive, speculative
 from core.draft_shape import config_fields
 from core.drafters.base import DrafterSetup
-from core.drafters.registry import build_drafter, get_method
+from core.drafters.registry import build_drafter, check_rule, get_method
 from core.errors import OutOfMemoryError, OutriderError, PromptError, first_line, is_panic
 from core.models.devices import device_name, free_memory, is_out_of_memory, release_memory, resolve_device
+from core.models.fit import nodes_of
 from core.models.language_model import LanguageModel
 from core.models.loading import run_does_not_fit
 from core.models.prompting import EncodedPrompt, check_prompt_length, encode_prompt
@@ -144,14 +145,16 @@ class Session:
             release_memory()
             if not has_room:
                 models = [target] if draft is None else [target, draft]
+                nodes = nodes_of(request.method, request.num_draft_tokens)
                 self._shelf.drop_all_but(self._shelf.keys_of(models))
-                failure = run_does_not_fit(models, capacity, free_memory(target.device))
+                failure = run_does_not_fit(models, capacity, free_memory(target.device), nodes)
             summary = progress.failed(failure)
         yield Finished(summary)
 
     def _load(
         self, request: RunRequest, controls: RunControls
     ) -> Generator[StageChanged, None, tuple[LanguageModel, LanguageModel | None]]:
+        check_rule(request)
         with self._while_loading():
             return (yield from load_models(self._shelf, request, controls.check_cancelled))
 
@@ -341,6 +344,7 @@ def run_started(
         "seed": request.seed,
         "coupling": str(request.coupling),
         "verification": str(request.verification),
+        **({"lossy": True} if request.is_lossy else {}),
         "max_new_tokens": request.max_new_tokens,
         "stop": list(request.stop),
         "prompt": request.prompt,

@@ -57,7 +57,17 @@ TYPICAL_FLOOR, TYPICAL_SHARE = 0.3, 0.09
 """Typical acceptance: the least probability that always passes, and the share of exp(-entropy); Medusa's defaults."""
 
 LOSSY = "Lossy: typical acceptance doesn't keep the target's distribution."
-"""Said by the terminal at the start of such a run, and by its HTML report; the log says `verification: typical`."""
+"""Said wherever such a run is shown or exported; its log says `"verification": "typical", "lossy": true`."""
+
+
+def is_lossy(config: Mapping[str, Any]) -> bool:
+    """Whether a log's config is that of a run whose text doesn't follow the target's distribution."""
+    return config.get("verification") == VerificationRule.TYPICAL
+
+
+def rule_text(config: Mapping[str, Any]) -> str:
+    """The rule of verification in a table, "token" or "typical (lossy)"; older logs have none but token."""
+    return f"{config.get('verification') or VerificationRule.TOKEN}{' (lossy)' if is_lossy(config) else ''}"
 
 
 class Device(StrEnum):
@@ -305,7 +315,7 @@ class RunRequest:
         label="Verification",
         help="How drafted tokens are tested. token: each by itself. block: a chain as a whole, which accepts at least "
         "as many. typical: whatever the target finds likely enough; lossy, the text no longer follows the target's "
-        "distribution.",
+        "distribution. Block and typical need rejection coupling.",
         titles={
             VerificationRule.TOKEN: "Token by token",
             VerificationRule.BLOCK: "Block",
@@ -378,6 +388,11 @@ class RunRequest:
         _require(all(self.stop), "A stop text is empty. Remove it, or write the text to stop at.")
         kept = (*self.continuation, *self.forced)
         _require(all(_is_int(token) and token >= 0 for token in kept), "The tokens to continue from must be ids.")
+
+    @property
+    def is_lossy(self) -> bool:
+        """Whether the text doesn't follow the target's distribution."""
+        return self.verification is VerificationRule.TYPICAL
 
     @property
     def draft_length(self) -> int | LengthPolicy:

@@ -241,11 +241,15 @@ class FakeSession:
             "continuation_text": "".join(kept),
             "forced_text": request.forced_text or "".join(f"<{token}>" for token in request.forced),
         }
-        names = ("target", "draft", "method", "num_draft_tokens", "seed", "coupling", "max_new_tokens", "prompt")
+        names = (
+            "target", "draft", "method", "num_draft_tokens", "seed", "coupling", "verification", "max_new_tokens",
+            "prompt",
+        )  # fmt: skip
         config = {
             **{name: getattr(request, name) for name in names},
             **{name: getattr(request.sampling, name) for name in ("temperature", "top_k", "top_p", "min_p")},
             **{"revision": None, "device": "cpu", "dtype": "float32"},
+            **({"lossy": True} if request.is_lossy else {}),
             **{"prompt_token_ids": list(range(9)), "chat": request.chat is True},
             **(continuation if request.continuation or request.forced or request.forced_text else {}),
         }

@@ -43,11 +43,12 @@ def test_without_flags_the_embedded_pair_is_used_and_otherwise_the_draft_follows
 def test_every_flag_reaches_the_settings():
     models = ["--target", "T", "--draft", "D", "--device", "cpu", "--dtype", "bfloat16"]
     contest = ["-k", "2", "--temperature", "0, .5,0", "--max-new-tokens", "9", "--rounds", "3", "--seed", "7"]
+    contest += ["--verification", "block"]
     settings = settings_of(*models, *contest, "--threads", "2", "--only", "plain, auto,plain", "--llama-cpp", "L")
     assert (settings.target, settings.draft, settings.device, settings.dtype) == ("T", "D", "cpu", "bfloat16")
     assert (settings.num_draft_tokens, settings.temperatures, settings.max_new_tokens) == (2, (0.0, 0.5), 9)
     assert (settings.rounds, settings.seed, settings.threads, settings.only) == (3, 7, 2, ("plain", "auto"))
-    assert settings.llama_cpp == "L"
+    assert (settings.llama_cpp, settings.verification) == ("L", "block")
 
 
 BAD = {

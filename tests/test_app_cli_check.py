@@ -12,8 +12,8 @@ from app.__main__ import build_parser, main
 from app.cli.check import build_request
 from core.errors import GenerationError
 from core.experiments.exactness import check
-from core.models.catalogue import DEFAULT_DRAFT, DEFAULT_TARGET
-from core.settings import Coupling
+from core.models.catalogue import DEFAULT_DRAFT, DEFAULT_TARGET, EMBEDDED
+from core.settings import Coupling, VerificationRule
 from tests.exactness import mutate
 from tests.fakes_check import PROMPTS, TableSession
 from tests.test_core_mutants import VERIFIERS
@@ -44,6 +44,26 @@ def test_two_names_are_draft_and_target_one_is_the_target_and_none_is_the_embedd
     assert (run.draft, run.target, run.num_draft_tokens, run.coupling) == ("small", "large", 6, Coupling.GUMBEL)
     alone = requested("large", "--method", "prompt-lookup").run
     assert (alone.draft, alone.target, alone.method) == (None, "large", "prompt-lookup")
+
+
+@pytest.mark.parametrize("name", [DEFAULT_TARGET, str(EMBEDDED / DEFAULT_TARGET)])
+def test_naming_the_default_target_changes_neither_method_nor_draft(name):
+    for method in ([], ["--method", "draft-tree"]):
+        unnamed = requested(*method).run
+        for flag in ([], ["--target"]):
+            named = requested(*flag, name, *method).run
+            assert (named.method, named.draft, named.num_draft_tokens) == (unnamed.method, DEFAULT_DRAFT, 4)
+    both = requested(DEFAULT_DRAFT, name).run
+    assert (both.method, both.draft, both.target) == ("draft-model", DEFAULT_DRAFT, name)
+
+
+def test_a_methods_own_flags_and_the_rule_are_checked_and_reported(tables, capsys):
+    flags = ["--method", "draft-tree", "--depth", "2", "--branching", "2", "--rule", "independent", "-k", "4"]
+    assert main(["check", *flags, "--samples", "300"]) == 0
+    assert "draft-tree (depth 2, branching 2, rule independent), K 4, token verification" in capsys.readouterr().out
+    assert main(["check", "--verification", "typical", "--samples", "300"]) == 1
+    assert capsys.readouterr().out.startswith("Not exact: typical acceptance")
+    assert tables[1][0].run.verification is VerificationRule.TYPICAL
 
 
 def test_an_exact_pair_ends_with_0_and_its_report_on_standard_output(tables, capsys, tmp_path):
@@ -87,6 +107,10 @@ def test_a_check_that_is_stopped_ends_with_130_and_a_model_that_fails_with_1_and
         (["--prompts", "nowhere.txt"], "can't be read"),
         (["--prompts", "poems"], "no prompt suite or file"),
         (["-k", "0"], "from 1 to"),
+        (["--method", "medusa", "--verification", "block"], "for chains"),
+        (["--coupling", "gumbel", "--verification", "block"], "needs rejection coupling"),
+        (["--depth", "2"], "no option --depth"),
+        (["--method", "draft-tree", "--depth", "0"], "from 1 to 16"),
         (["small", "large", "--method", "prompt-lookup"], "uses no draft model"),
         (["a", "b", "c"], "with --target and --draft"),
         (["--json", "."], "folder"),

@@ -9,6 +9,7 @@ from app.__main__ import main
 from core.models.catalogue import (
     DEFAULT_DRAFT,
     DEFAULT_TARGET,
+    EMBEDDED,
     SMOLLM2_DRAFTER,
     ModelEntry,
     ModelFormat,
@@ -77,6 +78,9 @@ TOGETHER = [
     ["--method", "draft-model", "--target", "T"],
     [*LOOKUP, "--draft", "D"],
     [*LOOKUP, "--max-ngram", "99"],
+    ["--method", "draft-tree", "--verification", "block"],
+    ["--coupling", "gumbel", "--verification", "typical"],
+    ["--method", "draft-tree", "-k", "10000"],
     [*LOOKUP, "--max-ngram", "1", "--min-ngram", "2"],
     *(["--chat", "--raw"], ["-k"], ["--inspect"], ["--log"], ["--unknown"], ["stray"]),
 ]
@@ -121,6 +125,8 @@ def cached(shelf, monkeypatch):
     ("arguments", "expected"),
     [
         ([], ("draft-model", DEFAULT_TARGET, DEFAULT_DRAFT)),
+        (["--target", DEFAULT_TARGET], ("draft-model", DEFAULT_TARGET, DEFAULT_DRAFT)),
+        (["--target", DEFAULT_TARGET, "--method", "draft-tree"], ("draft-tree", DEFAULT_TARGET, DEFAULT_DRAFT)),
         (["--draft", "D"], ("draft-model", DEFAULT_TARGET, "D")),
         (["--method", "prompt-lookup"], ("prompt-lookup", DEFAULT_TARGET, None)),
         (["--target", "owner/served"], ("draft-model", "owner/served", "the-drafter")),
@@ -134,6 +140,11 @@ def test_method_and_draft_follow_from_the_models_named(cached, arguments, expect
     cached("owner/other")
     request = request_of(*arguments)
     assert (request.method, request.target, request.draft) == expected
+
+
+def test_naming_the_default_target_by_its_path_changes_nothing():
+    request = request_of("--target", str(EMBEDDED / DEFAULT_TARGET))
+    assert (request.method, request.draft, request.num_draft_tokens) == ("draft-model", DEFAULT_DRAFT, 4)
 
 
 @pytest.mark.parametrize(

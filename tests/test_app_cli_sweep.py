@@ -73,6 +73,7 @@ def test_every_flag_reaches_the_plan(tmp_path):
     grid = ["--k", "2,auto,4-5", "--temperature", "0, .5,0", "--prompts", str(prompts), "chat,maths", "--repeats", "5"]
     models = ["--target", "T", "--draft", "A,B", "--draft", "C", "--device", "cpu", "--dtype", "bfloat16", "--raw"]
     sampling = ["--top-k", "9", "--top-p", ".8", "--min-p", ".1", "--seed", "7", "--coupling", "gumbel"]
+    assert plan_for("--draft", "A", "--verification", "block").verification == "block"
     plan = plan_for(*grid, *models, *sampling, "--max-new-tokens", "9", "--num-prompts", "1")
     assert [drafter.draft for drafter in plan.drafters] == ["A", "B", "C"]
     assert (plan.num_draft_tokens, plan.temperatures, plan.repeats) == ((2, "auto", 4, 5), (0.0, 0.5), 5)

@@ -21,6 +21,7 @@ from core.experiments.bench import (
 )
 from core.experiments.bench_rounds import counted
 from core.experiments.contenders import Generate, Outrider, build, build_all, truncated_draft
+from core.settings import VerificationRule
 from tests.exactness import global_generator_untouched
 from tests.fakes import greedy_reference, is_sentence, language_model, tiny_model, tiny_module
 from tests.fakes_bench import PROMPTS, REAL, SETTINGS, K, N, small_pair
@@ -168,3 +169,16 @@ def test_with_all_layers_a_truncated_draft_is_the_target_with_layers_and_hooks_o
     for count in (0, 3):
         with pytest.raises(SettingsError, match="from 1 to 2"):
             truncated_draft(pair.target, count)
+
+
+def test_the_rule_of_verification_is_that_of_every_method_that_it_suits(pair):
+    settings = replace(SETTINGS, verification=VerificationRule.BLOCK)
+    own = build("draft-model", pair, settings)
+    assert own.title.endswith(", block")
+    timed = own.run(PROMPTS[0].ids, temperature=1.0, seed=3)
+    assert any(step.block for step in timed.steps)
+    assert build(PLAIN, pair, settings).title == "plain decoding"
+    with pytest.raises(NotApplicableError, match="for chains"):
+        build("draft-tree", pair, settings)
+    lossy = build(AUTO, pair, replace(SETTINGS, verification=VerificationRule.TYPICAL))
+    assert lossy.title.endswith(", typical (lossy)")

@@ -11,7 +11,7 @@ from core.drafters.registry import METHODS, Methods, build_drafter, split_option
 from core.errors import DrafterError, SettingsError
 from core.experiments.api import check, generate, measure
 from core.experiments.check import Verdict
-from core.settings import SamplingParams
+from core.settings import SamplingParams, VerificationRule
 from tests.fakes import greedy_reference, is_sentence, random_rows, table_model, tiny_model
 
 DRAFTER = '''
@@ -187,8 +187,11 @@ def test_one_call_generates_measures_and_checks(module, is_model):
     speed = measure(target, drafter, [prompt], num_draft_tokens=2, max_new_tokens=8, rounds=2)
     assert len(speed.speedup.values) == 2
     assert speed.speedup.median > 0
-    report = check(target, drafter, [prompt], num_draft_tokens=2, num_samples=200, num_tokens=8)
-    assert report.verdict is Verdict.EXACT
+    asked = {"num_draft_tokens": 2, "num_samples": 200, "num_tokens": 8}
+    assert check(target, drafter, [prompt], **asked).verdict is Verdict.EXACT
+    lossy = {"verification": VerificationRule.TYPICAL}
+    assert check(target, drafter, [prompt], **asked, **lossy).verdict is Verdict.NOT_EXACT
+    assert list(generate(target, drafter, ids, sampling=sampling, max_new_tokens=12, **lossy).ids) == expected
 
 
 @pytest.mark.parametrize("drafter", ["draft-model", 3, object])

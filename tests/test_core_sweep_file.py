@@ -11,10 +11,11 @@ import core.experiments.sweep_file as sweep_file
 from core.controls import RunControls
 from core.errors import RunLogError
 from core.experiments.sweep import sweep
-from core.experiments.sweep_file import SCHEMA, SweepFile, plan_from_config, read_sweep
+from core.experiments.sweep_file import SCHEMA, SweepFile, plan_from_config, plan_to_config, read_sweep
 from core.experiments.sweep_plan import DrafterChoice, FileFailed, RunMeasured, SweepFinished, SweepStarted
 from core.experiments.sweep_results import SweepResults, to_csv
 from core.runlog.log import read_run_log
+from core.settings import VerificationRule
 from tests.fakes import is_sentence
 from tests.fakes_sweep import FakeSweepSession, fails_at, plan_of, refused
 
@@ -157,6 +158,7 @@ def test_runs_that_failed_are_tried_again(out):
         ({"target": "U", "repeats": 9}, r"the target \(T there, U here\) and the number of repeats"),
         ({"prompts": plan_of().prompts[:1]}, "the prompts"),
         ({"drafters": (DrafterChoice("prompt-lookup"),)}, "the drafters"),
+        ({"verification": VerificationRule.TYPICAL}, r"the verification \(token there, typical here\)"),
     ],
 )
 def test_another_plan_is_refused_with_its_differences_unless_restarted(out, changes, words):
@@ -169,6 +171,16 @@ def test_another_plan_is_refused_with_its_differences_unless_restarted(out, chan
     run(other, out, restart=True)
     assert read_sweep(out).plan == other
     assert len(read_sweep(out).measurements) == other.num_runs
+
+
+def test_a_lossy_plan_says_so_and_an_older_file_was_verified_token_by_token():
+    config = plan_to_config(plan_of(verification=VerificationRule.TYPICAL))
+    assert (config["verification"], config["lossy"]) == ("typical", True)
+    assert plan_from_config(config).is_lossy
+    older = plan_to_config(plan_of())
+    assert "lossy" not in older
+    del older["verification"]
+    assert plan_from_config(older) == plan_of()
 
 
 def test_times_of_two_devices_are_not_mixed(out):

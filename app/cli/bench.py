@@ -24,6 +24,7 @@ from app.cli.parsing import (
     Listing,
     add_command,
     add_models,
+    add_settings,
     common_fields,
     default_draft,
     names,
@@ -37,6 +38,7 @@ from core.experiments.bench import LLAMA_CPP, BenchSettings, known_names
 from core.files import write_atomically
 from core.models.catalogue import DEFAULT_TARGET
 from core.runners.threads import limit_spinning, num_processors
+from core.settings import LOSSY, is_lossy
 from core.text import count_text
 
 Row = dict[str, Any]
@@ -92,6 +94,7 @@ def add_parser(commands: Any) -> None:
     option(contest, "--max-new-tokens N", text, positive_whole_number, 64)
     option(contest, "--rounds N", "measured rounds, after a warm-up round", positive_whole_number, 5)
     option(contest, "--seed N", "seed of the random numbers", whole_number, 0)
+    add_settings(contest, "verification")
     text = "processor threads for every engine (default: one per core)"
     option(contest, "--threads N", text, positive_whole_number)
     text = "one prompt per line, or JSON Lines with a text each (default: three of the presets)"
@@ -203,7 +206,9 @@ def write_results(document: Row) -> None:
             show(_BUSY, "bold")
         if any(row["peak_memory_mb"] is not None for row in results):
             show(_MEMORY)
-        if any(temperature > 0 for temperature in config["temperatures"]):
+        if is_lossy(config):
+            show(LOSSY)
+        elif any(temperature > 0 for temperature in config["temperatures"]):
             show(_RANDOM)
         if any(row["name"].startswith(LLAMA_CPP) for row in results):
             show(_LLAMA_CPP)

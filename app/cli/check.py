@@ -12,11 +12,13 @@ from app.cli.parsing import (
     SAMPLING,
     Listing,
     add_command,
+    add_method_options,
     add_pair,
     add_settings,
     choose_models,
     common_fields,
     draft_length,
+    method_options,
     named_pair,
     names,
     option,
@@ -26,7 +28,7 @@ from app.cli.parsing import (
 )
 from core.controls import RunControls
 from core.draft_shape import request_fields
-from core.drafters.registry import METHODS
+from core.drafters.registry import METHODS, check_rule
 from core.experiments.check import (
     DEFAULT_SAMPLES,
     DEFAULT_TOKENS,
@@ -59,6 +61,7 @@ def add_parser(commands: Any) -> None:
             "outrider check",
             "outrider check --target TARGET --draft DRAFT --temperature 0.7 --samples 5000",
             "outrider check --target TARGET --method prompt-lookup --prompts code,mine.txt",
+            "outrider check --method draft-tree -k 8 --depth 4 --rule independent",
         ),
         epilog="Exit codes: 0 exact, or exact up to near-ties; 1 not exact, or failed while running; 2 bad usage or "
         "input; 130 stopped.",
@@ -67,13 +70,14 @@ def add_parser(commands: Any) -> None:
     text = f"how to draft: {', '.join(METHODS)}, or a drafter of your own, module:Class (default: draft-model)"
     option(parser, "--method NAME", text)
     option(parser, "-k --k N|auto|adaptive", "tokens to draft", draft_length, 4)
-    add_settings(parser, *SAMPLING, "seed", "coupling")
+    add_settings(parser, *SAMPLING, "seed", "coupling", "verification")
     option(parser, "--samples N", "blocks to sample", whole_number, DEFAULT_SAMPLES)
     add_settings(parser, "max_new_tokens", max_new_tokens=DEFAULT_TOKENS)
     text = f"suites ({', '.join(SUITES)}) and files with one prompt per line (default: the presets)"
     option(parser, "--prompts NAME|FILE,…", text, names, (), action=Listing)
     switch(parser, "--transformers", "also compare with transformers' own generate")
     option(parser, "--json FILE", "also write the report here")
+    add_method_options(parser)
 
 
 def build_request(args: argparse.Namespace) -> CheckRequest:
@@ -84,10 +88,12 @@ def build_request(args: argparse.Namespace) -> CheckRequest:
         draft=draft,
         prompt="any",
         method=method.name,
+        method_options=method_options(method, args),
         **request_fields(args.k),
         sampling=sampling_of(args),
         **common_fields(args),
     )
+    check_rule(run)
     return CheckRequest(
         run=run,
         prompts=tuple(find_prompts(args.prompts)),

@@ -8,7 +8,7 @@ import functools
 import os
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import Field
+from dataclasses import Field, fields
 from enum import Enum
 from typing import Any, NoReturn, TypeVar
 
@@ -17,7 +17,7 @@ from core.draft_shape import DraftLength, parse_draft_length, parse_draft_length
 from core.drafters.registry import METHODS, Method, get_method, split_options
 from core.errors import OutriderError, SettingsError
 from core.models.catalogue import DEFAULT_DRAFT, DEFAULT_TARGET, embedded_models, resolve
-from core.settings import SETTINGS, SamplingParams
+from core.settings import SETTINGS, SamplingParams, declared
 from core.text import did_you_mean
 
 T = TypeVar("T")
@@ -33,6 +33,8 @@ ALIASES = {
 REF_HELP = "a catalogue name, a Hub id, a local folder (safetensors) or a .gguf file"
 EXIT_CODES = "Exit codes: 0 done, 1 failed while running, 2 bad usage or input, 130 stopped."
 _LONGEST_ECHO = 60
+_OPTION = "option_"
+"""Begins the names of arguments that are options of a method."""
 
 
 class _HelpFormatter(argparse.HelpFormatter):
@@ -335,3 +337,37 @@ def named_pair(args: argparse.Namespace) -> tuple[str | None, str | None]:
     if args.target or args.draft or len(args.pair) > 2:
         raise UsageError("Name the models with --target and --draft, each once.")
     return args.pair[-1], args.pair[0] if len(args.pair) == 2 else None
+
+
+def add_method_options(parser: argparse.ArgumentParser) -> None:
+    """Add a flag for each option of each method; options with the same name share a flag."""
+    seen: set[str] = set()
+    for method in METHODS.values():
+        items = [item for name, item in declared(method.options).items() if name not in seen]
+        if not items:
+            continue
+        group = parser.add_argument_group(f"method {method.name}")
+        for item in items:
+            seen.add(item.name)
+            # A drafter of somebody else may declare an option whose flag is taken; it then has none.
+            with contextlib.suppress(argparse.ArgumentError):
+                add_setting(group, item, default=None, dest=_OPTION + item.name)
+
+
+def method_options(method: Method, args: argparse.Namespace) -> dict[str, Any]:
+    """The options of a method that the arguments give.
+
+    Raises:
+        UsageError, SettingsError: another method's, or out of range.
+    """
+    given = {
+        name.removeprefix(_OPTION): value
+        for name, value in vars(args).items()
+        if name.startswith(_OPTION) and value is not None
+    }
+    known = {option.name for option in fields(method.options)}
+    for name in given:
+        if name not in known:
+            raise UsageError(f"The method {method.name} has no option {flag_of(name)}; choose one that has it.")
+    method.parse(given)  # Rejects values out of range before a model is loaded.
+    return given

@@ -8,7 +8,7 @@ import itertools
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +21,14 @@ from app.cli.errors import Exit, OutputClosed, OutputError, UsageError, say, sto
 from app.cli.parsing import (
     SAMPLING,
     add_command,
+    add_method_options,
     add_models,
-    add_setting,
     add_settings,
     add_template,
     choose_models,
     common_fields,
     draft_length_or_plain,
-    flag_of,
+    method_options,
     option,
     sampling_of,
     switch,
@@ -38,17 +38,16 @@ from app.cli.text import STYLES, Sink, Transcript
 from core.analysis.steadiness import busy_note, interval_text, speedup_interval
 from core.controls import RunControls
 from core.draft_shape import request_fields
-from core.drafters.registry import METHODS, Method
+from core.drafters.registry import check_rule
 from core.errors import RunLogError
 from core.models.catalogue import usual_draft_length
 from core.runlog.log import RunLogWriter
 from core.runlog.tally import Tally
 from core.runners.threads import limit_spinning
-from core.settings import LOSSY, SETTINGS, Coupling, RunRequest, VerificationRule, declared
+from core.settings import LOSSY, SETTINGS, Coupling, RunRequest, is_lossy
 from core.text import count_text, percent_text
 from core.types import BaselineStep, Event, Finished, FinishReason, RunStarted, StageChanged, Step, Summary, TokenKind
 
-_OPTION = "option_"
 _FIRST_LINE = 10_000_000
 """Most bytes of a log's first line, which holds the prompt and its ids."""
 
@@ -96,28 +95,13 @@ def add_parser(commands: Any) -> None:
     option(output, "--log FILE.jsonl", text)
     switch(output, "--force", "let --log replace an existing file")
     switch(output, "--quiet", "print only the uncoloured text and errors")
-    _add_method_options(parser)
-
-
-def _add_method_options(parser: argparse.ArgumentParser) -> None:
-    """Add a flag for each option of each method; options with the same name share a flag."""
-    seen: set[str] = set()
-    for method in METHODS.values():
-        items = [item for name, item in declared(method.options).items() if name not in seen]
-        if not items:
-            continue
-        group = parser.add_argument_group(f"method {method.name}")
-        for item in items:
-            seen.add(item.name)
-            # A drafter of somebody else may declare an option whose flag is taken; it then has none.
-            with contextlib.suppress(argparse.ArgumentError):
-                add_setting(group, item, default=None, dest=_OPTION + item.name)
+    add_method_options(parser)
 
 
 def build_request(args: argparse.Namespace) -> RunRequest:
     """The run that the arguments describe."""
     method, target, draft = choose_models(args.method, args.target, args.draft)
-    options = _method_options(method, args)
+    options = method_options(method, args)
     if args.inspect and args.log is None:
         raise UsageError("--inspect needs a log; name one with --log.")
     if args.words is not None and (args.prompt is not None or args.prompt_file is not None):
@@ -138,23 +122,10 @@ def build_request(args: argparse.Namespace) -> RunRequest:
         inspect=args.inspect,
         system=args.system,
     )
+    check_rule(request)
     # The prompt is read last: the user may have to type it.
     prompt = args.prompt if args.words is None else args.words
     return replace(request, prompt=read_prompt(prompt, args.prompt_file, quiet=args.quiet))
-
-
-def _method_options(method: Method, args: argparse.Namespace) -> dict[str, Any]:
-    given = {
-        name.removeprefix(_OPTION): value
-        for name, value in vars(args).items()
-        if name.startswith(_OPTION) and value is not None
-    }
-    known = {option.name for option in fields(method.options)}
-    for name in given:
-        if name not in known:
-            raise UsageError(f"The method {method.name} has no option {flag_of(name)}; choose one that has it.")
-    method.parse(given)  # Rejects values out of range before a model is loaded.
-    return given
 
 
 def execute(args: argparse.Namespace) -> int:
@@ -231,7 +202,7 @@ def _show_start(console: Console, config: Mapping[str, Any], *, legend: bool) ->
         drafted = "plain decoding"
     line = f"{config.get('target')}, {drafted}, on {config.get('device')} in {config.get('dtype')}"
     console.print(Text(printable(line), style="dim"), soft_wrap=True)
-    if config.get("verification") == VerificationRule.TYPICAL:
+    if is_lossy(config):
         console.print(LOSSY, soft_wrap=True)
     if legend and console.is_terminal:
         names = [("  ", (name, STYLES[kind])) for kind, name in _LEGEND.items()]

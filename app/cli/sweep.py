@@ -103,7 +103,7 @@ def add_parser(commands: Any) -> None:
     option(grid, "--repeats N", "runs of each cell on each prompt", positive_whole_number, 3)
     option(grid, "--max-new-tokens N", "maximum length of a run's text", positive_whole_number, 64)
     sampling = parser.add_argument_group("sampling, the same for all runs")
-    add_settings(sampling, "top_k", "top_p", "min_p", "seed", "coupling")
+    add_settings(sampling, "top_k", "top_p", "min_p", "seed", "coupling", "verification")
     add_template(sampling)
     output = parser.add_argument_group("output")
     text = "file that each finished run is appended to; the same command resumes from it"

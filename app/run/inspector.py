@@ -255,7 +255,7 @@ class InspectorPanel(RunPage):
         is_coming = run.request is not None and run.request.inspect and run.summary is None
         self._shown = None
         if place is not None:
-            how = {"is_typical": run.is_typical, "is_coming": is_coming}
+            how = {"is_typical": run.is_lossy, "is_coming": is_coming}
             self._shown = inspect(run.steps, place, run.coupling, **how)
         self._pages.setCurrentIndex(0 if self._shown is None else 1)
         if self._shown is None or place is None:

@@ -202,6 +202,7 @@ class LiveView(QObject):
             stage = run.stage or ("Generating…" if run.started is not None else "Preparing…")
         self._status.show_stage(stage)
         self._status.place.setText(_place(run))
+        self._status.lossy.setVisible(run.is_lossy)
         wanted = run.request.max_new_tokens if run.request is not None else 0
         self._status.count.setText(f"{run.num_tokens:,} of {wanted:,} tokens" if wanted else "")
         if is_idle and run.summary is None:

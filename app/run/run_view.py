@@ -11,7 +11,7 @@ from core.analysis.diagnosis import PlainStep, plain_step
 from core.analysis.run_counts import RunCounts
 from core.analysis.steadiness import busy_note, interval_text, speedup_interval
 from core.runlog.log import RunLog, to_record
-from core.settings import Coupling, RunRequest, VerificationRule
+from core.settings import Coupling, RunRequest, is_lossy
 from core.types import (
     BaselineStep,
     Drafted,
@@ -134,7 +134,7 @@ class RunView:
     @property
     def predicted_acceptance(self) -> float | None:
         """See `Tally.predicted_rate`."""
-        return None if self.is_typical else self.counts.sums.predicted_rate
+        return None if self.is_lossy else self.counts.sums.predicted_rate
 
     @property
     def wants_baseline(self) -> bool:
@@ -147,9 +147,15 @@ class RunView:
         return Coupling.REJECTION if self.request is None else self.request.coupling
 
     @property
-    def is_typical(self) -> bool:
-        """Whether drafted tokens are tested by typical acceptance, which is lossy."""
-        return self.request is not None and self.request.verification is VerificationRule.TYPICAL
+    def is_lossy(self) -> bool:
+        """Whether the text doesn't follow the target's distribution."""
+        return (self.request is not None and self.request.is_lossy) or (
+            self.started is not None and is_lossy(self.started.config)
+        )
+
+    def file_prefix(self) -> str:
+        """The beginning of the names of files that show this run; empty before it has started."""
+        return "" if self.started is None else f"{self.started.run_id}-{'lossy-' if self.is_lossy else ''}"
 
     @property
     def target_step_ms(self) -> float | None:

@@ -22,7 +22,7 @@ from app.theme import hold, hold_font
 from app.widgets.fields import boxed, column, plain_tip, row, text_label
 from app.widgets.labels import STEPS, ElidedLabel
 from app.widgets.plot_card import PlotCard
-from core.settings import Coupling
+from core.settings import LOSSY, Coupling
 from core.text import percent_text
 
 UNKNOWN = "–"
@@ -120,7 +120,7 @@ class MetricTiles(QWidget):
 
 def _predicted(run: RunView) -> tuple[str, str]:
     if run.predicted_acceptance is None:
-        return ("lossy, no prediction", "lossy") if run.is_typical else ("accepted of drafted", "of drafted")
+        return ("lossy, no prediction", "lossy") if run.is_lossy else ("accepted of drafted", "of drafted")
     share = percent_text(run.predicted_acceptance)
     if run.counts.has_trees:
         nodes = f"of {run.counts.sums.drafted:,} nodes"
@@ -173,7 +173,7 @@ STRIP_HEIGHT = 29
 
 
 class StatusStrip(QFrame):
-    """Stage, downloads, device, token count and progress bar."""
+    """Stage, downloads, whether the text is lossy, device, token count and progress bar."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -185,6 +185,11 @@ class StatusStrip(QFrame):
         self.stage.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed)
         self.count.setAlignment(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
         hold(self.count, least_width=132)
+        self.lossy = text_label("Lossy", "problem")
+        self.lossy.setObjectName("lossyLabel")
+        self.lossy.setToolTip(plain_tip(LOSSY))
+        self.lossy.setAccessibleName(LOSSY)
+        self.lossy.hide()
         self.download = QToolButton()
         self.download.setObjectName("downloadLine")
         self.download.setToolTip("Show the downloads")
@@ -197,7 +202,7 @@ class StatusStrip(QFrame):
         self.bar.setFixedWidth(200)
         self.bar.setRange(0, STEPS)
         boxed(
-            row((self.stage, 1), self.download, self.place, self.count, self.bar, spacing=16),
+            row((self.stage, 1), self.download, self.lossy, self.place, self.count, self.bar, spacing=16),
             self,
             margins=(16, 0, 16, 0),
         )

@@ -13,14 +13,23 @@ from app.setup.method_form import MethodForm
 from app.setup.model_library import ModelLibrary
 from app.setup.models_form import ModelPicker, ModelsForm
 from app.setup.pair import PairQuestion
-from app.setup.setting_fields import SettingsForm, on_change, set_value, setting_field, value_of
+from app.setup.setting_fields import (
+    SettingsForm,
+    on_change,
+    problem_label,
+    set_value,
+    setting_field,
+    show_problem,
+    value_of,
+)
 from app.theme import hold
 from app.widgets.compound_fields import SPIN_WIDTH
 from app.widgets.fields import WheelGuard, boxed, column, describe, labelled, row, scrolled, text_label
 from core.draft_shape import DraftLength, request_fields
-from core.drafters.registry import METHODS
+from core.drafters.registry import METHODS, rule_problem
 from core.errors import OutriderError, PairMismatchError, SettingsError
 from core.models.catalogue import usual_draft_length
+from core.models.fit import nodes_of
 from core.settings import LONGEST_CHAIN, SETTINGS, Device, LengthPolicy, RunRequest, SamplingParams
 
 SINGLE_FIELDS = {
@@ -29,6 +38,7 @@ SINGLE_FIELDS = {
     "temperature": "temperatureSlider",
     "seed": "seedEdit",
     "coupling": "couplingCheck",
+    "verification": "verificationCombo",
 }
 FILTER_FIELDS = {"top_k": "topKSpin", "top_p": "topPSpin", "min_p": "minPSpin"}
 RUN_FIELDS = {
@@ -72,6 +82,7 @@ class ControlsPanel(QScrollArea):
         self._kept = RunSettings()
         self.models = ModelsForm(library)
         self.method = MethodForm()
+        self._rule_problem = problem_label("verificationProblem")
         single = {name: setting_field(SETTINGS[name], field) for name, field in SINGLE_FIELDS.items()}
         self._filters = SettingsForm(SETTINGS, FILTER_FIELDS, columns=3)
         self._run = SettingsForm(SETTINGS, RUN_FIELDS)
@@ -108,10 +119,20 @@ class ControlsPanel(QScrollArea):
         k.add_above_number(policy)
         seeded = boxed(row((boxed(row((seed, 1), seed.new_button, spacing=4)), 1), (self.fields["coupling"], 1)))
         seed_box = labelled("Seed", seeded, seed.toolTip())
+        verification = self.fields["verification"]
+        WheelGuard(self).watch(verification)
+        rule = labelled(verification.accessibleName(), verification, verification.toolTip())
         sections: dict[str, tuple[QWidget, ...]] = {
             "Models": (self.models,),
             "Drafting": (self.method, k),
-            "Sampling": (self.fields["temperature"], self._filters, seed_box, seed.problem_label),
+            "Sampling": (
+                self.fields["temperature"],
+                self._filters,
+                seed_box,
+                seed.problem_label,
+                rule,
+                self._rule_problem,
+            ),
             "Run": (self._run,),
         }
         layout = column()
@@ -157,6 +178,7 @@ class ControlsPanel(QScrollArea):
         self.target.want(settings.target)
         self.draft.want(settings.draft)
         self._show_models()
+        show_problem(self._rule_problem, self._verification_problem())
 
     def draft_length(self) -> DraftLength:
         """K, or the policy that chooses it."""
@@ -174,6 +196,9 @@ class ControlsPanel(QScrollArea):
             str(self.fields["dtype"].member()),
             # Three bytes per token roughly bounds the prompt's length; rounded, so that typing rarely asks again.
             self.fields["max_new_tokens"].value() + CONTEXT_STEP * (1 + len(prompt.encode()) // (3 * CONTEXT_STEP)),
+            num_nodes=nodes_of(
+                self.method.method.name, length if isinstance(length := self.draft_length(), int) else None
+            ),
         )
 
     def request(self, prompt: str) -> RunRequest:
@@ -190,6 +215,8 @@ class ControlsPanel(QScrollArea):
             raise PairMismatchError(problem)
         if problem := self.method.problem():
             raise SettingsError(problem)
+        if problem := self._verification_problem():
+            raise SettingsError(problem)
         settings = self.settings(prompt)
         return RunRequest(
             target=self.target.ref,
@@ -201,6 +228,7 @@ class ControlsPanel(QScrollArea):
             sampling=SamplingParams(settings.temperature, settings.top_k, settings.top_p, settings.min_p),
             seed=self.fields["seed"].value(),
             coupling=settings.coupling,
+            verification=settings.verification,
             max_new_tokens=settings.max_new_tokens,
             chat=settings.chat,
             device=settings.device,
@@ -224,12 +252,17 @@ class ControlsPanel(QScrollArea):
             title, f"{help_text} Live during a run.", rules["max"] if is_tree else LONGEST_CHAIN
         )
 
+    def _verification_problem(self) -> str:
+        coupling, rule = (self.fields[name].member() for name in ("coupling", "verification"))
+        return rule_problem(self.method.method.name, coupling, rule)
+
     def _show_models(self) -> None:
         self.models.set_draft_needed(self.method.method.needs_draft_model)
         self.models.show_models()
 
     @Slot()
     def _on_changed(self) -> None:
+        show_problem(self._rule_problem, self._verification_problem())
         self.changed.emit()
 
     @Slot(str)
@@ -246,7 +279,7 @@ class ControlsPanel(QScrollArea):
     def _on_method_changed(self) -> None:
         self._show_length()
         self._show_models()
-        self.changed.emit()
+        self._on_changed()
 
     @Slot()
     def _on_draft_length_changed(self) -> None:
@@ -261,7 +294,7 @@ def settings_of(request: RunRequest, current: RunSettings) -> RunSettings:
     k = request.num_draft_tokens
     is_known = request.method in METHODS
     options = {**current.method_options, request.method: dict(request.method_options)}
-    same = ("seed", "coupling", "chat", "dtype", "baseline", "prompt", "target")
+    same = ("seed", "coupling", "verification", "chat", "dtype", "baseline", "prompt", "target")
     return replace(
         current,
         **{name: getattr(request, name) for name in same},

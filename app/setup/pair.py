@@ -31,6 +31,7 @@ class PairQuestion:
         context: number of positions in the caches.
         with_memory: whether to forecast memory, which imports torch.
         held_bytes: bytes on the device that unloading the loaded models would free.
+        num_nodes: of the largest tree that is drafted; 0 for chains.
     """
 
     draft: str
@@ -40,6 +41,7 @@ class PairQuestion:
     context: int
     with_memory: bool = False
     held_bytes: int = 0
+    num_nodes: int = 0
 
 
 class VerdictLine(QWidget):

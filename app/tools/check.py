@@ -50,6 +50,7 @@ from core.experiments.check import (
     compared_title,
     distribution_remarks,
     divergence_line,
+    drafting_text,
     p_text,
     report_json,
     report_text,
@@ -96,7 +97,7 @@ def subject_of(run: RunRequest) -> str:
     """The settings that are checked, in a line."""
     parts = [
         f"{run.draft} for {run.target}" if run.draft else f"{run.method} for {run.target}",
-        f"K = {run.draft_length}",
+        drafting_text(run),
         run.sampling.text,
     ]
     if run.coupling is Coupling.GUMBEL:

@@ -16,7 +16,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any
 
 from core.errors import DrafterError, OutriderError, SettingsError, first_line
-from core.settings import LONGEST_CHAIN, declared, validate
+from core.settings import LONGEST_CHAIN, Coupling, RunRequest, VerificationRule, declared, validate
 from core.text import did_you_mean
 
 if TYPE_CHECKING:
@@ -399,6 +399,28 @@ def get_method(name: str) -> Method:
         more = f" To use that class, start Outrider with --method {name}." if ":" in name else ""
         meant = did_you_mean(name, METHODS)
         raise SettingsError(f"There is no method {name!r}.{meant} Choose one of: {', '.join(METHODS)}.{more}") from None
+
+
+def rule_problem(method: str, coupling: Coupling, rule: VerificationRule) -> str:
+    """Why what a method drafts can't be tested by a rule, in one sentence; empty if it can.
+
+    Raises:
+        SettingsError: there is no such method.
+    """
+    found, title = get_method(method), str(rule).capitalize()
+    if rule is not VerificationRule.TOKEN and coupling is Coupling.GUMBEL:
+        return (
+            f"{title} verification needs rejection coupling, not Gumbel coupling (Reproducible). Verify token by token."
+        )
+    if rule is VerificationRule.BLOCK and found.proposes_trees:
+        return f"Block verification is for chains, and the method {found.name} drafts trees. Verify token by token."
+    return ""
+
+
+def check_rule(run: RunRequest) -> None:
+    """Raise SettingsError with `rule_problem`'s sentence, if there is one."""
+    if problem := rule_problem(run.method, run.coupling, run.verification):
+        raise SettingsError(problem)
 
 
 def build_drafter(name: str, setup: DrafterSetup, options: Mapping[str, Any] | None = None) -> Drafter:

@@ -23,7 +23,7 @@ from core.experiments.prompt_suites import Prompt, default_prompts, encoded
 from core.models.language_model import LanguageModel
 from core.models.loading import check_pair, load
 from core.models.prompting import encode_prompt
-from core.settings import Coupling, RunRequest, SamplingParams
+from core.settings import Coupling, RunRequest, SamplingParams, VerificationRule
 from core.types import Finished, Step, Summary
 
 
@@ -62,6 +62,7 @@ def generate(
     coupling: Coupling = Coupling.REJECTION,
     stop: Sequence[str] = (),
     chat: bool | None = None,
+    verification: VerificationRule = VerificationRule.TOKEN,
 ) -> Generated:
     """Continue a prompt.
 
@@ -71,6 +72,7 @@ def generate(
         prompt: a text, or ids. `chat` applies the chat template to a text; None: if the target has one.
         num_draft_tokens: K, or the policy that chooses it.
         sampling, max_new_tokens, seed, coupling, stop: as in `core.decode.speculative`.
+        verification: how blocks are tested under rejection coupling; TYPICAL is lossy.
 
     Raises:
         OutriderError: it can't be done, in one sentence.
@@ -83,7 +85,7 @@ def generate(
         events = autoregressive(target, ids, controls=controls, **settings)  # type: ignore[arg-type]
     else:
         made = _drafter(target, drafter, len(ids) + max_new_tokens)
-        events = speculative(target, made, ids, controls=controls, **settings)  # type: ignore[arg-type]
+        events = speculative(target, made, ids, controls=controls, rule=verification, **settings)  # type: ignore[arg-type]
     steps, summary = [], None
     for event in events:
         if isinstance(event, Step):
@@ -134,6 +136,7 @@ def check(
     sampling: SamplingParams | None = None,
     seed: int = 0,
     coupling: Coupling = Coupling.REJECTION,
+    verification: VerificationRule = VerificationRule.TOKEN,
     num_samples: int = DEFAULT_SAMPLES,
     num_tokens: int = DEFAULT_TOKENS,
 ) -> CheckReport:
@@ -148,6 +151,7 @@ def check(
     run = RunRequest(
         target=target.ref, draft=None, prompt="any", method=type(drafter).__name__, **request_fields(num_draft_tokens),
         sampling=sampling or SamplingParams(), seed=seed, coupling=coupling,
+        verification=verification,
     )  # fmt: skip
     request = CheckRequest(run, tuple(_prompts(prompts)), num_samples=num_samples, num_tokens=num_tokens)
     return check_drafter(target, lambda capacity: _drafter(target, drafter, capacity), request)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from core.drafters.registry import METHODS, split_options
 from core.errors import OutriderError, SettingsError
-from core.settings import MAX_DRAFT_TOKENS, Device, DType, SamplingParams, setting, validate
+from core.settings import MAX_DRAFT_TOKENS, Device, DType, SamplingParams, VerificationRule, setting, validate
 
 if TYPE_CHECKING:
     from core.models.language_model import LanguageModel
@@ -87,7 +87,8 @@ class BenchSettings:
     """What is compared, and how. Each temperature is compared separately, after a warm-up round.
 
     draft_layers makes the draft from the target's first layers. Every run of a round has its own seed, the same for
-    all contenders. only names the contenders; empty for all. llama_cpp: a build of it, a folder or its server.
+    all contenders. verification is that of Outrider's methods. only names the contenders; empty for all. llama_cpp: a
+    build of it, a folder or its server.
 
     Raises:
         SettingsError: a value out of range, or an unknown contender.
@@ -101,6 +102,7 @@ class BenchSettings:
     max_new_tokens: int = setting(64, label="The number of new tokens", min=1)
     rounds: int = setting(5, label="The number of rounds", min=1)
     seed: int = setting(0, label="The seed", min=0, max=2**31 - 1)
+    verification: VerificationRule = VerificationRule.TOKEN
     device: Device = Device.AUTO
     dtype: DType = DType.AUTO
     threads: int | None = None

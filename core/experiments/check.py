@@ -11,9 +11,10 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
+from core.drafters.registry import METHODS
 from core.errors import SettingsError
 from core.experiments.prompt_suites import Prompt
-from core.settings import Coupling, LengthPolicy, RunRequest, setting, validate
+from core.settings import LOSSY, Coupling, LengthPolicy, RunRequest, setting, validate
 from core.text import count_text, duration_text, percent_text, significant_text
 
 SCHEMA = "outrider.check/1"
@@ -132,6 +133,16 @@ class FirstTokens:
 
 
 @dataclass(frozen=True, slots=True)
+class DraftedTrees:
+    """The trees that were drafted: how many shapes, and the most nodes, nodes in a row and children of one node."""
+
+    num_shapes: int
+    most_nodes: int
+    most_depth: int
+    most_children: int
+
+
+@dataclass(frozen=True, slots=True)
 class DistributionResult:
     """How the sampled distribution compares with the target's exact one.
 
@@ -142,6 +153,7 @@ class DistributionResult:
         rounding: largest total variation between the target's distributions scored in a block and one at a time;
             most_rounding is the largest that rounding may cause at this precision.
         first_p_value: of the first samples, if fresh ones were needed for `tests`; else None.
+        trees: the shapes of the blocks; None if all were chains.
     """
 
     num_blocks: int
@@ -153,6 +165,7 @@ class DistributionResult:
     most_rounding: float
     first_p_value: float | None = None
     first_tokens: tuple[FirstTokens, ...] = ()
+    trees: DraftedTrees | None = None
 
     @property
     def is_exact(self) -> bool:
@@ -178,10 +191,17 @@ class CheckReport:
     seconds: float
 
     @property
+    def is_lossy(self) -> bool:
+        """Whether the text isn't the target's by design, whatever the samples show."""
+        return self.request.run.is_lossy and self.distribution is not None
+
+    @property
     def verdict(self) -> Verdict:
         """The result."""
-        if any(not item.is_exact for item in self.identities) or not (
-            self.distribution is None or self.distribution.is_exact
+        if (
+            self.is_lossy
+            or any(not item.is_exact for item in self.identities)
+            or not (self.distribution is None or self.distribution.is_exact)
         ):
             return Verdict.NOT_EXACT
         return Verdict.NEAR_TIES if any(item.divergences for item in self.identities) else Verdict.EXACT
@@ -219,7 +239,12 @@ _COMPARED = {
 
 def notes_on(run: RunRequest, dtype: str, distribution: DistributionResult | None) -> tuple[str, ...]:
     """How the settings affect the distribution, a sentence each; dtype is torch's name of the precision."""
-    notes = ["No setting of Outrider trades exactness for speed: method, K and an int8 draft change only the speed."]
+    notes = [
+        "Only typical acceptance trades exactness for speed: method, tree, K, block verification and an int8 draft "
+        "change only the speed."
+    ]
+    if run.is_lossy:
+        notes = [f"{LOSSY} At temperature 0 the text is the greedy one all the same."]
     if dtype in {"torch.float16", "torch.bfloat16"}:
         measured = (
             ""
@@ -237,7 +262,7 @@ def notes_on(run: RunRequest, dtype: str, distribution: DistributionResult | Non
         )
     if run.coupling is Coupling.GUMBEL:
         notes.append("Gumbel coupling keeps the distribution, and a seed gives the same text as without a draft.")
-    elif not run.sampling.is_greedy:
+    elif not (run.sampling.is_greedy or run.is_lossy):
         notes.append("Rejection coupling keeps the distribution; a seed gives a different text than without a draft.")
         if run.num_draft_tokens is None:
             name = "Auto" if run.length_policy is LengthPolicy.AUTO else "Adaptive"
@@ -249,7 +274,24 @@ def notes_on(run: RunRequest, dtype: str, distribution: DistributionResult | Non
 
 def verdict_sentence(report: CheckReport) -> str:
     """The verdict in words."""
+    if report.is_lossy and report.distribution is not None:
+        shows = (
+            "and these samples show it" if not report.distribution.is_exact else "though these samples don't show it"
+        )
+        return f"Not exact: typical acceptance doesn't follow the target's distribution, {shows}."
     return _VERDICTS[report.verdict]
+
+
+def drafting_text(run: RunRequest) -> str:
+    """The method with the options that shape its drafts, K, and the rule that tests them."""
+    method = METHODS.get(run.method)
+    options = {} if method is None else asdict(method.parse(run.method_options))
+    shape = [
+        f"{name.replace('_', ' ')} {value}" for name, value in options.items() if not isinstance(value, bool | str)
+    ]
+    shape += [f"rule {options['rule']}"] if "rule" in options else []
+    drafted = f"{run.method} ({', '.join(shape)})" if shape else run.method
+    return f"{drafted}, K {run.draft_length}, {run.verification} verification"
 
 
 def compared_title(item: IdentityResult) -> str:
@@ -290,6 +332,12 @@ def distribution_remarks(found: DistributionResult) -> list[str]:
             f"Bias towards the draft: {percent_text(found.bias, 1)} ± {percent_text(found.bias_error, 1)} (one "
             f"standard error); a bias of {percent_text(BIAS_ERRORS * found.bias_error, 1)} would have been found."
         ]
+    if (trees := found.trees) is not None:
+        shapes = "all of one shape" if trees.num_shapes == 1 else f"of {trees.num_shapes:,} shapes"
+        remarks.append(
+            f"Trees {shapes}: up to {count_text(trees.most_nodes, 'node')}, {trees.most_depth} in a row, "
+            f"{count_text(trees.most_children, 'sibling')}."
+        )
     if found.first_p_value is not None:
         remarks.append(
             f"The first samples gave p = {p_text(found.first_p_value)}; these are {found.num_blocks:,} fresh blocks, "
@@ -346,8 +394,7 @@ def _settings_line(report: CheckReport) -> str:
     parts = [
         f"target {run.target}",
         f"draft {run.draft}" if run.draft else "",
-        run.method,
-        f"K {run.draft_length}",
+        drafting_text(run),
         run.sampling.text,
         f"{run.coupling} coupling",
         f"seed {run.seed}",

@@ -15,7 +15,7 @@ from torch import nn
 
 from core.decode import autoregressive, speculative
 from core.drafters.base import DrafterSetup
-from core.drafters.registry import METHODS, build_drafter
+from core.drafters.registry import METHODS, build_drafter, rule_problem
 from core.errors import DrafterError, ModelUnreadableError, PairMismatchError, SettingsError, first_line
 from core.experiments.bench import (
     ASSISTED,
@@ -40,7 +40,7 @@ from core.experiments.llama_cpp import LlamaCpp
 from core.models.fit import pair_problem
 from core.models.loading import check_pair, load, prepare
 from core.runners.timing import Stopwatch
-from core.settings import LengthPolicy, SamplingParams
+from core.settings import Coupling, LengthPolicy, SamplingParams, VerificationRule, rule_text
 from core.types import Step
 
 if TYPE_CHECKING:
@@ -61,8 +61,10 @@ class Outrider:
         num_draft_tokens: int | None = 0,
         method: str = "",
         options: Mapping[str, Any] | None = None,
+        rule: VerificationRule = VerificationRule.TOKEN,
     ) -> None:
         """K is 0 for plain decoding, which has no method; None lets the engine choose it before each step."""
+        self._rule = rule
         self._pair, self._max_new_tokens, self._options = pair, max_new_tokens, options or {}
         self.num_draft_tokens, self.method = num_draft_tokens, method
         self.name, self.title, self.drafter = PLAIN, "plain decoding", None
@@ -71,6 +73,10 @@ class Outrider:
             self.title = option_text(METHODS[method].title.lower(), self._options, ", ")
             if num_draft_tokens is None:
                 self.name, self.title = AUTO, f"{self.title}, K auto"
+            if rule is not VerificationRule.TOKEN:
+                if problem := rule_problem(method, Coupling.REJECTION, rule):
+                    raise NotApplicableError(problem)
+                self.title += f", {rule_text({'verification': rule})}"
             self.drafter = self._build(1)  # Raises here if it does not apply.
 
     def run(self, prompt_ids: Sequence[int], *, temperature: float, seed: int) -> Timed:
@@ -87,7 +93,7 @@ class Outrider:
         if self.drafter is None:
             events = autoregressive(target, prompt_ids, **settings)
         else:
-            events = speculative(target, self.drafter, prompt_ids, **settings)
+            events = speculative(target, self.drafter, prompt_ids, rule=self._rule, **settings)
         steps = tuple(event for event in events if isinstance(event, Step))
         seconds = watch.lap() / 1e3
         ids = tuple(token for step in steps for token in step.emitted)
@@ -225,7 +231,7 @@ def build(
         NotApplicableError, SettingsError: it can't run with these models, or here.
     """
     base, options = split_name(name)
-    length, k = settings.max_new_tokens, settings.num_draft_tokens
+    length, k, rule = settings.max_new_tokens, settings.num_draft_tokens, settings.verification
     made: dict[str, Callable[[], Contender]] = {
         GENERATE: lambda: Generate(pair, length),
         ASSISTED: lambda: Generate(pair, length, k),
@@ -234,9 +240,11 @@ def build(
         LLAMA_CPP: lambda: LlamaCpp(pair, settings, 0, on_stage),
         LLAMA_CPP_DRAFT: lambda: LlamaCpp(pair, settings, k, on_stage),
         PLAIN: lambda: Outrider(pair, length),
-        AUTO: lambda: Outrider(pair, length, None, "draft-model" if pair.draft is not None else "prompt-lookup"),
+        AUTO: lambda: Outrider(
+            pair, length, None, "draft-model" if pair.draft is not None else "prompt-lookup", rule=rule
+        ),
     }
-    return made[base]() if base in made else Outrider(pair, length, k, base, options)
+    return made[base]() if base in made else Outrider(pair, length, k, base, options, rule)
 
 
 def build_all(

@@ -8,23 +8,31 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import torch
 from torch import Tensor
 
 from core.decode import sample_blocks
 from core.draft_shape import DraftLength
-from core.experiments.check import CheckProgress, DistributionResult, DistributionTest, FirstTokens, TokenCount
+from core.drafters.registry import METHODS
+from core.experiments.check import (
+    CheckProgress,
+    DistributionResult,
+    DistributionTest,
+    DraftedTrees,
+    FirstTokens,
+    TokenCount,
+)
 from core.experiments.prompt_suites import Prompt
 from core.models.language_model import LanguageModel
 from core.runners.base import prefill
 from core.sampling import probabilities
 from core.settings import MAX_DRAFT_TOKENS, LengthPolicy, SamplingParams
 from core.text import display_texts
-from core.types import DraftContext
+from core.types import DraftContext, TargetFeature, TokenKind, depths_of
 
 if TYPE_CHECKING:
     from core.experiments.exactness import CheckContext
@@ -157,6 +165,8 @@ class _Tally:
         self.rounding = 0.0
         self.bias = Bias()
         self.first_tokens: list[FirstTokens] = []
+        self.shapes: Counter[tuple[int, ...]] = Counter()
+        """How often the blocks had these parents; a chain's are empty."""
 
     def add(self, position: int, counts: Counter[int], target_probs: Tensor, draft_probs: Tensor) -> None:
         found = fit(counts, target_probs, draft_probs > target_probs)
@@ -186,7 +196,19 @@ class _Tally:
             rounding=self.rounding,
             most_rounding=most_rounding,
             first_tokens=tuple(self.first_tokens),
+            trees=_trees([parents for parents in self.shapes if parents]),
         )
+
+
+def _trees(shapes: Sequence[tuple[int, ...]]) -> DraftedTrees | None:
+    if not shapes:
+        return None
+    return DraftedTrees(
+        num_shapes=len(shapes),
+        most_nodes=max(map(len, shapes)),
+        most_depth=1 + max(max(depths_of(parents)) for parents in shapes),
+        most_children=max(max(Counter(parents).values()) for parents in shapes),
+    )
 
 
 # --- Exact distributions ----------------------------------------------------------------------------------------
@@ -263,12 +285,18 @@ class DraftDistribution:
         self._vocab_size = context.target.vocab_size
         self._generator = torch.Generator().manual_seed(0)
         self._drafter.start(torch.tensor(self._prompt))
+        self._states: list[Tensor] = []
+        self._runner = context.target.runner(capacity) if self._drafter.needs else None
+        if self._runner is not None:
+            prefill(self._runner, self._prompt[:-1], self._check_cancelled, self._states.append)
 
     @torch.inference_mode()
     def after(self, block: tuple[int, ...]) -> Tensor | None:
         """(V,) float64 after the prompt and `block`; None where nothing is proposed."""
+        if self._runner is not None:
+            self._drafter.start(torch.tensor([*self._prompt, *block]))
         # From the prompt on, since a drafter takes what it has read for the beginning of the next context.
-        for length in range(len(block) + 1):
+        for length in range(len(block) + 1) if self._runner is None else (len(block),):
             ids = [*self._prompt, *block[:length]]
             draft = self._drafter.propose(
                 DraftContext(
@@ -278,6 +306,7 @@ class DraftDistribution:
                     generator=self._generator,
                     vocab_size=self._vocab_size,
                     check_cancelled=self._check_cancelled,
+                    features=self._features(block),
                 )
             )
         if not len(draft):
@@ -287,6 +316,15 @@ class DraftDistribution:
         probs = torch.zeros(self._vocab_size, dtype=torch.float64)
         probs[int(draft.tokens[0])] = 1.0
         return probs
+
+    def _features(self, block: tuple[int, ...]) -> dict[TargetFeature, Tensor]:
+        """The target's states up to the one that the last id of `block` was drawn from."""
+        states, runner = self._states, self._runner
+        if runner is not None and block:
+            read = torch.tensor([self._prompt[-1], *block[:-1]])
+            states = [*states, cast(Tensor, runner.forward(read, num_logits=1, with_hidden=True).hidden)]
+            runner.rewind(len(self._prompt) - 1)
+        return {TargetFeature.HIDDEN_STATES: torch.cat(states)} if states else {}
 
 
 # --- The test ---------------------------------------------------------------------------------------------------
@@ -351,14 +389,16 @@ def _sampled(
 ) -> Generator[CheckProgress, None, DistributionResult]:
     tally = _Tally()
     asked = context.request.run.draft_length
-    # K = 1 as well: after a long block the bonus token is too rare to be tested.
-    lengths: list[DraftLength] = [asked] if asked == 1 else [asked, 1]
+    method = METHODS.get(context.request.run.method)
+    has_leaves = method is not None and method.proposes_trees
+    # K = 1 as well: after a long chain the bonus token is too rare to be tested. A tree has many ends.
+    lengths: list[DraftLength] = [asked] if asked == 1 or has_leaves else [asked, 1]
     series = [(prompt, length) for prompt in context.prompts for length in lengths]
     done = 0
     for index, (prompt, length) in enumerate(series):
         share = count // len(series) + (index < count % len(series))
         seed = int(torch.randint(2**62, (), generator=seeds))
-        followers = yield from _draw(context, prompt, length, share, seed, (title, done, count))
+        followers = yield from _draw(context, prompt, length, share, seed, (title, done, count), tally)
         done += share
         yield CheckProgress("The target's exact distributions", done, count)
         _compare(context, prompt, length, followers, tally)
@@ -374,7 +414,13 @@ Followers = dict[tuple[bool, tuple[int, ...]], Counter[int]]
 
 
 def _draw(
-    context: CheckContext, prompt: Prompt, length: DraftLength, count: int, seed: int, progress: tuple[str, int, int]
+    context: CheckContext,
+    prompt: Prompt,
+    length: DraftLength,
+    count: int,
+    seed: int,
+    progress: tuple[str, int, int],
+    tally: _Tally,
 ) -> Generator[CheckProgress, None, Followers]:
     run = context.request.run
     title, done, total = progress
@@ -385,6 +431,7 @@ def _draw(
         seed=seed,
         controls=context.controls.sharing_stop(run.sampling, length),
         coupling=run.coupling,
+        rule=run.verification,
     )
     followers: Followers = {}
     for index, step in zip(range(count), blocks, strict=False):
@@ -393,9 +440,10 @@ def _draw(
         if index % 100 == 99:
             context.loaded.look_again()
         context.loaded.record(step)
+        tally.shapes[step.parents] += 1
         for position, token in enumerate(step.emitted):
             # A token without any draft is the target's own, but not a bonus.
-            is_bonus = 0 < step.num_draft_tokens == position
+            is_bonus = step.num_draft_tokens > 0 and step.emitted_kinds[position] is TokenKind.BONUS
             followers.setdefault((is_bonus, step.emitted[:position]), Counter())[token] += 1
     return followers
 

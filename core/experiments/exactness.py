@@ -33,7 +33,7 @@ from core.experiments.prompt_suites import PRESETS, Prompt, default_prompts, enc
 from core.models.language_model import LanguageModel
 from core.sampling import gumbel_noise, probabilities
 from core.session import Loaded, Session
-from core.settings import Coupling, SamplingParams
+from core.settings import Coupling, SamplingParams, VerificationRule
 from core.text import display_texts
 from core.types import StageChanged, Step
 
@@ -184,7 +184,8 @@ def _decode_both(context: CheckContext, comparison: Comparison, prompt: Prompt) 
         return _Text(ids[:end]), plain
     controls = context.controls.sharing_stop(sampling, run.draft_length)
     drafter = context.make_drafter(len(prompt.ids) + num_tokens)
-    return plain, _decoded(context, speculative(target, drafter, prompt.ids, controls=controls, **shared))
+    rule = VerificationRule.TOKEN if is_gumbel else run.verification
+    return plain, _decoded(context, speculative(target, drafter, prompt.ids, controls=controls, rule=rule, **shared))
 
 
 def _decoded(context: CheckContext, events: Iterator[Any]) -> _Text:

@@ -19,7 +19,7 @@ from core.files import FileClaim, explain_read_error, explain_write_error, open_
 from core.runlog.log import MOST_DAMAGED_LINES, MOST_LINES, number_of, parse_line, text_of, to_line
 from core.runlog.replay import COUNTS, summary_from_record
 from core.runlog.tally import Tally
-from core.settings import Coupling, Device, DType
+from core.settings import Coupling, Device, DType, VerificationRule
 from core.types import FinishReason, Summary
 
 SCHEMA = "outrider.sweep/1"
@@ -29,8 +29,8 @@ Record = dict[str, Any]
 _WORDS = {
     "target": "the target", "drafters": "the drafters", "num_draft_tokens": "K", "temperatures": "the temperatures",
     "prompts": "the prompts", "repeats": "the number of repeats", "max_new_tokens": "the number of new tokens",
-    "seed": "the seed", "coupling": "the coupling", "top_k": "top-k", "top_p": "top-p", "min_p": "min-p",
-    "chat": "the chat template", "device": "the device", "dtype": "the precision",
+    "seed": "the seed", "coupling": "the coupling", "verification": "the verification", "top_k": "top-k",
+    "top_p": "top-p", "min_p": "min-p", "chat": "the chat template", "device": "the device", "dtype": "the precision",
 }  # fmt: skip
 
 
@@ -40,6 +40,8 @@ _WORDS = {
 def plan_to_config(plan: SweepPlan) -> Record:
     """The plan as stored in the file's first line."""
     config = {item.name: getattr(plan, item.name) for item in fields(plan)}
+    if plan.is_lossy:
+        config["lossy"] = True
     config["drafters"] = [drafter.to_record() for drafter in plan.drafters]
     config["num_draft_tokens"] = [str(k) if isinstance(k, str) else k for k in plan.num_draft_tokens]
     config["prompts"] = [{"name": item.name, "suite": item.suite, "text": item.text} for item in plan.prompts]
@@ -62,6 +64,7 @@ def plan_from_config(config: Mapping[str, Any]) -> SweepPlan:
             "num_draft_tokens": tuple(values["num_draft_tokens"]),
             "temperatures": tuple(values["temperatures"]),
             "coupling": Coupling(values["coupling"]),
+            "verification": VerificationRule(values.get("verification", VerificationRule.TOKEN)),
             "device": Device(values["device"]),
             "dtype": DType(values["dtype"]),
         }

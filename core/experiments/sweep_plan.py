@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from core.analysis.steadiness import impossible_note
 from core.draft_shape import request_fields
-from core.drafters.registry import get_method
+from core.drafters.registry import get_method, rule_problem
 from core.errors import PairMismatchError, SettingsError
 from core.experiments.bench import Spread, option_text
 from core.experiments.prompt_suites import Prompt
@@ -24,6 +24,7 @@ from core.settings import (
     LengthPolicy,
     RunRequest,
     SamplingParams,
+    VerificationRule,
     setting,
     validate,
 )
@@ -114,6 +115,7 @@ class SweepPlan:
     max_new_tokens: int = 64
     seed: int = setting(0, label="The seed", min=0, max=2**31 - 1)  # The seeds of its runs stay within a seed's range.
     coupling: Coupling = Coupling.REJECTION
+    verification: VerificationRule = VerificationRule.TOKEN
     top_k: int = 0
     top_p: float = 1.0
     min_p: float = 0.0
@@ -146,6 +148,8 @@ class SweepPlan:
                 if needs_draft
                 else f"The method {drafter.method} uses no draft model; leave {drafter.draft!r} out.",
             )
+            problem = rule_problem(drafter.method, self.coupling, self.verification)
+            _check(not problem, problem)
         for temperature in self.temperatures:
             self.sampling(temperature)
         _check(
@@ -165,6 +169,11 @@ class SweepPlan:
     def baselines(self) -> Iterator[Cell]:
         """Plain decoding at each temperature."""
         return (Cell(None, 0, temperature) for temperature in self.temperatures)
+
+    @property
+    def is_lossy(self) -> bool:
+        """Whether the texts don't follow the target's distribution."""
+        return self.verification is VerificationRule.TYPICAL
 
     @property
     def num_cells(self) -> int:
@@ -212,6 +221,7 @@ class SweepPlan:
             sampling=self.sampling(run.cell.temperature),
             seed=self.seed_of(run),
             coupling=self.coupling,
+            verification=self.verification,
             max_new_tokens=self.max_new_tokens,
             chat=self.chat,
             device=self.device,

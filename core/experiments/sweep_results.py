@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from core.analysis.steadiness import BUSY, SHIFT
 from core.experiments.bench import Spread, spread
 from core.experiments.sweep_plan import Cell, CellResult, Measurement, PlannedRun, SweepPlan, Verdict
+from core.settings import LOSSY, rule_text
 from core.text import neutral_cell, percent_text, spaced_percent
 
 if TYPE_CHECKING:
@@ -223,7 +224,7 @@ def _verdict(results: SweepResults, temperature: float) -> Verdict:
     full = [cell for cell in cells if cell.speedup and 2 * cell.num_measured >= fullest]
     ranked = [(cell.speedup.median, cell) for cell in full if cell.speedup and not cell.problem]
     notes = [f"{cell.cell.title} is left out: {cell.problem}" for cell in full if cell.problem]
-    notes += filter(None, [results.busy_note(temperature)])
+    notes += filter(None, [results.busy_note(temperature), LOSSY if results.plan.is_lossy else ""])
     ranked.sort(key=lambda item: item[0], reverse=True)
     at = f"At temperature {temperature:g}:"
     if not ranked:
@@ -306,6 +307,7 @@ def to_csv(results: SweepResults) -> str:
                     "target": results.plan.target,
                     **record,
                     "method_options": json.dumps(options) if options else "",
+                    "verification": rule_text({"verification": results.plan.verification}),
                     "suite": suite,
                     "num_planned": result.num_planned,
                     "num_measured": result.num_measured,

@@ -15,7 +15,7 @@ from typing import Any
 from core.drafters.registry import get_method
 from core.errors import SettingsError
 from core.export.choice import Choice, Place, PlaceKind, place_of
-from core.settings import Coupling, SamplingParams
+from core.settings import LOSSY, Coupling, SamplingParams, VerificationRule
 
 CHECKED_ON = "2026-11-22"
 """When the engines' sources were last checked."""
@@ -96,6 +96,10 @@ def configuration(choice: Choice, project: Project) -> Configuration:
             "Outrider's reproducible coupling shares noise between the models. The shared noise does not exist here: "
             "the same seed gives a different text."
         )
+    if program and choice.request.is_lossy:
+        notes.append(f"{project.title} verifies exactly here: expect less acceptance than in the lossy run.")
+    elif program and choice.request.verification is VerificationRule.BLOCK:
+        notes.append("Outrider verified blocks as a whole, which accepts at least as many tokens as one by one.")
     above = _comment(*_head(project.title, choice), *([problem] if problem else []))
     checked = f"Checked on {CHECKED_ON} against {project.sources}."
     below = _comment(*(f"- {note}" for note in notes), checked)
@@ -132,6 +136,8 @@ def _head(title: str, choice: Choice) -> list[str]:
         f"{title}: {choice.request.target}{draft}, {choice.request.method}, K = {choice.k}, {words}.",
         f"From {origin}. {choice.k_note}".strip(),
     ]
+    if choice.request.is_lossy:
+        lines.append(LOSSY)
     if choice.measured_speedup is not None:
         precision = f" in {choice.dtype}" if choice.dtype else ""
         measured = (

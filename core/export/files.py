@@ -21,6 +21,7 @@ from core.export.run_report import compare_page, run_page
 from core.export.sweep_report import sweep_page
 from core.files import FileClaim, open_regular, shown_path, write_atomically
 from core.runlog.log import STEP_FIELDS, RunLog, parse_line, to_line
+from core.settings import rule_text
 from core.text import neutral_cell
 
 LONGEST_HEAD = 16_000_000
@@ -28,7 +29,7 @@ LONGEST_HEAD = 16_000_000
 CELL_FIELDS = ("method", "draft", "num_speculative_tokens", "temperature")
 """K is num_speculative_tokens, as in vLLM's settings; num_draft_tokens counts all tokens that a run drafted."""
 RUN_FIELDS = ("index", "suite", "prompt", "prompt_index", "repeat", "seed", "started_at", "seconds")
-SWEEP_CSV_FIELDS = (*CELL_FIELDS, *RUN_FIELDS, "measured_speedup", *SUMMARY_FIELDS, "error")
+SWEEP_CSV_FIELDS = (*CELL_FIELDS, *RUN_FIELDS, "measured_speedup", *SUMMARY_FIELDS, "error", "verification")
 """Figures have the names of a run log's summary, which are vLLM's if vLLM has the figure."""
 
 File = str | os.PathLike[str]
@@ -73,8 +74,11 @@ def export_jsonl(path: File, log: RunLog) -> None:
 
 
 def export_csv(path: File, log: RunLog) -> None:
-    """Write one row per step, with the schema's fields of a step as columns. Lists are joined by spaces."""
-    _write_csv(path, STEP_FIELDS, ([step[name] for name in STEP_FIELDS] for step in log.steps))
+    """Write one row per step, with the schema's fields of a step as columns, and the run's rule of verification. Lists
+    are joined by spaces."""
+    rule = rule_text(log.run["config"])
+    rows = ([*(step[name] for name in STEP_FIELDS), rule] for step in log.steps)
+    _write_csv(path, (*STEP_FIELDS, "verification"), rows)
 
 
 def is_sweep(path: File) -> bool:
@@ -129,6 +133,7 @@ def _sweep_rows(log: SweepLog) -> Iterator[list[Any]]:
             "draft": run.cell.drafter and named(run.cell.drafter.draft),
             "num_speculative_tokens": run.cell.num_draft_tokens,
             **(record["summary"] or dict.fromkeys(SUMMARY_FIELDS)),
+            "verification": rule_text({"verification": log.plan.verification}),
             "measured_speedup": results.speedups(run.cell).get((run.prompt, run.repeat)),
         }
         yield [values[name] for name in SWEEP_CSV_FIELDS]

@@ -10,7 +10,7 @@ from core.export.html import UNKNOWN, render
 from core.export.run_data import FIGURES, RunData, differences, moment_of, run_data, verdict
 from core.export.run_plots import compared_plot, run_plots
 from core.runlog.log import RunLog, text_of
-from core.settings import LOSSY, Coupling, VerificationRule
+from core.settings import LOSSY, Coupling, is_lossy
 from core.text import significant_text
 from core.types import Step, TokenKind
 
@@ -30,7 +30,7 @@ def run_page(log: RunLog) -> str:
     """A run as a complete HTML file, which also says what is missing from the log."""
     run = run_data(log)
     started = moment_of(log.run.get("started_at"))
-    lossy = LOSSY if run.config.get("verification") == VerificationRule.TYPICAL else ""
+    lossy = LOSSY if is_lossy(run.config) else ""
     settings = (
         ("K =", "num_draft_tokens"), ("temperature", "temperature"), ("method", "method"), ("device", "device"),
         ("", "dtype"),

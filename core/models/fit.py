@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from core.drafters.registry import METHODS
 from core.errors import OutriderError
-from core.models.catalogue import ModelEntry, local_models, resolve
+from core.models.catalogue import EMBEDDED, ModelEntry, local_models, resolve
 from core.models.details import (
     ModelDetails,
     TokenizerSource,
     TokenTable,
     parse_tokenizer,
+    read_config,
     read_details,
     read_special_tokens,
     read_table,
     tokenizer_source,
 )
 from core.models.shared_draft import shared_draft_problem
+from core.settings import MAX_DRAFT_TOKENS
 from core.text import bytes_text
 
 if TYPE_CHECKING:
@@ -34,7 +39,7 @@ DEFAULT_CONTEXT = 4096
 """Positions that a forecast assumes by default, up to the models' limits."""
 
 _MAX_ROWS = 17
-"""Rows of logits per step: a block of 16 drafted tokens plus one."""
+"""Rows of logits per step of a chain: a block of 16 drafted tokens plus one."""
 
 _COPIES_OF_A_ROW = 6
 """Float32 arrays per row: logits, filtered logits, their order, probabilities of target and draft, the residual."""
@@ -78,6 +83,8 @@ def forecast(
     dtype: str = "auto",
     context: int | None = None,
     held_bytes: int = 0,
+    num_nodes: int = 0,
+    num_head_parameters: int = 0,
 ) -> MemoryForecast:
     """What these models need together, filled to the context.
 
@@ -87,6 +94,8 @@ def forecast(
         dtype: auto, float32, bfloat16 or float16.
         context: positions of the text; None for `DEFAULT_CONTEXT`. No model gets more than its own limit.
         held_bytes: of the device, held by loaded models that would make room (`Session.held_bytes`).
+        num_nodes: of the largest tree that is drafted, see `nodes_of`; 0 for chains.
+        num_head_parameters: of Medusa heads, see `heads_parameters`.
 
     Raises:
         SettingsError, DeviceError: as `core.models.load` does.
@@ -98,15 +107,46 @@ def forecast(
     positions = {model: positions_of(model, context) for model in models}
     distinct = set(models)  # A model that drafts for itself is loaded once.
     free = available_bytes(where)
+    # A tree's branches have places of their own behind the text.
+    spare, rows = (MAX_DRAFT_TOKENS, max(_MAX_ROWS, num_nodes + 1)) if num_nodes else (0, _MAX_ROWS)
     return MemoryForecast(
-        weights_bytes=sum(_weights_bytes(model, size) for model in distinct),
+        weights_bytes=sum(_weights_bytes(model, size) for model in distinct) + num_head_parameters * size,
         # Keys and values of every layer and position, also beyond a sliding window, to rewind.
-        cache_bytes=sum(2 * m.num_layers * m.num_kv_heads * m.head_dim * positions[m] * size for m in models),
+        cache_bytes=sum(2 * m.num_layers * m.num_kv_heads * m.head_dim * (positions[m] + spare) * size for m in models),
         # The models run one at a time, so only the larger activations count.
-        working_bytes=max((_working_bytes(model, positions[model], size) for model in models), default=0)
+        working_bytes=max((_working_bytes(model, positions[model], size, rows) for model in models), default=0)
         + _BYTES_BESIDE_A_MODEL * len(distinct),
         available_bytes=None if free is None else free + held_bytes,
     )
+
+
+def nodes_of(method: str, num_draft_tokens: int | None) -> int:
+    """Nodes of the largest tree that a method drafts with this K, None if the engine chooses it; 0 for chains."""
+    known = METHODS.get(method)
+    most = MAX_DRAFT_TOKENS if num_draft_tokens is None else num_draft_tokens
+    return most if known is not None and known.proposes_trees else 0
+
+
+def heads_parameters(path: str, target: ModelEntry) -> int:
+    """How many numbers Medusa heads hold, with the rows of the target's head that they use, as if stored in 16 bits.
+
+    Args:
+        path: of their folder or file; empty for those that ship for the target.
+        target: the model that they belong to.
+
+    Raises:
+        OSError: the path can't be looked at.
+    """
+    for place in [Path(path).expanduser()] if path else sorted(EMBEDDED.iterdir()):
+        weights = [place] if place.is_file() else place.glob("medusa_lm_head.*")
+        config: Mapping[str, Any] = {}
+        with contextlib.suppress(OutriderError):
+            config = read_config(place)
+        size = max((file.stat().st_size for file in weights), default=0)
+        if size and (path or config.get("target") == target.ref):
+            ids = config.get("vocabulary")
+            return size // 2 + (len(ids) * read_details(target).hidden_size if isinstance(ids, list) else 0)
+    return 0
 
 
 def available_bytes(device: torch.device) -> int | None:
@@ -136,7 +176,7 @@ def _weights_bytes(model: ModelDetails, item_bytes: int) -> int:
     return (model.num_parameters + (model.draft_vocabulary_size or 0) * model.hidden_size) * item_bytes
 
 
-def _working_bytes(model: ModelDetails, positions: int, item_bytes: int) -> int:
+def _working_bytes(model: ModelDetails, positions: int, item_bytes: int, rows: int) -> int:
     """The larger of a prefill chunk's activations and a step's logits, with its probabilities."""
     from core.runners.base import PREFILL_CHUNK
 
@@ -146,7 +186,7 @@ def _working_bytes(model: ModelDetails, positions: int, item_bytes: int) -> int:
     activations = chunk * (8 * model.hidden_size + 4 * attention + 4 * model.intermediate_size) * item_bytes
     mask = chunk * positions * item_bytes
     repeated = 2 * attention * positions * item_bytes  # Grouped keys and values, for each query head.
-    logits = _MAX_ROWS * model.table_size * (item_bytes + _COPIES_OF_A_ROW * _FLOAT_BYTES)
+    logits = rows * model.table_size * (item_bytes + _COPIES_OF_A_ROW * _FLOAT_BYTES)
     return max(activations + mask + repeated, logits)
 
 
@@ -182,6 +222,7 @@ def pair_verdict(
     context: int | None = None,
     with_memory: bool = True,
     held_bytes: int = 0,
+    num_nodes: int = 0,
 ) -> PairVerdict:
     """Judge a pair by its files. Errors in them are not raised, but returned as the verdict's problem.
 
@@ -190,7 +231,7 @@ def pair_verdict(
         device, dtype: what the pair would run with, for the memory.
         context: positions of the text; None for the target's own limit, within reason.
         with_memory: whether to forecast the memory, which imports torch.
-        held_bytes: as for `forecast`.
+        held_bytes, num_nodes: as for `forecast`.
     """
     try:
         draft, target = resolve(draft_ref), resolve(target_ref)
@@ -205,7 +246,8 @@ def pair_verdict(
     memory, warnings = None, []
     if with_memory:
         try:
-            memory = forecast((ours, theirs), device=device, dtype=dtype, context=context, held_bytes=held_bytes)
+            place: dict[str, Any] = {"device": device, "dtype": dtype, "context": context}
+            memory = forecast((ours, theirs), **place, held_bytes=held_bytes, num_nodes=num_nodes)
         except OutriderError as error:  # There is no such device; the pair itself may be fine.
             warnings.append(str(error))
         else:

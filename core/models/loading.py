@@ -505,13 +505,14 @@ def bytes_per_position(model: LanguageModel) -> int:
     return int(2 * config.num_hidden_layers * kv_heads * head_dim * model.dtype.itemsize)
 
 
-def run_does_not_fit(models: Sequence[LanguageModel], capacity: int, free_bytes: int) -> str:
+def run_does_not_fit(models: Sequence[LanguageModel], capacity: int, free_bytes: int, num_nodes: int = 0) -> str:
     """One sentence for a run whose memory ran out.
 
     Args:
         models: those that ran, target first.
         capacity: positions planned for the text.
         free_bytes: on their device after the run.
+        num_nodes: of the largest tree that the run drafted; 0 for chains.
     """
     target = models[0]
     problem = f"{target.device} ran out of memory in a text of up to {capacity:,} tokens"
@@ -521,4 +522,9 @@ def run_does_not_fit(models: Sequence[LanguageModel], capacity: int, free_bytes:
     if 100 <= fitting < capacity:
         problem += f", and about {fitting:,} would fit"
     halved = "" if target.dtype.itemsize <= 2 else f"{_name(_SHORTER.get(target.device.type, torch.bfloat16))} or "
+    if num_nodes > 1:
+        return (
+            f"{problem}, with trees of up to {num_nodes} nodes. Draft smaller trees (a smaller K), ask for fewer new "
+            f"tokens, or choose {halved}a smaller model."
+        )
     return f"{problem}. Shorten the prompt, ask for fewer new tokens, or choose {halved}a smaller model."

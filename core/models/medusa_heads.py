@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from core.errors import ModelUnreadableError, PairMismatchError, SettingsError, first_line
-from core.files import explain_write_error, file_digest, new_scratch, require_space
+from core.files import explain_write_error, file_digest, new_scratch, read_json, require_space
 from core.models.catalogue import EMBEDDED
 from core.models.child import ChildExit, ChildFailedError, child_environment, supervise
 
@@ -222,11 +222,12 @@ def _check_outputs(
 
 def _files(path: Path) -> tuple[Path, Path]:
     """The configuration, which need not exist, and the weights."""
-    if path.is_file() and path.suffix in (".safetensors", ".pt", ".bin"):
-        return path.with_name(CONFIG), path
-    for name in (WEIGHTS, PICKLE):
-        if (path / name).is_file():
-            return path / CONFIG, path / name
+    with contextlib.suppress(OSError):  # As of a name that is too long.
+        if path.is_file() and path.suffix in (".safetensors", ".pt", ".bin"):
+            return path.with_name(CONFIG), path
+        for name in (WEIGHTS, PICKLE):
+            if (path / name).is_file():
+                return path / CONFIG, path / name
     raise SettingsError(
         f"There are no Medusa heads at {str(path)!r}. Name a folder or file with {WEIGHTS} or {PICKLE}."
     )
@@ -235,8 +236,8 @@ def _files(path: Path) -> tuple[Path, Path]:
 def _read_config(file: Path) -> HeadsConfig | None:
     """None if the file describes something else, such as published heads, whose tensors tell everything."""
     try:
-        values = json.loads(file.read_text("utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+        values = read_json(file)
+    except (OSError, ValueError) as error:
         raise _unreadable(file.parent, first_line(error)) from error
     if not isinstance(values, dict) or values.pop("model_type", None) != KIND:
         return None

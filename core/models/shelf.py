@@ -13,7 +13,7 @@ from core.errors import OutOfMemoryError, OutriderError, PairMismatchError
 from core.models.catalogue import ModelEntry, ModelFormat, resolve
 from core.models.details import read_details
 from core.models.devices import free_memory, release_memory, resolve_device, resolve_dtype
-from core.models.fit import forecast, pair_problem
+from core.models.fit import forecast, heads_parameters, nodes_of, pair_problem
 from core.models.language_model import LanguageModel
 from core.models.loading import check_pair, load
 from core.settings import RunRequest
@@ -197,6 +197,19 @@ def _needed_bytes(entries: list[ModelEntry], request: RunRequest) -> int:
     context = len(request.prompt.encode("utf-8", "replace")) // _BYTES_PER_TOKEN + request.max_new_tokens
     try:
         details = [read_details(entry) for entry in dict.fromkeys(entries)]
-        return forecast(details, device=request.device, dtype=request.dtype, context=context).total_bytes
-    except OutriderError:
+        heads = (
+            heads_parameters(str(request.method_options.get("heads", "")), entries[0])
+            if request.method == "medusa"
+            else 0
+        )
+        needed = forecast(
+            details,
+            device=request.device,
+            dtype=request.dtype,
+            context=context,
+            num_nodes=nodes_of(request.method, request.num_draft_tokens),
+            num_head_parameters=heads,
+        )
+        return needed.total_bytes
+    except (OutriderError, OSError):
         return 0  # Loading reports what is wrong with it.

@@ -35,7 +35,7 @@ from core.files import (
     write_atomically,
 )
 from core.runlog.log import Record, RunLog, parse_line, read_run_head, read_run_log, text_of
-from core.settings import SETTINGS
+from core.settings import SETTINGS, is_lossy
 
 MAX_PROMPT = 4_000
 """Most characters of a prompt kept in the list, for display and search."""
@@ -378,13 +378,13 @@ ALIASES = {
     "c": "cost_coefficient",
     "efficiency": "block_efficiency",
 }
-WORDS = ("prompt", "target", "draft", "method", "device", "dtype", "coupling")
+WORDS = ("prompt", "target", "draft", "method", "device", "dtype", "coupling", "verification")
 
 
 def searchable(run: KeptRun) -> str:
     """The text in which plain words are searched."""
     parts = (run.name, run.id, *(text_of(run.config.get(name)) for name in WORDS), str(run.state))
-    return "\n".join(filter(None, parts)).casefold()
+    return "\n".join(filter(None, (*parts, "lossy" if is_lossy(run.config) else ""))).casefold()
 
 
 def matches(run: KeptRun, query: str, text: str | None = None) -> bool:

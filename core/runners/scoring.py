@@ -96,6 +96,10 @@ class TargetScorer:
             return {}
         return {feature: torch.cat([each[at] for each in states]) for at, feature in enumerate(self._features)}
 
+    def give_back(self, features: dict[Feature, Tensor]) -> None:
+        """Return what was taken, in place of what has come since."""
+        self._states = [[*features.values()]] if features else []
+
     def rewind(self, length: int) -> None:
         """Keep at most the first `length` positions."""
         self._runner.rewind(min(length, self._runner.length))

@@ -6,7 +6,7 @@ Both clocks start after the prefill and sum the steps' own times.
 from __future__ import annotations
 
 from app.run.run_view import RunView
-from core.settings import Coupling
+from core.settings import LOSSY, Coupling
 
 SAME = "Same text, token for token."
 SAME_DISTRIBUTION = "The texts differ because they are two random draws; both follow the target's own distribution."
@@ -58,7 +58,7 @@ def comparison_text(run: RunView) -> str:
     if len(temperatures) > 1:
         return MOVED
     if run.coupling is not Coupling.GUMBEL and temperatures != {0.0}:
-        return SAME_DISTRIBUTION
+        return LOSSY if run.is_lossy else SAME_DISTRIBUTION
     # Such texts can differ only by rounding: a forward over K + 1 positions sums in another order.
     return f"The texts diverge at token {shared + 1 if differs is None else differs + 1}: rounding decided a near-tie."
 

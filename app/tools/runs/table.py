@@ -14,6 +14,7 @@ from core.draft_shape import shown_draft_length
 from core.drafters.registry import METHODS
 from core.runlog.log import number_of
 from core.runlog.store import MAX_NAME, KeptRun, KeptState, searchable
+from core.settings import VerificationRule, is_lossy
 from core.text import percent_text
 
 MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
@@ -78,7 +79,9 @@ def _subtitle(run: KeptRun) -> str:
     elif run.num_steps is not None:
         parts.append(f"{run.num_steps:,} step{'' if run.num_steps == 1 else 's'}")
     parts += [part for part in (config.get("device"), config.get("dtype")) if isinstance(part, str)]
-    return " · ".join([*parts, *(["reproducible"] if config.get("coupling") == "gumbel" else [])])
+    parts += ["reproducible"] if config.get("coupling") == "gumbel" else []
+    parts += ["block verification"] if config.get("verification") == VerificationRule.BLOCK else []
+    return " · ".join(["lossy", *parts] if is_lossy(config) else parts)
 
 
 def _tip(run: KeptRun) -> str:

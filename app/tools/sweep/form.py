@@ -181,7 +181,8 @@ class SweepForm(QWidget):
         return self._controls.settings(self._prompt.text())
 
     def plan(self) -> SweepPlan:
-        """The chosen sweep; filters, coupling, device and method options come from the main window.
+        """The chosen sweep; filters, coupling, verification, device and method options come from the main
+        window.
 
         Raises:
             OutriderError: it can't be run; the message says why.
@@ -199,6 +200,7 @@ class SweepForm(QWidget):
             max_new_tokens=self.length.value(),
             seed=self.seed.value(),
             coupling=settings.coupling,
+            verification=settings.verification,
             top_k=settings.top_k,
             top_p=settings.top_p,
             min_p=settings.min_p,

@@ -264,7 +264,8 @@ def picture_of(view: SweepView, scale: Scale, *, is_svg: bool) -> bytes:
     width = max(head + len(view.columns) * scaled(CELL_WIDTH), scaled(LEGEND_WIDTH) + 60)
     height = scaled(HEADER + COLUMN_HEAD) + len(view.rows) * scaled(CELL_HEIGHT)
     size = QSize(round(2 * MARGIN + width), round(2 * MARGIN + height))
-    title = f"{scale.figure.short} of {view.target_title()}"
+    lossy = " (lossy)" if view.plan is not None and view.plan.is_lossy else ""
+    title = f"{scale.figure.short} of {view.target_title()}{lossy}"
 
     def paint(painter: QPainter) -> None:
         painter.fillRect(QRectF(QPointF(0, 0), size.toSizeF()), QColor(current_theme().surface))

@@ -20,6 +20,7 @@ from core.experiments.sweep_plan import (
     Verdict,
 )
 from core.experiments.sweep_results import ACCEPTANCE, BLOCK, FIGURES, SPEEDUP, SweepFigure, SweepResults
+from core.settings import LOSSY
 from core.text import duration_text, spaced_percent
 from core.types import StageChanged
 
@@ -335,7 +336,8 @@ class SweepView:
             if not cell.is_baseline and result.speedup is not None:
                 runs = f"{result.num_measured} of {result.num_planned} runs"
                 lead = f"{at}, {cell.title} leads with {result.speedup.median:.2f}× plain decoding, {runs}."
-            lines.append(VerdictLine("So far", None, self._in_titles(lead)))
+            lossy = f" {LOSSY}" if self.plan is not None and self.plan.is_lossy else ""
+            lines.append(VerdictLine("So far", None, self._in_titles(lead) + lossy))
         return lines
 
 

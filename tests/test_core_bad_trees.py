@@ -1,0 +1,209 @@
+"""Bad input about trees, end to end and with the real fault: one sentence, and nothing of the session is lost."""
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+import torch
+
+from core.drafters.registry import METHODS, Method, NoOptions
+from core.errors import OutriderError, SettingsError
+from core.models.catalogue import resolve
+from core.models.details import read_details
+from core.models.fit import forecast, heads_parameters, nodes_of
+from core.models.loading import load
+from core.runlog.log import RunLogWriter, read_run_log
+from core.session import Session
+from core.types import Draft, FinishReason, Step
+from tests.fakes import edit_json, is_sentence, save_model
+from tests.fakes_medusa import write_heads
+from tests.fakes_session import requests_of, save_pair
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return save_pair(tmp_path_factory.mktemp("pair"))
+
+
+@pytest.fixture
+def request_for(folder):
+    return requests_of(folder)
+
+
+@pytest.fixture
+def session(request_for):
+    """A session whose plain run is the same before and after."""
+    session = Session()
+    expected = list(session.run(request_for()))[-1].summary.text
+    yield session
+    assert list(session.run(request_for()))[-1].summary.text == expected
+
+
+def refused(session, request) -> str:
+    with pytest.raises(OutriderError) as caught:
+        list(session.run(request))
+    assert is_sentence(str(caught.value))
+    return str(caught.value)
+
+
+@pytest.fixture(scope="module")
+def heads(folder, tmp_path_factory):
+    return write_heads(tmp_path_factory.mktemp("heads") / "heads", load(str(folder / "target"), "cpu"), [3, 5, 200])
+
+
+def with_heads(path) -> dict:
+    return {"method": "medusa", "draft": None, "method_options": {"heads": str(path)}}
+
+
+# --- Heads ------------------------------------------------------------------------------------------------------
+
+
+def test_heads_of_another_target_are_refused_and_run_on_their_own(session, request_for, heads, tmp_path):
+    assert list(session.run(request_for(**with_heads(heads))))[-1].summary.finish_reason is FinishReason.LENGTH
+    other = save_model(tmp_path / "other", hidden_size=64, eos_token_id=None)
+    assert "belong to another target" in refused(session, request_for(target=str(other), **with_heads(heads)))
+
+
+@pytest.mark.parametrize("ids", [[3, 100_000], [-1], [3, 3]])
+def test_a_trained_map_of_ids_that_is_out_of_range_is_refused(session, request_for, heads, ids):
+    before = json.loads((heads / "config.json").read_text("utf-8"))["vocabulary"]
+    edit_json(heads / "config.json", vocabulary=ids)
+    try:
+        assert "different ids from 0 to" in refused(session, request_for(**with_heads(heads)))
+    finally:
+        edit_json(heads / "config.json", vocabulary=before)
+
+
+@pytest.mark.parametrize("path", ["missing", "a" * 300, "nul\0"])
+def test_a_path_without_heads_is_named(session, request_for, path):
+    assert "There are no Medusa heads" in refused(session, request_for(**with_heads(path)))
+
+
+def test_a_drafts_map_of_ids_that_is_out_of_range_is_refused_for_trees_too(session, request_for, tmp_path):
+    draft = save_model(tmp_path / "draft", eos_token_id=None)
+    edit_json(draft / "config.json", draft_vocabulary=[1, 100_000])
+    assert "draft_vocabulary" in refused(session, request_for(draft=str(draft), method="draft-tree"))
+
+
+# --- Budgets ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"num_draft_tokens": -1}, {"num_draft_tokens": 10_000}, {"method_options": {"depth": 0}},
+     {"method_options": {"branching": 10_000}}],
+)  # fmt: skip
+def test_a_budget_of_no_depth_or_of_thousands_of_nodes_is_refused(session, request_for, changes):
+    with pytest.raises(SettingsError, match=r"must be a whole number from [01] to \d+") as caught:
+        list(session.run(request_for(method="draft-tree", **changes)))
+    assert is_sentence(str(caught.value))
+
+
+def test_a_budget_of_no_nodes_is_plain_decoding(session, request_for):
+    events = list(session.run(request_for(method="draft-tree", draft=None, num_draft_tokens=0)))
+    assert {event.num_draft_tokens for event in events if isinstance(event, Step)} == {0}
+
+
+# --- Parents ----------------------------------------------------------------------------------------------------
+
+
+class OneBadTree:
+    """Proposes a chain, and then parents that are no tree."""
+
+    needs = frozenset()
+    proposes_trees = True
+
+    def __init__(self, setup, options=None):
+        self.num_proposed = 0
+
+    def start(self, prompt):
+        pass
+
+    def propose(self, context):
+        self.num_proposed += 1
+        parents = [-1, -1] if self.num_proposed < 3 else [1, -1]
+        return Draft(torch.tensor([3, 5]), torch.tensor(parents), None)
+
+    def observe(self, outcome):
+        pass
+
+
+def test_parents_that_are_no_tree_end_the_run_with_what_it_has_written(session, request_for, tmp_path, monkeypatch):
+    bad = Method("bad", "Bad", "Bad.", False, NoOptions, OneBadTree, proposes_trees=True)
+    monkeypatch.setattr(METHODS, "_methods", {**METHODS, "bad": bad})
+    request, log = request_for(method="bad", draft=None, num_draft_tokens=2), tmp_path / "run.jsonl"
+    with RunLogWriter(log) as writer:
+        events = [*session.run(request)]
+        for event in events:
+            writer.write(event)
+    summary, steps = events[-1].summary, [event for event in events if isinstance(event, Step)]
+    assert (summary.finish_reason, len(steps)) == (FinishReason.ERROR, 2)
+    assert "OneBadTree proposed parents that are no tree" in summary.error
+    assert is_sentence(summary.error)
+    kept = read_run_log(log)
+    assert not kept.problems
+    assert kept.summary["text"] == summary.text == "".join(step.emitted_text for step in steps) != ""
+
+
+# --- Memory -----------------------------------------------------------------------------------------------------
+
+
+CHILD = """
+    import resource, sys
+    import psutil, torch
+    from core.session import Session
+    from core.settings import RunRequest
+    from core.types import Finished
+
+    torch.set_num_threads(1)
+    target, draft = sys.argv[1:]
+    asked = dict(target=target, draft=draft, prompt="def f(x):", max_new_tokens=6, device="cpu", dtype="float32")
+    session = Session()
+
+    def run(k):
+        *_, last = session.run(RunRequest(**asked, method="draft-tree", num_draft_tokens=k))
+        print(last.summary.error or last.summary.finish_reason)
+
+    run(2)
+    limit = psutil.Process().memory_info().vms + 180 * 2**20
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    run(64)
+    run(2)
+"""
+"""64 nodes are 65 rows of a head of 1,200,000 rows, 312 MB: more than the process may take. 2 nodes are 14 MB."""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="only there is a limit on memory enforced")
+def test_nodes_that_memory_does_not_allow_end_the_run_and_fewer_run_on(tmp_path):
+    wide = save_model(tmp_path / "wide", vocab_size=1_200_000, hidden_size=16, num_attention_heads=2,
+                      num_key_value_heads=1, head_dim=8, eos_token_id=None, tie_word_embeddings=True)  # fmt: skip
+    draft = save_model(tmp_path / "draft", eos_token_id=None, seed=1)
+    # A new thread would take an arena of its own under the limit.
+    one_thread = {**os.environ, "OMP_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "1"}
+    command = [sys.executable, "-c", textwrap.dedent(CHILD), str(wide), str(draft)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=one_thread)
+    first, error, last = done.stdout.splitlines() or ["", done.stderr, ""]
+    assert (first, last) == ("length", "length"), done.stderr
+    assert is_sentence(error)
+    assert "ran out of memory" in error
+    assert "with trees of up to 64 nodes. Draft smaller trees" in error
+
+
+def test_a_forecast_knows_the_rows_of_a_tree_and_the_heads(folder, heads):
+    entry = resolve(str(folder / "target"))
+    model = read_details(entry)
+    chain, tree = (forecast([model], device="cpu", dtype="float32", context=8, num_nodes=n) for n in (0, 64))
+    assert tree.cache_bytes == chain.cache_bytes * (8 + 64) // 8
+    assert tree.working_bytes > chain.working_bytes
+    assert [nodes_of(name, 9) for name in ("draft-model", "draft-tree", "medusa", "unknown")] == [0, 9, 9, 0]
+    assert nodes_of("draft-tree", None) == 64
+    tensors = (heads / "medusa_lm_head.safetensors").stat().st_size // 2
+    found = heads_parameters(str(heads), entry)
+    assert found == tensors + 3 * model.hidden_size
+    with_heads = forecast([model], device="cpu", dtype="float32", context=8, num_head_parameters=found)
+    assert with_heads.weights_bytes == chain.weights_bytes + 4 * found
+    assert heads_parameters("missing", entry) == heads_parameters("", entry) == 0
