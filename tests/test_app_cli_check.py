@@ -60,7 +60,10 @@ def test_naming_the_default_target_changes_neither_method_nor_draft(name):
 def test_a_methods_own_flags_and_the_rule_are_checked_and_reported(tables, capsys):
     flags = ["--method", "draft-tree", "--depth", "2", "--branching", "2", "--rule", "independent", "-k", "4"]
     assert main(["check", *flags, "--samples", "300"]) == 0
-    assert "draft-tree (depth 2, branching 2, rule independent), K 4, token verification" in capsys.readouterr().out
+    assert (
+        "draft-tree (depth 2, branching 2, lookup 0, rule independent), K 4, token verification"
+        in capsys.readouterr().out
+    )
     assert main(["check", "--verification", "typical", "--samples", "300"]) == 1
     assert capsys.readouterr().out.startswith("Not exact: typical acceptance")
     assert tables[1][0].run.verification is VerificationRule.TYPICAL

@@ -48,7 +48,7 @@ def test_every_rule_and_shape_of_a_tree_is_exact(rule, shape):
     assert trees.most_depth == wanted["depth"] or (rule, shape) == (TreeRule.BEST, "deep")
     assert shape != "siblings" or any(test.name == "bonus" for test in report.distribution.tests), "behind a leaf"
     text = report_text(report)
-    assert f"draft-tree (depth {wanted['depth']}, branching {wanted['branching']}, rule {rule}), K" in text
+    assert f"draft-tree (depth {wanted['depth']}, branching {wanted['branching']}, lookup 0, rule {rule}), K" in text
     assert f"up to {trees.most_nodes} nodes, {trees.most_depth} in a row, {trees.most_children} siblings." in text
 
 

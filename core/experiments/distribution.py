@@ -10,13 +10,14 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
 
 from core.decode import sample_blocks
 from core.draft_shape import DraftLength
+from core.drafters.base import chain
 from core.drafters.registry import METHODS
 from core.experiments.check import (
     CheckProgress,
@@ -29,10 +30,11 @@ from core.experiments.check import (
 from core.experiments.prompt_suites import Prompt
 from core.models.language_model import LanguageModel
 from core.runners.base import prefill
+from core.runners.scoring import TargetScorer
 from core.sampling import probabilities
 from core.settings import MAX_DRAFT_TOKENS, LengthPolicy, SamplingParams
 from core.text import display_texts
-from core.types import DraftContext, TargetFeature, TokenKind, depths_of
+from core.types import DraftContext, Feature, TokenKind, depths_of
 
 if TYPE_CHECKING:
     from core.experiments.exactness import CheckContext
@@ -285,18 +287,18 @@ class DraftDistribution:
         self._vocab_size = context.target.vocab_size
         self._generator = torch.Generator().manual_seed(0)
         self._drafter.start(torch.tensor(self._prompt))
-        self._states: list[Tensor] = []
-        self._runner = context.target.runner(capacity) if self._drafter.needs else None
-        if self._runner is not None:
-            prefill(self._runner, self._prompt[:-1], self._check_cancelled, self._states.append)
+        self._scorer = TargetScorer(context.target, capacity, self._drafter.needs) if self._drafter.needs else None
+        if self._scorer is not None:
+            self._scorer.prefill(self._prompt, self._check_cancelled)
+            self._of_prompt = self._scorer.take_features()
 
     @torch.inference_mode()
     def after(self, block: tuple[int, ...]) -> Tensor | None:
         """(V,) float64 after the prompt and `block`; None where nothing is proposed."""
-        if self._runner is not None:
+        if self._scorer is not None:
             self._drafter.start(torch.tensor([*self._prompt, *block]))
         # From the prompt on, since a drafter takes what it has read for the beginning of the next context.
-        for length in range(len(block) + 1) if self._runner is None else (len(block),):
+        for length in range(len(block) + 1) if self._scorer is None else (len(block),):
             ids = [*self._prompt, *block[:length]]
             draft = self._drafter.propose(
                 DraftContext(
@@ -317,14 +319,18 @@ class DraftDistribution:
         probs[int(draft.tokens[0])] = 1.0
         return probs
 
-    def _features(self, block: tuple[int, ...]) -> dict[TargetFeature, Tensor]:
+    def _features(self, block: tuple[int, ...]) -> dict[Feature, Tensor]:
         """The target's states up to the one that the last id of `block` was drawn from."""
-        states, runner = self._states, self._runner
-        if runner is not None and block:
-            read = torch.tensor([self._prompt[-1], *block[:-1]])
-            states = [*states, cast(Tensor, runner.forward(read, num_logits=1, with_hidden=True).hidden)]
-            runner.rewind(len(self._prompt) - 1)
-        return {TargetFeature.HIDDEN_STATES: torch.cat(states)} if states else {}
+        scorer, root = self._scorer, len(self._prompt) - 1
+        if scorer is None:
+            return {}
+        scorer.give_back(self._of_prompt)
+        if block:
+            read = chain(torch.tensor(block[:-1], dtype=torch.int64), None)
+            scorer.score(self._prompt[-1], read, range(-1, len(block) - 2))
+            scorer.keep(root, range(len(block) - 1))
+            scorer.rewind(root)
+        return scorer.take_features()
 
 
 # --- The test ---------------------------------------------------------------------------------------------------

@@ -97,7 +97,7 @@ class TargetScorer:
         return {feature: torch.cat([each[at] for each in states]) for at, feature in enumerate(self._features)}
 
     def give_back(self, features: dict[Feature, Tensor]) -> None:
-        """Return what was taken, in place of what has come since."""
+        """Return what was taken, in place of what has come since; more may follow."""
         self._states = [[*features.values()]] if features else []
 
     def rewind(self, length: int) -> None:
