@@ -71,7 +71,6 @@ def _guard(command: Callable[[], int]) -> int:
     except OutputClosed:
         return Exit.STOPPED
     except KeyboardInterrupt:
-        exec("")
         say("Stopped.")
         return Exit.STOPPED
     except OutriderError as error:
