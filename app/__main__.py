@@ -105,18 +105,27 @@ def open_window(method: str | None = None) -> int:
             say(f"PySide6, which draws the window, can't be loaded ({error}); install Outrider again.")
             return Exit.FAILED
 
-        from app.main_window import MainWindow
+        from PySide6.QtCore import QTimer
+
+        from app.main_window import PATIENCE_MS, MainWindow
 
         application = QApplication(sys.argv[:1])
         with collecting_here():
             window = MainWindow()
             # Qt does not notice that a window has closed if it was hidden while its threads ended.
             window.controller.closed.connect(application.quit)
+            # A library that does not answer, such as a forward that hangs, keeps no closed window alive.
+            deadline = QTimer(interval=PATIENCE_MS)
+            deadline.timeout.connect(lambda: window.jobs.must_finish or os._exit(interrupts.exit_code))
+            window.lingers.connect(lambda: deadline.isActive() or deadline.start())
             if method is not None:
                 window.controls.method.choose(method)
             window.show()
             interrupts.application = application
-            return application.exec()
+            code = application.exec()
+            if not (window.controller.is_closed and window.jobs.is_idle):
+                os._exit(interrupts.exit_code)
+            return code
 
 
 @contextlib.contextmanager
@@ -152,8 +161,10 @@ class _Interrupts:
     """
 
     application: QApplication | None = None
+    exit_code: int = Exit.DONE
 
     def act(self, number: int, _frame: object) -> None:
+        self.exit_code = Exit.DONE if number == signal.SIGINT else 128 + number
         if self.application is not None:
             self.application.closeAllWindows()
         else:

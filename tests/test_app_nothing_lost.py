@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -142,6 +143,37 @@ def test_a_signal_ends_a_run_with_its_summary_and_a_code_of_its_own(tmp_path, na
     summary = read_run_log(tmp_path / "a.jsonl").summary
     assert summary is not None
     assert summary["finish_reason"] == "cancelled"
+
+
+STUCK = """
+import hashlib, os, sys
+from app.cli import run
+from app.__main__ import main
+from tests.fakes_cli import GOOD, FakeEngine
+
+def never_return(_):
+    os.write(1, b"!")
+    hashlib.pbkdf2_hmac("sha256", b"", b"", 2**31 - 1)  # As a forward that hangs: in C, without Python's lock.
+
+run.make_engine = lambda: FakeEngine([*GOOD[:-1], never_return])
+sys.exit(main(["run", "--prompt", "Hi", "--log", sys.argv[1]]))
+"""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no such signals")
+def test_a_second_ctrl_c_ends_a_run_whose_library_never_returns(tmp_path):
+    path = tmp_path / "a.jsonl"
+    command = [sys.executable, "-c", STUCK, str(path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
+        while child.stdout.read(1) not in {b"!", b""}:
+            pass
+        while child.poll() is None:
+            child.send_signal(signal.SIGINT)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(0.2)
+        assert child.returncode == 130
+        assert b"did not answer" in child.stderr.read()
+    assert len(read_run_log(path).steps) == 2
 
 
 def test_no_text_of_a_log_is_shown_as_markup(make_window, qtbot, tmp_path):

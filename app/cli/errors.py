@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Iterator
 from enum import IntEnum
@@ -40,6 +41,9 @@ class OutputClosed(Exception):  # noqa: N818 - a message to unwind, not an error
     """The reader of standard output, such as `head`, has closed it, which is not an error."""
 
 
+PATIENCE_S = 1.0
+"""How long after a second signal Python may take to handle it."""
+_ENDING = {getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)}
 _FAILURES = (DownloadError, GenerationError, OutOfMemoryError, OutputError)
 
 
@@ -148,13 +152,47 @@ def write_output(text: str) -> None:
 
 
 @contextlib.contextmanager
+def _ending_if_stuck(handled: list[int]) -> Iterator[None]:
+    """End the process after the second signal if no handler runs, since a library doesn't return, such as a forward.
+
+    Handlers run in the main thread, between two of its bytecodes; the signals' numbers reach this thread at once.
+    """
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    ended = threading.Event()
+
+    def watch() -> None:
+        count = 0
+        while number := os.read(reader, 1)[:1]:
+            count += number[0] in _ENDING
+            if count > 1 and not ended.wait(PATIENCE_S) and len(handled) < count:
+                say("Stopped: the engine did not answer. The log, if any, is kept up to its last step.")
+                os._exit(128 + number[0])
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    previous = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(previous)
+        ended.set()
+        os.close(writer)
+        watcher.join()
+        os.close(reader)
+
+
+@contextlib.contextmanager
 def stop_on_interrupt(controls: RunControls, *, can_wait: Callable[[], bool] = lambda: True) -> Iterator[None]:
     """Make the first Ctrl-C ask the engine to stop, and the second exit at once, as the first does unless `can_wait`.
 
     Has no effect outside the main thread, which alone receives signals.
     """
 
-    def act(_number: int, _frame: object) -> None:
+    handled: list[int] = []
+
+    def act(number: int, _frame: object) -> None:
+        handled.append(number)
         if controls.is_cancelled or not can_wait():
             raise KeyboardInterrupt
         controls.cancel()
@@ -165,6 +203,7 @@ def stop_on_interrupt(controls: RunControls, *, can_wait: Callable[[], bool] = l
         yield
         return
     try:
-        yield
+        with _ending_if_stuck(handled):
+            yield
     finally:
         signal.signal(signal.SIGINT, previous)
