@@ -1,10 +1,13 @@
 """How steady the machine was: the spread of equal steps, the interval of a speedup, and what can't be."""
 
 import random
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
 
+from core.analysis import steadiness
 from core.analysis.steadiness import BUSY, busy_note, impossible_note, speedup_interval, spread_of, unsteadiness
 from core.experiments.sweep_plan import CellResult, Measurement, PlannedRun
 from core.experiments.sweep_results import SweepResults, verdicts
@@ -110,3 +113,10 @@ def test_a_cell_without_figures_has_no_problem():
     plan = plan_of()
     cell = next(plan.cells())
     assert CellResult(cell, 1, (Measurement(PlannedRun(cell, 0, 0), 0, 0, "", 1.0),)).problem == ""
+
+
+def test_what_other_programs_compute_is_seen():
+    code = "import time\nwhile time.process_time() < 0.4: pass"
+    before = steadiness._seconds_of_others()
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    assert steadiness._seconds_of_others() - before > 0.3
