@@ -30,7 +30,14 @@ from core.models.prompting import check_prompt_length
 from core.runlog.tally import Tally
 from core.runners.base import keep_path, prefill, tree_rows
 from core.runners.graphed import GraphedRunner
-from core.runners.timing import StepClock, Stopwatch, is_asynchronous, peak_memory_mb, reset_peak_memory
+from core.runners.timing import (
+    StepClock,
+    Stopwatch,
+    is_asynchronous,
+    peak_memory_mb,
+    reset_peak_memory,
+    watching_for_silence,
+)
 from core.sampling import draw_gumbel, gumbel_noise, probabilities, seeded_generator
 from core.settings import MAX_DRAFT_TOKENS, Coupling, LengthPolicy, SamplingParams, VerificationRule
 from core.text import TextStream, display_texts
@@ -220,9 +227,14 @@ class _Run:
         self._tally = Tally()
         self._prefill_ms = 0.0
         self._target_step_ms: float | None = None
+        self._silence_ms: Callable[[], float] = lambda: 0.0
 
     def events(self) -> Iterator[DecodeEvent]:
         """The run, from the prefill to its summary."""
+        with watching_for_silence() as self._silence_ms:
+            yield from self._events()
+
+    def _events(self) -> Iterator[DecodeEvent]:
         reason = FinishReason.CANCELLED
         try:
             yield self._prefill()
@@ -291,7 +303,7 @@ class _Run:
             watch = Stopwatch(self._target.device)
             self._drafter.read_all(self._ids)
             self._prefill_ms += watch.lap()
-        clock = StepClock(self._target.device)
+        clock = StepClock(self._target.device, self._silence_ms)
         clock.start()
         draft = self._draft(wanted, max_depth, sampling, plan)
         clock.stop()
@@ -424,6 +436,7 @@ class _Run:
             parents=tree,
             accepted_path=tuple(place[node] for node in outcome.path[:count]) if tree else (),
             block=outcome.block[: len(drafted) + 1],
+            absent_ms=done.clock.absent_ms,
         )
         if self._backlog is not None:
             has_next = count > outcome.num_accepted

@@ -82,6 +82,13 @@ def unsteadiness(*runs: Tally) -> float | None:
     return max((spread for spread in spreads if spread is not None), default=None)
 
 
+def absence_note(run: Tally, baseline: Tally) -> str:
+    """A sentence about time in which the machine slept; empty if it didn't."""
+    absent_s = (run.absent_ms + baseline.absent_ms) / 1e3
+    note = f"The machine slept, or Outrider was stopped, for {absent_s:.1f} s, which no figure counts."
+    return note if absent_s else ""
+
+
 def busy_note(run: Tally, baseline: Tally, summary: Summary) -> str:
     """A sentence about a run beside its baseline if the machine was busy; empty if not, or if there are few steps."""
     found = unsteadiness(run, baseline)

@@ -76,6 +76,7 @@ class Tally:
         self.drafted = self.accepted = self.tested = 0
         self.levels, self.is_tree = 0, False
         self._expected, self._num_foreseen = 0.0, 0
+        self.absent_ms = 0.0
         self.draft_ms = self.verify_ms = self.total_ms = self.block_ms = self.timed_draft_ms = 0.0
         self.positions = PositionCounts()
         self.verify_by_length: defaultdict[int, list[float]] = defaultdict(list)
@@ -92,6 +93,7 @@ class Tally:
         times = step.draft_ms, step.verify_ms, step.total_ms
         self._rows.append((count, accepted, tested, len(step.emitted), *times, is_timed))
         self.tokens += len(step.emitted)
+        self.absent_ms += step.absent_ms
         self.draft_ms += step.draft_ms
         self.verify_ms += step.verify_ms
         self.total_ms += step.total_ms

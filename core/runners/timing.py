@@ -2,12 +2,44 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
+import threading
 import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import psutil
 import torch
+
+_BEAT_S, _SILENCE_S = 0.25, 1.0
+
+
+@contextlib.contextmanager
+def watching_for_silence() -> Iterator[Callable[[], float]]:
+    """Yields a function: milliseconds for which a thread that beats four times a second was silent for over a second.
+
+    Then the machine slept, this process was stopped, or a library held Python's lock: processor time tells which.
+    """
+    state = [(0.0, time.perf_counter())]
+    ended = threading.Event()
+
+    def silence_ms() -> float:
+        before, last_beat = state[0]
+        silence = time.perf_counter() - last_beat
+        return before + (silence * 1e3 if silence > _SILENCE_S else 0.0)
+
+    def beat() -> None:
+        while not ended.wait(_BEAT_S):
+            state[0] = (silence_ms(), time.perf_counter())
+
+    thread = threading.Thread(target=beat, name="heartbeat", daemon=True)
+    thread.start()
+    try:
+        yield silence_ms
+    finally:
+        ended.set()
+        thread.join()
 
 
 def synchronize(device: torch.device) -> None:
@@ -40,27 +72,39 @@ class Stopwatch:
 
 
 class StepClock:
-    """Times the parts of a step; on a GPU by events, so that nothing waits for the device until the times are read."""
+    """Times the parts of a step; on a GPU by events, so that nothing waits for the device until the times are read.
 
-    def __init__(self, device: torch.device) -> None:
+    Time in which the machine slept or the process was stopped belongs to no part; `absent_ms` is what `read` left out.
+    """
+
+    def __init__(self, device: torch.device, silence_ms: Callable[[], float] = lambda: 0.0) -> None:
+        """`silence_ms` is of `watching_for_silence`."""
+        self.absent_ms = 0.0
         self._device = device
-        self._parts: list[tuple[Any, Any]] = []
+        self._silence_ms = silence_ms
+        self._parts: list[tuple[Any, Any, float, float]] = []
         self._started: Any = None
 
     def start(self) -> None:
         """Begin a part."""
-        self._started = self._now()
+        self._started = self._silence_ms(), time.process_time(), self._now()
 
     def stop(self) -> None:
         """End the current part."""
-        self._parts.append((self._started, self._now()))
+        before, used, began = self._started
+        computed_ms = (time.process_time() - used) * 1e3
+        self._parts.append((began, self._now(), max(0.0, self._silence_ms() - before), computed_ms))
 
     def read(self) -> list[float]:
         """Milliseconds of each part."""
-        if self._device.type == "cpu":
-            return [(end - begin) * 1e3 for begin, end in self._parts]
-        synchronize(self._device)
-        return [begin.elapsed_time(end) for begin, end in self._parts]
+        if self._device.type != "cpu":
+            synchronize(self._device)
+        times = []
+        for began, ended, silence, computed_ms in self._parts:
+            whole = (ended - began) * 1e3 if self._device.type == "cpu" else began.elapsed_time(ended)
+            times.append(min(whole, max(whole - silence, computed_ms)) if silence else whole)
+            self.absent_ms += whole - times[-1]
+        return times
 
     def _now(self) -> Any:
         if self._device.type == "cuda":
