@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
@@ -218,3 +219,51 @@ def test_a_library_that_never_returns_keeps_no_closed_window_alive_and_the_log_i
     assert len(log.steps) == 2
     (problem,) = log.problems
     assert "has no summary" in problem
+
+
+EARLY = """
+import os, signal, sys
+from pathlib import Path
+
+import pytest
+
+from app.__main__ import main
+
+folder, moment = Path(sys.argv[1]), sys.argv[2]
+
+def strike(*_):
+    if os.environ.pop("STRIKES", ""):
+        signal.raise_signal(signal.SIGINT)
+
+sys.addaudithook(lambda event, found: event == "import" and found[0] == moment and strike())
+if moment in {"built", "shown"}:
+    import app.main_window
+    from tests.fakes_app import FakeSession, keep_files_in
+
+    keep_files_in(folder, pytest.MonkeyPatch())
+
+    class Window(app.main_window.MainWindow):
+        def __init__(self):
+            super().__init__(open_session=FakeSession)
+
+        def _lay_out(self):
+            super()._lay_out()
+            moment == "built" and strike()
+
+        def showEvent(self, event):
+            super().showEvent(event)
+            moment == "shown" and strike()
+
+    app.main_window.MainWindow = Window
+sys.exit(main([]))
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no SIGINT to send")
+@pytest.mark.parametrize("moment", ["app.cli.sweep", "PySide6.QtWidgets", "app.run.transcript", "built", "shown"])
+def test_ctrl_c_while_the_window_opens_ends_it_without_a_crash(tmp_path, moment):
+    command, environment = [sys.executable, "-c", EARLY, str(tmp_path), moment], {**os.environ, "STRIKES": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    # A window that is shown is closed as by a click, once its event loop runs.
+    assert done.returncode in ({0, 130} if moment == "shown" else {130})
+    assert "Traceback" not in done.stderr

@@ -42,7 +42,7 @@ class OutputClosed(Exception):  # noqa: N818 - a message to unwind, not an error
 
 
 PATIENCE_S = 1.0
-"""How long after a second signal Python may take to handle it."""
+"""How long Python may take to handle a signal that ends the process."""
 _ENDING = {getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)}
 _FAILURES = (DownloadError, GenerationError, OutOfMemoryError, OutputError)
 
@@ -152,8 +152,10 @@ def write_output(text: str) -> None:
 
 
 @contextlib.contextmanager
-def _ending_if_stuck(handled: list[int]) -> Iterator[None]:
-    """End the process after the second signal if no handler runs, since a library doesn't return, such as a forward.
+def _ending_if_stuck(handled: list[int], can_wait: Callable[[], bool]) -> Iterator[None]:
+    """End the process if no handler runs after a second signal, since a library doesn't return, such as a forward.
+
+    The first signal is enough where there is nothing to keep, such as while a name is looked up.
 
     Handlers run in the main thread, between two of its bytecodes; the signals' numbers reach this thread at once.
     """
@@ -165,8 +167,8 @@ def _ending_if_stuck(handled: list[int]) -> Iterator[None]:
         count = 0
         while number := os.read(reader, 1)[:1]:
             count += number[0] in _ENDING
-            if count > 1 and not ended.wait(PATIENCE_S) and len(handled) < count:
-                say("Stopped: the engine did not answer. The log, if any, is kept up to its last step.")
+            if (count > 1 or not can_wait()) and not ended.wait(PATIENCE_S) and len(handled) < count:
+                say("Stopped: a library did not answer. The log, if any, is kept up to its last step.")
                 os._exit(128 + number[0])
 
     watcher = threading.Thread(target=watch, daemon=True)
@@ -203,7 +205,7 @@ def stop_on_interrupt(controls: RunControls, *, can_wait: Callable[[], bool] = l
         yield
         return
     try:
-        with _ending_if_stuck(handled):
+        with _ending_if_stuck(handled, can_wait):
             yield
     finally:
         signal.signal(signal.SIGINT, previous)

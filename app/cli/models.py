@@ -331,7 +331,7 @@ def _known_model(ref: str) -> str | ModelEntry:
     except OutriderError:
         if hub.is_offline() or not hub.is_hub_id(ref) or "/" not in ref or os.path.exists(ref):
             raise
-        with DownloadDisplay() as progress:
+        with stop_on_interrupt(RunControls(), can_wait=lambda: False), DownloadDisplay() as progress:
             return preview(ref, on_progress=progress.update)
     return ref
 
