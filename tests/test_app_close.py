@@ -225,10 +225,6 @@ EARLY = """
 import os, signal, sys
 from pathlib import Path
 
-import pytest
-
-from app.__main__ import main
-
 folder, moment = Path(sys.argv[1]), sys.argv[2]
 
 def strike(*_):
@@ -236,7 +232,11 @@ def strike(*_):
         signal.raise_signal(signal.SIGINT)
 
 sys.addaudithook(lambda event, found: event == "import" and found[0] == moment and strike())
+from app.__main__ import main
+
 if moment in {"built", "shown"}:
+    import pytest
+
     import app.main_window
     from tests.fakes_app import FakeSession, keep_files_in
 
@@ -260,7 +260,9 @@ sys.exit(main([]))
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no SIGINT to send")
-@pytest.mark.parametrize("moment", ["app.cli.sweep", "PySide6.QtWidgets", "app.run.transcript", "built", "shown"])
+@pytest.mark.parametrize(
+    "moment", ["core.text", "app.cli.sweep", "PySide6.QtWidgets", "app.run.transcript", "built", "shown"]
+)
 def test_ctrl_c_while_the_window_opens_ends_it_without_a_crash(tmp_path, moment):
     command, environment = [sys.executable, "-c", EARLY, str(tmp_path), moment], {**os.environ, "STRIKES": "1"}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=False)

@@ -75,6 +75,7 @@ def _guard(command: Callable[[], int]) -> int:
     except OutputClosed:
         return Exit.STOPPED
     except KeyboardInterrupt:
+        exec("")  # Python would otherwise end itself by the signal if it came in code that a library compiles.
         say("Stopped.")
         return Exit.STOPPED
     except OutriderError as error:
