@@ -156,9 +156,8 @@ def write_output(text: str) -> None:
 def _ending_if_stuck(handled: list[int], can_wait: Callable[[], bool]) -> Iterator[None]:
     """End the process if no handler runs after a second signal, since a library doesn't return, such as a forward.
 
-    The first signal is enough where there is nothing to keep, such as while a name is looked up.
-
-    Handlers run in the main thread, between two of its bytecodes; the signals' numbers reach this thread at once.
+    The first signal is enough where there is nothing to keep, such as while a name is looked up. Handlers run in the
+    main thread, between two of its bytecodes; the signals' numbers reach this thread at once.
     """
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
