@@ -146,6 +146,7 @@ def test_a_terminal_shows_bytes_rate_and_time_left(hub, terminal):
 @pytest.mark.parametrize("action", ["get", "check"])
 def test_the_first_ctrl_c_ends_a_question_to_a_hub_that_never_answers(tmp_path, action):
     with socket.create_server(("127.0.0.1", 0)) as silent:
+        silent.settimeout(60)
         environment = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
         environment |= {"HF_HOME": str(tmp_path), "HF_ENDPOINT": f"http://127.0.0.1:{silent.getsockname()[1]}"}
         command = [sys.executable, "-m", "app", "models", action, "owner/model", *["owner/other"] * (action == "check")]
