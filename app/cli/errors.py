@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 import sys
 import threading
 import traceback
@@ -159,13 +160,13 @@ def _ending_if_stuck(handled: list[int], can_wait: Callable[[], bool]) -> Iterat
     The first signal is enough where there is nothing to keep, such as while a name is looked up. Handlers run in the
     main thread, between two of its bytecodes; the signals' numbers reach this thread at once.
     """
-    reader, writer = os.pipe()
-    os.set_blocking(writer, False)
+    reader, writer = socket.socketpair()  # Not a pipe, which Windows can't make non-blocking.
+    writer.setblocking(False)
     ended = threading.Event()
 
     def watch() -> None:
         count = 0
-        while number := os.read(reader, 1)[:1]:
+        while number := reader.recv(1):
             count += number[0] in _ENDING
             if (count > 1 or not can_wait()) and not ended.wait(PATIENCE_S) and len(handled) < count:
                 say("Stopped: a library did not answer. The log, if any, is kept up to its last step.")
@@ -173,15 +174,15 @@ def _ending_if_stuck(handled: list[int], can_wait: Callable[[], bool]) -> Iterat
 
     watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()
-    previous = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    previous = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
     try:
         yield
     finally:
         signal.set_wakeup_fd(previous)
         ended.set()
-        os.close(writer)
+        writer.close()
         watcher.join()
-        os.close(reader)
+        reader.close()
 
 
 @contextlib.contextmanager
