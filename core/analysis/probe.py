@@ -97,12 +97,13 @@ class Agreement:
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Median times in milliseconds: of one position of the target, one drafted token, and (positions, time) of
-    several."""
+    """Median times in milliseconds: of one position of the target, one drafted token, (positions, time) of several,
+    and of drafting one level of a tree; None if that was not timed."""
 
     target_step_ms: float
     draft_step_ms: float
     verify_ms: tuple[tuple[int, float], ...]
+    level_ms: float | None = None
 
     @property
     def cost(self) -> float:
@@ -111,8 +112,28 @@ class Costs:
 
 
 @dataclass(frozen=True, slots=True)
+class Shape:
+    """A tree's shape: its nodes, the most of them in a row and behind one node; the tokens per forward that it is
+    expected to give, and its speedup, tokens / (depth x time of a level + v(nodes + 1))."""
+
+    num_nodes: int
+    depth: int
+    branching: int
+    tokens: float
+    speedup: float
+
+    @property
+    def text(self) -> str:
+        """In words."""
+        return f"K = {self.num_nodes}, depth {self.depth}, branching {self.branching}"
+
+
+@dataclass(frozen=True, slots=True)
 class DraftProbe:
-    """One draft's result, with v(K+1) and tau(K) / (K c + v(K+1)) for K from 0 to 16; with a problem, nothing else."""
+    """One draft's result, with v(K+1) and tau(K) / (K c + v(K+1)) for K from 0 to 16; with a problem, nothing else.
+
+    shapes: the fastest tree of each depth, the fastest first; of distinct candidates, at temperature 0 of the best.
+    """
 
     draft: str
     problem: str = ""
@@ -121,6 +142,7 @@ class DraftProbe:
     verify: Curve = field(default_factory=lambda: Curve(()))
     speedup: Curve = field(default_factory=lambda: Curve(()))
     seconds: float = 0.0
+    shapes: tuple[Shape, ...] = ()
 
     @property
     def best_k(self) -> int:
