@@ -154,6 +154,12 @@ class DraftProbe:
         """The speedup expected at that K; 1 for no speculation."""
         return self.speedup.values[self.best_k] if self.speedup.values else 0.0
 
+    @property
+    def faster_tree(self) -> Shape | None:
+        """The fastest tree, if it is expected to be faster than any chain and than plain decoding."""
+        best = next(iter(self.shapes), None)
+        return best if best is not None and best.speedup > max(1.0, self.best_speedup) else None
+
 
 @dataclass(frozen=True, slots=True)
 class ProbeDone:
@@ -165,16 +171,25 @@ class ProbeDone:
 
 
 def verdict(probes: tuple[DraftProbe, ...]) -> str:
-    """What to do, in one sentence."""
+    """What to do, in one sentence; in another, whether a tree is expected to be faster than any chain."""
     best = next((probe for probe in probes if not probe.problem), None)
     if best is None:
         return "None of these drafts could be probed."
+    trees = [
+        (shape.speedup, f"a tree of {probe.draft} with {shape.text}: {shape.speedup:.2f}×")
+        for probe in probes
+        if (shape := probe.faster_tree) is not None and shape.speedup > best.best_speedup
+    ]
+    _, tree = max(trees, default=(0.0, ""))
     if not best.best_k:
+        if tree:
+            return f"No chain is expected to beat plain decoding; use {tree} is expected."
         every = f"{best.draft} is" if len(probes) == 1 else "none of these drafts is"
         return f"Don't speculate here: {every} expected to beat plain decoding at any K from 1 to 16."
     found = best.speedup.at(best.best_k)
     interval = "" if found.low is None else f" ({found.low:.2f} to {found.high:.2f})"
-    return f"Use {best.draft} with K = {best.best_k}: {found.value:.2f}× is expected{interval}."
+    more = f" Faster still, {tree}." if tree else ""
+    return f"Use {best.draft} with K = {best.best_k}: {found.value:.2f}× is expected{interval}.{more}"
 
 
 def drafts_here(target_ref: str) -> tuple[str, ...]:
