@@ -100,7 +100,7 @@ def test_a_tree_that_is_faster_than_any_chain_is_named_and_used(probing, qtbot):
     panel.use_button.click()
     settings = window.controls.settings("x")
     assert (settings.method, window.controls.draft_length()) == ("draft-tree", 6)
-    assert settings.method_options["draft-tree"] == {"depth": 3, "branching": 4}
+    assert settings.method_options["draft-tree"].items() >= {"depth": 3, "branching": 4}.items()
     assert not found("x", 1.3, 1.8, shapes=(slower,)).faster_tree
 
 

@@ -1,17 +1,28 @@
 """Shapes of trees: what is predicted before anything is drafted comes true in the verifier, for every rule."""
 
+import math
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
+from core.analysis.calibration import verdict
+from core.analysis.diagnosis import PlainStep
 from core.analysis.probing import agreement, compare_over, compare_siblings
 from core.analysis.shapes import NUM_RANKS, PathAcceptance, best_shapes
-from core.drafters.draft_tree import _children
-from core.drafters.registry import TreeRule
+from core.analysis.theory import speedup_theory
+from core.decode import speculative
+from core.drafters.base import DrafterSetup
+from core.drafters.draft_tree import DraftTreeDrafter, _children
+from core.drafters.registry import DraftTreeOptions, TreeRule
+from core.runlog.tally import Tally
 from core.sampling import draw_uniforms
 from core.settings import SamplingParams
+from core.types import TokenKind, depths_of
 from core.verify import verify_block
-from tests.fakes import fixed_rows, random_rows, table_model
+from tests.fakes import fixed_rows, play, random_rows, table_model
+from tests.test_core_analysis import make_step
 
 V, STARTS = 5, 1_200
 PARENTS = [-1, -1, -1, 0, 0, 1, 3]
@@ -115,3 +126,62 @@ def test_shapes_follow_what_levels_and_nodes_cost():
     (one,) = (shape for shape in best_shapes(acceptance, 0.1, [1.0] * 17) if shape.depth == 1)
     assert one.tokens == pytest.approx(1.8)
     assert one.speedup == pytest.approx(1.8 / 1.1)
+
+
+# --- What a run tells about other shapes ------------------------------------------------------------------------
+
+PLAIN = PlainStep(forward_ms=10.0, total_ms=10.5, is_measured=False)
+
+
+def tree_step(parents, path, *, draft_ms=1.0, verify_ms=12.0):
+    """A step with this tree and accepted path; each level takes `draft_ms`."""
+    levels = max(depths_of(parents)) + 1
+    step = make_step(len(parents), len(path), verify_ms=verify_ms)
+    return replace(step, parents=tuple(parents), accepted_path=path, draft_ms=levels * draft_ms)
+
+
+def test_a_tree_tells_what_its_first_nodes_would_have_given_at_every_depth():
+    parents = (-1, 0, -1, 1, 2)
+    steps = [
+        tree_step(parents, path) for path, count in (((0, 1, 3), 20), ((2, 4), 20), ((), 10)) for _ in range(count)
+    ]
+    found = speedup_theory(Tally(steps), PLAIN, num_resamples=50)
+    # Of 50 blocks, 20 accept node 0, then 1 and 3; 20 node 2, then 4.
+    assert found.cost.value == pytest.approx(0.1)
+    assert found.trees.chain_tokens.values == pytest.approx([1, 1.4, 1.8, 2.2, 2.2, 2.2])
+    assert found.trees.depths == (0, 1, 1, 2, 2, 3)
+    assert found.tokens.values == pytest.approx([1, 1.4, 1.8, 2.2, 2.6, 3.0])
+    assert found.verify.values[5] == pytest.approx(1.2)
+    shapes = {shape.title: shape for shape in found.trees.shapes}
+    assert shapes["tree, K = 2, depth 1"].tokens == pytest.approx(1.8)
+    assert shapes["tree, K = 4, depth 2"].tokens == pytest.approx(2.6)
+    best = shapes["tree, K = 5, depth 3"]
+    assert best.speedup.value == pytest.approx(3.0 / (3 * 0.1 + 1.2)) == pytest.approx(found.measured_verify.values[5])
+    assert best.speedup.low < best.speedup.value < best.speedup.high
+    assert found.trees.shapes[0] == best
+    assert verdict(found).startswith("A tree, K = 5, depth 3, is predicted to pay most: 2.00×")
+    useless = speedup_theory(Tally([tree_step(parents, ())] * 40), PLAIN)
+    assert "no shape within this run's trees" in verdict(useless)
+    cut = replace(tree_step(parents, (0,)), emitted_kinds=(TokenKind.ACCEPTED,))
+    assert not speedup_theory(Tally([cut]), PLAIN).is_enough
+
+
+def test_a_smaller_tree_gives_what_a_larger_ones_run_predicted():
+    target, draft = (table_model(random_rows(4, seed, scale=1.2), 4) for seed in (10, 20))
+
+    def run(count, **options):
+        drafter = DraftTreeDrafter(DrafterSetup(target, draft), DraftTreeOptions(**options))
+        events = speculative(target, drafter, [0, 0], num_draft_tokens=count, max_new_tokens=1_000, seed=4)
+        return play(events).steps
+
+    theory = speedup_theory(Tally(run(9, depth=4)), PLAIN, num_resamples=0)
+    smaller = [len(step.emitted) for step in run(4, depth=4)]
+    error = math.hypot(np.std(smaller) / len(smaller) ** 0.5, 1.5 / theory.num_blocks**0.5)
+    assert abs(np.mean(smaller) - theory.tokens.values[4]) < 4 * error
+    assert theory.tokens.values[9] - theory.tokens.values[4] > 4 * error, "else nothing could fail"
+
+
+def test_a_chain_longer_than_the_window_offers_has_its_point_on_the_curves():
+    found = speedup_theory(Tally([make_step(20, 12)] * 30), PLAIN, num_resamples=0)
+    assert len(found.tokens.values) == len(found.verify.values) == 21
+    assert found.usual_k == 20
