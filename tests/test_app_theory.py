@@ -168,7 +168,7 @@ def test_a_run_of_trees_shows_shapes_beside_a_chain_and_a_chain_again_after_it(q
     assert dict(page.plot.details(4))["chain"]
     assert page.plot.details(4)[0][0] == "K = 4, depth 2"
     (card,) = (card for card in page.cards if card.title == "Expected over K")
-    assert "chain_speedup" in contents_of(PlotFormat.CSV, card)().decode()
+    assert "chain_speedup" in contents_of(PlotFormat.CSV, card)()
     page.plot.show_theory(None)
     page = page_of(qtbot, run_of(steps))
     assert "v = 1" in page.plot.legend()[1].accessibleName()
