@@ -13,7 +13,7 @@ from torch import Tensor
 
 from core.analysis.diagnosis import KS, Array
 from core.analysis.probe import Shape
-from core.drafters.draft_tree import grow
+from core.draft_shape import grow
 from core.drafters.registry import TreeRule
 
 NUM_RANKS = 4
