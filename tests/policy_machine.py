@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from core.analysis.expectation import expected_tokens
-from core.draft_shape import AutoDraftLength, DraftLengthPolicy, grow, node_gains
+from core.draft_shape import AutoDraftLength, DraftLengthPolicy
 from core.settings import MAX_DRAFT_TOKENS, LengthPolicy
+from core.tree_shape import grow, node_gains
 from core.types import Step, TokenKind, depths_of, is_chain
 
 PLAIN_MS = 10.0

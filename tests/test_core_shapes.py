@@ -9,8 +9,8 @@ import torch
 
 from core.analysis.calibration import verdict
 from core.analysis.diagnosis import PlainStep
-from core.analysis.probing import agreement, compare_over, compare_siblings
-from core.analysis.shapes import NUM_RANKS, PathAcceptance, best_shapes
+from core.analysis.probing import agreement, compare_over
+from core.analysis.shapes import NUM_RANKS, PathAcceptance, best_shapes, compare_siblings
 from core.analysis.theory import speedup_theory
 from core.decode import speculative
 from core.drafters.base import DrafterSetup

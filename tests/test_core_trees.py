@@ -13,7 +13,6 @@ import core.drafters.draft_tree
 import core.verify
 from core.analysis.calibration import calibrate
 from core.decode import autoregressive, speculative
-from core.draft_shape import ShapeChoice, grow, node_gains
 from core.drafters.base import DrafterSetup
 from core.drafters.draft_tree import DraftTreeDrafter
 from core.drafters.registry import DraftTreeOptions, TreeRule
@@ -21,6 +20,7 @@ from core.errors import DrafterError, SettingsError
 from core.runners.base import tree_rows
 from core.sampling import draw_uniforms
 from core.settings import Coupling, SamplingParams, VerificationRule
+from core.tree_shape import ShapeChoice, grow, node_gains
 from core.types import Draft, TokenKind, depths_of, is_chain
 from core.verify import decide, verify, verify_block, verify_tree
 from tests.exactness import SIGNIFICANCE, chi_squared_p_value, joint_p_value, mutate, verify_step
@@ -387,6 +387,7 @@ def test_the_gain_of_a_node_is_the_probability_that_it_is_accepted():
 
 def test_a_shape_is_chosen_by_what_nodes_and_levels_cost():
     choice = ShapeChoice()
-    assert choice.choose([1.0] * 8, 7) == 7
+    assert choice.choose([1.0] * 8, 7) == 4, "the first level's, before a deeper one was seen"
+    assert choice.depth == 1
     assert choice.choose([1.0 + nodes for nodes in range(8)], 7) == 0
     assert choice.choose([1.0 + nodes for nodes in range(8)], 7, hope=4.0) > 0

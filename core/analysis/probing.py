@@ -17,7 +17,7 @@ from torch import Tensor
 from core.analysis.diagnosis import KS, Array, verify_over_k
 from core.analysis.expectation import Curve, Estimate
 from core.analysis.probe import Agreement, Costs, DraftProbe, ProbeDone, ProbeRequest, ProbeText, Shape
-from core.analysis.shapes import NUM_RANKS, PathAcceptance, best_shapes, sibling_acceptance
+from core.analysis.shapes import NUM_RANKS, PathAcceptance, best_shapes, compare_siblings
 from core.analysis.theory import INTERVAL, SEED, resampled
 from core.controls import Cancelled, RunControls
 from core.decode import autoregressive
@@ -120,28 +120,6 @@ def compare_over(
             )
             pieces.append(found._replace(siblings=siblings[0], siblings_kept=siblings[1]))
     return joined(pieces)
-
-
-def compare_siblings(
-    target_probs: Tensor,
-    draft_probs: Tensor,
-    tokens: Tensor,
-    draft_ids: Tensor | None,
-    rule: TreeRule,
-    generator: torch.Generator,
-) -> tuple[Array, Array]:
-    """(n, ranks) how likely each candidate of a tree is accepted, and the same given that the text's token follows."""
-    device = target_probs.device
-    draft_probs, tokens = draft_probs.to(device), tokens.to(device).unsqueeze(1)
-    columns = (torch.arange(draft_probs.shape[1]) if draft_ids is None else draft_ids).to(device)
-    shared = target_probs[:, : len(columns)] if draft_ids is None else target_probs[:, columns]
-    is_token, p = columns == tokens, target_probs.gather(1, tokens).squeeze(1)
-    found = [
-        (accepted.sum(-1), torch.where(is_token, accepted, 0.0).sum(-1) / p.clamp(min=1e-30))
-        for accepted in sibling_acceptance(shared, draft_probs, rule, NUM_RANKS, generator)
-    ]
-    sums, kept = (torch.stack(part, 1).cpu().double().numpy() for part in zip(*found, strict=True))
-    return sums, kept
 
 
 def compare(target_probs: Tensor, draft_probs: Tensor, tokens: Tensor, draft_ids: Tensor | None = None) -> Comparison:
@@ -272,14 +250,6 @@ def speedup(found: Agreement, costs: Costs) -> tuple[Curve, Curve]:
         tuple((np.array(part) / spent).tolist()) if part else () for part in (tokens.values, tokens.low, tokens.high)
     )
     return Curve(tuple(verify.tolist())), Curve(*parts)
-
-
-def shapes(texts: Sequence[Comparison], costs: Costs, verify: Curve, *, is_own_text: bool) -> tuple[Shape, ...]:
-    """The fastest trees; none where no tree was timed."""
-    if costs.level_ms is None:
-        return ()
-    acceptance = PathAcceptance([(found.siblings, found.siblings_kept) for found in texts], is_own_text=is_own_text)
-    return best_shapes(acceptance, costs.level_ms / costs.target_step_ms, verify.values)
 
 
 # --- Timing -----------------------------------------------------------------------------------------------------
@@ -465,7 +435,11 @@ def _probe_draft(
     yield StageChanged(f"Timing {draft_ref} and the target…")
     costs = measure(target, draft, fitting[0].ids, sampling, check_cancelled)
     verify, expected = speedup(found, costs)
-    trees = shapes(compared, costs, verify, is_own_text=is_own_text)
+    trees: tuple[Shape, ...] = ()
+    if costs.level_ms is not None:
+        siblings = [(text.siblings, text.siblings_kept) for text in compared]
+        acceptance = PathAcceptance(siblings, is_own_text=is_own_text)
+        trees = best_shapes(acceptance, costs.level_ms / costs.target_step_ms, verify.values)
     return DraftProbe(draft_ref, "", found, costs, verify, expected, time.perf_counter() - began, trees)
 
 

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from core.analysis.diagnosis import KS, Array
 from core.analysis.probe import Shape
-from core.draft_shape import grow
 from core.drafters.registry import TreeRule
+from core.tree_shape import grow
 
 NUM_RANKS = 4
 """Most siblings considered; a fifth hardly ever pays."""
@@ -50,6 +50,28 @@ def sibling_acceptance(
             remaining = remaining.scatter(1, rejected, 0.0)
         left = left - accepted
         reach = (reach - accepted.sum(-1, keepdim=True)).clamp(min=0.0)
+
+
+def compare_siblings(
+    target_probs: Tensor,
+    draft_probs: Tensor,
+    tokens: Tensor,
+    draft_ids: Tensor | None,
+    rule: TreeRule,
+    generator: torch.Generator,
+) -> tuple[Array, Array]:
+    """(n, ranks) how likely each candidate of a tree is accepted, and the same given that the text's token follows."""
+    device = target_probs.device
+    draft_probs, tokens = draft_probs.to(device), tokens.to(device).unsqueeze(1)
+    columns = (torch.arange(draft_probs.shape[1]) if draft_ids is None else draft_ids).to(device)
+    shared = target_probs[:, : len(columns)] if draft_ids is None else target_probs[:, columns]
+    is_token, p = columns == tokens, target_probs.gather(1, tokens).squeeze(1)
+    found = [
+        (accepted.sum(-1), torch.where(is_token, accepted, 0.0).sum(-1) / p.clamp(min=1e-30))
+        for accepted in sibling_acceptance(shared, draft_probs, rule, NUM_RANKS, generator)
+    ]
+    sums, kept = (torch.stack(part, 1).cpu().double().numpy() for part in zip(*found, strict=True))
+    return sums, kept
 
 
 class PathAcceptance:

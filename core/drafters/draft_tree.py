@@ -12,13 +12,13 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from core.draft_shape import SiblingRates, grow
 from core.drafters.base import DrafterSetup, empty_draft
 from core.drafters.draft_model import DraftModelDrafter, generator_of, over_vocabulary
 from core.drafters.registry import DraftTreeOptions, TreeRule
 from core.runners.base import keep_path, tree_rows
 from core.sampling import draw, draw_uniforms, probabilities
 from core.settings import MAX_DRAFT_TOKENS
+from core.tree_shape import SiblingRates, grow
 from core.types import Draft, DraftContext, Verification, depths_of
 
 _LEAST_LOG = -60.0
