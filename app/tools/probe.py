@@ -41,10 +41,12 @@ COLUMNS = (
         for title, help_text in (
             ("Expected", "τ(K) / (K c + v(K+1)) at its best K; 95 % interval over the positions of the text."),
             ("Best K", "The K from 1 to 16 with the highest expected speedup; none where plain decoding is faster."),
-            ("Best tree", "The fastest tree of at most 16 nodes: its nodes, its depth, and the speedup to expect."),
+            (
+                "Best tree",
+                "The speedup to expect of the fastest tree of at most 16 nodes; a row's tooltip has its shape.",
+            ),
             ("Acceptance", "Mean of Σ min(p, q) over the positions; p: the target's distribution, q: the draft's."),
             ("Top-1", "Share of positions where both have the same most probable token."),
-            ("KL", "Mean of Σ p ln(p / q) in nats, where it is finite."),
             ("c", "Time of one draft step / time of one step of the target, timed here."),
             ("v(5)", "Time of the target to score 5 positions / time to score one, timed here."),
         )
@@ -65,22 +67,24 @@ def row_of(probe: DraftProbe, title: Callable[[str], str] = str) -> Row[DraftPro
     if probe.problem or found is None or costs is None:
         texts = (name, *["–"] * (len(COLUMNS) - 1))
         return Row(probe, probe.draft, texts, probe.problem, is_enabled=not probe.problem)
-    at, divergence = probe.speedup.at(probe.best_k), found.kl_target_draft
+    at = probe.speedup.at(probe.best_k)
+    divergence = (
+        "" if found.kl_target_draft is None else f" KL, mean of Σ p ln(p / q): {found.kl_target_draft:.2f} nats."
+    )
     interval = "" if at.low is None else f" ({at.low:.2f} to {at.high:.2f})"
     survival = ", ".join(percent_text(share) for share in found.survival[:8])
     texts = (
         name,
         f"{at.value:.2f}×{interval}" if probe.best_k else "below 1×",
         str(probe.best_k) if probe.best_k else "none",
-        next((f"{tree.num_nodes}, depth {tree.depth}: {tree.speedup:.2f}×" for tree in probe.shapes), "–"),
+        next((f"{tree.speedup:.2f}×" for tree in probe.shapes), "–"),
         percent_text(found.acceptance.value, 1),
         percent_text(found.top_1),
-        "–" if divergence is None else f"{divergence:.2f}",
         f"{costs.cost:.3f}",
         f"{probe.verify.values[4]:.2f}",
     )
     how = OWN_TEXT if found.is_own_text else GIVEN_TEXT
-    tip = f"Accepted up to token 1, 2, …: {survival}. {how} Over {found.num_places:,} positions."
+    tip = f"Accepted up to token 1, 2, …: {survival}. {how} Over {found.num_places:,} positions.{divergence}"
     trees = [
         f"{tree.text}: {tree.tokens:.2f} tokens/forward, {tree.speedup:.2f}×" for tree in probe.shapes[:SHOWN_TREES]
     ]
