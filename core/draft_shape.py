@@ -299,9 +299,12 @@ class AutoDraftLength:
             self._book(step)
         self._balance_ms += _ALLOWANCE * step.total_ms
         self._balance_ms = min(self._balance_ms, _MOST_SAVED * self._costs.plain_ms)
-        # T(K) leaves out the levels of a tree, whose number K doesn't determine.
-        drafting_ms = self._shape.level_ms * step.depth if self._shape and count else 0.0 if count else step.draft_ms
-        self._costs.record(count, step.total_ms - drafting_ms, self._num_missed)
+        left_out_ms = 0.0 if count else step.draft_ms
+        if self._shape is not None and count:
+            self._shape.record(step)
+            # T(K) leaves out the levels of a tree, whose number K doesn't determine.
+            left_out_ms = self._shape.level_ms * step.depth
+        self._costs.record(count, step.total_ms - left_out_ms, self._num_missed)
         if not count:
             if not asked:  # Else the drafter proposed nothing, and may be asked again.
                 self._num_missed += len(step.emitted)
@@ -318,8 +321,6 @@ class AutoDraftLength:
         self._later.fade(_MEMORY)
         self._first.add(chances[:1])
         self._later.add(chances[1:])
-        if self._shape is not None:
-            self._shape.record(step)
 
     def _book(self, step: Step) -> None:
         """Add the time that drafting gained or lost."""
