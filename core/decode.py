@@ -293,7 +293,7 @@ class _Run:
         """Draft a block with the current settings."""
         plan = policy.plan(self._controls.num_draft_tokens)
         # The last token of a full block is the target's own, so a draft must leave room for it.
-        max_depth = self._text.room - 1
+        max_depth = min(self._text.room - 1, plan.max_depth)
         wanted = plan.most if self._drafts_trees and max_depth > 0 else min(plan.most, max_depth)
         sampling = self._controls.sampling
         self._controls.check_cancelled()
