@@ -1,3 +1,3 @@
 """Outrider's window and its terminal commands."""
 
-__version__ = "0.1.0"
+__version__ = "1.0.0"

@@ -1,7 +1,7 @@
 """The `outrider` command: with no argument it opens the window, otherwise it runs in the terminal.
 
 Qt, torch and commands are imported only when needed, so that `--help` and errors in the arguments appear at once.
-Even the commands take a fifth of a second, so this happens inside `guard`: Ctrl-C then prints no traceback.
+Even the commands take a fifth of a second, so this happens inside `main` and `guard`: Ctrl-C then prints no traceback.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from app import __version__
-from app.cli.errors import Exit, UsageError, guard, say, write_output
 
 if TYPE_CHECKING:
     from PySide6.QtWidgets import QApplication
@@ -27,6 +26,11 @@ if TYPE_CHECKING:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run `outrider` with these arguments, by default the process's own; returns its exit code."""
     _speak_utf8()
+    try:
+        from app.cli.errors import guard
+    except KeyboardInterrupt:
+        exec("")  # As in `guard`.
+        return 130
     return int(guard(lambda: _dispatch(sys.argv[1:] if arguments is None else arguments)))
 
 
@@ -58,11 +62,14 @@ def _print_completion(shell: str) -> int:
     """Print the whole command line as a completion script."""
     import shtab
 
+    from app.cli.errors import Exit, write_output
+
     write_output(f"{shtab.complete(build_parser(), shell)}\n")
     return Exit.DONE
 
 
 def _dispatch(arguments: Sequence[str]) -> int:
+    from app.cli.errors import UsageError, say
     from app.cli.parsing import add_named_methods
     from core.drafters.registry import METHODS, get_method
 
@@ -90,6 +97,7 @@ def _speak_utf8() -> None:
 
 def open_window(method: str | None = None) -> int:
     """Open the window, with a drafting method chosen, and wait until it is closed; or print why it can't be opened."""
+    from app.cli.errors import Exit, say
     from app.preflight import find_problem
     from core.runners.threads import limit_spinning
 
@@ -105,18 +113,27 @@ def open_window(method: str | None = None) -> int:
             say(f"PySide6, which draws the window, can't be loaded ({error}); install Outrider again.")
             return Exit.FAILED
 
-        from app.main_window import MainWindow
+        from PySide6.QtCore import QTimer
+
+        from app.main_window import PATIENCE_MS, MainWindow
 
         application = QApplication(sys.argv[:1])
         with collecting_here():
             window = MainWindow()
             # Qt does not notice that a window has closed if it was hidden while its threads ended.
             window.controller.closed.connect(application.quit)
+            # A library that does not answer, such as a forward that hangs, keeps no closed window alive.
+            deadline = QTimer(interval=PATIENCE_MS)
+            deadline.timeout.connect(lambda: window.jobs.must_finish or os._exit(interrupts.exit_code))
+            window.lingers.connect(lambda: deadline.isActive() or deadline.start())
             if method is not None:
                 window.controls.method.choose(method)
             window.show()
             interrupts.application = application
-            return application.exec()
+            code = application.exec()
+            if not (window.controller.is_closed and window.jobs.is_idle):
+                os._exit(interrupts.exit_code)
+            return code
 
 
 @contextlib.contextmanager
@@ -152,8 +169,10 @@ class _Interrupts:
     """
 
     application: QApplication | None = None
+    exit_code = 0
 
     def act(self, number: int, _frame: object) -> None:
+        self.exit_code = 0 if number == signal.SIGINT else 128 + number
         if self.application is not None:
             self.application.closeAllWindows()
         else:

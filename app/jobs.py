@@ -81,6 +81,11 @@ class Jobs(QObject):
         """Whether no job is running or waiting."""
         return not self._running and not self._waiting
 
+    @property
+    def must_finish(self) -> bool:
+        """Whether there is a job that must run to its end."""
+        return any(job.must_finish for job in (*self._running, *self._waiting))
+
     def submit(
         self,
         work: Callable[[Job], Any],
@@ -124,9 +129,13 @@ class Jobs(QObject):
         return self._pool.waitForDone(milliseconds)
 
     def finish(self, milliseconds: int) -> None:
-        """Close, and wait for the jobs that must finish, even if no event loop is running any more."""
+        """Close, and wait for the jobs that must finish, even if no event loop is running any more.
+
+        Args:
+            milliseconds: how long to wait for other jobs.
+        """
         self.close()
-        while not self.is_idle and self.wait(milliseconds):
+        while not self.is_idle and (self.wait(milliseconds) or self.must_finish):
             QCoreApplication.sendPostedEvents(self)
 
     def _start_waiting(self) -> None:

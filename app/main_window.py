@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from PySide6.QtCore import Qt, QTimer, Slot
+from PySide6.QtCore import Qt, QTimer, Signal, Slot
 from PySide6.QtGui import QAction, QCloseEvent, QGuiApplication, QIcon, QKeyEvent, QShowEvent
 from PySide6.QtWidgets import QMainWindow, QSplitter
 
@@ -49,11 +49,18 @@ WARM_UP_DELAY_MS = 250
 SAVE_DELAY_MS = 1_000
 """How long after the last change the settings and the prompt are saved."""
 CLOSE_WAIT_MS = 200
-FINAL_WAIT_MS = 120_000
+PATIENCE_MS = 5_000
+"""How long a closed window waits for a library that does not answer, such as for a forward that hangs."""
 
 
 class MainWindow(QMainWindow):
-    """Outrider's window. Building it loads no model and imports no torch."""
+    """Outrider's window. Building it loads no model and imports no torch.
+
+    Signals:
+        lingers: the window was closed, and is hidden, but a forward, a load or a job has not ended yet.
+    """
+
+    lingers = Signal()
 
     def __init__(self, *, open_session: OpenSession = open_session, dialogs: Dialogs | None = None) -> None:
         super().__init__()
@@ -331,6 +338,7 @@ class MainWindow(QMainWindow):
             # A forward or a load is still running; `closed` calls again when it is over.
             self.hide()
             event.ignore()
+            self.lingers.emit()
 
     @Slot()
     def _on_jobs_done(self) -> None:
@@ -343,8 +351,8 @@ class MainWindow(QMainWindow):
         if not self._is_leaving:
             self._save()
         self.controller.begin_close()
-        self.controller.join(FINAL_WAIT_MS)
-        self.jobs.finish(FINAL_WAIT_MS)
+        self.controller.join(PATIENCE_MS)
+        self.jobs.finish(PATIENCE_MS)
 
     @Slot()
     def _save(self) -> None:

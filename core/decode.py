@@ -25,7 +25,7 @@ from core.models.loading import check_pair
 from core.models.prompting import RunText
 from core.rounds import Round, Rounds
 from core.runlog.tally import Tally
-from core.runners.timing import Stopwatch, is_asynchronous, peak_memory_mb, reset_peak_memory
+from core.runners.timing import Stopwatch, is_asynchronous, peak_memory_mb, reset_peak_memory, watching_for_silence
 from core.settings import Coupling, LengthPolicy, SamplingParams, VerificationRule
 from core.text import display_texts
 from core.types import (
@@ -183,6 +183,10 @@ class _Run:
 
     def events(self) -> Iterator[DecodeEvent]:
         """The run, from the prefill to its summary."""
+        with watching_for_silence() as self._rounds.silence_ms:
+            yield from self._events()
+
+    def _events(self) -> Iterator[DecodeEvent]:
         reason = FinishReason.CANCELLED
         try:
             yield self._prefill()
@@ -302,6 +306,7 @@ class _Run:
             parents=tree,
             accepted_path=tuple(place[node] for node in outcome.path[:count]) if tree else (),
             block=outcome.block[: len(drafted) + 1],
+            absent_ms=done.clock.absent_ms,
         )
         if self._backlog is not None:
             has_next = count > outcome.num_accepted

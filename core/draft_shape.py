@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from core.analysis.expectation import expected_of, expected_tokens
+from core.drafters.tree_shape import ShapeChoice
 from core.errors import SettingsError
 from core.settings import LONGEST_CHAIN, MAX_DRAFT_TOKENS, LengthPolicy
 from core.types import Step
@@ -210,9 +211,6 @@ _MEMORY = 0.95
 _FORGETTING, _LEAST_KNOWN = 0.9925, 2.0
 """The factor for a plain step, and the number of tests below which it doesn't apply."""
 
-_NODE_PRIOR = 0.7
-"""What a node of a tree is assumed to gain, as a share of the node before it."""
-
 _PRIOR, _POLICY_PRIOR_WEIGHT = 0.7, 1.0
 """A prior test, so that the first real one doesn't decide alone."""
 
@@ -252,7 +250,7 @@ class AutoDraftLength:
         """
         self._costs = StepCosts(target_step_ms)
         self._first, self._later = _Acceptance(), _Acceptance()
-        self._nodes = NodeGains() if is_tree else None
+        self._shape = ShapeChoice() if is_tree else None
         self._balance_ms = _FIRST_ALLOWANCE * (target_step_ms or 0.0)
         self._earned_ms = 0.0
         self._num_missed = 0
@@ -301,7 +299,12 @@ class AutoDraftLength:
             self._book(step)
         self._balance_ms += _ALLOWANCE * step.total_ms
         self._balance_ms = min(self._balance_ms, _MOST_SAVED * self._costs.plain_ms)
-        self._costs.record(count, step.total_ms - (0.0 if count else step.draft_ms), self._num_missed)
+        left_out_ms = 0.0 if count else step.draft_ms
+        if self._shape is not None and count:
+            self._shape.record(step)
+            # T(K) leaves out the levels of a tree, whose number K doesn't determine.
+            left_out_ms = self._shape.level_ms * step.depth
+        self._costs.record(count, step.total_ms - left_out_ms, self._num_missed)
         if not count:
             if not asked:  # Else the drafter proposed nothing, and may be asked again.
                 self._num_missed += len(step.emitted)
@@ -318,8 +321,6 @@ class AutoDraftLength:
         self._later.fade(_MEMORY)
         self._first.add(chances[:1])
         self._later.add(chances[1:])
-        if self._nodes is not None:
-            self._nodes.record(step)
 
     def _book(self, step: Step) -> None:
         """Add the time that drafting gained or lost."""
@@ -338,52 +339,21 @@ class AutoDraftLength:
 
     def _price_of_a_trial(self) -> float:
         """The time that a step with a rejected draft of K = 1 loses."""
-        trial_ms = self._costs.table(hopeful=True)[1]
+        trial_ms = self._costs.table(hopeful=True)[1] + (self._shape.level_ms if self._shape else 0.0)
         return trial_ms - self._costs.plain_ms + self._costs.catch_up_ms(self._num_missed)
 
     def _best(self, alpha: float, *, hopeful: bool = False) -> int:
         """The best K if the first drafted token is accepted with this probability."""
-        times = self._costs.table(hopeful=hopeful)
+        times, most = self._costs.table(hopeful=hopeful), 2 * self._costs.longest + 1
+        if self._shape is not None:
+            return self._shape.choose(times, min(most, MAX_DRAFT_TOKENS), alpha / self._first.mean(_PRIOR))
         best, best_rate, tokens = 0, 1.0 / times[0], 1.0
-        for count, gain in enumerate(self._gains(alpha), start=1):
-            tokens += gain
+        later = self._later.mean(alpha, weight=2.0)
+        for count in range(1, min(most, LONGEST_CHAIN) + 1):
+            tokens += alpha * later ** (count - 1)
             if tokens > best_rate * times[count]:
                 best, best_rate = count, tokens / times[count]
         return best
-
-    def _gains(self, alpha: float) -> list[float]:
-        """The tokens that each further drafted token is expected to add, up to the longest block to consider."""
-        most = 2 * self._costs.longest + 1
-        if self._nodes is not None:
-            return [alpha, *self._nodes.gains(min(most, MAX_DRAFT_TOKENS), alpha)[1:]]
-        later = self._later.mean(alpha, weight=2.0)
-        return [alpha * later**index for index in range(min(most, LONGEST_CHAIN))]
-
-
-class NodeGains:
-    """How often each node of a tree, in index order, is on the accepted path; decaying weights.
-
-    Nodes are added in the order of their promise, so the first N of a larger tree are the tree of N nodes, and each
-    step also tells what a smaller tree would have gained.
-    """
-
-    def __init__(self) -> None:
-        self._accepted = [0.0] * MAX_DRAFT_TOKENS
-        self._drafted = [0.0] * MAX_DRAFT_TOKENS
-
-    def record(self, step: Step) -> None:
-        """Learn from a finished step."""
-        for node in range(step.num_draft_tokens):
-            self._accepted[node] = _MEMORY * self._accepted[node] + (node in step.path)
-            self._drafted[node] = _MEMORY * self._drafted[node] + 1.0
-
-    def gains(self, count: int, first: float) -> list[float]:
-        """The tokens that each of the first `count` nodes is expected to add; never more than the one before."""
-        gains, limit = [], first
-        for accepted, drafted in zip(self._accepted[:count], self._drafted[:count], strict=True):
-            limit = min(limit, (accepted + _NODE_PRIOR * limit) / (drafted + 1.0))
-            gains.append(limit)
-        return gains
 
 
 class _Acceptance:
@@ -432,11 +402,13 @@ class BlockPlan(NamedTuple):
         most: the most tokens to draft.
         keep_drafting: decides after each whether to continue; None: always.
         is_trial: whether the draft is only tried, and hasn't shown yet that it pays.
+        max_depth: the most tokens in a row; of a tree fewer than its nodes.
     """
 
     most: int
     keep_drafting: Callable[[float], bool] | None = None
     is_trial: bool = False
+    max_depth: int = MAX_DRAFT_TOKENS
 
 
 class DraftLengthPolicy(AutoDraftLength):
@@ -467,6 +439,8 @@ class DraftLengthPolicy(AutoDraftLength):
             return BlockPlan(length)
         self._most = self.choose()
         is_trial = self._num_drafted_steps < _TRIAL_STEPS or self._earned_ms <= 0.0
+        if self._shape is not None:
+            return BlockPlan(self._most, is_trial=is_trial, max_depth=self._shape.depth)
         if not self._is_adaptive or not self._most:
             return BlockPlan(self._most, is_trial=is_trial)
         if self._has_confidences and not self._is_trial:

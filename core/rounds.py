@@ -72,6 +72,7 @@ class Rounds:
     Attributes:
         scorer: the target, with its cache.
         drafts_trees: whether drafts may branch.
+        silence_ms: of `core.runners.timing.watching_for_silence`, while one watches.
     """
 
     def __init__(
@@ -91,6 +92,7 @@ class Rounds:
         self._drafter = drafter
         self._controls = controls
         self._rule = rule
+        self.silence_ms: Callable[[], float] = lambda: 0.0
         self._inspect = inspect
         self._generator = seeded_generator(seed)
         self._noise = self._noise_of(seed) if coupling is Coupling.GUMBEL else None
@@ -126,11 +128,11 @@ class Rounds:
     def propose(self, ids: Sequence[int], room: int, plan: BlockPlan) -> Round:
         """Draft a block after a text that has room for so many more tokens, with the current settings."""
         # The last token of a full block is the target's own, so a draft must leave room for it.
-        max_depth = room - 1
+        max_depth = min(room - 1, plan.max_depth)
         wanted = plan.most if self.drafts_trees and max_depth > 0 else min(plan.most, max_depth)
         sampling, device = self._controls.sampling, self._target.device
         self._controls.check_cancelled()
-        clock = StepClock(device)
+        clock = StepClock(device, self.silence_ms)
         clock.start()
         uniforms = draws = None
         if self._noise is None:

@@ -222,6 +222,7 @@ class Step:
             follow the step as `Inspected`.
         parents, accepted_path: of a tree, as in `Draft` and `Verification`; both empty for a chain.
         block: as in `Verification`.
+        absent_ms: during the step the machine slept, or the process was stopped; no other time holds it.
     """
 
     index: int
@@ -248,6 +249,7 @@ class Step:
     parents: tuple[int, ...] = ()
     accepted_path: tuple[int, ...] = ()
     block: tuple[BlockTest, ...] = ()
+    absent_ms: float = 0.0
 
     @property
     def emitted_text(self) -> str:

@@ -16,7 +16,7 @@ os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
 limit_spinning()
 
 _LONGEST = ("core_families", "project", "core_soak", "core_mutants", "core_exact", "app_controls", "app_cli_bench",
-            "core_gguf", "app_help", "core_decode_distribution", "app_playback", "core_check")  # fmt: skip
+            "core_gguf", "app_help", "core_decode_distribution", "app_playback", "core_check", "app_close")  # fmt: skip
 """Files of more than 15 seconds, the longest first."""
 
 

@@ -3,12 +3,13 @@
 import math
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from core.analysis.expectation import expected_tokens
-from core.draft_shape import AutoDraftLength
-from core.settings import MAX_DRAFT_TOKENS
-from core.types import Step, TokenKind
+from core.draft_shape import AutoDraftLength, DraftLengthPolicy
+from core.drafters.tree_shape import grow, node_gains
+from core.settings import MAX_DRAFT_TOKENS, LengthPolicy
+from core.types import Step, TokenKind, depths_of, is_chain
 
 PLAIN_MS = 10.0
 
@@ -81,6 +82,60 @@ class Machine:
         while self.text < goal:
             policy.record(self.step(min(policy.choose(), goal - self.text - 1)))
         return self.time_ms - began
+
+
+@dataclass
+class TreeMachine:
+    """Runs trees at fixed rates of acceptance by rank; a level and a node cost these shares of a plain step."""
+
+    rates: Sequence[float]
+    level: float
+    node: float
+    deepest: int = 8
+    seed: int = 0
+    time_ms: float = 0.0
+    text: int = 0
+    chosen: list[tuple[int, int]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.chance = random.Random(self.seed)
+
+    def best_rate(self) -> float:
+        """Tokens a millisecond of the best fixed shape."""
+        best = 1.0
+        for limit in range(1, self.deepest + 1):
+            parents = [node.parent for node in grow(self.rates, MAX_DRAFT_TOKENS, limit, 3)]
+            gains, depths = node_gains(self.rates, parents), depths_of(parents)
+            for count in range(1, len(parents) + 1):
+                spent = (max(depths[:count]) + 1) * self.level + 1.0 + self.node * count
+                best = max(best, (1.0 + sum(gains[:count])) / spent)
+        return best / PLAIN_MS
+
+    def run(self, policy: DraftLengthPolicy, length: int) -> float:
+        """Tokens a millisecond over a text of this length."""
+        while self.text < length:
+            plan = policy.plan(LengthPolicy.AUTO)
+            policy.record(self._step(plan.most, min(plan.max_depth, self.deepest)))
+        return self.text / self.time_ms
+
+    def _step(self, count: int, deepest: int) -> Step:
+        nodes, path, at = grow(self.rates, count, deepest, 3) if count else [], [], -1
+        for index, node in enumerate(nodes):
+            if node.parent == at and self.chance.random() < self.rates[min(node.rank, len(self.rates) - 1)]:
+                path.append(index)
+                at = index
+        parents = tuple(node.parent for node in nodes)
+        levels = max(depths_of(parents), default=-1) + 1
+        moment = PLAIN_MS * (1.0 + 0.05 * abs(self.chance.gauss(0.0, 1.0)))
+        draft_ms, verify_ms = moment * self.level * levels, moment * (1.0 + self.node * count)
+        self.time_ms += draft_ms + verify_ms
+        self.text += len(path) + 1
+        self.chosen.append((count, levels))
+        kinds = (TokenKind.ACCEPTED,) * len(path) + (TokenKind.BONUS if at not in parents else TokenKind.CORRECTION,)
+        chances = tuple(float(index in path) for index in range(count))
+        step = make_step((0.5,) * count, chances, len(path), kinds, draft_ms, verify_ms)
+        is_branched = not is_chain(parents)
+        return replace(step, uniforms=(), parents=parents * is_branched, accepted_path=tuple(path) * is_branched)
 
 
 def make_step(uniforms, expected, accepted, kinds, draft_ms, verify_ms) -> Step:

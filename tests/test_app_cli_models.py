@@ -13,6 +13,7 @@ from core.models.catalogue import ModelEntry, ModelFormat, ModelOrigin
 from core.models.fit import MemoryForecast, PairVerdict
 from tests.fakes import is_sentence
 from tests.fakes_cache import COMMIT, fields, leave_partial, models, write_model
+from tests.hub_server import Repository
 
 pytestmark = pytest.mark.usefixtures("shelf")
 
@@ -230,12 +231,37 @@ def test_a_terminal_shows_the_verdict_in_words(verdict, terminal):
      ["owner/draft", "owner/target", "--device", "tpu"]],
     ids=" ".join,
 )  # fmt: skip
-def test_check_refuses_a_wrong_command_with_exit_2(verdict, capsys, arguments):
+def test_check_refuses_a_wrong_command_with_exit_2(verdict, capsys, monkeypatch, arguments):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     assert models("check", *arguments) == 2
     out, err = capsys.readouterr()
     assert out == ""
     assert is_sentence(err.rstrip("\n"))
     assert verdict.asked is None
+
+
+@pytest.mark.slow
+def test_a_pair_is_judged_before_it_is_downloaded_and_no_weights_are_fetched(server, tmp_path, monkeypatch, capsys):
+    for name, size in (("target", 200_000), ("draft", 20_000)):
+        folder = write_model(tmp_path / name, files={"model.safetensors": bytes(size)}, dtype="bfloat16")
+        files = {path.name: path.read_bytes() for path in folder.iterdir()}
+        server.repositories[f"owner/{name}"] = Repository(files)
+    for _ in range(2):
+        assert models("check", "owner/draft", "owner/target", "--device", "cpu", "--dtype", "float32") == 0
+        shown = fields(capsys.readouterr().out)
+        assert int(shown["weights_bytes"]) == pytest.approx(4 * 110_000)
+        assert float(shown["cost_coefficient"]) == pytest.approx(0.1, rel=0.01)
+        assert "estimates for owner/draft and owner/target" in shown["warnings"]
+    assert "model.safetensors" not in server.sent
+    assert models("info", "owner/target") == 2
+    assert "download the model" in capsys.readouterr().err
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert models("check", "owner/draft", "owner/target") == 2
+    server.repositories["owner/draft"].files["tokenizer.json"] = b'{"model": {"vocab": {"z": 0}}}'
+    server.repositories["owner/draft"].commit = "b" * 40
+    monkeypatch.delenv("HF_HUB_OFFLINE")
+    assert models("check", "owner/draft", "owner/target") == 1
+    assert "tokenizers differ" in capsys.readouterr().out
 
 
 # --- remove ---------------------------------------------------------------------------------------------------------

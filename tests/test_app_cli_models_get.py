@@ -1,6 +1,10 @@
 """`outrider models get`, with a download that is played: its progress, its stops, and what is kept."""
 
+import os
 import signal
+import socket
+import subprocess
+import sys
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -136,3 +140,20 @@ def test_a_terminal_shows_bytes_rate_and_time_left(hub, terminal):
     assert "3 s left" in text
     assert "\x1b[?25h" in text  # The cursor is back.
     assert streams.out.text == ""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no SIGINT to send")
+@pytest.mark.parametrize("action", ["get", "check"])
+def test_the_first_ctrl_c_ends_a_question_to_a_hub_that_never_answers(tmp_path, action):
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        silent.settimeout(60)
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
+        environment |= {"HF_HOME": str(tmp_path), "HF_ENDPOINT": f"http://127.0.0.1:{silent.getsockname()[1]}"}
+        command = [sys.executable, "-m", "app", "models", action, "owner/model", *["owner/other"] * (action == "check")]
+        with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
+            connection, _ = silent.accept()
+            with connection:
+                assert connection.recv(1)
+                child.send_signal(signal.SIGINT)
+                assert child.wait(60) == 130
+            assert b"Stopped" in child.stderr.read()

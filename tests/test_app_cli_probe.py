@@ -44,7 +44,7 @@ def engine(monkeypatch):
 
 def test_drafts_are_ranked_on_standard_output_and_written_as_json(capsys, tmp_path, monkeypatch):
     # What forwards of a few microseconds take is chance: here each draft costs a tenth, and scoring is free.
-    costs = Costs(target_step_ms=10.0, draft_step_ms=1.0, verify_ms=((17, 10.0),))
+    costs = Costs(target_step_ms=10.0, draft_step_ms=1.0, verify_ms=((17, 10.0),), level_ms=0.1)
     monkeypatch.setattr(probing, "measure", lambda *arguments: costs)
     path = tmp_path / "probe.json"
     text = tmp_path / "text.txt"
@@ -55,6 +55,8 @@ def test_drafts_are_ranked_on_standard_output_and_written_as_json(capsys, tmp_pa
     assert out.index("same ") < out.index("far ")
     assert "odd: The tokenizers differ" in out
     assert "Comparing far" in err
+    assert out.splitlines()[-1].count("K = ") == 2, "a chain, and the tree that is faster"
+    assert "tokens/forward" in out
     record = json.loads(path.read_text("utf-8"))
     assert record["schema"] == "outrider.probe/1"
     assert [item["draft"] for item in record["drafts"]] == ["same", "far", "odd"]

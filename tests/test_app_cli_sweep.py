@@ -90,6 +90,26 @@ def test_methods_and_drafts_can_be_combined():
     assert plan_for("--target", "T").drafters == (DrafterChoice("prompt-lookup"),)
 
 
+def test_shapes_of_trees_are_cells_beside_a_chain(session, out, tmp_path, capsys):
+    shapes = ["--method", "draft-model,draft-tree", "--draft", "A,B", "--depth", "2-3", "--rule", "independent,best"]
+    plan = plan_for(*shapes, "--target", "T")
+    assert len(plan.drafters) == 2 + 2 * 2 * 2
+    assert plan.drafters[2].title == "A, draft-tree depth=2 rule=independent"
+    assert plan.drafters[2].shape == {"depth": 2, "branching": 3, "rule": "independent"}
+    assert set(plan.drafters[0].shape.values()) == {None}
+    table = tmp_path / "cells.csv"
+    arguments = ["--method", "draft-model,draft-tree", "--depth", "2,4", "--csv", str(table), "--out", str(out)]
+    assert main(["sweep", *GRID, *arguments]) == 0
+    assert "draft-tree depth=4" in capsys.readouterr().out
+    rows = list(csv.DictReader(io.StringIO(table.read_text("utf-8"))))
+    assert [(row["depth"], row["rule"]) for row in rows[1:7:2]] == [
+        ("", ""), ("2", "without-replacement"), ("4", "without-replacement")
+    ]  # fmt: skip
+    assert main(["export", str(out), "--csv", str(tmp_path / "runs.csv")]) == 0
+    runs = list(csv.DictReader(io.StringIO((tmp_path / "runs.csv").read_text("utf-8"))))
+    assert {row["depth"] for row in runs if row["method"] == "draft-tree"} == {"2", "4"}
+
+
 BAD = {
     "--k": ("65", "8-1", "1-8-9"),
     "--temperature": ("", "warm", "99", "nan"),
@@ -104,12 +124,17 @@ BAD = {
     "--csv": ("", "missing/x.csv", "./x"),
     "--logs": ("",),
     "--seed": ("-1",),
+    "--depth": ("2",),
 }
 TOGETHER = [
     [],
     ["--out", "x", "--prompts"],
     ["--out", "x", "--method", "prompt-lookup", "--draft", "D"],
     ["--out", "x", "--method", "draft-model", "--target", "T"],
+    *(
+        ["--out", "x", "--method", "draft-tree", flag, value]
+        for flag, value in (("--depth", "17"), ("--depth", "deep"), ("--depth", "4-2"), ("--rule", "worst"))
+    ),
 ]
 
 

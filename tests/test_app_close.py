@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
@@ -104,6 +105,7 @@ def download_slowly(ref, **_):
     open_slowly()
     raise Cancelled
 
+app.main_window.PATIENCE_MS = 60_000
 hub = FakeHub()
 hub.download = download_slowly
 hub.install(pytest.MonkeyPatch())
@@ -159,3 +161,111 @@ def test_the_application_ends_by_itself_although_its_window_was_hidden_first(tmp
         check=False,
     )
     assert (done.returncode, done.stdout.split()) == (0, ["True", "True", "True"]), done.stderr
+
+
+STUCK = """
+import hashlib, signal, sys
+from pathlib import Path
+
+import pytest
+from PySide6.QtCore import QTimer
+
+import app.main_window
+from app.__main__ import main
+from tests.fakes_app import FakeSession, keep_files_in
+from tests.fakes_models import FakeHub
+
+folder, close = Path(sys.argv[1]), sys.argv[2]
+FakeHub().install(pytest.MonkeyPatch())
+keep_files_in(folder, pytest.MonkeyPatch())
+app.main_window.PATIENCE_MS = 100
+
+class Gate:
+    left = 2
+
+    def acquire(self, **_):
+        if not self.left:
+            hashlib.pbkdf2_hmac("sha256", b"", b"", 2**31 - 1)  # As a forward that hangs: in C, without Python's lock.
+        self.left -= 1
+        return True
+
+class Window(app.main_window.MainWindow):
+    def __init__(self):
+        super().__init__(open_session=lambda: FakeSession(gate=Gate()))
+        QTimer.singleShot(0, self.prompt.run_button.click)
+        self.timer = QTimer(self)
+        self.timer.timeout.connect(self.end)
+        self.timer.start(50)
+
+    def end(self):
+        if self.run_view.counts.sums.num_steps == 2 and not self._is_leaving:
+            self.prompt.stop_button.click()
+            self.close() if close == "close" else signal.raise_signal(signal.SIGTERM)
+
+app.main_window.MainWindow = Window
+sys.exit(main([]))
+"""
+
+
+@pytest.mark.parametrize(("close", "code"), [("close", 0), ("SIGTERM", 143)])
+def test_a_library_that_never_returns_keeps_no_closed_window_alive_and_the_log_is_whole(tmp_path, close, code):
+    if close == "SIGTERM" and sys.platform == "win32":
+        pytest.skip("Windows has no such signal")
+    command = [sys.executable, "-c", STUCK, str(tmp_path), close]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == code, done.stderr
+    (path,) = (tmp_path / "runs").glob("*.jsonl")
+    log = read_run_log(path)
+    assert len(log.steps) == 2
+    (problem,) = log.problems
+    assert "has no summary" in problem
+
+
+EARLY = """
+import os, signal, sys
+from pathlib import Path
+
+folder, moment = Path(sys.argv[1]), sys.argv[2]
+
+def strike(*_):
+    if os.environ.pop("STRIKES", ""):
+        signal.raise_signal(signal.SIGINT)
+
+sys.addaudithook(lambda event, found: event == "import" and found[0] == moment and strike())
+from app.__main__ import main
+
+if moment in {"built", "shown"}:
+    import pytest
+
+    import app.main_window
+    from tests.fakes_app import FakeSession, keep_files_in
+
+    keep_files_in(folder, pytest.MonkeyPatch())
+
+    class Window(app.main_window.MainWindow):
+        def __init__(self):
+            super().__init__(open_session=FakeSession)
+
+        def _lay_out(self):
+            super()._lay_out()
+            moment == "built" and strike()
+
+        def showEvent(self, event):
+            super().showEvent(event)
+            moment == "shown" and strike()
+
+    app.main_window.MainWindow = Window
+sys.exit(main([]))
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no SIGINT to send")
+@pytest.mark.parametrize(
+    "moment", ["core.text", "app.cli.parsing", "PySide6.QtWidgets", "app.run.transcript", "built", "shown"]
+)
+def test_ctrl_c_while_the_window_opens_ends_it_without_a_crash(tmp_path, moment):
+    command, environment = [sys.executable, "-c", EARLY, str(tmp_path), moment], {**os.environ, "STRIKES": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    # A window that is shown is closed as by a click, once its event loop runs.
+    assert done.returncode in ({0, 130} if moment == "shown" else {130})
+    assert "Traceback" not in done.stderr

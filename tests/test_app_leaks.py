@@ -1,10 +1,16 @@
-"""A test that leaves a thread running fails; a window leaves no menus behind."""
+"""Windows that come and go leave nothing, plots no menus; a test that leaves a thread running fails."""
 
+import gc
+import threading
+import weakref
+
+import psutil
 import pytest
-from PySide6.QtCore import QEvent, QThread
+from PySide6.QtCore import QCoreApplication, QEvent, QThread
 from PySide6.QtWidgets import QMenu
 
 from app.widgets.plots import Plot
+from tests.fakes_app import FakeSession, keep_files_in
 from tests.leaks import no_thread_left_running
 
 
@@ -49,3 +55,29 @@ def test_a_plot_takes_its_hidden_menus_with_it(qapp):
     plot.deleteLater()
     qapp.sendPostedEvents(None, QEvent.Type.DeferredDelete)
     assert len(menus()) == before
+
+
+@pytest.mark.slow
+def test_windows_that_come_and_go_leave_no_object_thread_or_file(qtbot, sound_binding, hub, tmp_path, monkeypatch):
+    from app.main_window import MainWindow
+
+    keep_files_in(tmp_path, monkeypatch)
+
+    def open_and_close() -> tuple[int, int, int]:
+        window = MainWindow(open_session=FakeSession)
+        with qtbot.waitExposed(window):
+            window.show()
+        gone = weakref.ref(window)
+        window.close()
+        qtbot.waitUntil(lambda window=window: window.controller.is_closed and window.jobs.is_idle, timeout=30_000)
+        window.deleteLater()
+        del window
+        QCoreApplication.sendPostedEvents(None, QEvent.Type.DeferredDelete)
+        gc.collect()
+        assert gone() is None
+        files = 0 if psutil.WINDOWS else psutil.Process().num_fds()
+        return threading.active_count(), files, len(gc.get_objects())
+
+    _, first, *_, last = [open_and_close() for _ in range(5)]
+    assert last[:2] == first[:2]
+    assert last[2] - first[2] < 3 * 20, "objects"

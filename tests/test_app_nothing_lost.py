@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -11,16 +12,20 @@ from dataclasses import replace
 
 import pytest
 from PySide6.QtCore import Qt
-from PySide6.QtWidgets import QLabel, QWidget
+from PySide6.QtWidgets import QLabel, QMenu, QWidget
 
 from app.__main__ import main
 from app.main_window import MainWindow
 from app.settings import RunSettings, SettingsStore, WindowSettings
 from core.errors import RunLogError
+from core.experiments.sweep import sweep
+from core.models import hub
 from core.runlog.log import RunLogWriter, read_run_log
 from core.runlog.store import NAMES_FILE, RunStore
+from tests import fakes_downloads
 from tests.fakes_log import EVENTS, write
 from tests.fakes_runs import keep_run
+from tests.fakes_sweep import FakeSweepSession, plan_of
 
 UNREADABLE = {
     "torn": b'{"version": 1, "run": {"prompt": "lost"',
@@ -144,6 +149,37 @@ def test_a_signal_ends_a_run_with_its_summary_and_a_code_of_its_own(tmp_path, na
     assert summary["finish_reason"] == "cancelled"
 
 
+STUCK = """
+import hashlib, os, sys
+from app.cli import run
+from app.__main__ import main
+from tests.fakes_cli import GOOD, FakeEngine
+
+def never_return(_):
+    os.write(1, b"!")
+    hashlib.pbkdf2_hmac("sha256", b"", b"", 2**31 - 1)  # As a forward that hangs: in C, without Python's lock.
+
+run.make_engine = lambda: FakeEngine([*GOOD[:-1], never_return])
+sys.exit(main(["run", "--prompt", "Hi", "--log", sys.argv[1]]))
+"""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no such signals")
+def test_a_second_ctrl_c_ends_a_run_whose_library_never_returns(tmp_path):
+    path = tmp_path / "a.jsonl"
+    command = [sys.executable, "-c", STUCK, str(path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
+        while child.stdout.read(1) not in {b"!", b""}:
+            pass
+        while child.poll() is None:
+            child.send_signal(signal.SIGINT)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(0.2)
+        assert child.returncode == 130
+        assert b"did not answer" in child.stderr.read()
+    assert len(read_run_log(path).steps) == 2
+
+
 def test_no_text_of_a_log_is_shown_as_markup(make_window, qtbot, tmp_path):
     picture = "<img src='/dev/zero'>"
     run_id = keep_run(tmp_path / "runs", target=picture, draft=picture, prompt=picture)
@@ -156,7 +192,78 @@ def test_no_text_of_a_log_is_shown_as_markup(make_window, qtbot, tmp_path):
     window.status.show_stage(f"Kept run {picture!r}")
     window.banner.show_sentence(picture)
     labels = [label for top in (window, panel) for label in top.findChildren(QLabel)]
+    # pyqtgraph's own menus are never shown, and hold no data.
+    labels = [label for label in labels if not isinstance(label.window(), QMenu)]
     assert any("img" in label.text() for label in labels)
     assert {label.textFormat() for label in labels} == {Qt.TextFormat.PlainText}
     tips = [widget.toolTip() for top in (window, panel) for widget in top.findChildren(QWidget)]
     assert not [tip for tip in tips if "<img" in tip], run_id
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+
+folder, place, moment = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
+
+def die(*_, **__):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+if moment in {"fsync", "replace"}:
+    setattr(os, moment, die)
+if place == "settings":
+    from app.settings import SettingsStore, WindowSettings
+    SettingsStore(folder / "settings.json").save(WindowSettings())
+elif place == "names":
+    from core.runlog.store import RunStore
+    RunStore(folder).rename(next(iter(RunStore(folder).runs())).id, "new")
+elif place == "export":
+    from app.__main__ import main
+    main(["export", str(next(folder.glob("*.jsonl"))), "--html", str(folder / "report.html"), "--force"])
+elif place == "log":
+    from tests.fakes_log import EVENTS, RunLogWriter
+    log = RunLogWriter(folder / "log.jsonl")
+    for event in EVENTS[:-1]:
+        log.write(event)
+    die()
+elif place == "sweep":
+    from core.experiments.sweep import sweep
+    from tests.fakes_sweep import FakeSweepSession, plan_of
+    for event in sweep(plan_of(), FakeSweepSession(), out=folder / "sweep.jsonl"):
+        getattr(event, "num_done", 0) == 2 and die()
+elif place == "download":
+    from tests.fakes_downloads import REF, download, hub
+    download(REF, check_cancelled=lambda: hub.partial_bytes(REF) > 1_000 and die())
+"""
+PLACES = [("settings", "fsync"), ("settings", "replace"), ("names", "replace"), ("export", "fsync"), ("log", "step"),
+          ("sweep", "run"), ("download", "bytes")]  # fmt: skip
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no such signal")
+@pytest.mark.parametrize(("place", "moment"), PLACES)
+def test_kill_9_leaves_every_file_whole_and_what_follows_works(tmp_path, home, server, place, moment):
+    run_id = keep_run(tmp_path)
+    settings, store, report = SettingsStore(tmp_path / "settings.json"), RunStore(tmp_path), tmp_path / "report.html"
+    list(store.runs())
+    store.rename(run_id, "old")
+    settings.save(WindowSettings(run=RunSettings(prompt="old")))
+    report.write_text("old")
+    command = [sys.executable, "-c", KILLED, str(tmp_path), place, moment]
+    assert subprocess.run(command, timeout=60, check=False).returncode == -signal.SIGKILL
+    assert report.read_text() == "old"
+    assert SettingsStore(tmp_path / "settings.json").load().run.prompt == "old"
+    assert [run.name for run in RunStore(tmp_path).runs() if run.id == run_id] == ["old"]
+    if place == "log":
+        assert len(read_run_log(tmp_path / "log.jsonl").steps) == 1
+    elif place == "sweep":
+        events = list(sweep(plan_of(), FakeSweepSession(), out=tmp_path / "sweep.jsonl"))
+        assert (events[0].num_done, events[-1].is_complete) == (2, True)
+    elif place == "download":
+        kept = hub.partial_bytes(fakes_downloads.REF)
+        assert kept > 1_000
+        assert fakes_downloads.download(fakes_downloads.REF).size_bytes == fakes_downloads.SIZE
+        assert server.sent[fakes_downloads.WEIGHTS][-1] == fakes_downloads.SIZE - kept
+    assert main(["export", str(tmp_path / f"{run_id}.jsonl"), "--html", str(report), "--force"]) == 0
+    assert report.read_text("utf-8") != "old"
+    assert settings.save(WindowSettings()) is None
+    RunStore(tmp_path).rename(run_id, "new")

@@ -8,8 +8,9 @@ import pytest
 from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QLabel
 
+from app.tools.probe import row_of
 from core.analysis.expectation import Curve, Estimate
-from core.analysis.probe import Agreement, Costs, DraftProbe, ProbeDone
+from core.analysis.probe import Agreement, Costs, DraftProbe, ProbeDone, Shape
 from core.errors import ModelNotFoundError
 from tests.fakes_app import DRAFT, TARGET, cell, texts
 from tests.fakes_check import FakeTask
@@ -86,6 +87,21 @@ def test_drafts_are_ranked_with_a_sentence_and_one_press_puts_draft_and_k_into_t
     assert window.controls.draft_length() == 2
     assert window.controls.draft.ref == DRAFT.ref
     assert "are in the settings" in panel.stage.text()
+
+
+def test_a_tree_that_is_faster_than_any_chain_is_named_and_used(probing, qtbot):
+    slower, faster = Shape(3, 2, 2, 2.2, 1.7), Shape(6, 3, 4, 3.1, 2.4)
+    probe = found(DRAFT.ref, 1.3, 1.8, shapes=(faster, slower))
+    window, panel, _ = probing(probe)
+    finish(qtbot, panel)
+    assert texts(panel.table)[0][3] == "2.40×"
+    assert "Faster still, a tree" in panel.headline.text()
+    assert "K = 3, depth 2, branching 2: 2.20 tokens/forward" in row_of(probe).tip
+    panel.use_button.click()
+    settings = window.controls.settings("x")
+    assert (settings.method, window.controls.draft_length()) == ("draft-tree", 6)
+    assert settings.method_options["draft-tree"].items() >= {"depth": 3, "branching": 4}.items()
+    assert not found("x", 1.3, 1.8, shapes=(slower,)).faster_tree
 
 
 def test_a_draft_that_does_not_pay_can_not_be_used_and_one_with_a_problem_says_it(probing, qtbot):

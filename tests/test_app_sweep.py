@@ -82,6 +82,29 @@ def test_what_is_chosen_becomes_the_plan(window):
     assert (plan.target, plan.repeats, plan.max_new_tokens, plan.seed) == ("tiny-target", 2, 16, 11)
 
 
+def test_the_shapes_of_trees_become_rows_of_the_heatmap(window, qtbot):
+    sweeps = choose_small(window)
+    form = sweeps.form
+    box = form.shapes["depth"].parentWidget()
+    assert not box.isVisibleTo(form)
+    form.methods.tick(["draft-model", "draft-tree"])
+    form.judge()
+    assert box.isVisibleTo(form)
+    form.shapes["depth"].setText("2-3")
+    form.rules.tick(["independent", "best"])
+    assert [dict(item.options) for item in form.plan().drafters[1:]] == [
+        {"depth": depth, "branching": 3, "rule": rule} for depth in (2, 3) for rule in ("independent", "best")
+    ]
+    form.shapes["branching"].setText("17")
+    assert form.problem.text() == "Branching must be a whole number from 1 to 16, not 17."
+    form.shapes["branching"].setText("2")
+    form.start_button.click()
+    finish(qtbot, window)
+    heads = [sweeps.heatmap.verticalHeaderItem(row).text() for row in range(sweeps.heatmap.rowCount())]
+    assert heads[0].endswith("Tiny draft")
+    assert heads[1:3] == ["T = 0, tree, independent\n2 deep, 2 wide", "T = 0, tree, best\n2 deep, 2 wide"]
+
+
 def test_the_form_begins_with_the_windows_own_choice_and_says_how_many_runs_that_is(window):
     window.controls.fields["temperature"].set_value(0.6)
     window.menus.sweep.trigger()

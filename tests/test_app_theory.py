@@ -19,6 +19,7 @@ from core.settings import Coupling, RunRequest
 from core.types import BlockTest
 from tests.fakes_app import make_step, run_of
 from tests.test_core_diagnosis import drawn
+from tests.test_core_shapes import tree_step
 from tests.test_core_theory import with_evidence
 
 
@@ -153,3 +154,21 @@ def test_a_running_run_is_shown_without_intervals_and_the_next_one_cancels_a_stu
     page.begin()
     assert job.is_cancelled
     assert page.headline.text() == EMPTY
+
+
+def test_a_run_of_trees_shows_shapes_beside_a_chain_and_a_chain_again_after_it(qtbot, steps):
+    parents = (-1, 0, -1, 1, 2)
+    trees = [tree_step(parents, path) for path in ((0, 1, 3), (2, 4), ()) for _ in range(20)]
+    page = page_of(qtbot, run_of(trees))
+    assert page.headline.text().startswith("A tree, K = 5, depth 3,")
+    shown = texts(page.figures.rows)
+    assert shown["Tree, K = 2, depth 1"][0].endswith("×")
+    assert "Best K" not in shown
+    assert page.plot.line.getData()[0].tolist() == [0, 1, 2, 3, 4, 5]
+    assert dict(page.plot.details(4))["chain"]
+    assert page.plot.details(4)[0][0] == "K = 4, depth 2"
+    (card,) = (card for card in page.cards if card.title == "Expected over K")
+    assert "chain_speedup" in contents_of(PlotFormat.CSV, card)()
+    page.plot.show_theory(None)
+    page = page_of(qtbot, run_of(steps))
+    assert "v = 1" in page.plot.legend()[1].accessibleName()

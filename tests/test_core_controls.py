@@ -98,7 +98,9 @@ def clock(monkeypatch):
     class Clock:
         now = 0.0
 
-        def __init__(self, device) -> None:
+        absent_ms = 0.0
+
+        def __init__(self, device, *_) -> None:
             self._last, self._parts = Clock.now, []
 
         def lap(self) -> float:

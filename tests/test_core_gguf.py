@@ -58,7 +58,7 @@ def child_is(monkeypatch):
     """Replaces the real child by a script; `out` is the folder of its model, `progress` a function."""
 
     def put(script: str) -> None:
-        def command(_source, scratch):
+        def command(_source, scratch, *_limits):
             prelude = f"scratch = {str(scratch)!r}; out = os.path.join(scratch, 'model')\n"
             prelude += "def progress(text): open(os.path.join(scratch, 'progress'), 'a').write(text + '\\n')\n"
             return fake(prelude + script)
@@ -227,6 +227,12 @@ def test_a_failing_child_is_killed(tmp_path, monkeypatch, script, memory, code):
     assert caught.value.code == code
     assert caught.value.last_line == ("the reason" if code == ChildExit.FAILED else "")
     assert len(caught.value.output) < 20_000
+
+
+def test_the_child_takes_no_more_memory_than_it_was_given(gguf_file, monkeypatch):
+    command = engine._command
+    monkeypatch.setattr(engine, "_command", lambda source, scratch, _, seconds: command(source, scratch, 1, seconds))
+    assert "does not fit in memory" in refusal(gguf_file, OutOfMemoryError)
 
 
 def test_the_child_ends_when_the_process_that_started_it_is_gone():

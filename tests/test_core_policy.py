@@ -4,6 +4,7 @@ import random
 import statistics
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from core.draft_shape import LONG_GAP, AutoDraftLength, Calibration, DraftLengthPolicy, StepCosts
 from core.settings import MAX_DRAFT_TOKENS, LengthPolicy
 from core.types import TokenKind
-from tests.policy_machine import COSTS, PLAIN_MS, Costs, Machine, make_step
+from tests.policy_machine import COSTS, PLAIN_MS, Costs, Machine, TreeMachine, make_step
 
 
 @pytest.mark.parametrize("is_greedy", [False, True])
@@ -242,3 +243,25 @@ def test_the_line_is_the_one_that_tests_lie_on():
         confidence = (index * 7 % 100) / 100
         calibration.add(confidence, 0.3 + 0.6 * confidence)
     assert [calibration.chance(c) for c in (0.0, 0.5, 1.0)] == pytest.approx([0.3, 0.6, 0.9], abs=0.02)
+
+
+# --- Trees ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize(
+    ("rates", "level", "node", "shape"),
+    [
+        ((0.6, 0.3, 0.2, 0.15), 0.3, 0.02, "wide"),
+        ((0.8, 0.4, 0.3, 0.2), 0.02, 0.02, "deep"),
+        ((0.8, 0.4, 0.3, 0.2), 0.1, 0.1, "deep"),
+        ((0.4, 0.3, 0.25, 0.2), 0.3, 0.02, "wide"),
+        ((0.4, 0.3, 0.25, 0.2), 0.6, 0.1, "none"),
+    ],
+)
+def test_nodes_and_depth_of_a_tree_follow_what_they_cost_and_give(rates, level, node, shape, seed):
+    machine = TreeMachine(rates, level, node, seed=seed)
+    rate = machine.run(DraftLengthPolicy(PLAIN_MS, is_tree=True), 1_000)
+    assert rate > 0.87 * machine.best_rate()
+    usual, levels = np.median(machine.chosen[len(machine.chosen) // 2 :], axis=0)
+    assert {"wide": usual > 1.5 * levels, "deep": levels >= 3, "none": usual == 0}[shape]

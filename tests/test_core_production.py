@@ -79,6 +79,13 @@ def test_sglang_verifies_one_token_more_than_is_drafted():
     assert value(words, "--speculative-num-steps") == "5"
     assert value(words, "--speculative-eagle-topk") == "1"
     assert value(words, "--speculative-num-draft-tokens") == "6"
+    tree = replace(hub().request, method="draft-tree", method_options={"depth": 3, "branching": 2})
+    words = words_of("sglang", Choice(tree))
+    assert value(words, "--speculative-num-steps") == "3"
+    assert value(words, "--speculative-eagle-topk") == "2"
+    assert value(words, "--speculative-num-draft-tokens") == "6"
+    for name in PROJECTS:
+        assert "K = 5 nodes, depth 3" in text_of(name, Choice(tree)).replace("\n#  ", ""), "the shape is named"
 
 
 def test_llama_cpp_uses_gguf_files_and_converts_others():

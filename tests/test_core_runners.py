@@ -1,5 +1,7 @@
 """Runners: a cache that was read in parts and rewound gives the logits of one that was not."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -244,7 +246,15 @@ def test_packed_weights_give_the_modules_logits(fewest, dtype, monkeypatch):
     assert torch.equal(logits_of(module).float(), expected), "the module's own weights are left as they were"
 
 
-def test_a_kernel_is_chosen_once_on_a_machine_and_kept(monkeypatch):
+@pytest.fixture
+def others(monkeypatch):
+    """Whether other programs compute, as far as the choice of kernels knows."""
+    others = SimpleNamespace(disturb=False)
+    monkeypatch.setattr(products, "OtherPrograms", lambda: others)
+    return others
+
+
+def test_a_kernel_is_chosen_once_on_a_machine_and_kept(monkeypatch, others):
     monkeypatch.setattr(products, "_choices", {})
     assert products._remembered("packed 3x4 float32", lambda: 2) == 2
     monkeypatch.setattr(products, "_choices", {})  # Another start.
@@ -254,7 +264,21 @@ def test_a_kernel_is_chosen_once_on_a_machine_and_kept(monkeypatch):
     assert products._remembered("packed 3x4 float32", lambda: 5) == 5
 
 
-def test_machines_that_share_a_home_keep_their_own_choices(monkeypatch):
+def test_a_kernel_that_was_measured_beside_other_programs_is_used_and_not_kept(monkeypatch, others):
+    for choice, others.disturb, kept in [(3, True, 0), (4, True, 0), (5, False, 1), (6, True, 1)]:
+        monkeypatch.setattr(products, "_choices", {})
+        for _ in range(2):
+            assert products._remembered("packed 3x4 float32", lambda choice=choice: choice) == min(choice, 5)
+        assert len(products._read_choices()) == kept
+    monkeypatch.setattr(products, "_choices", {})
+    others.disturb = True
+    products._remembered("a", lambda: 1)
+    others.disturb = False
+    products._remembered("b", lambda: 2)
+    assert [sorted(choices) for choices in products._read_choices().values()] == [["b", "packed 3x4 float32"]]
+
+
+def test_machines_that_share_a_home_keep_their_own_choices(monkeypatch, others):
     for machine, choice in [("a", 1), ("b", 2), ("a", 1), ("b", 2)]:
         monkeypatch.setattr(products, "device_name", lambda _, machine=machine: machine)
         monkeypatch.setattr(products, "_choices", {})

@@ -1,6 +1,7 @@
 """A session carries out a request: its events come in order, with a baseline where asked; failures are sentences."""
 
 import contextlib
+import itertools
 import json
 from dataclasses import replace
 
@@ -39,6 +40,16 @@ def test_events_come_in_order(request_for):
     assert summary.num_tokens == sum(len(step.emitted) for step in steps) == 12
     assert summary.text == "".join(step.emitted_text for step in steps)
     assert summary.baseline_tokens_per_second is summary.measured_speedup is summary.error is None
+
+
+def test_a_clock_that_jumps_changes_no_time_of_a_run(request_for, monkeypatch):
+    jumps = itertools.cycle([0.0, 4e9, 1e9, 1.0])
+    monkeypatch.setattr("time.time", lambda: next(jumps))
+    events = list(Session().run(request_for(baseline=True)))
+    summary, steps = events[-1].summary, [event for event in events if isinstance(event, Step)]
+    assert summary.finish_reason is FinishReason.LENGTH
+    assert all(0 < step.total_ms < 60_000 and step.absent_ms == 0 for step in steps)
+    assert 0 < summary.measured_speedup < 1_000
 
 
 def test_models_are_loaded_within_what_the_session_was_given_for_that_and_nothing_else_is_done_there(request_for):

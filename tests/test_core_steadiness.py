@@ -1,11 +1,27 @@
 """How steady the machine was: the spread of equal steps, the interval of a speedup, and what can't be."""
 
+import json
+import os
 import random
+import signal
+import subprocess
+import sys
+import threading
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from core.analysis.steadiness import BUSY, busy_note, impossible_note, speedup_interval, spread_of, unsteadiness
+from core.analysis import steadiness
+from core.analysis.steadiness import (
+    BUSY,
+    absence_note,
+    busy_note,
+    impossible_note,
+    speedup_interval,
+    spread_of,
+    unsteadiness,
+)
 from core.experiments.sweep_plan import CellResult, Measurement, PlannedRun
 from core.experiments.sweep_results import SweepResults, verdicts
 from core.runlog.tally import Tally
@@ -110,3 +126,41 @@ def test_a_cell_without_figures_has_no_problem():
     plan = plan_of()
     cell = next(plan.cells())
     assert CellResult(cell, 1, (Measurement(PlannedRun(cell, 0, 0), 0, 0, "", 1.0),)).problem == ""
+
+
+STOPPED = """
+import json, os, signal, sys
+import pytest
+from core.decode import speculative
+from core.settings import SamplingParams
+from core.types import Step
+from tests.fakes import tiny_model
+from tests.faults import strike
+
+strike(pytest.MonkeyPatch(), 20, lambda: os.kill(os.getpid(), signal.SIGSTOP))
+model = tiny_model()
+steps = [event for event in speculative(model, model, list(b"abc"), max_new_tokens=40) if isinstance(event, Step)]
+print(json.dumps([[step.absent_ms, step.total_ms] for step in steps]))
+"""
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="needs a signal that stops a process")
+def test_a_step_during_which_the_process_was_stopped_does_not_hold_that_time():
+    """As across a sleep of the machine, and after Ctrl-Z."""
+    command = [sys.executable, "-c", STOPPED]
+    with subprocess.Popen(command, cwd=Path(__file__).parents[1], stdout=subprocess.PIPE) as child:
+        os.waitpid(child.pid, os.WUNTRACED)
+        threading.Event().wait(1.5)
+        child.send_signal(signal.SIGCONT)
+        steps = json.loads(child.stdout.read())
+    absent, total = max(steps)
+    assert total < 1_000 < absent
+    assert "for 6.0 s" in absence_note(Tally([replace(step("a"), absent_ms=6_011.0)]), Tally())
+    assert absence_note(Tally(), Tally()) == ""
+
+
+def test_what_other_programs_compute_is_seen():
+    code = "import time\nwhile time.process_time() < 0.4: pass"
+    before = steadiness._seconds_of_others()
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    assert steadiness._seconds_of_others() - before > 0.3

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import random
 
 import pytest
 from safetensors.torch import load_file, save_file
@@ -13,6 +14,9 @@ from core.errors import ModelUnreadableError, OutriderError, PromptError, ran_ou
 from core.models import load
 from core.models.devices import available_memory
 from core.models.prompting import encode_prompt, render_prompt
+from core.session import Session
+from core.settings import RunRequest
+from core.types import FinishReason
 from tests.fakes import edit_json, is_sentence, save_model
 
 
@@ -120,6 +124,69 @@ def test_the_limit_of_a_container_counts_as_memory(tmp_path, files):
 )
 def test_memory_that_ran_out_is_told_from_damage(error, is_memory):
     assert ran_out_of_memory(error) == is_memory
+
+
+@pytest.mark.parametrize("name", ["../secret.safetensors", "{outside}", "sub/secret.safetensors", "a\\b", "C:a"])
+def test_no_index_leads_out_of_a_models_folder(folder, name):
+    outside = folder.parent / "secret.safetensors"
+    names = list(load_file(folder / "model.safetensors"))
+    (folder / "model.safetensors").rename(outside)
+    (folder / "sub").mkdir()
+    (folder / "sub" / "secret.safetensors").write_bytes(outside.read_bytes())
+    listed = dict.fromkeys(names, name.format(outside=outside))
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": listed}))
+    assert "not in its folder" in refusal(folder)
+
+
+def damaged(whole: bytes, seed: int) -> bytes:
+    """A file of weights with its header or its end spoilt."""
+    draw = random.Random(seed)
+    end = 8 + int.from_bytes(whole[:8], "little")
+    header = json.loads(whole[8:end])
+    entry = header[draw.choice(sorted(header.keys() - {"__metadata__"}))]
+    kind = seed % 6
+    if kind == 0:
+        return whole[: draw.randrange(len(whole))]
+    if kind == 1:
+        entry["shape"] = draw.choice([[], [-1], [2**40, 2**40], [0], [*entry["shape"], 1], ["x"]])
+    elif kind == 2:
+        entry["dtype"] = draw.choice(["F64", "I8", "BOOL", "X", None, "F8_E4M3"])
+    elif kind == 3:
+        entry["data_offsets"] = draw.choice([[0, 2**63], [5, 1], [-4, 4], [], [0, 0]])
+    elif kind == 4:
+        header[draw.choice(["x" * 10_000, "", "model.norm.weight\0"])] = header.pop(next(iter(header)))
+    else:
+        at = draw.randrange(8, end)
+        return whole[:at] + bytes([draw.randrange(256)]) + whole[at + 1 :]
+    text = json.dumps(header).encode()
+    return len(text).to_bytes(8, "little") + text + whole[end:]
+
+
+def test_damaged_weights_are_loaded_whole_or_refused(folder):
+    path, outcomes = folder / "model.safetensors", []
+    whole = path.read_bytes()
+    for seed in range(57):
+        path.write_bytes(damaged(whole, seed))
+        try:
+            load(str(folder), "cpu")
+            outcomes.append("")
+        except ModelUnreadableError as error:
+            outcomes.append(str(error))
+    assert all(is_sentence(message) for message in outcomes if message), outcomes
+    assert outcomes.count("") < 20
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("name", ["model.embed_tokens.weight", "model.layers.1.mlp.up_proj.weight"])
+def test_weights_that_are_no_numbers_end_a_run_as_failed(folder, name, value):
+    tensors = load_file(folder / "model.safetensors")
+    tensors[name].fill_(value)
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    request = RunRequest(str(folder), None, prompt="abc", method="prompt-lookup", device="cpu", max_new_tokens=4)
+    summary = list(Session().run(request))[-1].summary
+    assert summary.finish_reason is FinishReason.ERROR
+    assert is_sentence(summary.error)
+    assert summary.num_tokens == 0
 
 
 # --- Programs in a model ----------------------------------------------------------------------------------------

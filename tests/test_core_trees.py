@@ -14,10 +14,10 @@ import core.verify
 import core.verify.rules
 from core.analysis.calibration import calibrate
 from core.decode import autoregressive, speculative
-from core.draft_shape import NodeGains
 from core.drafters.base import DrafterSetup
-from core.drafters.draft_tree import DraftTreeDrafter, grow
+from core.drafters.draft_tree import DraftTreeDrafter
 from core.drafters.registry import DraftTreeOptions, TreeRule
+from core.drafters.tree_shape import ShapeChoice, grow, node_gains
 from core.errors import DrafterError, SettingsError
 from core.runners.base import tree_rows
 from core.sampling import draw_uniforms
@@ -375,7 +375,13 @@ def test_a_sure_draft_grows_a_chain_and_an_unsure_one_siblings():
     assert [node.parent for node in grow([0.3, 0.28, 0.26], 3, 4, 3)] == [-1, -1, -1]
 
 
-def test_gains_of_nodes_never_rise():
-    gains = NodeGains().gains(6, 0.5)
-    assert gains == sorted(gains, reverse=True)
-    assert 0 < gains[-1] < gains[0] <= 0.5
+def test_the_gain_of_a_node_is_the_probability_that_it_is_accepted():
+    assert node_gains([0.5, 0.2], [-1, 0, -1, -1, 0]) == pytest.approx([0.5, 0.25, 0.1, 0.08, 0.05])
+
+
+def test_a_shape_is_chosen_by_what_nodes_and_levels_cost():
+    choice = ShapeChoice()
+    assert choice.choose([1.0] * 8, 7) == 4, "the first level's, before a deeper one was seen"
+    assert choice.depth == 1
+    assert choice.choose([1.0 + nodes for nodes in range(8)], 7) == 0
+    assert choice.choose([1.0 + nodes for nodes in range(8)], 7, hope=4.0) > 0

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Iterator
 from enum import IntEnum
@@ -40,6 +42,9 @@ class OutputClosed(Exception):  # noqa: N818 - a message to unwind, not an error
     """The reader of standard output, such as `head`, has closed it, which is not an error."""
 
 
+PATIENCE_S = 1.0
+"""How long Python may take to handle a signal that ends the process."""
+_ENDING = {getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)}
 _FAILURES = (DownloadError, GenerationError, OutOfMemoryError, OutputError)
 
 
@@ -71,7 +76,7 @@ def _guard(command: Callable[[], int]) -> int:
     except OutputClosed:
         return Exit.STOPPED
     except KeyboardInterrupt:
-        exec("")
+        exec("")  # Python would otherwise end itself by the signal if it came in code that a library compiles.
         say("Stopped.")
         return Exit.STOPPED
     except OutriderError as error:
@@ -149,13 +154,48 @@ def write_output(text: str) -> None:
 
 
 @contextlib.contextmanager
+def _ending_if_stuck(handled: list[int], can_wait: Callable[[], bool]) -> Iterator[None]:
+    """End the process if no handler runs after a second signal, since a library doesn't return, such as a forward.
+
+    The first signal is enough where there is nothing to keep, such as while a name is looked up. Handlers run in the
+    main thread, between two of its bytecodes; the signals' numbers reach this thread at once.
+    """
+    reader, writer = socket.socketpair()  # Not a pipe, which Windows can't make non-blocking.
+    writer.setblocking(False)
+    ended = threading.Event()
+
+    def watch() -> None:
+        count = 0
+        while number := reader.recv(1):
+            count += number[0] in _ENDING
+            if (count > 1 or not can_wait()) and not ended.wait(PATIENCE_S) and len(handled) < count:
+                say("Stopped: a library did not answer. The log, if any, is kept up to its last step.")
+                os._exit(128 + number[0])
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    previous = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(previous)
+        ended.set()
+        writer.close()
+        watcher.join()
+        reader.close()
+
+
+@contextlib.contextmanager
 def stop_on_interrupt(controls: RunControls, *, can_wait: Callable[[], bool] = lambda: True) -> Iterator[None]:
     """Make the first Ctrl-C ask the engine to stop, and the second exit at once, as the first does unless `can_wait`.
 
     Has no effect outside the main thread, which alone receives signals.
     """
 
-    def act(_number: int, _frame: object) -> None:
+    handled: list[int] = []
+
+    def act(number: int, _frame: object) -> None:
+        handled.append(number)
         if controls.is_cancelled or not can_wait():
             raise KeyboardInterrupt
         controls.cancel()
@@ -166,6 +206,7 @@ def stop_on_interrupt(controls: RunControls, *, can_wait: Callable[[], bool] = l
         yield
         return
     try:
-        yield
+        with _ending_if_stuck(handled, can_wait):
+            yield
     finally:
         signal.signal(signal.SIGINT, previous)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import shlex
 import sys
 from datetime import UTC, datetime
@@ -297,15 +298,14 @@ _VERDICT = (
 
 def check_models(args: argparse.Namespace) -> int:
     """Print the verdict, and return 0 if the pair can work, 1 if it can't."""
-    from core.models.catalogue import resolve
     from core.models.fit import pair_verdict
 
     target, draft = named_pair(args)
     if target is None or draft is None:
         raise UsageError("Name both models with --target and --draft; see outrider models check --help.")
-    for ref in (draft, target):
-        resolve(ref)  # A missing model is an error in the command, not a verdict.
-    verdict = pair_verdict(draft, target, device=args.device, dtype=args.dtype, context=args.context)
+    # A missing model is an error in the command, not a verdict.
+    known = [_known_model(ref) for ref in (draft, target)]
+    verdict = pair_verdict(*known, device=args.device, dtype=args.dtype, context=args.context)
     parts = ("weights_bytes", "cache_bytes", "working_bytes", "total_bytes", "available_bytes", "fits")
     record = {
         "draft": draft,
@@ -320,6 +320,22 @@ def check_models(args: argparse.Namespace) -> int:
     return Exit.DONE if verdict.problem is None else Exit.FAILED
 
 
+def _known_model(ref: str) -> str | ModelEntry:
+    """The model as it is named, or where it is not downloaded, what the Hub says of it."""
+    from core.models import hub
+    from core.models.catalogue import resolve
+    from core.models.downloads import preview
+
+    try:
+        resolve(ref)
+    except OutriderError:
+        if hub.is_offline() or not hub.is_hub_id(ref) or "/" not in ref or os.path.exists(ref):
+            raise
+        with stop_on_interrupt(RunControls(), can_wait=lambda: False), DownloadDisplay() as progress:
+            return preview(ref, on_progress=progress.update)
+    return ref
+
+
 # --- Parsers ----------------------------------------------------------------------------------------------------
 
 
@@ -331,7 +347,7 @@ def add_parser(commands: Any) -> None:
         help="list, get, describe, remove and compare models",
         description="List, download and remove models, and check whether two can work together.",
         examples=("outrider models list --suggested", "outrider models get HuggingFaceTB/SmolLM2-135M-Instruct"),
-        epilog="With HF_HUB_OFFLINE=1 in the environment nothing touches the network; only `get` ever does.",
+        epilog="With HF_HUB_OFFLINE=1 in the environment nothing touches the network; only `get` and `check` ever do.",
     )
     actions = parser.add_subparsers(metavar="ACTION", required=True)
     local, suggested = (", ".join(column.key for column in columns) for columns in (_LOCAL, _SUGGESTED))
@@ -387,8 +403,9 @@ def add_parser(commands: Any) -> None:
         check_models,
         examples=("outrider models check --target TARGET --draft DRAFT",),
         help="check whether a draft works with a target, and what both need",
-        description="Compare two local models, from their files: vocabularies, memory for both and their "
-        "caches, and the expected cost of a draft's step. Nothing is loaded. In a pipe: name, tab, value.",
+        description="Compare two models, from their files: vocabularies, memory for both and their caches, and the "
+        "expected cost of a draft's step. Nothing is loaded. Of a model that is not downloaded, the configuration and "
+        "tokenizer are fetched from the Hub, and memory and cost are estimates. In a pipe: name, tab, value.",
         epilog="Exit codes: 0 they can work together, 1 they can't, 2 bad usage or no such model.",
     )
     add_pair(action)

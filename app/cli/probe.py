@@ -35,6 +35,7 @@ from core.analysis.probe import (
     ProbeDone,
     ProbeRequest,
     ProbeText,
+    Shape,
     drafts_here,
     probe_text,
     sampling_of,
@@ -57,6 +58,12 @@ _LEGEND = (
     "finite; c: a draft step / a target step; v(5): time to score 5 positions / one; expected: τ(K) / (K c + v(K+1)) "
     "at the best K; its interval covers only the text."
 )
+_TREES = (
+    "tree: the fastest shapes of --method draft-tree, one for each depth; K counts nodes. Its candidates are distinct "
+    "draws, at temperature 0 the best. expected: tokens / (depth × a level's time + v(K+1)), without an interval; at "
+    "temperature 0 rather too low, since a tree also adapts to how sure the draft is."
+)
+_MOST_SHAPES = 3
 _OWN = "The text is the target's own, so block lengths are exactly those of drafting along it."
 _CHAIN = (
     "The text was not written by the target at these settings: block lengths assume that the draft is as good after "
@@ -197,8 +204,12 @@ def write_probe(request: ProbeRequest, done: ProbeDone) -> None:
             show()
             show(figure_table(found, _COLUMNS))
             show()
+            trees = [(probe, shape) for probe, _, _ in found for shape in probe.shapes[:_MOST_SHAPES]]
+            if trees:
+                show(figure_table(trees, _TREE_COLUMNS))
+                show()
             is_own = all(agreement.is_own_text for _, agreement, _ in found)
-            for line in (*done.notes, _LEGEND, _OWN if is_own else _CHAIN):
+            for line in (*done.notes, _LEGEND, *([_TREES] if trees else []), _OWN if is_own else _CHAIN):
                 show(line, "dim")
         for probe in done.probes:
             if probe.problem:
@@ -237,6 +248,12 @@ _COLUMNS: tuple[tuple[str, Callable[[Row], str]], ...] = (
     ("best K", lambda row: str(row[0].best_k) if row[0].best_k else "none"),
     ("expected", lambda row: _speedup(row[0])),
     ("seconds", lambda row: f"{row[0].seconds:.1f}"),
+)
+_TREE_COLUMNS: tuple[tuple[str, Callable[[tuple[DraftProbe, Shape]], str]], ...] = (
+    ("draft", lambda row: row[0].draft),
+    ("tree", lambda row: row[1].text),
+    ("tokens/forward", lambda row: f"{row[1].tokens:.2f}"),
+    ("expected", lambda row: f"{row[1].speedup:.2f}×"),
 )
 
 

@@ -35,7 +35,7 @@ from app.cli.parsing import (
 )
 from app.cli.prompt import read_prompt
 from app.cli.text import STYLES, Sink, Transcript
-from core.analysis.steadiness import busy_note, interval_text, speedup_interval
+from core.analysis.steadiness import absence_note, busy_note, interval_text, speedup_interval
 from core.controls import RunControls
 from core.draft_shape import request_fields
 from core.drafters.registry import check_rule
@@ -332,8 +332,9 @@ class _Run:
         self._show(lambda transcript: transcript.finish(summary.text))
         interval = interval_text(speedup_interval(self._ours, self._plain))
         _show_results(self._console, _rows(summary, self._request, self._device, interval))
-        if note := busy_note(self._ours, self._plain, summary):
-            self._console.print(note, soft_wrap=True)
+        for note in (absence_note(self._ours, self._plain), busy_note(self._ours, self._plain, summary)):
+            if note:
+                self._console.print(note, soft_wrap=True)
         if summary.error is not None:  # Also if only the baseline failed.
             say(summary.error)
         elif summary.finish_reason is FinishReason.ERROR:

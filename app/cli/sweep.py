@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import Field
+from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +36,7 @@ from app.cli.parsing import (
     common_fields,
     default_draft,
     draft_lengths,
+    flag_of,
     names,
     numbers,
     option,
@@ -40,7 +44,7 @@ from app.cli.parsing import (
     switch,
 )
 from core.controls import RunControls
-from core.drafters.registry import get_method, split_options
+from core.drafters.registry import METHODS, get_method, split_options
 from core.experiments.bench import Spread, split_name
 from core.experiments.prompt_suites import SUITES, Prompt, find_prompts, first_of_each
 from core.experiments.sweep import sweep
@@ -61,7 +65,7 @@ from core.experiments.sweep_results import SweepResults, to_csv
 from core.files import write_atomically
 from core.models.catalogue import DEFAULT_TARGET
 from core.runners.threads import limit_spinning
-from core.settings import SETTINGS
+from core.settings import SETTINGS, declared
 from core.text import count_text, duration_text
 from core.types import StageChanged
 
@@ -93,6 +97,11 @@ def add_parser(commands: Any) -> None:
     option(grid, "-k --k N,…", text, draft_lengths, (1, 2, 3, 4, 6, 8), action=Listing)
     usual = (SETTINGS["temperature"].default,)
     option(grid, "--temperature T,…", "one or more temperatures", numbers, usual, action=Listing)
+    for name, item in _listed_options().items():
+        text = f"{name.replace('_', ' ')} of the methods that have it: one or more values, also ranges, as in 2-4,6"
+        if isinstance(item.default, Enum):
+            text = f"{name} of the methods that have it: one or more of {', '.join(map(str, type(item.default)))}"
+        option(grid, f"{flag_of(name)} LIST", f"{text} (default: {item.default})", names, action=Listing)
     text = (
         f"suites ({', '.join(SUITES)}) and files: one prompt per line, JSON Lines with a text or prompt each, or "
         f"Spec-Bench's question.jsonl (default: the first {FEW_PROMPTS} of code or chat)"
@@ -114,12 +123,22 @@ def add_parser(commands: Any) -> None:
     switch(output, "--yes", "don't ask before a long sweep")
 
 
+def _listed_options() -> dict[str, Field[Any]]:
+    """The options of methods that may be swept: numbers and choices."""
+    every = {name: item for method in METHODS.values() for name, item in declared(method.options).items()}
+    return {
+        name: item
+        for name, item in every.items()
+        if isinstance(item.default, int | Enum) and not isinstance(item.default, bool)
+    }
+
+
 def build_plan(args: argparse.Namespace) -> SweepPlan:
     """The sweep that the arguments describe."""
     target = args.target or DEFAULT_TARGET
     return SweepPlan(
         target=target,
-        drafters=tuple(_drafters(target, args.draft, args.method)),
+        drafters=tuple(_drafters(target, args.draft, args.method, args)),
         num_draft_tokens=args.k,
         temperatures=args.temperature,
         prompts=tuple(_prompts(target, args.prompts, args.num_prompts)),
@@ -132,10 +151,34 @@ def build_plan(args: argparse.Namespace) -> SweepPlan:
     )
 
 
-def _drafters(target: str, drafts: Sequence[str], methods: Sequence[str]) -> Iterable[DrafterChoice]:
+def _with_options(methods: Sequence[str], args: argparse.Namespace) -> Iterator[str]:
+    """Each method with every combination of the values given for its options, as in draft-tree:depth=2."""
+    given = {name: values for name in _listed_options() if (values := getattr(args, name)) is not None}
+    known = {method: declared(get_method(split_options(method)[0]).options) for method in methods}
+    for name in given:
+        if not any(name in options for options in known.values()):
+            raise UsageError(f"{' and '.join(methods)} has no option {flag_of(name)}; choose a --method that has it.")
+    for method, options in known.items():
+        lists = [[f"{name}={value}" for value in _expanded(given[name])] for name in given if name in options]
+        yield from (":".join((method, *chosen)) for chosen in itertools.product(*lists))
+
+
+def _expanded(values: Iterable[str]) -> Iterator[str]:
+    """The values, with ranges of whole numbers written out."""
+    for value in values:
+        first, _, last = value.partition("-")
+        if first.isdecimal() and last.isdecimal() and len(value) < 8 and int(first) <= int(last):
+            yield from map(str, range(int(first), int(last) + 1))
+        else:
+            yield value
+
+
+def _drafters(
+    target: str, drafts: Sequence[str], methods: Sequence[str], args: argparse.Namespace
+) -> Iterable[DrafterChoice]:
     default = default_draft(target)
     known = drafts or ([] if default is None else [default])
-    methods = methods or ["draft-model" if known else "prompt-lookup"]
+    methods = list(_with_options(methods or ["draft-model" if known else "prompt-lookup"], args))
     found = []
     for name in methods:
         needs_draft = get_method(split_options(name)[0]).needs_draft_model

@@ -9,7 +9,7 @@ from functools import partial
 from app.run.tokens import TokenStream
 from core.analysis.diagnosis import PlainStep, plain_step
 from core.analysis.run_counts import RunCounts
-from core.analysis.steadiness import busy_note, interval_text, speedup_interval
+from core.analysis.steadiness import absence_note, busy_note, interval_text, speedup_interval
 from core.runlog.log import RunLog, to_record
 from core.settings import Coupling, RunRequest, is_lossy
 from core.types import (
@@ -168,6 +168,11 @@ class RunView:
     def interval(self) -> str:
         """The 95 % interval of the measured speedup in words; empty if there is none."""
         return interval_text(speedup_interval(self.counts.sums, self.baseline.sums)) if self.summary else ""
+
+    @property
+    def absence_note(self) -> str:
+        """A sentence about time in which the machine slept; empty if it didn't."""
+        return absence_note(self.counts.sums, self.baseline.sums)
 
     @property
     def busy_note(self) -> str:

@@ -76,7 +76,7 @@ class ProductionPage(QDialog):
         self._found = [configuration(choice, project) for project in PROJECTS.values()]
         request = choice.request
         draft = f" with {request.draft}" if request.draft else f", {request.method}"
-        self.heading.setText(f"{request.target}{draft}, K = {choice.k}")
+        self.heading.setText(f"{request.target}{draft}, {choice.shape}")
         origin = "From the current run" if choice.run_id else "From the settings; no run has finished yet"
         self.note.setText(f"{origin}. {choice.k_note}".strip())
         self.verdict.setText(choice.verdict)

@@ -32,6 +32,7 @@ GENERATED = 64
 """Number of tokens that the target writes first, if that is checked."""
 NONE_YET = "Rank the drafts on this computer for this target, on this prompt. It takes seconds."
 NO_DRAFTS = "Each draft gets a row here, the best first: the speedup to expect of it, and at which K."
+SHOWN_TREES = 5
 STOPPED = "Stopped before a draft was probed."
 COLUMNS = (
     Column("Draft", "Models on this computer that are smaller than the target and have the same tokenizer."),
@@ -40,9 +41,12 @@ COLUMNS = (
         for title, help_text in (
             ("Expected", "τ(K) / (K c + v(K+1)) at its best K; 95 % interval over the positions of the text."),
             ("Best K", "The K from 1 to 16 with the highest expected speedup; none where plain decoding is faster."),
+            (
+                "Best tree",
+                "The speedup to expect of the fastest tree of at most 16 nodes; a row's tooltip has its shape.",
+            ),
             ("Acceptance", "Mean of Σ min(p, q) over the positions; p: the target's distribution, q: the draft's."),
             ("Top-1", "Share of positions where both have the same most probable token."),
-            ("KL", "Mean of Σ p ln(p / q) in nats, where it is finite."),
             ("c", "Time of one draft step / time of one step of the target, timed here."),
             ("v(5)", "Time of the target to score 5 positions / time to score one, timed here."),
         )
@@ -53,8 +57,8 @@ GIVEN_TEXT = "A product along the text, which assumes that the draft is as good 
 
 
 def is_usable(probe: DraftProbe) -> bool:
-    """Whether the draft pays at any K."""
-    return not probe.problem and probe.best_k > 0
+    """Whether the draft pays at any K, or in a tree."""
+    return not probe.problem and (probe.best_k > 0 or probe.faster_tree is not None)
 
 
 def row_of(probe: DraftProbe, title: Callable[[str], str] = str) -> Row[DraftProbe]:
@@ -63,21 +67,28 @@ def row_of(probe: DraftProbe, title: Callable[[str], str] = str) -> Row[DraftPro
     if probe.problem or found is None or costs is None:
         texts = (name, *["–"] * (len(COLUMNS) - 1))
         return Row(probe, probe.draft, texts, probe.problem, is_enabled=not probe.problem)
-    at, divergence = probe.speedup.at(probe.best_k), found.kl_target_draft
+    at = probe.speedup.at(probe.best_k)
+    divergence = (
+        "" if found.kl_target_draft is None else f" KL, mean of Σ p ln(p / q): {found.kl_target_draft:.2f} nats."
+    )
     interval = "" if at.low is None else f" ({at.low:.2f} to {at.high:.2f})"
     survival = ", ".join(percent_text(share) for share in found.survival[:8])
     texts = (
         name,
         f"{at.value:.2f}×{interval}" if probe.best_k else "below 1×",
         str(probe.best_k) if probe.best_k else "none",
+        next((f"{tree.speedup:.2f}×" for tree in probe.shapes), "–"),
         percent_text(found.acceptance.value, 1),
         percent_text(found.top_1),
-        "–" if divergence is None else f"{divergence:.2f}",
         f"{costs.cost:.3f}",
         f"{probe.verify.values[4]:.2f}",
     )
     how = OWN_TEXT if found.is_own_text else GIVEN_TEXT
-    tip = f"Accepted up to token 1, 2, …: {survival}. {how} Over {found.num_places:,} positions."
+    tip = f"Accepted up to token 1, 2, …: {survival}. {how} Over {found.num_places:,} positions.{divergence}"
+    trees = [
+        f"{tree.text}: {tree.tokens:.2f} tokens/forward, {tree.speedup:.2f}×" for tree in probe.shapes[:SHOWN_TREES]
+    ]
+    tip = "\n".join((tip, *(["Trees:", *trees] if trees else [])))
     return Row(probe, probe.draft, texts, tip)
 
 
@@ -135,7 +146,10 @@ class ProbeWindow(ReportWindow):
         title = f"Let the target write {GENERATED} tokens first"
         self.generate = named(QCheckBox(title), "probeGenerateCheck", title, GENERATE_HELP)
         self.generate.setChecked(True)
-        use_title, use_help = "Use this draft and K", "Copy them to the settings"
+        use_title, use_help = (
+            "Use this draft and K",
+            "Copy them to the settings, or those of its tree if that is faster",
+        )
         self.use_button = push_button(use_title, "useDraftButton", use_help, self._on_use)
         self.table: Table[DraftProbe] = Table("probeTable", "Drafts, the best first", COLUMNS, NO_DRAFTS)
         self._lay_out(None, (self.generate,), table_card(self.table), self.use_button)
@@ -197,10 +211,22 @@ class ProbeWindow(ReportWindow):
     def _on_use(self) -> None:
         if (probe := self._selected()) is None:
             return
-        current, k = self._controls.settings(self._prompt.text()), probe.best_k
-        fixed = LengthPolicy.FIXED
+        current, tree = self._controls.settings(self._prompt.text()), probe.faster_tree
+        method, k, options = "draft-model", probe.best_k, current.method_options
+        shape = ""
+        if tree is not None:
+            method, k, shape = "draft-tree", tree.num_nodes, f", in a tree of depth {tree.depth},"
+            chosen = {"depth": tree.depth, "branching": tree.branching}
+            options = {**options, method: {**options.get(method, {}), **chosen}}
         self._controls.apply(
-            replace(current, method="draft-model", draft=probe.draft, num_draft_tokens=k, length_policy=fixed)
+            replace(
+                current,
+                method=method,
+                method_options=options,
+                draft=probe.draft,
+                num_draft_tokens=k,
+                length_policy=LengthPolicy.FIXED,
+            )
         )
         self._controls.changed.emit()
-        self.stage.setText(f"{self._in_titles(probe.draft)} and K = {k} are in the settings.")
+        self.stage.setText(f"{self._in_titles(probe.draft)} and K = {k}{shape} are in the settings.")

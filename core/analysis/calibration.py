@@ -248,14 +248,19 @@ def verdict(theory: SpeedupTheory) -> str:
     """What to do, in one sentence."""
     if not theory.is_enough:
         return f"Too few blocks to tell: {theory.num_blocks} were drafted, {LEAST_BLOCKS} are needed."
-    best, wins = theory.best_k, theory.share_wins
-    if not best:
-        sure = "" if wins is None or wins <= 1 - SURE else f" ({percent_text(1 - wins)} sure)"
-        return f"Don't speculate with this pair here{sure}: no K from 1 to 16 is predicted to win."
+    best, wins, name = theory.best_k, theory.share_wins, f"K = {theory.best_k}"
     found = theory.measured_verify.at(best)
+    every = "no K from 1 to 16"
+    if theory.trees is not None:
+        shape = theory.trees.shapes[0]
+        best, found, name = shape.num_nodes, shape.speedup, f"A {shape.title},"
+        every = "no shape within this run's trees"
+    if not best or found.value <= 1.0:
+        sure = "" if wins is None or wins <= 1 - SURE else f" ({percent_text(1 - wins)} sure)"
+        return f"Don't speculate with this pair here{sure}: {every} is predicted to win."
     interval = "" if found.low is None else f" ({found.low:.2f} to {found.high:.2f})"
     extrapolated = "" if best <= theory.longest else f", with v extrapolated beyond K = {theory.longest}"
-    text = f"K = {best} is predicted to pay most: {found.value:.2f}×{interval}{extrapolated}"
+    text = f"{name} is predicted to pay most: {found.value:.2f}×{interval}{extrapolated}"
     if wins is not None and wins < SURE:
         return f"{text}; only {percent_text(wins)} sure to beat plain decoding at all."
     return f"{text}."

@@ -185,17 +185,17 @@ def _what_ifs(sums: Tally, plain: PlainStep) -> tuple[WhatIf, ...]:
     return tuple(sorted(found, key=lambda what_if: -what_if.speedup))
 
 
-def verify_over_k(lengths: Sequence[int], costs: Array) -> Array:
-    """(b, 17) v(K+1) from (b, m) costs measured at m lengths K.
+def verify_over_k(lengths: Sequence[int], costs: Array, ks: Array = KS) -> Array:
+    """(b, 17) v(K+1) from (b, m) costs measured at m lengths K, or for other `ks`.
 
     Linear between measured lengths, v(1) = 1 among them, and beyond the longest; more positions never cost less.
     """
     xs = np.array([0.0, *lengths])
     ys = np.maximum.accumulate(np.concatenate((np.ones((len(costs), 1)), costs), 1), 1)
     if len(xs) == 1:
-        return np.ones((len(costs), len(KS)))
-    beyond = ys[:, -1:] + (ys[:, -1:] - 1.0) / xs[-1] * (KS - xs[-1])
-    return np.where(xs[-1] < KS, beyond, [np.interp(KS, xs, row) for row in ys])
+        return np.ones((len(costs), len(ks)))
+    beyond = ys[:, -1:] + (ys[:, -1:] - 1.0) / xs[-1] * (ks - xs[-1])
+    return np.where(xs[-1] < ks, beyond, [np.interp(ks, xs, row) for row in ys])
 
 
 def verify_costs(sums: Tally, forward_ms: float) -> tuple[list[float], int]:

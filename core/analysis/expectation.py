@@ -25,7 +25,7 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """A value for each K from 0 to 16, with its 95 % interval where there is one."""
+    """A value for each K from 0 on, with its 95 % interval where there is one."""
 
     values: tuple[float, ...]
     low: tuple[float, ...] = ()

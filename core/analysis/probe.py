@@ -97,12 +97,13 @@ class Agreement:
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Median times in milliseconds: of one position of the target, one drafted token, and (positions, time) of
-    several."""
+    """Median times in milliseconds: of one position of the target, one drafted token, (positions, time) of several,
+    and of drafting one level of a tree; None if that was not timed."""
 
     target_step_ms: float
     draft_step_ms: float
     verify_ms: tuple[tuple[int, float], ...]
+    level_ms: float | None = None
 
     @property
     def cost(self) -> float:
@@ -111,8 +112,28 @@ class Costs:
 
 
 @dataclass(frozen=True, slots=True)
+class Shape:
+    """A tree's shape: its nodes, the most of them in a row and behind one node; the tokens per forward that it is
+    expected to give, and its speedup, tokens / (depth x time of a level + v(nodes + 1))."""
+
+    num_nodes: int
+    depth: int
+    branching: int
+    tokens: float
+    speedup: float
+
+    @property
+    def text(self) -> str:
+        """In words."""
+        return f"K = {self.num_nodes}, depth {self.depth}, branching {self.branching}"
+
+
+@dataclass(frozen=True, slots=True)
 class DraftProbe:
-    """One draft's result, with v(K+1) and tau(K) / (K c + v(K+1)) for K from 0 to 16; with a problem, nothing else."""
+    """One draft's result, with v(K+1) and tau(K) / (K c + v(K+1)) for K from 0 to 16; with a problem, nothing else.
+
+    shapes: the fastest tree of each depth, the fastest first; of distinct candidates, at temperature 0 of the best.
+    """
 
     draft: str
     problem: str = ""
@@ -121,6 +142,7 @@ class DraftProbe:
     verify: Curve = field(default_factory=lambda: Curve(()))
     speedup: Curve = field(default_factory=lambda: Curve(()))
     seconds: float = 0.0
+    shapes: tuple[Shape, ...] = ()
 
     @property
     def best_k(self) -> int:
@@ -131,6 +153,12 @@ class DraftProbe:
     def best_speedup(self) -> float:
         """The speedup expected at that K; 1 for no speculation."""
         return self.speedup.values[self.best_k] if self.speedup.values else 0.0
+
+    @property
+    def faster_tree(self) -> Shape | None:
+        """The fastest tree, if it is expected to be faster than any chain and than plain decoding."""
+        best = next(iter(self.shapes), None)
+        return best if best is not None and best.speedup > max(1.0, self.best_speedup) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,16 +171,25 @@ class ProbeDone:
 
 
 def verdict(probes: tuple[DraftProbe, ...]) -> str:
-    """What to do, in one sentence."""
+    """What to do, in one sentence; in another, whether a tree is expected to be faster than any chain."""
     best = next((probe for probe in probes if not probe.problem), None)
     if best is None:
         return "None of these drafts could be probed."
+    trees = [
+        (shape.speedup, f"a tree of {probe.draft} with {shape.text}: {shape.speedup:.2f}×")
+        for probe in probes
+        if (shape := probe.faster_tree) is not None and shape.speedup > best.best_speedup
+    ]
+    _, tree = max(trees, default=(0.0, ""))
     if not best.best_k:
+        if tree:
+            return f"No chain is expected to beat plain decoding; use {tree} is expected."
         every = f"{best.draft} is" if len(probes) == 1 else "none of these drafts is"
         return f"Don't speculate here: {every} expected to beat plain decoding at any K from 1 to 16."
     found = best.speedup.at(best.best_k)
     interval = "" if found.low is None else f" ({found.low:.2f} to {found.high:.2f})"
-    return f"Use {best.draft} with K = {best.best_k}: {found.value:.2f}× is expected{interval}."
+    more = f" Faster still, {tree}." if tree else ""
+    return f"Use {best.draft} with K = {best.best_k}: {found.value:.2f}× is expected{interval}.{more}"
 
 
 def drafts_here(target_ref: str) -> tuple[str, ...]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import statistics
 import time
 from collections.abc import Callable, Generator, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -14,21 +16,24 @@ from torch import Tensor
 
 from core.analysis.diagnosis import KS, Array, verify_over_k
 from core.analysis.expectation import Curve, Estimate
-from core.analysis.probe import Agreement, Costs, DraftProbe, ProbeDone, ProbeRequest, ProbeText
+from core.analysis.probe import Agreement, Costs, DraftProbe, ProbeDone, ProbeRequest, ProbeText, Shape
+from core.analysis.shapes import NUM_RANKS, PathAcceptance, best_shapes, compare_siblings
 from core.analysis.theory import INTERVAL, SEED, resampled
 from core.controls import Cancelled, RunControls
 from core.decode import autoregressive
 from core.drafters.base import DrafterSetup
 from core.drafters.draft_model import DraftModelDrafter
-from core.errors import GenerationError, OutOfMemoryError, OutriderError, PromptError
+from core.drafters.draft_tree import DraftTreeDrafter
+from core.drafters.registry import DraftTreeOptions, TreeRule
+from core.errors import GenerationError, OutOfMemoryError, OutriderError, PromptError, SettingsError
 from core.models.catalogue import resolve
 from core.models.language_model import LanguageModel
 from core.models.prompting import encode_prompt
-from core.runners.base import Runner, prefill
+from core.runners.base import Runner, prefill, tree_rows
 from core.runners.timing import Stopwatch
 from core.sampling import probabilities
 from core.settings import RunRequest, SamplingParams
-from core.types import DraftContext, StageChanged, Step, TokenKind, Verification
+from core.types import DraftContext, StageChanged, Step, TokenKind, Verification, depths_of
 
 _log = logging.getLogger(__name__)
 
@@ -46,7 +51,8 @@ class Comparison(NamedTuple):
     """Two distributions compared at each position of a text, (m,) each; p is the target's, q the draft's.
 
     overlap is sum(min(p, q)) = 1 - TV; kept is min(1, q / p) of the token in the text. Divergences and entropies are in
-    nats; a divergence is infinite where one distribution excludes what the other allows.
+    nats; a divergence is infinite where one distribution excludes what the other allows. siblings and siblings_kept are
+    the same as overlap and kept for each candidate of a tree, (m, ranks), see `core.analysis.shapes`.
     """
 
     overlap: Array
@@ -56,6 +62,8 @@ class Comparison(NamedTuple):
     target_entropy: Array
     draft_entropy: Array
     same_top: Array
+    siblings: Array = np.empty((0, NUM_RANKS))
+    siblings_kept: Array = np.empty((0, NUM_RANKS))
 
 
 def joined(pieces: Sequence[Comparison]) -> Comparison:
@@ -82,10 +90,10 @@ def compare_over(
     runners = target.runner(len(ids)), draft.runner(len(ids), drafting=True, quantise=True)
     readable = next((at for at, token in enumerate(ids) if token >= draft.vocab_size), len(ids))
     limit = min(target.vocab_size, draft.vocab_size) if draft.draft_ids is None else len(draft.draft_ids)
+    generator = torch.Generator(target.device).manual_seed(0)
 
-    def probs(runner: Runner, start: int, stop: int, num_ids: int) -> Tensor:
-        logits = runner.forward(torch.tensor(ids[start:stop]), num_logits=stop - start).logits
-        return probabilities(logits[:, :num_ids], sampling)
+    def logits(runner: Runner, start: int, stop: int, num_ids: int) -> Tensor:
+        return runner.forward(torch.tensor(ids[start:stop]), num_logits=stop - start).logits[:, :num_ids]
 
     pieces = []
     with torch.inference_mode():
@@ -94,19 +102,28 @@ def compare_over(
         for start in range(first - 1, len(ids) - 1, size):
             check_cancelled()
             stop = min(start + size, len(ids) - 1)
-            target_probs = probs(runners[0], start, stop, target.vocab_size)
+            target_probs = probabilities(logits(runners[0], start, stop, target.vocab_size), sampling)
             if stop > readable:
                 # The draft can't continue after an id that is not in its table: nothing is accepted there.
                 nothing, never = np.zeros(stop - start), np.full(stop - start, np.inf)
-                pieces.append(Comparison(nothing, nothing, never, never, nothing, nothing, nothing))
+                none = np.zeros((stop - start, NUM_RANKS))
+                pieces.append(Comparison(nothing, nothing, never, never, nothing, nothing, nothing, none, none))
                 continue
-            tokens = torch.tensor(ids[start + 1 : stop + 1])
-            pieces.append(compare(target_probs, probs(runners[1], start, stop, limit), tokens, draft.draft_ids))
+            tokens, drafted = torch.tensor(ids[start + 1 : stop + 1]), logits(runners[1], start, stop, limit)
+            found = compare(target_probs, probabilities(drafted, sampling), tokens, draft.draft_ids)
+            # At temperature 0 a tree's candidates are the draft's most likely tokens.
+            rule, ranking = TreeRule.WITHOUT, sampling
+            if sampling.is_greedy:
+                rule, ranking = TreeRule.BEST, SamplingParams()
+            siblings = compare_siblings(
+                target_probs, probabilities(drafted, ranking), tokens, draft.draft_ids, rule, generator
+            )
+            pieces.append(found._replace(siblings=siblings[0], siblings_kept=siblings[1]))
     return joined(pieces)
 
 
 def compare(target_probs: Tensor, draft_probs: Tensor, tokens: Tensor, draft_ids: Tensor | None = None) -> Comparison:
-    """Compare distributions.
+    """Compare distributions, without the candidates of trees.
 
     Args:
         target_probs: (n, V).
@@ -239,7 +256,8 @@ def speedup(found: Agreement, costs: Costs) -> tuple[Curve, Curve]:
 
 POSITIONS = (2, 3, 5, 9, 17)
 """How many positions are scored at once: blocks of 1, 2, 4, 8 and 16 tokens."""
-_DRAFTED = 4
+_DRAFTED, _NODES = 4, 8
+"""Tokens of a chain, and nodes of a tree of that depth."""
 _ROUNDS, _LEAST_ROUNDS = 7, 3
 _SECONDS = 3.0
 """No further round starts after this time."""
@@ -264,8 +282,6 @@ def measure(
     ids = list(ids[: max(1, room - POSITIONS[-1])])
     runner = target.runner(len(ids) + POSITIONS[-1])
     prefill(runner, ids[:-1], check_cancelled)
-    drafter = DraftModelDrafter(DrafterSetup(target, draft, len(ids) + _DRAFTED + 1, check_cancelled))
-    drafter.start(torch.tensor(ids))
     context = DraftContext(
         ids=ids,
         num_draft_tokens=_DRAFTED,
@@ -274,9 +290,19 @@ def measure(
         vocab_size=target.vocab_size,
         check_cancelled=check_cancelled,
     )
+    setup = DrafterSetup(target, draft, len(ids) + _DRAFTED + 1, check_cancelled)
+    chains, trees = DraftModelDrafter(setup), DraftTreeDrafter(setup, DraftTreeOptions(depth=_DRAFTED))
+    has_trees = False
+    with contextlib.suppress(SettingsError):  # Models with a state read chains only.
+        trees.start(torch.tensor(ids))
+        _level_ms(trees, replace(context, num_draft_tokens=_NODES))
+        runner.forward(torch.tensor(ids[-1:] * 2), num_logits=2, tree=tree_rows([-1], len(ids) - 1, 2))
+        has_trees = True
+    runner.rewind(len(ids) - 1)
+    chains.start(torch.tensor(ids))
     widths = [1, *(width for width in POSITIONS if len(ids) - 1 + width <= runner.capacity)]
     laps: dict[int, list[float]] = {width: [] for width in widths}
-    drafting: list[float] = []
+    drafting, levels = list[float](), list[float]()
     began = time.perf_counter()
     for index in range(_ROUNDS + 1):
         if index > _LEAST_ROUNDS and time.perf_counter() - began > _SECONDS:
@@ -288,14 +314,28 @@ def measure(
             runner.forward(block, num_logits=width)
             laps[width].append(watch.lap())
             runner.rewind(len(ids) - 1)
-        watch = Stopwatch(draft.device)
-        drafted = len(drafter.propose(context))
-        if not drafted:
-            raise GenerationError(f"{draft.ref} drafts nothing after this text. Choose another text or draft.")
-        drafting.append(watch.lap() / drafted)
-        drafter.observe(Verification(num_accepted=0, next_token=ids[-1], next_kind=TokenKind.CORRECTION))
+        drafting.append(_level_ms(chains, context))
+        if has_trees:
+            levels.append(_level_ms(trees, replace(context, num_draft_tokens=_NODES)))
     medians = {width: statistics.median(times[1:]) for width, times in laps.items()}
-    return Costs(medians[1], statistics.median(drafting[1:]), tuple((width, medians[width]) for width in widths[1:]))
+    verify_ms = tuple((width, medians[width]) for width in widths[1:])
+    level_ms = statistics.median(levels[1:]) if levels else None
+    return Costs(medians[1], statistics.median(drafting[1:]), verify_ms, level_ms)
+
+
+def _level_ms(drafter: DraftModelDrafter, context: DraftContext) -> float:
+    """The time to draft a block, divided by its tokens in a row.
+
+    Raises:
+        GenerationError: nothing is drafted here.
+    """
+    watch = Stopwatch(drafter.model.device)
+    parents = drafter.propose(context).parents.tolist()
+    if not parents:
+        raise GenerationError(f"{drafter.model.ref} drafts nothing after this text. Choose another text or draft.")
+    spent = watch.lap() / (max(depths_of(parents)) + 1)
+    drafter.observe(Verification(num_accepted=0, next_token=context.ids[-1], next_kind=TokenKind.CORRECTION))
+    return spent
 
 
 # --- The probe --------------------------------------------------------------------------------------------------
@@ -390,11 +430,17 @@ def _probe_draft(
     if not fitting:
         return DraftProbe(draft_ref, problem=f"The texts are longer than the context of {draft_ref}.")
     compared = [compare_over(target, draft, item.ids, item.first, sampling, check_cancelled) for item in fitting]
-    found = agreement(compared, is_own_text=all(passage.is_own for passage in fitting))
+    is_own_text = all(passage.is_own for passage in fitting)
+    found = agreement(compared, is_own_text=is_own_text)
     yield StageChanged(f"Timing {draft_ref} and the target…")
     costs = measure(target, draft, fitting[0].ids, sampling, check_cancelled)
     verify, expected = speedup(found, costs)
-    return DraftProbe(draft_ref, "", found, costs, verify, expected, time.perf_counter() - began)
+    trees: tuple[Shape, ...] = ()
+    if costs.level_ms is not None:
+        siblings = [(text.siblings, text.siblings_kept) for text in compared]
+        acceptance = PathAcceptance(siblings, is_own_text=is_own_text)
+        trees = best_shapes(acceptance, costs.level_ms / costs.target_step_ms, verify.values)
+    return DraftProbe(draft_ref, "", found, costs, verify, expected, time.perf_counter() - began, trees)
 
 
 def _passages(

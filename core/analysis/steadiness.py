@@ -7,8 +7,11 @@ baseline may each meet another machine.
 from __future__ import annotations
 
 import statistics
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
+
+import psutil
 
 from core.runlog.tally import COLUMNS, Tally
 from core.types import Summary
@@ -24,10 +27,34 @@ SHIFT = 1.3
 CEILING = 1.05
 """A speedup of more than this times the tokens per forward can't be: no step is faster than a plain one."""
 
+_OTHERS = 0.15
+"""Share of the processors above which other programs disturb a measurement."""
+_TICKS_S = 0.05
+"""Processor seconds that the system's clocks may be wrong by."""
+_PROCESSOR_TIMES = ("user", "nice", "system", "irq", "softirq", "steal")
 _FEWEST = 8
 _BLOCKS = 16
 """Neighbouring steps are alike, so they are resampled together, in about this many blocks."""
 _DRAFTED, _EMITTED, _TOTAL_MS = (COLUMNS.index(name) for name in ("drafted", "emitted", "total_ms"))
+
+
+class OtherPrograms:
+    """Watches, from its making on, how much of the processors other programs use."""
+
+    def __init__(self) -> None:
+        self._began, self._used = time.perf_counter(), _seconds_of_others()
+
+    @property
+    def disturb(self) -> bool:
+        """Whether they use so much that short measurements aren't to be trusted."""
+        all_s = (time.perf_counter() - self._began) * (psutil.cpu_count() or 1)
+        return _seconds_of_others() - self._used > _OTHERS * all_s + _TICKS_S
+
+
+def _seconds_of_others() -> float:
+    """Processor seconds since the start of the machine, of other programs and of other virtual machines."""
+    times = psutil.cpu_times()
+    return sum(getattr(times, name, 0.0) for name in _PROCESSOR_TIMES) - time.process_time()
 
 
 def spread_of(times: Sequence[float]) -> float | None:
@@ -53,6 +80,13 @@ def unsteadiness(*runs: Tally) -> float | None:
         usual = max(lengths, key=lengths.count, default=0)
         spreads.append(spread_of([row[_TOTAL_MS] for row in rows if row[_DRAFTED] == usual]))
     return max((spread for spread in spreads if spread is not None), default=None)
+
+
+def absence_note(run: Tally, baseline: Tally) -> str:
+    """A sentence about time in which the machine slept; empty if it didn't."""
+    absent_s = (run.absent_ms + baseline.absent_ms) / 1e3
+    note = f"The machine slept, or Outrider was stopped, for {absent_s:.1f} s, which no figure counts."
+    return note if absent_s else ""
 
 
 def busy_note(run: Tally, baseline: Tally, summary: Summary) -> str:

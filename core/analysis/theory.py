@@ -1,14 +1,17 @@
-"""Expected block efficiency and speedup over K from a run's own alpha, c and v(n), with bootstrap intervals."""
+"""Expected block efficiency and speedup over K from a run's own alpha, c and v(n), with bootstrap intervals.
+
+For trees, over shapes: what the first K nodes of the run's trees, no deeper than d, would have accepted.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
 from core.analysis.diagnosis import (
-    KS,
     LEAST_BLOCKS,
     LEAST_TIMED,
     Array,
@@ -18,6 +21,8 @@ from core.analysis.diagnosis import (
 )
 from core.analysis.expectation import Curve, Estimate
 from core.runlog.tally import COLUMNS, Tally
+from core.settings import LONGEST_CHAIN
+from core.types import depths_of
 
 NUM_RESAMPLES = 500
 SEED = 0
@@ -32,7 +37,7 @@ _MOST_CELLS = 200_000
 _MOST = 0.9
 """Share of the steps that must have one K for it to count as the run's K."""
 
-_DRAFTED, _ACCEPTED, _TESTED, _EMITTED, _DRAFT_MS, _VERIFY_MS, _TOTAL_MS, _IS_TIMED = range(len(COLUMNS))
+_DRAFTED, _ACCEPTED, _TESTED, _EMITTED, _DRAFT_MS, _VERIFY_MS, _TOTAL_MS, _IS_TIMED, _LEVELS = range(len(COLUMNS))
 
 
 def resampled(count: int, rng: np.random.Generator, num_resamples: int = NUM_RESAMPLES) -> Iterator[Array]:
@@ -57,9 +62,92 @@ def weighted_medians(values: Array, weights: Array) -> Array:
     return np.where(half[:, 0] > 0, (lower + upper) / 2, np.nan)
 
 
+# --- Shapes of trees --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ShapeTheory:
+    """What a shape within a run's trees is predicted to give. is_chain: the first candidates alone."""
+
+    num_nodes: int
+    depth: int
+    tokens: float
+    speedup: Estimate
+    is_chain: bool = False
+
+    @property
+    def title(self) -> str:
+        """Its name within a sentence."""
+        return f"chain, K = {self.num_nodes}" if self.is_chain else f"tree, K = {self.num_nodes}, depth {self.depth}"
+
+
+@dataclass(frozen=True, slots=True)
+class TreeTheory:
+    """What a run of trees tells about smaller ones.
+
+    Attributes:
+        depths: for each K from 0, the depth at which the first K nodes pay best.
+        chain_tokens, chain_speedup: over K, of the chain of first candidates.
+        shapes: the best K of each depth, and of the chain; the fastest first.
+    """
+
+    depths: tuple[int, ...]
+    chain_tokens: Curve
+    chain_speedup: Curve
+    shapes: tuple[ShapeTheory, ...]
+
+
+@lru_cache(maxsize=10_000)
+def _in_shapes(parents: tuple[int, ...], path: tuple[int, ...], deepest: int, count: int) -> Array:
+    """(2, deepest + 1, count) nodes accepted and levels drafted, if a tree had only its first 0, 1, 2… nodes within
+    each depth; in the last row, of the chain of its first candidates.
+
+    Nodes are drafted most promising first, so that these are what a drafter with this K and depth would draft; where it
+    would have room for others, this is a lower bound.
+    """
+    depths, firsts, last = depths_of(parents), set[int](), -1
+    for node, parent in enumerate(parents):
+        if parent == last:
+            firsts.add(node)
+            last = node
+    found = np.zeros((2, deepest + 1, count))
+    for place in range(deepest + 1):
+        is_chain, size = place == deepest, 0
+        for node, depth in enumerate(depths):
+            if size + 1 < count and (node in firsts if is_chain else depth <= place):
+                size += 1
+                found[0, place, size:] += node in path
+                found[1, place, size:] = np.maximum(found[1, place, size:], depth + 1)
+    return found
+
+
+class _Shapes:
+    """Of each step, what its block would have given in every shape: (n, shapes, ks). The last shape is the chain."""
+
+    def __init__(self, sums: Tally, drafted: Array, accepted: Array, ks: Array) -> None:
+        count, deepest = len(ks), int(max(max(depths_of(parents)) for parents, _ in sums.trees.values())) + 1
+        found = np.zeros((2, len(drafted), deepest + 1, count))
+        for step in np.flatnonzero(drafted):
+            chain = tuple(range(-1, int(drafted[step]) - 1)), tuple(range(int(accepted[step])))
+            found[:, step] = _in_shapes(*sums.trees.get(int(step), chain), deepest, count)
+        self._is_drafted = (drafted[:, None] >= np.maximum(ks, 1)).astype(np.float64)
+        self._sums = (found * self._is_drafted[:, None, :]).reshape(2, len(drafted), -1)
+        self._shape = deepest + 1, count
+
+    def means(self, weights: Array) -> tuple[Array, Array]:
+        """(b, shapes, ks) tokens and levels a block, over those that drafted as many nodes."""
+        with np.errstate(invalid="ignore"):
+            blocks = (weights @ self._is_drafted)[:, None, :]
+            accepted, levels = ((weights @ part).reshape(-1, *self._shape) / blocks for part in self._sums)
+        return 1.0 + accepted, levels
+
+
 @dataclass(frozen=True, slots=True)
 class SpeedupTheory:
     """What the formulas predict for a run.
+
+    Curves reach from K = 0 to 16, or to the run's K if that is larger; for trees, to its number of nodes, which are
+    then K, with the depth that pays best. alpha, c: of a level.
 
     Attributes:
         verify: v(K+1), so that entry K is the cost of scoring a block of K; extrapolated beyond K = `longest`.
@@ -90,6 +178,7 @@ class SpeedupTheory:
     num_tested: int
     share_best: float | None = None
     share_wins: float | None = None
+    trees: TreeTheory | None = None
 
     @property
     def is_enough(self) -> bool:
@@ -116,25 +205,40 @@ def speedup_theory(
     lengths = [k for k, times in sorted(sums.verify_by_length.items()) if len(times) >= LEAST_TIMED]
     groups = [np.flatnonzero((steps[:, _IS_TIMED] > 0) & (drafted == k)) for k in lengths]
     medians = np.array([[np.median(verify_ms[group]) for group in groups]]).reshape(1, -1)
+    ks = np.arange(max(sums.usual_length, *lengths, 1 if sums.trees else LONGEST_CHAIN) + 1, dtype=np.float64)
+    shapes = _Shapes(sums, drafted, steps[:, _ACCEPTED], ks) if sums.trees else None
+    chosen: list[int] = []
 
     def figures(weights: Array, forward_ms: Array, plain_ms: Array) -> dict[str, Array]:
-        """Each quantity, (b,) or (b, 17), of (b, n) resamples of the steps."""
+        """Each quantity, (b,) or (b, ks), of (b, n) resamples of the steps."""
         totals = (weights @ steps).T
         found = [weighted_medians(verify_ms[group], weights[:, group]) for group in groups]
         times = np.stack(found, 1) if found else np.empty((len(weights), 0))
-        verify = verify_over_k(lengths, np.where(np.isnan(times), medians, times) / forward_ms[:, None])
+        verify = verify_over_k(lengths, np.where(np.isnan(times), medians, times) / forward_ms[:, None], ks)
         with np.errstate(divide="ignore", invalid="ignore"):
             alpha = totals[_ACCEPTED] / totals[_TESTED]
-            cost = totals[_DRAFT_MS] / totals[_DRAFTED] / forward_ms
+            cost = totals[_DRAFT_MS] / totals[_LEVELS] / forward_ms
             ran_speedup = totals[_EMITTED] * plain_ms / totals[_TOTAL_MS]
-        tokens = (alpha[:, None] ** KS).cumsum(1)  # 1 + alpha + … + alpha^K, which is K + 1 at alpha = 1.
-        return {
+        more: dict[str, Array] = {}
+        if shapes is None:
+            tokens = (alpha[:, None] ** ks).cumsum(1)  # 1 + alpha + … + alpha^K, which is K + 1 at alpha = 1.
+            drafting = ks * cost[:, None]
+        else:
+            every, levels = shapes.means(weights)
+            spent = levels * cost[:, None, None]
+            speedups = every / (spent + verify[:, None, :])
+            # The depth of each K is that of the run itself, in resamples, too.
+            chosen[:] = chosen or speedups[0, :-1].argmax(0).tolist()
+            tokens, drafting = (part[:, chosen, np.arange(len(ks))] for part in (every, spent))
+            more = {"every_tokens": every, "every_speedup": speedups}
+            more |= {"chain_tokens": every[:, -1], "chain_speedup": speedups[:, -1], "levels": levels}
+        return more | {
             "alpha": alpha,
             "cost": cost,
             "verify": verify,
             "tokens": tokens,
-            "leviathan": tokens / (KS * cost[:, None] + 1.0),
-            "measured_verify": tokens / (KS * cost[:, None] + verify),
+            "leviathan": tokens / (drafting + 1.0),
+            "measured_verify": tokens / (drafting + verify),
             "ran_tokens": totals[_EMITTED] / num_steps,
             "ran_speedup": ran_speedup,
         }
@@ -162,6 +266,26 @@ def speedup_theory(
         bounds = np.nanpercentile(drawn[name], INTERVAL, axis=0).tolist() if drawn else ()
         return Curve(tuple(point[name][0].tolist()), *map(tuple, bounds))
 
+    trees = None
+    if shapes is not None:
+        found = []
+        levels, speedups = point["levels"][0], point["every_speedup"][0]
+        for place, deep in enumerate(levels):
+            is_chain = place == len(levels) - 1
+            # Few nodes don't reach a large depth, and make the same tree as a smaller one.
+            is_own = np.isfinite(speedups[place]) & (ks > 0 if is_chain else deep > place + 0.5)
+            if not is_own.any():
+                continue
+            k = int(np.where(is_own, speedups[place], -np.inf).argmax())
+            bounds = np.nanpercentile(drawn["every_speedup"][:, place, k], INTERVAL).tolist() if drawn else ()
+            speedup, tokens = Estimate(float(speedups[place, k]), *bounds), float(point["every_tokens"][0, place, k])
+            found.append(ShapeTheory(k, k if is_chain else place + 1, tokens, speedup, is_chain))
+        trees = TreeTheory(
+            depths=tuple(place + 1 if k else 0 for k, place in enumerate(chosen)),
+            chain_tokens=curve("chain_tokens"),
+            chain_speedup=curve("chain_speedup"),
+            shapes=tuple(sorted(found, key=lambda shape: (-shape.speedup.value, not shape.is_chain))),
+        )
     usual = sums.usual_length
     return SpeedupTheory(
         alpha=estimate("alpha"),
@@ -171,7 +295,7 @@ def speedup_theory(
         leviathan=curve("leviathan"),
         measured_verify=curve("measured_verify"),
         longest=max(lengths, default=0),
-        tokens_by_position=Curve(tuple(tokens_per_block(sums, k) for k in range(len(KS)))),
+        tokens_by_position=Curve(tuple(tokens_per_block(sums, k) for k in range(len(ks)))),
         usual_k=usual,
         ran_k=usual if (drafted == usual).mean() >= _MOST else float(drafted.mean()),
         ran_tokens=estimate("ran_tokens"),
@@ -181,6 +305,7 @@ def speedup_theory(
         num_tested=sums.tested,
         share_best=share_best,
         share_wins=share_wins,
+        trees=trees,
     )
 
 

@@ -7,10 +7,8 @@ before anything is drawn, so that no node is left out because of what was drawn 
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,54 +17,14 @@ from core.drafters.base import DrafterSetup, empty_draft
 from core.drafters.draft_model import DraftModelDrafter, generator_of, over_vocabulary
 from core.drafters.prompt_lookup import PromptLookupDrafter, merged
 from core.drafters.registry import DraftTreeOptions, TreeRule
+from core.drafters.tree_shape import SiblingRates, grow
 from core.runners.base import keep_path, tree_rows
 from core.sampling import draw, draw_uniforms, probabilities
 from core.settings import MAX_DRAFT_TOKENS
 from core.types import Draft, DraftContext, Verification, depths_of
 
-_FIRST_RATES, _PRIOR_TESTS = (0.6, 0.3, 0.2, 0.15), 8.0
-"""The acceptance of a node with 0, 1, 2 and more rejected siblings, before it is measured, and its weight in tests."""
-
-_MEMORY = 0.98
-"""Factor by which each step decays earlier tests."""
-
 _LEAST_LOG = -60.0
 """For tokens of probability 0."""
-
-
-class Node(NamedTuple):
-    """A place of a shape: its parent's index, and how many earlier siblings it has."""
-
-    parent: int
-    rank: int
-
-
-def grow(rates: Sequence[float], count: int, depth: int, branching: int) -> list[Node]:
-    """The shape of at most `count` nodes that is expected to accept the most tokens, most promising nodes first.
-
-    Args:
-        rates: the acceptance of a node with 0, 1, 2… rejected siblings; the last holds for all further ones.
-        count: most nodes.
-        depth: most nodes in a row.
-        branching: most children of a node.
-    """
-    nodes: list[Node] = []
-    # Of each node that may come next: minus the probability that it is accepted, its order, parent, rank and depth.
-    # The probability that it is tested belongs to its later sibling.
-    waiting = [(-rates[0], 0, Node(-1, 0), 0, 1.0)]
-    while waiting and len(nodes) < count:
-        minus_value, _, node, level, tested = heapq.heappop(waiting)
-        nodes.append(node)
-        rate = rates[min(node.rank, len(rates) - 1)]
-        if level + 1 < depth:
-            child = (minus_value * rates[0], 2 * len(nodes), Node(len(nodes) - 1, 0), level + 1, -minus_value)
-            heapq.heappush(waiting, child)
-        if node.rank + 1 < branching:
-            left = tested * (1.0 - rate)
-            later = rates[min(node.rank + 1, len(rates) - 1)]
-            sibling = (-left * later, 2 * len(nodes) + 1, Node(node.parent, node.rank + 1), level, left)
-            heapq.heappush(waiting, sibling)
-    return nodes
 
 
 class DraftTreeDrafter(DraftModelDrafter):
@@ -86,15 +44,13 @@ class DraftTreeDrafter(DraftModelDrafter):
         """The nodes behind it, in the order in which they were read."""
         self._unread_nodes: list[int] = []
         """Those to read for the next level."""
-        self._tested = [0.0] * len(_FIRST_RATES)
-        self._passed = [0.0] * len(_FIRST_RATES)
+        self._siblings = SiblingRates()
 
     def start(self, prompt: Tensor, *, is_trial: bool = False) -> None:
         if self._lookup is not None:
             self._lookup.start(prompt)
         super().start(prompt, is_trial=is_trial)
-        self._tested = [0.0] * len(_FIRST_RATES)
-        self._passed = [0.0] * len(_FIRST_RATES)
+        self._siblings = SiblingRates()
 
     def propose(self, context: DraftContext) -> Draft:
         if self._lookup is None:
@@ -125,23 +81,7 @@ class DraftTreeDrafter(DraftModelDrafter):
         places = [self._root + 1 + self._read.index(node) for node in outcome.path if node in self._read]
         assert self._runner is not None, "observe() before start()"
         keep_path(self._runner, self._root, places)
-        self._tested = [_MEMORY * weight for weight in self._tested]
-        self._passed = [_MEMORY * weight for weight in self._passed]
-        at, rank = -1, 0
-        for node, parent in enumerate(self._parents):
-            if parent == at:
-                self._tested[rank] += 1.0
-                self._passed[rank] += node in outcome.path
-                at, rank = (node, 0) if node in outcome.path else (at, min(rank + 1, len(_FIRST_RATES) - 1))
-
-    @property
-    def _rates(self) -> list[float]:
-        """The measured acceptance by number of rejected siblings; it doesn't rise, so that siblings grow in order."""
-        rates: list[float] = []
-        for rank, prior in enumerate(_FIRST_RATES):
-            rate = (self._passed[rank] + _PRIOR_TESTS * prior) / (self._tested[rank] + _PRIOR_TESTS)
-            rates.append(min([rate, *rates[-1:]]))
-        return rates
+        self._siblings.add(self._parents, outcome.path)
 
     def _levels(self, logits: Tensor, tokens: list[int], depth: int, context: DraftContext) -> Iterator[Tensor]:
         """Yields each level's logits (n, R): first those given, behind the root, then those of `_unread_nodes`."""
@@ -191,7 +131,7 @@ class DraftTreeDrafter(DraftModelDrafter):
 
     def _drawn(self, logits: Tensor, context: DraftContext, depth: int) -> Draft:
         """Nodes drawn from the draft by the rule; under Gumbel coupling those of the highest noisy probability."""
-        shape = grow(self._rates, context.num_draft_tokens, depth, self._shape.branching)
+        shape = grow(self._siblings.rates, context.num_draft_tokens, depth, self._shape.branching)
         self._parents = [node.parent for node in shape]
         depths = depths_of(self._parents)
         uniforms = None if context.gumbel else draw_uniforms(len(shape), generator_of(context))

@@ -70,7 +70,8 @@ class DraftTreeOptions(DraftModelOptions):
         default=4,
         metadata={
             "label": "Depth",
-            "help": "The most tokens in a row. K is the number of nodes in the whole tree.",
+            "help": "The most tokens in a row; with K auto, fewer where another level doesn't pay. K is the number of "
+            "nodes in the whole tree.",
             "min": 1,
             "max": LONGEST_CHAIN,
             "step": 1,

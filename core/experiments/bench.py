@@ -8,6 +8,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from enum import Enum
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -79,6 +80,8 @@ def _option(base: str, part: str) -> tuple[str, Any]:
         return name, {"yes": True, "no": False}[text.lower()] if isinstance(default, bool) else type(default)(text)
     except (KeyError, ValueError, TypeError):
         kind = "yes or no" if isinstance(default, bool) else "a number"
+        if isinstance(default, Enum):
+            kind = f"one of {', '.join(map(str, type(default)))}"
         raise SettingsError(f"The option {key} of {base} must be {kind}, not {text!r}.") from None
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from core.analysis.steadiness import impossible_note
 from core.draft_shape import request_fields
-from core.drafters.registry import get_method, rule_problem
+from core.drafters.registry import METHODS, get_method, rule_problem
 from core.errors import PairMismatchError, SettingsError
 from core.experiments.bench import Spread, option_text
 from core.experiments.prompt_suites import Prompt
@@ -36,6 +36,9 @@ POLICIES = tuple(policy for policy in LengthPolicy if policy is not LengthPolicy
 MAX_RUNS = 200_000
 """More than anyone would wait for; a larger grid is considered a mistake."""
 
+SHAPE_OPTIONS = ("depth", "branching", "rule")
+"""Options of a method that, with K, make the shape of a tree."""
+
 ASK_ABOVE = 600
 """Remaining runs above which the user is asked, once the first one has shown how long they take."""
 
@@ -51,7 +54,16 @@ class DrafterChoice:
     @property
     def title(self) -> str:
         """Its name in tables."""
-        return option_text(self.draft or self.method, self.options)
+        if self.draft is None or self.method == "draft-model":
+            return option_text(self.draft or self.method, self.options)
+        # The same draft may draft chains and trees. With spaces, since this is long.
+        return option_text(f"{self.draft}, {self.method}", self.options, " ")
+
+    @property
+    def shape(self) -> dict[str, Any]:
+        """The options that shape a tree, the defaults among them; None for other methods."""
+        options = {**asdict(get_method(self.method).parse()), **self.options} if self.method in METHODS else {}
+        return {name: options.get(name) for name in SHAPE_OPTIONS}
 
     def to_record(self) -> dict[str, Any]:
         """As stored in files."""

@@ -15,7 +15,15 @@ from typing import TYPE_CHECKING, Any
 
 from core.analysis.steadiness import BUSY, SHIFT
 from core.experiments.bench import Spread, spread
-from core.experiments.sweep_plan import Cell, CellResult, Measurement, PlannedRun, SweepPlan, Verdict
+from core.experiments.sweep_plan import (
+    Cell,
+    CellResult,
+    DrafterChoice,
+    Measurement,
+    PlannedRun,
+    SweepPlan,
+    Verdict,
+)
 from core.settings import LOSSY, rule_text
 from core.text import neutral_cell, percent_text, spaced_percent
 
@@ -300,7 +308,7 @@ def to_csv(results: SweepResults) -> str:
     suites = results.suites if len(results.suites) > 1 else ()
     for suite in (None, *suites):
         for result in results.all(suite):
-            record = result.cell.to_record()
+            cell, record = result.cell, result.cell.to_record()
             options = record["method_options"]
             rows.append(
                 {
@@ -308,6 +316,7 @@ def to_csv(results: SweepResults) -> str:
                     **record,
                     "method_options": json.dumps(options) if options else "",
                     "verification": rule_text({"verification": results.plan.verification}),
+                    **(cell.drafter or DrafterChoice("plain")).shape,
                     "suite": suite,
                     "num_planned": result.num_planned,
                     "num_measured": result.num_measured,

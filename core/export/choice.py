@@ -80,6 +80,14 @@ class Choice:
         return self.request.num_draft_tokens or DEFAULT_K
 
     @property
+    def shape(self) -> str:
+        """K, and of a draft model's tree also the rest of its shape, in words."""
+        if self.request.method != "draft-tree":
+            return f"K = {self.k}"
+        depth, branching, rule = map(self.option, ("depth", "branching", "rule"))
+        return f"K = {self.k} nodes, depth {depth}, branching {branching}, {rule}"
+
+    @property
     def verdict(self) -> str:
         """Why the measurement argues against serving this; empty if it doesn't."""
         if self.measured_speedup is None or self.measured_speedup >= 1.0:

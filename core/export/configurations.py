@@ -112,7 +112,8 @@ def _refuse_what_only_outrider_does(choice: Choice, draft: Place | None, title: 
             f"{title} has no equivalent of Outrider's self-draft, which drafts with an int8 copy of the target; "
             "choose a draft model or prompt lookup instead."
         )
-    if choice.request.method not in {"draft-model", "prompt-lookup"}:
+    others = {"draft-tree"} if title == PROJECTS["sglang"].title else set()
+    if choice.request.method not in {"draft-model", "prompt-lookup", *others}:
         raise UnsupportedError(f"{title} has no known equivalent of the method {choice.request.method}.")
     if get_method(choice.request.method).needs_draft_model and not choice.request.draft:
         raise UnsupportedError("No draft model is chosen; choose one, or choose prompt lookup.")
@@ -133,7 +134,7 @@ def _head(title: str, choice: Choice) -> list[str]:
             words += f", {name} {value:g}"
     origin = f"Outrider's run {choice.run_id}" if choice.run_id else "Outrider's settings"
     lines = [
-        f"{title}: {choice.request.target}{draft}, {choice.request.method}, K = {choice.k}, {words}.",
+        f"{title}: {choice.request.target}{draft}, {choice.request.method}, {choice.shape}, {words}.",
         f"From {origin}. {choice.k_note}".strip(),
     ]
     if choice.request.is_lossy:
@@ -242,15 +243,23 @@ def _sglang(choice: Choice, target: Place, draft: Place | None) -> Recipe:
     notes = [f"Each request has its own sampling parameters; send {_json(request)}."]
     words = [["python3", "-m", "sglang.launch_server"], ["--model-path", target.name]]
     if draft is not None:
+        is_tree = choice.request.method == "draft-tree"
+        depth, branching = (choice.option("depth"), choice.option("branching")) if is_tree else (k, 1)
         words += [
             ["--speculative-algorithm", "STANDALONE"],
             ["--speculative-draft-model-path", draft.name],
-            ["--speculative-num-steps", str(k)],
-            ["--speculative-eagle-topk", "1"],
+            ["--speculative-num-steps", str(depth)],
+            ["--speculative-eagle-topk", str(branching)],
         ]
         notes.append(
-            f"One chain of K = {k}: topk 1, num-steps K, num-draft-tokens K + 1. Set all three or none. STANDALONE "
-            "excludes --enable-dp-attention, and the overlap scheduler takes topk 1 only."
+            f"A tree of K = {k} nodes: topk is the branching, num-steps the depth, num-draft-tokens K + 1; its "
+            "candidates are always the most likely ones (best)."
+            if is_tree
+            else f"One chain of K = {k}: topk 1, num-steps K, num-draft-tokens K + 1."
+        )
+        notes.append(
+            "Set all three or none. STANDALONE excludes --enable-dp-attention, and the overlap scheduler takes topk 1 "
+            "only."
         )
     else:
         words += [["--speculative-algorithm", "NGRAM"], ["--speculative-ngram-max-bfs-breadth", "1"]]

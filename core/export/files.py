@@ -14,7 +14,7 @@ from typing import Any
 
 from core.errors import RunLogError
 from core.experiments.sweep_file import SCHEMA, SweepLog, run_to_record
-from core.experiments.sweep_plan import SUMMARY_FIELDS, Measurement
+from core.experiments.sweep_plan import SHAPE_OPTIONS, SUMMARY_FIELDS, DrafterChoice, Measurement
 from core.experiments.sweep_results import SweepResults
 from core.export.run_data import named
 from core.export.run_report import compare_page, run_page
@@ -26,8 +26,9 @@ from core.text import neutral_cell
 
 LONGEST_HEAD = 16_000_000
 """Most bytes of a sweep's first line, which holds its prompts."""
-CELL_FIELDS = ("method", "draft", "num_speculative_tokens", "temperature")
-"""K is num_speculative_tokens, as in vLLM's settings; num_draft_tokens counts all tokens that a run drafted."""
+CELL_FIELDS = ("method", "draft", *SHAPE_OPTIONS, "num_speculative_tokens", "temperature")
+"""A shape is that of trees only. K is num_speculative_tokens, as in vLLM's settings; num_draft_tokens counts all
+tokens that a run drafted."""
 RUN_FIELDS = ("index", "suite", "prompt", "prompt_index", "repeat", "seed", "started_at", "seconds")
 SWEEP_CSV_FIELDS = (*CELL_FIELDS, *RUN_FIELDS, "measured_speedup", *SUMMARY_FIELDS, "error", "verification")
 """Figures have the names of a run log's summary, which are vLLM's if vLLM has the figure."""
@@ -131,6 +132,7 @@ def _sweep_rows(log: SweepLog) -> Iterator[list[Any]]:
             **record,
             **run.cell.to_record(),
             "draft": run.cell.drafter and named(run.cell.drafter.draft),
+            **(run.cell.drafter or DrafterChoice("plain")).shape,
             "num_speculative_tokens": run.cell.num_draft_tokens,
             **(record["summary"] or dict.fromkeys(SUMMARY_FIELDS)),
             "verification": rule_text({"verification": log.plan.verification}),

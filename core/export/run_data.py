@@ -9,7 +9,7 @@ from pathlib import PurePosixPath, PureWindowsPath
 from typing import Any
 
 from core.analysis.run_counts import Column, RunCounts
-from core.analysis.steadiness import busy_note, interval_text, speedup_interval
+from core.analysis.steadiness import absence_note, busy_note, interval_text, speedup_interval
 from core.export.html import UNKNOWN
 from core.runlog.log import CONFIG_FIELDS, ENVIRONMENT_FIELDS, RunLog, number_of, text_of
 from core.runlog.replay import events
@@ -116,8 +116,8 @@ def run_data(log: RunLog) -> RunData:
     problems = list(log.problems)
     if lost := len(log.steps) - len(steps):
         problems.append(f"{lost:,} of its {len(log.steps):,} steps are damaged and were left out.")
-    if note := busy_note(counts.sums, baseline.sums, summary):
-        problems.append(note)
+    notes = absence_note(counts.sums, baseline.sums), busy_note(counts.sums, baseline.sums, summary)
+    problems += filter(None, notes)
     if not steps:
         problems.append("The log holds no steps, so there is no text and nothing to plot.")
     return RunData(log, tuple(steps), counts, baseline, summary, tuple(problems))

@@ -76,6 +76,7 @@ class ModelEntry:
         last_used: when its weights were last read, in seconds since the epoch; only for the Hub's cache.
         revision: commit; only for models in the Hub's cache.
         serves: the target's reference, if this is a drafter that borrows its target's tables.
+        has_weights: whether its weights are here, and not only what describes them (`downloads.preview`).
     """
 
     ref: str
@@ -87,6 +88,7 @@ class ModelEntry:
     last_used: float | None = None
     revision: str | None = None
     serves: str | None = None
+    has_weights: bool = True
 
     @property
     def embedded(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -292,7 +293,7 @@ class ModelDetails:
 
 
 def read_details(entry: ModelEntry) -> ModelDetails:
-    """Describe a model from its files' headers.
+    """Describe a model from its files' headers, or where its weights are not here, roughly from what is.
 
     Raises:
         ModelUnreadableError: a file is missing, truncated or malformed, with a sentence that says which.
@@ -305,7 +306,8 @@ def read_details(entry: ModelEntry) -> ModelDetails:
         config = read_config(entry.path, entry.title)
         nested = config.get("text_config")
         config = {**config, **nested} if isinstance(nested, dict) else config
-        tensors = tuple(tensor for tensor in read_weight_headers(entry.path, entry.title) if not _is_buffer(tensor))
+        headers = read_weight_headers(entry.path, entry.title) if entry.has_weights else _expected(config, entry)
+        tensors = tuple(tensor for tensor in headers if not _is_buffer(tensor))
         number, architecture = functools.partial(positive_number, config), str(config.get("model_type") or "")
     active = number("num_experts_per_tok", "num_experts_per_token", "moe_topk", "expert_used_count")
     experts = number("num_local_experts", "num_experts", "n_routed_experts", "expert_count")
@@ -348,6 +350,24 @@ def read_details(entry: ModelEntry) -> ModelDetails:
         shares_tables_with=served_target(config),
         folder=None if entry.format is ModelFormat.GGUF else entry.path,
     )
+
+
+def _expected(config: Mapping[str, Any], entry: ModelEntry) -> tuple[TensorInfo, ...]:
+    """Roughly the tensors of weights that are not here: the tables and experts by the configuration, and the rest."""
+    number, precision = functools.partial(positive_number, config), config.get("dtype") or config.get("torch_dtype")
+    bits = re.search(r"\d+", str(precision))
+    item_bytes = max(1, int(bits[0]) // 8) if bits else 4
+    hidden = number("hidden_size", "n_embd", "d_model")
+    table = (number("vocab_size"), hidden)
+    experts = number("num_local_experts", "num_experts", "n_routed_experts")
+    width, layers = number("moe_intermediate_size", "intermediate_size"), number("num_hidden_layers")
+    shapes = {_EMBEDDINGS[0]: table, "mlp.experts.weight": (3, experts, layers, hidden, width)}
+    if config.get("tie_word_embeddings") is False:
+        shapes[_HEADS[0]] = table
+    left = entry.size_bytes // item_bytes - sum(map(math.prod, shapes.values()))
+    shapes["weight"] = (max(0, left),)
+    name = str(precision or "float32")
+    return tuple(TensorInfo(key, shape, name, math.prod(shape) * item_bytes) for key, shape in shapes.items())
 
 
 class _Counts(NamedTuple):

@@ -38,7 +38,9 @@ from core.models.catalogue import (
     ModelOrigin,
     downloaded_model,
     kept_folder,
+    served_target,
 )
+from core.models.details import read_config
 from core.models.hub import DownloadProgress, Meter, explain, http_error, ignore_progress, offline_error
 from core.models.weight_files import PICKLED, read_weight_headers
 from core.text import bytes_text
@@ -136,6 +138,38 @@ def download(
     check_cancelled()
     _fetch(ref, revision, Meter(on_progress, sum(file.size for file in revision.files)), check_cancelled, restart)
     return downloaded_model(ref)
+
+
+def preview(
+    ref: str,
+    *,
+    on_progress: Callable[[DownloadProgress], None] = ignore_progress,
+    check_cancelled: Callable[[], None] = lambda: None,
+) -> ModelEntry:
+    """Download what describes a model, its configuration and tokenizer; `download` gets the rest.
+
+    Raises:
+        OutriderError, Cancelled: as `download` does.
+    """
+    if hub.is_offline():
+        raise offline_error(ref)
+    on_progress(DownloadProgress("Asking the Hub…"))
+    revision = ask(ref, check_cancelled)
+    small = [file for file in revision.files if not file.name.endswith(".safetensors")]
+    meter = Meter(on_progress, sum(file.size for file in small))
+    _fetch(ref, revision._replace(files=small, is_main=False), meter, check_cancelled, restart=False)
+    folder = hub.snapshot_folder(ref, revision.commit)
+    return ModelEntry(
+        ref,
+        ref.rpartition("/")[2],
+        folder,
+        ModelFormat.SAFETENSORS,
+        sum(file.size for file in revision.files if file not in small),
+        ModelOrigin.HUB,
+        revision=revision.commit,
+        serves=served_target(read_config(folder, ref)),
+        has_weights=False,
+    )
 
 
 def _whole_model(ref: str) -> ModelEntry | None:

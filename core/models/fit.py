@@ -214,8 +214,8 @@ class PairVerdict:
 
 
 def pair_verdict(
-    draft_ref: str,
-    target_ref: str,
+    draft_ref: str | ModelEntry,
+    target_ref: str | ModelEntry,
     *,
     device: str = "auto",
     dtype: str = "auto",
@@ -227,14 +227,14 @@ def pair_verdict(
     """Judge a pair by its files. Errors in them are not raised, but returned as the verdict's problem.
 
     Args:
-        draft_ref, target_ref: as `core.models.load` takes them.
+        draft_ref, target_ref: as `core.models.load` takes them, or entries of models that are not downloaded.
         device, dtype: what the pair would run with, for the memory.
         context: positions of the text; None for the target's own limit, within reason.
         with_memory: whether to forecast the memory, which imports torch.
         held_bytes, num_nodes: as for `forecast`.
     """
     try:
-        draft, target = resolve(draft_ref), resolve(target_ref)
+        draft, target = (ref if isinstance(ref, ModelEntry) else resolve(ref) for ref in (draft_ref, target_ref))
         ours, theirs = read_details(draft), read_details(target)
     except OutriderError as error:
         return PairVerdict(problem=str(error))
@@ -256,6 +256,11 @@ def pair_verdict(
         warnings.append(
             f"A step of the draft is expected to cost {cost:.2f} of a target step, which leaves little to gain. "
             "Choose a smaller draft, or a larger target."
+        )
+    if ahead := [entry.ref for entry in (draft, target) if not entry.has_weights]:
+        warnings.append(
+            f"Memory and cost are estimates for {' and '.join(dict.fromkeys(ahead))}, which is known by configuration "
+            "and size of files alone until it is downloaded."
         )
     # A drafter without a tokenizer of its own was trained on its target's texts.
     if ours.shares_tables_with is None:

@@ -26,6 +26,9 @@ _log = logging.getLogger(__name__)
 _BASE_MEMORY = 3 * 2**30
 """Bytes for torch, transformers and a large vocabulary, beside the tensors."""
 _SPARE_MEMORY = 2**30
+_THREAD_MEMORY = 2**27
+_SLOWEST_RATE = 10_000_000
+"""Bytes of float32 a second of a processor that any machine unpacks and writes."""
 _UNPACKING_SHARE = 0.7
 """Unpacking's share of the time; the rest is writing."""
 
@@ -108,8 +111,10 @@ def _unpack(
         )
     # A tensor exists twice while it is unpacked, and the file's pages count as memory while they are read.
     memory = _BASE_MEMORY + 2 * (num_bytes + path.stat().st_size)
+    # Addresses that the allocator reserves for each thread; the child limits addresses, and the parent what is used.
+    reserved = (os.cpu_count() or 1) * _THREAD_MEMORY
     child = supervise(
-        _command(_alone(path, scratch), scratch),
+        _command(_alone(path, scratch), scratch, memory + reserved, round(STALL_S + num_bytes / _SLOWEST_RATE)),
         environment=child_environment(),
         folder=scratch,
         memory_bytes=memory,
@@ -128,8 +133,8 @@ def _unpack(
         raise _unreadable(path, "it was not unpacked completely")
 
 
-def _command(source: Path, scratch: Path) -> list[str]:
-    return python_module("core.models.gguf_child", source, scratch)
+def _command(source: Path, scratch: Path, memory_bytes: int, seconds: int) -> list[str]:
+    return python_module("core.models.gguf_child", source, scratch, str(memory_bytes), str(seconds))
 
 
 def _alone(path: Path, scratch: Path) -> Path:

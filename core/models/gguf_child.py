@@ -1,7 +1,8 @@
-"""The child process that unpacks one GGUF file: `python -m core.models.gguf_child SOURCE SCRATCH`.
+"""The child process that unpacks one GGUF file: `python -m core.models.gguf_child SOURCE SCRATCH MEMORY SECONDS`.
 
-It writes the folder SCRATCH/model, and to SCRATCH/progress a line "3 20" for each tensor. It ends with a code of
-`core.models.child.ChildExit`, its reason on the last line of its output, or when its stdin is closed.
+It takes at most MEMORY bytes beside the libraries, and SECONDS of processor time. It writes the folder SCRATCH/model,
+and to SCRATCH/progress a line "3 20" for each tensor. It ends with a code of `core.models.child.ChildExit`, its reason
+on the last line of its output, or when its stdin is closed.
 """
 
 from __future__ import annotations
@@ -14,16 +15,20 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from core.models.child import end_with_parent, exit_code
+from core.models.child import end_with_parent, exit_code, limit
 
 
 def main(arguments: list[str]) -> int:
     source, scratch = Path(arguments[0]), Path(arguments[1])
+    memory_bytes, seconds = map(int, arguments[2:])
     threading.Thread(target=end_with_parent, daemon=True).start()
     if hasattr(os, "nice"):
         os.nice(5)
     try:
         with (scratch / "progress").open("w", encoding="utf-8", buffering=1) as progress:
+            from transformers import AutoModelForCausalLM  # noqa: F401 - before the limits, which spare the libraries
+
+            limit(memory_bytes=memory_bytes, processor_s=seconds)
             unpack(source, scratch / "model", lambda done, total: print(done, total, file=progress))
     except Exception as error:
         traceback.print_exc()

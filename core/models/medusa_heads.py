@@ -30,7 +30,16 @@ from torch.nn import functional
 from core.errors import ModelUnreadableError, PairMismatchError, SettingsError, first_line
 from core.files import explain_write_error, file_digest, new_scratch, read_json, require_space
 from core.models.catalogue import EMBEDDED
-from core.models.child import ChildExit, ChildFailedError, child_environment, supervise
+from core.models.child import (
+    STALL_S,
+    ChildExit,
+    ChildFailedError,
+    child_environment,
+    exit_code,
+    limit,
+    python_module,
+    supervise,
+)
 
 if TYPE_CHECKING:
     from core.models.language_model import LanguageModel
@@ -275,11 +284,9 @@ def _converted(path: Path, check_cancelled: Callable[[], None]) -> Path:
     except OSError as error:
         raise ModelUnreadableError(explain_write_error(error, kept)) from error
     try:
-        # -P: a folder named `core` in the working directory must not shadow this package.
-        command = [sys.executable, "-P", "-m", "core.models.medusa_heads", str(path.resolve()), str(scratch / WEIGHTS)]
         memory = _CHILD_MEMORY + 3 * path.stat().st_size
         for _ in supervise(
-            command,
+            python_module("core.models.medusa_heads", path.resolve(), scratch / WEIGHTS, str(memory)),
             environment=child_environment(),
             folder=scratch,
             memory_bytes=memory,
@@ -307,7 +314,7 @@ def _convert(source: Path, destination: Path) -> None:
 
 if __name__ == "__main__":
     try:
+        limit(memory_bytes=int(sys.argv[3]), processor_s=round(STALL_S))
         _convert(Path(sys.argv[1]), Path(sys.argv[2]))
     except Exception as problem:
-        print(first_line(problem), file=sys.stderr)
-        sys.exit(1)
+        sys.exit(exit_code(problem))

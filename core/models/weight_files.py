@@ -72,6 +72,10 @@ def weight_files(folder: Path, name: str) -> list[Path]:
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         raise ModelUnreadableError(f"The list of weight files of {name!r} can't be read. Download it again.") from None
     for file in names:
+        if set(file) & set("/\\:"):
+            raise ModelUnreadableError(
+                f"The list of weight files of {name!r} names {file!r}, which is not in its folder. Download it again."
+            )
         if not (folder / file).is_file():
             raise ModelUnreadableError(
                 f"{name!r} is incomplete: {file!r} is missing. Download it again; what is here already is kept."

@@ -47,8 +47,8 @@ STEP_FIELDS = (
     "acceptance_probs", "expected_acceptance", "num_accepted", "emitted", "emitted_kinds", "emitted_text", "draft_ms",
     "verify_ms", "sample_ms", "total_ms",
 )  # fmt: skip
-_ONLY_IF_ANY = ("parents", "accepted_path", "block")
-"""Fields that only steps of a tree, or of block verification, have."""
+_ONLY_IF_ANY = ("parents", "accepted_path", "block", "absent_ms")
+"""Fields that only steps of a tree, of block verification, or across a sleep of the machine have."""
 BASELINE_STEP_FIELDS = ("index", "position", "emitted", "emitted_text", "total_ms")
 BASELINE_TIMES = ("verify_ms",)
 """Additional fields of a baseline step, which older logs lack."""

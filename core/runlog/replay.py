@@ -35,7 +35,7 @@ RATES = (
 )  # fmt: skip
 
 PER_TOKEN = ("draft_probs", "target_probs", "acceptance_probs", "expected_acceptance")
-TIMES = ("draft_ms", "verify_ms", "sample_ms", "total_ms")
+TIMES = ("draft_ms", "verify_ms", "sample_ms", "total_ms", "absent_ms")
 
 
 def request(log: RunLog) -> RunRequest:

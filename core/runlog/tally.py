@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-COLUMNS = ("drafted", "accepted", "tested", "emitted", "draft_ms", "verify_ms", "total_ms", "is_timed")
+COLUMNS = ("drafted", "accepted", "tested", "emitted", "draft_ms", "verify_ms", "total_ms", "is_timed", "levels")
 """Columns of `Tally.table`. tested: accepted or rejected, not those after a rejection. is_timed: 1 if the scoring
-time is that of a full block, 0 if the end of the text cut the block short."""
+time is that of a full block, 0 if the end of the text cut the block short. levels: tokens in a row; of a chain all."""
 
 
 def num_tested(step: Step) -> int:
@@ -66,16 +66,17 @@ class Tally:
 
     A block is a step that drafted. The scoring times by K and timed_draft_ms leave out a block cut short by the end of
     the text, whose times cover more tokens than are counted. levels: tokens in a row that were drafted; a tree is
-    drafted level by level. is_tree: whether any block was a tree.
+    drafted level by level. trees: parents and accepted path of each block that branches, by its step.
     """
 
     def __init__(self, steps: Sequence[Step] = ()) -> None:
         self._rows: list[tuple[float, ...]] = []
         self.num_blocks = 0
         self.tokens = self.block_tokens = 0
-        self.drafted = self.accepted = self.tested = 0
-        self.levels, self.is_tree = 0, False
+        self.drafted = self.accepted = self.tested = self.levels = 0
+        self.trees: dict[int, tuple[tuple[int, ...], tuple[int, ...]]] = {}
         self._expected, self._num_foreseen = 0.0, 0
+        self.absent_ms = 0.0
         self.draft_ms = self.verify_ms = self.total_ms = self.block_ms = self.timed_draft_ms = 0.0
         self.positions = PositionCounts()
         self.verify_by_length: defaultdict[int, list[float]] = defaultdict(list)
@@ -90,8 +91,12 @@ class Tally:
         tested = num_tested(step)
         is_timed = count > 0 and not (step.emitted_kinds and step.emitted_kinds[-1] is TokenKind.ACCEPTED)
         times = step.draft_ms, step.verify_ms, step.total_ms
-        self._rows.append((count, accepted, tested, len(step.emitted), *times, is_timed))
+        levels = step.depth
+        if step.parents:
+            self.trees[len(self._rows)] = step.parents, step.accepted_path
+        self._rows.append((count, accepted, tested, len(step.emitted), *times, is_timed, levels))
         self.tokens += len(step.emitted)
+        self.absent_ms += step.absent_ms
         self.draft_ms += step.draft_ms
         self.verify_ms += step.verify_ms
         self.total_ms += step.total_ms
@@ -103,8 +108,7 @@ class Tally:
         self.drafted += count
         self.accepted += accepted
         self.tested += tested
-        self.levels += step.depth
-        self.is_tree = self.is_tree or bool(step.parents)
+        self.levels += levels
         if math.isfinite(expected := expected_of(step)):  # An old log may lack the probabilities.
             self._expected += expected
             self._num_foreseen += count
@@ -113,8 +117,13 @@ class Tally:
         self.positions.add(step)
         if is_timed:
             self.verify_by_length[count].append(step.verify_ms)
-            self.timed_depths[step.depth] += 1
+            self.timed_depths[levels] += 1
             self.timed_draft_ms += step.draft_ms
+
+    @property
+    def is_tree(self) -> bool:
+        """Whether any block was a tree."""
+        return bool(self.trees)
 
     @property
     def num_steps(self) -> int:
@@ -143,7 +152,7 @@ class Tally:
         return max(self.verify_by_length, key=lambda k: (len(self.verify_by_length[k]), k), default=0)
 
     def table(self) -> NDArray[np.float64]:
-        """(n, 8) one row a step, in the order of `COLUMNS`."""
+        """(n, 9) one row a step, in the order of `COLUMNS`."""
         import numpy as np  # Late: the command line reads logs without it.
 
         return np.array(self._rows, dtype=np.float64).reshape(-1, len(COLUMNS))

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from core.analysis.steadiness import OtherPrograms
 from core.errors import OutriderError
 from core.files import write_atomically
 from core.models.devices import device_name
@@ -218,17 +219,24 @@ _choices: dict[str, int] = {}
 
 
 def _remembered(key: str, measure: Callable[[], int]) -> int:
-    """A choice measured once on this machine: a start costs nothing, and the same seed gives the same text."""
+    """A choice measured once on this machine: a start costs nothing, and the same seed gives the same text.
+
+    What is measured while other programs compute holds for this process alone.
+    """
     machine = f"{device_name(torch.device('cpu'))}, {num_processors()} cores, torch {torch.__version__}"
     if not _choices:
         _choices.update(_read_choices().get(machine, {}))
     if key not in _choices:
+        others = OtherPrograms()
         _choices[key] = measure()
+        if others.disturb:
+            _log.debug("%s was measured while other programs computed, and is not kept", key)
+            return _choices[key]
         with contextlib.suppress(OutriderError, OSError):
             _choices_path().parent.mkdir(parents=True, exist_ok=True)
             # Machines may share a home, and another process may have measured meanwhile.
             kept = _read_choices()
-            kept[machine] = kept.get(machine, {}) | _choices
+            kept[machine] = kept.get(machine, {}) | {key: _choices[key]}
             write_atomically(_choices_path(), json.dumps(kept, indent=1))
     return _choices[key]
 

@@ -2,13 +2,45 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
+import threading
 import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import psutil
 import torch
 from torch import Tensor
+
+_BEAT_S, _SILENCE_S = 0.25, 1.0
+
+
+@contextlib.contextmanager
+def watching_for_silence() -> Iterator[Callable[[], float]]:
+    """Yields a function: milliseconds for which a thread that beats four times a second was silent for over a second.
+
+    Then the machine slept, this process was stopped, or a library held Python's lock: processor time tells which.
+    """
+    state = [(0.0, time.perf_counter())]
+    ended = threading.Event()
+
+    def silence_ms() -> float:
+        before, last_beat = state[0]
+        silence = time.perf_counter() - last_beat
+        return before + (silence * 1e3 if silence > _SILENCE_S else 0.0)
+
+    def beat() -> None:
+        while not ended.wait(_BEAT_S):
+            state[0] = (silence_ms(), time.perf_counter())
+
+    thread = threading.Thread(target=beat, name="heartbeat", daemon=True)
+    thread.start()
+    try:
+        yield silence_ms
+    finally:
+        ended.set()
+        thread.join()
 
 
 def synchronize(device: torch.device) -> None:
@@ -52,34 +84,51 @@ class StepClock:
     """Times the parts of a step, and reads its results.
 
     On a GPU events time what was queued, so that nothing but `fetch` waits; what follows is timed by the host's clock.
+    Time in which the machine slept or the process was stopped belongs to no part; `absent_ms` is what `read` left out.
     """
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, silence_ms: Callable[[], float] = lambda: 0.0) -> None:
+        """`silence_ms` is of `watching_for_silence`."""
+        self.absent_ms = 0.0
         self._device = device
-        self._parts: list[list[tuple[Any, Any]]] = []
+        self._silence_ms = silence_ms
+        self._parts: list[list[tuple[Any, Any, float, float]]] = []
         self._started: Any = None
         self._has_waited = False
 
     def start(self) -> None:
         """Begin a part."""
         self._parts.append([])
-        self._started = self._now()
+        self._begin()
+
+    def _begin(self) -> None:
+        self._started = self._silence_ms(), time.process_time(), self._now()
 
     def stop(self) -> None:
         """End the current part."""
-        self._parts[-1].append((self._started, self._now()))
+        before, used, began = self._started
+        computed_ms = (time.process_time() - used) * 1e3
+        self._parts[-1].append((began, self._now(), max(0.0, self._silence_ms() - before), computed_ms))
 
     def fetch(self, values: Tensor) -> list[float]:
         """Read a tensor (n,) within a part: on a GPU the step's one wait."""
         self.stop()
         found: list[float] = values.tolist()
         self._has_waited = True
-        self._started = self._now()
+        self._begin()
         return found
 
     def read(self) -> list[float]:
         """Milliseconds of each part. On a GPU, call it after `fetch`, when all events have passed."""
-        return [sum(_milliseconds(*span) for span in spans) for spans in self._parts]
+        times = []
+        for spans in self._parts:
+            times.append(0.0)
+            for began, ended, silence, computed_ms in spans:
+                whole = (ended - began) * 1e3 if isinstance(began, float) else float(began.elapsed_time(ended))
+                present = min(whole, max(whole - silence, computed_ms)) if silence else whole
+                times[-1] += present
+                self.absent_ms += whole - present
+        return times
 
     def _now(self) -> Any:
         if self._device.type == "cuda" and not self._has_waited:
@@ -91,10 +140,6 @@ class StepClock:
             event.record()
             return event
         return time.perf_counter()
-
-
-def _milliseconds(begin: Any, end: Any) -> float:
-    return (end - begin) * 1e3 if isinstance(begin, float) else float(begin.elapsed_time(end))
 
 
 def reset_peak_memory(device: torch.device) -> None:

@@ -35,7 +35,8 @@ def source_text(run: RunView) -> str:
     if speedup is None or not ours or not plain:
         return f"The baseline was stopped after {tokens_text(lines[1].num_tokens)}, so no speedup was measured."
     efficiency, cost = lines[0].num_tokens / len(lines[0].ends_ms), ours / plain
-    notes = [f" 95 % interval: {run.interval}." if run.interval else "", f" {run.busy_note}" if run.busy_note else ""]
+    between = f"95 % interval: {run.interval}." if run.interval else ""
+    notes = [f" {note}" for note in (between, run.absence_note, run.busy_note) if note]
     return "".join(
         [
             f"{efficiency:.2f} tokens per forward of the target, in steps that take {cost:.2f} times as long as a "

@@ -9,7 +9,7 @@ from functools import partial
 from app.run.run_view import NamedValue, RunView
 from core.analysis.calibration import Calibration, Predictor, PredictorFit, PredictorStudy, Study, study, verdict
 from core.analysis.expectation import Estimate
-from core.analysis.theory import SpeedupTheory, speedup_theory
+from core.analysis.theory import ShapeTheory, SpeedupTheory, speedup_theory
 from core.settings import Coupling
 from core.text import percent_text
 
@@ -21,6 +21,11 @@ COMPUTING = "Computing the intervals…"
 UNCALIBRATED = "Predicted acceptance isn't compared here: single tests have no probabilities of their own in this run."
 
 INTERVAL = "95 % interval: percentiles over 500 resamples of the run's steps (Efron's bootstrap, 1979)"
+TREE_TOKENS = (
+    "Tokens: 1 + how many of the first K nodes of this run's trees were accepted, no deeper than the depth. A run of a "
+    "larger tree shows larger shapes."
+)
+MOST_SHAPES = 5
 P_AND_Q = "p: the target's distribution; q: the draft's"
 
 
@@ -87,6 +92,7 @@ def _rows(theory: SpeedupTheory, calibration: Calibration | None, coupling: Coup
     ran = f"K = {theory.ran_k:.1f}" if not own else f"K = {k}"
     predicted_tokens = _figure(theory.tokens.at(k)) if own else ("–", "")
     predicted = _figure(theory.measured_verify.at(k), "×") if own else ("–", "")
+    trees = theory.trees
     rows = [
         _row("α, acceptance", *_figure(theory.alpha), f"accepted / tested tokens; those after a rejection are not "
             f"tested. {theory.num_tested:,} were. {INTERVAL}."),
@@ -97,18 +103,31 @@ def _rows(theory: SpeedupTheory, calibration: Calibration | None, coupling: Coup
             f"of a plain forward. {INTERVAL}."),
         _row("τ, block efficiency", *_figure(theory.ran_tokens), f"new tokens / steps, at {ran}. {INTERVAL}."),
         _row("τ expected", *predicted_tokens, "(1 − α^(K+1)) / (1 − α) at the same K: Leviathan et al., equation 1, "
-            "which assumes that every position is accepted independently with the same probability."),
+            "which assumes that every position is accepted independently with the same probability."
+            if trees is None else TREE_TOKENS),
         _row("Speedup as it ran", *_figure(theory.ran_speedup, "×"), f"tokens × time of a plain step / time of all "
             f"steps, at {ran}. {INTERVAL}."),
         _row("Speedup expected", *predicted, f"τ / (K c + v(K+1)) at the same K. It leaves out sampling and "
         f"overhead, which the page Why shows. {INTERVAL}."),
+        *(_best_k_rows(theory) if trees is None else map(_shape_row, trees.shapes[:MOST_SHAPES])),
+    ]  # fmt: skip
+    return (*rows, *(_calibration_rows(calibration, coupling) if calibration is not None else ()))
+
+
+def _best_k_rows(theory: SpeedupTheory) -> tuple[NamedValue, ...]:
+    return (
         _row("Best K", str(theory.best_k) if theory.best_k else "none", _agreement(theory), "the K from 0 to 16 with "
             "the largest τ / (K c + v(K+1)); 0 is plain decoding. After it: the share of resamples with the same "
         "best K."),
         _row("Best K if v = 1", str(theory.leviathan.best), "", "the same by τ / (K c + 1), Leviathan et al., theorem "
             "3.8, which assumes that scoring more positions costs nothing."),
-    ]  # fmt: skip
-    return (*rows, *(_calibration_rows(calibration, coupling) if calibration is not None else ()))
+    )  # fmt: skip
+
+
+def _shape_row(shape: ShapeTheory) -> NamedValue:
+    what = "the chain of this run's first candidates" if shape.is_chain else "the best K at this depth"
+    how = f"{what}: {shape.tokens:.2f} tokens per forward / (levels × c + v(K+1)). {TREE_TOKENS} {INTERVAL}."
+    return _row(f"{shape.title[0].upper()}{shape.title[1:]}", *_figure(shape.speedup, "×"), how)
 
 
 def _calibration_rows(found: Calibration, coupling: Coupling) -> tuple[NamedValue, ...]:

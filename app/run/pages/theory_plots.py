@@ -14,7 +14,7 @@ from app.widgets.plots import Plot, line_pen, thin_pen
 from core.analysis.calibration import Calibration, Reliability
 from core.analysis.diagnosis import KS
 from core.analysis.expectation import Curve, Estimate
-from core.analysis.theory import SpeedupTheory
+from core.analysis.theory import SpeedupTheory, TreeTheory
 from core.text import percent_text
 
 TOP = 1.04
@@ -191,8 +191,25 @@ MEANINGS = {
 }  # fmt: skip
 
 
+TREE_MEANINGS = {
+    Quantity.SPEEDUP: (
+        ("trees", "Line: tokens / (levels × c + v(K+1)) of the first K nodes of this run's trees, at the depth that "
+         "pays best. Band: 95 % over resampled steps."),
+        ("chain", "Dashed: the same of the first candidates alone."),
+        MEANINGS[Quantity.SPEEDUP][2],
+    ),
+    Quantity.TOKENS: (
+        ("trees", "Line: 1 + how many of the first K nodes of this run's trees were accepted, at the depth that pays "
+         "best. Band: 95 % over resampled steps."),
+        ("chain", "Dashed: the same of the first candidates alone."),
+        MEANINGS[Quantity.TOKENS][2],
+    ),
+}  # fmt: skip
+
+
 class TheoryPlot(Plot):
-    """Two curves over K from 0 to 16: a band around the first, the run's own point, and a line for plain decoding."""
+    """Two curves over K: a band around the first, the run's own point, and a line for plain decoding. Of trees, K is
+    the number of nodes, and the second curve is a chain's."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -212,13 +229,15 @@ class TheoryPlot(Plot):
         self.point = pg.ScatterPlotItem(symbol="d", size=12)
         self.add_item(self.point, self._paint_point, SeriesSample(ran, Mark.DIAMOND, "text", ran_help))
         self._samples[:2] = self._samples[1::-1]
-        self.getPlotItem().getAxis("bottom").setTicks([[(k, str(k)) for k in range(0, len(KS), 2)]])
-        self.getViewBox().setLimits(xMin=-0.5, xMax=len(KS), minXRange=2, yMin=0, minYRange=0.1)
+        self.getViewBox().setLimits(xMin=-0.5, minXRange=2, yMin=0, minYRange=0.1)
         self.set_hint("The expected speedup at each K")
 
     def show_theory(self, theory: SpeedupTheory | None) -> None:
         """Show a run's curves."""
+        had_trees = self._trees is not None
         self.theory = theory
+        if had_trees != (self._trees is not None):
+            self.show_quantity(self.quantity)
         self.settle(is_over=True)
 
     def show_quantity(self, quantity: Quantity) -> None:
@@ -226,7 +245,8 @@ class TheoryPlot(Plot):
         self.quantity = quantity
         self.setAccessibleName(f"{QUANTITY_TITLES[quantity]} over K")
         self._labels["left"] = QUANTITY_AXES[quantity]
-        for sample, meaning in zip(self._samples, MEANINGS[quantity], strict=True):
+        self._labels["bottom"] = "K, draft tokens" if self._trees is None else "K, nodes"
+        for sample, meaning in zip(self._samples, self._meanings, strict=True):
             sample.set_meaning(*meaning)
         self.restyle()
         self.reset_view()
@@ -240,8 +260,9 @@ class TheoryPlot(Plot):
         """A K in figures."""
         first, second = self._curves()
         found = first.at(place)
-        names = [name for name, _ in MEANINGS[self.quantity]]
-        rows = [(f"K = {place}", ""), (names[0], f"{found.value:.2f}{self._sign}")]
+        names = [name for name, _ in self._meanings]
+        depth = f", depth {self._trees.depths[place]}" if self._trees is not None and place else ""
+        rows = [(f"K = {place}{depth}", ""), (names[0], f"{found.value:.2f}{self._sign}")]
         if found.low is not None:
             rows.append(("95 % interval", f"{found.low:.2f} to {found.high:.2f}{self._sign}"))
         rows.append((names[1], f"{second.values[place]:.2f}{self._sign}"))
@@ -255,16 +276,35 @@ class TheoryPlot(Plot):
         if theory is None:
             return {"num_draft_tokens": []}
         found = theory.measured_verify
-        return {
-            "num_draft_tokens": range(len(KS)),
+        count = len(found.values)
+        shown: Table = {
+            "num_draft_tokens": range(count),
             "speedup_measured_v": found.values,
-            "speedup_low_95": found.low or [None] * len(KS),
-            "speedup_high_95": found.high or [None] * len(KS),
+            "speedup_low_95": found.low or [None] * count,
+            "speedup_high_95": found.high or [None] * count,
             "speedup_v_1": theory.leviathan.values,
             "verify_cost": theory.verify.values,
             "tokens_per_step": theory.tokens.values,
-            "tokens_per_step_by_place": theory.tokens_by_position.values,
         }
+        if self._trees is None:
+            return {**shown, "tokens_per_step_by_place": theory.tokens_by_position.values}
+        chain = {
+            "chain_speedup": self._trees.chain_speedup.values,
+            "chain_tokens_per_step": self._trees.chain_tokens.values,
+        }
+        return {**shown, "depth": self._trees.depths, **chain}
+
+    @property
+    def _trees(self) -> TreeTheory | None:
+        return self.theory.trees if self.theory is not None else None
+
+    @property
+    def _meanings(self) -> tuple[tuple[str, str], ...]:
+        return (MEANINGS if self._trees is None else TREE_MEANINGS)[self.quantity]
+
+    @property
+    def _ks(self) -> np.ndarray:
+        return np.arange(len(self.theory.verify.values) if self.theory is not None else len(KS))
 
     @property
     def _sign(self) -> str:
@@ -275,9 +315,10 @@ class TheoryPlot(Plot):
 
     def _curves(self) -> tuple[Curve, Curve]:
         assert self.theory is not None
+        theory, trees = self.theory, self._trees
         if self.quantity is Quantity.SPEEDUP:
-            return self.theory.measured_verify, self.theory.leviathan
-        return self.theory.tokens, self.theory.tokens_by_position
+            return theory.measured_verify, theory.leviathan if trees is None else trees.chain_speedup
+        return theory.tokens, theory.tokens_by_position if trees is None else trees.chain_tokens
 
     def _ran(self) -> Estimate:
         assert self.theory is not None
@@ -290,16 +331,21 @@ class TheoryPlot(Plot):
         ran = self._ran()
         # The curve of v = 1 may rise far above; what matters is where the two diverge.
         highest = max(*first.values, *first.high, ran.high or ran.value, 1.0)
-        return float(len(KS)), 1.08 * max(highest, min(max(second.values), 1.6 * highest))
+        return float(len(self._ks)), 1.08 * max(highest, min(max(second.values), 1.6 * highest))
 
     def _fit(self, extent: tuple[float, float]) -> None:
         if extent != self._shown:
             self._shown = extent
-            self.getViewBox().setRange(xRange=(-0.4, len(KS) - 0.4), yRange=(0, extent[1] or 1), padding=0)
+            last = len(self._ks)
+            self.getPlotItem().getAxis("bottom").setTicks(
+                [[(k, str(k)) for k in range(0, last, 2 if last < 34 else 8)]]
+            )
+            self.getViewBox().setLimits(xMax=last)
+            self.getViewBox().setRange(xRange=(-0.4, last - 0.4), yRange=(0, extent[1] or 1), padding=0)
 
     def _place_at(self, x: float) -> int:
         place = round(x)
-        return place if self.theory is not None and 0 <= place < len(KS) else -1
+        return place if self.theory is not None and 0 <= place < len(self._ks) else -1
 
     def _draw(self) -> None:
         self.unit.setVisible(self.theory is not None)
@@ -310,13 +356,13 @@ class TheoryPlot(Plot):
             self.whisker.setData(x=np.empty(0), y=np.empty(0), top=np.empty(0), bottom=np.empty(0))
             return
         first, second = self._curves()
-        values = np.array(first.values)
-        known = self.theory.longest + 1 if self.quantity is Quantity.SPEEDUP else len(KS)
-        self.line.setData(KS[:known], values[:known])
-        self.beyond.setData(KS[known - 1 :], values[known - 1 :])
-        self.other.setData(KS, np.array(second.values))
+        values, ks = np.array(first.values), self._ks
+        known = self.theory.longest + 1 if self.quantity is Quantity.SPEEDUP else len(ks)
+        self.line.setData(ks[:known], values[:known])
+        self.beyond.setData(ks[known - 1 :], values[known - 1 :])
+        self.other.setData(ks, np.array(second.values))
         for edge, bound in zip(self.edges, (first.low, first.high), strict=True):
-            edge.setData(KS[: len(bound)], np.array(bound))
+            edge.setData(ks[: len(bound)], np.array(bound))
         ran = self._ran()
         at = np.array([self.theory.ran_k])
         self.point.setData(at, [ran.value])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
@@ -34,11 +35,11 @@ from app.widgets.fields import (
     wrapped_label,
 )
 from core.draft_shape import DraftLength, parse_draft_lengths
-from core.drafters.registry import METHODS, get_method
+from core.drafters.registry import METHODS, DraftTreeOptions, TreeRule, get_method
 from core.errors import OutriderError, PairMismatchError, SettingsError
 from core.experiments.prompt_suites import SUITES, Prompt, find_prompts, first_of_each, read_prompts
 from core.experiments.sweep_plan import ASK_ABOVE, DrafterChoice, SweepPlan
-from core.settings import SETTINGS, LengthPolicy
+from core.settings import SETTINGS, LengthPolicy, declared
 from core.text import duration_text
 
 if TYPE_CHECKING:
@@ -53,6 +54,9 @@ POLICIES: dict[str, tuple[str, str]] = {
     LengthPolicy.ADAPTIVE: ("Adaptive", "Like Auto, but a block ends early where the draft is unsure"),
 }
 WINDOW_PROMPT = "the window's prompt"
+TREE = declared(DraftTreeOptions)
+_RULE = TREE["rule"]
+SHAPE_HELP = "Numbers and ranges separated by commas, such as 2-4, 6: every combination is a shape."
 
 
 class SweepForm(QWidget):
@@ -93,6 +97,11 @@ class SweepForm(QWidget):
         self.methods = TickList("sweepMethods", "Methods", columns=2)
         self.methods.show_items({name: (method.title, method.summary) for name, method in METHODS.items()})
         self.lengths = line_edit("sweepLengths", "1-8")
+        self.shapes = {name: line_edit(f"sweep{name.capitalize()}", "2-4, 6") for name in ("depth", "branching")}
+        self.rules = TickList("sweepRules", "Candidates", columns=2)
+        self.rules.show_items(
+            {rule: (title, _RULE.metadata["help"]) for rule, title in _RULE.metadata["titles"].items()}
+        )
         self.policies = TickList("sweepPolicies", "K chosen during the run", columns=2)
         self.policies.show_items(POLICIES)
         self.temperatures = line_edit("sweepTemperatures", "0, 0.5, 1")
@@ -129,6 +138,12 @@ class SweepForm(QWidget):
             )
         ):
             numbers.addWidget(labelled(title, spin, help_text), place // 2, place % 2)
+        shapes = row(
+            *((labelled(TREE[name].metadata["label"], line, SHAPE_HELP), 1) for name, line in self.shapes.items())
+        )
+        self._tree_box = boxed(
+            column(text_label("Draft tree; K counts its nodes", "hint"), shapes, self.rules, spacing=7)
+        )
         form = column(
             text_label("Models", "section"),
             labelled("Target", self.target, "The model whose distribution the text is drawn from."),
@@ -138,6 +153,7 @@ class SweepForm(QWidget):
             text_label("Grid", "section"),
             labelled("K", self.lengths, K_HELP),
             self.policies,
+            self._tree_box,
             labelled("Temperatures", self.temperatures, "One or several, separated by commas"),
             text_label("Prompts", "section"),
             self.suites,
@@ -161,12 +177,12 @@ class SweepForm(QWidget):
         spins = (self.prompts_each, self.repeats, self.length, self.seed)
         self._guard = WheelGuard(self)
         self._guard.watch(self.target, *spins)
-        for line in (self.lengths, self.temperatures):
+        for line in (self.lengths, *self.shapes.values(), self.temperatures):
             line.returnPressed.connect(self.start_button.click)
             line.textChanged.connect(self.judge)
         for spin in spins:
             spin.valueChanged.connect(self.judge)
-        for ticks in (self.drafts, self.methods, self.policies, self.suites):
+        for ticks in (self.drafts, self.methods, self.policies, self.rules, self.suites):
             ticks.changed.connect(self.judge)
         self.own_prompt.toggled.connect(self.judge)
         self.target.activated.connect(self._on_target_chosen)
@@ -192,7 +208,7 @@ class SweepForm(QWidget):
             raise SettingsError("There is no target model yet. Open or get one in the main window.")
         plan = SweepPlan(
             target=target,
-            drafters=_drafters(self.methods.ticked(), self.drafts.ticked(), settings.method_options),
+            drafters=_drafters(self.methods.ticked(), self.drafts.ticked(), settings.method_options, self._swept()),
             num_draft_tokens=self._lengths(),
             temperatures=parse_temperatures(self.temperatures.text()),
             prompts=self._prompts(settings.prompt),
@@ -212,6 +228,17 @@ class SweepForm(QWidget):
             if drafter.draft is not None and (problem := self._library.problem(drafter.draft, target)):
                 raise PairMismatchError(problem)
         return plan
+
+    def _swept(self) -> dict[str, tuple[Any, ...]]:
+        """The values of each option of a tree."""
+        if "draft-tree" not in self.methods.ticked():
+            return {}
+        numbers = {
+            name: parse_draft_lengths(line.text(), TREE[name].metadata["label"]) for name, line in self.shapes.items()
+        }
+        if not (rules := self.rules.ticked()):
+            raise SettingsError("Check at least one way to choose a tree's candidates.")
+        return {**numbers, "rule": tuple(map(TreeRule, rules))}
 
     def _lengths(self) -> tuple[DraftLength, ...]:
         text = self.lengths.text().strip()
@@ -236,6 +263,7 @@ class SweepForm(QWidget):
     @Slot()
     def judge(self) -> SweepPlan | None:
         """Show how large the chosen sweep is, or why it can't be run, and return None."""
+        self._tree_box.setVisible("draft-tree" in self.methods.ticked())
         plan, size, problem = None, "", self._file_problem
         try:
             plan = self.plan()
@@ -257,6 +285,10 @@ class SweepForm(QWidget):
             self.methods.tick([settings.method])
             self.drafts.tick([settings.draft])
             self.lengths.setText("1-8")
+            tree = DraftTreeOptions(**settings.method_options.get("draft-tree", {}))
+            for name, line in self.shapes.items():
+                line.setText(str(getattr(tree, name)))
+            self.rules.tick([tree.rule])
             self.temperatures.setText(f"{settings.temperature:g}")
             self.own_prompt.setChecked(bool(settings.prompt.strip()))
             self.seed.setValue(min(settings.seed, self.seed.maximum()))
@@ -343,9 +375,13 @@ def _spin(name: str, low: int, high: int, value: int) -> QSpinBox:
 
 
 def _drafters(
-    methods: Sequence[str], drafts: Sequence[str], options: Mapping[str, Mapping[str, Any]]
+    methods: Sequence[str],
+    drafts: Sequence[str],
+    options: Mapping[str, Mapping[str, Any]],
+    swept: Mapping[str, Sequence[Any]],
 ) -> tuple[DrafterChoice, ...]:
-    """Each method with each draft, if it needs one, and with the options that differ from their defaults."""
+    """Each method with each draft, if it needs one, and with the options that differ from their defaults; a tree with
+    every combination of the `swept` values."""
     if not methods:
         raise SettingsError("Check at least one method.")
     found: list[DrafterChoice] = []
@@ -356,7 +392,11 @@ def _drafters(
         given, known = options.get(name, {}), [item.name for item in fields(method.options)]
         default, chosen = method.parse(), method.parse({key: given[key] for key in known if key in given})
         changed = {key: given[key] for key in known if getattr(chosen, key) != getattr(default, key)}
-        found += [DrafterChoice(name, draft, changed) for draft in (drafts if method.needs_draft_model else (None,))]
+        varied = swept if name == "draft-tree" else {}
+        for values in itertools.product(*varied.values()):
+            each = {**changed, **dict(zip(varied, values, strict=True))}
+            method.parse(each)
+            found += [DrafterChoice(name, draft, each) for draft in (drafts if method.needs_draft_model else (None,))]
     return tuple(found)
 
 

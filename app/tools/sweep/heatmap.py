@@ -15,8 +15,10 @@ from app.widgets.painted import LEFT, PaintedWidget, draw_text
 from app.widgets.pictures import image_of, png_bytes, svg_of
 from app.widgets.rows import Index, Role
 from app.widgets.tables import GridTable
+from core.drafters.registry import DraftTreeOptions
 from core.experiments.sweep_plan import Cell
 from core.experiments.sweep_results import SPEEDUP, SweepFigure
+from core.settings import declared
 
 GAP, RADIUS = 3.0, 5.0
 STRENGTH = {LIGHT.name: 0.7, DARK.name: 0.5}
@@ -110,6 +112,7 @@ class HeatmapLegend(PaintedWidget):
 
 ROW_HEIGHT, MIN_WIDTH, HEAD_WIDTH = 46, 52, 168
 LONGEST_NAME = 24
+RULE_TITLES = declared(DraftTreeOptions)["rule"].metadata["titles"]
 SHOWN_ROLE = Role.UserRole
 COLUMN_HELP = {
     "plain": "Plain decoding, without drafts, which the speedups are relative to.",
@@ -220,8 +223,11 @@ class Heatmap(GridTable):
     def _row_head(self, row: SweepRow) -> QTableWidgetItem:
         # Elided here, since Qt would measure both lines as one; model names may differ at either end.
         half = (LONGEST_NAME - 1) // 2
-        title, name = _row_texts(self._view, row)
-        head = QTableWidgetItem(f"{title}\n{name if len(name) <= LONGEST_NAME else f'{name[:half]}…{name[-half:]}'}")
+        lines = (
+            line if len(line) <= LONGEST_NAME else f"{line[:half]}…{line[-half:]}"
+            for line in _row_texts(self._view, row)
+        )
+        head = QTableWidgetItem("\n".join(lines))
         about = f"Temperature {row[0]:g}, {self._view.row_title(row[1])} ({row[1].method})"
         head.setToolTip(plain_tip(about))
         head.setData(Role.AccessibleTextRole, about)
@@ -248,7 +254,15 @@ class Heatmap(GridTable):
 
 
 def _row_texts(view: SweepView, row: SweepRow) -> tuple[str, str]:
-    return f"T = {row[0]:g}", view.row_title(row[1]).rpartition("/")[2]
+    """Temperature and draft; of a tree, its shape instead of the draft, which tells the rows apart."""
+    at, shape = f"T = {row[0]:g}", row[1].shape
+    if shape["depth"] is None:
+        return at, view.row_title(row[1]).rpartition("/")[2]
+    rules = {drafter.shape["rule"] for _, drafter in view.rows}
+    rule = f", {RULE_TITLES[shape['rule']].lower()}" if len(rules - {None}) > 1 else ""
+    is_only = len({drafter.draft for _, drafter in view.rows} - {None}) == 1
+    draft = "tree" if is_only else view.row_title(row[1]).partition(", draft-tree")[0].rpartition("/")[2]
+    return f"{at}, {draft}{rule}", f"{shape['depth']} deep, {shape['branching']} wide"
 
 
 # --- The picture ---
@@ -259,7 +273,7 @@ CELL_WIDTH, CELL_HEIGHT = 76, 46
 
 def picture_of(view: SweepView, scale: Scale, *, is_svg: bool) -> bytes:
     """A sweep's figure as an SVG or PNG file: title, scale, rows and columns."""
-    names = [_row_texts(view, row)[1] for row in view.rows]
+    names = [line for row in view.rows for line in _row_texts(view, row)]
     head = 16 + max([80.0, *map(QFontMetricsF(ui_font(12)).horizontalAdvance, names)])
     width = max(head + len(view.columns) * scaled(CELL_WIDTH), scaled(LEGEND_WIDTH) + 60)
     height = scaled(HEADER + COLUMN_HEAD) + len(view.rows) * scaled(CELL_HEIGHT)

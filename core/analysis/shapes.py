@@ -1,0 +1,140 @@
+"""What trees are expected to give before any is drafted: tokens per forward of a shape, from both distributions.
+
+A shape is what K, depth, branching and rule make of a tree: nodes, each with a number of earlier siblings, its rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from core.analysis.diagnosis import KS, Array
+from core.analysis.probe import Shape
+from core.drafters.registry import TreeRule
+from core.drafters.tree_shape import grow
+
+NUM_RANKS = 4
+"""Most siblings considered; a fifth hardly ever pays."""
+DEEPEST = 8
+
+
+def sibling_acceptance(
+    target_probs: Tensor, draft_probs: Tensor, rule: TreeRule, count: int, generator: torch.Generator
+) -> Iterator[Tensor]:
+    """For each rank, (n, V) the probabilities that a token is drafted as that sibling, tested and accepted.
+
+    They follow the recursion of `core.verify`, without a draft. Which tokens the earlier, rejected siblings were is
+    drawn: unbiased for each position, and exact where the rule doesn't depend on them (independent, best).
+
+    Args:
+        target_probs: (n, V), or of the V ids that the draft proposes.
+        draft_probs: (n, V), after temperature and filters; those that rank the tokens where the rule takes the best.
+    """
+    # Not normalised: `left` is what is left of the target times `reach`, the probability that a sibling is tested.
+    left, remaining = target_probs, draft_probs
+    reach = torch.ones_like(draft_probs[:, :1])
+    for rank in range(count):
+        if rule == TreeRule.BEST or (rule == TreeRule.TOP and rank):
+            row = torch.zeros_like(remaining).scatter_(1, remaining.argmax(-1, keepdim=True), 1.0)
+        else:
+            row = remaining / remaining.sum(-1, keepdim=True).clamp(min=1e-30)
+        accepted = torch.minimum(left, reach * row)
+        yield accepted
+        if rule != TreeRule.INDEPENDENT:
+            # The largest of rates over exponential noise is a draw in proportion to the rates.
+            noise = torch.empty_like(row).exponential_(generator=generator)
+            rejected = ((reach * row - accepted) / noise).argmax(-1, keepdim=True)
+            remaining = remaining.scatter(1, rejected, 0.0)
+        left = left - accepted
+        reach = (reach - accepted.sum(-1, keepdim=True)).clamp(min=0.0)
+
+
+def compare_siblings(
+    target_probs: Tensor,
+    draft_probs: Tensor,
+    tokens: Tensor,
+    draft_ids: Tensor | None,
+    rule: TreeRule,
+    generator: torch.Generator,
+) -> tuple[Array, Array]:
+    """(n, ranks) how likely each candidate of a tree is accepted, and the same given that the text's token follows."""
+    device = target_probs.device
+    draft_probs, tokens = draft_probs.to(device), tokens.to(device).unsqueeze(1)
+    columns = (torch.arange(draft_probs.shape[1]) if draft_ids is None else draft_ids).to(device)
+    shared = target_probs[:, : len(columns)] if draft_ids is None else target_probs[:, columns]
+    is_token, p = columns == tokens, target_probs.gather(1, tokens).squeeze(1)
+    found = [
+        (accepted.sum(-1), torch.where(is_token, accepted, 0.0).sum(-1) / p.clamp(min=1e-30))
+        for accepted in sibling_acceptance(shared, draft_probs, rule, NUM_RANKS, generator)
+    ]
+    sums, kept = (torch.stack(part, 1).cpu().double().numpy() for part in zip(*found, strict=True))
+    return sums, kept
+
+
+class PathAcceptance:
+    """The probability that a path of a tree is accepted, from the acceptance of siblings along texts.
+
+    A path is named by its ranks: (0, 2) is the third child of the first. Over texts drawn from the target's p, its
+    probability is exactly the mean, over all starts, of the product of A(x) / p(x) of the text's tokens x, where A(x)
+    is `sibling_acceptance` at the path's rank; the last factor is replaced by its mean, the sum of A. On other texts
+    it is the product of these sums, which assumes that the draft is as good after its own tokens.
+    """
+
+    def __init__(self, texts: Sequence[tuple[Array, Array]], *, is_own_text: bool) -> None:
+        """Args: texts: of each, (m, ranks) the sums of A at its positions, and A / p of its tokens."""
+        self._sums = np.concatenate([sums for sums, _ in texts])
+        self._kept = np.concatenate([kept for _, kept in texts]) if is_own_text else self._sums
+        self._left = np.concatenate([np.arange(len(sums), 0, -1) for sums, _ in texts])
+        self._chains: dict[tuple[int, ...], Array] = {(): np.ones(len(self._left))}
+        self._known: dict[tuple[int, ...], float] = {(): 1.0}
+
+    @property
+    def rates(self) -> list[float]:
+        """The acceptance of a node with 0, 1, 2… rejected siblings, if it is tested; it never rises, as in `grow`."""
+        sums = self._sums.mean(0)
+        tested = np.maximum(1.0 - np.concatenate(([0.0], sums.cumsum()[:-1])), 1e-9)
+        return [float(rate) for rate in np.minimum.accumulate(np.minimum(sums / tested, 1.0))]
+
+    def of(self, path: tuple[int, ...]) -> float:
+        """The probability that all of it is accepted; 0 where no text is as long."""
+        if path not in self._known:
+            depth, count = len(path) - 1, len(self._left) - len(path) + 1
+            is_whole = self._left[: max(count, 0)] > depth
+            reached = self._chain(path[:-1])[: len(is_whole)] * self._sums[depth:, path[-1]][: len(is_whole)]
+            found = float(reached[is_whole].mean()) if is_whole.any() else 0.0
+            self._known[path] = min(found, self.of(path[:-1]))
+        return self._known[path]
+
+    def _chain(self, path: tuple[int, ...]) -> Array:
+        """(m,) for a tree at each start: the product along the text; meaningless where it leaves its text."""
+        if path not in self._chains:
+            chain, depth = self._chain(path[:-1]).copy(), len(path) - 1
+            chain[: len(chain) - depth] *= self._kept[depth:, path[-1]]
+            self._chains[path] = chain
+        return self._chains[path]
+
+
+def best_shapes(acceptance: PathAcceptance, level: float, verify: Sequence[float]) -> tuple[Shape, ...]:
+    """The fastest shape of each depth, the fastest first; chains are left out.
+
+    Args:
+        level: time of drafting one level / a plain forward.
+        verify: v(K+1) for K from 0 on.
+    """
+    rates = acceptance.rates
+    best: dict[int, Shape] = {}
+    for limit in range(1, DEEPEST + 1):
+        for branching in range(2, len(rates) + 1):
+            tokens, depth, width = 1.0, 0, 0
+            paths: list[tuple[int, ...]] = []
+            for count, node in enumerate(grow(rates, len(KS) - 1, limit, branching), start=1):
+                paths.append((*(paths[node.parent] if node.parent >= 0 else ()), node.rank))
+                tokens += acceptance.of(paths[-1])
+                depth, width = max(depth, len(paths[-1])), max(width, node.rank + 1)
+                found = Shape(count, depth, width, tokens, tokens / (depth * level + verify[count]))
+                if width > 1 and (depth not in best or found.speedup > best[depth].speedup):
+                    best[depth] = found
+    return tuple(sorted(best.values(), key=lambda shape: -shape.speedup))
