@@ -56,7 +56,8 @@ def accepted_path(rule, last, draft, target, generator):
             tokens[node], sources[node] = int(token), source
     probs = None if rule == TreeRule.BEST else torch.stack(sources)
     target_probs = target[[last, *tokens]]
-    return verify_block(torch.tensor(tokens), PARENTS, probs, target_probs, generator=generator).path
+    uniforms = draw_uniforms(len(PARENTS) + 1, generator)
+    return verify_block(torch.tensor(tokens), PARENTS, probs, target_probs, uniforms).path
 
 
 def predicted(rule, text, draft, target, *, is_own_text=True):
