@@ -157,6 +157,14 @@ def test_a_whole_log_reads_back_and_is_exported_as_it_was_written(path, tmp_path
     assert (tmp_path / "copy.jsonl").read_bytes() == path.read_bytes()
 
 
+def test_an_exported_log_names_models_without_the_folders_they_are_in(path, tmp_path):
+    log = read_run_log(write(path, [STARTED, STEP_EVENT]))
+    log.run["config"] |= {"target": "/home/me/big", "draft": "org/small", "method_options": {"heads": "/home/me/heads"}}
+    export_jsonl(tmp_path / "copy.jsonl", log)
+    config = read_run_log(tmp_path / "copy.jsonl").run["config"]
+    assert (config["target"], config["draft"], config["method_options"]) == ("big", "org/small", {"heads": "heads"})
+
+
 @pytest.mark.parametrize("missing_bytes", [1, 2, 40])
 def test_a_torn_last_line_is_left_out_and_named(path, missing_bytes):
     whole = write(path, [STARTED, STEP_EVENT, replace(STEP_EVENT, index=1)]).read_bytes()

@@ -7,7 +7,7 @@ import csv
 import io
 import math
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -70,8 +70,18 @@ def export_html(path: File, *logs: RunLog) -> None:
 
 
 def export_jsonl(path: File, log: RunLog) -> None:
-    """Write a run log without its damaged lines."""
-    write_atomically(path, b"".join(map(to_line, log.records())))
+    """Write a run log without its damaged lines, and without the folders of models on this machine."""
+    run, *others = log.records()
+    write_atomically(path, b"".join(map(to_line, ({**run, "config": _shared(run["config"])}, *others))))
+
+
+def _shared(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A run's settings for others to read: of a path only the last part, which says what it was."""
+    options = config.get("method_options")
+    models = {name: named(config[name]) for name in ("target", "draft") if name in config}
+    if isinstance(options, Mapping):
+        models["method_options"] = {name: named(value) for name, value in options.items()}
+    return {**config, **models}
 
 
 def export_csv(path: File, log: RunLog) -> None:
