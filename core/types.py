@@ -110,7 +110,7 @@ class Verification:
     Attributes:
         num_accepted: how many drafted tokens were accepted: the path's length.
         next_token: the id that follows them.
-        next_kind: BONUS behind a leaf, as after a full chain; else CORRECTION.
+        next_kind: BONUS after a leaf, as after a full chain; else CORRECTION.
         path: the accepted nodes, from the root down; 0, 1, 2… for a chain.
         acceptance_probs: the probability that each node is accepted if it is tested; empty from the engine.
         uniforms: the draw u of each node, tested or not; empty where no draw decides, as under Gumbel coupling and
@@ -136,7 +136,7 @@ class BlockTest(NamedTuple):
     Attributes:
         weight: min(1, p / q) accumulated over the tokens: the residual here is max(0, weight target - draft).
         acceptance: the probability that a text of these i tokens is accepted.
-        residual: the sum of max(0, weight target - draft) over the vocabulary; 0 behind the whole chain.
+        residual: the sum of max(0, weight target - draft) over the vocabulary; 0 after the whole chain.
     """
 
     weight: float
@@ -272,7 +272,7 @@ class Step:
 
     @property
     def tested(self) -> tuple[int, ...]:
-        """The drafted tokens that were tested: behind each accepted one, its children up to the accepted one. Block
+        """The drafted tokens that were tested: after each accepted one, its children up to the accepted one. Block
         verification tests all."""
         if self.block:
             return tuple(range(self.num_draft_tokens))

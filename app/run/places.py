@@ -85,7 +85,7 @@ def next_step(steps: Sequence[Step], place: Place | None, by: int) -> Place | No
 
 
 def _along(step: Step, slot: int, by: int) -> int | None:
-    """The place before or behind in a block; None beyond its ends."""
+    """The previous or next place in a block; None beyond its ends."""
     bonus = len(step.drafted)
     if not step.parents:
         return slot + by if 0 <= slot + by < num_places(step) else None
@@ -99,7 +99,7 @@ def _along(step: Step, slot: int, by: int) -> int | None:
 
 
 def _likeliest(step: Step, nodes: Sequence[int]) -> int:
-    """The accepted one of siblings, or the first of them."""
+    """The accepted sibling, or the first one."""
     return next((node for node in nodes if node in step.path), in_order(step, nodes, draft_shares(step))[0])
 
 

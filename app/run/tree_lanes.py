@@ -23,7 +23,7 @@ HEAD, FOOT = 17, 6
 """Room for the positions above the lanes, and below them."""
 FONT = 12
 GAP, MOST_GAPS = 20, 0.4
-"""Between two columns, where the branches are drawn; and the largest share of the width for all of them."""
+"""Space between two columns, for the branches; and the largest share of the width for all such spaces."""
 MARGIN = 12
 LEAST_COLUMN = 12
 

@@ -148,7 +148,7 @@ class ProbeWindow(ReportWindow):
         self.generate.setChecked(True)
         use_title, use_help = (
             "Use this draft and K",
-            "Copy them to the settings, or those of its tree if that is faster",
+            "Copy the draft and K to the settings, or its best tree if that is faster",
         )
         self.use_button = push_button(use_title, "useDraftButton", use_help, self._on_use)
         self.table: Table[DraftProbe] = Table("probeTable", "Drafts, the best first", COLUMNS, NO_DRAFTS)

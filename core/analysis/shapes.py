@@ -1,4 +1,4 @@
-"""What trees are expected to give before any is drafted: tokens per forward of a shape, from both distributions.
+"""Predicts, before any tree is drafted, the tokens per forward of a shape from both distributions.
 
 A shape is what K, depth, branching and rule make of a tree: nodes, each with a number of earlier siblings, its rank.
 """
@@ -17,7 +17,7 @@ from core.drafters.registry import TreeRule
 from core.drafters.tree_shape import grow
 
 NUM_RANKS = 4
-"""Most siblings considered; a fifth hardly ever pays."""
+"""Most siblings considered; a fifth hardly ever pays off."""
 DEEPEST = 8
 
 

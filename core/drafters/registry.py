@@ -70,7 +70,7 @@ class DraftTreeOptions(DraftModelOptions):
         default=4,
         metadata={
             "label": "Depth",
-            "help": "The most tokens in a row; with K auto, fewer where another level doesn't pay. K is the number of "
+            "help": "The most tokens in a row; with K auto, fewer if another level isn't worth it. K is the number of "
             "nodes in the whole tree.",
             "min": 1,
             "max": LONGEST_CHAIN,
@@ -403,7 +403,7 @@ def get_method(name: str) -> Method:
 
 
 def rule_problem(method: str, coupling: Coupling, rule: VerificationRule) -> str:
-    """Why what a method drafts can't be tested by a rule, in one sentence; empty if it can.
+    """One sentence on why a rule can't test what a method drafts; empty if it can.
 
     Raises:
         SettingsError: there is no such method.

@@ -1,4 +1,4 @@
-"""Other rules than the recursion: block verification, typical acceptance, and equality under shared Gumbel noise."""
+"""Rules other than the recursion: block verification, typical acceptance, and equality under shared Gumbel noise."""
 
 from __future__ import annotations
 
