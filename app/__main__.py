@@ -38,7 +38,7 @@ COMMANDS = ("run", "bench", "sweep", "probe", "check", "export", "models", "dist
 
 
 def build_parser(command: str = "") -> Parser:
-    """The command line of one command; of all, if there is no such command."""
+    """The parser of one command, or of all commands if there is no such command."""
     from app.cli.parsing import Parser, option
 
     parser = Parser(

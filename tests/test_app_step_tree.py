@@ -122,9 +122,9 @@ def test_the_ordered_tests_of_a_place_are_shown_with_p_after_each_rejection():
     assert last.verdict == (
         "Rejected: u·q = 0.4800 ≥ p = 0.0500. “#7” was drawn from the residual instead, with a draw of 0.2500."
     )
-    assert "what the candidates rejected before it leave" in last.note
+    assert "the residual that earlier, rejected candidates leave" in last.note
     assert (last.title, last.subtitle) == ("Step 0 · node 4 of 5", "position 10 · depth 2 · temperature 0.8")
-    assert "what is left" in inspect([step], Place(0, 0)).verdict
+    assert "against the residual" in inspect([step], Place(0, 0)).verdict
     unreached = inspect([step], Place(0, 4))
     assert unreached.verdict == "Never reached: “the”, which it follows, was not accepted."
     assert unreached.tests == ()
@@ -134,7 +134,7 @@ def test_the_ordered_tests_of_a_place_are_shown_with_p_after_each_rejection():
 def test_without_replacement_a_later_candidate_that_was_not_tested_says_why():
     step = tree((-1, -1, -1), path=(0,), kind=TokenKind.BONUS)
     found = inspect([step], Place(0, 2))
-    assert found.verdict == "Not tested: “the” before it was accepted."
+    assert found.verdict == "Not tested: an earlier candidate, “the”, was accepted."
     assert found.tests[-1] == "▸ 3 “cat”: not tested"
     bonus = inspect([step], Place(0, 3))
     said = "A path of a single drafted token was accepted to its end, so one more was drawn from the target"

@@ -98,7 +98,7 @@ def chosen_paths(parents: Sequence[int], first: Sequence[int], tested: Sequence[
 
 
 def lanes_of(stream: TokenStream, number: int) -> Lanes | None:
-    """The lanes of a step, or of the pending block behind all steps; None if it drafted no tree."""
+    """The lanes of a step, or of the pending block after all steps; None if it drafted no tree."""
     is_pending = number == len(stream.steps)
     parents = stream.pending_parents if is_pending else stream.steps[number].parents
     if not parents:

@@ -138,7 +138,7 @@ class TreeText(TokenText):
         return self._picture.lanes.step if self._picture is not None and self._strip is not None else None
 
     def _wanted_tree(self) -> int | None:
-        """The step whose tree belongs into the strip; behind all steps it is the pending block's."""
+        """The step whose tree belongs in the strip; after all steps, the pending block's."""
         count, steps = len(self._firsts), self._stream.steps
         if self._num_pending:
             return count if self._stream.pending_parents else None

@@ -115,7 +115,7 @@ class Words:
             said = "Discarded, untested: it follows the rejected token."
             return f"{said} Its distributions are those after the drafted text."
         if kept := [node for node in siblings(step, slot) if node in step.path]:
-            return f"Not tested: “{show(step.drafted_texts[kept[0]])}” before it was accepted."
+            return f"Not tested: an earlier candidate, “{show(step.drafted_texts[kept[0]])}”, was accepted."
         parent = step.parents[slot]
         return f"Never reached: “{show(step.drafted_texts[parent])}”, which it follows, was not accepted."
 

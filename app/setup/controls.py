@@ -267,7 +267,7 @@ class ControlsPanel(QScrollArea):
 
     @Slot(str)
     def _on_draft_chosen(self, draft: str) -> None:
-        """Start a pair with the K that was measured to pay for it, in chains."""
+        """Start a pair with the K that was measured to be fastest for its chains."""
         if self.method.method.needs_draft_model and not self.method.method.proposes_trees:
             length = usual_draft_length(draft)
             is_fixed = isinstance(length, int)

@@ -26,8 +26,8 @@ def sibling_acceptance(
 ) -> Iterator[Tensor]:
     """For each rank, (n, V) the probabilities that a token is drafted as that sibling, tested and accepted.
 
-    They follow the recursion of `core.verify`, without a draft. Which tokens the earlier, rejected siblings were is
-    drawn: unbiased for each position, and exact where the rule doesn't depend on them (independent, best).
+    They follow the recursion of `core.verify`, without a draft. The earlier, rejected siblings are sampled, which is
+    unbiased at each position, and exact where the rule doesn't depend on them (independent, best).
 
     Args:
         target_probs: (n, V), or of the V ids that the draft proposes.

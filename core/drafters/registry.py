@@ -91,8 +91,8 @@ class DraftTreeOptions(DraftModelOptions):
         default=TreeRule.WITHOUT,
         metadata={
             "label": "Candidates",
-            "help": "Above temperature 0: candidates are drawn without replacement, drawn independently, one is drawn "
-            "before the most likely others, or all are the most likely ones (best). All are exact.",
+            "help": "How candidates are chosen above temperature 0: drawn without replacement, drawn independently, "
+            "one drawn and then the most likely others, or only the most likely ones (best). All four are exact.",
             "titles": {
                 TreeRule.WITHOUT: "Distinct",
                 TreeRule.INDEPENDENT: "Independent",

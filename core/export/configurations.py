@@ -97,7 +97,7 @@ def configuration(choice: Choice, project: Project) -> Configuration:
             "the same seed gives a different text."
         )
     if program and choice.request.is_lossy:
-        notes.append(f"{project.title} verifies exactly here: expect less acceptance than in the lossy run.")
+        notes.append(f"{project.title} verifies exactly here: expect lower acceptance than in the lossy run.")
     elif program and choice.request.verification is VerificationRule.BLOCK:
         notes.append(
             "Outrider used block verification, which on average accepts at least as many tokens as token by token."

@@ -107,7 +107,7 @@ def forecast(
     positions = {model: positions_of(model, context) for model in models}
     distinct = set(models)  # A model that drafts for itself is loaded once.
     free = available_bytes(where)
-    # A tree's branches have places of their own behind the text.
+    # A tree's branches have places of their own after the text.
     spare, rows = (MAX_DRAFT_TOKENS, max(_MAX_ROWS, num_nodes + 1)) if num_nodes else (0, _MAX_ROWS)
     return MemoryForecast(
         weights_bytes=sum(_weights_bytes(model, size) for model in distinct) + num_head_parameters * size,

@@ -193,14 +193,14 @@ MEANINGS = {
 
 TREE_MEANINGS = {
     Quantity.SPEEDUP: (
-        ("trees", "Line: tokens / (levels × c + v(K+1)) of the first K nodes of this run's trees, at the depth that "
-         "pays best. Band: 95 % over resampled steps."),
+        ("trees", "Line: tokens / (levels × c + v(K+1)) of the first K nodes of this run's trees, at the "
+         "fastest depth. Band: 95 % over resampled steps."),
         ("chain", "Dashed: the same for the first candidates alone."),
         MEANINGS[Quantity.SPEEDUP][2],
     ),
     Quantity.TOKENS: (
-        ("trees", "Line: 1 + how many of the first K nodes of this run's trees were accepted, at the depth that pays "
-         "best. Band: 95 % over resampled steps."),
+        ("trees", "Line: 1 + how many of the first K nodes of this run's trees were accepted, at the fastest "
+         "depth. Band: 95 % over resampled steps."),
         ("chain", "Dashed: the same for the first candidates alone."),
         MEANINGS[Quantity.TOKENS][2],
     ),
