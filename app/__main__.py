@@ -38,7 +38,7 @@ COMMANDS = ("run", "bench", "sweep", "probe", "check", "export", "models", "dist
 
 
 def build_parser(command: str = "") -> Parser:
-    """The command line of one command; of all, if there is no such command."""
+    """The parser of one command, or of all commands if there is no such command."""
     from app.cli.parsing import Parser, option
 
     parser = Parser(
@@ -50,7 +50,7 @@ def build_parser(command: str = "") -> Parser:
     parser.add_argument("--version", action="version", version=f"outrider {__version__}")
     text = "without a command: open the window with this method chosen, such as a drafter of your own, module:Class"
     option(parser, "--method NAME", text, dest="window_method")
-    text = "print a script that lets a shell complete commands and options: source it, or keep it where yours looks"
+    text = "print a completion script for the shell; source it, or save it where the shell looks for completions"
     option(parser, "--completion SHELL", text, choices=("bash", "zsh", "fish"))
     commands = parser.add_subparsers(metavar="COMMAND")
     for name in [command] if command in COMMANDS else COMMANDS:
@@ -122,7 +122,7 @@ def open_window(method: str | None = None) -> int:
             window = MainWindow()
             # Qt does not notice that a window has closed if it was hidden while its threads ended.
             window.controller.closed.connect(application.quit)
-            # A library that does not answer, such as a forward that hangs, keeps no closed window alive.
+            # A library that doesn't return, such as a forward that hangs, must not keep a closed window alive.
             deadline = QTimer(interval=PATIENCE_MS)
             deadline.timeout.connect(lambda: window.jobs.must_finish or os._exit(interrupts.exit_code))
             window.lingers.connect(lambda: deadline.isActive() or deadline.start())

@@ -129,7 +129,7 @@ class Jobs(QObject):
         return self._pool.waitForDone(milliseconds)
 
     def finish(self, milliseconds: int) -> None:
-        """Close, and wait for the jobs that must finish, even if no event loop is running any more.
+        """Close, and wait for the jobs that must finish, even if no event loop is running.
 
         Args:
             milliseconds: how long to wait for other jobs.

@@ -50,7 +50,7 @@ SAVE_DELAY_MS = 1_000
 """How long after the last change the settings and the prompt are saved."""
 CLOSE_WAIT_MS = 200
 PATIENCE_MS = 5_000
-"""How long a closed window waits for a library that does not answer, such as for a forward that hangs."""
+"""How long a closed window waits for a library that does not return, such as a forward that hangs."""
 
 
 class MainWindow(QMainWindow):
@@ -158,7 +158,11 @@ class MainWindow(QMainWindow):
         )
         for title, page, help_text in (
             ("Live", self.measurements, "Key numbers, acceptance and latency of the current run."),
-            ("Plots", self.plots, "Tokens over time, and acceptance by draft position, or in the tree."),
+            (
+                "Plots",
+                self.plots,
+                "Tokens over time, and acceptance by draft position, or by depth and rank in a tree.",
+            ),
             ("Inspector", self.inspector, "How the selected token was chosen."),
             ("Why", self.why, "What limits this run's speedup, and what to change."),
             ("Theory", self.theory, "What theory predicts for each K, beside the measurements."),

@@ -24,7 +24,7 @@ PANEL_KEYS = (
     KeyRow("Move to the next control, and back", ("Tab", "Shift+Tab")),
     KeyRow("Change a number, a slider or a choice", ("↑", "↓")),
     KeyRow("Move between tokens in the transcript and the inspector", ("←", "→")),
-    KeyRow("Move between steps there, and between the candidates of a tree", ("↑", "↓")),
+    KeyRow("Move between steps, or between the candidates of a tree", ("↑", "↓")),
     KeyRow("Zoom a plot, and show all of it", ("+", "−", "Home")),
     KeyRow("Move along a plot", ("Shift+←", "Shift+→")),
     KeyRow("Switch pages in the right-hand column", ("←", "→")),

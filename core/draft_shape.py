@@ -330,7 +330,7 @@ class AutoDraftLength:
             return
         gain_ms = len(step.emitted) * plain_ms - step.total_ms
         if not step.num_accepted:
-            # Then the draft's time is lost at least; a step that looks faster was lucky, and would pay for more trials.
+            # Then at least the draft's time is lost; a step that looks faster was lucky, and would buy more trials.
             gain_ms = min(gain_ms, -step.draft_ms)
         self._earned_ms += gain_ms
         self._balance_ms += gain_ms

@@ -1,6 +1,6 @@
 """One round of decoding: draft a block, score and verify it, and rewind both caches to what was accepted.
 
-On a device that runs behind the host, a round waits for it once, when the verdict is read.
+On a device that runs asynchronously, a round waits for it once, when the verdict is read.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Round:
         parents: the draft's, on the host.
         clock: times its three parts: draft, verify, sample.
         uniforms: (wanted + 1,) the draws of the verification; None under Gumbel coupling.
-        draws: the same, on a target's device that runs behind the host.
+        draws: the same, on a target's device that runs asynchronously.
     """
 
     wanted: int
@@ -126,7 +126,7 @@ class Rounds:
 
     @torch.inference_mode()
     def propose(self, ids: Sequence[int], room: int, plan: BlockPlan) -> Round:
-        """Draft a block after a text that has room for so many more tokens, with the current settings."""
+        """Draft a block after a text that has room for this many more tokens, with the current settings."""
         # The last token of a full block is the target's own, so a draft must leave room for it.
         max_depth = min(room - 1, plan.max_depth)
         wanted = plan.most if self.drafts_trees and max_depth > 0 else min(plan.most, max_depth)
@@ -209,7 +209,7 @@ class Rounds:
         return Verified(target_probs, outcome, figures, raw)
 
     def _decide(self, position: int, done: Round, target_probs: Tensor) -> tuple[Verification, Figures | None]:
-        """Test a block. The figures come along if the target's device runs behind the host."""
+        """Test a block. The figures come along if the target's device runs asynchronously."""
         device, parents, probs = target_probs.device, done.parents, done.draft.probs
         is_behind, tokens, clock = is_asynchronous(device), sent(done.draft.tokens, device), done.clock
         if self._noise is not None:

@@ -48,7 +48,7 @@ class VerificationRule(StrEnum):
     TOKEN = "token"
     """Token by token, in chains and trees (Leviathan et al., 2211.17192; SpecInfer, 2305.09781)."""
     BLOCK = "block"
-    """Chains as a whole (Sun et al., 2403.10444): exact, and at least as many tokens are accepted."""
+    """Chains as a whole (Sun et al., 2403.10444): exact, and accepts at least as many tokens on average."""
     TYPICAL = "typical"
     """What the target finds likely enough (Medusa, 2401.10774). Lossy: the distribution is not the target's."""
 
@@ -57,7 +57,7 @@ TYPICAL_FLOOR, TYPICAL_SHARE = 0.3, 0.09
 """Typical acceptance: the least probability that always passes, and the share of exp(-entropy); Medusa's defaults."""
 
 LOSSY = "Lossy: typical acceptance doesn't keep the target's distribution."
-"""Said wherever such a run is shown or exported; its log says `"verification": "typical", "lossy": true`."""
+"""Shown wherever such a run is displayed or exported; its log says `"verification": "typical", "lossy": true`."""
 
 
 def is_lossy(config: Mapping[str, Any]) -> bool:
@@ -66,7 +66,7 @@ def is_lossy(config: Mapping[str, Any]) -> bool:
 
 
 def rule_text(config: Mapping[str, Any]) -> str:
-    """The rule of verification in a table, "token" or "typical (lossy)"; older logs have none but token."""
+    """The rule of verification in a table, "token" or "typical (lossy)"; older logs always used token."""
     return f"{config.get('verification') or VerificationRule.TOKEN}{' (lossy)' if is_lossy(config) else ''}"
 
 
@@ -313,9 +313,9 @@ class RunRequest:
     verification: VerificationRule = setting(
         VerificationRule.TOKEN,
         label="Verification",
-        help="How drafted tokens are tested. token: each by itself. block: a chain as a whole, which accepts at least "
-        "as many. typical: whatever the target finds likely enough; lossy, the text no longer follows the target's "
-        "distribution. Block and typical need rejection coupling.",
+        help="How drafted tokens are tested. token: each by itself. block: a chain as a whole, which on average "
+        "accepts at least as many. typical: whatever the target finds likely enough; lossy, the text no longer follows "
+        "the target's distribution. Block and typical need rejection coupling.",
         titles={
             VerificationRule.TOKEN: "Token by token",
             VerificationRule.BLOCK: "Block",

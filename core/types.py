@@ -110,7 +110,7 @@ class Verification:
     Attributes:
         num_accepted: how many drafted tokens were accepted: the path's length.
         next_token: the id that follows them.
-        next_kind: BONUS behind a leaf, as after a full chain; else CORRECTION.
+        next_kind: BONUS after a leaf, as after a full chain; else CORRECTION.
         path: the accepted nodes, from the root down; 0, 1, 2… for a chain.
         acceptance_probs: the probability that each node is accepted if it is tested; empty from the engine.
         uniforms: the draw u of each node, tested or not; empty where no draw decides, as under Gumbel coupling and
@@ -135,8 +135,8 @@ class BlockTest(NamedTuple):
 
     Attributes:
         weight: min(1, p / q) accumulated over the tokens: the residual here is max(0, weight target - draft).
-        acceptance: the probability that a text of these i tokens is accepted.
-        residual: the sum of max(0, weight target - draft) over the vocabulary; 0 behind the whole chain.
+        acceptance: the probability that the prefix of these i tokens passes.
+        residual: the sum of max(0, weight target - draft) over the vocabulary; 0 after the whole chain.
     """
 
     weight: float
@@ -208,9 +208,9 @@ class Step:
         draft_probs, target_probs: probability of each drafted id under the two models, after the filters. In a tree
             whose siblings are tested by draws, p is what the earlier ones leave.
         acceptance_probs: min(1, p / q) of each drafted id; in a tree p is what its earlier siblings leave. Under block
-            verification the weight w of the text that ends with it, which is the probability that this text stays.
+            verification the weight w of the prefix that ends with it: the probability that this prefix is accepted.
         expected_acceptance: sum over the vocabulary of min(p, q), by drafted position; of min(w p, q) under block
-            verification, w being the weight of the text before. Both are NaN under typical acceptance.
+            verification, w being the weight of the prefix before it. Both are NaN under typical acceptance.
         uniforms: the draw of each drafted token, tested or not; as in `Verification`.
         num_accepted: drafted tokens that were accepted, up to the end of the text.
         emitted, emitted_kinds, emitted_texts: what was added to the text.
@@ -222,7 +222,7 @@ class Step:
             follow the step as `Inspected`.
         parents, accepted_path: of a tree, as in `Draft` and `Verification`; both empty for a chain.
         block: as in `Verification`.
-        absent_ms: during the step the machine slept, or the process was stopped; no other time holds it.
+        absent_ms: time in which the machine slept or the process was suspended; no other time includes it.
     """
 
     index: int
@@ -272,7 +272,7 @@ class Step:
 
     @property
     def tested(self) -> tuple[int, ...]:
-        """The drafted tokens that were tested: behind each accepted one, its children up to the accepted one. Block
+        """The drafted tokens that were tested: after each accepted one, its children up to the accepted one. Block
         verification tests all."""
         if self.block:
             return tuple(range(self.num_draft_tokens))

@@ -115,7 +115,7 @@ def test_a_misspelt_name_is_answered_with_the_one_meant_and_the_commands_own_hel
 
 def test_words_without_quotes_are_explained(capsys):
     assert main(["run", "write", "a", "poem"]) == 2
-    assert "'a' is one argument too many; quote a text of several words" in capsys.readouterr().err
+    assert "'a' is one argument too many; put a text of several words in quotes" in capsys.readouterr().err
 
 
 # --- Control characters -----------------------------------------------------------------------------------------

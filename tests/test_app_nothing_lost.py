@@ -176,7 +176,7 @@ def test_a_second_ctrl_c_ends_a_run_whose_library_never_returns(tmp_path):
             with contextlib.suppress(subprocess.TimeoutExpired):
                 child.wait(0.2)
         assert child.returncode == 130
-        assert b"did not answer" in child.stderr.read()
+        assert b"did not return" in child.stderr.read()
     assert len(read_run_log(path).steps) == 2
 
 

@@ -122,9 +122,9 @@ def test_the_ordered_tests_of_a_place_are_shown_with_p_after_each_rejection():
     assert last.verdict == (
         "Rejected: u·q = 0.4800 ≥ p = 0.0500. “#7” was drawn from the residual instead, with a draw of 0.2500."
     )
-    assert "what the candidates rejected before it leave" in last.note
+    assert "the residual that earlier, rejected candidates leave" in last.note
     assert (last.title, last.subtitle) == ("Step 0 · node 4 of 5", "position 10 · depth 2 · temperature 0.8")
-    assert "what is left" in inspect([step], Place(0, 0)).verdict
+    assert "against the residual" in inspect([step], Place(0, 0)).verdict
     unreached = inspect([step], Place(0, 4))
     assert unreached.verdict == "Never reached: “the”, which it follows, was not accepted."
     assert unreached.tests == ()
@@ -134,7 +134,7 @@ def test_the_ordered_tests_of_a_place_are_shown_with_p_after_each_rejection():
 def test_without_replacement_a_later_candidate_that_was_not_tested_says_why():
     step = tree((-1, -1, -1), path=(0,), kind=TokenKind.BONUS)
     found = inspect([step], Place(0, 2))
-    assert found.verdict == "Not tested: “the” before it was accepted."
+    assert found.verdict == "Not tested: an earlier candidate, “the”, was accepted."
     assert found.tests[-1] == "▸ 3 “cat”: not tested"
     bonus = inspect([step], Place(0, 3))
     said = "A path of a single drafted token was accepted to its end, so one more was drawn from the target"
@@ -176,8 +176,8 @@ def test_typical_acceptance_names_what_it_asks_for_and_is_called_lossy():
     step = replace(TREE, uniforms=(), evidence=tuple(items), target_probs=(0.05, 0.3, 0.05, 0.2, 0.3))
     said = [inspect([step], Place(0, slot), is_typical=True) for slot in range(5)]
     least = min(TYPICAL_FLOOR, 0.09)
-    assert said[0].verdict == f"Rejected: p = 0.0500 ≤ {least:.4f}, the least that passes here (lossy)."
-    assert said[1].verdict == f"Accepted: p = 0.3000 > {least:.4f}, the least that passes here (lossy)."
+    assert said[0].verdict == f"Rejected: p = 0.0500 ≤ {least:.4f}, the threshold here (lossy)."
+    assert said[1].verdict == f"Accepted: p = 0.3000 > {least:.4f}, the threshold here (lossy)."
     assert said[3].verdict.startswith("Passes, but is not on the longest path")
     assert "“#7” was drawn from the target's whole distribution, with a draw of" in said[3].verdict
     assert said[3].tests[-1] == "▸ 2 “dog”: p 0.200 > 0.090, passes"
@@ -195,27 +195,27 @@ BLOCK = replace(
 def test_block_verification_is_explained_by_its_texts_weights_and_own_residual():
     kept, last, later = (inspect([BLOCK], Place(0, slot)) for slot in (0, 2, 3))
     assert kept.verdict == (
-        "Accepted: the text up to “␣t10” passed as a whole, u = 0.2000 < h = 0.4000, and no longer one did."
+        "Accepted: the prefix up to “␣t10” passed as a whole, u = 0.2000 < h = 0.4000, and no longer one did."
     )
     assert last.verdict.startswith(
-        "Rejected: the text up to here failed as a whole, u = 0.7000 ≥ h = 0.2000, and so did"
+        "Rejected: the prefix up to here failed as a whole, u = 0.7000 ≥ h = 0.2000, and so did"
     )
     assert "max(0, w p − q) with w = 0.8000, with a draw of 0.5000." in last.verdict
-    assert later.verdict == "Rejected: the text up to here failed as a whole, u = 0.6000 ≥ h = 0.1000."
+    assert later.verdict == "Rejected: the prefix up to here failed as a whole, u = 0.6000 ≥ h = 0.1000."
     assert [line.rpartition(": ")[2] for line in kept.tests[1:]] == [
         "u 0.900 ≥ h 0.300, fails", "u 0.200 < h 0.400, accepted", "u 0.700 ≥ h 0.200, fails",
         "u 0.600 ≥ h 0.100, fails",
     ]  # fmt: skip
     facts = {fact.title: fact.value for fact in last.facts}
     assert facts["Weight before it, w"] == "0.8000"
-    assert facts["Acceptance of this text, h"] == "0.2000"
+    assert facts["Acceptance of this prefix, h"] == "0.2000"
     assert facts["Residual mass, Σ max(0, w p − q)"] == "0.3000"
     assert {chip.fate for chip in last.chips} == {Fate.ACCEPTED, Fate.REJECTED, Fate.RESAMPLED}
 
     cut = replace(
         BLOCK, emitted=BLOCK.emitted[:2], emitted_kinds=BLOCK.emitted_kinds[:2], uniforms=(0.9, 0.9, 0.1, 0.1)
     )
-    assert inspect([cut], Place(0, 0)).verdict.startswith("Accepted: a longer text passed as a whole")
+    assert inspect([cut], Place(0, 0)).verdict.startswith("Accepted: a longer prefix passed as a whole")
     cold = replace(BLOCK, temperature=0.0)
     assert inspect([cold], Place(0, 3)).verdict.startswith("Discarded, untested")
     assert inspect([cold], Place(0, 2)).tests == ()

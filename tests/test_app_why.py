@@ -71,7 +71,7 @@ def test_a_trees_figures_are_in_its_own_words():
     assert "levels tested" in how["α"]
     assert "one drafted level" in how["c"]
     assert "to score 8 positions" in how["v(8)"]
-    assert all("K is the depth" in gain.how for gain in report.gains)
+    assert all("K is its depth" in gain.how for gain in report.gains)
     chain = why_report(run_of(drawn(0.8, 4)))
     said = (chain.basis, *(item.how for item in (*chain.figures, *chain.gains)))
     assert not any("level" in text or "tree" in text for text in said)

@@ -141,7 +141,7 @@ def test_parents_that_are_no_tree_end_the_run_with_what_it_has_written(session, 
             writer.write(event)
     summary, steps = events[-1].summary, [event for event in events if isinstance(event, Step)]
     assert (summary.finish_reason, len(steps)) == (FinishReason.ERROR, 2)
-    assert "OneBadTree proposed parents that are no tree" in summary.error
+    assert "OneBadTree proposed parents that don't form a tree" in summary.error
     assert is_sentence(summary.error)
     kept = read_run_log(log)
     assert not kept.problems

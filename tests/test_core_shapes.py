@@ -160,7 +160,7 @@ def test_a_tree_tells_what_its_first_nodes_would_have_given_at_every_depth():
     assert best.speedup.value == pytest.approx(3.0 / (3 * 0.1 + 1.2)) == pytest.approx(found.measured_verify.values[5])
     assert best.speedup.low < best.speedup.value < best.speedup.high
     assert found.trees.shapes[0] == best
-    assert verdict(found).startswith("A tree, K = 5, depth 3, is predicted to pay most: 2.00×")
+    assert verdict(found).startswith("A tree, K = 5, depth 3, is predicted to be fastest: 2.00×")
     useless = speedup_theory(Tally([tree_step(parents, ())] * 40), PLAIN)
     assert "no shape within this run's trees" in verdict(useless)
     cut = replace(tree_step(parents, (0,)), emitted_kinds=(TokenKind.ACCEPTED,))

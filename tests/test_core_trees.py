@@ -341,9 +341,9 @@ class OneTree:
 @pytest.mark.parametrize(
     ("parents", "probs", "message"),
     [
-        ([0, -1], None, "no tree"),
-        ([-1, 0], torch.tensor([[0.5, 0.5, 0, 0], [0.9, 0.9, 0, 0]]), "no distributions"),
-        ([-1, 0], torch.tensor([[1.5, -0.5, 0, 0], [1.0, 0, 0, 0]]), "no distributions"),
+        ([0, -1], None, "don't form a tree"),
+        ([-1, 0], torch.tensor([[0.5, 0.5, 0, 0], [0.9, 0.9, 0, 0]]), "aren't distributions"),
+        ([-1, 0], torch.tensor([[1.5, -0.5, 0, 0], [1.0, 0, 0, 0]]), "aren't distributions"),
     ],
 )
 def test_a_drafter_of_others_that_breaks_exactness_is_named(parents, probs, message):

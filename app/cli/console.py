@@ -212,7 +212,7 @@ def uncollected() -> Iterator[None]:
 def make_engine() -> Session:
     """An engine with nothing loaded. Imports torch, which takes seconds."""
     quiet_libraries()
-    # At its end Python would look through all of torch and transformers once more, for most of a second.
+    # At exit, Python would scan all of torch and transformers once more, which takes most of a second.
     atexit.register(gc.freeze)
     with uncollected():
         from core.session import Session

@@ -100,10 +100,10 @@ def execute(args: argparse.Namespace) -> int:
     else:
         acceptance = figures.get("acceptance at 1", next(iter(figures.values())))
         k, speedup = expected_speedup(target, load(str(out), target=target), acceptance)
-        source = "from this and the times of both models here in float32"
+        source = "from the acceptance above and both models' times here in float32"
         next_command += ["--draft", str(out)]
-    found = f"{speedup:.2f}× plain decoding at K = {k}" if k else "no speedup; train longer, or with fewer layers"
-    say(f"to expect, {source}: {found}")
+    found = f"{speedup:.2f}× plain decoding at K = {k}" if k else "no speedup; train longer, or use fewer layers"
+    say(f"expected speedup, {source}: {found}")
     next_command += ["-k", str(k or "auto"), "--dtype", "float32", "--baseline", "--prompt", PROMPT]
     say(f"next: {shlex.join(next_command)}")
     write_output(f"{out}\n")

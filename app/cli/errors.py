@@ -155,7 +155,7 @@ def write_output(text: str) -> None:
 
 @contextlib.contextmanager
 def _ending_if_stuck(handled: list[int], can_wait: Callable[[], bool]) -> Iterator[None]:
-    """End the process if no handler runs after a second signal, since a library doesn't return, such as a forward.
+    """End the process if no handler runs after a second signal because a library call, such as a forward, hangs.
 
     The first signal is enough where there is nothing to keep, such as while a name is looked up. Handlers run in the
     main thread, between two of its bytecodes; the signals' numbers reach this thread at once.
@@ -169,7 +169,7 @@ def _ending_if_stuck(handled: list[int], can_wait: Callable[[], bool]) -> Iterat
         while number := reader.recv(1):
             count += number[0] in _ENDING
             if (count > 1 or not can_wait()) and not ended.wait(PATIENCE_S) and len(handled) < count:
-                say("Stopped: a library did not answer. The log, if any, is kept up to its last step.")
+                say("Stopped: a library did not return. The log, if any, is complete up to its last step.")
                 os._exit(128 + number[0])
 
     watcher = threading.Thread(target=watch, daemon=True)

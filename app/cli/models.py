@@ -321,7 +321,7 @@ def check_models(args: argparse.Namespace) -> int:
 
 
 def _known_model(ref: str) -> str | ModelEntry:
-    """The model as it is named, or where it is not downloaded, what the Hub says of it."""
+    """The model of this name, or, if it is not downloaded, what the Hub says about it."""
     from core.models import hub
     from core.models.catalogue import resolve
     from core.models.downloads import preview
@@ -347,7 +347,7 @@ def add_parser(commands: Any) -> None:
         help="list, get, describe, remove and compare models",
         description="List, download and remove models, and check whether two can work together.",
         examples=("outrider models list --suggested", "outrider models get HuggingFaceTB/SmolLM2-135M-Instruct"),
-        epilog="With HF_HUB_OFFLINE=1 in the environment nothing touches the network; only `get` and `check` ever do.",
+        epilog="Only `get` and `check` use the network, and with HF_HUB_OFFLINE=1 in the environment neither does.",
     )
     actions = parser.add_subparsers(metavar="ACTION", required=True)
     local, suggested = (", ".join(column.key for column in columns) for columns in (_LOCAL, _SUGGESTED))
@@ -403,8 +403,8 @@ def add_parser(commands: Any) -> None:
         check_models,
         examples=("outrider models check --target TARGET --draft DRAFT",),
         help="check whether a draft works with a target, and what both need",
-        description="Compare two models, from their files: vocabularies, memory for both and their caches, and the "
-        "expected cost of a draft's step. Nothing is loaded. Of a model that is not downloaded, the configuration and "
+        description="Compare two models by their files: their vocabularies, the memory for both and their caches, and "
+        "the expected cost of a draft step. Nothing is loaded. If a model is not downloaded, its configuration and "
         "tokenizer are fetched from the Hub, and memory and cost are estimates. In a pipe: name, tab, value.",
         epilog="Exit codes: 0 they can work together, 1 they can't, 2 bad usage or no such model.",
     )

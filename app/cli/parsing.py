@@ -29,7 +29,7 @@ ALIASES = {
     "-k": ("--num-draft-tokens",),
     **{f"--{name.replace('_', '-')}": item.metadata.get("flags", ()) for name, item in SETTINGS.items()},
 }
-"""Other names of flags, by which other programs have them."""
+"""Other names of flags, as other programs use them."""
 REF_HELP = "a catalogue name, a Hub id, a local folder (safetensors) or a .gguf file"
 EXIT_CODES = "Exit codes: 0 done, 1 failed while running, 2 bad usage or input, 130 stopped."
 _LONGEST_ECHO = 60
@@ -52,7 +52,7 @@ class Parser(argparse.ArgumentParser):
         super().__init__(**{"formatter_class": _HelpFormatter, "allow_abbrev": False, **more})
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """As argparse's, but a command reports by itself what it doesn't know."""
+        """As in argparse, but each command reports its own unknown arguments."""
         found, unknown = super().parse_known_args(args, namespace)
         flags = [part.partition("=")[0] for part in unknown if part.startswith("-")]
         if flags:
@@ -61,7 +61,7 @@ class Parser(argparse.ArgumentParser):
             raise UsageError(f"There is no option {flags[0]}.{meant} See {self.prog} --help.")
         if unknown:
             problem = f"{echo(unknown[0])} is one argument too many"
-            raise UsageError(f"{problem}; quote a text of several words, or see {self.prog} --help.")
+            raise UsageError(f"{problem}; put a text of several words in quotes, or see {self.prog} --help.")
         return found, unknown
 
     def error(self, message: str) -> NoReturn:
@@ -134,7 +134,7 @@ def numbers(text: str) -> tuple[float, ...]:
 
 
 def names(text: str) -> tuple[str, ...]:
-    """A type for `add_argument`: names separated by commas, without duplicates; a file's name may hold a comma."""
+    """A type for `add_argument`: names separated by commas, without duplicates; a file name may contain a comma."""
     parts = [text] if os.path.exists(text) else text.split(",")
     return _parse(lambda _: tuple(dict.fromkeys(filter(None, map(str.strip, parts)))), text, "a name, or several", bool)
 
@@ -322,7 +322,7 @@ def default_draft(target: str | None) -> str | None:
 
 
 def add_pair(parser: argparse.ArgumentParser, what: str = "") -> None:
-    """Add --target and --draft, and as before these the models without flags; see `named_pair`."""
+    """Add --target and --draft, and, as in earlier versions, models without flags; see `named_pair`."""
     models = parser.add_argument_group("models")
     option(models, "--target REF", f"the model to sample from: {REF_HELP}{what and f' (default: {DEFAULT_TARGET})'}")
     option(models, "--draft REF", f"the draft model{what and f' ({what})'}")
@@ -349,16 +349,16 @@ def add_method_options(parser: argparse.ArgumentParser) -> None:
         group = parser.add_argument_group(f"method {method.name}")
         for item in items:
             seen.add(item.name)
-            # A drafter of somebody else may declare an option whose flag is taken; it then has none.
+            # Someone else's drafter may declare an option whose flag is taken; that option then gets none.
             with contextlib.suppress(argparse.ArgumentError):
                 add_setting(group, item, default=None, dest=_OPTION + item.name)
 
 
 def method_options(method: Method, args: argparse.Namespace) -> dict[str, Any]:
-    """The options of a method that the arguments give.
+    """The options that the arguments set for a method.
 
     Raises:
-        UsageError, SettingsError: another method's, or out of range.
+        UsageError, SettingsError: an option of another method, or a value out of range.
     """
     given = {
         name.removeprefix(_OPTION): value

@@ -72,15 +72,15 @@ def add_parser(commands: Any) -> None:
     option(
         sampling,
         "-k --k N|auto|adaptive",
-        f"{SETTINGS['num_draft_tokens'].metadata['help']} 0 is plain decoding. auto chooses it before each step, 0 "
-        "included, from measured times; adaptive also ends a block where the draft is unsure (default: what was "
-        "measured to pay for the pair, else auto)",
+        f"{SETTINGS['num_draft_tokens'].metadata['help']} 0 is plain decoding. auto chooses K before each step, "
+        "0 included, from measured times; adaptive also ends a block where the draft is unsure (default: the K "
+        "measured to be fastest for the pair, else auto)",
         draft_length_or_plain,
     )
     add_settings(sampling, *SAMPLING, "seed", "coupling", "verification", "max_new_tokens")
     option(sampling, "--stop TEXT", "stop before TEXT; repeatable", action="append", default=[])
     prompt = parser.add_argument_group("prompt")
-    option(prompt, "words PROMPT", "the prompt, as with --prompt", str, nargs="?")
+    option(prompt, "words PROMPT", "the prompt, in place of --prompt", str, nargs="?")
     source = prompt.add_mutually_exclusive_group()
     option(source, "--prompt TEXT", "the prompt (default: standard input)")
     option(source, "--prompt-file FILE", "a file with the prompt, - for standard input; a final newline is dropped")

@@ -98,9 +98,9 @@ def add_parser(commands: Any) -> None:
     usual = (SETTINGS["temperature"].default,)
     option(grid, "--temperature T,…", "one or more temperatures", numbers, usual, action=Listing)
     for name, item in _listed_options().items():
-        text = f"{name.replace('_', ' ')} of the methods that have it: one or more values, also ranges, as in 2-4,6"
+        text = f"{name.replace('_', ' ')} for the methods that have it: one or more values or ranges, as in 2-4,6"
         if isinstance(item.default, Enum):
-            text = f"{name} of the methods that have it: one or more of {', '.join(map(str, type(item.default)))}"
+            text = f"{name} for the methods that have it: one or more of {', '.join(map(str, type(item.default)))}"
         option(grid, f"{flag_of(name)} LIST", f"{text} (default: {item.default})", names, action=Listing)
     text = (
         f"suites ({', '.join(SUITES)}) and files: one prompt per line, JSON Lines with a text or prompt each, or "
@@ -157,7 +157,9 @@ def _with_options(methods: Sequence[str], args: argparse.Namespace) -> Iterator[
     known = {method: declared(get_method(split_options(method)[0]).options) for method in methods}
     for name in given:
         if not any(name in options for options in known.values()):
-            raise UsageError(f"{' and '.join(methods)} has no option {flag_of(name)}; choose a --method that has it.")
+            raise UsageError(
+                f"There is no option {flag_of(name)} for {' and '.join(methods)}; choose a --method that has it."
+            )
     for method, options in known.items():
         lists = [[f"{name}={value}" for value in _expanded(given[name])] for name in given if name in options]
         yield from (":".join((method, *chosen)) for chosen in itertools.product(*lists))

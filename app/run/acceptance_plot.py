@@ -13,29 +13,28 @@ from core.settings import Coupling
 from core.text import percent_text
 
 PREDICTED_HELP = (
-    "Dashed: the accepted tokens of a step expected from the two distributions. Each drafted position counts with its "
-    "sum(min(p, q)), weighted by the probability that earlier tokens are accepted; averaged over the run. It "
-    "approaches the solid line as the run continues."
+    "Dashed: accepted tokens per step as expected from the two distributions: sum(min(p, q)) at each drafted position, "
+    "weighted by the probability that earlier tokens are accepted; averaged over the run. The two lines converge as "
+    "the run continues."
 )
 BAND_HELP = (
-    "Line: accepted tokens of a step that drafts, on average so far. Its band is Wilson's 95 % confidence interval for "
+    "Line: mean number of accepted tokens per drafting step so far. Its band is Wilson's 95 % confidence interval for "
     "accepted / drafted, with the effective number of independent tokens. Tokens of a block are not independent, since "
-    "a rejection discards the rest; blocks are assumed to be."
+    "a rejection discards the rest; blocks are assumed to be independent."
 )
 REJECTION_HELP = (
-    "Dashed: the accepted tokens of a step expected with rejection sampling, from the two distributions at "
-    "the places drafted in this run. On average the solid line stays a little below it: that is the cost of a "
-    "reproducible text."
+    "Dashed: accepted tokens per step as expected with rejection sampling, from the two distributions at the positions "
+    "drafted in this run. On average the solid line stays a little below it: that is the cost of a reproducible text."
 )
 
 
 ACCEPTED_HELP = (
-    "Bar: accepted tokens of each step; behind it, how many in a row were drafted. Of trees also, below the line and "
-    "at their own scale, the nodes that the target scored, with the accepted ones filled."
+    "Bar: accepted tokens of each step; behind it, how many in a row were drafted. For trees, bars below the line, at "
+    "their own scale, show the nodes that the target scored, with the accepted ones filled."
 )
 PLAIN_HELP = "Hollow: a plain step. Nothing was drafted, and the target added one token."
 BELOW = 0.4
-"""Height of the nodes below the line, in that of the tokens above it."""
+"""Height of the nodes below the line, relative to the tokens above it."""
 TOKEN_TICKS = (1, 2, 4, 8, 16)
 """Steps between the ticks of the tokens."""
 
@@ -43,7 +42,7 @@ TOKEN_TICKS = (1, 2, 4, 8, 16)
 class AcceptancePlot(StepPlot):
     """Bars, in tokens: accepted and drafted depth of each block. Lines: accepted on average, and predicted.
 
-    The nodes of trees hang below, with the accepted ones filled.
+    A tree's nodes are drawn below the line, with the accepted ones filled.
     """
 
     def __init__(self, run: RunView) -> None:
@@ -58,7 +57,7 @@ class AcceptancePlot(StepPlot):
         self.rate_line = self.add_line("text", "mean", BAND_HELP, mark=Mark.BAND)
         accepted, self.plain_sample, self.predicted_sample, mean = self._samples
         self._samples[:] = accepted, mean, self.predicted_sample, self.plain_sample
-        self.set_hint("One bar per step: accepted tokens of those drafted")
+        self.set_hint("One bar per step: accepted of drafted tokens")
         self._has_trees = False
         self._scale: tuple[float, float] = (0.0, 0.0)
 

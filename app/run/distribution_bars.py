@@ -1,4 +1,4 @@
-"""The probabilities at a place as bars: a row for each token, a column for each distribution."""
+"""The probabilities at a position as bars: a row for each token, a column for each distribution."""
 
 from __future__ import annotations
 

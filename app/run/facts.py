@@ -1,4 +1,4 @@
-"""The figures of a place, each with how it is computed, for each way of testing: the Inspector's table."""
+"""The Inspector's table: the figures of a position and how each is computed, for each way of testing."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from core.types import Step
 P_HELP = "The target's probability of the {} token, after temperature and filters."
 OVERLAP_HELP = "The sum of min(p, q) over the whole vocabulary: "
 TV_HELP = "TV is the total variation distance of the two distributions."
-U_HELP = "From 0 to 1; the token is accepted where u·q < p. Drawn for every token, tested or not."
-BLOCK_HELP = "Each text that begins the block is accepted as a whole where u < h; the longest one that passes stays."
+U_HELP = "From 0 to 1; the token is accepted if u·q < p. Drawn for every token, tested or not."
+BLOCK_HELP = "Each prefix of the block passes as a whole if u < h; the longest prefix that passes is accepted."
 Fact = tuple[str, float | None, str]
 
 
@@ -45,10 +45,10 @@ def drafted_facts(step: Step, slot: int, decider: Decider) -> list[NamedValue]:
         ]
         if evidence is not None:
             how = "The sum of max(0, p − q) over the whole vocabulary: the probability of a rejection here, after "
-            rows.append(("Residual mass, TV", evidence.residual_mass, f"{how}which the next token is drawn from it."))
+            rows.append(("Residual mass, TV", evidence.residual_mass, f"{how}which the residual gives the next token."))
     elif decider is Decider.TYPICAL:
         how = f"The smaller of {TYPICAL_FLOOR:g} and {TYPICAL_SHARE:g} exp(−H), H being the target's entropy."
-        rows.append(("Least p that passes", least_of(step, slot), how))
+        rows.append(("Threshold for p", least_of(step, slot), how))
     elif not step.parents:
         how = "the average acceptance of rejection sampling, which no coupling exceeds; shared noise accepts less."
         title = "Upper bound of acceptance, 1 − TV"
@@ -57,7 +57,7 @@ def drafted_facts(step: Step, slot: int, decider: Decider) -> list[NamedValue]:
             how = "The sum of max(0, p − q). Under shared noise nothing is drawn from the residual."
             rows.append(("Distance of the distributions, TV", evidence.residual_mass, how))
     if evidence is not None and evidence.residual_probs is not None:
-        how = "Of the token that was drawn instead: its part of the residual, divided by the residual's mass."
+        how = "For the token drawn instead: its max(0, p − q), divided by the residual mass."
         drawn = prob_in(evidence.residual_probs, evidence, step.emitted[-1])
         rows.append(("Residual of the drawn token", drawn, how))
     return _named(rows) + _entropies(evidence)
@@ -70,12 +70,13 @@ def _block_facts(step: Step, slot: int) -> list[Fact]:
     return [
         ("Weight before it, w", before, "min(1, w p / q), token by token: the target's weight in the residual."),
         ("Weight with it, min(1, w p/q)", known(step.acceptance_probs, slot),
-            "The probability that the text up to here stays, by itself or within a longer one."),
-        ("Acceptance of this text, h", chance_of(step, slot), BLOCK_HELP),
+            "The probability that the block is accepted at least up to this token."),
+        ("Acceptance of this prefix, h", chance_of(step, slot), BLOCK_HELP),
         ("Uniform draw u", known(step.uniforms, slot), BLOCK_HELP),
         ("Expected acceptance, Σ min(w p, q)", expected,
-            "The probability, before this token was drawn, that the text up to it stays."),
-        ("Residual mass, Σ max(0, w p − q)", mass, "Drawn from if the accepted text ends before this token."),
+            "The probability, before this token was drawn, that the block is accepted at least up to it."),
+        ("Residual mass, Σ max(0, w p − q)", mass,
+            "The mass of the residual that gives the next token if the accepted prefix ends before this one."),
     ]  # fmt: skip
 
 

@@ -25,7 +25,7 @@ class Inspection:
 
     Attributes:
         chips: the whole block, with texts that make spaces visible.
-        tests: a line for each test of the place's candidates in a tree, or of the block's texts, in order.
+        tests: a line for each test of the place's candidates in a tree, or of the block's prefixes, in order.
         draft_shares: of a tree, the draft's probability of each node; else empty.
         target_shares: likewise the target's p, at temperature 1 if greedy; NaN where unknown.
     """

@@ -159,10 +159,10 @@ EMPTY = (
     "in, its test, and both models' distributions at its position."
 )
 KEYS_HELP = (
-    "Left and Right move from token to token, Up and Down from step to step. In a tree Left and Right move in depth, "
-    "Up and Down between the candidates for a place."
+    "Left and Right move from token to token, Up and Down from step to step. In a tree, Left and Right move in "
+    "depth, Up and Down between the candidates for a position."
 )
-TREE_HINT = "An edge is as wide as q, a tick is at p. Dashed: never tested. Round: drawn by the target."
+TREE_HINT = "Width of an edge: q. Tick: p. Dashed: never tested. Round: added by the target."
 
 
 class InspectorPanel(RunPage):

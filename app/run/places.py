@@ -23,7 +23,7 @@ def evidence_at(step: Step, slot: int) -> PositionEvidence | None:
 
 
 def siblings(step: Step, slot: int) -> list[int]:
-    """The candidates for the same place of a tree, in the order of their tests; of a chain the token alone."""
+    """The candidates for one position in a tree, in the order of their tests; in a chain, the token alone."""
     if not step.parents or slot >= len(step.drafted):
         return [slot]
     return [node for node, parent in enumerate(step.parents) if parent == step.parents[slot]]
@@ -43,7 +43,7 @@ def draft_shares(step: Step) -> list[float]:
 
 
 def in_order(step: Step, nodes: Sequence[int], shares: Sequence[float]) -> list[int]:
-    """Siblings as they stand below each other: by the draft's probability, or, without evidence, as they are tested."""
+    """Siblings in the order shown: by the draft's probability, or, without evidence, in the order of their tests."""
     return sorted(nodes, key=lambda node: -shares[node] if step.evidence else 0.0)
 
 
@@ -85,7 +85,7 @@ def next_step(steps: Sequence[Step], place: Place | None, by: int) -> Place | No
 
 
 def _along(step: Step, slot: int, by: int) -> int | None:
-    """The place before or behind in a block; None beyond its ends."""
+    """The previous or next place in a block; None beyond its ends."""
     bonus = len(step.drafted)
     if not step.parents:
         return slot + by if 0 <= slot + by < num_places(step) else None
@@ -99,7 +99,7 @@ def _along(step: Step, slot: int, by: int) -> int | None:
 
 
 def _likeliest(step: Step, nodes: Sequence[int]) -> int:
-    """The accepted one of siblings, or the first of them."""
+    """The accepted sibling, or the first one."""
     return next((node for node in nodes if node in step.path), in_order(step, nodes, draft_shares(step))[0])
 
 

@@ -208,8 +208,8 @@ def stairs(line: Timeline, first_ms: float, last_ms: float) -> tuple[Array, Arra
 
 
 class PlotsPage(PlotPage):
-    """Shows a `RunView`'s tokens over time, and its acceptance by draft position; of trees by depth and rank, and the
-    time to verify them."""
+    """Shows a `RunView`'s tokens over time, and its acceptance by draft position; for trees, by depth and rank, with
+    the time to verify them."""
 
     def __init__(self, run: RunView) -> None:
         self._run = run

@@ -64,7 +64,7 @@ def lay_out(step: Step, chips: Sequence[Span], q: Sequence[float], p: Sequence[f
     rows, line, waiting = [0] * len(parents), 0, [-1]
     while waiting:
         node = waiting.pop()
-        # A first child stands beside its parent, the others on lines of their own.
+        # A first child is drawn beside its parent, the others on lines of their own.
         line += node >= 0 and node != children[parents[node]][0]
         if node >= 0:
             rows[node] = line

@@ -93,8 +93,8 @@ FATE_HELP = {
     Fate.KEPT: "From the run this one branched off.",
     Fate.FORCED: "Inserted by you; the generated text continues it.",
     Fate.ACCEPTED: "Drafted, tested and accepted.",
-    Fate.RESAMPLED: "Drawn from the residual, in place of the rejected token. At temperature 0: the target's likeliest "
-    "token.",
+    Fate.RESAMPLED: "Drawn from the residual, in place of the rejected token. At temperature 0: the target's most "
+    "likely token.",
     Fate.BONUS: "Drawn from the target itself, after a fully accepted block or with no draft.",
     Fate.REJECTED: "Drafted, tested and rejected.",
     Fate.DISCARDED: "Drafted, and never tested: a token before it, or another candidate for its position, decided. It "
@@ -148,7 +148,7 @@ def block(step: Step, number: int) -> tuple[Span, ...]:
 
 
 def num_alternatives(parents: Sequence[int], path: Sequence[int], depth: int) -> int:
-    """How many candidates of a tree, beside the path's own, stood at a depth, next to it."""
+    """How many other candidates a tree had for a position on its path."""
     before = path[depth - 1] if depth else -1
     return max(0, parents.count(before) - (depth < len(path)))
 

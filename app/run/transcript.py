@@ -285,7 +285,7 @@ class TranscriptPanel(QWidget):
         self.playback = PlaybackBar(controller, run, selection, self.view, menus)
         self._samples = {fate: LegendWord(fate, fate_help(fate)) for fate in KINDS}
         self._ghost_sample = LegendWord(Fate.REJECTED, GHOST_HELP)
-        help_text = "Show drafted tokens that were not accepted; of a tree its paths, under the line"
+        help_text = "Show drafted tokens that were not accepted; for a tree, its paths in a strip below the line"
         self.ghosts_button = quiet_button("Show rejected", "ghostsButton", "Show rejected drafts", help_text)
         self.ghosts_button.setCheckable(True)
         self._header = QBoxLayout(QBoxLayout.Direction.LeftToRight)

@@ -23,7 +23,7 @@ HEAD, FOOT = 17, 6
 """Room for the positions above the lanes, and below them."""
 FONT = 12
 GAP, MOST_GAPS = 20, 0.4
-"""Between two columns, where the branches are drawn; and the largest share of the width for all of them."""
+"""Space between two columns, for the branches; and the largest share of the width for all such spaces."""
 MARGIN = 12
 LEAST_COLUMN = 12
 
@@ -98,7 +98,7 @@ def chosen_paths(parents: Sequence[int], first: Sequence[int], tested: Sequence[
 
 
 def lanes_of(stream: TokenStream, number: int) -> Lanes | None:
-    """The lanes of a step, or of the pending block behind all steps; None if it drafted no tree."""
+    """The lanes of a step, or of the pending block after all steps; None if it drafted no tree."""
     is_pending = number == len(stream.steps)
     parents = stream.pending_parents if is_pending else stream.steps[number].parents
     if not parents:

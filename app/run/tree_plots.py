@@ -19,11 +19,11 @@ from core.text import percent_text
 
 CELL = 0.94
 LEAST_CELLS = 4, 3
-"""Depths and ranks that there is room for in any case, so that a small tree has no huge cells."""
+"""Depths and ranks that always get room, so that a small tree has no huge cells."""
 RANK_HELP = (
     "Each cell: accepted / tested candidates at this depth that have this rank among their siblings, in percent. "
-    "A candidate is tested if those before it were rejected, so lower ranks show what more branching adds. An empty "
-    "cell was drafted, but never tested."
+    "A candidate is tested if those before it were rejected, so later ranks show what more branching adds. In an empty "
+    "cell, candidates were drafted, but never tested."
 )
 
 
@@ -121,7 +121,7 @@ class RankPlot(Plot):
 
 
 def _rank_text(rank: int) -> str:
-    return f"rank {rank + 1}{' or lower' if rank + 1 == MOST_RANKS else ''}"
+    return f"rank {rank + 1}{' or later' if rank + 1 == MOST_RANKS else ''}"
 
 
 def _on(color: QColor, theme: Theme) -> QColor:

@@ -1,4 +1,4 @@
-"""A text of tokens that also shows trees: how many candidates stood where, and one step's paths in a strip."""
+"""A text of tokens that also shows trees: how many candidates each position had, and one step's paths in a strip."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from app.theme import current_theme, mono_font, ui_font
 
 FORK_FONT = 9
 FORK_RISE = 102
-"""How far the numbers are raised, in percent of their height."""
+"""How far the numbers are raised, as a percentage of their height."""
 TALL = 1.36
-"""Height of a line with numbers above its tokens, in that of others."""
+"""Height of a line with numbers above its tokens, relative to other lines."""
 MANY = "+"
 """More than nine."""
 _NO_BREAK = "\u2060"
@@ -138,7 +138,7 @@ class TreeText(TokenText):
         return self._picture.lanes.step if self._picture is not None and self._strip is not None else None
 
     def _wanted_tree(self) -> int | None:
-        """The step whose tree belongs into the strip; behind all steps it is the pending block's."""
+        """The step whose tree belongs in the strip; after all steps, the pending block's."""
         count, steps = len(self._firsts), self._stream.steps
         if self._num_pending:
             return count if self._stream.pending_parents else None

@@ -1,4 +1,4 @@
-"""How a drafted token was decided, in words and figures, for each way of testing: the Inspector's sentences."""
+"""The Inspector's sentences: how each drafted token was decided, for each way of testing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from core.settings import TYPICAL_FLOOR, TYPICAL_SHARE, Coupling
 from core.types import Step
 
 ARGMAX_NOTE = "At temperature 0 the target's most likely token is taken; these are its probabilities at temperature 1."
-LEFT_NOTE = "p is what the candidates rejected before it leave of the target's distribution."
+LEFT_NOTE = "p is the token's probability in the residual that earlier, rejected candidates leave."
 NUM_LEFT = 3
 """Tokens named of what a rejection leaves."""
 
@@ -25,7 +25,7 @@ class Decider(StrEnum):
     DRAW = "draw"
     """A draw for each token."""
     BLOCK = "block"
-    """A draw for each text that begins the block."""
+    """A draw for each prefix of the block."""
     NOISE = "noise"
     """The target's own draw, under shared noise."""
     TYPICAL = "typical"
@@ -106,7 +106,7 @@ class Words:
         if is_kept:
             return f"Accepted{test}."
         if slot not in step.slots:
-            return f"Rejected{test}. The next candidate was tested against what is left of the target's distribution."
+            return f"Rejected{test}. The next candidate was tested against the residual."
         return f"Rejected{test}. “{last_text(step)}” was drawn from the residual instead{self._draw()}."
 
     def _untested(self, slot: int) -> str:
@@ -115,7 +115,7 @@ class Words:
             said = "Discarded, untested: it follows the rejected token."
             return f"{said} Its distributions are those after the drafted text."
         if kept := [node for node in siblings(step, slot) if node in step.path]:
-            return f"Not tested: “{show(step.drafted_texts[kept[0]])}” before it was accepted."
+            return f"Not tested: an earlier candidate, “{show(step.drafted_texts[kept[0]])}”, was accepted."
         parent = step.parents[slot]
         return f"Never reached: “{show(step.drafted_texts[parent])}”, which it follows, was not accepted."
 
@@ -136,11 +136,11 @@ class Words:
         step, count = self._step, self._step.num_accepted
         if slot < count:
             if not self._passes(count - 1):
-                return "Accepted: a longer text passed as a whole, of which this run's own text kept the beginning."
+                return "Accepted: a longer prefix passed as a whole; the run's text ended within it."
             end = "here" if count == slot + 1 else f"“{show(step.drafted_texts[count - 1])}”"
             last = "" if count == len(step.drafted) else ", and no longer one did"
-            return f"Accepted: the text up to {end} passed as a whole{self._block_test(count - 1)}{last}."
-        failed = f"Rejected: the text up to here failed as a whole{self._block_test(slot)}"
+            return f"Accepted: the prefix up to {end} passed as a whole{self._block_test(count - 1)}{last}."
+        failed = f"Rejected: the prefix up to here failed as a whole{self._block_test(slot)}"
         if slot > count or not is_corrected(step):
             return f"{failed}."
         also = ", and so did each longer one" if count + 1 < len(step.drafted) else ""
@@ -156,7 +156,7 @@ class Words:
         return f", u = {number(u)} {_sign(self._passes(slot))} h = {number(chance)}" if is_known else ""
 
     def _passes(self, slot: int) -> bool:
-        """Whether the text that ends with a token of the block passes its test."""
+        """Whether the prefix that ends with this token passes its test."""
         u, chance = known(self._step.uniforms, slot), chance_of(self._step, slot)
         return u is not None and chance is not None and u < chance
 
@@ -165,7 +165,7 @@ class Words:
         if p is None or least is None:
             said = "Accepted" if is_kept else "Not accepted"
         else:
-            test = f"p = {number(p)} {'>' if p > least else '≤'} {number(least)}, the least that passes here (lossy)"
+            test = f"p = {number(p)} {'>' if p > least else '≤'} {number(least)}, the threshold here (lossy)"
             said = f"Accepted: {test}" if is_kept else f"Rejected: {test}"
             if not is_kept and p > least:
                 before = slot - 1 if not step.parents else step.parents[slot]
@@ -200,10 +200,10 @@ class Words:
     # --- The tests in order ---
 
     def tests(self, slot: int) -> Iterator[str]:
-        """A line for each test of a block's texts, or, at a place of a tree with several candidates, of these."""
+        """A line for each test: of a block's prefixes, or of a tree's candidates for one position."""
         step, nodes = self._step, siblings(self._step, slot)
         if self._decider is Decider.BLOCK and step.drafted:
-            yield "Texts by their last token:"
+            yield "Prefixes by their last token:"
             for node in range(len(step.drafted)):
                 is_passed = self._passes(node)
                 outcome = "accepted" if node + 1 == step.num_accepted else "passes"
@@ -253,12 +253,12 @@ TEST_WORDS = {Fate.ACCEPTED: "accepted", Fate.REJECTED: "rejected", Fate.DISCARD
 
 
 def chance_of(step: Step, slot: int) -> float | None:
-    """h, with which the text that ends with a token of the block is accepted; None if unknown."""
+    """h, the probability that the prefix ending with this token passes; None if unknown."""
     return known([test.acceptance for test in step.block], slot + 1)
 
 
 def least_of(step: Step, slot: int) -> float | None:
-    """The probability that typical acceptance asks for at a place; None if unknown."""
+    """The threshold of typical acceptance at this token; None if unknown."""
     evidence = evidence_at(step, slot)
     return None if evidence is None else min(TYPICAL_FLOOR, TYPICAL_SHARE * math.exp(-evidence.target_entropy))
 

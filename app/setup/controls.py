@@ -54,8 +54,8 @@ REPEATABLE = (
 )
 NODES_TITLE = "K, nodes"
 NODES_HELP = (
-    "The most nodes of the drafted tree; the target scores all of them in one forward pass. Depth and branching shape "
-    "the tree."
+    "The largest number of nodes in the drafted tree, which the target scores in one forward pass. Depth and branching "
+    "shape the tree."
 )
 CONTEXT_STEP = 256
 NO_TARGET = "There is no target model yet. Open a model folder or a .gguf file, or get one under Models."
@@ -267,7 +267,7 @@ class ControlsPanel(QScrollArea):
 
     @Slot(str)
     def _on_draft_chosen(self, draft: str) -> None:
-        """Start a pair with the K that was measured to pay for it, in chains."""
+        """Start a pair with the K that was measured to be fastest for its chains."""
         if self.method.method.needs_draft_model and not self.method.method.proposes_trees:
             length = usual_draft_length(draft)
             is_fixed = isinstance(length, int)

@@ -19,7 +19,7 @@ from core.settings import declared
 
 def options_form(method: Method, values: Mapping[str, Any]) -> SettingsForm:
     """A field for each of a method's options, which shows the saved values of the right type."""
-    # Switches come last, behind what shapes the draft.
+    # Switches come last, after what shapes the draft.
     items = dict(sorted(declared(method.options).items(), key=lambda item: isinstance(item[1].default, bool)))
     form = SettingsForm(items, {name: f"option_{name}" for name in items})
     for name, item in items.items():

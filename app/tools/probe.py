@@ -31,7 +31,7 @@ from core.types import StageChanged
 GENERATED = 64
 """Number of tokens that the target writes first, if that is checked."""
 NONE_YET = "Rank the drafts on this computer for this target, on this prompt. It takes seconds."
-NO_DRAFTS = "Each draft gets a row here, the best first: the speedup to expect of it, and at which K."
+NO_DRAFTS = "Each draft gets a row here, the best first: its expected speedup, and at which K."
 SHOWN_TREES = 5
 STOPPED = "Stopped before a draft was probed."
 COLUMNS = (
@@ -43,7 +43,7 @@ COLUMNS = (
             ("Best K", "The K from 1 to 16 with the highest expected speedup; none where plain decoding is faster."),
             (
                 "Best tree",
-                "The speedup to expect of the fastest tree of at most 16 nodes; a row's tooltip has its shape.",
+                "The expected speedup of the fastest tree of at most 16 nodes; a row's tooltip has its shape.",
             ),
             ("Acceptance", "Mean of Σ min(p, q) over the positions; p: the target's distribution, q: the draft's."),
             ("Top-1", "Share of positions where both have the same most probable token."),
@@ -148,7 +148,7 @@ class ProbeWindow(ReportWindow):
         self.generate.setChecked(True)
         use_title, use_help = (
             "Use this draft and K",
-            "Copy them to the settings, or those of its tree if that is faster",
+            "Copy the draft and K to the settings, or its best tree if that is faster",
         )
         self.use_button = push_button(use_title, "useDraftButton", use_help, self._on_use)
         self.table: Table[DraftProbe] = Table("probeTable", "Drafts, the best first", COLUMNS, NO_DRAFTS)

@@ -58,7 +58,7 @@ class LookupForecast:
 
 
 def best_length(sums: Tally, diagnosis: Diagnosis) -> LengthForecast | None:
-    """The best K of a chain, from 1 to twice the longest that ran; None without evidence, and for trees.
+    """The best K for a chain, from 1 to twice the longest that ran; None without evidence, and for trees.
 
     The model's speedup is scaled so that it meets what was measured at the run's own K.
     """

@@ -260,7 +260,7 @@ def verdict(theory: SpeedupTheory) -> str:
         return f"Don't speculate with this pair here{sure}: {every} is predicted to win."
     interval = "" if found.low is None else f" ({found.low:.2f} to {found.high:.2f})"
     extrapolated = "" if best <= theory.longest else f", with v extrapolated beyond K = {theory.longest}"
-    text = f"{name} is predicted to pay most: {found.value:.2f}×{interval}{extrapolated}"
+    text = f"{name} is predicted to be fastest: {found.value:.2f}×{interval}{extrapolated}"
     if wins is not None and wins < SURE:
         return f"{text}; only {percent_text(wins)} sure to beat plain decoding at all."
     return f"{text}."

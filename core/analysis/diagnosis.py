@@ -188,7 +188,7 @@ def _what_ifs(sums: Tally, plain: PlainStep) -> tuple[WhatIf, ...]:
 def verify_over_k(lengths: Sequence[int], costs: Array, ks: Array = KS) -> Array:
     """(b, 17) v(K+1) from (b, m) costs measured at m lengths K, or for other `ks`.
 
-    Linear between measured lengths, v(1) = 1 among them, and beyond the longest; more positions never cost less.
+    Linear between the measured lengths and v(1) = 1, and beyond the longest; more positions never cost less.
     """
     xs = np.array([0.0, *lengths])
     ys = np.maximum.accumulate(np.concatenate((np.ones((len(costs), 1)), costs), 1), 1)

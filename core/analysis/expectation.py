@@ -83,7 +83,7 @@ def expected_accepted(
 
 
 def expected_of(step: Step) -> float:
-    """How many of a step's tokens its own way of testing is expected to accept; NaN where that is unknown.
+    """How many of a step's tokens are expected to be accepted by its way of testing; NaN where that is unknown.
 
     Block verification accepts at least i tokens with the probability w_i, whose mean before the i-th is drawn is
     sum(min(w p, q)) (Sun et al., 2403.10444); these add up.

@@ -113,8 +113,8 @@ class Costs:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A tree's shape: its nodes, the most of them in a row and behind one node; the tokens per forward that it is
-    expected to give, and its speedup, tokens / (depth x time of a level + v(nodes + 1))."""
+    """A tree's shape: its nodes, the most of them in a row and the most children of one; the tokens per forward that it
+    is expected to give, and its speedup, tokens / (depth x time of a level + v(nodes + 1))."""
 
     num_nodes: int
     depth: int

@@ -43,12 +43,12 @@ class Column(StrEnum):
 
 
 MOST_RANKS = 8
-"""Candidates for one token beyond these are counted with the last."""
+"""Candidates beyond these ranks are counted with the last."""
 
 
 @dataclass(slots=True)
 class RankCounts:
-    """The candidates at a depth that have as many earlier siblings: how many were drafted, tested and accepted."""
+    """The candidates at one depth and rank: how many were drafted, tested and accepted."""
 
     drafted: int = 0
     tested: int = 0

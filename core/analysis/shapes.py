@@ -1,4 +1,4 @@
-"""What trees are expected to give before any is drafted: tokens per forward of a shape, from both distributions.
+"""Predicts, before any tree is drafted, the tokens per forward of a shape from both distributions.
 
 A shape is what K, depth, branching and rule make of a tree: nodes, each with a number of earlier siblings, its rank.
 """
@@ -17,7 +17,7 @@ from core.drafters.registry import TreeRule
 from core.drafters.tree_shape import grow
 
 NUM_RANKS = 4
-"""Most siblings considered; a fifth hardly ever pays."""
+"""Most siblings considered; a fifth hardly ever pays off."""
 DEEPEST = 8
 
 
@@ -26,8 +26,8 @@ def sibling_acceptance(
 ) -> Iterator[Tensor]:
     """For each rank, (n, V) the probabilities that a token is drafted as that sibling, tested and accepted.
 
-    They follow the recursion of `core.verify`, without a draft. Which tokens the earlier, rejected siblings were is
-    drawn: unbiased for each position, and exact where the rule doesn't depend on them (independent, best).
+    They follow the recursion of `core.verify`, without a draft. The earlier, rejected siblings are sampled, which is
+    unbiased at each position, and exact where the rule doesn't depend on them (independent, best).
 
     Args:
         target_probs: (n, V), or of the V ids that the draft proposes.

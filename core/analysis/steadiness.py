@@ -28,9 +28,9 @@ CEILING = 1.05
 """A speedup of more than this times the tokens per forward can't be: no step is faster than a plain one."""
 
 _OTHERS = 0.15
-"""Share of the processors above which other programs disturb a measurement."""
+"""Share of the processors' time above which other programs disturb a measurement."""
 _TICKS_S = 0.05
-"""Processor seconds that the system's clocks may be wrong by."""
+"""Processor seconds by which the system's clocks may be wrong."""
 _PROCESSOR_TIMES = ("user", "nice", "system", "irq", "softirq", "steal")
 _FEWEST = 8
 _BLOCKS = 16
@@ -46,7 +46,7 @@ class OtherPrograms:
 
     @property
     def disturb(self) -> bool:
-        """Whether they use so much that short measurements aren't to be trusted."""
+        """Whether they use so much that short measurements can't be trusted."""
         all_s = (time.perf_counter() - self._began) * (psutil.cpu_count() or 1)
         return _seconds_of_others() - self._used > _OTHERS * all_s + _TICKS_S
 
@@ -85,7 +85,7 @@ def unsteadiness(*runs: Tally) -> float | None:
 def absence_note(run: Tally, baseline: Tally) -> str:
     """A sentence about time in which the machine slept; empty if it didn't."""
     absent_s = (run.absent_ms + baseline.absent_ms) / 1e3
-    note = f"The machine slept, or Outrider was stopped, for {absent_s:.1f} s, which no figure counts."
+    note = f"The machine slept, or Outrider was suspended, for {absent_s:.1f} s; no figure includes this time."
     return note if absent_s else ""
 
 

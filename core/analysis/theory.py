@@ -67,7 +67,7 @@ def weighted_medians(values: Array, weights: Array) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class ShapeTheory:
-    """What a shape within a run's trees is predicted to give. is_chain: the first candidates alone."""
+    """What a smaller shape within a run's trees would have given. is_chain: the first candidates alone."""
 
     num_nodes: int
     depth: int
@@ -210,7 +210,7 @@ def speedup_theory(
     chosen: list[int] = []
 
     def figures(weights: Array, forward_ms: Array, plain_ms: Array) -> dict[str, Array]:
-        """Each quantity, (b,) or (b, ks), of (b, n) resamples of the steps."""
+        """Each quantity, (b,) or (b, ks), for (b, n) resamples of the steps."""
         totals = (weights @ steps).T
         found = [weighted_medians(verify_ms[group], weights[:, group]) for group in groups]
         times = np.stack(found, 1) if found else np.empty((len(weights), 0))

@@ -84,12 +84,12 @@ def check_draft(draft: Draft, tokens: Sequence[int], most: int, max_depth: int, 
         name: of the drafter.
 
     Raises:
-        DrafterError: too many tokens, parents that are no tree, an id out of range, or rows of the wrong shape.
+        DrafterError: too many tokens, parents that don't form a tree, an id out of range, or rows of the wrong shape.
     """
     parents, count = draft.parents.tolist(), len(tokens)
     if len(parents) != count or not all(-1 <= parent < node for node, parent in enumerate(parents)):
         raise DrafterError(
-            f"{name} proposed parents that are no tree: each must be -1 or an earlier node. Fix its code."
+            f"{name} proposed parents that don't form a tree: each must be -1 or an earlier node. Fix its code."
         )
     if not count:
         return
@@ -105,12 +105,12 @@ def check_draft(draft: Draft, tokens: Sequence[int], most: int, max_depth: int, 
 
 
 def check_distributions(probs: Tensor, name: str) -> None:
-    """Refuse rows (N, V) that are no distributions, which would change the output's distribution unnoticed.
+    """Refuse rows (N, V) that aren't distributions: they would silently change the output's distribution.
 
     Raises:
         DrafterError: a negative entry, NaN, or a row that doesn't sum to 1.
     """
     if not bool((probs >= 0).all()) or not bool(((probs.sum(-1) - 1).abs() <= SUM_TOLERANCE).all()):
         raise DrafterError(
-            f"{name} returned rows that are no distributions: each must be non-negative and sum to 1. Fix its code."
+            f"{name} returned rows that aren't distributions: each must be non-negative and sum to 1. Fix its code."
         )

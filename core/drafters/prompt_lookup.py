@@ -60,9 +60,9 @@ class PromptLookupDrafter:
 
 
 def merged(draft: Draft, continuation: Sequence[int], most: int, vocab_size: int) -> Draft:
-    """A tree with a continuation of the text in it, as a branch of at most this many certain nodes.
+    """A tree plus a continuation found in the text, as a branch of at most this many certain nodes.
 
-    It follows drafted nodes as long as they agree, and then leaves them as a last sibling. So each of its nodes depends
+    It follows drafted nodes as long as they agree, then branches off as a last sibling. So each of its nodes depends
     on nothing but the text, its ancestors and its earlier siblings, and the text stays exactly the target's.
     """
     tokens, parents = draft.tokens.tolist(), draft.parents.tolist()

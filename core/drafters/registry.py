@@ -70,7 +70,7 @@ class DraftTreeOptions(DraftModelOptions):
         default=4,
         metadata={
             "label": "Depth",
-            "help": "The most tokens in a row; with K auto, fewer where another level doesn't pay. K is the number of "
+            "help": "The most tokens in a row; with K auto, fewer if another level isn't worth it. K is the number of "
             "nodes in the whole tree.",
             "min": 1,
             "max": LONGEST_CHAIN,
@@ -91,8 +91,8 @@ class DraftTreeOptions(DraftModelOptions):
         default=TreeRule.WITHOUT,
         metadata={
             "label": "Candidates",
-            "help": "Above temperature 0: candidates are drawn without replacement, drawn independently, one is drawn "
-            "before the most likely others, or all are the most likely ones (best). All are exact.",
+            "help": "How candidates are chosen above temperature 0: drawn without replacement, drawn independently, "
+            "one drawn and then the most likely others, or only the most likely ones (best). All four are exact.",
             "titles": {
                 TreeRule.WITHOUT: "Distinct",
                 TreeRule.INDEPENDENT: "Independent",
@@ -403,7 +403,7 @@ def get_method(name: str) -> Method:
 
 
 def rule_problem(method: str, coupling: Coupling, rule: VerificationRule) -> str:
-    """Why what a method drafts can't be tested by a rule, in one sentence; empty if it can.
+    """One sentence on why a rule can't test what a method drafts; empty if it can.
 
     Raises:
         SettingsError: there is no such method.

@@ -15,7 +15,7 @@ _FIRST_RATES, _PRIOR_TESTS = (0.6, 0.3, 0.2, 0.15), 8.0
 """The acceptance of a node with 0, 1, 2 and more rejected siblings, before it is measured, and its weight in tests."""
 
 _MEMORY, _MEMORY_OF_TESTS = 0.95, 0.98
-"""Factors by which each tree decays what earlier ones gave, and their tests."""
+"""Factors by which each tree decays the yields and the tests of earlier ones."""
 
 _NUM_KEPT = 5
 """Latest trees whose time a level is taken from: their lower median, so that brief slowdowns don't count."""
@@ -92,7 +92,7 @@ class SiblingRates:
 
     @property
     def rates(self) -> list[float]:
-        """By number of rejected siblings; they don't rise, so that siblings grow in order."""
+        """By number of rejected siblings; they never rise, so that siblings are added in order."""
         rates: list[float] = []
         for rank, prior in enumerate(_FIRST_RATES):
             rate = (self._passed[rank] + _PRIOR_TESTS * prior) / (self._tested[rank] + _PRIOR_TESTS)

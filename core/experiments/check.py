@@ -244,7 +244,7 @@ def notes_on(run: RunRequest, dtype: str, distribution: DistributionResult | Non
         "change only the speed."
     ]
     if run.is_lossy:
-        notes = [f"{LOSSY} At temperature 0 the text is the greedy one all the same."]
+        notes = [f"{LOSSY} At temperature 0 the text is still the greedy one."]
     if dtype in {"torch.float16", "torch.bfloat16"}:
         measured = (
             ""

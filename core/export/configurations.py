@@ -97,9 +97,11 @@ def configuration(choice: Choice, project: Project) -> Configuration:
             "the same seed gives a different text."
         )
     if program and choice.request.is_lossy:
-        notes.append(f"{project.title} verifies exactly here: expect less acceptance than in the lossy run.")
+        notes.append(f"{project.title} verifies exactly here: expect lower acceptance than in the lossy run.")
     elif program and choice.request.verification is VerificationRule.BLOCK:
-        notes.append("Outrider verified blocks as a whole, which accepts at least as many tokens as one by one.")
+        notes.append(
+            "Outrider used block verification, which on average accepts at least as many tokens as token by token."
+        )
     above = _comment(*_head(project.title, choice), *([problem] if problem else []))
     checked = f"Checked on {CHECKED_ON} against {project.sources}."
     below = _comment(*(f"- {note}" for note in notes), checked)
@@ -258,8 +260,8 @@ def _sglang(choice: Choice, target: Place, draft: Place | None) -> Recipe:
             else f"One chain of K = {k}: topk 1, num-steps K, num-draft-tokens K + 1."
         )
         notes.append(
-            "Set all three or none. STANDALONE excludes --enable-dp-attention, and the overlap scheduler takes topk 1 "
-            "only."
+            "Set all three or none. STANDALONE excludes --enable-dp-attention, and the overlap scheduler supports "
+            "only topk 1."
         )
     else:
         words += [["--speculative-algorithm", "NGRAM"], ["--speculative-ngram-max-bfs-breadth", "1"]]

@@ -293,7 +293,7 @@ class ModelDetails:
 
 
 def read_details(entry: ModelEntry) -> ModelDetails:
-    """Describe a model from its files' headers, or where its weights are not here, roughly from what is.
+    """Describe a model from its files' headers, or, if its weights are not here, estimate from the other files.
 
     Raises:
         ModelUnreadableError: a file is missing, truncated or malformed, with a sentence that says which.
@@ -353,7 +353,7 @@ def read_details(entry: ModelEntry) -> ModelDetails:
 
 
 def _expected(config: Mapping[str, Any], entry: ModelEntry) -> tuple[TensorInfo, ...]:
-    """Roughly the tensors of weights that are not here: the tables and experts by the configuration, and the rest."""
+    """An estimate of the tensors of missing weights: the tables and experts by the configuration, and the rest."""
     number, precision = functools.partial(positive_number, config), config.get("dtype") or config.get("torch_dtype")
     bits = re.search(r"\d+", str(precision))
     item_bytes = max(1, int(bits[0]) // 8) if bits else 4

@@ -107,7 +107,7 @@ def forecast(
     positions = {model: positions_of(model, context) for model in models}
     distinct = set(models)  # A model that drafts for itself is loaded once.
     free = available_bytes(where)
-    # A tree's branches have places of their own behind the text.
+    # A tree's branches have places of their own after the text.
     spare, rows = (MAX_DRAFT_TOKENS, max(_MAX_ROWS, num_nodes + 1)) if num_nodes else (0, _MAX_ROWS)
     return MemoryForecast(
         weights_bytes=sum(_weights_bytes(model, size) for model in distinct) + num_head_parameters * size,
@@ -128,7 +128,7 @@ def nodes_of(method: str, num_draft_tokens: int | None) -> int:
 
 
 def heads_parameters(path: str, target: ModelEntry) -> int:
-    """How many numbers Medusa heads hold, with the rows of the target's head that they use, as if stored in 16 bits.
+    """How many parameters Medusa heads hold, with the rows of the target's head that they use, as if stored in 16 bits.
 
     Args:
         path: of their folder or file; empty for those that ship for the target.
@@ -259,8 +259,8 @@ def pair_verdict(
         )
     if ahead := [entry.ref for entry in (draft, target) if not entry.has_weights]:
         warnings.append(
-            f"Memory and cost are estimates for {' and '.join(dict.fromkeys(ahead))}, which is known by configuration "
-            "and size of files alone until it is downloaded."
+            f"Memory and cost are estimates for {' and '.join(dict.fromkeys(ahead))}: until a model is "
+            "downloaded, only its configuration and file sizes are known."
         )
     # A drafter without a tokenizer of its own was trained on its target's texts.
     if ours.shares_tables_with is None:

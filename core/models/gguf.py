@@ -28,7 +28,7 @@ _BASE_MEMORY = 3 * 2**30
 _SPARE_MEMORY = 2**30
 _THREAD_MEMORY = 2**27
 _SLOWEST_RATE = 10_000_000
-"""Bytes of float32 a second of a processor that any machine unpacks and writes."""
+"""Bytes of float32 that any machine unpacks and writes per second of processor time."""
 _UNPACKING_SHARE = 0.7
 """Unpacking's share of the time; the rest is writing."""
 

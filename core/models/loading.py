@@ -414,7 +414,7 @@ def empty_model(folder: Path, dtype: torch.dtype) -> Any:
 
 
 def available_memory(device: torch.device) -> dict[Place, int]:
-    """Free bytes of every place where a model for this device may be loaded: of all GPUs, or of the one asked for."""
+    """Free bytes wherever a model for this device may be loaded: on all GPUs, or on the one requested."""
     if device.type == "mps":
         return {"mps": free_memory(device)}
     available: dict[Place, int] = {}

@@ -219,7 +219,7 @@ _choices: dict[str, int] = {}
 
 
 def _remembered(key: str, measure: Callable[[], int]) -> int:
-    """A choice measured once on this machine: a start costs nothing, and the same seed gives the same text.
+    """A choice measured once on this machine: later starts cost nothing, and the same seed gives the same text.
 
     What is measured while other programs compute holds for this process alone.
     """

@@ -1,4 +1,4 @@
-"""What waits for a device, and what doesn't: copies to it, and the clocks of prefills and steps; its peak memory."""
+"""Copies to a device, clocks of prefills and steps, and peak memory: what waits for the device, and what doesn't."""
 
 from __future__ import annotations
 

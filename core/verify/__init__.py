@@ -2,7 +2,7 @@
 
 One recursion for trees and chains. At a node, its children are tested in index order: child x, drawn from q given its
 earlier siblings, is accepted with probability min(1, p(x) / q(x)); otherwise p becomes the residual, max(0, p - q)
-normalised. If no child is accepted, the next token is drawn from what is left of p; behind a leaf that is the target's
+normalised. If no child is accepted, the next token is drawn from what is left of p; after a leaf, that is the target's
 own distribution. The emitted tokens follow the target's distribution exactly.
 
 A chain, one child each, is modified rejection sampling (Leviathan et al., 2211.17192, algorithm 1; Chen et al.,
@@ -77,7 +77,7 @@ def verify_tree(
         The accepted path, the token that follows it, and the draws that decided it.
 
     Raises:
-        ValueError: as in `verify`; also for parents that are no tree in order.
+        ValueError: as in `verify`; also for parents that don't form a tree in order.
     """
     check_block(draft_tokens, draft_probs, target_probs)
     check_parents(parents, draft_tokens.shape[0])

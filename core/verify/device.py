@@ -1,4 +1,4 @@
-"""Verification on a device that runs behind the host: all that a step needs comes back in one copy.
+"""Verification on a device that runs asynchronously: all that a step needs comes back in one copy.
 
 The host waits for the device once a step, here. Until then nothing reads a value, and nothing is copied to the device
 in a way that would wait.
@@ -31,7 +31,7 @@ class Figures(NamedTuple):
         draft_probs, target_probs: q and p of that id. In a tree whose siblings are tested by draws, p is what the
             earlier ones leave.
         acceptance_probs: min(1, p / q), p being what earlier siblings leave; under block verification the weight of the
-            text that ends here.
+            prefix that ends here.
         expected_acceptance: the sum of min(p, q) over the vocabulary, or of min(w p, q) under block verification. Both
             are NaN under typical acceptance.
     """
@@ -78,7 +78,7 @@ def verify_on_device(
     is_block = count > 0 and rule is VerificationRule.BLOCK and is_chain(parents)
     table = _table(draft_tokens, parents, draft_probs, target_probs, rows, is_drawn=not is_typical)
     if is_typical:
-        # The next token behind every node, since only the host will know the path.
+        # The next token after every node, since only the host will know the path.
         next_tokens = torch.stack([draw(row, draws[count]) for row in target_probs])
         decided = torch.cat((passes_typically(draft_tokens, parents, target_probs).long(), next_tokens))
     elif is_block:
@@ -197,7 +197,7 @@ def _decide(
     table: Tensor,
     draws: Tensor,
 ) -> Tensor:
-    """The recursion of `core.verify` without a look at any value.
+    """The recursion of `core.verify` without reading any value.
 
     Args:
         rows: (N, V) what each node is tested against.
@@ -221,7 +221,7 @@ def _decide(
         last_of = {parent: node for node, parent in enumerate(parents)}
         last_child = [last_of.get(node, count) for node in range(-1, count)]
         behind, lasts = sent(torch.tensor([[0, *(parent + 1 for parent in parents)], last_child]), device).unbind()
-        # The first child behind each node that is kept, as its number; count + 1 where none is.
+        # The first kept child of each node, as its number; count + 1 where none is kept.
         none = torch.full((count + 1,), count + 1.0, device=device)
         firsts = torch.where(is_kept, numbers, count + 1).to(none.dtype)
         child = none.scatter_reduce_(0, behind[1:], firsts, "amin").long().remainder(count + 1)
@@ -230,7 +230,7 @@ def _decide(
             path[depth : depth + 1] = child.index_select(0, end)
             end = torch.maximum(end, path[depth : depth + 1])
         last = lasts.index_select(0, end)
-    # The next token is drawn from what the last child has left; behind a leaf from the target's own row.
+    # The next token is drawn from what the last child has left; after a leaf, from the target's own row.
     node = last.clamp(max=count - 1)
     tested, tokens = rows.index_select(0, node), draft_tokens.index_select(0, node).unsqueeze(1)
     drafted = None if draft_probs is None else draft_probs.index_select(0, node)

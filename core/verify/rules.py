@@ -1,4 +1,4 @@
-"""Other rules than the recursion: block verification, typical acceptance, and equality under shared Gumbel noise."""
+"""Rules other than the recursion: block verification, typical acceptance, and equality under shared Gumbel noise."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from core.verify.checks import check_finite
 def verify_as_block(
     draft_tokens: Tensor, draft_probs: Tensor | None, target_probs: Tensor, uniforms: Tensor
 ) -> Verification:
-    """Block verification of a chain (Sun et al., 2403.10444, algorithm 2): a text of i tokens is accepted as a whole.
+    """Block verification of a chain (Sun et al., 2403.10444, algorithm 2): prefixes are tested as a whole.
 
     Arguments and errors as those of `core.verify.verify_block`.
     """
@@ -34,9 +34,9 @@ def verify_as_block(
 def decide_block(draft_tokens: Tensor, draft_probs: Tensor | None, target_probs: Tensor, uniforms: Tensor) -> Tensor:
     """Block verification without reading any value on the host.
 
-    With w_0 = 1 and w_i = min(1, w_(i-1) p_i / q_i) a text of i tokens is accepted with probability
+    With w_0 = 1 and w_i = min(1, w_(i-1) p_i / q_i) a prefix of i tokens passes with probability
     h_i = s_i / (s_i + 1 - w_i), where s_i is the sum of max(0, w_i p - q) over the vocabulary; the full chain with w_K.
-    The longest accepted text stays.
+    The longest prefix that passes is accepted.
 
     Returns:
         (3 K + 5,): all w, all h, all s and 0, the length of the text that stays, and the next token.
@@ -77,7 +77,7 @@ def verify_typically(
     draft_tokens: Tensor, parents: Sequence[int], target_probs: Tensor, uniforms: Tensor
 ) -> Verification:
     """Typical acceptance (Cai et al., 2401.10774, section 2.3.1), which is lossy: a node passes if the target gives it
-    more than min(epsilon, delta exp(-entropy)); the longest path of nodes that pass stays."""
+    more than min(epsilon, delta exp(-entropy)); the longest path of such nodes is accepted."""
     check_finite(None, target_probs)
     path = longest_path(passes_typically(draft_tokens, parents, target_probs).tolist(), parents)
     next_token = int(draw(target_probs[path[-1] + 1 if path else 0], uniforms[-1]))

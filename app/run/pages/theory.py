@@ -18,12 +18,12 @@ NO_UNIT = "There is no plain step to compare this run with. Tick “Measure the 
 UNDRAFTED = "Nothing was drafted: the theory doesn't apply to plain decoding."
 LATER = "Intervals and calibration follow when the run is over."
 COMPUTING = "Computing the intervals…"
-UNCALIBRATED = "Predicted acceptance isn't compared here: single tests have no probabilities of their own in this run."
+UNCALIBRATED = "Predicted acceptance isn't compared here: this run has no separate probability for each test."
 
 INTERVAL = "95 % interval: percentiles over 500 resamples of the run's steps (Efron's bootstrap, 1979)"
 TREE_TOKENS = (
-    "Tokens: 1 + how many of the first K nodes of this run's trees were accepted, no deeper than the depth. A run of a "
-    "larger tree shows larger shapes."
+    "Tokens: 1 + how many of the first K nodes of this run's trees were accepted, down to this depth. For larger "
+    "shapes, run a larger tree."
 )
 MOST_SHAPES = 5
 P_AND_Q = "p: the target's distribution; q: the draft's"

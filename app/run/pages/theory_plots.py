@@ -193,23 +193,23 @@ MEANINGS = {
 
 TREE_MEANINGS = {
     Quantity.SPEEDUP: (
-        ("trees", "Line: tokens / (levels × c + v(K+1)) of the first K nodes of this run's trees, at the depth that "
-         "pays best. Band: 95 % over resampled steps."),
-        ("chain", "Dashed: the same of the first candidates alone."),
+        ("trees", "Line: tokens / (levels × c + v(K+1)) of the first K nodes of this run's trees, at the "
+         "fastest depth. Band: 95 % over resampled steps."),
+        ("chain", "Dashed: the same for the first candidates alone."),
         MEANINGS[Quantity.SPEEDUP][2],
     ),
     Quantity.TOKENS: (
-        ("trees", "Line: 1 + how many of the first K nodes of this run's trees were accepted, at the depth that pays "
-         "best. Band: 95 % over resampled steps."),
-        ("chain", "Dashed: the same of the first candidates alone."),
+        ("trees", "Line: 1 + how many of the first K nodes of this run's trees were accepted, at the fastest "
+         "depth. Band: 95 % over resampled steps."),
+        ("chain", "Dashed: the same for the first candidates alone."),
         MEANINGS[Quantity.TOKENS][2],
     ),
 }  # fmt: skip
 
 
 class TheoryPlot(Plot):
-    """Two curves over K: a band around the first, the run's own point, and a line for plain decoding. Of trees, K is
-    the number of nodes, and the second curve is a chain's."""
+    """Two curves over K: a band around the first, the run's own point, and a line for plain decoding. For trees, K
+    is the number of nodes, and the second curve is a chain's."""
 
     def __init__(self) -> None:
         super().__init__(

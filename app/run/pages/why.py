@@ -19,7 +19,7 @@ LATER = "Advice appears when the run is over."
 
 LIMITS = {
     Limit.ACCEPTANCE: (
-        "If drafts were accepted to their end",
+        "If each draft were accepted to its end",
         "Rejected drafts cost most: if each were accepted to its end, the speedup would be {:.2f}×.",
         "(mean K + 1) P / T: every block emits as many tokens as it drafted in a row, and a bonus token, in the same "
         "time.",
@@ -48,7 +48,7 @@ LIMITS = {
 }
 """For each limit: its title, what it costs, and the formula of the speedup without it."""
 WORDS = "tau: tokens per step; P: time of a plain step; T: time of a step; all from this run."
-TREE_WORDS = f"{WORDS} Of a tree, K is the depth, and v counts its nodes."
+TREE_WORDS = f"{WORDS} For a tree, K is its depth, and v counts its nodes."
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +154,7 @@ def _figures(found: Diagnosis) -> tuple[NamedValue, ...]:
     positions = found.usual_length + 1
     error = "" if found.alpha_error is None else f" Standard error {found.alpha_error:.3f}."
     tested = (
-        f"levels at which a candidate was accepted / levels tested. {found.num_tested:,} were tested; those behind a "
+        f"levels at which a candidate was accepted / levels tested. {found.num_tested:,} were tested; those after a "
         "rejection are not."
         if found.is_tree
         else f"accepted / tested tokens. {found.num_tested:,} were tested; tokens after a rejected one are not."
@@ -186,13 +186,13 @@ def _figures(found: Diagnosis) -> tuple[NamedValue, ...]:
 def _parts(found: Diagnosis) -> tuple[Part, ...]:
     extra = found.verify_extra_ms
     return (
-        Part("draft", found.draft_ms, "draft_bar", f"Mean draft time per step, all of its {_draft_step(found)}s."),
+        Part("draft", found.draft_ms, "draft_bar", f"Mean draft time per step: all of its {_draft_step(found)}s."),
         Part("plain forward", found.verify_ms - extra, "target_bar", "The target's forward for one token."),
         Part(
             "scoring more",
             extra,
             "target_bar",
-            "Verify time minus a plain forward: the extra time for scoring the drafted tokens, too.",
+            "Verify time minus a plain forward: the extra time for scoring the drafted tokens as well.",
             is_extra=True,
         ),
         Part(

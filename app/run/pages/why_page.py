@@ -21,7 +21,7 @@ BAR_HEIGHT, GAIN_HEIGHT = 18, 8
 RADIUS = 3
 GAP = 2
 WIDEST_SCALE = 1.1
-"""Size of text up to which all figures fit into a line."""
+"""Text size up to which all figures fit on one line."""
 
 
 class ReportBar(PaintedWidget):

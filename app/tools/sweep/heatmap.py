@@ -254,7 +254,7 @@ class Heatmap(GridTable):
 
 
 def _row_texts(view: SweepView, row: SweepRow) -> tuple[str, str]:
-    """Temperature and draft; of a tree, its shape instead of the draft, which tells the rows apart."""
+    """Temperature and draft; for a tree, its shape instead of the draft, since shapes tell the rows apart."""
     at, shape = f"T = {row[0]:g}", row[1].shape
     if shape["depth"] is None:
         return at, view.row_title(row[1]).rpartition("/")[2]
