@@ -18,6 +18,7 @@ from core.runlog.log import (
     to_line,
     to_record,
 )
+from core.runlog.replay import events
 from core.types import BaselineStep, Finished
 from tests.fakes_log import CONFIG, ENVIRONMENT, RUN, STARTED, STEP, STEP_EVENT, SUMMARY, SUMMARY_EVENT, lines, write
 
@@ -155,6 +156,12 @@ def test_a_whole_log_reads_back_and_is_exported_as_it_was_written(path, tmp_path
     assert (log.baseline_steps[0]["emitted_text"], log.baseline_steps[0]["total_ms"]) == ("x", 3.5)
     export_jsonl(tmp_path / "copy.jsonl", log)
     assert (tmp_path / "copy.jsonl").read_bytes() == path.read_bytes()
+
+
+def test_a_sleep_of_the_machine_during_the_baseline_is_kept(path):
+    log = read_run_log(write(path, [STARTED, BaselineStep(replace(STEP_EVENT, absent_ms=2500.0))]))
+    (step,) = [event.step for event in events(log) if isinstance(event, BaselineStep)]
+    assert step.absent_ms == 2500.0
 
 
 @pytest.mark.parametrize("missing_bytes", [1, 2, 40])
