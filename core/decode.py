@@ -305,7 +305,7 @@ class _Run:
             evidence=(),
             parents=tree,
             accepted_path=tuple(place[node] for node in outcome.path[:count]) if tree else (),
-            block=outcome.block[: len(drafted) + 1],
+            block=outcome.block[: len(nodes) + 1],
             absent_ms=done.clock.absent_ms,
         )
         if self._backlog is not None:

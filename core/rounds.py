@@ -167,9 +167,11 @@ class Rounds:
                 keep_drafting=plan.keep_drafting,
             )
         )
-        # The draft model may be on another GPU than the target.
-        probs = None if draft.probs is None else draft.probs.to(self._target.device)
-        return draft if probs is draft.probs else replace(draft, probs=probs)
+        # The draft model may be on another device than the target. Tokens travel to a GPU when they are scored.
+        device = self._target.device
+        tokens = draft.tokens if is_asynchronous(device) else draft.tokens.to(device)
+        probs = None if draft.probs is None else draft.probs.to(device)
+        return draft if tokens is draft.tokens and probs is draft.probs else replace(draft, tokens=tokens, probs=probs)
 
     def check(self, done: Round, tokens: Sequence[int]) -> None:
         """Raise DrafterError for a draft that breaks the contract; `tokens` are its ids on the host."""

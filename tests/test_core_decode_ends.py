@@ -9,7 +9,7 @@ from core.controls import RunControls
 from core.decode import autoregressive, speculative
 from core.drafters.prompt_lookup import PromptLookupDrafter
 from core.errors import GenerationError, PromptError
-from core.settings import Coupling, LengthPolicy, SamplingParams
+from core.settings import Coupling, LengthPolicy, SamplingParams, VerificationRule
 from core.types import FinishReason, Step
 from tests.exactness import always
 from tests.fakes import is_sentence, language_model, play, table_model, tiny_module
@@ -46,6 +46,15 @@ def test_a_real_model_can_be_run_to_the_end_of_its_context():
     run = play(speculative(target, target, PROMPT, num_draft_tokens=16, sampling=GREEDY, max_new_tokens=99))
     assert len(run.ids) == 32 - len(PROMPT)
     assert run.summary.draft_acceptance_rate == 1.0
+
+
+def test_an_end_within_a_block_cuts_its_tests():
+    target = tables()[0]
+    run = play(speculative(target, target, [0], num_draft_tokens=8, stop=("a", "b"), rule=VerificationRule.BLOCK))
+    cut = run.steps[-1]
+    assert run.summary.finish_reason is FinishReason.STOP
+    assert (cut.num_accepted, len(cut.block)) == (cut.num_draft_tokens, cut.num_draft_tokens + 1)
+    assert [test.weight for test in cut.block] == pytest.approx([1.0] * len(cut.block))
 
 
 @pytest.mark.parametrize(

@@ -252,6 +252,15 @@ def test_lookup_keeps_to_its_sizes():
     assert lookup(ids, 2) == [3, 5]
 
 
+def test_lookup_forgets_what_a_shorter_text_no_longer_holds():
+    """`check` looks at what would be proposed after several short texts."""
+    drafter = PromptLookupDrafter()
+    drafter.start(torch.tensor([1, 2, 3]))
+    assert drafter.look_up([1, 2, 3, 4, 5, 1], 1) == [2]
+    assert list(drafter.look_up([1, 2, 3], 1)) == []
+    assert drafter.look_up([1, 2, 3, 6, 4, 7, 4], 1) == [7]
+
+
 GREEDY, IDS = SamplingParams(0.0), [10, 20, 30, 40, 10, 20]
 
 

@@ -8,13 +8,15 @@ import pytest
 
 from core.controls import RunControls
 from core.errors import RunLogError
-from core.runlog.log import RunLogWriter, read_run_log, to_line, to_record
+from core.runlog.log import RunLogWriter, event_line, read_run_log, to_line, to_record
 from core.runlog.replay import CUT_OFF, events, request, step_from_record
+from core.runlog.tally import Tally
 from core.session import Session
 from core.settings import Coupling, Device, DType, RunRequest, SamplingParams
-from core.types import BaselineStep, Finished, FinishReason, PrefillDone, RunStarted, StageChanged, Step
+from core.types import BaselineStep, BlockTest, Finished, FinishReason, PrefillDone, RunStarted, StageChanged, Step
 from tests.fakes import save_model
 from tests.fakes_app import FakeSession
+from tests.fakes_log import STEP_EVENT
 
 
 @pytest.fixture(scope="module")
@@ -172,3 +174,20 @@ def test_a_gpus_index_and_a_system_prompt_come_back(tmp_path):
     log.run["config"]["system"] = ["Be brief."]
     with pytest.raises(RunLogError, match="can't read"):
         request(log)
+
+
+def test_the_tests_of_a_block_are_read_if_there_is_one_for_each_text():
+    record = json.loads(event_line(replace(STEP_EVENT, block=(BlockTest(1.0, 0.0, 0.3), *[BlockTest(0.5, 0.2)] * 2))))
+    assert step_from_record(record).block[0].residual == 0.3
+    assert step_from_record(record | {"block": record["block"] * 2}).block == step_from_record(record).block
+    assert step_from_record(record | {"block": record["block"][:1]}).block == ()
+
+
+def test_a_block_of_an_older_log_has_weights_but_no_predictions():
+    """Its figures were those of token verification; `expected_of` would add them up."""
+    record = json.loads(event_line(STEP_EVENT)) | {"block": [[1.0, 0.0], [0.5, 0.2], [0.25, 0.25]]}
+    step = step_from_record(record)
+    assert [test.weight for test in step.block] == [1.0, 0.5, 0.25]
+    assert step.acceptance_probs == (0.5, 0.25)
+    assert all(map(math.isnan, (*step.expected_acceptance, step.block[0].residual)))
+    assert Tally([step]).predicted_rate is None

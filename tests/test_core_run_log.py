@@ -18,6 +18,7 @@ from core.runlog.log import (
     to_line,
     to_record,
 )
+from core.runlog.replay import events
 from core.types import BaselineStep, Finished
 from tests.fakes_log import CONFIG, ENVIRONMENT, RUN, STARTED, STEP, STEP_EVENT, SUMMARY, SUMMARY_EVENT, lines, write
 
@@ -163,6 +164,12 @@ def test_an_exported_log_names_models_without_the_folders_they_are_in(path, tmp_
     export_jsonl(tmp_path / "copy.jsonl", log)
     config = read_run_log(tmp_path / "copy.jsonl").run["config"]
     assert (config["target"], config["draft"], config["method_options"]) == ("big", "org/small", {"heads": "heads"})
+
+
+def test_a_sleep_of_the_machine_during_the_baseline_is_kept(path):
+    log = read_run_log(write(path, [STARTED, BaselineStep(replace(STEP_EVENT, absent_ms=2500.0))]))
+    (step,) = [event.step for event in events(log) if isinstance(event, BaselineStep)]
+    assert step.absent_ms == 2500.0
 
 
 @pytest.mark.parametrize("missing_bytes", [1, 2, 40])

@@ -11,7 +11,7 @@ from scipy.stats import binomtest, chisquare
 from core.drafters.draft_model import DraftModelDrafter
 from core.errors import DrafterError, GenerationError
 from core.types import TokenKind
-from core.verify import residual, verify, verify_block
+from core.verify import residual, verify, verify_block, verify_tree
 from core.verify.device import verify_on_device
 from core.verify.rules import verify_as_block, verify_gumbel
 from tests.exactness import (
@@ -161,6 +161,15 @@ def test_other_precisions_and_id_types_are_accepted(dtype):
     for ids in (torch.int32, torch.int16, torch.uint8):
         outcome = verify(torch.tensor([1, 2], dtype=ids), draft, target, generator=generator())
         assert outcome == verify(torch.tensor([1, 2]), draft, target, generator=generator())
+
+
+def test_rows_of_a_wider_type_than_the_targets_are_accepted_for_siblings():
+    target = torch.randn(3, 40, generator=generator()).softmax(-1)
+    draft, tokens, parents = target[:2].flip(1), torch.tensor([1, 2]), torch.tensor([-1, -1])
+    outcome = verify_tree(tokens, parents, draft.double(), target, generator=generator())
+    expected = verify_tree(tokens, parents, draft, target, generator=generator())
+    assert (outcome.path, outcome.next_token) == (expected.path, expected.next_token)
+    assert outcome.acceptance_probs == pytest.approx(expected.acceptance_probs)
 
 
 def test_rows_that_half_precision_rounded_are_drawn_from_as_distributions(uniforms):

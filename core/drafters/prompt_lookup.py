@@ -39,7 +39,9 @@ class PromptLookupDrafter:
         return chain(torch.tensor(found, dtype=torch.int64), None) if found else empty_draft()
 
     def look_up(self, ids: Sequence[int], num_draft_tokens: int) -> Sequence[int]:
-        """The proposed ids after a text that continues the last call's text; none if nothing matches."""
+        """The proposed ids after a text that continues the last call's text, or is shorter; none if nothing matches."""
+        if len(ids) <= self._num_indexed:
+            self._continuations, self._num_indexed = {}, 0
         self._index(ids)
         for size in self._sizes:
             begin = self._continuations.get(tuple(ids[-size:])) if len(ids) >= size else None
@@ -56,7 +58,7 @@ class PromptLookupDrafter:
             for size in self._sizes:
                 if end + 1 >= size:
                     self._continuations[tuple(ids[end + 1 - size : end + 1])] = end + 1
-        self._num_indexed = max(self._num_indexed, len(ids) - 1)
+        self._num_indexed = max(0, len(ids) - 1)
 
 
 def merged(draft: Draft, continuation: Sequence[int], most: int, vocab_size: int) -> Draft:

@@ -80,7 +80,7 @@ def to_record(event: Event) -> Record | None:
     if isinstance(event, Inspected):
         return {"type": "evidence", "index": event.index, "evidence": list(map(evidence.to_record, event.evidence))}
     if isinstance(event, BaselineStep):
-        names = (*BASELINE_STEP_FIELDS, *BASELINE_TIMES)
+        names = (*BASELINE_STEP_FIELDS, *BASELINE_TIMES, *(["absent_ms"] if event.step.absent_ms else []))
         return {"type": "baseline_step", **{name: _plain(getattr(event.step, name)) for name in names}}
     if isinstance(event, Finished):
         return {"type": "summary", **_summary_fields(event.summary)}

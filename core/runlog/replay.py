@@ -173,6 +173,11 @@ def step_from_record(record: Mapping[str, Any]) -> Step | None:
     size = len(drafted)
     figures: dict[str, Any] = {name: _numbers(record.get(name), size) for name in PER_TOKEN}
     figures |= {name: _number(record.get(name), 0.0) for name in TIMES}
+    block = _block(record, size)
+    if any(math.isnan(test.residual) for test in block):
+        # An older log has these figures of token verification.
+        figures["acceptance_probs"] = tuple(test.weight for test in block[1:])
+        figures["expected_acceptance"] = (math.nan,) * size
     return Step(
         index=index,
         position=position,
@@ -190,7 +195,7 @@ def step_from_record(record: Mapping[str, Any]) -> Step | None:
         evidence=evidence_from_record(record),
         parents=parents,
         accepted_path=path,
-        block=_block(record),
+        block=block,
     )
 
 
@@ -209,11 +214,13 @@ def _tree(record: Mapping[str, Any], count: int) -> tuple[tuple[int, ...], tuple
     return tuple(parents), tuple(path)
 
 
-def _block(record: Mapping[str, Any]) -> tuple[BlockTest, ...]:
+def _block(record: Mapping[str, Any], count: int) -> tuple[BlockTest, ...]:
+    """The tests of block verification, one more than tokens; none where they are damaged. Older logs lack residuals."""
     tests = record.get("block")
     if not isinstance(tests, list) or not all(isinstance(test, list) and len(test) in {2, 3} for test in tests):
         return ()
-    return tuple(BlockTest(*map(_number, test)) for test in tests)
+    found = tuple(BlockTest(*map(_number, (*test, None)[:3])) for test in tests[: count + 1])
+    return found if len(found) == count + 1 else ()
 
 
 def summary_from_record(record: Mapping[str, Any], added_up: Summary) -> Summary:

@@ -87,7 +87,7 @@ class TargetScorer:
         keep_path(self._runner, root, [root + 1 + node for node in path])
         if self._scored:
             kept = sent(torch.tensor([0, *(node + 1 for node in path)]), self._device)
-            self._states.append([each.index_select(0, kept) for each in self._scored])
+            self._states.append([each.index_select(0, kept.to(each.device)) for each in self._scored])
 
     def take_features(self) -> dict[Feature, Tensor]:
         """What a drafter needs, for the positions since it last asked."""

@@ -205,7 +205,8 @@ def tested_rows(
             continue
         before, tokens = rows.index_select(0, source), draft_tokens.index_select(0, source).unsqueeze(1)
         drafted = None if draft_probs is None else draft_probs.index_select(0, source)
-        rows.index_copy_(0, nodes, residuals(before, drafted_rows(tokens, drafted, before)))
+        left = residuals(before, drafted_rows(tokens, drafted, before))
+        rows.index_copy_(0, nodes, left.to(rows.dtype))  # A drafter's rows may be float64.
     return rows
 
 
