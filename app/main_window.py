@@ -26,10 +26,10 @@ from app.run.tiles import MeasurementsPanel, StatusStrip
 from app.run.tokens import Selection
 from app.run.transcript import TranscriptPanel
 from app.settings import SettingsStore, remember_model, runs_folder
-from app.setup.controls import ControlsPanel, settings_of
 from app.setup.model_library import ModelLibrary
 from app.setup.pair import PairForecast
 from app.setup.prompt import PromptEditor
+from app.setup.settings_panel import ControlsPanel, settings_of
 from app.theme import DEFAULT_SCALE, RESOURCES, Appearance, ThemeMode, next_scale, text_scale
 from app.tools.export import Exports
 from app.tools.help import Help

@@ -150,7 +150,7 @@ def test_a_pair_that_is_chosen_starts_with_the_k_that_was_measured_for_it_or_wit
     controls.fields["num_draft_tokens"].set_value(9)
     choose(controls.draft.combo, 0)
     assert controls.draft_length() is LengthPolicy.AUTO
-    monkeypatch.setattr("app.setup.controls.usual_draft_length", lambda draft: {"tiny-draft": 2}.get(draft))
+    monkeypatch.setattr("app.setup.settings_panel.usual_draft_length", lambda draft: {"tiny-draft": 2}.get(draft))
     choose(controls.draft.combo, 1)
     assert controls.draft.ref == "tiny-draft"
     assert controls.draft_length() == 2

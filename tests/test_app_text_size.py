@@ -16,9 +16,9 @@ from PySide6.QtWidgets import (
 
 from app.controller import RunState
 from app.jobs import Jobs
-from app.setup.controls import ControlsPanel
 from app.setup.model_library import ModelLibrary
 from app.setup.prompt import PromptEditor
+from app.setup.settings_panel import ControlsPanel
 from app.theme import LIGHT, SCALES, apply_style, mono_font, next_scale, scaled, text_scale, ui_font
 
 

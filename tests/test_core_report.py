@@ -14,8 +14,8 @@ from app.theme import DARK, LIGHT
 from core.controls import RunControls
 from core.export.charts import headroom, nice_ticks, thinned
 from core.export.files import export_html
-from core.export.html import FOLDER, escaped, one_line
 from core.export.run_report import run_page
+from core.export.templates import FOLDER, escaped, one_line
 from core.runlog.log import RunLog, read_run_log, to_record
 from core.settings import RunRequest, SamplingParams
 from tests.fakes_app import FakeSession

@@ -27,7 +27,7 @@ from app.widgets.fields import boxed, card, column, describe, named, quiet_butto
 from app.widgets.labels import FittingNote
 
 if TYPE_CHECKING:
-    from app.setup.controls import ControlsPanel
+    from app.setup.settings_panel import ControlsPanel
     from core.models.prompting import RenderedPrompt
 
 WAITING = "Reading the target's tokenizer…"

@@ -12,7 +12,7 @@ from PySide6.QtWidgets import QCheckBox, QComboBox, QSpinBox, QWidget
 from app.controller import RunController
 from app.dialogs import REPORT_FILTERS, Dialogs
 from app.jobs import Jobs
-from app.setup.controls import ControlsPanel
+from app.setup.settings_panel import ControlsPanel
 from app.theme import current_theme, hold, scaled
 from app.tools.tool_window import ReportWindow
 from app.widgets.fields import (

@@ -13,7 +13,7 @@ from app.jobs import Job, Jobs
 from app.menus import Menus
 from app.run.run_view import RunView
 from app.run.tiles import StatusStrip
-from app.setup.controls import ControlsPanel
+from app.setup.settings_panel import ControlsPanel
 from app.theme import hold_font
 from app.widgets.fields import column, named, push_button, row, wrapped_label
 from app.widgets.labels import Banner, SidePanel

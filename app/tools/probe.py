@@ -11,8 +11,8 @@ from PySide6.QtWidgets import QCheckBox, QWidget
 
 from app.controller import RunController
 from app.settings import RunSettings
-from app.setup.controls import ControlsPanel
 from app.setup.prompt import PromptEditor
+from app.setup.settings_panel import ControlsPanel
 from app.tools.tool_window import ReportWindow
 from app.widgets.fields import named, push_button, table_card
 from app.widgets.rows import Column, Row

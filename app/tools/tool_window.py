@@ -10,7 +10,7 @@ from PySide6.QtGui import QCloseEvent
 from PySide6.QtWidgets import QDialog, QHBoxLayout, QProgressBar, QPushButton, QWidget
 
 from app.controller import RunController
-from app.setup.controls import ControlsPanel
+from app.setup.settings_panel import ControlsPanel
 from app.widgets.fields import column, hint_label, named, offer, push_button, row, set_flag, wrapped_label
 from app.window_layout import bring_forward
 from app.worker import EngineTask, Work

@@ -10,8 +10,8 @@ from app.controller import RunController
 from app.dialogs import Dialogs
 from app.jobs import Jobs
 from app.menus import Menus
-from app.setup.controls import ControlsPanel
 from app.setup.prompt import PromptEditor
+from app.setup.settings_panel import ControlsPanel
 from app.tools.check import CheckWindow
 from app.tools.probe import ProbeWindow
 from app.tools.runs.kept import KeptRuns

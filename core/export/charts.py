@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from core.export.html import escaped
+from core.export.templates import escaped
 
 WIDTH, HEIGHT = 760, 270
 LEFT, RIGHT, TOP, BOTTOM = 58, 14, 14, 46

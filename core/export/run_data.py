@@ -10,7 +10,7 @@ from typing import Any
 
 from core.analysis.run_counts import Column, RunCounts
 from core.analysis.steadiness import absence_note, busy_note, interval_text, speedup_interval
-from core.export.html import UNKNOWN
+from core.export.templates import UNKNOWN
 from core.runlog.log import CONFIG_FIELDS, ENVIRONMENT_FIELDS, RunLog, number_of, text_of
 from core.runlog.replay import events
 from core.text import spaced_percent

@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from core.export.html import UNKNOWN, render
 from core.export.run_data import FIGURES, RunData, differences, moment_of, run_data, verdict
 from core.export.run_plots import compared_plot, run_plots
+from core.export.templates import UNKNOWN, render
 from core.runlog.log import RunLog, text_of
 from core.settings import LOSSY, Coupling, is_lossy
 from core.text import significant_text

@@ -13,8 +13,8 @@ from core.experiments.sweep_file import SweepLog, plan_to_config
 from core.experiments.sweep_plan import CellResult, DrafterChoice, SweepPlan
 from core.experiments.sweep_results import FIGURES, SPEEDUP, SweepFigure, SweepResults, verdicts
 from core.export.charts import Axis, Mark, Plot, headroom, series_mark
-from core.export.html import UNKNOWN, render
 from core.export.run_data import moment_of, named, shown
+from core.export.templates import UNKNOWN, render
 from core.runlog.log import text_of
 from core.text import spaced_percent
 

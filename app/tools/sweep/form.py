@@ -43,8 +43,8 @@ from core.settings import SETTINGS, LengthPolicy, declared
 from core.text import duration_text
 
 if TYPE_CHECKING:
-    from app.setup.controls import ControlsPanel
     from app.setup.prompt import PromptEditor
+    from app.setup.settings_panel import ControlsPanel
 
 FEW_PROMPTS = 6
 K_HELP = "Tokens to draft per step: numbers and ranges separated by commas, such as 1-4, 6, 8"

@@ -10,8 +10,8 @@ from PySide6.QtCore import Qt, Slot
 from PySide6.QtGui import QResizeEvent
 from PySide6.QtWidgets import QGridLayout, QScrollArea, QSizePolicy, QWidget
 
-from app.setup.controls import ControlsPanel, settings_of
 from app.setup.prompt import PromptEditor
+from app.setup.settings_panel import ControlsPanel, settings_of
 from app.theme import scaled
 from app.tools.sweep.sweep_view import SweepView, VerdictLine
 from app.widgets.fields import boxed, card, column, push_button, row, scrolled, text_label, wrapped_label

@@ -17,8 +17,8 @@ from app.controller import RunController
 from app.dialogs import Dialogs
 from app.jobs import Jobs
 from app.settings import sweeps_folder
-from app.setup.controls import ControlsPanel
 from app.setup.prompt import PromptEditor
+from app.setup.settings_panel import ControlsPanel
 from app.theme import hold, scaled, text_scale
 from app.tools.sweep import files
 from app.tools.sweep.files import SweepExport
