@@ -35,7 +35,7 @@ class OpenKind(StrEnum):
 OPEN_TITLES = {OpenKind.FOLDER: "Open model folder…", OpenKind.GGUF: "Open .gguf file…"}
 
 if TYPE_CHECKING:
-    from core.models.downloads import Removal
+    from core.models.remote.downloads import Removal
 
 
 PACKAGES = {

@@ -13,18 +13,18 @@ from app.controller import RunController
 from app.dialogs import Dialogs
 from app.jobs import Jobs
 from app.menus import Menus
-from app.run.branches import Branching
-from app.run.inspector import InspectorPanel
+from app.run.inspector.inspector import InspectorPanel
 from app.run.live import LiveView
 from app.run.pages.race_page import RacePage
 from app.run.pages.theory_page import TheoryPage
 from app.run.pages.why_page import WhyPanel
-from app.run.run_plots import PlotsPage
+from app.run.plots.run_plots import PlotsPage
+from app.run.plots.step_plots import StepPlot
 from app.run.run_view import RunView
-from app.run.step_plots import StepPlot
+from app.run.text.branches import Branching
+from app.run.text.tokens import Selection
+from app.run.text.transcript import TranscriptPanel
 from app.run.tiles import MeasurementsPanel, StatusStrip
-from app.run.tokens import Selection
-from app.run.transcript import TranscriptPanel
 from app.settings import SettingsStore, remember_model, runs_folder
 from app.setup.model_library import ModelLibrary
 from app.setup.pair import PairForecast

@@ -8,7 +8,8 @@ import struct
 import time
 from types import SimpleNamespace
 
-from core.models import catalogue, hub
+from core.models import catalogue
+from core.models.remote import hub
 
 REF = "owner/tiny-model"
 OLD, NEW, COMMIT = "a" * 40, "b" * 40, "0123456789abcdef0123456789abcdef01234567"

@@ -5,8 +5,8 @@ import random
 import pytest
 
 from core.controls import Cancelled
-from core.models import hub
-from core.models.downloads import download
+from core.models.remote import hub
+from core.models.remote.downloads import download
 from tests.fakes import is_sentence
 
 REF = "owner/tiny-model"

@@ -10,9 +10,9 @@ from pathlib import Path
 from core.errors import OutriderError
 from core.models.catalogue import SUGGESTIONS, ModelEntry, ModelFormat, ModelOrigin
 from core.models.details import ModelDetails
-from core.models.downloads import DownloadProgress, Removal
 from core.models.fit import MemoryForecast, PairVerdict
 from core.models.prompting import RenderedPrompt
+from core.models.remote.downloads import DownloadProgress, Removal
 
 CACHE = Path.home() / ".cache" / "models"
 FREE_BYTES = 41_200_000_000

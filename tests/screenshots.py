@@ -21,7 +21,7 @@ from PySide6.QtWidgets import QApplication, QWidget
 from app.controller import RunState
 from app.main_window import MainWindow
 from app.run.playback import Pace
-from app.run.tokens import Place
+from app.run.text.tokens import Place
 from app.theme import ThemeMode
 from core.types import Step
 

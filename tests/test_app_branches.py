@@ -9,9 +9,9 @@ from PySide6.QtWidgets import QMenu
 
 import core.controls
 from app.controller import RunState
-from app.run.branches import branch, can_branch, choices
 from app.run.playback import Pace
-from app.run.tokens import Place
+from app.run.text.branches import branch, can_branch, choices
+from app.run.text.tokens import Place
 from core.evidence import PositionEvidence
 from core.types import FinishReason
 

@@ -12,7 +12,7 @@ import pytest
 
 from core.models import catalogue
 from core.models.catalogue import ModelEntry, ModelFormat, ModelOrigin
-from core.models.hub import DownloadProgress
+from core.models.remote.hub import DownloadProgress
 from tests.fakes_cache import leave_partial, models, write_model
 
 pytestmark = pytest.mark.usefixtures("shelf")
@@ -44,7 +44,7 @@ def hub(monkeypatch, tmp_path):
             item() if callable(item) else on_progress(item)
         return replace(entry, path=played.path)
 
-    monkeypatch.setattr("core.models.downloads.download", download)
+    monkeypatch.setattr("core.models.remote.downloads.download", download)
     return played
 
 

@@ -7,11 +7,11 @@ import math
 
 import pytest
 
-from app.run.branches import branch, can_branch
 from app.run.pages.race import duration_ms, has_race
 from app.run.pages.why import NO_UNIT, why_report
 from app.run.run_view import RunView
-from app.run.tokens import KINDS, Place, block
+from app.run.text.branches import branch, can_branch
+from app.run.text.tokens import KINDS, Place, block
 from core.runlog.log import read_run_log
 from core.runlog.replay import events, request_to_show
 from tests.fakes_runs import keep_run

@@ -8,12 +8,12 @@ from dataclasses import replace
 import pytest
 from PySide6.QtCore import QPoint, Qt
 
-from app.run.inspection import NOT_KEPT, NOT_YET, inspect
-from app.run.inspector import FEW_ROWS, InspectorPanel
-from app.run.places import next_slot, next_step, num_places
+from app.run.inspector.inspection import NOT_KEPT, NOT_YET, inspect
+from app.run.inspector.inspector import FEW_ROWS, InspectorPanel
+from app.run.inspector.places import next_slot, next_step, num_places
+from app.run.inspector.shares import UNKNOWN, number, percent, shorten, show
 from app.run.run_view import RunView
-from app.run.shares import UNKNOWN, number, percent, shorten, show
-from app.run.tokens import Fate, Place, Selection
+from app.run.text.tokens import Fate, Place, Selection
 from app.theme import DARK, LIGHT
 from core.evidence import PositionEvidence
 from core.settings import Coupling, RunRequest

@@ -19,7 +19,7 @@ from app.main_window import MainWindow
 from app.settings import RunSettings, SettingsStore, WindowSettings
 from core.errors import RunLogError
 from core.experiments.sweep import sweep
-from core.models import hub
+from core.models.remote import hub
 from core.runlog.log import RunLogWriter, read_run_log
 from core.runlog.store import NAMES_FILE, RunStore
 from tests import fakes_downloads

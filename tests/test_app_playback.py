@@ -11,7 +11,7 @@ from PySide6.QtGui import QTextCursor
 import core.controls
 from app.controller import RunState
 from app.run.playback import Pace
-from app.run.tokens import Place
+from app.run.text.tokens import Place
 from core.types import FinishReason
 from tests.fakes_app import text_of
 

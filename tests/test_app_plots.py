@@ -13,10 +13,10 @@ from PySide6.QtGui import QHelpEvent
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QToolTip
 
-from app.run.acceptance_plot import AcceptancePlot
-from app.run.run_plots import MAX_POINTS, PlotsPage, stairs
+from app.run.plots.acceptance_plot import AcceptancePlot
+from app.run.plots.run_plots import MAX_POINTS, PlotsPage, stairs
+from app.run.plots.step_plots import FOLLOWED_STEPS, MAX_BARS, LatencyPlot
 from app.run.run_view import RunView
-from app.run.step_plots import FOLLOWED_STEPS, MAX_BARS, LatencyPlot
 from core.analysis.expectation import BlockSums, expected_accepted, wilson
 from core.analysis.run_counts import Column
 from core.settings import RunRequest

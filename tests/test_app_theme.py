@@ -11,7 +11,7 @@ import pytest
 from PySide6.QtGui import QColor
 from PySide6.QtWidgets import QApplication
 
-from app.run.tokens import KINDS, block
+from app.run.text.tokens import KINDS, block
 from app.theme import DARK, LIGHT, ThemeMode, style_sheet
 from core.types import TokenKind
 from tests.fakes_app import MIN_BAR_CONTRAST, MIN_CONTRAST, contrast

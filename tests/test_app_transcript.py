@@ -11,9 +11,9 @@ import pytest
 from PySide6.QtCore import QEvent, QPoint, Qt
 from PySide6.QtGui import QHelpEvent, QTextCursor
 
-from app.run.token_text import num_joined
-from app.run.tokens import GHOSTS, KINDS, Fate, Place, TokenStream, block, num_units
-from app.run.transcript import TranscriptView, tooltip
+from app.run.text.token_text import num_joined
+from app.run.text.tokens import GHOSTS, KINDS, Fate, Place, TokenStream, block, num_units
+from app.run.text.transcript import TranscriptView, tooltip
 from app.theme import DARK, LIGHT
 from core.settings import Coupling
 from core.types import TokenKind
@@ -126,7 +126,7 @@ def test_with_shared_noise_the_tooltip_shows_the_targets_own_draw(view, stream, 
     assert not any("esidual" in text or "Acceptance probability" in text for text in texts)
     assert all("own draw under the shared noise" in text for text in texts[:3])
     shown = []
-    monkeypatch.setattr("app.run.transcript.QToolTip.showText", lambda _place, text, _widget: shown.append(text))
+    monkeypatch.setattr("app.run.text.transcript.QToolTip.showText", lambda _place, text, _widget: shown.append(text))
     monkeypatch.setattr(view, "span_at", lambda _point: spans[0])
     view.viewportEvent(QHelpEvent(QEvent.Type.ToolTip, QPoint(5, 5), QPoint(5, 5)))
     assert shown == texts[:1]

@@ -9,11 +9,11 @@ from collections import Counter
 import pytest
 from PySide6.QtCore import QPointF
 
-from app.run.acceptance_plot import AcceptancePlot
-from app.run.run_plots import PlotsPage
+from app.run.plots.acceptance_plot import AcceptancePlot
+from app.run.plots.run_plots import PlotsPage
+from app.run.plots.tree_plots import CostPlot, RankPlot
 from app.run.run_view import RunView
 from app.run.tiles import MetricTiles
-from app.run.tree_plots import CostPlot, RankPlot
 from app.theme import DARK, LIGHT
 from core.analysis.run_counts import MOST_RANKS
 from core.settings import RunRequest

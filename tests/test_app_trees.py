@@ -13,11 +13,11 @@ import pytest
 from PySide6.QtCore import QPoint, Qt
 from PySide6.QtGui import QColor, QImage
 
-from app.run.branches import choices
-from app.run.tokens import Fate, Place, TokenStream
-from app.run.transcript import TranscriptView, tooltip
-from app.run.tree_lanes import LINES, MOST_OTHERS, chosen_paths, lanes_of, paths_of
-from app.run.tree_text import FADE_MS
+from app.run.text.branches import choices
+from app.run.text.tokens import Fate, Place, TokenStream
+from app.run.text.transcript import TranscriptView, tooltip
+from app.run.text.tree_lanes import LINES, MOST_OTHERS, chosen_paths, lanes_of, paths_of
+from app.run.text.tree_text import FADE_MS
 from app.theme import DARK, LIGHT
 from app.tools.step_picture import example, picture_of
 from core.types import depths_of

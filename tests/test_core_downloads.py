@@ -11,10 +11,10 @@ from filelock import FileLock
 
 from core.controls import Cancelled
 from core.errors import HubUnreachableError, ModelNotFoundError, OfflineError, RemovalError
-from core.models import hub
 from core.models.catalogue import DEFAULT_TARGET, ModelFormat, ModelOrigin, local_models, resolve
-from core.models.downloads import download, plan_removal, remove
-from core.models.hub import Meter
+from core.models.remote import hub
+from core.models.remote.downloads import download, plan_removal, remove
+from core.models.remote.hub import Meter
 from tests.fakes import is_sentence
 from tests.fakes_downloads import REF, SIZE, WEIGHTS, content, interrupt, model_files, refusal
 from tests.hub_server import Repository
@@ -156,7 +156,7 @@ def test_a_drafter_that_borrows_its_tables_needs_no_tokenizer(server):
 
 def test_reading_the_cache_imports_nothing_heavy():
     code = (
-        "import sys, core.models.downloads, core.models.catalogue as c; c.embedded_models();"
+        "import sys, core.models.remote.downloads, core.models.catalogue as c; c.embedded_models();"
         "sys.exit(', '.join({'torch', 'transformers', 'huggingface_hub'} & set(sys.modules)) or 0)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60,

@@ -18,10 +18,10 @@ from core.errors import (
     ModelUnreadableError,
     NoSpaceError,
 )
-from core.models import downloads as transfer
-from core.models import hub
 from core.models.catalogue import DEFAULT_TARGET, local_models
-from core.models.downloads import download
+from core.models.remote import downloads as transfer
+from core.models.remote import hub
+from core.models.remote.downloads import download
 from tests.fakes_downloads import (
     REF,
     SIZE,

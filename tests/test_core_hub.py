@@ -8,7 +8,6 @@ import sys
 import pytest
 
 from core.errors import ModelNotFoundError, ModelUnreadableError
-from core.models import hub, wheel
 from core.models.catalogue import (
     SMOLLM2_DRAFTER,
     SUGGESTIONS,
@@ -18,6 +17,7 @@ from core.models.catalogue import (
     resolve,
     suggested_drafts,
 )
+from core.models.remote import hub, wheel
 from tests.fakes import is_sentence
 from tests.fakes_cache import NEW, OLD, REF, write_model, write_snapshot
 

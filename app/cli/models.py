@@ -22,7 +22,7 @@ from core.text import bytes_text
 if TYPE_CHECKING:
     from core.models.catalogue import ModelEntry
     from core.models.details import ModelDetails
-    from core.models.downloads import DownloadProgress
+    from core.models.remote.downloads import DownloadProgress
 
 
 def _thousands(count: int) -> str:
@@ -134,9 +134,9 @@ def _record(entry: ModelEntry, details: ModelDetails | None) -> dict[str, Any]:
 
 def list_models(args: argparse.Namespace) -> int:
     """Print the list, and return the exit code."""
-    from core.models import hub
     from core.models.catalogue import local_models
     from core.models.details import read_details
+    from core.models.remote import hub
 
     entries = local_models()
     if args.suggested:
@@ -220,7 +220,7 @@ class DownloadDisplay(Progress):
 def get_model(args: argparse.Namespace) -> int:
     """Download, and return the exit code."""
     from core.models import catalogue
-    from core.models.downloads import download
+    from core.models.remote.downloads import download
 
     controls, progress = RunControls(), DownloadDisplay()
     try:
@@ -244,7 +244,7 @@ def get_model(args: argparse.Namespace) -> int:
 
 def _farewell(ref: str) -> str:
     """Say what a stopped download leaves on the disk: not every source can be resumed."""
-    from core.models.downloads import plan_removal
+    from core.models.remote.downloads import plan_removal
 
     command = f"`outrider models get {shlex.quote(ref)}`"
     try:
@@ -261,7 +261,7 @@ def _farewell(ref: str) -> str:
 
 def remove_model(args: argparse.Namespace) -> int:
     """Ask, remove, and return the exit code."""
-    from core.models.downloads import plan_removal, remove
+    from core.models.remote.downloads import plan_removal, remove
 
     plan = plan_removal(args.ref)
     name = printable(plan.entry.ref)
@@ -322,9 +322,9 @@ def check_models(args: argparse.Namespace) -> int:
 
 def _known_model(ref: str) -> str | ModelEntry:
     """The model of this name, or, if it is not downloaded, what the Hub says about it."""
-    from core.models import hub
     from core.models.catalogue import resolve
-    from core.models.downloads import preview
+    from core.models.remote import hub
+    from core.models.remote.downloads import preview
 
     try:
         resolve(ref)

@@ -12,8 +12,8 @@ from PySide6.QtWidgets import QWidget
 
 from app.controller import RunController, RunState
 from app.run.run_view import RunView
+from app.run.text.transcript import TranscriptPanel
 from app.run.tiles import StatusStrip
-from app.run.transcript import TranscriptPanel
 from app.widgets.labels import show_share
 from core.settings import RunRequest
 from core.types import Event, RunStarted

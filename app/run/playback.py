@@ -11,15 +11,15 @@ from PySide6.QtGui import QIcon, QPixmap, QResizeEvent
 from PySide6.QtWidgets import QComboBox, QMenu, QSizePolicy, QSlider, QToolButton, QWidget
 
 from app.controller import RunController, RunState
+from app.run.plots.step_plots import StepPlot
 from app.run.run_view import RunView
-from app.run.step_plots import StepPlot
-from app.run.tokens import Place, Selection
+from app.run.text.tokens import Place, Selection
 from app.theme import RESOURCES, current_theme, hold, scaled, text_scale
 from app.widgets.fields import EnumCombo, boxed, column, describe, named, quiet_button, row, text_label
 
 if TYPE_CHECKING:
     from app.menus import Menus
-    from app.run.transcript import TranscriptView
+    from app.run.text.transcript import TranscriptView
 
 ROOM_FOR_WORDS = 470
 """From this width on, the last button has a label beside its icon."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from app.run.tokens import TokenStream
+from app.run.text.tokens import TokenStream
 from core.analysis.diagnosis import PlainStep, plain_step
 from core.analysis.run_counts import RunCounts
 from core.analysis.steadiness import absence_note, busy_note, interval_text, speedup_interval

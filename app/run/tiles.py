@@ -14,10 +14,10 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from app.run.acceptance_plot import AcceptancePlot
+from app.run.plots.acceptance_plot import AcceptancePlot
+from app.run.plots.step_plots import LatencyPlot
 from app.run.run_page import PlotPage
 from app.run.run_view import RunView
-from app.run.step_plots import LatencyPlot
 from app.theme import hold, hold_font
 from app.widgets.fields import boxed, column, plain_tip, row, text_label
 from app.widgets.labels import STEPS, ElidedLabel

@@ -21,8 +21,8 @@ from core.text import bytes_of_text, bytes_text, duration_text
 
 if TYPE_CHECKING:
     from core.models.details import ModelDetails
-    from core.models.downloads import DownloadProgress
     from core.models.fit import MemoryForecast, PairVerdict
+    from core.models.remote.downloads import DownloadProgress
 
 
 UNKNOWN = "–"

@@ -10,7 +10,7 @@ from typing import Any
 
 from core.drafters.registry import get_method
 from core.models.catalogue import EMBEDDED, EMBEDDED_TITLES
-from core.models.hub import is_hub_id
+from core.models.remote.hub import is_hub_id
 from core.models.shared_draft import serves
 from core.runlog.log import RunLog, number_of, text_of
 from core.runlog.replay import request as replayed

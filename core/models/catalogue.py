@@ -14,7 +14,7 @@ import platformdirs
 from core.draft_shape import DraftLength
 from core.errors import ModelNotFoundError, ModelUnreadableError, OutriderError
 from core.files import open_regular, read_json
-from core.models import hub
+from core.models.remote import hub
 from core.models.weight_files import weight_files
 from core.settings import LengthPolicy
 from core.text import did_you_mean

@@ -27,8 +27,8 @@ from app.run.pages.race import (
 )
 from app.run.run_page import RunPage
 from app.run.run_view import RunView
-from app.run.token_text import TokenText
-from app.run.tokens import TokenStream
+from app.run.text.token_text import TokenText
+from app.run.text.tokens import TokenStream
 from app.theme import hold, scaled
 from app.widgets.fields import (
     WheelGuard,

@@ -19,7 +19,7 @@ from core.text import bytes_of_text, bytes_text, percent_text
 
 if TYPE_CHECKING:
     from core.models.catalogue import ModelEntry
-    from core.models.downloads import DownloadProgress
+    from core.models.remote.downloads import DownloadProgress
 
 ROW_HEIGHT, TALL_ROW_HEIGHT = 64, 80
 """Row heights, normally and with a failure, whose sentence takes two lines."""
@@ -114,7 +114,7 @@ class Downloads(QObject):
             return
 
         def work(job: Job) -> ModelEntry:
-            from core.models.downloads import download
+            from core.models.remote.downloads import download
 
             return download(ref, on_progress=job.report, check_cancelled=job.check, restart=restart)
 

@@ -22,13 +22,14 @@ from app.setup.models_form import ModelRole, ModelsForm
 from app.tools.models.downloads import Download, Downloads, DownloadState
 from app.tools.models.window import GET, HERE, ModelsWindow
 from core.errors import OutriderError, sentence_of
-from core.models import catalogue, hub
+from core.models import catalogue
 from core.models.catalogue import ModelEntry
+from core.models.remote import hub
 from core.settings import RunRequest
 
 if TYPE_CHECKING:
     from core.models.details import ModelDetails
-    from core.models.downloads import Removal
+    from core.models.remote.downloads import Removal
 
 BATCH_S = 0.25
 """About how long results for many models are collected before they are shown as a batch."""
@@ -275,7 +276,7 @@ class Models(QObject):
         """Delete a model, once the user has confirmed it."""
 
         def plan(_job: Job) -> Removal:
-            from core.models.downloads import plan_removal
+            from core.models.remote.downloads import plan_removal
 
             return plan_removal(ref)
 
@@ -287,7 +288,7 @@ class Models(QObject):
         parent = self.window if self.window is not None else self._parent
 
         def delete(_job: Job) -> None:
-            from core.models.downloads import remove
+            from core.models.remote.downloads import remove
 
             remove(ref)
 

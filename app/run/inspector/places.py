@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from app.run.tokens import Place, depth_of
+from app.run.text.tokens import Place, depth_of
 from core.evidence import PositionEvidence
 from core.types import Step, TokenKind
 

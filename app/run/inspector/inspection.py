@@ -6,12 +6,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from app.run.facts import drafted_facts, own_facts
-from app.run.places import draft_shares, evidence_at, num_places
+from app.run.inspector.facts import drafted_facts, own_facts
+from app.run.inspector.places import draft_shares, evidence_at, num_places
+from app.run.inspector.shares import Share, shares_at, show
+from app.run.inspector.verdicts import Words, decider_of, last_text
 from app.run.run_view import NamedValue
-from app.run.shares import Share, shares_at, show
-from app.run.tokens import Fate, Place, Span, block, depth_of
-from app.run.verdicts import Words, decider_of, last_text
+from app.run.text.tokens import Fate, Place, Span, block, depth_of
 from core.settings import Coupling
 from core.types import Step
 

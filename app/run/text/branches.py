@@ -13,11 +13,11 @@ from PySide6.QtWidgets import QMenu, QWidget
 
 from app.controller import RunState
 from app.dialogs import Dialogs
+from app.run.inspector.shares import percent, show
 from app.run.live import LiveView
 from app.run.playback import PlaybackBar
 from app.run.run_view import RunView
-from app.run.shares import percent, show
-from app.run.tokens import Place
+from app.run.text.tokens import Place
 from core.errors import RunLogError
 from core.runlog.replay import request_from_config
 from core.settings import RunRequest

@@ -10,9 +10,9 @@ from PySide6.QtCore import QEasingCurve, QPoint, QPointF, QRectF, QVariantAnimat
 from PySide6.QtGui import QColor, QFont, QFontMetricsF, QPainter, QPaintEvent, QTextCharFormat, QTextCursor
 from PySide6.QtWidgets import QStyle, QWidget
 
-from app.run.token_text import FIRST_JOINING, TAIL, TokenText, num_joined
-from app.run.tokens import GHOSTS, Fate, Place, Span, TokenStream, emitted_spans, first_path, num_alternatives
-from app.run.tree_lanes import LINES, LanePicture, lanes_of
+from app.run.text.token_text import FIRST_JOINING, TAIL, TokenText, num_joined
+from app.run.text.tokens import GHOSTS, Fate, Place, Span, TokenStream, emitted_spans, first_path, num_alternatives
+from app.run.text.tree_lanes import LINES, LanePicture, lanes_of
 from app.theme import current_theme, mono_font, ui_font
 
 FORK_FONT = 9

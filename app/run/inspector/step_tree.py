@@ -10,9 +10,9 @@ from PySide6.QtCore import QEvent, QPointF, QRectF, QSize, Qt, Signal
 from PySide6.QtGui import QColor, QMouseEvent, QPainter, QPainterPath, QPen, QResizeEvent
 from PySide6.QtWidgets import QScrollArea
 
-from app.run.places import in_order
-from app.run.token_colors import draw_token, text_format, token_formats
-from app.run.tokens import Fate, Span, fate_help, fate_of
+from app.run.inspector.places import in_order
+from app.run.text.token_colors import draw_token, text_format, token_formats
+from app.run.text.tokens import Fate, Span, fate_help, fate_of
 from app.theme import current_theme, mono_font, scaled
 from app.widgets.fields import scrolled
 from app.widgets.painted import PaintedWidget
@@ -50,7 +50,7 @@ def lay_out(step: Step, chips: Sequence[Span], q: Sequence[float], p: Sequence[f
     """A tree's drafted tokens in index order, then what the target added, which stands below its siblings.
 
     Args:
-        chips: the step's tokens, as `app.run.tokens.block` gives them.
+        chips: the step's tokens, as `app.run.text.tokens.block` gives them.
         q, p: of each drafted token.
     """
     by_slot = {chip.slot: chip for chip in chips if chip.fate not in ADDED}

@@ -12,8 +12,8 @@ from PySide6.QtCore import QMimeData, QPoint, QRectF, Qt, QTextBoundaryFinder
 from PySide6.QtGui import QFontMetricsF, QResizeEvent, QTextCharFormat, QTextCursor, QTextLine
 from PySide6.QtWidgets import QPlainTextEdit, QWidget
 
-from app.run.token_colors import token_formats
-from app.run.tokens import GHOSTS, KINDS, NOT_COPIED, Fate, Place, Span, TokenStream, block, num_units
+from app.run.text.token_colors import token_formats
+from app.run.text.tokens import GHOSTS, KINDS, NOT_COPIED, Fate, Place, Span, TokenStream, block, num_units
 from app.theme import hold_font
 
 TAB_SPACES = 4

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from app.run.places import evidence_at
+from app.run.inspector.places import evidence_at
+from app.run.inspector.shares import known, number
+from app.run.inspector.verdicts import Decider, chance_of, least_of, prob_in
 from app.run.run_view import NamedValue
-from app.run.shares import known, number
-from app.run.verdicts import Decider, chance_of, least_of, prob_in
 from core.evidence import PositionEvidence
 from core.settings import TYPICAL_FLOOR, TYPICAL_SHARE
 from core.types import Step

@@ -24,9 +24,9 @@ from app.controller import RunController
 from app.menus import Menus
 from app.run.playback import PlaybackBar
 from app.run.run_view import RunView
-from app.run.token_colors import LegendWord
-from app.run.token_text import ON_ONE_LINE
-from app.run.tokens import (
+from app.run.text.token_colors import LegendWord
+from app.run.text.token_text import ON_ONE_LINE
+from app.run.text.tokens import (
     GHOSTS,
     KINDS,
     Fate,
@@ -38,7 +38,7 @@ from app.run.tokens import (
     fate_help,
     num_alternatives,
 )
-from app.run.tree_text import TreeText
+from app.run.text.tree_text import TreeText
 from app.theme import current_theme
 from app.widgets.fields import boxed, card, column, quiet_button, row
 from core.settings import Coupling

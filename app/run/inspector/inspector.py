@@ -17,15 +17,15 @@ from PySide6.QtGui import (
 )
 from PySide6.QtWidgets import QStackedLayout, QToolButton
 
-from app.run.distribution_bars import DistributionBars
-from app.run.inspection import Inspection, inspect
-from app.run.places import next_candidate, next_slot, next_step
+from app.run.inspector.distribution_bars import DistributionBars
+from app.run.inspector.inspection import Inspection, inspect
+from app.run.inspector.places import next_candidate, next_slot, next_step
+from app.run.inspector.shares import shorten
+from app.run.inspector.step_tree import StepTree, lay_out
 from app.run.run_page import RunPage
 from app.run.run_view import RunView
-from app.run.shares import shorten
-from app.run.step_tree import StepTree, lay_out
-from app.run.token_colors import draw_token, token_formats
-from app.run.tokens import KINDS, Place, Selection, Span, fate_help
+from app.run.text.token_colors import draw_token, token_formats
+from app.run.text.tokens import KINDS, Place, Selection, Span, fate_help
 from app.theme import current_theme, mono_font, scaled, ui_font
 from app.widgets.fields import boxed, card, column, quiet_button, row, scrolled, text_label, wrapped_label
 from app.widgets.labels import ElidedLabel

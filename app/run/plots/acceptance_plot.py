@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from app.run.plots.step_plots import StepPlot, bar_centres, grown
 from app.run.run_view import RunView
-from app.run.step_plots import StepPlot, bar_centres, grown
 from app.widgets.legend import Mark
 from app.widgets.pictures import Table
 from core.analysis.run_counts import Column

@@ -30,7 +30,6 @@ from core.errors import (
     RemovalError,
 )
 from core.files import file_digest, folder_bytes, parse_json, read_json, require_space
-from core.models import hub, wheel
 from core.models.catalogue import (
     EMBEDDED_TITLES,
     ModelEntry,
@@ -41,7 +40,8 @@ from core.models.catalogue import (
     served_target,
 )
 from core.models.details import read_config
-from core.models.hub import DownloadProgress, Meter, explain, http_error, ignore_progress, offline_error
+from core.models.remote import hub, wheel
+from core.models.remote.hub import DownloadProgress, Meter, explain, http_error, ignore_progress, offline_error
 from core.models.weight_files import PICKLED, read_weight_headers
 from core.text import bytes_text
 

@@ -8,9 +8,9 @@ import numpy as np
 import pyqtgraph as pg
 
 from app.run.pages.race import tokens_text
+from app.run.plots.tree_plots import CostPlot, RankPlot
 from app.run.run_page import PlotPage
 from app.run.run_view import RunView
-from app.run.tree_plots import CostPlot, RankPlot
 from app.widgets.pictures import Table
 from app.widgets.plot_card import PlotCard
 from app.widgets.plots import Plot

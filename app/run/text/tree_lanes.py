@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from PySide6.QtCore import QPointF, QRectF, Qt
 from PySide6.QtGui import QColor, QFontMetricsF, QPainter, QPainterPath, QPen, QTextCharFormat
 
-from app.run.shares import show
-from app.run.token_colors import draw_token, token_formats
-from app.run.tokens import GHOSTS, Fate, Place, Span, TokenStream, emitted_spans, fate_of, first_path
+from app.run.inspector.shares import show
+from app.run.text.token_colors import draw_token, token_formats
+from app.run.text.tokens import GHOSTS, Fate, Place, Span, TokenStream, emitted_spans, fate_of, first_path
 from app.theme import current_theme, mixed, mono_font, scaled, ui_font
 from app.widgets.painted import LEFT, RIGHT, draw_text
 from core.types import depths_of

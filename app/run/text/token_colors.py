@@ -6,7 +6,7 @@ from PySide6.QtCore import QRectF, QSize, Qt
 from PySide6.QtGui import QColor, QFont, QFontMetrics, QPainter, QPaintEvent, QTextCharFormat, QTextLayout
 from PySide6.QtWidgets import QSizePolicy, QWidget
 
-from app.run.tokens import GHOSTS, KINDS, Fate, num_units
+from app.run.text.tokens import GHOSTS, KINDS, Fate, num_units
 from app.theme import current_theme, mono_font
 from app.widgets.fields import plain_tip
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from app.run.tokens import Fate, fate_of
+from app.run.text.tokens import Fate, fate_of
 from core.evidence import PositionEvidence
 from core.text import percent_text, significant_text
 from core.types import Step

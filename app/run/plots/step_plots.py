@@ -10,7 +10,7 @@ from PySide6.QtCore import Qt, Signal, Slot
 from PySide6.QtGui import QColor, QPen
 
 from app.run.run_view import RunView
-from app.run.tokens import Place
+from app.run.text.tokens import Place
 from app.theme import Theme
 from app.widgets.legend import Mark, SeriesSample
 from app.widgets.pictures import Table

@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
 
-from app.run.places import evidence_at, siblings
-from app.run.shares import known, number, short, show
-from app.run.tokens import Fate, fate_of, is_corrected
+from app.run.inspector.places import evidence_at, siblings
+from app.run.inspector.shares import known, number, short, show
+from app.run.text.tokens import Fate, fate_of, is_corrected
 from core.evidence import PositionEvidence
 from core.settings import TYPICAL_FLOOR, TYPICAL_SHARE, Coupling
 from core.types import Step

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from PySide6.QtCore import QPointF, QRectF, QSize, Qt
 from PySide6.QtGui import QColor, QPainter
 
-from app.run.shares import Share, percent, share_text
-from app.run.token_colors import draw_token, text_format, token_formats
+from app.run.inspector.shares import Share, percent, share_text
+from app.run.text.token_colors import draw_token, text_format, token_formats
 from app.theme import current_theme, mono_font, scaled, ui_font
 from app.widgets.painted import PaintedWidget
 
