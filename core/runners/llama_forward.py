@@ -13,7 +13,6 @@ from typing import Any, NamedTuple, Optional
 import torch
 from torch import Tensor
 from torch.nn import functional
-from torch.nn.attention.bias import causal_lower_right
 
 from core.runners.products import Product, in_int8, in_packed
 from core.sampling import draw_in_double, one_hot, unfiltered_probabilities
@@ -216,6 +215,9 @@ def _attend_chunk(query: Tensor, keys: Tensor, values: Tensor, mask: Optional[Te
 @torch.jit.ignore  # type: ignore[untyped-decorator]
 def attend_after(query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
     """`_attend_chunk` of positions that follow others, by CUDA's kernels that need no mask for it."""
+    # Imports torch's compiler, which takes half a second.
+    from torch.nn.attention.bias import causal_lower_right
+
     causal = causal_lower_right(query.shape[1], keys.shape[1])
     return functional.scaled_dot_product_attention(
         query.unsqueeze(0),
