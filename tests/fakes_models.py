@@ -122,11 +122,11 @@ class FakeHub:
             "catalogue.embedded_models": lambda: self.embedded,
             "catalogue.resolve": self.resolve,
             "details.read_details": self.read_details,
-            "downloads.download": self.download,
-            "downloads.plan_removal": self.plan_removal,
-            "downloads.remove": self.remove,
+            "remote.downloads.download": self.download,
+            "remote.downloads.plan_removal": self.plan_removal,
+            "remote.downloads.remove": self.remove,
             "fit.pair_verdict": self.pair_verdict,
-            "hub.is_offline": lambda: self.is_offline,
+            "remote.hub.is_offline": lambda: self.is_offline,
             "prompting.render_prompt": self.render_prompt,
         }.items():
             monkeypatch.setattr(f"core.models.{name}", function)
