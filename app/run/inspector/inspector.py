@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from PySide6.QtCore import QEvent, QPointF, QRectF, QSize, Qt, Signal, Slot
+from PySide6.QtCore import QPointF, QRectF, QSize, Qt, Slot
 from PySide6.QtGui import (
     QColor,
     QFocusEvent,
     QFontMetrics,
     QKeyEvent,
-    QMouseEvent,
     QPainter,
     QPen,
     QResizeEvent,
@@ -29,29 +28,20 @@ from app.run.text.tokens import KINDS, Place, Selection, Span, fate_help
 from app.theme import current_theme, mono_font, scaled, ui_font
 from app.widgets.fields import boxed, card, column, quiet_button, row, scrolled, text_label, wrapped_label
 from app.widgets.labels import ElidedLabel
-from app.widgets.painted import PaintedWidget
+from app.widgets.painted import PaintedBoxes
 from app.widgets.tables import FigureTable
 from core.settings import Coupling
 
 CHIP_PX, GAP_PX, PADDING_PX, MOST_TEXT_PX = 40, 5, 6, 120
 
 
-class BlockRow(PaintedWidget):
-    """Draws a block's tokens, in as many lines as needed.
-
-    Signals:
-        chosen: the slot of the chip that was clicked.
-    """
-
-    chosen = Signal(int)
+class BlockRow(PaintedBoxes):
+    """Draws a block's tokens, in as many lines as needed."""
 
     def __init__(self) -> None:
         super().__init__("inspectorBlock", "Drafted block")
-        self.setMouseTracking(True)
         self._chips: tuple[Span, ...] = ()
         self._current, self._coupling = -1, Coupling.REJECTION
-        self._hovered: int | None = None
-        self._has_focus = False
         policy = self.sizePolicy()
         policy.setHeightForWidth(True)
         self.setSizePolicy(policy)
@@ -64,14 +54,13 @@ class BlockRow(PaintedWidget):
         self.updateGeometry()
         self.update()
 
-    def set_focus_shown(self, shown: bool) -> None:
-        """Fill the current chip while the arrow keys move from it."""
-        self._has_focus = shown
-        self.update()
+    def slot_of(self, index: int) -> int:
+        """A chip's slot."""
+        return self._chips[index].slot
 
     def tip_at(self, point: QPointF) -> str:
         """Explain a chip's fate."""
-        index = self._chip_at(point)
+        index = self.box_at(point)
         chip = None if index is None else self._chips[index]
         return "" if chip is None else f"“{chip.text}”, {chip.fate.value}. {fate_help(chip.fate, self._coupling)}"
 
@@ -126,31 +115,6 @@ class BlockRow(PaintedWidget):
             painter.setPen(QColor(theme.kind(KINDS[chip.fate]).color if chip.fate in KINDS else theme.muted))
             below = QRectF(inside.left(), box.top() + scaled(20), inside.width() + 1, scaled(17))
             painter.drawText(below, Qt.AlignmentFlag.AlignVCenter, chip.fate.value)
-
-    def _chip_at(self, point: QPointF) -> int | None:
-        return next((index for index, box in enumerate(self.boxes()) if box.contains(point)), None)
-
-    def mouseMoveEvent(self, event: QMouseEvent) -> None:
-        """Show that a chip can be clicked."""
-        self._hover(self._chip_at(event.position()))
-
-    def leaveEvent(self, event: QEvent) -> None:
-        """Nothing is under the pointer any more."""
-        super().leaveEvent(event)
-        self._hover(None)
-
-    def mousePressEvent(self, event: QMouseEvent) -> None:
-        """Choose a chip."""
-        index = self._chip_at(event.position())
-        if event.button() is Qt.MouseButton.LeftButton and index is not None:
-            self.chosen.emit(self._chips[index].slot)
-        event.ignore()  # The panel takes the focus.
-
-    def _hover(self, index: int | None) -> None:
-        if index != self._hovered:
-            self._hovered = index
-            self.setCursor(Qt.CursorShape.ArrowCursor if index is None else Qt.CursorShape.PointingHandCursor)
-            self.update()
 
 
 FEW_ROWS = 12

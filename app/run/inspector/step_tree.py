@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from PySide6.QtCore import QEvent, QPointF, QRectF, QSize, Qt, Signal
-from PySide6.QtGui import QColor, QMouseEvent, QPainter, QPainterPath, QPen, QResizeEvent
+from PySide6.QtCore import QPointF, QRectF, QSize, Qt
+from PySide6.QtGui import QColor, QPainter, QPainterPath, QPen, QResizeEvent
 from PySide6.QtWidgets import QScrollArea
 
 from app.run.inspector.places import in_order
@@ -15,7 +15,7 @@ from app.run.text.token_colors import draw_token, text_format, token_formats
 from app.run.text.tokens import Fate, Span, fate_help, fate_of
 from app.theme import current_theme, mono_font, scaled
 from app.widgets.fields import scrolled
-from app.widgets.painted import PaintedWidget
+from app.widgets.painted import PaintedBoxes
 from core.settings import Coupling
 from core.types import Step
 
@@ -75,25 +75,17 @@ def lay_out(step: Step, chips: Sequence[Span], q: Sequence[float], p: Sequence[f
     return tuple(Node(*node, *probs) for node, probs in zip(nodes, known, strict=True))
 
 
-class StepTree(PaintedWidget):
+class StepTree(PaintedBoxes):
     """Draws a tree. An edge is as wide as q, and a tick below a token is at p.
-
-    Signals:
-        chosen: the slot of the token that was clicked.
 
     Attributes:
         area: shows it, and scrolls where it doesn't fit.
     """
 
-    chosen = Signal(int)
-
     def __init__(self) -> None:
         super().__init__("inspectorTree", "Drafted tree")
-        self.setMouseTracking(True)
         self._nodes: tuple[Node, ...] = ()
         self._current, self._coupling = -1, Coupling.REJECTION
-        self._hovered: int | None = None
-        self._has_focus = False
         self.area = scrolled(self, "inspectorTreeArea", _Area())
         self.area.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAsNeeded)
 
@@ -125,18 +117,17 @@ class StepTree(PaintedWidget):
         self.area.setFixedHeight(min(self.minimumHeight() + bar, MOST_HEIGHT_PX))
         self.update()
 
-    def set_focus_shown(self, shown: bool) -> None:
-        """Fill the current token while the arrow keys move from it."""
-        self._has_focus = shown
-        self.update()
-
     def sizeHint(self) -> QSize:
         """The least size."""
         return self.minimumSize()
 
+    def slot_of(self, index: int) -> int:
+        """A token's slot."""
+        return self._nodes[index].chip.slot
+
     def tip_at(self, point: QPointF) -> str:
         """A token's fate and its probabilities."""
-        if (index := self._node_at(point)) is None:
+        if (index := self.box_at(point)) is None:
             return ""
         node = self._nodes[index]
         probs = ("q", node.q), ("p", node.p)
@@ -205,31 +196,6 @@ class StepTree(PaintedWidget):
             x = box.left() + 1 + (box.width() - 2) * min(1.0, node.p)
             tick = QRectF(x - 1, box.bottom() - TICK_PX, 2, 2 * TICK_PX)
             painter.fillRect(tick, QColor(theme.target_bar))
-
-    def _node_at(self, point: QPointF) -> int | None:
-        return next((index for index, box in enumerate(self.boxes()) if box.contains(point)), None)
-
-    def mouseMoveEvent(self, event: QMouseEvent) -> None:
-        """Show that a token can be clicked."""
-        self._hover(self._node_at(event.position()))
-
-    def leaveEvent(self, event: QEvent) -> None:
-        """Nothing is under the pointer any more."""
-        super().leaveEvent(event)
-        self._hover(None)
-
-    def mousePressEvent(self, event: QMouseEvent) -> None:
-        """Choose a token."""
-        index = self._node_at(event.position())
-        if event.button() is Qt.MouseButton.LeftButton and index is not None:
-            self.chosen.emit(self._nodes[index].chip.slot)
-        event.ignore()  # The panel takes the focus.
-
-    def _hover(self, index: int | None) -> None:
-        if index != self._hovered:
-            self._hovered = index
-            self.setCursor(Qt.CursorShape.ArrowCursor if index is None else Qt.CursorShape.PointingHandCursor)
-            self.update()
 
 
 class _Area(QScrollArea):
