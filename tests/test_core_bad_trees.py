@@ -2,12 +2,14 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import textwrap
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from core.drafters.registry import METHODS, Method, NoOptions
 from core.errors import OutriderError, SettingsError
@@ -17,6 +19,7 @@ from core.models.fit import forecast, heads_parameters, nodes_of
 from core.models.loading import load
 from core.runlog.log import RunLogWriter, read_run_log
 from core.session import Session
+from core.settings import DType
 from core.types import Draft, FinishReason, Step
 from tests.fakes import edit_json, is_sentence, save_model
 from tests.fakes_medusa import write_heads
@@ -65,6 +68,20 @@ def test_heads_of_another_target_are_refused_and_run_on_their_own(session, reque
     assert list(session.run(request_for(**with_heads(heads))))[-1].summary.finish_reason is FinishReason.LENGTH
     other = save_model(tmp_path / "other", hidden_size=64, eos_token_id=None)
     assert "belong to another target" in refused(session, request_for(target=str(other), **with_heads(heads)))
+
+
+def test_heads_of_another_target_of_the_same_sizes_are_refused_and_precision_is_no_other_target(
+    session, request_for, folder, heads, tmp_path
+):
+    for dtype in (DType.BFLOAT16, DType.FLOAT16):
+        events = list(session.run(request_for(dtype=dtype, **with_heads(heads))))
+        assert events[-1].summary.finish_reason is FinishReason.LENGTH
+    other = shutil.copytree(folder / "target", tmp_path / "other")
+    tensors = load_file(other / "model.safetensors")
+    tensors["model.norm.weight"] *= 1.5
+    save_file(tensors, other / "model.safetensors", metadata={"format": "pt"})
+    said = refused(session, request_for(target=str(other), **with_heads(heads)))
+    assert "belong to another target: they were trained for tiny" in said
 
 
 @pytest.mark.parametrize("ids", [[3, 100_000], [-1], [3, 3]])

@@ -122,11 +122,14 @@ class MedusaHeads(nn.Module):
 
 
 def norm_fingerprint(model: Any) -> str:
-    """Identifies a model in any precision by the weights of its final norm; "" if it has none that is known."""
+    """Identifies a model by the weights of its final norm, which no format quantises; "" if it has none that is known.
+
+    It is the same in float32 and bfloat16, and in float16 if the weights were made in bfloat16.
+    """
     norm = getattr(getattr(model, "base_model", None), "norm", None)
     if norm is None:
         return ""
-    return hashlib.sha256(norm.weight.detach().cpu().float().numpy().tobytes()).hexdigest()[:32]
+    return hashlib.sha256(norm.weight.detach().cpu().bfloat16().float().numpy().tobytes()).hexdigest()[:32]
 
 
 def save_heads(heads: MedusaHeads, folder: Path) -> None:
@@ -155,11 +158,15 @@ def load_heads(path: Path, target: LanguageModel, check_cancelled: Callable[[], 
     Raises:
         SettingsError: there are no heads at this path.
         ModelUnreadableError: the file is damaged, or holds something else.
-        PairMismatchError: they were made for a target of another size or vocabulary.
+        PairMismatchError: they were made for another target, or one of another size or vocabulary.
         torch.OutOfMemoryError, RuntimeError: no memory is left for them.
     """
     config_file, weights = _files(path)
     config = (_read_config(config_file) if config_file.is_file() else None) or HeadsConfig()
+    # In float16 a norm may have been rounded twice, so that good heads would be refused.
+    own = "" if target.dtype is torch.float16 else norm_fingerprint(target.model)
+    if own and config.target_norm and config.target_norm != own:
+        raise _other_target(path, f"they were trained for {config.target or 'a model with other weights'}")
     if weights.suffix != ".safetensors":
         weights = _converted(weights, check_cancelled)
     try:
