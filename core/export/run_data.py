@@ -235,13 +235,14 @@ FIGURES: tuple[Figure, ...] = (
     _logged(
         "Predicted speedup",
         "predicted_speedup",
-        "tau / (K c + v), with this run's own alpha, c and verify cost.",
+        "tau / (K c + v), with this run's own alpha, c and verify cost. For a tree, K is its depth and alpha that of a "
+        "level.",
         "{:.2f}×",
     ),
     _logged(
         "Acceptance",
         "draft_acceptance_rate",
-        "Accepted / drafted tokens. Tokens after a rejected one count as drafted.",
+        "Accepted / drafted tokens, including those that were never tested.",
         "{:.1%}",
         better=1,
     ),
