@@ -15,6 +15,7 @@ from core.analysis.diagnosis import (
     tokens_per_block,
     verify_costs,
 )
+from core.analysis.theory import SpeedupTheory
 from core.draft_shape import shown_draft_length
 from core.runlog.tally import Tally
 from core.settings import LONGEST_CHAIN, Coupling, LengthPolicy
@@ -111,12 +112,25 @@ def forecast_lookup(
     return LookupForecast(steps, drafted, accepted, len(emitted) * diagnosis.plain.total_ms / total_ms)
 
 
-def advise(sums: Tally, diagnosis: Diagnosis, config: Mapping[str, Any], emitted: Sequence[int] = ()) -> list[Advice]:
-    """What to change, largest gain first; config comes from `RunStarted`, emitted are the run's tokens."""
+def advise(
+    sums: Tally,
+    diagnosis: Diagnosis,
+    config: Mapping[str, Any],
+    emitted: Sequence[int] = (),
+    theory: SpeedupTheory | None = None,
+) -> list[Advice]:
+    """What to change, largest gain first.
+
+    Args:
+        config: comes from `RunStarted`.
+        emitted: the run's tokens, on which prompt lookup is tried.
+        theory: of a run of trees, forecasts smaller ones.
+    """
     if not diagnosis.is_enough:
         return list(_of_too_few(sums, config))
     found = [
         *_other_settings(sums, diagnosis, config, emitted),
+        *_other_shape(diagnosis, config, theory),
         *_undrafted(sums, config),
         *_about_main_limit(sums, diagnosis, config),
     ]
@@ -126,15 +140,11 @@ def advise(sums: Tally, diagnosis: Diagnosis, config: Mapping[str, Any], emitted
     if any(advice.speedup is not None for advice in found):
         return found
     if diagnosis.speedup < BREAK_EVEN:
-        measured = "measured" if diagnosis.plain.is_measured else "estimated"
-        text = (
-            f"Don't speculate here. At {diagnosis.speedup:.2f}×, {measured}, plain decoding is faster, and nothing in "
-            "this run suggests a setting that would change that."
-        )
+        text = "Decode plainly: nothing in this run suggests a setting at which drafting would pay."
     else:
         text = f"These settings are good: no other promises a gain above {percent_text(LEAST_GAIN - 1)}."
     if sums.is_tree:
-        text += " Trees of another shape are not forecast here."
+        text += " Larger trees are not forecast here."
     return [Advice(text), *found]
 
 
@@ -202,6 +212,24 @@ def _other_settings(
         if config.get("device") == "cpu" and options.get("int8") is False:
             text = "Tick Draft in int8: the draft runs faster on most processors, and the text stays exact."
             yield Advice(text, settings={"method_options": {config["method"]: {"int8": True}}})
+
+
+def _other_shape(diagnosis: Diagnosis, config: Mapping[str, Any], theory: SpeedupTheory | None) -> Iterator[Advice]:
+    """The fastest shape within a run's trees, scaled so that the run's own meets what was measured."""
+    own = diagnosis.usual_length
+    if config.get("method") != "draft-tree" or theory is None or theory.trees is None or not theory.trees.shapes:
+        return
+    shape, expected = theory.trees.shapes[0], theory.measured_verify.values[own]
+    speedup = diagnosis.speedup * shape.speedup.value / expected if expected > 0 else 0.0
+    if config.get("num_draft_tokens") == "auto" or shape.num_nodes == own or speedup < LEAST_GAIN * diagnosis.speedup:
+        return
+    settings: dict[str, Any] = {"num_draft_tokens": shape.num_nodes, "length_policy": LengthPolicy.FIXED}
+    if shape.is_chain:
+        settings["method"] = "draft-model"
+    else:
+        settings["method_options"] = {"draft-tree": {"depth": shape.depth}}
+    text = f"Draft a {shape.title}, instead of {own} nodes: about {speedup:.2f}×, from this run's trees."
+    yield Advice(text, speedup, settings)
 
 
 def _undrafted(sums: Tally, config: Mapping[str, Any]) -> Iterator[Advice]:

@@ -27,7 +27,7 @@ from app.run.race.race import (
     speedup_of,
     waiting_text,
 )
-from app.run.run_page import RunPage
+from app.run.run_page import RunPage, column_label
 from app.run.run_view import RunView
 from app.run.text.token_text import TokenText
 from app.run.text.tokens import TokenStream
@@ -230,8 +230,7 @@ class RaceWindow(RunPage):
         self.speedup = text_label("", "title")
         self.speedup.setObjectName("raceSpeedup")
         self.speedup.setToolTip("Time of the baseline / time of the run, for the same number of tokens")
-        self.lead = wrapped_label("raceLead", "strong")
-        self.lead.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Preferred)
+        self.lead = column_label("raceLead", "strong")
         self.length, self.source, self.texts = (
             wrapped_label(name, "hint") for name in ("raceLength", "raceSource", "raceTexts")
         )
@@ -253,7 +252,8 @@ class RaceWindow(RunPage):
         self.stack.addWidget(self.empty)
         self.stack.addWidget(scrolled(race, "raceScroll"))
         frame, _ = card(self.stack)
-        self.splitter = splitter(Qt.Orientation.Vertical, "raceSplitter", (frame, 2), (self.timeline, 1))
+        self.splitter = splitter(Qt.Orientation.Vertical, "raceSplitter", (frame, 3), (self.timeline, 1))
+        self.splitter.setSizes([500, 180])
         boxed(column(self.splitter), self, margins=(16, 14, 16, 16))
 
     @Slot()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 
@@ -20,6 +20,7 @@ from app.run.speed.speed_figures import (
 from core.analysis.advice import BREAK_EVEN, MAX_LOOKUP_TOKENS, Advice, advise
 from core.analysis.calibration import Calibration, Study, study
 from core.analysis.diagnosis import LEAST_BLOCKS, Diagnosis, Limit, diagnose
+from core.analysis.expectation import Estimate
 from core.analysis.steadiness import speedup_interval
 from core.analysis.theory import SpeedupTheory, speedup_theory
 from core.draft_shape import shown_draft_length
@@ -137,21 +138,28 @@ def speed_report(run: RunView, done: Study | None = None) -> SpeedReport:
     if found is None:
         return SpeedReport(NO_UNIT, advice=(measure,) if is_over else ())
     theory = done.speedup if done is not None else speedup_theory(sums, plain, num_resamples=0)
+    interval = speedup_interval(sums, run.baseline.sums) if is_over and found.plain.is_measured else None
+    if theory is not None and interval is not None:
+        # The interval of the page Run: one figure has one interval.
+        theory = replace(theory, ran_speedup=Estimate(found.speedup, *interval))
     calibration = done.calibration if done is not None else None
     predictors = done.predictors if done is not None else None
     advice: list[Advice] = []
     if is_over:
         config = run.started.config if run.started is not None else {}
         emitted = list(islice((token for step in run.steps for token in step.emitted), MAX_LOOKUP_TOKENS))
-        advice = [*([] if plain is None or plain.is_measured else [measure]), *advise(sums, found, config, emitted)]
+        advice = [
+            *([] if plain is None or plain.is_measured else [measure]),
+            *advise(sums, found, config, emitted, theory),
+        ]
     note = LATER
     if is_over:
         note = COMPUTING if done is None else UNCALIBRATED if theory is not None and calibration is None else ""
     limit = found.main_limit
     return SpeedReport(
-        headline=_headline(run, found, theory, advice),
+        headline=_headline(run, found, theory, advice, interval),
         basis=" ".join(filter(None, (_basis(found), _unsteadiness(found, run.target_step_ms), note))),
-        compared=compared_rows(found, theory, calibration, run.interval),
+        compared=compared_rows(found, theory, calibration),
         parts=_parts(found),
         replaced=_replaced(found),
         replaced_title=f"The {found.tokens_per_step:.2f} plain tokens it replaces",
@@ -167,14 +175,19 @@ def speed_report(run: RunView, done: Study | None = None) -> SpeedReport:
     )
 
 
-def _headline(run: RunView, found: Diagnosis, theory: SpeedupTheory | None, advice: list[Advice]) -> str:
+def _headline(
+    run: RunView,
+    found: Diagnosis,
+    theory: SpeedupTheory | None,
+    advice: Sequence[Advice],
+    interval: tuple[float, float] | None,
+) -> str:
     if not found.num_blocks:
         return UNDRAFTED
-    measured = found.plain.is_measured
-    speed, at = f"{'' if measured else 'An estimated '}{found.speedup:.2f}×", _setting(run, found, theory)
+    speed = f"{'' if found.plain.is_measured else 'An estimated '}{found.speedup:.2f}×"
+    at = _setting(run, found, theory)
     if not found.is_enough:
         return f"{speed}, but too few steps to tell: {found.num_blocks} drafted, {LEAST_BLOCKS} are needed."
-    interval = speedup_interval(run.counts.sums, run.baseline.sums) if measured and run.summary is not None else None
     low, high = (round(bound, 2) for bound in interval or (found.speedup, found.speedup))
     if low > BREAK_EVEN:
         return f"{speed}: drafting pays here {at}."

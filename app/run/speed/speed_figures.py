@@ -32,20 +32,20 @@ ALPHA_HOW = (
 
 
 def compared_rows(
-    found: Diagnosis, theory: SpeedupTheory | None, calibration: Calibration | None, interval: str
+    found: Diagnosis, theory: SpeedupTheory | None, calibration: Calibration | None
 ) -> tuple[NamedValue, ...]:
     """What was measured, and what was expected of this run."""
     if theory is None:
         return ()
     k = theory.usual_k
     is_own = theory.ran_k == k
-    expected = UNKNOWN if calibration is None else f"{calibration.overall.predicted:.2f}"
-    measured = f" 95 % interval of the measured one: {interval}." if interval else ""
+    # α of a tree is that of a level; the distributions predict each candidate.
+    expected = UNKNOWN if calibration is None or found.is_tree else f"{calibration.overall.predicted:.2f}"
     return (
         NamedValue(
             "Speedup",
             f"{found.speedup:.2f}×",
-            f"{SPEEDUP_HOW}{measured}",
+            SPEEDUP_HOW,
             f"{theory.measured_verify.values[k]:.2f}×" if is_own else UNKNOWN,
         ),
         NamedValue(
@@ -54,7 +54,12 @@ def compared_rows(
             TOKENS_HOW,
             f"{theory.tokens.values[k]:.2f}" if is_own else UNKNOWN,
         ),
-        NamedValue("α, acceptance of tested tokens", f"{theory.alpha.value:.2f}", ALPHA_HOW, expected),
+        NamedValue(
+            f"α, acceptance of tested {'levels' if found.is_tree else 'tokens'}",
+            f"{theory.alpha.value:.2f}",
+            ALPHA_HOW,
+            expected,
+        ),
     )
 
 
@@ -99,7 +104,10 @@ def figure_rows(
         _row("Speedup expected", *predicted, "τ / (K c + v(K+1)) at the same K. It leaves out sampling and overhead."),
         *(() if theory.trees is not None else _best_k_rows(theory)),
     )  # fmt: skip
-    return (*rows, *(_calibration_rows(calibration, coupling) if calibration is not None else ()))
+    return (
+        *rows,
+        *(_calibration_rows(calibration, coupling, is_tree=found.is_tree) if calibration is not None else ()),
+    )
 
 
 def _best_k_rows(theory: SpeedupTheory) -> tuple[NamedValue, ...]:
@@ -132,8 +140,10 @@ def _shape_row(shape: ShapeTheory) -> NamedValue:
     return _row(f"{shape.title[0].upper()}{shape.title[1:]}", *_figure(shape.speedup, "×"), how)
 
 
-def _calibration_rows(found: Calibration, coupling: Coupling) -> tuple[NamedValue, ...]:
-    overall = found.overall
+def _calibration_rows(found: Calibration, coupling: Coupling, *, is_tree: bool) -> tuple[NamedValue, ...]:
+    overall, name, tested = found.overall, "α", "tokens"
+    if is_tree:
+        name, tested = "Candidates accepted,", "candidates"
     z = UNKNOWN if found.z is None else f"{found.z:+.1f}".replace("-", "−")
     note = (
         " This run shares its noise: acceptance is lower by design, between (1 − TV) / (1 + TV) and 1 − TV."
@@ -141,10 +151,10 @@ def _calibration_rows(found: Calibration, coupling: Coupling) -> tuple[NamedValu
         else " Beyond ±2 the difference is unlikely to be chance."
     )
     return (
-        _row("α expected", f"{overall.predicted:.3f}", "", "mean of Σ min(p, q) = 1 − TV over the positions of the "
-            f"{overall.num_tested:,} tested tokens. {P_AND_Q}."),
-        _row("α observed", f"{overall.observed:.3f}", f"{overall.low:.3f} – {overall.high:.3f}", "accepted / "
-            "tested tokens at the same positions, with Wilson's 95 % interval."),
+        _row(f"{name} expected", f"{overall.predicted:.2f}", "", "mean of Σ min(p, q) = 1 − TV over the positions "
+            f"of the {overall.num_tested:,} tested {tested}. {P_AND_Q}."),
+        _row(f"{name} observed", f"{overall.observed:.2f}", f"{overall.low:.2f} – {overall.high:.2f}", f"accepted / "
+            f"tested {tested} at the same positions, with Wilson's 95 % interval."),
         _row("z of the difference", z, "", "(accepted − Σ a) / √Σ a (1 − a), a = 1 − TV at each tested position: a "
             f"standard normal under rejection sampling, whatever the text.{note}"),
     )  # fmt: skip

@@ -19,7 +19,7 @@ from app.run.speed.speed_figures import INTERVAL
 from app.run.speed.speed_plots import GROUPING_TITLES, QUANTITY_TITLES, CalibrationPlot, SpeedupPlot
 from app.theme import hold
 from app.widgets.compound_fields import ChoiceRow, Fold
-from app.widgets.fields import Part, boxed, card, column, describe, push_button, row, scrolled, set_flag, text_label
+from app.widgets.fields import Part, boxed, card, column, describe, push_button, row, scrolled, set_flag
 from app.widgets.legend import Mark, SeriesSample
 from app.widgets.plot_card import PlotCard
 from app.widgets.tables import FigureTable
@@ -81,7 +81,7 @@ class SpeedPage(RunPage):
         self._job: Job | None = None
         self.headline, self.basis = column_label("speedHeadline", "title"), column_label("speedBasis", "hint")
         race_help = "Replay the run and its baseline side by side, on one clock"
-        self.race_button = push_button("Race", "raceButton", race_help, self.race_wanted.emit)
+        self.race_button = push_button("Race…", "raceButton", race_help, self.race_wanted.emit)
         self.compared = FigureTable("speedCompared", ("", "measured", "expected"))
         self.step_bar, self.plain_bar = TimeBar("stepBar"), TimeBar("plainBar")
         self.samples = [
@@ -95,14 +95,14 @@ class SpeedPage(RunPage):
         self.plot, self.calibration = SpeedupPlot(), CalibrationPlot()
         self.quantity = ChoiceRow(QUANTITY_TITLES, "speedQuantity", "Over K")
         self.grouping = ChoiceRow(GROUPING_TITLES, "alphaGrouping", "Group tested tokens")
-        self.cards = PlotCard("Expected over K", self.plot), PlotCard("α, expected and observed", self.calibration)
+        self.cards = PlotCard("Expected over K", self.plot), PlotCard("Acceptance of tested tokens", self.calibration)
         hold(self.plot, height=PLOT_HEIGHT)
         hold(self.calibration, height=SMALL_PLOT_HEIGHT)
         self.cards[0].add_row(self.quantity)
         self.cards[1].add_row(self.grouping)
         self.shapes = FigureTable("speedShapes", ("", "expected", "95 % interval"))
         self.figures = FigureTable("speedFigures", ("", "value", "95 % interval"), shows_how=True)
-        self.predictors = FigureTable("speedPredictors", ("", "with 1 − TV", "with outcome"), shows_how=True)
+        self.predictors = FigureTable("speedPredictors", ("", "with 1 − TV", "with outcome"))
         self.predictors_note = column_label("speedPredictorsNote", "hint")
         self.quantity.chosen.connect(self.plot.show_quantity)
         self.grouping.chosen.connect(self.calibration.show_grouping)
@@ -211,9 +211,12 @@ class SpeedPage(RunPage):
 
     def _show_advice(self, advice: Sequence[Advice]) -> None:
         while len(self.advice) < len(advice):
-            self.advice.append(AdviceRow())
-            self.advice[-1].applied.connect(self.applied)
-            self._advice.addWidget(self.advice[-1])
+            line, before = AdviceRow(), self.advice[-1].button if self.advice else self.race_button
+            line.applied.connect(self.applied)
+            self._advice.addWidget(line)
+            # A new button would come last in the tab order.
+            QWidget.setTabOrder(before, line.button)
+            self.advice.append(line)
         for index, line in enumerate(self.advice):
             line.setVisible(index < len(advice))
             if index < len(advice):
@@ -221,5 +224,7 @@ class SpeedPage(RunPage):
 
 
 def _card(title: str, *parts: Part) -> QFrame:
-    """A card with a title."""
-    return card(text_label(title, "section"), *parts)[0]
+    """A card with a title, which wraps if the text is large."""
+    label = column_label("", "section")
+    label.setText(title)
+    return card(label, *parts)[0]
