@@ -73,7 +73,7 @@ def test_without_the_baseline_the_speedup_is_an_estimate_and_the_baseline_is_adv
 
 
 @pytest.mark.parametrize(
-    ("factor", "words"), [(0.7, "Don't speculate here: 0.70× at K = 4."), (1.0, "is as fast as plain decoding"),
+    ("factor", "words"), [(0.7, "Don't speculate here: 0.70× at K = 4."), (1.0, "is about as fast as plain decoding"),
                           (1.3, "1.30×: drafting pays here at K = 4.")]
 )  # fmt: skip
 def test_the_verdict_follows_the_measured_speedup(factor, words):
@@ -222,7 +222,7 @@ def test_a_run_without_evidence_says_so_and_one_with_it_shows_correlations(qtbot
         ((), EMPTY),
         ((make_step(0, 9, num_draft_tokens=0, num_accepted=0),) * 30, UNDRAFTED),
         (drawn(0.8, 4, count=7), "too few steps to tell: 7 drafted"),
-        (drawn(0.0, 4, count=50), "slower than plain decoding at K = 4, but other settings should pay"),
+        (drawn(0.0, 4, count=50), "other settings should pay"),
     ],
 )
 def test_a_run_that_has_little_to_say_says_what_is_missing(qtbot, made, words):

@@ -162,7 +162,7 @@ def speed_report(run: RunView, done: Study | None = None) -> SpeedReport:
         compared=compared_rows(found, theory, calibration),
         parts=_parts(found),
         replaced=_replaced(found),
-        replaced_title=f"The {found.tokens_per_step:.2f} plain tokens it replaces",
+        replaced_title=f"{found.tokens_per_step:.2f} plain tokens instead",
         limit="" if limit is None else LIMITS[limit.limit][1].format(limit.speedup),
         gains=_gains(found),
         advice=tuple(advice),
@@ -192,7 +192,7 @@ def _headline(
     if low > BREAK_EVEN:
         return f"{speed}: drafting pays here {at}."
     if high >= BREAK_EVEN:
-        return f"{speed}: drafting {at} is as fast as plain decoding here."
+        return f"{speed}: drafting {at} is about as fast as plain decoding here."
     if any((item.speedup or 0.0) > BREAK_EVEN for item in advice):
         return f"{speed}: slower than plain decoding {at}, but other settings should pay."
     return f"Don't speculate here: {speed[0].lower()}{speed[1:]} {at}."

@@ -194,7 +194,7 @@ class SpeedPage(RunPage):
         self.headline.setContentsMargins(*((32, 0, 32, 0) if is_alone else (0, 0, 0, 0)))
         self._layout.setStretch(0, int(is_alone))
         self._layout.setStretch(self._layout.count() - 1, int(not is_alone))
-        self.headline.setText(report.headline)
+        self.headline.setText(report.headline.replace(" = ", "\u00a0=\u00a0"))
         self.basis.setText(report.basis)
         self.basis.setVisible(bool(report.basis))
         self.race_button.setVisible(race_of(self._run) is not None)
