@@ -306,7 +306,7 @@ OTHER_PRODUCT = "Outrider speaks with vLLM, SGLang and llama-server."
 
 
 class _Reader(threading.Thread):
-    """Reads a stream as it comes, so that arrival times are right also while the run is paused, and a stop is prompt."""
+    """Reads a stream as it comes: arrival times are right also while the run is paused, and a stop is prompt."""
 
     def __init__(
         self, client: Client, path: str, body: Mapping[str, Any], arrivals: queue.Queue[tuple[float, Any]]
