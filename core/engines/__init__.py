@@ -2,11 +2,12 @@
 
     server = identify("http://127.0.0.1:8000")             # -> Server: product, version, models, context_length,
     print(server.text)                                     #    speculation (is_on, method, num_draft_tokens), metrics
-    request = RunRequest(target="", draft=None, prompt="Why is the sky blue?", engine=server.address.url, ...)
+    request = RunRequest(target=server.model(""), draft=None, prompt="Why is the sky blue?", num_draft_tokens=None,
+                         engine=server.address.url)
     for event in ServerSession(server).run(request, controls):
         ...                                                # RunStarted, PrefillDone, Step, StepsCounted, Finished
 
-`target` is a model's name on the server; use `server.model("")` for its default one. A `Step` holds `source`: SERVER
+`target` is a model's name on the server; `server.model("")` is its default one. A `Step` holds `source`: SERVER
 (told), CHUNKS (inferred from the stream) or TEXT (nothing known); NaN and `UNKNOWN_ID` stand for what isn't told, and
 the log lacks it. A `StepsCounted` holds counts that came only at the end: `step.counted(*counts[step.index])`; where an
 entry is None, the step stays inferred. `summary.source` says the same of the whole run, and `advice(config, source)`

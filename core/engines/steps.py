@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -134,25 +135,28 @@ def align(sizes: Sequence[int], per_step: Sequence[Counts]) -> tuple[Counts | No
     Returns:
         One entry a step; none at all if the two don't fit.
     """
+    fits = _align(sizes, per_step)
+    if not fits and sizes and per_step and per_step[-1][1] >= sizes[-1]:
+        fits = _align(sizes[:-1], per_step[:-1])
+        fits = (*fits, per_step[-1]) if fits else ()
+    return fits
+
+
+def _align(sizes: Sequence[int], counts: Sequence[Counts]) -> tuple[Counts | None, ...]:
     found: list[Counts | None] = [(0, 0)] * len(sizes)
-    steps, counts = list(range(1, len(sizes))), list(per_step)
-    if steps and counts and counts[-1][1] >= sizes[-1]:
-        found[steps.pop()] = counts.pop()
     singles: list[int] = []
-    rejected: list[Counts] = []
     entry = 0
-    for step in (*steps, None):
+    for step in (*range(1, len(sizes)), None):
         if step is not None and sizes[step] == 1:
             singles.append(step)
             continue
-        while entry < len(counts) and not counts[entry][1]:
-            rejected.append(counts[entry])
-            entry += 1
+        rejected = list(itertools.takewhile(lambda pair: not pair[1], counts[entry:]))
+        entry += len(rejected)
         if len(rejected) > len(singles):
             return ()
         if rejected:
             found[singles[0] : singles[-1] + 1] = rejected if len(rejected) == len(singles) else [None] * len(singles)
-        singles, rejected = [], []
+        singles = []
         if step is not None:
             if entry == len(counts) or counts[entry][1] != sizes[step] - 1:
                 return ()
