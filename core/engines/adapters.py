@@ -18,6 +18,8 @@ from core.settings import RunRequest
 from core.types import UNKNOWN_ID, FinishReason
 
 Check = Callable[[], None]
+_MOST_TOKENS = 1_000
+"""More than any piece of a stream holds; a server may claim any number."""
 
 
 def stream_chunks(
@@ -191,7 +193,7 @@ def _sglang(client: Client, request: RunRequest, check_cancelled: Check, top_log
         # A server may be told to send only what is new.
         new, text = (shown[len(text) :], shown) if shown.startswith(text) else (shown, text + shown)
         total = _count(meta.get("completion_tokens")) or count
-        added, count = max(0, total - count), max(total, count)
+        added, count = min(max(0, total - count), _MOST_TOKENS), max(total, count)
         tokens = _sglang_tokens(event, meta, new, added)
         told = _sglang_told(meta)
         sums = (told.drafts or 0, told.draft_tokens or 0, told.accepted_tokens or 0)
@@ -293,7 +295,7 @@ def _llama_server(client: Client, request: RunRequest, check_cancelled: Check) -
             continue
         sums = tuple(_count(timings.get(name)) or 0 for name in ("draft_n", "draft_n_accepted"))
         # A token that ends within a character has no chunk of its own.
-        ids = (*(UNKNOWN_ID,) * (total - count - 1), *(_ids(event.get("tokens"))[:1] or (UNKNOWN_ID,)))
+        ids = (*(UNKNOWN_ID,) * min(total - count - 1, _MOST_TOKENS), *(_ids(event.get("tokens"))[:1] or (UNKNOWN_ID,)))
         for place, token in enumerate(ids):
             if not left:
                 counts = (max(0, sums[0] - seen[0]), max(0, sums[1] - seen[1]))
@@ -320,7 +322,7 @@ def _dicts(values: Any) -> list[dict[str, Any]]:
 
 
 def _count(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**53 else None
 
 
 def _ids(values: Any) -> tuple[int, ...]:

@@ -7,6 +7,7 @@ against the system's store. A key never appears in a text or a repr.
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import queue
@@ -121,7 +122,7 @@ class Client:
                 trust_env=False,
                 follow_redirects=False,
                 timeout=httpx2.Timeout(READ_S, connect=CONNECT_S),
-                verify=_certificates(),
+                verify=_certificates(os.environ.get("SSL_CERT_FILE")),
             )
         except UnicodeEncodeError:
             raise ServerRefusedError("The API key holds characters that no key has; copy it again.") from None
@@ -355,11 +356,11 @@ class _Reader(threading.Thread):
         return found
 
 
-def _certificates() -> ssl.SSLContext | bool:
-    """The system's certificates, or those that the person named in SSL_CERT_FILE."""
-    file = os.environ.get("SSL_CERT_FILE")
+@functools.cache  # Reading a system's certificates takes a tenth of a second, and a run opens two connections.
+def _certificates(file: str | None) -> ssl.SSLContext:
+    """The system's certificates, or those of a file that the person named in SSL_CERT_FILE."""
     if not file:
-        return True
+        return httpx2.create_ssl_context(trust_env=False)
     try:
         return ssl.create_default_context(cafile=file)
     except OSError:
