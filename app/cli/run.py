@@ -419,11 +419,11 @@ class _Run:
         self._show(lambda transcript: transcript.finish(summary.text))
         interval = interval_text(speedup_interval(self._ours, self._plain))
         _show_results(self._console, _rows(summary, self._request, self._device, interval))
-        notes = (absence_note(self._ours, self._plain), busy_note(self._ours, self._plain, summary))
+        notes = [absence_note(self._ours, self._plain), busy_note(self._ours, self._plain, summary)]
         if self._request.engine:
             from core.engines import advice
 
-            notes = (advice(self._config, summary.source),)
+            notes.append(advice(self._config, summary.source))
         for note in filter(None, notes):
             self._console.print(note, soft_wrap=True)
         if summary.error is not None:  # Also if only the baseline failed.
