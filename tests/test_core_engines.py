@@ -130,6 +130,17 @@ def test_steps_of_vllm_are_those_that_it_tells_at_the_end(name: str) -> None:
         assert step.emitted_kinds[-1] is (TokenKind.CORRECTION if rejected else TokenKind.BONUS)
 
 
+@pytest.mark.parametrize("name", ["run-chat-greedy", "run-chat-sampled"])
+def test_with_n_grams_only_the_steps_that_are_certain_are_told(name: str) -> None:
+    found = run(vllm("vllm-ngram", chat=recorded("vllm-ngram", name)))
+    said, summary, steps = told("vllm-ngram", name), summary_of(found), final_steps(found)
+    certain = [(step.num_draft_tokens, step.num_accepted) for step in steps if step.source is StepSource.SERVER]
+    listed = list(zip(said["per_step_drafted"], said["per_step_accepted"], strict=True))
+    assert [pair for pair in certain if pair[1]][:-1] == [pair for pair in listed if pair[1]][: len(certain)][:-1]
+    assert (summary.num_drafts, summary.num_draft_tokens) == (said["num_spec_steps"], said["num_draft_tokens"])
+    assert {step.num_accepted for step in steps if step.source is StepSource.CHUNKS} <= {0}
+
+
 def test_until_then_the_steps_are_inferred_and_what_was_sent_is_not_changed() -> None:
     found = run(vllm(chat=recorded("vllm-draft", "run-chat-sampled")))
     live = of_kind(found, Step)
