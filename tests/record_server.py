@@ -66,7 +66,11 @@ def cases(product: str) -> dict[str, Case]:
         "error-temperature": ("POST", "/v1/chat/completions", {**BAD, "temperature": -1}),
         "error-no-messages": ("POST", "/v1/chat/completions", {"model": MODEL, "max_tokens": 4}),
         "error-not-json": ("POST", "/v1/chat/completions", "{"),
-        "error-too-long": ("POST", "/v1/chat/completions", {**BAD, "messages": [{"role": "user", "content": "a " * 1200}]}),
+        "error-too-long": (
+            "POST",
+            "/v1/chat/completions",
+            {**BAD, "messages": [{"role": "user", "content": "a " * 1200}]},
+        ),
         "metrics-after": ("GET", "/metrics", None),
     }
     return found
@@ -117,7 +121,10 @@ def main() -> None:
     key = os.environ.get("OUTRIDER_API_KEY", "")
     if args.wrong_key:
         key = "wrong"
-        chosen = {"error-wrong-key": ("POST", "/v1/chat/completions", BAD), "health-wrong-key": ("GET", "/health", None)}
+        chosen = {
+            "error-wrong-key": ("POST", "/v1/chat/completions", BAD),
+            "health-wrong-key": ("GET", "/health", None),
+        }
     for name, case in chosen.items():
         answer = record(args.url, case, key)
         write_atomically(args.folder / f"{name}.json", as_text(answer))
