@@ -173,9 +173,10 @@ class RunController(QObject):
 
     @Slot()
     def step_once(self) -> None:
-        """Let a paused run take one more step."""
-        if self._state is RunState.PAUSED:
+        """Take one more step, then pause; while the models load, that is the first step."""
+        if self._state in {RunState.RUNNING, RunState.PAUSED}:
             self._controls.step_once()
+            self._set_state(RunState.PAUSED)
 
     def set_pace(self, delay_ms: float, *, starts_paused: bool = False) -> None:
         """Set the time between steps, now and in later runs, and whether later runs begin paused."""

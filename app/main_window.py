@@ -15,12 +15,10 @@ from app.jobs import Jobs
 from app.menus import Menus
 from app.run.inspector.inspector import InspectorPanel
 from app.run.live import LiveView
-from app.run.pages.race_page import RacePage
-from app.run.pages.theory_page import TheoryPage
-from app.run.pages.why_page import WhyPanel
-from app.run.plots.run_plots import PlotsPage
 from app.run.plots.step_plots import StepPlot
+from app.run.race.race_window import RaceWindow
 from app.run.run_view import RunView
+from app.run.speed.speed_page import SpeedPage
 from app.run.text.branches import Branching
 from app.run.text.tokens import Selection
 from app.run.text.transcript import TranscriptPanel
@@ -84,17 +82,14 @@ class MainWindow(QMainWindow):
         self.transcript = TranscriptPanel(self.controller, self.run_view, self.selection, self.menus)
         self.playback = self.transcript.playback
         self.measurements = MeasurementsPanel(self.run_view)
-        self.plots = PlotsPage(self.run_view)
-        self.why = WhyPanel(self.run_view)
-        self.theory = TheoryPage(self.run_view, self.jobs)
         self.inspector = InspectorPanel(self.run_view, self.selection)
-        self.race = RacePage(self.run_view)
-        self.text_pages = SidePanel("text", "The run's text")
+        self.speed = SpeedPage(self.run_view, self.jobs)
+        self.race = RaceWindow(self.run_view, self)
         self.side = SidePanel()
         self.banner = Banner()
         self.status = StatusStrip()
         self.help = Help(self, self.menus, self.run_view, self.controller, self.status, self._dialogs)
-        pages = (self.measurements, self.plots, self.race, self.why, self.theory, self.inspector)
+        pages = (self.measurements, self.inspector, self.speed, self.race)
         self.live = LiveView(
             self.controller,
             self.run_view,
@@ -126,7 +121,7 @@ class MainWindow(QMainWindow):
             self.jobs,
             self._dialogs,
         )
-        cards = (*self.measurements.cards, *self.plots.cards, *self.theory.cards)
+        cards = (*self.measurements.cards, *self.speed.cards, self.race.timeline)
         save_plots(
             cards,
             self,
@@ -146,9 +141,7 @@ class MainWindow(QMainWindow):
         self.setWindowTitle("Outrider")
         self.setObjectName("mainWindow")
         self.setWindowIcon(QIcon(str(RESOURCES / "icons" / "outrider.svg")))
-        self.text_pages.add_page("Transcript", self.transcript, "The text, token by token, while it is generated.")
-        self.text_pages.add_page("Race", self.race, "The run against its baseline, replayed on one clock.")
-        self.text_splitter = splitter(Qt.Orientation.Vertical, "textSplitter", (self.prompt, 0), (self.text_pages, 1))
+        self.text_splitter = splitter(Qt.Orientation.Vertical, "textSplitter", (self.prompt, 0), (self.transcript, 1))
         self.main_splitter = splitter(
             Qt.Orientation.Horizontal,
             "mainSplitter",
@@ -157,15 +150,9 @@ class MainWindow(QMainWindow):
             (self.side, 2),
         )
         for title, page, help_text in (
-            ("Live", self.measurements, "Key numbers, acceptance and latency of the current run."),
-            (
-                "Plots",
-                self.plots,
-                "Tokens over time, and acceptance by draft position, or by depth and rank in a tree.",
-            ),
+            ("Run", self.measurements, "Key numbers, acceptance and latency of the current run."),
             ("Inspector", self.inspector, "How the selected token was chosen."),
-            ("Why", self.why, "What limits this run's speedup, and what to change."),
-            ("Theory", self.theory, "What theory predicts for each K, beside the measurements."),
+            ("Speed", self.speed, "Whether drafting pays here, what limits it, and what to change."),
         ):
             self.side.add_page(title, page, help_text)
         body = column(self.banner, (self.main_splitter, 1))
@@ -201,6 +188,11 @@ class MainWindow(QMainWindow):
         menus.show_ghosts.toggled.connect(self.transcript.set_ghosts_shown)
         self.transcript.view.place_clicked.connect(self._on_token_clicked)
         self.live.run_shown.connect(self._on_run_shown)
+        self.speed.applied.connect(self.controls.change)
+        for wanted in (menus.race.triggered, self.speed.race_wanted):
+            wanted.connect(self.race.open)
+        for action, page in zip(menus.pages, (self.measurements, self.inspector, self.speed), strict=True):
+            action.triggered.connect(partial(self.side.setCurrentWidget, page))
         menus.runs.triggered.connect(self.runs.open)
         self.runs.reported.connect(status.show_stage)
         self.runs.opened.connect(self._on_run_opened)
@@ -332,7 +324,7 @@ class MainWindow(QMainWindow):
         if not self._is_leaving:
             self._is_leaving = True
             self._save()
-            for desk in (self.models, self.runs, self.tools, self.help):
+            for desk in (self.models, self.runs, self.tools, self.race, self.help):
                 desk.close()
             self.controller.begin_close()
             self.jobs.close()

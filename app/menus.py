@@ -106,6 +106,11 @@ class Menus:
         for action in (self.show_reading, self.show_ghosts):
             action.setCheckable(True)
         view.addSeparator()
+        self.pages = [
+            self._action(view, f"{title.lower()}PageAction", title, f"Ctrl+{number}")
+            for number, title in enumerate(("Run page", "Inspector", "Speed"), 1)
+        ]
+        view.addSeparator()
         self.larger = self._action(view, "largerTextAction", "Larger text", "Ctrl++", "Ctrl+=")
         self.smaller = self._action(view, "smallerTextAction", "Smaller text", "Ctrl+-")
         self.default_size = self._action(view, "defaultTextAction", "Default text size", "Ctrl+0")
@@ -120,6 +125,7 @@ class Menus:
         self.probe = self._action(tools, "probeAction", "Probe drafts…", "Ctrl+Shift+D")
         self.sweep = self._action(tools, "sweepAction", "Sweep…", "Ctrl+Shift+W")
         self.check = self._action(tools, "checkAction", "Check exactness…", "Ctrl+Shift+X")
+        self.race = self._action(tools, "raceAction", "Race…", "Ctrl+Shift+E")
         tools.addSeparator()
         self.production = self._action(tools, "productionAction", "Take to production…", "Ctrl+Shift+P")
         self.help = self._action(help_menu, "helpAction", "How it works", "F1")

@@ -30,7 +30,7 @@ COMPARED = (2, 8)
 """K of the runs beside the one at the default settings."""
 RACE_AT = 0.6
 TIMEOUT_MS = 600_000
-PAGES = ("Live", "Plots", "Inspector", "Why", "Theory")
+PAGES = ("Run", "Inspector", "Speed")
 
 
 def main() -> int:
@@ -102,9 +102,9 @@ class Camera:
         for title in PAGES:
             self._window.side.show_title(title)
             self.take_both(f"{state}-{title.lower()}")
-        self._window.text_pages.show_title("Race")
-        self.take_both(f"{state}-race")
-        self._window.text_pages.show_title("Transcript")
+        self._window.race.open()
+        self.take_both(f"{state}-race", self._window.race)
+        self._window.race.close()
         self._window.side.show_title(PAGES[0])
 
 
@@ -137,18 +137,17 @@ def readme(camera: Camera, window: MainWindow) -> None:
     camera.turn(ThemeMode.DARK)
     camera.take("window-dark")
     camera.turn(ThemeMode.LIGHT)
-    for title in ("Why", "Theory"):
-        window.side.show_title(title)
-        wait(2_000)
-        camera.take(title.lower())
+    window.side.show_title("Speed")
+    wait(2_000)
+    camera.take("speed")
     select_rejection(window)
     window.side.show_title("Inspector")
     camera.take("inspector")
-    window.side.show_title("Live")
-    window.text_pages.show_title("Race")
+    window.side.show_title(PAGES[0])
+    window.race.open()
     window.race.clock.seek(window.race.clock.end_ms * RACE_AT)
-    camera.take("race")
-    window.text_pages.show_title("Transcript")
+    camera.take("race", window.race)
+    window.race.close()
     for num_draft_tokens in COMPARED:
         window.controls.fields["num_draft_tokens"].set_value(num_draft_tokens)
         run_once(window)

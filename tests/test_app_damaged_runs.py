@@ -7,9 +7,9 @@ import math
 
 import pytest
 
-from app.run.pages.race import duration_ms, has_race
-from app.run.pages.why import NO_UNIT, why_report
+from app.run.race.race import race_of
 from app.run.run_view import RunView
+from app.run.speed.speed import NO_UNIT, speed_report
 from app.run.text.branches import branch, can_branch
 from app.run.text.tokens import KINDS, Place, block
 from core.runlog.log import read_run_log
@@ -102,12 +102,12 @@ def test_a_kept_run_is_diagnosed_by_its_baseline_or_else_by_the_forward_timed_be
             record["target_step_ms"] = 4.0
 
     run = view_of(path)
-    report = why_report(run)
+    report = speed_report(run)
     assert report.headline != NO_UNIT
-    assert report.figures[3].value != "–"
-    assert f"{run.baseline_steps[0].verify_ms:.2f} ms" in report.figures[2].how
+    assert report.figures[2].value != "–"
+    assert f"{run.baseline_steps[0].verify_ms:.2f} ms" in report.figures[1].how
     edit(path, forget)
-    assert "4.00 ms" in why_report(view_of(path)).figures[2].how
+    assert "4.00 ms" in speed_report(view_of(path)).figures[1].how
 
 
 @pytest.mark.parametrize("name", ["prompt_token_ids", "continuation_token_ids", "method_options", "coupling"])
@@ -115,7 +115,6 @@ def test_a_kept_run_is_diagnosed_by_its_baseline_or_else_by_the_forward_timed_be
 def test_settings_of_another_kind_keep_no_page_from_being_shown(path, name, value):
     edit(path, lambda record: record.get("config", {}).update({name: value}))
     run = view_of(path)
-    assert why_report(run).advice
-    assert has_race(run)
-    assert duration_ms(run) > 0
+    assert speed_report(run).advice
+    assert race_of(run).duration_ms > 0
     assert isinstance(can_branch(run, Place(1, 0)), bool)

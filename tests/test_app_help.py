@@ -13,7 +13,7 @@ from PySide6.QtGui import QAction, QGuiApplication, QTextDocument, QTextTable
 
 from app.dialogs import AboutDialog
 from app.menus import PANEL_KEYS, menu_actions
-from app.run.pages.theory import study_of, whole_report
+from app.run.speed.speed import speed_report, study_of
 from app.settings import SettingsStore
 from app.theme import DARK, LIGHT
 from app.tools.help import FORMULAS_FILE, PAPERS, HelpWindow, page_text
@@ -141,7 +141,7 @@ def test_every_figure_of_the_log_of_the_page_theory_and_every_predictor_has_a_fo
     names = {*STEP_FIELDS, *SUMMARY_FIELDS, *BASELINE_FIELDS} - NO_FIGURES
     assert [name for name in names if f"`{name}`" not in TEXT] == []
     run = run_of(drawn(0.8, 4, count=40))
-    for row in whole_report(run, study_of(run)()).rows:
+    for row in speed_report(run, study_of(run)()).figures:
         assert re.split(r"[ ,(]", row.title)[0].lower() in TEXT.lower(), row.title
     assert all(predictor.value.replace("||", r"\|\|") in TEXT for predictor in Predictor)
 

@@ -299,7 +299,7 @@ def test_a_run_sends_its_evidence_at_once_while_the_inspector_is_seen_and_only_t
     window.show()
     assert window.controller.start(REQUEST)
     controls = window.controller._controls
-    for page, is_wanted in ((window.inspector, True), (window.plots, False)):
+    for page, is_wanted in ((window.inspector, True), (window.speed, False)):
         window.side.show_page(page)
         window.live._on_text_due()
         assert controls.is_inspected is is_wanted

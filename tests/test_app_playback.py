@@ -109,6 +109,18 @@ def test_a_run_that_is_stepped_to_its_end_measures_its_baseline_without_pauses(s
     assert stepwise.controller.state is RunState.IDLE
 
 
+def test_a_step_that_is_wanted_while_the_models_load_is_taken_before_the_run_pauses(window, qtbot, session):
+    session.load_gate = threading.Event()
+    window.prompt.run_button.click()
+    qtbot.waitUntil(lambda: bool(session.controls))
+    window.menus.next_step.trigger()
+    assert window.controller.state is RunState.PAUSED
+    session.load_gate.set()
+    qtbot.waitUntil(lambda: num_steps(window) == 1)
+    assert session.controls[0].is_paused
+    window.controller.stop()
+
+
 def test_the_speed_reaches_the_current_run_and_later_ones(window, qtbot, session):
     choose(window, Pace.FIVE)
     session.gate = threading.Semaphore(0)

@@ -19,7 +19,6 @@ def finished(window, run_to_end, qtbot):
     with qtbot.waitExposed(window):
         window.show()
     run_to_end(window)
-    window.side.show_page(window.plots)
     return window
 
 
@@ -38,10 +37,10 @@ def save(finished, dialogs, qtbot):
 
 
 def cards(window):
-    return {card.title: card for card in (*window.measurements.cards, *window.plots.cards) if not card.isHidden()}
+    return {card.title: card for card in (*window.measurements.cards, window.race.timeline) if not card.isHidden()}
 
 
-TITLES = ("Acceptance", "Latency", "Tokens over time", "Acceptance by position")
+TITLES = ("Acceptance", "Latency", "Acceptance by position", "Tokens over time")
 
 
 @pytest.mark.parametrize("title", TITLES)

@@ -14,9 +14,11 @@ from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QToolTip
 
 from app.run.plots.acceptance_plot import AcceptancePlot
-from app.run.plots.run_plots import MAX_POINTS, PlotsPage, stairs
+from app.run.plots.run_plots import MAX_POINTS, stairs
 from app.run.plots.step_plots import FOLLOWED_STEPS, MAX_BARS, LatencyPlot
+from app.run.race.race_window import RaceWindow
 from app.run.run_view import RunView
+from app.run.tiles import MeasurementsPanel
 from core.analysis.expectation import BlockSums, expected_accepted, wilson
 from core.analysis.run_counts import Column
 from core.settings import RunRequest
@@ -45,16 +47,24 @@ def run():
 
 
 @pytest.fixture
-def page(show_at, run):
-    made = show_at(PlotsPage(run), 384, 640)
+def race(show_at, run):
+    made = show_at(RaceWindow(run), 800, 700)
     made.begin()
     return made
 
 
-def test_the_stairs_reach_every_steps_end_and_count_with_few_points_in_a_long_run(page, run):
+@pytest.fixture
+def page(show_at, run):
+    made = show_at(MeasurementsPanel(run), 384, 800)
+    made.begin()
+    return made
+
+
+def test_the_stairs_reach_every_steps_end_and_count_with_few_points_in_a_long_run(race, run):
     feed(run, 40, plain=25)
-    page.end()
-    for curve, steps in ((page.timeline.ours_line, run.steps), (page.timeline.plain_line, run.baseline_steps)):
+    race.end()
+    plot = race.timeline.plot
+    for curve, steps in ((plot.ours_line, run.steps), (plot.plain_line, run.baseline_steps)):
         x, y = curve.getData()
         ends = np.cumsum([step.total_ms for step in steps]) / 1000
         counts = np.cumsum([len(step.emitted) for step in steps])
@@ -87,7 +97,7 @@ def test_bars_and_line_are_the_counts_by_position(page, run):
 
 
 def test_the_menus_of_pyqtgraph_go_with_the_plot_and_are_not_seen_in_it(page):
-    for plot in (page.timeline, page.positions):
+    for plot in (page.latency, page.positions):
         menu = plot.getPlotItem().ctrlMenu
         assert menu.parent() is plot
         assert menu.isWindow()
@@ -97,43 +107,44 @@ def test_the_menus_of_pyqtgraph_go_with_the_plot_and_are_not_seen_in_it(page):
 def test_the_place_that_is_pointed_at_has_a_readout_and_a_tooltip(page, run):
     feed(run)
     page.end()
-    plot, card = page.positions, page.cards[1]
+    plot, card = page.positions, page.chain_card
     center = plot.getViewBox().mapViewToScene(plot.getViewBox().viewRect().center())
     plot._on_mouse_moved(center)
     assert card._readout.text().startswith("position ")
     point = plot.mapFromScene(center)
     card.eventFilter(plot.viewport(), QHelpEvent(QEvent.Type.ToolTip, point, plot.viewport().mapToGlobal(point)))
     assert "of all drafted" in QToolTip.text()
-    assert dict(page.timeline.details(8))["speculative"].endswith(" tokens")
     plot.leaveEvent(QEvent(QEvent.Type.Leave))
     assert card._readout.text() == ""
 
 
-def test_a_hidden_plot_draws_nothing_until_it_is_shown_and_nothing_old_in_the_next_run(page, run):
+@pytest.mark.parametrize("which", ["page", "race"])
+def test_a_hidden_plot_draws_nothing_until_it_is_shown_and_nothing_old_in_the_next_run(which, run, request):
+    page = request.getfixturevalue(which)
+    plot = page.positions if which == "page" else page.timeline.plot
     page.hide()
     feed(run, 30)
     page.refresh(has_news=True)
     page.end()
-    assert page.timeline._hint.isVisible()
+    assert plot._is_empty
     page.show()
-    assert page.timeline.ours.num_tokens == run.num_tokens
-    assert not page.timeline._hint.isVisible()
-    assert len(page.positions.bars.opts["height"]) == 6
+    assert not plot._hint.isVisible()
+    if which == "page":
+        assert len(plot.bars.opts["height"]) == 6
     feed(run, 10, plain=3)
     page.refresh(has_news=True)
-    assert page.timeline.ours.num_tokens == run.num_tokens
-    assert page.timeline.plain.num_tokens == 3
+    if which == "race":
+        assert (plot.ours.num_tokens, plot.plain.num_tokens) == (run.num_tokens, 3)
+        assert dict(plot.details(8))["speculative"].endswith(" tokens")
     run.begin(REQUEST)
     page.begin()
-    assert (page.timeline.ours.num_tokens, len(page.positions.counts)) == (0, 0)
-    assert page.timeline._hint.isVisible()
-    assert page.positions._hint.isVisible()
+    assert plot._hint.isVisible()
 
 
-def test_keys_zoom_and_pan_and_bring_all_back(page, run):
+def test_keys_zoom_and_pan_and_bring_all_back(race, run):
     feed(run, 40)
-    page.end()
-    plot = page.timeline
+    race.end()
+    plot = race.timeline.plot
     whole = plot.getViewBox().viewRange()
     plot.setFocus()
     QTest.keyClick(plot, Qt.Key.Key_Plus)
@@ -142,7 +153,7 @@ def test_keys_zoom_and_pan_and_bring_all_back(page, run):
     QTest.keyClick(plot, Qt.Key.Key_Right, Qt.KeyboardModifier.ShiftModifier)
     assert plot.getViewBox().viewRange()[0][0] > closer[0]
     feed(run, 5)
-    page.end()
+    race.end()
     assert plot.getViewBox().viewRange()[0][0] > closer[0], "a view that was moved by hand stays"
     QTest.keyClick(plot, Qt.Key.Key_Home)
     assert plot.getViewBox().viewRange()[0][0] == 0
@@ -163,7 +174,7 @@ def test_the_band_around_the_running_rate_is_that_of_the_run_so_far(window, run_
 def test_the_live_page_draws_nothing_behind_another_and_all_of_it_in_front(make_window):
     window = make_window(is_shown=True)
     panel, run = window.measurements, window.run_view
-    window.side.show_page(window.plots)
+    window.side.show_page(window.speed)
     run.begin(REQUEST)
     panel.begin()
     feed(run, 12)

@@ -10,17 +10,19 @@ import pytest
 from PySide6.QtCore import Qt
 from PySide6.QtTest import QTest
 
-from app.run.pages.race import (
+from app.run.race.race import (
     MOVED,
     SAME,
     SAME_DISTRIBUTION,
     comparison_text,
-    duration_ms,
     lead_text,
+    length_text,
+    race_of,
     seconds_text,
     source_text,
+    speedup_of,
 )
-from app.run.pages.race_page import RaceClock, RacePage
+from app.run.race.race_window import RaceClock, RaceWindow
 from app.run.run_view import RunView
 from core.analysis.run_counts import Timeline
 from core.settings import Coupling, RunRequest
@@ -75,7 +77,7 @@ def run():
 
 @pytest.fixture
 def page(show_at, run):
-    return show_at(RacePage(run), 552, 480)
+    return show_at(RaceWindow(run), 552, 640)
 
 
 def written(steps, clock_ms):
@@ -202,7 +204,7 @@ def test_a_run_of_the_window_can_be_raced(make_window, run_to_end):
     window = make_window(is_shown=True)
     run_to_end(window)
     assert window.race.stack.currentIndex() == 0, "built when it is looked at"
-    window.text_pages.show_page(window.race)
+    window.menus.race.trigger()
     assert window.race.stack.currentIndex() == 1
     assert window.race.speedup.text() == f"{window.run_view.summary.measured_speedup:.2f}×"
     assert window.race.texts.text() == SAME_DISTRIBUTION
@@ -245,8 +247,8 @@ def test_efficiency_over_cost_is_the_speedup():
     found = race(ours, plain, speedup=measured)
     efficiency, cost = tokens / len(ours), (ours_ms / len(ours)) / (plain_ms / len(plain))
     assert efficiency / cost == pytest.approx(measured)
-    assert f"{efficiency:.2f} / {cost:.2f} = {measured:.2f}×." in source_text(found)
-    assert f"{efficiency:.2f} tokens per forward" in source_text(found)
+    assert f"{efficiency:.2f} / {cost:.2f} = {measured:.2f}×." in source_text(found, race_of(found))
+    assert f"{efficiency:.2f} tokens per forward" in source_text(found, race_of(found))
 
 
 def test_who_leads_and_by_how_much_follows_the_clock():
@@ -255,21 +257,41 @@ def test_who_leads_and_by_how_much_follows_the_clock():
     found = race(ours, plain)
     plain_ms, ours_ms = plain[0].total_ms, ours[0].total_ms
     assert [seconds_text(ms) for ms in (84.4, 999.6, 74_120)] == ["84 ms", "1.00 s", "74.1 s"]
-    assert lead_text(found, 0) == "Level"
-    assert lead_text(found, plain_ms + 0.01) == "The baseline is 1 token ahead"
-    assert lead_text(found, ours_ms) == "Speculative is 4 tokens ahead"
+    assert lead_text(race_of(found), 0) == "Level"
+    assert lead_text(race_of(found), plain_ms + 0.01) == "The baseline is 1 token ahead"
+    assert lead_text(race_of(found), ours_ms) == "Speculative is 4 tokens ahead"
     gap = seconds_text(5 * plain_ms - ours_ms)
-    assert lead_text(found, duration_ms(found)) == f"Speculative finished {gap} earlier"
-    assert duration_ms(found) == pytest.approx(5 * plain_ms)
+    assert lead_text(race_of(found), race_of(found).duration_ms) == f"Speculative finished {gap} earlier"
+    assert race_of(found).duration_ms == pytest.approx(5 * plain_ms)
+
+
+def test_two_texts_of_different_lengths_race_to_the_same_token():
+    ours = speculative(12)
+    plain = plainly(ours)[:-5]
+    found = race(ours, plain)
+    raced = race_of(found)
+    counts = [sum(len(step.emitted) for step in steps) for steps in (raced.ours.steps, raced.plain.steps)]
+    assert counts == [raced.num_tokens] * 2
+    assert len(plain) - 6 < raced.num_tokens <= len(plain)
+    ours_ms, plain_ms = (sum(step.total_ms for step in side.steps) for side in (raced.ours, raced.plain))
+    assert speedup_of(found, raced) == pytest.approx(plain_ms / ours_ms)
+    said = length_text(found, raced)
+    assert said.startswith(f"Both are compared up to {raced.num_tokens} tokens: the run wrote {found.num_tokens},")
+    assert said.endswith("Over all tokens, the measured speedup is 1.50×.")
+    assert length_text(race(ours), race_of(race(ours))) == f"Both wrote {found.num_tokens} tokens."
 
 
 def test_two_texts_are_compared_in_one_sentence():
     ours, other = speculative(), plainly(speculative(seed=2))
     assert comparison_text(race(ours)) == SAME
     assert comparison_text(race(ours, other)) == SAME_DISTRIBUTION
-    stopped = race(ours, plainly(ours)[:4], speedup=None)
-    assert source_text(stopped) == "The baseline was stopped after 4 tokens, so no speedup was measured."
-    assert comparison_text(stopped) == "Same text, token for token, as far as the baseline got: 4 tokens."
+    num_first = sum(len(step.emitted) for step in ours[:2])
+    stopped = race(ours, plainly(ours)[:num_first], speedup=None)
+    assert (
+        source_text(stopped, race_of(stopped))
+        == f"The baseline was stopped after {num_first} tokens, so no speedup was measured."
+    )
+    assert comparison_text(stopped) == f"Same text, token for token, as far as the baseline got: {num_first} tokens."
     ours[5] = replace(ours[5], temperature=0.0)
     assert comparison_text(race(ours, other)) == MOVED
 

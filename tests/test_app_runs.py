@@ -222,8 +222,10 @@ def test_keys_start_and_stop_a_run(make_window, qtbot, gated):
 def test_hidden_panels_keep_no_steps_of_the_previous_run(make_window, run_to_end):
     window = make_window(is_shown=True)
     run_to_end(window)
-    for page in (window.plots, window.why, window.measurements):
+    for page in (window.speed, window.measurements):
         window.side.show_page(page)
+    window.race.open()
+    window.race.close()
     steps = window.run_view.steps
     run_to_end(window)
     # What is left are this name and the call that counts.

@@ -25,7 +25,7 @@ UNUSUAL = WindowSettings(
     theme=ThemeMode.DARK,
     text_scale=1.25,
     hint_seen=True,
-    side_page="Why",
+    side_page="Speed",
     show_ghosts=True,
     geometry="AAAA",
     splitters={"mainSplitter": "BBBB"},
@@ -137,7 +137,7 @@ def test_the_window_comes_back_as_it_was_left(make_window):
     window.menus.theme_actions[ThemeMode.DARK].trigger()
     window.transcript.ghosts_button.click()
     window.text_splitter.setSizes([190, 282])
-    window.side.show_page(window.why)
+    window.side.show_page(window.speed)
     window.resize(1040, 700)
     sizes = window.text_splitter.sizes()
     window.close()
@@ -151,7 +151,7 @@ def test_the_window_comes_back_as_it_was_left(make_window):
     assert again.menus.show_ghosts.isChecked()
     assert again.transcript.ghosts_button.isChecked()
     assert again.text_splitter.sizes() == sizes
-    assert again.side.currentWidget() is again.why
+    assert again.side.currentWidget() is again.speed
     assert again.height() == 700
 
 
@@ -179,7 +179,7 @@ def test_the_window_opens_over_a_file_that_makes_no_sense(make_window, tmp_path,
     (tmp_path / "settings.json").write_text(json.dumps(data))
     window = make_window()
     assert window.prompt.run_button.isEnabled()
-    assert window.side.title() == "Live"
+    assert window.side.title() == "Run"
     assert window.controls.settings("x").min_p == 0.0
 
 

@@ -16,10 +16,13 @@ from PySide6.QtWidgets import (
 
 from app.controller import RunState
 from app.jobs import Jobs
+from app.run.speed.speed import speed_report
 from app.setup.model_library import ModelLibrary
 from app.setup.prompt import PromptEditor
 from app.setup.settings_panel import ControlsPanel
 from app.theme import LIGHT, SCALES, apply_style, mono_font, next_scale, scaled, text_scale, ui_font
+from tests.fakes_app import run_of
+from tests.test_core_diagnosis import drawn
 
 
 @pytest.fixture(autouse=True)
@@ -109,7 +112,11 @@ def test_the_columns_fit_into_the_least_window(make_window, qtbot, scale):
     assert all(column.width() >= column.minimumWidth() for column in columns)
     assert window.minimumWidth() <= 1280
     # The settings have no horizontal scroll bar: what is wider than they are is lost.
-    assert window.controls.widget().minimumSizeHint().width() <= window.controls.viewport().width()
+    window.side.show_page(window.speed)
+    window.speed._show(speed_report(run_of(drawn(0.5, 10, draft_ms=2.0, verify_ms=20.0))))
+    window.speed.fold.set_open(True)
+    for area in (window.controls, window.speed.area):
+        assert area.widget().minimumSizeHint().width() <= area.viewport().width()
 
 
 def test_at_the_largest_text_in_a_small_window_no_button_is_cut(make_window, qtbot):

@@ -269,10 +269,10 @@ def test_a_click_brings_the_inspector_to_the_front_and_the_keys_leave_the_page_t
     window = make_window(is_shown=True)
     run_to_end(window)
     view = window.transcript.view
-    window.side.show_page(window.why)
+    window.side.show_page(window.speed)
     qtbot.keyClick(view, Qt.Key.Key_Left)
     window.playback._on_step_clicked(0)
-    assert window.side.currentWidget() is window.why
+    assert window.side.currentWidget() is window.speed
     assert window.selection.place == Place(0, 0)
     view.mark(Place(1, 0))
     frame = view.rectangles(*view.place_range(Place(1, 0)))[0]

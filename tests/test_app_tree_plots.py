@@ -1,4 +1,4 @@
-"""Live and Plots of a run that drafts trees: bars in tokens, nodes below them, acceptance by rank, verify time."""
+"""The page Run of a run that drafts trees: bars in tokens, nodes below them, acceptance by rank, verify time."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ import pytest
 from PySide6.QtCore import QPointF
 
 from app.run.plots.acceptance_plot import AcceptancePlot
-from app.run.plots.run_plots import PlotsPage
 from app.run.plots.tree_plots import CostPlot, RankPlot
 from app.run.run_view import RunView
-from app.run.tiles import MetricTiles
+from app.run.tiles import MeasurementsPanel, MetricTiles
 from app.theme import DARK, LIGHT
 from core.analysis.run_counts import MOST_RANKS
 from core.settings import RunRequest
@@ -105,7 +104,7 @@ def test_the_tile_names_the_nodes_and_their_useful_share(run, qtbot, sound_bindi
 
 @pytest.fixture
 def page(show_at, run):
-    made = show_at(PlotsPage(run), 384, 700)
+    made = show_at(MeasurementsPanel(run), 384, 900)
     made.begin()
     return made
 

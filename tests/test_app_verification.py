@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from PySide6.QtWidgets import QComboBox, QLabel
 
-from app.run.pages.race import SAME_DISTRIBUTION, comparison_text
+from app.run.race.race import SAME_DISTRIBUTION, comparison_text
 from app.settings import RunSettings, parse_settings
 from app.tools.runs.comparison import compare
 from app.widgets.rows import SUBTITLE_ROLE

@@ -153,8 +153,8 @@ def test_the_forecast_of_a_length_comes_true_in_a_run_of_that_length():
 
 
 def test_a_hopeless_pair_is_advised_not_to_speculate_and_good_settings_are_confirmed():
-    assert promises(drawn(0.05, 4, draft_ms=8.0, verify_ms=12.0))[0].text.startswith("Don't speculate here")
-    assert not any("Don't" in item.text for item in promises(drawn(0.9, 4, draft_ms=0.5, verify_ms=12.0)))
+    assert promises(drawn(0.05, 4, draft_ms=8.0, verify_ms=12.0))[0].text.startswith("Decode plainly")
+    assert not any("plainly" in item.text for item in promises(drawn(0.9, 4, draft_ms=0.5, verify_ms=12.0)))
     assert "These settings are good" in promises(drawn(0.75, 6, count=2000, draft_ms=0.1, verify_ms=16.0))[0].text
 
 

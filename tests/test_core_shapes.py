@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from core.analysis.calibration import verdict
-from core.analysis.diagnosis import PlainStep
+from core.analysis.advice import advise
+from core.analysis.diagnosis import PlainStep, diagnose
 from core.analysis.probing import agreement, compare_over
 from core.analysis.shapes import NUM_RANKS, PathAcceptance, best_shapes, compare_siblings
 from core.analysis.theory import speedup_theory
@@ -160,11 +160,23 @@ def test_a_tree_tells_what_its_first_nodes_would_have_given_at_every_depth():
     assert best.speedup.value == pytest.approx(3.0 / (3 * 0.1 + 1.2)) == pytest.approx(found.measured_verify.values[5])
     assert best.speedup.low < best.speedup.value < best.speedup.high
     assert found.trees.shapes[0] == best
-    assert verdict(found).startswith("A tree, K = 5, depth 3, is predicted to be fastest: 2.00×")
     useless = speedup_theory(Tally([tree_step(parents, ())] * 40), PLAIN)
-    assert "no shape within this run's trees" in verdict(useless)
+    assert useless.trees.shapes[0].speedup.value < 1
     cut = replace(tree_step(parents, (0,)), emitted_kinds=(TokenKind.ACCEPTED,))
-    assert not speedup_theory(Tally([cut]), PLAIN).is_enough
+    assert speedup_theory(Tally([cut]), PLAIN).longest == 0
+
+
+def test_a_smaller_shape_that_pays_more_is_advised_with_its_settings():
+    parents = (-1, 0, -1, 1, 2)
+    sums = Tally([tree_step(parents, path, verify_ms=22.0) for path in ((0,), (0,), ()) for _ in range(20)])
+    config, theory = {"method": "draft-tree", "num_draft_tokens": 5}, speedup_theory(sums, PLAIN, num_resamples=0)
+    best, found = theory.trees.shapes[0], diagnose(sums, PLAIN)
+    advice = next(item for item in advise(sums, found, config, (), theory) if item.text.startswith("Draft a "))
+    assert best.title in advice.text
+    assert advice.settings["num_draft_tokens"] == best.num_nodes < 5
+    assert advice.speedup == pytest.approx(found.speedup * best.speedup.value / theory.measured_verify.values[5])
+    auto = advise(sums, found, {**config, "num_draft_tokens": "auto"}, (), theory)
+    assert not any(item.text.startswith("Draft a ") for item in auto)
 
 
 def test_a_smaller_tree_gives_what_a_larger_ones_run_predicted():

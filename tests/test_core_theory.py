@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from core.analysis.calibration import Predictor, calibrate, kl_bound, rank_correlation, study_predictors, verdict
+from core.analysis.calibration import Predictor, calibrate, kl_bound, rank_correlation, study_predictors
 from core.analysis.diagnosis import PlainStep, diagnose, verify_costs
 from core.analysis.expectation import expected_tokens
 from core.analysis.theory import resampled, speedup_theory, weighted_medians
@@ -51,18 +51,16 @@ def test_figures_are_those_of_the_diagnosis_and_both_curves_the_formulas_at_ever
     assert 0 < found.best_k <= found.leviathan.best
 
 
-def test_a_draft_that_is_never_right_says_dont_speculate_and_one_always_right_the_longest():
+def test_a_draft_that_is_never_right_has_no_best_k_and_one_always_right_the_longest():
     never = theory_of(drawn(0.0, 4, count=40), PLAIN)
     assert never.best_k == 0
     assert never.share_wins == 0.0
-    assert verdict(never).startswith("Don't speculate")
     always = theory_of(drawn(1.0, 4, count=40, draft_ms=0.5), PLAIN)
     assert always.best_k == 16
-    assert "extrapolated beyond K = 4" in verdict(always)
+    assert always.longest == 4
 
 
-def test_a_few_blocks_are_too_few_and_nothing_tested_or_no_unit_is_nothing():
-    assert verdict(theory_of(drawn(0.8, 4, count=7), PLAIN)).startswith("Too few blocks")
+def test_nothing_tested_or_no_unit_is_nothing():
     assert theory_of([make_step(0, 0)] * 30, PLAIN) is None
     assert theory_of([], PLAIN) is None
     assert theory_of(mixed(), None) is None

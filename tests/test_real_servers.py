@@ -10,7 +10,7 @@ from app.__main__ import main
 from core.runlog.log import RunLog, read_run_log
 
 ADDRESSES = {name: os.environ.get(f"OUTRIDER_{name}_URL", "") for name in ("VLLM", "LLAMA", "SGLANG")}
-PRODUCTS = {"VLLM": "vLLM", "LLAMA": "llama-server", "SGLANG": "SGLang"}
+PRODUCTS = {"VLLM": "vllm", "LLAMA": "llama-server", "SGLANG": "sglang"}
 SERVERS = [
     pytest.param(name, marks=pytest.mark.skipif(not address, reason=f"OUTRIDER_{name}_URL is not set"))
     for name, address in ADDRESSES.items()

@@ -74,7 +74,7 @@ class PlaybackBar(QWidget):
         self._num_shown = -1
         self._is_paused = False
         self.pause_button = _button("pauseButton", "Pause", "Pause before the next step, or resume (Space)")
-        self.step_button = _button("nextStepButton", "Next step", "One more draft-verify step, then pause again (F8)")
+        self.step_button = _button("nextStepButton", "Next step", "One more draft-verify step, then pause (F8)")
         self.branch_button = _button(
             "branchButton",
             "Branch from here",
@@ -231,7 +231,7 @@ class PlaybackBar(QWidget):
         for control in (self.pause_button, self.menus.pause):
             control.setEnabled(can_pause)
         for control in (self.step_button, self.menus.next_step):
-            control.setEnabled(can_pause and is_paused)
+            control.setEnabled(can_pause)
         can_scrub = state in {RunState.IDLE, RunState.PAUSED}
         self.slider.setEnabled(can_scrub and count > 0)
         if count != self._num_shown or not can_scrub:

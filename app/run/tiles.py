@@ -1,4 +1,4 @@
-"""The page Live, with tiles and plots over steps, and the status strip at the bottom of the window."""
+"""The page Run, with tiles and plots, and the status strip at the bottom of the window."""
 
 from __future__ import annotations
 
@@ -15,13 +15,16 @@ from PySide6.QtWidgets import (
 )
 
 from app.run.plots.acceptance_plot import AcceptancePlot
+from app.run.plots.run_plots import PositionPlot
 from app.run.plots.step_plots import LatencyPlot
-from app.run.run_page import PlotPage
+from app.run.plots.tree_plots import CostPlot, RankPlot
+from app.run.run_page import RunPage
 from app.run.run_view import RunView
 from app.theme import hold, hold_font
-from app.widgets.fields import boxed, column, plain_tip, row, text_label
+from app.widgets.fields import boxed, column, plain_tip, row, scrolled, text_label
 from app.widgets.labels import STEPS, ElidedLabel
 from app.widgets.plot_card import PlotCard
+from app.window_layout import splitter
 from core.settings import LOSSY, Coupling
 from core.text import percent_text
 
@@ -64,12 +67,12 @@ TILES = (
         "the variation of the steps.",
     ),
     (
-        "Acceptance",
+        "Draft acceptance rate",
         "acceptanceValue",
         "The useful share of the tokens, or of a tree's nodes, that the target scored. "
-        "Accepted / drafted tokens. Tokens after a rejected one count as drafted, so this is lower than the "
-        "acceptance of tested tokens. Predicted: from sum(min(p, q)), the overlap of the distributions, at each "
-        "drafted position, weighted by the probability that it is tested; under block verification from its own "
+        "Accepted / drafted tokens. Tokens after a rejected one count as drafted, so this is lower than α on the page "
+        "Speed, which counts tested tokens only. Predicted: from sum(min(p, q)), the overlap of the distributions, at "
+        "each drafted position, weighted by the probability that it is tested; under block verification from its own "
         "weights. On average a reproducible run accepts a little less than this value, which assumes rejection "
         "sampling. Typical acceptance has no prediction.",
     ),
@@ -148,25 +151,53 @@ def _speedup(run: RunView, baseline_ticked: bool) -> tuple[str, str, str]:
     return UNKNOWN, "baseline runs after the run", "baseline comes last"
 
 
-class MeasurementsPanel(PlotPage):
-    """The page Live: shows a `RunView`'s values and its plots over steps."""
+class MeasurementsPanel(RunPage):
+    """The page Run: a `RunView`'s values, its plots over steps, and its acceptance by position; for trees, by depth
+    and rank, with the time to verify them."""
 
     def __init__(self, run: RunView) -> None:
+        super().__init__()
         self._run = run
         self._baseline_ticked = True
-        self.acceptance, self.latency = AcceptancePlot(run), LatencyPlot(run)
+        self.acceptance, self.latency, self.positions = AcceptancePlot(run), LatencyPlot(run), PositionPlot(run)
+        self.ranks, self.costs = RankPlot(run), CostPlot(run)
+        self.chain_card = PlotCard("Acceptance by position", self.positions)
+        self.tree_cards = PlotCard("Acceptance in the tree", self.ranks), PlotCard("Verify time", self.costs)
+        over_steps = PlotCard("Acceptance", self.acceptance), PlotCard("Latency", self.latency)
+        self.cards = (*over_steps, self.chain_card, *self.tree_cards)
         self.tiles = MetricTiles()
-        cards = PlotCard("Acceptance", self.acceptance), PlotCard("Latency", self.latency)
-        super().__init__("plotSplitter", *cards, head=self.tiles)
+        plots = splitter(Qt.Orientation.Vertical, "runSplitter", *((card, 0) for card in self.cards))
+        boxed(column(self.tiles, (scrolled(plots, "runPlots"), 1)), self)
+        self._show_cards(has_trees=False)
 
     def set_baseline_ticked(self, ticked: bool) -> None:
         """Whether the next run will measure its baseline; the empty tile says so."""
         self._baseline_ticked = ticked
         self.tiles.show_run(self._run, baseline_ticked=ticked)
 
+    def begin(self) -> None:
+        """A run starts: show it from its start."""
+        for card in self.cards:
+            card.plot.reset_view()
+        super().begin()
+
+    def _show_cards(self, *, has_trees: bool) -> None:
+        self.chain_card.setVisible(not has_trees)
+        for card in self.tree_cards:
+            card.setVisible(has_trees)
+
     def _show_run(self, *, has_turned: bool) -> None:
         self.tiles.show_run(self._run, baseline_ticked=self._baseline_ticked)
-        super()._show_run(has_turned=has_turned)
+        # Until the first block of a run, the plots of the one before it stay, empty.
+        if self._run.counts.sums.num_blocks:
+            self._show_cards(has_trees=self._run.counts.has_trees)
+        for card in self.cards:
+            if card.isHidden():
+                continue
+            if has_turned:
+                card.plot.settle(is_over=not self.is_running)
+            else:
+                card.plot.refresh()
 
 
 STRIP_HEIGHT = 29

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -179,6 +180,20 @@ class ControlsPanel(QScrollArea):
         self.draft.want(settings.draft)
         self._show_models()
         show_problem(self._rule_problem, self._verification_problem())
+
+    @Slot(object)
+    def change(self, settings: Mapping[str, Any]) -> None:
+        """Show some settings, by name, as the user would choose them; where a draft is to be chosen, open its list."""
+        if settings.get("draft", "") is None:
+            self.draft.combo.setFocus()
+            self.draft.combo.showPopup()
+            return
+        current = self.settings(self._kept.prompt)
+        options = dict(current.method_options)
+        for method, changed in settings.get("method_options", {}).items():
+            options[method] = {**options.get(method, {}), **changed}
+        self.apply(replace(current, **{**settings, "method_options": options}))
+        self.changed.emit()
 
     def draft_length(self) -> DraftLength:
         """K, or the policy that chooses it."""

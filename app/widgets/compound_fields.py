@@ -1,4 +1,4 @@
-"""Fields made of several widgets: a slider with a number, a row of buttons, a list of check boxes."""
+"""Fields made of several widgets: a slider with a number, a row of buttons, a list of check boxes, a fold."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from PySide6.QtWidgets import (
 )
 
 from app.theme import hold
-from app.widgets.fields import WheelGuard, describe, quiet_button, row, text_label
+from app.widgets.fields import WheelGuard, boxed, column, describe, quiet_button, row, text_label
 
 T = TypeVar("T")
 SPIN_WIDTH = 96
@@ -213,3 +213,40 @@ class TickList(QWidget):
     def box(self, name: str) -> QCheckBox:
         """The check box of a name."""
         return self._boxes[name]
+
+
+class Fold(QWidget):
+    """A title that shows or hides what is below it.
+
+    Signals:
+        toggled: whether it is shown now.
+    """
+
+    toggled = Signal(bool)
+
+    def __init__(self, title: str, object_name: str, *parts: QWidget) -> None:
+        super().__init__()
+        self._title = title
+        self.button = quiet_button(title, object_name, title, "", role="fold")
+        self.button.setCheckable(True)
+        self.button.setToolButtonStyle(Qt.ToolButtonStyle.ToolButtonTextBesideIcon)
+        self._body = boxed(column(*parts))
+        boxed(column(self.button, self._body), self)
+        self.button.toggled.connect(self.set_open)
+        self.set_open(False)
+
+    def is_open(self) -> bool:
+        """Whether the parts are shown."""
+        return self.button.isChecked()
+
+    @Slot(bool)
+    def set_open(self, is_open: bool) -> None:
+        """Show or hide the parts."""
+        self.button.setArrowType(Qt.ArrowType.DownArrow if is_open else Qt.ArrowType.RightArrow)
+        self.button.setChecked(is_open)
+        self._body.setVisible(is_open)
+        self.toggled.emit(is_open)
+
+    def show_note(self, note: str) -> None:
+        """Add a few words to the title."""
+        self.button.setText(f"{self._title} · {note}" if note else self._title)

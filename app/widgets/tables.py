@@ -22,7 +22,7 @@ from PySide6.QtWidgets import (
 )
 
 from app.theme import scaled
-from app.widgets.fields import named, plain_tip, text_label
+from app.widgets.fields import named, plain_tip, text_label, wrapped_label
 from app.widgets.rows import Column, Role, Row, RowsModel, T, alignment
 from app.widgets.title_delegate import TitleDelegate
 
@@ -243,15 +243,19 @@ class EmptyHint(QLabel):
 class FigureTable(QWidget):
     """Rows of three labels: a name, its value, and an interval or note."""
 
-    def __init__(self, object_name: str, headings: tuple[str, str, str] | None = None) -> None:
+    def __init__(
+        self, object_name: str, headings: tuple[str, str, str] | None = None, *, shows_how: bool = False
+    ) -> None:
+        """`shows_how`: below each row, how the value is computed; else only in its tooltip."""
         super().__init__()
+        self._shows_how = shows_how
         self.setObjectName(object_name)
         self._grid = QGridLayout(self)
         self._grid.setContentsMargins(0, 0, 0, 0)
         self._grid.setHorizontalSpacing(10)
         self._grid.setVerticalSpacing(3)
         self._grid.setColumnStretch(0, 1)
-        self.rows: list[tuple[QLabel, QLabel, QLabel]] = []
+        self.rows: list[tuple[QLabel, ...]] = []
         for column, heading in enumerate(headings or ()):
             self._grid.addWidget(text_label(heading, "field"), 0, column, alignment(is_figure=column > 0))
 
@@ -263,14 +267,14 @@ class FigureTable(QWidget):
             for label in labels:
                 label.setVisible(index < len(rows))
         for row, labels in zip(rows, self.rows, strict=False):
-            for label, text in zip(labels, (row.title, row.value, row.interval), strict=True):
+            for label, text in zip(labels, (row.title, row.value, row.interval, row.how), strict=False):
                 label.setText(text)
                 label.setToolTip(plain_tip(row.how))
             labels[1].setAccessibleName(" ".join(filter(None, (f"{row.title}:", row.value, row.interval))))
             labels[1].setAccessibleDescription(row.how)
 
     def _add_row(self) -> None:
-        labels = text_label("", "plain"), text_label("", "strong"), text_label("", "hint")
+        labels: tuple[QLabel, ...] = text_label("", "plain"), text_label("", "strong"), text_label("", "hint")
         labels[0].setWordWrap(True)
         labels[1].setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
         place = self._grid.rowCount()
@@ -278,4 +282,7 @@ class FigureTable(QWidget):
         self._grid.addWidget(labels[0], place, 0)
         for column in (1, 2):
             self._grid.addWidget(labels[column], place, column, alignment(is_figure=True))
+        if self._shows_how:
+            labels = (*labels, wrapped_label("", "hint"))
+            self._grid.addWidget(labels[3], place + 1, 0, 1, 3)
         self.rows.append(labels)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from core.analysis.diagnosis import (
@@ -15,9 +15,10 @@ from core.analysis.diagnosis import (
     tokens_per_block,
     verify_costs,
 )
+from core.analysis.theory import SpeedupTheory
 from core.draft_shape import shown_draft_length
 from core.runlog.tally import Tally
-from core.settings import LONGEST_CHAIN, Coupling
+from core.settings import LONGEST_CHAIN, Coupling, LengthPolicy
 from core.text import percent_text
 
 LEAST_GAIN = 1.05
@@ -31,10 +32,14 @@ MAX_LOOKUP_TOKENS = 2048
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """A sentence or two, and the promised speedup; None if it can't be computed."""
+    """A sentence or two, the promised speedup, None if it can't be computed, and the settings that it asks for.
+
+    Settings are named as in `core.settings`; None is one that only the user can choose.
+    """
 
     text: str
     speedup: float | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,12 +112,25 @@ def forecast_lookup(
     return LookupForecast(steps, drafted, accepted, len(emitted) * diagnosis.plain.total_ms / total_ms)
 
 
-def advise(sums: Tally, diagnosis: Diagnosis, config: Mapping[str, Any], emitted: Sequence[int] = ()) -> list[Advice]:
-    """What to change, largest gain first; config comes from `RunStarted`, emitted are the run's tokens."""
+def advise(
+    sums: Tally,
+    diagnosis: Diagnosis,
+    config: Mapping[str, Any],
+    emitted: Sequence[int] = (),
+    theory: SpeedupTheory | None = None,
+) -> list[Advice]:
+    """What to change, largest gain first.
+
+    Args:
+        config: comes from `RunStarted`.
+        emitted: the run's tokens, on which prompt lookup is tried.
+        theory: of a run of trees, forecasts smaller ones.
+    """
     if not diagnosis.is_enough:
         return list(_of_too_few(sums, config))
     found = [
         *_other_settings(sums, diagnosis, config, emitted),
+        *_other_shape(diagnosis, config, theory),
         *_undrafted(sums, config),
         *_about_main_limit(sums, diagnosis, config),
     ]
@@ -122,25 +140,25 @@ def advise(sums: Tally, diagnosis: Diagnosis, config: Mapping[str, Any], emitted
     if any(advice.speedup is not None for advice in found):
         return found
     if diagnosis.speedup < BREAK_EVEN:
-        measured = "measured" if diagnosis.plain.is_measured else "estimated"
-        text = (
-            f"Don't speculate here. At {diagnosis.speedup:.2f}×, {measured}, plain decoding is faster, and nothing in "
-            "this run suggests a setting that would change that."
-        )
+        text = "Decode plainly: nothing in this run suggests a setting at which drafting would pay."
     else:
         text = f"These settings are good: no other promises a gain above {percent_text(LEAST_GAIN - 1)}."
     if sums.is_tree:
-        text += " Trees of another shape are not forecast here."
+        text += " Larger trees are not forecast here."
     return [Advice(text), *found]
 
 
 def _of_too_few(sums: Tally, config: Mapping[str, Any]) -> Iterator[Advice]:
     if sums.num_steps < LEAST_BLOCKS:
-        yield Advice(f"Run at least {LEAST_BLOCKS} steps: raise the number of new tokens.")
+        # A step emits at most one token more than it drafts in a row.
+        enough = LEAST_BLOCKS * (len(sums.positions) + 1)
+        text = f"Run at least {LEAST_BLOCKS} steps: {enough} new tokens are enough."
+        yield Advice(text, settings={"max_new_tokens": enough})
     elif config.get("num_draft_tokens") == "auto":
         yield Advice(
             f"{_policy(config)} K drafted in only {sums.num_blocks} of {sums.num_steps} steps: drafting would not have "
-            "paid. Plain decoding is best here; a fixed K shows by how much."
+            "paid. Plain decoding is best here; a fixed K shows by how much.",
+            settings={"length_policy": LengthPolicy.FIXED},
         )
     else:
         yield from _undrafted(sums, config)
@@ -161,14 +179,15 @@ def _other_settings(
         if not best.is_within:
             basis += "; no block of this run was that long, so try it"
         text = f"Set K to {best.num_draft_tokens} instead of {diagnosis.usual_length}: about {best.speedup:.2f}×"
-        yield Advice(f"{text}, {basis}.", best.speedup)
+        k = {"num_draft_tokens": best.num_draft_tokens, "length_policy": LengthPolicy.FIXED}
+        yield Advice(f"{text}, {basis}.", best.speedup, k)
     rate = sums.predicted_rate
     if config.get("coupling") == Coupling.GUMBEL and rate is not None:
         speedup = diagnosis.speedup * (sums.tokens + rate * sums.drafted - sums.accepted) / sums.tokens
         if speedup >= least:
             would, kept = percent_text(rate), percent_text(sums.accepted / sums.drafted)
             text = f"Without Reproducible, {would} of the drafts would be accepted instead of {kept}"
-            yield Advice(f"{text}: about {speedup:.2f}×.", speedup)
+            yield Advice(f"{text}: about {speedup:.2f}×.", speedup, {"coupling": Coupling.REJECTION})
     if config.get("method") == "prompt-lookup":
         return
     before = (*(config.get("prompt_token_ids") or ()), *(config.get("continuation_token_ids") or ()))
@@ -179,6 +198,7 @@ def _other_settings(
             f"Use prompt lookup: this text repeats itself. {lookup.num_accepted:,} of {lookup.num_drafted:,} tokens, "
             f"drafted at no cost, would have been accepted: about {lookup.speedup:.2f}×.",
             lookup.speedup,
+            {"method": "prompt-lookup"},
         )
     halved = diagnosis.speedup * diagnosis.total_ms / (diagnosis.total_ms - diagnosis.draft_ms / 2)
     if config.get("method") in DRAFT_MODEL_METHODS and diagnosis.cost is not None and halved >= least:
@@ -186,14 +206,34 @@ def _other_settings(
             f"Choose a smaller draft: a step of this one takes {diagnosis.cost:.2f} of the target's. One that takes "
             f"half as long and agrees as often would give {halved:.2f}×.",
             halved,
+            {"draft": None},
         )
         options = config.get("method_options") or {}
         if config.get("device") == "cpu" and options.get("int8") is False:
-            yield Advice("Tick Draft in int8: the draft runs faster on most processors, and the text stays exact.")
+            text = "Tick Draft in int8: the draft runs faster on most processors, and the text stays exact."
+            yield Advice(text, settings={"method_options": {config["method"]: {"int8": True}}})
+
+
+def _other_shape(diagnosis: Diagnosis, config: Mapping[str, Any], theory: SpeedupTheory | None) -> Iterator[Advice]:
+    """The fastest shape within a run's trees, scaled so that the run's own meets what was measured."""
+    own = diagnosis.usual_length
+    if config.get("method") != "draft-tree" or theory is None or theory.trees is None or not theory.trees.shapes:
+        return
+    shape, expected = theory.trees.shapes[0], theory.measured_verify.values[own]
+    speedup = diagnosis.speedup * shape.speedup.value / expected if expected > 0 else 0.0
+    if config.get("num_draft_tokens") == "auto" or shape.num_nodes == own or speedup < LEAST_GAIN * diagnosis.speedup:
+        return
+    settings: dict[str, Any] = {"num_draft_tokens": shape.num_nodes, "length_policy": LengthPolicy.FIXED}
+    if shape.is_chain:
+        settings["method"] = "draft-model"
+    else:
+        settings["method_options"] = {"draft-tree": {"depth": shape.depth}}
+    text = f"Draft a {shape.title}, instead of {own} nodes: about {speedup:.2f}×, from this run's trees."
+    yield Advice(text, speedup, settings)
 
 
 def _undrafted(sums: Tally, config: Mapping[str, Any]) -> Iterator[Advice]:
-    share = 1 - sums.num_blocks / sums.num_steps
+    share, settings = 1 - sums.num_blocks / sums.num_steps, {}
     if share < LEAST_UNDRAFTED:
         return
     if config.get("num_draft_tokens") == "auto":
@@ -205,9 +245,10 @@ def _undrafted(sums: Tally, config: Mapping[str, Any]) -> Iterator[Advice]:
             f"{percent_text(share)} of the steps found nothing to propose: this text repeats little of itself. A draft "
             "model proposes in every step."
         )
+        settings = {"method": "draft-model"}
     else:
         text = f"{percent_text(share)} of the steps drafted nothing."
-    yield Advice(text)
+    yield Advice(text, settings=settings)
 
 
 def _about_main_limit(sums: Tally, diagnosis: Diagnosis, config: Mapping[str, Any]) -> Iterator[Advice]:
@@ -218,7 +259,8 @@ def _about_main_limit(sums: Tally, diagnosis: Diagnosis, config: Mapping[str, An
         if config.get("method") in DRAFT_MODEL_METHODS:
             yield Advice(
                 f"{percent_text(alpha)} of the tested {_tests(sums)} are accepted. A draft of the target's own family, "
-                "or one distilled from it (outrider distill), agrees more often."
+                "or one distilled from it (outrider distill), agrees more often.",
+                settings={"draft": None},
             )
         yield from _temperatures(sums)
     elif limit.limit is Limit.VERIFY and diagnosis.verify_cost is not None:
@@ -250,5 +292,6 @@ def _temperatures(sums: Tally) -> Iterator[Advice]:
     if tested[best][0] - tested[worst][0] > 2 * noise:
         yield Advice(
             f"At temperature {best:g}, {percent_text(tested[best][0])} of the tested {_tests(sums)} were accepted; at "
-            f"{worst:g}, {percent_text(tested[worst][0])}. The temperature changes what is sampled, though."
+            f"{worst:g}, {percent_text(tested[worst][0])}. The temperature changes what is sampled, though.",
+            settings={"temperature": best},
         )

@@ -1,4 +1,4 @@
-"""Whether a run's acceptance was as predicted, what predicts it, and the page Theory's verdict in one sentence."""
+"""Whether a run's acceptance was as predicted, and what predicts it."""
 
 from __future__ import annotations
 
@@ -10,18 +10,15 @@ from enum import StrEnum
 
 import numpy as np
 
-from core.analysis.diagnosis import LEAST_BLOCKS, Array, plain_step
+from core.analysis.diagnosis import Array, plain_step
 from core.analysis.expectation import wilson
 from core.analysis.theory import NUM_RESAMPLES, SpeedupTheory, speedup_theory
 from core.runlog.tally import Tally
-from core.text import percent_text
 from core.types import Step, Summary
 
 NUM_BINS = 10
 LEAST_POSITIONS = 20
 """Positions below which a correlation says nothing."""
-SURE = 0.95
-"""Share of the resamples that must agree for an unqualified statement."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,25 +239,3 @@ def study(
         calibration=calibrate(steps),
         predictors=study_predictors(steps),
     )
-
-
-def verdict(theory: SpeedupTheory) -> str:
-    """What to do, in one sentence."""
-    if not theory.is_enough:
-        return f"Too few blocks to tell: {theory.num_blocks} were drafted, {LEAST_BLOCKS} are needed."
-    best, wins, name = theory.best_k, theory.share_wins, f"K = {theory.best_k}"
-    found = theory.measured_verify.at(best)
-    every = "no K from 1 to 16"
-    if theory.trees is not None:
-        shape = theory.trees.shapes[0]
-        best, found, name = shape.num_nodes, shape.speedup, f"A {shape.title},"
-        every = "no shape within this run's trees"
-    if not best or found.value <= 1.0:
-        sure = "" if wins is None or wins <= 1 - SURE else f" ({percent_text(1 - wins)} sure)"
-        return f"Don't speculate with this pair here{sure}: {every} is predicted to win."
-    interval = "" if found.low is None else f" ({found.low:.2f} to {found.high:.2f})"
-    extrapolated = "" if best <= theory.longest else f", with v extrapolated beyond K = {theory.longest}"
-    text = f"{name} is predicted to be fastest: {found.value:.2f}×{interval}{extrapolated}"
-    if wins is not None and wins < SURE:
-        return f"{text}; only {percent_text(wins)} sure to beat plain decoding at all."
-    return f"{text}."

@@ -12,7 +12,6 @@ from functools import lru_cache
 import numpy as np
 
 from core.analysis.diagnosis import (
-    LEAST_BLOCKS,
     LEAST_TIMED,
     Array,
     PlainStep,
@@ -179,11 +178,6 @@ class SpeedupTheory:
     share_best: float | None = None
     share_wins: float | None = None
     trees: TreeTheory | None = None
-
-    @property
-    def is_enough(self) -> bool:
-        """Whether there is enough evidence: enough blocks, some of one length timed."""
-        return self.num_blocks >= LEAST_BLOCKS and self.longest > 0
 
     @property
     def best_k(self) -> int:

@@ -7,17 +7,13 @@ import math
 import numpy as np
 import pyqtgraph as pg
 
-from app.run.pages.race import tokens_text
-from app.run.plots.tree_plots import CostPlot, RankPlot
-from app.run.run_page import PlotPage
 from app.run.run_view import RunView
 from app.widgets.pictures import Table
-from app.widgets.plot_card import PlotCard
 from app.widgets.plots import Plot
 from core.analysis.expectation import wilson
 from core.analysis.run_counts import Array, Timeline
 from core.runlog.tally import PositionCounts
-from core.text import percent_text
+from core.text import count_text, percent_text
 
 TOP = 1.04
 MIN_POSITIONS = 4
@@ -163,9 +159,9 @@ class TimelinePlot(Plot):
 
     def details(self, place: int) -> list[tuple[str, str]]:
         """A time in figures."""
-        rows = [(f"{place / 1000:.2f} s", ""), ("speculative", tokens_text(self.ours.tokens_at(place)))]
+        rows = [(f"{place / 1000:.2f} s", ""), ("speculative", count_text(self.ours.tokens_at(place), "token"))]
         if self.plain.counts:
-            rows.append(("baseline", tokens_text(self.plain.tokens_at(place))))
+            rows.append(("baseline", count_text(self.plain.tokens_at(place), "token")))
         return rows
 
     def table(self) -> Table:
@@ -205,30 +201,3 @@ def stairs(line: Timeline, first_ms: float, last_ms: float) -> tuple[Array, Arra
     before = (ends[first - 1] / 1000, float(line.counts[first - 1])) if first else (0.0, 0.0)
     heights = np.repeat(np.concatenate([[before[1]], y]), 2)[:-1]
     return np.concatenate([[before[0]], np.repeat(x, 2)]), heights
-
-
-class PlotsPage(PlotPage):
-    """Shows a `RunView`'s tokens over time, and its acceptance by draft position; for trees, by depth and rank, with
-    the time to verify them."""
-
-    def __init__(self, run: RunView) -> None:
-        self._run = run
-        self.timeline, self.positions = TimelinePlot(run), PositionPlot(run)
-        self.ranks, self.costs = RankPlot(run), CostPlot(run)
-        self.chain_card = PlotCard("Acceptance by position", self.positions)
-        self.tree_cards = PlotCard("Acceptance in the tree", self.ranks), PlotCard("Verify time", self.costs)
-        timeline = PlotCard("Tokens over time", self.timeline)
-        super().__init__("pageSplitter", timeline, self.chain_card, *self.tree_cards)
-        self.setObjectName("plotsPage")
-        self._show_cards(has_trees=False)
-
-    def _show_cards(self, *, has_trees: bool) -> None:
-        self.chain_card.setVisible(not has_trees)
-        for card in self.tree_cards:
-            card.setVisible(has_trees)
-
-    def _show_run(self, *, has_turned: bool) -> None:
-        # Until the first block of a run, the plots of the one before it stay, empty.
-        if self._run.counts.sums.num_blocks:
-            self._show_cards(has_trees=self._run.counts.has_trees)
-        super()._show_run(has_turned=has_turned)

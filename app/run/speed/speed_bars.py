@@ -1,4 +1,4 @@
-"""The page Why: shows what limits the run's speedup, and what to change."""
+"""Bars of the page Speed: the parts of a time, and a speedup beside plain decoding."""
 
 from __future__ import annotations
 
@@ -7,21 +7,15 @@ from collections.abc import Sequence
 
 from PySide6.QtCore import QPointF, QRectF, QSize, Qt
 from PySide6.QtGui import QBrush, QColor, QFontMetrics, QPainter, QPen
-from PySide6.QtWidgets import QGridLayout, QLabel, QWidget
 
-from app.run.pages.why import EMPTY, Gain, Part, WhyReport, why_report
-from app.run.run_page import ReportPage, column_label
-from app.run.run_view import NamedValue, RunView
-from app.theme import current_theme, scaled, text_scale, ui_font
-from app.widgets.fields import card, describe, plain_tip, row, text_label, wrapped_label
-from app.widgets.legend import Mark, SeriesSample
+from app.run.speed.speed import Gain, Part
+from app.theme import current_theme, scaled, ui_font
+from app.widgets.fields import describe
 from app.widgets.painted import PaintedWidget
 
 BAR_HEIGHT, GAIN_HEIGHT = 18, 8
 RADIUS = 3
 GAP = 2
-WIDEST_SCALE = 1.1
-"""Text size up to which all figures fit on one line."""
 
 
 class ReportBar(PaintedWidget):
@@ -103,7 +97,7 @@ class GainBar(ReportBar):
     """A speedup, with a mark at plain decoding."""
 
     def __init__(self) -> None:
-        super().__init__("whyGainBar", GAIN_HEIGHT)
+        super().__init__("gainBar", GAIN_HEIGHT)
         self._gain = Gain("", 0.0, False, "")
         self._ran, self._full = 0.0, 1.0
 
@@ -134,96 +128,3 @@ class GainBar(ReportBar):
         painter.setPen(pen)
         bar = self._place(0, width)
         painter.drawLine(QPointF(round(plain), bar.top() - 2), QPointF(round(plain), bar.bottom() + 2))
-
-
-class WhyPanel(ReportPage):
-    """Shows a `WhyReport`."""
-
-    def __init__(self, run: RunView) -> None:
-        super().__init__(run, "why", "Why is it slow?")
-        self.figures = FigureRow()
-        self.step_bar = TimeBar("whyStepBar")
-        self.plain_bar = TimeBar("whyPlainBar")
-        self.samples = [
-            SeriesSample("draft", Mark.BAR, "draft_bar", "Time to propose the block."),
-            SeriesSample("target", Mark.BAR, "target_bar", "The target's forward; hatched: beyond a plain one."),
-            SeriesSample("overhead", Mark.BAR, "sample_bar", "Filters, sampling and bookkeeping."),
-        ]
-        self.gain_bars: list[GainBar] = []
-        self.advice = column_label("whyAdvice", "")
-        self._lay_out(self._make_cards())
-        self._show(WhyReport(EMPTY))
-
-    def _make_cards(self) -> tuple[QWidget, ...]:
-        head, _ = card(self.headline, self.basis, self.figures)
-        time, _ = card(
-            wrapped_label("whyTimeTitle", "section", "Where an average step's time goes"),
-            row(*self.samples, None, spacing=14),
-            self.step_bar,
-            self.plain_bar,
-        )
-        hint = wrapped_label("whyGainsHint", "hint", "Each alone, with the rest unchanged. Mark: plain decoding, 1×.")
-        gains, self._gains_layout = card(text_label("If one thing were ideal", "section"), hint)
-        change, _ = card(text_label("What to change", "section"), self.advice)
-        self._cards = (time, gains, change)
-        return head, *self._cards
-
-    def _show_run(self, *, has_turned: bool) -> None:
-        self._show(why_report(self._run))
-
-    def _show(self, report: WhyReport) -> None:
-        self._show_head(report.headline, report.basis, is_alone=not report.parts)
-        self.figures.setVisible(bool(report.figures))
-        self.figures.show_figures(report.figures)
-        for frame in self._cards:
-            frame.setVisible(bool(report.parts))
-        if report.parts:
-            full = max(sum(part.milliseconds for part in parts) for parts in (report.parts, report.replaced))
-            self.step_bar.show_parts("One step", report.parts, full)
-            self.plain_bar.show_parts(report.replaced_title, report.replaced, full)
-        self._show_gains(report)
-        self.advice.setText("\n\n".join(advice.text for advice in report.advice))
-
-    def _show_gains(self, report: WhyReport) -> None:
-        while len(self.gain_bars) < len(report.gains):
-            bar = GainBar()
-            self.gain_bars.append(bar)
-            self._gains_layout.addWidget(bar)
-        full = max([1.0, *(gain.speedup for gain in report.gains if math.isfinite(gain.speedup))])
-        for index, bar in enumerate(self.gain_bars):
-            bar.setVisible(index < len(report.gains))
-            if index < len(report.gains):
-                bar.show_gain(report.gains[index], report.gains[0].speedup, full)
-
-
-class FigureRow(QWidget):
-    """The formula's values, side by side, with tooltips that explain them."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.setObjectName("whyFigures")
-        self._layout = QGridLayout(self)
-        self._layout.setContentsMargins(0, 2, 0, 0)
-        self._layout.setVerticalSpacing(0)
-        self._layout.setHorizontalSpacing(8)
-        self.labels: list[tuple[QLabel, QLabel]] = []
-
-    def restyle(self) -> None:
-        """Side by side, or in two lines if the text is large."""
-        in_line = 3 if text_scale() > WIDEST_SCALE else len(self.labels)
-        for index, pair in enumerate(self.labels):
-            line, column = divmod(index, in_line)
-            for offset, label in enumerate(pair):
-                self._layout.addWidget(label, 2 * line + offset, column)
-            self._layout.setColumnStretch(index, int(index < in_line))
-
-    def show_figures(self, figures: tuple[NamedValue, ...]) -> None:
-        """Show these values."""
-        while len(self.labels) < len(figures):
-            self.labels.append((text_label("", "field"), text_label("", "strong")))
-        self.restyle()
-        for figure, (title, value) in zip(figures, self.labels, strict=False):
-            title.setText(figure.title)
-            value.setText(figure.value)
-            title.setToolTip(plain_tip(figure.how))
-            describe(value, f"{figure.title}: {figure.value}", figure.how)

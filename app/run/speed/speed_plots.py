@@ -1,4 +1,4 @@
-"""The plots of the page Theory: curves over K, and predicted and observed acceptance."""
+"""The plots of the page Speed: curves over K, and α as expected and as observed."""
 
 from __future__ import annotations
 
@@ -27,27 +27,27 @@ class Grouping(StrEnum):
     TENTHS = "tenths"
 
 
-GROUPING_TITLES = {Grouping.POSITION: "By position", Grouping.TENTHS: "By prediction"}
-GROUPING_AXES = {Grouping.POSITION: "position in the draft", Grouping.TENTHS: "predicted acceptance, %"}
+GROUPING_TITLES = {Grouping.POSITION: "By position", Grouping.TENTHS: "By expectation"}
+GROUPING_AXES = {Grouping.POSITION: "position in the draft", Grouping.TENTHS: "expected α, %"}
 CALIBRATION_MEANINGS = {
     Grouping.POSITION: (
         "Points: accepted / tested tokens at each position, with Wilson's 95 % interval.",
         "Dashed: mean of Σ min(p, q) = 1 − TV over the same tested tokens.",
     ),
     Grouping.TENTHS: (
-        "Points: accepted / tested tokens, grouped by predicted acceptance in tenths, with Wilson's 95 % interval.",
-        "Dashed: where prediction and observation are equal.",
+        "Points: accepted / tested tokens, grouped by expected α in tenths, with Wilson's 95 % interval.",
+        "Dashed: where both are equal.",
     ),
 }
 
 
 class CalibrationPlot(Plot):
-    """Observed acceptance as points with whiskers, and predicted acceptance as a line."""
+    """Observed α as points with whiskers, and expected α as a line."""
 
     def __init__(self) -> None:
         super().__init__(
             object_name="calibrationPlot",
-            title="Predicted and observed acceptance",
+            title="Expected and observed α",
             x_label=GROUPING_AXES[Grouping.POSITION],
             y_label="accepted, %",
         )
@@ -55,13 +55,13 @@ class CalibrationPlot(Plot):
         self.calibration: Calibration | None = None
         self.show_percent(0, 0.25, 0.5, 0.75, 1)
         observed, predicted = CALIBRATION_MEANINGS[self.grouping]
-        self.predicted = self.add_line("text", "predicted", predicted, dashed=True)
+        self.predicted = self.add_line("text", "expected", predicted, dashed=True)
         self.whiskers = self.add_whiskers("draft_bar", beam=0.18)
         self.points = pg.ScatterPlotItem(symbol="o", size=8)
         self.add_item(self.points, self._paint_points, SeriesSample("observed", Mark.DOT, "draft_bar", observed))
         self._samples.reverse()
         self.getPlotItem().setMouseEnabled(x=True, y=False)
-        self.set_hint("Whether the predictions are accurate")
+        self.set_hint("Whether acceptance was as expected")
 
     def show_calibration(self, calibration: Calibration | None) -> None:
         """Show a run's calibration."""
@@ -73,7 +73,7 @@ class CalibrationPlot(Plot):
         self.grouping = grouping
         self._labels["bottom"] = GROUPING_AXES[grouping]
         for sample, name, help_text in zip(
-            self._samples, ("observed", "predicted"), CALIBRATION_MEANINGS[grouping], strict=True
+            self._samples, ("observed", "expected"), CALIBRATION_MEANINGS[grouping], strict=True
         ):
             sample.set_meaning(name, help_text)
         self.restyle()
@@ -94,11 +94,11 @@ class CalibrationPlot(Plot):
     def details(self, place: int) -> list[tuple[str, str]]:
         """A group in figures."""
         group = self.groups[place]
-        title = f"Position {group.title}" if self.grouping is Grouping.POSITION else f"Predicted {group.title}"
+        title = f"Position {group.title}" if self.grouping is Grouping.POSITION else f"Expected {group.title}"
         return [
             (title, ""),
             ("tested", f"{group.num_tested:,} tokens"),
-            ("predicted", percent_text(group.predicted, 1)),
+            ("expected", percent_text(group.predicted, 1)),
             ("observed", percent_text(group.observed, 1)),
             ("95 % interval", f"{percent_text(group.low)} to {percent_text(group.high)}"),
         ]
@@ -106,14 +106,14 @@ class CalibrationPlot(Plot):
     def table(self) -> Table:
         """One row per position, then one per tenth."""
         found = self.calibration
-        groups = {} if found is None else {"position": found.positions, "predicted": found.bins}
+        groups = {} if found is None else {"position": found.positions, "expected": found.bins}
         pairs = [(name, group) for name, members in groups.items() for group in members]
         return {
             "by": [name for name, _ in pairs],
             "group": [group.title for _, group in pairs],
             "tested_tokens": [group.num_tested for _, group in pairs],
-            "predicted_acceptance": [group.predicted for _, group in pairs],
-            "observed_acceptance": [group.observed for _, group in pairs],
+            "expected_alpha": [group.predicted for _, group in pairs],
+            "observed_alpha": [group.observed for _, group in pairs],
             "observed_low_95": [group.low for _, group in pairs],
             "observed_high_95": [group.high for _, group in pairs],
         }
@@ -207,13 +207,13 @@ TREE_MEANINGS = {
 }  # fmt: skip
 
 
-class TheoryPlot(Plot):
+class SpeedupPlot(Plot):
     """Two curves over K: a band around the first, the run's own point, and a line for plain decoding. For trees, K
     is the number of nodes, and the second curve is a chain's."""
 
     def __init__(self) -> None:
         super().__init__(
-            object_name="theoryPlot", title="Speedup over K", x_label="K, draft tokens", y_label="speedup, ×"
+            object_name="speedupPlot", title="Speedup over K", x_label="K, draft tokens", y_label="speedup, ×"
         )
         self.quantity = Quantity.SPEEDUP
         self.theory: SpeedupTheory | None = None

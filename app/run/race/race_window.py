@@ -1,9 +1,9 @@
-"""The page Race: the run and its baseline, measured one after the other, replayed side by side on one clock."""
+"""The window Race: a run and its baseline, measured one after the other, replayed side by side on one clock."""
 
 from __future__ import annotations
 
 from PySide6.QtCore import QElapsedTimer, QSignalBlocker, Qt, QTimer, Signal, Slot
-from PySide6.QtGui import QHideEvent, QResizeEvent, QShowEvent
+from PySide6.QtGui import QHideEvent, QKeyEvent, QResizeEvent, QShowEvent
 from PySide6.QtWidgets import (
     QComboBox,
     QProgressBar,
@@ -14,18 +14,20 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from app.run.pages.race import (
+from app.run.plots.run_plots import TimelinePlot
+from app.run.race.race import (
+    Race,
+    Racer,
     comparison_text,
-    duration_ms,
-    has_race,
     lead_text,
+    length_text,
+    race_of,
     seconds_text,
     source_text,
     speedup_of,
-    tokens_text,
     waiting_text,
 )
-from app.run.run_page import RunPage
+from app.run.run_page import RunPage, column_label
 from app.run.run_view import RunView
 from app.run.text.token_text import TokenText
 from app.run.text.tokens import TokenStream
@@ -42,9 +44,11 @@ from app.widgets.fields import (
     text_label,
     wrapped_label,
 )
-from app.window_layout import splitter
+from app.widgets.labels import ElidedLabel
+from app.widgets.plot_card import PlotCard
+from app.window_layout import bring_forward, open_at, splitter
 from core.analysis.run_counts import Timeline
-from core.types import Step
+from core.text import count_text
 
 FRAME_MS = 33
 
@@ -156,7 +160,7 @@ class RaceClock(QWidget):
         self.seek(self.end_ms if milliseconds == self.slider.maximum() else float(milliseconds))
 
 
-BAR_HELP = "Tokens so far, as a share of the longer text."
+BAR_HELP = "Tokens so far, as a share of those that both are compared by."
 
 
 class RaceLane(QWidget):
@@ -172,31 +176,29 @@ class RaceLane(QWidget):
         self.text.setProperty("role", "raceText")
         hold(self.text, least_height=60)
         self.text.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Ignored)
-        self.count = text_label("", "hint")
-        self.count.setObjectName(f"{name}RaceCount")
-        self.count.setAlignment(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
         # It changes every frame, and must not move its neighbours.
-        self.count.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Preferred)
+        self.count = ElidedLabel("", "hint", takes_all=True)
+        self.count.setObjectName(f"{name}RaceCount")
         self.bar = QProgressBar()
         self.bar.setObjectName(f"{name}RaceBar")
         self.bar.setTextVisible(False)
         describe(self.bar, f"{title} progress", BAR_HELP)
         heading = text_label(title, "section")
         heading.setToolTip(help_text)
-        boxed(column(row(heading, (self.count, 1)), self.bar, (self.text, 1), spacing=4), self)
+        boxed(column(heading, self.count, self.bar, (self.text, 1), spacing=4), self)
 
-    def set_run(self, timeline: Timeline, steps: list[Step], most_tokens: int) -> None:
-        """Show a run; the bar is full at `most_tokens`."""
-        self._timeline = timeline
-        self.bar.setRange(0, max(1, most_tokens))
-        self.text.set_stream(TokenStream(steps=steps))
+    def set_racer(self, racer: Racer) -> None:
+        """Show a run; the bar is full at its last token."""
+        self._timeline = racer.timeline
+        self.bar.setRange(0, max(1, racer.timeline.num_tokens))
+        self.text.set_stream(TokenStream(steps=list(racer.steps)))
 
     def show_time(self, clock_ms: float) -> None:
         """Show the run's progress at this time."""
         timeline = self._timeline
         tokens, elapsed = timeline.tokens_at(clock_ms), min(clock_ms, timeline.end_ms)
         self.bar.setValue(tokens)
-        parts = [tokens_text(tokens)]
+        parts = [count_text(tokens, "token")]
         if tokens and elapsed > 0:
             parts.append(f"{1000 * tokens / elapsed:.1f} tokens/s")
         if clock_ms >= timeline.end_ms:
@@ -212,49 +214,67 @@ OURS_HELP = "The run, step by step as measured; a step's tokens appear together 
 PLAIN_HELP = "Plain decoding of the same prompt with the same sampler, measured after the run: one token per forward."
 
 
-class RacePage(RunPage):
-    """Shows a `RunView`'s race once both runs are over. It is active only while visible."""
+class RaceWindow(RunPage):
+    """A window of its own that shows a `RunView`'s race once both runs are over. It draws only while it is open."""
 
-    def __init__(self, run: RunView) -> None:
+    def __init__(self, run: RunView, main: QWidget | None = None) -> None:
         super().__init__()
-        self.setObjectName("racePage")
+        self.setParent(main, Qt.WindowType.Dialog)
+        self.setObjectName("raceWindow")
+        self.setWindowTitle("Race")
         self._run = run
-        self._has_race = False
+        self._race: Race | None = None
         self.clock = RaceClock()
         self.ours = RaceLane("speculative", "Speculative", OURS_HELP, by_kind=True)
         self.plain = RaceLane("baseline", "Baseline", PLAIN_HELP, by_kind=False)
         self.speedup = text_label("", "title")
         self.speedup.setObjectName("raceSpeedup")
-        self.speedup.setToolTip("Tokens per second of the run over those of the baseline")
-        self.lead = wrapped_label("raceLead", "strong")
-        self.lead.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Preferred)
-        self.source, self.texts = wrapped_label("raceSource", "hint"), wrapped_label("raceTexts", "hint")
+        self.speedup.setToolTip("Time of the baseline / time of the run, for the same number of tokens")
+        self.lead = column_label("raceLead", "strong")
+        self.length, self.source, self.texts = (
+            wrapped_label(name, "hint") for name in ("raceLength", "raceSource", "raceTexts")
+        )
         self.empty = wrapped_label("raceEmpty", "hint")
         self.empty.setAlignment(Qt.AlignmentFlag.AlignCenter)
         self.empty.setContentsMargins(48, 0, 48, 0)
+        self.timeline = PlotCard("Tokens over time", TimelinePlot(run))
         self._lay_out()
         self.clock.moved.connect(self._on_moved)
         self._show_run(has_turned=True)
+        open_at(self, 860, 700)
 
     def _lay_out(self) -> None:
-        self.lanes = splitter(Qt.Orientation.Vertical, "raceSplitter", (self.ours, 0), (self.plain, 0))
+        self.lanes = splitter(Qt.Orientation.Vertical, "raceLanes", (self.ours, 0), (self.plain, 0))
         head = row(self.speedup, (self.lead, 1), self.clock.time, spacing=10)
-        race = boxed(column(head, self.source, self.texts, self.clock, (self.lanes, 1)))
-        # In a low window the page scrolls, so that it doesn't take the prompt's height.
+        race = boxed(column(head, self.length, self.source, self.texts, self.clock, (self.lanes, 1)))
         race.setObjectName("raceBody")
-        area = scrolled(race, "raceScroll")
         self.stack = QStackedWidget()
         self.stack.addWidget(self.empty)
-        self.stack.addWidget(area)
-        frame, layout = card(self.stack)
-        layout.setContentsMargins(12, 10, 12, 10)
-        boxed(column(frame), self)
+        self.stack.addWidget(scrolled(race, "raceScroll"))
+        frame, _ = card(self.stack)
+        self.splitter = splitter(Qt.Orientation.Vertical, "raceSplitter", (frame, 3), (self.timeline, 1))
+        self.splitter.setSizes([500, 180])
+        boxed(column(self.splitter), self, margins=(16, 14, 16, 16))
 
-    def refresh(self, *, has_news: bool) -> None:
-        """Nothing to do: a race is shown when the run is over."""
+    @Slot()
+    def open(self) -> None:
+        """Bring the window to the front."""
+        bring_forward(self)
+
+    def begin(self) -> None:
+        """A run starts: show it from its start."""
+        self.timeline.plot.reset_view()
+        super().begin()
+
+    def keyPressEvent(self, event: QKeyEvent) -> None:
+        """Escape closes the window."""
+        if event.key() == Qt.Key.Key_Escape:
+            self.close()
+        else:
+            super().keyPressEvent(event)
 
     def showEvent(self, event: QShowEvent) -> None:
-        """Make the race of a run that finished while the page was hidden."""
+        """Make the race of a run that finished while the window was closed."""
         self._turn_lanes()
         super().showEvent(event)
 
@@ -273,26 +293,29 @@ class RacePage(RunPage):
         self.lanes.setOrientation(Qt.Orientation.Horizontal if is_wide else Qt.Orientation.Vertical)
 
     def _show_run(self, *, has_turned: bool) -> None:
+        if not has_turned:
+            self.timeline.plot.refresh()
+            return
+        self.timeline.plot.settle(is_over=not self.is_running)
         run = self._run
-        self.clock.pause()
-        self._has_race = not self.is_running and has_race(run)
-        self.stack.setCurrentIndex(int(self._has_race))
-        if not self._has_race:
+        self._race = race = None if self.is_running else race_of(run)
+        self.stack.setCurrentIndex(int(race is not None))
+        if race is None:
             self.empty.setText(waiting_text(run, is_running=self.is_running))
             self.clock.set_end(0.0)
             return
-        ours, plain, speedup = run.counts.timeline, run.baseline.timeline, speedup_of(run)
-        most = max(ours.num_tokens, plain.num_tokens)
-        self.ours.set_run(ours, run.steps, most)
-        self.plain.set_run(plain, run.baseline_steps, most)
+        speedup = speedup_of(run, race)
+        self.ours.set_racer(race.ours)
+        self.plain.set_racer(race.plain)
         self.speedup.setText(f"{speedup:.2f}×" if speedup is not None else "–")
-        self.source.setText(source_text(run))
+        self.length.setText(length_text(run, race))
+        self.source.setText(source_text(run, race))
         self.texts.setText(comparison_text(run))
-        self.clock.set_end(duration_ms(run))
+        self.clock.set_end(race.duration_ms)
 
     @Slot(float)
     def _on_moved(self, clock_ms: float) -> None:
-        if self._has_race:
-            self.lead.setText(lead_text(self._run, clock_ms))
+        if self._race is not None:
+            self.lead.setText(lead_text(self._race, clock_ms))
             for lane in (self.ours, self.plain):
                 lane.show_time(clock_ms)

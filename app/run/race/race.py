@@ -1,0 +1,153 @@
+"""View model of the race: the run and its plain baseline on one clock, and the source of the speedup.
+
+Both clocks start after the prefill and sum the steps' own times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+from app.run.run_view import RunView
+from core.analysis.run_counts import Timeline
+from core.settings import LOSSY, Coupling
+from core.text import count_text
+from core.types import Step
+
+SAME = "Same text, token for token."
+SAME_DISTRIBUTION = "The texts differ because they are two random draws; both follow the target's own distribution."
+MOVED = "The temperature was changed during the run; the baseline ran with the last one, so the texts may differ."
+
+
+@dataclass(frozen=True, slots=True)
+class Racer:
+    """One side of a race: its steps up to the last token that counts, and their times."""
+
+    steps: Sequence[Step]
+    timeline: Timeline
+
+
+@dataclass(frozen=True, slots=True)
+class Race:
+    """A run and its baseline, both up to the same number of tokens.
+
+    Attributes:
+        num_tokens: the largest number at which a step of each ended.
+        is_whole: whether neither has more tokens.
+    """
+
+    ours: Racer
+    plain: Racer
+    num_tokens: int
+    is_whole: bool
+
+    @property
+    def duration_ms(self) -> float:
+        """Time until the slower of the two is done."""
+        return max(self.ours.timeline.end_ms, self.plain.timeline.end_ms)
+
+
+def race_of(run: RunView) -> Race | None:
+    """The race of a run that is over; None if it has no baseline."""
+    ours, plain = run.counts.timeline.counts, run.baseline.timeline.counts
+    num_tokens = max(set(ours) & set(plain), default=0)
+    if run.summary is None or not num_tokens:
+        return None
+    is_whole = ours[-1] == plain[-1] == num_tokens
+    return Race(_racer(run.steps, num_tokens), _racer(run.baseline_steps, num_tokens), num_tokens, is_whole)
+
+
+def _racer(steps: Sequence[Step], num_tokens: int) -> Racer:
+    timeline = Timeline()
+    for step in steps:
+        if timeline.num_tokens == num_tokens:
+            break
+        timeline.add(step)
+    return Racer(steps[: len(timeline.counts)], timeline)
+
+
+def speedup_of(run: RunView, race: Race) -> float | None:
+    """The speedup over the tokens that are raced; None if the baseline was stopped."""
+    measured = run.summary.measured_speedup if run.summary is not None else None
+    if measured is None or race.is_whole or not race.ours.timeline.end_ms:
+        return measured
+    return race.plain.timeline.end_ms / race.ours.timeline.end_ms
+
+
+def length_text(run: RunView, race: Race) -> str:
+    """Over how many tokens the two are compared, in one sentence."""
+    tokens = count_text(race.num_tokens, "token")
+    if race.is_whole:
+        return f"Both wrote {tokens}."
+    ours, plain = run.num_tokens, run.baseline.timeline.num_tokens
+    measured = run.summary.measured_speedup if run.summary is not None else None
+    over_all = f" Over all tokens, the measured speedup is {measured:.2f}×." if measured is not None else ""
+    return f"Both are compared up to {tokens}: the run wrote {ours:,}, the baseline {plain:,}.{over_all}"
+
+
+def source_text(run: RunView, race: Race) -> str:
+    """The source of a race's speedup, in one sentence with its numbers."""
+    lines, speedup = (race.ours.timeline, race.plain.timeline), speedup_of(run, race)
+    ours, plain = (line.end_ms / len(line.ends_ms) for line in lines)
+    if speedup is None or not ours or not plain:
+        stopped = count_text(run.baseline.timeline.num_tokens, "token")
+        return f"The baseline was stopped after {stopped}, so no speedup was measured."
+    efficiency, cost = race.num_tokens / len(race.ours.steps), ours / plain
+    between = f"95 % interval: {run.interval}." if run.interval and race.is_whole else ""
+    notes = [f" {note}" for note in (between, run.absence_note, run.busy_note) if note]
+    return "".join(
+        [
+            f"{efficiency:.2f} tokens per forward of the target, in steps that take {cost:.2f} times as long as a "
+            f"plain one ({ours:.1f} ms against {plain:.1f} ms): {efficiency:.2f} / {cost:.2f} = {speedup:.2f}×.",
+            *notes,
+        ]
+    )
+
+
+def comparison_text(run: RunView) -> str:
+    """How the whole texts of run and baseline compare, in one sentence."""
+    ours, plain = (
+        list(chain.from_iterable(step.emitted for step in steps)) for steps in (run.steps, run.baseline_steps)
+    )
+    shared = min(len(ours), len(plain))
+    differs = next((i for i in range(shared) if ours[i] != plain[i]), None)
+    if differs is None and len(ours) == len(plain):
+        return SAME
+    if differs is None and (run.summary is None or run.summary.measured_speedup is None):
+        return f"Same text, token for token, as far as the baseline got: {count_text(shared, 'token')}."
+    temperatures = {step.temperature for step in run.steps}
+    if len(temperatures) > 1:
+        return MOVED
+    if run.coupling is not Coupling.GUMBEL and temperatures != {0.0}:
+        return LOSSY if run.is_lossy else SAME_DISTRIBUTION
+    # Such texts can differ only by rounding: a forward over K + 1 positions sums in another order.
+    return f"The texts diverge at token {shared + 1 if differs is None else differs + 1}: rounding decided a near-tie."
+
+
+def lead_text(race: Race, clock_ms: float) -> str:
+    """Which of the two is ahead at a time, in a few words."""
+    ours, plain = race.ours.timeline, race.plain.timeline
+    if clock_ms >= race.duration_ms:
+        gap = plain.end_ms - ours.end_ms
+        who = "Speculative" if gap >= 0 else "The baseline"
+        return f"{who} finished {seconds_text(abs(gap))} earlier"
+    lead = ours.tokens_at(clock_ms) - plain.tokens_at(clock_ms)
+    if not lead:
+        return "Level"
+    return f"{'Speculative' if lead > 0 else 'The baseline'} is {count_text(abs(lead), 'token')} ahead"
+
+
+def seconds_text(milliseconds: float) -> str:
+    """A readable time: 84 ms, 1.25 s, 74.1 s."""
+    if milliseconds < 999.5:
+        return f"{milliseconds:.0f} ms"
+    return f"{milliseconds / 1000:.2f} s" if milliseconds < 59_995 else f"{milliseconds / 1000:.1f} s"
+
+
+def waiting_text(run: RunView, *, is_running: bool) -> str:
+    """Why there is no race, and how to get one."""
+    if is_running and run.wants_baseline:
+        return "When the run and its baseline are done, the two can be replayed here side by side."
+    what = "This run measures no baseline to race against." if is_running else "No race yet."
+    return f"{what} Run with “Measure the baseline” ticked: the two are then replayed here side by side, on one clock."

@@ -1,0 +1,278 @@
+"""View model of the page Speed: the verdict, measured beside expected, where a step's time goes, what limits it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import islice
+
+from app.run.run_view import NamedValue, RunView
+from app.run.speed.speed_figures import (
+    UNCALIBRATED,
+    compared_rows,
+    draft_step,
+    figure_rows,
+    predictor_row,
+    predictors_note,
+    shape_rows,
+)
+from core.analysis.advice import BREAK_EVEN, MAX_LOOKUP_TOKENS, Advice, advise
+from core.analysis.calibration import Calibration, Study, study
+from core.analysis.diagnosis import LEAST_BLOCKS, Diagnosis, Limit, diagnose
+from core.analysis.expectation import Estimate
+from core.analysis.steadiness import speedup_interval
+from core.analysis.theory import SpeedupTheory, speedup_theory
+from core.draft_shape import shown_draft_length
+
+MOST_UNSTEADY = 1.4
+"""From this ratio of the baseline's plain forward to the one before the run, the machine counts as unsteady."""
+
+EMPTY = "Start a run, and this page shows whether drafting pays, and what limits it."
+NO_UNIT = "There is no plain step to compare this run with."
+UNDRAFTED = "Nothing was drafted: this was plain decoding."
+LATER = "Advice and intervals follow when the run is over."
+COMPUTING = "Computing the intervals…"
+MEASURE = "Tick Measure the baseline, and run again."
+
+LIMITS = {
+    Limit.ACCEPTANCE: (
+        "If each draft were accepted to its end",
+        "Rejected drafts cost most: if each were accepted to its end, the speedup would be {:.2f}×.",
+        "(mean K + 1) P / T: every block emits as many tokens as it drafted in a row, and a bonus token, in the same "
+        "time.",
+    ),
+    Limit.DRAFT: (
+        "If drafting took no time",
+        "Drafting costs most: with a free draft, the speedup would be {:.2f}×.",
+        "tau P / (T - draft time): the same tokens, proposed at no cost. c = 0 in tau / (K c + v + overhead).",
+    ),
+    Limit.VERIFY: (
+        "If scoring cost one plain forward",
+        "Scoring the block costs most: if it cost one plain forward, the speedup would be {:.2f}×.",
+        "tau P / (T - (verify - plain forward)): v(K+1) = 1 in tau / (K c + v + overhead).",
+    ),
+    Limit.OVERHEAD: (
+        "If overhead were a plain step's",
+        "Overhead costs most: with a plain step's overhead, the speedup would be {:.2f}×.",
+        "tau P / (T - (overhead - a plain step's overhead)). Plain decoding samples too, so only the additional "
+        "overhead is a limit.",
+    ),
+    Limit.UNDRAFTED: (
+        "If every step had drafted",
+        "Steps without a draft cost most: if every step had drafted, the speedup would be {:.2f}×.",
+        "tau P / T over the steps that drafted.",
+    ),
+}
+"""For each limit: its title, what it costs, and the formula of the speedup without it."""
+WORDS = "tau: tokens per step; P: time of a plain step; T: time of a step; all from this run."
+TREE_WORDS = f"{WORDS} For a tree, K is its depth, and v counts its nodes."
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of a step's time. `token` names a theme colour; an extra part (`is_extra`) is hatched."""
+
+    title: str
+    milliseconds: float
+    token: str
+    how: str
+    is_extra: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """A speedup: as it ran, or with one thing ideal."""
+
+    title: str
+    speedup: float
+    is_main: bool
+    how: str
+
+
+@dataclass(frozen=True, slots=True)
+class SpeedReport:
+    """All that the page shows; only the headline and the advice if there are no `parts`.
+
+    Attributes:
+        compared: measured values, with the expected ones in place of an interval.
+        parts, replaced: the parts of a step's time, and of the plain steps that it replaces.
+        limit: what costs most, in a sentence.
+        theory: the curves over K; None where nothing was drafted.
+        figures: every value with its interval and its formula.
+    """
+
+    headline: str
+    basis: str = ""
+    compared: tuple[NamedValue, ...] = ()
+    parts: tuple[Part, ...] = ()
+    replaced: tuple[Part, ...] = ()
+    replaced_title: str = ""
+    limit: str = ""
+    gains: tuple[Gain, ...] = ()
+    advice: tuple[Advice, ...] = ()
+    theory: SpeedupTheory | None = None
+    shapes: tuple[NamedValue, ...] = ()
+    figures: tuple[NamedValue, ...] = ()
+    calibration: Calibration | None = None
+    predictors: tuple[NamedValue, ...] = ()
+    predictors_note: str = ""
+
+
+def study_of(run: RunView) -> Callable[[], Study] | None:
+    """A function that computes a finished run's study in up to half a second: call it in a job."""
+    if run.summary is None or not run.steps:
+        return None
+    steps, baseline_steps = tuple(run.steps), tuple(run.baseline_steps)
+    return partial(study, steps, baseline_steps, target_step_ms=run.target_step_ms, summary=run.summary)
+
+
+def speed_report(run: RunView, done: Study | None = None) -> SpeedReport:
+    """The page for the run so far; intervals and calibration come with the study of a finished run."""
+    sums, is_over = run.counts.sums, run.summary is not None
+    if not sums.num_steps:
+        return SpeedReport(EMPTY)
+    plain = run.plain_step
+    found = diagnose(sums, plain)
+    measure = Advice(MEASURE, settings={"baseline": True})
+    if found is None:
+        return SpeedReport(NO_UNIT, advice=(measure,) if is_over else ())
+    theory = done.speedup if done is not None else speedup_theory(sums, plain, num_resamples=0)
+    interval = speedup_interval(sums, run.baseline.sums) if is_over and found.plain.is_measured else None
+    if theory is not None and interval is not None:
+        # The interval of the page Run: one figure has one interval.
+        theory = replace(theory, ran_speedup=Estimate(found.speedup, *interval))
+    calibration = done.calibration if done is not None else None
+    predictors = done.predictors if done is not None else None
+    advice: list[Advice] = []
+    if is_over:
+        config = run.started.config if run.started is not None else {}
+        emitted = list(islice((token for step in run.steps for token in step.emitted), MAX_LOOKUP_TOKENS))
+        advice = [
+            *([] if plain is None or plain.is_measured else [measure]),
+            *advise(sums, found, config, emitted, theory),
+        ]
+    note = LATER
+    if is_over:
+        note = COMPUTING if done is None else UNCALIBRATED if theory is not None and calibration is None else ""
+    limit = found.main_limit
+    return SpeedReport(
+        headline=_headline(run, found, theory, advice, interval),
+        basis=" ".join(filter(None, (_basis(found), _unsteadiness(found, run.target_step_ms), note))),
+        compared=compared_rows(found, theory, calibration),
+        parts=_parts(found),
+        replaced=_replaced(found),
+        replaced_title=f"{found.tokens_per_step:.2f} plain tokens instead",
+        limit="" if limit is None else LIMITS[limit.limit][1].format(limit.speedup),
+        gains=_gains(found),
+        advice=tuple(advice),
+        theory=theory,
+        shapes=shape_rows(theory),
+        figures=figure_rows(found, theory, calibration, run.coupling),
+        calibration=calibration,
+        predictors=() if predictors is None else tuple(map(predictor_row, predictors.fits)),
+        predictors_note="" if done is None or theory is None else predictors_note(predictors),
+    )
+
+
+def _headline(
+    run: RunView,
+    found: Diagnosis,
+    theory: SpeedupTheory | None,
+    advice: Sequence[Advice],
+    interval: tuple[float, float] | None,
+) -> str:
+    if not found.num_blocks:
+        return UNDRAFTED
+    speed = f"{'' if found.plain.is_measured else 'An estimated '}{found.speedup:.2f}×"
+    at = _setting(run, found, theory)
+    if not found.is_enough:
+        return f"{speed}, but too few steps to tell: {found.num_blocks} drafted, {LEAST_BLOCKS} are needed."
+    low, high = (round(bound, 2) for bound in interval or (found.speedup, found.speedup))
+    if low > BREAK_EVEN:
+        return f"{speed}: drafting pays here {at}."
+    if high >= BREAK_EVEN:
+        return f"{speed}: drafting {at} is about as fast as plain decoding here."
+    if any((item.speedup or 0.0) > BREAK_EVEN for item in advice):
+        return f"{speed}: slower than plain decoding {at}, but other settings should pay."
+    return f"Don't speculate here: {speed[0].lower()}{speed[1:]} {at}."
+
+
+def _setting(run: RunView, found: Diagnosis, theory: SpeedupTheory | None) -> str:
+    """The run's K, or its policy, within a sentence."""
+    config = run.started.config if run.started is not None else {}
+    length = shown_draft_length(config)
+    mean = run.counts.sums.drafted / found.num_blocks
+    if isinstance(length, str):
+        return f"with {length} K, {mean:.1f} on average"
+    if found.is_tree:
+        return f"with trees of {found.usual_length} nodes"
+    is_one = theory is None or theory.ran_k == found.usual_length
+    return f"at K = {found.usual_length}" if is_one else f"at a mean K of {mean:.1f}"
+
+
+def _basis(found: Diagnosis) -> str:
+    steps = f"{found.num_steps:,} steps"
+    if found.is_tree:
+        steps += f", most with a tree of {found.usual_length} nodes in {found.usual_depth} levels"
+    tested = f", {found.num_tested:,} tested {'levels' if found.is_tree else 'tokens'}" if found.num_blocks else ""
+    unit = (
+        f"the baseline's {found.plain.total_ms:.2f} ms per token"
+        if found.plain.is_measured
+        else f"one plain forward of {found.plain.forward_ms:.2f} ms, timed before"
+    )
+    return f"{steps}{tested}, against {unit}."
+
+
+def _unsteadiness(found: Diagnosis, timed_before_ms: float | None) -> str:
+    """A warning where other programs may have slowed down the run or the baseline; otherwise empty."""
+    baseline_ms = found.plain.forward_ms
+    if not found.plain.is_measured or not timed_before_ms:
+        return ""
+    if 1 / MOST_UNSTEADY < baseline_ms / timed_before_ms < MOST_UNSTEADY:
+        return ""
+    return (
+        f"The machine was not steady: a plain forward took {timed_before_ms:.2f} ms before the run and "
+        f"{baseline_ms:.2f} ms in the baseline. Close other busy programs and run again."
+    )
+
+
+def _parts(found: Diagnosis) -> tuple[Part, ...]:
+    extra = found.verify_extra_ms
+    return (
+        Part("draft", found.draft_ms, "draft_bar", f"Mean draft time per step: all of its {draft_step(found)}s."),
+        Part("plain forward", found.verify_ms - extra, "target_bar", "The target's forward for one token."),
+        Part(
+            "scoring more",
+            extra,
+            "target_bar",
+            "Verify time minus a plain forward: the extra time for scoring the drafted tokens as well.",
+            is_extra=True,
+        ),
+        Part(
+            "overhead",
+            found.overhead_ms,
+            "sample_bar",
+            "Step minus draft and verify: filters, sampling and bookkeeping.",
+        ),
+    )
+
+
+def _replaced(found: Diagnosis) -> tuple[Part, ...]:
+    """The plain steps that one step replaces, the last one in part."""
+    tokens, milliseconds = found.tokens_per_step, found.plain.total_ms
+    how = f"tau P = {tokens:.2f} × {milliseconds:.2f} ms. The speedup is the whole bar / the step's time."
+    shares = [1.0] * int(tokens) + [tokens % 1.0]
+    return tuple(Part("a plain token", share * milliseconds, "target_bar", how) for share in shares if share > 1e-3)
+
+
+def _gains(found: Diagnosis) -> tuple[Gain, ...]:
+    ran = "Measured: tau P / T." if found.plain.is_measured else "Estimated: tau P / T, P being one forward."
+    main, words = found.main_limit, TREE_WORDS if found.is_tree else WORDS
+    return (
+        Gain("As it ran", found.speedup, False, f"{ran} {words}"),
+        *(
+            Gain(LIMITS[item.limit][0], item.speedup, item is main, f"{LIMITS[item.limit][2]} {words}")
+            for item in found.what_ifs
+        ),
+    )

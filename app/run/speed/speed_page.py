@@ -1,0 +1,230 @@
+"""The page Speed: whether drafting pays, where the time goes, what limits the speedup, and what to change."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from PySide6.QtCore import Qt, Signal, Slot
+from PySide6.QtWidgets import QFrame, QScrollArea, QWidget
+
+from app.jobs import Job, Jobs
+from app.run.race.race import race_of
+from app.run.run_page import RunPage, column_label
+from app.run.run_view import RunView
+from app.run.speed.speed import EMPTY, SpeedReport, speed_report, study_of
+from app.run.speed.speed_bars import GainBar, TimeBar
+from app.run.speed.speed_figures import INTERVAL
+from app.run.speed.speed_plots import GROUPING_TITLES, QUANTITY_TITLES, CalibrationPlot, SpeedupPlot
+from app.theme import hold
+from app.widgets.compound_fields import ChoiceRow, Fold
+from app.widgets.fields import Part, boxed, card, column, describe, push_button, row, scrolled, set_flag
+from app.widgets.legend import Mark, SeriesSample
+from app.widgets.plot_card import PlotCard
+from app.widgets.tables import FigureTable
+from core.analysis.advice import Advice
+
+REPORT_PAUSE_S = 1.0
+PLOT_HEIGHT, SMALL_PLOT_HEIGHT = 200, 150
+
+
+class AdviceRow(QWidget):
+    """A piece of advice, with a button if it names a setting.
+
+    Signals:
+        applied: the settings that the advice asks for, by name.
+    """
+
+    applied = Signal(object)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.text = column_label("adviceText", "")
+        self.button = push_button("Apply", "adviceButton", "", self._on_clicked)
+        self._settings: Mapping[str, Any] = {}
+        boxed(row((self.text, 1), (self.button, 0)), self)
+
+    def show_advice(self, advice: Advice) -> None:
+        """Show a piece of advice."""
+        self._settings = advice.settings
+        self.text.setText(advice.text)
+        is_choice = None in advice.settings.values()
+        self.button.setText("Choose…" if is_choice else "Apply")
+        describe(self.button, f"{self.button.text()}: {advice.text}", "Change the settings in the left column")
+        self.button.setVisible(bool(advice.settings))
+        self.button.setEnabled(True)
+
+    @Slot()
+    def _on_clicked(self) -> None:
+        if None not in self._settings.values():
+            self.button.setText("Applied")
+            self.button.setEnabled(False)
+        self.applied.emit(self._settings)
+
+
+class SpeedPage(RunPage):
+    """Shows a `SpeedReport`, from top to bottom one story; a job computes intervals when the run is over.
+
+    Signals:
+        applied: the settings that a piece of advice asks for, by name; None for one that the user has to choose.
+        race_wanted: the run and its baseline are to be replayed.
+    """
+
+    applied = Signal(object)
+    race_wanted = Signal()
+    _pause_s = REPORT_PAUSE_S
+
+    def __init__(self, run: RunView, jobs: Jobs) -> None:
+        super().__init__()
+        self._run, self._jobs = run, jobs
+        self._job: Job | None = None
+        self.headline, self.basis = column_label("speedHeadline", "title"), column_label("speedBasis", "hint")
+        race_help = "Replay the run and its baseline side by side, on one clock"
+        self.race_button = push_button("Race…", "raceButton", race_help, self.race_wanted.emit)
+        self.compared = FigureTable("speedCompared", ("", "measured", "expected"))
+        self.step_bar, self.plain_bar = TimeBar("stepBar"), TimeBar("plainBar")
+        self.samples = [
+            SeriesSample("draft", Mark.BAR, "draft_bar", "Time to propose the block."),
+            SeriesSample("target", Mark.BAR, "target_bar", "The target's forward; hatched: beyond a plain one."),
+            SeriesSample("overhead", Mark.BAR, "sample_bar", "Filters, sampling and bookkeeping."),
+        ]
+        self.limit = column_label("speedLimit", "")
+        self.gain_bars: list[GainBar] = []
+        self.advice: list[AdviceRow] = []
+        self.plot, self.calibration = SpeedupPlot(), CalibrationPlot()
+        self.quantity = ChoiceRow(QUANTITY_TITLES, "speedQuantity", "Over K")
+        self.grouping = ChoiceRow(GROUPING_TITLES, "alphaGrouping", "Group tested tokens")
+        self.cards = PlotCard("Expected over K", self.plot), PlotCard("Acceptance of tested tokens", self.calibration)
+        hold(self.plot, height=PLOT_HEIGHT)
+        hold(self.calibration, height=SMALL_PLOT_HEIGHT)
+        self.cards[0].add_row(self.quantity)
+        self.cards[1].add_row(self.grouping)
+        self.shapes = FigureTable("speedShapes", ("", "expected", "95 % interval"))
+        self.figures = FigureTable("speedFigures", ("", "value", "95 % interval"), shows_how=True)
+        self.predictors = FigureTable("speedPredictors", ("", "with 1 − TV", "with outcome"))
+        self.predictors_note = column_label("speedPredictorsNote", "hint")
+        self.quantity.chosen.connect(self.plot.show_quantity)
+        self.grouping.chosen.connect(self.calibration.show_grouping)
+        self._lay_out()
+        self._show(SpeedReport(EMPTY))
+
+    def _lay_out(self) -> None:
+        head = row((self.headline, 1), (self.race_button, 0))
+        self._head, _ = card(head, self.basis, self.compared)
+        samples = row(*self.samples, None, spacing=14)
+        self._time = _card("Where an average step's time goes", samples, self.step_bar, self.plain_bar)
+        hint = column_label("gainsHint", "hint")
+        hint.setText("If one thing were ideal, each alone, with the rest unchanged. Mark: plain decoding, 1×.")
+        self._gains, self._advice = column(), column(spacing=12)
+        self._limits = _card("What limits it", self.limit, hint, self._gains)
+        self._change = _card("What to change", self._advice)
+        self._trees = _card("Shapes of trees", self.shapes)
+        self._predictors = _card("Cheaper predictors of acceptance", self.predictors, self.predictors_note)
+        note = column_label("speedIntervals", "hint")
+        note.setText(INTERVAL)
+        formulas, _ = card(note, self.figures)
+        self.fold = Fold("Figures and formulas", "formulasFold", formulas, self.cards[1], self._predictors)
+        story = self._head, self._time, self._limits, self._change, self.cards[0], self._trees, self.fold
+        self._layout = column(*story, None)
+        body = boxed(self._layout)
+        body.setObjectName("speedBody")
+        self.area: QScrollArea = scrolled(body, "speedPage")
+        # The keys scroll it.
+        self.area.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
+        describe(self.area, "Speed: whether drafting pays, and why")
+        boxed(column(self.area), self)
+
+    def begin(self) -> None:
+        """A run starts; the previous run's study is discarded."""
+        self._cancel()
+        super().begin()
+
+    def _cancel(self) -> None:
+        if self._job is not None:
+            self._job.cancel()
+            self._job = None
+
+    def _show_run(self, *, has_turned: bool) -> None:
+        self._cancel()
+        self._show(speed_report(self._run))
+        if compute := study_of(self._run):
+            self._job = self._jobs.submit(lambda _job: compute(), self._show_study, lane="speed")
+
+    def _show_study(self, done: Any) -> None:
+        self._show(speed_report(self._run, done))
+
+    def _show(self, report: SpeedReport) -> None:
+        has_parts, has_curves = bool(report.parts), report.theory is not None
+        self._show_head(report, is_alone=not (has_parts or report.advice))
+        for widget, is_shown in {
+            self._time: has_parts,
+            self._limits: has_parts,
+            self._change: bool(report.advice),
+            self.cards[0]: has_curves,
+            self._trees: bool(report.shapes),
+            self.fold: has_parts,
+            self.cards[1]: report.calibration is not None,
+            self._predictors: bool(report.predictors_note),
+            self.predictors: bool(report.predictors),
+            self.compared: bool(report.compared),
+            self.limit: bool(report.limit),
+        }.items():
+            widget.setVisible(is_shown)
+        if has_parts:
+            full = max(sum(part.milliseconds for part in parts) for parts in (report.parts, report.replaced))
+            self.step_bar.show_parts("One step", report.parts, full)
+            self.plain_bar.show_parts(report.replaced_title, report.replaced, full)
+        self.limit.setText(report.limit)
+        self._show_gains(report)
+        self._show_advice(report.advice)
+        self.predictors_note.setText(report.predictors_note)
+        self.compared.show_rows(report.compared)
+        self.shapes.show_rows(report.shapes)
+        self.figures.show_rows(report.figures)
+        self.predictors.show_rows(report.predictors)
+        self.plot.show_theory(report.theory)
+        self.calibration.show_calibration(report.calibration)
+
+    def _show_head(self, report: SpeedReport, *, is_alone: bool) -> None:
+        """Show the headline as a title, or centred if nothing is below it."""
+        across = Qt.AlignmentFlag.AlignHCenter if is_alone else Qt.AlignmentFlag.AlignLeft
+        set_flag(self.headline, "role", "hint" if is_alone else "title")
+        self.headline.setAlignment(across | Qt.AlignmentFlag.AlignVCenter)
+        self.headline.setContentsMargins(*((32, 0, 32, 0) if is_alone else (0, 0, 0, 0)))
+        self._layout.setStretch(0, int(is_alone))
+        self._layout.setStretch(self._layout.count() - 1, int(not is_alone))
+        self.headline.setText(report.headline.replace(" = ", "\u00a0=\u00a0"))
+        self.basis.setText(report.basis)
+        self.basis.setVisible(bool(report.basis))
+        self.race_button.setVisible(race_of(self._run) is not None)
+
+    def _show_gains(self, report: SpeedReport) -> None:
+        while len(self.gain_bars) < len(report.gains):
+            self.gain_bars.append(GainBar())
+            self._gains.addWidget(self.gain_bars[-1])
+        full = max([1.0, *(gain.speedup for gain in report.gains if math.isfinite(gain.speedup))])
+        for index, bar in enumerate(self.gain_bars):
+            bar.setVisible(index < len(report.gains))
+            if index < len(report.gains):
+                bar.show_gain(report.gains[index], report.gains[0].speedup, full)
+
+    def _show_advice(self, advice: Sequence[Advice]) -> None:
+        while len(self.advice) < len(advice):
+            line, before = AdviceRow(), self.advice[-1].button if self.advice else self.race_button
+            line.applied.connect(self.applied)
+            self._advice.addWidget(line)
+            # A new button would come last in the tab order.
+            QWidget.setTabOrder(before, line.button)
+            self.advice.append(line)
+        for index, line in enumerate(self.advice):
+            line.setVisible(index < len(advice))
+            if index < len(advice):
+                line.show_advice(advice[index])
+
+
+def _card(title: str, *parts: Part) -> QFrame:
+    """A card with a title, which wraps if the text is large."""
+    label = column_label("", "section")
+    label.setText(title)
+    return card(label, *parts)[0]

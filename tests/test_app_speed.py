@@ -1,0 +1,308 @@
+"""The page Speed: its verdict, its bars and curves, advice that is applied, and nothing is wider than the page."""
+
+from __future__ import annotations
+
+import math
+import threading
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from PySide6.QtCore import QPointF
+
+from app.jobs import Jobs
+from app.run.speed.speed import COMPUTING, EMPTY, LATER, NO_UNIT, UNDRAFTED, speed_report, study_of
+from app.run.speed.speed_figures import UNCALIBRATED
+from app.run.speed.speed_page import SpeedPage
+from app.run.speed.speed_plots import Grouping, Quantity
+from app.theme import DARK, LIGHT
+from app.widgets.plot_card import PlotFormat, contents_of
+from core.settings import Coupling, LengthPolicy, RunRequest
+from core.types import BaselineStep, BlockTest
+from tests.fakes_app import make_step, run_of
+from tests.test_core_diagnosis import LIMITED, drawn, tree
+from tests.test_core_shapes import tree_step
+from tests.test_core_theory import with_evidence
+
+
+@pytest.fixture
+def steps():
+    return drawn(0.8, 4, draft_ms=1.0, verify_ms=14.0, count=60)
+
+
+def page_of(qtbot, run, width=340):
+    jobs = Jobs()
+    page = SpeedPage(run, jobs)
+    page._jobs_kept = jobs
+    qtbot.addWidget(page)
+    page.resize(width, 700)
+    page.show()
+    page.end()
+    qtbot.waitUntil(lambda: jobs.is_idle, timeout=30_000)
+    return page
+
+
+def texts(rows):
+    return {labels[0].text(): (labels[1].text(), labels[2].text()) for labels in rows if labels[0].text()}
+
+
+# --- The report ---
+
+
+@pytest.mark.parametrize("limit", LIMITED)
+def test_the_sentence_of_the_limit_names_the_one_that_the_first_bar_shows(limit):
+    report = speed_report(run_of(LIMITED[limit]))
+    ran, first = report.gains[0], report.gains[1]
+    assert f"{ran.speedup:.2f}×" in report.headline
+    assert f"{first.speedup:.2f}×" in report.limit
+    assert [gain.is_main for gain in report.gains] == [False, True] + [False] * (len(report.gains) - 2)
+
+
+def test_the_bars_add_up_to_the_step_and_their_ratio_is_the_speedup():
+    run = run_of(drawn(0.8, 4, draft_ms=1.0, verify_ms=14.0))
+    report = speed_report(run)
+    step = sum(part.milliseconds for part in report.parts)
+    assert step == pytest.approx(run.counts.sums.total_ms / len(run.steps))
+    assert sum(part.milliseconds for part in report.replaced) / step == pytest.approx(report.gains[0].speedup)
+
+
+def test_without_the_baseline_the_speedup_is_an_estimate_and_the_baseline_is_advised():
+    report = speed_report(run_of(drawn(0.8, 4), baseline=False))
+    assert report.headline.startswith("An estimated")
+    assert report.advice[0].settings == {"baseline": True}
+
+
+@pytest.mark.parametrize(
+    ("factor", "words"), [(0.7, "Don't speculate here: 0.70× at K = 4."), (1.0, "is about as fast as plain decoding"),
+                          (1.3, "1.30×: drafting pays here at K = 4.")]
+)  # fmt: skip
+def test_the_verdict_follows_the_measured_speedup(factor, words):
+    steps = drawn(0.8, 4, draft_ms=0.0, verify_ms=10.0)
+    tokens, spent = sum(len(step.emitted) for step in steps), sum(step.total_ms for step in steps)
+    run = run_of(steps, baseline=False, is_over=False)
+    plain = replace(make_step(0, 9, num_draft_tokens=0, num_accepted=0), total_ms=factor * spent / tokens)
+    run.apply(BaselineStep(replace(plain, verify_ms=0.9 * plain.total_ms)))
+    assert words in speed_report(run).headline
+
+
+def test_a_verdict_names_the_policy_that_chose_k(steps):
+    run = run_of(steps)
+    run.started.config.update(num_draft_tokens="auto", length_policy="adaptive")
+    assert speed_report(run).headline.endswith("drafting pays here with adaptive K, 4.0 on average.")
+
+
+def test_a_machine_that_was_not_steady_is_named():
+    steps = drawn(0.8, 4)
+    assert "steady" not in speed_report(run_of(steps)).basis
+    run = run_of(steps, is_over=False)
+    run.apply(BaselineStep(make_step(0, 9, num_draft_tokens=0, num_accepted=0, ms=60.0)))
+    assert "took 10.00 ms before the run and 30.00 ms in the baseline" in speed_report(run).basis
+
+
+def test_a_trees_figures_are_in_its_own_words():
+    report = speed_report(run_of([tree(accepted) for accepted in (3, 2, 0)] * 10))
+    assert "with trees of 7 nodes" in report.headline
+    assert "most with a tree of 7 nodes in 3 levels" in report.basis
+    how = {figure.title: figure.how for figure in report.figures}
+    assert "levels tested" in how["α, acceptance"]
+    assert "one drafted level" in how["c, draft cost"]
+    assert "to score 8 positions" in how["v(8), verify cost"]
+    assert all("K is its depth" in gain.how for gain in report.gains)
+    chain = speed_report(run_of(drawn(0.8, 4)))
+    said = (chain.basis, *(item.how for item in (*chain.figures, *chain.gains)))
+    assert not any("level" in text or "tree" in text for text in said)
+
+
+def test_a_running_run_is_followed_and_advice_and_intervals_wait_for_its_end():
+    run = run_of(drawn(0.8, 4, count=40), is_over=False)
+    for count in (40, 50):
+        assert f"{count} steps" in speed_report(run).basis
+        for step in drawn(0.8, 4, count=10, seed=2):
+            run.apply(step)
+    assert LATER in speed_report(run).basis
+    assert speed_report(run).advice == ()
+    assert study_of(run) is None
+    run.begin(run.request)
+    assert speed_report(run).headline == EMPTY
+    over = speed_report(run_of(drawn(0.9, 4, draft_ms=5.0, verify_ms=11.0)))
+    assert COMPUTING in over.basis
+    assert any("smaller draft" in advice.text for advice in over.advice)
+
+
+def test_a_run_whose_single_tests_have_no_probabilities_says_that_alpha_is_not_expected(steps):
+    blocks = [replace(step, block=(BlockTest(1.0, 0.0),) * (step.num_draft_tokens + 1)) for step in steps]
+    typical = [replace(step, expected_acceptance=(math.nan,) * step.num_draft_tokens) for step in steps]
+    for run, is_missing in ((run_of(blocks), True), (run_of(typical), True), (run_of(steps), False)):
+        report = speed_report(run, study_of(run)())
+        assert (UNCALIBRATED in report.basis) is is_missing is (report.calibration is None)
+
+
+def test_shared_noise_is_named_as_a_reason(steps):
+    run = run_of(steps)
+    run.request = RunRequest("t", "d", "x", coupling=Coupling.GUMBEL)
+    rows = {row.title: row for row in speed_report(run, study_of(run)()).figures}
+    assert "shares its noise" in rows["z of the difference"].how
+
+
+# --- The page ---
+
+
+def test_measured_stands_beside_expected_and_every_figure_has_its_formula_behind_the_fold(qtbot, steps):
+    run = run_of(steps)
+    page = page_of(qtbot, run)
+    compared = texts(page.compared.rows)
+    assert compared["Speedup"][0] == f"{speed_report(run).gains[0].speedup:.2f}×"
+    assert compared["Speedup"][1].endswith("×")
+    mean = page.calibration.calibration.overall.predicted
+    assert compared["α, acceptance of tested tokens"][1] == f"{mean:.2f}"
+    shown = texts(page.figures.rows)
+    assert shown["α, acceptance"][0].startswith("0.")
+    assert "–" in shown["Speedup expected"][1]
+    assert shown["Best K"][1].endswith("sure")
+    assert not page.figures.isVisible()
+    page.fold.button.click()
+    assert page.figures.isVisible()
+    assert all(labels[3].text() for labels in page.figures.rows)
+
+
+def test_advice_that_names_a_setting_is_applied_to_the_controls(make_window):
+    window = make_window(is_shown=True)
+    fields = window.controls.fields
+    fields["length_policy"].choose(LengthPolicy.AUTO)
+    changes = []
+    window.controls.changed.connect(lambda: changes.append(1))
+    window.side.show_page(window.speed)
+    window.speed._show(speed_report(run_of(drawn(0.5, 10, draft_ms=2.0, verify_ms=20.0))))
+    line = next(line for line in window.speed.advice if line.text.text().startswith("Set K to "))
+    line.button.click()
+    assert line.button.text() == "Applied"
+    assert not line.button.isEnabled()
+    assert f"Set K to {int(fields['num_draft_tokens'].value())} instead of 10" in line.text.text()
+    assert fields["length_policy"].member() is LengthPolicy.FIXED
+    assert changes
+    window.controls.change({"method_options": {"draft-model": {"int8": False}}, "method": "draft-model"})
+    assert window.controls.method.values()["int8"] is False
+
+
+def test_the_curves_pass_through_one_at_k_0_and_the_point_stands_at_the_runs_own_k(qtbot, steps):
+    page = page_of(qtbot, run_of(steps))
+    x, y = page.plot.line.getData()
+    assert (x[0], y[0]) == (0, pytest.approx(1.0))
+    assert x[-1] == 4
+    assert page.plot.beyond.getData()[0][[0, -1]].tolist() == [4, 16]
+    assert page.plot.point.getData()[0].tolist() == [4]
+    assert "extrapolated" in dict(page.plot.details(9))["v(10)"]
+    assert np.all(page.plot.edges[0].getData()[1] <= page.plot.edges[1].getData()[1])
+
+
+def test_the_switches_show_block_efficiency_and_groups_by_expectation(qtbot, steps):
+    page = page_of(qtbot, run_of(steps))
+    page.quantity.group.button(1).click()
+    assert page.plot.quantity is Quantity.TOKENS
+    assert page.plot.readout(0) == "K 0: 1.00"
+    assert page.plot.line.getData()[0][-1] == 16
+    assert "position by position" in page.plot.legend()[1].accessibleName()
+    assert [group.title for group in page.calibration.groups] == ["1", "2", "3", "4"]
+    page.grouping.group.button(1).click()
+    assert page.calibration.grouping is Grouping.TENTHS
+    assert page.calibration.details(0)[0][0].startswith("Expected")
+
+
+def test_a_run_without_evidence_says_so_and_one_with_it_shows_correlations(qtbot, steps):
+    assert "distributions were not kept" in page_of(qtbot, run_of(steps)).predictors_note.text()
+    with_probs, _ = with_evidence(300, count=40, scale=1.0)
+    page = page_of(qtbot, run_of(with_probs))
+    assert "lower bound" in page.predictors_note.text()
+    assert texts(page.predictors.rows)["KL(p||q)"][0].startswith("−")
+
+
+@pytest.mark.parametrize(
+    ("made", "words"),
+    [
+        ((), EMPTY),
+        ((make_step(0, 9, num_draft_tokens=0, num_accepted=0),) * 30, UNDRAFTED),
+        (drawn(0.8, 4, count=7), "too few steps to tell: 7 drafted"),
+        (drawn(0.0, 4, count=50), "other settings should pay"),
+    ],
+)
+def test_a_run_that_has_little_to_say_says_what_is_missing(qtbot, made, words):
+    assert words in page_of(qtbot, run_of(made)).headline.text()
+
+
+def test_without_a_plain_step_there_is_no_unit(qtbot, steps):
+    run = run_of(steps, baseline=False)
+    run.prefill = None
+    page = page_of(qtbot, run)
+    assert page.headline.text() == NO_UNIT
+    assert page.advice[0].button.isVisible()
+
+
+@pytest.mark.parametrize(("theme", "width"), [(LIGHT, 340), (DARK, 620)])
+def test_the_page_fits_its_column_its_plots_can_be_saved_and_bars_explain_what_the_pointer_is_on(
+    qtbot, apply_theme, steps, theme, width
+):
+    page = page_of(qtbot, run_of(steps), width)
+    page.fold.set_open(True)
+    apply_theme(theme)
+    assert page.area.widget().minimumSizeHint().width() <= page.area.viewport().width()
+    for card in page.cards:
+        for kind in PlotFormat:
+            assert len(contents_of(kind, card)()) > 100
+    assert contents_of(PlotFormat.CSV, page.cards[0])().count("\n") == 18
+    places = page.step_bar.parts()
+    assert [part.title for part, _ in places] == ["draft", "plain forward", "scoring more", "overhead"]
+    for part, place in places:
+        assert page.step_bar.tip_at(place.center()).startswith(part.title)
+    assert page.step_bar.tip_at(QPointF(0, 0)) == ""
+
+
+def test_the_page_follows_a_run_only_while_it_is_open_and_its_intervals_come_from_another_thread(
+    make_window, qtbot, session
+):
+    session.gate = threading.Semaphore(30)
+    window = make_window(is_shown=True)
+    window.prompt.run_button.click()
+    qtbot.waitUntil(lambda: len(window.run_view.steps) == 30)
+    assert window.speed.headline.text() == EMPTY
+    window.side.show_page(window.speed)
+    assert "estimated" in window.speed.headline.text()
+    assert "30 steps" in window.speed.basis.text()
+    assert not window.speed.race_button.isVisible()
+    session.gate.release(1000)
+    with qtbot.waitSignal(window.live.run_shown):
+        pass
+    assert f"{window.run_view.summary.measured_speedup:.2f}×" in window.speed.headline.text()
+    qtbot.waitUntil(lambda: window.speed.calibration.calibration is not None)
+    assert COMPUTING not in window.speed.basis.text()
+    window.speed.race_button.click()
+    assert window.race.isVisible()
+
+
+def test_the_next_run_cancels_a_study(qtbot, steps):
+    run = run_of(steps)
+    page = page_of(qtbot, run)
+    page.end()
+    job = page._job
+    run.begin(run.request)
+    page.begin()
+    assert job.is_cancelled
+    assert page.headline.text() == EMPTY
+
+
+def test_a_run_of_trees_shows_shapes_beside_a_chain_and_a_chain_again_after_it(qtbot, steps):
+    parents = (-1, 0, -1, 1, 2)
+    trees = [tree_step(parents, path) for path in ((0, 1, 3), (2, 4), ()) for _ in range(20)]
+    page = page_of(qtbot, run_of(trees))
+    assert texts(page.compared.rows)["α, acceptance of tested levels"][1] == "–", "α is that of a level"
+    shapes = texts(page.shapes.rows)
+    assert next(iter(shapes)) == "Tree, K = 5, depth 3"
+    assert shapes["Tree, K = 2, depth 1"][0].endswith("×")
+    assert "Best K" not in texts(page.figures.rows)
+    assert page.plot.line.getData()[0].tolist() == [0, 1, 2, 3, 4, 5]
+    assert dict(page.plot.details(4))["chain"]
+    assert page.plot.details(4)[0][0] == "K = 4, depth 2"
+    assert "chain_speedup" in contents_of(PlotFormat.CSV, page.cards[0])()
+    page.plot.show_theory(None)
+    page = page_of(qtbot, run_of(steps))
+    assert "v = 1" in page.plot.legend()[1].accessibleName()
+    assert not page.shapes.isVisible()
