@@ -60,6 +60,20 @@ def cases(product: str) -> dict[str, Case]:
         native = {"prompt": RAW, "n_predict": 24, "stream": True, "temperature": 0, "return_tokens": True}
         found["native-completion"] = ("POST", "/completion", native)
         found["tokenize"] = ("POST", "/tokenize", {"content": RAW, "add_special": True})
+    # As Outrider's own engine asks.
+    told = {"stream_options": {"include_usage": True, "continuous_usage_stats": True}, "return_token_ids": True}
+    for name, values in sampling.items():
+        if product == "vllm":
+            chat = {**STREAM, **told, "messages": CHAT, "logprobs": True, "top_logprobs": 0, **values}
+            found[f"run-chat-{name}"] = ("POST", "/v1/chat/completions", chat)
+            raw = {**STREAM, **told, "prompt": RAW, "logprobs": 0, **values}
+            found[f"run-raw-{name}"] = ("POST", "/v1/completions", raw)
+        else:
+            found["apply-template"] = ("POST", "/apply-template", {"messages": CHAT})
+            own = {"prompt": RAW, "n_predict": 24, "stream": True, "return_tokens": True, "timings_per_token": True}
+            found[f"run-raw-{name}"] = ("POST", "/completion", {**own, **values})
+    if product == "llama":
+        found["slots"] = ("GET", "/slots", None)
     found |= {
         "chat-whole": ("POST", "/v1/chat/completions", {**BAD, "temperature": 0, "max_tokens": 24}),
         "error-unknown-model": ("POST", "/v1/chat/completions", {**BAD, "model": "no-such-model"}),
@@ -114,6 +128,7 @@ def main() -> None:
     parser.add_argument("product", choices=["vllm", "llama"])
     parser.add_argument("url")
     parser.add_argument("folder", type=Path)
+    parser.add_argument("--only", nargs="*", help="record only these cases")
     parser.add_argument("--wrong-key", action="store_true", help="record only what the server answers to a wrong key")
     args = parser.parse_args()
     args.folder.mkdir(parents=True, exist_ok=True)
@@ -126,6 +141,8 @@ def main() -> None:
             "health-wrong-key": ("GET", "/health", None),
         }
     for name, case in chosen.items():
+        if args.only and name not in args.only:
+            continue
         answer = record(args.url, case, key)
         write_atomically(args.folder / f"{name}.json", as_text(answer))
         print(answer["status"], name, len(answer["chunks"]), "chunks", flush=True)
