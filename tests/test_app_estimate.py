@@ -5,10 +5,10 @@ from __future__ import annotations
 import threading
 
 import pytest
+from app.tools.probe import row_of
 from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QLabel
 
-from app.tools.probe import row_of
 from core.analysis.expectation import Curve, Estimate
 from core.analysis.probe import Agreement, Costs, DraftProbe, ProbeDone, Shape
 from core.errors import ModelNotFoundError
