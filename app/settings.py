@@ -92,8 +92,8 @@ class RunSettings:
 class WindowSettings:
     """Everything that is saved between sessions. `geometry` and `splitters` are Qt's own state, as base64.
 
-    `hint_seen`: whether the hint at the first start is no longer needed. `is_advanced_open`: whether the settings that few
-    people need are unfolded. `side_page`: the title of the open page.
+    `hint_seen`: whether the hint at the first start is no longer needed. `is_advanced_open`: whether the settings that
+    few people need are unfolded. `side_page`: the title of the open page.
     """
 
     theme: ThemeMode = ThemeMode.SYSTEM
