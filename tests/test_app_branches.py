@@ -57,6 +57,7 @@ def test_a_token_is_drawn_again_with_a_new_seed_after_the_kept_text(finished, qt
     assert new.continuation == kept
     assert (new.forced, new.forced_text) == ((), "")
     assert new.seed != old.seed
+    assert finished.controls.fields["seed"].value() == new.seed
     assert new.max_new_tokens == old.max_new_tokens - len(kept)
     run, view = finished.run_view, finished.transcript.view
     assert run.summary.finish_reason is FinishReason.LENGTH

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QWidget
 
 from app.controller import RunState
 from app.run import live as live_view
 from app.worker import run_task
+from core.errors import PromptError
 from core.runlog.store import RunStore
 from core.settings import RunRequest
 from core.types import Finished, FinishReason, StageChanged
@@ -110,6 +112,33 @@ def test_a_branch_that_waits_for_a_run_begins_before_a_kept_run_is_opened(floode
     window.runs.show(kept, RunRequest("t", "d", "kept"), (), [])
     assert begun == [True]
     assert shown == [], "the engine is busy by now"
+
+
+def test_a_run_that_fails_before_it_starts_leaves_the_last_one_on_screen(window, run_to_end, session, qtbot):
+    run_to_end(window)
+    text, steps = window.transcript.view.toPlainText(), list(window.run_view.steps)
+    session.fail_before = PromptError("The prompt is too long.")
+    window.prompt.set_text("another")
+    with qtbot.waitSignal(window.live.run_shown):
+        window.prompt.run_button.click()
+    assert window.banner.sentence() == "The prompt is too long."
+    assert window.transcript.view.toPlainText() == text
+    assert window.run_view.steps == steps
+    assert window.menus.export.isEnabled()
+    window.prompt.set_text("a shorter one")
+    assert window.banner.sentence() == "", "its cause may be mended"
+
+
+def test_a_run_folds_the_prompt_and_a_click_or_an_edit_opens_it_as_high_as_it_was(make_window, run_to_end, qtbot):
+    window = make_window(is_shown=True)
+    height = window.prompt.height()
+    run_to_end(window)
+    assert window.prompt.is_folded
+    qtbot.waitUntil(lambda: window.prompt.height() < height)
+    assert "textSplitter" not in window._splitters(), "the next start is not with a folded prompt's height"
+    qtbot.mouseClick(window.prompt.edit.viewport(), Qt.MouseButton.LeftButton)
+    assert not window.prompt.is_folded
+    qtbot.waitUntil(lambda: window.prompt.height() == height)
 
 
 def test_a_run_that_ends_before_the_engine_is_warmed_up_leaves_no_timer_running(make_window, run_to_end):
