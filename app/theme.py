@@ -80,8 +80,10 @@ class Theme:
     run_5: str = "#8a6a00"
     run_6: str = "#4a4f5a"
 
-    def kind(self, kind: TokenKind) -> KindStyle:
-        """Colour and line style of a token kind."""
+    def kind(self, kind: TokenKind | None) -> KindStyle:
+        """Colour and line style of a token kind; None: of a plain step's token, which looks like any text."""
+        if kind is None:
+            return KindStyle("plain", self.text, UnderlineStyle.NoUnderline, None)
         if kind is TokenKind.ACCEPTED:
             return KindStyle("accepted", self.accepted, UnderlineStyle.SingleUnderline, None)
         if kind is TokenKind.CORRECTION:

@@ -112,7 +112,7 @@ def test_the_targets_own_tokens_have_their_distribution_alone():
     for seen in (bonus, plain):
         assert list(facts(seen)) == ["Target p", "Uniform draw", "Entropy of the target"]
         assert all(share.draft is share.residual is None for share in seen.shares)
-        assert seen.shares[0].fate is Fate.BONUS
+    assert (bonus.shares[0].fate, plain.shares[0].fate) == (Fate.BONUS, Fate.PLAIN)
 
 
 def test_under_shared_noise_there_is_no_draw_and_no_residual():

@@ -150,6 +150,14 @@ def test_each_kind_of_token_has_a_line_style_beside_its_colour_and_tells_p_q_and
     assert "@media print" in source
 
 
+def test_a_token_of_a_plain_step_is_not_shown_as_a_bonus():
+    log = make_log()
+    log.steps[0] |= {"num_draft_tokens": 0, "num_accepted": 0, "drafted": [], "drafted_texts": [], "draft_probs": []}
+    log.steps[0] |= {"emitted": [1], "emitted_kinds": ["bonus"], "emitted_texts": ["alone"], "emitted_text": "alone"}
+    page = run_page(log)
+    assert 'class="n" title="plain, step 1' in page.partition(">alone<")[0][-80:]
+
+
 def test_the_colours_are_the_windows_in_both_themes():
     light, dark, *_ = (FOLDER / "report.css").read_text("utf-8").split(":root")[1:]
     for ours, theirs in ((light, LIGHT), (dark, DARK)):

@@ -77,7 +77,7 @@ def _acceptance(counts: RunCounts) -> Markup:
         Axis("accepted, %", 0, 1.04, percent),
     )
     tips = [
-        f"step {index * width}: {percent_text(share)}" if math.isfinite(share) else ""
+        f"step {index * width + 1}: {percent_text(share)}" if math.isfinite(share) else ""
         for index, share in enumerate(shares)
     ]
     plot.dots([((index + 0.5) * width, share) for index, share in enumerate(shares)], SHARE, tips)

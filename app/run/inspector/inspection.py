@@ -90,7 +90,9 @@ def _or_nan(value: float | None) -> float:
 def _chips(step: Step, number: int) -> tuple[Span, ...]:
     return tuple(
         span._replace(
-            text=last_text(step) if span.fate in {Fate.BONUS, Fate.RESAMPLED} else show(step.drafted_texts[span.slot])
+            text=last_text(step)
+            if span.fate in {Fate.BONUS, Fate.PLAIN, Fate.RESAMPLED}
+            else show(step.drafted_texts[span.slot])
         )
         for span in block(step, number)
     )

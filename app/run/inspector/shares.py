@@ -61,7 +61,7 @@ def _fate_here(step: Step, slot: int, token: int) -> Fate | None:
     if slot < len(step.drafted) and token == step.drafted[slot]:
         return fate_of(step, slot)
     if step.num_accepted < len(step.emitted) and slot == step.slots[-1] and token == step.emitted[-1]:
-        return Fate.BONUS if slot == len(step.drafted) else Fate.RESAMPLED
+        return fate_of(step, slot) if slot == len(step.drafted) else Fate.RESAMPLED
     return None
 
 

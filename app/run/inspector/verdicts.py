@@ -84,7 +84,7 @@ class Words:
     def verdict(self, slot: int) -> str:
         """What happened to a place's token, and why."""
         step, fate = self._step, fate_of(self._step, slot)
-        if fate is Fate.BONUS:
+        if fate in {Fate.BONUS, Fate.PLAIN}:
             return self._bonus()
         if self._decider is Decider.TYPICAL:
             return self._typical(slot, is_kept=fate is Fate.ACCEPTED)

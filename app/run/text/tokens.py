@@ -74,6 +74,8 @@ class Fate(StrEnum):
     ACCEPTED = "accepted"
     RESAMPLED = "resampled"
     BONUS = "bonus"
+    PLAIN = "plain"
+    """Of a step in which nothing was drafted: the target's own token, as in plain decoding."""
     REJECTED = "rejected"
     DISCARDED = "discarded"
     DRAFTED = "drafted"
@@ -84,7 +86,8 @@ class Fate(StrEnum):
 
 
 EMITTED = {TokenKind.ACCEPTED: Fate.ACCEPTED, TokenKind.CORRECTION: Fate.RESAMPLED, TokenKind.BONUS: Fate.BONUS}
-KINDS = {fate: kind for kind, fate in EMITTED.items()}
+KINDS: dict[Fate, TokenKind | None] = {fate: kind for kind, fate in EMITTED.items()} | {Fate.PLAIN: None}
+"""What was added to the text, with the kind that the log gives it; plain steps have no style of their own."""
 GHOSTS = frozenset({Fate.REJECTED, Fate.DISCARDED})
 """Drafted tokens that were not accepted."""
 NOT_COPIED = GHOSTS | {Fate.DRAFTED, Fate.FORK, Fate.STRIP}
@@ -95,7 +98,8 @@ FATE_HELP = {
     Fate.ACCEPTED: "Drafted, tested and accepted.",
     Fate.RESAMPLED: "Drawn from the residual, in place of the rejected token. At temperature 0: the target's most "
     "likely token.",
-    Fate.BONUS: "Drawn from the target itself, after a fully accepted block or with no draft.",
+    Fate.BONUS: "Drawn from the target itself, after a fully accepted block.",
+    Fate.PLAIN: "Nothing was drafted: the target's own token, as in plain decoding.",
     Fate.REJECTED: "Drafted, tested and rejected.",
     Fate.DISCARDED: "Drafted, and never tested: a token before it, or another candidate for its position, decided. It "
     "counts as drafted, not as rejected.",
@@ -131,7 +135,10 @@ class Span(NamedTuple):
 def emitted_spans(step: Step, number: int) -> list[Span]:
     """The tokens that a step, by its index in the run's list, added to the text."""
     added = zip(step.slots, step.emitted_kinds, step.emitted_texts, step.emitted, strict=False)
-    return [Span(EMITTED[kind], text, number, slot, token) for slot, kind, text, token in added]
+    return [
+        Span(EMITTED[kind] if step.drafted else Fate.PLAIN, text, number, slot, token)
+        for slot, kind, text, token in added
+    ]
 
 
 def block(step: Step, number: int) -> tuple[Span, ...]:
@@ -163,9 +170,9 @@ def first_path(parents: Sequence[int]) -> list[int]:
 
 
 def fate_of(step: Step, slot: int) -> Fate:
-    """The fate of the drafted token at a slot, or of the bonus token after them."""
+    """The fate of the drafted token at a slot, or of the target's own token after them."""
     if slot >= len(step.drafted):
-        return Fate.BONUS
+        return Fate.BONUS if step.drafted else Fate.PLAIN
     if slot in step.path:
         return Fate.ACCEPTED
     return Fate.REJECTED if slot in step.tested else Fate.DISCARDED

@@ -257,7 +257,7 @@ def _facts(span: Span, step: Step, coupling: Coupling) -> list[tuple[str, str]]:
     if span.fate is Fate.RESAMPLED and span.slot < len(step.drafted):
         rows.append(("In place of", _quoted(step.drafted_texts[span.slot])))
         of_draft = " of the drafted token"
-    if span.fate is not Fate.BONUS and span.slot < len(step.drafted):
+    if span.slot < len(step.drafted):
         rows.append((f"Target probability{of_draft}", f"{step.target_probs[span.slot]:.4f}"))
         rows.append((f"Draft probability{of_draft}", f"{step.draft_probs[span.slot]:.4f}"))
         if coupling is Coupling.REJECTION and math.isfinite(step.acceptance_probs[span.slot]):
