@@ -184,7 +184,7 @@ def test_every_plot_is_sound_xml_with_a_title_and_units():
     pictures = [ElementTree.fromstring(part) for part in parts]
     assert len(pictures) == 4
     said = [" ".join(text.text or "" for text in picture.iter("text")) for picture in pictures]
-    for words, units in zip(said, ("accepted, %", "time, ms", "time, s", "position in the draft"), strict=True):
+    for words, units in zip(said, ("accepted, %", "ms per token", "time, s", "position in the draft"), strict=True):
         assert units in words
     assert all(picture.find("title").text and picture.find("desc").text for picture in pictures)
     assert "nan" not in "".join(parts)
@@ -255,7 +255,7 @@ def test_a_log_that_kept_no_plain_step_still_shows_the_baselines_speed():
     source = run_page(log)
     assert "The baseline did not run" not in source
     assert source.count(">target alone<") == 1
-    assert "a plain step of the baseline" in source
+    assert "target alone, per token" in source
 
 
 # --- Plots' own numbers -------------------------------------------------------------------------------------------

@@ -157,25 +157,30 @@ PART_SERIES = (
     ("target_bar", "verify", "Time of the target's forward over the block."),
     ("sample_bar", "sample", "Filters, verification and the next token."),
 )
+MEAN_HELP = "Time of all steps so far / the tokens that they added. Below the baseline, drafting pays."
 HEADROOM = 1.12
 
 
 class LatencyPlot(StepPlot):
-    """Bars: draft, verify and sample, stacked. Line: the baseline's mean step, once it is measured."""
+    """Bars: each step's draft, verify and sample time, stacked, divided by the tokens that the step added.
+
+    Lines: the run's time per token so far, and the baseline's, once it is measured.
+    """
 
     def __init__(self, run: RunView) -> None:
-        super().__init__(run, object_name="latencyPlot", title="Latency per step", y_label="ms per step")
+        super().__init__(run, object_name="latencyPlot", title="Latency per token", y_label="ms per token")
         self.parts = [self.add_bars(*part) for part in PART_SERIES]
+        self.mean_line = self.add_line("text", "mean", MEAN_HELP)
         self.baseline_line = pg.InfiniteLine(angle=0, movable=False)
         self.baseline_line.hide()
         self.add_item(
             self.baseline_line,
             lambda theme: self.baseline_line.setPen(line_pen(theme.text, dashed=True)),
-            SeriesSample("baseline", Mark.DASHES, "text", "Mean time of a plain step, which produces one token."),
+            SeriesSample("baseline", Mark.DASHES, "text", "Mean time of a plain step, which adds one token."),
         )
         self._baseline_ms: float | None = None
         self._top = 0.0
-        self.set_hint("One bar per step: draft, verify and sample time")
+        self.set_hint("One bar per step: its draft, verify and sample time, per token")
         self.getViewBox().setYRange(0, 1, padding=0)
 
     def refresh(self) -> None:
@@ -188,33 +193,41 @@ class LatencyPlot(StepPlot):
 
     def readout(self, step: int) -> str:
         """One step in words."""
-        draft, verify, sample = (self._run.counts.columns[part][step] for part in PARTS)
-        total = self._run.counts.columns[Column.TOTAL_MS][step]
-        return f"step {step}: {draft:.2f} + {verify:.2f} + {sample:.2f} = {total:.2f} ms"
+        columns = self._run.counts.columns
+        total, tokens = columns[Column.TOTAL_MS][step], columns[Column.TOKENS][step]
+        return f"step {step}: {total:.2f} ms / {counted(tokens)} = {total / max(1, tokens):.2f}"
 
     def details(self, step: int) -> list[tuple[str, str]]:
-        """One step in figures."""
-        values = {part: self._run.counts.columns[part][step] for part in (*PARTS, Column.TOTAL_MS)}
-        rows = [(f"Step {step}", "")]
+        """One step in figures; its own times are not divided."""
+        columns = self._run.counts.columns
+        values = {part: columns[part][step] for part in (*PARTS, Column.TOTAL_MS)}
+        tokens = columns[Column.TOKENS][step]
+        rows = [(f"Step {step}, {counted(tokens)}", "")]
         rows += [(part.name.removesuffix("_MS").lower(), f"{value:.2f} ms") for part, value in values.items()]
+        rows.append(("per token", f"{values[Column.TOTAL_MS] / max(1, tokens):.2f} ms"))
+        rows.append(("per token so far", f"{columns[Column.RUNNING_MS_PER_TOKEN][step]:.2f} ms"))
         if self._baseline_ms is not None:
-            rows.append(("plain step, mean", f"{self._baseline_ms:.2f} ms"))
+            rows.append(("baseline, per token", f"{self._baseline_ms:.2f} ms"))
         return rows
 
     def table(self) -> Table:
-        """One row per step, each with the baseline's mean."""
-        table = self._run.counts.table(*PARTS, Column.TOTAL_MS)
+        """One row per step: its own times, its tokens, and the time per token so far and of the baseline."""
+        table = self._run.counts.table(*PARTS, Column.TOTAL_MS, Column.TOKENS, Column.RUNNING_MS_PER_TOKEN)
         if self._baseline_ms is not None:
             table["baseline_mean_step_ms"] = [self._baseline_ms] * len(self._run.counts)
         return table
 
     def _draw_bars(self, first: int, last: int, width: int) -> None:
-        heights = [self._run.counts.binned(part, first, last, width) for part in PARTS]
-        x = bar_centres(first, heights[0].size, width)
-        floor = np.zeros_like(heights[0])
+        counts = self._run.counts
+        # Over a bin: the time of its steps / their tokens.
+        tokens = np.maximum(counts.binned(Column.TOKENS, first, last, width), 1.0 / width)
+        heights = [counts.binned(part, first, last, width) / tokens for part in PARTS]
+        x = bar_centres(first, tokens.size, width)
+        floor = np.zeros_like(tokens)
         for part, height in zip(self.parts, heights, strict=True):
             part.setOpts(x=x, y0=floor, height=height, width=self._bar_width)
             floor = floor + height
+        self.mean_line.setData(x, counts.binned(Column.RUNNING_MS_PER_TOKEN, first, last, width))
         self._fit_times(float(floor.max(initial=0.0)))
 
     def _fit_times(self, highest: float) -> None:
@@ -222,3 +235,8 @@ class LatencyPlot(StepPlot):
         if top != self._top:
             self._top = top
             self.getViewBox().setYRange(0, top or 1.0, padding=0)
+
+
+def counted(tokens: int) -> str:
+    """A number of tokens in words."""
+    return "1 token" if tokens == 1 else f"{tokens} tokens"
