@@ -102,6 +102,21 @@ def test_a_rejection_names_what_was_drawn_instead_and_a_discarded_token_was_neve
     assert all(share.residual is None for share in seen.shares)
 
 
+def test_at_temperature_0_both_models_distributions_at_temperature_1_stand_beside_the_rule():
+    def raw(place):
+        return replace(place, raw_probs=place.target_probs, raw_tail=0.0, raw_draft_probs=place.draft_probs,
+                       raw_draft_tail=0.25, residual_probs=None, residual_tail=None)  # fmt: skip
+
+    step = replace(STEPS[0], temperature=0.0, evidence=tuple(map(raw, STEPS[0].evidence)))
+    seen = inspect([step], Place(0, 2))
+    assert seen.verdict == "Rejected: the target's most likely token is “␣last”, which was taken."
+    assert "at temperature 1" in seen.note
+    assert "residual" not in seen.verdict + seen.note
+    assert [share.draft for share in seen.shares[:-1]] == list(STEPS[0].evidence[2].draft_probs)
+    assert seen.shares[-1].draft == 0.25
+    assert "Draft q at temperature 1" in facts(seen)
+
+
 def test_the_targets_own_tokens_have_their_distribution_alone():
     bonus, plain = inspect(STEPS, Place(1, 3)), inspect(STEPS, Place(2, 0))
     assert bonus.verdict == (

@@ -82,7 +82,9 @@ def test_the_tables_hold_the_runs_own_figures(finished, save, tmp_path):
     assert [int(row["accepted_tokens"]) for row in found["Acceptance"]] == [step.num_accepted for step in run.steps]
     assert found["Acceptance"][0]["running_rate_low_95"] == ""
     assert float(found["Latency per token"][3]["verify_ms"]) == pytest.approx(run.steps[3].verify_ms, rel=1e-5)
-    assert float(found["Latency per token"][0]["baseline_mean_step_ms"]) == pytest.approx(run.baseline_step_ms, rel=1e-5)
+    assert float(found["Latency per token"][0]["baseline_mean_step_ms"]) == pytest.approx(
+        run.baseline_step_ms, rel=1e-5
+    )
     runs = [row["run"] for row in found["Tokens over time"]]
     assert (runs.count("speculative"), runs.count("baseline")) == (len(run.steps), len(run.baseline_steps))
     assert int(found["Tokens over time"][-1]["tokens"]) == run.baseline.sums.tokens

@@ -38,11 +38,12 @@ class Share:
 
 
 def shares_at(step: Step, slot: int, evidence: PositionEvidence) -> tuple[Share, ...]:
-    """A row for each listed token, and one for all others. At temperature 0, only the target's at temperature 1."""
+    """A row for each listed token, and one for all others. At temperature 0 both models' at temperature 1."""
     target, draft, residual = evidence.target_probs, evidence.draft_probs, evidence.residual_probs
     tails = evidence.target_tail, evidence.draft_tail, evidence.residual_tail
     if evidence.raw_probs is not None and evidence.raw_tail is not None:
-        target, draft, residual, tails = evidence.raw_probs, None, None, (evidence.raw_tail, None, None)
+        target, draft, residual = evidence.raw_probs, evidence.raw_draft_probs, None
+        tails = evidence.raw_tail, evidence.raw_draft_tail, None
     rows = [
         Share(
             token=token,

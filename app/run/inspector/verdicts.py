@@ -13,7 +13,7 @@ from core.evidence import PositionEvidence
 from core.settings import TYPICAL_FLOOR, TYPICAL_SHARE, Coupling
 from core.types import Step
 
-ARGMAX_NOTE = "At temperature 0 the target's most likely token is taken; these are its probabilities at temperature 1."
+ARGMAX_NOTE = "At temperature 0 the target's most likely token is taken. These are the probabilities at temperature 1."
 LEFT_NOTE = "p is the token's probability in the residual that earlier, rejected candidates leave."
 NUM_LEFT = 3
 """Tokens named of what a rejection leaves."""

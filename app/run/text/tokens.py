@@ -96,8 +96,7 @@ FATE_HELP = {
     Fate.KEPT: "From the run this one branched off.",
     Fate.FORCED: "Inserted by you; the generated text continues it.",
     Fate.ACCEPTED: "Drafted, tested and accepted.",
-    Fate.RESAMPLED: "Drawn from the residual, in place of the rejected token. At temperature 0: the target's most "
-    "likely token.",
+    Fate.RESAMPLED: "Drawn from the residual, in place of the rejected token.",
     Fate.BONUS: "Drawn from the target itself, after a fully accepted block.",
     Fate.PLAIN: "Nothing was drafted: the target's own token, as in plain decoding.",
     Fate.REJECTED: "Drafted, tested and rejected.",
@@ -112,9 +111,20 @@ GUMBEL_HELP = {
 }
 
 
-def fate_help(fate: Fate, coupling: Coupling = Coupling.REJECTION) -> str:
+GREEDY_HELP = {
+    Fate.ACCEPTED: "Drafted, and accepted: it is the target's most likely token.",
+    Fate.RESAMPLED: "The target's most likely token, in place of the rejected one.",
+    Fate.BONUS: "The target's most likely token after a fully accepted block.",
+    Fate.PLAIN: "Nothing was drafted: the target's most likely token, as in plain decoding.",
+    Fate.REJECTED: "Drafted, and rejected: it is not the target's most likely token.",
+}
+"""At temperature 0, where nothing is drawn."""
+
+
+def fate_help(fate: Fate, coupling: Coupling = Coupling.REJECTION, *, is_greedy: bool = False) -> str:
     """What a fate means, in a sentence; empty for the prompt."""
-    return (GUMBEL_HELP if coupling is Coupling.GUMBEL else {}).get(fate) or FATE_HELP.get(fate, "")
+    special = GREEDY_HELP if is_greedy else GUMBEL_HELP if coupling is Coupling.GUMBEL else {}
+    return special.get(fate) or FATE_HELP.get(fate, "")
 
 
 class Span(NamedTuple):

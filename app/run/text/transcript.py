@@ -238,7 +238,8 @@ class TranscriptView(TreeText):
 
 def tooltip(span: Span, stream: TokenStream) -> str:
     """Describe a span as rich text: what it is, its step and its probabilities."""
-    note = escape(fate_help(span.fate, stream.coupling))
+    is_greedy = 0 <= span.step < len(stream.steps) and stream.steps[span.step].temperature == 0
+    note = escape(fate_help(span.fate, stream.coupling, is_greedy=is_greedy))
     if span.step < 0:
         return f"<b>{span.fate.value}</b><br>{note}"
     rows = [("Step", str(span.step))]
