@@ -186,6 +186,7 @@ class MainWindow(QMainWindow):
         self.prompt.reading_toggled.connect(menus.show_reading.setChecked)
         self.transcript.ghosts_toggled.connect(menus.show_ghosts.setChecked)
         menus.show_ghosts.toggled.connect(self.transcript.set_ghosts_shown)
+        self.transcript.colors_chosen.connect(self._saving.start)
         self.transcript.view.place_clicked.connect(self._on_token_clicked)
         self.live.run_shown.connect(self._on_run_shown)
         self.speed.applied.connect(self.controls.change)
@@ -222,6 +223,7 @@ class MainWindow(QMainWindow):
                 item.restoreState(from_text(state))
         self.transcript.set_ghosts_shown(settings.show_ghosts)
         self.menus.show_ghosts.setChecked(settings.show_ghosts)
+        self.transcript.colors.choose(settings.color_by)
         self.prompt.set_text(settings.run.prompt)
         self.prompt.edit.setFocus()
         self.controls.apply(settings.run)
@@ -360,6 +362,7 @@ class MainWindow(QMainWindow):
             hint_seen=self.help.hint_seen,
             side_page=self.side.title(),
             show_ghosts=self.menus.show_ghosts.isChecked(),
+            color_by=self.transcript.colors.member(),
             geometry=to_text(self.saveGeometry()),
             splitters={item.objectName(): to_text(item.saveState()) for item in self.findChildren(QSplitter)},
             run=self.controls.settings(self.prompt.text()),

@@ -92,6 +92,7 @@ class RunView:
             index = event.index
             if index < len(self.steps) and self.steps[index].index == index:
                 self.steps[index] = replace(self.steps[index], evidence=event.evidence)
+                self.tokens.inspected.append(index)
         elif isinstance(event, StageChanged):
             self.stage = event.text
         elif isinstance(event, RunStarted):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from html import escape
+
 from PySide6.QtCore import Qt, Slot
 from PySide6.QtGui import QFont
 from PySide6.QtWidgets import (
@@ -37,7 +39,8 @@ class Tile(QFrame):
     def __init__(self, title: str, object_name: str, how: str) -> None:
         super().__init__()
         self.setObjectName("card")
-        self.setToolTip(how)
+        self._how = how
+        self.setToolTip(f"<p>{escape(how)}</p>")
         self.setAccessibleDescription(how)
         self._title = title
         self.value = text_label(UNKNOWN, "")
@@ -54,7 +57,7 @@ class Tile(QFrame):
         self.setAccessibleName(f"{self._title}: {value}")
         self.note.setText(note)
         self.note.set_short(short)
-        self.note.setToolTip(plain_tip(f"{note}\n\n{self.toolTip()}"))
+        self.note.setToolTip(f"<p>{escape(note)}</p><p>{escape(self._how)}</p>")
 
 
 TILES = (

@@ -207,6 +207,7 @@ class TokenStream:
         steps: all steps so far; grows during a run.
         pending: the draft that awaits verification.
         pending_parents: of a tree that does, as in `Drafted`.
+        inspected: steps whose evidence has arrived, in that order.
     """
 
     prompt: str = ""
@@ -217,6 +218,7 @@ class TokenStream:
     steps: list[Step] = field(default_factory=list)
     pending: tuple[Span, ...] = ()
     pending_parents: tuple[int, ...] = ()
+    inspected: list[int] = field(default_factory=list)
 
     def draft(self, drafted: Drafted) -> None:
         """Show a block that awaits verification."""
