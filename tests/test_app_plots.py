@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -18,10 +19,10 @@ from app.run.plots.run_plots import MAX_POINTS, stairs
 from app.run.plots.step_plots import FOLLOWED_STEPS, MAX_BARS, LatencyPlot
 from app.run.race.race_window import RaceWindow
 from app.run.run_view import RunView
-from app.run.tiles import MeasurementsPanel
+from app.run.tiles import MeasurementsPanel, MetricTiles
 from core.analysis.expectation import BlockSums, expected_accepted, wilson
 from core.analysis.run_counts import Column
-from core.settings import RunRequest
+from core.settings import LengthPolicy, RunRequest
 from core.text import percent_text
 from core.types import BaselineStep
 from tests.fakes_app import make_step
@@ -270,6 +271,30 @@ def test_bars_and_lines_equal_the_events(run, plots):
     shown = dict(latency.details(7))
     assert shown["verify"] == f"{steps[7].verify_ms:.2f} ms"
     assert shown["per token"] == f"{steps[7].total_ms / len(steps[7].emitted):.2f} ms"
+
+
+def test_the_k_that_a_policy_chose_is_a_line_over_the_steps_and_none_if_it_is_fixed(run, plots):
+    acceptance = plots[0]
+    steps = append(run, random_steps(6))
+    acceptance.settle(is_over=True)
+    assert not acceptance.chosen_line.isVisible()
+    assert acceptance.chosen_sample.isHidden()
+    run.begin(replace(REQUEST, num_draft_tokens=None, length_policy=LengthPolicy.ADAPTIVE))
+    for step in steps:
+        run.apply(step)
+    acceptance.settle(is_over=True)
+    assert acceptance.chosen_line.isVisible()
+    assert not acceptance.chosen_sample.isHidden()
+    assert acceptance.chosen_line.yData.tolist() == [step.num_draft_tokens for step in steps for _ in range(2)]
+    tiles = MetricTiles()
+    tiles.show_run(run, baseline_ticked=False)
+    assert not tiles.chosen.isHidden()
+    assert tiles.chosen.value.text() == str(steps[-1].num_draft_tokens)
+    mean = sum(step.num_draft_tokens for step in steps) / 6
+    assert tiles.chosen.note.text().startswith(f"by adaptive, {mean:.1f} on average")
+    run.begin(REQUEST)
+    tiles.show_run(run, baseline_ticked=False)
+    assert tiles.chosen.isHidden()
 
 
 def test_a_running_plot_draws_the_latest_steps_only_and_a_long_run_as_means_over_bins(run, plots):

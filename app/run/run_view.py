@@ -11,7 +11,7 @@ from core.analysis.diagnosis import PlainStep, plain_step
 from core.analysis.run_counts import RunCounts
 from core.analysis.steadiness import absence_note, busy_note, interval_text, speedup_interval
 from core.runlog.log import RunLog, to_record
-from core.settings import Coupling, RunRequest, is_lossy
+from core.settings import Coupling, LengthPolicy, RunRequest, is_lossy
 from core.types import (
     BaselineStep,
     Drafted,
@@ -146,6 +146,12 @@ class RunView:
     def coupling(self) -> Coupling:
         """How draft and target share their randomness."""
         return Coupling.REJECTION if self.request is None else self.request.coupling
+
+    @property
+    def length_policy(self) -> LengthPolicy | None:
+        """What chooses K; None if it is fixed."""
+        length = None if self.request is None else self.request.draft_length
+        return length if isinstance(length, LengthPolicy) else None
 
     @property
     def is_lossy(self) -> bool:

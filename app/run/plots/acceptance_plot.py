@@ -33,6 +33,10 @@ ACCEPTED_HELP = (
     "their own scale, show the nodes that the target scored, with the accepted ones filled."
 )
 PLAIN_HELP = "Hollow: a plain step. Nothing was drafted, and the target added one token."
+CHOSEN_HELP = (
+    "Tokens drafted in each step: the K that the policy chose, less what didn't fit before the end of the text. 0 is a "
+    "plain step."
+)
 BELOW = 0.4
 """Height of the nodes below the line, relative to the tokens above it."""
 TOKEN_TICKS = (1, 2, 4, 8, 16)
@@ -55,8 +59,9 @@ class AcceptancePlot(StepPlot):
         self.band_edges = self.add_band("text")
         self.predicted_line = self.add_line("correction", "predicted", PREDICTED_HELP, dashed=True)
         self.rate_line = self.add_line("text", "mean", BAND_HELP, mark=Mark.BAND)
-        accepted, self.plain_sample, self.predicted_sample, mean = self._samples
-        self._samples[:] = accepted, mean, self.predicted_sample, self.plain_sample
+        self.chosen_line = self.add_line("accent", "K", CHOSEN_HELP)
+        accepted, self.plain_sample, self.predicted_sample, mean, self.chosen_sample = self._samples
+        self._samples[:] = accepted, mean, self.predicted_sample, self.plain_sample, self.chosen_sample
         self.set_hint("One bar per step: accepted of drafted tokens")
         self._has_trees = False
         self._scale: tuple[float, float] = (0.0, 0.0)
@@ -110,6 +115,11 @@ class AcceptancePlot(StepPlot):
     def _is_rejection(self) -> bool:
         return self._run.coupling is Coupling.REJECTION
 
+    @property
+    def _shows_choice(self) -> bool:
+        # A tree's nodes have their own bars.
+        return self._run.length_policy is not None and not self._run.counts.has_trees
+
     def settle(self, *, is_over: bool) -> None:
         """Label the dashed line for the run's coupling."""
         if self._is_rejection:
@@ -122,6 +132,7 @@ class AcceptancePlot(StepPlot):
         """Show what is new; plain steps are in the legend if there are any."""
         sums = self._run.counts.sums
         self.plain_sample.setVisible(sums.num_steps > sums.num_blocks)
+        self.chosen_sample.setVisible(self._shows_choice)
         super().refresh()
 
     def _draw_bars(self, first: int, last: int, width: int) -> None:
@@ -135,6 +146,10 @@ class AcceptancePlot(StepPlot):
         self.accepted_bars.setOpts(x=x, height=accepted, width=self._bar_width)
         is_plain = depths == 0
         self.plain_bars.setOpts(x=x[is_plain], height=np.ones(is_plain.sum()), width=self._bar_width)
+        self.chosen_line.setVisible(self._shows_choice)
+        if self._shows_choice:
+            edges = np.column_stack((x - width / 2, x + width / 2)).ravel()
+            self.chosen_line.setData(edges, np.repeat(nodes, 2))
         self._fit_tokens(float(depths.max(initial=1.0)), float(nodes.max(initial=0.0)))
         below = self._scale[0] * BELOW / max(self._scale[1], 1.0) * counts.has_trees
         self.node_bars.setOpts(x=x, height=-below * nodes, width=self._bar_width)
