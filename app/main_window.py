@@ -187,6 +187,7 @@ class MainWindow(QMainWindow):
         self.transcript.ghosts_toggled.connect(menus.show_ghosts.setChecked)
         menus.show_ghosts.toggled.connect(self.transcript.set_ghosts_shown)
         self.transcript.colors_chosen.connect(self._saving.start)
+        menus.show_previous.toggled.connect(self._on_previous_toggled)
         self.transcript.view.place_clicked.connect(self._on_token_clicked)
         self.live.run_shown.connect(self._on_run_shown)
         self.speed.applied.connect(self.controls.change)
@@ -224,6 +225,8 @@ class MainWindow(QMainWindow):
         self.transcript.set_ghosts_shown(settings.show_ghosts)
         self.menus.show_ghosts.setChecked(settings.show_ghosts)
         self.transcript.colors.choose(settings.color_by)
+        self.menus.show_previous.setChecked(settings.show_previous)
+        self._on_previous_toggled()
         self.prompt.set_text(settings.run.prompt)
         self.prompt.edit.setFocus()
         self.controls.apply(settings.run)
@@ -289,6 +292,11 @@ class MainWindow(QMainWindow):
     def _on_model_opened(self, ref: str) -> None:
         self._settings = remember_model(self._settings, ref)
         self._save()
+
+    @Slot()
+    def _on_previous_toggled(self) -> None:
+        for plot in self.findChildren(StepPlot):
+            plot.show_previous(self.menus.show_previous.isChecked())
 
     @Slot(QAction)
     def _on_theme_chosen(self, action: QAction) -> None:
@@ -363,6 +371,7 @@ class MainWindow(QMainWindow):
             side_page=self.side.title(),
             show_ghosts=self.menus.show_ghosts.isChecked(),
             color_by=self.transcript.colors.member(),
+            show_previous=self.menus.show_previous.isChecked(),
             geometry=to_text(self.saveGeometry()),
             splitters={item.objectName(): to_text(item.saveState()) for item in self.findChildren(QSplitter)},
             run=self.controls.settings(self.prompt.text()),

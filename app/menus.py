@@ -103,7 +103,8 @@ class Menus:
             action.setEnabled(False)
         self.show_reading = self._action(view, "showReadingAction", "Prompt as the model reads it", "Ctrl+R")
         self.show_ghosts = self._action(view, "showGhostsAction", "Show rejected drafts", "Ctrl+G")
-        for action in (self.show_reading, self.show_ghosts):
+        self.show_previous = self._action(view, "showPreviousAction", "Previous run in the plots")
+        for action in (self.show_reading, self.show_ghosts, self.show_previous):
             action.setCheckable(True)
         view.addSeparator()
         self.pages = [

@@ -98,6 +98,7 @@ class WindowSettings:
     text_scale: float = 1.0
     show_ghosts: bool = False
     color_by: ColorBy = ColorBy.KIND
+    show_previous: bool = True
     hint_seen: bool = False
     side_page: str = ""
     geometry: str = ""

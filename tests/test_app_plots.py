@@ -297,6 +297,27 @@ def test_the_k_that_a_policy_chose_is_a_line_over_the_steps_and_none_if_it_is_fi
     assert tiles.chosen.isHidden()
 
 
+def test_the_run_before_is_a_faint_line_until_it_is_switched_off(run, plots):
+    before = append(run, random_steps(40))
+    for plot in plots:
+        plot.settle(is_over=True)
+        assert plot.previous_line.xData is None or not len(plot.previous_line.xData)
+        assert plot._previous_sample.isHidden()
+    run.begin(REQUEST)
+    append(run, random_steps(10))
+    ms = np.cumsum([step.total_ms for step in before]) / np.cumsum([len(step.emitted) for step in before])
+    for plot in plots:
+        plot.settle(is_over=False)
+        assert not plot._previous_sample.isHidden()
+        assert len(plot.previous_line.yData) == 40, "further than the current run has come"
+    np.testing.assert_allclose(plots[1].previous_line.yData, ms)
+    assert plots[1].getViewBox().viewRange()[1][1] >= ms.max()
+    for plot in plots:
+        plot.show_previous(False)
+        assert plot.previous_line.xData is None or not len(plot.previous_line.xData)
+        assert plot._previous_sample.isHidden()
+
+
 def test_a_running_plot_draws_the_latest_steps_only_and_a_long_run_as_means_over_bins(run, plots):
     steps = append(run, random_steps(5000))
     plots[0].settle(is_over=False)

@@ -54,10 +54,12 @@ class RunView:
 
     Attributes:
         counts, baseline: what is counted over its steps, and over those of its baseline.
+        previous: the counts of the run shown before; None if there was none.
         prefill, summary: None until they have arrived.
     """
 
     request: RunRequest | None = None
+    previous: RunCounts | None = None
 
     def __init__(self) -> None:
         self._clear()
@@ -74,6 +76,8 @@ class RunView:
 
     def begin(self, request: RunRequest) -> None:
         """Start with another run's events."""
+        if len(self.counts):
+            self.previous = self.counts
         self._clear()
         self.request = request
         self.tokens.prompt, self.tokens.coupling = request.prompt, request.coupling

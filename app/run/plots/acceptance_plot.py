@@ -56,12 +56,13 @@ class AcceptancePlot(StepPlot):
         self.accepted_bars = self.add_bars("draft_bar", "accepted", ACCEPTED_HELP)
         self.plain_bars = self.add_bars("field_border", "plain", PLAIN_HELP, is_hollow=True)
         self.node_bars, self.useful_bars = self.add_bars("track"), self.add_bars("draft_bar")
+        self.add_previous(Column.MEAN_DRAFTED, Column.RUNNING_RATE)
         self.band_edges = self.add_band("text")
         self.predicted_line = self.add_line("correction", "predicted", PREDICTED_HELP, dashed=True)
         self.rate_line = self.add_line("text", "mean", BAND_HELP, mark=Mark.BAND)
-        self.chosen_line = self.add_line("accent", "K", CHOSEN_HELP)
-        accepted, self.plain_sample, self.predicted_sample, mean, self.chosen_sample = self._samples
-        self._samples[:] = accepted, mean, self.predicted_sample, self.plain_sample, self.chosen_sample
+        self.chosen_line = self.add_line("accent", "K", CHOSEN_HELP, width=1.25)
+        accepted, self.plain_sample, previous, self.predicted_sample, mean, self.chosen_sample = self._samples
+        self._samples[:] = accepted, mean, self.predicted_sample, self.plain_sample, self.chosen_sample, previous
         self.set_hint("One bar per step: accepted of drafted tokens")
         self._has_trees = False
         self._scale: tuple[float, float] = (0.0, 0.0)
@@ -150,7 +151,8 @@ class AcceptancePlot(StepPlot):
         if self._shows_choice:
             edges = np.column_stack((x - width / 2, x + width / 2)).ravel()
             self.chosen_line.setData(edges, np.repeat(nodes, 2))
-        self._fit_tokens(float(depths.max(initial=1.0)), float(nodes.max(initial=0.0)))
+        highest = max(float(depths.max(initial=1.0)), self._draw_previous(first, last, width))
+        self._fit_tokens(highest, float(nodes.max(initial=0.0)))
         below = self._scale[0] * BELOW / max(self._scale[1], 1.0) * counts.has_trees
         self.node_bars.setOpts(x=x, height=-below * nodes, width=self._bar_width)
         self.useful_bars.setOpts(x=x, height=-below * accepted, width=self._bar_width)

@@ -25,6 +25,7 @@ SCROLLED_STEPS = 12
 """How far the view moves when it is full: in strides, since a still axis is easier to read."""
 MIN_STEPS = 24
 """Room for this many steps after a short run."""
+PREVIOUS_HELP = "The same mean of the run shown before. View, Previous run in the plots, hides it."
 MAX_BARS = 320
 """More steps than this are drawn as means over bins, which limits the cost."""
 
@@ -43,7 +44,7 @@ class StepPlot(Plot):
     def __init__(self, run: RunView, *, object_name: str, title: str, y_label: str) -> None:
         super().__init__(object_name=object_name, title=title, x_label="step", y_label=y_label)
         self._run = run
-        self._is_over = False
+        self._is_over, self._shows_previous = False, True
         self._drawn: tuple[int, int, int, float] | None = None
         self._bar_width = BAR_WIDTH
         """In steps."""
@@ -63,6 +64,36 @@ class StepPlot(Plot):
             line.setPen(pen)
 
         return self.add_item(line, paint)
+
+    def add_previous(self, *columns: Column) -> None:
+        """Add the previous run's line: the product of these columns."""
+        self._previous_columns = columns
+        self.previous_line = self.add_line("faint", "previous", PREVIOUS_HELP, width=1.25)
+        self._previous_sample = self._samples[-1]
+
+    @Slot(bool)
+    def show_previous(self, shown: bool) -> None:
+        """Show or hide the previous run."""
+        self._shows_previous, self._drawn = shown, None
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Show what is new; the previous run is in the legend if there is one."""
+        self._previous_sample.setVisible(self._shows_previous and self._run.previous is not None)
+        super().refresh()
+
+    def _draw_previous(self, first: int, last: int, width: int) -> float:
+        """Draw the previous run from a step on, and return its highest value."""
+        previous = self._run.previous if self._shows_previous and len(self._run.counts) else None
+        if previous is None:
+            self.previous_line.setData([], [])
+            return 0.0
+        # As far as the view goes, though the current run may not have come that far.
+        last = max(last, math.ceil(self.getViewBox().viewRange()[0][1]))
+        values = [previous.binned(column, first, last, width) for column in self._previous_columns]
+        line = np.prod(values, axis=0)
+        self.previous_line.setData(bar_centres(first, line.size, width), line)
+        return float(line[np.isfinite(line)].max(initial=0.0))
 
     def _draw_bars(self, first: int, last: int, width: int) -> None:
         """Fill the items with steps first to last - 1, `width` steps per bar."""
@@ -170,6 +201,7 @@ class LatencyPlot(StepPlot):
     def __init__(self, run: RunView) -> None:
         super().__init__(run, object_name="latencyPlot", title="Latency per token", y_label="ms per token")
         self.parts = [self.add_bars(*part) for part in PART_SERIES]
+        self.add_previous(Column.RUNNING_MS_PER_TOKEN)
         self.mean_line = self.add_line("text", "mean", MEAN_HELP)
         self.baseline_line = pg.InfiniteLine(angle=0, movable=False)
         self.baseline_line.hide()
@@ -178,6 +210,7 @@ class LatencyPlot(StepPlot):
             lambda theme: self.baseline_line.setPen(line_pen(theme.text, dashed=True)),
             SeriesSample("baseline", Mark.DASHES, "text", "Mean time of a plain step, which adds one token."),
         )
+        self._samples.append(self._samples.pop(self._samples.index(self._previous_sample)))
         self._baseline_ms: float | None = None
         self._top = 0.0
         self.set_hint("One bar per step: its draft, verify and sample time, per token")
@@ -228,7 +261,7 @@ class LatencyPlot(StepPlot):
             part.setOpts(x=x, y0=floor, height=height, width=self._bar_width)
             floor = floor + height
         self.mean_line.setData(x, counts.binned(Column.RUNNING_MS_PER_TOKEN, first, last, width))
-        self._fit_times(float(floor.max(initial=0.0)))
+        self._fit_times(max(float(floor.max(initial=0.0)), self._draw_previous(first, last, width)))
 
     def _fit_times(self, highest: float) -> None:
         top = grown(self._top, max(highest, self._baseline_ms or 0.0) * HEADROOM)
