@@ -53,7 +53,7 @@ def run_paused(window, qtbot, steps=0):
 def test_a_run_runs_step_by_step_and_then_on(stepwise, qtbot):
     run_paused(stepwise, qtbot, steps=2)
     assert stepwise.controller.state is RunState.PAUSED
-    assert stepwise.status.stage.text() == "Paused before step 2"
+    assert stepwise.status.stage.text() == "Paused before step 3"
     assert stepwise.transcript.view.toPlainText() == stepwise.prompt.text() + text_of(stepwise.run_view)
     bar(stepwise).slider.setValue(1)
     bar(stepwise).step_button.click()
@@ -183,7 +183,7 @@ def test_a_step_that_is_pointed_at_in_a_plot_is_marked_in_the_text_and_in_every_
         assert (mark.cursor.selectionStart(), mark.cursor.selectionEnd()) == view._step_range(3)
         for other in plots(window):
             assert other._hovered.isVisible()
-            assert other._hovered.value() == 3
+            assert other._hovered.value() == 4, "steps count from 1 on screen"
         plot.pointed.emit(-1)
         assert view.extraSelections() == []
         assert not any(other._hovered.isVisible() for other in plots(window))
@@ -194,7 +194,7 @@ def test_a_selected_token_marks_its_step_in_the_plots_and_a_clicked_step_its_fir
     view = window.transcript.view
     view.choose(Place(2, 0))
     assert window.selection.place == Place(2, 0)
-    assert [plot._selected.value() for plot in plots(window)] == [2, 2]
+    assert [plot._selected.value() for plot in plots(window)] == [3, 3]
     plots(window)[1].step_clicked.emit(5)
     assert window.selection.place == Place(5, 0)
     assert view.selected_span().place == Place(5, 0)

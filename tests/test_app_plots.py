@@ -251,8 +251,10 @@ def test_bars_and_lines_equal_the_events(run, plots):
         plot.settle(is_over=True)
     assert acceptance.accepted_bars.opts["height"].tolist() == [step.num_accepted for step in steps]
     assert acceptance.drafted_bars.opts["height"].tolist() == [step.num_draft_tokens for step in steps]
-    assert acceptance.accepted_bars.opts["x"].tolist() == list(range(30))
-    assert acceptance.plain_bars.opts["x"].tolist() == [n for n, step in enumerate(steps) if not step.num_draft_tokens]
+    assert acceptance.accepted_bars.opts["x"].tolist() == list(range(1, 31))
+    assert acceptance.plain_bars.opts["x"].tolist() == [
+        n for n, step in enumerate(steps, 1) if not step.num_draft_tokens
+    ]
     blocks = np.maximum.accumulate([sum(step.num_draft_tokens > 0 for step in steps[: n + 1]) for n in range(30)])
     np.testing.assert_allclose(
         acceptance.rate_line.yData, np.cumsum([step.num_accepted for step in steps]) / np.maximum(blocks, 1)
@@ -322,7 +324,7 @@ def test_a_running_plot_draws_the_latest_steps_only_and_a_long_run_as_means_over
     steps = append(run, random_steps(5000))
     plots[0].settle(is_over=False)
     drawn = plots[0].accepted_bars.opts["x"]
-    assert drawn[-1] == 4999
+    assert drawn[-1] == 5000
     assert len(drawn) <= FOLLOWED_STEPS + 2
     plots[1].settle(is_over=True)
     heights, width = plots[1].parts[1].opts["height"], math.ceil(5000 / MAX_BARS)

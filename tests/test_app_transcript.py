@@ -114,7 +114,7 @@ def test_the_tooltip_gives_step_kind_and_probabilities(stream):
     for span, parts in zip(
         spans,
         (
-            ("accepted", "Step", ">0<", "0.6000", "0.5000", "1.0000", "1002", "t2"),
+            ("accepted", "Step", ">1<", "0.6000", "0.5000", "1.0000", "1002", "t2"),
             ("resampled", "In place of", "0.1000", "0.2000", "residual"),
             ("rejected",),
             ("discarded",),

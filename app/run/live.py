@@ -132,14 +132,18 @@ class LiveView(QObject):
         if not self._is_ending and self._take_events(APPLY_S):
             self._has_news = True
             self._transcript.view.refresh()
-            self._show_status()
+            self._show_stage()
         if self._is_ending:
             self._end_if_whole(APPLY_S)
 
     @Slot()
     def _on_panels_due(self) -> None:
+        # The text first, so that text, tiles, plots and counts all show the same steps.
+        self._on_text_due()
         for panel in self._panels:
             panel.refresh(has_news=self._has_news)
+        if self._has_news:
+            self._show_status()
         self._has_news = False
 
     @Slot()
@@ -187,13 +191,13 @@ class LiveView(QObject):
             self._kept, self._is_ending = None, True
         return is_any
 
-    def _show_status(self) -> None:
+    def _show_stage(self) -> None:
         run, state = self._run, self._controller.state
         is_idle = state is RunState.IDLE and not self._is_ending
         if state is RunState.STOPPING:
             stage = "Stopping…"
         elif state is RunState.PAUSED and run.prefill is not None:
-            stage = f"Paused before step {len(run.steps)}"
+            stage = f"Paused before step {len(run.steps) + 1}"
         elif is_idle:
             stage = run.stage or run.outcome or ("Not run" if run.request is not None else "Ready")
             if self.kept_title:
@@ -201,6 +205,10 @@ class LiveView(QObject):
         else:
             stage = run.stage or ("Generating…" if run.started is not None else "Preparing…")
         self._status.show_stage(stage)
+
+    def _show_status(self) -> None:
+        self._show_stage()
+        run, is_idle = self._run, self._controller.state is RunState.IDLE and not self._is_ending
         self._status.place.setText(_place(run))
         self._status.lossy.setVisible(run.is_lossy)
         wanted = run.request.max_new_tokens if run.request is not None else 0

@@ -119,8 +119,8 @@ class RunCounts:
             counts.accepted += node in step.path
 
     def table(self, *columns: Column) -> dict[str, list[Any]]:
-        """Columns over all steps, after a column of step numbers."""
-        return {"step": list(range(len(self))), **{column.value: self.columns[column] for column in columns}}
+        """Columns over all steps, after a column of step numbers, from 1 as in the plots."""
+        return {"step": list(range(1, len(self) + 1)), **{column.value: self.columns[column] for column in columns}}
 
     def binned(self, column: Column, first: int, last: int, width: int) -> Array:
         """Means of a column over bins of `width` steps; the last bin may be shorter, and NaN steps are left out."""

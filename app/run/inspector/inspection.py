@@ -64,7 +64,7 @@ def inspect(
     words = Words(step, decider)
     is_drafted = slot < len(step.drafted)
     return Inspection(
-        title=f"Step {place.step} · {_place_name(step, slot)}",
+        title=f"Step {place.step + 1} · {_place_name(step, slot)}",
         subtitle=" · ".join(
             (
                 f"position {step.position + depth_of(step, slot):,}",

@@ -73,11 +73,11 @@ class AcceptancePlot(StepPlot):
             self._run.counts.columns[column][step] for column in (Column.NUM_DRAFTED, Column.NUM_ACCEPTED, Column.DEPTH)
         )
         if not drafted:
-            return f"step {step}: nothing drafted"
+            return f"step {step + 1}: nothing drafted"
         if drafted != depth:
-            return f"step {step}: {accepted} of {depth}, {drafted} nodes"
+            return f"step {step + 1}: {accepted} of {depth}, {drafted} nodes"
         running = percent_text(self._run.counts.columns[Column.RUNNING_RATE][step])
-        return f"step {step}: {accepted} of {drafted}, running {running}"
+        return f"step {step + 1}: {accepted} of {drafted}, running {running}"
 
     def details(self, step: int) -> list[tuple[str, str]]:
         """One step in figures."""
@@ -94,7 +94,7 @@ class AcceptancePlot(StepPlot):
                 Column.RATE_HIGH,
             )
         )
-        rows = [(f"Step {step}", ""), ("accepted", f"{accepted:.0f} of {depth:.0f} tokens")]
+        rows = [(f"Step {step + 1}", ""), ("accepted", f"{accepted:.0f} of {depth:.0f} tokens")]
         if drafted != depth:
             rows.append(("nodes scored", f"{drafted:.0f}, {percent_text(accepted / drafted)} useful"))
         if np.isfinite(rate):

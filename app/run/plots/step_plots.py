@@ -33,6 +33,8 @@ MAX_BARS = 320
 class StepPlot(Plot):
     """Base of the plots over steps; a subclass fills its items in `_draw_bars`.
 
+    Steps count from 1 along x, and from 0 in code and logs.
+
     The view follows the latest steps until the user pans or zooms, and shows all steps after the run.
 
     Signals:
@@ -50,7 +52,7 @@ class StepPlot(Plot):
         """In steps."""
         item = self.getPlotItem()
         item.setMouseEnabled(x=True, y=False)
-        self.getViewBox().setLimits(xMin=-1, minXRange=4)
+        self.getViewBox().setLimits(xMin=0, minXRange=4)
         self._selected, self._hovered = self._add_mark("accent", 2.0), self._add_mark("muted", 1.5, Qt.PenStyle.DotLine)
 
     def _add_mark(self, token: str, width: float, style: Qt.PenStyle = Qt.PenStyle.SolidLine) -> pg.InfiniteLine:
@@ -129,18 +131,18 @@ class StepPlot(Plot):
         if not self._is_over:
             first = max(0, math.ceil((count - FOLLOWED_STEPS) / SCROLLED_STEPS)) * SCROLLED_STEPS
             shown = FOLLOWED_STEPS
-        wanted = (first - 0.6, first + shown - 0.4)
+        wanted = (first + 0.4, first + shown + 0.6)
         if wanted != self._shown:
             self._shown = wanted
             self.getViewBox().setXRange(*wanted, padding=0)
 
     def _place_at(self, x: float) -> int:
-        nearest = round(x)
+        nearest = round(x) - 1
         return nearest if 0 <= nearest < len(self._run.counts) else -1
 
     def _draw(self) -> None:
         left, right = self.getViewBox().viewRange()[0]
-        first, last = max(0, math.floor(left)), min(len(self._run.counts), math.ceil(right) + 1)
+        first, last = max(0, math.floor(left) - 1), min(len(self._run.counts), math.ceil(right))
         width = max(1, math.ceil((last - first) / MAX_BARS))
         # Bins start at multiples of their width, so that bars keep their contents while the view moves.
         first -= first % width
@@ -168,13 +170,13 @@ class StepPlot(Plot):
 
 def _put(line: pg.InfiniteLine, step: int) -> None:
     if step >= 0:
-        line.setPos(step)
+        line.setPos(step + 1)
     line.setVisible(step >= 0)
 
 
 def bar_centres(first: int, count: int, width: int) -> Array:
-    """Positions of the bars of `count` bins on the x axis."""
-    return (first + np.arange(count) * float(width) + (width - 1) / 2).astype(np.float64)
+    """Positions of the bars of `count` bins on the x axis, of which the first begins with the step `first`."""
+    return (first + 1 + np.arange(count) * float(width) + (width - 1) / 2).astype(np.float64)
 
 
 def grown(shown: float, wanted: float) -> float:
@@ -228,14 +230,14 @@ class LatencyPlot(StepPlot):
         """One step in words."""
         columns = self._run.counts.columns
         total, tokens = columns[Column.TOTAL_MS][step], columns[Column.TOKENS][step]
-        return f"step {step}: {total:.2f} ms / {counted(tokens)} = {total / max(1, tokens):.2f}"
+        return f"step {step + 1}: {total:.2f} ms / {counted(tokens)} = {total / max(1, tokens):.2f}"
 
     def details(self, step: int) -> list[tuple[str, str]]:
         """One step in figures; its own times are not divided."""
         columns = self._run.counts.columns
         values = {part: columns[part][step] for part in (*PARTS, Column.TOTAL_MS)}
         tokens = columns[Column.TOKENS][step]
-        rows = [(f"Step {step}, {counted(tokens)}", "")]
+        rows = [(f"Step {step + 1}, {counted(tokens)}", "")]
         rows += [(part.name.removesuffix("_MS").lower(), f"{value:.2f} ms") for part, value in values.items()]
         rows.append(("per token", f"{values[Column.TOTAL_MS] / max(1, tokens):.2f} ms"))
         rows.append(("per token so far", f"{columns[Column.RUNNING_MS_PER_TOKEN][step]:.2f} ms"))

@@ -159,7 +159,7 @@ class TranscriptView(TreeText):
         self.mark(place)
         if (span := self.selected_span()) is not None:
             text = f"“{span.text.translate(ON_ONE_LINE)}”" if span.text else NO_TEXT
-            self.setAccessibleDescription(f"Step {span.step}, place {span.slot + 1}: {span.fate.value} {text}")
+            self.setAccessibleDescription(f"Step {span.step + 1}, place {span.slot + 1}: {span.fate.value} {text}")
         self.place_chosen.emit(place)
 
     def selected_span(self) -> Span | None:
@@ -315,7 +315,7 @@ def tooltip(span: Span, stream: TokenStream) -> str:
     note = escape(fate_help(span.fate, stream.coupling, is_greedy=is_greedy))
     if span.step < 0:
         return _limited(f"<b>{span.fate.value}</b><br>{note}")
-    rows = [("Step", str(span.step))]
+    rows = [("Step", str(span.step + 1))]
     instead = ""
     if span.fate is not Fate.DRAFTED:
         instead = _alternatives(span, stream.steps[span.step])
