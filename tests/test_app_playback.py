@@ -11,7 +11,7 @@ from PySide6.QtGui import QTextCursor
 import core.controls
 from app.controller import RunState
 from app.run.playback import Pace
-from app.run.text.tokens import Place
+from app.run.text.tokens import Fate, Place
 from core.types import FinishReason
 from tests.fakes_app import text_of
 
@@ -64,6 +64,22 @@ def test_a_run_runs_step_by_step_and_then_on(stepwise, qtbot):
         bar(stepwise).pause_button.click()
         assert stepwise.controller.state is RunState.RUNNING
     assert stepwise.run_view.summary.finish_reason is FinishReason.LENGTH
+
+
+def test_in_halves_the_first_press_shows_the_draft_and_the_second_its_verdict(window, qtbot):
+    choose(window, Pace.HALVES)
+    run_paused(window, qtbot)
+    bar(window).step_button.click()
+    view = window.transcript.view
+    qtbot.waitUntil(lambda: bool(window.run_view.tokens.pending) and view._num_pending > 0)
+    assert num_steps(window) == 0
+    assert window.status.stage.text() == "Step 1 drafted, not verified"
+    assert {span.fate for span in view._spans[-view._num_pending :]} == {Fate.DRAFTED}
+    bar(window).step_button.click()
+    qtbot.waitUntil(lambda: num_steps(window) == 1)
+    assert window.status.stage.text() == "Paused before step 2"
+    with qtbot.waitSignal(window.live.run_shown):
+        window.prompt.stop_button.click()
 
 
 def test_a_run_can_be_paused_while_it_is_running(window, qtbot, session):

@@ -197,7 +197,8 @@ class LiveView(QObject):
         if state is RunState.STOPPING:
             stage = "Stopping…"
         elif state is RunState.PAUSED and run.prefill is not None:
-            stage = f"Paused before step {len(run.steps) + 1}"
+            number = len(run.steps) + 1
+            stage = f"Step {number} drafted, not verified" if run.tokens.pending else f"Paused before step {number}"
         elif is_idle:
             stage = run.stage or run.outcome or ("Not run" if run.request is not None else "Ready")
             if self.kept_title:

@@ -38,6 +38,12 @@ class Pace(StrEnum):
     TWO = "2"
     ONE = "1"
     STEPWISE = "stepwise"
+    HALVES = "halves"
+
+    @property
+    def is_stepwise(self) -> bool:
+        """Whether the user asks for each step, or half of one."""
+        return self in {Pace.STEPWISE, Pace.HALVES}
 
     @property
     def delay_ms(self) -> float:
@@ -52,9 +58,11 @@ PACES = {
     Pace.TWO: "2 steps/s",
     Pace.ONE: "1 step/s",
     Pace.STEPWISE: "Step by step",
+    Pace.HALVES: "Draft, verify",
 }
 PACE_HELP = (
-    "How fast steps follow each other. Step by step starts a run paused. Waiting is not part of any time shown, but a "
+    "How fast steps follow each other. Step by step starts a run paused. With Draft, verify, Next step first shows the "
+    "drafted block, and then verifies it. Waiting is not part of any time shown, but a "
     "step after a wait may be slower, because processors clock down."
 )
 
@@ -190,8 +198,9 @@ class PlaybackBar(QWidget):
     @Slot()
     def _on_pace_chosen(self) -> None:
         pace = self.pace.member()
-        self.controller.set_pace(pace.delay_ms, starts_paused=pace is Pace.STEPWISE)
-        if pace is Pace.STEPWISE and self._can_pause:
+        in_halves = pace is Pace.HALVES
+        self.controller.set_pace(pace.delay_ms, starts_paused=pace.is_stepwise, stops_at_drafts=in_halves)
+        if pace.is_stepwise and self._can_pause:
             self.controller.pause()
 
     @Slot(int)
