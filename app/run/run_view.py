@@ -211,6 +211,14 @@ class RunView:
             FinishReason.ERROR: "Failed",
         }[reason]
 
+    def past_events(self) -> tuple[Event, ...]:
+        """What `apply` needs to show this run again, evidence included; empty before it has started."""
+        if self.started is None:
+            return ()
+        between = () if self.prefill is None else (self.prefill,)
+        end = () if self.summary is None else (Finished(self.summary),)
+        return (self.started, *between, *self.steps, *map(BaselineStep, self.baseline_steps), *end)
+
     def snapshot(self) -> Callable[[], RunLog] | None:
         """A function that makes a log of the run so far, in any thread; None before a run has started."""
         if self.started is None:
