@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 ROOM_FOR_WORDS = 470
 """From this width on, the last button has a label beside its icon."""
-NARROW_PACE = 96
-"""Width of the speed field below that."""
 LEAST_SLIDER = 48
 """Width that the slider needs beside the buttons; with less it has its own row."""
 
@@ -96,8 +94,7 @@ class PlaybackBar(QWidget):
         self.branch_button.setEnabled(False)
         self.pace = EnumCombo(PACES, "paceCombo")
         self.pace.setSizeAdjustPolicy(QComboBox.SizeAdjustPolicy.AdjustToContents)
-        self.pace.setSizePolicy(QSizePolicy.Policy.Maximum, QSizePolicy.Policy.Fixed)
-        self.pace.setMinimumWidth(72)
+        self.pace.setSizePolicy(QSizePolicy.Policy.Fixed, QSizePolicy.Policy.Fixed)
         self.pace.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
         describe(self.pace, "Speed", PACE_HELP)
         slider_help = "Drag to see the text as it was after any step"
@@ -156,8 +153,7 @@ class PlaybackBar(QWidget):
         self.branch_button.setToolButtonStyle(style)
         others = (self.pause_button, self.step_button, self.place, self.branch_button)
         needed = sum(widget.sizeHint().width() + self._row.spacing() for widget in others)
-        has_room = self.width() >= needed + scaled(NARROW_PACE + LEAST_SLIDER)
-        self.pace.setMaximumWidth(self.pace.sizeHint().width() if with_words or not has_room else scaled(NARROW_PACE))
+        has_room = self.width() >= needed + self.pace.sizeHint().width() + scaled(LEAST_SLIDER)
         wanted, first = (self._row, 3) if has_room else (self._second_row, 0)
         if wanted.indexOf(self.slider) < 0:
             wanted.insertWidget(first, self.slider, 1)

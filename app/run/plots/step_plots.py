@@ -190,7 +190,12 @@ PART_SERIES = (
     ("target_bar", "verify", "Time of the target's forward over the block."),
     ("sample_bar", "sample", "Filters, verification and the next token."),
 )
-MEAN_HELP = "Time of all steps so far / the tokens that they added. Below the baseline, drafting pays."
+MEAN_HELP = (
+    "Time of all steps so far / the tokens that they added. Below the baseline, drafting pays. Bars more than four times as "
+    "high as the lines are cut off."
+)
+MOST_ABOVE = 4.0
+"""How much higher than the lines a plot is at most: one slow step would press all others flat."""
 HEADROOM = 1.12
 
 
@@ -263,7 +268,10 @@ class LatencyPlot(StepPlot):
             part.setOpts(x=x, y0=floor, height=height, width=self._bar_width)
             floor = floor + height
         self.mean_line.setData(x, counts.binned(Column.RUNNING_MS_PER_TOKEN, first, last, width))
-        self._fit_times(max(float(floor.max(initial=0.0)), self._draw_previous(first, last, width)))
+        means = counts.columns[Column.RUNNING_MS_PER_TOKEN][first:last]
+        lines = max(means[-1] if means else 0.0, self._baseline_ms or 0.0, self._draw_previous(first, last, width))
+        highest = float(floor.max(initial=0.0))
+        self._fit_times(max(lines, min(highest, MOST_ABOVE * lines)) if math.isfinite(lines) else highest)
 
     def _fit_times(self, highest: float) -> None:
         top = grown(self._top, max(highest, self._baseline_ms or 0.0) * HEADROOM)
