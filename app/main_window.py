@@ -21,7 +21,7 @@ from app.run.run_view import RunView
 from app.run.speed.speed_page import SpeedPage
 from app.run.text.branches import Branching
 from app.run.text.tokens import Selection
-from app.run.text.transcript import TranscriptPanel
+from app.run.text.transcript_panel import TranscriptPanel
 from app.run.tiles import MeasurementsPanel, StatusStrip
 from app.settings import SettingsStore, remember_model, runs_folder
 from app.setup.model_library import ModelLibrary

@@ -12,7 +12,7 @@ from PySide6.QtWidgets import QWidget
 
 from app.controller import RunController, RunState
 from app.run.run_view import RunView
-from app.run.text.transcript import TranscriptPanel
+from app.run.text.transcript_panel import TranscriptPanel
 from app.run.tiles import StatusStrip
 from app.widgets.labels import show_share
 from core.settings import RunRequest

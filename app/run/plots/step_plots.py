@@ -191,8 +191,8 @@ PART_SERIES = (
     ("sample_bar", "sample", "Filters, verification and the next token."),
 )
 MEAN_HELP = (
-    "Time of all steps so far / the tokens that they added. Below the baseline, drafting pays. Bars more than four times as "
-    "high as the lines are cut off."
+    "Time of all steps so far / the tokens that they added. Below the baseline, drafting pays. Bars more than four "
+    "times as high as the lines are cut off."
 )
 MOST_ABOVE = 4.0
 """How much higher than the lines a plot is at most: one slow step would press all others flat."""
