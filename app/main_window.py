@@ -21,7 +21,7 @@ from app.run.run_view import RunView
 from app.run.speed.speed_page import SpeedPage
 from app.run.text.branches import Branching
 from app.run.text.tokens import Selection
-from app.run.text.transcript import TranscriptPanel
+from app.run.text.transcript_panel import TranscriptPanel
 from app.run.tiles import MeasurementsPanel, StatusStrip
 from app.settings import SettingsStore, remember_model, runs_folder
 from app.setup.model_library import ModelLibrary
@@ -186,6 +186,8 @@ class MainWindow(QMainWindow):
         self.prompt.reading_toggled.connect(menus.show_reading.setChecked)
         self.transcript.ghosts_toggled.connect(menus.show_ghosts.setChecked)
         menus.show_ghosts.toggled.connect(self.transcript.set_ghosts_shown)
+        self.transcript.colors_chosen.connect(self._saving.start)
+        menus.show_previous.toggled.connect(self._on_previous_toggled)
         self.transcript.view.place_clicked.connect(self._on_token_clicked)
         self.live.run_replaced.connect(self._on_run_begun)
         self.live.run_shown.connect(self._on_run_shown)
@@ -223,6 +225,9 @@ class MainWindow(QMainWindow):
                 item.restoreState(from_text(state))
         self.transcript.set_ghosts_shown(settings.show_ghosts)
         self.menus.show_ghosts.setChecked(settings.show_ghosts)
+        self.transcript.colors.choose(settings.color_by)
+        self.menus.show_previous.setChecked(settings.show_previous)
+        self._on_previous_toggled()
         self.prompt.set_text(settings.run.prompt)
         self.prompt.edit.setFocus()
         self.controls.apply(settings.run)
@@ -288,6 +293,11 @@ class MainWindow(QMainWindow):
     def _on_model_opened(self, ref: str) -> None:
         self._settings = remember_model(self._settings, ref)
         self._save()
+
+    @Slot()
+    def _on_previous_toggled(self) -> None:
+        for plot in self.findChildren(StepPlot):
+            plot.show_previous(self.menus.show_previous.isChecked())
 
     @Slot(QAction)
     def _on_theme_chosen(self, action: QAction) -> None:
@@ -361,6 +371,8 @@ class MainWindow(QMainWindow):
             hint_seen=self.help.hint_seen,
             side_page=self.side.title(),
             show_ghosts=self.menus.show_ghosts.isChecked(),
+            color_by=self.transcript.colors.member(),
+            show_previous=self.menus.show_previous.isChecked(),
             geometry=to_text(self.saveGeometry()),
             is_advanced_open=self.controls.advanced.is_open(),
             splitters={**self._settings.splitters, **self._splitters()},

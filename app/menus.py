@@ -91,11 +91,13 @@ class Menus:
         self.pause.setShortcutContext(Qt.ShortcutContext.WidgetShortcut)
         self.next_step = self._action(run, "nextStepAction", "Next step", "F8")
         self.branch = self._action(run, "branchAction", "Branch from here…", "Ctrl+B")
-        for action in (self.export, self.pause, self.next_step, self.branch):
+        self.undo_branch = self._action(run, "undoBranchAction", "Undo branch", "Ctrl+Shift+B")
+        for action in (self.export, self.pause, self.next_step, self.branch, self.undo_branch):
             action.setEnabled(False)
         self.show_reading = self._action(view, "showReadingAction", "Prompt as the model reads it", "Ctrl+R")
         self.show_ghosts = self._action(view, "showGhostsAction", "Show rejected drafts", "Ctrl+G")
-        for action in (self.show_reading, self.show_ghosts):
+        self.show_previous = self._action(view, "showPreviousAction", "Previous run in the plots")
+        for action in (self.show_reading, self.show_ghosts, self.show_previous):
             action.setCheckable(True)
         view.addSeparator()
         self.pages = [

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import platformdirs
 from filelock import FileLock
 
-from app.theme import ThemeMode, nearest_scale
+from app.theme import ColorBy, ThemeMode, nearest_scale
 from core.drafters.registry import METHODS
 from core.errors import OutriderError
 from core.files import keep_aside, read_own_json, write_atomically
@@ -99,6 +99,8 @@ class WindowSettings:
     theme: ThemeMode = ThemeMode.SYSTEM
     text_scale: float = 1.0
     show_ghosts: bool = False
+    color_by: ColorBy = ColorBy.KIND
+    show_previous: bool = True
     hint_seen: bool = False
     is_advanced_open: bool = False
     side_page: str = ""

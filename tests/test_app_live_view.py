@@ -43,6 +43,24 @@ def test_with_the_first_text_the_status_no_longer_says_that_the_prompt_is_read(w
     assert window.status.stage.text() != "Reading the prompt…"
 
 
+def test_text_tiles_plots_and_counts_show_the_same_steps_in_mid_run(make_window):
+    window = make_window(is_shown=True)
+    request = RunRequest(target="t", draft="d", prompt="p", max_new_tokens=64)
+    window.live._begin(request)
+    window.controller._set_state(RunState.RUNNING)
+    window.controller._events.extend([make_step(0, 1), make_step(1, 4)])
+    window.live._on_text_due()
+    window.controller._events.append(make_step(2, 7))
+    window.live._on_panels_due()
+    assert len(window.transcript.view._firsts) == 3
+    assert window.status.count.text() == "9 of 64 tokens"
+    assert window.measurements.tiles.speed.note.text().startswith("9 tokens")
+    assert window.transcript.playback.slider.maximum() == 3
+    for plot in (window.measurements.acceptance.accepted_bars, window.measurements.latency.parts[0]):
+        assert len(plot.opts["x"]) == 3
+    window.controller._set_state(RunState.IDLE)
+
+
 class NotedPanel(QWidget):
     """A panel that notes what is called on it."""
 

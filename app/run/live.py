@@ -12,7 +12,7 @@ from PySide6.QtWidgets import QWidget
 
 from app.controller import RunController, RunState
 from app.run.run_view import RunView
-from app.run.text.transcript import TranscriptPanel
+from app.run.text.transcript_panel import TranscriptPanel
 from app.run.tiles import StatusStrip
 from app.widgets.labels import show_share
 from core.settings import RunRequest
@@ -146,14 +146,18 @@ class LiveView(QObject):
         if not self._is_ending and self._take_events(APPLY_S):
             self._has_news = True
             self._transcript.view.refresh()
-            self._show_status()
+            self._show_stage()
         if self._is_ending:
             self._end_if_whole(APPLY_S)
 
     @Slot()
     def _on_panels_due(self) -> None:
+        # The text first, so that text, tiles, plots and counts all show the same steps.
+        self._on_text_due()
         for panel in self._panels:
             panel.refresh(has_news=self._has_news)
+        if self._has_news:
+            self._show_status()
         self._has_news = False
 
     @Slot()
@@ -205,13 +209,14 @@ class LiveView(QObject):
             self._kept, self._is_ending = None, True
         return is_any
 
-    def _show_status(self) -> None:
+    def _show_stage(self) -> None:
         run, state = self._run, self._controller.state
         is_idle = state is RunState.IDLE and not self._is_ending
         if state is RunState.STOPPING:
             stage = "Stopping…"
         elif state is RunState.PAUSED and run.prefill is not None and self._wanted is None:
-            stage = f"Paused before step {len(run.steps)}"
+            number = len(run.steps) + 1
+            stage = f"Step {number} drafted, not verified" if run.tokens.pending else f"Paused before step {number}"
         elif is_idle:
             stage = run.stage or run.outcome or ("Not run" if run.request is not None else "Ready")
             if self.kept_title:
@@ -220,6 +225,10 @@ class LiveView(QObject):
             is_generating = run.started is not None and self._wanted is None
             stage = run.stage or ("Generating…" if is_generating else "Preparing…")
         self._status.show_stage(stage)
+
+    def _show_status(self) -> None:
+        self._show_stage()
+        run, is_idle = self._run, self._controller.state is RunState.IDLE and not self._is_ending
         self._status.place.setText(_place(run))
         self._status.lossy.setVisible(run.is_lossy)
         wanted = run.request.max_new_tokens if run.request is not None and self._wanted is None else 0
