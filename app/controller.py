@@ -67,7 +67,7 @@ class RunController(QObject):
         self._task: EngineTask | None = None
         self._is_closing = False
         self._delay_ms = 0.0
-        self._starts_paused = False
+        self._starts_paused = self._stops_at_drafts = False
         self._is_inspected = False
         self._events: deque[Event] = deque()
         self._worker = EngineWorker(self._events, open_session)
@@ -143,6 +143,7 @@ class RunController(QObject):
         controls = self._controls = self._run.controls
         controls.set_delay(self._delay_ms)
         controls.set_inspected(self._is_inspected)
+        controls.set_stops_at_drafts(self._stops_at_drafts)
         if self._starts_paused:
             controls.pause()
         self._set_state(RunState.PAUSED if self._starts_paused else RunState.RUNNING)
@@ -178,9 +179,11 @@ class RunController(QObject):
             self._controls.step_once()
             self._set_state(RunState.PAUSED)
 
-    def set_pace(self, delay_ms: float, *, starts_paused: bool = False) -> None:
-        """Set the time between steps, now and in later runs, and whether later runs begin paused."""
-        self._delay_ms, self._starts_paused = delay_ms, starts_paused
+    def set_pace(self, delay_ms: float, *, starts_paused: bool = False, stops_at_drafts: bool = False) -> None:
+        """Set the time between steps and whether a pause also stops at drafts, now and in later runs; and whether later
+        runs begin paused."""
+        self._delay_ms, self._starts_paused, self._stops_at_drafts = delay_ms, starts_paused, stops_at_drafts
+        self._controls.set_stops_at_drafts(stops_at_drafts)
         self._controls.set_delay(delay_ms)
 
     def set_inspected(self, inspected: bool) -> None:

@@ -21,12 +21,13 @@ from app.run.run_view import RunView
 from app.run.speed.speed_page import SpeedPage
 from app.run.text.branches import Branching
 from app.run.text.tokens import Selection
-from app.run.text.transcript import TranscriptPanel
+from app.run.text.transcript_panel import TranscriptPanel
 from app.run.tiles import MeasurementsPanel, StatusStrip
 from app.settings import SettingsStore, remember_model, runs_folder
 from app.setup.model_library import ModelLibrary
 from app.setup.pair import PairForecast
 from app.setup.prompt import PromptEditor
+from app.setup.setting_fields import set_value
 from app.setup.settings_panel import ControlsPanel, settings_of
 from app.theme import DEFAULT_SCALE, RESOURCES, Appearance, ThemeMode, next_scale, text_scale
 from app.tools.export import Exports
@@ -39,7 +40,6 @@ from app.widgets.labels import Banner, SidePanel
 from app.widgets.plot_card import save_plots
 from app.window_layout import fit_columns, from_text, splitter, to_text
 from app.worker import OpenSession, open_session
-from core.errors import OutriderError
 from core.models import catalogue
 from core.settings import RunRequest
 
@@ -166,27 +166,30 @@ class MainWindow(QMainWindow):
             changed.connect(self._on_settings_changed)
         for changed in (self.controls.changed, self.prompt.changed):
             changed.connect(self._saving.start)
+            changed.connect(self.banner.dismiss_if_changed)
+        self.controls.advanced.toggled.connect(self._saving.start)
         self._saving.timeout.connect(self._save)
-        for failed in (self.models.failed, self.controller.failed, self.runs.failed):
-            failed.connect(self.banner.show_sentence)
+        self.runs.failed.connect(self.banner.show_sentence)
+        for failed in (self.models.failed, self.controller.failed):
+            failed.connect(self.banner.show_until_changed)
         for wanted in (self.prompt.run_requested, menus.run.triggered):
             wanted.connect(self._on_run_requested)
         for wanted in (self.prompt.stop_requested, menus.stop.triggered):
             wanted.connect(self.controller.stop)
-        for wanted in (status.download.clicked, menus.get_models.triggered):
-            wanted.connect(self.models.browse)
+        status.download.clicked.connect(self.models.browse)
         self.controls.num_draft_tokens_changed.connect(self.controller.set_num_draft_tokens)
         self.controls.temperature_changed.connect(self.controller.set_temperature)
         self.models.model_opened.connect(self._on_model_opened)
         self.models.line_changed.connect(status.show_download)
         menus.models.triggered.connect(self.models.open)
-        for kind, action in menus.open_actions.items():
-            action.triggered.connect(partial(self.models.ask_for_target, kind))
         menus.show_reading.toggled.connect(self.prompt.reading_button.setChecked)
         self.prompt.reading_toggled.connect(menus.show_reading.setChecked)
         self.transcript.ghosts_toggled.connect(menus.show_ghosts.setChecked)
         menus.show_ghosts.toggled.connect(self.transcript.set_ghosts_shown)
+        self.transcript.colors_chosen.connect(self._saving.start)
+        menus.show_previous.toggled.connect(self._on_previous_toggled)
         self.transcript.view.place_clicked.connect(self._on_token_clicked)
+        self.live.run_replaced.connect(self._on_run_begun)
         self.live.run_shown.connect(self._on_run_shown)
         self.speed.applied.connect(self.controls.change)
         for wanted in (menus.race.triggered, self.speed.race_wanted):
@@ -195,7 +198,7 @@ class MainWindow(QMainWindow):
             action.triggered.connect(partial(self.side.setCurrentWidget, page))
         menus.runs.triggered.connect(self.runs.open)
         self.runs.reported.connect(status.show_stage)
-        self.runs.opened.connect(self._on_run_opened)
+        self.runs.opened.connect(self.banner.dismiss)
         self.runs.replay_wanted.connect(self._on_replay_wanted)
         menus.themes.triggered.connect(self._on_theme_chosen)
         menus.larger.triggered.connect(lambda: self._scale_text(next_scale(text_scale(), 1)))
@@ -222,9 +225,13 @@ class MainWindow(QMainWindow):
                 item.restoreState(from_text(state))
         self.transcript.set_ghosts_shown(settings.show_ghosts)
         self.menus.show_ghosts.setChecked(settings.show_ghosts)
+        self.transcript.colors.choose(settings.color_by)
+        self.menus.show_previous.setChecked(settings.show_previous)
+        self._on_previous_toggled()
         self.prompt.set_text(settings.run.prompt)
         self.prompt.edit.setFocus()
         self.controls.apply(settings.run)
+        self.controls.advanced.set_open(settings.is_advanced_open)
         self.models.recall(*settings.opened_models, settings.run.target, settings.run.draft)
         self.help.restore(hint_seen=settings.hint_seen)
         self.side.show_title(settings.side_page)
@@ -237,26 +244,25 @@ class MainWindow(QMainWindow):
 
     @Slot()
     def _on_run_requested(self) -> None:
-        try:
-            request = self.controls.request(self.prompt.text())
-        except OutriderError as error:
-            self.banner.show_sentence(str(error))
-            return
-        self._start(request)
+        # The reason why it can't be run stands beside Run.
+        if self.controls.problem(self.prompt.text()) is None:
+            self._start(self.controls.request(self.prompt.text()))
 
     def _start(self, request: RunRequest) -> None:
         self.live.finish()
         if (forecast := self.forecast.too_large(request)) and not self._dialogs.ask_too_large(self, forecast):
             return
+        # A branch may have drawn another seed.
+        set_value(self.controls.fields["seed"], request.seed)
         # The Inspector needs the evidence, even for a run that is replayed from a log of the terminal.
         if self.controller.start(replace(request, inspect=True)):
-            self._on_run_opened()
+            self.banner.dismiss()
 
     @Slot()
-    def _on_run_opened(self) -> None:
-        self.banner.dismiss()
+    def _on_run_begun(self) -> None:
         self.selection.clear()
         self.menus.export.setEnabled(False)
+        self.prompt.set_folded(is_folded=True)
 
     @Slot(object)
     def _on_replay_wanted(self, request: RunRequest) -> None:
@@ -287,6 +293,11 @@ class MainWindow(QMainWindow):
     def _on_model_opened(self, ref: str) -> None:
         self._settings = remember_model(self._settings, ref)
         self._save()
+
+    @Slot()
+    def _on_previous_toggled(self) -> None:
+        for plot in self.findChildren(StepPlot):
+            plot.show_previous(self.menus.show_previous.isChecked())
 
     @Slot(QAction)
     def _on_theme_chosen(self, action: QAction) -> None:
@@ -360,9 +371,19 @@ class MainWindow(QMainWindow):
             hint_seen=self.help.hint_seen,
             side_page=self.side.title(),
             show_ghosts=self.menus.show_ghosts.isChecked(),
+            color_by=self.transcript.colors.member(),
+            show_previous=self.menus.show_previous.isChecked(),
             geometry=to_text(self.saveGeometry()),
-            splitters={item.objectName(): to_text(item.saveState()) for item in self.findChildren(QSplitter)},
+            is_advanced_open=self.controls.advanced.is_open(),
+            splitters={**self._settings.splitters, **self._splitters()},
             run=self.controls.settings(self.prompt.text()),
         )
         if sentence := self._store.save(self._settings):
-            self.banner.show_sentence(sentence)
+            self.banner.show_until_changed(sentence)
+
+    def _splitters(self) -> dict[str, str]:
+        """The state of each splitter; while the prompt is folded, not of the one below it."""
+        fixed = self.text_splitter if self.prompt.is_folded else None
+        return {
+            item.objectName(): to_text(item.saveState()) for item in self.findChildren(QSplitter) if item is not fixed
+        }

@@ -8,7 +8,6 @@ from PySide6.QtCore import Qt
 from PySide6.QtGui import QAction, QActionGroup, QKeySequence
 from PySide6.QtWidgets import QMainWindow, QMenu, QMenuBar
 
-from app.dialogs import OPEN_TITLES
 from app.theme import DEFAULT_SCALE, SCALES, ThemeMode
 
 
@@ -79,13 +78,6 @@ class Menus:
         self.runs = self._action(file, "runsAction", "Runs…", "Ctrl+O", "Ctrl+Shift+R")
         file.addSeparator()
         self.models = self._action(file, "modelsAction", "Models…", "Ctrl+M")
-        self.get_models = self._action(file, "getModelsAction", "Get models…", "Ctrl+Shift+M")
-        file.addSeparator()
-        # Ctrl+O opens a run; models are opened far less often.
-        self.open_actions = {
-            kind: self._action(file, f"open{kind.value.capitalize()}Action", title, *keys)
-            for (kind, title), keys in zip(OPEN_TITLES.items(), (("Ctrl+Shift+O",), ()), strict=True)
-        }
         file.addSeparator()
         # Every run is kept automatically; Ctrl+S writes a separate file.
         self.export = self._action(file, "exportAction", "Export run…", "Ctrl+E", "Ctrl+S")
@@ -99,11 +91,13 @@ class Menus:
         self.pause.setShortcutContext(Qt.ShortcutContext.WidgetShortcut)
         self.next_step = self._action(run, "nextStepAction", "Next step", "F8")
         self.branch = self._action(run, "branchAction", "Branch from here…", "Ctrl+B")
-        for action in (self.export, self.pause, self.next_step, self.branch):
+        self.undo_branch = self._action(run, "undoBranchAction", "Undo branch", "Ctrl+Shift+B")
+        for action in (self.export, self.pause, self.next_step, self.branch, self.undo_branch):
             action.setEnabled(False)
         self.show_reading = self._action(view, "showReadingAction", "Prompt as the model reads it", "Ctrl+R")
         self.show_ghosts = self._action(view, "showGhostsAction", "Show rejected drafts", "Ctrl+G")
-        for action in (self.show_reading, self.show_ghosts):
+        self.show_previous = self._action(view, "showPreviousAction", "Previous run in the plots")
+        for action in (self.show_reading, self.show_ghosts, self.show_previous):
             action.setCheckable(True)
         view.addSeparator()
         self.pages = [
@@ -122,7 +116,6 @@ class Menus:
             action.setData(mode)
             self.themes.addAction(action)
         # Tools that answer a question about a pair instead of writing a text; each opens its own window.
-        self.probe = self._action(tools, "probeAction", "Probe drafts…", "Ctrl+Shift+D")
         self.sweep = self._action(tools, "sweepAction", "Sweep…", "Ctrl+Shift+W")
         self.check = self._action(tools, "checkAction", "Check exactness…", "Ctrl+Shift+X")
         self.race = self._action(tools, "raceAction", "Race…", "Ctrl+Shift+E")

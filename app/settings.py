@@ -18,11 +18,11 @@ from typing import Any, TypeVar
 import platformdirs
 from filelock import FileLock
 
-from app.theme import ThemeMode, nearest_scale
+from app.theme import ColorBy, ThemeMode, nearest_scale
 from core.drafters.registry import METHODS
 from core.errors import OutriderError
 from core.files import keep_aside, read_own_json, write_atomically
-from core.models.catalogue import DEFAULT_DRAFT, DEFAULT_TARGET
+from core.models.catalogue import DEFAULT_DRAFT, DEFAULT_TARGET, MEASURED_LENGTHS
 from core.settings import SETTINGS, Coupling, Device, DType, LengthPolicy, VerificationRule, is_valid
 
 SCHEMA = 1
@@ -70,7 +70,7 @@ class RunSettings:
     draft: str = DEFAULT_DRAFT
     method: str = "draft-model"
     method_options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    num_draft_tokens: int = _default("num_draft_tokens")
+    num_draft_tokens: int = MEASURED_LENGTHS[DEFAULT_DRAFT]
     length_policy: LengthPolicy = LengthPolicy.FIXED
     temperature: float = _default("temperature")
     top_k: int = _default("top_k")
@@ -81,6 +81,7 @@ class RunSettings:
     verification: VerificationRule = _default("verification")
     max_new_tokens: int = _default("max_new_tokens")
     chat: bool | None = None
+    system: str = ""
     device: Device = _default("device")
     dtype: DType = _default("dtype")
     baseline: bool = _default("baseline")
@@ -91,13 +92,17 @@ class RunSettings:
 class WindowSettings:
     """Everything that is saved between sessions. `geometry` and `splitters` are Qt's own state, as base64.
 
-    `hint_seen`: whether the hint at the first start is no longer needed. `side_page`: the title of the open page.
+    `hint_seen`: whether the hint at the first start is no longer needed. `is_advanced_open`: whether the settings that
+    few people need are unfolded. `side_page`: the title of the open page.
     """
 
     theme: ThemeMode = ThemeMode.SYSTEM
     text_scale: float = 1.0
     show_ghosts: bool = False
+    color_by: ColorBy = ColorBy.KIND
+    show_previous: bool = True
     hint_seen: bool = False
+    is_advanced_open: bool = False
     side_page: str = ""
     geometry: str = ""
     splitters: Mapping[str, str] = field(default_factory=dict)

@@ -32,6 +32,15 @@ class ThemeMode(StrEnum):
     DARK = "dark"
 
 
+class ColorBy(StrEnum):
+    """What the transcript's colours say of a token."""
+
+    KIND = "kind"
+    PROBABILITY = "probability"
+    ENTROPY = "entropy"
+    SURPRISE = "surprise"
+
+
 @dataclass(frozen=True, slots=True)
 class KindStyle:
     """How a token of one kind looks."""
@@ -69,6 +78,7 @@ class Theme:
     correction_tint: str = "#fdf0e4"
     bonus: str = "#006b52"
     bonus_tint: str = "#e5f5ef"
+    heat: str = "#f2a144"
     track: str = "#e9ecf1"
     draft_bar: str = "#3d8ccb"
     target_bar: str = "#2a9c78"
@@ -80,8 +90,10 @@ class Theme:
     run_5: str = "#8a6a00"
     run_6: str = "#4a4f5a"
 
-    def kind(self, kind: TokenKind) -> KindStyle:
-        """Colour and line style of a token kind."""
+    def kind(self, kind: TokenKind | None) -> KindStyle:
+        """Colour and line style of a token kind; None: of a plain step's token, which looks like any text."""
+        if kind is None:
+            return KindStyle("plain", self.text, UnderlineStyle.NoUnderline, None)
         if kind is TokenKind.ACCEPTED:
             return KindStyle("accepted", self.accepted, UnderlineStyle.SingleUnderline, None)
         if kind is TokenKind.CORRECTION:
@@ -114,6 +126,7 @@ DARK = Theme(
     correction_tint="#35281c",
     bonus="#4bcfa5",
     bonus_tint="#1a3029",
+    heat="#8f4d06",
     track="#282b31",
     draft_bar="#4f9fdb",
     target_bar="#37ab86",

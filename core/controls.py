@@ -31,6 +31,7 @@ class RunControls:
         self._cancelled = threading.Event()
         self._changed = threading.Condition()
         self._is_paused = False
+        self._stops_at_drafts = False
         self._num_allowed = 0
         self._delay_s = 0.0
         self._passed_at = -float("inf")
@@ -118,6 +119,10 @@ class RunControls:
             self._num_allowed += 1
             self._changed.notify_all()
 
+    def set_stops_at_drafts(self, stops: bool) -> None:
+        """Step in halves: a paused run also waits between draft and verification, for another `step_once`."""
+        self._stops_at_drafts = stops
+
     def set_delay(self, milliseconds: float) -> None:
         """Slow motion: begin steps at least this far apart; 0 is full speed."""
         with self._changed:
@@ -154,12 +159,17 @@ class RunControls:
         return time.monotonic() >= self._passed_at + self._delay_s
 
     def wait_to_look(self) -> None:
-        """Keep a draft on screen for a moment before its result; for the engine's thread.
+        """Keep a draft on screen before its result, for a moment or, in halves, until asked; for the engine's thread.
 
         Raises:
             Cancelled: the run was asked to stop.
         """
         with self._changed:
+            if self._is_paused and self._stops_at_drafts:
+                self._changed.wait_for(lambda: self.is_cancelled or not self._is_paused or self._num_allowed > 0)
+                self._num_allowed = max(0, self._num_allowed - 1)
+                self.check_cancelled()
+                return
             look_s = LOOK_MS / 1000 if self._is_paused else min(LOOK_MS / 1000, self._delay_s / 2)
             self._changed.wait_for(lambda: self._cancelled.is_set() or not self.is_watched, look_s)
         self.check_cancelled()

@@ -55,6 +55,7 @@ class PositionEvidence:
             drafted here is rejected.
         residual_probs, residual_tail: of the normalised residual, if a token was drawn from it; else None.
         raw_probs, raw_tail: at temperature 0 the target's at temperature 1, without filters; else None.
+        raw_draft_probs, raw_draft_tail: likewise the draft's, if its drafter has them.
     """
 
     ids: Sequence[int]
@@ -70,6 +71,8 @@ class PositionEvidence:
     residual_tail: float | None = None
     raw_probs: Probs | None = None
     raw_tail: float | None = None
+    raw_draft_probs: Probs | None = None
+    raw_draft_tail: float | None = None
 
     @property
     def expected_acceptance(self) -> float | None:
@@ -131,11 +134,14 @@ class _Block(NamedTuple):
     nodes: Sequence[int]
     has_next: bool
     raw: Tensor | None
+    raw_draft: Callable[[], Tensor] | None
 
     @property
     def num_bytes(self) -> int:
         tensors = (self.target_probs, self.draft_probs, self.raw)
-        return sum(0 if tensor is None else tensor.nbytes for tensor in tensors)
+        # The draft's logits are about as large as the target's distributions.
+        of_draft = self.target_probs.nbytes if self.raw_draft is not None else 0
+        return of_draft + sum(0 if tensor is None else tensor.nbytes for tensor in tensors)
 
 
 class EvidenceBacklog:
@@ -183,7 +189,9 @@ class EvidenceBacklog:
         # The row behind the last node is needed only if the next token was drawn from it.
         end = outcome.path[-1] if outcome.path else -1
         target_probs = target_probs[: max((*parents, end)) + 2].clone()
-        block = _Block(step, draft.tokens.clone(), parents, probs, target_probs, outcome, nodes, has_next, raw)
+        block = _Block(
+            step, draft.tokens.clone(), parents, probs, target_probs, outcome, nodes, has_next, raw, draft.raw_probs
+        )
         self._blocks.append(block)
         self._num_bytes += block.num_bytes
 
@@ -193,10 +201,16 @@ class EvidenceBacklog:
         Raises:
             IndexError: the backlog is empty.
         """
+        import torch
+
         block = self._blocks.popleft()
         self._num_bytes -= block.num_bytes
-        step, tokens, parents, draft_probs, target_probs, outcome, nodes, has_next, raw = block
-        found = capture(tokens, parents, draft_probs, target_probs, outcome, self._texts, raw)
+        step, tokens, parents, draft_probs, target_probs, outcome, nodes, has_next, raw, raw_draft = block
+        with torch.inference_mode():
+            rows = raw_draft() if raw is not None and raw_draft is not None else None
+        if rows is not None and rows.shape != (len(tokens), target_probs.shape[1]):
+            rows = None  # Only for display: another's drafter that errs here stops no run.
+        found = capture(tokens, parents, draft_probs, target_probs, outcome, self._texts, raw, rows)
         has_bonus = has_next and outcome.next_kind is TokenKind.BONUS
         return Inspected(step, (*(found[node] for node in nodes), *found[len(tokens) :][:has_bonus]))
 
@@ -209,6 +223,7 @@ def capture(
     outcome: Verification,
     texts: Texts,
     raw: Tensor | None = None,
+    raw_draft: Tensor | None = None,
 ) -> tuple[PositionEvidence, ...]:
     """The evidence of a block, computed for all positions at once and moved to the CPU once.
 
@@ -220,6 +235,7 @@ def capture(
         outcome: the block's verification.
         texts: maps ids to their displayed texts.
         raw: (N + 1, V) at temperature 0, the target's at temperature 1.
+        raw_draft: (N, V) likewise the draft's, at each node.
 
     Returns:
         Of each node, with what its earlier siblings leave of the target's distribution; then of the bonus token, if
@@ -244,6 +260,9 @@ def capture(
         if outcome.uniforms:
             rows[:num_drafted] = tested_rows(draft_tokens, parents, draft_probs, target_probs)
         raw_rows = [] if raw is None else [raw.index_select(0, behind)]
+        if raw_draft is not None:
+            surplus = len(places) - num_drafted
+            raw_rows.append(functional.pad(raw_draft.to(target_probs.device), (0, 0, 0, surplus)))
         one_hots = torch.zeros_like(rows[:num_drafted]).scatter_(1, tokens, 1.0)
         draft = one_hots if draft_probs is None else draft_probs
         drawn_from = _residual_drawn_from(rows, draft, outcome, at)
@@ -275,6 +294,7 @@ def capture(
                 has_draft=slot < num_drafted,
                 has_residual=drawn_from is not None and slot == at,
                 has_raw=raw is not None,
+                has_raw_draft=raw_draft is not None and slot < num_drafted,
                 texts=texts,
             )
             for slot, row in enumerate(table.tolist())
@@ -340,7 +360,14 @@ def _entropy(probs: Tensor) -> Tensor:
 
 
 def _position(
-    row: list[float], width: int, *, has_draft: bool, has_residual: bool, has_raw: bool, texts: Texts
+    row: list[float],
+    width: int,
+    *,
+    has_draft: bool,
+    has_residual: bool,
+    has_raw: bool,
+    has_raw_draft: bool,
+    texts: Texts,
 ) -> PositionEvidence:
     target_entropy, draft_entropy, residual_mass, num_listed = row[-4:]
     count = int(num_listed)
@@ -353,6 +380,7 @@ def _position(
     draft_probs, draft_tail = split(2 * width + 1)
     residual_probs, residual_tail = split(3 * width + 2)
     raw_probs, raw_tail = split(4 * width + 3) if has_raw else (None, None)
+    raw_draft_probs, raw_draft_tail = split(5 * width + 4) if has_raw_draft else (None, None)
     return PositionEvidence(
         ids=ids,
         texts=texts(ids),
@@ -367,6 +395,8 @@ def _position(
         residual_tail=residual_tail if has_residual else None,
         raw_probs=raw_probs,
         raw_tail=raw_tail,
+        raw_draft_probs=raw_draft_probs,
+        raw_draft_tail=raw_draft_tail,
     )
 
 
@@ -392,6 +422,9 @@ def to_record(evidence: PositionEvidence) -> dict[str, Any]:
     if evidence.raw_probs is not None:
         record["raw_probs"] = _short(evidence.raw_probs)
         record["raw_tail"] = _digits(evidence.raw_tail)
+    if evidence.raw_draft_probs is not None:
+        record["raw_draft_probs"] = _short(evidence.raw_draft_probs)
+        record["raw_draft_tail"] = _digits(evidence.raw_draft_tail)
     return record
 
 
@@ -422,6 +455,7 @@ def _from_record(record: Mapping[str, Any]) -> PositionEvidence:
     has_draft = record.get("draft_probs") is not None
     has_residual = record.get("residual_probs") is not None
     has_raw = record.get("raw_probs") is not None
+    has_raw_draft = has_raw and record.get("raw_draft_probs") is not None
     return PositionEvidence(
         ids=ids,
         texts=texts,
@@ -436,6 +470,8 @@ def _from_record(record: Mapping[str, Any]) -> PositionEvidence:
         residual_tail=_number(record["residual_tail"], 1.0) if has_residual else None,
         raw_probs=_probs(record["raw_probs"], len(ids)) if has_raw else None,
         raw_tail=_number(record["raw_tail"], 1.0) if has_raw else None,
+        raw_draft_probs=_probs(record["raw_draft_probs"], len(ids)) if has_raw_draft else None,
+        raw_draft_tail=_number(record["raw_draft_tail"], 1.0) if has_raw_draft else None,
     )
 
 

@@ -378,7 +378,12 @@ class RunRequest:
         "Adaptive: like Auto, but a block ends early where the draft is unsure of its own tokens.",
         titles={LengthPolicy.FIXED: "Fixed", LengthPolicy.AUTO: "Auto", LengthPolicy.ADAPTIVE: "Adaptive"},
     )
-    system: str = ""
+    system: str = setting(
+        "",
+        label="System prompt",
+        help="The system prompt in the chat template; empty for none.",
+        placeholder="none",
+    )
     engine: str = ""
 
     def __post_init__(self) -> None:

@@ -77,11 +77,14 @@ class Draft:
             last committed token.
         probs: (N, V) float32, the distribution that each node was drawn from, given its earlier siblings; None if the
             drafter proposes without distributions (a one-hot at each token).
+        raw_probs: at temperature 0, computes (N, V) float32 for display: the draft's distributions at temperature 1 at
+            each node. None if the drafter has none. Called at most once, outside all timing.
     """
 
     tokens: Tensor
     parents: Tensor
     probs: Tensor | None
+    raw_probs: Callable[[], Tensor] | None = None
 
     def __len__(self) -> int:
         return int(self.tokens.shape[0])

@@ -85,7 +85,7 @@ class FakeHub:
         repairs: what a damaged model is like once it was downloaded again.
         problems: by (draft, target), beside those of the stranger.
         calls: (reference, whether from the start) of each download.
-        judged: (draft, target, settings) of each forecast; rendered: (target, prompt, chat).
+        judged: (draft, target, settings) of each forecast; rendered: (target, prompt, chat, system).
     """
 
     embedded: tuple[ModelEntry, ...] = (TARGET, DRAFT)
@@ -112,7 +112,7 @@ class FakeHub:
     calls: list[tuple[str, bool]] = field(default_factory=list)
     removed: list[str] = field(default_factory=list)
     judged: list[tuple[str, str, dict[str, object]]] = field(default_factory=list)
-    rendered: list[tuple[str, str, bool | None]] = field(default_factory=list)
+    rendered: list[tuple[str, str, bool | None, str]] = field(default_factory=list)
     render_problem: str = ""
 
     def install(self, monkeypatch) -> FakeHub:
@@ -211,9 +211,9 @@ class FakeHub:
             raise self.forecast_error
         return PairVerdict(None, self.warnings, self.memory if with_memory else None, 0.13)
 
-    def render_prompt(self, target: str, prompt: str, chat: bool | None) -> RenderedPrompt:
+    def render_prompt(self, target: str, prompt: str, chat: bool | None, system: str = "") -> RenderedPrompt:
         """Put a prompt into a template."""
-        self.rendered.append((target, prompt, chat))
+        self.rendered.append((target, prompt, chat, system))
         if self.render_problem:
             raise OutriderError(self.render_problem)
         is_chat = chat is not False

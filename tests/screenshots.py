@@ -222,7 +222,6 @@ def gallery(camera: Camera, window: MainWindow) -> None:
     for name, action in (
         ("models", window.menus.models),
         ("runs", window.menus.runs),
-        ("probe", window.menus.probe),
         ("check", window.menus.check),
         ("sweep", window.menus.sweep),
         ("formulas", window.menus.formulas),

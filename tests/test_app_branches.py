@@ -57,6 +57,7 @@ def test_a_token_is_drawn_again_with_a_new_seed_after_the_kept_text(finished, qt
     assert new.continuation == kept
     assert (new.forced, new.forced_text) == ((), "")
     assert new.seed != old.seed
+    assert finished.controls.fields["seed"].value() == new.seed
     assert new.max_new_tokens == old.max_new_tokens - len(kept)
     run, view = finished.run_view, finished.transcript.view
     assert run.summary.finish_reason is FinishReason.LENGTH
@@ -101,6 +102,42 @@ def test_a_branch_can_be_branched_again(finished, qtbot, session):
     take(finished, qtbot, "Draw again")
     assert session.requests[2].continuation == (*first, *new)
     assert session.requests[2].max_new_tokens == session.requests[1].max_new_tokens - len(new)
+
+
+@pytest.mark.parametrize("is_paused", [False, True])
+def test_undo_goes_back_to_the_run_before_the_branch_and_through_branches_of_branches(
+    finished, qtbot, session, is_paused
+):
+    window, undo = finished, finished.menus.undo_branch
+    assert not undo.isEnabled()
+    texts, ids = [window.transcript.view.toPlainText()], [window.run_view.started.run_id]
+    for _ in range(2):
+        window.transcript.view.choose(Place(1, 0))
+        take(window, qtbot, "Draw again")
+        texts.append(window.transcript.view.toPlainText())
+        ids.append(window.run_view.started.run_id)
+    if is_paused:
+        window.transcript.view.choose(Place(1, 0))
+        window.transcript.playback.pace.choose(Pace.STEPWISE)
+        window.transcript.playback.pace.activated.emit(0)
+        next(action for title, action in open_menu(window).items() if title.startswith("Draw again")).trigger()
+        qtbot.waitUntil(lambda: window.controller.state is RunState.PAUSED and window.run_view.prefill is not None)
+    for place in range(2, -1, -1) if is_paused else (1, 0):
+        assert undo.isEnabled()
+        undo.trigger()
+        qtbot.waitUntil(lambda place=place: window.transcript.view.toPlainText() == texts[place])
+        assert window.run_view.started.run_id == ids[place]
+    assert not undo.isEnabled()
+    assert window.run_view.summary is not None
+    assert len(session.requests) == 3 + is_paused, "nothing is generated again"
+
+
+def test_another_run_ends_what_can_be_undone(finished, qtbot, run_to_end):
+    finished.transcript.view.choose(Place(1, 0))
+    take(finished, qtbot, "Draw again")
+    assert finished.menus.undo_branch.isEnabled()
+    run_to_end(finished)
+    assert not finished.menus.undo_branch.isEnabled()
 
 
 def test_a_paused_run_is_stopped_before_its_branch_starts(window, qtbot, session):

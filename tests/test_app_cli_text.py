@@ -2,6 +2,7 @@
 
 import io
 import re
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -45,6 +46,14 @@ def test_text_that_may_begin_a_stop_text_is_held_back_until_that_is_decided():
     assert tail.add("o", Kind.BONUS) == [("\n", Kind.ACCEPTED), ("\nd", Kind.CORRECTION), ("o", Kind.BONUS)]
     tail.add("\n", Kind.BONUS)
     assert tail.release_all() == [("\n", Kind.BONUS)]
+
+
+def test_a_token_of_a_plain_step_has_no_kind_and_so_no_colour():
+    sink = Pieces()
+    transcript = Transcript(sink)
+    for drafted in ((), (5,)):
+        transcript.add(replace(step("x"), drafted=drafted, emitted_kinds=(Kind.BONUS,)))
+    assert sink.pieces == [("x", None), ("x", Kind.BONUS)]
 
 
 @given(

@@ -64,6 +64,7 @@ CHANGES = {
     "chat": (lambda c: c.fields["chat"].choose(False), lambda r: r.chat, False),
     "device": (lambda c: c.fields["device"].choose(Device.CPU), lambda r: r.device, Device.CPU),
     "dtype": (lambda c: c.fields["dtype"].choose(DType.FLOAT32), lambda r: r.dtype, DType.FLOAT32),
+    "system": (lambda c: c.fields["system"].setText(" Be brief. "), lambda r: r.system, "Be brief."),
     "baseline": (lambda c: c.fields["baseline"].click(), lambda r: r.baseline, False),
 }
 
@@ -115,12 +116,6 @@ def test_a_methods_options_reach_the_request_outlive_another_method_and_are_chec
     assert not window.prompt.run_button.isEnabled()
 
 
-def test_the_draft_can_only_be_chosen_where_the_method_has_one(window):
-    for index, method in enumerate(METHODS.values()):
-        window.controls.method.combo.setCurrentIndex(index)
-        assert window.controls.draft.combo.isEnabled() is method.needs_draft_model
-
-
 def test_a_drafter_of_somebody_else_is_offered_and_a_broken_one_is_named(qtbot, monkeypatch):
     other = Method("other:Drafter", "Other", "Somebody else's.", False, PromptLookupOptions, "other:Drafter")
     monkeypatch.setattr(METHODS, "_methods", {**METHODS, other.name: other})
@@ -131,6 +126,21 @@ def test_a_drafter_of_somebody_else_is_offered_and_a_broken_one_is_named(qtbot, 
     assert form.method is other
     assert form.values() == {"max_ngram": 3, "min_ngram": 1}
     assert form.findChild(QLabel, "methodLeftOut").text() == METHODS.problems[0]
+
+
+def test_the_folded_settings_say_how_many_differ_and_a_new_window_needs_no_scroll_bar(make_window):
+    window = make_window(is_shown=True)
+    window.resize(1280, 800)
+    QApplication.processEvents()
+    controls = window.controls
+    assert controls.verticalScrollBar().maximum() == 0
+    assert controls.advanced.button.text() == "Advanced"
+    assert not controls.fields["top_k"].isVisible()
+    controls.fields["top_k"].setValue(40)
+    controls.fields["chat"].choose(False)
+    assert controls.advanced.button.text() == "Advanced · 2 changed"
+    controls.advanced.button.click()
+    assert controls.fields["top_k"].isVisible()
 
 
 @pytest.mark.parametrize("policy", [LengthPolicy.AUTO, LengthPolicy.ADAPTIVE])
@@ -188,12 +198,12 @@ def test_junk_typed_into_the_temperature_leaves_a_number(window, qtbot, text):
 @pytest.mark.parametrize("text", ["", "nan", "-1", "1.5", "0x10", "9223372036854775808", "9" * 5000, "١٢", "seed"])
 def test_an_invalid_seed_gets_a_sentence_and_prevents_the_run(window, text):
     window.controls.fields["seed"].setText(text)
-    assert "whole number" in window.controls.fields["seed"].problem_label.text()
+    assert window.controls.fields["seed"].property("invalid")
     assert "whole number" in window.prompt.note.text()
     assert not window.prompt.run_button.isEnabled()
     window.controls.fields["seed"].setText("5")
     assert window.prompt.run_button.isEnabled()
-    assert not window.controls.fields["seed"].problem_label.isVisibleTo(window)
+    assert not window.controls.fields["seed"].property("invalid")
 
 
 def test_an_empty_prompt_is_explained_next_to_run(window):

@@ -74,7 +74,7 @@ def test_a_block_is_shown_with_each_tokens_fate():
 
 def test_the_test_of_an_accepted_token_is_explained_with_its_figures():
     seen = inspect(STEPS, Place(0, 1))
-    assert seen.title == "Step 0 · draft 2 of 4"
+    assert seen.title == "Step 1 · draft 2 of 4"
     assert seen.subtitle == "position 10 · temperature 0.8"
     assert seen.verdict == "Accepted: u·q = 0.1500 < p = 0.6000."
     assert facts(seen) == {
@@ -102,17 +102,32 @@ def test_a_rejection_names_what_was_drawn_instead_and_a_discarded_token_was_neve
     assert all(share.residual is None for share in seen.shares)
 
 
+def test_at_temperature_0_both_models_distributions_at_temperature_1_stand_beside_the_rule():
+    def raw(place):
+        return replace(place, raw_probs=place.target_probs, raw_tail=0.0, raw_draft_probs=place.draft_probs,
+                       raw_draft_tail=0.25, residual_probs=None, residual_tail=None)  # fmt: skip
+
+    step = replace(STEPS[0], temperature=0.0, evidence=tuple(map(raw, STEPS[0].evidence)))
+    seen = inspect([step], Place(0, 2))
+    assert seen.verdict == "Rejected: the target's most likely token is “␣last”, which was taken."
+    assert "at temperature 1" in seen.note
+    assert "residual" not in seen.verdict + seen.note
+    assert [share.draft for share in seen.shares[:-1]] == list(STEPS[0].evidence[2].draft_probs)
+    assert seen.shares[-1].draft == 0.25
+    assert "Draft q at temperature 1" in facts(seen)
+
+
 def test_the_targets_own_tokens_have_their_distribution_alone():
     bonus, plain = inspect(STEPS, Place(1, 3)), inspect(STEPS, Place(2, 0))
     assert bonus.verdict == (
         "All 3 drafted tokens were accepted, so one more was drawn from the target, with a draw of 0.6250."
     )
     assert plain.verdict == "Nothing was drafted: the token was drawn from the target, with a draw of 0.6250."
-    assert plain.title == "Step 2 · plain"
+    assert plain.title == "Step 3 · plain"
     for seen in (bonus, plain):
         assert list(facts(seen)) == ["Target p", "Uniform draw", "Entropy of the target"]
         assert all(share.draft is share.residual is None for share in seen.shares)
-        assert seen.shares[0].fate is Fate.BONUS
+    assert (bonus.shares[0].fate, plain.shares[0].fate) == (Fate.BONUS, Fate.PLAIN)
 
 
 def test_under_shared_noise_there_is_no_draw_and_no_residual():
@@ -238,7 +253,7 @@ def test_a_click_on_a_chip_selects_its_place(qtbot, panel):
 def test_a_selected_place_is_shown_and_described_and_the_other_listed_tokens_are_a_click_away(qtbot, panel):
     assert not panel.scroll_area.isVisible()
     panel._selection.select(Place(0, 2))
-    assert panel.title.text() == "Step 0 · draft 3 of 4"
+    assert panel.title.text() == "Step 1 · draft 3 of 4"
     assert "“␣last” resampled (shown)" in panel.block.accessibleDescription()
     assert "“␣no” (id " in panel.bars.accessibleDescription()
     assert "rejected here" in panel.bars.accessibleDescription()

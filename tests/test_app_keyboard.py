@@ -32,14 +32,15 @@ INTERACTIVE = (
     QTabBar, QTextEdit,
 )  # fmt: skip
 NAMED = [
-    "targetCombo", "draftCombo", "methodCombo", "option_int8", "kSlider", "kSpin", "kPolicyCombo", "temperatureSlider",
-    "temperatureSpin", "topKSpin", "topPSpin", "minPSpin", "seedEdit", "newSeedButton", "couplingCheck", "lengthSpin",
-    "chatCombo", "deviceCombo", "dtypeCombo", "baselineCheck", "readingButton", "presetsButton", "promptEdit",
-    "runButton", "transcript", "ghostsButton", "sideTabs", "acceptancePlot", "latencyPlot",
+    "targetCombo", "draftCombo", "kSlider", "kSpin", "kPolicyCombo", "temperatureSlider", "temperatureSpin",
+    "lengthSpin", "seedEdit", "newSeedButton", "baselineCheck", "advancedButton", "methodCombo", "option_int8",
+    "topKSpin", "topPSpin", "minPSpin", "verificationCombo", "chatCombo", "deviceCombo", "dtypeCombo", "systemEdit",
+    "couplingCheck", "readingButton", "presetsButton", "promptEdit", "runButton", "transcript", "ghostsButton",
+    "sideTabs", "acceptancePlot", "latencyPlot",
 ]  # fmt: skip
 IN_ORDER = [
-    "targetCombo", "methodCombo", "option_int8", "kSlider", "lengthSpin", "readingButton", "promptEdit", "runButton",
-    "transcript", "sideTabs",
+    "targetCombo", "draftCombo", "kSlider", "lengthSpin", "advancedButton", "methodCombo", "option_int8", "topKSpin",
+    "readingButton", "promptEdit", "runButton", "transcript", "sideTabs",
 ]  # fmt: skip
 
 
@@ -69,6 +70,7 @@ def walk(window, key=Qt.Key.Key_Tab):
 @pytest.fixture
 def shown(make_window, qtbot, run_to_end):
     window = make_window(is_shown=True)
+    window.controls.advanced.set_open(True)
     run_to_end(window)
     begin_at_prompt(window, qtbot)
     return window
@@ -113,12 +115,12 @@ def test_tab_goes_from_the_settings_to_the_prompt_and_on_to_the_figures(shown):
     assert places == sorted(places)
 
 
-def test_the_options_of_another_method_come_after_the_method(shown, qtbot):
+def test_the_options_of_another_method_come_after_the_list(shown, qtbot):
     shown.controls.method.combo.setCurrentIndex(1)
     qtbot.waitUntil(shown.controls.method.options.isVisible)
     begin_at_prompt(shown, qtbot)
     names = [widget.objectName() for widget in walk(shown)]
-    start = names.index("methodCombo")
+    start = names.index("draftCombo")
     assert names[start + 1 : start + 3] == ["option_max_ngram", "option_min_ngram"]
 
 
@@ -205,9 +207,9 @@ def test_every_shortcut_of_the_menus_is_heard_wherever_the_focus_is(shown, qtbot
 
 def test_every_tool_window_has_a_name_for_what_takes_keys(window):
     menus, tools = window.menus, window.tools
-    for action in (menus.models, menus.runs, menus.probe, menus.check, menus.sweep, menus.help, menus.production):
+    for action in (menus.models, menus.runs, menus.check, menus.sweep, menus.help, menus.production):
         action.trigger()
-    panels = (window.models.window, window.runs.window, tools.probe, tools.check, tools.sweep)
+    panels = (window.models.window, window.runs.window, tools.check, tools.sweep)
     assert window.models.window.suggestions.rows
     for panel in (*panels, window.help.page, window.exports.page):
         unnamed = [

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QWidget
 
 from app.controller import RunState
 from app.run import live as live_view
 from app.worker import run_task
+from core.errors import PromptError
 from core.runlog.store import RunStore
 from core.settings import RunRequest
 from core.types import Finished, FinishReason, StageChanged
@@ -39,6 +41,24 @@ def test_with_the_first_text_the_status_no_longer_says_that_the_prompt_is_read(w
     window.controller._events.append(make_step(0, 0))
     window.live._on_text_due()
     assert window.status.stage.text() != "Reading the prompt…"
+
+
+def test_text_tiles_plots_and_counts_show_the_same_steps_in_mid_run(make_window):
+    window = make_window(is_shown=True)
+    request = RunRequest(target="t", draft="d", prompt="p", max_new_tokens=64)
+    window.live._begin(request)
+    window.controller._set_state(RunState.RUNNING)
+    window.controller._events.extend([make_step(0, 1), make_step(1, 4)])
+    window.live._on_text_due()
+    window.controller._events.append(make_step(2, 7))
+    window.live._on_panels_due()
+    assert len(window.transcript.view._firsts) == 3
+    assert window.status.count.text() == "9 of 64 tokens"
+    assert window.measurements.tiles.speed.note.text().startswith("9 tokens")
+    assert window.transcript.playback.slider.maximum() == 3
+    for plot in (window.measurements.acceptance.accepted_bars, window.measurements.latency.parts[0]):
+        assert len(plot.opts["x"]) == 3
+    window.controller._set_state(RunState.IDLE)
 
 
 class NotedPanel(QWidget):
@@ -110,6 +130,33 @@ def test_a_branch_that_waits_for_a_run_begins_before_a_kept_run_is_opened(floode
     window.runs.show(kept, RunRequest("t", "d", "kept"), (), [])
     assert begun == [True]
     assert shown == [], "the engine is busy by now"
+
+
+def test_a_run_that_fails_before_it_starts_leaves_the_last_one_on_screen(window, run_to_end, session, qtbot):
+    run_to_end(window)
+    text, steps = window.transcript.view.toPlainText(), list(window.run_view.steps)
+    session.fail_before = PromptError("The prompt is too long.")
+    window.prompt.set_text("another")
+    with qtbot.waitSignal(window.live.run_shown):
+        window.prompt.run_button.click()
+    assert window.banner.sentence() == "The prompt is too long."
+    assert window.transcript.view.toPlainText() == text
+    assert window.run_view.steps == steps
+    assert window.menus.export.isEnabled()
+    window.prompt.set_text("a shorter one")
+    assert window.banner.sentence() == "", "its cause may be mended"
+
+
+def test_a_run_folds_the_prompt_and_a_click_or_an_edit_opens_it_as_high_as_it_was(make_window, run_to_end, qtbot):
+    window = make_window(is_shown=True)
+    height = window.prompt.height()
+    run_to_end(window)
+    assert window.prompt.is_folded
+    qtbot.waitUntil(lambda: window.prompt.height() < height)
+    assert "textSplitter" not in window._splitters(), "the next start is not with a folded prompt's height"
+    qtbot.mouseClick(window.prompt.edit.viewport(), Qt.MouseButton.LeftButton)
+    assert not window.prompt.is_folded
+    qtbot.waitUntil(lambda: window.prompt.height() == height)
 
 
 def test_a_run_that_ends_before_the_engine_is_warmed_up_leaves_no_timer_running(make_window, run_to_end):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from app.setup.model_library import ModelLibrary, age_text, count_text
+from app.setup.model_library import ModelLibrary, count_text
 from app.tools.models.models import find_models, find_problem
 from core.models.catalogue import ModelEntry, ModelFormat, ModelOrigin, embedded_models
 from core.text import bytes_of_text, bytes_text
@@ -17,7 +17,6 @@ from tests.fakes_models import DRAFT, TARGET
 SMALL = ModelEntry("small", "Small one", Path("/n/s"), ModelFormat.SAFETENSORS, 1, ModelOrigin.EMBEDDED)
 SMALL_DRAFT = replace(SMALL, ref="small-draft", title="Small draft")
 HUB = replace(SMALL, ref="owner/model.v2", title="model.v2", origin=ModelOrigin.HUB)
-DAY = 86_400
 
 
 @pytest.mark.parametrize(
@@ -29,11 +28,9 @@ DAY = 86_400
         (bytes_of_text(312_000_000, 7_240_000_000), "312 MB of 7.2 GB"),
         *((count_text(count), text) for count, text in (
             (16_500_000, "16.5 M"), (134_515_008, "135 M"), (1_711_376_384, "1.71 B"), (999_900_000, "1 B"))),
-        *((age_text(DAY * (100 - ago), DAY * 100), text) for ago, text in (
-            (0, "Today"), (1, "Yesterday"), (59, "59 days ago"), (90, "3 months ago"))),
     ],
 )  # fmt: skip
-def test_sizes_counts_and_ages(text, expected):
+def test_sizes_and_counts(text, expected):
     assert text == expected
 
 

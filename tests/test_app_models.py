@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from PySide6.QtCore import Qt
 
-from app.dialogs import OPEN_TITLES, OpenKind
+from app.dialogs import OpenKind
 from app.settings import SettingsStore, WindowSettings
-from app.setup.models_form import ModelRole
+from app.setup.models_form import BROWSE_TITLE, METHOD_ROLE, ModelRole
 from app.widgets.title_delegate import SUBTITLE_ROLE
 from core.errors import ModelUnreadableError
+from core.settings import LengthPolicy
 from tests.fakes_models import DRAFT, MISMATCH, STRANGER, TARGET, until
 
 
@@ -18,8 +21,9 @@ def texts(combo):
 
 
 def open_stranger(window, qtbot, role):
-    window.models.open_model(STRANGER.ref, role)
+    window.models.open_model(STRANGER.ref)
     until(qtbot, lambda: STRANGER.ref in window.models.library.refs)
+    window.controls.models.choose(role, STRANGER.ref)
     until(qtbot, lambda: not window.models.library.unchecked_drafts(window.controls.target.ref))
 
 
@@ -30,11 +34,11 @@ def test_the_embedded_pair_is_chosen_at_first(window):
 
 def test_a_draft_that_does_not_fit_says_why_and_can_not_be_run(window, qtbot):
     open_stranger(window, qtbot, ModelRole.DRAFT)
-    qtbot.waitUntil(lambda: window.controls.draft.problem_label.text() == MISMATCH)
-    assert window.prompt.note.text() == MISMATCH
+    qtbot.waitUntil(lambda: window.prompt.note.text() == MISMATCH)
+    assert window.controls.draft.combo.property("invalid")
     assert not window.prompt.run_button.isEnabled()
     window.menus.run.trigger()
-    assert window.banner.sentence() == MISMATCH
+    assert window.banner.sentence() == "", "told once, beside Run"
 
 
 def test_a_draft_that_does_not_fit_comes_last_disabled_with_the_reason(window, qtbot):
@@ -42,7 +46,8 @@ def test_a_draft_that_does_not_fit_comes_last_disabled_with_the_reason(window, q
     model = window.controls.draft.combo.model()
     qtbot.waitUntil(lambda: model.item(1).toolTip() == MISMATCH)
     assert (model.item(0).text(), model.item(0).isEnabled()) == (STRANGER.title, True)
-    for row in (1, 2):
+    tree = model.index(window.controls.draft.combo.findData("draft-tree", METHOD_ROLE), 0).row()
+    for row in (1, 2, tree):
         assert not model.item(row).isEnabled()
         assert "doesn't fit" in model.item(row).text()
         assert model.item(row).data(SUBTITLE_ROLE) == MISMATCH
@@ -53,7 +58,7 @@ def test_a_method_without_a_draft_runs_where_the_pair_would_not(window, qtbot, r
     open_stranger(window, qtbot, ModelRole.TARGET)
     qtbot.waitUntil(lambda: not window.prompt.run_button.isEnabled())
     window.controls.method.combo.setCurrentIndex(1)
-    assert window.controls.draft.problem_label.text() == ""
+    assert not window.controls.draft.combo.property("invalid")
     run_to_end(window)
     assert (session.requests[0].target, session.requests[0].draft) == (STRANGER.ref, None)
 
@@ -63,35 +68,61 @@ def test_another_choice_takes_the_problem_away(window, qtbot):
     qtbot.waitUntil(lambda: not window.prompt.run_button.isEnabled())
     combo = window.controls.draft.combo
     combo.setCurrentIndex(1)
-    combo.activated.emit(1)
     assert window.prompt.run_button.isEnabled()
-    assert window.controls.draft.problem_label.text() == ""
+    assert not combo.property("invalid")
 
 
-@pytest.mark.parametrize("kind", OpenKind)
-def test_open_in_the_list_asks_for_a_path_and_keeps_the_choice(window, dialogs, kind):
+def test_more_models_opens_the_models_window_and_keeps_the_choice(window):
     combo = window.controls.target.combo
-    index = texts(combo).index(OPEN_TITLES[kind])
+    index = texts(combo).index(BROWSE_TITLE)
     combo.setCurrentIndex(index)
     combo.activated.emit(index)
-    assert dialogs.asked == [kind]
+    assert window.models.window.isVisible()
     assert combo.currentText() == TARGET.title
     assert window.controls.target.ref == TARGET.ref
 
 
-def test_an_opened_model_is_chosen_and_remembered(make_window, dialogs, qtbot):
+@pytest.mark.parametrize("kind", OpenKind)
+def test_an_opened_model_is_selected_and_remembered(make_window, dialogs, qtbot, kind):
     window = make_window()
+    window.menus.models.trigger()
     dialogs.model_path = STRANGER.ref
-    window.menus.open_actions[OpenKind.GGUF].trigger()
-    qtbot.waitUntil(lambda: window.controls.target.ref == STRANGER.ref)
+    window.models.window.open_button.menu().actions()[list(OpenKind).index(kind)].trigger()
+    assert dialogs.asked == [kind]
+    qtbot.waitUntil(lambda: window.models.window.selected() == STRANGER.ref)
     again = make_window()
-    qtbot.waitUntil(lambda: again.controls.target.ref == STRANGER.ref)
-    assert STRANGER.title in texts(again.controls.draft.combo)
+    qtbot.waitUntil(lambda: STRANGER.ref in again.models.library.refs)
+
+
+def test_the_list_offers_methods_beside_models_and_both_dropdowns_agree(window):
+    draft, method = window.controls.draft.combo, window.controls.method.combo
+    draft.setCurrentIndex(draft.findData("draft-tree", METHOD_ROLE))
+    assert draft.currentText() == f"Draft tree · {DRAFT.title}"
+    assert (method.currentData(), window.controls.draft_length()) == ("draft-tree", LengthPolicy.AUTO)
+    assert window.controls.request("p").draft == DRAFT.ref
+    draft.setCurrentIndex(draft.findData("prompt-lookup", METHOD_ROLE))
+    assert (method.currentData(), window.controls.draft_length()) == ("prompt-lookup", 4)
+    method.setCurrentIndex(method.findData("draft-model"))
+    assert draft.currentText() == DRAFT.title
+    method.setCurrentIndex(method.findData("medusa"))
+    assert draft.currentText() == "Medusa heads"
+    draft.setCurrentIndex(0)
+    assert (method.currentData(), window.controls.draft.ref) == ("draft-model", TARGET.ref)
+
+
+def test_a_drafter_that_borrows_its_targets_tables_is_no_target(make_window, hub):
+    hub.embedded = (*hub.embedded, replace(DRAFT, ref="drafter", title="Drafter", serves="big"))
+    window = make_window()
+    assert "Drafter" not in texts(window.controls.target.combo)
+    assert "Drafter" in texts(window.controls.draft.combo)[2]
+    window.controls.apply(replace(window.controls.settings("p"), target="drafter"))
+    window.controls.changed.emit()
+    assert "only drafts" in window.prompt.note.text()
 
 
 def test_a_path_that_holds_no_model_is_explained(window, dialogs, qtbot):
     dialogs.model_path = "/nowhere"
-    window.menus.open_actions[OpenKind.FOLDER].trigger()
+    window.models.ask_for_model(OpenKind.FOLDER)
     until(qtbot, lambda: "no model '/nowhere'" in window.banner.sentence())
     assert window.controls.target.ref == TARGET.ref
 

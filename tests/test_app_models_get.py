@@ -65,6 +65,16 @@ def test_a_typed_id_is_downloaded_with_progress_and_listed(make, hub, qtbot):
     assert hub.calls == [("someone/something", False)]
 
 
+def test_a_name_without_an_owner_is_not_sent_to_the_hub_and_says_what_to_write(make, hub, qtbot):
+    _, panel = make()
+    panel.tabs.setCurrentIndex(1)
+    qtbot.keyClicks(panel.suggestions.edit, "gpt2")
+    qtbot.keyClick(panel.suggestions.edit, Qt.Key.Key_Return)
+    assert "owner/name" in panel.suggestions.note.text()
+    assert panel.suggestions.edit.text() == "gpt2"
+    assert hub.calls == []
+
+
 def test_a_suggestion_shows_its_size_and_its_state(make, hub, qtbot):
     hub.gate = threading.Semaphore(0)
     window, panel = make()

@@ -205,7 +205,7 @@ def test_the_view_follows_the_chat_setting(make_window, hub, qtbot):
     window.controls.fields["chat"].choose(False)
     until(qtbot, lambda: "raw" in window.prompt.note.text())
     assert window.prompt.reading.toPlainText() == window.prompt.text()
-    assert hub.rendered[-1] == (TARGET.ref, window.prompt.text(), False)
+    assert hub.rendered[-1] == (TARGET.ref, window.prompt.text(), False, "")
 
 
 def test_a_prompt_that_can_not_be_rendered_says_why(make_window, hub, qtbot):

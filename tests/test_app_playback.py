@@ -11,7 +11,7 @@ from PySide6.QtGui import QTextCursor
 import core.controls
 from app.controller import RunState
 from app.run.playback import Pace
-from app.run.text.tokens import Place
+from app.run.text.tokens import Fate, Place
 from core.types import FinishReason
 from tests.fakes_app import text_of
 
@@ -53,7 +53,7 @@ def run_paused(window, qtbot, steps=0):
 def test_a_run_runs_step_by_step_and_then_on(stepwise, qtbot):
     run_paused(stepwise, qtbot, steps=2)
     assert stepwise.controller.state is RunState.PAUSED
-    assert stepwise.status.stage.text() == "Paused before step 2"
+    assert stepwise.status.stage.text() == "Paused before step 3"
     assert stepwise.transcript.view.toPlainText() == stepwise.prompt.text() + text_of(stepwise.run_view)
     bar(stepwise).slider.setValue(1)
     bar(stepwise).step_button.click()
@@ -64,6 +64,22 @@ def test_a_run_runs_step_by_step_and_then_on(stepwise, qtbot):
         bar(stepwise).pause_button.click()
         assert stepwise.controller.state is RunState.RUNNING
     assert stepwise.run_view.summary.finish_reason is FinishReason.LENGTH
+
+
+def test_in_halves_the_first_press_shows_the_draft_and_the_second_its_verdict(window, qtbot):
+    choose(window, Pace.HALVES)
+    run_paused(window, qtbot)
+    bar(window).step_button.click()
+    view = window.transcript.view
+    qtbot.waitUntil(lambda: bool(window.run_view.tokens.pending) and view._num_pending > 0)
+    assert num_steps(window) == 0
+    assert window.status.stage.text() == "Step 1 drafted, not verified"
+    assert {span.fate for span in view._spans[-view._num_pending :]} == {Fate.DRAFTED}
+    bar(window).step_button.click()
+    qtbot.waitUntil(lambda: num_steps(window) == 1)
+    assert window.status.stage.text() == "Paused before step 2"
+    with qtbot.waitSignal(window.live.run_shown):
+        window.prompt.stop_button.click()
 
 
 def test_a_run_can_be_paused_while_it_is_running(window, qtbot, session):
@@ -183,7 +199,7 @@ def test_a_step_that_is_pointed_at_in_a_plot_is_marked_in_the_text_and_in_every_
         assert (mark.cursor.selectionStart(), mark.cursor.selectionEnd()) == view._step_range(3)
         for other in plots(window):
             assert other._hovered.isVisible()
-            assert other._hovered.value() == 3
+            assert other._hovered.value() == 4, "steps count from 1 on screen"
         plot.pointed.emit(-1)
         assert view.extraSelections() == []
         assert not any(other._hovered.isVisible() for other in plots(window))
@@ -194,7 +210,7 @@ def test_a_selected_token_marks_its_step_in_the_plots_and_a_clicked_step_its_fir
     view = window.transcript.view
     view.choose(Place(2, 0))
     assert window.selection.place == Place(2, 0)
-    assert [plot._selected.value() for plot in plots(window)] == [2, 2]
+    assert [plot._selected.value() for plot in plots(window)] == [3, 3]
     plots(window)[1].step_clicked.emit(5)
     assert window.selection.place == Place(5, 0)
     assert view.selected_span().place == Place(5, 0)

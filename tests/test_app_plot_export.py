@@ -40,7 +40,7 @@ def cards(window):
     return {card.title: card for card in (*window.measurements.cards, window.race.timeline) if not card.isHidden()}
 
 
-TITLES = ("Acceptance", "Latency", "Acceptance by position", "Tokens over time")
+TITLES = ("Acceptance", "Latency per token", "Acceptance by position", "Tokens over time")
 
 
 @pytest.mark.parametrize("title", TITLES)
@@ -81,8 +81,10 @@ def test_the_tables_hold_the_runs_own_figures(finished, save, tmp_path):
             found[title] = list(csv.DictReader(file))
     assert [int(row["accepted_tokens"]) for row in found["Acceptance"]] == [step.num_accepted for step in run.steps]
     assert found["Acceptance"][0]["running_rate_low_95"] == ""
-    assert float(found["Latency"][3]["verify_ms"]) == pytest.approx(run.steps[3].verify_ms, rel=1e-5)
-    assert float(found["Latency"][0]["baseline_mean_step_ms"]) == pytest.approx(run.baseline_step_ms, rel=1e-5)
+    assert float(found["Latency per token"][3]["verify_ms"]) == pytest.approx(run.steps[3].verify_ms, rel=1e-5)
+    assert float(found["Latency per token"][0]["baseline_mean_step_ms"]) == pytest.approx(
+        run.baseline_step_ms, rel=1e-5
+    )
     runs = [row["run"] for row in found["Tokens over time"]]
     assert (runs.count("speculative"), runs.count("baseline")) == (len(run.steps), len(run.baseline_steps))
     assert int(found["Tokens over time"][-1]["tokens"]) == run.baseline.sums.tokens
@@ -101,9 +103,9 @@ def test_a_failure_is_reported_and_the_file_before_is_kept(finished, save, tmp_p
 
     monkeypatch.setattr(os, "replace", no_space)
     before = sorted(tmp_path.rglob("*"))
-    save("Latency", kind, None)
+    save("Latency per token", kind, None)
     assert sorted(tmp_path.rglob("*")) == before, "a dialog that was dismissed"
-    save("Latency", kind, path)
+    save("Latency per token", kind, path)
     assert "no space left" in finished.banner.sentence()
     assert path.read_text() == "precious"
 
@@ -114,7 +116,7 @@ def test_the_menu_can_be_reached_and_named_by_keyboard_and_shows_all_again(finis
         assert title in card.menu_button.accessibleName()
         texts = [action.text() for action in card.menu.actions() if action.text()]
         assert texts == ["Reset view", "Save as PNG…", "Save as SVG…", "Save as CSV…"]
-    card = cards(finished)["Latency"]
+    card = cards(finished)["Latency per token"]
     whole = card.plot.getViewBox().viewRange()[0]
     card._zoom(0.5)
     assert card.plot.getViewBox().viewRange()[0] != pytest.approx(whole)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -18,10 +19,10 @@ from app.run.plots.run_plots import MAX_POINTS, stairs
 from app.run.plots.step_plots import FOLLOWED_STEPS, MAX_BARS, LatencyPlot
 from app.run.race.race_window import RaceWindow
 from app.run.run_view import RunView
-from app.run.tiles import MeasurementsPanel
+from app.run.tiles import MeasurementsPanel, MetricTiles
 from core.analysis.expectation import BlockSums, expected_accepted, wilson
 from core.analysis.run_counts import Column
-from core.settings import RunRequest
+from core.settings import LengthPolicy, RunRequest
 from core.text import percent_text
 from core.types import BaselineStep
 from tests.fakes_app import make_step
@@ -250,8 +251,10 @@ def test_bars_and_lines_equal_the_events(run, plots):
         plot.settle(is_over=True)
     assert acceptance.accepted_bars.opts["height"].tolist() == [step.num_accepted for step in steps]
     assert acceptance.drafted_bars.opts["height"].tolist() == [step.num_draft_tokens for step in steps]
-    assert acceptance.accepted_bars.opts["x"].tolist() == list(range(30))
-    assert acceptance.plain_bars.opts["x"].tolist() == [n for n, step in enumerate(steps) if not step.num_draft_tokens]
+    assert acceptance.accepted_bars.opts["x"].tolist() == list(range(1, 31))
+    assert acceptance.plain_bars.opts["x"].tolist() == [
+        n for n, step in enumerate(steps, 1) if not step.num_draft_tokens
+    ]
     blocks = np.maximum.accumulate([sum(step.num_draft_tokens > 0 for step in steps[: n + 1]) for n in range(30)])
     np.testing.assert_allclose(
         acceptance.rate_line.yData, np.cumsum([step.num_accepted for step in steps]) / np.maximum(blocks, 1)
@@ -260,21 +263,75 @@ def test_bars_and_lines_equal_the_events(run, plots):
     predicted = np.array(columns[Column.PREDICTED_RATE]) * columns[Column.MEAN_DRAFTED]
     np.testing.assert_allclose(acceptance.predicted_line.yData, predicted)
     for part, name in zip(latency.parts, ("draft_ms", "verify_ms", "sample_ms"), strict=True):
-        assert part.opts["height"].tolist() == pytest.approx([getattr(step, name) for step in steps])
+        per_token = [getattr(step, name) / len(step.emitted) for step in steps]
+        assert part.opts["height"].tolist() == pytest.approx(per_token)
     assert latency.parts[0].opts["y0"].tolist() == [0] * 30
-    assert latency.parts[2].opts["y0"].tolist() == pytest.approx([step.draft_ms + step.verify_ms for step in steps])
+    below = [(step.draft_ms + step.verify_ms) / len(step.emitted) for step in steps]
+    assert latency.parts[2].opts["y0"].tolist() == pytest.approx(below)
+    times, tokens = (np.cumsum(values) for values in zip(*((s.total_ms, len(s.emitted)) for s in steps), strict=True))
+    np.testing.assert_allclose(latency.mean_line.yData, times / tokens)
+    shown = dict(latency.details(7))
+    assert shown["verify"] == f"{steps[7].verify_ms:.2f} ms"
+    assert shown["per token"] == f"{steps[7].total_ms / len(steps[7].emitted):.2f} ms"
+
+
+def test_the_k_that_a_policy_chose_is_a_line_over_the_steps_and_none_if_it_is_fixed(run, plots):
+    acceptance = plots[0]
+    steps = append(run, random_steps(6))
+    acceptance.settle(is_over=True)
+    assert not acceptance.chosen_line.isVisible()
+    assert acceptance.chosen_sample.isHidden()
+    run.begin(replace(REQUEST, num_draft_tokens=None, length_policy=LengthPolicy.ADAPTIVE))
+    for step in steps:
+        run.apply(step)
+    acceptance.settle(is_over=True)
+    assert acceptance.chosen_line.isVisible()
+    assert not acceptance.chosen_sample.isHidden()
+    assert acceptance.chosen_line.yData.tolist() == [step.num_draft_tokens for step in steps for _ in range(2)]
+    tiles = MetricTiles()
+    tiles.show_run(run, baseline_ticked=False)
+    assert not tiles.chosen.isHidden()
+    assert tiles.chosen.value.text() == str(steps[-1].num_draft_tokens)
+    mean = sum(step.num_draft_tokens for step in steps) / 6
+    assert tiles.chosen.note.text().startswith(f"by adaptive, {mean:.1f} on average")
+    run.begin(REQUEST)
+    tiles.show_run(run, baseline_ticked=False)
+    assert tiles.chosen.isHidden()
+
+
+def test_the_run_before_is_a_faint_line_until_it_is_switched_off(run, plots):
+    before = append(run, random_steps(40))
+    for plot in plots:
+        plot.settle(is_over=True)
+        assert plot.previous_line.xData is None or not len(plot.previous_line.xData)
+        assert plot._previous_sample.isHidden()
+    run.begin(REQUEST)
+    append(run, random_steps(10))
+    ms = np.cumsum([step.total_ms for step in before]) / np.cumsum([len(step.emitted) for step in before])
+    for plot in plots:
+        plot.settle(is_over=False)
+        assert not plot._previous_sample.isHidden()
+        assert len(plot.previous_line.yData) == 40, "further than the current run has come"
+    np.testing.assert_allclose(plots[1].previous_line.yData, ms)
+    assert plots[1].getViewBox().viewRange()[1][1] >= ms.max()
+    for plot in plots:
+        plot.show_previous(False)
+        assert plot.previous_line.xData is None or not len(plot.previous_line.xData)
+        assert plot._previous_sample.isHidden()
 
 
 def test_a_running_plot_draws_the_latest_steps_only_and_a_long_run_as_means_over_bins(run, plots):
     steps = append(run, random_steps(5000))
     plots[0].settle(is_over=False)
     drawn = plots[0].accepted_bars.opts["x"]
-    assert drawn[-1] == 4999
+    assert drawn[-1] == 5000
     assert len(drawn) <= FOLLOWED_STEPS + 2
     plots[1].settle(is_over=True)
-    heights = plots[1].parts[1].opts["height"]
+    heights, width = plots[1].parts[1].opts["height"], math.ceil(5000 / MAX_BARS)
     assert len(heights) <= MAX_BARS
-    assert heights.mean() == pytest.approx(sum(step.verify_ms for step in steps) / 5000, rel=0.01)
+    binned = steps[width : 2 * width]
+    of_bin = sum(step.verify_ms for step in binned) / sum(len(step.emitted) for step in binned)
+    assert heights[1] == pytest.approx(of_bin)
 
 
 def test_the_view_follows_until_it_is_moved_by_hand_and_again_after_a_double_click(run, plots):

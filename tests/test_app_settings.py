@@ -25,6 +25,7 @@ UNUSUAL = WindowSettings(
     theme=ThemeMode.DARK,
     text_scale=1.25,
     hint_seen=True,
+    is_advanced_open=True,
     side_page="Speed",
     show_ghosts=True,
     geometry="AAAA",
@@ -45,6 +46,7 @@ UNUSUAL = WindowSettings(
         max_new_tokens=33,
         coupling=Coupling.GUMBEL,
         chat=True,
+        system="Be brief.",
         device=Device.CPU,
         dtype=DType.BFLOAT16,
         baseline=False,
@@ -136,6 +138,7 @@ def test_the_window_comes_back_as_it_was_left(make_window):
     window.prompt.edit.setPlainText("a prompt\nof mine")
     window.menus.theme_actions[ThemeMode.DARK].trigger()
     window.transcript.ghosts_button.click()
+    window.controls.advanced.button.click()
     window.text_splitter.setSizes([190, 282])
     window.side.show_page(window.speed)
     window.resize(1040, 700)
@@ -149,6 +152,7 @@ def test_the_window_comes_back_as_it_was_left(make_window):
     assert (request.method, request.prompt) == ("prompt-lookup", "a prompt\nof mine")
     assert again.menus.theme_actions[ThemeMode.DARK].isChecked()
     assert again.menus.show_ghosts.isChecked()
+    assert again.controls.advanced.is_open()
     assert again.transcript.ghosts_button.isChecked()
     assert again.text_splitter.sizes() == sizes
     assert again.side.currentWidget() is again.speed

@@ -69,6 +69,17 @@ def test_each_kind_has_its_colour_and_its_line(view, stream, theme, apply_theme)
     assert format_at(view, 0).foreground().color().name() == theme.muted
 
 
+def test_a_token_of_a_step_that_drafted_nothing_looks_like_any_text_and_says_so(view, stream):
+    add(view, stream, make_step(0, 2, num_draft_tokens=0, num_accepted=0), make_step(1, 3, num_accepted=4))
+    plain, bonus = at(stream, 2), at(stream, 7)
+    assert (plain.fate, bonus.fate) == (Fate.PLAIN, Fate.BONUS)
+    shown = format_at(view, view.place_range(plain.place)[0])
+    assert shown.background().style() is Qt.BrushStyle.NoBrush
+    assert shown.underlineStyle() is shown.UnderlineStyle.NoUnderline
+    assert shown.foreground().color().name() == LIGHT.text
+    assert "Nothing was drafted" in tooltip(plain, stream)
+
+
 def test_ghosts_are_struck_through_break_no_lines_are_not_copied_and_go_again(view, stream):
     add(view, stream, replace(make_step(0, 2, num_accepted=1), drafted_texts=(" t2", "\n\n", "\tx", " y")))
     before = view.toPlainText()
@@ -103,7 +114,7 @@ def test_the_tooltip_gives_step_kind_and_probabilities(stream):
     for span, parts in zip(
         spans,
         (
-            ("accepted", "Step", ">0<", "0.6000", "0.5000", "1.0000", "1002", "t2"),
+            ("accepted", "Step", ">1<", "0.6000", "0.5000", "1.0000", "1002", "t2"),
             ("resampled", "In place of", "0.1000", "0.2000", "residual"),
             ("rejected",),
             ("discarded",),

@@ -59,7 +59,7 @@ def test_a_bar_is_as_high_as_the_tree_is_deep_its_nodes_hang_below_and_plain_ste
     steps = run.steps
     assert plot.drafted_bars.opts["height"].tolist() == [step.depth for step in steps]
     assert plot.accepted_bars.opts["height"].tolist() == [step.num_accepted for step in steps]
-    assert plot.plain_bars.opts["x"].tolist() == [n for n, step in enumerate(steps) if not step.num_draft_tokens]
+    assert plot.plain_bars.opts["x"].tolist() == [n for n, step in enumerate(steps, 1) if not step.num_draft_tokens]
     assert plot.plain_bars.opts["brush"] is None
     assert not plot.plain_sample.isHidden()
     nodes, useful = (bars.opts["height"] for bars in (plot.node_bars, plot.useful_bars))
@@ -74,7 +74,7 @@ def test_a_bar_is_as_high_as_the_tree_is_deep_its_nodes_hang_below_and_plain_ste
     assert low < nodes.min()
     assert high > max(step.depth for step in steps)
     number, step = next((n, step) for n, step in enumerate(steps) if step.depth < step.num_draft_tokens)
-    assert plot.readout(number) == f"step {number}: {step.num_accepted} of {step.depth}, {len(step.drafted)} nodes"
+    assert plot.readout(number) == f"step {number + 1}: {step.num_accepted} of {step.depth}, {len(step.drafted)} nodes"
     assert dict(plot.details(number))["nodes scored"].startswith(f"{len(step.drafted)}, ")
     assert plot.table()["drafted_depth"] == [step.depth for step in steps]
 
@@ -87,7 +87,7 @@ def test_a_chain_has_nothing_below_the_line(run, plot):
     assert not plot.node_bars.opts["height"].any()
     assert plot._labels["left"] == "tokens"
     assert plot.plain_sample.isHidden()
-    assert plot.readout(0) == "step 0: 2 of 4, running 50\u00a0%"
+    assert plot.readout(0) == "step 1: 2 of 4, running 50\u00a0%"
 
 
 def test_the_tile_names_the_nodes_and_their_useful_share(run, qtbot, sound_binding):

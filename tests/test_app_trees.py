@@ -343,7 +343,7 @@ def test_the_other_candidates_can_be_forced(stream):
 
 def test_the_picture_of_the_method_is_of_a_chain_since_a_tree_is_none():
     steps = [make_step(0, 2, num_accepted=1), tree_step(1, 4, PARENTS, PATH)]
-    assert picture_of(steps).caption == "Step 0 of this run"
+    assert picture_of(steps).caption == "Step 1 of this run"
     assert picture_of(steps[1:]) == example()
 
 

@@ -6,7 +6,7 @@ import csv
 from dataclasses import replace
 
 import pytest
-from PySide6.QtWidgets import QComboBox, QLabel
+from PySide6.QtWidgets import QComboBox
 
 from app.run.race.race import SAME_DISTRIBUTION, comparison_text
 from app.settings import RunSettings, parse_settings
@@ -36,8 +36,8 @@ def choose(window, rule):
     window.findChild(QComboBox, "verificationCombo").setCurrentIndex(list(VerificationRule).index(rule))
 
 
-def problem_of(window):
-    return window.controls.findChild(QLabel, "verificationProblem")
+def is_marked(window):
+    return window.findChild(QComboBox, "verificationCombo").property("invalid")
 
 
 @pytest.mark.parametrize("rule", VerificationRule)
@@ -53,22 +53,23 @@ def test_the_choice_reaches_the_request_and_is_remembered(window, rule):
 
 def test_a_rule_that_can_not_act_says_so_at_once_and_no_run_starts(window):
     choose(window, BLOCK)
-    assert problem_of(window).isHidden()
+    assert not is_marked(window)
     window.controls.method.choose("draft-tree")
-    assert "for chains" in problem_of(window).text()
+    assert is_marked(window)
     assert "for chains" in window.prompt.note.text()
     assert not window.prompt.run_button.isEnabled()
     window.controls.method.choose("draft-model")
-    assert problem_of(window).isHidden()
+    assert not is_marked(window)
     assert window.prompt.run_button.isEnabled()
     window.controls.fields["coupling"].choose(Coupling.GUMBEL)
-    assert "rejection coupling" in problem_of(window).text()
+    assert is_marked(window)
+    assert "rejection coupling" in window.prompt.note.text()
     choose(window, VerificationRule.TOKEN)
-    assert problem_of(window).isHidden()
+    assert not is_marked(window)
     window.controls.fields["coupling"].choose(Coupling.REJECTION)
     window.controls.method.choose("medusa")
     choose(window, TYPICAL)
-    assert problem_of(window).isHidden()
+    assert not is_marked(window)
 
 
 def test_a_lossy_run_is_named_on_screen_and_an_exact_one_after_it_is_not(window, run_to_end):

@@ -150,6 +150,14 @@ def test_each_kind_of_token_has_a_line_style_beside_its_colour_and_tells_p_q_and
     assert "@media print" in source
 
 
+def test_a_token_of_a_plain_step_is_not_shown_as_a_bonus():
+    log = make_log()
+    log.steps[0] |= {"num_draft_tokens": 0, "num_accepted": 0, "drafted": [], "drafted_texts": [], "draft_probs": []}
+    log.steps[0] |= {"emitted": [1], "emitted_kinds": ["bonus"], "emitted_texts": ["alone"], "emitted_text": "alone"}
+    page = run_page(log)
+    assert 'class="n" title="plain, step 1' in page.partition(">alone<")[0][-80:]
+
+
 def test_the_colours_are_the_windows_in_both_themes():
     light, dark, *_ = (FOLDER / "report.css").read_text("utf-8").split(":root")[1:]
     for ours, theirs in ((light, LIGHT), (dark, DARK)):
@@ -176,7 +184,7 @@ def test_every_plot_is_sound_xml_with_a_title_and_units():
     pictures = [ElementTree.fromstring(part) for part in parts]
     assert len(pictures) == 4
     said = [" ".join(text.text or "" for text in picture.iter("text")) for picture in pictures]
-    for words, units in zip(said, ("accepted, %", "time, ms", "time, s", "position in the draft"), strict=True):
+    for words, units in zip(said, ("accepted, %", "ms per token", "time, s", "position in the draft"), strict=True):
         assert units in words
     assert all(picture.find("title").text and picture.find("desc").text for picture in pictures)
     assert "nan" not in "".join(parts)
@@ -247,7 +255,7 @@ def test_a_log_that_kept_no_plain_step_still_shows_the_baselines_speed():
     source = run_page(log)
     assert "The baseline did not run" not in source
     assert source.count(">target alone<") == 1
-    assert "a plain step of the baseline" in source
+    assert "target alone, per token" in source
 
 
 # --- Plots' own numbers -------------------------------------------------------------------------------------------

@@ -195,7 +195,7 @@ def test_a_draw_in_one_script_is_the_draw_in_steps(family, temperature):
         distribution = probabilities(stepwise.forward(part, num_logits=1).logits[0, :200], SamplingParams(temperature))
         for uniform in uniforms:
             fused.rewind(start)
-            token, row = fused.draw_next(part, uniform, temperature, 200)
+            token, row, _ = fused.draw_next(part, uniform, temperature, 200)
             assert int(token) == int(draw(distribution, uniform))
         assert torch.allclose(row, distribution, atol=1e-6)
         assert fused.length == stepwise.length

@@ -246,7 +246,7 @@ def test_a_run_of_blocks_predicts_what_it_accepts_and_keeps_every_texts_test():
 
 
 def test_at_temperature_0_the_evidence_also_holds_temperature_1_in_chains_and_trees_and_in_logs():
-    target = table_model(logits := random_rows(VOCAB, 1, scale=2), VOCAB)
+    target, draft_logits = table_model(logits := random_rows(VOCAB, 1, scale=2), VOCAB), random_rows(VOCAB, 2, scale=2)
     for options in (None, {"depth": 3, "branching": 2}):
         run = a_run(30, options=options, target=target, sampling=SamplingParams(0.0))
         ids = [0, 1]
@@ -263,6 +263,14 @@ def test_at_temperature_0_the_evidence_also_holds_temperature_1_in_chains_and_tr
                 assert int(row.argmax()) in place.ids
                 (read,) = evidence_from_record({"evidence": [to_record(place)]})
                 assert [*read.raw_probs] == pytest.approx([*place.raw_probs], rel=1e-5)
+                assert (place.raw_draft_probs is None) == (slot >= len(parents)), "a bonus has no draft"
+                if slot < len(parents):
+                    of_draft = torch.softmax(draft_logits(context), -1)
+                    expected = [float(of_draft[token]) for token in place.ids]
+                    assert [*place.raw_draft_probs] == pytest.approx(expected, abs=1e-6)
+                    assert math.fsum(expected) + place.raw_draft_tail == pytest.approx(1.0, abs=1e-5)
+                    assert int(of_draft.argmax()) in place.ids
+                    assert [*read.raw_draft_probs] == pytest.approx(expected, rel=1e-5, abs=1e-6)
             ids += step.emitted
     warm = a_run(10)
     assert all(place.raw_probs is None for step in warm.steps for place in step.evidence)

@@ -264,7 +264,9 @@ def _show_start(console: Console, config: Mapping[str, Any], *, legend: bool) ->
         console.print(LOSSY, soft_wrap=True)
     if legend and console.is_terminal:
         names = [("  ", (name, STYLES[kind])) for kind, name in _LEGEND.items()]
-        console.print(Text.assemble(("Tokens:", "dim"), *(part for pair in names for part in pair)), soft_wrap=True)
+        console.print(
+            Text.assemble(("Tokens:", "dim"), *(part for pair in names for part in pair), "  plain"), soft_wrap=True
+        )
 
 
 def _show_results(console: Console, rows: Iterable[tuple[str, str, str]]) -> None:

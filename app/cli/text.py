@@ -24,6 +24,7 @@ _VISIBLE_CONTROLS = {code: 0x2400 + code for code in range(0x20) if chr(code) no
 _VISIBLE_CONTROLS |= {0x7F: 0x2421} | dict.fromkeys(range(0x80, 0xA0), 0xFFFD)
 
 Piece = tuple[str, TokenKind | None]
+"""A text and its kind; None: of a plain step, which looks like any text."""
 
 
 class StopTail:
@@ -34,7 +35,7 @@ class StopTail:
         self._held: list[Piece] = []
         self._stopped = False
 
-    def add(self, text: str, kind: TokenKind) -> list[Piece]:
+    def add(self, text: str, kind: TokenKind | None) -> list[Piece]:
         """Add `text`, and return the pieces that can be shown."""
         if self._stopped or not text:
             return []
@@ -112,7 +113,7 @@ class Transcript:
     def add(self, step: Step) -> None:
         """Show what a step emitted, except what may begin a stop text."""
         for text, kind in zip(step.emitted_texts, step.emitted_kinds, strict=True):
-            self._write(self._tail.add(text, kind))
+            self._write(self._tail.add(text, kind if step.drafted else None))
         with writing_output():
             self._sink.flush()
 

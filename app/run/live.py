@@ -12,7 +12,7 @@ from PySide6.QtWidgets import QWidget
 
 from app.controller import RunController, RunState
 from app.run.run_view import RunView
-from app.run.text.transcript import TranscriptPanel
+from app.run.text.transcript_panel import TranscriptPanel
 from app.run.tiles import StatusStrip
 from app.widgets.labels import show_share
 from core.settings import RunRequest
@@ -43,10 +43,12 @@ class LiveView(QObject):
     A kept run is shown in the same way, from the events of its log.
 
     Signals:
+        run_replaced: a run's first events are here, and the one shown before is gone.
         run_begun: a run has started, and its log with it.
         run_shown: a finished or kept run is completely on screen.
     """
 
+    run_replaced = Signal()
     run_begun = Signal()
     run_shown = Signal()
 
@@ -70,6 +72,8 @@ class LiveView(QObject):
         self._panels, self._evidence_reader = panels, evidence_reader
         self._has_news = False
         self._is_ending = False
+        self._wanted: RunRequest | None = None
+        """A run on its way, which replaces the one on screen once it has started: it may turn out to be invalid."""
         self._kept: Iterator[Event] | None = None
         self.kept_title = ""
         """The name of the run on screen, if it is a kept run."""
@@ -102,19 +106,29 @@ class LiveView(QObject):
 
     @Slot(object)
     def _on_run_requested(self, request: RunRequest) -> None:
-        self.kept_title = ""
-        self._begin(request)
+        self._finish_last()
+        self._wanted = request
+        self._show_status()
+        self._start_timers()
 
     def _begin(self, request: RunRequest) -> None:
+        self._finish_last()
+        self._replace(request)
+        self._show_status()
+        self._start_timers()
+
+    def _finish_last(self) -> None:
         self._kept = None
         self.finish()
         self._take_events()
+
+    def _replace(self, request: RunRequest) -> None:
+        self._wanted = None
         self._run.begin(request)
         self._transcript.begin(self._run.tokens)
         for panel in self._panels:
             panel.begin()
-        self._show_status()
-        self._start_timers()
+        self.run_replaced.emit()
 
     def _start_timers(self) -> None:
         self._text_timer.start()
@@ -132,14 +146,18 @@ class LiveView(QObject):
         if not self._is_ending and self._take_events(APPLY_S):
             self._has_news = True
             self._transcript.view.refresh()
-            self._show_status()
+            self._show_stage()
         if self._is_ending:
             self._end_if_whole(APPLY_S)
 
     @Slot()
     def _on_panels_due(self) -> None:
+        # The text first, so that text, tiles, plots and counts all show the same steps.
+        self._on_text_due()
         for panel in self._panels:
             panel.refresh(has_news=self._has_news)
+        if self._has_news:
+            self._show_status()
         self._has_news = False
 
     @Slot()
@@ -154,6 +172,7 @@ class LiveView(QObject):
         if self._controller.has_events:
             return
         self._is_ending = False
+        self._wanted = None
         self._stop_timers()
         for panel in self._panels:
             panel.end()
@@ -177,6 +196,9 @@ class LiveView(QObject):
         """Apply new events for this long at most; the rest waits for the next frame. True if there were any."""
         is_any, deadline = False, time.perf_counter() + most_s
         for event in self._controller.take_events() if self._kept is None else self._kept:
+            if self._wanted is not None and isinstance(event, RunStarted):
+                self.kept_title = ""
+                self._replace(self._wanted)
             self._run.apply(event)
             is_any = True
             if isinstance(event, RunStarted) and self._kept is None:
@@ -187,25 +209,33 @@ class LiveView(QObject):
             self._kept, self._is_ending = None, True
         return is_any
 
-    def _show_status(self) -> None:
+    def _show_stage(self) -> None:
         run, state = self._run, self._controller.state
         is_idle = state is RunState.IDLE and not self._is_ending
         if state is RunState.STOPPING:
             stage = "Stopping…"
-        elif state is RunState.PAUSED and run.prefill is not None:
-            stage = f"Paused before step {len(run.steps)}"
+        elif state is RunState.PAUSED and run.prefill is not None and self._wanted is None:
+            number = len(run.steps) + 1
+            stage = f"Step {number} drafted, not verified" if run.tokens.pending else f"Paused before step {number}"
         elif is_idle:
             stage = run.stage or run.outcome or ("Not run" if run.request is not None else "Ready")
             if self.kept_title:
                 stage = f"Opening {self.kept_title!r}…" if self._kept else f"Kept run {self.kept_title!r} · {stage}"
         else:
-            stage = run.stage or ("Generating…" if run.started is not None else "Preparing…")
+            is_generating = run.started is not None and self._wanted is None
+            stage = run.stage or ("Generating…" if is_generating else "Preparing…")
         self._status.show_stage(stage)
+
+    def _show_status(self) -> None:
+        self._show_stage()
+        run, is_idle = self._run, self._controller.state is RunState.IDLE and not self._is_ending
         self._status.place.setText(_place(run))
         self._status.lossy.setVisible(run.is_lossy)
-        wanted = run.request.max_new_tokens if run.request is not None else 0
+        wanted = run.request.max_new_tokens if run.request is not None and self._wanted is None else 0
         self._status.count.setText(f"{run.num_tokens:,} of {wanted:,} tokens" if wanted else "")
-        if is_idle and run.summary is None:
+        if self._wanted is not None:
+            show_share(self._status.bar, None)
+        elif is_idle and run.summary is None:
             show_share(self._status.bar, None if run.stage else 0.0)
         else:
             show_share(self._status.bar, run.progress)

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 ROOM_FOR_WORDS = 470
 """From this width on, the last button has a label beside its icon."""
-NARROW_PACE = 96
-"""Width of the speed field below that."""
 LEAST_SLIDER = 48
 """Width that the slider needs beside the buttons; with less it has its own row."""
 
@@ -38,6 +36,12 @@ class Pace(StrEnum):
     TWO = "2"
     ONE = "1"
     STEPWISE = "stepwise"
+    HALVES = "halves"
+
+    @property
+    def is_stepwise(self) -> bool:
+        """Whether the user asks for each step, or half of one."""
+        return self in {Pace.STEPWISE, Pace.HALVES}
 
     @property
     def delay_ms(self) -> float:
@@ -52,9 +56,11 @@ PACES = {
     Pace.TWO: "2 steps/s",
     Pace.ONE: "1 step/s",
     Pace.STEPWISE: "Step by step",
+    Pace.HALVES: "Draft, verify",
 }
 PACE_HELP = (
-    "How fast steps follow each other. Step by step starts a run paused. Waiting is not part of any time shown, but a "
+    "How fast steps follow each other. Step by step starts a run paused. With Draft, verify, Next step first shows the "
+    "drafted block, and then verifies it. Waiting is not part of any time shown, but a "
     "step after a wait may be slower, because processors clock down."
 )
 
@@ -88,8 +94,7 @@ class PlaybackBar(QWidget):
         self.branch_button.setEnabled(False)
         self.pace = EnumCombo(PACES, "paceCombo")
         self.pace.setSizeAdjustPolicy(QComboBox.SizeAdjustPolicy.AdjustToContents)
-        self.pace.setSizePolicy(QSizePolicy.Policy.Maximum, QSizePolicy.Policy.Fixed)
-        self.pace.setMinimumWidth(72)
+        self.pace.setSizePolicy(QSizePolicy.Policy.Fixed, QSizePolicy.Policy.Fixed)
         self.pace.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
         describe(self.pace, "Speed", PACE_HELP)
         slider_help = "Drag to see the text as it was after any step"
@@ -148,8 +153,7 @@ class PlaybackBar(QWidget):
         self.branch_button.setToolButtonStyle(style)
         others = (self.pause_button, self.step_button, self.place, self.branch_button)
         needed = sum(widget.sizeHint().width() + self._row.spacing() for widget in others)
-        has_room = self.width() >= needed + scaled(NARROW_PACE + LEAST_SLIDER)
-        self.pace.setMaximumWidth(self.pace.sizeHint().width() if with_words or not has_room else scaled(NARROW_PACE))
+        has_room = self.width() >= needed + self.pace.sizeHint().width() + scaled(LEAST_SLIDER)
         wanted, first = (self._row, 3) if has_room else (self._second_row, 0)
         if wanted.indexOf(self.slider) < 0:
             wanted.insertWidget(first, self.slider, 1)
@@ -190,8 +194,9 @@ class PlaybackBar(QWidget):
     @Slot()
     def _on_pace_chosen(self) -> None:
         pace = self.pace.member()
-        self.controller.set_pace(pace.delay_ms, starts_paused=pace is Pace.STEPWISE)
-        if pace is Pace.STEPWISE and self._can_pause:
+        in_halves = pace is Pace.HALVES
+        self.controller.set_pace(pace.delay_ms, starts_paused=pace.is_stepwise, stops_at_drafts=in_halves)
+        if pace.is_stepwise and self._can_pause:
             self.controller.pause()
 
     @Slot(int)

@@ -11,7 +11,7 @@ from core.analysis.diagnosis import PlainStep, plain_step
 from core.analysis.run_counts import RunCounts
 from core.analysis.steadiness import absence_note, busy_note, interval_text, speedup_interval
 from core.runlog.log import RunLog, to_record
-from core.settings import Coupling, RunRequest, is_lossy
+from core.settings import Coupling, LengthPolicy, RunRequest, is_lossy
 from core.types import (
     BaselineStep,
     Drafted,
@@ -54,10 +54,12 @@ class RunView:
 
     Attributes:
         counts, baseline: what is counted over its steps, and over those of its baseline.
+        previous: the counts of the run shown before; None if there was none.
         prefill, summary: None until they have arrived.
     """
 
     request: RunRequest | None = None
+    previous: RunCounts | None = None
 
     def __init__(self) -> None:
         self._clear()
@@ -74,6 +76,8 @@ class RunView:
 
     def begin(self, request: RunRequest) -> None:
         """Start with another run's events."""
+        if len(self.counts):
+            self.previous = self.counts
         self._clear()
         self.request = request
         self.tokens.prompt, self.tokens.coupling = request.prompt, request.coupling
@@ -92,6 +96,7 @@ class RunView:
             index = event.index
             if index < len(self.steps) and self.steps[index].index == index:
                 self.steps[index] = replace(self.steps[index], evidence=event.evidence)
+                self.tokens.inspected.append(index)
         elif isinstance(event, StageChanged):
             self.stage = event.text
         elif isinstance(event, RunStarted):
@@ -147,6 +152,12 @@ class RunView:
         return Coupling.REJECTION if self.request is None else self.request.coupling
 
     @property
+    def length_policy(self) -> LengthPolicy | None:
+        """What chooses K; None if it is fixed."""
+        length = None if self.request is None else self.request.draft_length
+        return length if isinstance(length, LengthPolicy) else None
+
+    @property
     def is_lossy(self) -> bool:
         """Whether the text doesn't follow the target's distribution."""
         return (self.request is not None and self.request.is_lossy) or (
@@ -200,6 +211,14 @@ class RunView:
             FinishReason.CANCELLED: "Stopped",
             FinishReason.ERROR: "Failed",
         }[reason]
+
+    def past_events(self) -> tuple[Event, ...]:
+        """What `apply` needs to show this run again, evidence included; empty before it has started."""
+        if self.started is None:
+            return ()
+        between = () if self.prefill is None else (self.prefill,)
+        end = () if self.summary is None else (Finished(self.summary),)
+        return (self.started, *between, *self.steps, *map(BaselineStep, self.baseline_steps), *end)
 
     def snapshot(self) -> Callable[[], RunLog] | None:
         """A function that makes a log of the run so far, in any thread; None before a run has started."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from html import escape
+
 from PySide6.QtCore import Qt, Slot
 from PySide6.QtGui import QFont
 from PySide6.QtWidgets import (
@@ -25,7 +27,8 @@ from app.widgets.fields import boxed, column, plain_tip, row, scrolled, text_lab
 from app.widgets.labels import STEPS, ElidedLabel
 from app.widgets.plot_card import PlotCard
 from app.window_layout import splitter
-from core.settings import LOSSY, Coupling
+from core.analysis.run_counts import Column
+from core.settings import LOSSY, Coupling, LengthPolicy
 from core.text import percent_text
 
 UNKNOWN = "–"
@@ -37,7 +40,8 @@ class Tile(QFrame):
     def __init__(self, title: str, object_name: str, how: str) -> None:
         super().__init__()
         self.setObjectName("card")
-        self.setToolTip(how)
+        self._how = how
+        self.setToolTip(f"<p>{escape(how)}</p>")
         self.setAccessibleDescription(how)
         self._title = title
         self.value = text_label(UNKNOWN, "")
@@ -54,7 +58,7 @@ class Tile(QFrame):
         self.setAccessibleName(f"{self._title}: {value}")
         self.note.setText(note)
         self.note.set_short(short)
-        self.note.setToolTip(plain_tip(f"{note}\n\n{self.toolTip()}"))
+        self.note.setToolTip(f"<p>{escape(note)}</p><p>{escape(self._how)}</p>")
 
 
 TILES = (
@@ -81,21 +85,29 @@ TILES = (
         "efficiencyValue",
         "New tokens / forwards of the target, including resampled and bonus tokens. Plain decoding has 1.",
     ),
+    (
+        "Chosen K",
+        "chosenValue",
+        "Tokens, or a tree's nodes, that the policy had drafted in the latest step, and on average over all steps. A "
+        "plain step drafts nothing.",
+    ),
 )
 """Title, object name and help of each."""
 
 
 class MetricTiles(QWidget):
-    """Tokens per second, measured speedup, acceptance, block efficiency."""
+    """Tokens per second, measured speedup, acceptance, block efficiency; and K, if a policy chooses it."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.speed, self.speedup, self.acceptance, self.efficiency = tiles = [Tile(*texts) for texts in TILES]
+        self.speed, self.speedup, self.acceptance, self.efficiency, self.chosen = tiles = [
+            Tile(*texts) for texts in TILES
+        ]
         layout = QGridLayout(self)
         layout.setContentsMargins(0, 0, 0, 0)
         layout.setSpacing(8)
         for index, tile in enumerate(tiles):
-            layout.addWidget(tile, index // 2, index % 2)
+            layout.addWidget(tile, index // 2, index % 2, 1, 2 if tile is self.chosen else 1)
         layout.setColumnStretch(0, 1)
         layout.setColumnStretch(1, 1)
         self.setSizePolicy(QSizePolicy.Policy.Preferred, QSizePolicy.Policy.Fixed)
@@ -119,6 +131,18 @@ class MetricTiles(QWidget):
         self.acceptance.show_value(UNKNOWN if acceptance is None else percent_text(acceptance), *_predicted(run))
         shown = UNKNOWN if efficiency is None else f"{efficiency:.2f}"
         self.efficiency.show_value(shown, "tokens per target forward", "tokens per forward")
+        self.chosen.setVisible(run.length_policy is not None)
+        if run.length_policy is not None:
+            self.chosen.show_value(*_chosen(run, run.length_policy))
+
+
+def _chosen(run: RunView, policy: LengthPolicy) -> tuple[str, str]:
+    lengths, sums = run.counts.columns[Column.NUM_DRAFTED], run.counts.sums
+    if not lengths:
+        return UNKNOWN, f"by {policy.value}"
+    plain = sums.num_steps - sums.num_blocks
+    words = f"by {policy.value}, {sums.drafted / sums.num_steps:.1f} on average"
+    return f"{lengths[-1]}", f"{words}, {plain:,} plain of {sums.num_steps:,} steps" if plain else words
 
 
 def _predicted(run: RunView) -> tuple[str, str]:
@@ -163,7 +187,7 @@ class MeasurementsPanel(RunPage):
         self.ranks, self.costs = RankPlot(run), CostPlot(run)
         self.chain_card = PlotCard("Acceptance by position", self.positions)
         self.tree_cards = PlotCard("Acceptance in the tree", self.ranks), PlotCard("Verify time", self.costs)
-        over_steps = PlotCard("Acceptance", self.acceptance), PlotCard("Latency", self.latency)
+        over_steps = PlotCard("Acceptance", self.acceptance), PlotCard("Latency per token", self.latency)
         self.cards = (*over_steps, self.chain_card, *self.tree_cards)
         self.tiles = MetricTiles()
         plots = splitter(Qt.Orientation.Vertical, "runSplitter", *((card, 0) for card in self.cards))

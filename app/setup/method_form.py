@@ -1,4 +1,4 @@
-"""The drafting method and its options, with fields made from their declarations."""
+"""The drafting methods' options, with fields made from their declarations."""
 
 from __future__ import annotations
 
@@ -10,23 +10,19 @@ from typing import Any
 from PySide6.QtCore import QSignalBlocker, Qt, Signal, Slot
 from PySide6.QtWidgets import QComboBox, QWidget
 
-from app.setup.setting_fields import SettingsForm, problem_label, set_value, show_problem
-from app.widgets.fields import WheelGuard, column, labelled, wrapped_label
+from app.setup.setting_fields import SettingsForm, set_value
+from app.widgets.fields import WheelGuard, boxed, column, labelled, wrapped_label
 from core.drafters.registry import METHODS, Method, get_method
 from core.errors import SettingsError
 from core.settings import declared
 
 
-def options_form(method: Method, values: Mapping[str, Any]) -> SettingsForm:
-    """A field for each of a method's options, which shows the saved values of the right type."""
-    # Switches come last, after what shapes the draft.
-    items = dict(sorted(declared(method.options).items(), key=lambda item: isinstance(item[1].default, bool)))
-    form = SettingsForm(items, {name: f"option_{name}" for name in items})
-    for name, item in items.items():
-        if _is_same_kind(item, values.get(name)):
-            set_value(form.fields[name], values[name])
-    form.setVisible(bool(items))
-    return form
+def _options_form(method: Method, *, is_switches: bool) -> SettingsForm:
+    """A field for each of a method's options that can be on or off, or for each of the others."""
+    items = {
+        name: item for name, item in declared(method.options).items() if isinstance(item.default, bool) is is_switches
+    }
+    return SettingsForm(items, {name: f"option_{name}" for name in items})
 
 
 def _is_same_kind(item: Field[Any], value: Any) -> bool:
@@ -39,11 +35,15 @@ def _is_same_kind(item: Field[Any], value: Any) -> bool:
 
 
 class MethodForm(QWidget):
-    """The dropdown of methods, with the options of the chosen one below.
+    """The options that shape what the chosen method drafts.
 
     Signals:
         method_changed: another method was chosen.
         changed: some option has changed.
+
+    Attributes:
+        combo: the methods by name, for programs and for those who know the names: Drafts from offers the same.
+        advanced: this dropdown, and the options that can be on or off.
     """
 
     method_changed = Signal()
@@ -51,46 +51,54 @@ class MethodForm(QWidget):
 
     def __init__(self) -> None:
         super().__init__()
-        self._remembered: dict[str, dict[str, Any]] = {}
         self.combo = QComboBox()
         self.combo.setObjectName("methodCombo")
+        self._options: dict[str, SettingsForm] = {}
+        self._switches: dict[str, SettingsForm] = {}
         for method in METHODS.values():
             self.combo.addItem(method.title, method.name)
             self.combo.setItemData(self.combo.count() - 1, method.summary, Qt.ItemDataRole.ToolTipRole)
-        self._problem = problem_label("methodProblem")
-        self.options = options_form(self.method, {})
-        self._layout = column(
-            labelled("Method", self.combo, "How the next K tokens are proposed."),
-            *(wrapped_label("methodLeftOut", "problem", problem) for problem in METHODS.problems),
-            self.options,
-            self._problem,
-        )
-        self._layout.setContentsMargins(0, 0, 0, 0)
-        self.setLayout(self._layout)
+            self._options[method.name] = _options_form(method, is_switches=False)
+            self._switches[method.name] = _options_form(method, is_switches=True)
+        left_out = [wrapped_label("methodLeftOut", "problem", problem) for problem in METHODS.problems]
+        boxed(column(*left_out, *self._options.values()), self)
+        help_text = "How the next K tokens are proposed; the same choice as under Drafts from."
+        self.advanced = boxed(column(labelled("Method", self.combo, help_text), *self._switches.values()))
         WheelGuard(self).watch(self.combo)
         self._show_options()
         self.combo.currentIndexChanged.connect(self._on_method_chosen)
+        for form in (*self._options.values(), *self._switches.values()):
+            form.changed.connect(self.changed)
 
     @property
     def method(self) -> Method:
         """The chosen method."""
         return get_method(self.combo.currentData())
 
+    @property
+    def options(self) -> SettingsForm:
+        """The fields of the chosen method's options, switches left out."""
+        return self._options[self.method.name]
+
     def values(self) -> dict[str, Any]:
         """The options of the chosen method, whether or not they are consistent."""
-        return self.options.values()
+        return self.option_values()[self.method.name]
 
     def option_values(self) -> dict[str, dict[str, Any]]:
-        """The options of every method shown so far, by method."""
-        return {**self._remembered, self.method.name: self.values()}
+        """The options of every method, by method."""
+        return {name: form.values() | self._switches[name].values() for name, form in self._options.items()}
 
     def apply(self, name: str, options: Mapping[str, Mapping[str, Any]]) -> None:
-        """Show a method, and store the options of all methods."""
-        self._remembered = {method: dict(values) for method, values in options.items()}
+        """Show a method, and the options of all methods; a value of the wrong type leaves the default."""
+        for each, form in self._options.items():
+            fields, saved = form.fields | self._switches[each].fields, options.get(each, {})
+            for key, item in declared(get_method(each).options).items():
+                set_value(fields[key], saved[key] if _is_same_kind(item, saved.get(key)) else item.default)
         with QSignalBlocker(self.combo):
-            self.combo.setCurrentIndex(max(0, self.combo.findData(name)))
+            self.choose(name)
         self._show_options()
 
+    @Slot(str)
     def choose(self, name: str) -> None:
         """Choose a method, as the user would."""
         self.combo.setCurrentIndex(max(0, self.combo.findData(name)))
@@ -108,22 +116,7 @@ class MethodForm(QWidget):
         self._show_options()
         self.method_changed.emit()
 
-    @Slot()
-    def _on_option_changed(self) -> None:
-        self._remembered[self.method.name] = self.values()
-        show_problem(self._problem, self.problem())
-        self.changed.emit()
-
     def _show_options(self) -> None:
-        form = options_form(self.method, self._remembered.get(self.method.name, {}))
-        form.changed.connect(self._on_option_changed)
-        self._layout.replaceWidget(self.options, form)
-        self.options.hide()
-        self.options.deleteLater()
-        self.options = form
-        # New fields would come last in the tab order.
-        before: QWidget = self.combo
-        for field in form.fields.values():
-            QWidget.setTabOrder(before, field)
-            before = field
-        show_problem(self._problem, self.problem())
+        for forms in (self._options, self._switches):
+            for name, form in forms.items():
+                form.setVisible(name == self.method.name and bool(form.fields))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -36,7 +35,6 @@ ORIGINS = {
 REMOVABLE = {ModelOrigin.HUB, ModelOrigin.KEPT}
 _SCANNED = {ModelOrigin.EMBEDDED, *REMOVABLE}
 """Origins that a scan finds; other models were opened by the user."""
-_DAY = 86_400
 
 
 def count_text(count: int) -> str:
@@ -46,18 +44,6 @@ def count_text(count: int) -> str:
             value = count / size
             return f"{value:.3g} {unit}" if value < 999.5 else f"{value:,.0f} {unit}"
     return str(count)
-
-
-def age_text(moment: float | None, now: float | None = None) -> str:
-    """How long ago, in days, months or years; a dash if unknown."""
-    if moment is None:
-        return UNKNOWN
-    days = int(((time.time() if now is None else now) - moment) // _DAY)
-    if days <= 1:
-        return "Yesterday" if days == 1 else "Today"
-    if days < 60:
-        return f"{days} days ago"
-    return f"{days // 30} months ago" if days < 730 else f"{days // 365} years ago"
 
 
 def progress_text(progress: DownloadProgress) -> str:

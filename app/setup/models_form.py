@@ -1,4 +1,4 @@
-"""Chooses the target and the draft, and shows whether they can work together."""
+"""Chooses the target and what it drafts from, and shows what is known about the pair."""
 
 from __future__ import annotations
 
@@ -14,14 +14,13 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from app.dialogs import OPEN_TITLES, OpenKind
 from app.setup.model_library import ModelLibrary
 from app.setup.model_library import describe as describe_model
 from app.setup.pair import VerdictLine
-from app.setup.setting_fields import problem_label, show_problem
 from app.theme import scaled
-from app.widgets.fields import WheelGuard, boxed, column, labelled, plain_tip
+from app.widgets.fields import WheelGuard, boxed, column, labelled, plain_tip, set_flag
 from app.widgets.title_delegate import NOTE_ROLE, SUBTITLE_ROLE, Index, TitleDelegate
+from core.drafters.registry import METHODS, Method, get_method
 from core.models.catalogue import ModelEntry
 from core.text import bytes_text
 
@@ -41,7 +40,7 @@ class ModelItemDelegate(TitleDelegate):
         return QSize(width, scaled(LINE_HEIGHT + (REASON_HEIGHT if index.data(SUBTITLE_ROLE) else 0)))
 
     def paint(self, painter: QPainter, option: QStyleOptionViewItem, index: Index) -> None:
-        """Draw a model, or the separator between models and actions."""
+        """Draw a model, or the separator before the last entry."""
         if not _is_separator(index):
             super().paint(painter, option, index)
             return
@@ -55,7 +54,7 @@ def _is_separator(index: Index) -> bool:
 
 
 REF_ROLE = Qt.ItemDataRole.UserRole
-ACTION_ROLE = Qt.ItemDataRole.UserRole + 1
+METHOD_ROLE = Qt.ItemDataRole.UserRole + 1
 POPUP_WIDTH = 420
 
 
@@ -66,8 +65,10 @@ class ModelRole(StrEnum):
     DRAFT = "draft"
 
 
-BROWSE = "browse"
-BROWSE_TITLE = "Get more models…"
+TITLES = {ModelRole.TARGET: "Target", ModelRole.DRAFT: "Drafts from"}
+BROWSE_TITLE = "More models…"
+DRAFT_MODEL = "draft-model"
+"""The method whose choices are the models themselves."""
 
 
 class ModelCombo(QComboBox):
@@ -98,23 +99,24 @@ class ModelCombo(QComboBox):
 
 
 class ModelPicker(QWidget):
-    """A dropdown of models; any problem with the choice is shown below it.
+    """A dropdown of models, and for a draft of the other methods, too.
 
     Signals:
-        model_chosen: its `ModelRole`, and the reference that the user chose.
-        open_requested: an `OpenKind` and its role; the choice doesn't change.
+        model_chosen: its `ModelRole`, and the reference that was chosen.
+        method_chosen: the name of the method that was chosen.
         browse_requested: the user wants more models; the choice doesn't change.
     """
 
     model_chosen = Signal(object, str)
-    open_requested = Signal(object, object)
+    method_chosen = Signal(str)
     browse_requested = Signal()
 
     def __init__(self, role: ModelRole, help_text: str) -> None:
         super().__init__()
         self._role, self._help = role, help_text
         self._ref = self._wanted = ""
-        self._shown: tuple[tuple[ModelEntry, ...], dict[str, str | None]] | None = None
+        self._method = DRAFT_MODEL
+        self._shown: object = None
         self.combo = ModelCombo()
         self.combo.setObjectName(f"{role.value}Combo")
         self.combo.setMinimumContentsLength(12)
@@ -122,9 +124,9 @@ class ModelPicker(QWidget):
         self.combo.setMaxVisibleItems(16)
         self._items = QStandardItemModel(self.combo)
         self.combo.setModel(self._items)
-        self.problem_label = problem_label(f"{role.value}Problem")
-        boxed(column(labelled(role.value.capitalize(), self.combo, help_text), self.problem_label, spacing=4), self)
+        boxed(column(labelled(TITLES[role], self.combo, help_text)), self)
         WheelGuard(self).watch(self.combo)
+        self.combo.currentIndexChanged.connect(self._on_chosen)
         self.combo.activated.connect(self._on_activated)
 
     @property
@@ -142,60 +144,99 @@ class ModelPicker(QWidget):
         self._wanted = ref
 
     def show_models(
-        self, entries: Sequence[ModelEntry], *, fallback: str, problems: Mapping[str, str | None] | None = None
+        self,
+        entries: Sequence[ModelEntry],
+        *,
+        fallback: str,
+        problems: Mapping[str, str | None] | None = None,
+        methods: Sequence[Method] = (),
+        method: str = DRAFT_MODEL,
     ) -> None:
-        """List the models; one with a problem can't be chosen and shows why. `fallback` replaces a missing choice."""
-        problems = dict(problems or {})
-        refs = [entry.ref for entry in entries]
-        self._ref = self._wanted if self._wanted in refs else fallback
-        shown = (tuple(entries), problems)
+        """List the models, then the methods; what has a problem can't be chosen and shows why.
+
+        Args:
+            fallback: replaces a missing choice.
+            problems: why a model can't be chosen, by reference.
+            methods: those that are offered beside the models.
+            method: the chosen one.
+        """
+        problems = problems or {}
+        self._ref = self._wanted if self._wanted in [entry.ref for entry in entries] else fallback
+        self._method = method
+        chosen = next((entry for entry in entries if entry.ref == self._ref), None)
+        # Plain texts, which can be compared with those shown.
+        models = [(entry, problems.get(entry.ref)) for entry in entries]
+        others = [
+            (item, f"{item.title} · {chosen.title}" if item.needs_draft_model and chosen is not None else item.title)
+            for item in methods
+        ]
+        shown = (models, others, problems.get(self._ref))
         if shown != self._shown and not self.combo.is_open:
             self._shown = shown
-            self._fill(entries, problems)
-        with QSignalBlocker(self.combo):
-            self._show_choice()
-        chosen = next((entry for entry in entries if entry.ref == self._ref), None)
-        self.combo.setToolTip(plain_tip(describe_model(chosen) if chosen is not None else self._help))
+            with QSignalBlocker(self.combo):
+                self._items.clear()
+                for entry, problem in models:
+                    self._items.appendRow(_model_item(entry, problem))
+                if not models:
+                    self._items.appendRow(_plain_item("No model here yet", enabled=False))
+                for item, title in others:
+                    self._items.appendRow(
+                        _method_item(item, title, problems.get(self._ref) if item.needs_draft_model else None)
+                    )
+                self.combo.insertSeparator(self._items.rowCount())
+                self._items.appendRow(_plain_item(BROWSE_TITLE))
+        self._show_choice()
+        is_method = method != DRAFT_MODEL
+        tip = get_method(method).summary if is_method else describe_model(chosen) if chosen is not None else self._help
+        self.combo.setToolTip(plain_tip(tip))
 
-    def _fill(self, entries: Sequence[ModelEntry], problems: Mapping[str, str | None]) -> None:
-        with QSignalBlocker(self.combo):
-            self._items.clear()
-            for entry in entries:
-                self._items.appendRow(_model_item(entry, problems.get(entry.ref)))
-            if not entries:
-                self._items.appendRow(_plain_item("No model here yet", enabled=False))
-            self.combo.insertSeparator(self._items.rowCount())
-            for action, title in (*OPEN_TITLES.items(), (BROWSE, BROWSE_TITLE)):
-                item = _plain_item(title)
-                item.setData(str(action), ACTION_ROLE)
-                self._items.appendRow(item)
+    def show_problem(self, problem: str | None) -> None:
+        """Mark a choice that can't be run; the reason stands beside Run."""
+        set_flag(self.combo, "invalid", bool(problem))
 
     def _show_choice(self) -> None:
-        index = self.combo.findData(self._ref, REF_ROLE)
-        self.combo.setCurrentIndex(max(0, index))
+        is_model = self._method == DRAFT_MODEL
+        found = self.combo.findData(*((self._ref, REF_ROLE) if is_model else (self._method, METHOD_ROLE)))
+        with QSignalBlocker(self.combo):
+            self.combo.setCurrentIndex(max(0, found))
+
+    @Slot(int)
+    def _on_chosen(self, index: int) -> None:
+        item = self._items.item(index)
+        ref, method = (item.data(role) for role in (REF_ROLE, METHOD_ROLE)) if item is not None else ("", "")
+        if method:
+            self._method = method
+            self.method_chosen.emit(method)
+        elif ref:
+            self._ref = self._wanted = ref
+            self._method = DRAFT_MODEL
+            self.model_chosen.emit(self._role, ref)
+        else:
+            self._show_choice()
 
     @Slot(int)
     def _on_activated(self, index: int) -> None:
-        item = self._items.item(index)
-        action, ref = item.data(ACTION_ROLE), item.data(REF_ROLE)
-        if action:
-            with QSignalBlocker(self.combo):
-                self._show_choice()
-            if action == BROWSE:
-                self.browse_requested.emit()
-            else:
-                self.open_requested.emit(OpenKind(action), self._role)
-        elif ref and ref != self._ref:
-            self._ref = self._wanted = ref
-            self.model_chosen.emit(self._role, ref)
+        if index == self.combo.count() - 1:
+            self.browse_requested.emit()
 
 
 def _model_item(entry: ModelEntry, problem: str | None) -> QStandardItem:
-    item = _plain_item(entry.title if problem is None else f"{entry.title} (doesn't fit)", enabled=problem is None)
+    item = _item(entry.title, problem, describe_model(entry))
     item.setData(entry.ref, REF_ROLE)
     item.setData(bytes_text(entry.size_bytes), NOTE_ROLE)
+    return item
+
+
+def _method_item(method: Method, title: str, problem: str | None) -> QStandardItem:
+    item = _item(title, problem, method.summary)
+    item.setData(method.name, METHOD_ROLE)
+    return item
+
+
+def _item(title: str, problem: str | None, tip: str) -> QStandardItem:
+    item = _plain_item(title if problem is None else f"{title} (doesn't fit)", enabled=problem is None)
     item.setData(problem or "", SUBTITLE_ROLE)
-    item.setToolTip(plain_tip(problem or describe_model(entry)))
+    item.setToolTip(plain_tip(problem or tip))
     item.setData(item.text() if problem is None else f"{item.text()}: {problem}", Qt.ItemDataRole.AccessibleTextRole)
     return item
 
@@ -208,45 +249,48 @@ def _plain_item(text: str, *, enabled: bool = True) -> QStandardItem:
 
 
 class ModelsForm(QWidget):
-    """The dropdowns for target and draft, and the verdict on the pair.
+    """The target, what it drafts from, and the verdict on the pair.
 
     Signals:
         changed: another model was chosen, or more is known about the chosen ones.
+        method_chosen: the name of a drafting method; `DRAFT_MODEL` if a model was chosen.
         draft_chosen: the draft of a pair that was chosen, by its reference; not of one that is restored.
-        open_requested: an `OpenKind` and a `ModelRole`.
         browse_requested: the user wants more models.
         check_requested: a target, and the drafts to compare with it.
     """
 
     changed = Signal()
+    method_chosen = Signal(str)
     draft_chosen = Signal(str)
-    open_requested = Signal(object, object)
     browse_requested = Signal()
     check_requested = Signal(str, object)
 
     def __init__(self, library: ModelLibrary) -> None:
         super().__init__()
         self.library = library
-        self._is_draft_needed = True
+        self._method = get_method(DRAFT_MODEL)
         self._is_draft_free = False
         """Whether the draft may follow the target: it was not chosen by hand since the target was."""
         self.target = ModelPicker(ModelRole.TARGET, "The model whose distribution the text is drawn from.")
-        self.draft = ModelPicker(ModelRole.DRAFT, "The smaller model that runs ahead and proposes tokens.")
+        self.draft = ModelPicker(
+            ModelRole.DRAFT,
+            "What runs ahead and proposes tokens: a smaller model, a tree of its candidates, or a method.",
+        )
         self.verdict = VerdictLine()
         boxed(column(self.target, self.draft, self.verdict), self)
         for picker in (self.target, self.draft):
             picker.model_chosen.connect(self.choose)
-            picker.open_requested.connect(self.open_requested)
             picker.browse_requested.connect(self.browse_requested)
             picker.combo.popup_hidden.connect(self.show_models)
+        self.draft.method_chosen.connect(self.method_chosen)
 
-    def set_draft_needed(self, is_needed: bool) -> None:
-        """Whether the method uses a draft model; takes effect with `show_models`."""
-        self._is_draft_needed = is_needed
+    def set_method(self, method: Method) -> None:
+        """The chosen drafting method; takes effect with `show_models`."""
+        self._method = method
 
     @Slot(object, str)
     def choose(self, role: ModelRole, ref: str) -> None:
-        """Choose a model from the library."""
+        """Choose a model from the library. A draft that is chosen drafts by itself, not in a tree."""
         if role is ModelRole.TARGET:
             self.target.want(ref)
             self._is_draft_free = True
@@ -255,6 +299,7 @@ class ModelsForm(QWidget):
         else:
             self.draft.want(ref)
             self._is_draft_free = False
+            self.method_chosen.emit(DRAFT_MODEL)
         self.show_models()
         self.draft_chosen.emit(self.draft.ref)
         self.changed.emit()
@@ -263,32 +308,33 @@ class ModelsForm(QWidget):
     def show_models(self) -> None:
         """List the library's models, and request checks of the unknown pairs."""
         library = self.library
-        impossible = {ref: library.target_problem(ref) for ref in library.refs}
-        self.target.show_models(library.entries, fallback=library.default_target, problems=impossible)
+        problems = {ref: library.target_problem(ref) for ref in library.refs}
+        # A drafter that borrows its target's tables is only listed if it was chosen by a log or settings, to say so.
+        targets = [entry for entry in library.entries if not problems[entry.ref] or entry.ref == self.target.wanted]
+        self.target.show_models(targets, fallback=library.default_target, problems=problems)
         target = self.target.ref
-        show_problem(self.target.problem_label, impossible.get(target))
-        problems = {ref: library.problem(ref, target) for ref in library.refs} if self._is_draft_needed else {}
+        problems = {ref: library.problem(ref, target) for ref in library.refs}
         # Models that can be chosen come first; Python's sort is stable.
         drafts = sorted(library.entries, key=lambda entry: bool(problems.get(entry.ref)))
-        self.draft.show_models(drafts, fallback=library.default_draft, problems=problems)
-        self.draft.setEnabled(self._is_draft_needed)
-        show_problem(self.draft.problem_label, problems.get(self.draft.ref))
+        others = [method for method in METHODS.values() if method.name != DRAFT_MODEL]
+        self.draft.show_models(
+            drafts, fallback=library.default_draft, problems=problems, methods=others, method=self._method.name
+        )
+        self.target.show_problem(library.target_problem(target))
+        self.draft.show_problem(self.problem())
         self.ask(target)
 
     def problem(self) -> str | None:
         """Why the chosen models can't work together; None if they can, or if it isn't known yet."""
         return self.library.target_problem(self.target.ref) or (
-            self.library.problem(self.draft.ref, self.target.ref) if self._is_draft_needed else None
+            self.library.problem(self.draft.ref, self.target.ref) if self._method.needs_draft_model else None
         )
 
-    def open_model(self, entry: ModelEntry, role: ModelRole | None) -> None:
-        """Add a model, and choose it for the role that it was opened for; None if it is from an earlier session."""
+    def add_model(self, entry: ModelEntry) -> None:
+        """Add a model that was opened."""
         self.library.add(entry)
-        if role is not None:
-            self.choose(role, entry.ref)
-        else:
-            self.show_models()
-            self.changed.emit()
+        self.show_models()
+        self.changed.emit()
 
     def take_problems(self, target: str, problems: Mapping[str, str | None]) -> None:
         """Store which drafts fit a target: by reference, a sentence that says why not, or None."""

@@ -12,6 +12,7 @@ from app.jobs import Job, Jobs
 from app.setup.model_library import memory_text, verdict_text
 from app.theme import hold
 from app.widgets.fields import boxed, column, plain_tip, set_flag, text_label
+from app.widgets.labels import ElidedLabel
 from core.settings import RunRequest
 
 if TYPE_CHECKING:
@@ -45,18 +46,17 @@ class PairQuestion:
 
 
 class VerdictLine(QWidget):
-    """Memory and expected cost on one line, with warnings below."""
+    """Memory and expected cost on one line, which keeps its height, with warnings below."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.line = text_label("", "hint")
+        self.line = ElidedLabel("", "hint")
         self.line.setObjectName("verdictLine")
         self.line.setAccessibleName("Memory and expected cost of the pair")
         hold(self.line, least_height=LINE_HEIGHT)
         self.warnings = text_label("", "warning")
         self.warnings.setObjectName("verdictWarnings")
-        for label in (self.line, self.warnings):
-            label.setWordWrap(True)
+        self.warnings.setWordWrap(True)
         boxed(column(self.line, self.warnings, spacing=4), self)
         self.show_verdict(None)
 
@@ -66,7 +66,8 @@ class VerdictLine(QWidget):
         text, help_text = verdict_text(known) if known is not None else ("", "")
         is_too_large = known is not None and known.memory is not None and known.memory.fits is False
         self.line.setText(text)
-        self.line.setToolTip(plain_tip(help_text))
+        self.line.set_short(text.partition(" · ")[0])
+        self.line.setToolTip(plain_tip(f"{text}\n{help_text}".strip()))
         self.line.setAccessibleDescription(text)
         set_flag(self.line, "role", "problem" if is_too_large else "hint")
         self.warnings.setText("\n".join(known.warnings) if known is not None else "")

@@ -8,13 +8,15 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from PySide6.QtCore import QEvent, QTimer, Signal, Slot
+from PySide6.QtCore import QEvent, QObject, QTimer, Signal, Slot
 from PySide6.QtGui import QAction, QColor, QTextCharFormat, QTextCursor
 from PySide6.QtWidgets import (
     QApplication,
     QMenu,
     QPlainTextEdit,
     QPushButton,
+    QSizePolicy,
+    QSplitter,
     QStackedWidget,
     QToolButton,
     QWidget,
@@ -22,6 +24,7 @@ from PySide6.QtWidgets import (
 
 from app.controller import RunState
 from app.jobs import Job, Jobs
+from app.setup.setting_fields import value_of
 from app.theme import RESOURCES, hold_font
 from app.widgets.fields import boxed, card, column, describe, named, quiet_button, row, set_flag, text_label
 from app.widgets.labels import FittingNote
@@ -90,6 +93,9 @@ DELAY_MS = 120
 READY_HINT = "Ctrl+Enter runs, Esc stops."
 LIVE_HINT = "K and temperature can be changed while it runs."
 LIVE_HINT_SHORT = "K and temperature are live."
+OPEN_HEIGHT, FOLDED_LINES, PADDING = 64, 2, 5
+QWIDGETSIZE_MAX = 16_777_215
+"""Qt's own word for no limit."""
 
 
 class PromptEditor(QWidget):
@@ -110,10 +116,11 @@ class PromptEditor(QWidget):
         super().__init__()
         self._controls, self._jobs = controls, jobs
         self.edit = named(QPlainTextEdit(), "promptEdit", "Prompt")
+        self.edit.installEventFilter(self)
+        self.edit.viewport().installEventFilter(self)
         hold_font(self.edit, 13, is_mono=True)
         self.edit.setTabChangesFocus(True)
         self.edit.setPlaceholderText("Write a few words or lines of code for the model to continue.")
-        self.edit.setMinimumHeight(64)
         self.reading = PromptReading()
         reading_help = "With the target's chat template and special tokens, and the number of tokens (Ctrl+R)"
         reading_title = "Show the prompt as the model reads it"
@@ -130,10 +137,12 @@ class PromptEditor(QWidget):
         stop_help = "Stop the run before its next forward (Esc)"
         self.stop_button = named(QPushButton("Stop"), "stopButton", "Stop", stop_help)
         self.stop_button.setEnabled(False)
+        self.is_folded = False
+        self._open_sizes: list[int] = []
         self._state, self._problem = RunState.IDLE, ""
         self._read = (WAITING, False)
         """The line about the rendered prompt, and whether it reports a problem."""
-        self._rendered: tuple[str, str, bool | None] | None = None
+        self._rendered: tuple[str, str, bool | None, str] | None = None
         self._job: Job | None = None
         self._timer = QTimer(self, singleShot=True, interval=DELAY_MS)
         self._timer.timeout.connect(self._render)
@@ -144,8 +153,10 @@ class PromptEditor(QWidget):
         self._pages.addWidget(self.reading)
         frame, _ = card(header, (self._pages, 1), row((self.note, 1), self.stop_button, self.run_button))
         boxed(column(frame), self)
+        self.set_folded(is_folded=False)
         self.reading_button.toggled.connect(self._on_reading_toggled)
         self.edit.textChanged.connect(self.changed)
+        self.edit.textChanged.connect(self._open)
         self.run_button.clicked.connect(self.run_requested)
         self.stop_button.clicked.connect(self.stop_requested)
         for changed in (self.changed, controls.changed):
@@ -164,6 +175,33 @@ class PromptEditor(QWidget):
     def text(self) -> str:
         """The prompt."""
         return self.edit.toPlainText()
+
+    def set_folded(self, *, is_folded: bool) -> None:
+        """Show two lines of the prompt and leave the room to the text, or all of it, as high as it was."""
+        splitter = self.parentWidget()
+        if is_folded and not self.is_folded and isinstance(splitter, QSplitter):
+            self._open_sizes = splitter.sizes()
+        was_folded, self.is_folded = self.is_folded, is_folded
+        margins = 2 * (self.edit.document().documentMargin() + self.edit.frameWidth() + PADDING)
+        lines = round(FOLDED_LINES * self.edit.fontMetrics().lineSpacing() + margins)
+        self._pages.setMinimumHeight(lines if is_folded else OPEN_HEIGHT)
+        self._pages.setMaximumHeight(lines if is_folded else QWIDGETSIZE_MAX)
+        # The splitter gives a widget that can't grow no more than it asks for.
+        policy = QSizePolicy.Policy
+        self.setSizePolicy(policy.Preferred, policy.Maximum if is_folded else policy.Preferred)
+        if was_folded and not is_folded and isinstance(splitter, QSplitter):
+            splitter.setSizes(self._open_sizes)
+
+    def eventFilter(self, watched: QObject, event: QEvent) -> bool:
+        """Unfold the prompt that gets the focus or a click."""
+        if event.type() in {QEvent.Type.FocusIn, QEvent.Type.MouseButtonPress}:
+            self._open()
+        return super().eventFilter(watched, event)
+
+    @Slot()
+    def _open(self) -> None:
+        if self.is_folded:
+            self.set_folded(is_folded=False)
 
     def set_text(self, text: str) -> None:
         """Insert a prompt; one undo in the editor restores the old one."""
@@ -207,6 +245,7 @@ class PromptEditor(QWidget):
 
     @Slot(bool)
     def _on_reading_toggled(self, is_reading: bool) -> None:
+        self._open()
         self._pages.setCurrentWidget(self.reading if is_reading else self.edit)
         if is_reading:
             self._rendered = None
@@ -226,7 +265,8 @@ class PromptEditor(QWidget):
     def _render(self) -> None:
         """Render the prompt, if it is shown and anything that matters has changed."""
         target = self._controls.target.ref
-        wanted = (target, self.text(), self._controls.fields["chat"].member())
+        fields = self._controls.fields
+        wanted = (target, self.text(), fields["chat"].member(), value_of(fields["system"]))
         if not self.is_reading or not target or wanted == self._rendered:
             return
         if self._job is not None:

@@ -10,11 +10,11 @@ from enum import Enum
 from typing import Any
 
 from PySide6.QtCore import Qt, Signal, Slot
-from PySide6.QtWidgets import QCheckBox, QDoubleSpinBox, QGridLayout, QLabel, QLineEdit, QSpinBox, QToolButton, QWidget
+from PySide6.QtWidgets import QCheckBox, QDoubleSpinBox, QGridLayout, QLineEdit, QSpinBox, QToolButton, QWidget
 
 from app.theme import hold
 from app.widgets.compound_fields import SliderSpin
-from app.widgets.fields import EnumCombo, WheelGuard, describe, labelled, set_flag, text_label
+from app.widgets.fields import EnumCombo, WheelGuard, describe, labelled, set_flag
 from core.errors import SettingsError
 from core.settings import MAX_SEED, Coupling
 
@@ -43,7 +43,7 @@ class CouplingCheck(QCheckBox):
 
 
 class SeedEdit(QLineEdit):
-    """A seed, which may be too large for a spin box, with a button for a new one and a line for what is wrong."""
+    """A seed, which may be too large for a spin box, with a button for a new one."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -53,7 +53,6 @@ class SeedEdit(QLineEdit):
         self.new_button.setText("New")
         describe(self.new_button, "Draw a new seed")
         self.new_button.setToolTip("Draw a new seed")
-        self.problem_label = problem_label("seedProblem")
         self.textChanged.connect(self._on_edited)
         self.new_button.clicked.connect(self._on_new)
 
@@ -73,11 +72,10 @@ class SeedEdit(QLineEdit):
     def _on_edited(self) -> None:
         try:
             self.value()
-            problem = ""
-        except SettingsError as error:
-            problem = str(error)
-        show_problem(self.problem_label, problem)
-        set_flag(self, "invalid", bool(problem))
+            is_invalid = False
+        except SettingsError:
+            is_invalid = True
+        set_flag(self, "invalid", is_invalid)
 
     @Slot()
     def _on_new(self) -> None:
@@ -86,21 +84,6 @@ class SeedEdit(QLineEdit):
 
 
 SettingField = QSpinBox | QDoubleSpinBox | QCheckBox | EnumCombo[Any] | SliderSpin | SeedEdit | QLineEdit
-
-
-def problem_label(object_name: str) -> QLabel:
-    """A hidden label below fields, for what is wrong with them."""
-    label = text_label("", "problem")
-    label.setObjectName(object_name)
-    label.setWordWrap(True)
-    label.hide()
-    return label
-
-
-def show_problem(label: QLabel, problem: str | None) -> None:
-    """Show what is wrong; nothing if nothing is."""
-    label.setText(problem or "")
-    label.setVisible(bool(problem))
 
 
 def setting_field(item: Field[Any], object_name: str) -> Any:

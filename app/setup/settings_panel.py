@@ -14,18 +14,10 @@ from app.setup.method_form import MethodForm
 from app.setup.model_library import ModelLibrary
 from app.setup.models_form import ModelPicker, ModelsForm
 from app.setup.pair import PairQuestion
-from app.setup.setting_fields import (
-    SettingsForm,
-    on_change,
-    problem_label,
-    set_value,
-    setting_field,
-    show_problem,
-    value_of,
-)
+from app.setup.setting_fields import SettingsForm, on_change, set_value, setting_field, value_of
 from app.theme import hold
-from app.widgets.compound_fields import SPIN_WIDTH
-from app.widgets.fields import WheelGuard, boxed, column, describe, labelled, row, scrolled, text_label
+from app.widgets.compound_fields import SPIN_WIDTH, Fold
+from app.widgets.fields import WheelGuard, boxed, column, describe, labelled, row, scrolled, set_flag, text_label
 from core.draft_shape import DraftLength, request_fields
 from core.drafters.registry import METHODS, rule_problem
 from core.errors import OutriderError, PairMismatchError, SettingsError
@@ -37,17 +29,18 @@ SINGLE_FIELDS = {
     "num_draft_tokens": "kSlider",
     "length_policy": "kPolicyCombo",
     "temperature": "temperatureSlider",
+    "max_new_tokens": "lengthSpin",
     "seed": "seedEdit",
-    "coupling": "couplingCheck",
-    "verification": "verificationCombo",
+    "baseline": "baselineCheck",
 }
 FILTER_FIELDS = {"top_k": "topKSpin", "top_p": "topPSpin", "min_p": "minPSpin"}
-RUN_FIELDS = {
-    "max_new_tokens": "lengthSpin",
+RARE_FIELDS = {
+    "verification": "verificationCombo",
     "chat": "chatCombo",
     "device": "deviceCombo",
     "dtype": "dtypeCombo",
-    "baseline": "baselineCheck",
+    "system": "systemEdit",
+    "coupling": "couplingCheck",
 }
 REPEATABLE = (
     "With Auto and Adaptive, K depends on this machine's timing: a seed repeats its text only with Reproducible, or at "
@@ -59,11 +52,12 @@ NODES_HELP = (
     "shape the tree."
 )
 CONTEXT_STEP = 256
-NO_TARGET = "There is no target model yet. Open a model folder or a .gguf file, or get one under Models."
+DEFAULTS = RunSettings()
+NO_TARGET = "There is no target model yet. Open a model, or get one, under File > Models."
 
 
 class ControlsPanel(QScrollArea):
-    """Models, drafting, sampling, run.
+    """Models, the settings of a run, and those that few people need, folded.
 
     Signals:
         changed: some setting has changed.
@@ -83,21 +77,23 @@ class ControlsPanel(QScrollArea):
         self._kept = RunSettings()
         self.models = ModelsForm(library)
         self.method = MethodForm()
-        self._rule_problem = problem_label("verificationProblem")
         single = {name: setting_field(SETTINGS[name], field) for name, field in SINGLE_FIELDS.items()}
         self._filters = SettingsForm(SETTINGS, FILTER_FIELDS, columns=3)
-        self._run = SettingsForm(SETTINGS, RUN_FIELDS)
-        self.fields: dict[str, Any] = {**single, **self._filters.fields, **self._run.fields}
+        self._rare = SettingsForm(SETTINGS, RARE_FIELDS)
+        self.advanced = Fold("Advanced", "advancedButton", self.method.advanced, self._filters, self._rare)
+        self.fields: dict[str, Any] = {**single, **self._filters.fields, **self._rare.fields}
         self._lay_out()
         for name in ("num_draft_tokens", "length_policy"):
             on_change(self.fields[name], self._on_draft_length_changed)
         self.fields["temperature"].value_changed.connect(self.temperature_changed)
         for name in SINGLE_FIELDS:
             on_change(self.fields[name], self._on_changed)
-        for form in (self.models, self.method, self._filters, self._run):
+        for form in (self.models, self.method, self._filters, self._rare):
             form.changed.connect(self.changed)
+        self.changed.connect(self._show_advanced)
         self.method.method_changed.connect(self._on_method_changed)
-        self.models.draft_chosen.connect(self._on_draft_chosen)
+        self.models.method_chosen.connect(self._on_method_chosen)
+        self.models.draft_chosen.connect(self._start_length)
 
     @property
     def target(self) -> ModelPicker:
@@ -118,30 +114,22 @@ class ControlsPanel(QScrollArea):
             policy.setItemData(index, line, Qt.ItemDataRole.ToolTipRole)
         WheelGuard(self).watch(policy)
         k.add_above_number(policy)
-        seeded = boxed(row((boxed(row((seed, 1), seed.new_button, spacing=4)), 1), (self.fields["coupling"], 1)))
-        seed_box = labelled("Seed", seeded, seed.toolTip())
-        verification = self.fields["verification"]
-        WheelGuard(self).watch(verification)
-        rule = labelled(verification.accessibleName(), verification, verification.toolTip())
-        sections: dict[str, tuple[QWidget, ...]] = {
-            "Models": (self.models,),
-            "Drafting": (self.method, k),
-            "Sampling": (
-                self.fields["temperature"],
-                self._filters,
-                seed_box,
-                seed.problem_label,
-                rule,
-                self._rule_problem,
-            ),
-            "Run": (self._run,),
-        }
-        layout = column()
-        for title, widgets in sections.items():
-            layout.addSpacing(6 if layout.count() else 0)
-            for widget in (text_label(title, "section"), *widgets):
-                layout.addWidget(widget)
-        layout.addStretch(1)
+        length = self.fields["max_new_tokens"]
+        WheelGuard(self).watch(length)
+        size = labelled(length.accessibleName(), length, length.toolTip())
+        seeded = labelled("Seed", boxed(row((seed, 1), seed.new_button, spacing=4)), seed.toolTip())
+        layout = column(
+            text_label("Models", "section"),
+            self.models,
+            self.method,
+            text_label("Run", "section"),
+            k,
+            self.fields["temperature"],
+            row((size, 1), (seeded, 1)),
+            self.fields["baseline"],
+            self.advanced,
+            None,
+        )
         layout.setContentsMargins(0, 0, 8, 0)
         body = QWidget()
         body.setObjectName("sidebarBody")
@@ -179,7 +167,7 @@ class ControlsPanel(QScrollArea):
         self.target.want(settings.target)
         self.draft.want(settings.draft)
         self._show_models()
-        show_problem(self._rule_problem, self._verification_problem())
+        self._show_advanced()
 
     @Slot(object)
     def change(self, settings: Mapping[str, Any]) -> None:
@@ -246,6 +234,7 @@ class ControlsPanel(QScrollArea):
             verification=settings.verification,
             max_new_tokens=settings.max_new_tokens,
             chat=settings.chat,
+            system=settings.system,
             device=settings.device,
             dtype=settings.dtype,
             baseline=settings.baseline,
@@ -272,29 +261,42 @@ class ControlsPanel(QScrollArea):
         return rule_problem(self.method.method.name, coupling, rule)
 
     def _show_models(self) -> None:
-        self.models.set_draft_needed(self.method.method.needs_draft_model)
+        self.models.set_method(self.method.method)
         self.models.show_models()
 
     @Slot()
     def _on_changed(self) -> None:
-        show_problem(self._rule_problem, self._verification_problem())
         self.changed.emit()
 
+    @Slot()
+    def _show_advanced(self) -> None:
+        """Say how many of the folded settings differ from their defaults, and mark a rule that can't act."""
+        shown = {**self._filters.values(), **self._rare.values()}
+        count = sum(value != getattr(DEFAULTS, name) for name, value in shown.items())
+        self.advanced.show_note(f"{count} changed" if count else "")
+        set_flag(self.fields["verification"], "invalid", bool(self._verification_problem()))
+
     @Slot(str)
-    def _on_draft_chosen(self, draft: str) -> None:
-        """Start a pair with the K that was measured to be fastest for its chains."""
-        if self.method.method.needs_draft_model and not self.method.method.proposes_trees:
-            length = usual_draft_length(draft)
-            is_fixed = isinstance(length, int)
-            set_value(self.fields["length_policy"], LengthPolicy.FIXED if is_fixed else length)
-            if is_fixed:
-                set_value(self.fields["num_draft_tokens"], length)
+    def _on_method_chosen(self, name: str) -> None:
+        self.method.choose(name)
+        self._start_length()
+
+    @Slot()
+    def _start_length(self) -> None:
+        """Start what was chosen with the K that was measured to pay for it."""
+        method = self.method.method
+        draft = self.draft.ref if method.needs_draft_model else None
+        length = LengthPolicy.AUTO if method.proposes_trees else usual_draft_length(draft)
+        is_fixed = isinstance(length, int)
+        set_value(self.fields["length_policy"], LengthPolicy.FIXED if is_fixed else length)
+        if is_fixed:
+            set_value(self.fields["num_draft_tokens"], length)
 
     @Slot()
     def _on_method_changed(self) -> None:
         self._show_length()
         self._show_models()
-        self._on_changed()
+        self.changed.emit()
 
     @Slot()
     def _on_draft_length_changed(self) -> None:
@@ -309,7 +311,7 @@ def settings_of(request: RunRequest, current: RunSettings) -> RunSettings:
     k = request.num_draft_tokens
     is_known = request.method in METHODS
     options = {**current.method_options, request.method: dict(request.method_options)}
-    same = ("seed", "coupling", "verification", "chat", "dtype", "baseline", "prompt", "target")
+    same = ("seed", "coupling", "verification", "chat", "system", "dtype", "baseline", "prompt", "target")
     return replace(
         current,
         **{name: getattr(request, name) for name in same},

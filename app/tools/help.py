@@ -85,7 +85,8 @@ def method_html(picture: StepPicture, width: int, theme: Theme) -> str:
     kinds = (
         ("accepted", theme.accepted, "<u>solid line</u>", "drafted, tested and accepted: the draft's work"),
         ("resampled", theme.correction, "wavy line, tinted", "drawn in place of a rejected token"),
-        ("bonus", theme.bonus, "dotted line, tinted", "the target's own: after a full block, or without a draft"),
+        ("bonus", theme.bonus, "dotted line, tinted", "the target's own, after a full block"),
+        ("plain", theme.text, "no line", "the target's own, where nothing was drafted"),
     )
     rows = (
         f'<tr><td style="color:{color}"><b>{name}</b>&nbsp;&nbsp;</td><td>{line}&nbsp;&nbsp;</td>'

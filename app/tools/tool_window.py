@@ -60,9 +60,9 @@ class ToolWindow(QDialog):
         """Called when the task is over, for whatever reason, and all its events have been shown."""
         raise NotImplementedError
 
-    def _start_task(self, work: Work) -> EngineTask | None:
-        """Start work in the engine's thread; None if the engine is busy."""
-        task = self._controller.start_task(self.task_title, work)
+    def _start_task(self, work: Work, title: str = "") -> EngineTask | None:
+        """Start work in the engine's thread, under another title if it has one; None if the engine is busy."""
+        task = self._controller.start_task(title or self.task_title, work)
         if task is not None:
             self._task = task
             task.failed.connect(self._on_failed)

@@ -1,4 +1,4 @@
-"""Creates the windows of Probe, Check and Sweep when they are first opened."""
+"""Creates the windows of Check and Sweep when they are first opened."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from app.menus import Menus
 from app.setup.prompt import PromptEditor
 from app.setup.settings_panel import ControlsPanel
 from app.tools.check import CheckWindow
-from app.tools.probe import ProbeWindow
 from app.tools.runs.kept import KeptRuns
 from app.tools.sweep.window import SweepWindow
 
@@ -34,13 +33,8 @@ class ToolWindows:
     ) -> None:
         self._window, self._controller, self._controls, self._prompt = window, controller, controls, prompt
         self._runs, self._jobs, self._dialogs = runs, jobs, dialogs
-        for name, action in {"probe": menus.probe, "check": menus.check, "sweep": menus.sweep}.items():
+        for name, action in {"check": menus.check, "sweep": menus.sweep}.items():
             action.triggered.connect(partial(self._open, name))
-
-    @cached_property
-    def probe(self) -> ProbeWindow:
-        """Ranks drafts."""
-        return ProbeWindow(self._window, self._controller, self._controls, self._prompt)
 
     @cached_property
     def check(self) -> CheckWindow:
@@ -59,5 +53,5 @@ class ToolWindows:
 
     def close(self) -> None:
         """Close those that were opened."""
-        for name in {"probe", "check", "sweep"} & vars(self).keys():
+        for name in {"check", "sweep"} & vars(self).keys():
             getattr(self, name).close()

@@ -54,7 +54,9 @@ class MessageBar(QFrame):
 
 
 class Banner(MessageBar):
-    """Shows the latest problem until it is dismissed or a run starts."""
+    """Shows the latest problem until it is dismissed or mended, or a run starts."""
+
+    _is_until_changed = False
 
     def __init__(self) -> None:
         self.close_button = QToolButton()
@@ -63,6 +65,24 @@ class Banner(MessageBar):
         self.close_button.setAccessibleName("Dismiss the message")
         super().__init__("banner", "bannerText", "", self.close_button)
         self.close_button.clicked.connect(self.dismiss)
+
+    @Slot(str)
+    def show_sentence(self, sentence: str) -> None:
+        """Show a sentence instead of the previous one."""
+        super().show_sentence(sentence)
+        self._is_until_changed = False
+
+    @Slot(str)
+    def show_until_changed(self, sentence: str) -> None:
+        """Show a problem with the settings, the prompt or the models, until one of them is changed."""
+        self.show_sentence(sentence)
+        self._is_until_changed = True
+
+    @Slot()
+    def dismiss_if_changed(self) -> None:
+        """Hide such a problem."""
+        if self._is_until_changed:
+            self.dismiss()
 
 
 MAX_LINES = 3

@@ -115,13 +115,22 @@ class Plot(pg.PlotWidget):  # type: ignore[misc]  # pyqtgraph has no types
         return self.add_item(bars, paint, sample)
 
     def add_line(
-        self, token: str, name: str = "", help_text: str = "", *, dashed: bool = False, mark: Mark | None = None
+        self,
+        token: str,
+        name: str = "",
+        help_text: str = "",
+        *,
+        dashed: bool = False,
+        mark: Mark | None = None,
+        width: float = 2,
     ) -> Any:
         """Add a line in a colour of the theme; a name adds it to the legend."""
         line = pg.PlotDataItem(antialias=True, connect="finite")
         mark = mark or (Mark.DASHES if dashed else Mark.LINE)
         sample = SeriesSample(name, mark, token, help_text) if name else None
-        return self.add_item(line, lambda theme: line.setPen(line_pen(getattr(theme, token), dashed=dashed)), sample)
+        return self.add_item(
+            line, lambda theme: line.setPen(line_pen(getattr(theme, token), dashed=dashed, width=width)), sample
+        )
 
     def add_band(self, token: str) -> tuple[Any, Any]:
         """Add the band around a line; returns its edges."""

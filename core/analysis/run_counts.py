@@ -24,7 +24,8 @@ class Column(StrEnum):
 
     NUM_DRAFTED counts a tree's nodes, DEPTH its tokens in a row; MEAN_DRAFTED: of the steps so far that drafted.
     Times in milliseconds; rates from 0 to 1, NaN if nothing was drafted. RATE_LOW and RATE_HIGH: the 95 % band around
-    RUNNING_RATE, NaN before there are two blocks. PREDICTED_RATE: `Tally.predicted_rate`.
+    RUNNING_RATE, NaN before there are two blocks. PREDICTED_RATE: `Tally.predicted_rate`. RUNNING_MS_PER_TOKEN: time of
+    all steps so far / their tokens.
     """
 
     NUM_DRAFTED = "drafted_tokens"
@@ -40,6 +41,8 @@ class Column(StrEnum):
     TOTAL_MS = "total_ms"
     DEPTH = "drafted_depth"
     MEAN_DRAFTED = "drafted_tokens_per_block"
+    TOKENS = "new_tokens"
+    RUNNING_MS_PER_TOKEN = "running_ms_per_token"
 
 
 MOST_RANKS = 8
@@ -97,6 +100,8 @@ class RunCounts:
             step.total_ms,
             step.depth,
             sums.drafted / sums.num_blocks if sums.num_blocks else math.nan,
+            len(step.emitted),
+            sums.total_ms / sums.tokens if sums.tokens else math.nan,
         )
         for column, value in zip(self.columns.values(), values, strict=True):
             column.append(value)
@@ -114,8 +119,8 @@ class RunCounts:
             counts.accepted += node in step.path
 
     def table(self, *columns: Column) -> dict[str, list[Any]]:
-        """Columns over all steps, after a column of step numbers."""
-        return {"step": list(range(len(self))), **{column.value: self.columns[column] for column in columns}}
+        """Columns over all steps, after a column of step numbers, from 1 as in the plots."""
+        return {"step": list(range(1, len(self) + 1)), **{column.value: self.columns[column] for column in columns}}
 
     def binned(self, column: Column, first: int, last: int, width: int) -> Array:
         """Means of a column over bins of `width` steps; the last bin may be shorter, and NaN steps are left out."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -44,6 +46,8 @@ class DraftModelDrafter:
         self._num_committed = 0
         self._num_skipped = 0
         self._is_lost = False
+        self._logits: list[Tensor] = []
+        """Of the last greedy block's tokens, if their memory isn't reused: for its distributions at temperature 1."""
 
     def start(self, prompt: Tensor, *, is_trial: bool = False) -> None:
         """Begin a text; in a trial only its end is read, until `read_all`."""
@@ -76,11 +80,20 @@ class DraftModelDrafter:
         if pending is None or count <= 0:
             return empty_draft()
         uniforms = None if context.gumbel else draw_uniforms(count, generator_of(context))
+        self._logits = []
         block = self._whole_block(pending, context, uniforms)
         if block is None:
             block = self._token_by_token(pending, context, count, uniforms)
         tokens, rows = block
-        return chain(tokens, over_vocabulary(rows, self.model.draft_ids, context.vocab_size))
+        draft = chain(tokens, over_vocabulary(rows, self.model.draft_ids, context.vocab_size))
+        if not self._logits:
+            return draft
+        return replace(draft, raw_probs=partial(self._raw_probs, self._logits, context.vocab_size))
+
+    def _raw_probs(self, logits: Sequence[Tensor], vocab_size: int) -> Tensor:
+        """(N, V) at temperature 1, from each node's logits (R,)."""
+        rows = torch.softmax(torch.stack([*logits]).float(), -1)
+        return over_vocabulary(rows, self.model.draft_ids, vocab_size)
 
     @property
     def _room(self) -> int:
@@ -170,11 +183,15 @@ class DraftModelDrafter:
         is_asked = context.keep_drafting is not None
         can_fuse = is_plain(sampling) and not (is_asked and sampling.is_greedy)
         if isinstance(runner, FusedLlamaRunner) and can_fuse and uniform is not None and uniform.is_floating_point():
-            drawn, row = runner.draw_next(pending, uniform, sampling.temperature, limit)
+            drawn, row, logits = runner.draw_next(pending, uniform, sampling.temperature, limit)
+            if sampling.is_greedy:
+                self._logits.append(logits)
             return drawn, row, row[drawn] if is_asked else row
         logits = runner.forward(pending, num_logits=1).logits[0, :limit]
         row = probabilities(logits, sampling)
         if sampling.is_greedy:
+            if not isinstance(runner, GraphedRunner):
+                self._logits.append(logits)
             return row.argmax(-1), row, torch.softmax(logits.float(), -1).max() if is_asked else row
         drawn = draw(row, uniform) if uniform is not None else draw_gumbel(row, self._noise(context, position))
         return drawn, row, row[drawn] if is_asked else row

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -19,6 +20,7 @@ from core.drafters.prompt_lookup import PromptLookupDrafter, merged
 from core.drafters.registry import DraftTreeOptions, TreeRule
 from core.drafters.tree_shape import SiblingRates, grow
 from core.runners.base import keep_path, tree_rows
+from core.runners.graphed import GraphedRunner
 from core.sampling import draw, draw_uniforms, probabilities
 from core.settings import MAX_DRAFT_TOKENS
 from core.types import Draft, DraftContext, Verification, depths_of
@@ -109,7 +111,7 @@ class DraftTreeDrafter(DraftModelDrafter):
         tokens: list[int] = []
         scores: list[float] = []
         chosen: list[int] = []
-        frontier = [-1]
+        frontier, behind = [-1], list[Tensor]()
         for level in self._levels(logits, tokens, depth, context):
             rows = level[:, :limit]
             probs = torch.softmax(rows.float(), -1) if is_greedy else probabilities(rows, context.sampling)
@@ -117,8 +119,9 @@ class DraftTreeDrafter(DraftModelDrafter):
             ids = best.indices if proposed is None else proposed[best.indices]
             logs = best.values.log().clamp_(min=_LEAST_LOG).tolist()
             first = len(tokens)
-            for parent, own, children in zip(frontier, logs, ids.tolist(), strict=True):
+            for at, (parent, own, children) in enumerate(zip(frontier, logs, ids.tolist(), strict=True)):
                 tokens += children
+                behind += [rows[at]] * len(children)
                 self._parents += [parent] * len(children)
                 scores += [(scores[parent] if parent >= 0 else 0.0) + log for log in own]
             chosen = sorted(range(len(tokens)), key=lambda node: (-scores[node], node))[: context.num_draft_tokens]
@@ -127,7 +130,10 @@ class DraftTreeDrafter(DraftModelDrafter):
         index = {-1: -1, **{node: at for at, node in enumerate(chosen)}}
         self._read = [index.get(node, -2) for node in self._read]
         self._parents = [index[self._parents[node]] for node in chosen]
-        return Draft(torch.tensor([tokens[node] for node in chosen]), torch.tensor(self._parents), None)
+        raw = None
+        if is_greedy and not isinstance(self._runner, GraphedRunner):
+            raw = partial(self._raw_probs, [behind[node] for node in chosen], context.vocab_size)
+        return Draft(torch.tensor([tokens[node] for node in chosen]), torch.tensor(self._parents), None, raw)
 
     def _drawn(self, logits: Tensor, context: DraftContext, depth: int) -> Draft:
         """Nodes drawn from the draft by the rule; under Gumbel coupling those of the highest noisy probability."""

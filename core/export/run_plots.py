@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Sequence
 
 from markupsafe import Markup
@@ -21,7 +20,8 @@ EXPECTED = Mark("expected with rejection sampling", "correction", dash="6 4")
 DRAFTING = Mark("draft", "draft_bar", is_area=True)
 VERIFYING = Mark("target", "target_bar", is_area=True)
 SAMPLING = Mark("sampling", "sample_bar", is_area=True)
-PLAIN = Mark("a plain step of the baseline", "text", dash="7 4")
+MEAN = Mark("mean so far", "text")
+PLAIN = Mark("target alone, per token", "text", dash="7 4")
 SPECULATIVE = Mark("speculative", "accepted")
 BASELINE = Mark("target alone", "text", dash="7 4")
 KEPT = Mark("of all drafted", "draft_bar", is_area=True)
@@ -77,7 +77,7 @@ def _acceptance(counts: RunCounts) -> Markup:
         Axis("accepted, %", 0, 1.04, percent),
     )
     tips = [
-        f"step {index * width}: {percent_text(share)}" if math.isfinite(share) else ""
+        f"step {index * width + 1}: {percent_text(share)}" if math.isfinite(share) else ""
         for index, share in enumerate(shares)
     ]
     plot.dots([((index + 0.5) * width, share) for index, share in enumerate(shares)], SHARE, tips)
@@ -88,18 +88,23 @@ def _acceptance(counts: RunCounts) -> Markup:
 
 
 def _latency(run: RunData) -> Markup:
-    width, note, columns = _binned(run.counts, Column.DRAFT_MS, Column.VERIFY_MS, Column.TOTAL_MS)
-    draft, verify, total = columns
+    width, note, columns = _binned(run.counts, Column.DRAFT_MS, Column.VERIFY_MS, Column.TOTAL_MS, Column.TOKENS)
+    # Over a bin: the time of its steps / their tokens.
+    draft, verify, total = (
+        [ms / max(count, 1 / width) for ms, count in zip(part, columns[3], strict=True)] for part in columns[:3]
+    )
     both = [first + second for first, second in zip(draft, verify, strict=True)]
     total = list(map(max, total, both))
-    plain = _plain_step_ms(run)
+    plain = _plain_ms_per_token(run)
     plot = Plot(
         "latency",
-        "Latency per step",
-        "Where each step’s time went, in milliseconds, stacked: drafting, the target’s forward, and sampling with "
-        "verification." + (" The dashed line is a plain step of the baseline." if plain is not None else "") + note,
+        "Latency per token",
+        "Where each step’s time went, in milliseconds divided by the tokens that it added, stacked: drafting, the "
+        "target’s forward, and sampling with verification. The solid line is the mean over all tokens so far"
+        + (", the dashed one the target alone." if plain is not None else ".")
+        + note,
         _step_axis(run.counts),
-        Axis("time, ms", 0, headroom([*total, plain or 0.0])),
+        Axis("ms per token", 0, headroom([*total, plain or 0.0])),
     )
     for lower, upper, mark in (
         ([0.0] * len(draft), draft, DRAFTING),
@@ -107,16 +112,18 @@ def _latency(run: RunData) -> Markup:
         (both, total, SAMPLING),
     ):
         plot.stairs(lower, upper, width, mark)
+    means = [(float(index), ms) for index, ms in enumerate(run.counts.columns[Column.RUNNING_MS_PER_TOKEN], start=1)]
+    plot.line(thinned([point for point in means if math.isfinite(point[1])]), MEAN)
     if plain is None:
-        return plot.figure((DRAFTING, VERIFYING, SAMPLING))
+        return plot.figure((DRAFTING, VERIFYING, SAMPLING, MEAN))
     plot.level(plain, PLAIN)
-    return plot.figure((DRAFTING, VERIFYING, SAMPLING, PLAIN))
+    return plot.figure((DRAFTING, VERIFYING, SAMPLING, MEAN, PLAIN))
 
 
-def _plain_step_ms(run: RunData) -> float | None:
-    """The median plain step; the mean if the log kept none of them."""
+def _plain_ms_per_token(run: RunData) -> float | None:
+    """The target alone: from its steps, or from its speed if the log kept none of them."""
     if len(run.baseline):
-        return statistics.median(run.baseline.columns[Column.TOTAL_MS])
+        return float(run.baseline.columns[Column.RUNNING_MS_PER_TOKEN][-1])
     speed = run.figure("baseline_tokens_per_second")
     return 1e3 / speed if speed else None
 

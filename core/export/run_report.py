@@ -14,8 +14,13 @@ from core.settings import LOSSY, Coupling, is_lossy
 from core.text import significant_text
 from core.types import Step, TokenKind
 
-TITLES = {TokenKind.ACCEPTED: "accepted", TokenKind.CORRECTION: "resampled", TokenKind.BONUS: "bonus"}
-CLASSES = {TokenKind.ACCEPTED: "a", TokenKind.CORRECTION: "r", TokenKind.BONUS: "b"}
+KINDS = {
+    TokenKind.ACCEPTED: ("accepted", "a"),
+    TokenKind.CORRECTION: ("resampled", "r"),
+    TokenKind.BONUS: ("bonus", "b"),
+}
+PLAIN = ("plain", "n")
+"""Title and class of each kind, and of a token of a plain step."""
 
 
 class Token(NamedTuple):
@@ -94,11 +99,12 @@ def _tokens(run: RunData) -> Iterator[Token]:
     for step in run.steps:
         for slot, kind, text in zip(step.slots, step.emitted_kinds, step.emitted_texts, strict=False):
             if text:
-                yield Token(CLASSES[kind], _tip(step, slot, kind, is_rejection), text)
+                title, style = KINDS[kind] if step.drafted else PLAIN
+                yield Token(style, f"{title}, {_tip(step, slot, kind, is_rejection)}", text)
 
 
 def _tip(step: Step, slot: int, kind: TokenKind, is_rejection: bool) -> str:
-    parts = [f"{TITLES[kind]}, step {step.index}"]
+    parts = [f"step {step.index + 1}"]
     if slot < len(step.drafted) and kind is not TokenKind.BONUS:
         if kind is TokenKind.CORRECTION:
             parts.append(f"in place of “{step.drafted_texts[slot]}”, which had")

@@ -33,8 +33,8 @@ EMBEDDED_TITLES = {
     SMOLLM2_DRAFTER: "Outrider SmolLM2 drafter",
 }
 
-_MEASURED_LENGTHS = {DEFAULT_DRAFT: 4, SMOLLM2_DRAFTER: 2}
-"""The K that was measured to pay best for a draft with its target, see resources/docs/benchmarks.md."""
+MEASURED_LENGTHS = {DEFAULT_DRAFT: 2, SMOLLM2_DRAFTER: 2}
+"""The K that was measured to pay for a draft with its target at temperature 1, see resources/docs/benchmarks.md."""
 
 _TEXT_GENERATORS = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
 
@@ -44,7 +44,7 @@ def usual_draft_length(draft: str | None) -> DraftLength:
 
     None is a method without a draft model.
     """
-    return 4 if draft is None else _MEASURED_LENGTHS.get(draft, LengthPolicy.AUTO)
+    return 4 if draft is None else MEASURED_LENGTHS.get(draft, LengthPolicy.AUTO)
 
 
 class ModelFormat(StrEnum):

@@ -144,7 +144,7 @@ class RenderedPrompt(NamedTuple):
     special_tokens: tuple[str, ...] = ()
 
 
-def render_prompt(ref: str, prompt: str, chat: bool | None = None) -> RenderedPrompt:
+def render_prompt(ref: str, prompt: str, chat: bool | None = None, system: str = "") -> RenderedPrompt:
     """Preview what `encode_prompt` encodes, using only the model's tokenizer; callable from any thread.
 
     Special tokens that the tokenizer adds are written out. The length is not checked.
@@ -158,7 +158,7 @@ def render_prompt(ref: str, prompt: str, chat: bool | None = None) -> RenderedPr
     changed = max((file.stat().st_mtime_ns for file in folder.glob("*.json*")), default=0)
     with _lock:
         tokenizer = _kept_tokenizer(entry, folder, changed)
-        encoded = _encode(tokenizer, ref, prompt, chat)
+        encoded = _encode(tokenizer, ref, prompt, chat, system)
         special = {token: str(added) for token, added in tokenizer.added_tokens_decoder.items() if added.special}
     text = encoded.rendered if encoded.is_chat else with_added_tokens(encoded.rendered, encoded.ids, special)
     return RenderedPrompt(text, len(encoded.ids), encoded.is_chat, tuple(special.values()))

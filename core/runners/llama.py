@@ -244,7 +244,7 @@ class FusedLlamaRunner:
         return ForwardOutput(logits, hidden if with_hidden else None, tuple(states))
 
     @torch.inference_mode()
-    def draw_next(self, ids: Tensor, uniform: Tensor, temperature: float, limit: int) -> tuple[Tensor, Tensor]:
+    def draw_next(self, ids: Tensor, uniform: Tensor, temperature: float, limit: int) -> tuple[Tensor, Tensor, Tensor]:
         """Append `ids` (n,), n >= 1, and draw the token that follows them, without filters.
 
         Args:
@@ -254,10 +254,10 @@ class FusedLlamaRunner:
             limit: number of leading logits to use.
 
         Returns:
-            () index among the logits, and the distribution (limit,) float32 that it was drawn from.
+            () index among the logits; the distribution (limit,) float32 that it was drawn from; and the logits used.
         """
-        token, probs = self._call(llama_forward.draw_next, ids, uniform, temperature, limit)
-        return token, probs
+        token, probs, logits = self._call(llama_forward.draw_next, ids, uniform, temperature, limit)
+        return token, probs, logits
 
     def _call(self, function: Callable[..., Any], ids: Tensor, *given: Any, tree: TreeRows | None = None) -> Any:
         count, start = ids.shape[0], self.length

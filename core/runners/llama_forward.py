@@ -146,8 +146,8 @@ def draw_next(
     mask: Optional[Tensor],  # noqa: UP045 - TorchScript reads no other form
     is_block: bool,
     start: int,
-) -> tuple[Tensor, Tensor]:
-    """A forward over ids (n,): the next token (), drawn without filters, and its distribution (limit,).
+) -> tuple[Tensor, Tensor, Tensor]:
+    """A forward over ids (n,): the next token (), drawn without filters, its distribution (limit,), and the logits.
 
     One script, because a small draft's time is spent between operations. uniform: () float64 in [0, 1); only the first
     `limit` logits are used.
@@ -156,9 +156,9 @@ def draw_next(
     row = logits[0, :limit].float()
     if temperature == 0.0:
         best = row.argmax(-1, keepdim=True)
-        return best[0], one_hot(row, best)
+        return best[0], one_hot(row, best), row
     probs = unfiltered_probabilities(row, temperature)
-    return draw_in_double(probs, uniform), probs
+    return draw_in_double(probs, uniform), probs, row
 
 
 def apply_product(x: Tensor, product: Product, index: int) -> Tensor:

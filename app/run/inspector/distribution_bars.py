@@ -12,7 +12,7 @@ from app.run.text.token_colors import draw_token, text_format, token_formats
 from app.theme import current_theme, mono_font, scaled, ui_font
 from app.widgets.painted import PaintedWidget
 
-HEADER_PX, ROW_PX, COLUMN_GAP_PX, NUMBER_PX = 24, 20, 10, 52
+HEADER_PX, ROW_PX, COLUMN_GAP_PX = 24, 20, 10
 LEAST_BAR_PX = 1.5
 """A bar above 0 stays visible."""
 COLUMNS = (
@@ -78,7 +78,11 @@ class DistributionBars(PaintedWidget):
         painter.setPen(QColor(current_theme().muted))
         painter.fillRect(QRectF(left, head.height() / 2 - 5, 8, 8), color)
         painter.drawText(head.adjusted(12, 0, 0, -2), align, title)
-        room, height = max(8.0, head.width() - scaled(NUMBER_PX)), scaled(ROW_PX)
+        metrics = painter.fontMetrics()
+        number = (
+            max((metrics.horizontalAdvance(percent(value)) for value in values if value is not None), default=0) + 6
+        )
+        room, height = max(LEAST_BAR_PX, head.width() - number), scaled(ROW_PX)
         for index, value in enumerate(values):
             if value is None:
                 continue
@@ -86,4 +90,4 @@ class DistributionBars(PaintedWidget):
             if value > 0:
                 painter.fillRect(QRectF(left, top + 5, length, height - 10), color)
             painter.setPen(QColor(current_theme().text if value > 0 else current_theme().faint))
-            painter.drawText(QRectF(left + length + 4, top, scaled(NUMBER_PX), height), align, percent(value))
+            painter.drawText(QRectF(left + length + 4, top, number, height), align, percent(value))

@@ -101,10 +101,14 @@ def _raw_facts(step: Step, slot: int, token: int, what: str) -> list[Fact]:
         return []
     how = f"The target's probability of the {what} token, without temperature and filters."
     most = "The target's probability of its most likely token, which is taken at temperature 0."
-    return [
+    facts: list[Fact] = [
         ("Target p at temperature 1", prob_in(evidence.raw_probs, evidence, token), how),
         ("Largest p at temperature 1", max(evidence.raw_probs), most),
     ]
+    if evidence.raw_draft_probs is not None:
+        of_draft = "The draft's probability of the token, without temperature and filters."
+        facts.append(("Draft q at temperature 1", prob_in(evidence.raw_draft_probs, evidence, token), of_draft))
+    return facts
 
 
 def _named(facts: Sequence[Fact]) -> list[NamedValue]:

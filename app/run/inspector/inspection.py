@@ -64,7 +64,7 @@ def inspect(
     words = Words(step, decider)
     is_drafted = slot < len(step.drafted)
     return Inspection(
-        title=f"Step {place.step} · {_place_name(step, slot)}",
+        title=f"Step {place.step + 1} · {_place_name(step, slot)}",
         subtitle=" · ".join(
             (
                 f"position {step.position + depth_of(step, slot):,}",
@@ -90,7 +90,9 @@ def _or_nan(value: float | None) -> float:
 def _chips(step: Step, number: int) -> tuple[Span, ...]:
     return tuple(
         span._replace(
-            text=last_text(step) if span.fate in {Fate.BONUS, Fate.RESAMPLED} else show(step.drafted_texts[span.slot])
+            text=last_text(step)
+            if span.fate in {Fate.BONUS, Fate.PLAIN, Fate.RESAMPLED}
+            else show(step.drafted_texts[span.slot])
         )
         for span in block(step, number)
     )

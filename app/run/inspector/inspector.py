@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from PySide6.QtCore import QPointF, QRectF, QSize, Qt, Slot
 from PySide6.QtGui import (
@@ -24,13 +25,12 @@ from app.run.inspector.step_tree import StepTree, lay_out
 from app.run.run_page import RunPage
 from app.run.run_view import RunView
 from app.run.text.token_colors import draw_token, token_formats
-from app.run.text.tokens import KINDS, Place, Selection, Span, fate_help
+from app.run.text.tokens import KINDS, Fate, Place, Selection, Span, fate_help
 from app.theme import current_theme, mono_font, scaled, ui_font
 from app.widgets.fields import boxed, card, column, quiet_button, row, scrolled, text_label, wrapped_label
 from app.widgets.labels import ElidedLabel
 from app.widgets.painted import PaintedBoxes
 from app.widgets.tables import FigureTable
-from core.settings import Coupling
 
 CHIP_PX, GAP_PX, PADDING_PX, MOST_TEXT_PX = 40, 5, 6, 120
 
@@ -41,14 +41,15 @@ class BlockRow(PaintedBoxes):
     def __init__(self) -> None:
         super().__init__("inspectorBlock", "Drafted block")
         self._chips: tuple[Span, ...] = ()
-        self._current, self._coupling = -1, Coupling.REJECTION
+        self._current = -1
+        self._meaning: Callable[[Fate], str] = fate_help
         policy = self.sizePolicy()
         policy.setHeightForWidth(True)
         self.setSizePolicy(policy)
 
-    def show_chips(self, chips: Sequence[Span], current: int, coupling: Coupling) -> None:
-        """Show these tokens; those at the slot `current` are marked."""
-        self._chips, self._current, self._coupling, self._hovered = tuple(chips), current, coupling, None
+    def show_chips(self, chips: Sequence[Span], current: int, meaning: Callable[[Fate], str]) -> None:
+        """Show these tokens; those at the slot `current` are marked. `meaning`: of a fate, in a sentence."""
+        self._chips, self._current, self._meaning, self._hovered = tuple(chips), current, meaning, None
         words = ", ".join(f"“{chip.text}” {chip.fate.value}{' (shown)' * (chip.slot == current)}" for chip in chips)
         self.setAccessibleDescription(words)
         self.updateGeometry()
@@ -62,7 +63,7 @@ class BlockRow(PaintedBoxes):
         """Explain a chip's fate."""
         index = self.box_at(point)
         chip = None if index is None else self._chips[index]
-        return "" if chip is None else f"“{chip.text}”, {chip.fate.value}. {fate_help(chip.fate, self._coupling)}"
+        return "" if chip is None else f"“{chip.text}”, {chip.fate.value}. {self._meaning(chip.fate)}"
 
     def hasHeightForWidth(self) -> bool:
         """Chips wrap."""
@@ -237,15 +238,16 @@ class InspectorPanel(RunPage):
 
     def _show_block(self, shown: Inspection, place: Place) -> None:
         step = self._run.steps[place.step]
+        meaning = partial(fate_help, coupling=self._run.coupling, is_greedy=step.temperature == 0)
         is_tree = bool(step.parents)
         self.block.setHidden(is_tree)
         self.tree.area.setVisible(is_tree)
         self.tree_hint.setVisible(is_tree)
         if is_tree:
             nodes = lay_out(step, shown.chips, shown.draft_shares, shown.target_shares)
-            self.tree.show_nodes(nodes, place.slot, self._run.coupling)
+            self.tree.show_nodes(nodes, place.slot, meaning)
         else:
-            self.block.show_chips(shown.chips, place.slot, self._run.coupling)
+            self.block.show_chips(shown.chips, place.slot, meaning)
 
     def _show_shares(self) -> None:
         shares = self._shown.shares if self._shown is not None else ()

@@ -38,11 +38,12 @@ class Share:
 
 
 def shares_at(step: Step, slot: int, evidence: PositionEvidence) -> tuple[Share, ...]:
-    """A row for each listed token, and one for all others. At temperature 0, only the target's at temperature 1."""
+    """A row for each listed token, and one for all others. At temperature 0 both models' at temperature 1."""
     target, draft, residual = evidence.target_probs, evidence.draft_probs, evidence.residual_probs
     tails = evidence.target_tail, evidence.draft_tail, evidence.residual_tail
     if evidence.raw_probs is not None and evidence.raw_tail is not None:
-        target, draft, residual, tails = evidence.raw_probs, None, None, (evidence.raw_tail, None, None)
+        target, draft, residual = evidence.raw_probs, evidence.raw_draft_probs, None
+        tails = evidence.raw_tail, evidence.raw_draft_tail, None
     rows = [
         Share(
             token=token,
@@ -61,7 +62,7 @@ def _fate_here(step: Step, slot: int, token: int) -> Fate | None:
     if slot < len(step.drafted) and token == step.drafted[slot]:
         return fate_of(step, slot)
     if step.num_accepted < len(step.emitted) and slot == step.slots[-1] and token == step.emitted[-1]:
-        return Fate.BONUS if slot == len(step.drafted) else Fate.RESAMPLED
+        return fate_of(step, slot) if slot == len(step.drafted) else Fate.RESAMPLED
     return None
 
 

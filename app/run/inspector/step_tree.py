@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from PySide6.QtCore import QPointF, QRectF, QSize, Qt
@@ -16,7 +16,6 @@ from app.run.text.tokens import Fate, Span, fate_help, fate_of
 from app.theme import current_theme, mono_font, scaled
 from app.widgets.fields import scrolled
 from app.widgets.painted import PaintedBoxes
-from core.settings import Coupling
 from core.types import Step
 
 COLUMN_PX, MOST_COLUMN_PX, ROW_PX, CHIP_PX, EDGES_PX, ROOT_PX = 62, 132, 27, 20, 18, 10
@@ -85,13 +84,14 @@ class StepTree(PaintedBoxes):
     def __init__(self) -> None:
         super().__init__("inspectorTree", "Drafted tree")
         self._nodes: tuple[Node, ...] = ()
-        self._current, self._coupling = -1, Coupling.REJECTION
+        self._current = -1
+        self._meaning: Callable[[Fate], str] = fate_help
         self.area = scrolled(self, "inspectorTreeArea", _Area())
         self.area.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAsNeeded)
 
-    def show_nodes(self, nodes: Sequence[Node], current: int, coupling: Coupling) -> None:
+    def show_nodes(self, nodes: Sequence[Node], current: int, meaning: Callable[[Fate], str]) -> None:
         """Show a tree; the tokens at the slot `current` are marked, and brought into view."""
-        self._nodes, self._current, self._coupling, self._hovered = tuple(nodes), current, coupling, None
+        self._nodes, self._current, self._meaning, self._hovered = tuple(nodes), current, meaning, None
         said = [
             f"“{node.chip.text}” {node.chip.fate.value} at depth {node.level + 1}"
             f"{' (shown)' * (node.chip.slot == current)}"
@@ -133,7 +133,7 @@ class StepTree(PaintedBoxes):
         probs = ("q", node.q), ("p", node.p)
         known = "".join(f" {name} = {value:.4f}." for name, value in probs if not math.isnan(value))
         chip = node.chip
-        return f"“{chip.text}”, {chip.fate.value}. {fate_help(chip.fate, self._coupling)}{known}"
+        return f"“{chip.text}”, {chip.fate.value}. {self._meaning(chip.fate)}{known}"
 
     def boxes(self) -> list[QRectF]:
         """The places of the tokens."""

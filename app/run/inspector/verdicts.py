@@ -13,7 +13,7 @@ from core.evidence import PositionEvidence
 from core.settings import TYPICAL_FLOOR, TYPICAL_SHARE, Coupling
 from core.types import Step, StepSource
 
-ARGMAX_NOTE = "At temperature 0 the target's most likely token is taken; these are its probabilities at temperature 1."
+ARGMAX_NOTE = "At temperature 0 the target's most likely token is taken. These are the probabilities at temperature 1."
 LEFT_NOTE = "p is the token's probability in the residual that earlier, rejected candidates leave."
 NUM_LEFT = 3
 """Tokens named of what a rejection leaves."""
@@ -84,7 +84,7 @@ class Words:
     def verdict(self, slot: int) -> str:
         """What happened to a place's token, and why."""
         step, fate = self._step, fate_of(self._step, slot)
-        if fate is Fate.BONUS:
+        if fate in {Fate.BONUS, Fate.PLAIN}:
             return self._bonus()
         if self._decider is Decider.TYPICAL:
             return self._typical(slot, is_kept=fate is Fate.ACCEPTED)

@@ -33,6 +33,10 @@ ACCEPTED_HELP = (
     "their own scale, show the nodes that the target scored, with the accepted ones filled."
 )
 PLAIN_HELP = "Hollow: a plain step. Nothing was drafted, and the target added one token."
+CHOSEN_HELP = (
+    "Tokens drafted in each step: the K that the policy chose, less what didn't fit before the end of the text. 0 is a "
+    "plain step."
+)
 BELOW = 0.4
 """Height of the nodes below the line, relative to the tokens above it."""
 TOKEN_TICKS = (1, 2, 4, 8, 16)
@@ -52,11 +56,13 @@ class AcceptancePlot(StepPlot):
         self.accepted_bars = self.add_bars("draft_bar", "accepted", ACCEPTED_HELP)
         self.plain_bars = self.add_bars("field_border", "plain", PLAIN_HELP, is_hollow=True)
         self.node_bars, self.useful_bars = self.add_bars("track"), self.add_bars("draft_bar")
+        self.add_previous(Column.MEAN_DRAFTED, Column.RUNNING_RATE)
         self.band_edges = self.add_band("text")
         self.predicted_line = self.add_line("correction", "predicted", PREDICTED_HELP, dashed=True)
         self.rate_line = self.add_line("text", "mean", BAND_HELP, mark=Mark.BAND)
-        accepted, self.plain_sample, self.predicted_sample, mean = self._samples
-        self._samples[:] = accepted, mean, self.predicted_sample, self.plain_sample
+        self.chosen_line = self.add_line("accent", "K", CHOSEN_HELP, width=1.25)
+        accepted, self.plain_sample, previous, self.predicted_sample, mean, self.chosen_sample = self._samples
+        self._samples[:] = accepted, mean, self.predicted_sample, self.plain_sample, self.chosen_sample, previous
         self.set_hint("One bar per step: accepted of drafted tokens")
         self._has_trees = False
         self._scale: tuple[float, float] = (0.0, 0.0)
@@ -67,11 +73,11 @@ class AcceptancePlot(StepPlot):
             self._run.counts.columns[column][step] for column in (Column.NUM_DRAFTED, Column.NUM_ACCEPTED, Column.DEPTH)
         )
         if not drafted:
-            return f"step {step}: nothing drafted"
+            return f"step {step + 1}: nothing drafted"
         if drafted != depth:
-            return f"step {step}: {accepted} of {depth}, {drafted} nodes"
+            return f"step {step + 1}: {accepted} of {depth}, {drafted} nodes"
         running = percent_text(self._run.counts.columns[Column.RUNNING_RATE][step])
-        return f"step {step}: {accepted} of {drafted}, running {running}"
+        return f"step {step + 1}: {accepted} of {drafted}, running {running}"
 
     def details(self, step: int) -> list[tuple[str, str]]:
         """One step in figures."""
@@ -88,7 +94,7 @@ class AcceptancePlot(StepPlot):
                 Column.RATE_HIGH,
             )
         )
-        rows = [(f"Step {step}", ""), ("accepted", f"{accepted:.0f} of {depth:.0f} tokens")]
+        rows = [(f"Step {step + 1}", ""), ("accepted", f"{accepted:.0f} of {depth:.0f} tokens")]
         if drafted != depth:
             rows.append(("nodes scored", f"{drafted:.0f}, {percent_text(accepted / drafted)} useful"))
         if np.isfinite(rate):
@@ -110,6 +116,11 @@ class AcceptancePlot(StepPlot):
     def _is_rejection(self) -> bool:
         return self._run.coupling is Coupling.REJECTION
 
+    @property
+    def _shows_choice(self) -> bool:
+        # A tree's nodes have their own bars.
+        return self._run.length_policy is not None and not self._run.counts.has_trees
+
     def settle(self, *, is_over: bool) -> None:
         """Label the dashed line for the run's coupling."""
         if self._is_rejection:
@@ -122,6 +133,7 @@ class AcceptancePlot(StepPlot):
         """Show what is new; plain steps are in the legend if there are any."""
         sums = self._run.counts.sums
         self.plain_sample.setVisible(sums.num_steps > sums.num_blocks)
+        self.chosen_sample.setVisible(self._shows_choice)
         super().refresh()
 
     def _draw_bars(self, first: int, last: int, width: int) -> None:
@@ -135,7 +147,12 @@ class AcceptancePlot(StepPlot):
         self.accepted_bars.setOpts(x=x, height=accepted, width=self._bar_width)
         is_plain = depths == 0
         self.plain_bars.setOpts(x=x[is_plain], height=np.ones(is_plain.sum()), width=self._bar_width)
-        self._fit_tokens(float(depths.max(initial=1.0)), float(nodes.max(initial=0.0)))
+        self.chosen_line.setVisible(self._shows_choice)
+        if self._shows_choice:
+            edges = np.column_stack((x - width / 2, x + width / 2)).ravel()
+            self.chosen_line.setData(edges, np.repeat(nodes, 2))
+        highest = max(float(depths.max(initial=1.0)), self._draw_previous(first, last, width))
+        self._fit_tokens(highest, float(nodes.max(initial=0.0)))
         below = self._scale[0] * BELOW / max(self._scale[1], 1.0) * counts.has_trees
         self.node_bars.setOpts(x=x, height=-below * nodes, width=self._bar_width)
         self.useful_bars.setOpts(x=x, height=-below * accepted, width=self._bar_width)

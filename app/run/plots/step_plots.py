@@ -25,12 +25,15 @@ SCROLLED_STEPS = 12
 """How far the view moves when it is full: in strides, since a still axis is easier to read."""
 MIN_STEPS = 24
 """Room for this many steps after a short run."""
+PREVIOUS_HELP = "The same mean of the run shown before. View, Previous run in the plots, hides it."
 MAX_BARS = 320
 """More steps than this are drawn as means over bins, which limits the cost."""
 
 
 class StepPlot(Plot):
     """Base of the plots over steps; a subclass fills its items in `_draw_bars`.
+
+    Steps count from 1 along x, and from 0 in code and logs.
 
     The view follows the latest steps until the user pans or zooms, and shows all steps after the run.
 
@@ -43,13 +46,13 @@ class StepPlot(Plot):
     def __init__(self, run: RunView, *, object_name: str, title: str, y_label: str) -> None:
         super().__init__(object_name=object_name, title=title, x_label="step", y_label=y_label)
         self._run = run
-        self._is_over = False
+        self._is_over, self._shows_previous = False, True
         self._drawn: tuple[int, int, int, float] | None = None
         self._bar_width = BAR_WIDTH
         """In steps."""
         item = self.getPlotItem()
         item.setMouseEnabled(x=True, y=False)
-        self.getViewBox().setLimits(xMin=-1, minXRange=4)
+        self.getViewBox().setLimits(xMin=0, minXRange=4)
         self._selected, self._hovered = self._add_mark("accent", 2.0), self._add_mark("muted", 1.5, Qt.PenStyle.DotLine)
 
     def _add_mark(self, token: str, width: float, style: Qt.PenStyle = Qt.PenStyle.SolidLine) -> pg.InfiniteLine:
@@ -63,6 +66,36 @@ class StepPlot(Plot):
             line.setPen(pen)
 
         return self.add_item(line, paint)
+
+    def add_previous(self, *columns: Column) -> None:
+        """Add the previous run's line: the product of these columns."""
+        self._previous_columns = columns
+        self.previous_line = self.add_line("faint", "previous", PREVIOUS_HELP, width=1.25)
+        self._previous_sample = self._samples[-1]
+
+    @Slot(bool)
+    def show_previous(self, shown: bool) -> None:
+        """Show or hide the previous run."""
+        self._shows_previous, self._drawn = shown, None
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Show what is new; the previous run is in the legend if there is one."""
+        self._previous_sample.setVisible(self._shows_previous and self._run.previous is not None)
+        super().refresh()
+
+    def _draw_previous(self, first: int, last: int, width: int) -> float:
+        """Draw the previous run from a step on, and return its highest value."""
+        previous = self._run.previous if self._shows_previous and len(self._run.counts) else None
+        if previous is None:
+            self.previous_line.setData([], [])
+            return 0.0
+        # As far as the view goes, though the current run may not have come that far.
+        last = max(last, math.ceil(self.getViewBox().viewRange()[0][1]))
+        values = [previous.binned(column, first, last, width) for column in self._previous_columns]
+        line = np.prod(values, axis=0)
+        self.previous_line.setData(bar_centres(first, line.size, width), line)
+        return float(line[np.isfinite(line)].max(initial=0.0))
 
     def _draw_bars(self, first: int, last: int, width: int) -> None:
         """Fill the items with steps first to last - 1, `width` steps per bar."""
@@ -98,18 +131,18 @@ class StepPlot(Plot):
         if not self._is_over:
             first = max(0, math.ceil((count - FOLLOWED_STEPS) / SCROLLED_STEPS)) * SCROLLED_STEPS
             shown = FOLLOWED_STEPS
-        wanted = (first - 0.6, first + shown - 0.4)
+        wanted = (first + 0.4, first + shown + 0.6)
         if wanted != self._shown:
             self._shown = wanted
             self.getViewBox().setXRange(*wanted, padding=0)
 
     def _place_at(self, x: float) -> int:
-        nearest = round(x)
+        nearest = round(x) - 1
         return nearest if 0 <= nearest < len(self._run.counts) else -1
 
     def _draw(self) -> None:
         left, right = self.getViewBox().viewRange()[0]
-        first, last = max(0, math.floor(left)), min(len(self._run.counts), math.ceil(right) + 1)
+        first, last = max(0, math.floor(left) - 1), min(len(self._run.counts), math.ceil(right))
         width = max(1, math.ceil((last - first) / MAX_BARS))
         # Bins start at multiples of their width, so that bars keep their contents while the view moves.
         first -= first % width
@@ -137,13 +170,13 @@ class StepPlot(Plot):
 
 def _put(line: pg.InfiniteLine, step: int) -> None:
     if step >= 0:
-        line.setPos(step)
+        line.setPos(step + 1)
     line.setVisible(step >= 0)
 
 
 def bar_centres(first: int, count: int, width: int) -> Array:
-    """Positions of the bars of `count` bins on the x axis."""
-    return (first + np.arange(count) * float(width) + (width - 1) / 2).astype(np.float64)
+    """Positions of the bars of `count` bins on the x axis, of which the first begins with the step `first`."""
+    return (first + 1 + np.arange(count) * float(width) + (width - 1) / 2).astype(np.float64)
 
 
 def grown(shown: float, wanted: float) -> float:
@@ -157,25 +190,37 @@ PART_SERIES = (
     ("target_bar", "verify", "Time of the target's forward over the block."),
     ("sample_bar", "sample", "Filters, verification and the next token."),
 )
+MEAN_HELP = (
+    "Time of all steps so far / the tokens that they added. Below the baseline, drafting pays. Bars more than four "
+    "times as high as the lines are cut off."
+)
+MOST_ABOVE = 4.0
+"""How much higher than the lines a plot is at most: one slow step would press all others flat."""
 HEADROOM = 1.12
 
 
 class LatencyPlot(StepPlot):
-    """Bars: draft, verify and sample, stacked. Line: the baseline's mean step, once it is measured."""
+    """Bars: each step's draft, verify and sample time, stacked, divided by the tokens that the step added.
+
+    Lines: the run's time per token so far, and the baseline's, once it is measured.
+    """
 
     def __init__(self, run: RunView) -> None:
-        super().__init__(run, object_name="latencyPlot", title="Latency per step", y_label="ms per step")
+        super().__init__(run, object_name="latencyPlot", title="Latency per token", y_label="ms per token")
         self.parts = [self.add_bars(*part) for part in PART_SERIES]
+        self.add_previous(Column.RUNNING_MS_PER_TOKEN)
+        self.mean_line = self.add_line("text", "mean", MEAN_HELP)
         self.baseline_line = pg.InfiniteLine(angle=0, movable=False)
         self.baseline_line.hide()
         self.add_item(
             self.baseline_line,
             lambda theme: self.baseline_line.setPen(line_pen(theme.text, dashed=True)),
-            SeriesSample("baseline", Mark.DASHES, "text", "Mean time of a plain step, which produces one token."),
+            SeriesSample("baseline", Mark.DASHES, "text", "Mean time of a plain step, which adds one token."),
         )
+        self._samples.append(self._samples.pop(self._samples.index(self._previous_sample)))
         self._baseline_ms: float | None = None
         self._top = 0.0
-        self.set_hint("One bar per step: draft, verify and sample time")
+        self.set_hint("One bar per step: its draft, verify and sample time, per token")
         self.getViewBox().setYRange(0, 1, padding=0)
 
     def refresh(self) -> None:
@@ -188,37 +233,53 @@ class LatencyPlot(StepPlot):
 
     def readout(self, step: int) -> str:
         """One step in words."""
-        draft, verify, sample = (self._run.counts.columns[part][step] for part in PARTS)
-        total = self._run.counts.columns[Column.TOTAL_MS][step]
-        return f"step {step}: {draft:.2f} + {verify:.2f} + {sample:.2f} = {total:.2f} ms"
+        columns = self._run.counts.columns
+        total, tokens = columns[Column.TOTAL_MS][step], columns[Column.TOKENS][step]
+        return f"step {step + 1}: {total:.2f} ms / {counted(tokens)} = {total / max(1, tokens):.2f}"
 
     def details(self, step: int) -> list[tuple[str, str]]:
-        """One step in figures."""
-        values = {part: self._run.counts.columns[part][step] for part in (*PARTS, Column.TOTAL_MS)}
-        rows = [(f"Step {step}", "")]
+        """One step in figures; its own times are not divided."""
+        columns = self._run.counts.columns
+        values = {part: columns[part][step] for part in (*PARTS, Column.TOTAL_MS)}
+        tokens = columns[Column.TOKENS][step]
+        rows = [(f"Step {step + 1}, {counted(tokens)}", "")]
         rows += [(part.name.removesuffix("_MS").lower(), f"{value:.2f} ms") for part, value in values.items()]
+        rows.append(("per token", f"{values[Column.TOTAL_MS] / max(1, tokens):.2f} ms"))
+        rows.append(("per token so far", f"{columns[Column.RUNNING_MS_PER_TOKEN][step]:.2f} ms"))
         if self._baseline_ms is not None:
-            rows.append(("plain step, mean", f"{self._baseline_ms:.2f} ms"))
+            rows.append(("baseline, per token", f"{self._baseline_ms:.2f} ms"))
         return rows
 
     def table(self) -> Table:
-        """One row per step, each with the baseline's mean."""
-        table = self._run.counts.table(*PARTS, Column.TOTAL_MS)
+        """One row per step: its own times, its tokens, and the time per token so far and of the baseline."""
+        table = self._run.counts.table(*PARTS, Column.TOTAL_MS, Column.TOKENS, Column.RUNNING_MS_PER_TOKEN)
         if self._baseline_ms is not None:
             table["baseline_mean_step_ms"] = [self._baseline_ms] * len(self._run.counts)
         return table
 
     def _draw_bars(self, first: int, last: int, width: int) -> None:
-        heights = [self._run.counts.binned(part, first, last, width) for part in PARTS]
-        x = bar_centres(first, heights[0].size, width)
-        floor = np.zeros_like(heights[0])
+        counts = self._run.counts
+        # Over a bin: the time of its steps / their tokens.
+        tokens = np.maximum(counts.binned(Column.TOKENS, first, last, width), 1.0 / width)
+        heights = [counts.binned(part, first, last, width) / tokens for part in PARTS]
+        x = bar_centres(first, tokens.size, width)
+        floor = np.zeros_like(tokens)
         for part, height in zip(self.parts, heights, strict=True):
             part.setOpts(x=x, y0=floor, height=height, width=self._bar_width)
             floor = floor + height
-        self._fit_times(float(floor.max(initial=0.0)))
+        self.mean_line.setData(x, counts.binned(Column.RUNNING_MS_PER_TOKEN, first, last, width))
+        means = counts.columns[Column.RUNNING_MS_PER_TOKEN][first:last]
+        lines = max(means[-1] if means else 0.0, self._baseline_ms or 0.0, self._draw_previous(first, last, width))
+        highest = float(floor.max(initial=0.0))
+        self._fit_times(max(lines, min(highest, MOST_ABOVE * lines)) if math.isfinite(lines) else highest)
 
     def _fit_times(self, highest: float) -> None:
         top = grown(self._top, max(highest, self._baseline_ms or 0.0) * HEADROOM)
         if top != self._top:
             self._top = top
             self.getViewBox().setYRange(0, top or 1.0, padding=0)
+
+
+def counted(tokens: int) -> str:
+    """A number of tokens in words."""
+    return "1 token" if tokens == 1 else f"{tokens} tokens"

@@ -21,6 +21,7 @@ from app.run.text.tokens import Place
 from core.errors import RunLogError
 from core.runlog.replay import request_from_config
 from core.settings import RunRequest
+from core.types import Event
 
 MOST_CHOICES = 12
 _NUM_SEEDS = 2**31
@@ -101,12 +102,23 @@ def branch(
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Before:
+    """A run that was left by a branch: what shows it again, and the branch's request, by which the branch is known."""
+
+    request: RunRequest
+    events: tuple[Event, ...]
+    title: str
+    branch: RunRequest
+
+
+BEFORE_TITLE = "before the branch"
 LONGEST = 24
 AT_ZERO = "At temperature 0 nothing is drawn; force another token."
 
 
 class Branching(QObject):
-    """Fills the branch menu for the selected token, and starts what is chosen there."""
+    """Fills the branch menu for the selected token, starts what is chosen there, and goes back from it."""
 
     def __init__(
         self,
@@ -119,17 +131,21 @@ class Branching(QObject):
         super().__init__(window)
         self._window = window
         self._bar, self._controller, self._run, self._selection = bar, bar.controller, bar.run, bar.selection
-        self._action = bar.menus.branch
+        self._action, self._undo = bar.menus.branch, bar.menus.undo_branch
         self._dialogs = dialogs
         self._start = start
         self._waiting: RunRequest | None = None
         """Starts when the paused run it branches off has ended."""
+        self._left: list[Before] = []
+        self._is_going_back = False
         self._selection.changed.connect(self._show)
         self._controller.state_changed.connect(self._show)
+        self._live = live
         live.run_shown.connect(self._on_run_shown)
         self._bar.branch_menu.aboutToShow.connect(self._on_menu_wanted)
         bar.view.menu_opening.connect(self._on_context_menu)
         self._action.triggered.connect(self._bar.branch_button.showMenu)
+        self._undo.triggered.connect(self._on_undo)
 
     @property
     def _place(self) -> Place | None:
@@ -142,6 +158,7 @@ class Branching(QObject):
     def _show(self) -> None:
         self._bar.branch_button.setEnabled(self._place is not None)
         self._action.setEnabled(self._place is not None)
+        self._undo.setEnabled(self._can_undo)
 
     @Slot()
     def _on_menu_wanted(self) -> None:
@@ -154,6 +171,7 @@ class Branching(QObject):
         submenu = menu.addMenu("Branch from here")
         submenu.setEnabled(self._place is not None)
         self._fill(submenu)
+        menu.addAction(self._undo)
 
     def _fill(self, menu: QMenu) -> None:
         place = self._place
@@ -191,13 +209,44 @@ class Branching(QObject):
             self._waiting = request
             self._controller.stop()
         else:
-            self._start(request)
+            self._leave(request)
+
+    def _leave(self, request: RunRequest) -> None:
+        """Start a branch, and keep what shows the run it branches off; nothing is kept if it doesn't start."""
+        before, events = self._run.request, self._run.past_events()
+        title = self._live.kept_title or BEFORE_TITLE
+        self._start(request)
+        if before is not None and self._run.request is not None and self._run.request is not before:
+            self._left.append(Before(before, events, title, self._run.request))
+        self._show()
+
+    @property
+    def _can_undo(self) -> bool:
+        """Whether the run on screen is a branch that can be left: another run has its own past."""
+        is_branch = bool(self._left) and self._left[-1].branch is self._run.request
+        return is_branch and self._controller.state is not RunState.STOPPING and not self._is_going_back
+
+    @Slot()
+    def _on_undo(self) -> None:
+        """Go back to the run that was left. The branch is among the kept runs, as every run."""
+        if not self._can_undo:
+            return
+        if self._controller.state is RunState.IDLE:
+            before = self._left.pop()
+            self._selection.clear()
+            self._live.show_kept(before.request, before.events, before.title)
+        else:
+            self._is_going_back = True
+            self._controller.stop()
 
     @Slot()
     def _on_run_shown(self) -> None:
         request, self._waiting = self._waiting, None
         if request is not None:
-            self._start(request)
+            self._leave(request)
+        elif self._is_going_back:
+            self._is_going_back = False
+            self._on_undo()
         self._show()
 
 

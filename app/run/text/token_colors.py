@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 from PySide6.QtCore import QRectF, QSize, Qt
-from PySide6.QtGui import QColor, QFont, QFontMetrics, QPainter, QPaintEvent, QTextCharFormat, QTextLayout
+from PySide6.QtGui import (
+    QColor,
+    QFont,
+    QFontMetrics,
+    QLinearGradient,
+    QPainter,
+    QPaintEvent,
+    QPen,
+    QTextCharFormat,
+    QTextLayout,
+)
 from PySide6.QtWidgets import QSizePolicy, QWidget
 
+from app.run.text.odds import HIGHEST_NATS
 from app.run.text.tokens import GHOSTS, KINDS, Fate, num_units
-from app.theme import current_theme, mono_font
+from app.theme import ColorBy, current_theme, mixed, mono_font, scaled, ui_font
 from app.widgets.fields import plain_tip
+from app.widgets.painted import PaintedWidget
 
 UnderlineStyle = QTextCharFormat.UnderlineStyle
 
@@ -44,6 +56,20 @@ def token_formats(*, by_kind: bool = True) -> dict[Fate, QTextCharFormat]:
     return found
 
 
+def doubt_format(fate: Fate, doubt: float | None) -> QTextCharFormat:
+    """The format of an emitted token that is coloured by a figure: the line still shows its kind.
+
+    Args:
+        doubt: as in `app.run.text.odds`; None leaves the background as it is.
+    """
+    theme = current_theme()
+    style = theme.kind(KINDS[fate])
+    found = text_format(theme.text, underline=style.underline, underline_color=style.color)
+    if doubt is not None:
+        found.setBackground(mixed(theme.surface, theme.heat, doubt))
+    return found
+
+
 def draw_token(painter: QPainter, text: str, chosen: QTextCharFormat, place: QRectF, font: QFont) -> None:
     """Draw a token's text at a rectangle's top left, in a format, elided to the width."""
     shown = QFontMetrics(font).elidedText(text, Qt.TextElideMode.ElideRight, int(place.width()))
@@ -62,7 +88,7 @@ class LegendWord(QWidget):
 
     def __init__(self, fate: Fate, meaning: str) -> None:
         super().__init__()
-        self._fate = fate
+        self._fate, self._by = fate, ColorBy.KIND
         self.set_meaning(meaning)
         self.setSizePolicy(QSizePolicy.Policy.Fixed, QSizePolicy.Policy.Fixed)
 
@@ -70,6 +96,11 @@ class LegendWord(QWidget):
         """Set the tooltip."""
         self.setToolTip(plain_tip(meaning))
         self.setAccessibleName(f"{self._fate.value}: {meaning}")
+
+    def color_by(self, by: ColorBy) -> None:
+        """Follow what the text is coloured by."""
+        self._by = by
+        self.update()
 
     def sizeHint(self) -> QSize:
         """Room for the word and its line."""
@@ -80,4 +111,66 @@ class LegendWord(QWidget):
         """Draw the word."""
         with QPainter(self) as painter:
             place = QRectF(self.rect()).adjusted(1, 1, 1, 0)
-            draw_token(painter, self._fate.value, token_formats()[self._fate], place, mono_font(12))
+            is_lined = self._by is not ColorBy.KIND and self._fate in KINDS
+            chosen = doubt_format(self._fate, None) if is_lined else token_formats()[self._fate]
+            draw_token(painter, self._fate.value, chosen, place, mono_font(12))
+
+
+ENDS = {
+    ColorBy.PROBABILITY: ("100 %", "0 %"),
+    ColorBy.ENTROPY: ("0", f"{HIGHEST_NATS[ColorBy.ENTROPY]:g} nats or more"),
+    ColorBy.SURPRISE: ("0", f"{HIGHEST_NATS[ColorBy.SURPRISE]:g} nats or more"),
+}
+SCALE_HELP = {
+    ColorBy.PROBABILITY: "The target's probability of each token, after temperature and filters.",
+    ColorBy.ENTROPY: "How open the choice was: the entropy of the target's distribution at each token.",
+    ColorBy.SURPRISE: "How unexpected each token was: -ln of the target's probability of it.",
+}
+SCALE_NOTE = (
+    " At temperature 0, at temperature 1. A token has no colour until its evidence arrives: when the run is paused "
+    "or over, or at once while the Inspector is open. The line below a token still shows its kind."
+)
+SCALE_PX = 96
+
+
+class ColorScale(PaintedWidget):
+    """The legend of a text that is coloured by a figure: a scale between its two ends."""
+
+    def __init__(self) -> None:
+        super().__init__("colorScale")
+        self._by = ColorBy.PROBABILITY
+        self.setSizePolicy(QSizePolicy.Policy.Preferred, QSizePolicy.Policy.Fixed)
+
+    def color_by(self, by: ColorBy) -> None:
+        """Show the scale of a figure; none for the kinds."""
+        self.setVisible(by is not ColorBy.KIND)
+        if by is not ColorBy.KIND:
+            self._by = by
+            self.setToolTip(plain_tip(SCALE_HELP[by] + SCALE_NOTE))
+            low, high = ENDS[by]
+            self.setAccessibleName(f"Colours by {by.value}: from {low}, without colour, to {high}")
+            self.update()
+
+    def sizeHint(self) -> QSize:
+        """Room for one line."""
+        return QSize(200, QFontMetrics(ui_font(12)).height() + 4)
+
+    def _paint(self, painter: QPainter) -> None:
+        theme, font, x = current_theme(), ui_font(12), 0.0
+        low, high = ENDS[self._by]
+        painter.setFont(font)
+        metrics, height = QFontMetrics(font), self.height()
+        for text in (f"{self._by.value}   {low}", None, high):
+            width = scaled(SCALE_PX) if text is None else metrics.horizontalAdvance(text)
+            place = QRectF(x, 3, width, height - 6)
+            if text is None:
+                shades = QLinearGradient(place.topLeft(), place.topRight())
+                shades.setColorAt(0, QColor(theme.surface))
+                shades.setColorAt(1, QColor(theme.heat))
+                painter.setPen(QPen(QColor(theme.field_border), 1))
+                painter.setBrush(shades)
+                painter.drawRect(place.adjusted(0.5, 0.5, -0.5, -0.5))
+            else:
+                painter.setPen(QColor(theme.muted))
+                painter.drawText(QRectF(x, 0, width + 2, height), Qt.AlignmentFlag.AlignVCenter, text)
+            x += width + 8

@@ -151,6 +151,10 @@ class TokenText(QPlainTextEdit):
             self.to_end()
         self._show_marks()
 
+    def _format_of(self, span: Span) -> QTextCharFormat:
+        """The format of a span."""
+        return self._formats[span.fate]
+
     def _shown_block(self, number: int) -> Sequence[Span]:
         """What is shown of a step's block."""
         spans = block(self._stream.steps[number], number)
@@ -185,7 +189,7 @@ class TokenText(QPlainTextEdit):
         cursor.endEditBlock()
 
     def _insert_text(self, cursor: QTextCursor, span: Span, text: str) -> None:
-        text_format, joined = self._formats[span.fate], 0
+        text_format, joined = self._format_of(span), 0
         if text[0] >= FIRST_JOINING and self._tail:
             # A grapheme in two formats would be drawn as two, so its end has the format of its beginning.
             joined = num_joined(self._tail, text)

@@ -74,6 +74,8 @@ class Fate(StrEnum):
     ACCEPTED = "accepted"
     RESAMPLED = "resampled"
     BONUS = "bonus"
+    PLAIN = "plain"
+    """Of a step in which nothing was drafted: the target's own token, as in plain decoding."""
     REJECTED = "rejected"
     DISCARDED = "discarded"
     DRAFTED = "drafted"
@@ -84,7 +86,8 @@ class Fate(StrEnum):
 
 
 EMITTED = {TokenKind.ACCEPTED: Fate.ACCEPTED, TokenKind.CORRECTION: Fate.RESAMPLED, TokenKind.BONUS: Fate.BONUS}
-KINDS = {fate: kind for kind, fate in EMITTED.items()}
+KINDS: dict[Fate, TokenKind | None] = {fate: kind for kind, fate in EMITTED.items()} | {Fate.PLAIN: None}
+"""What was added to the text, with the kind that the log gives it; plain steps have no style of their own."""
 GHOSTS = frozenset({Fate.REJECTED, Fate.DISCARDED})
 """Drafted tokens that were not accepted."""
 NOT_COPIED = GHOSTS | {Fate.DRAFTED, Fate.FORK, Fate.STRIP}
@@ -93,9 +96,9 @@ FATE_HELP = {
     Fate.KEPT: "From the run this one branched off.",
     Fate.FORCED: "Inserted by you; the generated text continues it.",
     Fate.ACCEPTED: "Drafted, tested and accepted.",
-    Fate.RESAMPLED: "Drawn from the residual, in place of the rejected token. At temperature 0: the target's most "
-    "likely token.",
-    Fate.BONUS: "Drawn from the target itself, after a fully accepted block or with no draft.",
+    Fate.RESAMPLED: "Drawn from the residual, in place of the rejected token.",
+    Fate.BONUS: "Drawn from the target itself, after a fully accepted block.",
+    Fate.PLAIN: "Nothing was drafted: the target's own token, as in plain decoding.",
     Fate.REJECTED: "Drafted, tested and rejected.",
     Fate.DISCARDED: "Drafted, and never tested: a token before it, or another candidate for its position, decided. It "
     "counts as drafted, not as rejected.",
@@ -108,9 +111,20 @@ GUMBEL_HELP = {
 }
 
 
-def fate_help(fate: Fate, coupling: Coupling = Coupling.REJECTION) -> str:
+GREEDY_HELP = {
+    Fate.ACCEPTED: "Drafted, and accepted: it is the target's most likely token.",
+    Fate.RESAMPLED: "The target's most likely token, in place of the rejected one.",
+    Fate.BONUS: "The target's most likely token after a fully accepted block.",
+    Fate.PLAIN: "Nothing was drafted: the target's most likely token, as in plain decoding.",
+    Fate.REJECTED: "Drafted, and rejected: it is not the target's most likely token.",
+}
+"""At temperature 0, where nothing is drawn."""
+
+
+def fate_help(fate: Fate, coupling: Coupling = Coupling.REJECTION, *, is_greedy: bool = False) -> str:
     """What a fate means, in a sentence; empty for the prompt."""
-    return (GUMBEL_HELP if coupling is Coupling.GUMBEL else {}).get(fate) or FATE_HELP.get(fate, "")
+    special = GREEDY_HELP if is_greedy else GUMBEL_HELP if coupling is Coupling.GUMBEL else {}
+    return special.get(fate) or FATE_HELP.get(fate, "")
 
 
 class Span(NamedTuple):
@@ -131,7 +145,10 @@ class Span(NamedTuple):
 def emitted_spans(step: Step, number: int) -> list[Span]:
     """The tokens that a step, by its index in the run's list, added to the text."""
     added = zip(step.slots, step.emitted_kinds, step.emitted_texts, step.emitted, strict=False)
-    return [Span(EMITTED[kind], text, number, slot, token) for slot, kind, text, token in added]
+    return [
+        Span(EMITTED[kind] if step.drafted else Fate.PLAIN, text, number, slot, token)
+        for slot, kind, text, token in added
+    ]
 
 
 def block(step: Step, number: int) -> tuple[Span, ...]:
@@ -163,9 +180,9 @@ def first_path(parents: Sequence[int]) -> list[int]:
 
 
 def fate_of(step: Step, slot: int) -> Fate:
-    """The fate of the drafted token at a slot, or of the bonus token after them."""
+    """The fate of the drafted token at a slot, or of the target's own token after them."""
     if slot >= len(step.drafted):
-        return Fate.BONUS
+        return Fate.BONUS if step.drafted else Fate.PLAIN
     if slot in step.path:
         return Fate.ACCEPTED
     return Fate.REJECTED if slot in step.tested else Fate.DISCARDED
@@ -190,6 +207,7 @@ class TokenStream:
         steps: all steps so far; grows during a run.
         pending: the draft that awaits verification.
         pending_parents: of a tree that does, as in `Drafted`.
+        inspected: steps whose evidence has arrived, in that order.
     """
 
     prompt: str = ""
@@ -200,6 +218,7 @@ class TokenStream:
     steps: list[Step] = field(default_factory=list)
     pending: tuple[Span, ...] = ()
     pending_parents: tuple[int, ...] = ()
+    inspected: list[int] = field(default_factory=list)
 
     def draft(self, drafted: Drafted) -> None:
         """Show a block that awaits verification."""

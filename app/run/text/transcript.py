@@ -5,49 +5,46 @@ from __future__ import annotations
 import math
 from html import escape
 
-from PySide6.QtCore import QEvent, QPoint, Qt, Signal
+from PySide6.QtCore import QEvent, QPoint, Qt, Signal, Slot
 from PySide6.QtGui import (
     QColor,
     QContextMenuEvent,
+    QGuiApplication,
     QHelpEvent,
     QKeyEvent,
     QMouseEvent,
     QPainter,
     QPaintEvent,
     QPen,
-    QResizeEvent,
+    QTextCharFormat,
     QTextCursor,
 )
-from PySide6.QtWidgets import QBoxLayout, QMenu, QTextEdit, QToolTip, QWidget
+from PySide6.QtWidgets import QMenu, QTextEdit, QToolTip, QWidget
 
-from app.controller import RunController
-from app.menus import Menus
-from app.run.playback import PlaybackBar
-from app.run.run_view import RunView
-from app.run.text.token_colors import LegendWord
-from app.run.text.token_text import ON_ONE_LINE
+from app.run.inspector.shares import percent
+from app.run.text.odds import alternatives, doubt
+from app.run.text.token_colors import doubt_format
+from app.run.text.token_text import FIRST_JOINING, ON_ONE_LINE, TAIL, num_joined
 from app.run.text.tokens import (
     GHOSTS,
     KINDS,
     Fate,
     Place,
-    Selection,
     Span,
     TokenStream,
     depth_of,
     fate_help,
     num_alternatives,
+    num_units,
 )
 from app.run.text.tree_text import TreeText
-from app.theme import current_theme
-from app.widgets.fields import boxed, card, column, quiet_button, row
+from app.theme import ColorBy, current_theme, scaled
 from core.settings import Coupling
 from core.types import Step
 
-HEADER_SPACING = 12
-HEADER_MARGINS = 26
-GHOST_HELP = "A drafted token that was not accepted. It is shown, but never copied."
 NO_TEXT = "(no text)"
+TIP_PX = 360
+NUM_ALTERNATIVES, LONGEST_ALTERNATIVE = 4, 24
 SELECTABLE = GHOSTS | KINDS.keys()
 _MOVES = {
     Qt.Key.Key_Left: (-1, False),
@@ -81,11 +78,47 @@ class TranscriptView(TreeText):
         self.setMouseTracking(True)
         self.viewport().setMouseTracking(True)
         self._marked_step = -1
+        self._by = ColorBy.KIND
+        self._num_colored = 0
+        """How many entries of the stream's `inspected` the colours show."""
 
     def set_stream(self, stream: TokenStream) -> None:
         """Show another stream, or the same one after it was cleared."""
         self._pointed, self._selected, self._marked_step = None, None, -1
         super().set_stream(stream)
+
+    # --- Colours ---
+
+    def color_by(self, by: ColorBy) -> None:
+        """Colour the emitted tokens by their kind, or by a figure."""
+        if by is not self._by:
+            self._by = by
+            self._rebuild()
+
+    def _start(self) -> None:
+        super()._start()
+        self._num_colored = len(self._stream.inspected)
+
+    def _format_of(self, span: Span) -> QTextCharFormat:
+        if self._by is ColorBy.KIND or span.fate not in KINDS:
+            return super()._format_of(span)
+        return doubt_format(span.fate, doubt(self._stream.steps[span.step], span.slot, self._by))
+
+    def _update(self, *, follows: bool) -> None:
+        super()._update(follows=follows)
+        news, self._num_colored = self._stream.inspected[self._num_colored :], len(self._stream.inspected)
+        if self._by is ColorBy.KIND or not news:
+            return
+        cursor = QTextCursor(self.document())
+        cursor.beginEditBlock()
+        for index in (index for step in news for index in self._indices(step) if self._spans[index].fate in KINDS):
+            span, (first, last) = self._spans[index], self._extent(index)
+            before = self._spans[index - 1].text[-TAIL:]
+            joined = num_joined(before, span.text) if span.text[:1] >= FIRST_JOINING and before else 0
+            cursor.setPosition(first + num_units(span.text[:joined]))
+            cursor.setPosition(last, QTextCursor.MoveMode.KeepAnchor)
+            cursor.setCharFormat(self._format_of(span))
+        cursor.endEditBlock()
 
     # --- Pointing and selecting ---
 
@@ -109,7 +142,7 @@ class TranscriptView(TreeText):
         self.mark(place)
         if (span := self.selected_span()) is not None:
             text = f"“{span.text.translate(ON_ONE_LINE)}”" if span.text else NO_TEXT
-            self.setAccessibleDescription(f"Step {span.step}, place {span.slot + 1}: {span.fate.value} {text}")
+            self.setAccessibleDescription(f"Step {span.step + 1}, place {span.slot + 1}: {span.fate.value} {text}")
         self.place_chosen.emit(place)
 
     def selected_span(self) -> Span | None:
@@ -230,23 +263,69 @@ class TranscriptView(TreeText):
         """Offer actions for the text, and for the token that is pointed at or selected."""
         if event.reason() is QContextMenuEvent.Reason.Mouse:
             self._choose_at(self.viewport().mapFromGlobal(event.globalPos()))
-        menu = self.createStandardContextMenu()
+        menu = QMenu(self)
         menu.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
+        self.fill_menu(menu)
         self.menu_opening.emit(menu)
         menu.popup(event.globalPos())
+
+    def fill_menu(self, menu: QMenu) -> None:
+        """Offer to copy text and to inspect the selected token."""
+        has_selection = self.textCursor().hasSelection()
+        copy = menu.addAction("Copy selection" if has_selection else "Copy text", self._copy)
+        copy.setObjectName("copyTextAction")
+        copy.setEnabled(has_selection or bool(self._spans))
+        menu.addAction("Select all", self.selectAll)
+        menu.addSeparator()
+        inspect = menu.addAction("Inspect", self.place_clicked.emit)
+        inspect.setObjectName("inspectAction")
+        inspect.setEnabled(self.selected_span() is not None)
+
+    @Slot()
+    def _copy(self) -> None:
+        """Copy what is selected, or else the generated text without its prompt."""
+        if self.textCursor().hasSelection():
+            self.copy()
+            return
+        first = next((start for start, span in zip(self._starts, self._spans, strict=True)
+                      if span.fate not in {Fate.PROMPT, Fate.GAP}), self._length)  # fmt: skip
+        QGuiApplication.clipboard().setText(self.plain_text(first, self._length))
 
 
 def tooltip(span: Span, stream: TokenStream) -> str:
     """Describe a span as rich text: what it is, its step and its probabilities."""
-    note = escape(fate_help(span.fate, stream.coupling))
+    is_greedy = 0 <= span.step < len(stream.steps) and stream.steps[span.step].temperature == 0
+    note = escape(fate_help(span.fate, stream.coupling, is_greedy=is_greedy))
     if span.step < 0:
-        return f"<b>{span.fate.value}</b><br>{note}"
-    rows = [("Step", str(span.step))]
+        return _limited(f"<b>{span.fate.value}</b><br>{note}")
+    rows = [("Step", str(span.step + 1))]
+    instead = ""
     if span.fate is not Fate.DRAFTED:
+        instead = _alternatives(span, stream.steps[span.step])
         rows += _facts(span, stream.steps[span.step], stream.coupling)
     row = "<tr><td>{}&nbsp;&nbsp;</td><td align='right'>{}</td></tr>"
     cells = "".join(row.format(escape(name), value) for name, value in (*rows, ("Token id", str(span.token_id))))
-    return f"<b>{span.fate.value}</b>&nbsp; {_quoted(span.text)}<br>{note}<table>{cells}</table>"
+    return _limited(f"<b>{span.fate.value}</b>&nbsp; {_quoted(span.text)}<br>{note}<table>{cells}</table>{instead}")
+
+
+def _limited(html: str) -> str:
+    """A tooltip that is wrapped at a width that is read easily; Qt would use up to the screen's."""
+    return f"<table width='{scaled(TIP_PX)}'><tr><td>{html}</td></tr></table>"
+
+
+def _alternatives(span: Span, step: Step) -> str:
+    """What the target found most likely here, as a table; empty until it is known."""
+    found = alternatives(step, span.slot, NUM_ALTERNATIVES)
+    if not found:
+        return ""
+    row = "<tr><td>{}&nbsp;&nbsp;</td><td align='right'>{}</td></tr>"
+    rows = (
+        row.format(f"<b>{shown}</b>" if item.token_id == span.token_id else shown, percent(item.probability))
+        for item in found
+        for shown in (_quoted(item.text[:LONGEST_ALTERNATIVE]),)
+    )
+    which = ", at temperature 1" if step.temperature == 0 else ""
+    return f"The target's most likely tokens here{which}:<table>{''.join(rows)}</table>"
 
 
 def _facts(span: Span, step: Step, coupling: Coupling) -> list[tuple[str, str]]:
@@ -257,7 +336,7 @@ def _facts(span: Span, step: Step, coupling: Coupling) -> list[tuple[str, str]]:
     if span.fate is Fate.RESAMPLED and span.slot < len(step.drafted):
         rows.append(("In place of", _quoted(step.drafted_texts[span.slot])))
         of_draft = " of the drafted token"
-    if span.fate is not Fate.BONUS and span.slot < len(step.drafted):
+    if span.slot < len(step.drafted):
         rows.append((f"Target probability{of_draft}", f"{step.target_probs[span.slot]:.4f}"))
         rows.append((f"Draft probability{of_draft}", f"{step.draft_probs[span.slot]:.4f}"))
         if coupling is Coupling.REJECTION and math.isfinite(step.acceptance_probs[span.slot]):
@@ -268,64 +347,3 @@ def _facts(span: Span, step: Step, coupling: Coupling) -> list[tuple[str, str]]:
 def _quoted(text: str) -> str:
     visible = escape(text.translate(ON_ONE_LINE)).replace(" ", "&nbsp;")
     return f"“{visible}”" if visible else NO_TEXT
-
-
-class TranscriptPanel(QWidget):
-    """Legend, text and playback bar.
-
-    Signals:
-        ghosts_toggled: whether to show rejected drafts.
-    """
-
-    ghosts_toggled = Signal(bool)
-
-    def __init__(self, controller: RunController, run: RunView, selection: Selection, menus: Menus) -> None:
-        super().__init__()
-        self.view = TranscriptView()
-        self.playback = PlaybackBar(controller, run, selection, self.view, menus)
-        self._samples = {fate: LegendWord(fate, fate_help(fate)) for fate in KINDS}
-        self._ghost_sample = LegendWord(Fate.REJECTED, GHOST_HELP)
-        help_text = "Show drafted tokens that were not accepted; for a tree, its paths in a strip below the line"
-        self.ghosts_button = quiet_button("Show rejected", "ghostsButton", "Show rejected drafts", help_text)
-        self.ghosts_button.setCheckable(True)
-        self._header = QBoxLayout(QBoxLayout.Direction.LeftToRight)
-        self._header.setSpacing(HEADER_SPACING // 2)
-        self._header.addLayout(row(*self._samples.values(), self._ghost_sample, None, spacing=HEADER_SPACING), 1)
-        self._header.addWidget(self.ghosts_button)
-        frame, layout = card(self._header, (self.view, 1), self.playback)
-        layout.setContentsMargins(12, 10, 12, 8)
-        boxed(column(frame), self)
-        self._shows_ghosts = False
-        self.restyle()
-        self.ghosts_button.toggled.connect(self.set_ghosts_shown)
-        self.ghosts_button.toggled.connect(self.ghosts_toggled)
-
-    def begin(self, stream: TokenStream) -> None:
-        """Show a stream from its start."""
-        for fate, sample in self._samples.items():
-            sample.set_meaning(fate_help(fate, stream.coupling))
-        self.view.set_stream(stream)
-
-    def set_ghosts_shown(self, shown: bool) -> None:
-        """Show or hide rejected drafts, in the text and in the legend."""
-        self.ghosts_button.setChecked(shown)
-        self._shows_ghosts = shown
-        self.restyle()
-        self.view.set_ghosts_shown(shown)
-
-    def resizeEvent(self, event: QResizeEvent) -> None:
-        """Fit the header to the width."""
-        super().resizeEvent(event)
-        self.restyle()
-
-    def restyle(self) -> None:
-        """Fit a narrow panel: leave out the sample of ghosts; with large text, give the button its own line."""
-        samples: list[QWidget] = [*self._samples.values(), self.ghosts_button]
-        room = self.width() - HEADER_MARGINS - sum(_room_of(widget) for widget in samples)
-        is_wide = room + HEADER_SPACING >= 0
-        self._header.setDirection(QBoxLayout.Direction.LeftToRight if is_wide else QBoxLayout.Direction.TopToBottom)
-        self._ghost_sample.setVisible(self._shows_ghosts and room >= _room_of(self._ghost_sample))
-
-
-def _room_of(widget: QWidget) -> int:
-    return widget.sizeHint().width() + HEADER_SPACING

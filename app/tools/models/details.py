@@ -9,7 +9,7 @@ from PySide6.QtCore import Qt, Slot
 from PySide6.QtGui import QGuiApplication
 from PySide6.QtWidgets import QFormLayout, QGridLayout, QLabel, QPushButton, QWidget
 
-from app.setup.model_library import ORIGINS, REMOVABLE, UNKNOWN, ModelLibrary, age_text, count_text, kind_text
+from app.setup.model_library import ORIGINS, REMOVABLE, UNKNOWN, ModelLibrary, count_text, kind_text
 from app.setup.models_form import ModelRole
 from app.tools.models.suggestions import OFFLINE
 from app.widgets.fields import (
@@ -64,8 +64,6 @@ def facts(entry: ModelEntry, details: ModelDetails | None) -> list[tuple[str, st
     ]
     if entry.revision:
         found.append(("Revision", entry.revision[:_SHORT_COMMIT]))
-    if entry.last_used is not None:
-        found.append(("Last used", age_text(entry.last_used)))
     return found
 
 

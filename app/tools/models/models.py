@@ -18,7 +18,7 @@ from app.controller import RunController
 from app.dialogs import Dialogs, OpenKind
 from app.jobs import Job, Jobs
 from app.setup.model_library import ModelLibrary
-from app.setup.models_form import ModelRole, ModelsForm
+from app.setup.models_form import ModelsForm
 from app.tools.models.downloads import Download, Downloads, DownloadState
 from app.tools.models.window import GET, HERE, ModelsWindow
 from core.errors import OutriderError, sentence_of
@@ -126,7 +126,6 @@ class Models(QObject):
         controller.run_requested.connect(self._on_run_requested)
         controller.run_ended.connect(self._on_run_ended)
         controller.engine_ready.connect(self.scan)
-        form.open_requested.connect(self.ask_for_model)
         form.browse_requested.connect(self.browse)
         form.check_requested.connect(self._check_pairs)
 
@@ -165,7 +164,7 @@ class Models(QObject):
         """Look for models that were opened or chosen last time; those that are gone are skipped silently."""
         for ref in reversed(dict.fromkeys(refs)):
             if ref and ref not in self.library.refs:
-                self.open_model(ref, None)
+                self.open_model(ref, is_new=False)
 
     @Slot()
     def scan(self) -> None:
@@ -177,28 +176,25 @@ class Models(QObject):
             what="The models on this computer could not be listed",
         )
 
-    @Slot(object, object)
-    def ask_for_model(self, kind: OpenKind, role: ModelRole) -> None:
+    def ask_for_model(self, kind: OpenKind, _checked: bool = False) -> None:
         """Let the user choose a folder or file, and open it."""
-        if path := self._dialogs.ask_model_path(self._parent, kind):
-            self.open_model(path, role)
+        if path := self._dialogs.ask_model_path(self.window or self._parent, kind):
+            self.open_model(path)
 
-    def ask_for_target(self, kind: OpenKind, _checked: bool = False) -> None:
-        """Let the user choose a target's folder or file."""
-        self.ask_for_model(kind, ModelRole.TARGET)
-
-    def open_model(self, ref: str, role: ModelRole | None) -> None:
-        """Find the model that a reference names, and choose it. `role` None: it was saved by an earlier session."""
+    def open_model(self, ref: str, *, is_new: bool = True) -> None:
+        """Find the model that a reference names, and select it unless it was opened by an earlier session."""
 
         def take(entry: ModelEntry) -> None:
-            self.form.open_model(entry, role)
+            self.form.add_model(entry)
             self._read_details()
             self._refresh()
-            if role is not None:
+            if is_new:
                 self.model_opened.emit(entry.ref)
+                if self.window is not None:
+                    self.window.select(entry.ref)
 
         # A model from an earlier session may be on a disk that is missing now, and the user did not just ask for it.
-        failed = self._show_problem if role is not None else None
+        failed = self._show_problem if is_new else None
         self._submit(lambda _job: catalogue.resolve(ref), then=take, failed=failed, what=f"{ref} could not be opened")
 
     def _on_scanned(self, found: FoundModels) -> None:

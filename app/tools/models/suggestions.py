@@ -30,11 +30,13 @@ from app.widgets.fields import (
 from app.widgets.labels import ElidedLabel
 from app.widgets.rows import alignment
 from core.models.catalogue import EMBEDDED_TITLES, Suggestion
+from core.models.remote import hub
 from core.text import bytes_text
 
 OFFLINE = "Offline mode is on (HF_HUB_OFFLINE), so nothing is downloaded. Models on this computer still work."
 GATED_HELP = "First accept its licence on the Hub, with the account whose token is on this computer."
 ID_HINT = "Downloads go to the cache shared with other Hub programs, and are checked before use."
+NO_ID = "{!r} is no model on the Hub: write owner/name, such as HuggingFaceTB/SmolLM2-135M-Instruct."
 ACTION_WIDTH = 84
 TWO_COLUMNS_FROM = 1000
 STATE_TEXTS = {DownloadState.WAITING: "Waiting", DownloadState.RUNNING: "Getting…"}
@@ -180,9 +182,12 @@ class SuggestionsPage(QWidget):
     def set_offline(self, is_offline: bool) -> None:
         """Whether offline mode is on."""
         self._is_offline = is_offline
-        self.note.setText(OFFLINE if is_offline else ID_HINT)
-        set_flag(self.note, "role", "warning" if is_offline else "hint")
+        self._show_note(OFFLINE if is_offline else ID_HINT, "warning" if is_offline else "hint")
         self._show()
+
+    def _show_note(self, text: str, role: str) -> None:
+        self.note.setText(text)
+        set_flag(self.note, "role", role)
 
     @Slot()
     def _on_downloads_changed(self) -> None:
@@ -215,7 +220,9 @@ class SuggestionsPage(QWidget):
     @Slot()
     def _on_get(self) -> None:
         ref = self.edit.text().strip()
-        if ref and self.get.isEnabled():
+        is_id = hub.is_hub_id(ref) and "/" in ref
+        self._show_note(ID_HINT if is_id else NO_ID.format(ref[:60]), "hint" if is_id else "problem")
+        if is_id and self.get.isEnabled():
             self.edit.clear()
             self._downloads.get(ref)
 

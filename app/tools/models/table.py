@@ -1,20 +1,19 @@
-"""The rows of the models on this computer, with kind, size and time of last use."""
+"""The rows of the models on this computer, with kind and size."""
 
 from __future__ import annotations
 
-from app.setup.model_library import ORIGINS, UNKNOWN, ModelLibrary, age_text, count_text, describe, kind_text
+from app.setup.model_library import ORIGINS, UNKNOWN, ModelLibrary, count_text, describe, kind_text
 from app.widgets.rows import Column, Row
 from core.models.catalogue import ModelEntry, ModelOrigin
 from core.text import bytes_text
 
 COLUMNS = (
-    Column("Model", width=240),
+    Column("Model", width=300),
     Column("Parameters", width=90, is_figure=True),
     Column("Precision", width=84),
     Column("Context", width=78, is_figure=True),
     Column("Vocabulary", width=90, is_figure=True),
     Column("Size", width=84, is_figure=True),
-    Column("Last used", width=114),
 )
 
 
@@ -32,15 +31,14 @@ def model_row(library: ModelLibrary, entry: ModelEntry) -> Row[ModelEntry]:
         f"{context:,}" if context else UNKNOWN,
         f"{vocabulary:,}" if vocabulary else UNKNOWN,
         bytes_text(entry.size_bytes),
-        age_text(entry.last_used),
     )
-    kind, size, used = kind_text(entry, details), entry.size_bytes, entry.last_used or 0.0
+    kind, size = kind_text(entry, details), entry.size_bytes
     return Row(
         item=entry,
         key=entry.ref,
         texts=texts,
         tip=problem or describe(entry),
-        sort_keys=(entry.title.lower(), parameters, precision, context, vocabulary, size, used),
+        sort_keys=(entry.title.lower(), parameters, precision, context, vocabulary, size),
         subtitle=_subtitle(entry),
         badge="Damaged" if problem else kind,
         words=" ".join((entry.ref, kind, *texts, ORIGINS[entry.origin])).casefold(),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,15 +11,17 @@ from PySide6.QtCore import Qt, Slot
 from PySide6.QtGui import QKeySequence, QShortcut
 from PySide6.QtWidgets import QDialog, QStackedWidget, QTabBar, QWidget
 
+from app.dialogs import OPEN_TITLES
+from app.theme import hold
 from app.tools.models.details import ModelDetailsPane
 from app.tools.models.downloads import DownloadsList
 from app.tools.models.suggestions import SuggestionsPage
 from app.tools.models.table import COLUMNS, model_row
-from app.widgets.fields import column, hint_label, line_edit, named, row, table_card
+from app.widgets.fields import column, hint_label, line_edit, menu_button, named, row, table_card
 from app.widgets.labels import Banner
 from app.widgets.tables import Table
 from app.widgets.title_delegate import TitleDelegate
-from app.window_layout import bring_forward, splitter
+from app.window_layout import bring_forward, open_at, splitter
 from core.models.catalogue import ModelEntry
 from core.text import bytes_text
 
@@ -27,7 +30,7 @@ if TYPE_CHECKING:
 
 HERE, GET = 0, 1
 NO_MATCH = "No model on this computer matches these words."
-NO_MODEL = "There is no model on this computer yet. Choose one under Get models."
+NO_MODEL = "There is no model on this computer yet. Open one, or choose one under Get models."
 
 
 class ModelsWindow(QDialog):
@@ -46,7 +49,10 @@ class ModelsWindow(QDialog):
         self.tabs.addTab("Get models")
         filter_help = "By name, owner, precision or kind (Ctrl+F)"
         self.filter = line_edit("modelsFilter", "Filter", "Filter the models", filter_help)
-        self.filter.setFixedWidth(220)
+        hold(self.filter, width=220)
+        self.open_button = menu_button("Open…", "openModelButton", "Use a model that you keep elsewhere")
+        for kind, title in OPEN_TITLES.items():
+            self.open_button.menu().addAction(title).triggered.connect(partial(models.ask_for_model, kind))
         self.banner = Banner()
         self.table: Table[ModelEntry] = Table(
             "modelsTable", "Models on this computer", COLUMNS, NO_MODEL, delegate=TitleDelegate(), keeps_one=True
@@ -62,16 +68,17 @@ class ModelsWindow(QDialog):
     def _lay_out(self) -> None:
         parts = (table_card(self.table), 1), (self.details, 0)
         self.splitter = splitter(Qt.Orientation.Horizontal, "modelsSplitter", *parts)
-        self.details.setMinimumWidth(280)
+        hold(self.details, least_width=304)
         self.splitter.setSizes([840, 300])
         self.pages = QStackedWidget()
         self.pages.addWidget(self.splitter)
         self.pages.addWidget(self.suggestions)
-        layout = column(row(self.tabs, None, self.filter), self.banner, (self.pages, 1), self.downloads, self.foot)
+        head = row(self.tabs, None, self.filter, self.open_button)
+        layout = column(head, self.banner, (self.pages, 1), self.downloads, self.foot)
         layout.setContentsMargins(16, 12, 16, 12)
         self.setLayout(layout)
         self.setMinimumSize(860, 520)
-        self.resize(1180, 700)
+        open_at(self, 1180, 700)
 
     def _connect(self) -> None:
         self.tabs.currentChanged.connect(self._on_tab_changed)
@@ -95,6 +102,12 @@ class ModelsWindow(QDialog):
         self.suggestions.show_here(self._library.refs)
         self.details.show_model(self._library, self.selected())
         self._show_list()
+
+    def select(self, ref: str) -> None:
+        """Select a model."""
+        self.filter.clear()
+        self.table.select([ref])
+        self._on_chosen()
 
     def selected(self) -> str:
         """The reference of the selected model; empty if there is none."""
@@ -124,7 +137,8 @@ class ModelsWindow(QDialog):
     @Slot(int)
     def _on_tab_changed(self, page: int) -> None:
         self.pages.setCurrentIndex(page)
-        self.filter.setVisible(page == HERE)
+        for widget in (self.filter, self.open_button):
+            widget.setVisible(page == HERE)
 
     @Slot(str)
     def _on_filter_changed(self, words: str) -> None:

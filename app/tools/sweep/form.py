@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +16,7 @@ from PySide6.QtWidgets import QCheckBox, QComboBox, QGridLayout, QSizePolicy, QS
 from app.dialogs import Dialogs
 from app.jobs import Jobs
 from app.settings import RunSettings
+from app.tools.sweep.estimate import probe_request
 from app.tools.sweep.sweep_view import WINDOW_SUITE, SweepView
 from app.widgets.compound_fields import TickList
 from app.widgets.fields import (
@@ -45,6 +46,7 @@ from core.text import duration_text
 if TYPE_CHECKING:
     from app.setup.prompt import PromptEditor
     from app.setup.settings_panel import ControlsPanel
+    from core.analysis.probe import ProbeRequest
 
 FEW_PROMPTS = 6
 K_HELP = "Tokens to draft per step: numbers and ranges separated by commas, such as 1-4, 6, 8"
@@ -63,10 +65,11 @@ class SweepForm(QWidget):
     """Chooses what to sweep, starting from the main window's settings.
 
     Signals:
-        start_requested: the user wants the sweep to start.
+        start_requested, quick_requested: the user wants the sweep, or a quick estimate, to start.
     """
 
     start_requested = Signal()
+    quick_requested = Signal()
 
     def __init__(
         self, controls: ControlsPanel, prompt: PromptEditor, view: SweepView, jobs: Jobs, dialogs: Dialogs
@@ -94,7 +97,7 @@ class SweepForm(QWidget):
         self.target.setSizeAdjustPolicy(QComboBox.SizeAdjustPolicy.AdjustToMinimumContentsLengthWithIcon)
         self.drafts = TickList("sweepDrafts", "Drafts")
         self.drafts_note = wrapped_label("sweepDraftsNote", "hint")
-        self.methods = TickList("sweepMethods", "Methods", columns=2)
+        self.methods = TickList("sweepMethods", "Methods")
         self.methods.show_items({name: (method.title, method.summary) for name, method in METHODS.items()})
         self.lengths = line_edit("sweepLengths", "1-8")
         self.shapes = {name: line_edit(f"sweep{name.capitalize()}", "2-4, 6") for name in ("depth", "branching")}
@@ -123,6 +126,11 @@ class SweepForm(QWidget):
         self.problem = wrapped_label("sweepProblem", "problem")
         start_help = "Measure every cell of the grid, in shuffled order (Ctrl+Enter)"
         self.start_button = push_button("Start sweep", "runButton", start_help)
+        quick_help = (
+            "Estimate in seconds what each draft on this computer would give for this target, from one reading of the "
+            "main window's prompt, at the first temperature. Nothing is drafted."
+        )
+        self.quick_button = push_button("Quick estimate (probe)", "sweepQuickButton", quick_help)
 
     def _lay_out(self) -> None:
         numbers = QGridLayout()
@@ -169,7 +177,7 @@ class SweepForm(QWidget):
         self._body.setLocale(QLocale.c())
         scroll = scrolled(self._body, "sidebarScroll")
         scroll.setAccessibleName("What to sweep")
-        layout = column((scroll, 1), self.extent, self.problem, self.start_button)
+        layout = column((scroll, 1), self.extent, self.problem, self.start_button, self.quick_button)
         layout.setContentsMargins(0, 0, 0, 0)
         self.setLayout(layout)
 
@@ -187,6 +195,7 @@ class SweepForm(QWidget):
         self.own_prompt.toggled.connect(self.judge)
         self.target.activated.connect(self._on_target_chosen)
         self.start_button.clicked.connect(self.start_requested)
+        self.quick_button.clicked.connect(self.quick_requested)
         # The main window may get new models, and its prompt may be part of the sweep.
         self._controls.changed.connect(self._on_window_changed)
         self._prompt.changed.connect(self._on_window_changed)
@@ -228,6 +237,15 @@ class SweepForm(QWidget):
             if drafter.draft is not None and (problem := self._library.problem(drafter.draft, target)):
                 raise PairMismatchError(problem)
         return plan
+
+    def quick_request(self) -> ProbeRequest:
+        """The quick estimate for the chosen target, at the first temperature.
+
+        Raises:
+            OutriderError: it can't be run; the message says why.
+        """
+        first = parse_temperatures(self.temperatures.text())[0]
+        return probe_request(self.target.currentData() or "", replace(self._settings(), temperature=first))
 
     def _swept(self) -> dict[str, tuple[Any, ...]]:
         """The values of each option of a tree."""
@@ -302,8 +320,8 @@ class SweepForm(QWidget):
 
     def show_running(self, *, is_running: bool) -> None:
         """Disable the form while a sweep is running."""
-        self._body.setEnabled(not is_running)
-        self.start_button.setEnabled(not is_running)
+        for widget in (self._body, self.start_button, self.quick_button):
+            widget.setEnabled(not is_running)
 
     def _show_targets(self, chosen: str) -> None:
         current = self.target.currentData() or chosen

@@ -61,14 +61,15 @@ class SweepVerdicts(QScrollArea):
         body = boxed(self._grid)
         body.setObjectName("sweepVerdictsBody")
         self.setWidget(body)
-        self._fit()
+        self.restyle()
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         """Wrap the sentences again, which changes their heights."""
         super().resizeEvent(event)
-        self._fit()
+        self.restyle()
 
-    def _fit(self) -> None:
+    def restyle(self) -> None:
+        """Fit the height to the sentences and the size of the text."""
         height = self._grid.totalHeightForWidth(max(200, self.viewport().width()))
         self.setFixedHeight(min(scaled(MAX_VERDICTS_HEIGHT), max(scaled(20), height)) + 2)
 

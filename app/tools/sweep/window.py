@@ -1,9 +1,10 @@
-"""The sweep window: runs, stops and continues a sweep, shows its heatmap, opens earlier sweeps, and exports."""
+"""The sweep window: runs, stops and continues a sweep, or a quick estimate; shows, opens and exports sweeps."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -21,6 +22,7 @@ from app.setup.prompt import PromptEditor
 from app.setup.settings_panel import ControlsPanel
 from app.theme import hold, scaled, text_scale
 from app.tools.sweep import files
+from app.tools.sweep.estimate import EstimateView
 from app.tools.sweep.files import SweepExport
 from app.tools.sweep.form import SweepForm, is_long
 from app.tools.sweep.heatmap import Heatmap, HeatmapLegend, picture_of
@@ -32,7 +34,7 @@ from app.widgets.fields import card, column, hint_label, menu_button, named, pla
 from app.widgets.labels import Banner, MessageBar, show_share
 from app.window_layout import open_at, splitter
 from core.controls import RunControls
-from core.errors import RunLogError
+from core.errors import OutriderError, RunLogError
 from core.experiments.sweep import sweep
 from core.experiments.sweep_plan import (
     Cell,
@@ -45,6 +47,7 @@ from core.experiments.sweep_plan import (
 from core.experiments.sweep_results import FIGURES, SweepFigure
 from core.files import explain_write_error, write_atomically
 from core.text import duration_text
+from core.types import StageChanged
 
 if TYPE_CHECKING:
     from app.tools.runs.kept import KeptRuns
@@ -53,6 +56,8 @@ POLL_MS = 500
 """Rarely, since drawing takes processor time from the measured runs."""
 ANSWER_POLL_S = 0.05
 EMPTY = "The heatmap of the sweep will appear here."
+HEATMAP, ESTIMATE = 1, 2
+"""Pages; the first one is empty."""
 BUSY = "A sweep is running. Stop it, or wait for it to end, before you open another."
 MIN_FORM, MAX_FORM, WIDE_SCALE = 276, 430, 1.2
 
@@ -80,6 +85,9 @@ class SweepWindow(ToolWindow):
         self.view = SweepView(controls.models.library.in_titles)
         self.banner = Banner()
         self.form = SweepForm(controls, prompt, self.view, jobs, dialogs)
+        self.estimate = EstimateView(controls)
+        self._is_estimate = False
+        """Whether the last task was an estimate."""
         self.verdicts = SweepVerdicts()
         yes_help = "Continue with all runs"
         self.yes_button = push_button("Measure all", "sweepYesButton", yes_help, self._on_measure_all)
@@ -119,6 +127,7 @@ class SweepWindow(ToolWindow):
         self._pages = QStackedWidget()
         self._pages.addWidget(empty)
         self._pages.addWidget(self.heatmap)
+        self._pages.addWidget(self.estimate)
         self._head = row((self.figures, 1), self.legend)
         self._head.setAlignment(self.legend, Qt.AlignmentFlag.AlignRight)
         grid, _ = card(self._head, (self._pages, 1))
@@ -142,6 +151,7 @@ class SweepWindow(ToolWindow):
         self.heatmap.cell_chosen.connect(self._show_cell)
         self.heatmap.cell_opened.connect(self._on_cell_opened)
         self.form.start_requested.connect(self.start)
+        self.form.quick_requested.connect(self.start_estimate)
         self.earlier.menu().aboutToShow.connect(self.list_earlier)
         self.earlier.menu().triggered.connect(self._on_earlier_chosen)
         self.export_button.menu().triggered.connect(self._on_export_chosen)
@@ -195,6 +205,7 @@ class SweepWindow(ToolWindow):
             self.banner.show_sentence(self._controller.busy_sentence())
             return
         self.banner.dismiss()
+        self._is_estimate = False
         self.view.begin(plan, path)
         self._show()
 
@@ -207,8 +218,16 @@ class SweepWindow(ToolWindow):
         self.view.stage = STOPPING
         self.question.dismiss()
         self._show()
+        if self._is_estimate:
+            self.progress.setText(STOPPING)
 
     def _show_events(self, events: Iterator[Any]) -> None:
+        if self._is_estimate:
+            for event in events:
+                if isinstance(event, StageChanged):
+                    self.progress.setText(event.text)
+                self.estimate.show_event(event)
+            return
         has_news = False
         for event in events:
             has_news = True
@@ -227,29 +246,65 @@ class SweepWindow(ToolWindow):
 
     def _show_failure(self, sentence: str) -> None:
         self.banner.show_sentence(sentence)
+        self.estimate.headline.clear()
 
     def _show_end(self) -> None:
         self.view.end()
+        if self._is_estimate:
+            self.estimate.end()
+            self.progress.clear()
         self.question.dismiss()
         self._show()
         self.form.judge()
 
+    # --- The quick estimate ---
+
+    @Slot()
+    def start_estimate(self) -> None:
+        """Estimate what each draft on this computer gives for the form's target."""
+        try:
+            asked = self.form.quick_request()
+        except OutriderError as error:
+            self.banner.show_sentence(str(error))
+            return
+
+        def work(session: Any, controls: RunControls) -> Iterator[Any]:
+            from core.analysis.probe import drafts_here
+            from core.analysis.probing import probe
+
+            yield StageChanged("Looking for drafts…")
+            yield from probe(session, replace(asked, drafts=drafts_here(asked.target)), controls)
+
+        if self._start_task(work, "A probe") is None:
+            self.banner.show_sentence(self._controller.busy_sentence())
+            return
+        self.banner.dismiss()
+        self._is_estimate = True
+        self.estimate.begin(asked)
+        self._show()
+
     # --- What is shown ---
 
     def _show(self) -> None:
-        view, has_plan = self.view, self.view.plan is not None
+        view, is_estimate, is_running = self.view, self._is_estimate, self.is_running
+        has_plan = view.plan is not None and not is_estimate
         self.heatmap.refresh()
         self.legend.show_scale(self.heatmap.scale)
-        self._pages.setCurrentIndex(int(has_plan))
-        for widget in (self.legend, self.figures, self.cell, self.bar):
+        self._pages.setCurrentIndex(ESTIMATE if is_estimate else HEATMAP if has_plan else 0)
+        for widget in (self.legend, self.figures, self.cell):
             widget.setVisible(has_plan)
+        self.bar.setVisible(has_plan or (is_estimate and is_running))
+        self.verdicts.setVisible(not is_estimate)
         self.verdicts.show_lines(view.verdict_lines())
-        self.progress.setText(view.progress_text())
         is_waiting = view.is_running and not view.num_done
-        show_share(self.bar, None if is_waiting else view.num_done / max(1, view.num_runs))
-        self.form.show_running(is_running=view.is_running)
-        self.stop_button.setEnabled(view.is_running)
-        self.continue_button.setEnabled(view.can_continue)
+        if is_estimate:
+            show_share(self.bar, None)
+        else:
+            self.progress.setText(view.progress_text())
+            show_share(self.bar, None if is_waiting else view.num_done / max(1, view.num_runs))
+        self.form.show_running(is_running=is_running)
+        self.stop_button.setEnabled(is_running)
+        self.continue_button.setEnabled(view.can_continue and not is_running)
         self.export_button.setEnabled(view.num_done > 0)
         self._show_cell()
 
@@ -303,6 +358,7 @@ class SweepWindow(ToolWindow):
     def _show_opened(self, path: Path, events: tuple[SweepStarted, SweepFinished]) -> None:
         if not self.is_running:
             self.banner.dismiss()
+            self._is_estimate = False
             self.view.show(path, events)
             self._show()
             for problem in events[0].problems[:1]:

@@ -1,4 +1,4 @@
-"""The window that ranks drafts: it starts a probe, shows the drafts, and puts one into the settings."""
+"""The quick mode of the sweep: it starts a probe, shows the drafts, and puts one into the settings."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ import threading
 
 import pytest
 from PySide6.QtCore import Qt
-from PySide6.QtWidgets import QLabel
 
-from app.tools.probe import row_of
+from app.tools.sweep.estimate import row_of
 from core.analysis.expectation import Curve, Estimate
 from core.analysis.probe import Agreement, Costs, DraftProbe, ProbeDone, Shape
 from core.errors import ModelNotFoundError
@@ -52,41 +51,39 @@ GOOD, BAD = found(DRAFT.ref, 1.3, 1.8, 1.6), found("slow", 0.9, 0.7)
 
 @pytest.fixture
 def probing(make_window, monkeypatch):
-    """A window whose engine answers with these probes, and its open probe window."""
+    """A window whose engine answers with these probes, and its open window of sweeps."""
 
     def build(*probes):
         fake = FakeProbe(*probes)
         monkeypatch.setattr("core.analysis.probing.probe", fake)
         monkeypatch.setattr("core.analysis.probe.drafts_here", lambda target: tuple(item.draft for item in probes))
         window = make_window()
-        window.menus.probe.trigger()
-        return window, window.tools.probe, fake
+        window.menus.sweep.trigger()
+        return window, window.tools.sweep, fake
 
     return build
 
 
 def finish(qtbot, panel):
-    panel.start_button.click()
+    panel.form.quick_button.click()
     qtbot.waitUntil(lambda: not panel.is_running)
 
 
 def test_drafts_are_ranked_with_a_sentence_and_one_press_puts_draft_and_k_into_the_settings(probing, qtbot):
     window, panel, fake = probing(BAD, GOOD)
-    hint = panel.table.findChild(QLabel, "emptyHint")
-    assert hint.isVisible()
     window.prompt.set_text("def f():")
     finish(qtbot, panel)
-    assert not hint.isVisible()
-    assert [row[0] for row in texts(panel.table)] == [DRAFT.title, "slow"]
-    assert texts(panel.table)[0][1:3] == ["1.80× (1.70 to 1.90)", "2"]
-    assert panel.headline.text().startswith(f"Use {DRAFT.title} with K = 2")
+    assert panel.estimate.isVisible()
+    assert [row[0] for row in texts(panel.estimate.table)] == [DRAFT.title, "slow"]
+    assert texts(panel.estimate.table)[0][1:3] == ["1.80× (1.70 to 1.90)", "2"]
+    assert panel.estimate.headline.text().startswith(f"Use {DRAFT.title} with K = 2")
     asked = fake.requests[0]
     assert (asked.target, asked.drafts, asked.generate) == (TARGET.ref, ("slow", DRAFT.ref), 64)
     assert asked.texts[0].prompt == "def f():"
-    panel.use_button.click()
+    panel.estimate.use_button.click()
     assert window.controls.draft_length() == 2
     assert window.controls.draft.ref == DRAFT.ref
-    assert "are in the settings" in panel.stage.text()
+    assert "are in the settings" in panel.estimate.note.text()
 
 
 def test_a_tree_that_is_faster_than_any_chain_is_named_and_used(probing, qtbot):
@@ -94,10 +91,10 @@ def test_a_tree_that_is_faster_than_any_chain_is_named_and_used(probing, qtbot):
     probe = found(DRAFT.ref, 1.3, 1.8, shapes=(faster, slower))
     window, panel, _ = probing(probe)
     finish(qtbot, panel)
-    assert texts(panel.table)[0][3] == "2.40×"
-    assert "Faster still, a tree" in panel.headline.text()
+    assert texts(panel.estimate.table)[0][3] == "2.40×"
+    assert "Faster still, a tree" in panel.estimate.headline.text()
     assert "K = 3, depth 2, branching 2: 2.20 tokens/forward" in row_of(probe).tip
-    panel.use_button.click()
+    panel.estimate.use_button.click()
     settings = window.controls.settings("x")
     assert (settings.method, window.controls.draft_length()) == ("draft-tree", 6)
     assert settings.method_options["draft-tree"].items() >= {"depth": 3, "branching": 4}.items()
@@ -106,39 +103,38 @@ def test_a_tree_that_is_faster_than_any_chain_is_named_and_used(probing, qtbot):
 
 def test_a_draft_that_does_not_pay_can_not_be_used_and_one_with_a_problem_says_it(probing, qtbot):
     _, panel, fake = probing(DraftProbe("odd", problem="The tokenizers differ."), BAD)
-    panel.generate.setChecked(False)
     finish(qtbot, panel)
-    assert fake.requests[0].generate == 0, "only the prompt is read where nothing is to be written first"
-    assert panel.headline.text().startswith("Don't speculate here")
-    assert not panel.use_button.isEnabled()
-    assert [row[1] for row in texts(panel.table)] == ["below 1×", "–"]
-    assert texts(panel.table)[0][2] == "none"
-    assert cell(panel.table, 1, role=Qt.ItemDataRole.ToolTipRole) == "The tokenizers differ."
+    assert fake.requests[0].target == TARGET.ref
+    assert panel.estimate.headline.text().startswith("Don't speculate here")
+    assert not panel.estimate.use_button.isEnabled()
+    assert [row[1] for row in texts(panel.estimate.table)] == ["below 1×", "–"]
+    assert texts(panel.estimate.table)[0][2] == "none"
+    assert cell(panel.estimate.table, 1, role=Qt.ItemDataRole.ToolTipRole) == "The tokenizers differ."
 
 
 @pytest.mark.parametrize("num_probed", [0, 1])
 def test_a_probe_that_is_stopped_keeps_what_it_has_and_no_run_starts_beside_it(probing, qtbot, num_probed):
     window, panel, fake = probing(GOOD, BAD)
     fake.gate = threading.Semaphore(num_probed)
-    panel.start_button.click()
-    qtbot.waitUntil(lambda: bool(fake.requests) and panel.table.count() == num_probed)
+    panel.form.quick_button.click()
+    qtbot.waitUntil(lambda: bool(fake.requests) and panel.estimate.table.count() == num_probed)
     assert panel.stop_button.isEnabled()
-    assert not panel.start_button.isEnabled()
+    assert not panel.form.start_button.isEnabled()
     window.prompt.run_button.click()
     assert "A probe is " in window.banner.label.text()
     assert not window.run_view.steps
     panel.stop_button.click() if num_probed else panel.close()
     qtbot.waitUntil(lambda: not panel.is_running)
-    assert ("Stopped before all" if num_probed else "Stopped before a draft") in panel.headline.text()
-    assert panel.start_button.isEnabled()
+    assert ("Stopped before all" if num_probed else "Stopped before a draft") in panel.estimate.headline.text()
+    assert panel.form.start_button.isEnabled()
 
 
 def test_a_probe_is_refused_while_a_run_is_in_progress(probing, qtbot, session):
     window, panel, fake = probing(GOOD)
     session.gate = threading.Semaphore(0)
     window.prompt.run_button.click()
-    panel.start_button.click()
-    assert panel.stage.text() == window.controller.busy_sentence() != ""
+    panel.form.quick_button.click()
+    assert panel.banner.sentence() == window.controller.busy_sentence() != ""
     assert not fake.requests
     with qtbot.waitSignal(window.live.run_shown):
         session.gate.release(1000)
@@ -148,8 +144,8 @@ def test_a_failure_is_one_sentence_in_the_window(probing, qtbot):
     window, panel, fake = probing(GOOD)
     fake.error = ModelNotFoundError("There is no draft here for it.")
     finish(qtbot, panel)
-    assert panel.headline.text() == "There is no draft here for it."
-    assert panel.headline.property("role") == "problem"
+    assert panel.banner.sentence() == "There is no draft here for it."
+    assert panel.estimate.headline.text() == "", "and told once"
     window.prompt.set_text("  ")
-    panel.start_button.click()
-    assert "prompt is empty" in panel.headline.text()
+    panel.form.quick_button.click()
+    assert "prompt is empty" in panel.banner.sentence()

@@ -1,39 +1,28 @@
-"""The window that ranks drafts for the chosen target, and puts one of them into the settings."""
+"""The quick mode of the sweep: it estimates every draft's speedup in seconds, and puts one into the settings."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
 from PySide6.QtCore import Slot
-from PySide6.QtWidgets import QCheckBox, QWidget
+from PySide6.QtWidgets import QWidget
 
-from app.controller import RunController
 from app.settings import RunSettings
-from app.setup.prompt import PromptEditor
 from app.setup.settings_panel import ControlsPanel
-from app.tools.tool_window import ReportWindow
-from app.widgets.fields import named, push_button, table_card
+from app.widgets.fields import boxed, column, hint_label, push_button, row, wrapped_label
 from app.widgets.rows import Column, Row
 from app.widgets.tables import Table
-from app.window_layout import open_at
-from app.worker import Work
 from core.analysis.probe import DraftProbe, ProbeDone, ProbeRequest, ProbeText, verdict
-from core.controls import RunControls
 from core.errors import PromptError, SettingsError
 from core.settings import LengthPolicy, SamplingParams
 from core.text import percent_text
-from core.types import StageChanged
-
-# --- What is shown ---
 
 GENERATED = 64
-"""Number of tokens that the target writes first, if that is checked."""
-NONE_YET = "Rank the drafts on this computer for this target, on this prompt. It takes seconds."
+"""Number of tokens that the target writes first: acceptance depends on the text that it is measured on."""
 NO_DRAFTS = "Each draft gets a row here, the best first: its expected speedup, and at which K."
 SHOWN_TREES = 5
-STOPPED = "Stopped before a draft was probed."
+STOPPED = "Stopped before a draft was read."
 COLUMNS = (
     Column("Draft", "Models on this computer that are smaller than the target and have the same tokenizer."),
     *(
@@ -92,7 +81,7 @@ def row_of(probe: DraftProbe, title: Callable[[str], str] = str) -> Row[DraftPro
     return Row(probe, probe.draft, texts, tip)
 
 
-def probe_request(target: str, settings: RunSettings, prompt: str, *, generate: bool) -> ProbeRequest:
+def probe_request(target: str, settings: RunSettings) -> ProbeRequest:
     """A probe of these settings, without its drafts, which are found later.
 
     Raises:
@@ -100,105 +89,70 @@ def probe_request(target: str, settings: RunSettings, prompt: str, *, generate: 
     """
     if not target:
         raise SettingsError("Choose a target first.")
-    if not prompt.strip():
-        raise PromptError("The prompt is empty. Write a few words for the models to read.")
+    if not settings.prompt.strip():
+        raise PromptError("The main window's prompt is empty: write a few words there for the models to read.")
     return ProbeRequest(
         target=target,
         drafts=("?",),
-        texts=(ProbeText("the prompt", prompt=prompt),),
+        texts=(ProbeText("the prompt", prompt=settings.prompt),),
         sampling=SamplingParams(settings.temperature, settings.top_k, settings.top_p, settings.min_p),
-        generate=GENERATED if generate else 0,
+        generate=GENERATED,
         chat=settings.chat,
         device=settings.device,
         dtype=settings.dtype,
     )
 
 
-# --- The window ---
+class EstimateView(QWidget):
+    """The drafts of the last estimate, the best first."""
 
-GENERATE_HELP = (
-    "Acceptance depends on the text that the target writes. Without it, both models only read the prompt, which is "
-    "faster and says less."
-)
-
-
-class ProbeWindow(ReportWindow):
-    """Starts a probe, ranks the drafts, and puts one into the settings."""
-
-    task_title = "A probe"
-    none_yet, running, stopped = NONE_YET, "Probing…", STOPPED
-
-    def __init__(
-        self, main: QWidget | None, controller: RunController, controls: ControlsPanel, prompt: PromptEditor
-    ) -> None:
-        super().__init__(
-            main,
-            controller,
-            controls,
-            "probe",
-            "Probe drafts",
-            start_help="Compare the models at every position, and time them",
-            stop_help="End the probe and keep its results so far",
-            progress_title="A probe is running",
-        )
-        self._prompt = prompt
+    def __init__(self, controls: ControlsPanel) -> None:
+        super().__init__()
+        self._controls = controls
+        self._in_titles = controls.models.library.in_titles
+        self._target = ""
         self._probes: tuple[DraftProbe, ...] = ()
-        title = f"Let the target write {GENERATED} tokens first"
-        self.generate = named(QCheckBox(title), "probeGenerateCheck", title, GENERATE_HELP)
-        self.generate.setChecked(True)
-        use_title, use_help = (
-            "Use this draft and K",
-            "Copy the draft and K to the settings, or its best tree if that is faster",
-        )
-        self.use_button = push_button(use_title, "useDraftButton", use_help, self._on_use)
-        self.table: Table[DraftProbe] = Table("probeTable", "Drafts, the best first", COLUMNS, NO_DRAFTS)
-        self._lay_out(None, (self.generate,), table_card(self.table), self.use_button)
-        open_at(self, 860, 420)
+        self.headline = wrapped_label("estimateHeadline", "title")
+        self.subject = wrapped_label("estimateSubject", "hint")
+        self.table: Table[DraftProbe] = Table("estimateTable", "Drafts, the best first", COLUMNS, NO_DRAFTS)
+        use_help = "Copy the target, the draft and K to the settings, or its best tree if that is faster"
+        self.use_button = push_button("Use this draft and K", "estimateUseButton", use_help, self._on_use)
+        self.note = hint_label("estimateNote")
+        foot = row((self.note, 1), self.use_button)
+        boxed(column(self.headline, self.subject, (self.table, 1), foot), self)
         self.table.chosen.connect(self._on_selected)
         self.table.activated.connect(self._on_use)
 
-    def _work(self) -> tuple[Work, str]:
-        target, prompt = self._controls.target.ref, self._prompt.text()
-        asked = probe_request(target, self._controls.settings(prompt), prompt, generate=self.generate.isChecked())
+    def begin(self, request: ProbeRequest) -> None:
+        """Show that an estimate is on its way."""
+        self._target = request.target
+        self.headline.setText("Estimating…")
+        subject = f"Target: {request.target} · temperature {request.sampling.temperature:g} · the main window's prompt"
+        self.subject.setText(self._in_titles(subject))
+        self.note.clear()
+        self._show_probes(())
 
-        def work(session: Any, controls: RunControls) -> Iterator[Any]:
-            from core.analysis.probe import drafts_here
-            from core.analysis.probing import probe
+    def show_event(self, event: object) -> None:
+        """Show a draft, or the answer."""
+        if isinstance(event, DraftProbe):
+            self._show_probes((*self._probes, event))
+        elif isinstance(event, ProbeDone):
+            self._show_probes(event.probes)
+            stopped = " Stopped before all of them were read." if event.is_stopped else ""
+            if event.probes or not event.is_stopped:
+                self.headline.setText(f"{self._in_titles(verdict(event.probes))}{stopped}")
+            self.subject.setText(" · ".join(filter(None, (self.subject.text(), " ".join(event.notes)))))
 
-            yield StageChanged("Looking for drafts…")
-            yield from probe(session, replace(asked, drafts=drafts_here(target)), controls)
+    def end(self) -> None:
+        """Note that the engine has stopped."""
+        if self.headline.text() == "Estimating…":
+            self.headline.setText(STOPPED)
 
-        return work, f"Target: {target} · temperature {asked.sampling.temperature:g} · the current prompt"
-
-    # --- What is shown ---
-
-    def refresh(self) -> None:
-        """Show the chosen target."""
-        if not self.is_running:
-            self.subject.setText(f"Target: {self._in_titles(self._controls.target.ref) or 'none chosen'}")
-
-    def _clear(self) -> None:
-        self.show_probes(())
-
-    def show_probes(self, probes: Sequence[DraftProbe]) -> None:
-        """Show drafts in this order, the first selected."""
+    def _show_probes(self, probes: Sequence[DraftProbe]) -> None:
         self._probes = tuple(probes)
         self.table.show_rows([row_of(probe, self._in_titles) for probe in probes])
         self.table.select([probe.draft for probe in probes[:1]])
         self._on_selected()
-
-    def _show_event(self, event: Any) -> None:
-        if isinstance(event, DraftProbe):
-            self.show_probes((*self._probes, event))
-        elif isinstance(event, ProbeDone):
-            self._has_answer = bool(event.probes) or not event.is_stopped
-            self.show_probes(event.probes)
-            stopped = " Stopped before all of them were probed." if event.is_stopped else ""
-            if self._has_answer:
-                self.say(f"{self._in_titles(verdict(event.probes))}{stopped}")
-            self.subject.setText(" · ".join(filter(None, (self.subject.text(), " ".join(event.notes)))))
-
-    # --- Use ---
 
     def _selected(self) -> DraftProbe | None:
         return next(filter(is_usable, self.table.selected()), None)
@@ -211,7 +165,7 @@ class ProbeWindow(ReportWindow):
     def _on_use(self) -> None:
         if (probe := self._selected()) is None:
             return
-        current, tree = self._controls.settings(self._prompt.text()), probe.faster_tree
+        current, tree = self._controls.settings(""), probe.faster_tree
         method, k, options = "draft-model", probe.best_k, current.method_options
         shape = ""
         if tree is not None:
@@ -221,6 +175,7 @@ class ProbeWindow(ReportWindow):
         self._controls.apply(
             replace(
                 current,
+                target=self._target,
                 method=method,
                 method_options=options,
                 draft=probe.draft,
@@ -229,4 +184,4 @@ class ProbeWindow(ReportWindow):
             )
         )
         self._controls.changed.emit()
-        self.stage.setText(f"{self._in_titles(probe.draft)} and K = {k}{shape} are in the settings.")
+        self.note.setText(f"{self._in_titles(probe.draft)} and K = {k}{shape} are in the settings.")

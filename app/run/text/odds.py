@@ -1,0 +1,90 @@
+"""How sure the target was of each token: its probability, surprise and entropy, and what else it might have written.
+
+At temperature 0 these are of the distribution at temperature 1, since the other one is always certain.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+from app.run.inspector.places import evidence_at, siblings
+from app.theme import ColorBy
+from core.evidence import PositionEvidence, Probs
+from core.types import Step, TokenKind
+
+HIGHEST_NATS = {ColorBy.ENTROPY: 4.0, ColorBy.SURPRISE: 6.0}
+"""From here on the colour is the strongest."""
+
+
+class Alternative(NamedTuple):
+    """A token that the target might have written, and its probability."""
+
+    token_id: int
+    text: str
+    probability: float
+
+
+def alternatives(step: Step, slot: int, count: int) -> list[Alternative]:
+    """The target's most likely tokens at a place, most likely first; empty if its evidence is not there."""
+    evidence = _whole_evidence(step, slot)
+    if evidence is None:
+        return []
+    listed = zip(evidence.ids, evidence.texts, _target_probs(evidence), strict=True)
+    likely = sorted((Alternative(*entry) for entry in listed), key=lambda found: -found.probability)
+    return [found for found in likely[:count] if found.probability > 0.0]
+
+
+def doubt(step: Step, slot: int, by: ColorBy) -> float | None:
+    """How strongly to colour the token that a step emitted at a place, from 0, certain, to 1; None if unknown."""
+    value = MEASURES[by](step, slot)
+    if value is None:
+        return None
+    return 1.0 - min(1.0, value) if by is ColorBy.PROBABILITY else min(1.0, value / HIGHEST_NATS[by])
+
+
+def probability(step: Step, slot: int) -> float | None:
+    """The target's probability of the token emitted at a place; None until it is known."""
+    at = step.slots.index(slot)
+    token, evidence = step.emitted[at], _whole_evidence(step, slot)
+    if evidence is not None:
+        ids = list(evidence.ids)
+        return float(_target_probs(evidence)[ids.index(token)]) if token in ids else None
+    # Without evidence only the drafted tokens' are known, and in a tree not what earlier candidates took.
+    is_known = step.emitted_kinds[at] is TokenKind.ACCEPTED and step.temperature > 0 and not step.parents
+    return step.target_probs[slot] if is_known and math.isfinite(step.target_probs[slot]) else None
+
+
+def surprise(step: Step, slot: int) -> float | None:
+    """-ln of `probability`, in nats."""
+    found = probability(step, slot)
+    return None if found is None else -math.log(max(found, 1e-30))
+
+
+def entropy(step: Step, slot: int) -> float | None:
+    """Of the target's distribution at a place, in nats; None until it is known."""
+    evidence = _whole_evidence(step, slot)
+    if evidence is None:
+        return None
+    if evidence.raw_probs is None:
+        return evidence.target_entropy
+    # The log has no entropy at temperature 1. The rest counts as one token, so this is a little too low.
+    parts = (*evidence.raw_probs, evidence.raw_tail or 0.0)
+    return -math.fsum(part * math.log(part) for part in parts if part > 0.0)
+
+
+MEASURES: dict[ColorBy, Callable[[Step, int], float | None]] = {
+    ColorBy.PROBABILITY: probability,
+    ColorBy.ENTROPY: entropy,
+    ColorBy.SURPRISE: surprise,
+}
+
+
+def _whole_evidence(step: Step, slot: int) -> PositionEvidence | None:
+    """A place's evidence with the whole distribution: in a tree that of the first candidate for its position."""
+    return evidence_at(step, siblings(step, slot)[0])
+
+
+def _target_probs(evidence: PositionEvidence) -> Probs:
+    return evidence.target_probs if evidence.raw_probs is None else evidence.raw_probs

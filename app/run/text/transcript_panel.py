@@ -1,0 +1,108 @@
+"""The transcript's panel: what its colours mean, the text, and the playback bar."""
+
+from __future__ import annotations
+
+from PySide6.QtCore import Qt, Signal, Slot
+from PySide6.QtGui import QResizeEvent
+from PySide6.QtWidgets import QBoxLayout, QComboBox, QSizePolicy, QWidget
+
+from app.controller import RunController
+from app.menus import Menus
+from app.run.playback import PlaybackBar
+from app.run.run_view import RunView
+from app.run.text.token_colors import ColorScale, LegendWord
+from app.run.text.tokens import KINDS, Fate, Selection, TokenStream, fate_help
+from app.run.text.transcript import TranscriptView
+from app.theme import ColorBy
+from app.widgets.fields import EnumCombo, boxed, card, column, describe, quiet_button, row
+
+HEADER_SPACING = 8
+HEADER_MARGINS = 26
+COLOR_TITLES = {
+    ColorBy.KIND: "Kind",
+    ColorBy.PROBABILITY: "Probability",
+    ColorBy.ENTROPY: "Entropy",
+    ColorBy.SURPRISE: "Surprise",
+}
+COLORS_HELP = "What the text's colours show: each token's kind, or how sure the target was of it"
+GHOST_HELP = "A drafted token that was not accepted. It is shown, but never copied."
+
+
+class TranscriptPanel(QWidget):
+    """Legend, text and playback bar.
+
+    Signals:
+        ghosts_toggled: whether to show rejected drafts.
+        colors_chosen: the `ColorBy` was chosen.
+    """
+
+    ghosts_toggled = Signal(bool)
+    colors_chosen = Signal()
+
+    def __init__(self, controller: RunController, run: RunView, selection: Selection, menus: Menus) -> None:
+        super().__init__()
+        self.view = TranscriptView()
+        self.playback = PlaybackBar(controller, run, selection, self.view, menus)
+        self._samples = {fate: LegendWord(fate, fate_help(fate)) for fate in KINDS}
+        self._ghost_sample = LegendWord(Fate.REJECTED, GHOST_HELP)
+        help_text = "Show drafted tokens that were not accepted; for a tree, its paths in a strip below the line"
+        self.ghosts_button = quiet_button("Rejected", "ghostsButton", "Show rejected drafts", help_text)
+        self.ghosts_button.setCheckable(True)
+        self.colors = EnumCombo(COLOR_TITLES, "colorCombo")
+        self.colors.setSizeAdjustPolicy(QComboBox.SizeAdjustPolicy.AdjustToContents)
+        self.colors.setSizePolicy(QSizePolicy.Policy.Maximum, QSizePolicy.Policy.Fixed)
+        self.colors.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
+        describe(self.colors, "Colours", COLORS_HELP)
+        self._scale = ColorScale()
+        self._header = QBoxLayout(QBoxLayout.Direction.LeftToRight)
+        self._header.setSpacing(HEADER_SPACING // 2)
+        self._header.addLayout(row(*self._samples.values(), self._ghost_sample, None, spacing=HEADER_SPACING), 1)
+        self._header.addLayout(row(self.colors, self.ghosts_button, None))
+        frame, layout = card(self._header, self._scale, (self.view, 1), self.playback)
+        layout.setContentsMargins(12, 10, 12, 8)
+        boxed(column(frame), self)
+        self._shows_ghosts = False
+        self.restyle()
+        self.ghosts_button.toggled.connect(self.set_ghosts_shown)
+        self.ghosts_button.toggled.connect(self.ghosts_toggled)
+        self.colors.currentIndexChanged.connect(self._on_colors_chosen)
+        self._on_colors_chosen()
+
+    def begin(self, stream: TokenStream) -> None:
+        """Show a stream from its start."""
+        for fate, sample in self._samples.items():
+            sample.set_meaning(fate_help(fate, stream.coupling))
+        self.view.set_stream(stream)
+
+    def set_ghosts_shown(self, shown: bool) -> None:
+        """Show or hide rejected drafts, in the text and in the legend."""
+        self.ghosts_button.setChecked(shown)
+        self._shows_ghosts = shown
+        self.restyle()
+        self.view.set_ghosts_shown(shown)
+
+    @Slot()
+    def _on_colors_chosen(self) -> None:
+        by = self.colors.member()
+        for sample in self._samples.values():
+            sample.color_by(by)
+        self._scale.color_by(by)
+        self.view.color_by(by)
+        self.colors_chosen.emit()
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        """Fit the header to the width."""
+        super().resizeEvent(event)
+        self.restyle()
+
+    def restyle(self) -> None:
+        """Fit a narrow panel: leave out the sample of ghosts; with large text, give the button its own line."""
+        samples: list[QWidget] = [*self._samples.values(), self.colors, self.ghosts_button]
+        room = self.width() - HEADER_MARGINS - sum(_room_of(widget) for widget in samples)
+        is_wide = room + HEADER_SPACING >= 0
+        self._header.setDirection(QBoxLayout.Direction.LeftToRight if is_wide else QBoxLayout.Direction.TopToBottom)
+        self._ghost_sample.setVisible(self._shows_ghosts and room >= _room_of(self._ghost_sample))
+
+
+def _room_of(widget: QWidget) -> int:
+    return widget.sizeHint().width() + HEADER_SPACING
