@@ -77,6 +77,22 @@ class RunLogError(OutriderError):
     """A run log can't be written or read."""
 
 
+class ServerError(OutriderError):
+    """A server that runs a request failed, fell silent or sent something unreadable; trying again may help."""
+
+
+class ServerBusyError(ServerError):
+    """A server asks to wait: `retry_after` seconds, or None if it doesn't say."""
+
+    def __init__(self, message: str, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class ServerRefusedError(ServerError):
+    """The address, the key, the model or a setting doesn't fit the server."""
+
+
 _MEMORY_WORDS = (
     "out of memory", "can't allocate memory", "not enough memory", "cannot allocate memory", "std::bad_alloc",
     "cublas_status_alloc_failed", "unable to mmap",

@@ -273,6 +273,9 @@ class RunRequest:
     added after those, and `forced_text` the same as text, for the target's tokenizer to encode. `max_new_tokens`, the
     summary and all figures count new tokens only.
 
+    `engine` is the address of the server that runs it, without credentials; empty for this machine. `target` is then
+    a model's name there.
+
     Raises:
         SettingsError: for a value outside its range.
     """
@@ -381,6 +384,7 @@ class RunRequest:
         help="The system prompt in the chat template; empty for none.",
         placeholder="none",
     )
+    engine: str = ""
 
     def __post_init__(self) -> None:
         _require(bool(self.target.strip()), "Choose a target model.")

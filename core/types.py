@@ -6,8 +6,9 @@ are frozen and hold only CPU scalars, strings, tuples and enums.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -38,6 +39,21 @@ class FinishReason(StrEnum):
     STOP = "stop"
     CANCELLED = "cancelled"
     ERROR = "error"
+
+
+class StepSource(StrEnum):
+    """How the steps of a run on a server are known; a run on this machine measures its own."""
+
+    SERVER = "server"
+    """The server told each step's counts."""
+    CHUNKS = "chunks"
+    """Inferred: each piece of the stream is taken for a step, and the last of its tokens for the target's own."""
+    TEXT = "text"
+    """Only the text is known; nothing is said about drafting."""
+
+
+UNKNOWN_ID = -1
+"""Stands for the id of a token that a server doesn't tell, such as a rejected one; null in the log."""
 
 
 class TargetFeature(StrEnum):
@@ -226,6 +242,8 @@ class Step:
         parents, accepted_path: of a tree, as in `Draft` and `Verification`; both empty for a chain.
         block: as in `Verification`.
         absent_ms: time in which the machine slept or the process was suspended; no other time includes it.
+        source: of a step on a server how its counts are known; None for one on this machine. Such a step holds NaN for
+            what the server doesn't tell, and `UNKNOWN_ID` for ids; its time is that between two arrivals.
     """
 
     index: int
@@ -253,6 +271,28 @@ class Step:
     accepted_path: tuple[int, ...] = ()
     block: tuple[BlockTest, ...] = ()
     absent_ms: float = 0.0
+    source: StepSource | None = None
+
+    def counted(self, num_draft_tokens: int, num_accepted: int) -> Step:
+        """This step of a server with the server's own counts, in place of inferred ones."""
+        count = len(self.emitted)
+        kept, drafted = min(num_accepted, count), max(num_accepted, num_draft_tokens)
+        drafted = drafted if count > num_accepted else count  # The text ended within the block.
+        unknown = (math.nan,) * drafted
+        last = TokenKind.BONUS if drafted == kept else TokenKind.CORRECTION
+        return replace(
+            self,
+            num_draft_tokens=drafted,
+            drafted=(*self.emitted[:kept], *(UNKNOWN_ID,) * (drafted - kept)),
+            drafted_texts=(*self.emitted_texts[:kept], *("",) * (drafted - kept)),
+            draft_probs=unknown,
+            target_probs=unknown,
+            acceptance_probs=unknown,
+            expected_acceptance=unknown,
+            num_accepted=kept,
+            emitted_kinds=((TokenKind.ACCEPTED,) * kept + (last,))[:count],
+            source=StepSource.SERVER,
+        )
 
     @property
     def emitted_text(self) -> str:
@@ -319,6 +359,16 @@ class Inspected:
 
 
 @dataclass(frozen=True, slots=True)
+class StepsCounted:
+    """What a server tells at the end about steps that were inferred; one pair of counts a step, see `Step.counted`.
+
+    None where the server's counts fit several steps equally well: such a step stays inferred.
+    """
+
+    counts: tuple[tuple[int, int] | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class BaselineStep:
     """One token of the plain baseline, which follows the speculative run it is compared with."""
 
@@ -343,6 +393,8 @@ class Summary:
         num_threads, baseline_num_threads: CPU threads in use at the end of each.
         error: what went wrong: in the baseline, unless the finish reason is ERROR.
         target_step_ms: time of the target's one-position forward, as in `PrefillDone` or of the first plain step.
+        source: of a run on a server how the counts are known: SERVER for this run's own, CHUNKS if they are inferred
+            from the stream or from the server's counters, TEXT if nothing is known about drafting.
     """
 
     finish_reason: FinishReason
@@ -368,6 +420,7 @@ class Summary:
     error: str | None = None
     expected_acceptance_rate: float | None = None
     target_step_ms: float | None = None
+    source: StepSource | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -377,4 +430,4 @@ class Finished:
     summary: Summary
 
 
-Event = StageChanged | RunStarted | PrefillDone | Drafted | Step | Inspected | BaselineStep | Finished
+Event = StageChanged | RunStarted | PrefillDone | Drafted | Step | StepsCounted | Inspected | BaselineStep | Finished

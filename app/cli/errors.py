@@ -14,7 +14,16 @@ from enum import IntEnum
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from core.errors import DownloadError, GenerationError, OutOfMemoryError, OutriderError, is_panic, ran_out_of_memory
+from core.errors import (
+    DownloadError,
+    GenerationError,
+    OutOfMemoryError,
+    OutriderError,
+    ServerError,
+    ServerRefusedError,
+    is_panic,
+    ran_out_of_memory,
+)
 from core.text import visible
 
 if TYPE_CHECKING:
@@ -45,12 +54,13 @@ class OutputClosed(Exception):  # noqa: N818 - a message to unwind, not an error
 PATIENCE_S = 1.0
 """How long Python may take to handle a signal that ends the process."""
 _ENDING = {getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)}
-_FAILURES = (DownloadError, GenerationError, OutOfMemoryError, OutputError)
+_FAILURES = (DownloadError, GenerationError, OutOfMemoryError, OutputError, ServerError)
 
 
 def exit_code(error: OutriderError) -> Exit:
     """FAILED for errors during a run or download, BAD_INPUT for those that the user can correct in the command."""
-    return Exit.FAILED if isinstance(error, _FAILURES) else Exit.BAD_INPUT
+    is_failure = isinstance(error, _FAILURES) and not isinstance(error, ServerRefusedError)
+    return Exit.FAILED if is_failure else Exit.BAD_INPUT
 
 
 def say(sentence: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from app.cli.errors import Exit, UsageError, say, write_output
@@ -15,6 +16,7 @@ from app.cli.parsing import (
     choose_models,
     flag_of,
     option,
+    positive_whole_number,
     sampling_of,
     switch,
     whole_number,
@@ -36,6 +38,7 @@ def add_parser(commands: Any) -> None:
             "outrider export run.jsonl --html report.html",
             "outrider export run.jsonl --config vllm",
             "outrider export --config all --target TARGET --draft DRAFT -k 4",
+            "outrider export run.jsonl --config vllm --serve served --gpus 2",
         ),
     )
     text = (
@@ -48,6 +51,9 @@ def add_parser(commands: Any) -> None:
     option(form, "--html FILE", "a report in one file, with the coloured text and the plots")
     names = "vllm, transformers, sglang, llama.cpp, mlx, or all"
     option(form, "--config NAME", f"print how to serve this pair and K elsewhere: {names}")
+    option(parser, "--serve FOLDER", "with --config vllm or sglang: also write a script and a compose file")
+    option(parser, "--gpus N", "for --serve: GPUs of each machine (1)", positive_whole_number)
+    option(parser, "--machines N", "for --serve: machines that serve together (1)", positive_whole_number)
     switch(parser, "--force", "replace an existing file")
     group = parser.add_argument_group("settings for --config without a run log")
     option(group, "--target REF", "the model to sample from")
@@ -62,8 +68,8 @@ def execute(args: argparse.Namespace) -> int:
     if args.config is not None:
         _print_configurations(args, _read(_only(args.log, "--config")) if args.log else None)
         return Exit.DONE
-    if given := _given(args, "k"):
-        raise UsageError(f"{given} only works with --config; a run log has its own settings.")
+    if given := _given(args, "k", "serve", "gpus", "machines"):
+        raise UsageError(f"{given} only works with --config.")
     from core.experiments.sweep_file import read_sweep
     from core.export import files
 
@@ -92,7 +98,12 @@ def _given(args: argparse.Namespace, *more: str) -> str:
 
 def _print_configurations(args: argparse.Namespace, log: RunLog | None) -> None:
     from core.export.configurations import PROJECTS, configuration, get_project
+    from core.export.serving import serving_files, write_serving_files
 
+    if args.serve is None and (args.gpus or args.machines):
+        raise UsageError("--gpus and --machines describe what --serve writes; add --serve FOLDER.")
+    if args.serve is not None and args.config == "all":
+        raise UsageError("--serve writes the files of one engine: use --config vllm or --config sglang.")
     projects = list(PROJECTS.values()) if args.config == "all" else [get_project(args.config)]
     choice = _choice(args, log)
     found = [configuration(choice, project) for project in projects]
@@ -100,6 +111,10 @@ def _print_configurations(args: argparse.Namespace, log: RunLog | None) -> None:
         raise UsageError(found[0].problem)
     if choice.verdict:
         say(choice.verdict)
+    if args.serve is not None:
+        files = serving_files(choice, projects[0], gpus=args.gpus or 1, machines=args.machines or 1)
+        write_serving_files(Path(args.serve), files, force=args.force)
+        say(f"Wrote {' and '.join(files)} to {args.serve}. Start: sh {os.path.join(args.serve, next(iter(files)))}")
     write_output("\n".join(one.text for one in found))
 
 

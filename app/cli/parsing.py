@@ -273,6 +273,32 @@ def add_models(parser: argparse.ArgumentParser, *, many: bool = False, method: b
     return group
 
 
+def add_engine(group: Any, text: str = "run on this server in place of this machine") -> None:
+    """Add --engine; see `refuse_for_engine`."""
+    what = (
+        "vLLM, SGLang or llama-server; --target is then a model's name there. An API key is read from OUTRIDER_API_KEY"
+    )
+    option(group, "--engine URL", f"{text}: {what} or from the system's keyring")
+
+
+def refuse_for_engine(args: argparse.Namespace) -> None:
+    """Refuse the flags that a server has its own settings for.
+
+    Raises:
+        UsageError: one of them was given.
+    """
+    given = {"--draft": "draft", "--method": "method", "-k": "k"}
+    flags = [flag for flag, name in given.items() if getattr(args, name, None)]
+    flags += [flag_of(name) for name in ("device", "dtype") if getattr(args, name, "auto") != "auto"]
+    flags += [
+        flag_of(name.removeprefix(_OPTION))
+        for name, value in vars(args).items()
+        if name.startswith(_OPTION) and value is not None
+    ]
+    if flags:
+        raise UsageError(f"The server that --engine names was started with its own {flags[0]}; leave {flags[0]} out.")
+
+
 def add_template(group: Any) -> None:
     """Add --chat and --raw, which set `chat`; it is None if neither is given."""
     template = group.add_mutually_exclusive_group()

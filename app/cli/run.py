@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import itertools
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
@@ -21,6 +22,7 @@ from app.cli.errors import Exit, OutputClosed, OutputError, UsageError, say, sto
 from app.cli.parsing import (
     SAMPLING,
     add_command,
+    add_engine,
     add_method_options,
     add_models,
     add_settings,
@@ -30,6 +32,7 @@ from app.cli.parsing import (
     draft_length_or_plain,
     method_options,
     option,
+    refuse_for_engine,
     sampling_of,
     switch,
 )
@@ -46,7 +49,22 @@ from core.runlog.tally import Tally
 from core.runners.threads import limit_spinning
 from core.settings import LOSSY, SETTINGS, Coupling, RunRequest, is_lossy
 from core.text import count_text, percent_text
-from core.types import BaselineStep, Event, Finished, FinishReason, RunStarted, StageChanged, Step, Summary, TokenKind
+from core.types import (
+    BaselineStep,
+    Event,
+    Finished,
+    FinishReason,
+    RunStarted,
+    StageChanged,
+    Step,
+    StepSource,
+    Summary,
+    TokenKind,
+)
+
+if TYPE_CHECKING:
+    from core.engines import Server, ServerSession
+    from core.session import Session
 
 _FIRST_LINE = 10_000_000
 """Most bytes of a log's first line, which holds the prompt and its ids."""
@@ -65,9 +83,11 @@ def add_parser(commands: Any) -> None:
             'outrider run "def fibonacci(n):" --baseline --log run.jsonl',
             'outrider run -m TARGET -md DRAFT -k 4 --temp 0 -n 64 -p "Why is the sky blue?"',
             "outrider run -m TARGET --method prompt-lookup --prompt-file notes.txt",
+            'outrider run --engine http://127.0.0.1:8000 "Why is the sky blue?"',
         ),
     )
-    add_models(parser)
+    models = add_models(parser)
+    add_engine(models)
     sampling = parser.add_argument_group("sampling")
     option(
         sampling,
@@ -98,14 +118,14 @@ def add_parser(commands: Any) -> None:
     add_method_options(parser)
 
 
-def build_request(args: argparse.Namespace) -> RunRequest:
-    """The run that the arguments describe."""
+def build_request(args: argparse.Namespace, server: Server | None = None) -> RunRequest:
+    """The run that the arguments describe, here or on a server."""
+    if server is not None:
+        return _on_server(args, server)
     method, target, draft = choose_models(args.method, args.target, args.draft)
     options = method_options(method, args)
     if args.inspect and args.log is None:
         raise UsageError("--inspect needs a log; name one with --log.")
-    if args.words is not None and (args.prompt is not None or args.prompt_file is not None):
-        raise UsageError("There are two prompts; give one, in quotes if it has several words.")
     k = usual_draft_length(draft) if args.k is None else args.k
     request = RunRequest(
         target=target,
@@ -123,18 +143,52 @@ def build_request(args: argparse.Namespace) -> RunRequest:
         system=args.system,
     )
     check_rule(request)
+    return _with_prompt(args, request)
+
+
+def _on_server(args: argparse.Namespace, server: Server) -> RunRequest:
+    from core.engines import check_request
+
+    refuse_for_engine(args)
+    request = RunRequest(
+        target=server.model(args.target or ""),
+        draft=None,
+        prompt="not read yet",
+        num_draft_tokens=None,
+        sampling=sampling_of(args),
+        max_new_tokens=args.max_new_tokens,
+        stop=tuple(args.stop),
+        **common_fields(args),
+        baseline=args.baseline,
+        inspect=args.inspect,
+        system=args.system,
+        engine=server.address.url,
+    )
+    check_request(request, server)
+    return _with_prompt(args, request)
+
+
+def _with_prompt(args: argparse.Namespace, request: RunRequest) -> RunRequest:
     # The prompt is read last: the user may have to type it.
+    if args.words is not None and (args.prompt is not None or args.prompt_file is not None):
+        raise UsageError("There are two prompts; give one, in quotes if it has several words.")
     prompt = args.prompt if args.words is None else args.words
     return replace(request, prompt=read_prompt(prompt, args.prompt_file, quiet=args.quiet))
 
 
 def execute(args: argparse.Namespace) -> int:
     """Run, and return the exit code."""
-    request = build_request(args)
+    server = None
+    if args.engine is not None:
+        from core.engines import ServerSession, identify  # Late: most runs need no HTTP.
+
+        server = identify(args.engine)
+    request = build_request(args, server)
     with contextlib.ExitStack() as stack:
         log = None if args.log is None else stack.enter_context(_open_log(args))
         limit_spinning()
-        return _Run(request, log, quiet=args.quiet, shows_text=args.log != "-").go()
+        make = make_engine if server is None else functools.partial(ServerSession, server)
+        return _Run(request, log, make, quiet=args.quiet, shows_text=args.log != "-").go()
 
 
 @contextlib.contextmanager
@@ -201,6 +255,10 @@ def _show_start(console: Console, config: Mapping[str, Any], *, legend: bool) ->
     if config.get("num_draft_tokens") == 0:
         drafted = "plain decoding"
     line = f"{config.get('target')}, {drafted}, on {config.get('device')} in {config.get('dtype')}"
+    if engine := config.get("engine"):
+        k = config.get("num_draft_tokens")
+        drafts = {None: "", 0: ", plain decoding"}.get(k, f", drafting up to {k} tokens a step")
+        line = f"{config.get('target')} on {engine['product']} {engine['version']} at {engine['address']}{drafts}"
     console.print(Text(printable(line), style="dim"), soft_wrap=True)
     if is_lossy(config):
         console.print(LOSSY, soft_wrap=True)
@@ -244,6 +302,8 @@ def _rows(summary: Summary, request: RunRequest, device: str, interval: str) -> 
     accepted = f"{summary.num_accepted_tokens} of {summary.num_draft_tokens} drafted tokens"
     if request.coupling is Coupling.GUMBEL and summary.expected_acceptance_rate is not None:
         accepted += f"; rejection sampling would reach {percent_text(summary.expected_acceptance_rate, 1)}"
+    if request.engine:
+        return _server_rows(summary, end)
     memory = "on the device, in this run" if device.startswith("cuda") else "of this process so far"
     return [
         ("tokens", str(summary.num_tokens), f"in {count_text(summary.num_steps, 'step')}; ended {end}"),
@@ -257,14 +317,41 @@ def _rows(summary: Summary, request: RunRequest, device: str, interval: str) -> 
     ]
 
 
+def _server_rows(summary: Summary, end: str) -> list[tuple[str, str, str]]:
+    """The figures that a server tells, or that its stream shows."""
+    is_known = summary.source is not StepSource.TEXT
+    how = "; inferred" if summary.source is StepSource.CHUNKS else ""
+    in_steps = f"in {count_text(summary.num_steps, 'step')}{how}; " if is_known else ""
+    rows = [
+        ("tokens", str(summary.num_tokens), f"{in_steps}ended {end}"),
+        ("tokens/s", figure_text(summary.tokens_per_second, ".1f"), "from the first token on, as they arrived here"),
+    ]
+    if is_known:
+        rows.append(("block efficiency", figure_text(summary.block_efficiency, ".2f"), f"tokens per step{how}"))
+    if summary.draft_acceptance_rate is not None:
+        accepted = f"{summary.num_accepted_tokens} of {summary.num_draft_tokens} drafted tokens{how}"
+        rows.append(("acceptance", figure_text(summary.draft_acceptance_rate, ".1%"), accepted))
+    return [*rows, ("first token", figure_text(summary.prefill_ms, ".1f", " ms"), "after the request was sent")]
+
+
 # --- The run ----------------------------------------------------------------------------------------------------
 
 
 class _Run:
     """One run: events in, text, figures and log out."""
 
-    def __init__(self, request: RunRequest, log: RunLogWriter | None, *, quiet: bool, shows_text: bool = True) -> None:
+    def __init__(
+        self,
+        request: RunRequest,
+        log: RunLogWriter | None,
+        make: Callable[[], Session | ServerSession] = make_engine,
+        *,
+        quiet: bool,
+        shows_text: bool = True,
+    ) -> None:
         self._request = request
+        self._make = make
+        self._config: Mapping[str, Any] = {}
         self._log = log
         self._console = _stderr(quiet=quiet)
         self._controls = RunControls.from_request(request)
@@ -281,7 +368,7 @@ class _Run:
         # The first Ctrl-C lets the step finish and the summary be written; before the run there is nothing to keep.
         interrupts = stop_on_interrupt(self._controls, can_wait=lambda: self._has_started)
         try:
-            with interrupts, contextlib.closing(make_engine().run(self._request, self._controls)) as events:
+            with interrupts, contextlib.closing(self._make().run(self._request, self._controls)) as events:
                 for event in events:
                     self._write_log(event)
                     self._on_event(event)
@@ -309,7 +396,7 @@ class _Run:
     def _on_event(self, event: Event) -> None:
         if isinstance(event, RunStarted):
             self._has_started = True
-            self._device = str(event.config.get("device"))
+            self._config, self._device = event.config, str(event.config.get("device"))
             _show_start(self._console, event.config, legend=self._has_legend)
         elif isinstance(event, Step):
             self._has_steps = True
@@ -334,9 +421,13 @@ class _Run:
         self._show(lambda transcript: transcript.finish(summary.text))
         interval = interval_text(speedup_interval(self._ours, self._plain))
         _show_results(self._console, _rows(summary, self._request, self._device, interval))
-        for note in (absence_note(self._ours, self._plain), busy_note(self._ours, self._plain, summary)):
-            if note:
-                self._console.print(note, soft_wrap=True)
+        notes = [absence_note(self._ours, self._plain), busy_note(self._ours, self._plain, summary)]
+        if self._request.engine:
+            from core.engines import advice
+
+            notes.append(advice(self._config, summary.source))
+        for note in filter(None, notes):
+            self._console.print(note, soft_wrap=True)
         if summary.error is not None:  # Also if only the baseline failed.
             say(summary.error)
         elif summary.finish_reason is FinishReason.ERROR:

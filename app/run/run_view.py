@@ -173,7 +173,8 @@ class RunView:
         """A plain forward of the target, timed before the run or in its first plain step."""
         if self.prefill is not None and self.prefill.target_step_ms is not None:
             return self.prefill.target_step_ms
-        return next((step.verify_ms for step in self.steps if not step.num_draft_tokens), None)
+        plain = (step for step in self.steps if not step.num_draft_tokens and step.source is None)
+        return next((step.verify_ms for step in plain), None)
 
     @property
     def interval(self) -> str:

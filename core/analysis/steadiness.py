@@ -90,7 +90,12 @@ def absence_note(run: Tally, baseline: Tally) -> str:
 
 
 def busy_note(run: Tally, baseline: Tally, summary: Summary) -> str:
-    """A sentence about a run beside its baseline if the machine was busy; empty if not, or if there are few steps."""
+    """A sentence about a run beside its baseline if the machine was busy; empty if not, or if there are few steps.
+
+    The steps of a server are far from equal even if nothing else runs: others use it, and a network lies between.
+    """
+    if summary.source is not None:
+        return ""
     found = unsteadiness(run, baseline)
     if found is not None and found > BUSY:
         return f"The machine was busy: the times of equal steps differ by {found:.0%}. Repeat the run when it is idle."

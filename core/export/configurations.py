@@ -82,9 +82,15 @@ def get_project(name: str) -> Project:
         raise SettingsError(f"There is no configuration for {name!r}. Choose one of: {known}.") from None
 
 
-def configuration(choice: Choice, project: Project) -> Configuration:
-    """An engine's configuration for a choice, with the differences and the sources they were checked against."""
-    target, draft = place_of(choice.request.target), place_of(choice.request.draft) if choice.request.draft else None
+def configuration(choice: Choice, project: Project, places: tuple[Place, Place | None] | None = None) -> Configuration:
+    """An engine's configuration for a choice, with the differences and the sources they were checked against.
+
+    Args:
+        places: the sources of target and draft, if they are not where the request says.
+    """
+    if places is None:
+        places = place_of(choice.request.target), place_of(choice.request.draft) if choice.request.draft else None
+    target, draft = places
     program, notes, problem = "", list[str](), ""
     try:
         _refuse_what_only_outrider_does(choice, draft, project.title)

@@ -20,7 +20,8 @@ from core.export.run_data import named
 from core.export.run_report import compare_page, run_page
 from core.export.sweep_report import sweep_page
 from core.files import FileClaim, open_regular, shown_path, write_atomically
-from core.runlog.log import STEP_FIELDS, RunLog, parse_line, to_line
+from core.runlog.log import STEP_FIELDS, RunLog, parse_line, to_line, to_record
+from core.runlog.replay import steps
 from core.settings import rule_text
 from core.text import neutral_cell
 
@@ -86,9 +87,11 @@ def _shared(config: Mapping[str, Any]) -> dict[str, Any]:
 
 def export_csv(path: File, log: RunLog) -> None:
     """Write one row per step, with the schema's fields of a step as columns, and the run's rule of verification. Lists
-    are joined by spaces."""
+    are joined by spaces. What a server didn't tell is empty."""
     rule = rule_text(log.run["config"])
-    rows = ([*(step[name] for name in STEP_FIELDS), rule] for step in log.steps)
+    is_ours = all(step.get("source") is None for step in log.steps)
+    records = log.steps if is_ours else [to_record(step) or {} for step in steps(log)]
+    rows = ([*(record.get(name) for name in STEP_FIELDS), rule] for record in records)
     _write_csv(path, (*STEP_FIELDS, "verification"), rows)
 
 

@@ -27,7 +27,18 @@ from core.files import (
     read_lines,
     shown_path,
 )
-from core.types import BaselineStep, Event, Finished, Inspected, RunStarted, Step, Summary
+from core.types import (
+    UNKNOWN_ID,
+    BaselineStep,
+    Event,
+    Finished,
+    Inspected,
+    RunStarted,
+    Step,
+    StepsCounted,
+    StepSource,
+    Summary,
+)
 
 SCHEMA = "outrider.run/1"
 """Schema in a log's first line. The number rises only when readers of the old schema would misread the new one."""
@@ -47,8 +58,10 @@ STEP_FIELDS = (
     "acceptance_probs", "expected_acceptance", "num_accepted", "emitted", "emitted_kinds", "emitted_text", "draft_ms",
     "verify_ms", "sample_ms", "total_ms",
 )  # fmt: skip
-_ONLY_IF_ANY = ("parents", "accepted_path", "block", "absent_ms")
-"""Fields that only steps of a tree, of block verification, or across a sleep of the machine have."""
+_ONLY_IF_ANY = ("parents", "accepted_path", "block", "absent_ms", "source")
+"""Fields that only steps of a tree, of block verification, across a sleep of the machine, or of a server have."""
+_SURELY = ("index", "position", "num_draft_tokens", "drafted", "num_accepted", "emitted", "emitted_kinds")
+"""Fields that a step of a server has, too; it lacks what the server doesn't tell."""
 BASELINE_STEP_FIELDS = ("index", "position", "emitted", "emitted_text", "total_ms")
 BASELINE_TIMES = ("verify_ms",)
 """Additional fields of a baseline step, which older logs lack."""
@@ -72,13 +85,16 @@ def to_record(event: Event) -> Record | None:
             "id": event.run_id,
             "started_at": event.started_at,
             "outrider_version": event.version,
-            "config": _in_order(event.config, CONFIG_FIELDS),
-            "environment": _in_order(event.environment, ENVIRONMENT_FIELDS),
+            # A server leaves out what it doesn't know.
+            "config": _plain(event.config) if event.config.get("engine") else _in_order(event.config, CONFIG_FIELDS),
+            "environment": _in_order(event.environment, () if event.config.get("engine") else ENVIRONMENT_FIELDS),
         }
     if isinstance(event, Step):
         return {name: _plain(value) for name, value in _step_record(event).items()}
     if isinstance(event, Inspected):
         return {"type": "evidence", "index": event.index, "evidence": list(map(evidence.to_record, event.evidence))}
+    if isinstance(event, StepsCounted):
+        return {"type": "steps_counted", "counts": _plain(event.counts)}
     if isinstance(event, BaselineStep):
         names = (*BASELINE_STEP_FIELDS, *BASELINE_TIMES, *(["absent_ms"] if event.step.absent_ms else []))
         return {"type": "baseline_step", **{name: _plain(getattr(event.step, name)) for name in names}}
@@ -113,7 +129,20 @@ def _step_record(step: Step) -> Record:
     record = {"type": "step", **{name: values.pop(name) for name in STEP_FIELDS}, **values}
     if step.evidence:
         record["evidence"] = list(map(evidence.to_record, step.evidence))
-    return record
+    return record if step.source is None else _told(record)
+
+
+def _told(record: Record) -> Record:
+    """A record of a server without what the server didn't tell, and with null for an unknown id."""
+    for name in ("drafted", "emitted"):
+        record[name] = [None if token == UNKNOWN_ID else token for token in record[name]]
+    plain = ((name, _plain(value)) for name, value in record.items())
+    return {
+        name: value
+        for name, value in plain
+        if name in _SURELY
+        or (any(item is not None for item in value) if isinstance(value, list) else value is not None)
+    }
 
 
 def _summary_fields(summary: Summary) -> Record:
@@ -126,7 +155,13 @@ def _summary_fields(summary: Summary) -> Record:
         names += BASELINE_FIELDS
     if summary.error is None:
         del values["error"]
-    return _in_order(values, names)
+    if summary.source is None:
+        del values["source"]
+        return _in_order(values, names)
+    if summary.source is StepSource.TEXT:
+        for name in ("num_steps", "num_drafts", "num_draft_tokens", "num_accepted_tokens", "block_efficiency"):
+            del values[name]
+    return {name: value for name, value in _in_order(values, names).items() if value is not None and value != []}
 
 
 def _values(event: Step | Summary) -> Record:
@@ -378,7 +413,8 @@ def _add(log: RunLog, record: Record) -> str:
     kind = record.get("type")
     if kind in {"step", "baseline_step"}:
         is_step = kind == "step"
-        missing = [name for name in (STEP_FIELDS if is_step else BASELINE_STEP_FIELDS) if name not in record]
+        needed = (_SURELY if record.get("source") else STEP_FIELDS) if is_step else BASELINE_STEP_FIELDS
+        missing = [name for name in needed if name not in record]
         if missing:
             return f"lacks {', '.join(missing)} and was left out."
         (log.steps if is_step else log.baseline_steps).append(record)

@@ -11,8 +11,19 @@ from core.errors import OutriderError, RunLogError
 from core.evidence import evidence_from_record
 from core.runlog.log import RunLog, number_of, text_of
 from core.runlog.tally import Tally
-from core.settings import Coupling, Device, DType, LengthPolicy, RunRequest, SamplingParams, VerificationRule, declared
+from core.settings import (
+    MAX_DRAFT_TOKENS,
+    Coupling,
+    Device,
+    DType,
+    LengthPolicy,
+    RunRequest,
+    SamplingParams,
+    VerificationRule,
+    declared,
+)
 from core.types import (
+    UNKNOWN_ID,
     BaselineStep,
     BlockTest,
     Event,
@@ -21,6 +32,7 @@ from core.types import (
     PrefillDone,
     RunStarted,
     Step,
+    StepSource,
     Summary,
     TokenKind,
 )
@@ -98,6 +110,7 @@ def request_from_config(config: Mapping[str, Any]) -> RunRequest:
             # Forced tokens count as already written.
             continuation=tuple(config.get("continuation_token_ids") or ()),
             system=config.get("system") or "",
+            engine=text_of((config.get("engine") or {}).get("address")),
         )
     except OutriderError as error:
         raise RunLogError(f"This run can't be replayed: {error}") from error
@@ -131,17 +144,16 @@ def events(log: RunLog) -> Iterator[Event]:
     prefill = PrefillDone(num_read, _number(summary.get("prefill_ms"), 0.0), number_of(summary.get("target_step_ms")))
     yield prefill
     tally, texts = Tally(), []
-    for record in log.steps:
-        if (step := step_from_record(record)) is not None:
-            tally.add(step)
-            texts.append(step.emitted_text)
-            yield step
+    for step in steps(log):
+        tally.add(step)
+        texts.append(step.emitted_text)
+        yield step
     for record in log.baseline_steps:
         emitted = record.get("emitted")
         kinds = [TokenKind.BONUS] * len(emitted) if isinstance(emitted, list) else []
         known = {"drafted": [], "num_accepted": 0, "emitted_kinds": kinds, "temperature": config.get("temperature")}
-        if (step := step_from_record({**known, **record})) is not None:
-            yield BaselineStep(step)
+        if (plain := step_from_record({**known, **record})) is not None:
+            yield BaselineStep(plain)
     added_up = tally.summary(
         FinishReason.CANCELLED,
         "".join(texts),
@@ -153,11 +165,27 @@ def events(log: RunLog) -> Iterator[Event]:
     yield Finished(added_up if log.summary is None else summary_from_record(log.summary, added_up))
 
 
+def steps(log: RunLog) -> Iterator[Step]:
+    """The steps that can be rebuilt, with the counts that a server told at the run's end."""
+    counts: dict[int, Any] = {}
+    for _, record in log.others:
+        if record.get("type") == "steps_counted" and isinstance(record.get("counts"), list):
+            counts = dict(enumerate(record["counts"]))
+    for record in log.steps:
+        if (step := step_from_record(record)) is None:
+            continue
+        match counts.get(step.index):
+            case [int(drafted), int(accepted)] if step.source and 0 <= accepted <= drafted <= MAX_DRAFT_TOKENS:
+                yield step.counted(drafted, accepted)
+            case _:
+                yield step
+
+
 def step_from_record(record: Mapping[str, Any]) -> Step | None:
     """A step from its record; None if no run could have written it. Missing numbers are NaN, missing texts empty."""
     try:
-        drafted = tuple(_whole(token) for token in record["drafted"])
-        emitted = tuple(_whole(token) for token in record["emitted"])
+        source = StepSource(record["source"]) if record.get("source") else None
+        drafted, emitted = (_ids(record[name], source) for name in ("drafted", "emitted"))
         kinds = tuple(TokenKind(kind) for kind in record["emitted_kinds"])
         index, position, accepted = (_whole(record[name]) for name in ("index", "position", "num_accepted"))
     except (KeyError, TypeError, ValueError):
@@ -172,7 +200,8 @@ def step_from_record(record: Mapping[str, Any]) -> Step | None:
         emitted_texts = (text_of(record.get("emitted_text")), *emitted_texts[1:])
     size = len(drafted)
     figures: dict[str, Any] = {name: _numbers(record.get(name), size) for name in PER_TOKEN}
-    figures |= {name: _number(record.get(name), 0.0) for name in TIMES}
+    figures |= {name: _number(record.get(name), 0.0 if source is None else math.nan) for name in TIMES}
+    figures["absent_ms"] = _number(record.get("absent_ms"), 0.0)
     block = _block(record, size)
     if any(math.isnan(test.residual) for test in block):
         # An older log has these figures of token verification.
@@ -196,7 +225,13 @@ def step_from_record(record: Mapping[str, Any]) -> Step | None:
         parents=parents,
         accepted_path=path,
         block=block,
+        source=source,
     )
+
+
+def _ids(values: Any, source: StepSource | None) -> tuple[int, ...]:
+    """The ids of a step; a server's may hold null."""
+    return tuple(UNKNOWN_ID if source and token is None else _whole(token) for token in values)
 
 
 def _tree(record: Mapping[str, Any], count: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -254,6 +289,7 @@ def summary_from_record(record: Mapping[str, Any], added_up: Summary) -> Summary
         num_threads=whole("num_threads", 0) or None,
         baseline_num_threads=whole("baseline_num_threads", 0) or None,
         error=text("error"),
+        source=StepSource(record["source"]) if record.get("source") in list(StepSource) else None,
     )
 
 

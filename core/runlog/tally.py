@@ -72,7 +72,7 @@ class Tally:
     def __init__(self, steps: Sequence[Step] = ()) -> None:
         self._rows: list[tuple[float, ...]] = []
         self.num_blocks = 0
-        self.tokens = self.block_tokens = 0
+        self.tokens = self.block_tokens = self.timed_tokens = 0
         self.drafted = self.accepted = self.tested = self.levels = 0
         self.trees: dict[int, tuple[tuple[int, ...], tuple[int, ...]]] = {}
         self._expected, self._num_foreseen = 0.0, 0
@@ -99,7 +99,9 @@ class Tally:
         self.absent_ms += step.absent_ms
         self.draft_ms += step.draft_ms
         self.verify_ms += step.verify_ms
-        self.total_ms += step.total_ms
+        if math.isfinite(step.total_ms):  # A server's first token has no time of its own: its prefill has it.
+            self.total_ms += step.total_ms
+            self.timed_tokens += len(step.emitted)
         if not count:
             return
         self.num_blocks += 1
@@ -191,7 +193,7 @@ class Tally:
             draft_acceptance_rate=self.accepted / self.drafted if self.drafted else None,
             block_efficiency=self.tokens / self.num_steps if self.num_steps else None,
             cost_coefficient=cost,
-            tokens_per_second=self.tokens / self.total_ms * 1e3 if self.total_ms else None,
+            tokens_per_second=self.timed_tokens / self.total_ms * 1e3 if self.total_ms else None,
             prefill_ms=prefill_ms,
             peak_memory_mb=peak_memory_mb,
             predicted_speedup=predicted,

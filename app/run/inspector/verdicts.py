@@ -11,7 +11,7 @@ from app.run.inspector.shares import known, number, short, show
 from app.run.text.tokens import Fate, fate_of, is_corrected
 from core.evidence import PositionEvidence
 from core.settings import TYPICAL_FLOOR, TYPICAL_SHARE, Coupling
-from core.types import Step
+from core.types import Step, StepSource
 
 ARGMAX_NOTE = "At temperature 0 the target's most likely token is taken. These are the probabilities at temperature 1."
 LEFT_NOTE = "p is the token's probability in the residual that earlier, rejected candidates leave."
@@ -183,6 +183,8 @@ class Words:
         drawn = f"one more was drawn from the target{how}"
         if self._decider is Decider.ARGMAX:
             drawn = "the target's most likely token after them was taken, too"
+        if step.source in {StepSource.CHUNKS, StepSource.TEXT} and not step.drafted:
+            return "The target drew this token; the server doesn't tell whether any were drafted before it."
         if not step.drafted:
             if self._decider is Decider.ARGMAX:
                 return "Nothing was drafted: the target's most likely token was taken."

@@ -44,6 +44,8 @@ def can_branch(run: RunView, place: Place | None) -> bool:
     """
     if place is None or run.request is None or run.started is None or not 0 <= place.step < len(run.steps):
         return False
+    if run.request.engine:
+        return False
     config = run.started.config
     try:
         request_from_config(config)

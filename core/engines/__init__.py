@@ -1,0 +1,55 @@
+"""Servers as engines: vLLM, SGLang and llama-server run a request, with the events of a run on this machine.
+
+    server = identify("http://127.0.0.1:8000")             # -> Server: product, version, models, context_length,
+    print(server.text)                                     #    speculation (is_on, method, num_draft_tokens), metrics
+    request = RunRequest(target=server.model(""), draft=None, prompt="Why is the sky blue?", num_draft_tokens=None,
+                         engine=server.address.url)
+    for event in ServerSession(server).run(request, controls):
+        ...                                                # RunStarted, PrefillDone, Step, StepsCounted, Finished
+
+`target` is a model's name on the server; `server.model("")` is its default one. A `Step` holds `source`: SERVER
+(told), CHUNKS (inferred from the stream) or TEXT (nothing known); NaN and `UNKNOWN_ID` stand for what isn't told, and
+the log lacks it. A `StepsCounted` holds counts that came only at the end: `step.counted(*counts[step.index])`; where an
+entry is None, the step stays inferred. `summary.source` says the same of the whole run, and `advice(config, source)`
+names the flag that would make the server tell more.
+
+    for chunk in ServerSession(server).chunks(request, controls, top_logprobs=20):
+        chunk.arrived, chunk.tokens[0].id, .text, .logprob, .top   # for sweeps and checks; also .counts, .told, .finish
+
+    with server.client() as client:
+        before = read_metrics(client)                      # -> Snapshot, or None if the server has no /metrics
+        ...
+        grown = difference(before, read_metrics(client))   # -> Snapshot of what happened, or None after a restart
+
+Several threads may use one `Server`, each with a `ServerSession` or client of its own. Every fault is a `ServerError`
+of one sentence: `ServerBusyError` (429, 503: has `retry_after`; `run` waits for it twice at most) and
+`ServerRefusedError` (address, key, model or setting don't fit). Keys come from OUTRIDER_API_KEY or the system's
+keyring (`key_for`, `keep_key`), and no text, log or repr holds one.
+"""
+
+from core.engines.client import Address, Client, keep_key, key_for
+from core.engines.metrics import Snapshot, difference, parse_metrics, read_metrics
+from core.engines.server import Product, Server, Speculation, identify
+from core.engines.session import ServerSession, advice, check_request
+from core.engines.steps import Chunk, Token, Told
+
+__all__ = [
+    "Address",
+    "Chunk",
+    "Client",
+    "Product",
+    "Server",
+    "ServerSession",
+    "Snapshot",
+    "Speculation",
+    "Token",
+    "Told",
+    "advice",
+    "check_request",
+    "difference",
+    "identify",
+    "keep_key",
+    "key_for",
+    "parse_metrics",
+    "read_metrics",
+]

@@ -1,0 +1,335 @@
+"""How each product is asked for a text, and what its stream means: one function a way of asking.
+
+Each yields `Chunk`s and raises `ServerError`; closing it ends the request on the server. All settings of the sampler
+are sent: a server's own defaults, such as those in a model's generation_config.json, would change the distribution.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Generator, Iterator
+from typing import Any
+
+from core.engines.client import Client
+from core.engines.server import Product, Server
+from core.engines.steps import Chunk, Counts, Token, Told, split_text, unknown_tokens
+from core.errors import ServerRefusedError
+from core.settings import RunRequest
+from core.types import UNKNOWN_ID, FinishReason
+
+Check = Callable[[], None]
+_MOST_TOKENS = 1_000
+"""More than any piece of a stream holds; a server may claim any number."""
+
+
+def stream_chunks(
+    client: Client, server: Server, request: RunRequest, check_cancelled: Check, top_logprobs: int = 0
+) -> Generator[Chunk, None, None]:
+    """Ask a server for a text, in the way that tells most about its steps.
+
+    Args:
+        top_logprobs: how many of the likeliest tokens to ask for at each position; llama-server's are not used.
+    """
+    if server.product is Product.LLAMA_SERVER:
+        yield from _llama_server(client, request, check_cancelled)
+    elif server.product is Product.SGLANG and request.chat is False:
+        yield from _sglang(client, request, check_cancelled, top_logprobs)
+    else:
+        yield from _openai(client, server, request, check_cancelled, top_logprobs)
+
+
+def _messages(request: RunRequest) -> list[dict[str, str]]:
+    system = [{"role": "system", "content": request.system}] if request.system else []
+    return [*system, {"role": "user", "content": request.prompt}]
+
+
+# --- vLLM, and SGLang's chat --------------------------------------------------------------------------------------
+
+
+def _openai(
+    client: Client, server: Server, request: RunRequest, check_cancelled: Check, top_logprobs: int
+) -> Iterator[Chunk]:
+    """OpenAI's protocol, with vLLM's additions: the tokens' ids, and the counts of each step at the end."""
+    sampling = request.sampling
+    body: dict[str, Any] = {
+        "model": server.model(request.target),
+        "max_tokens": request.max_new_tokens,
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "top_k": sampling.top_k or -1,
+        "min_p": sampling.min_p,
+        "repetition_penalty": 1.0,
+        "seed": request.seed,
+        "stop": list(request.stop),
+        "stream": True,
+        "stream_options": {"include_usage": True, "continuous_usage_stats": True},
+        "return_token_ids": True,
+    }
+    chat = {**body, "messages": _messages(request), "logprobs": True, "top_logprobs": top_logprobs}
+    plain = {**body, "prompt": request.prompt, "logprobs": top_logprobs}
+    if request.chat is False:
+        yield from _openai_chunks(client.stream("/v1/completions", plain, check_cancelled))
+        return
+    try:
+        yield from _openai_chunks(client.stream("/v1/chat/completions", chat, check_cancelled))
+    except ServerRefusedError as error:
+        # As on this machine, a model without a chat template gets the bare prompt.
+        if request.chat or "chat template" not in str(error):
+            raise
+        yield from _openai_chunks(client.stream("/v1/completions", plain, check_cancelled))
+
+
+def _openai_chunks(events: Iterator[tuple[float, Any]]) -> Iterator[Chunk]:
+    # Nothing is lost if a field is of an unexpected kind: it counts as not told.
+    prompt_ids: tuple[int, ...] | None = None
+    for at, event in events:
+        choices = event.get("choices")
+        choice = _dict(choices[0]) if isinstance(choices, list) and choices else {}
+        ids = event.get("prompt_token_ids") or choice.get("prompt_token_ids")
+        prompt_ids = _ids(ids) or prompt_ids
+        usage = _dict(event.get("usage"))
+        finish = choice.get("finish_reason")
+        yield Chunk(
+            at,
+            _openai_tokens(choice),
+            finish=None if not isinstance(finish, str) else _finish(finish, choice.get("stop_reason")),
+            told=_vllm_told(_dict(_dict(event.get("metrics")).get("speculative_decoding"))),
+            prompt_ids=prompt_ids,
+            num_prompt_tokens=len(prompt_ids) if prompt_ids else _count(usage.get("prompt_tokens")),
+        )
+
+
+def _openai_tokens(choice: dict[str, Any]) -> tuple[Token, ...]:
+    delta = choice.get("delta")
+    if isinstance(delta, dict):
+        texts = (delta.get("reasoning") or delta.get("reasoning_content"), delta.get("content"))
+        text = "".join(part for part in texts if isinstance(part, str))
+    else:
+        text = choice["text"] if isinstance(choice.get("text"), str) else ""
+    ids, logprobs = _ids(choice.get("token_ids")), _dict(choice.get("logprobs"))
+    found = _logprobs(logprobs)
+    count = len(ids) or len(found)
+    if not count:
+        return unknown_tokens(text) if text else ()
+    found = found if len(found) == count else [("", math.nan, ())] * count
+    parts = split_text(text, [part for part, _, _ in found])
+    ids = ids or (UNKNOWN_ID,) * count
+    return tuple(
+        Token(token, part, logprob, top) for token, part, (_, logprob, top) in zip(ids, parts, found, strict=True)
+    )
+
+
+def _logprobs(logprobs: dict[str, Any]) -> list[tuple[str, float, tuple[tuple[str, float], ...]]]:
+    """Text, logprob and likeliest tokens of each token, in the form of chat or of completions."""
+    content = logprobs.get("content")
+    if isinstance(content, list):
+        return [
+            (
+                str(item.get("token", "")),
+                _float(item.get("logprob")),
+                tuple(
+                    (str(top.get("token", "")), _float(top.get("logprob"))) for top in _dicts(item.get("top_logprobs"))
+                ),
+            )
+            for item in _dicts(content)
+        ]
+    texts, values, tops = (logprobs.get(name) or () for name in ("tokens", "token_logprobs", "top_logprobs"))
+    if not isinstance(texts, list) or not isinstance(values, list) or len(texts) != len(values):
+        return []
+    tops = tops if isinstance(tops, list) and len(tops) == len(texts) else [{}] * len(texts)
+    return [
+        (str(text), _float(value), tuple((str(name), _float(logprob)) for name, logprob in _dict(top).items()))
+        for text, value, top in zip(texts, values, tops, strict=True)
+    ]
+
+
+def _vllm_told(found: dict[str, Any]) -> Told | None:
+    if not found:
+        return None
+    names = ("num_spec_steps", "num_draft_tokens", "num_accepted_draft_tokens")
+    steps, draft_tokens, accepted_tokens = (_count(found.get(name)) for name in names)
+    drafted, accepted = _ids(found.get("per_step_drafted")), _ids(found.get("per_step_accepted"))
+    per_step = tuple(zip(drafted, accepted, strict=True)) if len(drafted) == len(accepted) else ()
+    return Told(steps, draft_tokens, accepted_tokens, per_step)
+
+
+def _finish(reason: str, stop_reason: Any) -> FinishReason:
+    if reason == "length":
+        return FinishReason.LENGTH
+    # A stop text is named; the end of the text is not, or by its token's id.
+    return FinishReason.STOP if isinstance(stop_reason, str) else FinishReason.EOS
+
+
+# --- SGLang -------------------------------------------------------------------------------------------------------
+
+_ACCEPTED = ("spec_accept_token_num", "spec_num_correct_drafts", "spec_accepted_drafts")
+_DRAFTED = ("spec_draft_token_num", "spec_num_proposed_drafts", "spec_proposed_drafts")
+"""Names of the same counts in older and newer versions."""
+
+
+def _sglang(client: Client, request: RunRequest, check_cancelled: Check, top_logprobs: int) -> Iterator[Chunk]:
+    """SGLang's own /generate, whose texts, ids and counts are those of the whole text so far."""
+    sampling = request.sampling
+    body = {
+        "text": request.prompt,
+        "sampling_params": {
+            "max_new_tokens": request.max_new_tokens,
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "top_k": sampling.top_k or -1,
+            "min_p": sampling.min_p,
+            "repetition_penalty": 1.0,
+            "stop": list(request.stop),
+        },
+        "stream": True,
+        "return_logprob": True,
+        "return_text_in_logprobs": True,
+        "top_logprobs_num": top_logprobs,
+    }
+    text, count, seen = "", 0, (0, 0, 0)
+    for at, event in client.stream("/generate", body, check_cancelled):
+        meta = _dict(event.get("meta_info"))
+        shown = event["text"] if isinstance(event.get("text"), str) else ""
+        # A server may be told to send only what is new.
+        new, text = (shown[len(text) :], shown) if shown.startswith(text) else (shown, text + shown)
+        total = _count(meta.get("completion_tokens")) or count
+        added, count = min(max(0, total - count), _MOST_TOKENS), max(total, count)
+        tokens = _sglang_tokens(event, meta, new, added)
+        told = _sglang_told(meta)
+        sums = (told.drafts or 0, told.draft_tokens or 0, told.accepted_tokens or 0)
+        counts, seen = _sglang_counts(seen, sums, len(tokens)), sums
+        finish = _dict(meta.get("finish_reason"))
+        yield Chunk(
+            at,
+            tokens,
+            counts=counts,
+            finish=_finish(str(finish["type"]), finish.get("matched")) if "type" in finish else None,
+            told=told if "type" in finish and told != Told() else None,
+            num_prompt_tokens=_count(meta.get("prompt_tokens")),
+        )
+
+
+def _sglang_counts(before: tuple[int, int, int], now: tuple[int, int, int], emitted: int) -> Counts | None:
+    """The counts of one step, where each chunk tells the sums; a chunk that ends a silent stream holds all of them."""
+    drafts, drafted, accepted = (new - old for new, old in zip(now, before, strict=True))
+    return (drafted, accepted) if drafts == 1 and emitted - 1 == accepted <= drafted else None
+
+
+def _sglang_tokens(event: dict[str, Any], meta: dict[str, Any], text: str, count: int) -> tuple[Token, ...]:
+    if not count:
+        return unknown_tokens(text) if text else ()
+    ids = _ids(event.get("output_ids"))[-count:]
+    rows = meta.get("output_token_logprobs")
+    rows = [row for row in rows if isinstance(row, list) and len(row) >= 2][-count:] if isinstance(rows, list) else []
+    if len(rows) != count:
+        rows = [[math.nan, token, ""] for token in ids] if len(ids) == count else [[math.nan, UNKNOWN_ID, ""]] * count
+    tops = meta.get("output_top_logprobs")
+    tops = tops[-count:] if isinstance(tops, list) and len(tops) >= count else [()] * count
+    parts = split_text(text, [str(row[2] or "") if len(row) > 2 else "" for row in rows])
+    return tuple(
+        Token(
+            UNKNOWN_ID if (token := _count(row[1])) is None else token,
+            part,
+            _float(row[0]),
+            tuple((str(top[2]), _float(top[0])) for top in likeliest or () if isinstance(top, list) and len(top) > 2),
+        )
+        for row, part, likeliest in zip(rows, parts, tops, strict=True)
+    )
+
+
+def _sglang_told(meta: dict[str, Any]) -> Told:
+    drafted, accepted = (
+        next((count for name in names if (count := _count(meta.get(name))) is not None), None)
+        for names in (_DRAFTED, _ACCEPTED)
+    )
+    return Told(_count(meta.get("spec_verify_ct")), drafted, accepted)
+
+
+# --- llama-server -------------------------------------------------------------------------------------------------
+
+_LLAMA_ENDS = {"limit": FinishReason.LENGTH, "word": FinishReason.STOP, "eos": FinishReason.EOS}
+
+
+def _llama_server(client: Client, request: RunRequest, check_cancelled: Check) -> Iterator[Chunk]:
+    """/completion, which sends a chunk a token, with the sums of drafted and accepted tokens so far.
+
+    Its logprobs are wrong under speculation (llama.cpp issue 27972) and are not asked for.
+    """
+    prompt = request.prompt
+    if request.chat is not False:
+        prompt = _dict(client.post("/apply-template", {"messages": _messages(request)})).get("prompt", prompt)
+    sampling = request.sampling
+    body = {
+        "prompt": prompt,
+        "n_predict": request.max_new_tokens,
+        # In Outrider's order; the server's own puts the temperature last.
+        "samplers": ["temperature", "top_k", "top_p", "min_p"],
+        "temperature": sampling.temperature,
+        "top_k": sampling.top_k,
+        "top_p": sampling.top_p,
+        "min_p": sampling.min_p,
+        "seed": request.seed % 2**32,
+        "stop": list(request.stop),
+        "stream": True,
+        "return_tokens": True,
+        "timings_per_token": True,
+    }
+    seen, count, left = (0, 0), 0, 0
+    counts: Counts | None = (0, 0)
+    tokens: list[Token] = []
+    at = 0.0
+    for at, event in client.stream("/completion", body, check_cancelled):
+        timings, num_prompt = _dict(event.get("timings")), _count(event.get("tokens_evaluated"))
+        total, text = _count(timings.get("predicted_n")), event.get("content")
+        text = text if isinstance(text, str) else ""
+        if event.get("stop") is True:
+            if tokens:
+                yield Chunk(at, tuple(tokens), counts=counts, num_prompt_tokens=num_prompt)
+            drafted, accepted = (_count(timings.get(name)) for name in ("draft_n", "draft_n_accepted"))
+            told = None if drafted is None else Told(None, drafted, accepted)
+            tail = unknown_tokens(text) if text else ()
+            yield Chunk(at, tail, (0, 0), True, _LLAMA_ENDS.get(str(event.get("stop_type"))), told, None, num_prompt)
+            return
+        if total is None:  # An old server, which says nothing about its steps.
+            yield Chunk(at, unknown_tokens(text), is_step=False, num_prompt_tokens=num_prompt)
+            continue
+        sums = tuple(_count(timings.get(name)) or 0 for name in ("draft_n", "draft_n_accepted"))
+        # A token that ends within a character has no chunk of its own.
+        ids = (*(UNKNOWN_ID,) * min(total - count - 1, _MOST_TOKENS), *(_ids(event.get("tokens"))[:1] or (UNKNOWN_ID,)))
+        for place, token in enumerate(ids):
+            if not left:
+                counts = (max(0, sums[0] - seen[0]), max(0, sums[1] - seen[1]))
+                left, seen = counts[1] + 1, (sums[0], sums[1])
+            tokens.append(Token(token, text if place == len(ids) - 1 else ""))
+            left -= 1
+            if not left:
+                yield Chunk(at, tuple(tokens), counts=counts, num_prompt_tokens=num_prompt)
+                tokens = []
+        count = total
+    if tokens:
+        yield Chunk(at, tuple(tokens), counts=counts)
+
+
+# --- Values that may be anything ----------------------------------------------------------------------------------
+
+
+def _dict(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _dicts(values: Any) -> list[dict[str, Any]]:
+    return [value for value in values if isinstance(value, dict)] if isinstance(values, list) else []
+
+
+def _count(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**53 else None
+
+
+def _ids(values: Any) -> tuple[int, ...]:
+    """A list of ids or counts; empty if it is none."""
+    found = [_count(value) for value in values] if isinstance(values, list) else []
+    return tuple(value for value in found if value is not None) if None not in found else ()
+
+
+def _float(value: Any) -> float:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan

@@ -1,0 +1,385 @@
+"""HTTP with one server: only the address that the person gave, everything bounded, every fault one sentence.
+
+No proxy, no .netrc and no redirect: a key and a prompt reach nobody but that address. Certificates are checked
+against the system's store. A key never appears in a text or a repr.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import os
+import queue
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Self
+from urllib.parse import unquote, urlsplit
+
+import httpx2
+
+from core.errors import ServerBusyError, ServerError, ServerRefusedError, first_line
+
+KEY_VARIABLE = "OUTRIDER_API_KEY"
+_KEYRING_SERVICE = "outrider"
+
+CONNECT_S, READ_S, STALL_S = 10.0, 20.0, 120.0
+"""Most seconds to connect, between two bytes of a short answer, and between two chunks of a text."""
+MOST_BYTES, MOST_LINE_BYTES = 16_000_000, 1_000_000
+"""Of an answer that is read whole, and of one event of a stream."""
+_MOST_WAITING = 4_096
+"""Chunks read ahead of a paused run; then the server has to wait."""
+_LOOK_S = 0.1
+"""How often a wait for the server looks whether the run was stopped."""
+
+
+# --- Address and key ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a server is. `url` has no credentials, and no trailing /v1; those that the person wrote into it are kept
+    apart and never shown."""
+
+    url: str
+    login: tuple[str, str] | None = field(default=None, repr=False)
+
+    def __str__(self) -> str:
+        return self.url
+
+    @classmethod
+    def parse(cls, text: str) -> Address:
+        """The address in a text such as http://127.0.0.1:8000 or gpu-box:8000/v1.
+
+        Raises:
+            ServerRefusedError: it is none.
+        """
+        text = text.strip()
+        parts = urlsplit(text if "://" in text else f"http://{text}")
+        try:
+            host, port = parts.hostname, parts.port
+        except ValueError:
+            host = port = None
+        if parts.scheme not in {"http", "https"} or not host or not all(map(str.isprintable, text)) or " " in text:
+            raise ServerRefusedError(
+                "A server's address looks like http://127.0.0.1:8000; what was given is none. Check it."
+            )
+        name = f"[{host}]" if ":" in host else host
+        path = parts.path.rstrip("/").removesuffix("/v1").rstrip("/")
+        login = (unquote(parts.username or ""), unquote(parts.password or "")) if "@" in parts.netloc else None
+        return cls(f"{parts.scheme}://{name}{'' if port is None else f':{port}'}{path}", login)
+
+
+def key_for(address: Address) -> str | None:
+    """The API key for an address: from the environment, else from the system's keyring, if there is one."""
+    if key := os.environ.get(KEY_VARIABLE, "").strip():
+        return key
+    # A machine may have no keyring, or a locked one; its libraries raise errors of many kinds.
+    with contextlib.suppress(Exception):
+        import keyring
+
+        return keyring.get_password(_KEYRING_SERVICE, address.url) or None
+    return None
+
+
+def keep_key(address: Address, key: str) -> bool:
+    """Keep a key for an address in the system's keyring, or, if it is empty, forget it; returns whether that worked."""
+    with contextlib.suppress(Exception):
+        import keyring
+
+        if key:
+            keyring.set_password(_KEYRING_SERVICE, address.url, key)
+        elif keyring.get_password(_KEYRING_SERVICE, address.url) is not None:
+            keyring.delete_password(_KEYRING_SERVICE, address.url)
+        return True
+    return False
+
+
+# --- Requests -----------------------------------------------------------------------------------------------------
+
+
+class Client:
+    """Requests to one server, for one thread at a time. Close it, or use it in a `with`."""
+
+    def __init__(self, address: Address, key: str | None = None) -> None:
+        self.address = address
+        self._secrets = [secret for secret in (key, *(address.login or ())) if secret]
+        headers = {"Accept-Encoding": "identity", "User-Agent": "outrider"}
+        if key:
+            headers["Authorization"] = f"Bearer {key}"
+        self._has_key = bool(self._secrets)
+        self._connection: Any = None
+        auth = httpx2.BasicAuth(*address.login) if address.login and not key else None
+        try:
+            self._http = httpx2.Client(
+                headers=headers,
+                auth=auth,
+                trust_env=False,
+                follow_redirects=False,
+                timeout=httpx2.Timeout(READ_S, connect=CONNECT_S),
+                verify=_certificates(os.environ.get("SSL_CERT_FILE")),
+            )
+        except UnicodeEncodeError:
+            raise ServerRefusedError("The API key holds characters that no key has; copy it again.") from None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._http.close()
+
+    def get_text(self, path: str, *, missing: tuple[int, ...] = ()) -> str | None:
+        """The text at a path; None for the statuses in `missing`.
+
+        Raises:
+            ServerError: of any kind.
+        """
+        return self._read("GET", path, None, missing)
+
+    def get(self, path: str, *, missing: tuple[int, ...] = ()) -> Any:
+        """The JSON at a path, as `get_text`."""
+        text = self.get_text(path, missing=missing)
+        return None if text is None else self._parse(text)
+
+    def post(self, path: str, body: Mapping[str, Any]) -> Any:
+        """The JSON that answers a JSON body.
+
+        Raises:
+            ServerError: of any kind.
+        """
+        return self._parse(self._read("POST", path, body, ()) or "")
+
+    def stream(
+        self, path: str, body: Mapping[str, Any], check_cancelled: Callable[[], None] = lambda: None
+    ) -> Iterator[tuple[float, Any]]:
+        """The events of a streamed answer, each with the `time.perf_counter` of its arrival.
+
+        Closing the iterator, or `check_cancelled` raising, closes the connection, at which servers end the request.
+
+        Raises:
+            ServerError: of any kind; the events before it were yielded.
+        """
+        arrivals: queue.Queue[tuple[float, Any]] = queue.Queue(_MOST_WAITING)
+        reader = _Reader(self, path, body, arrivals)
+        reader.start()
+        try:
+            while True:
+                check_cancelled()
+                try:
+                    at, item = arrivals.get(timeout=_LOOK_S)
+                except queue.Empty:
+                    continue
+                if item is None:
+                    return
+                if isinstance(item, BaseException):
+                    raise item
+                yield at, item
+        finally:
+            reader.stop()
+
+    def send(self, path: str, body: Mapping[str, Any]) -> contextlib.AbstractContextManager[httpx2.Response]:
+        """A streamed response to a POST, not read yet. For `_Reader`."""
+        timeout = httpx2.Timeout(STALL_S, connect=CONNECT_S)
+        return self._http.stream(
+            "POST",
+            self.address.url + path,
+            json=dict(body),
+            timeout=timeout,
+            headers={"Accept": "text/event-stream"},
+            extensions={"trace": self._on_trace},
+        )
+
+    def _on_trace(self, name: str, info: Mapping[str, Any]) -> None:
+        if name in {"connection.connect_tcp.complete", "connection.start_tls.complete"}:
+            self._connection = info["return_value"]
+
+    def hang_up(self) -> None:
+        """End the connection from another thread than the one that reads, which then raises."""
+        # Closing a response is not safe from another thread; ending its socket wakes the reader.
+        with contextlib.suppress(Exception):
+            self._connection.get_extra_info("socket").shutdown(socket.SHUT_RDWR)
+
+    def _read(self, method: str, path: str, body: Mapping[str, Any] | None, missing: tuple[int, ...]) -> str | None:
+        with self.explaining():
+            trace = {"trace": self._on_trace}
+            with self._http.stream(method, self.address.url + path, json=body, extensions=trace) as response:
+                if response.status_code in missing:
+                    return None
+                self.check(response)
+                return self.read_whole(response)
+
+    def read_whole(self, response: httpx2.Response) -> str:
+        """A bounded answer as text."""
+        data = bytearray()
+        for part in response.iter_raw():
+            data += part
+            if len(data) > MOST_BYTES:
+                raise ServerError(f"{self.address} sent more than {MOST_BYTES // 1_000_000} MB where a page was due.")
+        return data.decode("utf-8", "replace")
+
+    def _parse(self, text: str) -> Any:
+        try:
+            return json.loads(text)
+        except (ValueError, RecursionError):
+            raise ServerRefusedError(
+                f"{self.address} answers with something that is no JSON. {OTHER_PRODUCT}"
+            ) from None
+
+    def check(self, response: httpx2.Response) -> None:
+        """Raise the sentence for a status that is not 200."""
+        status = response.status_code
+        if status == 200:
+            if response.headers.get("content-encoding", "identity") != "identity":
+                raise ServerError(f"{self.address} sends compressed text, which was not asked for. Check the proxy.")
+            return
+        if 300 <= status < 400:
+            to = response.headers.get("location", "")
+            with contextlib.suppress(ServerError, ValueError):
+                to = Address.parse(to).url if "://" in to else to
+            raise ServerRefusedError(
+                f"{self.address} redirects to {self.shown(to) or 'another address'}, which is not followed. "
+                "If you trust that address, give it in place of this one."
+            )
+        said = self._said(response)
+        if status in {401, 403}:
+            why = "refuses the API key" if self._has_key else "wants an API key"
+            raise ServerRefusedError(
+                f"{self.address} {why} ({status}). Put the right one into {KEY_VARIABLE}, or keep it for this address."
+            )
+        if status in {429, 503}:
+            raise ServerBusyError(
+                f"{self.address} is too busy ({status}){said}. Try again later.", _seconds(response.headers)
+            )
+        if status == 404 and not said:
+            raise ServerRefusedError(f"{self.address} has no page {response.url.path} (404). Check the address.")
+        kind = ServerRefusedError if status < 500 else ServerError
+        raise kind(f"{self.address} refused the request ({status}){said}.")
+
+    def _said(self, response: httpx2.Response) -> str:
+        """What a server says about a failure, to stand behind a status; empty if it says nothing readable."""
+        with contextlib.suppress(Exception):
+            found = json.loads(self.read_whole(response))
+            error = found.get("error", found) if isinstance(found, dict) else {}
+            message = error.get("message") if isinstance(error, dict) else error
+            if isinstance(message, str) and message.strip():
+                return f": {self.shown(message)}"
+        return ""
+
+    def shown(self, text: str) -> str:
+        """A server's text to quote, on one line and without our secrets, which it may repeat."""
+        for secret in self._secrets:
+            text = text.replace(secret, "…")
+        return first_line(ValueError(text)) if text.strip() else ""
+
+    @contextlib.contextmanager
+    def explaining(self) -> Iterator[None]:
+        """Turn what goes wrong with a connection into a sentence."""
+        try:
+            yield
+        except httpx2.SSEError as error:
+            what = "a line of more than 1 MB" if "limit" in str(error) else "a text that is no event stream"
+            raise ServerError(f"{self.address} sent {what}. Check that it is an inference server.") from None
+        except httpx2.TimeoutException as error:
+            if isinstance(error, httpx2.ConnectTimeout):
+                raise ServerError(f"{self.address} doesn't answer. Check the address and the network.") from None
+            raise ServerError(f"{self.address} fell silent in the middle of an answer. Look at its log.") from None
+        except httpx2.TransportError as error:
+            if reason := _certificate_problem(error):
+                raise ServerRefusedError(f"{self.address} has a certificate that doesn't fit: {reason}.") from None
+            if isinstance(error, httpx2.ConnectError):
+                raise ServerError(f"No server answers at {self.address}. Start it, or check the address.") from None
+            raise ServerError(f"{self.address} ended the connection in the middle. Look at its log.") from None
+        except (httpx2.InvalidURL, UnicodeError):
+            raise ServerRefusedError(f"{self.address} is no address that can be called. Check it.") from None
+
+
+OTHER_PRODUCT = "Outrider speaks with vLLM, SGLang and llama-server."
+
+
+class _Reader(threading.Thread):
+    """Reads a stream as it comes: arrival times are right also while the run is paused, and a stop is prompt."""
+
+    def __init__(
+        self, client: Client, path: str, body: Mapping[str, Any], arrivals: queue.Queue[tuple[float, Any]]
+    ) -> None:
+        super().__init__(name="outrider-stream", daemon=True)
+        self._client, self._path, self._body, self._arrivals = client, path, body, arrivals
+        self._stopped = threading.Event()
+
+    def run(self) -> None:
+        try:
+            with self._client.explaining(), self._client.send(self._path, self._body) as response:
+                self._client.check(response)
+                for event in httpx2.EventSource(response, MOST_LINE_BYTES):
+                    if event.data.strip() == "[DONE]" or not self._put(self._parse(event.data)):
+                        break
+            self._put(None)
+        except BaseException as error:
+            self._put(error)
+
+    def stop(self) -> None:
+        """End the request, and wait for this thread."""
+        self._stopped.set()
+        if self.is_alive():
+            self._client.hang_up()
+        self.join(timeout=CONNECT_S)
+
+    def _put(self, item: Any) -> bool:
+        at = time.perf_counter()
+        while not self._stopped.is_set():
+            with contextlib.suppress(queue.Full):
+                self._arrivals.put((at, item), timeout=_LOOK_S)
+                return True
+        return False
+
+    def _parse(self, data: str) -> Any:
+        try:
+            found = json.loads(data)
+        except (ValueError, RecursionError):
+            found = None
+        if not isinstance(found, dict):
+            raise ServerError(f"{self._client.address} sent garbage in the middle of an answer. Look at its log.")
+        if found.get("error"):
+            error = found["error"]
+            message = error.get("message") if isinstance(error, dict) else error
+            raise ServerError(f"{self._client.address} failed: {self._client.shown(str(message))}.")
+        return found
+
+
+@functools.cache  # Reading a system's certificates takes a tenth of a second, and a run opens two connections.
+def _certificates(file: str | None) -> ssl.SSLContext:
+    """The system's certificates, or those of a file that the person named in SSL_CERT_FILE."""
+    if not file:
+        return httpx2.create_ssl_context(trust_env=False)
+    try:
+        return ssl.create_default_context(cafile=file)
+    except OSError:
+        raise ServerRefusedError("The file in SSL_CERT_FILE holds no certificates that can be read.") from None
+
+
+def _certificate_problem(error: BaseException | None) -> str:
+    while error is not None:
+        if isinstance(error, ssl.SSLCertVerificationError):
+            return first_line(ValueError(error.verify_message or str(error)))
+        if isinstance(error, ssl.SSLError):
+            return first_line(ValueError(error.reason or str(error)))
+        error = error.__cause__ or error.__context__
+    return ""
+
+
+def _seconds(headers: Mapping[str, str]) -> float | None:
+    """What Retry-After asks for; None if it is no number of seconds."""
+    with contextlib.suppress(ValueError):
+        seconds = float(headers.get("retry-after", ""))
+        return seconds if 0 <= seconds < 1e6 else None
+    return None

@@ -1,0 +1,198 @@
+"""What answers at an address: vLLM, SGLang or llama-server, told by what it says and not by a setting."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from core.engines.client import OTHER_PRODUCT, Address, Client, key_for
+from core.engines.metrics import Snapshot, read_metrics
+from core.errors import ServerError, ServerRefusedError
+from core.text import did_you_mean
+
+
+class Product(StrEnum):
+    VLLM = "vllm"
+    SGLANG = "sglang"
+    LLAMA_SERVER = "llama-server"
+
+    @property
+    def shown(self) -> str:
+        return {Product.VLLM: "vLLM", Product.SGLANG: "SGLang", Product.LLAMA_SERVER: "llama-server"}[self]
+
+
+_OWNERS = {"vllm": Product.VLLM, "sglang": Product.SGLANG, "llamacpp": Product.LLAMA_SERVER}
+"""Who /v1/models says owns a model."""
+
+
+@dataclass(frozen=True, slots=True)
+class Speculation:
+    """How a server drafts, as far as it tells.
+
+    Attributes:
+        is_on: None if it doesn't tell.
+        method: in the server's own words, such as EAGLE3 or draft-simple; vLLM tells none.
+        num_draft_tokens: K, the most tokens that it drafts in a step.
+        drafts_always: whether every step drafts, as with a draft model; with n-grams only some do.
+    """
+
+    is_on: bool | None = None
+    method: str | None = None
+    num_draft_tokens: int | None = None
+    drafts_always: bool = False
+
+    @property
+    def text(self) -> str:
+        """In words, for "test this address"."""
+        if self.is_on is None:
+            return "doesn't tell whether it drafts"
+        if not self.is_on:
+            return "doesn't draft"
+        length = "" if self.num_draft_tokens is None else f", up to {self.num_draft_tokens} tokens a step"
+        return f"drafts{'' if self.method is None else f' ({self.method})'}{length}"
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A server that was identified. It holds its key, which no text and no repr shows.
+
+    Attributes:
+        models: the names that a request may ask for, the first being its default.
+        context_length: tokens of prompt and text together; None if it isn't told.
+        metrics: a first reading of /metrics; None if the server offers none.
+    """
+
+    address: Address
+    product: Product
+    version: str
+    models: tuple[str, ...]
+    context_length: int | None
+    speculation: Speculation
+    metrics: Snapshot | None = None
+    key: str | None = field(default=None, repr=False)
+
+    def client(self) -> Client:
+        """A connection, for one thread."""
+        return Client(self.address, self.key)
+
+    def model(self, name: str) -> str:
+        """The model of this name; the default one for an empty name.
+
+        Raises:
+            ServerRefusedError: the server doesn't have it.
+        """
+        if not name or name in self.models:
+            return name or self.models[0]
+        has = f"it has {', '.join(self.models[:5])}{' and more' if len(self.models) > 5 else ''}"
+        raise ServerRefusedError(f"{self.address} has no model {name!r}; {has}.{did_you_mean(name, self.models)}")
+
+    @property
+    def text(self) -> str:
+        """What was found, in a line."""
+        context = "" if self.context_length is None else f", context {self.context_length:,}"
+        models = ", ".join(self.models)
+        return f"{self.product.shown} {self.version} at {self.address}: {models}{context}; it {self.speculation.text}."
+
+
+def identify(url: str, key: str | None = None) -> Server:
+    """Find out what answers at an address.
+
+    Args:
+        url: as a person writes it, with or without /v1.
+        key: the API key; if None, that of the environment or of the system's keyring.
+
+    Raises:
+        ServerError: nothing answers, the key is wrong, or it is another product: one sentence each.
+    """
+    address = Address.parse(url)
+    key = key_for(address) if key is None else key or None
+    with Client(address, key) as client:
+        listed = client.get("/v1/models", missing=(404, 405))
+        models = listed.get("data") if isinstance(listed, dict) else None
+        models = [model for model in models or () if isinstance(model, dict) and isinstance(model.get("id"), str)]
+        if not models:
+            raise ServerRefusedError(f"What answers at {address} lists no models. {OTHER_PRODUCT} Check the address.")
+        product = _OWNERS.get(str(models[0].get("owned_by"))) or _product(client)
+        if product is None:
+            raise ServerRefusedError(f"What answers at {address} is another product. {OTHER_PRODUCT}")
+        describe = {Product.VLLM: _vllm, Product.SGLANG: _sglang, Product.LLAMA_SERVER: _llama_server}[product]
+        try:
+            metrics = read_metrics(client)
+        except ServerError:  # They are an extra, such as behind a proxy that shows only /v1.
+            metrics = None
+        version, context_length, speculation = describe(client, models[0], metrics)
+    names = tuple(model["id"] for model in models)
+    return Server(address, product, version, names, context_length, speculation, metrics, key)
+
+
+def _product(client: Client) -> Product | None:
+    """The product of a server whose models say nothing, such as fine-tuned ones with an owner of their own."""
+    found: Any = _page(client, "/props")
+    if "build_info" in found or "default_generation_settings" in found:
+        return Product.LLAMA_SERVER
+    if _server_info(client):
+        return Product.SGLANG
+    return Product.VLLM if "version" in _page(client, "/version") else None
+
+
+def _vllm(client: Client, model: dict[str, Any], metrics: Snapshot | None) -> tuple[str, int | None, Speculation]:
+    version = _page(client, "/version").get("version")
+    if metrics is None:
+        speculation = Speculation()
+    else:
+        is_on = metrics.drafts is not None
+        speculation = Speculation(is_on, None, metrics.num_draft_tokens, is_on and metrics.drafts_always)
+    return str(version or "unknown"), _whole(model.get("max_model_len")), speculation
+
+
+def _sglang(client: Client, model: dict[str, Any], metrics: Snapshot | None) -> tuple[str, int | None, Speculation]:
+    info = _server_info(client)
+    method = info.get("speculative_algorithm")
+    # A tree of one candidate a level is a chain, whose first node is the last token of the text.
+    length = _whole(info.get("speculative_num_steps"))
+    if length is None and (nodes := _whole(info.get("speculative_num_draft_tokens"))) is not None:
+        length = nodes - 1
+    is_on = bool(method) if "speculative_algorithm" in info else None
+    speculation = Speculation(is_on, str(method) if method else None, length if method else None, bool(method))
+    context = _whole(info.get("context_length")) or _whole(model.get("max_model_len"))
+    return str(info.get("version") or "unknown"), context, speculation
+
+
+def _llama_server(
+    client: Client, model: dict[str, Any], metrics: Snapshot | None
+) -> tuple[str, int | None, Speculation]:
+    props = _page(client, "/props")
+    settings = props.get("default_generation_settings")
+    settings = settings if isinstance(settings, dict) else {}
+    meta = model.get("meta")
+    context = _whole(settings.get("n_ctx")) or _whole(meta.get("n_ctx") if isinstance(meta, dict) else None)
+    slots = client.get("/slots", missing=(401, 403, 404, 405, 501, 503))
+    slot = next((slot for slot in slots if isinstance(slot, dict)), {}) if isinstance(slots, list) else {}
+    is_on = slot.get("speculative") if isinstance(slot.get("speculative"), bool) else None
+    if is_on is None and metrics is not None and metrics.drafts:
+        is_on = True
+    method = None
+    for found in slots if isinstance(slots, list) else ():
+        types = found.get("params", {}).get("speculative.types") if isinstance(found, dict) else None
+        kinds = [kind for kind in str(types or "").split(",") if kind not in {"", "none"}]
+        method = ",".join(kinds) or method
+    length = metrics.num_draft_tokens if metrics is not None else None
+    return str(props.get("build_info") or "unknown"), context, Speculation(is_on, method, length)
+
+
+def _server_info(client: Client) -> dict[str, Any]:
+    """SGLang's description of itself; empty if this is another server."""
+    for path in ("/server_info", "/get_server_info"):
+        if "model_path" in (found := _page(client, path)):
+            return found
+    return found if "model_path" in (found := _page(client, "/get_model_info")) else {}
+
+
+def _page(client: Client, path: str) -> dict[str, Any]:
+    found = client.get(path, missing=(400, 401, 403, 404, 405, 500, 501, 503))
+    return found if isinstance(found, dict) else {}
+
+
+def _whole(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None

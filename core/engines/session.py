@@ -1,0 +1,332 @@
+"""Carries out a run request on a server, with the events of `core.session.Session`."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import platform
+import time
+import uuid
+from collections import Counter
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from core.controls import Cancelled, RunControls
+from core.engines.adapters import stream_chunks
+from core.engines.client import Client
+from core.engines.metrics import Snapshot, difference, read_metrics
+from core.engines.server import Product, Server
+from core.engines.steps import Chunk, StepMaker, Told, align
+from core.errors import ServerBusyError, ServerError, SettingsError
+from core.runlog.tally import Tally
+from core.settings import Coupling, RunRequest, VerificationRule
+from core.types import (
+    Event,
+    Finished,
+    FinishReason,
+    PrefillDone,
+    RunStarted,
+    StageChanged,
+    StepsCounted,
+    StepSource,
+    Summary,
+)
+
+MOST_TRIES, MOST_WAIT_S, USUAL_WAIT_S = 3, 30.0, 2.0
+"""How often a busy server is asked, the longest that is waited for it, and how long if it doesn't say."""
+
+
+class ServerSession:
+    """Runs requests on a server. For one thread at a time; several sessions may use one `Server`."""
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+
+    def close(self) -> None:
+        """Nothing is kept between runs; for symmetry with `Session`."""
+
+    def run(self, request: RunRequest, controls: RunControls | None = None) -> Generator[Event, None, None]:
+        """Carry out a request.
+
+        Closing the generator, or stopping the run through `controls`, ends the request on the server.
+
+        Yields:
+            `StageChanged` while the server is waited for, then `RunStarted`, `PrefillDone` with the first token, a
+            `Step` for each step as far as the server shows them, a `StepsCounted` where it tells more about them at the
+            end, and `Finished`. A failure after `RunStarted` ends the run with a `Finished` that names it.
+
+        Raises:
+            ServerError, SettingsError: before `RunStarted`, if the request can't be carried out.
+        """
+        check_request(request, self.server)
+        controls = controls or RunControls.from_request(request)
+        with self.server.client() as client, self.server.client() as observer:
+            yield from _Run(self.server, request, controls, client, observer).events()
+
+    def chunks(
+        self, request: RunRequest, controls: RunControls | None = None, *, top_logprobs: int = 0
+    ) -> Generator[Chunk, None, None]:
+        """The server's answer piece by piece, with ids and logprobs as far as it tells them; see `Chunk`.
+
+        Raises:
+            ServerError, SettingsError: as `run`, at any time.
+            Cancelled: the run was asked to stop.
+        """
+        check_request(request, self.server)
+        check_cancelled = (controls or RunControls()).check_cancelled
+        with self.server.client() as client:
+            yield from stream_chunks(client, self.server, request, check_cancelled, top_logprobs)
+
+
+def check_request(request: RunRequest, server: Server) -> None:
+    """Refuse what a server can't do.
+
+    Raises:
+        SettingsError: a setting that only this machine knows.
+        ServerError: the server doesn't have the model.
+    """
+    name = server.product.shown
+    refused = {
+        "Gumbel coupling": request.coupling is Coupling.GUMBEL,
+        "a rule of verification": request.verification is not VerificationRule.TOKEN,
+        "the evidence of each step": request.inspect,
+        "a branch off another run": bool(request.continuation or request.forced or request.forced_text),
+        "a plain baseline in the same run": request.baseline,
+    }
+    for what, is_wanted in refused.items():
+        if is_wanted:
+            raise SettingsError(f"A server can't be asked for {what}; leave it out, or run on this machine.")
+    if server.product is Product.SGLANG and request.system and request.chat is False:
+        raise SettingsError(f"{name} takes a system prompt only with the chat template.")
+    server.model(request.target)
+
+
+class _Run:
+    def __init__(
+        self, server: Server, request: RunRequest, controls: RunControls, client: Client, observer: Client
+    ) -> None:
+        self._server, self._request, self._controls = server, request, controls
+        self._client, self._observer = client, observer
+        self._maker = StepMaker(server.speculation, request.sampling.temperature)
+        self._texts: list[str] = []
+        self._num_prompt = self._num_tokens = 0
+        self._prefill_ms = 0.0
+        self._began = time.perf_counter()
+        self._told: Told | None = None
+        self._reason: FinishReason | None = None
+
+    def events(self) -> Generator[Event, None, None]:
+        before = self._metrics()
+        error: str | None = None
+        has_started = False
+        try:
+            for event in self._stream():
+                has_started = has_started or isinstance(event, RunStarted)
+                yield event
+        except Cancelled:
+            self._reason = FinishReason.CANCELLED
+        except ServerError as problem:
+            if not has_started:
+                raise
+            error, self._reason = str(problem), FinishReason.ERROR
+        if self._reason is None:
+            # A connection may end without a word.
+            error, self._reason = f"{self._server.address} ended the text without saying why.", FinishReason.ERROR
+        counts = self._counts()
+        if any(counts) and any(step.source is not StepSource.SERVER for step in self._maker.steps):
+            yield StepsCounted(counts)
+        is_whole = self._reason not in {FinishReason.CANCELLED, FinishReason.ERROR}
+        yield Finished(self._summary(counts, before if is_whole else None, error))
+
+    def _stream(self) -> Iterator[Event]:
+        yield StageChanged(f"Waiting for {self._server.product.shown}…")
+        for attempt in range(1, MOST_TRIES + 1):
+            self._began = time.perf_counter()
+            try:
+                yield from self._answer()
+                return
+            except ServerBusyError as error:
+                wait_s = USUAL_WAIT_S if error.retry_after is None else error.retry_after
+                if attempt == MOST_TRIES or wait_s > MOST_WAIT_S or self._maker.steps:
+                    raise
+                yield StageChanged(f"The server is busy; trying again in {math.ceil(wait_s)} s…")
+                until = time.monotonic() + wait_s
+                while (left := until - time.monotonic()) > 0:
+                    self._controls.check_cancelled()
+                    time.sleep(min(0.1, left))
+
+    def _answer(self) -> Iterator[Event]:
+        chunks = stream_chunks(self._client, self._server, self._request, self._controls.check_cancelled)
+        has_started = False
+        with contextlib.closing(chunks):
+            for chunk in chunks:
+                self._num_prompt = chunk.num_prompt_tokens or self._num_prompt
+                if not has_started:
+                    has_started = True
+                    yield run_started(self._server, self._request, chunk.prompt_ids)
+                if chunk.tokens:
+                    yield from self._tokens(chunk)
+                self._told = chunk.told or self._told
+                self._reason = chunk.finish or self._reason
+
+    def _tokens(self, chunk: Chunk) -> Iterator[Event]:
+        if not self._maker.steps:
+            self._prefill_ms = (chunk.arrived - self._began) * 1e3
+            yield PrefillDone(self._num_prompt, self._prefill_ms, None)
+        # Waiting here holds nobody up: the stream is read, and timed, by its own thread.
+        self._controls.wait_for_step()
+        step = self._maker.step(chunk, self._num_prompt + self._num_tokens)
+        self._num_tokens += len(step.emitted)
+        self._texts.append(step.emitted_text)
+        yield step
+        if self._num_tokens > self._request.max_new_tokens + 1:
+            raise ServerError(f"{self._server.address} sends more tokens than it was asked for; the run was ended.")
+
+    # --- The end ------------------------------------------------------------------------------------------------
+
+    def _counts(self) -> tuple[tuple[int, int] | None, ...]:
+        """The server's counts of each step, where they came only at the end."""
+        per_step = self._told.per_step if self._told else ()
+        sizes = [len(step.emitted) for step in self._maker.steps]
+        return align(sizes, per_step) if per_step and self._reason is not FinishReason.ERROR else ()
+
+    def _metrics(self) -> Snapshot | None:
+        if self._server.metrics is None:
+            return None
+        with contextlib.suppress(ServerError):
+            return read_metrics(self._observer)
+        return None
+
+    def _summary(self, counts: Sequence[tuple[int, int] | None], before: Snapshot | None, error: str | None) -> Summary:
+        steps = self._maker.steps
+        if counts:
+            steps = [step.counted(*told) if told else step for step, told in zip(steps, counts, strict=True)]
+        tally = Tally(steps)
+        summary = tally.summary(
+            self._reason or FinishReason.ERROR,
+            "".join(self._texts),
+            prefill_ms=self._prefill_ms,
+            target_step_ms=None,
+            peak_memory_mb=None,
+            error=error,
+        )
+        sources = {step.source for step in steps}
+        source = StepSource.SERVER if sources <= {StepSource.SERVER} else StepSource.CHUNKS
+        told = self._told
+        if told is not None and told.draft_tokens is not None and told.accepted_tokens is not None:
+            drafts = tally.num_blocks if told.drafts is None else told.drafts
+            positions = per_position(told.per_step) if told.per_step else summary.num_accepted_tokens_per_pos
+            return _with_counts(summary, StepSource.SERVER, drafts, told.draft_tokens, told.accepted_tokens, positions)
+        if source is StepSource.SERVER:
+            return replace(summary, source=source)
+        ours = self._counted_since(before)
+        if ours is not None:
+            return _with_counts(summary, StepSource.CHUNKS, *ours)
+        if StepSource.TEXT in sources:
+            return replace(summary, source=StepSource.TEXT, block_efficiency=None)
+        if not self._server.speculation.drafts_always:
+            # Which steps drafted isn't known, so a rate would count only those that accepted something.
+            summary = replace(summary, draft_acceptance_rate=None)
+        return replace(summary, source=StepSource.CHUNKS)
+
+    def _counted_since(self, before: Snapshot | None) -> tuple[int, int, int, tuple[int, ...]] | None:
+        """Drafts, drafted and accepted tokens by the server's counters; None if others used it meanwhile."""
+        after = self._metrics() if before is not None else None
+        grown = difference(before, after) if before is not None and after is not None else None
+        if grown is None or grown.draft_tokens is None or grown.accepted_tokens is None or not grown.drafts:
+            return None
+        if grown.generated_tokens != self._num_tokens or grown.requests not in {None, 1.0}:
+            return None
+        positions = tuple(map(int, grown.accepted_per_position))
+        return int(grown.drafts), int(grown.draft_tokens), int(grown.accepted_tokens), positions
+
+
+def _with_counts(
+    summary: Summary, source: StepSource, drafts: int, drafted: int, accepted: int, positions: tuple[int, ...]
+) -> Summary:
+    return replace(
+        summary,
+        source=source,
+        num_drafts=drafts,
+        num_draft_tokens=drafted,
+        num_accepted_tokens=accepted,
+        num_accepted_tokens_per_pos=positions,
+        draft_acceptance_rate=accepted / drafted if drafted else None,
+    )
+
+
+def per_position(per_step: Sequence[tuple[int, int]]) -> tuple[int, ...]:
+    """How often a drafted token was accepted at each position, from 0."""
+    accepted = Counter(position for _, count in per_step for position in range(count))
+    return tuple(accepted[position] for position in range(max(drafted for drafted, _ in per_step)))
+
+
+def run_started(server: Server, request: RunRequest, prompt_ids: tuple[int, ...] | None) -> RunStarted:
+    """A run's settings as far as a server takes or tells them; the others are absent."""
+    started_at = datetime.now(UTC)
+    sampling, speculation = request.sampling, server.speculation
+    engine: dict[str, Any] = {
+        "product": str(server.product),
+        "version": server.version,
+        "address": server.address.url,
+    }
+    if speculation.method is not None:
+        engine["method"] = speculation.method
+    config: dict[str, Any] = {
+        "engine": engine,
+        "target": server.model(request.target),
+        "temperature": sampling.temperature,
+        "top_k": sampling.top_k,
+        "top_p": sampling.top_p,
+        "min_p": sampling.min_p,
+        "seed": request.seed,
+        "max_new_tokens": request.max_new_tokens,
+        "stop": list(request.stop),
+        "prompt": request.prompt,
+    }
+    if speculation.is_on is False or speculation.num_draft_tokens is not None:
+        config["num_draft_tokens"] = 0 if speculation.is_on is False else speculation.num_draft_tokens
+    if prompt_ids is not None:
+        config["prompt_token_ids"] = list(prompt_ids)
+    if request.chat is not None:
+        config["chat"] = request.chat
+    if request.system:
+        config["system"] = request.system
+    try:
+        outrider = version("outrider")
+    except PackageNotFoundError:
+        outrider = "unknown"
+    return RunStarted(
+        run_id=f"{started_at:%Y%m%d-%H%M%S}-{uuid.uuid4().hex[:6]}",
+        started_at=started_at.isoformat(timespec="milliseconds"),
+        version=outrider,
+        config=config,
+        environment={
+            "python": platform.python_version(),
+            "platform": platform.platform(),
+            "process": os.getpid(),
+        },
+    )
+
+
+def advice(config: Mapping[str, Any], source: StepSource | None) -> str:
+    """What a run on a server doesn't show, and what would make the server tell it; empty if it tells all."""
+    engine = config.get("engine")
+    product = engine.get("product") if isinstance(engine, dict) else None
+    if product is None or source in {None, StepSource.SERVER}:
+        return ""
+    flags = {
+        Product.VLLM: "Started with --per-request-spec-decode-metrics detailed, vLLM tells each step's counts.",
+        Product.SGLANG: "SGLang tells more without the chat template, and if it was started with --enable-metrics.",
+        Product.LLAMA_SERVER: "A newer llama-server tells each step's counts.",
+    }
+    known = (
+        "The steps are inferred from the stream."
+        if source is StepSource.CHUNKS
+        else "This server tells nothing about drafting, so only the text is shown."
+    )
+    return f"{known} {flags[product]}" if product in flags else known

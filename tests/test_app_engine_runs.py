@@ -1,0 +1,65 @@
+"""Runs on servers in the window: opened with what the server told, on every page, and run again on their server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from app.run.text.tokens import Place
+from app.worker import run_task
+from core.engines import ServerSession, identify
+from core.runlog.log import RunLogWriter
+from core.settings import RunRequest
+from core.types import RunStarted, TokenKind
+from tests.fake_servers import FakeServer, llama_server, recorded, vllm
+from tests.fakes_runs import shown_whole, until
+
+ANSWERS = {"llama": llama_server(), "vllm": vllm(chat=recorded("vllm-draft", "run-chat-sampled"))}
+
+
+@pytest.fixture(autouse=True)
+def no_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OUTRIDER_API_KEY", raising=False)
+    monkeypatch.setattr("keyring.get_password", lambda *_: None)
+
+
+def keep(folder: Path, fake: FakeServer) -> None:
+    """Keep the log of a run on a server."""
+    request = RunRequest("smol", None, "Go", num_draft_tokens=None, max_new_tokens=24, engine=fake.url)
+    events = list(ServerSession(identify(fake.url)).run(request))
+    run_id = next(event.run_id for event in events if isinstance(event, RunStarted))
+    folder.mkdir(parents=True)
+    with RunLogWriter(folder / f"{run_id}.jsonl") as writer:
+        for event in events:
+            writer.write(event)
+
+
+@pytest.mark.parametrize("name", list(ANSWERS))
+def test_a_run_on_a_server_opens_on_every_page(name, open_runs, tmp_path, qtbot):
+    with FakeServer(ANSWERS[name]) as fake:
+        keep(tmp_path / "runs", fake)
+    window, panel = open_runs(1)
+    panel.table.activated.emit(panel.table.currentIndex())
+    until(qtbot, lambda: shown_whole(window))
+    steps = window.run_view.steps
+    assert sum(len(step.emitted) for step in steps) == 24
+    for index in range(window.side.count()):
+        window.side.setCurrentIndex(index)
+        for step in steps:
+            window.selection.select(Place(step.index, step.slots[-1]))
+            qtbot.wait(1)
+    rejected = next(step for step in steps if step.num_draft_tokens)
+    window.menus.show_ghosts.setChecked(True)
+    assert window.run_view.summary.predicted_speedup is None
+    assert window.run_view.target_step_ms is None
+    assert rejected.emitted_kinds[-1] in {TokenKind.CORRECTION, TokenKind.BONUS}
+    assert not window.run_view.busy_note
+
+
+def test_a_request_for_a_server_runs_there_and_not_on_this_machine():
+    with FakeServer(llama_server()) as fake:
+        settings = {"num_draft_tokens": None, "max_new_tokens": 24, "inspect": True}
+        task = run_task(RunRequest("smol", None, "Go", **settings, engine=fake.url), None)
+        assert len(list(task.work(None, task.controls))) > 3  # Without an engine of this machine.
+        assert fake.bodies("/completion")

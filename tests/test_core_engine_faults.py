@@ -1,0 +1,327 @@
+"""What can go wrong with a server: one clear sentence each, the text so far kept, and no key in any of it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import socket
+import time
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from core.controls import RunControls
+from core.engines import Address, Client, ServerSession, client, identify, keep_key, key_for, session
+from core.errors import ServerBusyError, ServerError, ServerRefusedError
+from core.runlog.log import to_record
+from core.settings import RunRequest
+from core.types import Event, Finished, FinishReason, RunStarted, StageChanged, Step, Summary
+from tests.fake_servers import Answer, FakeServer, Fault, as_json, as_stream, llama_server, recorded, vllm
+
+KEY = "sk-very-secret-1234"
+
+
+@pytest.fixture(autouse=True)
+def keyring(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """A keyring in memory, and no key in the environment."""
+    kept: dict[str, str] = {}
+    monkeypatch.delenv("OUTRIDER_API_KEY", raising=False)
+    monkeypatch.delenv("SSL_CERT_FILE", raising=False)
+    monkeypatch.setattr("keyring.get_password", lambda _, name: kept.get(name))
+    monkeypatch.setattr("keyring.set_password", lambda _, name, key: kept.update({name: key}))
+    monkeypatch.setattr("keyring.delete_password", lambda _, name: kept.pop(name))
+    return kept
+
+
+def a_request(**more: Any) -> RunRequest:
+    return RunRequest(
+        **{"target": "smol", "draft": None, "prompt": "Go", "max_new_tokens": 24, "num_draft_tokens": None, **more}
+    )
+
+
+def a_sentence(problem: BaseException | str) -> str:
+    """The text of an error, which must be one line that ends as a sentence, without a secret."""
+    text = str(problem)
+    assert "\n" not in text
+    assert text.endswith(".")
+    assert KEY not in text
+    assert "Traceback" not in text
+    return text
+
+
+def run(fake: FakeServer, controls: RunControls | None = None, **more: Any) -> tuple[list[Event], Summary]:
+    found = list(ServerSession(identify(fake.url)).run(a_request(**more), controls))
+    assert isinstance(found[-1], Finished)
+    return found, found[-1].summary
+
+
+def text_of(found: list[Event]) -> str:
+    return "".join(event.emitted_text for event in found if isinstance(event, Step))
+
+
+# --- Before an answer ---------------------------------------------------------------------------------------------
+
+
+def test_no_server_answers() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        with pytest.raises(ServerError, match="No server answers at") as caught:
+            identify(f"http://127.0.0.1:{taken.getsockname()[1]}")
+    a_sentence(caught.value)
+
+
+@pytest.mark.parametrize("text", ["", "ftp://host", "http://", "http://host:port", "two words", "http://a\x1bb"])
+def test_what_is_no_address(text: str) -> None:
+    with pytest.raises(ServerRefusedError, match="looks like") as caught:
+        Address.parse(text)
+    a_sentence(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("models", "expected"),
+    [
+        (Answer(["{}"], 404), "lists no models"),
+        (as_json({"data": []}), "lists no models"),
+        (as_json(["x"]), "lists no models"),
+        (as_json({"data": [{"id": "gpt", "owned_by": "acme"}]}), "another product"),
+        (Answer(["<html>hello</html>"], 200, {"content-type": "text/html"}), "no JSON"),
+        (as_json({"error": "boom"}, 500), "boom"),
+    ],
+)
+def test_something_else_answers(models: Answer, expected: str) -> None:
+    with FakeServer({"/v1/models": models}) as fake, pytest.raises(ServerError, match=expected) as caught:
+        identify(fake.url)
+    a_sentence(caught.value)
+
+
+def test_a_model_that_is_not_there() -> None:
+    with FakeServer(vllm()) as fake:
+        server = identify(fake.url)
+        with pytest.raises(ServerRefusedError, match=r"no model 'smoll'; it has smol\. Did you mean smol"):
+            next(ServerSession(server).run(a_request(target="smoll")))
+    # It may also be gone by the time of the run.
+    gone = vllm(chat=recorded("vllm-draft", "error-unknown-model"))
+    with FakeServer(gone) as fake, pytest.raises(ServerRefusedError, match="404"):
+        run(fake)
+
+
+def test_a_certificate_that_does_not_fit() -> None:
+    with FakeServer(vllm(), tls=True) as fake, pytest.raises(ServerRefusedError, match="certificate") as caught:
+        identify(fake.url)
+    a_sentence(caught.value)
+
+
+def test_a_redirect_is_not_followed() -> None:
+    with FakeServer(vllm()) as other:
+        for target in (f"{other.url}/v1/models", "/elsewhere"):
+            moved = Answer([""], 307, {"location": target})
+            with (
+                FakeServer({"/v1/models": moved}) as fake,
+                pytest.raises(ServerRefusedError, match="redirects") as caught,
+            ):
+                identify(fake.url, KEY)
+            a_sentence(caught.value)
+        assert not other.requests
+
+
+def test_neither_a_proxy_nor_netrc_sees_a_request(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    (tmp_path / "netrc").write_text("default login me password stolen\n")
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    with FakeServer({}) as proxy, FakeServer(vllm()) as fake:
+        for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
+            monkeypatch.setenv(name, proxy.url)
+        identify(fake.url)
+        assert not proxy.requests
+        assert all("authorization" not in headers for _, headers, _ in fake.requests)
+
+
+# --- Keys ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_wrong_key_and_a_missing_one() -> None:
+    with FakeServer(vllm(), key=KEY) as fake:
+        for key, expected in ((f"{KEY}-wrong", "refuses the API key"), (None, "wants an API key")):
+            with pytest.raises(ServerRefusedError, match=expected) as caught:
+                identify(fake.url, key)
+            assert "OUTRIDER_API_KEY" in a_sentence(caught.value)
+
+
+def test_a_key_is_kept_for_its_address_only(keyring: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    with FakeServer(vllm(), key=KEY) as fake, FakeServer(vllm()) as other:
+        assert keep_key(Address.parse(f"{fake.url}/v1"), KEY)
+        assert identify(fake.url).key == KEY
+        identify(other.url)
+        assert all("authorization" not in headers for _, headers, _ in other.requests)
+        keep_key(Address.parse(fake.url), "")
+        assert not keyring
+        monkeypatch.setenv("OUTRIDER_API_KEY", KEY)
+        assert identify(fake.url).key == KEY
+
+
+def test_a_machine_without_a_keyring_has_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("no backend")
+
+    monkeypatch.setattr("keyring.get_password", fail)
+    monkeypatch.setattr("keyring.set_password", fail)
+    assert key_for(Address.parse("http://a")) is None
+    assert not keep_key(Address.parse("http://a"), KEY)
+
+
+def test_a_key_is_in_no_text_log_or_repr(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    echo = as_json({"error": {"message": f"your key {KEY} may not do this"}}, 400)
+    with FakeServer(vllm(chat=echo), key=KEY) as fake:
+        server = identify(fake.url, KEY)
+        with pytest.raises(ServerRefusedError) as caught:
+            list(ServerSession(server).run(a_request()))
+    assert "may not do this" in a_sentence(caught.value)
+    login = Address.parse(f"http://me:{KEY}@127.0.0.1:1/v1")
+    shown = [repr(server), server.text, repr(server.address), repr(login), str(login), login.url, caplog.text]
+    assert not [text for text in shown if KEY in text]
+    with FakeServer(vllm(), key=KEY) as fake:
+        found = list(ServerSession(identify(fake.url, KEY)).run(a_request()))
+    assert not [event for event in found if KEY in repr(event) or KEY in json.dumps(to_record(event))]
+
+
+def test_credentials_in_an_address_are_sent_and_not_shown() -> None:
+    with FakeServer(vllm()) as fake:
+        server = identify(fake.url.replace("//", f"//me:{KEY}@"))
+        assert server.address.url == fake.url
+        assert all(headers["authorization"].startswith("Basic ") for _, headers, _ in fake.requests)
+
+
+# --- In the middle of an answer -----------------------------------------------------------------------------------
+
+
+CHAT = recorded("vllm-draft", "run-chat-sampled")
+
+
+@pytest.mark.parametrize(
+    ("chunks", "expected"),
+    [
+        ([Fault.DIES], "ended the connection in the middle"),
+        ([], "without saying why"),
+        (["data: {not json}\n\n"], "sent garbage"),
+        (["data: [1, 2]\n\n"], "sent garbage"),
+        (["data: {" + "x" * 10_000_000 + "\n\n"], "more than 1 MB"),
+        (["x" * 10_000_000], "more than 1 MB"),
+        (['data: {"error": {"message": "out of memory\\nsorry"}}\n\n'], "out of memory"),
+        ([f'data: {{"error": "bad key {KEY}"}}\n\n'], "bad key"),
+        (
+            ['data: {"choices": [{"index": 0, "delta": {"content": "a"}, "token_ids": [1]}]}\n\n'] * 40,
+            "more tokens than",
+        ),
+    ],
+    ids=["dies", "just ends", "garbage", "no object", "long event", "long line", "error", "key", "too many"],
+)
+def test_a_stream_that_breaks_keeps_its_text(chunks: list[Any], expected: str) -> None:
+    with FakeServer(vllm(chat=CHAT.cut(6, *chunks)), key=KEY) as fake:
+        found = list(ServerSession(identify(fake.url, KEY)).run(a_request()))
+    assert isinstance(found[-1], Finished)
+    summary = found[-1].summary
+    assert summary.finish_reason is FinishReason.ERROR
+    assert expected in a_sentence(summary.error or "")
+    assert summary.text == text_of(found) != ""
+
+
+def test_a_stream_that_stalls(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "STALL_S", 0.3)
+    with FakeServer(vllm(chat=CHAT.cut(6, Fault.WAITS))) as fake:
+        found, summary = run(fake)
+    assert summary.finish_reason is FinishReason.ERROR
+    assert "fell silent" in a_sentence(summary.error or "")
+    assert summary.text == text_of(found) != ""
+
+
+def test_an_answer_that_is_no_stream() -> None:
+    with (
+        FakeServer(vllm(chat=as_json({"ok": True}))) as fake,
+        pytest.raises(ServerError, match="no event stream") as caught,
+    ):
+        run(fake)
+    a_sentence(caught.value)
+
+
+@pytest.mark.parametrize(
+    "value", [None, "x", {}, True, [{}], {"a": [1]}, 10**400], ids=lambda value: type(value).__name__
+)
+def test_a_field_of_any_kind_counts_as_not_told(value: Any) -> None:
+    events = [dict.fromkeys(("choices", "usage", "metrics", "prompt_token_ids"), value)]
+    events += [{"choices": [{"delta": value, "logprobs": value, "token_ids": value, "finish_reason": None}]}]
+    events += [{"choices": [{"delta": {"content": "a"}, "logprobs": {"content": value}, "token_ids": value}]}]
+    events += [{"choices": [{"delta": {}, "finish_reason": "stop"}], "metrics": {"speculative_decoding": value}}]
+    with FakeServer(vllm(chat=as_stream(events))) as fake:
+        assert run(fake)[1].text == "a"
+    events = [{"content": "a", "tokens": value, "timings": value, "tokens_evaluated": value}]
+    events += [{"content": "b", "tokens": value, "timings": {"predicted_n": value, "draft_n": value}}]
+    with FakeServer(llama_server(raw=as_stream([*events, {"stop": True, "timings": value}]))) as fake:
+        found = list(ServerSession(identify(fake.url)).run(a_request()))
+    assert text_of(found) == "ab"
+
+
+# --- Busy servers and restarts ------------------------------------------------------------------------------------
+
+
+def busy(status: int, **headers: str) -> Answer:
+    return as_json({"error": {"message": "slow down"}}, status, **headers)
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_retry_after_is_honoured(status: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    waits = iter([busy(status, **{"Retry-After": "0.1"}), busy(status), CHAT])
+    monkeypatch.setattr(session, "USUAL_WAIT_S", 0.05)
+    with FakeServer(vllm(chat=list(waits))) as fake:
+        began = time.monotonic()
+        found, summary = run(fake)
+        assert len(fake.bodies("/v1/chat/completions")) == 3
+    assert time.monotonic() - began >= 0.15
+    assert summary.finish_reason is FinishReason.LENGTH
+    assert len([event for event in found if isinstance(event, StageChanged) and "busy" in event.text]) == 2
+
+
+@pytest.mark.parametrize(("seconds", "tries"), [("0", 3), ("3600", 1)])
+def test_a_server_that_stays_busy_is_left_alone(seconds: str, tries: int) -> None:
+    with FakeServer(vllm(chat=busy(429, **{"Retry-After": seconds}))) as fake:
+        with pytest.raises(ServerBusyError, match="slow down") as caught:
+            run(fake)
+        assert len(fake.bodies("/v1/chat/completions")) == tries
+    assert caught.value.retry_after == float(seconds)
+    a_sentence(caught.value)
+
+
+def test_a_stop_ends_the_wait_for_a_busy_server() -> None:
+    controls = RunControls()
+    with FakeServer(vllm(chat=busy(503, **{"Retry-After": "20"}))) as fake:
+        found = []
+        for event in ServerSession(identify(fake.url)).run(a_request(), controls):
+            found.append(event)
+            if isinstance(event, StageChanged) and "busy" in event.text:
+                controls.cancel()
+    assert isinstance(found[-1], Finished)
+    assert found[-1].summary.finish_reason is FinishReason.CANCELLED
+    assert not [event for event in found if isinstance(event, RunStarted)]
+
+
+def test_counters_that_jump_back_tell_nothing_about_a_run() -> None:
+    quiet = replace(CHAT, chunks=[str(chunk).replace('"metrics":', '"other":') for chunk in CHAT.chunks])
+    late, early = (recorded("vllm-draft", name) for name in ("metrics-after", "metrics-before"))
+    with FakeServer(vllm(chat=quiet, metrics=[late, late, early])) as fake:
+        found, summary = run(fake)
+    inferred = [event for event in found if isinstance(event, Step) and event.num_draft_tokens]
+    assert summary.num_drafts == len(inferred)
+
+
+def test_metrics_that_are_garbage_are_left_out() -> None:
+    with FakeServer(vllm(metrics=Answer(["{{{ nonsense 1 2 3\n"]))) as fake:
+        server = identify(fake.url)
+    assert server.metrics is None
+
+
+def test_a_page_without_end_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "MOST_BYTES", 1_000)
+    with FakeServer({"/big": Answer(["x" * 600] * 3)}) as fake, Client(Address.parse(fake.url)) as opened:  # noqa: SIM117
+        with pytest.raises(ServerError, match="sent more than") as caught:
+            opened.get_text("/big")
+    a_sentence(caught.value)

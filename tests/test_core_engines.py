@@ -1,0 +1,381 @@
+"""Servers as engines: what each product's stream becomes, and that nothing is claimed that it doesn't tell."""
+
+from __future__ import annotations
+
+import json
+import math
+import threading
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from core.controls import RunControls
+from core.engines import ServerSession, advice, difference, identify, parse_metrics
+from core.engines.steps import align, split_text
+from core.errors import SettingsError
+from core.export.files import export_csv, export_html, export_jsonl
+from core.runlog.log import RunLogWriter, read_run_log
+from core.runlog.replay import events, request
+from core.settings import Coupling, RunRequest, SamplingParams
+from core.types import (
+    UNKNOWN_ID,
+    Event,
+    Finished,
+    FinishReason,
+    PrefillDone,
+    RunStarted,
+    Step,
+    StepsCounted,
+    StepSource,
+    Summary,
+    TokenKind,
+)
+from tests.fake_servers import Answer, FakeServer, Fault, llama_server, recorded, sglang, vllm
+
+
+@pytest.fixture(autouse=True)
+def no_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OUTRIDER_API_KEY", raising=False)
+    monkeypatch.setattr("keyring.get_password", lambda *_: None)
+
+
+def a_request(**more: Any) -> RunRequest:
+    return RunRequest(
+        **{"target": "smol", "draft": None, "prompt": "Go", "max_new_tokens": 24, "num_draft_tokens": None, **more}
+    )
+
+
+def run(answers: dict[str, Any], controls: RunControls | None = None, **more: Any) -> list[Event]:
+    """The events of a run on a fake server."""
+    with FakeServer(answers) as fake:
+        server = identify(fake.url)
+        wanted = a_request(target=server.models[0], engine=server.address.url, **more)
+        return list(ServerSession(server).run(wanted, controls))
+
+
+def of_kind(found: list[Event], kind: type) -> list[Any]:
+    return [event for event in found if isinstance(event, kind)]
+
+
+def summary_of(found: list[Event]) -> Summary:
+    assert isinstance(found[-1], Finished)
+    return found[-1].summary
+
+
+def final_steps(found: list[Event]) -> list[Step]:
+    """The steps, with the counts that came at the end."""
+    counts = [pair for event in of_kind(found, StepsCounted) for pair in event.counts]
+    steps = of_kind(found, Step)
+    pairs = zip(steps, counts or [None] * len(steps), strict=True)
+    return [step.counted(*pair) if pair else step for step, pair in pairs]
+
+
+# --- What answers -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("answers", "product", "version", "context", "method", "k"),
+    [
+        (vllm("vllm-draft"), "vllm", "0.32.0", 1024, None, 4),
+        (llama_server(), "llama-server", "b0-unknown", 1024, "draft-simple", 4),
+        (sglang(is_new=True), "sglang", "0.5.15", 2048, "EAGLE3", 3),
+        (sglang(is_new=False), "sglang", "0.5.15", 2048, "EAGLE3", 3),
+    ],
+)
+def test_a_server_is_known_by_what_it_answers(
+    answers: dict[str, Any], product: str, version: str, context: int, method: str | None, k: int
+) -> None:
+    with FakeServer(answers) as fake:
+        server = identify(f"{fake.url}/v1")
+    assert (server.product, server.version, server.context_length) == (product, version, context)
+    assert (server.speculation.is_on, server.speculation.method, server.speculation.num_draft_tokens) == (
+        True,
+        method,
+        k,
+    )
+
+
+def test_a_renamed_owner_does_not_hide_the_product() -> None:
+    answers = vllm()
+    answers["/v1/models"] = Answer([json.dumps({"data": [{"id": "mine", "owned_by": "acme"}]})])
+    with FakeServer(answers) as fake:
+        assert identify(fake.url).product == "vllm"
+
+
+# --- vLLM ---------------------------------------------------------------------------------------------------------
+
+
+def told(folder: str, name: str) -> dict[str, Any]:
+    """What the recorded stream says at its end about its steps."""
+    last = recorded(folder, name).chunks[-2]
+    assert isinstance(last, str)
+    return json.loads(last.removeprefix("data: "))["metrics"]["speculative_decoding"]
+
+
+@pytest.mark.parametrize("name", ["run-chat-greedy", "run-chat-sampled"])
+def test_steps_of_vllm_are_those_that_it_tells_at_the_end(name: str) -> None:
+    found = run(vllm(chat=recorded("vllm-draft", name)))
+    said, summary, steps = told("vllm-draft", name), summary_of(found), final_steps(found)
+    drafted = [step for step in steps if step.num_draft_tokens]
+    *accepted, last = said["per_step_accepted"]
+    assert [step.num_accepted for step in drafted] == [*accepted, min(last, len(drafted[-1].emitted))]
+    assert {step.source for step in drafted} == {StepSource.SERVER}
+    assert (summary.source, summary.num_draft_tokens) == (StepSource.SERVER, said["num_draft_tokens"])
+    assert summary.draft_acceptance_rate == pytest.approx(said["draft_acceptance_rate"])
+    assert summary.num_tokens == 24 == sum(len(step.emitted) for step in steps)
+    assert UNKNOWN_ID not in [token for step in steps for token in step.emitted]
+    for step in drafted[:-1]:
+        rejected = step.num_accepted < step.num_draft_tokens
+        assert step.emitted_kinds[-1] is (TokenKind.CORRECTION if rejected else TokenKind.BONUS)
+
+
+@pytest.mark.parametrize("name", ["run-chat-greedy", "run-chat-sampled"])
+def test_with_n_grams_only_the_steps_that_are_certain_are_told(name: str) -> None:
+    found = run(vllm("vllm-ngram", chat=recorded("vllm-ngram", name)))
+    said, summary, steps = told("vllm-ngram", name), summary_of(found), final_steps(found)
+    certain = [(step.num_draft_tokens, step.num_accepted) for step in steps if step.source is StepSource.SERVER]
+    listed = list(zip(said["per_step_drafted"], said["per_step_accepted"], strict=True))
+    assert [pair for pair in certain if pair[1]][:-1] == [pair for pair in listed if pair[1]][: len(certain)][:-1]
+    assert (summary.num_drafts, summary.num_draft_tokens) == (said["num_spec_steps"], said["num_draft_tokens"])
+    assert {step.num_accepted for step in steps if step.source is StepSource.CHUNKS} <= {0}
+
+
+def test_until_then_the_steps_are_inferred_and_what_was_sent_is_not_changed() -> None:
+    found = run(vllm(chat=recorded("vllm-draft", "run-chat-sampled")))
+    live = of_kind(found, Step)
+    assert live[0].num_draft_tokens == 0
+    assert math.isnan(live[0].total_ms)
+    assert {step.source for step in live} == {StepSource.CHUNKS}
+    assert all(step.num_accepted == len(step.emitted) - 1 for step in live)
+    assert summary_of(found).text == "".join(step.emitted_text for step in live)
+
+
+def without_details(answer: Answer) -> Answer:
+    """The same stream from a server without --per-request-spec-decode-metrics."""
+    kept = [chunk.replace('"metrics":', '"other":') for chunk in answer.chunks if isinstance(chunk, str)]
+    return replace(answer, chunks=kept)
+
+
+def test_without_the_flag_counters_tell_the_sums_and_advice_names_the_flag() -> None:
+    grown = {"num_drafts": 7, "num_draft_tokens": 28, "num_accepted_tokens": 16, "generation_tokens": 24}
+    finished = 'request_success_total{engine="0",finished_reason="length"'
+
+    def add(line: str) -> str:
+        name, _, value = line.partition("{")[0], *line.rpartition(" ")[1:]
+        more = next((count for key, count in grown.items() if name.endswith(f"{key}_total")), finished in line)
+        return f"{line.rpartition(' ')[0]} {float(value) + more}" if more else line
+
+    before = recorded("vllm-draft", "metrics-before")
+    text = "".join(str(chunk) for chunk in before.chunks)
+    after = replace(before, chunks=["\n".join(map(add, text.splitlines())) + "\n"])
+    chat = without_details(recorded("vllm-draft", "run-chat-greedy"))
+    found = run(vllm(chat=chat, metrics=[before, before, after]))
+    summary = summary_of(found)
+    assert (summary.source, summary.num_draft_tokens, summary.num_accepted_tokens) == (StepSource.CHUNKS, 28, 16)
+    config = of_kind(found, RunStarted)[0].config
+    assert "inferred" in advice(config, summary.source)
+    assert "--per-request-spec-decode-metrics detailed" in advice(config, summary.source)
+
+
+def test_with_neither_only_the_text_is_claimed() -> None:
+    chat = without_details(recorded("vllm-draft", "run-chat-greedy"))
+    found = run(vllm(chat=chat, metrics=Answer(["nothing"], 404)))
+    summary = summary_of(found)
+    assert summary.source is StepSource.TEXT
+    assert (summary.draft_acceptance_rate, summary.block_efficiency, summary.num_draft_tokens) == (None, None, 0)
+    assert "only the text" in advice(of_kind(found, RunStarted)[0].config, summary.source)
+
+
+def test_every_setting_of_the_sampler_is_sent() -> None:
+    sampling = SamplingParams(temperature=0.7, top_k=40, top_p=0.9, min_p=0.1)
+    with FakeServer(vllm()) as fake:
+        server = identify(fake.url)
+        wanted = a_request(sampling=sampling, seed=3, stop=("x",), chat=False, engine=fake.url)
+        list(ServerSession(server).run(wanted))
+        (body,) = fake.bodies("/v1/completions")
+    expected = {"temperature": 0.7, "top_k": 40, "top_p": 0.9, "min_p": 0.1, "seed": 3, "stop": ["x"], "max_tokens": 24}
+    assert {name: body[name] for name in expected} == expected
+    assert (body["prompt"], body["repetition_penalty"], body["model"]) == ("Go", 1.0, "smol")
+
+
+def test_logprobs_reach_those_who_check() -> None:
+    with FakeServer(vllm(raw=recorded("vllm-ngram", "completion-sampled"))) as fake:
+        chunks = list(ServerSession(identify(fake.url)).chunks(a_request(chat=False), top_logprobs=2))
+    tokens = [token for chunk in chunks for token in chunk.tokens]
+    assert len(tokens) == 24
+    assert all(token.logprob <= 0 and len(token.top) >= 2 for token in tokens)
+
+
+# --- SGLang and llama-server --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+def test_steps_of_sglang(is_new: bool) -> None:
+    found = run(sglang(is_new=is_new), chat=False)
+    steps = of_kind(found, Step)
+    assert [(step.num_draft_tokens, step.num_accepted) for step in steps] == [(0, 0), (3, 3), (3, 1)]
+    assert [step.emitted_text for step in steps] == ["One", " two three four five", " six seven"]
+    assert steps[2].drafted == (105, UNKNOWN_ID, UNKNOWN_ID)
+    assert summary_of(found).draft_acceptance_rate == pytest.approx(4 / 6)
+
+
+def test_sglang_that_tells_sums_only_at_the_end() -> None:
+    found = run(sglang(tells_steps=False), chat=False)
+    assert {step.source for step in of_kind(found, Step)} == {StepSource.CHUNKS}
+    summary = summary_of(found)
+    assert (summary.source, summary.num_drafts, summary.num_draft_tokens) == (StepSource.SERVER, 2, 6)
+
+
+@pytest.mark.parametrize("name", ["run-raw-greedy", "run-raw-sampled"])
+def test_steps_of_llama_server_are_told_at_once(name: str) -> None:
+    last = recorded("llama-draft", name).chunks[-1]
+    assert isinstance(last, str)
+    timings = json.loads(last.removeprefix("data: "))["timings"]
+    found = run(llama_server(raw=recorded("llama-draft", name)))
+    steps, summary = of_kind(found, Step), summary_of(found)
+    assert {step.source for step in steps} == {StepSource.SERVER}
+    assert not of_kind(found, StepsCounted)
+    assert (summary.num_draft_tokens, summary.num_accepted_tokens) == (timings["draft_n"], timings["draft_n_accepted"])
+    assert sum(len(step.emitted) for step in steps) == summary.num_tokens == timings["predicted_n"]
+    assert summary.finish_reason is FinishReason.LENGTH
+
+
+# --- Which step has which counts ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("sizes", "per_step", "expected"),
+    [
+        ([1, 3, 1, 5], [(4, 2), (4, 0), (4, 4)], ((0, 0), (4, 2), (4, 0), (4, 4))),
+        ([1, 1, 3, 1], [(4, 2)], ((0, 0), (0, 0), (4, 2), (0, 0))),
+        # A rejected draft among steps without one can be any of them.
+        ([1, 1, 1, 3, 1], [(4, 0), (4, 2)], ((0, 0), None, None, (4, 2), (0, 0))),
+        ([1, 2, 2], [(4, 1), (4, 3)], ((0, 0), (4, 1), (4, 3))),
+        ([1, 3], [(4, 1)], ()),
+        ([1, 2], [(4, 1), (4, 0)], ()),
+        ([], [], ()),
+    ],
+)
+def test_counts_are_given_only_to_steps_that_they_must_belong_to(
+    sizes: list[int], per_step: list[tuple[int, int]], expected: tuple[object, ...]
+) -> None:
+    assert align(sizes, per_step) == expected
+
+
+def test_a_text_is_never_changed_by_splitting_it() -> None:
+    assert split_text("a b", ["a", " b", "<|end|>"]) == ["a", " b", ""]
+    assert "".join(split_text("é!", ["\ufffd", "\ufffd", "!"])) == "é!"
+
+
+# --- Metrics ------------------------------------------------------------------------------------------------------
+
+
+def test_one_reading_of_each_product() -> None:
+    (text,) = recorded("vllm-ngram", "metrics-after").chunks
+    ngram = parse_metrics(str(text))
+    assert ngram is not None
+    assert ngram.draft_tokens
+    assert ngram.num_draft_tokens == 4
+    assert ngram.waiting == 0
+    assert sum(ngram.accepted_per_position) == ngram.accepted_tokens
+    (text,) = recorded("llama-draft", "metrics-after").chunks
+    llama = parse_metrics(str(text))
+    assert llama is not None
+    assert llama.requests is None
+    assert sum(llama.accepted_per_position) == llama.accepted_tokens
+    (text,) = sglang()["/metrics"].chunks  # type: ignore[union-attr]
+    eagle = parse_metrics(str(text))
+    assert eagle is not None
+    assert (eagle.drafts, eagle.accepted_tokens, eagle.running, eagle.waiting) == (40, 60, 1, 2)
+    assert (eagle.accept_length, eagle.draft_tokens) == (2.5, None)
+    assert parse_metrics("other_total 3\n") is None
+
+
+def test_a_restart_shows_in_counters_that_jump_back() -> None:
+    first, second = (
+        parse_metrics(str(recorded("vllm-ngram", name).chunks[0])) for name in ("metrics-before", "metrics-after")
+    )
+    assert first is not None
+    assert second is not None
+    grown = difference(first, second)
+    assert grown is not None
+    assert grown.draft_tokens == second.draft_tokens - first.draft_tokens
+    assert difference(second, first) is None
+
+
+# --- Logs ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "answers", [vllm(chat=recorded("vllm-draft", "run-chat-sampled")), llama_server()], ids=["vllm", "llama"]
+)
+def test_a_log_lacks_what_the_server_did_not_tell_and_opens_everywhere(answers: dict[str, Any], tmp_path: Any) -> None:
+    found = run(answers)
+    path = tmp_path / "run.jsonl"
+    with RunLogWriter(path) as writer:
+        for event in found:
+            writer.write(event)
+    log = read_run_log(path)
+    assert not log.problems
+    engine = log.run["config"]["engine"]
+    assert set(engine) >= {"product", "version", "address"}
+    assert "device" not in log.run["config"]
+    for record in log.steps:
+        assert not {"draft_probs", "target_probs", "draft_ms", "verify_ms", "sample_ms"} & set(record)
+    assert log.summary is not None
+    assert not {"cost_coefficient", "peak_memory_mb", "predicted_speedup"} & set(log.summary)
+    again = list(events(log))
+    assert [step.num_accepted for step in of_kind(again, Step)] == [step.num_accepted for step in final_steps(found)]
+    assert [step.source for step in of_kind(again, Step)] == [step.source for step in final_steps(found)]
+    assert summary_of(again).draft_acceptance_rate == summary_of(found).draft_acceptance_rate
+    assert request(log).engine == engine["address"]
+    for export, name in ((export_csv, "a.csv"), (export_html, "a.html"), (export_jsonl, "a.jsonl")):
+        export(tmp_path / name, log)
+        assert "nan" not in (tmp_path / name).read_text("utf-8").lower().split()
+    assert list(read_run_log(tmp_path / "a.jsonl").records())[1:] == list(log.records())[1:]
+
+
+# --- Stopping -----------------------------------------------------------------------------------------------------
+
+
+def test_a_stop_ends_the_request_on_the_server_and_keeps_the_text() -> None:
+    chat = recorded("vllm-draft", "run-chat-sampled").cut(6, Fault.WAITS)
+    controls = RunControls()
+    with FakeServer(vllm(chat=chat)) as fake:
+        server = identify(fake.url)
+        found: list[Event] = []
+        for event in ServerSession(server).run(a_request(engine=fake.url), controls):
+            found.append(event)
+            if len(of_kind(found, Step)) == 3:
+                controls.cancel()
+        assert fake.hung_up.wait(10)
+    summary = summary_of(found)
+    assert summary.finish_reason is FinishReason.CANCELLED
+    assert summary.text == "".join(step.emitted_text for step in of_kind(found, Step)) != ""
+
+
+def test_closing_a_run_ends_the_request_even_before_an_answer() -> None:
+    with FakeServer(vllm(chat=Answer([Fault.WAITS], 200, {"content-type": "text/event-stream"}))) as fake:
+        session = ServerSession(identify(fake.url))
+        controls = RunControls()
+        threading.Timer(0.2, controls.cancel).start()
+        found = list(session.run(a_request(engine=fake.url), controls))
+        assert summary_of(found).finish_reason is FinishReason.CANCELLED
+        assert fake.hung_up.wait(10)
+
+
+def test_settings_that_a_server_cannot_take_are_refused() -> None:
+    with FakeServer(vllm()) as fake:
+        session = ServerSession(identify(fake.url))
+        for more in ({"coupling": Coupling.GUMBEL}, {"baseline": True}, {"inspect": True}, {"forced": (1,)}):
+            with pytest.raises(SettingsError, match="server can't"):
+                next(session.run(a_request(**more)))
+        assert not fake.bodies("/v1/chat/completions")
+
+
+def test_the_prefill_ends_with_the_first_token() -> None:
+    found = run(vllm())
+    kinds = [type(event) for event in found if not isinstance(event, Finished)]
+    assert kinds.index(PrefillDone) == kinds.index(Step) - 1
+    assert of_kind(found, PrefillDone)[0].num_prompt_tokens == 42 == of_kind(found, Step)[0].position
