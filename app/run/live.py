@@ -68,6 +68,7 @@ class LiveView(QObject):
         super().__init__(parent)
         self._controller, self._run, self._transcript, self._status = controller, run, transcript, status
         self._panels, self._evidence_reader = panels, evidence_reader
+        self._pacing = transcript.playback.pacing
         self._has_news = False
         self._is_ending = False
         self._kept: Iterator[Event] | None = None
@@ -89,14 +90,17 @@ class LiveView(QObject):
         if self._run.request is None:
             self._start_timers()
 
-    def show_kept(self, request: RunRequest, events: Iterable[Event], title: str) -> None:
-        """Show a kept run. Not while another one is running."""
+    def show_kept(self, request: RunRequest, events: Iterable[Event], title: str, *, paced: bool = False) -> None:
+        """Show a kept run, at once or at the chosen pace. Not while another one is running."""
         self._begin(request)
+        if not paced:
+            self._pacing.hurry()
         self._kept, self.kept_title = iter(events), title
         self._show_status()
 
     def finish(self) -> None:
         """Show the rest of a finished run at once. Call it before another run begins."""
+        self._pacing.hurry()
         if self._is_ending:
             self._end_if_whole(math.inf)
 
@@ -109,6 +113,7 @@ class LiveView(QObject):
         self._kept = None
         self.finish()
         self._take_events()
+        self._pacing.begin()
         self._run.begin(request)
         self._transcript.begin(self._run.tokens)
         for panel in self._panels:
@@ -130,11 +135,14 @@ class LiveView(QObject):
         reader = self._evidence_reader
         self._controller.set_inspected(reader.isVisible() and not reader.window().isMinimized())
         if not self._is_ending and self._take_events(APPLY_S):
-            self._has_news = True
-            self._transcript.view.refresh()
-            self._show_status()
+            self._show_news()
         if self._is_ending:
             self._end_if_whole(APPLY_S)
+
+    def _show_news(self) -> None:
+        self._has_news = True
+        self._transcript.view.refresh()
+        self._show_status()
 
     @Slot()
     def _on_panels_due(self) -> None:
@@ -149,9 +157,9 @@ class LiveView(QObject):
 
     def _end_if_whole(self, most_s: float) -> None:
         """Show that the run is over once all its events are applied; the last ones may be thousands."""
-        self._take_events(most_s)
-        self._transcript.view.refresh()
-        if self._controller.has_events:
+        if self._take_events(most_s):
+            self._show_news()
+        if self._controller.has_events or self._pacing.is_behind:
             return
         self._is_ending = False
         self._stop_timers()
@@ -176,14 +184,14 @@ class LiveView(QObject):
     def _take_events(self, most_s: float = math.inf) -> bool:
         """Apply new events for this long at most; the rest waits for the next frame. True if there were any."""
         is_any, deadline = False, time.perf_counter() + most_s
-        for event in self._controller.take_events() if self._kept is None else self._kept:
+        for event in self._pacing.due(self._controller.take_events() if self._kept is None else self._kept):
             self._run.apply(event)
             is_any = True
             if isinstance(event, RunStarted) and self._kept is None:
                 self.run_begun.emit()
             if time.perf_counter() > deadline:
                 return is_any
-        if self._kept is not None:
+        if self._kept is not None and not self._pacing.is_behind:
             self._kept, self._is_ending = None, True
         return is_any
 
@@ -194,6 +202,9 @@ class LiveView(QObject):
             stage = "Stopping…"
         elif state is RunState.PAUSED and run.prefill is not None:
             stage = f"Paused before step {len(run.steps)}"
+        elif self._pacing.is_behind:
+            pace = f"Shown at {self._pacing.tokens_per_second:g} tokens/s, measured at full speed"
+            stage = "Paused" if self._pacing.is_paused else f"{self.kept_title} · {pace}" if self.kept_title else pace
         elif is_idle:
             stage = run.stage or run.outcome or ("Not run" if run.request is not None else "Ready")
             if self.kept_title:
