@@ -25,7 +25,8 @@ class Callout(QFrame):
         self.text = wrapped_label("calloutText", "plain")
         self.next_button = push_button("Next", "calloutNext", "Go on with the recorded run")
         head = row(self.title, None, self.place)
-        boxed(column(head, self.text, row(None, self.next_button), spacing=6), self, margins=(14, 10, 12, 10))
+        self._layout = column(head, self.text, row(None, self.next_button), spacing=6)
+        boxed(self._layout, self, margins=(14, 10, 12, 10))
         self.hide()
 
     def show_text(self, place: str, title: str, text: str) -> None:
@@ -56,5 +57,5 @@ class Callout(QFrame):
         below, above = last.bottom() + GAP, first.top() - GAP - height
         has_room = below + height <= window.height() - GAP
         self.setGeometry(max(GAP, left), below if has_room else max(GAP, above), width, height)
-        self.layout().activate()
+        self._layout.activate()
         self.raise_()
