@@ -223,6 +223,7 @@ class Introduction(QObject):
 
     def _show_part(self, part: Part) -> None:
         self._part, self._is_running = part, False
+        self._models.shown_elsewhere = frozenset({CHAT_MODEL} if part is Part.GET_CHAT else ())
         self._end_callouts()
         self.bar.show_part(part)
 

@@ -168,6 +168,7 @@ def test_a_chat_preset_on_the_code_pair_offers_the_chat_model_with_progress_canc
     assert not bar.download.cancel.isHidden()
     downloads._put(Download(CHAT_MODEL, DownloadState.FAILED, sentence="There is no connection."))
     assert bar.download.note.text() == "There is no connection."
+    assert window.banner.sentence() == "", "it is said once"
     assert not bar.download.resume.isHidden()
     downloads.dismiss(CHAT_MODEL)
     assert (bar.download, bar.go_button.isHidden()) == (None, False)
