@@ -12,7 +12,8 @@ from PySide6.QtWidgets import QMainWindow, QSplitter
 
 from app.controller import RunController
 from app.dialogs import Dialogs
-from app.introduction import RECORDED, Introduction
+from app.guide_bar import RECORDED
+from app.introduction import Introduction
 from app.jobs import Jobs
 from app.menus import Menus
 from app.run.conclusion import ConclusionBar

@@ -8,7 +8,8 @@ import pytest
 
 import app.introduction
 import app.run.pacing
-from app.introduction import CHAT_MODEL, Part, callouts_of
+from app.guide_bar import Part
+from app.introduction import CHAT_MODEL, callouts_of
 from app.run.conclusion import conclusion_of
 from app.run.pacing import Pace
 from app.settings import SettingsStore

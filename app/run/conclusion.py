@@ -122,7 +122,6 @@ class ConclusionBar(QFrame):
     def end(self) -> None:
         """A run is over: show what it showed."""
         found = conclusion_of(self._run, was_stepped=self._controller.was_stepped)
-        self.setVisible(found is not None)
         if found is not None:
             self.headline.setText(found.headline)
             self.basis.setText(found.basis)
@@ -131,3 +130,4 @@ class ConclusionBar(QFrame):
             self.advice.setText(f"Try this: {found.advice}")
             self.advice.setVisible(bool(found.advice))
             self.setAccessibleName(f"{found.headline}. {found.basis}")
+        self.setVisible(found is not None)

@@ -215,12 +215,16 @@ class PromptEditor(QWidget):
     @Slot(QAction)
     def _on_preset_chosen(self, action: QAction) -> None:
         preset = action.data()
+        self.show_preset(preset)
+        self.edit.setFocus()
+        self.preset_chosen.emit(preset)
+
+    def show_preset(self, preset: Preset) -> None:
+        """Show a preset's prompt, and its temperature if it names one."""
         self.reading_button.setChecked(False)
         self.set_text(preset.text)
         if preset.temperature is not None:
             self._controls.fields["temperature"].set_value(preset.temperature)
-        self.edit.setFocus()
-        self.preset_chosen.emit(preset)
 
     # --- As the target reads it ---
 
