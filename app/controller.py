@@ -66,8 +66,9 @@ class RunController(QObject):
         """Of the current run, or of the last one."""
         self._task: EngineTask | None = None
         self._is_closing = False
-        self._delay_ms = 0.0
         self._starts_paused = self._stops_at_drafts = False
+        self.was_stepped = False
+        """Whether steps of the current run, or of the last one, were taken one by one; idle processors are slower."""
         self._is_inspected = False
         self._events: deque[Event] = deque()
         self._worker = EngineWorker(self._events, open_session)
@@ -141,9 +142,9 @@ class RunController(QObject):
         self._run = run_task(request, self._events, self)
         self._run.failed.connect(self.failed)
         controls = self._controls = self._run.controls
-        controls.set_delay(self._delay_ms)
         controls.set_inspected(self._is_inspected)
         controls.set_stops_at_drafts(self._stops_at_drafts)
+        self.was_stepped = False
         if self._starts_paused:
             controls.pause()
         self._set_state(RunState.PAUSED if self._starts_paused else RunState.RUNNING)
@@ -176,15 +177,14 @@ class RunController(QObject):
     def step_once(self) -> None:
         """Take one more step, then pause; while the models load, that is the first step."""
         if self._state in {RunState.RUNNING, RunState.PAUSED}:
+            self.was_stepped = True
             self._controls.step_once()
             self._set_state(RunState.PAUSED)
 
-    def set_pace(self, delay_ms: float, *, starts_paused: bool = False, stops_at_drafts: bool = False) -> None:
-        """Set the time between steps and whether a pause also stops at drafts, now and in later runs; and whether later
-        runs begin paused."""
-        self._delay_ms, self._starts_paused, self._stops_at_drafts = delay_ms, starts_paused, stops_at_drafts
+    def set_stepwise(self, starts_paused: bool, *, stops_at_drafts: bool = False) -> None:
+        """Set whether later runs begin paused, and whether a pause also stops at drafts, now and in later runs."""
+        self._starts_paused, self._stops_at_drafts = starts_paused, stops_at_drafts
         self._controls.set_stops_at_drafts(stops_at_drafts)
-        self._controls.set_delay(delay_ms)
 
     def set_inspected(self, inspected: bool) -> None:
         """Set whether each step's evidence is delivered at once, now and in later runs."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
@@ -11,8 +12,11 @@ from PySide6.QtWidgets import QMainWindow, QSplitter
 
 from app.controller import RunController
 from app.dialogs import Dialogs
+from app.guide_bar import RECORDED
+from app.introduction import Introduction
 from app.jobs import Jobs
 from app.menus import Menus
+from app.run.conclusion import ConclusionBar
 from app.run.inspector.inspector import InspectorPanel
 from app.run.live import LiveView
 from app.run.plots.step_plots import StepPlot
@@ -42,6 +46,7 @@ from app.window_layout import fit_columns, from_text, splitter, to_text
 from app.worker import OpenSession, open_session
 from core.models import catalogue
 from core.settings import RunRequest
+from core.types import Event
 
 WARM_UP_DELAY_MS = 250
 SAVE_DELAY_MS = 1_000
@@ -88,14 +93,26 @@ class MainWindow(QMainWindow):
         self.side = SidePanel()
         self.banner = Banner()
         self.status = StatusStrip()
-        self.help = Help(self, self.menus, self.run_view, self.controller, self.status, self._dialogs)
+        self.help = Help(self, self.menus, self.run_view, self.status, self._dialogs)
+        self.conclusion = ConclusionBar(self.run_view, self.controller)
+        self.introduction = Introduction(
+            self.controller,
+            self.run_view,
+            self.playback,
+            self.models,
+            self.controls,
+            self.prompt,
+            self.menus,
+            self.jobs,
+            self,
+        )
         pages = (self.measurements, self.inspector, self.speed, self.race)
         self.live = LiveView(
             self.controller,
             self.run_view,
             self.transcript,
             self.status,
-            (*pages, self.playback),
+            (*pages, self.playback, self.conclusion, self.introduction),
             evidence_reader=self.inspector,
             parent=self,
         )
@@ -146,7 +163,7 @@ class MainWindow(QMainWindow):
             Qt.Orientation.Horizontal,
             "mainSplitter",
             (self.controls, 0),
-            (boxed(column(self.help.hint, (self.text_splitter, 1))), 3),
+            (self.text_splitter, 3),
             (self.side, 2),
         )
         for title, page, help_text in (
@@ -155,7 +172,7 @@ class MainWindow(QMainWindow):
             ("Speed", self.speed, "Whether drafting pays here, what limits it, and what to change."),
         ):
             self.side.add_page(title, page, help_text)
-        body = column(self.banner, (self.main_splitter, 1))
+        body = column(self.banner, self.introduction.bar, self.conclusion, (self.main_splitter, 1))
         body.setContentsMargins(16, 12, 16, 12)
         self.setCentralWidget(boxed(column((body, 1), self.status, spacing=0)))
         fit_columns(self, self.controls, self.text_splitter, self.side)
@@ -197,6 +214,10 @@ class MainWindow(QMainWindow):
         for action, page in zip(menus.pages, (self.measurements, self.inspector, self.speed), strict=True):
             action.triggered.connect(partial(self.side.setCurrentWidget, page))
         menus.runs.triggered.connect(self.runs.open)
+        self.introduction.failed.connect(self.banner.show_sentence)
+        self.introduction.replay_wanted.connect(self._on_introduction_read)
+        self.introduction.run_wanted.connect(self._start)
+        self.introduction.race_wanted.connect(self._on_race_wanted)
         self.runs.reported.connect(status.show_stage)
         self.runs.opened.connect(self.banner.dismiss)
         self.runs.replay_wanted.connect(self._on_replay_wanted)
@@ -233,7 +254,7 @@ class MainWindow(QMainWindow):
         self.controls.apply(settings.run)
         self.controls.advanced.set_open(settings.is_advanced_open)
         self.models.recall(*settings.opened_models, settings.run.target, settings.run.draft)
-        self.help.restore(hint_seen=settings.hint_seen)
+        self.introduction.is_seen = settings.introduction_seen
         self.side.show_title(settings.side_page)
         self._saving.stop()
         self._on_settings_changed()
@@ -271,6 +292,16 @@ class MainWindow(QMainWindow):
         self.controls.apply(settings_of(request, self.controls.settings(request.prompt)))
         self._on_settings_changed()
         self._start(request)
+
+    @Slot(object, object)
+    def _on_introduction_read(self, request: RunRequest, events: Iterator[Event]) -> None:
+        self.banner.dismiss()
+        self.live.show_kept(request, events, RECORDED, paced=True)
+
+    @Slot()
+    def _on_race_wanted(self) -> None:
+        self.race.open()
+        self.race.clock.play_slowed()
 
     @Slot()
     def _on_run_shown(self) -> None:
@@ -319,6 +350,7 @@ class MainWindow(QMainWindow):
 
     @Slot()
     def _on_first_shown(self) -> None:
+        self.introduction.start_if_new()
         self.live.watch_warm_up()
         self.controller.warm_up()
 
@@ -368,7 +400,7 @@ class MainWindow(QMainWindow):
             self._settings,
             theme=self.appearance.mode,
             text_scale=text_scale(),
-            hint_seen=self.help.hint_seen,
+            introduction_seen=self.introduction.is_seen,
             side_page=self.side.title(),
             show_ghosts=self.menus.show_ghosts.isChecked(),
             color_by=self.transcript.colors.member(),

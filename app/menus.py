@@ -124,6 +124,7 @@ class Menus:
         self.help = self._action(help_menu, "helpAction", "How it works", "F1")
         self.formulas = self._action(help_menu, "formulasAction", "Formulas", "Shift+F1")
         self.keys = self._action(help_menu, "keysAction", "Keyboard shortcuts", "Ctrl+/")
+        self.introduction = self._action(help_menu, "introductionAction", "Show the introduction")
         help_menu.addSeparator()
         self.about = self._action(help_menu, "aboutAction", "About Outrider")
         self.about.setMenuRole(QAction.MenuRole.AboutRole)

@@ -57,6 +57,21 @@ CHAT = {"auto": None, "on": True, "off": False}
 """How older settings files name the values of `chat`."""
 
 
+FIRST_PROMPT = """\
+    def test_connect(self):
+        \"\"\"
+        L{Client.connect} opens a connection to the server.
+        \"\"\"
+        client = Client("localhost", 8080)
+        client.connect()
+        self.assertTrue(client.isConnected())
+
+    def test_disconnect(self):
+        \"\"\"
+"""
+"""A text that the embedded pair continues sensibly at `RunSettings.temperature`; the first preset."""
+
+
 def _default(name: str) -> Any:
     """A setting's value when the window is first used."""
     return SETTINGS[name].metadata.get("window_default", SETTINGS[name].default)
@@ -72,7 +87,7 @@ class RunSettings:
     method_options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     num_draft_tokens: int = MEASURED_LENGTHS[DEFAULT_DRAFT]
     length_policy: LengthPolicy = LengthPolicy.FIXED
-    temperature: float = _default("temperature")
+    temperature: float = 0.7
     top_k: int = _default("top_k")
     top_p: float = _default("top_p")
     min_p: float = _default("min_p")
@@ -85,15 +100,15 @@ class RunSettings:
     device: Device = _default("device")
     dtype: DType = _default("dtype")
     baseline: bool = _default("baseline")
-    prompt: str = 'def fibonacci(n):\n    """Return the n-th Fibonacci number."""\n'
+    prompt: str = FIRST_PROMPT
 
 
 @dataclass(frozen=True, slots=True)
 class WindowSettings:
     """Everything that is saved between sessions. `geometry` and `splitters` are Qt's own state, as base64.
 
-    `hint_seen`: whether the hint at the first start is no longer needed. `is_advanced_open`: whether the settings that
-    few people need are unfolded. `side_page`: the title of the open page.
+    `introduction_seen`: whether it was shown, as at the first start. `is_advanced_open`: whether the settings that few
+    people need are unfolded. `side_page`: the title of the open page.
     """
 
     theme: ThemeMode = ThemeMode.SYSTEM
@@ -101,7 +116,7 @@ class WindowSettings:
     show_ghosts: bool = False
     color_by: ColorBy = ColorBy.KIND
     show_previous: bool = True
-    hint_seen: bool = False
+    introduction_seen: bool = False
     is_advanced_open: bool = False
     side_page: str = ""
     geometry: str = ""

@@ -1,4 +1,4 @@
-"""Live control of a run: K, the temperature, pause, pace and stop.
+"""Live control of a run: K, the temperature, pause, single steps and stop.
 
 The window's thread writes; the engine's thread reads before each forward. Every setting is a single reference, which
 Python replaces atomically; only the wait between steps needs a lock.
@@ -7,7 +7,6 @@ Python replaces atomically; only the wait between steps needs a lock.
 from __future__ import annotations
 
 import threading
-import time
 from dataclasses import replace
 
 from core.draft_shape import DraftLength, check_draft_length
@@ -33,8 +32,6 @@ class RunControls:
         self._is_paused = False
         self._stops_at_drafts = False
         self._num_allowed = 0
-        self._delay_s = 0.0
-        self._passed_at = -float("inf")
 
     @classmethod
     def from_request(cls, request: RunRequest) -> RunControls:
@@ -89,17 +86,12 @@ class RunControls:
         """Send each step's evidence at once; otherwise it follows when the run is paused or over."""
         self._is_inspected = inspected
 
-    # --- Pace ---------------------------------------------------------------------------------------------------
+    # --- Pause --------------------------------------------------------------------------------------------------
 
     @property
     def is_paused(self) -> bool:
         """Whether the run waits before its next step."""
         return self._is_paused
-
-    @property
-    def is_watched(self) -> bool:
-        """Whether the user follows single steps: the run is paused or slowed down."""
-        return self._is_paused or self._delay_s > 0
 
     def pause(self) -> None:
         """Pause the run before its next step. Waiting is not timed."""
@@ -123,12 +115,6 @@ class RunControls:
         """Step in halves: a paused run also waits between draft and verification, for another `step_once`."""
         self._stops_at_drafts = stops
 
-    def set_delay(self, milliseconds: float) -> None:
-        """Slow motion: begin steps at least this far apart; 0 is full speed."""
-        with self._changed:
-            self._delay_s = max(0.0, milliseconds / 1000)
-            self._changed.notify_all()
-
     def wait_for_step(self, *, may_block: bool = True) -> bool:
         """Return when the next step may begin; for the engine's thread.
 
@@ -142,21 +128,17 @@ class RunControls:
             Cancelled: the run was asked to stop, before or during the wait.
         """
         may_begin = True
-        if self.is_watched:
+        if self._is_paused:
             with self._changed:
                 while (may_begin := self._may_begin()) is False and may_block and not self._cancelled.is_set():
-                    left = None if self._is_paused else self._passed_at + self._delay_s - time.monotonic()
-                    self._changed.wait(left)
+                    self._changed.wait()
                 if may_begin:
                     self._num_allowed = max(0, self._num_allowed - 1)
-                    self._passed_at = time.monotonic()
         self.check_cancelled()
         return may_begin
 
     def _may_begin(self) -> bool:
-        if self._is_paused:
-            return self._num_allowed > 0
-        return time.monotonic() >= self._passed_at + self._delay_s
+        return not self._is_paused or self._num_allowed > 0
 
     def wait_to_look(self) -> None:
         """Keep a draft on screen before its result, for a moment or, in halves, until asked; for the engine's thread.
@@ -168,10 +150,8 @@ class RunControls:
             if self._is_paused and self._stops_at_drafts:
                 self._changed.wait_for(lambda: self.is_cancelled or not self._is_paused or self._num_allowed > 0)
                 self._num_allowed = max(0, self._num_allowed - 1)
-                self.check_cancelled()
-                return
-            look_s = LOOK_MS / 1000 if self._is_paused else min(LOOK_MS / 1000, self._delay_s / 2)
-            self._changed.wait_for(lambda: self._cancelled.is_set() or not self.is_watched, look_s)
+            else:
+                self._changed.wait_for(lambda: self.is_cancelled or not self._is_paused, LOOK_MS / 1000)
         self.check_cancelled()
 
     # --- Stop ---------------------------------------------------------------------------------------------------

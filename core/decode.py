@@ -197,7 +197,7 @@ class _Run:
                 yield from self._wait_for_step()
                 captured = self._rounds.num_captures
                 done = self._propose(policy)
-                if self._controls.is_watched and len(done.draft):
+                if self._controls.is_paused and len(done.draft):
                     yield self._drafted(done)
                     self._controls.wait_to_look()
                 step, ended = self._commit(done)

@@ -223,7 +223,7 @@ class FakeSession:
                 texts=lambda place: script[(place - 9) % len(script)],
                 ms=self.step_ms * random_source.uniform(0.85, 1.2),
             )
-            if controls.is_watched and k:
+            if controls.is_paused and k:
                 yield Drafted(index, position, step.drafted, step.drafted_texts)
                 try:
                     controls.wait_to_look()

@@ -20,7 +20,7 @@ from PySide6.QtWidgets import QApplication, QWidget
 
 from app.controller import RunState
 from app.main_window import MainWindow
-from app.run.playback import Pace
+from app.run.pacing import Pace
 from app.run.text.tokens import Place
 from app.theme import ThemeMode
 from core.types import Step
@@ -47,6 +47,7 @@ def main() -> int:
         window = MainWindow()
         window.resize(*SIZE)
         window.show()
+        window.introduction.is_seen = True
         wait(700)
         camera = Camera(arguments.folder, window)
         (gallery if arguments.gallery else readme)(camera, window)

@@ -9,7 +9,7 @@ from PySide6.QtWidgets import QMenu
 
 import core.controls
 from app.controller import RunState
-from app.run.playback import Pace
+from app.run.pacing import Pace
 from app.run.text.branches import branch, can_branch, choices
 from app.run.text.tokens import Place
 from core.evidence import PositionEvidence

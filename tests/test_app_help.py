@@ -14,7 +14,6 @@ from PySide6.QtGui import QAction, QGuiApplication, QTextDocument, QTextTable
 from app.dialogs import AboutDialog
 from app.menus import PANEL_KEYS, menu_actions
 from app.run.speed.speed import speed_report, study_of
-from app.settings import SettingsStore
 from app.theme import DARK, LIGHT
 from app.tools.help import FORMULAS_FILE, PAPERS, HelpWindow, page_text
 from app.tools.step_picture import MAX_SLOTS, Verdict, example, picture_of
@@ -182,24 +181,3 @@ def test_about_names_all_versions_copies_them_and_says_what_the_last_run_was_on(
     run_to_end(window)
     window.menus.about.trigger()
     assert "float32" in dialogs.device
-
-
-# --- The first hint ---
-
-
-@pytest.mark.parametrize("way", ["dismiss", "run", "look"])
-def test_the_hint_disappears_for_good_when_dismissed_or_at_a_run(make_window, session, tmp_path, run_to_end, way):
-    window = make_window()
-    hint = window.help.hint
-    assert not hint.isHidden()
-    if way == "run":
-        run_to_end(window)
-    elif way == "dismiss":
-        hint.close_button.click()
-    else:
-        hint.help_button.click()
-        assert window.help.page.isVisible()
-    assert hint.isHidden() is (way != "look")
-    window.close()
-    assert SettingsStore(tmp_path / "settings.json").load().hint_seen is (way != "look")
-    assert make_window().help.hint.isHidden() is (way != "look")

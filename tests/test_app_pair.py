@@ -235,7 +235,7 @@ def test_a_preset_leads_back_to_the_editor(make_window):
     action = next(action for action in window.prompt.presets_button.menu().actions() if action.isEnabled())
     action.trigger()
     assert not window.prompt.is_reading
-    assert window.prompt.text() == action.data()
+    assert window.prompt.text() == action.data().text
 
 
 @pytest.mark.parametrize(

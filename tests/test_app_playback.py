@@ -1,4 +1,4 @@
-"""Step mode: pause, next step, run on, slow motion, and back through a run; text and plots follow one selection."""
+"""Step mode: pause, next step, run on, the pace, and back through a run; text and plots follow one selection."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ import pytest
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QTextCursor
 
+import app.run.pacing
 import core.controls
 from app.controller import RunState
-from app.run.playback import Pace
+from app.run.pacing import Pace, Pacing
 from app.run.text.tokens import Fate, Place
-from core.types import FinishReason
-from tests.fakes_app import text_of
+from core.types import BaselineStep, Drafted, FinishReason, PrefillDone
+from tests.fakes_app import make_step, text_of
 
 
 @pytest.fixture(autouse=True)
@@ -137,15 +138,60 @@ def test_a_step_that_is_wanted_while_the_models_load_is_taken_before_the_run_pau
     window.controller.stop()
 
 
-def test_the_speed_reaches_the_current_run_and_later_ones(window, qtbot, session):
-    choose(window, Pace.FIVE)
-    session.gate = threading.Semaphore(0)
+@pytest.fixture
+def clock(monkeypatch):
+    """What the pace reads; a test moves it."""
+    now = [100.0]
+    monkeypatch.setattr(app.run.pacing.time, "monotonic", lambda: now[0])
+    return now
+
+
+def test_a_slowed_step_follows_its_draft_after_the_time_of_its_tokens(clock):
+    pacing, (first, second) = Pacing(), (make_step(i, 9, num_accepted=i + 1) for i in range(2))
+    pacing.tokens_per_second = 8.0
+    events = iter((PrefillDone(9, 1.0, None), first, BaselineStep(second), second))
+    assert [type(event) for event in pacing.due(events)] == [PrefillDone, Drafted]
+    assert pacing.is_behind
+    clock[0] += 0.24
+    assert list(pacing.due(events)) == []
+    clock[0] += 0.02
+    passed = list(pacing.due(events))
+    assert passed[:2] == [first, BaselineStep(second)]
+    assert passed[2].drafted == second.drafted
+    pacing.hurry()
+    assert list(pacing.due(events)) == [second]
+
+
+def test_only_the_showing_of_a_slowed_run_waits_and_full_speed_ends_that(window, qtbot, session, clock):
+    choose(window, Pace.SLOWED)
     window.prompt.run_button.click()
-    qtbot.waitUntil(lambda: bool(session.controls))
-    assert session.controls[0]._delay_s == 0.2
-    choose(window, Pace.FULL)
-    assert session.controls[0]._delay_s == 0
-    assert not session.controls[0].is_watched
+    with qtbot.waitSignal(window.controller.run_ended):
+        pass
+    assert not session.controls[0].is_paused
+    qtbot.waitUntil(lambda: bool(window.run_view.tokens.pending))
+    assert (num_steps(window), window.run_view.summary) == (0, None)
+    assert window.status.stage.text() == "Shown at 8 tokens/s, measured at full speed"
+    with qtbot.waitSignal(window.live.run_shown):
+        bar(window).full_button.click()
+    assert window.run_view.summary.measured_speedup is not None
+    assert bar(window).pace.member() is Pace.FULL
+
+
+def test_a_slowed_run_can_be_paused_and_stepped_through(window, qtbot, clock):
+    choose(window, Pace.SLOWED)
+    with qtbot.waitSignal(window.controller.run_ended):
+        window.prompt.run_button.click()
+    bar(window).pause_button.click()
+    assert bar(window).pause_button.accessibleName() == "Resume"
+    clock[0] += 60.0
+    for count in (1, 2):
+        bar(window).step_button.click()
+        qtbot.waitUntil(lambda count=count: num_steps(window) == count)
+    bar(window).pause_button.click()
+    clock[0] += 60.0
+    qtbot.waitUntil(lambda: num_steps(window) > 2)
+    with qtbot.waitSignal(window.live.run_shown):
+        window.prompt.run_button.click()  # Shows the rest, and begins another run.
 
 
 def test_a_draft_is_shown_until_its_verdict_comes_and_is_never_copied(stepwise, qtbot, monkeypatch):

@@ -24,7 +24,7 @@ from core.settings import Coupling, Device, DType, LengthPolicy
 UNUSUAL = WindowSettings(
     theme=ThemeMode.DARK,
     text_scale=1.25,
-    hint_seen=True,
+    introduction_seen=True,
     is_advanced_open=True,
     side_page="Speed",
     show_ghosts=True,

@@ -260,18 +260,27 @@ def test_settings_changed_during_a_pause_apply_to_the_next_step(paused):
     controls.cancel()
 
 
-def test_the_text_is_the_same_however_the_run_is_followed():
+def run_followed(controls, *length):
+    """A run that is taken step by step."""
+    controls.pause()
+    controls.step_once()
+    for event in run_with(controls, *length):
+        yield event
+        if isinstance(event, Step):
+            controls.step_once()
+
+
+def test_the_text_is_the_same_however_the_run_is_followed(monkeypatch):
+    monkeypatch.setattr(core.controls, "LOOK_MS", 1.0)
     straight = play(run_with(RunControls(SamplingParams(1.0), 3))).ids
-    controls = RunControls(SamplingParams(1.0), 3)
-    controls.set_delay(1.0)
-    followed = [event for event in run_with(controls) if isinstance(event, Step)]
+    followed = [event for event in run_followed(RunControls(SamplingParams(1.0), 3)) if isinstance(event, Step)]
     assert [token for step in followed for token in step.emitted] == straight
 
 
-def test_a_followed_step_shows_its_draft_before_its_verdict_and_at_full_speed_none_does():
+def test_a_followed_step_shows_its_draft_before_its_verdict_and_at_full_speed_none_does(monkeypatch):
+    monkeypatch.setattr(core.controls, "LOOK_MS", 1.0)
     controls = RunControls(GREEDY, 3)
-    controls.set_delay(1.0)
-    events = [event for event in run_with(controls, 12) if isinstance(event, Drafted | Step)]
+    events = [event for event in run_followed(controls, 12) if isinstance(event, Drafted | Step)]
     pairs = list(zip(events[::2], events[1::2], strict=False))
     assert pairs
     for drafted, step in pairs[:-1]:
@@ -314,27 +323,6 @@ def test_a_resume_or_a_stop_while_a_draft_is_shown_ends_the_pause(is_stop, in_ha
     summary = run.next(Finished).summary
     assert summary.finish_reason is (FinishReason.CANCELLED if is_stop else FinishReason.LENGTH)
     assert (summary.num_steps == 0) is is_stop, "a stop leaves the step undone"
-
-
-def test_slow_motion_begins_steps_no_closer_than_its_delay(monkeypatch):
-    now, waits = [100.0], []
-    monkeypatch.setattr(core.controls.time, "monotonic", lambda: now[0])
-    gate = RunControls()
-
-    def wait(seconds=None):
-        waits.append(seconds)
-        now[0] += seconds
-
-    monkeypatch.setattr(gate._changed, "wait", wait)
-    gate.set_delay(500)
-    gate.wait_for_step()
-    assert waits == []
-    now[0] += 0.2
-    gate.wait_for_step()
-    assert waits == [pytest.approx(0.3)]
-    gate.set_delay(0)
-    gate.wait_for_step()
-    assert len(waits) == 1
 
 
 def test_the_baseline_does_not_pause_but_can_be_stopped():

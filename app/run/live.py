@@ -70,6 +70,7 @@ class LiveView(QObject):
         super().__init__(parent)
         self._controller, self._run, self._transcript, self._status = controller, run, transcript, status
         self._panels, self._evidence_reader = panels, evidence_reader
+        self._pacing = transcript.playback.pacing
         self._has_news = False
         self._is_ending = False
         self._wanted: RunRequest | None = None
@@ -93,14 +94,17 @@ class LiveView(QObject):
         if self._run.request is None:
             self._start_timers()
 
-    def show_kept(self, request: RunRequest, events: Iterable[Event], title: str) -> None:
-        """Show a kept run. Not while another one is running."""
+    def show_kept(self, request: RunRequest, events: Iterable[Event], title: str, *, paced: bool = False) -> None:
+        """Show a kept run, at once or at the chosen pace. Not while another one is running."""
         self._begin(request)
+        if not paced:
+            self._pacing.hurry()
         self._kept, self.kept_title = iter(events), title
         self._show_status()
 
     def finish(self) -> None:
         """Show the rest of a finished run at once. Call it before another run begins."""
+        self._pacing.hurry()
         if self._is_ending:
             self._end_if_whole(math.inf)
 
@@ -124,6 +128,7 @@ class LiveView(QObject):
 
     def _replace(self, request: RunRequest) -> None:
         self._wanted = None
+        self._pacing.begin()
         self._run.begin(request)
         self._transcript.begin(self._run.tokens)
         for panel in self._panels:
@@ -144,11 +149,14 @@ class LiveView(QObject):
         reader = self._evidence_reader
         self._controller.set_inspected(reader.isVisible() and not reader.window().isMinimized())
         if not self._is_ending and self._take_events(APPLY_S):
-            self._has_news = True
-            self._transcript.view.refresh()
-            self._show_stage()
+            self._show_news()
         if self._is_ending:
             self._end_if_whole(APPLY_S)
+
+    def _show_news(self) -> None:
+        self._has_news = True
+        self._transcript.view.refresh()
+        self._show_stage()
 
     @Slot()
     def _on_panels_due(self) -> None:
@@ -167,9 +175,9 @@ class LiveView(QObject):
 
     def _end_if_whole(self, most_s: float) -> None:
         """Show that the run is over once all its events are applied; the last ones may be thousands."""
-        self._take_events(most_s)
-        self._transcript.view.refresh()
-        if self._controller.has_events:
+        if self._take_events(most_s):
+            self._show_news()
+        if self._controller.has_events or self._pacing.is_behind:
             return
         self._is_ending = False
         self._wanted = None
@@ -195,7 +203,7 @@ class LiveView(QObject):
     def _take_events(self, most_s: float = math.inf) -> bool:
         """Apply new events for this long at most; the rest waits for the next frame. True if there were any."""
         is_any, deadline = False, time.perf_counter() + most_s
-        for event in self._controller.take_events() if self._kept is None else self._kept:
+        for event in self._pacing.due(self._controller.take_events() if self._kept is None else self._kept):
             if self._wanted is not None and isinstance(event, RunStarted):
                 self.kept_title = ""
                 self._replace(self._wanted)
@@ -205,7 +213,7 @@ class LiveView(QObject):
                 self.run_begun.emit()
             if time.perf_counter() > deadline:
                 return is_any
-        if self._kept is not None:
+        if self._kept is not None and not self._pacing.is_behind:
             self._kept, self._is_ending = None, True
         return is_any
 
@@ -217,6 +225,9 @@ class LiveView(QObject):
         elif state is RunState.PAUSED and run.prefill is not None and self._wanted is None:
             number = len(run.steps) + 1
             stage = f"Step {number} drafted, not verified" if run.tokens.pending else f"Paused before step {number}"
+        elif self._pacing.is_behind:
+            pace = f"Shown at {self._pacing.tokens_per_second:g} tokens/s, measured at full speed"
+            stage = "Paused" if self._pacing.is_paused else f"{self.kept_title} · {pace}" if self.kept_title else pace
         elif is_idle:
             stage = run.stage or run.outcome or ("Not run" if run.request is not None else "Ready")
             if self.kept_title:

@@ -1,9 +1,8 @@
-"""Playback: pause, single steps, slow motion and scrubbing, with one selection for text and plots."""
+"""Playback: pause, single steps, pace and scrubbing, with one selection for text and plots."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from PySide6.QtCore import QSignalBlocker, QSize, Qt, Slot
@@ -11,6 +10,7 @@ from PySide6.QtGui import QIcon, QPixmap, QResizeEvent
 from PySide6.QtWidgets import QComboBox, QMenu, QSizePolicy, QSlider, QToolButton, QWidget
 
 from app.controller import RunController, RunState
+from app.run.pacing import PACES, Pace, Pacing
 from app.run.plots.step_plots import StepPlot
 from app.run.run_view import RunView
 from app.run.text.tokens import Place, Selection
@@ -27,41 +27,10 @@ LEAST_SLIDER = 48
 """Width that the slider needs beside the buttons; with less it has its own row."""
 
 
-class Pace(StrEnum):
-    """How fast steps follow each other."""
-
-    FULL = "full"
-    TEN = "10"
-    FIVE = "5"
-    TWO = "2"
-    ONE = "1"
-    STEPWISE = "stepwise"
-    HALVES = "halves"
-
-    @property
-    def is_stepwise(self) -> bool:
-        """Whether the user asks for each step, or half of one."""
-        return self in {Pace.STEPWISE, Pace.HALVES}
-
-    @property
-    def delay_ms(self) -> float:
-        """Milliseconds between the starts of two steps; 0 is full speed."""
-        return 1000 / int(self) if self.isdecimal() else 0.0
-
-
-PACES = {
-    Pace.FULL: "Full speed",
-    Pace.TEN: "10 steps/s",
-    Pace.FIVE: "5 steps/s",
-    Pace.TWO: "2 steps/s",
-    Pace.ONE: "1 step/s",
-    Pace.STEPWISE: "Step by step",
-    Pace.HALVES: "Draft, verify",
-}
 PACE_HELP = (
-    "How fast steps follow each other. Step by step starts a run paused. With Draft, verify, Next step first shows the "
-    "drafted block, and then verifies it. Waiting is not part of any time shown, but a "
-    "step after a wait may be slower, because processors clock down."
+    "How fast the text is shown. The engine runs at full speed, so a slow pace changes no figure. Step by step starts "
+    "a run paused; a change of K or temperature applies to its next step. With Draft, verify, Next step first shows "
+    "the drafted block, and then verifies it. Such steps are slower, because processors clock down while they wait."
 )
 
 
@@ -78,7 +47,8 @@ class PlaybackBar(QWidget):
         self.setObjectName("playbackBar")
         self.controller, self.run, self.selection, self.view, self.menus = controller, run, selection, view, menus
         self._num_shown = -1
-        self._is_paused = False
+        self._is_paused = self._is_live = False
+        self.pacing = Pacing()
         self.pause_button = _button("pauseButton", "Pause", "Pause before the next step, or resume (Space)")
         self.step_button = _button("nextStepButton", "Next step", "One more draft-verify step, then pause (F8)")
         self.branch_button = _button(
@@ -97,6 +67,9 @@ class PlaybackBar(QWidget):
         self.pace.setSizePolicy(QSizePolicy.Policy.Fixed, QSizePolicy.Policy.Fixed)
         self.pace.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
         describe(self.pace, "Speed", PACE_HELP)
+        self.full_button = quiet_button(
+            "Full speed", "fullSpeedButton", "Full speed", "Show the text as fast as it is generated", role="link"
+        )
         slider_help = "Drag to see the text as it was after any step"
         self.slider = named(QSlider(Qt.Orientation.Horizontal), "scrubSlider", "Steps shown", slider_help)
         self.slider.setMinimumWidth(28)
@@ -104,7 +77,8 @@ class PlaybackBar(QWidget):
         self.place.setObjectName("scrubPlace")
         self.place.setAlignment(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
         hold(self.place, least_width=56)
-        self._row = row(self.pause_button, self.step_button, self.pace, (self.slider, 1), self.place, spacing=4)
+        slowed = (self.pace, self.full_button)
+        self._row = row(self.pause_button, self.step_button, *slowed, (self.slider, 1), self.place, spacing=4)
         self._row.addStretch()
         self._row.addWidget(self.branch_button)
         self._second_row = row(spacing=4)
@@ -119,6 +93,7 @@ class PlaybackBar(QWidget):
         for step in (self.step_button.clicked, self.menus.next_step.triggered):
             step.connect(self._on_step_wanted)
         self.pace.activated.connect(self._on_pace_chosen)
+        self.full_button.clicked.connect(lambda: self.set_pace(Pace.FULL))
         self.slider.valueChanged.connect(self._on_scrubbed)
         self.controller.state_changed.connect(self._show)
         self.view.place_chosen.connect(self.selection.select)
@@ -151,53 +126,66 @@ class PlaybackBar(QWidget):
         with_words = self.width() >= ROOM_FOR_WORDS * text_scale()
         style = Qt.ToolButtonStyle.ToolButtonTextBesideIcon if with_words else Qt.ToolButtonStyle.ToolButtonIconOnly
         self.branch_button.setToolButtonStyle(style)
-        others = (self.pause_button, self.step_button, self.place, self.branch_button)
+        others = [self.pause_button, self.step_button, self.place, self.branch_button]
+        others += [] if self.full_button.isHidden() else [self.full_button]
         needed = sum(widget.sizeHint().width() + self._row.spacing() for widget in others)
         has_room = self.width() >= needed + self.pace.sizeHint().width() + scaled(LEAST_SLIDER)
         wanted, first = (self._row, 3) if has_room else (self._second_row, 0)
         if wanted.indexOf(self.slider) < 0:
-            wanted.insertWidget(first, self.slider, 1)
-            wanted.insertWidget(first + 1, self.place)
+            for index, widget in enumerate((self.full_button, self.slider, self.place), start=first):
+                wanted.insertWidget(index, widget, int(widget is self.slider))
 
     def begin(self) -> None:
         """A run starts."""
+        self._is_live = True
         self._show()
 
     def refresh(self, *, has_news: bool) -> None:
         """Count new steps."""
-        if has_news:
-            if self.run.baseline_steps and self.controller.state is RunState.PAUSED:
-                # The run was stepped to its end; its baseline is not stepped through.
-                self.controller.resume()
+        if has_news and self.run.baseline_steps and self.controller.state is RunState.PAUSED:
+            # The run was stepped to its end; its baseline is not stepped through.
+            self.controller.resume()
+        if has_news or self._is_live:
             self._show()
 
     def end(self) -> None:
         """A run is over and can be scrubbed."""
+        self._is_live = False
         self._show()
+
+    def set_pace(self, pace: Pace) -> None:
+        """Change the pace, of this run and of later ones."""
+        self.pace.choose(pace)
+        self._on_pace_chosen()
 
     @Slot()
     def _on_pause_wanted(self) -> None:
         if not self._can_pause:
             return
-        if self.controller.state is RunState.PAUSED:
+        if self._is_paused:
             self._show_all()
-            self.controller.resume()
-        else:
-            self.controller.pause()
+        # A slowed run is ahead of what is shown, so the showing is paused, and not the engine.
+        pausable = self.pacing if self.pacing.is_slow else self.controller
+        (pausable.resume if self._is_paused else pausable.pause)()
+        self._show()
 
     @Slot()
     def _on_step_wanted(self) -> None:
         if self._can_pause:
             self._show_all()
-            self.controller.step_once()
+            (self.pacing if self.pacing.is_slow else self.controller).step_once()
 
     @Slot()
     def _on_pace_chosen(self) -> None:
         pace = self.pace.member()
-        in_halves = pace is Pace.HALVES
-        self.controller.set_pace(pace.delay_ms, starts_paused=pace.is_stepwise, stops_at_drafts=in_halves)
+        self.pacing.resume()
+        self.pacing.tokens_per_second = pace.tokens_per_second
+        if pace.tokens_per_second:
+            self.controller.resume()  # From here on the showing is paused instead.
+        self.controller.set_stepwise(pace.is_stepwise, stops_at_drafts=pace is Pace.HALVES)
         if pace.is_stepwise and self._can_pause:
             self.controller.pause()
+        self._show()
 
     @Slot(int)
     def _on_scrubbed(self, num_steps: int) -> None:
@@ -216,6 +204,8 @@ class PlaybackBar(QWidget):
 
     @property
     def _can_pause(self) -> bool:
+        if self.pacing.is_slow:
+            return self._is_live
         return self.controller.state in {RunState.RUNNING, RunState.PAUSED} and not self.run.baseline_steps
 
     def _show_all(self) -> None:
@@ -228,7 +218,8 @@ class PlaybackBar(QWidget):
     def _show(self) -> None:
         """Enable what can be used, and show all steps if there are new ones."""
         state, can_pause, count = self.controller.state, self._can_pause, len(self.run.steps)
-        if (is_paused := state is RunState.PAUSED) != self._is_paused:
+        is_paused = state is RunState.PAUSED or self.pacing.is_paused
+        if is_paused != self._is_paused:
             self._is_paused = is_paused
             self.pause_button.setAccessibleName("Resume" if is_paused else "Pause")
             self.menus.pause.setText("Resume" if is_paused else "Pause")
@@ -237,7 +228,11 @@ class PlaybackBar(QWidget):
             control.setEnabled(can_pause)
         for control in (self.step_button, self.menus.next_step):
             control.setEnabled(can_pause)
-        can_scrub = state in {RunState.IDLE, RunState.PAUSED}
+        can_scrub = is_paused or (state is RunState.IDLE and not (self._is_live and self.pacing.is_slow))
+        is_slowed = self.pacing.tokens_per_second > 0
+        if self.full_button.isHidden() is is_slowed:
+            self.full_button.setVisible(is_slowed)
+            self._fit()
         self.slider.setEnabled(can_scrub and count > 0)
         if count != self._num_shown or not can_scrub:
             # New steps are shown at the end of the text, wherever the reader was.

@@ -6,7 +6,7 @@ import contextlib
 import json
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from PySide6.QtCore import QEvent, QObject, QTimer, Signal, Slot
 from PySide6.QtGui import QAction, QColor, QTextCharFormat, QTextCursor
@@ -36,17 +36,30 @@ if TYPE_CHECKING:
 WAITING = "Reading the target's tokenizer…"
 
 
-def load_presets(folder: Path = RESOURCES / "prompts") -> list[tuple[str, str, str]]:
-    """The category, name and text of each preset; invalid lines are skipped, since presets are only a convenience.
+FOR_CHAT = "For chat models"
+
+
+class Preset(NamedTuple):
+    """A prompt to start from, and the temperature at which it is continued well; None: at any."""
+
+    category: str
+    name: str
+    text: str
+    temperature: float | None = None
+
+
+def load_presets(folder: Path = RESOURCES / "prompts") -> list[Preset]:
+    """The presets; invalid lines are skipped, since presets are only a convenience.
 
     The folder's other files are suites for measurements, with too many prompts for a menu.
     """
-    found: list[tuple[str, str, str]] = []
+    found: list[Preset] = []
     for path in folder.glob("presets.jsonl"):
         for line in path.read_text("utf-8", "replace").splitlines():
             with contextlib.suppress(ValueError, TypeError, KeyError):
                 preset = json.loads(line)
-                found.append((preset["category"], preset["name"], preset["text"]))
+                temperature = preset.get("temperature")
+                found.append(Preset(preset["category"], preset["name"], preset["text"], temperature))
     return found
 
 
@@ -103,12 +116,14 @@ class PromptEditor(QWidget):
 
     Signals:
         changed: the prompt's text has changed.
+        preset_chosen: the `Preset` that the prompt is from.
         run_requested, stop_requested: a button was pressed.
         reading_toggled: whether to show the prompt as the target reads it.
     """
 
     changed = Signal()
     reading_toggled = Signal(bool)
+    preset_chosen = Signal(object)
     run_requested = Signal()
     stop_requested = Signal()
 
@@ -164,11 +179,11 @@ class PromptEditor(QWidget):
 
     def _presets_menu(self) -> QMenu:
         menu, last = QMenu(self), None
-        for category, name, text in load_presets():
-            if category != last:
-                menu.addAction(category).setEnabled(False)
-                last = category
-            menu.addAction(name).setData(text)
+        for preset in load_presets():
+            if preset.category != last:
+                menu.addAction(preset.category).setEnabled(False)
+                last = preset.category
+            menu.addAction(preset.name).setData(preset)
         menu.triggered.connect(self._on_preset_chosen)
         return menu
 
@@ -237,9 +252,17 @@ class PromptEditor(QWidget):
 
     @Slot(QAction)
     def _on_preset_chosen(self, action: QAction) -> None:
-        self.reading_button.setChecked(False)
-        self.set_text(action.data())
+        preset = action.data()
+        self.show_preset(preset)
         self.edit.setFocus()
+        self.preset_chosen.emit(preset)
+
+    def show_preset(self, preset: Preset) -> None:
+        """Show a preset's prompt, and its temperature if it names one."""
+        self.reading_button.setChecked(False)
+        self.set_text(preset.text)
+        if preset.temperature is not None:
+            self._controls.fields["temperature"].set_value(preset.temperature)
 
     # --- As the target reads it ---
 

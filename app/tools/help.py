@@ -1,4 +1,4 @@
-"""Help: the hint at the first start, and the window with the method, the formulas and the keyboard shortcuts."""
+"""Help: the window with the method, the formulas and the keyboard shortcuts."""
 
 from __future__ import annotations
 
@@ -23,39 +23,16 @@ from PySide6.QtGui import (
 )
 from PySide6.QtWidgets import QDialog, QFrame, QMainWindow, QMenuBar, QTextBrowser, QWidget
 
-from app.controller import RunController
 from app.dialogs import Dialogs
 from app.menus import Menus, key_groups
 from app.run.run_view import RunView
 from app.run.tiles import StatusStrip
 from app.theme import RESOURCES, Theme, current_theme, scaled, ui_font
 from app.tools.step_picture import StepPicture, draw_step, picture_of, picture_size
-from app.widgets.fields import boxed, column, named, quiet_button
-from app.widgets.labels import MessageBar, SidePanel
+from app.widgets.fields import column, named
+from app.widgets.labels import SidePanel
 from app.window_layout import bring_forward, open_at
 from core.types import Step
-
-# --- The hint ---
-
-HINT = (
-    "New here? Press Run: this small pair of models comes with Outrider. "
-    "Blue is what the draft got right, orange where the target drew again."
-)
-
-
-class FirstHint(MessageBar):
-    """Says what to do first; shown until the first run, or until it is dismissed."""
-
-    def __init__(self) -> None:
-        help_text = "Explained with one real step (F1)"
-        self.help_button = quiet_button("How it works", "firstHintHelp", "How it works", help_text)
-        self.close_button = quiet_button("Dismiss", "firstHintDismiss", "Dismiss the hint", "It won't be shown again")
-        # Stacked: side by side they would leave no room for the text in a narrow column.
-        buttons = boxed(column(self.help_button, self.close_button, spacing=0))
-        super().__init__("firstHint", "firstHintText", "hint", buttons)
-        self.show_sentence(HINT)
-        self.hide()
-
 
 # --- The pages' texts ---
 
@@ -258,37 +235,22 @@ class HelpWindow(QDialog):
 
 
 class Help(QObject):
-    """Shows the hint, and opens the Help window and About."""
+    """Opens the Help window and About."""
 
     def __init__(
         self,
         window: QMainWindow,
         menus: Menus,
         run: RunView,
-        controller: RunController,
         status: StatusStrip,
         dialogs: Dialogs,
     ) -> None:
         super().__init__(window)
         self._window, self._run, self._status, self._dialogs = window, run, status, dialogs
-        self.hint = FirstHint()
-        self.hint_seen = False
         self.page: HelpWindow | None = None
-        for name, opened in {
-            "method": (menus.help.triggered, self.hint.help_button.clicked),
-            "formulas": (menus.formulas.triggered,),
-            "keys": (menus.keys.triggered,),
-        }.items():
-            for signal in opened:
-                signal.connect(partial(self._open, name))
+        for name, action in (("method", menus.help), ("formulas", menus.formulas), ("keys", menus.keys)):
+            action.triggered.connect(partial(self._open, name))
         menus.about.triggered.connect(self._on_about)
-        self.hint.close_button.clicked.connect(self._on_hint_done)
-        controller.run_requested.connect(self._on_hint_done)
-
-    def restore(self, *, hint_seen: bool) -> None:
-        """Show the hint to a user who hasn't seen it."""
-        self.hint_seen = hint_seen
-        self.hint.setVisible(not hint_seen)
 
     def close(self) -> None:
         """Close the Help window."""
@@ -302,8 +264,3 @@ class Help(QObject):
     @Slot()
     def _on_about(self) -> None:
         self._dialogs.show_about(self._window, self._status.place.text())
-
-    @Slot()
-    def _on_hint_done(self) -> None:
-        self.hint_seen = True
-        self.hint.hide()

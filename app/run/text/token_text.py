@@ -294,6 +294,13 @@ class TokenText(QPlainTextEdit):
             block = block.next()
         return found
 
+    def last_rectangles(self) -> list[QRectF]:
+        """Where the draft that awaits verification is visible, or else the last step, in viewport coordinates."""
+        if self._num_pending:
+            return self.rectangles(self._starts[-self._num_pending], self._length)
+        place = self._step_range(len(self._firsts) - 1)
+        return [] if place is None else self.rectangles(*place)
+
     def _scroll_to(self, position: int, *, lines_above: int) -> None:
         block = self.document().findBlock(position)
         self.blockBoundingRect(block)  # Lays it out, so that its lines exist.

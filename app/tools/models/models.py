@@ -120,6 +120,8 @@ class Models(QObject):
         """The models of the current run."""
         self._details_job: Job | None = None
         self.window: ModelsWindow | None = None
+        self.shown_elsewhere: frozenset[str] = frozenset()
+        """Models whose downloads another panel shows, failures included."""
         self.downloads = Downloads(jobs, self)
         self.downloads.changed.connect(self._on_download_changed)
         self.downloads.arrived.connect(self._on_arrived)
@@ -258,7 +260,8 @@ class Models(QObject):
 
     @Slot(object)
     def _on_download_changed(self, download: Download) -> None:
-        if download.state is DownloadState.FAILED and not (self.window is not None and self.window.isVisible()):
+        is_shown = download.ref in self.shown_elsewhere or (self.window is not None and self.window.isVisible())
+        if download.state is DownloadState.FAILED and not is_shown:
             self.failed.emit(download.sentence)
         self.line_changed.emit(self.downloads.line())
 

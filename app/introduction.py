@@ -1,0 +1,305 @@
+"""The first minute: a recorded run with three callouts, a live one, a race, and the offer of a chat model.
+
+The recorded run is a kept one, shown at a pace; a bar above the text says what is shown, and what comes next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from PySide6.QtCore import QObject, QTimer, Signal, Slot
+
+from app.controller import RunController
+from app.guide_bar import GuideBar, Part
+from app.jobs import Job, Jobs
+from app.menus import Menus
+from app.run.pacing import Pace
+from app.run.playback import PlaybackBar
+from app.run.run_view import COMPLETE, RunView
+from app.run.text.callout import Callout
+from app.run.text.token_text import ON_ONE_LINE
+from app.setup.models_form import ModelRole
+from app.setup.prompt import FOR_CHAT, Preset, PromptEditor, load_presets
+from app.setup.settings_panel import ControlsPanel
+from app.theme import RESOURCES
+from app.tools.models.downloads import Download
+from app.tools.models.models import Models
+from core.errors import OutriderError
+from core.evidence import packed_from_record
+from core.models.catalogue import ModelEntry
+from core.models.remote import hub
+from core.runlog.log import read_run_log
+from core.runlog.replay import events, request_to_show
+from core.settings import Coupling, RunRequest, VerificationRule
+from core.types import Event, Step
+
+RECORDING = RESOURCES / "introduction" / "recorded.jsonl"
+CHAT_MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
+CALLOUT_MS = 6_000
+"""How long a callout stays, unless Next is pressed."""
+FIRST_EXPLAINED = 2
+"""The first steps are only watched."""
+
+
+class Introduction(QObject):
+    """Leads through the first minute, and offers the chat model whenever it is missed. A panel of the `LiveView`.
+
+    Signals:
+        failed: one sentence.
+        replay_wanted: a request and its events, to be shown at the chosen pace.
+        run_wanted: a `RunRequest` to start.
+        race_wanted: the run on screen and its baseline are to be raced.
+
+    Attributes:
+        is_seen: whether it has been shown, in this session or an earlier one.
+    """
+
+    failed = Signal(str)
+    replay_wanted = Signal(object, object)
+    run_wanted = Signal(object)
+    race_wanted = Signal()
+
+    def __init__(
+        self,
+        controller: RunController,
+        run: RunView,
+        playback: PlaybackBar,
+        models: Models,
+        controls: ControlsPanel,
+        prompt: PromptEditor,
+        menus: Menus,
+        jobs: Jobs,
+        parent: QObject,
+    ) -> None:
+        super().__init__(parent)
+        self._controller, self._run, self._playback, self._models = controller, run, playback, models
+        self._controls, self._prompt, self._jobs = controls, prompt, jobs
+        self.is_seen = False
+        self.bar = GuideBar()
+        self.callout = Callout(playback.view)
+        self._callouts: list[tuple[str, str]] = []
+        """The callouts that are still to come."""
+        self._num_callouts = 0
+        self._part = Part.NOTHING
+        self._is_running = False
+        """Whether the part's own run is on."""
+        self._timer = QTimer(self, singleShot=True, interval=CALLOUT_MS)
+        self._timer.timeout.connect(self._show_next_callout)
+        self.callout.next_button.clicked.connect(self._show_next_callout)
+        self.bar.go_button.clicked.connect(self._on_go)
+        self.bar.leave_button.clicked.connect(self._on_leave)
+        menus.introduction.triggered.connect(self.start)
+        menus.stop.triggered.connect(self._on_escape)
+        controller.run_requested.connect(self._on_run_requested)
+        models.downloads.changed.connect(self._on_download_changed)
+        models.downloads.arrived.connect(self._on_model_arrived)
+        models.downloads.dismissed.connect(self._on_download_dismissed)
+        prompt.preset_chosen.connect(self._on_preset_chosen)
+
+    def start_if_new(self) -> None:
+        """Show the introduction to a user who hasn't seen it."""
+        if not self.is_seen and RECORDING.is_file() and self._run.request is None:
+            self.start()
+
+    @Slot()
+    def start(self) -> None:
+        """Show the recorded run, unless the engine is busy."""
+
+        def read(_job: Job) -> tuple[RunRequest, tuple[Event, ...]]:
+            log = read_run_log(RECORDING, keep=packed_from_record)
+            return request_to_show(log), tuple(events(log))
+
+        if sentence := self._controller.busy_sentence():
+            self.failed.emit(sentence)
+            return
+        self.is_seen = True
+        self._jobs.submit(
+            read, lambda found: self._replay(*found), failed=self.failed.emit, what="The recorded run could not be read"
+        )
+
+    def _replay(self, request: RunRequest, found: tuple[Event, ...]) -> None:
+        if not self._controller.busy_sentence():
+            self._playback.set_pace(Pace.SLOWED)
+            self._show_part(Part.RECORDED)
+            self.replay_wanted.emit(request, self._held(found))
+
+    def _show_part(self, part: Part) -> None:
+        self._part, self._is_running = part, False
+        self._models.shown_elsewhere = frozenset({CHAT_MODEL} if part is Part.GET_CHAT else ())
+        self._end_callouts()
+        self.bar.show_part(part)
+
+    # --- The callouts ---
+
+    def _held(self, found: tuple[Event, ...]) -> Iterator[Event]:
+        """The events; the showing pauses while the draft of one step is explained."""
+        explained = next((event for event in found if isinstance(event, Step) and _explains(event)), None)
+        for event in found:
+            if event is explained and self._playback.pacing.is_slow:
+                self._playback.pacing.pause()
+                self._callouts = callouts_of(explained)
+                self._num_callouts = len(self._callouts)
+                QTimer.singleShot(0, self, self._show_next_callout)  # Once the draft is on screen.
+            yield event
+
+    @Slot()
+    def _show_next_callout(self) -> None:
+        if not self._callouts:
+            self._end_callouts()
+            return
+        title, text = self._callouts.pop(0)
+        if not self._callouts:
+            self._playback.pacing.step_once()
+        self._playback.refresh(has_news=False)
+        self.callout.show_text(f"{self._num_callouts - len(self._callouts)} of {self._num_callouts}", title, text)
+        self._timer.start()
+
+    def _end_callouts(self) -> None:
+        self._callouts = []
+        self._timer.stop()
+        if not self.callout.isHidden():
+            self.callout.hide()
+            self._playback.pacing.resume()
+
+    # --- A panel of the live view ---
+
+    def begin(self) -> None:
+        """A run starts."""
+        self._end_callouts()
+
+    def refresh(self, *, has_news: bool) -> None:
+        """Keep the callout at its step; the user may also go on with Resume."""
+        if not self.callout.isHidden():
+            self.callout.fit()
+            if not self._playback.pacing.is_paused:
+                self._end_callouts()
+
+    def end(self) -> None:
+        """A run is over: offer what comes next."""
+        if self._part is Part.RECORDED:
+            self._show_part(Part.LIVE)
+        elif self._is_running:
+            summary = self._run.summary
+            is_whole = summary is not None and summary.finish_reason in COMPLETE
+            if is_whole and self._part is Part.RACE:
+                self.race_wanted.emit()
+                self.offer_chat()
+            else:
+                self._show_part(Part.RACE if is_whole and self._run.baseline_steps else self._part)
+
+    @Slot()
+    def _on_run_requested(self) -> None:
+        # Whoever presses Run during the recorded run goes on live.
+        if self._part is Part.RECORDED:
+            self._show_part(Part.LIVE)
+        if self._part in {Part.LIVE, Part.RACE} and not self._is_running:
+            self._is_running = True
+            self.bar.hide()
+
+    # --- The bar ---
+
+    @Slot()
+    def _on_go(self) -> None:
+        part = self._part
+        if part is Part.GET_CHAT:
+            self._models.downloads.get(CHAT_MODEL)
+            return
+        try:
+            if part is Part.ASK_CHAT:
+                self._show_part(Part.NOTHING)
+                self._choose_chat()
+            request = self._controls.request(self._prompt.text())
+        except OutriderError as error:
+            self.failed.emit(str(error))
+            return
+        if part is Part.RACE:
+            # Only for this run: the controls keep their values.
+            request = replace(request, coupling=Coupling.GUMBEL, verification=VerificationRule.TOKEN, baseline=True)
+        self._playback.set_pace(Pace.FULL if part is Part.RACE else Pace.SLOWED)
+        self.run_wanted.emit(request)
+
+    @Slot()
+    def _on_leave(self) -> None:
+        if self._part is Part.RECORDED:
+            self._end_callouts()
+            self._playback.pacing.hurry()
+        else:
+            self._show_part(Part.NOTHING)
+            self._playback.set_pace(Pace.FULL)
+
+    @Slot()
+    def _on_escape(self) -> None:
+        if self._part is Part.RECORDED:
+            self._on_leave()
+
+    # --- The chat model ---
+
+    def offer_chat(self) -> None:
+        """Offer to get the chat model, or to ask it if it is on this computer."""
+        if CHAT_MODEL in self._models.library.refs:
+            self._show_part(Part.ASK_CHAT)
+        else:
+            self._show_part(Part.NOTHING if hub.is_offline() else Part.GET_CHAT)
+
+    def _choose_chat(self) -> None:
+        """Choose the chat model as the target, and a question as the prompt unless there is one."""
+        self._models.form.choose(ModelRole.TARGET, CHAT_MODEL)
+        questions = {preset.text: preset for preset in load_presets() if preset.category == FOR_CHAT}
+        if questions and self._prompt.text() not in questions:
+            self._prompt.show_preset(next(iter(questions.values())))
+
+    @Slot(object)
+    def _on_preset_chosen(self, preset: Preset) -> None:
+        target = self._models.library.entry(self._controls.target.ref)
+        if preset.category == FOR_CHAT and target is not None and target.embedded:
+            self.offer_chat()
+        elif self._part in {Part.GET_CHAT, Part.ASK_CHAT} and not self._models.downloads.is_active(CHAT_MODEL):
+            self._show_part(Part.NOTHING)
+
+    @Slot(object)
+    def _on_download_changed(self, download: Download) -> None:
+        if self._part is Part.GET_CHAT and download.ref == CHAT_MODEL:
+            self.bar.show_download(download, self._models.downloads)
+
+    @Slot(str)
+    def _on_download_dismissed(self, ref: str) -> None:
+        if self._part is Part.GET_CHAT and ref == CHAT_MODEL:
+            self._show_part(Part.GET_CHAT)
+
+    @Slot(object)
+    def _on_model_arrived(self, entry: ModelEntry) -> None:
+        if self._part is Part.GET_CHAT and entry.ref == CHAT_MODEL:
+            self._show_part(Part.ASK_CHAT)
+
+
+def _explains(step: Step) -> bool:
+    """Whether a step shows all that can happen to a draft: tokens kept, one replaced."""
+    return step.index >= FIRST_EXPLAINED and 0 < step.num_accepted < len(step.drafted) and not step.parents
+
+
+def callouts_of(step: Step) -> list[tuple[str, str]]:
+    """What to say about a step: a title and a text for its draft, its check and its result."""
+    count, kept = len(step.drafted), step.num_accepted
+    rejected, drawn = step.drafted_texts[kept], step.emitted_texts[kept]
+    return [
+        (
+            "Drafted",
+            f"The small draft model guessed {count} tokens: {_quoted(''.join(step.drafted_texts))}. The dashed line "
+            "says that they are not checked yet.",
+        ),
+        (
+            "Checked",
+            f"The target, SmolLM2, now reads all {count} at once. That takes little longer than writing one token "
+            "itself: this is where the time is saved.",
+        ),
+        (
+            "Kept or replaced",
+            f"It keeps {_quoted(''.join(step.drafted_texts[:kept]))}, and draws {_quoted(drawn)} in place of "
+            f"{_quoted(rejected)}. Tokens are kept and replaced so that the text is the target's own, exactly.",
+        ),
+    ]
+
+
+def _quoted(text: str) -> str:
+    return f"“{text.strip(' ').translate(ON_ONE_LINE)}”"

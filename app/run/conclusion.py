@@ -1,0 +1,133 @@
+"""The sentence that counts, above the text of a finished run: is it faster than plain decoding, and is it the same?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import islice
+
+from PySide6.QtWidgets import QFrame, QWidget
+
+from app.controller import RunController
+from app.run.run_view import RunView
+from app.widgets.fields import boxed, column, set_flag, wrapped_label
+from core.analysis.advice import MAX_LOOKUP_TOKENS, advise
+from core.analysis.diagnosis import diagnose
+from core.analysis.steadiness import interval_text, speedup_interval, unsteadiness
+from core.settings import Coupling
+
+STEPWISE = (
+    "The steps were taken one by one, so their times say nothing about speed: run again at full speed, or slowed, "
+    "which changes no figure."
+)
+LEVEL = 0.005
+"""Speedups this close to 1 are written as 1.00."""
+
+
+@dataclass(frozen=True, slots=True)
+class Conclusion:
+    """What a run showed.
+
+    Attributes:
+        headline: whether it was faster than plain decoding, and whether its text is the target's.
+        basis: the interval of the speedup, and how steady the machine was.
+        is_doubtful: whether the machine was too busy for the headline to be trusted.
+        advice: what to try where it wasn't faster; otherwise empty.
+    """
+
+    headline: str
+    basis: str
+    is_slower: bool = False
+    is_doubtful: bool = False
+    advice: str = ""
+
+
+def conclusion_of(run: RunView, *, was_stepped: bool = False) -> Conclusion | None:
+    """What a run showed; None before its end, and without a baseline.
+
+    Args:
+        was_stepped: whether its steps were taken one by one.
+    """
+    speedup = run.summary.measured_speedup if run.summary is not None else None
+    if speedup is None:
+        return None
+    if was_stepped:
+        return Conclusion(f"No speed to compare, {_sameness(run)}", STEPWISE)
+    interval = speedup_interval(run.counts.sums, run.baseline.sums)
+    is_faster = speedup > 1 + LEVEL and (interval is None or interval[0] > 1)
+    is_slower = speedup < 1 - LEVEL and (interval is None or interval[1] < 1)
+    digits = 1 if speedup >= 1.15 else 2
+    if is_faster:
+        headline = f"{speedup:.{digits}f} times faster than plain decoding"
+    elif is_slower:
+        headline = f"Slower than plain decoding: {speedup:.2f} times its speed"
+    else:
+        headline = f"No measurable difference from plain decoding ({speedup:.2f}×)"
+    notes = [f"95 % interval {interval_text(interval)}." if interval else "Too few steps for an interval."]
+    notes += [note for note in (run.absence_note, run.busy_note or _steadiness(run)) if note]
+    return Conclusion(
+        headline=f"{headline}, {_sameness(run)}",
+        basis=" ".join(notes),
+        is_doubtful=bool(run.busy_note),
+        is_slower=is_slower,
+        # A busy machine's times are no ground for advice.
+        advice="" if is_faster or run.busy_note else _advice(run),
+    )
+
+
+def _sameness(run: RunView) -> str:
+    """How the text relates to the target's own."""
+    if run.is_lossy:
+        return "but another distribution (lossy)"
+    ours, plain = ([token for step in steps for token in step.emitted] for steps in (run.steps, run.baseline_steps))
+    is_repeatable = run.coupling is Coupling.GUMBEL or {step.temperature for step in run.steps} == {0.0}
+    return "same text" if is_repeatable and ours == plain else "same distribution"
+
+
+def _steadiness(run: RunView) -> str:
+    found = unsteadiness(run.counts.sums, run.baseline.sums)
+    return "" if found is None else f"The machine was steady: the times of equal steps differ by {found:.0%}."
+
+
+def _advice(run: RunView) -> str:
+    """The most promising change."""
+    found = diagnose(run.counts.sums, run.plain_step)
+    if found is None:
+        return ""
+    config = run.started.config if run.started is not None else {}
+    emitted = list(islice((token for step in run.steps for token in step.emitted), MAX_LOOKUP_TOKENS))
+    return next((advice.text for advice in advise(run.counts.sums, found, config, emitted)), "")
+
+
+class ConclusionBar(QFrame):
+    """Shows a run's `Conclusion`, until another one begins. A panel of the `LiveView`."""
+
+    def __init__(self, run: RunView, controller: RunController) -> None:
+        super().__init__()
+        self.setObjectName("conclusion")
+        self._run, self._controller = run, controller
+        self.headline = wrapped_label("conclusionHeadline", "title")
+        self.basis = wrapped_label("conclusionBasis", "hint")
+        self.advice = wrapped_label("conclusionAdvice", "plain")
+        parts: tuple[QWidget, ...] = (self.headline, self.basis, self.advice)
+        boxed(column(*parts, spacing=2), self, margins=(12, 8, 12, 8))
+        self.hide()
+
+    def begin(self) -> None:
+        """A run starts."""
+        self.hide()
+
+    def refresh(self, *, has_news: bool) -> None:
+        """Nothing to do before the end."""
+
+    def end(self) -> None:
+        """A run is over: show what it showed."""
+        found = conclusion_of(self._run, was_stepped=self._controller.was_stepped)
+        if found is not None:
+            self.headline.setText(found.headline)
+            self.basis.setText(found.basis)
+            set_flag(self.basis, "role", "warning" if found.is_doubtful else "hint")
+            set_flag(self, "kind", "slower" if found.is_slower else "")
+            self.advice.setText(f"Try this: {found.advice}")
+            self.advice.setVisible(bool(found.advice))
+            self.setAccessibleName(f"{found.headline}. {found.basis}")
+        self.setVisible(found is not None)

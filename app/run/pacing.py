@@ -1,0 +1,117 @@
+"""The pace at which a run is shown. Only the showing is slowed: the engine runs at full speed, which is measured."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from enum import StrEnum
+
+from core.types import Drafted, Event, Step
+
+
+class Pace(StrEnum):
+    """How fast a run is shown."""
+
+    FULL = "full"
+    SLOWED = "slowed"
+    SLOWER = "slower"
+    STEPWISE = "stepwise"
+    HALVES = "halves"
+
+    @property
+    def is_stepwise(self) -> bool:
+        """Whether the user asks for each step, or half of one."""
+        return self in {Pace.STEPWISE, Pace.HALVES}
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Tokens shown per second; 0 if they are shown as they come."""
+        return {Pace.SLOWED: 8.0, Pace.SLOWER: 2.0}.get(self, 0.0)
+
+
+PACES = {
+    Pace.FULL: "Full speed",
+    Pace.SLOWED: "8 tokens/s",
+    Pace.SLOWER: "2 tokens/s",
+    Pace.STEPWISE: "Step by step",
+    Pace.HALVES: "Draft, verify",
+}
+
+
+class Pacing:
+    """Passes a run's events on when they are due: a slowed step follows its draft, and both follow the step before.
+
+    Attributes:
+        tokens_per_second: the pace; 0 is full speed.
+        is_paused: whether steps wait for `step_once`.
+    """
+
+    def __init__(self) -> None:
+        self.tokens_per_second = 0.0
+        self.begin()
+
+    def begin(self) -> None:
+        """Another run starts: forget the last one."""
+        self.is_paused = self._is_hurried = False
+        self._num_allowed = 0
+        self._held: Step | None = None
+        """The step whose draft is on screen."""
+        self._due_s = 0.0
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether steps are held back."""
+        return (self.tokens_per_second > 0 or self.is_paused) and not self._is_hurried
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether a step waits to be shown."""
+        return self._held is not None
+
+    def pause(self) -> None:
+        """Hold the next step back."""
+        self.is_paused, self._num_allowed = True, 0
+
+    def resume(self) -> None:
+        """Continue at the pace."""
+        self.is_paused = False
+
+    def step_once(self) -> None:
+        """Pass one more step on, then pause. Steps requested meanwhile add up."""
+        self.is_paused = True
+        self._num_allowed += 1
+
+    def hurry(self) -> None:
+        """Pass the rest of this run on at once."""
+        self.is_paused, self._is_hurried = False, True
+
+    def due(self, events: Iterator[Event]) -> Iterator[Event]:
+        """The events that are due now; the others stay in the iterator. It may be closed early."""
+        while True:
+            if self._held is None:
+                event = next(events, None)
+                if event is None:
+                    return
+                if not isinstance(event, Step) or not self.is_slow:
+                    yield event
+                    continue
+                self._hold(event)
+                if event.drafted:
+                    yield Drafted(event.index, event.position, event.drafted, event.drafted_texts, event.parents)
+            if not self._may_pass():
+                return
+            step, self._held = self._held, None
+            assert step is not None, "held above"
+            yield step
+
+    def _hold(self, step: Step) -> None:
+        now, seconds = time.monotonic(), len(step.emitted) / self.tokens_per_second if self.tokens_per_second else 0.0
+        self._held, self._due_s = step, max(self._due_s, now) + seconds
+
+    def _may_pass(self) -> bool:
+        if not self.is_slow:
+            return True
+        if self.is_paused:
+            self._num_allowed, is_allowed = max(0, self._num_allowed - 1), self._num_allowed > 0
+            return is_allowed
+        return time.monotonic() >= self._due_s

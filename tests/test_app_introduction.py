@@ -1,0 +1,241 @@
+"""The first minute: the recorded run and its callouts, how it is skipped, what comes next, and the closing sentence."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+import app.introduction
+import app.run.pacing
+from app.guide_bar import Part
+from app.introduction import CHAT_MODEL, callouts_of
+from app.run.conclusion import conclusion_of
+from app.run.pacing import Pace
+from app.settings import SettingsStore
+from app.theme import RESOURCES
+from app.tools.models.downloads import Download, DownloadState
+from core.models.catalogue import ModelEntry, ModelFormat, ModelOrigin
+from core.runlog.log import read_run_log
+from core.runlog.replay import events
+from core.settings import Coupling
+from core.types import Step
+from tests.fakes_app import make_step, run_of
+
+RECORDING = RESOURCES / "introduction" / "recorded.jsonl"
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """What the pace reads; each reading is a second later."""
+    now = iter(range(1_000_000))
+    monkeypatch.setattr(app.run.pacing.time, "monotonic", lambda: float(next(now)))
+
+
+@pytest.fixture
+def new_window(make_window, monkeypatch, clock):
+    """A window at its very first start; callouts wait for Next."""
+    window = make_window()
+    monkeypatch.setattr(app.introduction, "RECORDING", RECORDING)
+    window.introduction._timer.setInterval(1_000_000)
+    window.introduction.start_if_new()
+    return window
+
+
+def part(window):
+    return window.introduction._part
+
+
+def until_callout(window, qtbot):
+    qtbot.waitUntil(lambda: not window.introduction.callout.isHidden())
+    return window.introduction.callout
+
+
+def test_the_recorded_run_is_small_has_evidence_and_its_command_beside_it():
+    assert RECORDING.stat().st_size <= 300_000
+    log = read_run_log(RECORDING)
+    steps = [event for event in events(log) if isinstance(event, Step)]
+    assert all(step.evidence for step in steps)
+    assert log.run["config"]["target"] == CHAT_MODEL
+    assert log.run["config"]["chat"]
+    readme = RECORDING.with_name("README.md").read_text("utf-8")
+    assert log.run["config"]["prompt"] in readme
+    assert f"--seed {log.run['config']['seed']}" in readme
+
+
+def test_one_step_of_the_recorded_run_is_explained_while_its_draft_waits(new_window, qtbot):
+    window, run = new_window, new_window.run_view
+    assert window.introduction.is_seen
+    callout = until_callout(window, qtbot)
+    assert "Recorded" in window.introduction.bar.badge.text()
+    explained = len(run.steps)
+    for title in ("Drafted", "Checked"):
+        assert callout.title.text() == title
+        assert len(run.steps) == explained
+        assert run.tokens.pending
+        callout.next_button.click()
+    assert callout.title.text() == "Kept or replaced"
+    qtbot.waitUntil(lambda: len(run.steps) == explained + 1)
+    assert 0 < run.steps[-1].num_accepted < len(run.steps[-1].drafted)
+    assert run.steps[-1].emitted_texts[-1].strip() in callout.text.text()
+    with qtbot.waitSignal(window.live.run_shown):
+        callout.next_button.click()
+    assert callout.isHidden()
+    assert part(window) is Part.LIVE
+
+
+def test_callouts_go_on_by_themselves_and_with_resume(new_window, qtbot):
+    callout = until_callout(new_window, qtbot)
+    assert new_window.introduction._timer.isActive()
+    new_window.introduction._timer.timeout.emit()
+    assert callout.title.text() == "Checked"
+    with qtbot.waitSignal(new_window.live.run_shown):
+        new_window.menus.pause.trigger()
+    assert callout.isHidden()
+
+
+@pytest.mark.parametrize("way", ["button", "escape", "run"])
+def test_it_is_skipped_at_once_and_never_comes_again(new_window, make_window, qtbot, tmp_path, session, way):
+    window = new_window
+    callout = until_callout(window, qtbot)
+    with qtbot.waitSignal(window.live.run_shown):
+        if way == "button":
+            window.introduction.bar.leave_button.click()
+        elif way == "escape":
+            window.menus.stop.trigger()
+        else:
+            window.prompt.run_button.click()
+    assert callout.isHidden()
+    assert bool(session.requests) is (way == "run")
+    assert part(window) is (Part.RACE if way == "run" else Part.LIVE)
+    window.close()
+    assert SettingsStore(tmp_path / "settings.json").load().introduction_seen
+    again = make_window()
+    again.introduction.start_if_new()
+    assert part(again) is Part.NOTHING
+    again.menus.introduction.trigger()
+    qtbot.waitUntil(lambda: part(again) is Part.RECORDED)
+
+
+def test_the_live_run_is_slowed_and_the_race_draws_the_same_text_without_a_change_of_settings(
+    make_window, qtbot, session, clock
+):
+    window = make_window(is_shown=True)
+    introduction, bar = window.introduction, window.introduction.bar
+    introduction._show_part(Part.LIVE)
+    with qtbot.waitSignal(window.live.run_shown):
+        bar.go_button.click()
+        assert window.playback.pace.member() is Pace.SLOWED
+    assert (part(window), bar.isHidden(), window.conclusion.isHidden()) == (Part.RACE, False, False)
+    with qtbot.waitSignal(introduction.race_wanted):
+        bar.go_button.click()
+        assert window.playback.pace.member() is Pace.FULL
+    assert [request.coupling for request in session.requests] == [Coupling.REJECTION, Coupling.GUMBEL]
+    assert window.controls.fields["coupling"].member() is Coupling.REJECTION
+    assert window.race.clock.is_playing
+    assert part(window) is Part.GET_CHAT
+
+
+def test_a_stopped_live_run_is_offered_again(make_window, qtbot, session, clock):
+    window = make_window()
+    session.gate = threading.Semaphore(1)
+    window.introduction._show_part(Part.LIVE)
+    with qtbot.waitSignal(window.live.run_shown):
+        window.introduction.bar.go_button.click()
+        window.controller.stop()
+    assert (part(window), window.introduction.bar.isHidden()) == (Part.LIVE, False)
+
+
+# --- The chat model ---
+
+
+def question(window):
+    actions = window.prompt.presets_button.menu().actions()
+    return next(action for action in actions if action.isEnabled() and "chat" in action.data().category)
+
+
+def test_a_chat_preset_on_the_code_pair_offers_the_chat_model_with_progress_cancel_and_failure(
+    window, qtbot, monkeypatch
+):
+    asked = []
+    monkeypatch.setattr(window.models.downloads, "get", lambda ref, *_: asked.append(ref))
+    question(window).trigger()
+    bar, downloads = window.introduction.bar, window.models.downloads
+    assert part(window) is Part.GET_CHAT
+    bar.go_button.click()
+    assert asked == [CHAT_MODEL]
+    downloads._put(Download(CHAT_MODEL, DownloadState.RUNNING))
+    assert bar.go_button.isHidden()
+    assert not bar.download.cancel.isHidden()
+    downloads._put(Download(CHAT_MODEL, DownloadState.FAILED, sentence="There is no connection."))
+    assert bar.download.note.text() == "There is no connection."
+    assert window.banner.sentence() == "", "it is said once"
+    assert not bar.download.resume.isHidden()
+    downloads.dismiss(CHAT_MODEL)
+    assert (bar.download, bar.go_button.isHidden()) == (None, False)
+
+
+def test_the_chat_model_that_has_arrived_is_asked_with_one_click(window, qtbot, tmp_path, session, clock):
+    entry = ModelEntry(CHAT_MODEL, "SmolLM2", tmp_path, ModelFormat.SAFETENSORS, 9, ModelOrigin.KEPT)
+    question(window).trigger()
+    text = window.prompt.text()
+    window.models.library.add(entry)
+    window.introduction._on_model_arrived(entry)
+    assert part(window) is Part.ASK_CHAT
+    with qtbot.waitSignal(window.live.run_shown):
+        window.introduction.bar.go_button.click()
+    assert (session.requests[0].target, session.requests[0].prompt) == (CHAT_MODEL, text)
+    assert part(window) is Part.NOTHING
+
+
+# --- The closing sentence ---
+
+
+def test_a_run_with_a_baseline_ends_with_one_sentence_on_top_until_the_next_begins(window, run_to_end, qtbot):
+    assert window.conclusion.isHidden()
+    run_to_end(window)
+    found = conclusion_of(window.run_view)
+    assert window.conclusion.headline.text() == found.headline
+    assert f"{window.run_view.summary.measured_speedup:.1f} times faster than plain decoding" in found.headline
+    assert found.headline.endswith("same distribution")
+    assert window.run_view.interval in found.basis
+    assert "equal steps differ by" in found.basis
+    window.controls.fields["baseline"].setChecked(False)
+    run_to_end(window)
+    assert window.conclusion.isHidden()
+
+
+def concluded(ms, **changes):
+    """The conclusion on 40 even steps of this time, beside a baseline of 21.2 ms a token."""
+    from dataclasses import replace
+
+    run = run_of([make_step(i, 9 + 3 * i, ms=ms, num_accepted=2) for i in range(40)])
+    sums, plain = run.counts.sums, run.baseline.sums
+    speedup = (sums.tokens / sums.total_ms) / (plain.tokens / plain.total_ms)
+    run.summary = replace(run.summary, measured_speedup=speedup)
+    return conclusion_of(run, **changes)
+
+
+def test_where_a_run_is_slower_it_says_so_and_what_to_try():
+    slower = concluded(60.0)
+    assert slower.is_slower
+    assert slower.headline.startswith("Slower than plain decoding: 0.5")
+    assert slower.advice
+    faster = concluded(10.0)
+    assert "times faster than plain decoding" in faster.headline
+    assert not faster.advice
+
+
+def test_a_run_that_was_stepped_through_has_no_speed():
+    stepped = concluded(10.0, was_stepped=True)
+    assert stepped.headline.startswith("No speed to compare")
+    assert "times faster" not in stepped.headline
+
+
+def test_callouts_quote_the_step_that_they_explain():
+    step = make_step(4, 9, num_accepted=1)
+    drafted, checked, kept = (text for _, text in callouts_of(step))
+    assert "4 tokens" in drafted
+    assert "all 4" in checked
+    assert step.emitted_texts[1].strip() in kept
+    assert step.drafted_texts[1].strip() in kept
