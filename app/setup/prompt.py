@@ -204,8 +204,8 @@ class PromptEditor(QWidget):
         # The splitter gives a widget that can't grow no more than it asks for.
         policy = QSizePolicy.Policy
         self.setSizePolicy(policy.Preferred, policy.Maximum if is_folded else policy.Preferred)
-        if was_folded and not is_folded and isinstance(splitter, QSplitter):
-            splitter.setSizes(self._open_sizes)
+        if was_folded is not is_folded and isinstance(splitter, QSplitter):
+            splitter.setSizes([0, sum(self._open_sizes)] if is_folded else self._open_sizes)
 
     def eventFilter(self, watched: QObject, event: QEvent) -> bool:
         """Unfold the prompt that gets the focus or a click."""
