@@ -320,7 +320,7 @@ class RunRequest:
         "accepts at least as many. typical: whatever the target finds likely enough; lossy, the text no longer follows "
         "the target's distribution. Block and typical need rejection coupling.",
         titles={
-            VerificationRule.TOKEN: "Token by token",
+            VerificationRule.TOKEN: "By token",
             VerificationRule.BLOCK: "Block",
             VerificationRule.TYPICAL: "Typical (lossy)",
         },

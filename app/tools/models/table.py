@@ -8,7 +8,7 @@ from core.models.catalogue import ModelEntry, ModelOrigin
 from core.text import bytes_text
 
 COLUMNS = (
-    Column("Model", width=300),
+    Column("Model", width=260),
     Column("Parameters", width=90, is_figure=True),
     Column("Precision", width=84),
     Column("Context", width=78, is_figure=True),

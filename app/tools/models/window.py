@@ -50,7 +50,7 @@ class ModelsWindow(QDialog):
         filter_help = "By name, owner, precision or kind (Ctrl+F)"
         self.filter = line_edit("modelsFilter", "Filter", "Filter the models", filter_help)
         hold(self.filter, width=220)
-        self.open_button = menu_button("Open…", "openModelButton", "Use a model that you keep elsewhere")
+        self.open_button = menu_button("Open", "openModelButton", "Use a model that you keep elsewhere")
         for kind, title in OPEN_TITLES.items():
             self.open_button.menu().addAction(title).triggered.connect(partial(models.ask_for_model, kind))
         self.banner = Banner()

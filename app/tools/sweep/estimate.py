@@ -24,7 +24,7 @@ NO_DRAFTS = "Each draft gets a row here, the best first: its expected speedup, a
 SHOWN_TREES = 5
 STOPPED = "Stopped before a draft was read."
 COLUMNS = (
-    Column("Draft", "Models on this computer that are smaller than the target and have the same tokenizer."),
+    Column("Draft", "Models on this computer that are smaller than the target and have the same tokenizer.", width=170),
     *(
         Column(title, help_text, is_figure=True)
         for title, help_text in (

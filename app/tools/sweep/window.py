@@ -294,8 +294,7 @@ class SweepWindow(ToolWindow):
         for widget in (self.legend, self.figures, self.cell):
             widget.setVisible(has_plan)
         self.bar.setVisible(has_plan or (is_estimate and is_running))
-        self.verdicts.setVisible(not is_estimate)
-        self.verdicts.show_lines(view.verdict_lines())
+        self.verdicts.show_lines([] if is_estimate else view.verdict_lines())
         is_waiting = view.is_running and not view.num_done
         if is_estimate:
             show_share(self.bar, None)
