@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,13 +27,15 @@ from app.widgets.fields import (
     quiet_button,
     row,
     table_card,
+    text_label,
 )
 from app.widgets.labels import Banner
 from app.widgets.plot_card import save_plots
 from app.widgets.rows import Row
 from app.widgets.tables import Table
 from core.export.files import export_run
-from core.runlog.store import KeptRun, KeptState, matches
+from core.runlog.search import matches
+from core.runlog.store import MAX_LABEL, KeptRun, KeptState, Label
 from core.text import bytes_text
 
 if TYPE_CHECKING:
@@ -47,9 +50,15 @@ SIDE = 16
 NO_MATCH = "No kept run matches."
 NO_RUN = "No runs yet. Every run you start is saved here as it runs."
 RUNNING = "This run has not ended yet. Stop it or wait until it ends before you delete it."
+LABELS = {
+    Label.TAGS: ("Tags", "greedy, laptop", "Words to find the selected runs by, separated by commas."),
+    Label.NOTE: ("Note", "What you want to remember of this run", "A note on the selected runs."),
+}
+"""The title, placeholder and help of each field below the list."""
+DIFFERENT = "(different)"
 SEARCH_HELP = (
-    "Words in the name, the prompt or the models, and settings such as K=4, temperature=0, target=llama, "
-    "speedup>1.5 or state=failed (Ctrl+F)"
+    "Words in the name, note, tags, prompt or models, and settings such as K=4, temperature=0, target=llama, "
+    "speedup>1.5, state=failed or tag=laptop (Ctrl+F)"
 )
 
 
@@ -65,7 +74,7 @@ class RunsWindow(QDialog):
         self._deleted: list[Sequence[str]] = []
         self.setObjectName("runsWindow")
         self.setWindowTitle("Runs")
-        placeholder = "Search: words, K=4, temperature=0, speedup>1.5"
+        placeholder = "Search: words, K=4, temperature=0, speedup>1.5, tag=laptop"
         self.search = line_edit("runsSearch", placeholder, "Search the runs", SEARCH_HELP)
         self.banner = Banner()
         self.table: Table[KeptRun] = Table(
@@ -86,6 +95,12 @@ class RunsWindow(QDialog):
         self.folder_button = push_button("Show in folder", "runFolderButton", folder_help, self._on_folder)
         delete_help = "Delete the selected runs (Del); this can be undone"
         self.delete_button = push_button("Delete", "runDeleteButton", delete_help, self._on_delete)
+        self.labels = {
+            label: line_edit(f"run{title}Edit", placeholder, title, f"{help_text} Enter saves it.")
+            for label, (title, placeholder, help_text) in LABELS.items()
+        }
+        self._labelled: tuple[KeptRun, ...] = ()
+        """The runs whose note and tags are in the fields."""
         self.undo_text = hint_label("runUndoText")
         undo_help = "Restore the deleted runs (Ctrl+Z)"
         self.undo_button = quiet_button("Undo", "runUndoButton", "Undo", undo_help, self.undo, role="link")
@@ -103,7 +118,11 @@ class RunsWindow(QDialog):
         first = (self.open_button, self.replay_button, self.compare_button)
         others = (self.rename_button, self.export_button, self.folder_button, self.delete_button)
         self.pages = QStackedWidget()
-        self.pages.addWidget(boxed(column(self.search, (table_card(self.table), 1), row(*first, None, *others))))
+        fields = [(text_label(LABELS[label][0], "field", buddy=edit), edit) for label, edit in self.labels.items()]
+        (tags, tags_edit), (note, note_edit) = fields
+        given = row(tags, (tags_edit, 1), note, (note_edit, 3))
+        table = table_card(self.table)
+        self.pages.addWidget(boxed(column(self.search, (table, 1), given, row(*first, None, *others))))
         self.pages.addWidget(self.compare_page)
         layout = column(self.banner, (self.pages, 1), row((self.foot, 1), self.undo_line))
         layout.setContentsMargins(SIDE, 12, SIDE, 12)
@@ -116,6 +135,9 @@ class RunsWindow(QDialog):
         self.table.chosen.connect(self._show_actions)
         self.table.activated.connect(self._on_open)
         self.table.renamed.connect(self._on_renamed)
+        for label, edit in self.labels.items():
+            edit.setMaxLength(MAX_LABEL[label])
+            edit.editingFinished.connect(partial(self._save_label, label))
         save_plots(
             self.compare_page.cards,
             self,
@@ -226,6 +248,26 @@ class RunsWindow(QDialog):
         self.export_button.setEnabled(is_readable)
         self.compare_button.setEnabled(2 <= len(runs) <= MAX_RUNS and all(run.is_readable for run in runs))
         self.delete_button.setEnabled(bool(runs) and not is_running)
+        self._show_labels(tuple(runs))
+
+    def _show_labels(self, runs: tuple[KeptRun, ...]) -> None:
+        is_same = [run.id for run in runs] == [run.id for run in self._labelled]
+        for label, edit in self.labels.items():
+            if not is_same:
+                self._save_label(label)
+            texts = {_label_of(run, label) for run in runs}
+            if not (is_same and edit.isModified()):
+                edit.setText(texts.pop() if len(texts) == 1 else "")
+            edit.setPlaceholderText(DIFFERENT if len(texts) > 1 else LABELS[label][1])
+            edit.setEnabled(bool(runs))
+        self._labelled = runs
+
+    def _save_label(self, label: Label) -> None:
+        edit, runs = self.labels[label], self._labelled
+        if edit.isModified():
+            edit.setModified(False)
+            text, ids = edit.text(), [run.id for run in runs]
+            self._change(lambda: self._store.label(label, text, *ids), f"The {label} could not be saved")
 
     # --- Messages ---
 
@@ -286,7 +328,7 @@ class RunsWindow(QDialog):
 
     @Slot(object, str)
     def _on_renamed(self, run: KeptRun, name: str) -> None:
-        self._change(lambda: self._store.rename(run.id, name), "The name could not be saved")
+        self._change(lambda: self._store.label(Label.NAME, name, run.id), "The name could not be saved")
 
     @Slot()
     def _on_delete(self) -> None:
@@ -362,6 +404,10 @@ class RunsWindow(QDialog):
 
     def _submit(self, work: Callable[[Job], Any], then: Callable[[Any], None], what: str, **settings: Any) -> Job:
         return self._jobs.submit(work, then, what=what, lane=LANE, **{"failed": self._kept.show_problem, **settings})
+
+
+def _label_of(run: KeptRun, label: Label) -> str:
+    return run.tags if label is Label.TAGS else run.note
 
 
 def _short_path(folder: Path) -> str:
