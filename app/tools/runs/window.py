@@ -15,7 +15,7 @@ from PySide6.QtWidgets import QDialog, QStackedWidget, QWidget
 from app.dialogs import EXPORT_FILTERS, Dialogs
 from app.jobs import Job, Jobs
 from app.tools.runs.compare import ComparePage
-from app.tools.runs.comparison import MAX_RUNS, Comparison, compare
+from app.tools.runs.comparison import MAX_RUNS, MOST_GROUPED, Comparison, compare
 from app.tools.runs.table import COLUMNS, RunNameDelegate, run_row
 from app.widgets.fields import (
     boxed,
@@ -72,6 +72,7 @@ class RunsWindow(QDialog):
         self._is_complete = False
         self._listing: Job | None = None
         self._deleted: list[Sequence[str]] = []
+        self._compared: Sequence[KeptRun] = ()
         self.setObjectName("runsWindow")
         self.setWindowTitle("Runs")
         placeholder = "Search: words, K=4, temperature=0, speedup>1.5, tag=laptop"
@@ -86,7 +87,10 @@ class RunsWindow(QDialog):
         )
         replay_help = "Run it again: same models, settings and seed"
         self.replay_button = push_button("Replay", "runReplayButton", replay_help, self._on_replay)
-        compare_help = f"Compare 2 to {MAX_RUNS} selected runs side by side"
+        compare_help = (
+            f"Compare 2 to {MAX_RUNS} selected runs side by side; more, up to {MOST_GROUPED}, as the means of runs "
+            "with the same settings"
+        )
         self.compare_button = push_button("Compare", "runCompareButton", compare_help, self._on_compare)
         self.rename_button = push_button("Rename", "runRenameButton", "Give this run a name (F2)", self._on_rename)
         export_help = "Save this run as a log, a table or a report"
@@ -108,7 +112,7 @@ class RunsWindow(QDialog):
         self.undo_line.hide()
         self.foot = hint_label("runsFoot")
         self.foot.setMinimumWidth(1)  # otherwise a long sentence would widen the window
-        self.compare_page = ComparePage(self.show_list, self._export_comparison)
+        self.compare_page = ComparePage(self.show_list, self._compare, self._export_comparison)
         self._lay_out()
         self._connect()
         self._show_list()
@@ -246,7 +250,7 @@ class RunsWindow(QDialog):
         self.replay_button.setEnabled(is_readable)
         self.rename_button.setEnabled(only is not None)
         self.export_button.setEnabled(is_readable)
-        self.compare_button.setEnabled(2 <= len(runs) <= MAX_RUNS and all(run.is_readable for run in runs))
+        self.compare_button.setEnabled(2 <= len(runs) <= MOST_GROUPED and all(run.is_readable for run in runs))
         self.delete_button.setEnabled(bool(runs) and not is_running)
         self._show_labels(tuple(runs))
 
@@ -308,12 +312,16 @@ class RunsWindow(QDialog):
 
     @Slot()
     def _on_compare(self) -> None:
-        runs = self.table.selected()
-        self._submit(
-            lambda job: compare([(run, self._store.load(run.id)) for run in runs]),
-            self._show_comparison,
-            "These runs could not be compared",
-        )
+        self._compared = self.table.selected()
+        self._compare(is_grouped=len(self._compared) > MAX_RUNS)
+
+    def _compare(self, is_grouped: bool) -> None:
+        runs = self._compared
+
+        def work(job: Job) -> Comparison:
+            return compare(((run, self._store.load(run.id)) for run in runs), grouped=is_grouped)
+
+        self._submit(work, self._show_comparison, "These runs could not be compared")
 
     def _show_comparison(self, comparison: Comparison) -> None:
         self.compare_page.show_comparison(comparison)
