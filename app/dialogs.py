@@ -106,9 +106,9 @@ class AboutDialog(QDialog):
 
 
 EXPORT_FILTERS = {
-    "Run log, JSON Lines (*.jsonl)": "jsonl",
-    "Table of steps, CSV (*.csv)": "csv",
     "Report, HTML (*.html)": "html",
+    "Table of steps, CSV (*.csv)": "csv",
+    "Run log, JSON Lines (*.jsonl)": "jsonl",
 }
 REPORT_FILTERS = {"TXT (*.txt)": "txt", "JSON (*.json)": "json"}
 

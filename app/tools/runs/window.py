@@ -33,7 +33,7 @@ from app.widgets.labels import Banner
 from app.widgets.plot_card import save_plots
 from app.widgets.rows import Row
 from app.widgets.tables import Table
-from core.export.files import export_run
+from core.export.files import export_run, readable_name
 from core.runlog.search import matches
 from core.runlog.store import MAX_LABEL, KeptRun, KeptState, Label
 from core.text import bytes_text
@@ -370,7 +370,8 @@ class RunsWindow(QDialog):
     @Slot()
     def _on_export(self) -> None:
         if (run := self._only()) is not None:
-            path = self._dialogs.ask_save_path(self, f"{run.id}.jsonl", title="Export run", filters=EXPORT_FILTERS)
+            name = readable_name(run.config, run.started_at, run.name)
+            path = self._dialogs.ask_save_path(self, name, title="Export run", filters=EXPORT_FILTERS)
             self._export((run.id,), path)
 
     def _export_comparison(self, run_ids: Sequence[str]) -> None:
