@@ -29,6 +29,7 @@ from app.setup.pair import PairForecast
 from app.setup.prompt import PromptEditor
 from app.setup.settings_panel import ControlsPanel, settings_of
 from app.theme import DEFAULT_SCALE, RESOURCES, Appearance, ThemeMode, next_scale, text_scale
+from app.tools.commands import CommandPalette
 from app.tools.export import Exports
 from app.tools.help import Help
 from app.tools.models.models import Models
@@ -122,6 +123,7 @@ class MainWindow(QMainWindow):
             self._dialogs,
         )
         cards = (*self.measurements.cards, *self.speed.cards, self.race.timeline)
+        self.commands = CommandPalette(self, self.prompt.presets_button.menu())
         save_plots(
             cards,
             self,
@@ -194,6 +196,7 @@ class MainWindow(QMainWindow):
         for action, page in zip(menus.pages, (self.measurements, self.inspector, self.speed), strict=True):
             action.triggered.connect(partial(self.side.setCurrentWidget, page))
         menus.runs.triggered.connect(self.runs.open)
+        menus.commands.triggered.connect(self.commands.open)
         self.runs.reported.connect(status.show_stage)
         self.runs.opened.connect(self._on_run_opened)
         self.runs.replay_wanted.connect(self._on_replay_wanted)

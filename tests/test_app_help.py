@@ -57,6 +57,34 @@ def test_the_list_of_keys_is_what_the_menus_offer_now_and_nothing_is_left_out(wi
     assert all(row.title in text for row in PANEL_KEYS)
 
 
+def test_the_palette_finds_actions_pages_and_presets_and_does_what_is_chosen(window, qtbot):
+    palette = window.commands
+
+    def titles():
+        model = palette.list.model()
+        return [model.index(row, 0).data() for row in range(model.rowCount())]
+
+    window.menus.commands.trigger()
+    everything = titles()
+    assert any(title.startswith("View: Inspector") for title in everything)
+    assert not any("Export run" in title for title in everything), "there is no run to export"
+    qtbot.keyClicks(palette.search, "fil ru")
+    assert titles() == [title for title in everything if title.startswith("File: Runs")]
+    qtbot.keyClick(palette.search, Qt.Key.Key_Return)
+    assert not palette.isVisible()
+    assert window.runs.window.isVisible()
+    window.menus.commands.trigger()
+    qtbot.keyClicks(palette.search, "prompt:")
+    before = window.prompt.text()
+    qtbot.keyClick(palette.search, Qt.Key.Key_Down)
+    qtbot.keyClick(palette.search, Qt.Key.Key_Return)
+    assert window.prompt.text() != before
+    window.menus.commands.trigger()
+    qtbot.keyClicks(palette.search, "no such thing")
+    qtbot.keyClick(palette.search, Qt.Key.Key_Return)
+    assert palette.isVisible()
+
+
 # --- The picture ---
 
 
