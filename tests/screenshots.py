@@ -181,8 +181,6 @@ def take_check(camera: Camera, window: MainWindow) -> None:
     panel = window.tools.check
     panel.start_button.click()
     wait_until(panel.start_button.isEnabled)
-    # The last prompt has the most varied first tokens.
-    panel.prompts.setCurrentIndex(panel.prompts.count() - 1)
     camera.take("check", panel)
     panel.close()
 

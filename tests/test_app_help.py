@@ -106,9 +106,9 @@ def test_the_picture_is_of_the_latest_step_that_shows_all():
         make_step(3, 19, num_draft_tokens=0, num_accepted=0),
     ]
     picture = picture_of(steps)
-    assert picture.caption == "Step 1 of this run"
+    assert picture.caption == "Step 2 of this run"
     assert [slot.verdict for slot in picture.slots] == [Verdict.KEPT, Verdict.REJECTED, *[Verdict.UNTESTED] * 2]
-    assert "Step 2" in picture_of(steps[2:]).caption
+    assert "Step 3" in picture_of(steps[2:]).caption
     assert picture_of(steps[3:]) == picture_of([]) == example()
     whole = steps[0]
     assert picture_of([replace(whole, draft_probs=(float("nan"),) * 4)]) == example()

@@ -37,7 +37,7 @@ class Tile(QFrame):
     def __init__(self, title: str, object_name: str, how: str) -> None:
         super().__init__()
         self.setObjectName("card")
-        self.setToolTip(how)
+        self.setToolTip(plain_tip(how))
         self.setAccessibleDescription(how)
         self._title = title
         self.value = text_label(UNKNOWN, "")
@@ -54,7 +54,7 @@ class Tile(QFrame):
         self.setAccessibleName(f"{self._title}: {value}")
         self.note.setText(note)
         self.note.set_short(short)
-        self.note.setToolTip(plain_tip(f"{note}\n\n{self.toolTip()}"))
+        self.note.setToolTip(plain_tip(f"{note}\n\n{self.accessibleDescription()}"))
 
 
 TILES = (

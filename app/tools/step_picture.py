@@ -82,7 +82,7 @@ def picture_of(steps: Sequence[Step]) -> StepPicture:
     """The latest step that shows the whole method; else the latest that can be drawn; else a recorded one."""
     whole = [step for step in reversed(steps) if _is_whole(step)]
     shown = next((step for step in whole if _shows_all(step)), whole[0] if whole else None)
-    return example() if shown is None else _picture(shown, f"Step {shown.index} of this run")
+    return example() if shown is None else _picture(shown, f"Step {shown.index + 1} of this run")
 
 
 def example() -> StepPicture:

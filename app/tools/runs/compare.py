@@ -195,7 +195,7 @@ class ComparePage(QWidget):
         )
         self.cards = (PlotCard("Running acceptance", self.acceptance), PlotCard("Tokens over time", self.time))
         for card, help_text in zip(self.cards, (ACCEPTANCE_HELP, TIME_HELP), strict=True):
-            card.setToolTip(help_text)
+            card.setToolTip(plain_tip(help_text))
             card.plot.setAccessibleDescription(help_text)
         plots = splitter(Qt.Orientation.Vertical, "comparePlots", *((card, 1) for card in self.cards))
         self.splitter = splitter(Qt.Orientation.Horizontal, "compareSplitter", (table_card(self.table), 1), (plots, 1))
