@@ -89,7 +89,7 @@ class MainWindow(QMainWindow):
         self.side = SidePanel()
         self.banner = Banner()
         self.status = StatusStrip()
-        self.help = Help(self, self.menus, self.run_view, self.controller, self.status, self._dialogs)
+        self.help = Help(self, self.menus, self.run_view, self.controller, self.status, self._dialogs, self.jobs)
         pages = (self.measurements, self.inspector, self.speed, self.race)
         self.live = LiveView(
             self.controller,

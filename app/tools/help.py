@@ -25,6 +25,7 @@ from PySide6.QtWidgets import QDialog, QFrame, QMainWindow, QMenuBar, QTextBrows
 
 from app.controller import RunController
 from app.dialogs import Dialogs
+from app.jobs import Jobs
 from app.menus import Menus, key_groups
 from app.run.run_view import RunView
 from app.run.tiles import StatusStrip
@@ -267,9 +268,11 @@ class Help(QObject):
         controller: RunController,
         status: StatusStrip,
         dialogs: Dialogs,
+        jobs: Jobs,
     ) -> None:
         super().__init__(window)
-        self._window, self._run, self._status, self._dialogs = window, run, status, dialogs
+        self._window, self._run, self._status = window, run, status
+        self._dialogs, self._jobs = dialogs, jobs
         self.hint = FirstHint()
         self.hint_seen = False
         self.page: HelpWindow | None = None
@@ -300,7 +303,7 @@ class Help(QObject):
 
     @Slot()
     def _on_about(self) -> None:
-        self._dialogs.show_about(self._window, self._status.place.text())
+        self._dialogs.show_about(self._window, self._status.place.text(), self._jobs)
 
     @Slot()
     def _on_hint_done(self) -> None:
