@@ -33,6 +33,7 @@ from app.widgets.labels import Banner
 from app.widgets.plot_card import save_plots
 from app.widgets.rows import Row
 from app.widgets.tables import Table
+from app.window_layout import open_at
 from core.export.files import export_run, readable_name
 from core.runlog.search import matches
 from core.runlog.store import MAX_LABEL, KeptRun, KeptState, Label
@@ -131,8 +132,8 @@ class RunsWindow(QDialog):
         layout = column(self.banner, (self.pages, 1), row((self.foot, 1), self.undo_line))
         layout.setContentsMargins(SIDE, 12, SIDE, 12)
         self.setLayout(layout)
-        self.setMinimumSize(980, 520)
-        self.resize(1200, 720)
+        self.setMinimumSize(900, 480)
+        open_at(self, 1200, 720)
 
     def _connect(self) -> None:
         self.search.textChanged.connect(self._on_searched)
