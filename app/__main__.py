@@ -116,10 +116,12 @@ def open_window(method: str | None = None) -> int:
         from PySide6.QtCore import QTimer
 
         from app.main_window import PATIENCE_MS, MainWindow
+        from app.window_layout import fit_screen
 
         application = QApplication(sys.argv[:1])
         with collecting_here():
             window = MainWindow()
+            fit_screen(window)
             # Qt does not notice that a window has closed if it was hidden while its threads ended.
             window.controller.closed.connect(application.quit)
             # A library that doesn't return, such as a forward that hangs, must not keep a closed window alive.

@@ -1,27 +1,22 @@
-"""The dialogs that ask for a path or a confirmation, and About."""
+"""The dialogs that ask for a path or a confirmation."""
 
 from __future__ import annotations
 
-import platform
 from enum import StrEnum
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from PySide6.QtCore import Qt, Slot
-from PySide6.QtGui import QGuiApplication
+from PySide6.QtCore import Qt
 from PySide6.QtWidgets import (
-    QDialog,
     QFileDialog,
-    QGridLayout,
     QInputDialog,
     QLineEdit,
     QMessageBox,
     QWidget,
 )
 
-from app import __version__
-from app.widgets.fields import column, push_button, row, text_label
+from app.about import AboutDialog
+from app.jobs import Jobs
 from core.text import bytes_text
 
 
@@ -38,77 +33,10 @@ if TYPE_CHECKING:
     from core.models.remote.downloads import Removal
 
 
-PACKAGES = {
-    "PySide6-Essentials": "PySide6 (Qt)",
-    "torch": "torch",
-    "transformers": "transformers",
-    "tokenizers": "tokenizers",
-    "accelerate": "accelerate",
-    "pyqtgraph": "pyqtgraph",
-    "numpy": "numpy",
-}
-NO_DEVICE = "known once a run has started"
-
-
-def versions(device: str = "") -> list[tuple[str, str]]:
-    """Versions of Outrider and its packages, read from their metadata without importing them."""
-    found = [("Outrider", __version__), ("Python", platform.python_version())]
-    for package, title in PACKAGES.items():
-        try:
-            found.append((title, metadata.version(package)))
-        except metadata.PackageNotFoundError:
-            continue
-    return [*found, ("System", platform.platform()), ("Device", device or NO_DEVICE)]
-
-
-class AboutDialog(QDialog):
-    """Versions, to read and to copy."""
-
-    def __init__(self, parent: QWidget, device: str) -> None:
-        super().__init__(parent)
-        self.setObjectName("aboutDialog")
-        self.setWindowTitle("About Outrider")
-        self._versions = versions(device)
-        self.copy_button = push_button("Copy", "copyVersionsButton", "For a bug report")
-        self.close_button = push_button("Close", "closeAboutButton", "")
-        self.close_button.setDefault(True)
-        grid = QGridLayout()
-        grid.setHorizontalSpacing(24)
-        grid.setVerticalSpacing(4)
-        for line, (title, version) in enumerate(self._versions):
-            value = text_label(version, "plain")
-            value.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
-            value.setAccessibleName(f"{title} {version}")
-            grid.addWidget(text_label(title, "field"), line, 0)
-            grid.addWidget(value, line, 1)
-        grid.setColumnStretch(1, 1)
-        what = text_label("A desktop playground for speculative decoding.", "hint")
-        layout = column(text_label("Outrider", "title"), what, spacing=6)
-        layout.setContentsMargins(24, 20, 24, 16)
-        layout.addSpacing(8)
-        layout.addLayout(grid)
-        layout.addSpacing(12)
-        layout.addLayout(row(None, self.copy_button, self.close_button))
-        self.setLayout(layout)
-        self.close_button.setFocus()
-        self.copy_button.clicked.connect(self._on_copy)
-        self.close_button.clicked.connect(self.accept)
-
-    @property
-    def text(self) -> str:
-        """The versions, one per line."""
-        return "\n".join(f"{title} {version}" for title, version in self._versions)
-
-    @Slot()
-    def _on_copy(self) -> None:
-        QGuiApplication.clipboard().setText(self.text)
-        self.copy_button.setText("Copied")
-
-
 EXPORT_FILTERS = {
-    "Run log, JSON Lines (*.jsonl)": "jsonl",
-    "Table of steps, CSV (*.csv)": "csv",
     "Report, HTML (*.html)": "html",
+    "Table of steps, CSV (*.csv)": "csv",
+    "Run log, JSON Lines (*.jsonl)": "jsonl",
 }
 REPORT_FILTERS = {"TXT (*.txt)": "txt", "JSON (*.json)": "json"}
 
@@ -172,9 +100,9 @@ class Dialogs:
         text, is_given = QInputDialog.getText(parent, "Force a text", question, QLineEdit.EchoMode.Normal, replaced)
         return text if is_given and text else None
 
-    def show_about(self, parent: QWidget, device: str = "") -> None:
-        """Show the versions, for a bug report; `device` is that of the last run."""
-        dialog = AboutDialog(parent, device)
+    def show_about(self, parent: QWidget, device: str, jobs: Jobs) -> None:
+        """Show versions and licences; `device` is that of the last run."""
+        dialog = AboutDialog(parent, device, jobs)
         dialog.exec()
         dialog.deleteLater()
 

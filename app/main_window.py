@@ -34,6 +34,7 @@ from app.setup.prompt import PromptEditor
 from app.setup.setting_fields import set_value
 from app.setup.settings_panel import ControlsPanel, settings_of
 from app.theme import DEFAULT_SCALE, RESOURCES, Appearance, ThemeMode, next_scale, text_scale
+from app.tools.commands import CommandPalette
 from app.tools.export import Exports
 from app.tools.help import Help
 from app.tools.models.models import Models
@@ -93,7 +94,7 @@ class MainWindow(QMainWindow):
         self.side = SidePanel()
         self.banner = Banner()
         self.status = StatusStrip()
-        self.help = Help(self, self.menus, self.run_view, self.status, self._dialogs)
+        self.help = Help(self, self.menus, self.run_view, self.status, self._dialogs, self.jobs)
         self.conclusion = ConclusionBar(self.run_view, self.controller)
         self.introduction = Introduction(
             self.controller,
@@ -139,6 +140,7 @@ class MainWindow(QMainWindow):
             self._dialogs,
         )
         cards = (*self.measurements.cards, *self.speed.cards, self.race.timeline)
+        self.commands = CommandPalette(self, self.prompt.presets_button.menu())
         save_plots(
             cards,
             self,
@@ -218,6 +220,7 @@ class MainWindow(QMainWindow):
         self.introduction.replay_wanted.connect(self._on_introduction_read)
         self.introduction.run_wanted.connect(self._start)
         self.introduction.race_wanted.connect(self._on_race_wanted)
+        menus.commands.triggered.connect(self.commands.open)
         self.runs.reported.connect(status.show_stage)
         self.runs.opened.connect(self.banner.dismiss)
         self.runs.replay_wanted.connect(self._on_replay_wanted)

@@ -104,6 +104,7 @@ class Menus:
             self._action(view, f"{title.lower()}PageAction", title, f"Ctrl+{number}")
             for number, title in enumerate(("Run page", "Inspector", "Speed"), 1)
         ]
+        self.commands = self._action(view, "commandsAction", "Commands…", "Ctrl+K")
         view.addSeparator()
         self.larger = self._action(view, "largerTextAction", "Larger text", "Ctrl++", "Ctrl+=")
         self.smaller = self._action(view, "smallerTextAction", "Smaller text", "Ctrl+-")

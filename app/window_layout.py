@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from PySide6.QtCore import QByteArray, Qt
+from PySide6.QtCore import QByteArray, QSize, Qt
 from PySide6.QtWidgets import QSplitter, QWidget
 
 from app.theme import scaled
 
 LEAST_HEIGHT = 640
 GAPS = 48
-MOST_WIDTH, MOST_HEIGHT = 1240, 740
-"""Fits a screen of 1280 x 800 with a title bar and a desktop panel."""
+TITLE_BAR = 40
+"""Pixels of a window's height for its title bar, which Qt leaves out."""
 
 
 def splitter(orientation: Qt.Orientation, name: str, *parts: tuple[QWidget, int]) -> QSplitter:
@@ -26,8 +26,15 @@ def splitter(orientation: Qt.Orientation, name: str, *parts: tuple[QWidget, int]
 
 
 def open_at(window: QWidget, width: int, height: int) -> None:
-    """Initial size, given in pixels at a scale of 1; it grows with the text, but never beyond a small screen."""
-    window.resize(min(scaled(width), MOST_WIDTH), min(scaled(height), MOST_HEIGHT))
+    """Initial size, given in pixels at a scale of 1; it grows with the text, but never beyond the screen."""
+    window.resize(scaled(width), scaled(height))
+    fit_screen(window)
+
+
+def fit_screen(window: QWidget) -> None:
+    """Shrink a window that is larger than the screen, as far as its contents allow."""
+    room = window.screen().availableSize()
+    window.resize(window.size().boundedTo(QSize(room.width(), room.height() - TITLE_BAR)))
 
 
 def bring_forward(window: QWidget) -> None:
@@ -39,7 +46,7 @@ def bring_forward(window: QWidget) -> None:
 
 def fit_columns(window: QWidget, settings: QWidget, text: QWidget, side: QWidget) -> None:
     """Set the columns' minimum widths: the settings' scales with the text, the others less or not at all."""
-    widths = (scaled(272), 380, 180 + scaled(160))
+    widths = (max(scaled(272), 228), 372, 172 + scaled(160))
     for column, width in zip((settings, text, side), widths, strict=True):
         column.setMinimumWidth(width)
     window.setMinimumSize(sum(widths) + GAPS, LEAST_HEIGHT)

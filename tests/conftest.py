@@ -185,7 +185,7 @@ class ScriptedDialogs:
     ask_model_path = _asks("model_path")
     ask_forced_text = _asks("forced_text")
 
-    def show_about(self, _parent, device=""):
+    def show_about(self, _parent, device, _jobs):
         self.asked.append("about")
         self.device = device
 

@@ -1,7 +1,7 @@
 """Take the README's pictures: `python -m tests.screenshots resources/screenshots`, on a machine that does nothing else.
 
 The engine and the embedded pair at the settings that the window opens with, so that the figures are this machine's.
-With `--gallery`, every page of the window instead, in its states and in both themes.
+With `--gallery`, every page and tool instead: empty, in a run, finished, failed; in both themes and at every size.
 """
 
 from __future__ import annotations
@@ -10,19 +10,22 @@ import argparse
 import os
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
 
 from PySide6.QtCore import QEventLoop, QItemSelectionModel, QTimer
-from PySide6.QtWidgets import QApplication, QWidget
+from PySide6.QtWidgets import QApplication, QDialog, QWidget
 
+from app.about import AboutDialog
 from app.controller import RunState
 from app.main_window import MainWindow
 from app.run.pacing import Pace
 from app.run.text.tokens import Place
 from app.theme import ThemeMode
+from app.widgets.labels import SidePanel
+from app.window_layout import fit_columns
 from core.types import Step
 
 SIZE, COMPARE_SIZE = (1280, 800), (1200, 720)
@@ -30,7 +33,10 @@ COMPARED = (2, 8)
 """K of the runs beside the one at the default settings."""
 RACE_AT = 0.6
 TIMEOUT_MS = 600_000
-PAGES = ("Run", "Inspector", "Speed")
+SIZES = {1.0: ((1024, 700), SIZE, (1920, 1080)), 1.5: (SIZE,)}
+"""The sizes of the windows at each size of the text."""
+LONG_PROMPT = "word " * 2_000
+"""More than the embedded pair reads, for a run that fails."""
 
 
 def main() -> int:
@@ -83,7 +89,7 @@ class Camera:
 
     def take(self, name: str, widget: QWidget | None = None) -> None:
         """Take one picture, once the window stands still."""
-        wait(400)
+        wait(200)
         path = self._folder / f"{name}.png"
         (widget or self._window).grab().save(str(path))
         print(path, flush=True)
@@ -92,21 +98,28 @@ class Camera:
         """Change the theme."""
         self._window.menus.theme_actions[mode].trigger()
 
-    def take_both(self, name: str, widget: QWidget | None = None) -> None:
-        """Take a picture in each theme."""
+    def take_all(self, name: str, widget: QWidget | None = None, pages: Sequence[tuple[SidePanel, int]] = ()) -> None:
+        """Take a window, or each of its pages, in both themes at every size. A change of style takes longest."""
+        main = self._window
         for mode in (ThemeMode.DARK, ThemeMode.LIGHT):
-            self.turn(mode)
-            self.take(f"{name}-{mode.value}", widget)
+            for scale, sizes in SIZES.items():
+                main.appearance.set(mode, scale)
+                fit_columns(main, main.controls, main.text_splitter, main.side)
+                for panel, index in pages or [(main.side, main.side.currentIndex())]:
+                    panel.setCurrentIndex(index)
+                    title = f"-{panel.tabText(index).lower()}" if pages else ""
+                    for width, height in sizes:
+                        (widget or main).resize(width, height)
+                        self.take(f"{name}{title}-{width}{'-large' * (scale > 1)}-{mode.value}", widget)
 
     def take_pages(self, state: str) -> None:
         """Take every page of the main window."""
-        for title in PAGES:
-            self._window.side.show_title(title)
-            self.take_both(f"{state}-{title.lower()}")
+        side = self._window.side
+        self.take_all(state, pages=[(side, index) for index in range(side.count())])
+        side.setCurrentIndex(0)
         self._window.race.open()
-        self.take_both(f"{state}-race", self._window.race)
+        self.take_all(f"{state}-race", self._window.race)
         self._window.race.close()
-        self._window.side.show_title(PAGES[0])
 
 
 def run_once(window: MainWindow) -> None:
@@ -144,7 +157,7 @@ def readme(camera: Camera, window: MainWindow) -> None:
     select_rejection(window)
     window.side.show_title("Inspector")
     camera.take("inspector")
-    window.side.show_title(PAGES[0])
+    window.side.setCurrentIndex(0)
     window.race.open()
     window.race.clock.seek(window.race.clock.end_ms * RACE_AT)
     camera.take("race", window.race)
@@ -182,8 +195,6 @@ def take_check(camera: Camera, window: MainWindow) -> None:
     panel = window.tools.check
     panel.start_button.click()
     wait_until(panel.start_button.isEnabled)
-    # The last prompt has the most varied first tokens.
-    panel.prompts.setCurrentIndex(panel.prompts.count() - 1)
     camera.take("check", panel)
     panel.close()
 
@@ -206,8 +217,9 @@ def take_sweep(camera: Camera, window: MainWindow) -> None:
 
 
 def gallery(camera: Camera, window: MainWindow) -> None:
-    """Every page and tool window: empty, in a run, paused, finished, with a selection."""
+    """Every page and tool window: empty, in a run, finished, with a selection, failed."""
     camera.take_pages("empty")
+    take_tools(camera, window, "empty")
     window.prompt.run_button.click()
     wait_until(lambda: window.run_view.num_tokens > 40)
     window.transcript.playback.pause_button.click()
@@ -220,28 +232,84 @@ def gallery(camera: Camera, window: MainWindow) -> None:
     window.menus.show_ghosts.setChecked(True)
     camera.take_pages("selected")
     window.race.clock.seek(window.race.clock.end_ms * RACE_AT)
-    for name, action in (
-        ("models", window.menus.models),
-        ("runs", window.menus.runs),
-        ("check", window.menus.check),
-        ("sweep", window.menus.sweep),
-        ("formulas", window.menus.formulas),
-    ):
-        before = set(QApplication.topLevelWidgets())
-        action.trigger()
-        wait(1_000)
-        for opened in set(QApplication.topLevelWidgets()) - before:
-            if opened.isVisible() and opened.isWindow():
-                camera.take_both(name, opened)
-                opened.close()
+    take_tools(camera, window, "finished")
+    take_running_tools(camera, window)
     window.transcript.playback.pace.choose(Pace.STEPWISE)
     window.transcript.playback.pace.activated.emit(0)
     window.prompt.run_button.click()
     wait_until(lambda: window.controller.state is RunState.PAUSED and window.run_view.prefill is not None)
-    camera.take_both("stepwise")
+    camera.take_all("stepwise")
     window.controller.stop()
     wait_until(lambda: window.controller.state is RunState.IDLE)
+    take_failure(camera, window)
     take_trees(camera, window)
+
+
+def take_tools(camera: Camera, window: MainWindow, state: str) -> None:
+    """The windows that the menus open."""
+    menus = window.menus
+    for action in (menus.models, menus.runs, menus.probe, menus.check, menus.sweep, menus.production, menus.help,
+                   menus.formulas, menus.keys, menus.commands):  # fmt: skip
+        action.trigger()
+        wait(1_000)
+        for opened in window.findChildren(QDialog):
+            if opened.isVisible():
+                camera.take_all(f"{state}-{action.objectName().removesuffix('Action')}", opened)
+                opened.close()
+    about = AboutDialog(window, window.status.place.text(), window.jobs)
+    about.show()
+    camera.take_all(f"{state}-about", about)
+    about.close()
+
+
+def take_running_tools(camera: Camera, window: MainWindow) -> None:
+    """Check and Sweep in the middle of their work, and with their results; runs side by side, and as a mean."""
+    window.controls.fields["max_new_tokens"].set_value(32)
+    for seed in (1, 2):
+        window.controls.fields["seed"].set_value(seed)
+        run_once(window)
+    window.menus.runs.trigger()
+    wait_until(lambda: window.runs.window is not None and window.runs.window.table.count() >= 3)
+    runs = window.runs.window
+    assert runs is not None
+    runs.table.selectAll()
+    runs.compare_button.click()
+    wait_until(lambda: runs.pages.currentWidget() is runs.compare_page)
+    camera.take_all("finished-compare", runs)
+    runs.compare_page.grouping.click()
+    wait(1_000)
+    camera.take_all("finished-compare-grouped", runs)
+    runs.close()
+    window.menus.check.trigger()
+    check = window.tools.check
+    check.blocks.setValue(check.blocks.minimum())
+    check.start_button.click()
+    wait_until(lambda: check.progress.value() > 0)
+    camera.take_all("running-check", check)
+    wait_until(check.start_button.isEnabled)
+    camera.take_all("done-check", check)
+    check.close()
+    window.menus.sweep.trigger()
+    sweeps = window.tools.sweep
+    sweeps.form.lengths.setText("2, 4")
+    sweeps.form.temperatures.setText("0, 1")
+    sweeps.form.length.setValue(32)
+    sweeps.form.start_button.click()
+    wait(4_000)
+    camera.take_all("running-sweep", sweeps)
+    wait_until(sweeps.form.start_button.isEnabled)
+    camera.take_all("done-sweep", sweeps)
+    sweeps.close()
+
+
+def take_failure(camera: Camera, window: MainWindow) -> None:
+    """A run that can't start: its prompt is longer than the target reads."""
+    prompt = window.prompt.text()
+    window.prompt.set_text(LONG_PROMPT)
+    window.prompt.run_button.click()
+    wait_until(lambda: bool(window.banner.sentence()))
+    camera.take_pages("failed")
+    window.prompt.set_text(prompt)
 
 
 def take_trees(camera: Camera, window: MainWindow) -> None:

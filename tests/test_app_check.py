@@ -85,6 +85,8 @@ def test_the_first_tokens_are_shown_by_prompt_and_can_be_heard(checking, qtbot):
     assert panel.bars.accessibleName() == "First tokens after Fibonacci"
     assert "····: 499 observed, 497.9 expected" in panel.bars.accessibleDescription()
     assert "all others: 115 observed" in panel.bars.accessibleDescription()
+    shares = [found.counts[0].expected / sum(item.expected for item in found.counts) for found in panel._first_tokens]
+    assert shares.index(min(shares)) == panel.prompts.currentIndex(), "the prompt that leaves most open comes first"
     panel.prompts.setCurrentIndex(1)
     assert panel.bars.accessibleName() == "First tokens after Read a file"
 

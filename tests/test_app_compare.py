@@ -10,11 +10,12 @@ from PySide6.QtCore import QRectF, Qt
 
 from app.theme import DARK, LIGHT
 from app.tools.runs.compare import AGREEING, DIFFERING, RESULTS, ComparePage
-from app.tools.runs.comparison import MAX_POINTS, MAX_RUNS, compare, curve
+from app.tools.runs.comparison import MAX_POINTS, MAX_RUNS, compare, curves
 from app.tools.runs.overlay_plot import DASHES, MARKERS, RunSample, run_color
 from app.widgets.pictures import to_csv
 from core.analysis.run_counts import RunCounts
-from core.runlog.store import RunStore
+from core.errors import OutriderError
+from core.runlog.store import Label, RunStore
 from tests.fakes_app import MIN_BAR_CONTRAST, contrast, make_step
 from tests.fakes_runs import keep_run
 
@@ -24,10 +25,10 @@ def folder(tmp_path):
     return tmp_path / "runs"
 
 
-def comparison(folder):
+def comparison(folder, **how):
     """All kept runs, the oldest first."""
     store = RunStore(folder)
-    return compare([(run, store.load(run.id)) for run in sorted(store.runs(), key=lambda run: run.id)])
+    return compare([(run, store.load(run.id)) for run in sorted(store.runs(), key=lambda run: run.id)], **how)
 
 
 def row(rows, title):
@@ -49,13 +50,54 @@ def test_settings_that_differ_come_first_and_the_same_run_twice_differs_in_nothi
     assert {"Prompt", "Seed", "Coupling"} <= {line.title for line in found.agreeing}
 
 
-def test_runs_with_the_same_name_are_distinguished_by_a_setting_or_a_number(folder):
+def test_columns_are_named_by_what_differs_or_by_the_user_never_by_ids(folder):
+    keep_run(folder, 0, prompt="p", num_draft_tokens=4, draft="somebody/tiny-draft")
+    ids = [keep_run(folder, 1, prompt="p", num_draft_tokens=8, method="prompt-lookup", draft=None)]
+    assert comparison(folder).names == ("K 4 · tiny-draft · draft-model", "K 8 · prompt-lookup")
     keep_run(folder, 0, prompt="p", num_draft_tokens=4)
     keep_run(folder, 1, prompt="p", num_draft_tokens=8)
-    keep_run(folder, 2, prompt="q", num_draft_tokens=8)
-    assert comparison(folder).names == ("p · K 4", "p · K 8", "q")
+    ids += [keep_run(folder, 2, prompt="q", num_draft_tokens=8)]
+    assert comparison(folder).names == ("K 4 · p", "K 8 · p", "K 8 · q")
+    RunStore(folder).label(Label.NAME, "mine", ids[1])
     keep_run(folder, 3, prompt="p", num_draft_tokens=8)
-    assert comparison(folder).names == ("p · no. 1", "p · no. 2", "q", "p · no. 4")
+    assert comparison(folder).names == ("K 4 · p", "K 8 · p · no. 2", "mine", "K 8 · p · no. 4")
+
+
+def test_runs_with_the_same_settings_become_their_mean_and_its_interval(folder):
+    for index in range(3):
+        keep_run(folder, index, seed=index, num_draft_tokens=4, step_ms=8.0 + index)
+    for index in range(3, 5):
+        keep_run(folder, index, num_draft_tokens=8)
+    alone, found = comparison(folder), comparison(folder, grouped=True)
+    assert alone.can_group
+    assert len(alone.names) == 5
+    assert found.names == ("K 4 · mean of 3", "K 8 · mean of 2")
+    assert [len(column) for column in found.columns] == [3, 2]
+    assert "Text" not in [line.title for line in found.results]
+    speeds = [run.summary["tokens_per_second"] for run in found.runs]
+    # By hand: t with 2 degrees of freedom is 4.303.
+    half = 4.302653 * np.std(speeds[:3], ddof=1) / 3**0.5
+    expected = (f"{np.mean(speeds[:3]):,.1f} ± {half:,.1f}", f"{np.mean(speeds[3:]):,.1f}")
+    assert row(found.results, "Tokens per second").texts == expected
+    mean, two = found.time
+    assert mean.x[-1] == min(curve.x[-1] for curve in alone.time[:3]), "as far as all of them go"
+    at = 0.5 * mean.x[-1]
+    ys = [np.interp(at, curve.x, curve.y) for curve in alone.time[:3]]
+    assert np.interp(at, mean.x, mean.y) == pytest.approx(np.mean(ys), rel=0.01)
+    half = 4.302653 * np.std(ys, ddof=1) / 3**0.5
+    assert np.interp(at, mean.x, mean.high - mean.y) == pytest.approx(half, rel=0.05)
+    assert two.low is None, "two runs say almost nothing about their spread"
+    keep_run(folder, 5, num_draft_tokens=2)
+    assert comparison(folder, grouped=True).names[2] == "K 2"
+
+
+def test_more_settings_than_columns_are_refused(folder):
+    for index in range(MAX_RUNS + 1):
+        keep_run(folder, index, num_draft_tokens=index + 1)
+    with pytest.raises(OutriderError, match="7 different settings"):
+        comparison(folder)
+    with pytest.raises(OutriderError, match="Select fewer"):
+        comparison(folder, grouped=True)
 
 
 def test_results_are_those_of_the_logs_and_the_best_are_marked(folder):
@@ -90,7 +132,7 @@ def test_runs_without_steps_or_summary_can_be_compared(folder):
     found = comparison(folder)
     assert row(found.results, "End").texts == ("cut off", "cut off")
     assert row(found.results, "Steps").texts == ("0", "3")
-    assert found.curves[0].tokens.tolist() == [0.0]
+    assert found.acceptance[0].x.tolist() == [0.0]
 
 
 def test_curves_add_up_and_are_thinned_out_with_both_ends_kept():
@@ -98,12 +140,12 @@ def test_curves_add_up_and_are_thinned_out_with_both_ends_kept():
     counts = RunCounts()
     for step in steps:
         counts.add(step)
-    found = curve(counts)
-    assert found.tokens.size <= MAX_POINTS
-    assert (found.tokens[0], found.tokens[-1]) == (0, 15_000)
-    assert found.seconds[-1] == pytest.approx(sum(step.total_ms for step in steps) / 1000)
-    assert np.isnan(found.acceptance[0])
-    assert found.acceptance[-1] == pytest.approx(0.5)
+    acceptance, time = curves(counts)
+    assert acceptance.x.size <= MAX_POINTS
+    assert (acceptance.x[0], acceptance.x[-1]) == (0, 15_000)
+    assert time.x[-1] == pytest.approx(sum(step.total_ms for step in steps) / 1000)
+    assert np.isnan(acceptance.y[0])
+    assert acceptance.y[-1] == pytest.approx(0.5)
 
 
 @pytest.fixture
@@ -112,7 +154,7 @@ def page(qtbot, folder):
     keep_run(folder, 0, prompt="first")
     keep_run(folder, 1, prompt="second", num_draft_tokens=8)
     keep_run(folder, 2, prompt="third", lines=1)
-    page = ComparePage(lambda: None, print)
+    page = ComparePage(lambda: None, print, print)
     qtbot.addWidget(page)
     page.show_comparison(comparison(folder))
     return page
@@ -139,19 +181,34 @@ def test_the_page_lists_differences_then_results_and_shared_settings_on_request(
 
 def test_each_run_has_a_curve_in_both_plots_under_its_name_until_the_next_comparison(page, folder):
     names = [page.table.horizontalHeaderItem(column).toolTip() for column in (1, 2, 3)]
-    assert names == ["first", "second", "third"]
-    assert [sample.toolTip() for sample in page.samples] == names
+    assert names == ["K 4 · first", "K 8 · second", "K 4 · third"]
     for plot in (page.acceptance, page.time):
         assert len(plot.lines) == len(plot.markers) == 3
         assert len({plot.lines[index].opts["pen"].color().name() for index in range(3)}) == 3
     assert page.time.readout(0) == "0.00 s: 0 · 0 · 0"
     assert [name for name, _ in page.time.details(0)[1:]] == names
-    assert page.time.details(10)[3] == ("third", "ended")
+    assert page.time.details(10)[3] == (names[2], "ended")
     assert to_csv(page.acceptance.table()).startswith("run,tokens,running_acceptance")
     store = RunStore(folder)
     page.show_comparison(compare([(run, store.load(run.id)) for run in list(store.runs())[1:]]))
     assert page.table.columnCount() == 3
-    assert len(page.acceptance.lines) == len(page.samples) == 2
+    assert len(page.acceptance.lines) == 2
+
+
+def test_a_group_of_runs_has_a_band_around_its_curve_and_in_the_saved_figures(page, folder):
+    for index in range(3):
+        keep_run(folder, index, seed=index, step_ms=8.0 + index)
+    page.show_comparison(comparison(folder, grouped=True))
+    assert page.grouping.isChecked()
+    assert page.table.item(page.table.rowCount() - 1, 1).text() == "length reached"
+    for plot in (page.acceptance, page.time):
+        assert list(plot.bands) == [0]
+        assert plot.bands[0].brush().color().alpha() < 255
+    assert " ± " in page.time.readout(50)
+    assert to_csv(page.time.table()).splitlines()[0] == "run,time_s,tokens,low,high"
+    page.show_comparison(comparison(folder))
+    assert not page.acceptance.bands
+    assert page.grouping.isEnabled()
 
 
 @pytest.mark.parametrize("theme", [LIGHT, DARK], ids=["light", "dark"])

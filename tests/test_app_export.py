@@ -5,9 +5,12 @@ from __future__ import annotations
 import csv
 import os
 import threading
+from datetime import datetime
 
 import pytest
 
+from app.dialogs import EXPORT_FILTERS
+from core.export.files import readable_name
 from core.runlog.log import read_run_log
 
 
@@ -43,6 +46,17 @@ def test_there_is_nothing_to_export_before_a_run_and_a_dismissed_dialog_writes_n
     assert window.banner.sentence() == ""
 
 
+def test_a_report_is_offered_first_under_a_name_that_every_file_system_takes():
+    assert next(iter(EXPORT_FILTERS.values())) == "html"
+    noon = datetime(2026, 11, 24, 12).astimezone()
+    config = {"target": "HuggingFaceTB/SmolLM2-135M", "num_draft_tokens": 2, "temperature": 0.7}
+    assert readable_name(config, noon) == "outrider SmolLM2-135M K=2 T=0.7 2026-11-24.html"
+    config = {"target": "C:\\models\\mine", "num_draft_tokens": "auto", "temperature": 0.0, "verification": "typical"}
+    assert readable_name(config, noon) == "outrider mine K=auto T=0 lossy 2026-11-24.html"
+    assert readable_name({"target": 3}, None) == "outrider.html"
+    assert readable_name({}, None, 'a/b: "c"?\n<' + "x" * 300) == f"outrider a b c {'x' * 49}.html"
+
+
 def test_export_writes_the_run_as_json_lines_or_its_steps_as_a_table(finished, export, dialogs, tmp_path):
     dialogs.export_path = tmp_path / "out.jsonl"
     export(finished)
@@ -50,7 +64,7 @@ def test_export_writes_the_run_as_json_lines_or_its_steps_as_a_table(finished, e
     assert log.problems == []
     assert len(log.steps) == finished.run_view.counts.sums.num_steps
     assert log.summary["finish_reason"] == "length"
-    assert dialogs.asked == [f"{log.run['id']}.jsonl"]
+    assert dialogs.asked == [readable_name(log.run["config"], datetime.fromisoformat(log.run["started_at"]))]
     assert str(dialogs.export_path) in finished.status.stage.text()
     dialogs.export_path = tmp_path / "out.CSV"
     export(finished)

@@ -11,13 +11,15 @@ import pytest
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QAction, QGuiApplication, QTextDocument, QTextTable
 
-from app.dialogs import AboutDialog
+from app import about
+from app.about import AboutDialog, version_sentence
 from app.menus import PANEL_KEYS, menu_actions
 from app.run.speed.speed import speed_report, study_of
 from app.theme import DARK, LIGHT
 from app.tools.help import FORMULAS_FILE, PAPERS, HelpWindow, page_text
 from app.tools.step_picture import MAX_SLOTS, Verdict, example, picture_of
 from core.analysis.calibration import Predictor
+from core.errors import OutriderError
 from core.runlog.log import BASELINE_FIELDS, STEP_FIELDS, SUMMARY_FIELDS
 from core.types import BlockTest, TokenKind
 from tests.fakes_app import make_step, run_of
@@ -54,6 +56,34 @@ def test_the_list_of_keys_is_what_the_menus_offer_now_and_nothing_is_left_out(wi
             assert action.text().replace("&", "") in text
             assert all(keys.toString() in text for keys in action.shortcuts())
     assert all(row.title in text for row in PANEL_KEYS)
+
+
+def test_the_palette_finds_actions_pages_and_presets_and_does_what_is_chosen(window, qtbot):
+    palette = window.commands
+
+    def titles():
+        model = palette.list.model()
+        return [model.index(row, 0).data() for row in range(model.rowCount())]
+
+    window.menus.commands.trigger()
+    everything = titles()
+    assert any(title.startswith("View: Inspector") for title in everything)
+    assert not any("Export run" in title for title in everything), "there is no run to export"
+    qtbot.keyClicks(palette.search, "fil ru")
+    assert titles() == [title for title in everything if title.startswith("File: Runs")]
+    qtbot.keyClick(palette.search, Qt.Key.Key_Return)
+    assert not palette.isVisible()
+    assert window.runs.window.isVisible()
+    window.menus.commands.trigger()
+    qtbot.keyClicks(palette.search, "prompt:")
+    before = window.prompt.text()
+    qtbot.keyClick(palette.search, Qt.Key.Key_Down)
+    qtbot.keyClick(palette.search, Qt.Key.Key_Return)
+    assert window.prompt.text() != before
+    window.menus.commands.trigger()
+    qtbot.keyClicks(palette.search, "no such thing")
+    qtbot.keyClick(palette.search, Qt.Key.Key_Return)
+    assert palette.isVisible()
 
 
 # --- The picture ---
@@ -169,15 +199,45 @@ def test_the_page_of_formulas_has_every_block_of_the_text_in_tables_of_the_theme
 
 def test_about_names_all_versions_copies_them_and_says_what_the_last_run_was_on(qtbot, window, dialogs, run_to_end):
     loaded = "torch" in sys.modules
-    dialog = AboutDialog(window, "Some GPU · float16")
+    dialog = AboutDialog(window, "Some GPU · float16", window.jobs)
     assert ("torch" in sys.modules) is loaded
     qtbot.addWidget(dialog)
     dialog.copy_button.click()
     copied = QGuiApplication.clipboard().text()
     for word in ("Outrider", "Python", "PySide6", "torch", "transformers", "pyqtgraph", "Some GPU"):
         assert word in copied
+    licences = {name: licence for name, _, licence in about.versions()}
+    assert licences["numpy"].startswith("BSD")
+    assert [name for name, licence in licences.items() if not licence] == ["System", "Device"]
+    assert len(licences) > len(about.PACKAGES) + 3, "the embedded models have one, too"
     window.menus.about.trigger()
     assert dialogs.device == ""
     run_to_end(window)
     window.menus.about.trigger()
     assert "float32" in dialogs.device
+
+
+def test_a_newer_version_is_looked_for_only_on_request_and_any_failure_is_one_sentence(qtbot, window, monkeypatch):
+    asked = []
+
+    def refuse(url, timeout):
+        asked.append(url)
+        raise OSError("no network")
+
+    monkeypatch.setattr("urllib.request.urlopen", refuse)
+    dialog = AboutDialog(window, "", window.jobs)
+    qtbot.addWidget(dialog)
+    assert asked == []
+    dialog.check_button.click()
+    qtbot.waitUntil(lambda: dialog.answer.text() == about.UNREACHABLE)
+    assert asked == [about.INDEX]
+    monkeypatch.setattr("core.models.remote.hub.is_offline", lambda: True)
+    dialog.check_button.click()
+    qtbot.waitUntil(lambda: "Offline mode" in dialog.answer.text())
+    assert asked == [about.INDEX]
+    own = {"summary": "… speculative decoding …"}
+    assert "available" in version_sentence({**own, "version": "99.0"})
+    assert "latest" in version_sentence({**own, "version": "0.9.12"})
+    for other in (None, {}, {**own, "version": 3}, {"summary": "a horse", "version": "99.0"}):
+        with pytest.raises(OutriderError, match="no release"):
+            version_sentence(other)

@@ -6,7 +6,8 @@ import pytest
 from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QAbstractItemView, QLineEdit
 
-from app.tools.runs.window import COMPARE, LIST, NO_MATCH, NO_RUN
+from app.tools.runs.window import COMPARE, DIFFERENT, LIST, NO_MATCH, NO_RUN
+from app.widgets.title_delegate import BADGE_ROLE
 from tests.fakes_runs import RunColumn, cells, keep_run, names, until
 
 
@@ -79,6 +80,30 @@ def test_a_run_is_renamed_in_place_and_keeps_its_name_and_a_new_list_waits_meanw
     until(qtbot, lambda: panel.table.count() == 2)
     _, again = open_runs(2)
     assert names(again) == ["prompt 1", "my run"]
+
+
+def test_tags_and_a_note_are_given_to_the_selected_runs_and_found_again(open_runs, folder, qtbot):
+    ids = [keep_run(folder, index) for index in range(3)]
+    _, panel = open_runs(3)
+    tags, note = panel.labels.values()
+
+    def labels():
+        return [(run.tags, run.note) for run in sorted(panel.table.items(), key=lambda run: run.id)]
+
+    panel.table.select(ids[:2])
+    qtbot.keyClicks(tags, "gpu, old")
+    # Selecting other runs saves what was typed, for the runs that it was typed for.
+    panel.table.select(ids[1:2])
+    until(qtbot, lambda: labels() == [("gpu, old", ""), ("gpu, old", ""), ("", "")])
+    assert tags.text() == "gpu, old"
+    qtbot.keyClicks(note, "slow")
+    qtbot.keyClick(note, Qt.Key.Key_Return)
+    until(qtbot, lambda: labels()[1] == ("gpu, old", "slow"))
+    panel.table.select(ids[1:])
+    assert (tags.text(), tags.placeholderText()) == ("", DIFFERENT)
+    panel.search.setText("tag=gpu slow")
+    assert names(panel) == ["prompt 1"]
+    assert panel.table.items()[0].tags in panel.table.model().index(0, 0).data(BADGE_ROLE)
 
 
 def test_deleted_runs_come_back_one_deletion_at_a_time(open_runs, folder, qtbot):

@@ -22,7 +22,7 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from app.dialogs import AboutDialog
+from app.about import AboutDialog
 from app.menus import menu_actions
 from app.theme import ThemeMode
 from app.widgets.plot_card import PlotCard
@@ -149,7 +149,7 @@ def picture(window, widget):
 def test_every_control_has_a_name(shown, qtbot):
     shown.models.open()
     shown.menus.help.trigger()
-    about = AboutDialog(shown, "")
+    about = AboutDialog(shown, "", shown.jobs)
     qtbot.addWidget(about)
     nameless = [
         (top.objectName(), widget.objectName() or repr(widget))

@@ -21,7 +21,7 @@ from core.errors import RunLogError
 from core.experiments.sweep import sweep
 from core.models.remote import hub
 from core.runlog.log import RunLogWriter, read_run_log
-from core.runlog.store import NAMES_FILE, RunStore
+from core.runlog.store import Label, RunStore
 from tests import fakes_downloads
 from tests.fakes_log import EVENTS, write
 from tests.fakes_runs import keep_run
@@ -53,11 +53,11 @@ def test_settings_that_can_not_all_be_read_are_kept_aside_and_what_can_be_read_i
 @pytest.mark.parametrize("content", UNREADABLE.values(), ids=UNREADABLE)
 def test_names_that_can_not_all_be_read_are_kept_aside(tmp_path, content):
     first, second = keep_run(tmp_path), keep_run(tmp_path, 1)
-    (tmp_path / NAMES_FILE).write_bytes(content.replace(b'"a"', f'"{first}"'.encode()))
+    (tmp_path / "names.json").write_bytes(content.replace(b'"a"', f'"{first}"'.encode()))
     store = RunStore(tmp_path)
     assert {run.id: run.name for run in store.runs()} == {first: "kept" if b"kept" in content else "", second: ""}
     assert "kept as" in store.problem
-    store.rename(second, "new")
+    store.label(Label.NAME, "new", second)
     assert {run.name for run in RunStore(tmp_path).runs()} == {"kept" if b"kept" in content else "", "new"}
     (aside,) = tmp_path.glob("names-unreadable-*.json")
     assert aside.read_bytes() == content.replace(b'"a"', f'"{first}"'.encode())
@@ -215,8 +215,8 @@ if place == "settings":
     from app.settings import SettingsStore, WindowSettings
     SettingsStore(folder / "settings.json").save(WindowSettings())
 elif place == "names":
-    from core.runlog.store import RunStore
-    RunStore(folder).rename(next(iter(RunStore(folder).runs())).id, "new")
+    from core.runlog.store import Label, RunStore
+    RunStore(folder).label(Label.NAME, "new", next(iter(RunStore(folder).runs())).id)
 elif place == "export":
     from app.__main__ import main
     main(["export", str(next(folder.glob("*.jsonl"))), "--html", str(folder / "report.html"), "--force"])
@@ -245,7 +245,7 @@ def test_kill_9_leaves_every_file_whole_and_what_follows_works(tmp_path, home, s
     run_id = keep_run(tmp_path)
     settings, store, report = SettingsStore(tmp_path / "settings.json"), RunStore(tmp_path), tmp_path / "report.html"
     list(store.runs())
-    store.rename(run_id, "old")
+    store.label(Label.NAME, "old", run_id)
     settings.save(WindowSettings(run=RunSettings(prompt="old")))
     report.write_text("old")
     command = [sys.executable, "-c", KILLED, str(tmp_path), place, moment]
@@ -266,4 +266,4 @@ def test_kill_9_leaves_every_file_whole_and_what_follows_works(tmp_path, home, s
     assert main(["export", str(tmp_path / f"{run_id}.jsonl"), "--html", str(report), "--force"]) == 0
     assert report.read_text("utf-8") != "old"
     assert settings.save(WindowSettings()) is None
-    RunStore(tmp_path).rename(run_id, "new")
+    RunStore(tmp_path).label(Label.NAME, "new", run_id)

@@ -9,6 +9,7 @@ from PySide6.QtWidgets import (
     QApplication,
     QComboBox,
     QLabel,
+    QMenu,
     QPlainTextEdit,
     QToolButton,
     QWidget,
@@ -146,3 +147,12 @@ def test_the_controls_beside_run_are_never_cut_off(qtbot):
     qtbot.waitUntil(lambda: note.height() >= note.heightForWidth(note.width()) > 60)
     prompt.resize(900, 300)
     qtbot.waitUntil(lambda: note.minimumHeight() < 60)
+
+
+def test_no_tooltip_is_a_line_across_the_screen(window):
+    for action in (window.menus.runs, window.menus.check, window.menus.sweep, window.menus.models):
+        action.trigger()
+    # pyqtgraph's own menus are never shown.
+    widgets = [widget for widget in window.findChildren(QWidget) if not isinstance(widget.window(), QMenu)]
+    tips = {widget.toolTip() for widget in widgets}
+    assert [tip for tip in tips if len(tip) > 120 and not tip.startswith("<")] == []

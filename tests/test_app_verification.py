@@ -18,7 +18,8 @@ from core.export.configurations import PROJECTS, configuration
 from core.export.files import export_run
 from core.export.run_report import compare_page, run_page
 from core.runlog.log import read_run_log
-from core.runlog.store import RunStore, matches
+from core.runlog.search import matches
+from core.runlog.store import RunStore
 from core.settings import LOSSY, Coupling, VerificationRule
 from tests.fakes_app import make_step, run_of
 from tests.fakes_runs import RunColumn, keep_run, shown_whole, until

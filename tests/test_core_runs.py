@@ -8,7 +8,8 @@ import pytest
 from core.controls import RunControls
 from core.errors import RunLogError
 from core.runlog.log import to_line, to_record
-from core.runlog.store import KeptState, RunStore, matches
+from core.runlog.search import matches
+from core.runlog.store import KeptState, Label, RunStore
 from core.settings import RunRequest, SamplingParams
 from tests.fakes_app import FakeSession
 
@@ -132,13 +133,13 @@ def test_the_run_that_is_written_is_marked_and_one_of_another_window_until_that_
 def test_names_are_kept_beside_the_logs_and_logs_stay_as_they_are(tmp_path, keep):
     path = keep("x")
     before = path.read_bytes()
-    RunStore(tmp_path).rename("x", "  my \n run ")
+    RunStore(tmp_path).label(Label.NAME, "  my \n run ", "x")
     assert runs(tmp_path)["x"].title == "my run"
     assert path.read_bytes() == before
     (tmp_path / "names.json").write_text("{ torn")
     assert runs(tmp_path)["x"].title == "def f(x):"
-    RunStore(tmp_path).rename("x", "again")
-    RunStore(tmp_path).rename("x", "")
+    RunStore(tmp_path).label(Label.NAME, "again", "x")
+    RunStore(tmp_path).label(Label.NAME, "", "x")
     assert runs(tmp_path)["x"].name == ""
 
 
@@ -148,8 +149,8 @@ def test_two_windows_that_name_runs_at_once_keep_each_other_s_names(tmp_path, ke
     first, second = RunStore(tmp_path), RunStore(tmp_path)
     list(first.runs())
     list(second.runs())
-    first.rename("a", "one")
-    second.rename("b", "two")
+    first.label(Label.NAME, "one", "a")
+    second.label(Label.NAME, "two", "b")
     assert {run.id: run.name for run in first.runs()} == {"a": "one", "b": "two"}
 
 
@@ -157,13 +158,15 @@ def test_a_deleted_run_comes_back_as_it_was_with_its_name(tmp_path, keep):
     path = keep("x")
     before = path.read_bytes()
     store = RunStore(tmp_path)
-    store.rename("x", "mine")
+    for label in Label:
+        store.label(label, "mine", "x")
     assert store.delete(["x"]) == ["x"]
     assert list(store.runs()) == []
     assert RunStore(tmp_path).delete(["x", "never"]) == ["x", "never"], "what is gone already is no error"
     store.restore(["x"])
     assert path.read_bytes() == before
-    assert runs(tmp_path)["x"].name == "mine"
+    found = runs(tmp_path)["x"]
+    assert (found.name, found.note, found.tags) == ("mine",) * 3
 
 
 def test_the_trash_is_emptied_for_good_and_only_one_s_own(tmp_path, keep):
@@ -173,7 +176,8 @@ def test_the_trash_is_emptied_for_good_and_only_one_s_own(tmp_path, keep):
     other._trash = tmp_path / f".trash-{os.getppid()}"
     crashed = tmp_path / ".trash-4194305"
     crashed.mkdir()
-    mine.rename("a", "gone")
+    mine.label(Label.NAME, "gone", "a")
+    mine.label(Label.TAGS, "gone", "a")
     mine.delete(["a"])
     other.delete(["b"])
     mine.empty_trash()
@@ -182,7 +186,7 @@ def test_the_trash_is_emptied_for_good_and_only_one_s_own(tmp_path, keep):
         mine.restore(["a"])
     other.restore(["b"])
     assert list(runs(tmp_path)) == ["b"]
-    assert "gone" not in (tmp_path / "names.json").read_text()
+    assert "gone" not in (tmp_path / "names.json").read_text() + (tmp_path / "tags.json").read_text()
 
 
 def test_a_folder_that_can_only_be_read_still_lists_its_runs_and_says_why_nothing_changes(tmp_path, keep, monkeypatch):
@@ -193,7 +197,7 @@ def test_a_folder_that_can_only_be_read_still_lists_its_runs_and_says_why_nothin
 
     monkeypatch.setattr("core.runlog.store.FileLock", refuse)
     monkeypatch.setattr("pathlib.Path.replace", refuse)
-    for change in (lambda: RunStore(tmp_path).rename("x", "n"), lambda: RunStore(tmp_path).delete(["x"])):
+    for change in (lambda: RunStore(tmp_path).label(Label.NAME, "n", "x"), lambda: RunStore(tmp_path).delete(["x"])):
         with pytest.raises(RunLogError, match="not allowed"):
             change()
     assert list(runs(tmp_path)) == ["x"]
@@ -203,7 +207,7 @@ QUERIES = {
     **{"": "abc", "FIB": "a", "favourite": "b", "tiny-draft": "ab", "f(x)=y": "b", "nowhere": ""},
     **{"K=4": "a", "k=auto": "c", "K=four": "", "temperature=0": "b", "T>0.5 target=tiny": "ac"},
     **{"method=lookup": "c", "max-ngram=5": "c", "state=finished seed=3": "b"},
-    **{"speedup>100": "", "acceptance>1%": "abc"},
+    **{"speedup>100": "", "acceptance>1%": "abc", "kernel": "c", "tag=GPU": "bc", "tags=laptop gpu": "c"},
 }
 
 
@@ -214,6 +218,11 @@ def test_runs_are_found_by_words_and_settings(tmp_path, keep):
     record = json.loads(head)
     record["config"] |= {"num_draft_tokens": "auto", "method_options": {"max_ngram": 5}}
     keep("c", [to_line(record), *rest])
-    RunStore(tmp_path).rename("b", "my favourite")
+    store = RunStore(tmp_path)
+    store.label(Label.NAME, "my favourite", "b")
+    store.label(Label.TAGS, "gpu", "b")
+    store.label(Label.TAGS, " gpu,, my  laptop ,gpu", "c")
+    store.label(Label.NOTE, "before the kernel\nchanged", "c")
     kept = sorted(RunStore(tmp_path).runs(), key=lambda run: run.id)
+    assert (kept[2].tags, kept[2].note) == ("gpu, my laptop", "before the kernel changed")
     assert {query: "".join(run.id for run in kept if matches(run, query)) for query in QUERIES} == QUERIES

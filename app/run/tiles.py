@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from html import escape
-
 from PySide6.QtCore import Qt, Slot
 from PySide6.QtGui import QFont
 from PySide6.QtWidgets import (
@@ -40,8 +38,7 @@ class Tile(QFrame):
     def __init__(self, title: str, object_name: str, how: str) -> None:
         super().__init__()
         self.setObjectName("card")
-        self._how = how
-        self.setToolTip(f"<p>{escape(how)}</p>")
+        self.setToolTip(plain_tip(how))
         self.setAccessibleDescription(how)
         self._title = title
         self.value = text_label(UNKNOWN, "")
@@ -58,7 +55,7 @@ class Tile(QFrame):
         self.setAccessibleName(f"{self._title}: {value}")
         self.note.setText(note)
         self.note.set_short(short)
-        self.note.setToolTip(f"<p>{escape(note)}</p><p>{escape(self._how)}</p>")
+        self.note.setToolTip(plain_tip(f"{note}\n\n{self.accessibleDescription()}"))
 
 
 TILES = (

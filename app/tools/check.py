@@ -132,6 +132,12 @@ def _tested(test: DistributionTest) -> Row[None]:
     return Row(None, test.name, texts, tip, is_bad=test.is_failed)
 
 
+def _top_share(found: FirstTokens) -> float:
+    """The share of the most likely token."""
+    total = sum(item.expected for item in found.counts)
+    return max((item.expected for item in found.counts if item.text), default=0.0) / total if total else 1.0
+
+
 def token_text(item: TokenCount) -> str:
     """A token's text, with visible spaces."""
     return repr(item.text)[1:-1].replace(" ", "·") if item.text else "all others"
@@ -314,6 +320,9 @@ class CheckWindow(ReportWindow):
         self._first_tokens = first_tokens
         self.prompts.clear()
         self.prompts.addItems([found.prompt for found in first_tokens])
+        # First the prompt after which the most tokens are likely: where one takes all, there is little to compare.
+        shares = [_top_share(found) for found in first_tokens]
+        self.prompts.setCurrentIndex(shares.index(min(shares)) if shares else -1)
         for widget in (self._tokens, self.bars):
             widget.setVisible(bool(first_tokens))
         for button in (self.copy_button, self.save_button):

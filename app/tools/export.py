@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from datetime import datetime
 
 from PySide6.QtCore import QObject, Slot
 from PySide6.QtGui import QGuiApplication
@@ -21,7 +22,7 @@ from app.window_layout import bring_forward, open_at
 from core.errors import OutriderError
 from core.export.choice import Choice, choice_from_request
 from core.export.configurations import PROJECTS, Configuration, configuration
-from core.export.files import export_run
+from core.export.files import export_run, readable_name
 from core.files import write_atomically
 from core.runlog.log import to_record
 from core.runlog.replay import request_from_config
@@ -144,9 +145,8 @@ class Exports(QObject):
         log, started = self._run.snapshot(), self._run.started
         if log is None or started is None:
             return
-        path = self._dialogs.ask_save_path(
-            self._window, f"{started.run_id}.jsonl", title="Export run", filters=EXPORT_FILTERS
-        )
+        name = readable_name(started.config, datetime.fromisoformat(started.started_at))
+        path = self._dialogs.ask_save_path(self._window, name, title="Export run", filters=EXPORT_FILTERS)
         if path is None:
             return
 

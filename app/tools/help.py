@@ -24,6 +24,7 @@ from PySide6.QtGui import (
 from PySide6.QtWidgets import QDialog, QFrame, QMainWindow, QMenuBar, QTextBrowser, QWidget
 
 from app.dialogs import Dialogs
+from app.jobs import Jobs
 from app.menus import Menus, key_groups
 from app.run.run_view import RunView
 from app.run.tiles import StatusStrip
@@ -244,9 +245,11 @@ class Help(QObject):
         run: RunView,
         status: StatusStrip,
         dialogs: Dialogs,
+        jobs: Jobs,
     ) -> None:
         super().__init__(window)
-        self._window, self._run, self._status, self._dialogs = window, run, status, dialogs
+        self._window, self._run, self._status = window, run, status
+        self._dialogs, self._jobs = dialogs, jobs
         self.page: HelpWindow | None = None
         for name, action in (("method", menus.help), ("formulas", menus.formulas), ("keys", menus.keys)):
             action.triggered.connect(partial(self._open, name))
@@ -263,4 +266,4 @@ class Help(QObject):
 
     @Slot()
     def _on_about(self) -> None:
-        self._dialogs.show_about(self._window, self._status.place.text())
+        self._dialogs.show_about(self._window, self._status.place.text(), self._jobs)

@@ -19,7 +19,7 @@ from PySide6.QtWidgets import (
 )
 
 from app.theme import hold
-from app.widgets.fields import WheelGuard, boxed, column, describe, quiet_button, row, text_label
+from app.widgets.fields import WheelGuard, boxed, column, describe, plain_tip, quiet_button, row, text_label
 
 T = TypeVar("T")
 SPIN_WIDTH = 96
@@ -81,7 +81,7 @@ class SliderSpin(QWidget):
         self.slider.setRange(round(self._low * self._scale), round(high * self._scale))
         self.spin.setRange(self._low, high)
         self._label.setText(title)
-        self._label.setToolTip(help_text)
+        self._label.setToolTip(plain_tip(help_text))
         for part in (self.slider, self.spin):
             describe(part, title, help_text)
 

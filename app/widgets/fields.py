@@ -107,9 +107,16 @@ def scrolled(body: QWidget, object_name: str, area: QScrollArea | None = None) -
 # --- Labels and buttons ---
 
 
+LONGEST_LINE = 80
+"""Most characters of a tooltip's line; Qt wraps only rich text."""
+
+
 def plain_tip(text: str) -> str:
-    """A tooltip that shows this text, even if it looks like markup, which could have Qt read files."""
-    return f"<span>{escape(text)}</span>" if QtGui.Qt.mightBeRichText(text) else text
+    """A tooltip that shows this text, wrapped, even if it looks like markup, which could have Qt read files."""
+    is_wide = any(len(line) > LONGEST_LINE for line in text.splitlines())
+    if not is_wide and not QtGui.Qt.mightBeRichText(text):
+        return text
+    return f"<p style='white-space: pre-wrap; margin: 0'>{escape(text)}</p>"
 
 
 def text_label(text: str, role: str, *, buddy: QWidget | None = None) -> QLabel:
@@ -135,7 +142,7 @@ def labelled(title: str, widget: QWidget, help_text: str = "", *, spacing: int =
     """A field below its label. The help is used for the tooltip and assistive technology."""
     describe(widget, title, help_text)
     label = text_label(title, "field", buddy=widget)
-    label.setToolTip(help_text)
+    label.setToolTip(plain_tip(help_text))
     return boxed(column(label, widget, spacing=spacing))
 
 

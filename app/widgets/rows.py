@@ -123,7 +123,7 @@ class RowsModel(QAbstractTableModel, Generic[T]):
         if role == Role.DisplayRole:
             return column.title
         if role == Role.ToolTipRole:
-            return column.help
+            return plain_tip(column.help)
         return alignment(is_figure=column.is_figure) if role == Role.TextAlignmentRole else None
 
     def data(self, index: Index, role: int = Role.DisplayRole) -> object:

@@ -159,11 +159,11 @@ class BlockSums:
         """
         if self.blocks < 2:
             return None
-        t = _t95(self.blocks - 1)
+        t = t95(self.blocks - 1)
         return wilson(self.accepted / self.drafted, self.effective_tokens * (Z95 / t) ** 2)
 
 
-def _t95(degrees: int) -> float:
+def t95(degrees: int) -> float:
     """Two-sided 95 % quantile of Student's t, by its expansion around the normal's (Abramowitz and Stegun, 26.7.5)."""
     if degrees <= 2:  # Exact values where the expansion is off by more than 0.01.
         return (12.706205, 4.302653)[degrees - 1]

@@ -7,11 +7,14 @@ import csv
 import io
 import math
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from core.draft_shape import shown_draft_length
 from core.errors import RunLogError
 from core.experiments.sweep_file import SCHEMA, SweepLog, run_to_record
 from core.experiments.sweep_plan import SHAPE_OPTIONS, SUMMARY_FIELDS, DrafterChoice, Measurement
@@ -20,9 +23,9 @@ from core.export.run_data import named
 from core.export.run_report import compare_page, run_page
 from core.export.sweep_report import sweep_page
 from core.files import FileClaim, open_regular, shown_path, write_atomically
-from core.runlog.log import STEP_FIELDS, RunLog, parse_line, to_line, to_record
+from core.runlog.log import STEP_FIELDS, RunLog, number_of, parse_line, text_of, to_line, to_record
 from core.runlog.replay import steps
-from core.settings import rule_text
+from core.settings import is_lossy, rule_text
 from core.text import neutral_cell
 
 LONGEST_HEAD = 16_000_000
@@ -34,8 +37,34 @@ RUN_FIELDS = ("index", "suite", "prompt", "prompt_index", "repeat", "seed", "sta
 SWEEP_CSV_FIELDS = (*CELL_FIELDS, *RUN_FIELDS, "measured_speedup", *SUMMARY_FIELDS, "error", "verification")
 """Figures have the names of a run log's summary, which are vLLM's if vLLM has the figure."""
 
+LONGEST_PART = 60
+"""Most characters of a part of a file's name."""
+UNSAFE = re.compile(r'[\x00-\x1f\x7f<>:"/\\|?*]')
+"""Characters that some file systems or shells refuse."""
+
 File = str | os.PathLike[str]
 """Where to write. Each function raises `RunLogError` if it can't."""
+
+
+def readable_name(config: Mapping[str, Any], started_at: datetime | None, name: str = "") -> str:
+    """A file name for a run's report, such as "outrider SmolLM2-135M K=2 T=0.7 2026-11-24.html", safe on every system.
+
+    Args:
+        config: the log's settings.
+        name: what the user calls the run, if anything; it replaces the target.
+    """
+    target = named(text_of(config.get("target"))).replace("\\", "/").rstrip("/").rpartition("/")[2]
+    k, temperature = shown_draft_length(config), number_of(config.get("temperature"))
+    parts = (
+        "outrider",
+        name or target.removeprefix("outrider-"),
+        "" if k is None else f"K={k}",
+        "" if temperature is None else f"T={temperature:g}",
+        "lossy" if is_lossy(config) else "",
+        f"{started_at.astimezone():%Y-%m-%d}" if started_at else "",
+    )
+    words = (" ".join(UNSAFE.sub(" ", part[:LONGEST_PART]).split()) for part in parts)
+    return f"{' '.join(filter(None, words))}.html"
 
 
 def export_run(path: File, *logs: RunLog) -> None:

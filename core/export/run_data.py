@@ -192,7 +192,10 @@ class Figure:
 
     def text(self, run: RunData) -> str:
         """The figure as it is shown."""
-        value = self.read(run)
+        return self.format(self.read(run))
+
+    def format(self, value: float | None) -> str:
+        """A value of the figure, or of a mean of several runs."""
         return UNKNOWN if value is None else spaced_percent(self.form.format(value))
 
 

@@ -1,19 +1,17 @@
 """Stores the kept runs: a folder of run logs, listed from their first and last lines alone.
 
-The names that users give are in a separate file, so logs are never rewritten. Deleted runs go to a trash folder, and
-can be restored until the window that deleted them closes.
+The names, notes and tags that users give are in files of their own, so logs are never rewritten. Deleted runs go to a
+trash folder, and can be restored until the window that deleted them closes.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-import operator
 import os
-import re
 import shutil
 import stat
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -23,7 +21,6 @@ from typing import Any, BinaryIO
 import psutil
 from filelock import FileLock, Timeout
 
-from core.draft_shape import shown_draft_length
 from core.errors import RunLogError
 from core.files import (
     explain_read_error,
@@ -35,13 +32,10 @@ from core.files import (
     write_atomically,
 )
 from core.runlog.log import Record, RunLog, parse_line, read_run_head, read_run_log, text_of
-from core.settings import SETTINGS, is_lossy
 
 MAX_PROMPT = 4_000
 """Most characters of a prompt kept in the list, for display and search."""
-MAX_NAME = 200
-NAMES_FILE = "names.json"
-NAMES_VERSION = 1
+LABELS_VERSION = 1
 SUFFIX = ".jsonl"
 TRASH_PREFIX = ".trash-"
 RUNNING_SECONDS = 900
@@ -63,6 +57,17 @@ class KeptState(StrEnum):
     DAMAGED = "damaged"
 
 
+class Label(StrEnum):
+    """What a user can give a run; each has a file of this name, which holds one text a run."""
+
+    NAME = "names"
+    NOTE = "notes"
+    TAGS = "tags"
+
+
+MAX_LABEL = {Label.NAME: 200, Label.NOTE: 2_000, Label.TAGS: 200}
+"""Most characters of a label."""
+
 STATES = {"cancelled": KeptState.STOPPED, "error": KeptState.FAILED}
 
 
@@ -72,7 +77,7 @@ class KeptRun:
 
     Attributes:
         id: its file's name without the suffix; also the log's own id.
-        name: the name that the user gave it; empty if none.
+        name, note, tags: what the user gave it, the tags separated by commas; empty if nothing.
         started_at: in UTC; None if unknown.
         config: the log's settings without the ids of the prompt, and with at most `MAX_PROMPT` of its text.
         summary: the log's summary without its texts; None if there is none.
@@ -84,6 +89,8 @@ class KeptRun:
     id: str
     path: Path
     name: str = ""
+    note: str = ""
+    tags: str = ""
     started_at: datetime | None = None
     config: Mapping[str, Any] = field(default_factory=dict)
     environment: Mapping[str, Any] = field(default_factory=dict)
@@ -208,11 +215,11 @@ class RunStore:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.problem = ""
-        """A sentence if the file of the names had to be kept aside."""
+        """A sentence if a file of labels had to be kept aside."""
         self._known: dict[str, tuple[tuple[int, int], KeptRun]] = {}
         self._trash = folder / f"{TRASH_PREFIX}{os.getpid()}"
-        self._deleted: dict[str, str] = {}
-        """The name of each run in the trash."""
+        self._deleted: set[str] = set()
+        """The runs in the trash."""
 
     def runs(self, running_id: str = "") -> Iterator[KeptRun]:
         """Yield the runs, newest first.
@@ -230,10 +237,7 @@ class RunStore:
         except OSError as error:
             reason = error.strerror or error
             raise RunLogError(f"The kept runs in {str(self.folder)!r} can't be read: {reason}.") from error
-        names, is_whole = self._read_names()
-        if not is_whole:
-            with contextlib.suppress(RunLogError):
-                self._write_names({})  # Keeps the file aside, and what of it can be read.
+        names, notes, tags = (self._whole_labels(label) for label in Label)
         self._known = {name: known for name, known in self._known.items() if name in files}
         for file_name in sorted(files, reverse=True):
             path = self.folder / file_name
@@ -249,7 +253,13 @@ class RunStore:
             run = known[1]
             is_own = run.id == running_id
             is_running = run.state is KeptState.CUT_OFF and (is_own or _is_written_elsewhere(run, status.st_mtime))
-            yield replace(run, name=names.get(run.id, ""), state=KeptState.RUNNING if is_running else run.state)
+            yield replace(
+                run,
+                name=names.get(run.id, ""),
+                note=notes.get(run.id, ""),
+                tags=tags.get(run.id, ""),
+                state=KeptState.RUNNING if is_running else run.state,
+            )
 
     def load(self, run_id: str) -> RunLog:
         """All of a run's log.
@@ -270,13 +280,15 @@ class RunStore:
         if path.exists() and any(path.samefile(kept) for kept in map(self.path, run_ids) if kept.exists()):
             raise RunLogError("The run is already kept in this file; choose another place.")
 
-    def rename(self, run_id: str, name: str) -> None:
-        """Name a run; an empty name removes it.
+    def label(self, label: Label, text: str, *run_ids: str) -> None:
+        """Give runs a name, a note or tags; an empty text removes what they had.
 
         Raises:
-            RunLogError: the name can't be saved.
+            RunLogError: it can't be saved.
         """
-        self._write_names({run_id: " ".join(name.split())[:MAX_NAME]})
+        if label is Label.TAGS:
+            text = ", ".join(dict.fromkeys(filter(None, (" ".join(tag.split()) for tag in text.split(",")))))
+        self._write_labels(label, dict.fromkeys(run_ids, " ".join(text.split())[: MAX_LABEL[label]]))
 
     def delete(self, run_ids: Iterable[str]) -> Sequence[str]:
         """Move runs to the trash, and return the ids of those that were moved.
@@ -284,12 +296,12 @@ class RunStore:
         Raises:
             RunLogError: the first one can't be moved. If a later one can't, the rest stays.
         """
-        names, done = self._names(), list[str]()
+        done = list[str]()
         for run_id in run_ids:
             try:
                 self._trash.mkdir(exist_ok=True)
                 self.path(run_id).replace(self._trash / self.path(run_id).name)
-                self._deleted[run_id] = names.get(run_id, "")
+                self._deleted.add(run_id)
             except FileNotFoundError:
                 pass  # Another window has deleted it.
             except OSError as error:
@@ -315,7 +327,7 @@ class RunStore:
                 raise RunLogError(f"The run {run_id} was deleted permanently; it can't be restored.") from None
             except OSError as error:
                 raise RunLogError(explain_write_error(error, path)) from error
-            self._deleted.pop(run_id, None)
+            self._deleted.discard(run_id)
 
     def empty_trash(self) -> None:
         """Permanently remove what this store deleted and what crashed processes left in the trash. Never raises."""
@@ -324,101 +336,38 @@ class RunStore:
                 pid = folder.name.removeprefix(TRASH_PREFIX)
                 if folder == self._trash or not (pid.isdecimal() and psutil.pid_exists(int(pid))):
                     shutil.rmtree(folder, ignore_errors=True)
-        if any(self._deleted.values()):
+        for label in Label:
+            if labelled := self._deleted & self._read_labels(label)[0].keys():
+                with contextlib.suppress(RunLogError):
+                    self._write_labels(label, dict.fromkeys(labelled, ""))
+        self._deleted = set()
+
+    def _whole_labels(self, label: Label) -> dict[str, str]:
+        labels, is_whole = self._read_labels(label)
+        if not is_whole:
             with contextlib.suppress(RunLogError):
-                self._write_names(dict.fromkeys(self._deleted, ""))
-        self._deleted = {}
+                self._write_labels(label, {})  # Keeps the file aside, and what of it can be read.
+        return labels
 
-    def _names(self) -> dict[str, str]:
-        return self._read_names()[0]
+    def _read_labels(self, label: Label) -> tuple[dict[str, str], bool]:
+        data, is_whole = read_own_json(self.folder / f"{label}.json", LABELS_VERSION)
+        labels = data.get(label)
+        labels = labels if isinstance(labels, dict) else {}
+        return {key: value for key, value in labels.items() if isinstance(value, str) and value}, is_whole
 
-    def _read_names(self) -> tuple[dict[str, str], bool]:
-        data, is_whole = read_own_json(self.folder / NAMES_FILE, NAMES_VERSION)
-        names = data.get("names")
-        names = names if isinstance(names, dict) else {}
-        return {key: value for key, value in names.items() if isinstance(value, str) and value}, is_whole
-
-    def _write_names(self, changes: Mapping[str, str]) -> None:
-        # Two windows may name runs at once: each adds its names to the file under a lock.
-        path = self.folder / NAMES_FILE
+    def _write_labels(self, label: Label, changes: Mapping[str, str]) -> None:
+        # Two windows may label runs at once: each adds its labels to the file under a lock.
+        path = self.folder / f"{label}.json"
         try:
-            with FileLock(self.folder / f".{NAMES_FILE}.lock", timeout=LOCK_SECONDS):
-                kept, is_whole = self._read_names()
+            with FileLock(self.folder / f".{path.name}.lock", timeout=LOCK_SECONDS):
+                kept, is_whole = self._read_labels(label)
                 if not is_whole:
                     aside = str(keep_aside(path))
-                    self.problem = f"The names of the runs could not all be read; their file was kept as {aside!r}."
-                names = {**kept, **changes}
-                kept = {key: value for key, value in sorted(names.items()) if value}
-                write_atomically(
-                    path, json.dumps({"version": NAMES_VERSION, "names": kept}, ensure_ascii=False, indent=1) + "\n"
-                )
+                    self.problem = f"The {label} of the runs could not all be read; their file was kept as {aside!r}."
+                kept = {key: value for key, value in sorted({**kept, **changes}.items()) if value}
+                record = {"version": LABELS_VERSION, label.value: kept}
+                write_atomically(path, json.dumps(record, ensure_ascii=False, indent=1) + "\n")
         except Timeout:
-            raise RunLogError("Another Outrider is writing the names of the runs; try again.") from None
+            raise RunLogError(f"Another Outrider is writing the {label} of the runs; try again.") from None
         except OSError as error:
             raise RunLogError(explain_write_error(error, path)) from error
-
-
-# --- Search -----------------------------------------------------------------------------------------------------
-
-TERM = re.compile(r"([A-Za-z_-]+)(>=|<=|=|>|<)(\S+)")
-COMPARE: dict[str, Callable[[float, float], bool]] = {
-    "=": lambda a, b: abs(a - b) <= 1e-9 * max(1.0, abs(b)),
-    ">=": operator.ge,
-    "<=": operator.le,
-    ">": operator.gt,
-    "<": operator.lt,
-}
-ALIASES = {
-    **{alias: name for name, item in SETTINGS.items() for alias in item.metadata.get("aliases", ())},
-    "tokens": "num_tokens",
-    "steps": "num_steps",
-    "acceptance": "draft_acceptance_rate",
-    "speed": "tokens_per_second",
-    "speedup": "measured_speedup",
-    "c": "cost_coefficient",
-    "efficiency": "block_efficiency",
-}
-WORDS = ("prompt", "target", "draft", "method", "device", "dtype", "coupling", "verification")
-
-
-def searchable(run: KeptRun) -> str:
-    """The text in which plain words are searched."""
-    parts = (run.name, run.id, *(text_of(run.config.get(name)) for name in WORDS), str(run.state))
-    return "\n".join(filter(None, (*parts, "lossy" if is_lossy(run.config) else ""))).casefold()
-
-
-def matches(run: KeptRun, query: str, text: str | None = None) -> bool:
-    """Whether a run matches every word and setting (`K=4`, `speedup>1.5`) of a query; case doesn't matter.
-
-    Args:
-        text: `searchable(run)`, if the caller has it already.
-    """
-    text = searchable(run) if text is None else text
-    options = run.config.get("method_options")
-    values = {
-        **(options if isinstance(options, dict) else {}),
-        **(run.summary or {}),
-        **run.config,
-        "num_draft_tokens": shown_draft_length(run.config),
-        "num_steps": run.num_steps,
-        "state": str(run.state),
-    }
-    return all(_fits(values, text, word) for word in query.casefold().split())
-
-
-def _fits(values: Mapping[str, Any], text: str, word: str) -> bool:
-    term = TERM.fullmatch(word)
-    if term is None:
-        return word in text
-    key, sign, wanted = term.groups()
-    key = ALIASES.get(key, key).replace("-", "_")
-    if key not in values and key not in ALIASES.values():
-        return word in text
-    value = values.get(key)
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        try:
-            number = float(wanted.removesuffix("%")) / (100 if wanted.endswith("%") else 1)
-            return COMPARE[sign](float(value), number)
-        except (ValueError, OverflowError):
-            return False
-    return sign == "=" and value is not None and wanted in str(value).casefold()

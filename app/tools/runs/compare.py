@@ -15,10 +15,10 @@ from PySide6.QtWidgets import (
 )
 
 from app.theme import current_theme, scaled, ui_font
-from app.tools.runs.comparison import ComparedRow, Comparison
+from app.tools.runs.comparison import MAX_RUNS, MOST_SIGNS, ComparedRow, Comparison
 from app.tools.runs.overlay_plot import SAMPLE_WIDTH, OverlayPlot, RunSample, draw_sample
 from app.widgets.fields import column, plain_tip, quiet_button, row, table_card
-from app.widgets.painted import draw_text
+from app.widgets.painted import LEFT, draw_text
 from app.widgets.plot_card import PlotCard
 from app.widgets.rows import Index, Role
 from app.widgets.tables import GridTable
@@ -27,18 +27,18 @@ from core.text import percent_text
 
 ROW_HEIGHT = 28
 TITLE_WIDTH, RUN_WIDTH, WIDE_RUN_WIDTH = 190, 104, 150
-HEADER_HEIGHT = 46
+HEADER_HEIGHT, NAME_LINE = 30, 16
 DIFFERING, SAME, RESULTS, AGREEING = "Settings that differ", "No setting differs", "Results", "Settings that agree"
 ACCEPTANCE_HELP = "Accepted / drafted tokens of the run so far, over the tokens generated."
 TIME_HELP = "Tokens over the time spent in steps, without the prefill. A steeper line is faster."
-LEGEND_ROOM = 600
-"""Pixels for all runs' names together above the plots."""
+GROUP = "Group by settings"
+GROUP_HELP = "Show runs that differ only in seed or prompt as one: their mean, from three runs on with its interval"
 SAVED_ROOM = 240
 """Pixels for all runs' names together in a saved plot."""
 
 
 class RunHeader(QHeaderView):
-    """A header that draws each run's line above its name."""
+    """A header that draws each column's line above its name, part by part."""
 
     def __init__(self) -> None:
         super().__init__(Qt.Orientation.Horizontal)
@@ -47,7 +47,8 @@ class RunHeader(QHeaderView):
 
     def sizeHint(self) -> QSize:
         """Room for line and name."""
-        return QSize(super().sizeHint().width(), scaled(HEADER_HEIGHT))
+        lines = max((len(self._name(index)) for index in range(1, self.count())), default=1)
+        return QSize(super().sizeHint().width(), scaled(HEADER_HEIGHT + NAME_LINE * lines))
 
     def paintSection(self, painter: QPainter, rect: QRect, index: int) -> None:
         """Draw the style's background, then line and name."""
@@ -56,11 +57,16 @@ class RunHeader(QHeaderView):
         painter.restore()
         if index == 0:
             return
-        inside = rect.adjusted(8, 4, -4, -4)
+        inside = QRectF(rect.adjusted(8, 6, -4, -4))
         draw_sample(painter, QRectF(inside.left(), inside.top(), SAMPLE_WIDTH, 14), index - 1)
-        name = str(self.model().headerData(index, Qt.Orientation.Horizontal, Role.AccessibleTextRole))
-        flags, end = Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignBottom, Qt.TextElideMode.ElideRight
-        draw_text(painter, QRectF(inside), name, current_theme().text, flags, elided=end)
+        for line, part in enumerate(self._name(index)):
+            top = inside.top() + scaled(HEADER_HEIGHT - 10 + NAME_LINE * line)
+            place = QRectF(inside.left(), top, inside.width(), scaled(NAME_LINE))
+            draw_text(painter, place, part, current_theme().text, LEFT, elided=Qt.TextElideMode.ElideMiddle)
+
+    def _name(self, index: int) -> list[str]:
+        name = str(self.model().headerData(index, Qt.Orientation.Horizontal, Role.AccessibleTextRole) or "")
+        return name.split(" · ")[: MOST_SIGNS + 1]
 
 
 class BackgroundDelegate(QStyledItemDelegate):
@@ -149,15 +155,20 @@ class ComparePage(QWidget):
 
     Args:
         go_back: shows the list again.
+        group: compares the same runs again, grouped by their settings or not.
         export: writes a report on the runs with these ids.
     """
 
-    def __init__(self, go_back: Callable[[], None], export: Callable[[Sequence[str]], None]) -> None:
+    def __init__(
+        self, go_back: Callable[[], None], group: Callable[[bool], None], export: Callable[[Sequence[str]], None]
+    ) -> None:
         super().__init__()
         self._ask_export = export
         self._comparison: Comparison | None = None
-        self.samples: list[RunSample] = []
         self.back = quiet_button("All runs", "compareBack", "All runs", "Back to the list of runs (Esc)", go_back)
+        self.grouping = quiet_button(GROUP, "compareGroup", GROUP, GROUP_HELP)
+        self.grouping.setCheckable(True)
+        self.grouping.clicked.connect(group)
         title = "Show settings that agree"
         self.agreeing = quiet_button(title, "compareAgreeing", title, "List the settings that don't differ")
         self.agreeing.setCheckable(True)
@@ -184,12 +195,11 @@ class ComparePage(QWidget):
         )
         self.cards = (PlotCard("Running acceptance", self.acceptance), PlotCard("Tokens over time", self.time))
         for card, help_text in zip(self.cards, (ACCEPTANCE_HELP, TIME_HELP), strict=True):
-            card.setToolTip(help_text)
+            card.setToolTip(plain_tip(help_text))
             card.plot.setAccessibleDescription(help_text)
-        self._legend = row(spacing=14)
         plots = splitter(Qt.Orientation.Vertical, "comparePlots", *((card, 1) for card in self.cards))
         self.splitter = splitter(Qt.Orientation.Horizontal, "compareSplitter", (table_card(self.table), 1), (plots, 1))
-        head = row(self.back, self._legend, None, self.agreeing, self.export, spacing=12)
+        head = row(self.back, None, self.grouping, self.agreeing, self.export, spacing=12)
         layout = column(head, (self.splitter, 1))
         layout.setContentsMargins(0, 0, 0, 0)
         self.setLayout(layout)
@@ -198,21 +208,19 @@ class ComparePage(QWidget):
     def show_comparison(self, comparison: Comparison) -> None:
         """Show these runs."""
         self._comparison, names = comparison, comparison.names
-        for sample in self.samples:
-            self._legend.removeWidget(sample)
-            sample.deleteLater()
-        self.samples = [RunSample(name, index, LEGEND_ROOM // len(names)) for index, name in enumerate(names)]
-        for sample in self.samples:
-            self._legend.addWidget(sample)
         self.agreeing.setText(f"Show settings that agree ({len(comparison.agreeing)})")
-        self.acceptance.show_curves(names, [(curve.tokens, curve.acceptance) for curve in comparison.curves])
-        self.time.show_curves(names, [(curve.seconds, curve.tokens) for curve in comparison.curves])
+        self.grouping.setChecked(comparison.is_grouped)
+        has_room = len(comparison.runs) <= MAX_RUNS
+        self.grouping.setEnabled(comparison.can_group and has_room)
+        self.export.setEnabled(has_room)
+        self.acceptance.show_curves(names, comparison.acceptance)
+        self.time.show_curves(names, comparison.time)
         for card in self.cards:
-            # Only for a saved plot, which lacks the legend above.
+            # Only for a saved plot, which lacks the table's header.
             card.samples = [RunSample(name, index, SAVED_ROOM // len(names)) for index, name in enumerate(names)]
         self._show_table()
         wanted = self.table.wanted_width()
-        self.splitter.setSizes([wanted, max(360, self.splitter.width() - wanted)])
+        self.splitter.setSizes([wanted, max(320, self.splitter.width() - wanted)])
 
     @Slot()
     def _show_table(self) -> None:

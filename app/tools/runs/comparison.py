@@ -1,27 +1,39 @@
-"""View model of a comparison: the settings that differ, the results, the settings that agree, and the curves."""
+"""View model of a comparison: the settings that differ, the results, the settings that agree, and the curves.
+
+Each column is a run, or several runs whose settings agree but for the seed and the prompt: their means, with intervals.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from app.setup.model_library import UNKNOWN
+from core.analysis.expectation import t95
 from core.analysis.run_counts import Column, RunCounts
 from core.draft_shape import shown_draft_length
+from core.errors import OutriderError
 from core.export.run_data import FIGURES, Figure, RunData, differences, run_data, shown
 from core.runlog.log import RunLog
 from core.runlog.store import KeptRun
 from core.settings import SETTINGS
 
 MAX_RUNS = 6
+"""Most columns."""
+MOST_GROUPED = 40
+"""Most runs that can be grouped into these columns."""
+LEAST_FOR_INTERVAL = 3
+"""Fewest runs for the interval of their mean; two say almost nothing about their spread."""
 MAX_POINTS = 1000
 """Most points of a curve; a screen shows no more."""
-LONGEST_SIGN = 16
-"""Most characters of a setting that distinguishes runs with the same name."""
+LONGEST_SIGN = 24
+"""Most characters of a setting, or of a title, that names a column."""
+MOST_SIGNS = 3
 
 Array = NDArray[np.float64]
 
@@ -35,12 +47,30 @@ LABELS = {
     "threads": "Processor threads",
 }
 NOT_COMPARED = {"length_policy", "method_options", "requested_device", "requested_dtype", "baseline"}
+SIGNS = {
+    "num_draft_tokens": "K {}",
+    "temperature": "T {}",
+    "draft": "{}",
+    "method": "{}",
+    "target": "{}",
+    "verification": "{}",
+    "coupling": "{}",
+    "seed": "seed {}",
+}
+"""How the settings that tell columns apart are written above them, the most telling first."""
+GROUP_HELP = (
+    "How many runs the column is the mean of. ± is half of the 95 % interval of the mean, by Student's t, from "
+    "three runs on."
+)
+TEXT_HELP = "Whether the text equals that of the first run here, character for character."
+NOT_GROUPED = {"seed", "prompt"}
+"""Settings in which the runs of a group may differ."""
 ENVIRONMENT = ("device_name", "threads", "platform", "torch", "transformers", "python")
 
 
 @dataclass(frozen=True, slots=True)
 class ComparedRow:
-    """A setting or figure of all runs. `best`: the indexes of the runs with the best figure, if any is better."""
+    """A setting or figure of all columns. `best`: the indexes of those with the best figure, if any is better."""
 
     title: str
     texts: tuple[str, ...]
@@ -50,55 +80,174 @@ class ComparedRow:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """A run over its steps, as arrays of equal length. Acceptance is NaN until something has been drafted."""
+    """A curve's points, as arrays of equal length; y is NaN until it is known. A mean has the edges of its band."""
 
-    tokens: Array
-    seconds: Array
-    acceptance: Array
+    x: Array
+    y: Array
+    low: Array | None = None
+    high: Array | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The comparison of several runs, in their order."""
+    """The comparison of several runs, in their order.
 
-    runs: tuple[KeptRun, ...]
+    Attributes:
+        columns: the runs of each column.
+        names: what tells the columns apart: names given by the user, or the settings that differ.
+        can_group: whether some of the runs have the same settings.
+        acceptance, time: a curve for each column: acceptance over tokens, and tokens over seconds.
+    """
+
+    columns: tuple[tuple[KeptRun, ...], ...]
+    names: tuple[str, ...]
     differing: tuple[ComparedRow, ...]
     results: tuple[ComparedRow, ...]
     agreeing: tuple[ComparedRow, ...]
-    curves: tuple[Curve, ...]
+    acceptance: tuple[Curve, ...]
+    time: tuple[Curve, ...]
+    can_group: bool
 
     @property
-    def names(self) -> tuple[str, ...]:
-        """The runs' titles. Equal titles get a setting that differs, or a number."""
-        titles = [run.title for run in self.runs]
-        short = [row for row in self.differing if max(map(len, row.texts)) <= LONGEST_SIGN]
-        names = []
-        for place, title in enumerate(titles):
-            alike = [index for index, other in enumerate(titles) if other == title]
-            apart = (row for row in short if len({row.texts[index] for index in alike}) == len(alike))
-            row = next(apart, None)
-            sign = f"{row.title} {row.texts[place]}" if row is not None else f"no. {place + 1}"
-            names.append(f"{title} · {sign}" if len(alike) > 1 else title)
-        return tuple(names)
+    def runs(self) -> tuple[KeptRun, ...]:
+        """All runs, column by column."""
+        return tuple(run for column in self.columns for run in column)
+
+    @property
+    def is_grouped(self) -> bool:
+        """Whether a column holds several runs."""
+        return len(self.columns) < len(self.runs)
 
 
-def compare(runs: Sequence[tuple[KeptRun, RunLog]]) -> Comparison:
-    """Compare runs. Reads every step, so don't call it in the window's thread."""
-    found = [run_data(log) for _, log in runs]
-    differing, agreeing = (
-        tuple(ComparedRow(title, tuple(text or UNKNOWN for text in texts)) for title, texts in rows)
-        for rows in differences([_settings(run) for run in found])
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """What a comparison needs of a run, without its steps."""
+
+    kept: KeptRun
+    settings: dict[str, str]
+    figures: tuple[float | None, ...]
+    text: str
+    end: str
+    acceptance: Curve
+    time: Curve
+
+
+Group = list[_Run]
+
+
+def compare(runs: Iterable[tuple[KeptRun, RunLog]], *, grouped: bool = False) -> Comparison:
+    """Compare runs, those with the same settings as one if grouped. Reads every step: not for the window's thread.
+
+    Raises:
+        OutriderError: there would be more columns than can be told apart.
+    """
+    found = [_read(kept, run_data(log)) for kept, log in runs]
+    alike: dict[tuple[tuple[str, str], ...], Group] = {}
+    for run in found:
+        key = tuple((name, text) for name, text in run.settings.items() if name not in NOT_GROUPED)
+        alike.setdefault(key, []).append(run)
+    groups = list(alike.values()) if grouped else [[run] for run in found]
+    if len(groups) > MAX_RUNS:
+        raise OutriderError(
+            f"These {len(found)} runs have {len(groups)} different settings; Compare shows {MAX_RUNS}. Select fewer."
+        )
+    tables = [_shared([run.settings for run in group]) for group in groups]
+    differing, agreeing = differences(tables)
+    return Comparison(
+        columns=tuple(tuple(run.kept for run in group) for group in groups),
+        names=tuple(_names(groups, dict(differing))),
+        differing=tuple(map(_row, differing)),
+        results=tuple(_results(groups)),
+        agreeing=tuple(map(_row, agreeing)),
+        acceptance=tuple(mean_curve([run.acceptance for run in group]) for group in groups),
+        time=tuple(mean_curve([run.time for run in group]) for group in groups),
+        can_group=len(alike) < len(found),
     )
-    curves = tuple(curve(run.counts) for run in found)
-    return Comparison(tuple(run for run, _ in runs), differing, tuple(_results(found)), agreeing, curves)
 
 
-def curve(counts: RunCounts) -> Curve:
-    """A run's curves from their origin, thinned out to `MAX_POINTS`."""
+def _row(named: tuple[str, list[str]]) -> ComparedRow:
+    name, texts = named
+    title = LABELS.get(name, name.replace("_", " ").capitalize())
+    return ComparedRow(title, tuple(text or UNKNOWN for text in texts))
+
+
+def _read(kept: KeptRun, run: RunData) -> _Run:
+    figures = tuple(figure.read(run) for figure in FIGURES)
+    return _Run(kept, _settings(run), figures, run.text, run.end, *curves(run.counts))
+
+
+# --- Curves -----------------------------------------------------------------------------------------------------
+
+
+def curves(counts: RunCounts) -> tuple[Curve, Curve]:
+    """A run's acceptance over tokens, and tokens over seconds, from their origin, thinned out to `MAX_POINTS`."""
     line, num_steps = counts.timeline, len(counts)
     places = np.unique(np.linspace(0, num_steps, min(num_steps + 1, MAX_POINTS)).round().astype(int))
-    emitted, seconds = np.array([0.0, *line.counts]), np.array([0.0, *line.ends_ms]) / 1000
-    return Curve(emitted[places], seconds[places], np.array([math.nan, *counts.columns[Column.RUNNING_RATE]])[places])
+    emitted, seconds = np.array([0.0, *line.counts])[places], np.array([0.0, *line.ends_ms])[places] / 1000
+    rates = np.array([math.nan, *counts.columns[Column.RUNNING_RATE]])[places]
+    return Curve(emitted, rates), Curve(seconds, emitted)
+
+
+def mean_curve(found: Sequence[Curve]) -> Curve:
+    """The mean of curves as far as all of them go, with its 95 % interval if there are enough; one as it is."""
+    if len(found) == 1:
+        return found[0]
+    x = np.linspace(0, min(curve.x[-1] for curve in found), MAX_POINTS)
+    known = [np.isfinite(curve.y) for curve in found]
+    ys = np.array(
+        [
+            np.interp(x, curve.x[here], curve.y[here], left=math.nan) if here.any() else np.full_like(x, math.nan)
+            for curve, here in zip(found, known, strict=True)
+        ]
+    )
+    mean = ys.mean(axis=0)
+    if len(found) < LEAST_FOR_INTERVAL:
+        return Curve(x, mean)
+    half = t95(len(found) - 1) * ys.std(axis=0, ddof=1) / math.sqrt(len(found))
+    return Curve(x, mean, mean - half, mean + half)
+
+
+# --- Settings and names -----------------------------------------------------------------------------------------
+
+
+def _shared(tables: Sequence[dict[str, str]]) -> dict[str, str]:
+    """The settings of a group: one text where its runs agree; otherwise all of them, or how many there are."""
+    found = {name: list(dict.fromkeys(table.get(name, "") for table in tables)) for name in tables[0]}
+    joined = {name: ", ".join(texts) for name, texts in found.items()}
+    return {
+        name: joined[name] if len(texts) == 1 or len(joined[name]) <= LONGEST_SIGN else f"{len(texts)} different"
+        for name, texts in found.items()
+    }
+
+
+def _names(groups: Sequence[Group], differing: dict[str, list[str]]) -> list[str]:
+    """What tells columns apart: a name that the user gave, else what differs, else the prompt or a number."""
+    is_grouped = any(len(group) > 1 for group in groups)
+    signs = [
+        [SIGNS[name].format(_short(text)) if text else "" for text in differing[name]]
+        for name in SIGNS
+        if name in differing
+        and not (is_grouped and name in NOT_GROUPED)
+        and max(map(len, map(_short, differing[name]))) <= LONGEST_SIGN
+    ][:MOST_SIGNS]
+    found = [_joined(*(sign[place] for sign in signs)) for place in range(len(groups))]
+    titles = [textwrap.shorten(group[0].kept.title, LONGEST_SIGN, placeholder="…") for group in groups]
+    if len(set(found)) < len(groups) and (len(set(titles)) > 1 or not signs):
+        found = list(map(_joined, found, titles))
+    found = [
+        _joined(text, f"mean of {len(group)}") if len(group) > 1 else group[0].kept.name or text
+        for group, text in zip(groups, found, strict=True)
+    ]
+    return [f"{text} · no. {place}" if found.count(text) > 1 else text for place, text in enumerate(found, start=1)]
+
+
+def _joined(*parts: str) -> str:
+    return " · ".join(filter(None, parts))
+
+
+def _short(ref: str) -> str:
+    """A model without its owner; other texts are unchanged."""
+    return ref.rpartition("/")[2]
 
 
 def _settings(run: RunData) -> dict[str, str]:
@@ -114,26 +263,48 @@ def _settings(run: RunData) -> dict[str, str]:
         found[f"option_{name}"] = shown(value)
     found["outrider"] = run.version
     found.update({name: run.environment.get(name, "") for name in ENVIRONMENT})
-    return {LABELS.get(name, name.replace("_", " ").capitalize()): text for name, text in found.items()}
+    return found
 
 
-def _results(runs: Sequence[RunData]) -> list[ComparedRow]:
-    rows = [_figure(runs, figure) for figure in FIGURES]
-    same = ["same" if run.text == runs[0].text else "differs" for run in runs[1:]]
-    help_text = "Whether the text equals that of the first run here, character for character."
-    return [
-        *(row for row in rows if set(row.texts) != {UNKNOWN}),
-        ComparedRow("End", tuple(run.end for run in runs)),
-        ComparedRow("Text", ("reference", *same), help_text),
-    ]
+# --- Results ----------------------------------------------------------------------------------------------------
 
 
-def _figure(runs: Sequence[RunData], figure: Figure) -> ComparedRow:
-    texts = tuple(figure.text(run) for run in runs)
-    known = {index: value for index, run in enumerate(runs) if (value := figure.read(run)) is not None}
+def _results(groups: Sequence[Group]) -> list[ComparedRow]:
+    is_grouped = any(len(group) > 1 for group in groups)
+    rows = [_figure(groups, place, figure) for place, figure in enumerate(FIGURES)]
+    ends = (", ".join(dict.fromkeys(run.end for run in group)) for group in groups)
+    found = [row for row in rows if set(row.texts) != {UNKNOWN}]
+    if is_grouped:
+        found.insert(0, ComparedRow("Runs", tuple(str(len(group)) for group in groups), GROUP_HELP))
+    found.append(ComparedRow("End", tuple(ends)))
+    if not is_grouped:
+        same = ("same" if group[0].text == groups[0][0].text else "differs" for group in groups[1:])
+        found.append(ComparedRow("Text", ("reference", *same), TEXT_HELP))
+    return found
+
+
+def _figure(groups: Sequence[Group], place: int, figure: Figure) -> ComparedRow:
+    found = [_mean([value for run in group if (value := run.figures[place]) is not None]) for group in groups]
+    texts = tuple(
+        figure.format(mean) + (f" ± {figure.format(half)}" if mean is not None and half is not None else "")
+        for mean, half in found
+    )
+    known = {index: (mean, half or 0.0) for index, (mean, half) in enumerate(found) if mean is not None}
     if not figure.better or not known:
         return ComparedRow(figure.title, texts, figure.meaning)
-    top = max(known.values(), key=lambda value: value * figure.better)
-    # With one run each, differences below a hundredth are not significant.
-    best = frozenset(index for index, value in known.items() if abs(value - top) <= 0.01 * abs(top))
+    top, spread = max(known.values(), key=lambda value: value[0] * figure.better)
+    # With one run each, differences below a hundredth are not significant; of means, those within their intervals.
+    best = frozenset(
+        index
+        for index, (mean, half) in known.items()
+        if abs(mean - top) <= max(0.01 * abs(top), math.hypot(half, spread))
+    )
     return ComparedRow(figure.title, texts, figure.meaning, best if len(best) < len(known) else frozenset())
+
+
+def _mean(values: Sequence[float]) -> tuple[float | None, float | None]:
+    """The mean, and half of its 95 % interval if there are enough values."""
+    mean = float(np.mean(values)) if values else None
+    if len(values) < LEAST_FOR_INTERVAL:
+        return mean, None
+    return mean, float(t95(len(values) - 1) * np.std(values, ddof=1) / math.sqrt(len(values)))

@@ -13,9 +13,9 @@ from PySide6.QtGui import QBrush, QColor, QFontMetrics, QPainter, QPen
 from PySide6.QtWidgets import QSizePolicy
 
 from app.theme import Theme, current_theme, scaled, ui_font
-from app.tools.runs.comparison import Array
+from app.tools.runs.comparison import Array, Curve
 from app.widgets.fields import plain_tip
-from app.widgets.legend import Mark, SeriesSample
+from app.widgets.legend import Mark, SeriesSample, band_color
 from app.widgets.painted import LEFT, draw_text
 from app.widgets.pictures import Table
 from app.widgets.plots import Plot
@@ -108,25 +108,28 @@ class OverlayPlot(Plot):
         super().__init__(object_name=object_name, title=title, x_label=labels[0], y_label=labels[1])
         self._columns, self._x_text, self._y_text, self._y_max = columns, x_text, y_text, y_max
         self._names: tuple[str, ...] = ()
-        self.curves: list[tuple[Array, Array]] = []
+        self.curves: Sequence[Curve] = ()
         self.lines: list[pg.PlotDataItem] = []
         self.markers: list[pg.ScatterPlotItem] = []
+        self.bands: dict[int, pg.FillBetweenItem] = {}
+        """The band around each mean, by the index of its curve."""
         self.getViewBox().setLimits(xMin=0, yMin=0)
         self.set_hint("These runs have no steps")
         self._paints.append(self._paint_curves)
 
-    def show_curves(self, names: Sequence[str], curves: Sequence[tuple[Array, Array]]) -> None:
-        """Show these curves, as x and y, in the order of the runs."""
+    def show_curves(self, names: Sequence[str], curves: Sequence[Curve]) -> None:
+        """Show these curves, in the order of the columns; means with a band."""
         item = self.getPlotItem()
-        for part in (*self.lines, *self.markers):
+        for part in (*self.bands.values(), *self.lines, *self.markers):
             item.removeItem(part)
-        self._names, self.curves = tuple(names), list(curves)
-        self.lines = [pg.PlotDataItem(x, y, antialias=True, connect="finite") for x, y in curves]
+        self._names, self.curves = tuple(names), curves
+        self.bands = {index: _band(curve) for index, curve in enumerate(curves) if curve.low is not None}
+        self.lines = [pg.PlotDataItem(curve.x, curve.y, antialias=True, connect="finite") for curve in curves]
         self.markers = [
-            pg.ScatterPlotItem(*_marks(x, y, index, len(curves)), symbol=MARKERS[index], size=9)
-            for index, (x, y) in enumerate(curves)
+            pg.ScatterPlotItem(*_marks(curve.x, curve.y, index, len(curves)), symbol=MARKERS[index], size=9)
+            for index, curve in enumerate(curves)
         ]
-        for part in (*self.lines, *self.markers):
+        for part in (*self.bands.values(), *self.lines, *self.markers):
             item.addItem(part)
         self._fits = True
         self._paint_curves(current_theme())
@@ -143,32 +146,40 @@ class OverlayPlot(Plot):
         return [(self._x_text(place / PLACES_PER_UNIT), ""), *zip(self._names, texts, strict=True)]
 
     def table(self) -> Table:
-        """The points of all curves, run by run."""
+        """The points of all curves, column by column, and the edges of their bands if there are any."""
         x_name, y_name = self._columns
-        return {
-            "run": [name for name, (x, _) in zip(self._names, self.curves, strict=True) for _ in x],
-            x_name: [float(value) for x, _ in self.curves for value in x],
-            y_name: [float(value) for _, y in self.curves for value in y],
-        }
+        points = {x_name: [curve.x for curve in self.curves], y_name: [curve.y for curve in self.curves]}
+        if self.bands:
+            edges = [
+                (curve.y if curve.low is None else curve.low, curve.y if curve.high is None else curve.high)
+                for curve in self.curves
+            ]
+            points |= {"low": [low for low, _ in edges], "high": [high for _, high in edges]}
+        names = [name for name, curve in zip(self._names, self.curves, strict=True) for _ in curve.x]
+        return {"run": names} | {name: [float(y) for part in parts for y in part] for name, parts in points.items()}
 
     def _values(self, place: int) -> list[tuple[str, float | None]]:
         """Each curve's value at a place, in words and as a number; None outside the curve."""
         found: list[tuple[str, float | None]] = []
-        for xs, ys in self.curves:
-            x, known = place / PLACES_PER_UNIT, np.isfinite(ys)
-            value = float(np.interp(x, xs[known], ys[known], left=math.nan)) if known.any() else math.nan
-            if x > xs[-1]:
+        x = place / PLACES_PER_UNIT
+        for curve in self.curves:
+            value = _at(x, curve.x, curve.y)
+            if x > curve.x[-1]:
                 found.append(("ended", None))
+            elif math.isnan(value):
+                found.append(("–", None))
             else:
-                found.append(("–", None) if math.isnan(value) else (self._y_text(value), value))
+                high = math.nan if curve.high is None else _at(x, curve.x, curve.high)
+                half = "" if math.isnan(high) else f" ± {self._y_text(high - value)}"
+                found.append((f"{self._y_text(value)}{half}", value))
         return found
 
     def _draw(self) -> None:
         pass  # The curves are complete and never change.
 
     def _extent(self) -> tuple[float, float]:
-        ends = [float(x[-1]) for x, _ in self.curves if x.size > 1]
-        tops = [float(np.nanmax(y)) for _, y in self.curves if np.isfinite(y).any()]
+        ends = [float(curve.x[-1]) for curve in self.curves if curve.x.size > 1]
+        tops = [float(np.nanmax(curve.y)) for curve in self.curves if np.isfinite(curve.y).any()]
         return max(ends, default=0.0), self._y_max or max(tops, default=0.0)
 
     def _place_at(self, x: float) -> int:
@@ -179,6 +190,20 @@ class OverlayPlot(Plot):
             line.setPen(run_pen(theme, index))
             markers.setPen(pg.mkPen(run_color(theme, index), width=1.5))
             markers.setBrush(run_color(theme, index))
+        for index, band in self.bands.items():
+            band.setBrush(band_color(QColor(run_color(theme, index))))
+
+
+def _band(curve: Curve) -> pg.FillBetweenItem:
+    known = np.isfinite(curve.y)
+    edges = (pg.PlotCurveItem(curve.x[known], edge[known]) for edge in (curve.low, curve.high) if edge is not None)
+    return pg.FillBetweenItem(*edges)
+
+
+def _at(x: float, xs: Array, ys: Array) -> float:
+    """A curve's value at x; NaN before its first known point."""
+    known = np.isfinite(ys)
+    return float(np.interp(x, xs[known], ys[known], left=math.nan)) if known.any() else math.nan
 
 
 def _marks(x: Array, y: Array, index: int, count: int) -> tuple[Array, Array]:

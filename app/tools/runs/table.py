@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from datetime import datetime, timedelta
 
 from PySide6.QtWidgets import QLineEdit, QStyleOptionViewItem, QWidget
@@ -13,12 +14,15 @@ from app.widgets.title_delegate import TitleDelegate
 from core.draft_shape import shown_draft_length
 from core.drafters.registry import METHODS
 from core.runlog.log import number_of
-from core.runlog.store import MAX_NAME, KeptRun, KeptState, searchable
+from core.runlog.search import searchable
+from core.runlog.store import MAX_LABEL, KeptRun, KeptState, Label
 from core.settings import VerificationRule, is_lossy
 from core.text import percent_text
 
 MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 MAX_TIP = 400
+MAX_BADGE = 24
+"""Most characters of the tags beside a run's title."""
 COLUMNS = (
     Column("Run", width=190),
     Column("When", width=134),
@@ -63,6 +67,7 @@ def run_row(run: KeptRun) -> Row[KeptRun]:
         tip=_tip(run),
         sort_keys=(title.casefold(), moment, target.casefold(), draft.casefold(), *keys, state),
         subtitle=_subtitle(run),
+        badge=textwrap.shorten(run.tags, MAX_BADGE, placeholder="…"),
         words=searchable(run),
         name=run.name,
     )
@@ -85,15 +90,15 @@ def _subtitle(run: KeptRun) -> str:
 
 
 def _tip(run: KeptRun) -> str:
-    """The exact start time and the beginning of the prompt, or why the run can't be read."""
+    """The exact start time, the note, the tags and the beginning of the prompt, or why the run can't be read."""
     if not run.is_readable:
         return run.problem
     prompt = run.config.get("prompt")
     text = prompt if isinstance(prompt, str) else ""
     beginning = text if len(text) <= MAX_TIP else f"{text[:MAX_TIP]}…"
     when = f"{run.started_at.astimezone():%Y-%m-%d %H:%M:%S}" if run.started_at else ""
-    note = "The log ends before the run did." if run.state is KeptState.CUT_OFF else ""
-    return "\n".join(filter(None, (when, note, beginning)))
+    cut = "The log ends before the run did." if run.state is KeptState.CUT_OFF else ""
+    return "\n".join(filter(None, (when, cut, run.note, run.tags, beginning)))
 
 
 def when_text(moment: datetime | None, now: datetime | None = None) -> str:
@@ -135,7 +140,7 @@ class RunNameDelegate(TitleDelegate):
         editor = QLineEdit(parent)
         editor.setObjectName("runNameEdit")
         editor.setAccessibleName("Name of the run")
-        editor.setMaxLength(MAX_NAME)
+        editor.setMaxLength(MAX_LABEL[Label.NAME])
         editor.setPlaceholderText(str(index.data(Role.DisplayRole)))
         return editor
 

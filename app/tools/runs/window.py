@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ from PySide6.QtWidgets import QDialog, QStackedWidget, QWidget
 from app.dialogs import EXPORT_FILTERS, Dialogs
 from app.jobs import Job, Jobs
 from app.tools.runs.compare import ComparePage
-from app.tools.runs.comparison import MAX_RUNS, Comparison, compare
+from app.tools.runs.comparison import MAX_RUNS, MOST_GROUPED, Comparison, compare
 from app.tools.runs.table import COLUMNS, RunNameDelegate, run_row
 from app.widgets.fields import (
     boxed,
@@ -26,13 +27,16 @@ from app.widgets.fields import (
     quiet_button,
     row,
     table_card,
+    text_label,
 )
 from app.widgets.labels import Banner
 from app.widgets.plot_card import save_plots
 from app.widgets.rows import Row
 from app.widgets.tables import Table
-from core.export.files import export_run
-from core.runlog.store import KeptRun, KeptState, matches
+from app.window_layout import open_at
+from core.export.files import export_run, readable_name
+from core.runlog.search import matches
+from core.runlog.store import MAX_LABEL, KeptRun, KeptState, Label
 from core.text import bytes_text
 
 if TYPE_CHECKING:
@@ -47,9 +51,15 @@ SIDE = 16
 NO_MATCH = "No kept run matches."
 NO_RUN = "No runs yet. Every run you start is saved here as it runs."
 RUNNING = "This run has not ended yet. Stop it or wait until it ends before you delete it."
+LABELS = {
+    Label.TAGS: ("Tags", "greedy, laptop", "Words to find the selected runs by, separated by commas."),
+    Label.NOTE: ("Note", "What you want to remember of this run", "A note on the selected runs."),
+}
+"""The title, placeholder and help of each field below the list."""
+DIFFERENT = "(different)"
 SEARCH_HELP = (
-    "Words in the name, the prompt or the models, and settings such as K=4, temperature=0, target=llama, "
-    "speedup>1.5 or state=failed (Ctrl+F)"
+    "Words in the name, note, tags, prompt or models, and settings such as K=4, temperature=0, target=llama, "
+    "speedup>1.5, state=failed or tag=laptop (Ctrl+F)"
 )
 
 
@@ -63,9 +73,10 @@ class RunsWindow(QDialog):
         self._is_complete = False
         self._listing: Job | None = None
         self._deleted: list[Sequence[str]] = []
+        self._compared: Sequence[KeptRun] = ()
         self.setObjectName("runsWindow")
         self.setWindowTitle("Runs")
-        placeholder = "Search: words, K=4, temperature=0, speedup>1.5"
+        placeholder = "Search: words, K=4, temperature=0, speedup>1.5, tag=laptop"
         self.search = line_edit("runsSearch", placeholder, "Search the runs", SEARCH_HELP)
         self.banner = Banner()
         self.table: Table[KeptRun] = Table(
@@ -77,7 +88,10 @@ class RunsWindow(QDialog):
         )
         replay_help = "Run it again: same models, settings and seed"
         self.replay_button = push_button("Replay", "runReplayButton", replay_help, self._on_replay)
-        compare_help = f"Compare 2 to {MAX_RUNS} selected runs side by side"
+        compare_help = (
+            f"Compare 2 to {MAX_RUNS} selected runs side by side; more, up to {MOST_GROUPED}, as the means of runs "
+            "with the same settings"
+        )
         self.compare_button = push_button("Compare", "runCompareButton", compare_help, self._on_compare)
         self.rename_button = push_button("Rename", "runRenameButton", "Give this run a name (F2)", self._on_rename)
         export_help = "Save this run as a log, a table or a report"
@@ -86,6 +100,12 @@ class RunsWindow(QDialog):
         self.folder_button = push_button("Show in folder", "runFolderButton", folder_help, self._on_folder)
         delete_help = "Delete the selected runs (Del); this can be undone"
         self.delete_button = push_button("Delete", "runDeleteButton", delete_help, self._on_delete)
+        self.labels = {
+            label: line_edit(f"run{title}Edit", placeholder, title, f"{help_text} Enter saves it.")
+            for label, (title, placeholder, help_text) in LABELS.items()
+        }
+        self._labelled: tuple[KeptRun, ...] = ()
+        """The runs whose note and tags are in the fields."""
         self.undo_text = hint_label("runUndoText")
         undo_help = "Restore the deleted runs (Ctrl+Z)"
         self.undo_button = quiet_button("Undo", "runUndoButton", "Undo", undo_help, self.undo, role="link")
@@ -93,7 +113,7 @@ class RunsWindow(QDialog):
         self.undo_line.hide()
         self.foot = hint_label("runsFoot")
         self.foot.setMinimumWidth(1)  # otherwise a long sentence would widen the window
-        self.compare_page = ComparePage(self.show_list, self._export_comparison)
+        self.compare_page = ComparePage(self.show_list, self._compare, self._export_comparison)
         self._lay_out()
         self._connect()
         self._show_list()
@@ -103,19 +123,26 @@ class RunsWindow(QDialog):
         first = (self.open_button, self.replay_button, self.compare_button)
         others = (self.rename_button, self.export_button, self.folder_button, self.delete_button)
         self.pages = QStackedWidget()
-        self.pages.addWidget(boxed(column(self.search, (table_card(self.table), 1), row(*first, None, *others))))
+        fields = [(text_label(LABELS[label][0], "field", buddy=edit), edit) for label, edit in self.labels.items()]
+        (tags, tags_edit), (note, note_edit) = fields
+        given = row(tags, (tags_edit, 1), note, (note_edit, 3))
+        table = table_card(self.table)
+        self.pages.addWidget(boxed(column(self.search, (table, 1), given, row(*first, None, *others))))
         self.pages.addWidget(self.compare_page)
         layout = column(self.banner, (self.pages, 1), row((self.foot, 1), self.undo_line))
         layout.setContentsMargins(SIDE, 12, SIDE, 12)
         self.setLayout(layout)
-        self.setMinimumSize(980, 520)
-        self.resize(1200, 720)
+        self.setMinimumSize(900, 480)
+        open_at(self, 1200, 720)
 
     def _connect(self) -> None:
         self.search.textChanged.connect(self._on_searched)
         self.table.chosen.connect(self._show_actions)
         self.table.activated.connect(self._on_open)
         self.table.renamed.connect(self._on_renamed)
+        for label, edit in self.labels.items():
+            edit.setMaxLength(MAX_LABEL[label])
+            edit.editingFinished.connect(partial(self._save_label, label))
         save_plots(
             self.compare_page.cards,
             self,
@@ -224,8 +251,28 @@ class RunsWindow(QDialog):
         self.replay_button.setEnabled(is_readable)
         self.rename_button.setEnabled(only is not None)
         self.export_button.setEnabled(is_readable)
-        self.compare_button.setEnabled(2 <= len(runs) <= MAX_RUNS and all(run.is_readable for run in runs))
+        self.compare_button.setEnabled(2 <= len(runs) <= MOST_GROUPED and all(run.is_readable for run in runs))
         self.delete_button.setEnabled(bool(runs) and not is_running)
+        self._show_labels(tuple(runs))
+
+    def _show_labels(self, runs: tuple[KeptRun, ...]) -> None:
+        is_same = [run.id for run in runs] == [run.id for run in self._labelled]
+        for label, edit in self.labels.items():
+            if not is_same:
+                self._save_label(label)
+            texts = {_label_of(run, label) for run in runs}
+            if not (is_same and edit.isModified()):
+                edit.setText(texts.pop() if len(texts) == 1 else "")
+            edit.setPlaceholderText(DIFFERENT if len(texts) > 1 else LABELS[label][1])
+            edit.setEnabled(bool(runs))
+        self._labelled = runs
+
+    def _save_label(self, label: Label) -> None:
+        edit, runs = self.labels[label], self._labelled
+        if edit.isModified():
+            edit.setModified(False)
+            text, ids = edit.text(), [run.id for run in runs]
+            self._change(lambda: self._store.label(label, text, *ids), f"The {label} could not be saved")
 
     # --- Messages ---
 
@@ -266,12 +313,16 @@ class RunsWindow(QDialog):
 
     @Slot()
     def _on_compare(self) -> None:
-        runs = self.table.selected()
-        self._submit(
-            lambda job: compare([(run, self._store.load(run.id)) for run in runs]),
-            self._show_comparison,
-            "These runs could not be compared",
-        )
+        self._compared = self.table.selected()
+        self._compare(is_grouped=len(self._compared) > MAX_RUNS)
+
+    def _compare(self, is_grouped: bool) -> None:
+        runs = self._compared
+
+        def work(job: Job) -> Comparison:
+            return compare(((run, self._store.load(run.id)) for run in runs), grouped=is_grouped)
+
+        self._submit(work, self._show_comparison, "These runs could not be compared")
 
     def _show_comparison(self, comparison: Comparison) -> None:
         self.compare_page.show_comparison(comparison)
@@ -286,7 +337,7 @@ class RunsWindow(QDialog):
 
     @Slot(object, str)
     def _on_renamed(self, run: KeptRun, name: str) -> None:
-        self._change(lambda: self._store.rename(run.id, name), "The name could not be saved")
+        self._change(lambda: self._store.label(Label.NAME, name, run.id), "The name could not be saved")
 
     @Slot()
     def _on_delete(self) -> None:
@@ -320,7 +371,8 @@ class RunsWindow(QDialog):
     @Slot()
     def _on_export(self) -> None:
         if (run := self._only()) is not None:
-            path = self._dialogs.ask_save_path(self, f"{run.id}.jsonl", title="Export run", filters=EXPORT_FILTERS)
+            name = readable_name(run.config, run.started_at, run.name)
+            path = self._dialogs.ask_save_path(self, name, title="Export run", filters=EXPORT_FILTERS)
             self._export((run.id,), path)
 
     def _export_comparison(self, run_ids: Sequence[str]) -> None:
@@ -362,6 +414,10 @@ class RunsWindow(QDialog):
 
     def _submit(self, work: Callable[[Job], Any], then: Callable[[Any], None], what: str, **settings: Any) -> Job:
         return self._jobs.submit(work, then, what=what, lane=LANE, **{"failed": self._kept.show_problem, **settings})
+
+
+def _label_of(run: KeptRun, label: Label) -> str:
+    return run.tags if label is Label.TAGS else run.note
 
 
 def _short_path(folder: Path) -> str:

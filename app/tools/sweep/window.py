@@ -96,7 +96,7 @@ class SweepWindow(ToolWindow):
         self.question = MessageBar("firstHint", "sweepQuestion", "plain", self.yes_button, self.no_button)
         self.figures = ChoiceRow({figure: figure.short for figure in FIGURES}, "sweepFigure", "Figure")
         for button, figure in zip(self.figures.group.buttons(), FIGURES, strict=True):
-            button.setToolTip(figure.meaning)
+            button.setToolTip(plain_tip(figure.meaning))
         self.heatmap = Heatmap(self.view)
         self.legend = HeatmapLegend()
         self.earlier = menu_button("Earlier sweeps", "sweepEarlierButton", "Open a sweep that was kept, or a file")

@@ -1,0 +1,92 @@
+"""The command palette: every action of the menus and every preset, found by a few letters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from PySide6.QtCore import QEvent, QObject, QSortFilterProxyModel, Qt, Slot
+from PySide6.QtGui import QKeyEvent, QKeySequence, QStandardItem, QStandardItemModel
+from PySide6.QtWidgets import QDialog, QListView, QMainWindow, QMenu
+
+from app.menus import menu_actions
+from app.widgets.fields import column, line_edit, named
+from app.window_layout import open_at
+
+RUN_ROLE = Qt.ItemDataRole.UserRole
+MOVES = {Qt.Key.Key_Up, Qt.Key.Key_Down, Qt.Key.Key_PageUp, Qt.Key.Key_PageDown}
+
+
+class CommandPalette(QDialog):
+    """Lists what the window can do now; Enter does it.
+
+    Args:
+        presets: the menu of the prompt's presets.
+    """
+
+    def __init__(self, window: QMainWindow, presets: QMenu) -> None:
+        super().__init__(window)
+        self._window, self._presets = window, presets
+        self.setObjectName("commandPalette")
+        self.setWindowTitle("Commands")
+        self.search = line_edit("commandSearch", "What do you want to do?", "Search the commands")
+        self._items = QStandardItemModel(self)
+        self._found = QSortFilterProxyModel(self)
+        self._found.setSourceModel(self._items)
+        self._found.setFilterCaseSensitivity(Qt.CaseSensitivity.CaseInsensitive)
+        self.list = named(QListView(), "commandList", "Commands")
+        self.list.setModel(self._found)
+        self.list.setFocusPolicy(Qt.FocusPolicy.NoFocus)
+        self.list.setUniformItemSizes(True)
+        layout = column(self.search, (self.list, 1))
+        layout.setContentsMargins(12, 12, 12, 12)
+        self.setLayout(layout)
+        open_at(self, 520, 420)
+        self.search.textChanged.connect(self._on_searched)
+        self.search.returnPressed.connect(self._on_chosen)
+        self.search.installEventFilter(self)
+        self.list.clicked.connect(self._on_chosen)
+
+    @Slot()
+    def open(self) -> None:
+        """Show what can be done now."""
+        self._items.clear()
+        for title, run in self._commands():
+            item = QStandardItem(title)
+            item.setEditable(False)
+            item.setData(run, RUN_ROLE)
+            self._items.appendRow(item)
+        self.search.clear()
+        self._on_searched("")
+        self.show()
+        self.search.setFocus()
+
+    def _commands(self) -> list[tuple[str, Callable[[], object]]]:
+        found: list[tuple[str, Callable[[], object]]] = []
+        for menu, actions in menu_actions(self._window.menuBar()):
+            for action in actions:
+                keys = action.shortcut().toString(QKeySequence.SequenceFormat.NativeText)
+                title = action.text().replace("&", "")
+                if action.isEnabled():
+                    found.append((f"{menu}: {title}{f'  ({keys})' if keys else ''}", action.trigger))
+        presets = (action for action in self._presets.actions() if action.isEnabled() and not action.isSeparator())
+        return [*found, *((f"Prompt: {action.text()}", action.trigger) for action in presets)]
+
+    @Slot(str)
+    def _on_searched(self, words: str) -> None:
+        # Every word, in this order, with anything between.
+        self._found.setFilterWildcard("*".join(words.replace("*", " ").split()))
+        self.list.setCurrentIndex(self._found.index(0, 0))
+
+    @Slot()
+    def _on_chosen(self) -> None:
+        run = self.list.currentIndex().data(RUN_ROLE)
+        if run is not None:
+            self.accept()
+            run()
+
+    def eventFilter(self, watched: QObject, event: QEvent) -> bool:
+        """The arrow keys move in the list while the focus is in the search."""
+        if isinstance(event, QKeyEvent) and event.type() is QEvent.Type.KeyPress and event.key() in MOVES:
+            self.list.keyPressEvent(event)
+            return True
+        return super().eventFilter(watched, event)
