@@ -133,6 +133,11 @@ def numbers(text: str) -> tuple[float, ...]:
     return _parse(lambda text: tuple(dict.fromkeys(map(float, names(text)))), text, "numbers separated by commas", bool)
 
 
+def whole_numbers(text: str) -> tuple[int, ...]:
+    """A type for `add_argument`: whole numbers above 0 separated by commas, without duplicates."""
+    return tuple(dict.fromkeys(map(positive_whole_number, names(text))))
+
+
 def names(text: str) -> tuple[str, ...]:
     """A type for `add_argument`: names separated by commas, without duplicates; a file name may contain a comma."""
     parts = [text] if os.path.exists(text) else text.split(",")
