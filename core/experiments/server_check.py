@@ -19,7 +19,7 @@ from torch import Tensor
 
 from core.controls import Cancelled, RunControls
 from core.engines import Product, Server
-from core.engines.steps import Chunk, StepMaker, align
+from core.engines.steps import StepMaker, align
 from core.errors import SettingsError
 from core.experiments.check import (
     DEFAULT_SAMPLES,
@@ -61,8 +61,9 @@ from core.types import UNKNOWN_ID, FinishReason, StageChanged, StepSource
 SCHEMA = "outrider.server-check/1"
 NUM_SAMPLED = 4
 """Tokens of a sampled text: the first is the prefill's, the others come from a step with a draft."""
-FAR_BELOW = 0.1
-"""An acceptance that misses what the pair allows by more than this, and by more than chance, is reported."""
+FAR_BELOW, FAR_BELOW_SHARE = 0.1, 0.2
+"""An acceptance that misses what the pair allows by more than this much, or this share of it, is reported, if chance
+doesn't explain it."""
 CHANCE = 4.0
 """Standard errors that chance explains."""
 SERVER_ROUNDING = MOST_ROUNDING[torch.float16]
@@ -129,7 +130,8 @@ class Acceptance:
     @property
     def is_far_below(self) -> bool:
         """Whether neither way of drafting explains so few accepted tokens."""
-        return self.share < min(self.drawn, self.likeliest) - max(FAR_BELOW, CHANCE * self.error)
+        allowed = min(self.drawn, self.likeliest)
+        return self.share < allowed - max(min(FAR_BELOW, FAR_BELOW_SHARE * allowed), CHANCE * self.error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -447,7 +449,8 @@ class _CheckHere(_Check):
     def _acceptance(self, answers: Sequence[Answer], sampling: SamplingParams) -> Acceptance | None:
         if self._draft is None:
             return None
-        drawn, likeliest, variance, num_accepted, num_tested = 0.0, 0.0, 0.0, 0, 0
+        num_accepted = num_tested = 0
+        allowed: list[tuple[float, float]] = []
         for prompt, answer in zip(self._prompts, answers, strict=True):
             ids = self._ids(prompt, answer)
             tested = {at: kept for at, kept in _tested(self._server, answer, sampling.temperature) if at < len(ids)}
@@ -459,15 +462,13 @@ class _CheckHere(_Check):
                     target_probs = probabilities(target_row, sampling)
                     draft_probs = self._padded(probabilities(draft_row, sampling))
                     overlap = min(1.0, float(torch.minimum(target_probs, draft_probs).sum()))
-                    drawn += overlap
-                    likeliest += float(target_probs[int(draft_probs.argmax())])
-                    variance += overlap * (1.0 - overlap)
+                    allowed.append((overlap, float(target_probs[int(draft_probs.argmax())])))
         if not num_tested:
             return None
-        error = math.sqrt(variance) / num_tested
-        return Acceptance(
-            sampling.temperature, num_tested, num_accepted, drawn / num_tested, likeliest / num_tested, error
-        )
+        ways = list(zip(*allowed, strict=True))
+        drawn, likeliest = (sum(way) / num_tested for way in ways)
+        error = max(math.sqrt(sum(share * (1.0 - share) for share in way)) for way in ways) / num_tested
+        return Acceptance(sampling.temperature, num_tested, num_accepted, drawn, likeliest, error)
 
     def _notes(self, has_acceptance: bool) -> Iterator[str]:
         yield from super()._notes(has_acceptance)
@@ -510,15 +511,18 @@ def _tested(server: Server, answer: Answer, temperature: float) -> list[tuple[in
 
     Given the text before it, each was accepted with the probability that the pair has there, whatever came before.
     """
-    chunks: list[Chunk] = [chunk for chunk in answer.chunks if chunk.tokens]
     maker = StepMaker(server.speculation, temperature)
-    for chunk in chunks:
-        maker.step(chunk, 0)
+    for chunk in answer.chunks:
+        if chunk.tokens:
+            maker.step(chunk, 0)
+    steps = maker.steps
     told = next((chunk.told for chunk in reversed(answer.chunks) if chunk.told), None)
-    counts = align([len(step.emitted) for step in maker.steps], told.per_step if told else ())
-    steps = [step.counted(*pair) if pair else step for step, pair in zip(maker.steps, counts, strict=True)] or (
-        maker.steps if not (told and told.per_step) else []
-    )
+    if told and told.per_step:
+        counts = align([len(step.emitted) for step in steps], told.per_step)
+        if not counts:
+            return []
+        pairs = zip(steps, counts, strict=True)
+        steps = [step.counted(*pair) if pair else replace(step, source=StepSource.TEXT) for step, pair in pairs]
     found, place = [], 0
     for step in steps:
         if step.source is not StepSource.TEXT:
