@@ -158,6 +158,7 @@ def test_a_server_that_follows_its_target_is_right():
     assert report.verdict is Verdict.EXACT
     assert report.is_right
     assert report.greedy.num_tokens == 2 * 40
+    assert report.num_drafted == report.distribution.num_blocks
     assert [test.name for test in report.distribution.tests][:4] == ["token 1", "token 2", "token 3", "token 4"]
     greedy, sampled = report.acceptances
     assert greedy.share == pytest.approx(greedy.drawn)

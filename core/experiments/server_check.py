@@ -68,7 +68,7 @@ CHANCE = 4.0
 """Standard errors that chance explains."""
 SERVER_ROUNDING = MOST_ROUNDING[torch.float16]
 """Of a baseline server, whose precision isn't known: the lead in logprobs below which two tokens are a near-tie."""
-_AT_ONCE, _BATCH, _ROWS = 4, 40, 32
+_AT_ONCE, _BATCH, _ROWS = 8, 40, 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,13 +136,17 @@ class Acceptance:
 
 @dataclass(frozen=True, slots=True)
 class ServerReport:
-    """All results of a check; no distribution at temperature 0, no acceptance without a draft here."""
+    """All results of a check; no distribution at temperature 0, no acceptance without a draft here.
+
+    `num_drafted` counts the short texts in which the server is known to have drafted.
+    """
 
     server: str
     against: str
     greedy: IdentityResult
     temperature: float
     distribution: DistributionResult | None
+    num_drafted: int
     acceptances: tuple[Acceptance, ...]
     notes: tuple[str, ...]
     seconds: float
@@ -203,6 +207,7 @@ class _Check:
         self._server = request.server
         self._sampling = request.request.sampling
         self._seed = request.request.seed
+        self._num_drafted = 0
         self._prompts = self._find_prompts()
 
     def _find_prompts(self) -> tuple[Prompt, ...]:
@@ -227,6 +232,7 @@ class _Check:
             greedy=identity,
             temperature=self._sampling.temperature,
             distribution=distribution,
+            num_drafted=self._num_drafted,
             acceptances=tuple(found for found in acceptances if found is not None),
             notes=tuple(self._notes(any(acceptances))),
             seconds=time.monotonic() - began,
@@ -258,6 +264,7 @@ class _Check:
     def _sample(self, count: int, is_second: bool) -> Generator[CheckProgress, None, DistributionResult]:
         """Short sampled texts after a few prompts, and the tests of each position."""
         tally = DistributionTally()
+        self._num_drafted = 0
         title = "A second test: fresh texts" if is_second else "Short sampled texts"
         chosen = self._prompts[:PROMPTS]
         for place, prompt in enumerate(chosen):
@@ -277,6 +284,7 @@ class _Check:
         followers: dict[tuple[int, ...], Counter[int]] = {}
         for answer in answers:
             ids = self._ids(prompt, answer)
+            self._num_drafted += server is self._server and bool(_tested(server, answer, self._sampling.temperature))
             for place, token in enumerate(ids):
                 followers.setdefault(ids[:place], Counter())[token] += 1
         return followers
@@ -586,6 +594,7 @@ def _lines(report: ServerReport) -> Iterator[str]:
         yield f"Sampled text at temperature {report.temperature:g}: {found.num_blocks:,} short texts, chi-squared"
         yield from table_of(found.tests, _title)
         yield from (f"  {remark}" for remark in distribution_remarks(found, "texts", has_draft=has_bias))
+        yield f"  The server is known to have drafted in {report.num_drafted:,} of these texts."
     for acceptance in report.acceptances:
         low = "  far below what the pair allows" if acceptance.is_far_below else ""
         observed = f"{percent_text(acceptance.share, 1)} of {count_text(acceptance.num_tested, 'tested token')}"
