@@ -58,7 +58,7 @@ def recorded(folder: str, name: str) -> Answer:
 
 
 class FakeServer:
-    """Gives each path its answer, or its answers in turn, of which the last stays.
+    """Gives each path its answer, or its answers in turn, of which the last stays; an answer may be made of the body.
 
     Attributes:
         requests: path, headers and body of each request.
@@ -116,6 +116,7 @@ class _Handler(BaseHTTPRequestHandler):
             answer = as_json({"detail": "Not Found"}, 404)
         else:
             answer = found.pop(0) if len(found) > 1 else found[0]
+            answer = answer(body) if callable(answer) else answer
         self.send_response(answer.status)
         for name, value in answer.headers.items():
             if name.lower() not in {"transfer-encoding", "server"}:

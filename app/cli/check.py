@@ -7,11 +7,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from app.cli.console import Progress, check_out, make_engine
-from app.cli.errors import Exit, say, stop_on_interrupt, write_output
+from app.cli.errors import Exit, UsageError, say, stop_on_interrupt, write_output
 from app.cli.parsing import (
     SAMPLING,
     Listing,
     add_command,
+    add_engine,
     add_method_options,
     add_pair,
     add_settings,
@@ -22,6 +23,7 @@ from app.cli.parsing import (
     named_pair,
     names,
     option,
+    refuse_for_engine,
     sampling_of,
     switch,
     whole_number,
@@ -46,6 +48,8 @@ from core.runners.threads import limit_spinning
 from core.settings import RunRequest
 from core.types import StageChanged
 
+DEFAULT_LENGTH = 4
+
 
 def add_parser(commands: Any) -> None:
     """Register `check` with the subparsers of `outrider`."""
@@ -62,14 +66,19 @@ def add_parser(commands: Any) -> None:
             "outrider check --target TARGET --draft DRAFT --temperature 0.7 --samples 5000",
             "outrider check --target TARGET --method prompt-lookup --prompts code,mine.txt",
             "outrider check --method draft-tree -k 8 --depth 4 --rule independent",
+            "outrider check --engine http://127.0.0.1:8000 --target TARGET --draft DRAFT --temperature 0.7",
         ),
-        epilog="Exit codes: 0 exact, or exact up to near-ties; 1 not exact, or failed while running; 2 bad usage or "
-        "input; 130 stopped.",
+        epilog="Exit codes: 0 exact, or exact up to near-ties; 1 not exact, a server that accepts too little, or "
+        "failed while running; 2 bad usage or input; 130 stopped.",
     )
     add_pair(parser, "default: the embedded one for this target, if any")
+    engine = parser.add_argument_group("servers")
+    text = "check this server, against its --target run here; with its --draft, its acceptance as well"
+    add_engine(engine, text, "")
+    option(engine, "--baseline-engine URL", "the same model on a server that doesn't draft, in place of --target")
     text = f"how to draft: {', '.join(METHODS)}, or a drafter of your own, module:Class (default: draft-model)"
     option(parser, "--method NAME", text)
-    option(parser, "-k --k N|auto|adaptive", "tokens to draft", draft_length, 4)
+    option(parser, "-k --k N|auto|adaptive", f"tokens to draft (default: {DEFAULT_LENGTH})", draft_length)
     add_settings(parser, *SAMPLING, "seed", "coupling", "verification")
     option(parser, "--samples N", "blocks to sample", whole_number, DEFAULT_SAMPLES)
     add_settings(parser, "max_new_tokens", max_new_tokens=DEFAULT_TOKENS)
@@ -89,7 +98,7 @@ def build_request(args: argparse.Namespace) -> CheckRequest:
         prompt="any",
         method=method.name,
         method_options=method_options(method, args),
-        **request_fields(args.k),
+        **request_fields(args.k or DEFAULT_LENGTH),
         sampling=sampling_of(args),
         **common_fields(args),
     )
@@ -105,12 +114,16 @@ def build_request(args: argparse.Namespace) -> CheckRequest:
 
 def execute(args: argparse.Namespace) -> int:
     """Check, and return the exit code."""
-    request = build_request(args)
+    if args.baseline_engine is not None and args.engine is None:
+        raise UsageError("--baseline-engine is for a server; name it with --engine, or leave --baseline-engine out.")
+    request = build_request(args) if args.engine is None else None
     if args.json is not None:
         check_out(args.json)
     limit_spinning()
     controls = RunControls()
     with stop_on_interrupt(controls):
+        if request is None:
+            return _check_server(args, controls)
         report = _follow(open_check(request, controls))
     if report is None:
         say("Stopped.")
@@ -119,6 +132,55 @@ def execute(args: argparse.Namespace) -> int:
     if args.json is not None:
         write_atomically(args.json, report_json(report))
     return Exit.FAILED if report.verdict is Verdict.NOT_EXACT else Exit.DONE
+
+
+def _check_server(args: argparse.Namespace, controls: RunControls) -> Exit:
+    """Check a server, against its target here or a server without speculation."""
+    target, draft = named_pair(args)
+    if args.transformers:
+        raise UsageError("--transformers is for checks on this machine; leave it out with --engine.")
+    refuse_for_engine(args, ("draft", "device", "dtype"))
+    if (target is None) == (args.baseline_engine is None):
+        raise UsageError(
+            "Name either the model that the server serves with --target, to run it here, or the same model on a server "
+            "that doesn't draft with --baseline-engine."
+        )
+    if draft is not None and target is None:
+        raise UsageError("--draft is checked with the target here; name that with --target.")
+    from core.engines import check_request, identify  # Late: most checks need no HTTP.
+
+    server = identify(args.engine)
+    baseline = None if args.baseline_engine is None else identify(args.baseline_engine)
+    settings: dict[str, Any] = {"prompt": "any", "sampling": sampling_of(args)}
+    here = {name: value for name, value in common_fields(args).items() if name in {"device", "dtype"}}
+    local = None if target is None else RunRequest(target=target, draft=draft, **here, **settings)
+    shared = {name: value for name, value in common_fields(args).items() if name not in here}
+    name = target if target in server.models else server.model("")
+    run = RunRequest(target=name, draft=None, num_draft_tokens=None, engine=server.address.url, **settings, **shared)
+    check_request(run, server)
+    # The models' code is imported only when they are needed: torch takes seconds.
+    from core.experiments import server_check
+
+    request = server_check.ServerCheckRequest(
+        server, local, baseline, run, tuple(find_prompts(args.prompts)), args.samples, args.max_new_tokens
+    )
+    report = None
+    with Progress() as progress:
+        progress.say(server.text)
+        for event in server_check.check_server(make_engine, request, controls):
+            if isinstance(event, StageChanged):
+                progress.show(event.text)
+            elif isinstance(event, CheckProgress):
+                progress.show_left(event.text, event.done, event.total)
+            else:
+                report = event.report
+    if report is None:
+        say("Stopped.")
+        return Exit.STOPPED
+    write_output(server_check.report_text(report))
+    if args.json is not None:
+        write_atomically(args.json, server_check.report_json(report))
+    return Exit.DONE if report.is_right else Exit.FAILED
 
 
 def open_check(request: CheckRequest, controls: RunControls) -> Iterator[Any]:

@@ -7,7 +7,7 @@ import contextlib
 import functools
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import Field, fields
 from enum import Enum
 from typing import Any, NoReturn, TypeVar
@@ -131,6 +131,11 @@ def positive_whole_number(text: str) -> int:
 def numbers(text: str) -> tuple[float, ...]:
     """A type for `add_argument`: numbers separated by commas, without duplicates."""
     return _parse(lambda text: tuple(dict.fromkeys(map(float, names(text)))), text, "numbers separated by commas", bool)
+
+
+def whole_numbers(text: str) -> tuple[int, ...]:
+    """A type for `add_argument`: whole numbers above 0 separated by commas, without duplicates."""
+    return tuple(dict.fromkeys(map(positive_whole_number, names(text))))
 
 
 def names(text: str) -> tuple[str, ...]:
@@ -273,23 +278,26 @@ def add_models(parser: argparse.ArgumentParser, *, many: bool = False, method: b
     return group
 
 
-def add_engine(group: Any, text: str = "run on this server in place of this machine") -> None:
-    """Add --engine; see `refuse_for_engine`."""
-    what = (
-        "vLLM, SGLang or llama-server; --target is then a model's name there. An API key is read from OUTRIDER_API_KEY"
-    )
+def add_engine(
+    group: Any,
+    text: str = "run on this server in place of this machine",
+    target: str = "; --target is then a model's name there",
+) -> None:
+    """Add --engine; see `refuse_for_engine`. `target` says what --target then names."""
+    what = f"vLLM, SGLang or llama-server{target}. An API key is read from OUTRIDER_API_KEY"
     option(group, "--engine URL", f"{text}: {what} or from the system's keyring")
 
 
-def refuse_for_engine(args: argparse.Namespace) -> None:
-    """Refuse the flags that a server has its own settings for.
+def refuse_for_engine(args: argparse.Namespace, allowed: Collection[str] = ()) -> None:
+    """Refuse the flags that a server has its own settings for, but for those in `allowed`.
 
     Raises:
         UsageError: one of them was given.
     """
     given = {"--draft": "draft", "--method": "method", "-k": "k"}
-    flags = [flag for flag, name in given.items() if getattr(args, name, None)]
-    flags += [flag_of(name) for name in ("device", "dtype") if getattr(args, name, "auto") != "auto"]
+    flags = [flag for flag, name in given.items() if getattr(args, name, None) and name not in allowed]
+    device = [name for name in ("device", "dtype") if name not in allowed]
+    flags += [flag_of(name) for name in device if getattr(args, name, "auto") != "auto"]
     flags += [
         flag_of(name.removeprefix(_OPTION))
         for name, value in vars(args).items()

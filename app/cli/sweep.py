@@ -27,9 +27,11 @@ from app.cli.console import (
     spread_text,
 )
 from app.cli.errors import Exit, UsageError, say, stop_on_interrupt
+from app.cli.load import DEFAULT_CONCURRENCY, measure, refuse_without_engine
 from app.cli.parsing import (
     Listing,
     add_command,
+    add_engine,
     add_models,
     add_settings,
     add_template,
@@ -42,8 +44,10 @@ from app.cli.parsing import (
     option,
     positive_whole_number,
     switch,
+    whole_numbers,
 )
 from core.controls import RunControls
+from core.draft_shape import DraftLength
 from core.drafters.registry import METHODS, get_method, split_options
 from core.experiments.bench import Spread, split_name
 from core.experiments.prompt_suites import SUITES, Prompt, find_prompts, first_of_each
@@ -72,6 +76,7 @@ from core.types import StageChanged
 if TYPE_CHECKING:
     from core.session import Session
 
+DEFAULT_LENGTHS: tuple[DraftLength, ...] = (1, 2, 3, 4, 6, 8)
 FEW_PROMPTS = 6
 """Number of prompts used by default; with fewer, the verdict is limited to these prompts."""
 
@@ -89,12 +94,20 @@ def add_parser(commands: Any) -> None:
         examples=(
             "outrider sweep --k 1-8,auto --temperature 0,0.5,1 --out sweep.jsonl",
             "outrider sweep -m TARGET -md DRAFT_A,DRAFT_B --prompts code,chat --out sweep.jsonl",
+            "outrider sweep --engine localhost:8000 --baseline-engine localhost:8001 --concurrency 1,4,16",
         ),
     )
-    add_models(parser, many=True)
+    models = add_models(parser, many=True)
+    add_engine(models, "measure this server's gain as its load grows")
+    text = "the same model on a server that doesn't draft, to measure the gain against"
+    option(models, "--baseline-engine URL", text)
     grid = parser.add_argument_group("grid")
-    text = "tokens to draft: numbers, ranges, auto and adaptive, as in 1-8,auto"
-    option(grid, "-k --k N,…", text, draft_lengths, (1, 2, 3, 4, 6, 8), action=Listing)
+    shown = ",".join(map(str, DEFAULT_LENGTHS))
+    text = f"tokens to draft: numbers, ranges, auto and adaptive, as in 1-8,auto (default: {shown})"
+    option(grid, "-k --k N,…", text, draft_lengths, (), action=Listing)
+    shown = ",".join(map(str, DEFAULT_CONCURRENCY))
+    text = f"with --engine: requests at once (default: {shown})"
+    option(grid, "--concurrency N,…", text, whole_numbers, (), action=Listing)
     usual = (SETTINGS["temperature"].default,)
     option(grid, "--temperature T,…", "one or more temperatures", numbers, usual, action=Listing)
     for name, item in _listed_options().items():
@@ -116,7 +129,7 @@ def add_parser(commands: Any) -> None:
     add_template(sampling)
     output = parser.add_argument_group("output")
     text = "file that each finished run is appended to; the same command resumes from it"
-    option(output, "--out FILE.jsonl", text, required=True)
+    option(output, "--out FILE.jsonl", f"{text}; with --engine optional, and written at the end")
     switch(output, "--restart", "start over and replace --out")
     option(output, "--logs FOLDER", "keep the log of every run here")
     option(output, "--csv FILE", "also write the table here")
@@ -139,7 +152,7 @@ def build_plan(args: argparse.Namespace) -> SweepPlan:
     return SweepPlan(
         target=target,
         drafters=tuple(_drafters(target, args.draft, args.method, args)),
-        num_draft_tokens=args.k,
+        num_draft_tokens=args.k or DEFAULT_LENGTHS,
         temperatures=args.temperature,
         prompts=tuple(_prompts(target, args.prompts, args.num_prompts)),
         repeats=args.repeats,
@@ -213,6 +226,11 @@ def check_files(args: argparse.Namespace) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     """Measure, print, and return the exit code."""
+    if args.engine is not None:
+        return measure(args, FEW_PROMPTS, (*_listed_options(), "logs", "csv", "restart"))
+    refuse_without_engine(args)
+    if args.out is None:
+        raise UsageError("A sweep needs --out FILE.jsonl, the file that each finished run is appended to.")
     plan = build_plan(args)
     check_files(args)
     check_models(plan)

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
@@ -324,9 +324,11 @@ def p_text(p_value: float | None) -> str:
     return f"{p_value:.3f}" if p_value >= 0.001 else significant_text(p_value, 2)
 
 
-def distribution_remarks(found: DistributionResult) -> list[str]:
+def distribution_remarks(found: DistributionResult, samples: str = "blocks", *, has_draft: bool = True) -> list[str]:
     """Further notes on the sampled distribution."""
     remarks = ["Draft and target agree too much, or there were too few samples, for a bias to be measured."]
+    if not has_draft:
+        remarks = []
     if found.bias is not None and found.bias_error is not None:
         remarks = [
             f"Bias towards the draft: {percent_text(found.bias, 1)} ± {percent_text(found.bias_error, 1)} (one "
@@ -340,8 +342,8 @@ def distribution_remarks(found: DistributionResult) -> list[str]:
         )
     if found.first_p_value is not None:
         remarks.append(
-            f"The first samples gave p = {p_text(found.first_p_value)}; these are {found.num_blocks:,} fresh blocks, "
-            "drawn because of that. Only a deviation that appears twice counts."
+            f"The first samples gave p = {p_text(found.first_p_value)}; these are {found.num_blocks:,} fresh "
+            f"{samples}, drawn because of that. Only a deviation that appears twice counts."
         )
     if found.num_impossible:
         remarks.append(f"{found.num_impossible:,} tokens were drawn that the target never produces with these filters.")
@@ -363,23 +365,29 @@ def _report_lines(report: CheckReport) -> Iterator[str]:
     yield _settings_line(report)
     yield ""
     for item in report.identities:
-        yield f"{compared_title(item)}: {_identity_text(item)}"
+        yield f"{compared_title(item)}: {identity_text(item)}"
         yield from (f"  {divergence_line(divergence)}" for divergence in item.divergences)
     found = report.distribution
     if found is None:
         yield "Sampled distribution: none at temperature 0, where only the greedy text is possible."
     else:
         yield f"Sampled distribution: {found.num_blocks:,} blocks against the target's exact distribution, chi-squared"
-        yield f"  {'':<24}{'tokens':>8}{'chi2':>10}{'df':>6}  {'p':<16}"
-        for test in found.tests:
-            row = f"  {title_of(test):<24}{test.num_samples:>8,}{test.statistic:>10.1f}{test.degrees:>6}"
-            yield f"{row}  {p_text(test.p_value)}{'  not exact' if test.is_failed else ''}"
+        yield from table_of(found.tests, title_of)
         yield from (f"  {remark}" for remark in distribution_remarks(found))
     yield ""
     yield from report.notes
 
 
-def _identity_text(item: IdentityResult) -> str:
+def table_of(tests: Iterable[DistributionTest], title: Callable[[DistributionTest], str]) -> Iterator[str]:
+    """The tests as a table."""
+    yield f"  {'':<24}{'tokens':>8}{'chi2':>10}{'df':>6}  {'p':<16}"
+    for test in tests:
+        row = f"  {title(test):<24}{test.num_samples:>8,}{test.statistic:>10.1f}{test.degrees:>6}"
+        yield f"{row}  {p_text(test.p_value)}{'  not exact' if test.is_failed else ''}"
+
+
+def identity_text(item: IdentityResult) -> str:
+    """How many tokens were equal, and how many divergences there are."""
     text = f"{item.num_tokens:,} tokens equal in {count_text(item.num_prompts, 'text')}"
     if not item.divergences:
         return text

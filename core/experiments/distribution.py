@@ -156,7 +156,7 @@ class Bias:
         return math.sqrt(self._variance) / self._difference
 
 
-class _Tally:
+class DistributionTally:
     """Adds up the tests, by position in the block."""
 
     def __init__(self) -> None:
@@ -172,11 +172,15 @@ class _Tally:
 
     def add(self, position: int, counts: Counter[int], target_probs: Tensor, draft_probs: Tensor) -> None:
         found = fit(counts, target_probs, draft_probs > target_probs)
-        self.statistics[position] += found.statistic
-        self.degrees[position] += found.degrees
-        self.samples[position] += sum(counts.values())
+        self.count(position, found.statistic, found.degrees, sum(counts.values()))
         self.num_impossible += found.num_impossible
         self.bias.add(counts, target_probs, draft_probs)
+
+    def count(self, position: int, statistic: float, degrees: int, num_samples: int) -> None:
+        """Add one test of what came at a position."""
+        self.statistics[position] += statistic
+        self.degrees[position] += degrees
+        self.samples[position] += num_samples
 
     def result(self, num_blocks: int, most_rounding: float) -> DistributionResult:
         tests = []
@@ -338,15 +342,27 @@ class DraftDistribution:
 
 def judge_distribution(context: CheckContext) -> Generator[CheckProgress, None, DistributionResult]:
     """Draw blocks and test them; if a test fails, repeat it on fresh blocks."""
-    count = context.request.num_samples
     seeds = torch.Generator().manual_seed(context.request.run.seed)
     prompts = yield from _choose_prompts(context)
     context = replace(context, prompts=prompts)
-    first = yield from _sampled(context, count, seeds, "Blocks")
+
+    def sample(count: int, is_second: bool) -> Generator[CheckProgress, None, DistributionResult]:
+        return _sampled(context, count, seeds, "A second test: fresh blocks" if is_second else "Blocks")
+
+    return (yield from judge_twice(sample, context.request.num_samples))
+
+
+Sample = Callable[[int, bool], Generator[CheckProgress, None, DistributionResult]]
+"""Draws so many samples, the second time or not, and computes their tests."""
+
+
+def judge_twice(sample: Sample, count: int) -> Generator[CheckProgress, None, DistributionResult]:
+    """Test samples; a test that fails counts only if it fails again on fresh ones, or beyond doubt."""
+    first = yield from sample(count, False)
     suspects = _suspects(first)
     if not suspects or first.num_impossible or any((test.p_value or 1.0) < BEYOND_DOUBT for test in first.tests):
         return _judged(first, suspects)
-    again = yield from _sampled(context, MORE_SAMPLES * count, seeds, "A second test: fresh blocks")
+    again = yield from sample(MORE_SAMPLES * count, True)
     lowest = min(test.p_value for test in first.tests if test.p_value is not None)
     return replace(_judged(again, suspects & _suspects(again)), first_p_value=lowest)
 
@@ -393,7 +409,7 @@ def _worth(context: CheckContext, prompt: Prompt) -> float:
 def _sampled(
     context: CheckContext, count: int, seeds: torch.Generator, title: str
 ) -> Generator[CheckProgress, None, DistributionResult]:
-    tally = _Tally()
+    tally = DistributionTally()
     asked = context.request.run.draft_length
     method = METHODS.get(context.request.run.method)
     has_leaves = method is not None and method.proposes_trees
@@ -426,7 +442,7 @@ def _draw(
     count: int,
     seed: int,
     progress: tuple[str, int, int],
-    tally: _Tally,
+    tally: DistributionTally,
 ) -> Generator[CheckProgress, None, Followers]:
     run = context.request.run
     title, done, total = progress
@@ -454,7 +470,9 @@ def _draw(
     return followers
 
 
-def _compare(context: CheckContext, prompt: Prompt, length: DraftLength, followers: Followers, tally: _Tally) -> None:
+def _compare(
+    context: CheckContext, prompt: Prompt, length: DraftLength, followers: Followers, tally: DistributionTally
+) -> None:
     """Compute the exact distribution after each prefix, and add its tests."""
     longest, controls = _longest(length), context.controls
     target = TargetDistribution(context.target, prompt.ids, longest, controls.sampling, controls.check_cancelled)

@@ -1,0 +1,170 @@
+"""`outrider sweep --engine URL`: what speculation gains on a server as its load grows."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from rich.table import Table
+
+from app.cli.console import NONE, Progress, check_out, figure_table, figure_text, printing
+from app.cli.errors import Exit, UsageError, say, stop_on_interrupt
+from app.cli.parsing import SAMPLING, flag_of, refuse_for_engine
+from core.controls import Cancelled, RunControls
+from core.experiments.bench import Spread
+from core.experiments.prompt_suites import find_prompts, first_of_each
+from core.files import write_atomically
+from core.settings import RunRequest, SamplingParams
+from core.text import count_text
+
+if TYPE_CHECKING:
+    from core.experiments.load import LoadPlan, LoadResults
+
+DEFAULT_CONCURRENCY = (1, 2, 4, 8, 16)
+_WIDE = 112
+_LEGEND = (
+    "Medians over the repeats, lowest and highest in brackets. speedup: tokens/s with speculation / without, repeat by "
+    "repeat. tokens/s: of all requests together, while all places are taken. ms/token: of one request, from its first "
+    "token on. acceptance: accepted / drafted tokens, as the server counts them."
+)
+
+
+def build_plan(args: argparse.Namespace, few: int, local: Iterable[str]) -> LoadPlan:
+    """The measurement that the arguments describe; asks both servers what they are.
+
+    Args:
+        few: prompts by default.
+        local: arguments that only a sweep on this machine has.
+
+    Raises:
+        UsageError: a flag that only the engine of this machine has.
+        ServerError: a server doesn't answer, or hasn't the model.
+    """
+    from core.engines import check_request, identify  # Late: most sweeps need no HTTP.
+    from core.experiments.load import LoadPlan
+
+    refuse_for_engine(args)
+    for name in local:
+        if getattr(args, name):
+            raise UsageError(f"{flag_of(name)} is for sweeps on this machine; leave it out with --engine.")
+    if len(args.temperature) > 1:
+        raise UsageError("A server is swept at one temperature; give --temperature one value.")
+    counts = args.concurrency or DEFAULT_CONCURRENCY
+    prompts = find_prompts(args.prompts or ["chat"])
+    prompts = first_of_each(prompts, args.num_prompts or (len(prompts) if args.prompts else few))
+    engine = identify(args.engine)
+    baseline = None if args.baseline_engine is None else identify(args.baseline_engine)
+    request = RunRequest(
+        target=engine.model(args.target or ""),
+        draft=None,
+        prompt="any",
+        num_draft_tokens=None,
+        sampling=SamplingParams(args.temperature[0], **{name: getattr(args, name) for name in SAMPLING[1:]}),
+        max_new_tokens=args.max_new_tokens,
+        seed=args.seed,
+        chat=args.chat,
+        coupling=args.coupling,
+        verification=args.verification,
+        engine=engine.address.url,
+    )
+    for server in (engine, baseline):
+        if server is not None:
+            check_request(replace(request, target=server.model(args.target or "")), server)
+    return LoadPlan(engine, baseline, request, args.target or "", tuple(prompts), counts, args.repeats)
+
+
+def refuse_without_engine(args: argparse.Namespace) -> None:
+    """Refuse what only a server can do.
+
+    Raises:
+        UsageError: such a flag was given.
+    """
+    for name in ("concurrency", "baseline_engine"):
+        if getattr(args, name):
+            raise UsageError(f"{flag_of(name)} is for a server; name it with --engine, or leave {flag_of(name)} out.")
+
+
+def measure(args: argparse.Namespace, few: int, local: Iterable[str]) -> int:
+    """Measure, print, and return the exit code."""
+    from core.experiments.load import CellMeasured, LoadResults, measure_load
+
+    if args.out is not None:
+        check_out(args.out)
+    plan = build_plan(args, few, local)
+    results, controls = LoadResults(plan), RunControls()
+    code = Exit.DONE
+    with Progress() as progress, stop_on_interrupt(controls):
+        for server in (plan.engine, plan.baseline):
+            if server is not None:
+                progress.say(server.text)
+        events = measure_load(plan, controls)
+        with contextlib.suppress(Cancelled), contextlib.closing(events):
+            for event in events:
+                if not isinstance(event, CellMeasured):
+                    progress.show(event.text)
+                    continue
+                results.cells.append(event.cell)
+                progress.show_left("Measuring", event.done, event.total)
+                if event.cell.error is not None:
+                    progress.say_once(f"{count_text(event.cell.concurrency, 'request')} at once: {event.cell.error}")
+                    code = Exit.FAILED
+    if any(cell.error is None for cell in results.cells):
+        write_results(results)
+        if args.out is not None:
+            write_atomically(args.out, results.to_json_lines())
+    if controls.is_cancelled:
+        say(f"Stopped after {len(results.cells):,} of {plan.num_cells:,} measurements.")
+        return Exit.STOPPED
+    return code
+
+
+def write_results(results: LoadResults) -> None:
+    """Print the table and what follows from it."""
+    plan = results.plan
+    with printing() as show:
+        prompts, repeats = count_text(len(plan.prompts), "prompt"), count_text(plan.repeats, "repeat")
+        temperature = plan.request.sampling.temperature
+        show(
+            f"{plan.request.target} at temperature {temperature:g}; {prompts}, {repeats}, up to "
+            f"{plan.request.max_new_tokens} new tokens"
+        )
+        show()
+        show(_table(results, is_wide=show.width >= _WIDE))
+        show()
+        show(results.sentence)
+        shared = [cell for cell in results.cells if cell.was_shared]
+        if shared:
+            counted = count_text(len(shared), "measurement")
+            show(f"Others used the servers during {counted}; repeat the sweep when they don't.")
+        show(_LEGEND, "dim")
+
+
+def _table(results: LoadResults, *, is_wide: bool) -> Table:
+    def figure(name: str, speculates: bool, form: str) -> Callable[[int], str]:
+        def shown(concurrency: int) -> str:
+            found = results.values(concurrency, speculates, name)
+            return _text(found, form) if is_wide or found is None else figure_text(found.median, form)
+
+        return shown
+
+    columns: list[tuple[str, Callable[[int], str]]] = [("at once", str)]
+    has_baseline = results.plan.baseline is not None
+    if has_baseline:
+        columns.append(("speedup", lambda concurrency: _text(results.speedup(concurrency), ".2f", "×")))
+    for name, title, form in (("tokens_per_second", "tokens/s", ".1f"), ("ms_per_token", "ms/token", ".1f")):
+        columns.append((title, figure(name, True, form)))
+        if has_baseline:
+            columns.append((f"{title} plain", figure(name, False, form)))
+    columns.append(("acceptance", figure("draft_acceptance_rate", True, ".0%")))
+    return figure_table(sorted(results.plan.concurrency), columns)
+
+
+def _text(spread: Spread | None, form: str, unit: str = "") -> str:
+    """A median with the lowest and the highest value; a dash for None."""
+    if spread is None:
+        return NONE
+    low, high = (figure_text(value, form) for value in spread.extremes)
+    return f"{figure_text(spread.median, form, unit)} ({low}–{high})"

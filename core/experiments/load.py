@@ -1,0 +1,403 @@
+"""Measures a server under load: tokens/s and time per token over the requests at once, with speculation and without.
+
+The gain of speculation shrinks as batches grow, so the two lines may cross. A server is measured against a second one
+that doesn't draft: neither vLLM, SGLang nor llama-server switches speculation off for one request.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import math
+import queue
+import statistics
+import threading
+import time
+from collections.abc import Generator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from core.controls import Cancelled, RunControls
+from core.engines.adapters import stream_chunks
+from core.engines.client import Client
+from core.engines.metrics import Snapshot, difference, read_metrics
+from core.engines.server import Server
+from core.engines.steps import Chunk
+from core.errors import ServerBusyError, ServerError, ServerRefusedError, SettingsError
+from core.experiments.bench import Spread, ratios, spread, turn_order
+from core.experiments.prompt_suites import Prompt
+from core.settings import RunRequest
+from core.text import count_text
+from core.types import StageChanged
+
+SCHEMA = "outrider.load/1"
+MOST_AT_ONCE, DEFAULT_REPEATS = 256, 5
+_OTHERS = 1.05
+"""More tokens than ours by this factor mean that somebody else used the server."""
+
+
+# --- Many requests at once ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A request's chunks, and when it was sent."""
+
+    began: float
+    chunks: tuple[Chunk, ...]
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(len(chunk.tokens) for chunk in self.chunks)
+
+    @property
+    def ms_per_token(self) -> float | None:
+        """From the first tokens to the last ones; None where all came at once."""
+        chunks = [chunk for chunk in self.chunks if chunk.tokens]
+        later = sum(len(chunk.tokens) for chunk in chunks[1:])
+        return (chunks[-1].arrived - chunks[0].arrived) * 1e3 / later if later else None
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """The answers to many requests, in the requests' order, and the time in which all places were taken."""
+
+    answers: tuple[Answer, ...]
+    began: float
+    full_until: float
+
+
+def ask_all(
+    server: Server, requests: Sequence[RunRequest], concurrency: int, controls: RunControls, *, top_logprobs: int = 0
+) -> Answers:
+    """Send requests, so many at once, each place on a connection of its own; the first failure ends all of them.
+
+    Raises:
+        ServerError: the first failure.
+        Cancelled: the controls asked to stop.
+    """
+    failed = threading.Event()
+    waiting = queue.SimpleQueue[tuple[int, RunRequest]]()
+    for item in enumerate(requests):
+        waiting.put(item)
+    found: list[Answer | None] = [None] * len(requests)
+
+    def check_cancelled() -> None:
+        controls.check_cancelled()
+        if failed.is_set():
+            raise Cancelled
+
+    def work(client: Client) -> float:
+        try:
+            while True:
+                try:
+                    index, request = waiting.get_nowait()
+                except queue.Empty:
+                    return time.perf_counter()
+                began = time.perf_counter()
+                chunks = tuple(stream_chunks(client, server, request, check_cancelled, top_logprobs))
+                found[index] = Answer(began, _checked(server, chunks))
+        except BaseException:
+            failed.set()
+            raise
+
+    with contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(server.client()) for _ in range(min(concurrency, len(requests)))]
+        pool = stack.enter_context(ThreadPoolExecutor(len(clients), "outrider-load"))
+        began = time.perf_counter()
+        futures = [pool.submit(work, client) for client in clients]
+        errors = [error for future in futures if (error := future.exception()) is not None]
+    # Those that were ended by the failure of another one say only that.
+    for error in sorted(errors, key=lambda error: isinstance(error, Cancelled)):
+        raise error
+    ends = [future.result() for future in futures]
+    return Answers(tuple(answer for answer in found if answer is not None), began, min(ends))
+
+
+def _checked(server: Server, chunks: tuple[Chunk, ...]) -> tuple[Chunk, ...]:
+    """An answer that ends as it should, and tells how many tokens came when."""
+    if not any(chunk.finish for chunk in chunks):
+        raise ServerError(f"{server.address} ended a text without saying why. Look at its log.")
+    if any(chunk.tokens and not chunk.is_step for chunk in chunks):
+        raise ServerRefusedError(f"{server.address} doesn't tell how many tokens it sends. Use a newer version of it.")
+    return chunks
+
+
+# --- The plan -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class LoadPlan:
+    """What is measured.
+
+    `request` holds the settings of every request; its model, prompt and seed are replaced. `model` is its name on the
+    servers, empty for the default one of each.
+
+    Raises:
+        SettingsError: a value out of range, a server that doesn't draft, or a baseline that does.
+    """
+
+    engine: Server
+    baseline: Server | None
+    request: RunRequest
+    model: str
+    prompts: tuple[Prompt, ...]
+    concurrency: tuple[int, ...]
+    repeats: int = DEFAULT_REPEATS
+
+    def __post_init__(self) -> None:
+        if not self.prompts:
+            raise SettingsError("There is no prompt; name some with --prompts.")
+        if not all(1 <= count <= MOST_AT_ONCE for count in self.concurrency):
+            raise SettingsError(f"A number of requests at once must be between 1 and {MOST_AT_ONCE}.")
+        if self.engine.speculation.is_on is False:
+            raise SettingsError(f"The server at {self.engine.address} doesn't draft; name one that does with --engine.")
+        if self.baseline is not None and self.baseline.speculation.is_on:
+            raise SettingsError(
+                f"The baseline at {self.baseline.address} {self.baseline.speculation.text}; start it without "
+                "speculation."
+            )
+
+    @property
+    def num_cells(self) -> int:
+        return len(self.concurrency) * self.repeats * (2 if self.baseline else 1)
+
+    def requests(self, server: Server, concurrency: int, repeat: int) -> list[RunRequest]:
+        """Those of a cell: every prompt equally often, and no fewer than there are places."""
+        rounds = math.ceil(concurrency / len(self.prompts))
+        template = replace(self.request, target=server.model(self.model), engine=server.address.url)
+        return [
+            replace(template, prompt=prompt.text, seed=self.request.seed + 1_000 * repeat + index)
+            for index, prompt in enumerate(self.prompts * rounds)
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class LoadCell:
+    """One measurement: so many requests at once, on one server.
+
+    Attributes:
+        tokens_per_second: while all places were taken.
+        ms_per_token: median over the requests, from the first tokens on.
+        draft_acceptance_rate: None without drafts, or if the server doesn't tell.
+        was_shared: somebody else used the server meanwhile.
+        error: why it failed; there are no figures then.
+    """
+
+    concurrency: int
+    speculates: bool
+    repeat: int
+    num_requests: int
+    num_tokens: int = 0
+    seconds: float = 0.0
+    tokens_per_second: float | None = None
+    ms_per_token: float | None = None
+    draft_acceptance_rate: float | None = None
+    was_shared: bool = False
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CellMeasured:
+    """An event: a cell was measured, or failed."""
+
+    cell: LoadCell
+    done: int
+    total: int
+
+
+def measure_load(plan: LoadPlan, controls: RunControls) -> Generator[StageChanged | CellMeasured, None, None]:
+    """Measure all cells, with and without speculation in turn. A failure other than "too busy" ends it.
+
+    Raises:
+        ServerError: a server fails at its first request, the warm-up.
+        Cancelled: the controls asked to stop.
+    """
+    servers = [server for server in (plan.engine, plan.baseline) if server is not None]
+    for server in servers:
+        yield StageChanged(f"Warming up {server.product.shown} at {server.address}")
+        ask_all(server, plan.requests(server, 1, 0)[:1], 1, controls)
+    done = 0
+    for repeat in range(plan.repeats):
+        for concurrency in sorted(plan.concurrency, reverse=repeat % 2 == 1):
+            for place in turn_order(len(servers), repeat):
+                cell, may_go_on = _measured(plan, servers[place], concurrency, repeat, controls)
+                done += 1
+                yield CellMeasured(cell, done, plan.num_cells)
+                if not may_go_on:
+                    return
+
+
+def _measured(
+    plan: LoadPlan, server: Server, concurrency: int, repeat: int, controls: RunControls
+) -> tuple[LoadCell, bool]:
+    """A cell, and whether the server can be asked again."""
+    requests = plan.requests(server, concurrency, repeat)
+    cell = LoadCell(concurrency, server is plan.engine, repeat, len(requests))
+    try:
+        before = _metrics(server)
+        found = ask_all(server, requests, concurrency, controls)
+        after = _metrics(server)
+    except ServerError as error:
+        return replace(cell, error=str(error)), isinstance(error, ServerBusyError)
+    grown = difference(before, after) if before is not None and after is not None else None
+    times = [answer.ms_per_token for answer in found.answers if answer.ms_per_token is not None]
+    chunks = [chunk for answer in found.answers for chunk in answer.chunks]
+    in_time = sum(len(chunk.tokens) for chunk in chunks if chunk.arrived <= found.full_until)
+    seconds, num_tokens = found.full_until - found.began, sum(answer.num_tokens for answer in found.answers)
+    generated = None if grown is None else grown.generated_tokens
+    return replace(
+        cell,
+        num_tokens=num_tokens,
+        seconds=seconds,
+        tokens_per_second=in_time / seconds if in_time else None,
+        ms_per_token=statistics.median(times) if times else None,
+        draft_acceptance_rate=_acceptance(found.answers, grown),
+        # Servers differ in whether they count a text's end.
+        was_shared=generated is not None and generated > _OTHERS * num_tokens + len(requests),
+    ), True
+
+
+def _metrics(server: Server) -> Snapshot | None:
+    if server.metrics is None:
+        return None
+    with server.client() as client, contextlib.suppress(ServerError):
+        return read_metrics(client)
+    return None
+
+
+def _acceptance(answers: Sequence[Answer], grown: Snapshot | None) -> float | None:
+    """Accepted / drafted: what each answer tells, else what the server counted meanwhile."""
+    told = [next((chunk.told for chunk in reversed(answer.chunks) if chunk.told), None) for answer in answers]
+    drafted = [item.draft_tokens for item in told if item is not None and item.draft_tokens is not None]
+    accepted = [item.accepted_tokens for item in told if item is not None and item.accepted_tokens is not None]
+    if len(drafted) == len(accepted) == len(answers):
+        return sum(accepted) / sum(drafted) if sum(drafted) else None
+    return None if grown is None else grown.acceptance_rate
+
+
+# --- The results --------------------------------------------------------------------------------------------------
+
+
+class LoadResults:
+    """The cells so far, and what follows from them."""
+
+    def __init__(self, plan: LoadPlan) -> None:
+        self.plan = plan
+        self.cells: list[LoadCell] = []
+
+    def values(self, concurrency: int, speculates: bool, name: str) -> Spread | None:
+        """A figure of `LoadCell` over the repeats; None if no cell has it."""
+        cells = self._cells(concurrency, speculates)
+        values = [value for cell in cells if (value := getattr(cell, name)) is not None]
+        return spread(values) if values else None
+
+    def speedup(self, concurrency: int) -> Spread | None:
+        """Tokens/s with speculation / without, repeat by repeat; None without a baseline."""
+        pairs = [pair for curve in self._curves() for count, *pair in curve if count == concurrency]
+        return ratios([pair[0] for pair in pairs], [pair[1] for pair in pairs]) if pairs else None
+
+    @property
+    def sentence(self) -> str:
+        """Whether speculation pays at these loads, and where the lines cross."""
+        plan = self.plan
+        found = [(count, value) for count in sorted(plan.concurrency) if (value := self.speedup(count)) is not None]
+        if plan.baseline is None:
+            return (
+                "This is the line with speculation only. For the other one, serve the same model without speculation "
+                f"and add --baseline-engine: {plan.engine.product.shown} can't switch it off for one request."
+            )
+        if not found:
+            return "No load was measured on both servers, so nothing can be said about the gain."
+        medians = [(count, value.median) for count, value in found]
+        crossed = crossings(medians)
+        if not crossed:
+            is_gain = medians[0][1] > 1.0
+            surely = all((value.extremes[0] > 1.0) if is_gain else (value.extremes[1] < 1.0) for _, value in found)
+            kind = "faster" if is_gain else "no faster"
+            loads = _range(count for count, _ in found)
+            return f"With speculation the server is {kind} {loads}{'' if surely else ', by the medians'}."
+        return " ".join(self._crossing(at, is_gain) for at, is_gain in crossed)
+
+    def _crossing(self, at: float, is_gain: bool) -> str:
+        each = [crossings([(count, ours / theirs) for count, ours, theirs in curve]) for curve in self._curves()]
+        same = [next((place for place, kind in curve if kind is is_gain), None) for curve in each]
+        places = [place for place in same if place is not None]
+        repeats = f"{len(places)} of {count_text(len(each), 'repeat')}"
+        interval = f" ({min(places):.1f} to {max(places):.1f} in {repeats})" if places else " (in no single repeat)"
+        change = "Speculation pays from" if is_gain else "The lines cross: speculation pays up to"
+        return f"{change} about {at:.1f} requests at once{interval}."
+
+    def _cells(self, concurrency: int, speculates: bool) -> list[LoadCell]:
+        return [cell for cell in self.cells if (cell.concurrency, cell.speculates) == (concurrency, speculates)]
+
+    def _curves(self) -> Iterator[list[tuple[int, float, float]]]:
+        """Of each repeat: requests at once, tokens/s with speculation and without, where both were measured."""
+        for repeat in range(self.plan.repeats):
+            speeds = {
+                (cell.concurrency, cell.speculates): cell.tokens_per_second
+                for cell in self.cells
+                if cell.repeat == repeat
+            }
+            curve = []
+            for count in sorted(self.plan.concurrency):
+                ours, theirs = speeds.get((count, True)), speeds.get((count, False))
+                if ours and theirs:
+                    curve.append((count, ours, theirs))
+            if curve:
+                yield curve
+
+    def to_json_lines(self) -> str:
+        """The plan, every cell, and the result for each load, one JSON object a line."""
+        plan = self.plan
+        sampling = asdict(plan.request.sampling)
+        lines: list[dict[str, Any]] = [
+            {
+                "schema": SCHEMA,
+                "type": "load",
+                "engine": _described(plan.engine, plan.model),
+                "baseline": None if plan.baseline is None else _described(plan.baseline, plan.model),
+                "concurrency": list(plan.concurrency),
+                "repeats": plan.repeats,
+                "max_new_tokens": plan.request.max_new_tokens,
+                "seed": plan.request.seed,
+                **{name: sampling[name] for name in ("temperature", "top_k", "top_p", "min_p")},
+                "prompts": [{"name": prompt.name, "suite": prompt.suite} for prompt in plan.prompts],
+            }
+        ]
+        lines += [{"type": "cell", **asdict(cell)} for cell in self.cells]
+        lines.append({"type": "summary", "sentence": self.sentence})
+        return "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+
+
+def crossings(speedups: Sequence[tuple[int, float]]) -> list[tuple[float, bool]]:
+    """Where a curve of (requests at once, speedup) passes 1, and whether it rises there.
+
+    Between two points it is a straight line in the logarithms of both.
+    """
+    found = []
+    for (left, before), (right, after) in itertools.pairwise(speedups):
+        if (before > 1.0) != (after > 1.0):
+            share = math.log(before) / (math.log(before) - math.log(after))
+            found.append((left * (right / left) ** share, after > 1.0))
+    return found
+
+
+def _range(counts: Iterator[int]) -> str:
+    first, *_, last = [*(known := list(counts)), known[-1]]
+    return f"at {count_text(first, 'request')} at once" if first == last else f"from {first} to {last} requests at once"
+
+
+def _described(server: Server, model: str) -> dict[str, Any]:
+    told = server.speculation
+    return {
+        "product": str(server.product),
+        "version": server.version,
+        "address": server.address.url,
+        "model": server.model(model),
+        "speculates": told.is_on,
+        "method": told.method,
+        "num_draft_tokens": told.num_draft_tokens,
+    }

@@ -1,0 +1,627 @@
+"""Checks a server: does it give what its target gives, and does its draft accept what the pair allows?
+
+The target is run here, or a server without speculation stands for it. The first token of a text comes from the prompt
+and is seldom speculated, so sampled texts are some tokens long, and every token is compared given those before it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from core.controls import Cancelled, RunControls
+from core.engines import Product, Server
+from core.engines.steps import StepMaker, align
+from core.errors import SettingsError
+from core.experiments.check import (
+    DEFAULT_SAMPLES,
+    DEFAULT_TOKENS,
+    LEAST_SAMPLES,
+    MOST_PROMPTS,
+    MOST_SAMPLES,
+    MOST_TOKENS,
+    CheckProgress,
+    Comparison,
+    DistributionResult,
+    DistributionTest,
+    Divergence,
+    IdentityResult,
+    Verdict,
+    distribution_remarks,
+    identity_text,
+    table_of,
+)
+from core.experiments.distribution import (
+    LEAST_EXPECTED,
+    LEAST_FOLLOWERS,
+    PROMPTS,
+    DistributionTally,
+    TargetDistribution,
+    judge_twice,
+)
+from core.experiments.exactness import MOST_ROUNDING
+from core.experiments.load import Answer, ask_all
+from core.experiments.prompt_suites import PRESETS, Prompt, default_prompts, encoded, read_prompts
+from core.models.language_model import LanguageModel
+from core.runners.base import prefill
+from core.sampling import probabilities
+from core.session import Session
+from core.settings import RunRequest, SamplingParams, setting, validate
+from core.text import count_text, display_texts, duration_text, percent_text, significant_text
+from core.types import UNKNOWN_ID, FinishReason, StageChanged, StepSource
+
+SCHEMA = "outrider.server-check/1"
+NUM_SAMPLED = 4
+"""Tokens of a sampled text: the first is the prefill's, the others come from a step with a draft."""
+FAR_BELOW, FAR_BELOW_SHARE = 0.1, 0.2
+"""An acceptance that misses what the pair allows by more than this much, or this share of it, is reported, if chance
+doesn't explain it."""
+CHANCE = 4.0
+"""Standard errors that chance explains."""
+SERVER_ROUNDING = MOST_ROUNDING[torch.float16]
+"""Of a baseline server, whose precision isn't known: the lead in logprobs below which two tokens are a near-tie."""
+_AT_ONCE, _BATCH, _ROWS = 8, 40, 32
+
+
+@dataclass(frozen=True, slots=True)
+class ServerCheckRequest:
+    """What is checked, against the target here or against `baseline`, of which one is given.
+
+    `local` names target, perhaps the draft, device and dtype here; its sampling is that of the sampled texts.
+
+    Raises:
+        SettingsError: a value out of range, too many prompts, or a baseline that drafts.
+    """
+
+    server: Server
+    local: RunRequest | None
+    baseline: Server | None
+    request: RunRequest
+    prompts: tuple[Prompt, ...]
+    num_samples: int = setting(DEFAULT_SAMPLES, label="The number of samples", min=LEAST_SAMPLES, max=MOST_SAMPLES)
+    num_tokens: int = setting(DEFAULT_TOKENS, label="The number of tokens to compare", min=1, max=MOST_TOKENS)
+
+    def __post_init__(self) -> None:
+        validate(self)
+        if len(self.prompts) > MOST_PROMPTS:
+            raise SettingsError(f"A check takes at most {MOST_PROMPTS:,} prompts, not {len(self.prompts):,}.")
+        if self.baseline is not None and self.baseline.speculation.is_on:
+            raise SettingsError(
+                f"The baseline at {self.baseline.address} {self.baseline.speculation.text}; start it without "
+                "speculation."
+            )
+
+    def requests(self, server: Server, prompts: Sequence[Prompt], seed: int, **changes: Any) -> list[RunRequest]:
+        """A request for each prompt, each with a seed of its own."""
+        name = server.model("" if server is self.baseline else self.request.target)
+        shared = replace(self.request, target=name, engine=server.address.url, **changes)
+        return [replace(shared, prompt=prompt.text, seed=(seed + at) % 2**31) for at, prompt in enumerate(prompts)]
+
+
+@dataclass(frozen=True, slots=True)
+class Acceptance:
+    """How many of the tested draft tokens a server accepted, and what the pair here predicts on the same texts.
+
+    Attributes:
+        drawn: mean of sum(min(p, q)) = 1 - TV, for drafts drawn from the draft's distribution.
+        likeliest: mean target probability of the draft's most likely token, for servers that always draft that one.
+        error: one standard error of the observed share, as far as chance goes.
+    """
+
+    temperature: float
+    num_tested: int
+    num_accepted: int
+    drawn: float
+    likeliest: float
+    error: float
+
+    @property
+    def share(self) -> float:
+        return self.num_accepted / self.num_tested
+
+    @property
+    def is_far_below(self) -> bool:
+        """Whether neither way of drafting explains so few accepted tokens."""
+        allowed = min(self.drawn, self.likeliest)
+        return self.share < allowed - max(min(FAR_BELOW, FAR_BELOW_SHARE * allowed), CHANCE * self.error)
+
+
+@dataclass(frozen=True, slots=True)
+class ServerReport:
+    """All results of a check; no distribution at temperature 0, no acceptance without a draft here.
+
+    `num_drafted` counts the short texts in which the server is known to have drafted.
+    """
+
+    server: str
+    against: str
+    greedy: IdentityResult
+    temperature: float
+    distribution: DistributionResult | None
+    num_drafted: int
+    acceptances: tuple[Acceptance, ...]
+    notes: tuple[str, ...]
+    seconds: float
+
+    @property
+    def verdict(self) -> Verdict:
+        if not self.greedy.is_exact or not (self.distribution is None or self.distribution.is_exact):
+            return Verdict.NOT_EXACT
+        return Verdict.NEAR_TIES if self.greedy.divergences else Verdict.EXACT
+
+    @property
+    def accepts_too_little(self) -> bool:
+        return any(acceptance.is_far_below for acceptance in self.acceptances)
+
+    @property
+    def is_right(self) -> bool:
+        return self.verdict is not Verdict.NOT_EXACT and not self.accepts_too_little
+
+
+@dataclass(frozen=True, slots=True)
+class ServerChecked:
+    """The last event; has no report if the check was stopped."""
+
+    report: ServerReport | None
+
+
+ServerEvent = StageChanged | CheckProgress | ServerChecked
+
+
+def check_server(
+    make_session: Callable[[], Session], request: ServerCheckRequest, controls: RunControls
+) -> Generator[ServerEvent, None, None]:
+    """Check a server.
+
+    Yields:
+        `StageChanged` while models are loaded, `CheckProgress`, and `ServerChecked`, also when it was stopped.
+
+    Raises:
+        OutriderError: it can't be checked, in one sentence.
+    """
+    try:
+        if request.local is None:
+            yield ServerChecked((yield from _Check(request, controls).report()))
+            return
+        loaded = yield from make_session().load(request.local, controls)
+        yield ServerChecked((yield from _CheckHere(request, controls, loaded.target, loaded.draft).report()))
+    except Cancelled:
+        yield ServerChecked(None)
+
+
+class _Check:
+    """A check against another server, which is expected to show the target's own text and frequencies."""
+
+    has_draft = False
+
+    def __init__(self, request: ServerCheckRequest, controls: RunControls) -> None:
+        self._request, self._controls = request, controls
+        self._server = request.server
+        self._sampling = request.request.sampling
+        self._seed = request.request.seed
+        self._num_drafted = 0
+        self._prompts = self._find_prompts()
+
+    def _find_prompts(self) -> tuple[Prompt, ...]:
+        return self._request.prompts or tuple(read_prompts(PRESETS))
+
+    def report(self) -> Generator[CheckProgress, None, ServerReport]:
+        began = time.monotonic()
+        greedy = yield from self._ask(
+            self._server, self._prompts, "Greedy texts", sampling=SamplingParams(0.0), **self._long
+        )
+        identity = yield from self._greedy(greedy)
+        acceptances = [self._acceptance(greedy, SamplingParams(0.0))]
+        distribution = None
+        if not self._sampling.is_greedy:
+            distribution = yield from judge_twice(self._sample, self._request.num_samples)
+            if self.has_draft:
+                texts = yield from self._ask(self._server, self._prompts, "Sampled texts", **self._long)
+                acceptances.append(self._acceptance(texts, self._sampling))
+        return ServerReport(
+            server=self._server.text,
+            against=self._against(),
+            greedy=identity,
+            temperature=self._sampling.temperature,
+            distribution=distribution,
+            num_drafted=self._num_drafted,
+            acceptances=tuple(found for found in acceptances if found is not None),
+            notes=tuple(self._notes(any(acceptances))),
+            seconds=time.monotonic() - began,
+        )
+
+    @property
+    def _long(self) -> dict[str, int]:
+        return {"max_new_tokens": self._request.num_tokens}
+
+    def _ask(
+        self,
+        server: Server,
+        prompts: Sequence[Prompt],
+        title: str,
+        *,
+        seed: int | None = None,
+        top_logprobs: int = 0,
+        **changes: Any,
+    ) -> Generator[CheckProgress, None, list[Answer]]:
+        """An answer to each prompt."""
+        requests = self._request.requests(server, prompts, self._seed if seed is None else seed, **changes)
+        found: list[Answer] = []
+        for start in range(0, len(requests), _BATCH):
+            yield CheckProgress(title, start, len(requests))
+            batch = requests[start : start + _BATCH]
+            found += ask_all(server, batch, _AT_ONCE, self._controls, top_logprobs=top_logprobs).answers
+        return found
+
+    def _sample(self, count: int, is_second: bool) -> Generator[CheckProgress, None, DistributionResult]:
+        """Short sampled texts after a few prompts, and the tests of each position."""
+        tally = DistributionTally()
+        self._num_drafted = 0
+        title = "A second test: fresh texts" if is_second else "Short sampled texts"
+        chosen = self._prompts[:PROMPTS]
+        for place, prompt in enumerate(chosen):
+            share = count // len(chosen) + (place < count % len(chosen))
+            # Seeds that no other request of this check has.
+            seed = self._seed + (1 + place + PROMPTS * is_second) * 1_000_000
+            yield from self._compare(prompt, share, seed, title, tally)
+        return tally.result(count, math.inf)
+
+    def _texts(
+        self, server: Server, prompt: Prompt, count: int, seed: int, title: str
+    ) -> Generator[CheckProgress, None, dict[tuple[int, ...], Counter[int]]]:
+        """From the beginning of a text to how often each token followed it on a server."""
+        answers = yield from self._ask(
+            server, [prompt] * count, f"{title}, {prompt.name}", seed=seed, max_new_tokens=NUM_SAMPLED
+        )
+        followers: dict[tuple[int, ...], Counter[int]] = {}
+        for answer in answers:
+            ids = self._ids(prompt, answer)
+            self._num_drafted += server is self._server and bool(_tested(server, answer, self._sampling.temperature))
+            for place, token in enumerate(ids):
+                followers.setdefault(ids[:place], Counter())[token] += 1
+        return followers
+
+    # What differs when the target is run here. ---------------------------------------------------------------------
+
+    def _against(self) -> str:
+        assert self._request.baseline is not None
+        return f"the server without speculation at {self._request.baseline.address}"
+
+    def _ids(self, prompt: Prompt, answer: Answer) -> tuple[int, ...]:
+        """The tokens up to the first whose id isn't told; a text's end is -2, as not every server tells its token."""
+        ids = _known_ids(answer)
+        is_end = answer.chunks[-1].finish is FinishReason.EOS and len(ids) == answer.num_tokens
+        return (*ids, -2) if is_end else ids
+
+    def _greedy(self, answers: Sequence[Answer]) -> Generator[CheckProgress, None, IdentityResult]:
+        baseline = self._request.baseline
+        assert baseline is not None
+        expected = yield from self._ask(
+            baseline,
+            self._prompts,
+            "Greedy texts of the baseline",
+            sampling=SamplingParams(0.0),
+            top_logprobs=5,
+            **self._long,
+        )
+        divergences, num_equal = [], 0
+        for prompt, plain, found in zip(self._prompts, expected, answers, strict=True):
+            ours, theirs = _known_ids(found), _known_ids(plain)
+            shared = min(len(ours), len(theirs))
+            same = next((at for at in range(shared) if ours[at] != theirs[at]), shared)
+            num_equal += same
+            if same == len(ours) == len(theirs) or (same == shared and not (_ends(found) and _ends(plain))):
+                continue
+            other = _token_at(found, same)
+            lead = _lead(plain, same, other) if same < shared else None
+            is_near = lead is not None and lead <= SERVER_ROUNDING
+            divergences.append(
+                Divergence(prompt.name, same, _token_at(plain, same), other, lead, SERVER_ROUNDING, is_near)
+            )
+        return IdentityResult(Comparison.GREEDY, len(answers), num_equal, tuple(divergences))
+
+    def _compare(
+        self, prompt: Prompt, count: int, seed: int, title: str, tally: DistributionTally
+    ) -> Generator[CheckProgress, None, None]:
+        assert self._request.baseline is not None
+        found = yield from self._texts(self._server, prompt, count, seed, title)
+        plain = yield from self._texts(
+            self._request.baseline, prompt, count, seed + 500_000, f"{title} of the baseline"
+        )
+        for block in sorted(found.keys() & plain.keys()):
+            if min(sum(found[block].values()), sum(plain[block].values())) >= LEAST_FOLLOWERS:
+                statistic, degrees = homogeneity(found[block], plain[block])
+                tally.count(len(block) + 1, statistic, degrees, sum(found[block].values()))
+
+    def _acceptance(self, answers: Sequence[Answer], sampling: SamplingParams) -> Acceptance | None:
+        return None
+
+    def _notes(self, has_acceptance: bool) -> Iterator[str]:
+        yield (
+            "Token 1 comes from the prompt, the others from steps that draft. Where all fail, the two serve different "
+            "weights, precisions or chat templates; where only later ones fail, look at the speculation."
+        )
+
+
+class _CheckHere(_Check):
+    """A check against the target that is run here."""
+
+    def __init__(
+        self, request: ServerCheckRequest, controls: RunControls, target: LanguageModel, draft: LanguageModel | None
+    ) -> None:
+        self._target, self._draft = target, draft
+        self.has_draft = draft is not None
+        # Some targets have several tokens that end a text, of which a server may tell none: they count as one.
+        self._eos = sorted(target.eos_ids)
+        super().__init__(request, controls)
+
+    def _find_prompts(self) -> tuple[Prompt, ...]:
+        target, prompts = self._target, self._request.prompts
+        if not prompts:
+            suited = default_prompts(is_chat=bool(getattr(target.tokenizer, "chat_template", None)))
+            prompts = (*suited, *(prompt for prompt in read_prompts(PRESETS) if prompt not in suited))
+        return tuple(encoded(prompts, target, self._request.request.chat))
+
+    def _against(self) -> str:
+        target = self._target
+        dtype = str(target.dtype).removeprefix("torch.")
+        return f"{target.ref} run here ({target.device}, {dtype})"
+
+    def _ids(self, prompt: Prompt, answer: Answer) -> tuple[int, ...]:
+        self._check_prompt(prompt, answer)
+        ids = tuple(self._eos[0] if token in self._eos else token for token in _known_ids(answer))
+        if any(token >= self._target.vocab_size for token in ids):
+            raise SettingsError(f"The server sends tokens that {self._target.ref} doesn't have; name its own model.")
+        is_whole = len(ids) == answer.num_tokens and answer.chunks[-1].finish is FinishReason.EOS
+        is_told = bool(ids) and ids[-1] in self._eos[:1]
+        return (*ids, self._eos[0]) if is_whole and self._eos and not is_told else ids
+
+    def _check_prompt(self, prompt: Prompt, answer: Answer) -> None:
+        ids = next((chunk.prompt_ids for chunk in answer.chunks if chunk.prompt_ids), None)
+        count = len(ids) if ids else next((n for chunk in answer.chunks if (n := chunk.num_prompt_tokens)), None)
+        if (ids or prompt.ids) != prompt.ids or (count or len(prompt.ids)) != len(prompt.ids):
+            raise SettingsError(
+                f"The server reads the prompt {prompt.name!r} as other tokens than {self._target.ref} here ({count} "
+                f"and {len(prompt.ids)}): name the model that it serves, with the same chat template."
+            )
+
+    def _merged(self, values: Tensor, *, is_sum: bool) -> Tensor:
+        """Rows (…, V) in which the first of the tokens that end a text stands for all of them."""
+        if len(self._eos) < 2:
+            return values
+        ends = values[..., self._eos]
+        values = values.clone()
+        values[..., self._eos] = 0.0 if is_sum else -torch.inf
+        values[..., self._eos[0]] = ends.sum(-1) if is_sum else ends.amax(-1)
+        return values
+
+    @torch.inference_mode()
+    def _logits(self, model: LanguageModel, prompt: Prompt, ids: Sequence[int]) -> Iterator[tuple[int, Tensor]]:
+        """Row after row, (V,), what follows the prompt and the first tokens of a text."""
+        text = [*prompt.ids, *ids]
+        runner = model.runner(len(text))
+        prefill(runner, prompt.ids[:-1], self._controls.check_cancelled)
+        for start in range(0, len(ids), _ROWS):
+            self._controls.check_cancelled()
+            first = len(prompt.ids) - 1 + start
+            part = torch.tensor(text[first : min(first + _ROWS, len(text) - 1)])
+            rows = runner.forward(part, num_logits=len(part)).logits[:, : self._target.vocab_size].float().clone()
+            yield from enumerate(rows, start)
+
+    def _greedy(self, answers: Sequence[Answer]) -> Generator[CheckProgress, None, IdentityResult]:
+        """Every token is judged given the server's own text before it, also behind a near-tie."""
+        divergences, num_equal = [], 0
+        limit = MOST_ROUNDING.get(self._target.dtype, MOST_ROUNDING[torch.float32])
+        for place, (prompt, answer) in enumerate(zip(self._prompts, answers, strict=True)):
+            yield CheckProgress("The target's greedy choices", place, len(answers))
+            ids = self._ids(prompt, answer)
+            worst: Divergence | None = None
+            for at, logits in self._logits(self._target, prompt, ids):
+                row = self._merged(logits, is_sum=False)
+                best = int(row.argmax())
+                margin = float(row[best] - row[ids[at]])
+                num_equal += best == ids[at]
+                if best != ids[at] and (worst is None or (worst.is_near_tie and margin > limit)):
+                    texts = display_texts(self._target.tokenizer, [best, ids[at]])
+                    worst = Divergence(prompt.name, at, texts[0], texts[1], margin, limit, margin <= limit)
+            divergences += [worst] if worst is not None else []
+        return IdentityResult(Comparison.GREEDY, len(answers), num_equal, tuple(divergences))
+
+    def _compare(
+        self, prompt: Prompt, count: int, seed: int, title: str, tally: DistributionTally
+    ) -> Generator[CheckProgress, None, None]:
+        followers = yield from self._texts(self._server, prompt, count, seed, title)
+        models = [model for model in (self._target, self._draft) if model is not None]
+        exact = [
+            TargetDistribution(model, prompt.ids, NUM_SAMPLED, self._sampling, self._controls.check_cancelled)
+            for model in models
+        ]
+        for block, counts in sorted(followers.items()):
+            if sum(counts.values()) >= LEAST_FOLLOWERS:
+                yield CheckProgress("The target's exact distributions", 0, 0)
+                probs = [self._padded(self._merged(item.after(block), is_sum=True)) for item in exact]
+                tally.add(len(block) + 1, counts, probs[0], probs[-1])
+
+    def _padded(self, probs: Tensor) -> Tensor:
+        size = self._target.vocab_size
+        return probs[:size] if len(probs) >= size else torch.cat([probs, probs.new_zeros(size - len(probs))])
+
+    def _acceptance(self, answers: Sequence[Answer], sampling: SamplingParams) -> Acceptance | None:
+        if self._draft is None:
+            return None
+        num_accepted = num_tested = 0
+        allowed: list[tuple[float, float]] = []
+        for prompt, answer in zip(self._prompts, answers, strict=True):
+            ids = self._ids(prompt, answer)
+            tested = {at: kept for at, kept in _tested(self._server, answer, sampling.temperature) if at < len(ids)}
+            num_tested += len(tested)
+            num_accepted += sum(tested.values())
+            rows = zip(self._logits(self._target, prompt, ids), self._logits(self._draft, prompt, ids), strict=True)
+            for (at, target_row), (_, draft_row) in rows if tested else ():
+                if at in tested:
+                    target_probs = probabilities(target_row, sampling)
+                    draft_probs = self._padded(probabilities(draft_row, sampling))
+                    overlap = min(1.0, float(torch.minimum(target_probs, draft_probs).sum()))
+                    allowed.append((overlap, float(target_probs[int(draft_probs.argmax())])))
+        if not num_tested:
+            return None
+        ways = list(zip(*allowed, strict=True))
+        drawn, likeliest = (sum(way) / num_tested for way in ways)
+        error = max(math.sqrt(sum(share * (1.0 - share) for share in way)) for way in ways) / num_tested
+        return Acceptance(sampling.temperature, num_tested, num_accepted, drawn, likeliest, error)
+
+    def _notes(self, has_acceptance: bool) -> Iterator[str]:
+        yield from super()._notes(has_acceptance)
+        if self._draft is not None and not has_acceptance:
+            how = {
+                Product.VLLM: "start vLLM with --per-request-spec-decode-metrics detailed",
+                Product.SGLANG: "use a newer SGLang, and a chain in place of a tree",
+                Product.LLAMA_SERVER: "use a newer llama-server",
+            }[self._server.product]
+            yield f"The server doesn't tell what each step drafted, so its acceptance wasn't checked; {how}."
+
+
+# --- What a server sent -------------------------------------------------------------------------------------------
+
+
+def _known_ids(answer: Answer) -> tuple[int, ...]:
+    ids = [token.id for chunk in answer.chunks for token in chunk.tokens]
+    return tuple(ids[: ids.index(UNKNOWN_ID)] if UNKNOWN_ID in ids else ids)
+
+
+def _ends(answer: Answer) -> bool:
+    return len(_known_ids(answer)) == answer.num_tokens
+
+
+def _token_at(answer: Answer, place: int) -> str:
+    texts = [token.text for chunk in answer.chunks for token in chunk.tokens]
+    return texts[place] if place < len(texts) else ""
+
+
+def _lead(answer: Answer, place: int, other: str) -> float | None:
+    """How far a text's token leads another one, in logprobs; None if the server doesn't tell."""
+    token = [token for chunk in answer.chunks for token in chunk.tokens][place]
+    top = dict(token.top)
+    lead = token.logprob - top[other] if other in top else math.nan
+    return lead if math.isfinite(lead) else None
+
+
+def _tested(server: Server, answer: Answer, temperature: float) -> list[tuple[int, bool]]:
+    """The places of a text at which a drafted token was tested, and whether it was accepted.
+
+    Given the text before it, each was accepted with the probability that the pair has there, whatever came before.
+    """
+    maker = StepMaker(server.speculation, temperature)
+    for chunk in answer.chunks:
+        if chunk.tokens:
+            maker.step(chunk, 0)
+    steps = maker.steps
+    told = next((chunk.told for chunk in reversed(answer.chunks) if chunk.told), None)
+    if told and told.per_step:
+        counts = align([len(step.emitted) for step in steps], told.per_step)
+        if not counts:
+            return []
+        pairs = zip(steps, counts, strict=True)
+        steps = [step.counted(*pair) if pair else replace(step, source=StepSource.TEXT) for step, pair in pairs]
+    found, place = [], 0
+    for step in steps:
+        if step.source is not StepSource.TEXT:
+            reached = range(min(step.num_accepted + 1, step.num_draft_tokens, len(step.emitted)))
+            found += [(place + index, index < step.num_accepted) for index in reached]
+        place += len(step.emitted)
+    return found
+
+
+def homogeneity(one: Counter[int], other: Counter[int]) -> tuple[float, int]:
+    """Pearson's statistic and degrees of freedom of two samples, rare tokens joined."""
+    sizes = sum(one.values()), sum(other.values())
+    least = LEAST_EXPECTED * sum(sizes) / min(sizes)
+    often = [token for token in one | other if one[token] + other[token] >= least]
+    cells = [(one[token], other[token]) for token in often]
+    cells.append((sizes[0] - sum(cell[0] for cell in cells), sizes[1] - sum(cell[1] for cell in cells)))
+    if len(cells) > 1 and sum(cells[-1]) < least:
+        rest = cells.pop()
+        smallest = min(range(len(cells)), key=lambda at: sum(cells[at]))
+        cells[smallest] = (cells[smallest][0] + rest[0], cells[smallest][1] + rest[1])
+    scale = math.sqrt(sizes[1] / sizes[0])
+    statistic = sum((a * scale - b / scale) ** 2 / (a + b) for a, b in cells if a + b)
+    return statistic, max(len(cells) - 1, 0)
+
+
+# --- The report in words ------------------------------------------------------------------------------------------
+
+
+def report_sentence(report: ServerReport) -> str:
+    """The verdict in words."""
+    if report.verdict is Verdict.NOT_EXACT:
+        text = f"Not exact: the server's output differs from that of {report.against}."
+    elif report.verdict is Verdict.NEAR_TIES:
+        text = "Exact up to near-ties: greedy texts diverge only where rounding decides."
+    else:
+        text = f"Exact: no test can tell the server's output from that of {report.against}."
+    return f"{text} It accepts far fewer drafted tokens than the pair allows." if report.accepts_too_little else text
+
+
+def report_text(report: ServerReport) -> str:
+    """The report as text."""
+    return "\n".join(_lines(report)) + "\n"
+
+
+def _lines(report: ServerReport) -> Iterator[str]:
+    yield report_sentence(report)
+    yield report.server
+    yield f"Against {report.against}; took {duration_text(report.seconds)}."
+    yield ""
+    yield f"Greedy text: {identity_text(report.greedy)}"
+    for item in report.greedy.divergences:
+        where = f"{item.prompt}, token {item.index + 1}: {item.expected!r} expected, {item.found!r} found"
+        kind = "near-tie" if item.is_near_tie else "no near-tie"
+        lead = "how close they are isn't told" if item.margin is None else significant_text(item.margin, 2)
+        yield f"  {where}; lead {lead}: {kind}" if item.margin is not None else f"  {where}; {lead}"
+    found = report.distribution
+    if found is None:
+        yield "Sampled text: none at temperature 0."
+    else:
+        has_bias = any(test.name == "bias" for test in found.tests)
+        yield f"Sampled text at temperature {report.temperature:g}: {found.num_blocks:,} short texts, chi-squared"
+        yield from table_of(found.tests, _title)
+        yield from (f"  {remark}" for remark in distribution_remarks(found, "texts", has_draft=has_bias))
+        yield f"  The server is known to have drafted in {report.num_drafted:,} of these texts."
+    for acceptance in report.acceptances:
+        low = "  far below what the pair allows" if acceptance.is_far_below else ""
+        observed = f"{percent_text(acceptance.share, 1)} of {count_text(acceptance.num_tested, 'tested token')}"
+        yield (
+            f"Acceptance at temperature {acceptance.temperature:g}: {observed}; this pair allows "
+            f"{percent_text(acceptance.drawn, 1)} where drafts are drawn (1 - TV), and "
+            f"{percent_text(acceptance.likeliest, 1)} where the draft's likeliest token is taken{low}"
+        )
+    yield ""
+    yield from report.notes
+
+
+def _title(test: DistributionTest) -> str:
+    return "Bias towards the draft" if test.name == "bias" else f"Token {test.position} of a text"
+
+
+def report_json(report: ServerReport) -> str:
+    """The report for other programs."""
+    record: dict[str, Any] = {
+        "schema": SCHEMA,
+        "verdict": str(report.verdict),
+        "accepts_too_little": report.accepts_too_little,
+        **asdict(report),
+    }
+    if report.distribution is not None:
+        # There is no block whose scoring could differ, and so no limit.
+        record["distribution"] = {
+            name: value for name, value in record["distribution"].items() if "rounding" not in name
+        }
+    return json.dumps(record, indent=2, ensure_ascii=False) + "\n"

@@ -1,0 +1,166 @@
+"""`outrider sweep --engine`: the gain over the load of a server, where the lines cross, and servers that fail."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from app.__main__ import main
+from core.engines import identify
+from core.experiments.load import LoadCell, LoadPlan, LoadResults, crossings
+from core.experiments.prompt_suites import Prompt
+from core.settings import RunRequest
+from tests.fake_servers import FakeServer, Fault, as_json, llama_server, recorded, vllm
+from tests.fakes import is_sentence
+
+pytestmark = pytest.mark.usefixtures("clean_environment", "no_key")
+
+NO_DRAFTS = {"/slots": as_json([{"id": 0, "speculative": False}])}
+
+
+@pytest.fixture
+def no_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OUTRIDER_API_KEY", raising=False)
+    monkeypatch.setattr("keyring.get_password", lambda *_: None)
+
+
+def sweep(*arguments: str) -> int:
+    return main(["sweep", "--num-prompts", "2", "--max-new-tokens", "24", "--raw", *arguments])
+
+
+def results(speeds: dict[int, tuple[list[float], list[float]]], *, with_baseline: bool = True) -> LoadResults:
+    """Results in which a load has these tokens/s, repeat by repeat, with speculation and without."""
+    with FakeServer(llama_server()) as fake, FakeServer({**llama_server(), **NO_DRAFTS}) as plain:
+        servers = identify(fake.url), identify(plain.url) if with_baseline else None
+    request = RunRequest(target="smol", draft=None, prompt="any", num_draft_tokens=None)
+    found = LoadResults(LoadPlan(*servers, request, "", (Prompt("one", "Go"),), tuple(speeds), repeats=3))
+    for count, both in speeds.items():
+        for is_plain, values in enumerate(both):
+            for repeat, value in enumerate(values):
+                found.cells.append(LoadCell(count, not is_plain, repeat, count, tokens_per_second=value))
+    return found
+
+
+# --- What follows from the figures --------------------------------------------------------------------------------
+
+
+def test_lines_cross_where_the_logarithm_of_the_speedup_passes_zero():
+    assert crossings([(1, 2.0), (4, 1.25), (16, 0.8)]) == [(pytest.approx(8.0), False)]
+    assert crossings([(1, 0.5), (2, 2.0), (4, 0.5)]) == [
+        (pytest.approx(2**0.5), True),
+        (pytest.approx(2**1.5), False),
+    ]
+    assert crossings([(1, 2.0), (16, 1.1)]) == []
+
+
+def test_the_crossing_has_the_interval_of_the_repeats():
+    # Each repeat crosses elsewhere: at 8, at 4, and never.
+    found = results({4: ([12.5, 10.0, 20.0], [10.0, 10.0, 10.0]), 16: ([16.0, 10.0, 30.0], [20.0, 20.0, 20.0])})
+    assert found.speedup(4).median == pytest.approx(1.25)
+    assert found.speedup(4).extremes == pytest.approx((1.0, 2.0))
+    assert found.sentence == (
+        "The lines cross: speculation pays up to about 8.0 requests at once (8.0 to 8.0 in 1 of 3 repeats)."
+    )
+
+
+def test_a_gain_is_claimed_only_as_far_as_the_repeats_show_it():
+    always = results({1: ([20.0] * 3, [10.0] * 3), 4: ([12.0] * 3, [10.0] * 3)})
+    assert always.sentence == "With speculation the server is faster from 1 to 4 requests at once."
+    mostly = results({1: ([20.0, 20.0, 9.0], [10.0] * 3)})
+    assert mostly.sentence == "With speculation the server is faster at 1 request at once, by the medians."
+    alone = results({1: ([20.0] * 3, [])}, with_baseline=False)
+    assert alone.speedup(1) is None
+    assert "--baseline-engine" in alone.sentence
+
+
+# --- In the terminal ----------------------------------------------------------------------------------------------
+
+
+def test_both_lines_and_the_gain_over_the_load(capsys, tmp_path):
+    out = tmp_path / "load.jsonl"
+    with FakeServer(llama_server()) as fake, FakeServer({**llama_server(), **NO_DRAFTS}) as plain:
+        arguments = ["--engine", fake.url, "--baseline-engine", plain.url, "--concurrency", "1,3", "--repeats", "2"]
+        assert sweep(*arguments, "--out", str(out)) == 0
+        bodies = fake.bodies("/completion")
+        # A warm-up; then, twice, two prompts in turn, and four for three places. The other server gets the same ones.
+        assert len(bodies) == 1 + 2 * (2 + 4)
+        assert sorted(map(json.dumps, bodies)) == sorted(map(json.dumps, plain.bodies("/completion")))
+        assert len({body["seed"] for body in bodies[1:]}) == 2 * 4
+    shown = capsys.readouterr().out
+    assert "tokens/s plain" in shown
+    header, *cells, last = map(json.loads, out.read_text("utf-8").splitlines())
+    assert (header["engine"]["speculates"], header["baseline"]["speculates"]) == (True, False)
+    assert [(cell["concurrency"], cell["speculates"]) for cell in cells[:4]] == [
+        (1, True), (1, False), (3, True), (3, False)
+    ]  # fmt: skip
+    one = json.loads(recorded("llama-draft", "run-raw-greedy").chunks[-1].removeprefix("data: "))["timings"]
+    assert cells[0]["num_tokens"] == 2 * one["predicted_n"]
+    assert cells[0]["draft_acceptance_rate"] == pytest.approx(one["draft_n_accepted"] / one["draft_n"])
+    assert all(cell["tokens_per_second"] > 0 and cell["ms_per_token"] >= 0 for cell in cells)
+    assert last["sentence"] in shown
+
+
+def test_a_server_that_dies_ends_the_sweep_and_keeps_what_was_measured(capsys, tmp_path):
+    out, whole = tmp_path / "load.jsonl", recorded("vllm-draft", "run-raw-sampled")
+    answers: dict[str, Any] = vllm(raw=[whole, whole, whole, whole.cut(3, Fault.DIES)])
+    with FakeServer(answers) as fake:
+        assert sweep("--engine", fake.url, "--concurrency", "1,2", "--repeats", "1", "--out", str(out)) == 1
+    captured = capsys.readouterr()
+    assert "ended the connection in the middle" in captured.err
+    assert "--baseline-engine" in captured.out
+    measured, failed = [json.loads(line) for line in out.read_text("utf-8").splitlines()][1:-1]
+    assert measured["tokens_per_second"] > 0
+    assert failed["tokens_per_second"] is None
+    assert is_sentence(failed["error"])
+
+
+def test_a_load_that_the_server_refuses_is_left_out(capsys):
+    whole, busy = recorded("vllm-draft", "run-raw-sampled"), as_json({"error": {"message": "full"}}, 429)
+    with FakeServer(vllm(raw=[whole, busy, whole])) as fake:
+        assert sweep("--engine", fake.url, "--concurrency", "1,2", "--repeats", "1") == 1
+    captured = capsys.readouterr()
+    assert "1 request at once: " in captured.err
+    assert "–" in captured.out
+
+
+BAD = (
+    ["--draft", "D"],
+    ["--method", "prompt-lookup"],
+    ["-k", "3"],
+    ["--depth", "2"],
+    ["--device", "cpu"],
+    ["--csv", "x.csv"],
+    ["--logs", "x"],
+    ["--restart"],
+    ["--temperature", "0,1"],
+    ["--coupling", "gumbel"],
+    ["--verification", "block"],
+    ["--target", "another"],
+    ["--concurrency", "0"],
+    ["--concurrency", "999"],
+    ["--prompts", "missing.jsonl"],
+)
+
+
+@pytest.mark.parametrize("arguments", BAD, ids=" ".join)
+def test_what_a_server_has_no_use_for_is_refused_in_a_sentence(arguments, capsys):
+    with FakeServer(llama_server()) as fake:
+        assert sweep("--engine", fake.url, *arguments) == 2
+        assert not fake.bodies("/completion")
+    captured = capsys.readouterr()
+    assert is_sentence(captured.err.strip())
+    assert not captured.out
+
+
+def test_baselines_and_servers_that_fit_nothing_are_refused(capsys):
+    with FakeServer(llama_server()) as fake, FakeServer({**llama_server(), **NO_DRAFTS}) as plain:
+        for arguments in (
+            ["--engine", fake.url, "--baseline-engine", fake.url],
+            ["--engine", plain.url],
+            ["--out", "x", "--baseline-engine", plain.url],
+            ["--out", "x", "--concurrency", "2"],
+        ):
+            assert sweep(*arguments) == 2
+            assert is_sentence(capsys.readouterr().err.strip())

@@ -1,0 +1,299 @@
+"""A check of a server: one that follows its target is right, and one that draws or accepts wrongly is found."""
+
+from __future__ import annotations
+
+import functools
+import json
+import random
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+
+import app.cli.check
+from app.__main__ import main
+from core.controls import RunControls
+from core.engines import identify
+from core.errors import ServerError, SettingsError
+from core.experiments.check import Verdict
+from core.experiments.prompt_suites import Prompt
+from core.experiments.server_check import ServerCheckRequest, ServerReport, check_server, homogeneity, report_sentence
+from core.sampling import probabilities
+from core.settings import RunRequest, SamplingParams
+from core.verify import verify
+from tests.fake_servers import Answer, FakeServer, Fault, as_json, as_stream, vllm
+from tests.fakes import fixed_rows, is_sentence, random_rows, table_model
+from tests.fakes_check import TableSession
+
+pytestmark = pytest.mark.usefixtures("clean_environment", "no_key")
+
+V, K = 6, 2
+PROMPTS = (Prompt("first", "abc"), Prompt("second", "fed"))
+TARGET, NOISE = random_rows(V, 10, memory=2, scale=1.5), random_rows(V, 20, memory=2)
+Step = Callable[[list[int], SamplingParams, torch.Generator], tuple[list[int], int, int]]
+"""From a text to the tokens of a step, and how many were drafted and accepted."""
+
+
+def draft(ids: Sequence[int]) -> torch.Tensor:
+    """A draft that is often right."""
+    return TARGET(ids) + NOISE(ids)
+
+
+@pytest.fixture
+def no_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OUTRIDER_API_KEY", raising=False)
+    monkeypatch.setattr("keyring.get_password", lambda *_: None)
+
+
+@functools.cache
+def probs(rows: Any, context: tuple[int, ...], sampling: SamplingParams) -> torch.Tensor:
+    return probabilities(rows(list(context)), sampling)
+
+
+def draw(rows: Any, ids: list[int], sampling: SamplingParams, generator: torch.Generator) -> int:
+    return int(torch.multinomial(probs(rows, tuple(ids[-2:]), sampling), 1, generator=generator))
+
+
+# --- Servers ------------------------------------------------------------------------------------------------------
+
+
+def speculating(ids: list[int], sampling: SamplingParams, generator: torch.Generator) -> tuple[list[int], int, int]:
+    """A step as it should be."""
+    drafted: list[int] = []
+    for _ in range(K):
+        drafted.append(draw(draft, [*ids, *drafted], sampling, generator))
+    texts = [tuple([*ids, *drafted[:count]][-2:]) for count in range(K + 1)]
+    target_probs = torch.stack([probs(TARGET, text, sampling) for text in texts])
+    draft_probs = torch.stack([probs(draft, text, sampling) for text in texts[:K]])
+    found = verify(torch.tensor(drafted), draft_probs, target_probs, generator=generator)
+    return [*drafted[: found.num_accepted], found.next_token], K, found.num_accepted
+
+
+def never_testing(ids: list[int], sampling: SamplingParams, generator: torch.Generator) -> tuple[list[int], int, int]:
+    """A step that accepts whatever was drafted."""
+    emitted: list[int] = []
+    for _ in range(K + 1):
+        emitted.append(draw(draft, [*ids, *emitted], sampling, generator))
+    return emitted, K, K
+
+
+def wasting(ids: list[int], sampling: SamplingParams, generator: torch.Generator) -> tuple[list[int], int, int]:
+    """A step that keeps to the target, and throws most drafts away."""
+    if torch.rand((), generator=generator) < 0.2:
+        return speculating(ids, sampling, generator)
+    return [draw(TARGET, ids, sampling, generator)], K, 0
+
+
+def plain(ids: list[int], sampling: SamplingParams, generator: torch.Generator) -> tuple[list[int], int, int]:
+    return [draw(TARGET, ids, sampling, generator)], 0, 0
+
+
+def completion(step: Step, body: dict[str, Any]) -> Answer:
+    """vLLM's answer to a request, with its counts."""
+    sampling, generator = SamplingParams(body["temperature"]), torch.Generator().manual_seed(body["seed"])
+    prompt = [ord(letter) - 97 for letter in body["prompt"]]
+    ids, size, counts = [draw(TARGET, prompt, sampling, generator)], body["max_tokens"], []
+    parts = [list(ids)]
+    while len(ids) < size:
+        emitted, drafted, accepted = step([*prompt, *ids], sampling, generator)
+        parts.append(emitted[: size - len(ids)])
+        ids += parts[-1]
+        counts += [(drafted, accepted)] if drafted else []
+    events = []
+    for place, part in enumerate(parts):
+        choice = {
+            "text": "".join(chr(97 + token) for token in part),
+            "token_ids": part,
+            "prompt_token_ids": prompt,
+            "finish_reason": "length" if place == len(parts) - 1 else None,
+        }
+        if place == 0:
+            choice["logprobs"] = {"tokens": [chr(97 + ids[0])], "token_logprobs": [-0.5], "top_logprobs": [{}]}
+        events.append({"choices": [choice]})
+    names = ("per_step_drafted", "per_step_accepted")
+    told = dict(zip(names, map(list, zip(*counts, strict=True)), strict=True)) if counts else {}
+    events.append({"choices": [], "metrics": {"speculative_decoding": told} if told else {}})
+    return as_stream(events)
+
+
+def server(step: Step, **more: Any) -> FakeServer:
+    no_template = as_json({"error": {"message": "The model has no chat template."}}, 400)
+    answers = vllm(chat=no_template, raw=functools.partial(completion, step), **more)
+    return FakeServer(answers)
+
+
+def checked(
+    step: Step, *, baseline: Step | None = None, temperature: float = 0.9, samples: int = 300, target: Any = TARGET
+) -> ServerReport:
+    no_drafts = {"metrics": Answer(["# TYPE vllm:x counter\nvllm:x_total 1.0\n"])}
+    with server(step) as fake, server(baseline or plain, **no_drafts) as other:
+        found = identify(fake.url)
+        shared: dict[str, Any] = {"prompt": "any", "sampling": SamplingParams(temperature), "chat": False}
+        request = ServerCheckRequest(
+            server=found,
+            local=None if baseline else RunRequest(target="target", draft="draft", **shared),
+            baseline=identify(other.url) if baseline else None,
+            request=RunRequest(target=found.models[0], draft=None, num_draft_tokens=None, engine=fake.url, **shared),
+            prompts=PROMPTS,
+            num_samples=samples,
+            num_tokens=40,
+        )
+        session = TableSession(table_model(target, V, ref="target"), table_model(draft, V, ref="draft"))
+        *_, last = check_server(lambda: session, request, RunControls())
+    return last.report
+
+
+def failed(report: ServerReport) -> set[str]:
+    assert report.distribution is not None
+    return {test.name for test in report.distribution.tests if test.is_failed}
+
+
+# --- Against the target here --------------------------------------------------------------------------------------
+
+
+def test_a_server_that_follows_its_target_is_right():
+    report = checked(speculating)
+    assert report.verdict is Verdict.EXACT
+    assert report.is_right
+    assert report.greedy.num_tokens == 2 * 40
+    assert report.num_drafted == report.distribution.num_blocks
+    assert [test.name for test in report.distribution.tests][:4] == ["token 1", "token 2", "token 3", "token 4"]
+    greedy, sampled = report.acceptances
+    assert greedy.share == pytest.approx(greedy.drawn)
+    assert greedy.drawn == greedy.likeliest
+    assert abs(sampled.share - sampled.drawn) < 4 * sampled.error
+    assert sampled.num_tested < 2 * 40
+
+
+def test_drafts_that_nobody_tests_are_found_behind_the_first_token():
+    report = checked(never_testing)
+    assert report.verdict is Verdict.NOT_EXACT
+    assert {"token 2", "bias"} <= failed(report)
+    assert "token 1" not in failed(report)
+    assert report.distribution.bias > 0.5
+    assert not any(divergence.is_near_tie for divergence in report.greedy.divergences)
+
+
+def test_a_server_that_accepts_far_less_than_its_pair_allows_is_reported():
+    report = checked(wasting)
+    assert report.verdict is Verdict.EXACT
+    assert report.accepts_too_little
+    assert not report.is_right
+    assert "accepts far fewer drafted tokens" in report_sentence(report)
+    assert all(item.share < min(item.drawn, item.likeliest) - 0.1 for item in report.acceptances)
+
+
+@pytest.mark.parametrize(("texts", "verdict"), [("bbbb", Verdict.NEAR_TIES), ("bbcb", Verdict.NOT_EXACT)])
+def test_near_ties_are_told_apart_and_what_follows_one_is_judged_as_well(texts, verdict):
+    tied = fixed_rows([1.0, 0.99, 0.0, 0.0, 0.0, 0.0])
+
+    def rows(ids: Sequence[int]) -> torch.Tensor:
+        return TARGET(ids) if len(ids) == len(PROMPTS[0].text) else tied(ids)
+
+    def scripted(ids: list[int], sampling: SamplingParams, generator: torch.Generator) -> tuple[list[int], int, int]:
+        return [ord(texts[len(ids) % len(texts)]) - 97], 0, 0
+
+    report = checked(scripted, temperature=0.0, target=rows)
+    assert report.verdict is verdict
+    assert report.distribution is None
+    worst = report.greedy.divergences[0]
+    assert worst.margin == pytest.approx(0.01 if verdict is Verdict.NEAR_TIES else 1.0)
+
+
+# --- Against another server ---------------------------------------------------------------------------------------
+
+
+def test_without_a_target_here_a_server_without_speculation_stands_for_it():
+    assert checked(speculating, baseline=plain).verdict is Verdict.EXACT
+    report = checked(never_testing, baseline=plain)
+    assert report.verdict is Verdict.NOT_EXACT
+    assert "token 2" in failed(report)
+    assert "token 1" not in failed(report)
+
+
+def test_two_samples_of_one_distribution_agree_and_others_do_not():
+    rng = random.Random(0)
+    same = [Counter(rng.choices(range(4), [5, 3, 1, 1], k=size)) for size in (300, 900)]
+    other = Counter(rng.choices(range(4), [1, 3, 5, 1], k=300))
+    statistic, degrees = homogeneity(*same)
+    assert degrees == 3
+    assert statistic < 16
+    assert homogeneity(same[1], other)[0] > 50
+
+
+# --- In the terminal ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def session(monkeypatch: pytest.MonkeyPatch) -> TableSession:
+    found = TableSession(table_model(TARGET, V, ref="target"), table_model(draft, V, ref="draft"))
+    monkeypatch.setattr(app.cli.check, "make_engine", lambda: found)
+    return found
+
+
+@pytest.fixture
+def prompts(tmp_path):
+    path = tmp_path / "own.txt"
+    path.write_text("abc\nfed\n", "utf-8")
+    return ["--prompts", str(path), "--samples", "200", "--max-new-tokens", "24"]
+
+
+@pytest.mark.usefixtures("session")
+def test_the_report_and_the_exit_code(prompts, capsys, tmp_path):
+    out = tmp_path / "report.json"
+    with server(wasting) as fake:
+        pair = ["--target", "target", "--draft", "draft", "--json", str(out)]
+        assert main(["check", "--engine", fake.url, *pair, *prompts, "--temperature", "0.9"]) == 1
+    shown = capsys.readouterr().out
+    assert shown.startswith("Exact: no test can tell the server's output from that of target run here (cpu, float32).")
+    assert "far below what the pair allows" in shown
+    record = json.loads(out.read_text("utf-8"))
+    assert (record["verdict"], record["accepts_too_little"]) == ("exact", True)
+    assert fake.url in record["server"]
+    with server(speculating) as fake:
+        assert main(["check", "--engine", fake.url, "--target", "target", *prompts, "--temperature", "0"]) == 0
+    assert "Acceptance" not in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("session")
+def test_bad_input_is_one_sentence(prompts, capsys):
+    with server(speculating) as fake:
+        here = ["--engine", fake.url, "--target", "target"]
+        for arguments in (
+            ["--engine", fake.url],
+            ["--baseline-engine", fake.url],
+            [*here, "--baseline-engine", fake.url],
+            ["--engine", fake.url, "--baseline-engine", fake.url],
+            ["--engine", fake.url, "--baseline-engine", fake.url, "--draft", "draft"],
+            [*here, "-k", "3"],
+            [*here, "--method", "prompt-lookup"],
+            [*here, "--depth", "2"],
+            [*here, "--transformers"],
+            [*here, "--coupling", "gumbel"],
+            [*here, "--samples", "3"],
+        ):
+            assert main(["check", *prompts, *arguments]) == 2, arguments
+            captured = capsys.readouterr()
+            assert is_sentence(captured.err.strip().splitlines()[-1])
+            assert not captured.out
+
+
+def test_another_prompt_and_a_server_that_dies_are_errors():
+    def other(body: dict[str, Any]) -> Answer:
+        return completion(plain, {**body, "prompt": body["prompt"] + "a"})
+
+    for answer, kind in (
+        (other, SettingsError),
+        (lambda body: completion(plain, body).cut(2, Fault.DIES), ServerError),
+    ):
+        with FakeServer(vllm(chat=as_json({"error": {"message": "no chat template"}}, 400), raw=answer)) as fake:
+            found = identify(fake.url)
+            shared: dict[str, Any] = {"prompt": "any", "sampling": SamplingParams(0.0), "chat": False}
+            run = RunRequest(target="smol", draft=None, num_draft_tokens=None, engine=fake.url, **shared)
+            local = RunRequest(target="target", draft=None, **shared)
+            request = ServerCheckRequest(found, local, None, run, PROMPTS, 200, 8)
+            with pytest.raises(kind) as caught:
+                list(check_server(TableSession, request, RunControls()))
+            assert is_sentence(str(caught.value))
