@@ -35,7 +35,7 @@ def test_every_action_is_in_a_menu_and_every_shortcut_leads_to_one_thing(window)
     keys = Counter(keys.toString() for action in listed for keys in action.shortcuts())
     assert [key for key, count in keys.items() if count > 1] == []
     expected = {
-        "run": "Ctrl+Return", "stop": "Esc", "openFolder": "Ctrl+Shift+O", "help": "F1", "keys": "Ctrl+/",
+        "run": "Ctrl+Return", "stop": "Esc", "models": "Ctrl+M", "help": "F1", "keys": "Ctrl+/",
         "largerText": "Ctrl++", "smallerText": "Ctrl+-", "defaultText": "Ctrl+0", "quit": "Ctrl+Q", "export": "Ctrl+S",
     }  # fmt: skip
     for name, key in expected.items():
