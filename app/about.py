@@ -33,7 +33,7 @@ PACKAGES = {
 NO_DEVICE = "known once a run has started"
 OWN_LICENCE = "Apache-2.0"
 """Of Outrider and of the models that ship with it."""
-LONGEST_LICENCE = 60
+LONGEST_LICENCE = 45
 """Most characters of a licence; some packages give its whole text."""
 INDEX = "https://pypi.org/pypi/outrider/json"
 SECONDS = 10.0
@@ -132,8 +132,10 @@ class AboutDialog(QDialog):
             value.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
             value.setAccessibleName(f"{name} {version}")
             grid.addWidget(text_label(name, "field"), line, 0)
-            grid.addWidget(value, line, 1)
-            grid.addWidget(text_label(licence, "hint"), line, 2)
+            # The system's name is long, and has no licence beside it.
+            grid.addWidget(value, line, 1, 1, 1 if licence else 2)
+            if licence:
+                grid.addWidget(text_label(licence, "hint"), line, 2)
         grid.setColumnStretch(2, 1)
         what = text_label("A desktop playground for speculative decoding.", "hint")
         layout = column(text_label("Outrider", "title"), what, spacing=6)

@@ -11,6 +11,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
@@ -264,9 +265,9 @@ def take_tools(camera: Camera, window: MainWindow, state: str) -> None:
 
 def take_running_tools(camera: Camera, window: MainWindow) -> None:
     """Check and Sweep in the middle of their work, and with their results; runs side by side, and as a mean."""
-    window.controls.fields["max_new_tokens"].set_value(32)
-    for seed in (1, 2):
-        window.controls.fields["seed"].set_value(seed)
+    for seed in (1, 2, 3):
+        settings = replace(window.controls.settings(window.prompt.text()), seed=seed)
+        window.controls.apply(settings)
         run_once(window)
     window.menus.runs.trigger()
     wait_until(lambda: window.runs.window is not None and window.runs.window.table.count() >= 3)
