@@ -23,6 +23,8 @@ from core.types import (
     RunStarted,
     StageChanged,
     Step,
+    StepsCounted,
+    StepSource,
     Summary,
 )
 
@@ -89,6 +91,12 @@ class RunView:
             self.tokens.pending = ()
             self.counts.add(event)
             self.stage = ""
+        elif isinstance(event, StepsCounted):
+            told = zip(self.steps, event.counts, strict=True)
+            self.steps[:] = [step.counted(*counts) if counts else step for step, counts in told]
+            self.counts = RunCounts()
+            for step in self.steps:
+                self.counts.add(step)
         elif isinstance(event, BaselineStep):
             self.baseline_steps.append(event.step)
             self.baseline.add(event.step)
@@ -123,6 +131,13 @@ class RunView:
         """Mean time of a plain step; None until the baseline has some steps."""
         plain = self.baseline.sums
         return plain.total_ms / plain.tokens if plain.tokens else None
+
+    @property
+    def source(self) -> StepSource | None:
+        """How a server's steps are known; None for a run on this machine, or before the first step."""
+        if self.summary is not None and self.summary.source is not None:
+            return self.summary.source
+        return self.steps[-1].source if self.steps else None
 
     @property
     def progress(self) -> float | None:
