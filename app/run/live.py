@@ -16,17 +16,14 @@ from app.run.text.transcript_panel import TranscriptPanel
 from app.run.tiles import StatusStrip
 from app.widgets.labels import show_share
 from core.settings import RunRequest
-from core.types import Event, RunStarted, StepsCounted, StepSource
+from core.types import Event, RunStarted, StepsCounted
 
 TEXT_MS = 95
 PANELS_MS = 230
 APPLY_S = 0.03
 """Longest time that one frame spends applying events; a kept run may have thousands."""
-SOURCES = {
-    StepSource.SERVER: "steps as the server tells",
-    StepSource.CHUNKS: "steps inferred",
-    StepSource.TEXT: "steps unknown",
-}
+PRODUCTS = {"vllm": "vLLM", "sglang": "SGLang"}
+"""Names of servers where a log's own is not the usual one."""
 
 
 class LivePanel(Protocol):
@@ -275,7 +272,7 @@ def _place(run: RunView) -> str:
         return ""
     environment, config = run.started.environment, run.started.config
     if isinstance(engine := config.get("engine"), dict):
-        shown = f"{engine.get('product')} {engine.get('version')}"
-        return f"{shown} · {SOURCES[run.source]}" if run.source in SOURCES else shown
+        server = f"{PRODUCTS.get(engine.get('product'), engine.get('product'))} {engine.get('version')}"
+        return " · ".join(filter(None, (server, run.source_text)))
     device = environment.get("device_name") or config.get("device")
     return " · ".join(str(part) for part in (device, config.get("dtype")) if part)

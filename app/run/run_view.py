@@ -133,11 +133,15 @@ class RunView:
         return plain.total_ms / plain.tokens if plain.tokens else None
 
     @property
-    def source(self) -> StepSource | None:
-        """How a server's steps are known; None for a run on this machine, or before the first step."""
-        if self.summary is not None and self.summary.source is not None:
-            return self.summary.source
-        return self.steps[-1].source if self.steps else None
+    def source_text(self) -> str:
+        """How the steps of a run on a server are known; empty for a run on this machine."""
+        sources = {step.source for step in self.steps}
+        if StepSource.TEXT in sources:
+            return "steps unknown"
+        if StepSource.CHUNKS in sources:
+            is_counted = self.summary is not None and self.summary.source is StepSource.SERVER
+            return "some steps inferred" if is_counted or StepSource.SERVER in sources else "steps inferred"
+        return "steps as the server counts them" if StepSource.SERVER in sources else ""
 
     @property
     def progress(self) -> float | None:
@@ -168,8 +172,8 @@ class RunView:
 
     @property
     def length_policy(self) -> LengthPolicy | None:
-        """What chooses K; None if it is fixed."""
-        length = None if self.request is None else self.request.draft_length
+        """What chooses K; None if it is fixed, or a server's."""
+        length = None if self.request is None or self.request.engine else self.request.draft_length
         return length if isinstance(length, LengthPolicy) else None
 
     @property
