@@ -113,8 +113,8 @@ class WindowSettings:
     """Everything that is saved between sessions. `geometry` and `splitters` are Qt's own state, as base64.
 
     `introduction_seen`: whether it was shown, as at the first start. `is_advanced_open`: whether the settings that few
-    people need are unfolded. `side_page`: the title of the open page. `servers`: names by
-    address, without keys.
+    people need are unfolded. `side_page`: the title of the open page. `servers`: names by address,
+    without keys.
     """
 
     theme: ThemeMode = ThemeMode.SYSTEM

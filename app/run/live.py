@@ -272,7 +272,7 @@ def _place(run: RunView) -> str:
         return ""
     environment, config = run.started.environment, run.started.config
     if isinstance(engine := config.get("engine"), dict):
-        server = f"{PRODUCTS.get(engine.get('product'), engine.get('product'))} {engine.get('version')}"
+        server = f"{PRODUCTS.get(name := str(engine.get('product')), name)} {engine.get('version')}"
         return " · ".join(filter(None, (server, run.source_text)))
     device = environment.get("device_name") or config.get("device")
     return " · ".join(str(part) for part in (device, config.get("dtype")) if part)

@@ -291,14 +291,14 @@ class ControlsPanel(QScrollArea):
             engine=self.engine.url,
         )
 
-    def request_here(self, prompt: str, what: str) -> RunRequest:
-        """`request`, for work that needs this machine, such as "Check exactness".
+    def request_here(self, prompt: str, what: str, instead: str = "") -> RunRequest:
+        """`request`, for work that needs this machine, such as "Check"; `instead`: what does it on a server.
 
         Raises:
             OutriderError: as `request`, or a server is chosen.
         """
         if self.engine.url:
-            raise SettingsError(f"{what} needs the models on this machine: choose This machine under Engine.")
+            raise SettingsError(f"{what} needs the models on this machine: choose This machine under Engine{instead}.")
         return self.request(prompt)
 
     def problem(self, prompt: str) -> str | None:

@@ -149,8 +149,8 @@ class HistoryPlot(Plot):
         for mark, at in zip(self._marks, history.restarts, strict=False):
             mark.setValue(at)
             mark.show()
-        self._paint_bands(current_theme())
-        self._paint_marks(current_theme())
+        for sample, name in zip(self._samples, self._lines, strict=False):
+            sample.setVisible(not history.values or name in history.values)
 
     def _paint_bands(self, theme: Theme) -> None:
         for band in self._bands:
@@ -336,13 +336,7 @@ class ServerWindow(QDialog):
 
     def _refresh(self) -> None:
         for card in self.cards:
-            for sample, name in zip(card.samples, self._names(card), strict=False):
-                sample.setVisible(not name.startswith("position") or name in self.history.values)
             card.plot.refresh()
-
-    def _names(self, card: PlotCard) -> list[str]:
-        assert isinstance(card.plot, HistoryPlot)
-        return list(card.plot._lines)
 
     @Slot()
     def _on_engine_changed(self) -> None:
