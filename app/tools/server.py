@@ -7,6 +7,7 @@ import time
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pyqtgraph as pg
@@ -18,7 +19,7 @@ from app.controller import RunController, RunState
 from app.dialogs import Dialogs
 from app.jobs import Job, Jobs
 from app.setup.engine_form import EngineForm
-from app.theme import Theme, current_theme, ui_font
+from app.theme import Theme, ui_font
 from app.widgets.fields import boxed, column, hint_label, push_button, row, scrolled, set_flag, wrapped_label
 from app.widgets.legend import Mark, SeriesSample, band_color
 from app.widgets.pictures import Table
@@ -132,13 +133,20 @@ class HistoryPlot(Plot):
     def _draw(self) -> None:
         history = self._history
         for name, values in self._columns().items():
-            self._lines[name].setData(history.times[-len(values) :] if values else [], values)
+            line = self._lines[name]
+            line.setData(history.times[-len(values) :] if values else [], values)
+            # A value between two gaps would be no line.
+            line.setSymbol("o")
+            line.setSymbolSize(4)
+            line.setSymbolPen(None)
+            line.setSymbolBrush(line.opts["pen"].color())
         while len(self._bands) < len(history.own):
-            self._bands.append(self.add_item(pg.LinearRegionItem(movable=False), self._paint_bands))
-            self._bands[-1].setZValue(-50)
+            band = pg.LinearRegionItem(movable=False)
+            band.setZValue(-50)
+            self._bands.append(self.add_item(band, partial(_paint_band, band)))
         while len(self._marks) < len(history.restarts):
             mark = pg.InfiniteLine(angle=90, label=RESTARTED, labelOpts={"position": 0.9, "anchors": [(0, 0), (0, 0)]})
-            self._marks.append(self.add_item(mark, self._paint_marks))
+            self._marks.append(self.add_item(mark, partial(_paint_mark, mark)))
         for items, wanted in ((self._bands, history.own), (self._marks, history.restarts)):
             for item in items[len(wanted) :]:
                 item.hide()
@@ -151,18 +159,6 @@ class HistoryPlot(Plot):
             mark.show()
         for sample, name in zip(self._samples, self._lines, strict=False):
             sample.setVisible(not history.values or name in history.values)
-
-    def _paint_bands(self, theme: Theme) -> None:
-        for band in self._bands:
-            band.setBrush(band_color(QColor(theme.accent)))
-            for edge in band.lines:
-                edge.setPen(None)
-
-    def _paint_marks(self, theme: Theme) -> None:
-        for mark in self._marks:
-            mark.setPen(pg.mkPen(theme.muted, width=1))
-            mark.label.setColor(theme.muted)
-            mark.label.setFont(ui_font(11))
 
     def _place_at(self, x: float) -> int:
         times = self._history.times
@@ -188,6 +184,18 @@ class HistoryPlot(Plot):
     def table(self) -> Table:
         """All readings."""
         return {"seconds": self._history.times, **{name: values for name, values in self._columns().items() if values}}
+
+
+def _paint_band(band: pg.LinearRegionItem, theme: Theme) -> None:
+    band.setBrush(band_color(QColor(theme.accent)))
+    for edge in band.lines:
+        edge.setPen(None)
+
+
+def _paint_mark(mark: pg.InfiniteLine, theme: Theme) -> None:
+    mark.setPen(pg.mkPen(theme.muted, width=1))
+    mark.label.setColor(theme.muted)
+    mark.label.setFont(ui_font(11))
 
 
 class ServerWindow(QDialog):
