@@ -79,7 +79,7 @@ class MainWindow(QMainWindow):
         self.run_view = RunView()
         self.controller = RunController(open_session, self)
         library = ModelLibrary(catalogue.embedded_models())
-        self.controls = ControlsPanel(library)
+        self.controls = ControlsPanel(library, self.jobs)
         self.models = Models(self.jobs, library, self.controls.models, self.controller, self._dialogs, self)
         self.forecast = PairForecast(self.jobs, self.controller, self.controls.models.verdict, self)
         self.prompt = PromptEditor(self.controls, self.jobs)
@@ -254,6 +254,7 @@ class MainWindow(QMainWindow):
         self._on_previous_toggled()
         self.prompt.set_text(settings.run.prompt)
         self.prompt.edit.setFocus()
+        self.controls.engine.show_servers(settings.servers, settings.run.engine)
         self.controls.apply(settings.run)
         self.controls.advanced.set_open(settings.is_advanced_open)
         self.models.recall(*settings.opened_models, settings.run.target, settings.run.draft)
@@ -410,6 +411,7 @@ class MainWindow(QMainWindow):
             show_previous=self.menus.show_previous.isChecked(),
             geometry=to_text(self.saveGeometry()),
             is_advanced_open=self.controls.advanced.is_open(),
+            servers=dict(self.controls.engine.servers),
             splitters={**self._settings.splitters, **self._splitters()},
             run=self.controls.settings(self.prompt.text()),
         )

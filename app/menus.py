@@ -120,6 +120,7 @@ class Menus:
         self.sweep = self._action(tools, "sweepAction", "Sweep…", "Ctrl+Shift+W")
         self.check = self._action(tools, "checkAction", "Check exactness…", "Ctrl+Shift+X")
         self.race = self._action(tools, "raceAction", "Race…", "Ctrl+Shift+E")
+        self.server = self._action(tools, "serverAction", "Server…", "Ctrl+Shift+V")
         tools.addSeparator()
         self.production = self._action(tools, "productionAction", "Take to production…", "Ctrl+Shift+P")
         self.help = self._action(help_menu, "helpAction", "How it works", "F1")

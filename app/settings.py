@@ -79,7 +79,10 @@ def _default(name: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class RunSettings:
-    """The values that the controls show, whether or not they can be run."""
+    """The values that the controls show, whether or not they can be run.
+
+    `engine` is the chosen server's address, empty for this machine; `engine_model` the target there.
+    """
 
     target: str = DEFAULT_TARGET
     draft: str = DEFAULT_DRAFT
@@ -100,6 +103,8 @@ class RunSettings:
     device: Device = _default("device")
     dtype: DType = _default("dtype")
     baseline: bool = _default("baseline")
+    engine: str = ""
+    engine_model: str = ""
     prompt: str = FIRST_PROMPT
 
 
@@ -108,7 +113,8 @@ class WindowSettings:
     """Everything that is saved between sessions. `geometry` and `splitters` are Qt's own state, as base64.
 
     `introduction_seen`: whether it was shown, as at the first start. `is_advanced_open`: whether the settings that few
-    people need are unfolded. `side_page`: the title of the open page.
+    people need are unfolded. `side_page`: the title of the open page. `servers`: names by address,
+    without keys.
     """
 
     theme: ThemeMode = ThemeMode.SYSTEM
@@ -122,6 +128,7 @@ class WindowSettings:
     geometry: str = ""
     splitters: Mapping[str, str] = field(default_factory=dict)
     opened_models: tuple[str, ...] = ()
+    servers: Mapping[str, str] = field(default_factory=dict)
     run: RunSettings = field(default_factory=RunSettings)
 
 
@@ -205,7 +212,7 @@ def _usable(name: str, value: Any, default: Any) -> Any:
     if name == "method_options":
         options = {method: _mapping(values) for method, values in _mapping(value).items() if method in METHODS}
         return {method: {k: v for k, v in values.items() if _is_plain(v)} for method, values in options.items()}
-    if name == "splitters":
+    if name in {"splitters", "servers"}:
         return {k: v for k, v in _mapping(value).items() if _is_text(v)}
     if name == "opened_models":
         refs = value if isinstance(value, list) else []

@@ -140,6 +140,8 @@ def test_where_the_focus_is_can_be_seen(shown, qtbot, mode):
 
 
 def picture(window, widget):
+    if window.controls.isAncestorOf(widget):  # As Tab does.
+        window.controls.ensureWidgetVisible(widget)
     # A plot's frame is around its card.
     widget = next((card for card in window.findChildren(PlotCard) if card.isAncestorOf(widget)), widget)
     corner = widget.mapTo(window, QPoint(0, 0))

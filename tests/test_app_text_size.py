@@ -133,7 +133,7 @@ def test_at_the_largest_text_in_a_small_window_no_button_is_cut(make_window, qtb
 
 
 def test_the_controls_beside_run_are_never_cut_off(qtbot):
-    prompt = PromptEditor(ControlsPanel(ModelLibrary()), Jobs())
+    prompt = PromptEditor(ControlsPanel(ModelLibrary(), Jobs()), Jobs())
     qtbot.addWidget(prompt)
     note = prompt.note
     prompt.resize(900, 300)

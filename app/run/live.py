@@ -16,12 +16,14 @@ from app.run.text.transcript_panel import TranscriptPanel
 from app.run.tiles import StatusStrip
 from app.widgets.labels import show_share
 from core.settings import RunRequest
-from core.types import Event, RunStarted
+from core.types import Event, RunStarted, StepsCounted
 
 TEXT_MS = 95
 PANELS_MS = 230
 APPLY_S = 0.03
 """Longest time that one frame spends applying events; a kept run may have thousands."""
+PRODUCTS = {"vllm": "vLLM", "sglang": "SGLang"}
+"""Names of servers where a log's own is not the usual one."""
 
 
 class LivePanel(Protocol):
@@ -209,6 +211,10 @@ class LiveView(QObject):
                 self._replace(self._wanted)
             self._run.apply(event)
             is_any = True
+            if isinstance(event, StepsCounted):  # Other kinds of tokens: all is drawn anew.
+                self._transcript.begin(self._run.tokens)
+                for panel in self._panels:
+                    panel.begin()
             if isinstance(event, RunStarted) and self._kept is None:
                 self.run_begun.emit()
             if time.perf_counter() > deadline:
@@ -229,7 +235,8 @@ class LiveView(QObject):
             pace = f"Shown at {self._pacing.tokens_per_second:g} tokens/s, measured at full speed"
             stage = "Paused" if self._pacing.is_paused else f"{self.kept_title} · {pace}" if self.kept_title else pace
         elif is_idle:
-            stage = run.stage or run.outcome or ("Not run" if run.request is not None else "Ready")
+            outcome = " · ".join(filter(None, (run.outcome, _advice(run))))
+            stage = run.stage or outcome or ("Not run" if run.request is not None else "Ready")
             if self.kept_title:
                 stage = f"Opening {self.kept_title!r}…" if self._kept else f"Kept run {self.kept_title!r} · {stage}"
         else:
@@ -252,9 +259,20 @@ class LiveView(QObject):
             show_share(self._status.bar, run.progress)
 
 
+def _advice(run: RunView) -> str:
+    if run.summary is None or run.summary.source is None or run.started is None:
+        return ""
+    from core.engines import advice  # Late: most runs need no HTTP.
+
+    return advice(run.started.config, run.summary.source)
+
+
 def _place(run: RunView) -> str:
     if run.started is None:
         return ""
     environment, config = run.started.environment, run.started.config
+    if isinstance(engine := config.get("engine"), dict):
+        server = f"{PRODUCTS.get(name := str(engine.get('product')), name)} {engine.get('version')}"
+        return " · ".join(filter(None, (server, run.source_text)))
     device = environment.get("device_name") or config.get("device")
     return " · ".join(str(part) for part in (device, config.get("dtype")) if part)

@@ -23,6 +23,8 @@ from core.types import (
     RunStarted,
     StageChanged,
     Step,
+    StepsCounted,
+    StepSource,
     Summary,
 )
 
@@ -89,6 +91,12 @@ class RunView:
             self.tokens.pending = ()
             self.counts.add(event)
             self.stage = ""
+        elif isinstance(event, StepsCounted):
+            told = zip(self.steps, event.counts, strict=True)
+            self.steps[:] = [step.counted(*counts) if counts else step for step, counts in told]
+            self.counts = RunCounts()
+            for step in self.steps:
+                self.counts.add(step)
         elif isinstance(event, BaselineStep):
             self.baseline_steps.append(event.step)
             self.baseline.add(event.step)
@@ -125,6 +133,17 @@ class RunView:
         return plain.total_ms / plain.tokens if plain.tokens else None
 
     @property
+    def source_text(self) -> str:
+        """How the steps of a run on a server are known; empty for a run on this machine."""
+        sources = {step.source for step in self.steps}
+        if StepSource.TEXT in sources:
+            return "steps unknown"
+        if StepSource.CHUNKS in sources:
+            is_counted = self.summary is not None and self.summary.source is StepSource.SERVER
+            return "some steps inferred" if is_counted or StepSource.SERVER in sources else "steps inferred"
+        return "steps as the server counts them" if StepSource.SERVER in sources else ""
+
+    @property
     def progress(self) -> float | None:
         """Share of the requested tokens, from 0 to 1; None before anything can be counted."""
         if self.request is None or (self.started is None and self.summary is None):
@@ -153,8 +172,8 @@ class RunView:
 
     @property
     def length_policy(self) -> LengthPolicy | None:
-        """What chooses K; None if it is fixed."""
-        length = None if self.request is None else self.request.draft_length
+        """What chooses K; None if it is fixed, or a server's."""
+        length = None if self.request is None or self.request.engine else self.request.draft_length
         return length if isinstance(length, LengthPolicy) else None
 
     @property

@@ -155,6 +155,8 @@ def _predicted(run: RunView) -> tuple[str, str]:
 
 
 def _speedup(run: RunView, baseline_ticked: bool) -> tuple[str, str, str]:
+    if run.request is not None and run.request.engine:
+        return UNKNOWN, "needs the models on this machine", "not on a server"
     summary, plain = run.summary, 1000 / run.baseline_step_ms if run.baseline_step_ms else None
     if summary is not None:
         plain = summary.baseline_tokens_per_second

@@ -116,6 +116,7 @@ class ModelPicker(QWidget):
         self._role, self._help = role, help_text
         self._ref = self._wanted = ""
         self._method = DRAFT_MODEL
+        self._is_served = False
         self._shown: object = None
         self.combo = ModelCombo()
         self.combo.setObjectName(f"{role.value}Combo")
@@ -161,6 +162,7 @@ class ModelPicker(QWidget):
             method: the chosen one.
         """
         problems = problems or {}
+        self._is_served = False
         self._ref = self._wanted if self._wanted in [entry.ref for entry in entries] else fallback
         self._method = method
         chosen = next((entry for entry in entries if entry.ref == self._ref), None)
@@ -190,6 +192,21 @@ class ModelPicker(QWidget):
         tip = get_method(method).summary if is_method else describe_model(chosen) if chosen is not None else self._help
         self.combo.setToolTip(plain_tip(tip))
 
+    def show_served(self, names: Sequence[str], chosen: str, help_text: str) -> None:
+        """List what a server has in place of this machine's models, which stay wanted."""
+        self._is_served, self._shown, self._method = True, None, DRAFT_MODEL
+        self._ref = chosen if chosen in names else next(iter(names), "")
+        with QSignalBlocker(self.combo):
+            self._items.clear()
+            for name in names:
+                item = _plain_item(name)
+                item.setData(name, REF_ROLE)
+                self._items.appendRow(item)
+        self._show_choice()
+        self.combo.setToolTip(plain_tip(help_text))
+        self.combo.setAccessibleDescription(help_text)
+        self.show_problem(None)
+
     def show_problem(self, problem: str | None) -> None:
         """Mark a choice that can't be run; the reason stands beside Run."""
         set_flag(self.combo, "invalid", bool(problem))
@@ -208,7 +225,8 @@ class ModelPicker(QWidget):
             self._method = method
             self.method_chosen.emit(method)
         elif ref:
-            self._ref = self._wanted = ref
+            self._ref = ref
+            self._wanted = self._wanted if self._is_served else ref
             self._method = DRAFT_MODEL
             self.model_chosen.emit(self._role, ref)
         else:
@@ -216,7 +234,7 @@ class ModelPicker(QWidget):
 
     @Slot(int)
     def _on_activated(self, index: int) -> None:
-        if index == self.combo.count() - 1:
+        if index == self.combo.count() - 1 and not self._is_served:
             self.browse_requested.emit()
 
 
@@ -269,6 +287,10 @@ class ModelsForm(QWidget):
         super().__init__()
         self.library = library
         self._method = get_method(DRAFT_MODEL)
+        self._served: tuple[str, ...] | None = None
+        self._drafting = ""
+        self.served_model = ""
+        """The model that was chosen on a server."""
         self._is_draft_free = False
         """Whether the draft may follow the target: it was not chosen by hand since the target was."""
         self.target = ModelPicker(ModelRole.TARGET, "The model whose distribution the text is drawn from.")
@@ -288,9 +310,19 @@ class ModelsForm(QWidget):
         """The chosen drafting method; takes effect with `show_models`."""
         self._method = method
 
+    def set_served(self, names: Sequence[str] | None, drafting: str = "") -> None:
+        """Offer a server's models, whose drafting a sentence describes; None offers this machine's again."""
+        self._served, self._drafting = None if names is None else tuple(names), drafting
+        self.draft.combo.setEnabled(names is None)
+        self.show_models()
+
     @Slot(object, str)
     def choose(self, role: ModelRole, ref: str) -> None:
         """Choose a model from the library. A draft that is chosen drafts by itself, not in a tree."""
+        if self._served is not None:
+            self.served_model = ref
+            self.changed.emit()
+            return
         if role is ModelRole.TARGET:
             self.target.want(ref)
             self._is_draft_free = True
@@ -306,7 +338,11 @@ class ModelsForm(QWidget):
 
     @Slot()
     def show_models(self) -> None:
-        """List the library's models, and request checks of the unknown pairs."""
+        """List the library's models, and request checks of the unknown pairs; or list a server's models."""
+        if self._served is not None:
+            self.target.show_served(self._served, self.served_model, "The model on the server that writes the text.")
+            self.draft.show_served(("The server's own",), "", self._drafting)
+            return
         library = self.library
         problems = {ref: library.target_problem(ref) for ref in library.refs}
         # A drafter that borrows its target's tables is only listed if it was chosen by a log or settings, to say so.

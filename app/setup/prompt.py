@@ -105,6 +105,8 @@ class PromptReading(QPlainTextEdit):
 DELAY_MS = 120
 READY_HINT = "Ctrl+Enter runs, Esc stops."
 LIVE_HINT = "K and temperature can be changed while it runs."
+SERVED_HINT = "The server writes; settings apply from the next run."
+NO_READING = "How a server's model reads the prompt is known only there: choose This machine to see it."
 LIVE_HINT_SHORT = "K and temperature are live."
 OPEN_HEIGHT, FOLDED_LINES, PADDING = 64, 2, 5
 QWIDGETSIZE_MAX = 16_777_215
@@ -234,6 +236,8 @@ class PromptEditor(QWidget):
             self._note(*self._read)
         elif is_idle:
             self._note(problem or READY_HINT, bool(problem))
+        elif self._controls.engine.url:
+            self._note(SERVED_HINT)
         else:
             self._note(LIVE_HINT, short=LIVE_HINT_SHORT)
 
@@ -287,6 +291,11 @@ class PromptEditor(QWidget):
     @Slot()
     def _render(self) -> None:
         """Render the prompt, if it is shown and anything that matters has changed."""
+        if self._controls.engine.url:
+            if self.is_reading:
+                self._rendered = None
+                self._show_rendering_problem(NO_READING)
+            return
         target = self._controls.target.ref
         fields = self._controls.fields
         wanted = (target, self.text(), fields["chat"].member(), value_of(fields["system"]))

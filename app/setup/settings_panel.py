@@ -9,7 +9,9 @@ from typing import Any
 from PySide6.QtCore import QLocale, Qt, Signal, Slot
 from PySide6.QtWidgets import QScrollArea, QWidget
 
+from app.jobs import Jobs
 from app.settings import RunSettings
+from app.setup.engine_form import EngineForm
 from app.setup.method_form import MethodForm
 from app.setup.model_library import ModelLibrary
 from app.setup.models_form import ModelPicker, ModelsForm
@@ -17,7 +19,18 @@ from app.setup.pair import PairQuestion
 from app.setup.setting_fields import SettingsForm, on_change, set_value, setting_field, value_of
 from app.theme import hold
 from app.widgets.compound_fields import SPIN_WIDTH, Fold
-from app.widgets.fields import WheelGuard, boxed, column, describe, labelled, row, scrolled, set_flag, text_label
+from app.widgets.fields import (
+    WheelGuard,
+    boxed,
+    column,
+    describe,
+    labelled,
+    plain_tip,
+    row,
+    scrolled,
+    set_flag,
+    text_label,
+)
 from core.draft_shape import DraftLength, request_fields
 from core.drafters.registry import METHODS, rule_problem
 from core.errors import OutriderError, PairMismatchError, SettingsError
@@ -52,6 +65,16 @@ NODES_HELP = (
     "shape the tree."
 )
 CONTEXT_STEP = 256
+HERE_ONLY = {
+    "num_draft_tokens": "",
+    "length_policy": "",
+    "device": "Where the server runs its models is set where it is started.",
+    "dtype": "The server's number format is set where it is started.",
+    "verification": "A server verifies by its own rule.",
+    "coupling": "A server draws with randomness of its own.",
+    "baseline": "The baseline needs the models on this machine: a server can't switch off drafting for one request.",
+}
+"""Settings that a server doesn't take, and why; empty where its drafting says so."""
 DEFAULTS = RunSettings()
 NO_TARGET = "There is no target model yet. Open a model, or get one, under File > Models."
 
@@ -72,9 +95,10 @@ class ControlsPanel(QScrollArea):
     num_draft_tokens_changed = Signal(object)
     temperature_changed = Signal(float)
 
-    def __init__(self, library: ModelLibrary) -> None:
+    def __init__(self, library: ModelLibrary, jobs: Jobs) -> None:
         super().__init__()
         self._kept = RunSettings()
+        self.engine = EngineForm(jobs)
         self.models = ModelsForm(library)
         self.method = MethodForm()
         single = {name: setting_field(SETTINGS[name], field) for name, field in SINGLE_FIELDS.items()}
@@ -83,6 +107,8 @@ class ControlsPanel(QScrollArea):
         self.advanced = Fold("Advanced", "advancedButton", self.method.advanced, self._filters, self._rare)
         self.fields: dict[str, Any] = {**single, **self._filters.fields, **self._rare.fields}
         self._lay_out()
+        self._tips = {name: self.fields[name].toolTip() for name in HERE_ONLY}
+        self.engine.changed.connect(self._on_engine_changed)
         for name in ("num_draft_tokens", "length_policy"):
             on_change(self.fields[name], self._on_draft_length_changed)
         self.fields["temperature"].value_changed.connect(self.temperature_changed)
@@ -120,6 +146,7 @@ class ControlsPanel(QScrollArea):
         seeded = labelled("Seed", boxed(row((seed, 1), seed.new_button, spacing=4)), seed.toolTip())
         layout = column(
             text_label("Models", "section"),
+            self.engine,
             self.models,
             self.method,
             text_label("Run", "section"),
@@ -153,6 +180,8 @@ class ControlsPanel(QScrollArea):
             method=self.method.method.name,
             method_options=self.method.option_values(),
             seed=seed,
+            engine=self.engine.url,
+            engine_model=self.models.served_model,
             prompt=prompt,
             **values,
         )
@@ -166,7 +195,10 @@ class ControlsPanel(QScrollArea):
             set_value(field, getattr(settings, name))
         self.target.want(settings.target)
         self.draft.want(settings.draft)
+        self.models.served_model = settings.engine_model
+        self.engine.choose(settings.engine)
         self._show_models()
+        self._show_engine()
         self._show_advanced()
 
     @Slot(object)
@@ -190,7 +222,7 @@ class ControlsPanel(QScrollArea):
 
     def pair_question(self, prompt: str) -> PairQuestion | None:
         """The question to forecast for the chosen pair; None without a pair."""
-        if not (self.target.ref and self.draft.ref and self.method.method.needs_draft_model):
+        if self.engine.url or not (self.target.ref and self.draft.ref and self.method.method.needs_draft_model):
             return None
         return PairQuestion(
             self.draft.ref,
@@ -211,6 +243,8 @@ class ControlsPanel(QScrollArea):
             OutriderError: they can't be run; the message says why.
         """
         method = self.method.method
+        if self.engine.url:
+            return self._served_request(prompt)
         if not self.target.ref:
             raise SettingsError(NO_TARGET)
         draft = self.draft.ref if method.needs_draft_model else None
@@ -240,6 +274,33 @@ class ControlsPanel(QScrollArea):
             baseline=settings.baseline,
         )
 
+    def _served_request(self, prompt: str) -> RunRequest:
+        if problem := self.engine.problem():
+            raise SettingsError(problem)
+        settings = self.settings(prompt)
+        return RunRequest(
+            target=self.target.ref,
+            draft=None,
+            prompt=prompt,
+            num_draft_tokens=None,
+            sampling=SamplingParams(settings.temperature, settings.top_k, settings.top_p, settings.min_p),
+            seed=self.fields["seed"].value(),
+            max_new_tokens=settings.max_new_tokens,
+            chat=settings.chat,
+            system=settings.system,
+            engine=self.engine.url,
+        )
+
+    def request_here(self, prompt: str, what: str, instead: str = "") -> RunRequest:
+        """`request`, for work that needs this machine, such as "Check"; `instead`: what does it on a server.
+
+        Raises:
+            OutriderError: as `request`, or a server is chosen.
+        """
+        if self.engine.url:
+            raise SettingsError(f"{what} needs the models on this machine: choose This machine under Engine{instead}.")
+        return self.request(prompt)
+
     def problem(self, prompt: str) -> str | None:
         """Why the settings can't be run; None if they can."""
         try:
@@ -263,6 +324,22 @@ class ControlsPanel(QScrollArea):
     def _show_models(self) -> None:
         self.models.set_method(self.method.method)
         self.models.show_models()
+
+    @Slot()
+    def _on_engine_changed(self) -> None:
+        self._show_engine()
+        self.changed.emit()
+
+    def _show_engine(self) -> None:
+        """Offer what the chosen engine takes; what it doesn't take is off, and says why."""
+        server, is_here = self.engine.server, not self.engine.url
+        self.models.set_served(None if is_here else server.models if server is not None else (), self.engine.drafting())
+        for part in (self.method, self.method.advanced):
+            part.setVisible(is_here)
+        for name, why in HERE_ONLY.items():
+            field = self.fields[name]
+            field.setEnabled(is_here)
+            field.setToolTip(plain_tip(self._tips[name] if is_here else why or self.engine.drafting()))
 
     @Slot()
     def _on_changed(self) -> None:
@@ -311,17 +388,24 @@ def settings_of(request: RunRequest, current: RunSettings) -> RunSettings:
     k = request.num_draft_tokens
     is_known = request.method in METHODS
     options = {**current.method_options, request.method: dict(request.method_options)}
-    same = ("seed", "coupling", "verification", "chat", "system", "dtype", "baseline", "prompt", "target")
+    same: tuple[str, ...] = ("seed", "chat", "system", "prompt", "engine")
+    if not request.engine:
+        same += ("coupling", "verification", "dtype", "baseline", "target")
     return replace(
         current,
         **{name: getattr(request, name) for name in same},
         **asdict(request.sampling) | {"temperature": min(request.sampling.temperature, _window_max("temperature"))},
-        device=Device(request.device.partition(":")[0]),
+        engine_model=request.target if request.engine else current.engine_model,
+        device=current.device if request.engine else Device(request.device.partition(":")[0]),
         draft=request.draft or current.draft,
         method=request.method if is_known else current.method,
         method_options=options if is_known else current.method_options,
         num_draft_tokens=max(1, k) if k is not None else current.num_draft_tokens,
-        length_policy=request.length_policy if k is None else LengthPolicy.FIXED,
+        length_policy=current.length_policy
+        if request.engine
+        else request.length_policy
+        if k is None
+        else LengthPolicy.FIXED,
         max_new_tokens=min(request.max_new_tokens, _window_max("max_new_tokens")),
     )
 

@@ -263,7 +263,7 @@ class CheckWindow(ReportWindow):
         controls.changed.connect(self.refresh)
 
     def _run(self) -> RunRequest:
-        return self._controls.request(ANY_PROMPT)
+        return self._controls.request_here(ANY_PROMPT, "Check", ", or run outrider check --engine URL")
 
     def _work(self) -> tuple[Work, str]:
         run, count = self._run(), self.blocks.value()

@@ -179,7 +179,7 @@ class Exports(QObject):
     def _choice(self) -> Choice:
         started, summary = self._run.started, self._run.summary
         if started is None or summary is None:
-            return choice_from_request(self._controls.request(NO_PROMPT))
+            return choice_from_request(self._controls.request_here(NO_PROMPT, "Take to production"))
         record = to_record(Finished(summary))
         return choice_from_request(
             request_from_config(started.config),

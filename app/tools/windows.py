@@ -1,4 +1,4 @@
-"""Creates the windows of Check and Sweep when they are first opened."""
+"""Creates the windows of Check, Sweep and Server when they are first opened."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from app.setup.prompt import PromptEditor
 from app.setup.settings_panel import ControlsPanel
 from app.tools.check import CheckWindow
 from app.tools.runs.kept import KeptRuns
+from app.tools.server import ServerWindow
 from app.tools.sweep.window import SweepWindow
 
 
 class ToolWindows:
-    """The windows that follow a task of the engine."""
+    """The windows that follow a task of the engine, or a server."""
 
     def __init__(
         self,
@@ -33,7 +34,7 @@ class ToolWindows:
     ) -> None:
         self._window, self._controller, self._controls, self._prompt = window, controller, controls, prompt
         self._runs, self._jobs, self._dialogs = runs, jobs, dialogs
-        for name, action in {"check": menus.check, "sweep": menus.sweep}.items():
+        for name, action in {"check": menus.check, "sweep": menus.sweep, "server": menus.server}.items():
             action.triggered.connect(partial(self._open, name))
 
     @cached_property
@@ -48,10 +49,15 @@ class ToolWindows:
             self._window, self._controller, self._controls, self._prompt, self._runs, self._jobs, self._dialogs
         )
 
+    @cached_property
+    def server(self) -> ServerWindow:
+        """Follows the chosen server."""
+        return ServerWindow(self._window, self._controller, self._controls.engine, self._jobs, self._dialogs)
+
     def _open(self, name: str, _checked: bool = False) -> None:
         getattr(self, name).open()
 
     def close(self) -> None:
         """Close those that were opened."""
-        for name in {"check", "sweep"} & vars(self).keys():
+        for name in {"check", "sweep", "server"} & vars(self).keys():
             getattr(self, name).close()

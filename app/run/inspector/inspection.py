@@ -16,6 +16,7 @@ from core.settings import Coupling
 from core.types import Step
 
 NOT_KEPT = "The distributions of this run were not kept."
+NOT_TOLD = "Distributions need the models on this machine; a server doesn't give them to the Inspector."
 NOT_YET = "The distributions of this step have not arrived yet."
 
 
@@ -77,10 +78,16 @@ def inspect(
         tests=tuple(words.tests(slot)),
         facts=tuple(drafted_facts(step, slot, decider) if is_drafted else own_facts(step, slot, decider)),
         shares=() if (evidence := evidence_at(step, slot)) is None else shares_at(step, slot, evidence),
-        note=words.note(slot) if evidence is not None else NOT_YET if is_coming else NOT_KEPT,
+        note=words.note(slot) if evidence is not None else _why_none(step, is_coming=is_coming),
         draft_shares=tuple(draft_shares(step)) if step.parents else (),
         target_shares=tuple(_or_nan(words.target_prob(node)) for node in range(len(step.parents))),
     )
+
+
+def _why_none(step: Step, *, is_coming: bool) -> str:
+    if step.source is not None:
+        return NOT_TOLD
+    return NOT_YET if is_coming else NOT_KEPT
 
 
 def _or_nan(value: float | None) -> float:

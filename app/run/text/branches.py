@@ -114,6 +114,7 @@ class Before:
 
 BEFORE_TITLE = "before the branch"
 LONGEST = 24
+ON_A_SERVER = "A branch needs the models on this machine; a server can't continue from a token."
 AT_ZERO = "At temperature 0 nothing is drawn; force another token."
 
 
@@ -138,6 +139,7 @@ class Branching(QObject):
         """Starts when the paused run it branches off has ended."""
         self._left: list[Before] = []
         self._is_going_back = False
+        self._help = bar.branch_button.toolTip()
         self._selection.changed.connect(self._show)
         self._controller.state_changed.connect(self._show)
         self._live = live
@@ -156,6 +158,8 @@ class Branching(QObject):
 
     @Slot()
     def _show(self) -> None:
+        is_served = self._run.request is not None and bool(self._run.request.engine)
+        self._bar.branch_button.setToolTip(ON_A_SERVER if is_served else self._help)
         self._bar.branch_button.setEnabled(self._place is not None)
         self._action.setEnabled(self._place is not None)
         self._undo.setEnabled(self._can_undo)

@@ -1,0 +1,301 @@
+"""Chooses where runs are carried out: on this machine, or on a server whose address is kept by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING
+
+from PySide6.QtCore import QSignalBlocker, Qt, Signal, Slot
+from PySide6.QtWidgets import QComboBox, QDialog, QLineEdit, QWidget
+
+from app.jobs import Job, Jobs
+from app.widgets.fields import (
+    WheelGuard,
+    boxed,
+    column,
+    labelled,
+    line_edit,
+    plain_tip,
+    push_button,
+    row,
+    set_flag,
+    wrapped_label,
+)
+from core.errors import ServerError, ServerRefusedError
+
+if TYPE_CHECKING:
+    from core.engines import Address, Server
+
+HERE = "This machine"
+ENGINE_HELP = "Where the text is written: by models on this machine, or by a vLLM, SGLang or llama-server."
+OWN = "Drafts, K, device and number format are set where it is started."
+ADDRESS_HELP = "As http://127.0.0.1:8000. Only this address is contacted."
+KEY_HELP = "Kept in the system's keyring, never in a file. Empty: none, or the one that is kept already."
+NO_KEYRING = "This system has no keyring for the key. Leave it empty, and set OUTRIDER_API_KEY before Outrider starts."
+NO_PASSWORDS = "A password in an address would be kept in a file. Leave it out, and give the server an API key instead."
+
+
+def parse_address(text: str) -> Address:
+    """The address that was typed.
+
+    Raises:
+        ServerRefusedError: it is none, or holds a password.
+    """
+    from core.engines import Address  # Late, as below: most people need no HTTP, which takes time to import.
+
+    address = Address.parse(text)
+    if address.login is not None:
+        raise ServerRefusedError(NO_PASSWORDS)
+    return address
+
+
+def _identified(url: str, key: str | None = None) -> Server:
+    from core.engines import identify
+
+    return identify(url, key)
+
+
+def _kept(address: Address, key: str) -> bool:
+    from core.engines import keep_key
+
+    return keep_key(address, key)
+
+
+class ServerDialog(QDialog):
+    """Asks for a server's address, name and key, and tests them.
+
+    Signals:
+        added: the address and the name; the key, if there is one, is in the keyring by then.
+    """
+
+    added = Signal(str, str)
+
+    def __init__(self, parent: QWidget, jobs: Jobs) -> None:
+        super().__init__(parent)
+        self.setObjectName("serverDialog")
+        self.setWindowTitle("Add server")
+        self._jobs = jobs
+        self._job: Job | None = None
+        self.address = line_edit("serverAddressEdit", "http://127.0.0.1:8000")
+        self.name = line_edit("serverNameEdit", "the address")
+        self.key = line_edit("serverKeyEdit", "none")
+        self.key.setEchoMode(QLineEdit.EchoMode.Password)
+        self.test_button = push_button("Test", "testServerButton", "Ask what answers there", self._on_test)
+        self.add_button = push_button("Add", "addServerButton", "Keep this server, and choose it", self._on_add)
+        self.add_button.setProperty("role", "primary")
+        self.add_button.setDefault(True)
+        self.cancel_button = push_button("Cancel", "cancelServerButton", "", self.reject)
+        self.found = wrapped_label("serverFound", "hint")
+        self.found.setMinimumHeight(3 * self.found.fontMetrics().lineSpacing())
+        self.found.setAlignment(Qt.AlignmentFlag.AlignTop)
+        layout = column(
+            labelled("Address", self.address, ADDRESS_HELP),
+            labelled("Name", self.name, "What the list calls it"),
+            labelled("API key", self.key, KEY_HELP),
+            self.found,
+            row(self.test_button, None, self.cancel_button, self.add_button),
+            spacing=12,
+        )
+        layout.setContentsMargins(20, 16, 20, 16)
+        self.setLayout(layout)
+        self.setMinimumWidth(440)
+        for edit in (self.address, self.key):
+            edit.textChanged.connect(self._on_edited)
+        self._on_edited()
+
+    def _say(self, text: str, *, is_problem: bool = False) -> None:
+        self.found.setText(text)
+        set_flag(self.found, "role", "problem" if is_problem else "hint")
+
+    def _typed(self) -> Address | None:
+        try:
+            return parse_address(self.address.text())
+        except ServerError as error:
+            self._say(str(error), is_problem=True)
+            return None
+
+    @Slot()
+    def _on_edited(self) -> None:
+        self._leave()
+        self._say("vLLM, SGLang and llama-server are told apart by what they answer.")
+        for button in (self.test_button, self.add_button):
+            button.setEnabled(bool(self.address.text().strip()))
+
+    @Slot()
+    def _on_test(self) -> None:
+        if (address := self._typed()) is None:
+            return
+        self._leave()
+        self._say(f"Asking {address}…")
+        key = self.key.text().strip()
+        self._job = self._jobs.submit(
+            lambda _job: _identified(address.url, key or None),
+            then=lambda server: self._say(server.text),
+            failed=partial(self._say, is_problem=True),
+            what="The server could not be tested",
+        )
+
+    @Slot()
+    def _on_add(self) -> None:
+        if (address := self._typed()) is None:
+            return
+        self._leave()
+        key = self.key.text().strip()
+        self._job = self._jobs.submit(
+            lambda _job: not key or _kept(address, key),  # A keyring may ask for its own password first.
+            then=partial(self._add, address),
+            failed=partial(self._say, is_problem=True),
+            what="The key could not be kept",
+        )
+
+    def _add(self, address: Address, is_kept: bool) -> None:
+        if not is_kept:
+            self._say(NO_KEYRING, is_problem=True)
+            return
+        self.key.clear()
+        self.added.emit(address.url, self.name.text().strip() or address.url.partition("://")[2])
+        self.accept()
+
+    def _leave(self) -> None:
+        if self._job is not None:
+            self._job.cancel()
+            self._job = None
+
+    def done(self, result: int) -> None:
+        """Close, and forget a key that was typed."""
+        self._leave()
+        self.key.clear()
+        super().done(result)
+
+
+class EngineForm(QWidget):
+    """The engine's dropdown, and a line about the server that was chosen.
+
+    Signals:
+        changed: another engine was chosen, or more is known about it.
+
+    Attributes:
+        servers: the names of the kept servers, by address.
+        url: the chosen server's address; empty for this machine.
+        server: what answers there; None until it is known.
+    """
+
+    changed = Signal()
+
+    def __init__(self, jobs: Jobs) -> None:
+        super().__init__()
+        self._jobs = jobs
+        self._job: Job | None = None
+        self._failure = ""
+        self.servers: dict[str, str] = {}
+        self.url = ""
+        self.server: Server | None = None
+        self.combo = QComboBox()
+        self.combo.setObjectName("engineCombo")
+        self.combo.setSizeAdjustPolicy(QComboBox.SizeAdjustPolicy.AdjustToMinimumContentsLengthWithIcon)
+        self.note = wrapped_label("engineNote", "hint")
+        self.dialog: ServerDialog | None = None
+        boxed(column(labelled("Engine", self.combo, ENGINE_HELP), self.note), self)
+        WheelGuard(self).watch(self.combo)
+        self.combo.activated.connect(self._on_activated)
+        self._show()
+
+    def show_servers(self, servers: Mapping[str, str], url: str) -> None:
+        """List the kept servers, and choose one by its address; empty for this machine."""
+        self.servers = dict(servers)
+        self.choose(url)
+
+    def choose(self, url: str, name: str = "") -> None:
+        """Choose an engine; a server that isn't in the list yet is added to it."""
+        if url:
+            self.servers[url] = name or self.servers.get(url) or url.partition("://")[2]
+        if url != self.url or name:
+            self._ask(url)
+        self._show()
+
+    def problem(self) -> str:
+        """Why nothing can run on the chosen engine yet; empty if something can."""
+        if not self.url or self.server is not None:
+            return ""
+        return self._failure or f"Asking {self.url} what it is…"
+
+    def drafting(self) -> str:
+        """How the server drafts, in a sentence; empty on this machine."""
+        return "" if self.server is None else f"The server {self.server.speculation.text}."
+
+    def _ask(self, url: str) -> None:
+        if self._job is not None:
+            self._job.cancel()
+        self.url, self.server, self._failure = url, None, ""
+        if url:
+            self._job = self._jobs.submit(
+                lambda _job: _identified(url),
+                then=self._take,
+                failed=self._fail,
+                what=f"{url} could not be asked",
+            )
+
+    def _take(self, server: Server) -> None:
+        self.server = server
+        self._show()
+        self.changed.emit()
+
+    def _fail(self, sentence: str) -> None:
+        self._failure = sentence
+        self._show()
+        self.changed.emit()
+
+    def _show(self) -> None:
+        with QSignalBlocker(self.combo):
+            self.combo.clear()
+            self.combo.addItem(HERE, "")
+            for url, name in self.servers.items():
+                self.combo.addItem(name, url)
+                self.combo.setItemData(self.combo.count() - 1, url, Qt.ItemDataRole.ToolTipRole)
+            self.combo.insertSeparator(self.combo.count())
+            self.combo.addItem("Add server…")
+            if self.url:
+                self.combo.addItem("Ask it again", self._again)
+                self.combo.addItem(f"Remove {self.servers[self.url]}", self._remove)
+            self.combo.setCurrentIndex(self.combo.findData(self.url))
+        self.combo.setToolTip(plain_tip(self.server.text if self.server is not None else ENGINE_HELP))
+        self.note.setText(f"{self.drafting()} {OWN}" if self.server is not None else self.problem())
+        self.note.setVisible(bool(self.url))
+        set_flag(self.note, "role", "problem" if self._failure else "hint")
+
+    @Slot(int)
+    def _on_activated(self, index: int) -> None:
+        data = self.combo.itemData(index)
+        self._show()  # The entries below the line are no choices.
+        if callable(data):
+            data()
+        elif data is None:
+            self.add()
+        else:
+            self.choose(data)
+        self.changed.emit()
+
+    def add(self) -> None:
+        """Open the dialog that adds a server."""
+        if self.dialog is None:
+            self.dialog = ServerDialog(self.window(), self._jobs)
+            self.dialog.added.connect(self._on_added)
+        self.dialog.open()
+        self.dialog.address.setFocus()
+
+    @Slot(str, str)
+    def _on_added(self, url: str, name: str) -> None:
+        self.choose(url, name)
+        self.changed.emit()
+
+    def _again(self) -> None:
+        self._ask(self.url)
+        self._show()
+
+    def _remove(self) -> None:
+        """Forget the chosen server, and its key."""
+        address = parse_address(self.url)
+        self.servers.pop(self.url)
+        self._jobs.submit(lambda _job: _kept(address, ""), must_finish=True)
+        self.choose("")

@@ -1,0 +1,367 @@
+"""The window Server: follows a server's own counters while anybody uses it, and marks where our requests ran."""
+
+from __future__ import annotations
+
+import math
+import time
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pyqtgraph as pg
+from PySide6.QtCore import QTimer, Slot
+from PySide6.QtGui import QColor, QHideEvent
+from PySide6.QtWidgets import QDialog, QGridLayout, QWidget
+
+from app.controller import RunController, RunState
+from app.dialogs import Dialogs
+from app.jobs import Job, Jobs
+from app.setup.engine_form import EngineForm
+from app.theme import Theme, ui_font
+from app.widgets.fields import boxed, column, hint_label, push_button, row, scrolled, set_flag, wrapped_label
+from app.widgets.legend import Mark, SeriesSample, band_color
+from app.widgets.pictures import Table
+from app.widgets.plot_card import PlotCard, save_plots
+from app.widgets.plots import Plot
+from app.window_layout import bring_forward, open_at
+from core.settings import RunRequest
+
+if TYPE_CHECKING:
+    from core.engines import Server, Snapshot
+
+POLL_MS = 1_500
+MOST_POINTS = 2_400
+"""An hour; older points are dropped."""
+MOST_POSITIONS = 6
+NONE_CHOSEN = "Choose a server under Engine, at the top of the left column, to follow it here."
+NO_METRICS = "This server offers no /metrics: start llama-server with --metrics, or SGLang with --enable-metrics."
+FOLLOWING = "Everything that the server does is counted here, whoever asked for it."
+RESTARTED = "restarted"
+OWN_HELP = "Where this window's own runs were on the server"
+
+
+@dataclass
+class History:
+    """What the server did, poll by poll.
+
+    Attributes:
+        times: of each reading, in seconds since the window began to follow.
+        values: one value a reading by series, NaN where there is none.
+        restarts: the times at which a restart was seen.
+        own: start and end of each of our own runs; the end is None while it runs.
+    """
+
+    times: list[float] = field(default_factory=list)
+    values: dict[str, list[float]] = field(default_factory=dict)
+    restarts: list[float] = field(default_factory=list)
+    own: list[tuple[float, float | None]] = field(default_factory=list)
+
+    def add(self, at: float, values: dict[str, float]) -> None:
+        """Add a reading; a series that it lacks gets a gap."""
+        for name in values.keys() - self.values.keys():
+            self.values[name] = [math.nan] * len(self.times)
+        self.times.append(at)
+        for name, known in self.values.items():
+            known.append(values.get(name, math.nan))
+        for each in (self.times, *self.values.values()):
+            del each[:-MOST_POINTS]
+        self.own[:] = [(start, end) for start, end in self.own if end is None or end > self.times[0]]
+        self.restarts[:] = [restart for restart in self.restarts if restart >= self.times[0]]
+
+    def clear(self) -> None:
+        """Begin anew."""
+        for item in fields(self):
+            getattr(self, item.name).clear()
+
+
+def rates(grown: Snapshot, seconds: float) -> dict[str, float]:
+    """The values of all series from what happened within some seconds; what the server doesn't tell is left out."""
+    per_second = {
+        "tokens": grown.generated_tokens,
+        "drafts": grown.drafts,
+        "drafted": grown.draft_tokens,
+        "accepted": grown.accepted_tokens,
+    }
+    found = {name: value / seconds for name, value in per_second.items() if value is not None}
+    if grown.drafts:
+        positions = grown.accepted_per_position[:MOST_POSITIONS]
+        found |= {f"position {place}": count / grown.drafts for place, count in enumerate(positions, 1)}
+    levels = {"running": grown.running, "waiting": grown.waiting}
+    return found | {name: value for name, value in levels.items() if value is not None}
+
+
+class HistoryPlot(Plot):
+    """Some series of a `History` over time, with bands where our own runs were and a line at each restart."""
+
+    def __init__(
+        self, history: History, series: dict[str, tuple[str, str]], *, title: str, y_label: str, is_share: bool = False
+    ) -> None:
+        """
+        Args:
+            series: by name, the colour's token and a sentence.
+            is_share: whether the values are shares, shown in percent.
+        """
+        super().__init__(
+            object_name=f"server{title.title().replace(' ', '')}", title=title, x_label="s", y_label=y_label
+        )
+        self._history, self._is_share = history, is_share
+        self._lines = {name: self.add_line(token, name, text) for name, (token, text) in series.items()}
+        self._samples.append(SeriesSample("own runs", Mark.BAND, "accent", OWN_HELP))
+        self._bands: list[pg.LinearRegionItem] = []
+        self._marks: list[pg.InfiniteLine] = []
+        self.getPlotItem().setMouseEnabled(x=True, y=False)
+        if is_share:
+            self.show_percent(0, 0.25, 0.5, 0.75, 1)
+        self.set_hint("Nothing told yet")
+
+    def _columns(self) -> dict[str, list[float]]:
+        return {name: self._history.values.get(name, []) for name in self._lines}
+
+    def _extent(self) -> tuple[float, float]:
+        known = [value for values in self._columns().values() for value in values if math.isfinite(value)]
+        if not known or not self._history.times:
+            return 0.0, 0.0
+        return max(self._history.times[-1], 1.0), 1.0 if self._is_share else max(*known, 1.0)
+
+    def _fit(self, extent: tuple[float, float]) -> None:
+        super()._fit(extent)
+        if len(self._history.times) == MOST_POINTS:
+            self.getViewBox().setXRange(self._history.times[0], extent[0], padding=0)
+
+    def _draw(self) -> None:
+        history = self._history
+        for name, values in self._columns().items():
+            line = self._lines[name]
+            line.setData(history.times[-len(values) :] if values else [], values)
+            # A value between two gaps would be no line.
+            line.setSymbol("o")
+            line.setSymbolSize(4)
+            line.setSymbolPen(None)
+            line.setSymbolBrush(line.opts["pen"].color())
+        while len(self._bands) < len(history.own):
+            band = pg.LinearRegionItem(movable=False)
+            band.setZValue(-50)
+            self._bands.append(self.add_item(band, partial(_paint_band, band)))
+        while len(self._marks) < len(history.restarts):
+            mark = pg.InfiniteLine(angle=90, label=RESTARTED, labelOpts={"position": 0.9, "anchors": [(0, 0), (0, 0)]})
+            self._marks.append(self.add_item(mark, partial(_paint_mark, mark)))
+        for items, wanted in ((self._bands, history.own), (self._marks, history.restarts)):
+            for item in items[len(wanted) :]:
+                item.hide()
+        now = history.times[-1] if history.times else 0.0
+        for band, (start, end) in zip(self._bands, history.own, strict=False):
+            band.setRegion((start, max(now, start) if end is None else end))
+            band.show()
+        for mark, at in zip(self._marks, history.restarts, strict=False):
+            mark.setValue(at)
+            mark.show()
+        for sample, name in zip(self._samples, self._lines, strict=False):
+            sample.setVisible(not history.values or name in history.values)
+
+    def _place_at(self, x: float) -> int:
+        times = self._history.times
+        return min(bisect_left(times, x), len(times) - 1)
+
+    def _text(self, value: float) -> str:
+        if math.isnan(value):
+            return "not told"
+        return f"{value:.0%}" if self._is_share else f"{value:,.1f}"
+
+    def readout(self, place: int) -> str:
+        """The series at a reading."""
+        return " · ".join(f"{name} {value}" for name, value in self.details(place)[1:])
+
+    def details(self, place: int) -> list[tuple[str, str]]:
+        """The series at a reading, one a row."""
+        shown = {name: values[place] for name, values in self._columns().items() if place < len(values)}
+        return [
+            (f"{self._history.times[place]:.0f} s", ""),
+            *((name, self._text(value)) for name, value in shown.items()),
+        ]
+
+    def table(self) -> Table:
+        """All readings."""
+        return {"seconds": self._history.times, **{name: values for name, values in self._columns().items() if values}}
+
+
+def _paint_band(band: pg.LinearRegionItem, theme: Theme) -> None:
+    band.setBrush(band_color(QColor(theme.accent)))
+    for edge in band.lines:
+        edge.setPen(None)
+
+
+def _paint_mark(mark: pg.InfiniteLine, theme: Theme) -> None:
+    mark.setPen(pg.mkPen(theme.muted, width=1))
+    mark.label.setColor(theme.muted)
+    mark.label.setFont(ui_font(11))
+
+
+class ServerWindow(QDialog):
+    """Reads the chosen server's /metrics in jobs, as long as the window is open."""
+
+    def __init__(
+        self, main: QWidget | None, controller: RunController, engine: EngineForm, jobs: Jobs, dialogs: Dialogs
+    ) -> None:
+        super().__init__(main)
+        self.setObjectName("serverWindow")
+        self.setWindowTitle("Server")
+        self._controller, self._engine, self._jobs = controller, engine, jobs
+        self.history = History()
+        self._server: Server | None = None
+        self._before: tuple[float, Snapshot] | None = None
+        self._own_url = ""
+        self._began = 0.0
+        self._job: Job | None = None
+        self._timer = QTimer(self, interval=POLL_MS, singleShot=True)
+        self._timer.timeout.connect(self.poll)
+        self.headline = wrapped_label("serverHeadline", "title")
+        self.subject = wrapped_label("serverSubject", "hint")
+        self.saved = hint_label("serverSaved")
+        self.cards = [PlotCard(plot.accessibleName(), plot) for plot in self._plots()]
+        grid = QGridLayout()
+        grid.setSpacing(8)
+        for index, card in enumerate(self.cards):
+            card.setMinimumHeight(200)
+            grid.addWidget(card, index // 2, index % 2)
+        close = push_button("Close", "serverCloseButton", "Close the window, and stop following", self.close)
+        layout = column(
+            self.headline, self.subject, (scrolled(boxed(grid), "serverPlots"), 1), row((self.saved, 1), close)
+        )
+        layout.setContentsMargins(16, 14, 16, 16)
+        self.setLayout(layout)
+        open_at(self, 900, 700)
+        save_plots(self.cards, self, dialogs, jobs, saved=self.saved.setText, failed=self.saved.setText)
+        engine.changed.connect(self._on_engine_changed)
+        controller.run_requested.connect(self._on_run_requested)
+        controller.run_ended.connect(self._on_run_ended)
+
+    def _plots(self) -> Sequence[HistoryPlot]:
+        positions = {
+            f"position {place}": (f"run_{place}", "Accepted / drafts at this position of the draft")
+            for place in range(1, MOST_POSITIONS + 1)
+        }
+        drafts = {
+            "drafted": ("draft_bar", "Drafted tokens a second"),
+            "accepted": ("target_bar", "Accepted tokens a second"),
+            "drafts": ("sample_bar", "Steps that drafted, a second"),
+        }
+        levels = {
+            "running": ("accent", "Requests that are being answered"),
+            "waiting": ("sample_bar", "Requests that wait"),
+        }
+        return (
+            HistoryPlot(self.history, positions, title="Acceptance by position", y_label="of drafts, %", is_share=True),
+            HistoryPlot(self.history, drafts, title="Drafts", y_label="per second"),
+            HistoryPlot(
+                self.history, {"tokens": ("accent", "Generated tokens a second")}, title="Tokens", y_label="per second"
+            ),
+            HistoryPlot(self.history, levels, title="Requests", y_label="requests"),
+        )
+
+    # --- Following ---
+
+    @Slot()
+    def open(self) -> None:
+        """Bring the window to the front, and follow the chosen server."""
+        was_open = self.isVisible()
+        bring_forward(self)
+        if not was_open:
+            self._follow()
+
+    def hideEvent(self, event: QHideEvent) -> None:
+        """Stop following."""
+        self._leave()
+        super().hideEvent(event)
+
+    def _leave(self) -> None:
+        self._timer.stop()
+        self._server = self._before = None
+        if self._job is not None:
+            self._job.cancel()
+            self._job = None
+
+    def _follow(self) -> None:
+        """Begin anew with the chosen server."""
+        self._leave()
+        self.history.clear()
+        self._began = time.perf_counter()
+        self._server = self._engine.server
+        self.subject.setText("" if self._server is None else self._server.text)
+        self._say(self._engine.problem() or (FOLLOWING if self._server is not None else NONE_CHOSEN))
+        if self._own_url == self._engine.url and self._controller.state is not RunState.IDLE:
+            self.history.own.append((0.0, None))
+        self._refresh()
+        self.poll()
+
+    @Slot()
+    def poll(self) -> None:
+        """Read the counters, in a job; the next reading follows when this one is here."""
+        server = self._server
+        if server is None:
+            return
+
+        def read(_job: Job) -> tuple[float, Snapshot | None]:
+            from core.engines import read_metrics
+
+            with server.client() as client:
+                found = read_metrics(client)
+            return time.perf_counter(), found
+
+        self._job = self._jobs.submit(
+            read, then=self._take, failed=self._miss, what="The server's counters could not be read"
+        )
+
+    def _take(self, reading: tuple[float, Snapshot | None]) -> None:
+        from core.engines import difference
+
+        at, after = reading
+        if after is None:
+            self._say(NO_METRICS, is_problem=True)
+            return
+        self._timer.start()
+        self._say(FOLLOWING)
+        before, self._before = self._before, (at, after)
+        if before is None:
+            return
+        now, grown = at - self._began, difference(before[1], after)
+        if grown is None:
+            self.history.restarts.append(now)
+        self.history.add(now, {} if grown is None else rates(grown, max(at - before[0], 1e-3)))
+        self._refresh()
+
+    def _miss(self, sentence: str) -> None:
+        # It may come back; what was read last tells whether it restarted meanwhile.
+        self._timer.start()
+        self._say(sentence, is_problem=True)
+        self.history.add(time.perf_counter() - self._began, {})
+        self._refresh()
+
+    def _say(self, sentence: str, *, is_problem: bool = False) -> None:
+        self.headline.setText(sentence)
+        set_flag(self.headline, "role", "problem" if is_problem else "title")
+
+    def _refresh(self) -> None:
+        for card in self.cards:
+            card.plot.refresh()
+
+    @Slot()
+    def _on_engine_changed(self) -> None:
+        if self.isVisible() and self._engine.server is not self._server:
+            self._follow()
+
+    # --- Our own runs ---
+
+    @Slot(object)
+    def _on_run_requested(self, request: RunRequest) -> None:
+        self._own_url = request.engine
+        if self._server is not None and request.engine == self._server.address.url:
+            self.history.own.append((time.perf_counter() - self._began, None))
+
+    @Slot()
+    def _on_run_ended(self) -> None:
+        self._own_url = ""
+        if self.history.own and self.history.own[-1][1] is None:
+            self.history.own[-1] = (self.history.own[-1][0], time.perf_counter() - self._began)
+            self._refresh()

@@ -1,0 +1,142 @@
+"""A server as the window's engine: chosen, tested, run on, stopped; what it doesn't take is off."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from app.controller import RunState
+from app.settings import SettingsStore, runs_folder
+from core.errors import SettingsError
+from core.types import StepSource
+from tests.fake_servers import FakeServer, Fault, llama_server, recorded, vllm
+from tests.fakes_runs import until
+
+
+@pytest.fixture(autouse=True)
+def keys(monkeypatch):
+    """A keyring of the test's own."""
+    found: dict[str, str] = {}
+    monkeypatch.delenv("OUTRIDER_API_KEY", raising=False)
+    monkeypatch.setattr("keyring.get_password", lambda _, url: found.get(url))
+    monkeypatch.setattr("keyring.set_password", lambda _, url, key: found.update({url: key}))
+    monkeypatch.setattr("keyring.delete_password", lambda _, url: found.pop(url))
+    return found
+
+
+def add(qtbot, window, url: str, name: str = "", key: str = "") -> None:
+    """Add a server in the dialog, and wait until it has answered."""
+    engine = window.controls.engine
+    engine.add()
+    engine.dialog.address.setText(url)
+    engine.dialog.name.setText(name)
+    engine.dialog.key.setText(key)
+    engine.dialog.add_button.click()
+    until(qtbot, lambda: engine.url == url and bool(engine.server or engine._failure))
+
+
+def test_a_server_is_tested_and_added_and_its_key_is_kept_in_the_keyring_only(make_window, qtbot, keys):
+    window = make_window()
+    engine = window.controls.engine
+    with FakeServer(vllm(), key="sesame") as fake:
+        engine.add()
+        dialog = engine.dialog
+        dialog.address.setText(fake.url)
+        dialog.key.setText("wrong")
+        dialog.test_button.click()
+        until(qtbot, lambda: dialog.found.property("role") == "problem")
+        assert "key" in dialog.found.text()
+        assert "wrong" not in dialog.found.text()
+        dialog.key.setText("sesame")
+        dialog.test_button.click()
+        until(qtbot, lambda: "up to 4 tokens a step" in dialog.found.text())
+        dialog.reject()
+        add(qtbot, window, fake.url, "Lab", "sesame")
+        assert engine.combo.currentText() == "Lab"
+        assert engine.server.product == "vllm"
+    assert keys == {fake.url: "sesame"}
+    window._save()
+    saved = SettingsStore().load()
+    assert saved.servers == {fake.url: "Lab"}
+    assert saved.run.engine == fake.url
+    assert "sesame" not in SettingsStore().path.read_text("utf-8")
+    again = make_window()  # The server is down by now.
+    until(qtbot, lambda: bool(again.controls.engine._failure))
+    assert again.controls.problem("Go") == again.controls.engine._failure
+    assert not again.prompt.run_button.isEnabled()
+    again.controls.engine._remove()
+    until(qtbot, lambda: again.jobs.is_idle)
+    assert not keys
+    assert not again.controls.engine.servers
+
+
+def test_without_a_keyring_the_key_is_not_kept_and_the_dialog_says_what_to_do(window, qtbot, monkeypatch):
+    monkeypatch.setattr("app.setup.engine_form._kept", lambda *_: False)
+    engine = window.controls.engine
+    engine.add()
+    engine.dialog.address.setText("http://user:pass@127.0.0.1:1")
+    engine.dialog.add_button.click()
+    assert "Leave it out" in engine.dialog.found.text()
+    engine.dialog.address.setText("127.0.0.1:1")
+    engine.dialog.key.setText("sesame")
+    engine.dialog.add_button.click()
+    until(qtbot, lambda: "OUTRIDER_API_KEY" in engine.dialog.found.text())
+    assert not engine.servers
+
+
+def test_a_run_streams_from_the_server_with_its_own_counts_and_a_log(window, qtbot, run_to_end, session):
+    controls = window.controls
+    with FakeServer(vllm(chat=recorded("vllm-draft", "run-chat-sampled"))) as fake:
+        add(qtbot, window, fake.url)
+        assert controls.target.combo.currentText() == "smol"
+        assert "up to 4 tokens a step" in controls.engine.note.text()
+        for name in ("num_draft_tokens", "length_policy", "device", "dtype", "baseline", "coupling"):
+            assert not controls.fields[name].isEnabled()
+            assert controls.fields[name].toolTip()
+        assert not controls.draft.combo.isEnabled()
+        with pytest.raises(SettingsError, match="needs the models on this machine"):
+            controls.request_here("Go", "Check")
+        controls.fields["max_new_tokens"].setValue(24)
+        run_to_end(window)
+    run = window.run_view
+    assert not session.requests
+    assert {step.source for step in run.steps[1:]} == {StepSource.SERVER}
+    assert [step.num_accepted for step in run.steps[-5:]] == [0, 1, 0, 0, 1]
+    assert run.counts.sums.accepted == run.summary.num_accepted_tokens == 5
+    assert len(run.counts) == len(run.steps) == 19
+    assert window.status.place.text().startswith("vLLM")
+    assert "inferred" not in window.status.place.text()
+    assert not window.measurements.tiles.chosen.isVisibleTo(window)
+    (log,) = runs_folder().glob("*.jsonl")
+    head, *_, end = [json.loads(line) for line in log.read_text("utf-8").splitlines()]
+    assert head["config"]["engine"]["address"] == fake.url
+    assert end["num_accepted_tokens"] == 5
+    controls.engine.choose("")
+    controls.engine.changed.emit()
+    assert controls.request("Go").engine == ""
+    assert controls.fields["baseline"].isEnabled()
+    assert controls.draft.combo.isEnabled()
+
+
+def test_inferred_steps_are_called_so_and_the_flag_that_tells_more_is_named(window, qtbot, run_to_end):
+    chat = recorded("vllm-draft", "run-chat-sampled")
+    plain = chat.cut(0, *(chunk.replace('"metrics"', '"left_out"') for chunk in chat.chunks))
+    with FakeServer(vllm(chat=plain)) as fake:
+        add(qtbot, window, fake.url)
+        run_to_end(window)
+    assert "inferred" in window.status.place.text()
+    assert "--per-request-spec-decode-metrics" in window.status.stage.text()
+
+
+def test_stop_ends_the_request_on_the_server_and_keeps_the_text_so_far(window, qtbot):
+    whole = llama_server()["/completion"]
+    with FakeServer(llama_server(raw=whole.cut(4, Fault.WAITS))) as fake:
+        add(qtbot, window, fake.url)
+        window.prompt.run_button.click()
+        until(qtbot, lambda: bool(window.run_view.steps))
+        window.prompt.stop_button.click()
+        until(qtbot, lambda: window.run_view.summary is not None and window.controller.state is RunState.IDLE)
+        assert fake.hung_up.wait(10)
+    assert window.run_view.outcome == "Stopped"
+    assert window.run_view.summary.text

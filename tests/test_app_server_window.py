@@ -1,0 +1,51 @@
+"""The window Server: what it draws of a server's counters, at a restart, and when the server goes away."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from app.tools.server import NONE_CHOSEN, OWN_HELP
+from tests.fake_servers import FakeServer, recorded, vllm
+from tests.fakes_runs import until
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    """Reads without a pause, and with no key."""
+    monkeypatch.setattr("app.tools.server.POLL_MS", 10)
+    monkeypatch.delenv("OUTRIDER_API_KEY", raising=False)
+    monkeypatch.setattr("keyring.get_password", lambda *_: None)
+
+
+def test_it_draws_what_grew_and_marks_a_restart_and_our_own_runs(window, qtbot, run_to_end):
+    before, after = (recorded("vllm-draft", f"metrics-{when}") for when in ("before", "after"))
+    view = window.tools.server
+    view.open()
+    assert view.headline.text() == NONE_CHOSEN
+    engine, history = window.controls.engine, view.history
+    with FakeServer(vllm(metrics=[after, before, after, before])) as fake:
+        engine.choose(fake.url)
+        until(qtbot, lambda: bool(history.restarts))
+        assert history.values["tokens"][0] > 0
+        assert 0 < history.values["position 1"][0] <= 1
+        assert math.isnan(history.values["tokens"][1])
+        assert history.restarts == [history.times[1]]
+        acceptance, _, tokens, _ = (card.plot for card in view.cards)
+        first, second = tokens._lines["tokens"].getData()[1][:2]
+        assert first == history.values["tokens"][0]
+        assert math.isnan(second)
+        assert acceptance._marks[0].label.format == "restarted"
+        assert any(sample.toolTip() == OWN_HELP for sample in view.cards[0].samples)
+        run_to_end(window)
+        ((start, end),) = history.own
+        assert 0 < start < end
+        assert tokens._bands[0].getRegion() == (start, end)
+    until(qtbot, lambda: view.headline.property("role") == "problem")
+    assert fake.url in view.headline.text()
+    requests = len(fake.requests)
+    view.close()
+    assert not view._timer.isActive()
+    until(qtbot, lambda: window.jobs.is_idle)
+    assert len(fake.requests) == requests
