@@ -15,9 +15,9 @@ os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
 # As the commands do: a run's second thread, waiting, would take from the other process of tests the core that it needs.
 limit_spinning()
 
-_LONGEST = ("core_families", "project", "core_soak", "core_mutants", "core_exact", "app_controls", "app_cli_bench",
-            "core_gguf", "app_help", "core_decode_distribution", "app_playback", "core_check", "app_close")  # fmt: skip
-"""Files of more than 15 seconds, the longest first."""
+_LONGEST = ("core_exact", "core_trees", "core_mutants", "core_families", "project", "core_decode", "core_check",
+            "core_gguf", "core_hybrids", "core_soak", "core_sampling", "app_controls", "app_cli_bench")  # fmt: skip
+"""Files of more than 10 seconds, the longest first."""
 
 
 def pytest_xdist_auto_num_workers(config):
@@ -246,6 +246,8 @@ def hub(monkeypatch):
 @pytest.fixture
 def make_window(sound_binding, qtbot, session, dialogs, hub, tmp_path, monkeypatch):
     """Builds windows over the scripted session; closes them and joins their threads at the end."""
+    from PySide6.QtCore import QCoreApplication, QEvent
+
     from app.main_window import MainWindow
     from tests.fakes_app import keep_files_in
 
@@ -267,6 +269,7 @@ def make_window(sound_binding, qtbot, session, dialogs, hub, tmp_path, monkeypat
         qtbot.waitUntil(lambda window=window: window.controller.is_closed and window.jobs.is_idle, timeout=10_000)
         window.close()
         window.deleteLater()
+    QCoreApplication.sendPostedEvents(None, QEvent.Type.DeferredDelete)  # Else each test's style is applied to all.
 
 
 @pytest.fixture

@@ -21,7 +21,8 @@ from core.types import Draft, DraftContext
 from tests.fakes import ScriptDrafter, play, random_rows, table_model
 
 V, K = 3, 2
-SIGNIFICANCE = 1e-4
+SIGNIFICANCE = 1e-6
+"""So low that an honest engine fails by chance nowhere, whatever its draws become."""
 
 Rows = Mapping[tuple[int, ...], torch.Tensor]
 """From a context to the distribution (V,) of the token after it."""
@@ -83,8 +84,11 @@ def chi_squared_p_value(counts: np.ndarray, expected: np.ndarray) -> float:
     return float(chi2.sf(statistic, max(len(cells) - 1, 1)))
 
 
-def joint_p_value(step: StepFunction, *, samples: int = 20_000, seed: int = 0) -> float:
-    """Chi-squared of all K + 1 tokens of a block together, completed from the target where the block is shorter."""
+def joint_p_value(step: StepFunction, *, samples: int = 10_000, seed: int = 0) -> float:
+    """Chi-squared of all K + 1 tokens of a block together, completed from the target where the block is shorter.
+
+    The seed also decides the distributions: those of 10 show what drafters do wrong, those of 2 what trees do wrong.
+    """
     draft_rows, target_rows = make_rows(seed + 1), make_rows(seed + 2)
     cumulated = {context: np.cumsum(row.double().numpy()) for context, row in target_rows.items()}
     generator, completion = torch.Generator().manual_seed(seed), np.random.default_rng(seed)
@@ -97,7 +101,7 @@ def joint_p_value(step: StepFunction, *, samples: int = 20_000, seed: int = 0) -
         while len(tokens) <= K:
             tokens.append(int(np.searchsorted(cumulated[tuple(tokens)], completion.random() * 0.9999999)))
         counts[tokens[0] * V * V + tokens[1] * V + tokens[2]] += 1
-        if done % 2_000 == 0 or done == samples:
+        if done % 250 == 0 or done == samples:
             p_value = chi_squared_p_value(counts, expected * done)
             if p_value < 1e-9:
                 break
@@ -207,7 +211,7 @@ def engine_p_value(
     coupling: Coupling = Coupling.REJECTION,
     num_draft_tokens: int = 2,
     vocab_size: int = 6,
-    blocks: int = 1_500,
+    blocks: int = 900,
     seed: int = 0,
 ) -> float:
     """Chi-squared of three tokens together, out of the whole loop: drafter, filters, verification, both caches.

@@ -1,8 +1,6 @@
 """Random models of the architectures in use: small, of lively choices, their windows shorter than the texts."""
 
 import functools
-import itertools
-from collections.abc import Iterator
 
 import torch
 
@@ -13,9 +11,8 @@ from tests.fakes import FAMILIES, language_model, tiny_module
 
 V = 100
 WINDOW = 16
-NUM_PROMPTS = 20
 PROMPT_LENGTHS = (1, 9, 30, 60)
-"""Shorter and longer than the window; as many prompts of each."""
+"""Shorter and longer than the window."""
 
 _ROOM = {"max_position_embeddings": 320}
 _LLAMA = {**FAMILIES["llama"], **_ROOM}
@@ -41,6 +38,9 @@ ARCHITECTURES: dict[str, tuple[str, dict]] = {
     "phi3, windowed": ("phi3", _WINDOWED),
 }
 """By name: transformers' model type, and the values of its configuration."""
+
+KINDS = ("relative", "prompt lookup", "relative", "itself", "stranger")
+"""Drafters that are right now and then, always, and hardly ever."""
 
 WINDOWED = [name for name, (_, values) in ARCHITECTURES.items() if values.get("sliding_window")]
 
@@ -74,10 +74,9 @@ def relative(name: str, seed: int = 0, *, noise: float = 0.007) -> LanguageModel
     return language_model(module)
 
 
-def prompt(index: int) -> list[int]:
-    """One of the random prompts; those of a length follow each other."""
-    length = PROMPT_LENGTHS[index * len(PROMPT_LENGTHS) // NUM_PROMPTS]
-    return torch.randint(V, (length,), generator=torch.Generator().manual_seed(index)).tolist()
+def prompt(length: int) -> list[int]:
+    """Random ids."""
+    return torch.randint(V, (length,), generator=torch.Generator().manual_seed(length)).tolist()
 
 
 def make_drafter(kind: str, name: str) -> Drafter | LanguageModel:
@@ -87,14 +86,14 @@ def make_drafter(kind: str, name: str) -> Drafter | LanguageModel:
     return relative(name) if kind == "relative" else architecture(name, 1 if kind == "stranger" else 0)
 
 
-def plans() -> list[tuple[str, int]]:
-    """A drafter and K for each prompt: all of them meet, the draft that is hardly ever right in short blocks."""
-    kinds = ("prompt lookup", "relative", "itself", "relative")
-    met = [(kind, count) for count, kind in itertools.product((4, 1, 3, 8), kinds)]
-    return [*met, ("stranger", 3), ("stranger", 1), ("relative", 1), ("itself", 4)]
+def plans(name: str) -> list[tuple[list[int], str, int, bool]]:
+    """An architecture's texts: a prompt of each length, the kind of drafter, K, and whether the forward is fused.
 
-
-def batches(indices: list[int]) -> Iterator[list[int]]:
-    """Prompts of one length together, so that transformers continues them in one batch without padding."""
-    for _, group in itertools.groupby(indices, lambda index: len(prompt(index))):
-        yield list(group)
+    Over the architectures, every kind meets every K and every length.
+    """
+    number = [*ARCHITECTURES].index(name)
+    texts = []
+    for place, length in enumerate(PROMPT_LENGTHS):
+        kind = KINDS[(len(PROMPT_LENGTHS) * number + place) % len(KINDS)]
+        texts.append((prompt(length), kind, (4, 1, 3, 8)[(number + place) % 4], (number + place) % 2 == 0))
+    return texts

@@ -84,18 +84,19 @@ def begin_at_prompt(window, qtbot):
 
 
 @pytest.mark.parametrize("key", [Qt.Key.Key_Tab, Qt.Key.Key_Backtab], ids=["tab", "back"])
-@pytest.mark.parametrize("page", [0, 1, 2])
-def test_tab_reaches_every_control_of_every_page(shown, page, key, qtbot):
-    shown.side.setCurrentIndex(page)
+def test_tab_reaches_every_control_of_every_page(shown, key, qtbot):
     shown.speed.fold.set_open(True)
-    qtbot.waitUntil(lambda: shown.jobs.is_idle, timeout=30_000)
-    reached = walk(shown, key)
-    # Of buttons that exclude each other, Tab leads to one, and the arrow keys to the others.
-    for choice in shown.findChildren(QButtonGroup):
-        if set(choice.buttons()) & set(reached):
-            reached += choice.buttons()
-    missed = [widget for widget in controls(shown) if widget.isEnabled() and widget not in reached]
-    assert [widget.objectName() or repr(widget) for widget in missed] == []
+    for page in range(3):
+        shown.side.setCurrentIndex(page)
+        qtbot.waitUntil(lambda: shown.jobs.is_idle, timeout=30_000)
+        begin_at_prompt(shown, qtbot)
+        reached = walk(shown, key)
+        # Of buttons that exclude each other, Tab leads to one, and the arrow keys to the others.
+        for choice in shown.findChildren(QButtonGroup):
+            if set(choice.buttons()) & set(reached):
+                reached += choice.buttons()
+        missed = [widget for widget in controls(shown) if widget.isEnabled() and widget not in reached]
+        assert [widget.objectName() or repr(widget) for widget in missed] == [], page
 
 
 def test_the_pages_have_keys(shown):
@@ -124,18 +125,18 @@ def test_the_options_of_another_method_come_after_the_list(shown, qtbot):
     assert names[start + 1 : start + 3] == ["option_max_ngram", "option_min_ngram"]
 
 
-@pytest.mark.parametrize("mode", [ThemeMode.LIGHT, ThemeMode.DARK])
-def test_where_the_focus_is_can_be_seen(shown, qtbot, mode):
-    shown.menus.theme_actions[mode].trigger()
+def test_where_the_focus_is_can_be_seen(shown):
     shown.menus.show_ghosts.setChecked(False)
     unseen = []
-    for widget in walk(shown):
-        elsewhere = shown.prompt.run_button if widget is not shown.prompt.run_button else shown.prompt.edit
-        widget.setFocus(Qt.FocusReason.TabFocusReason)
-        focused = picture(shown, widget)
-        elsewhere.setFocus()
-        if focused == picture(shown, widget):
-            unseen.append(widget.objectName() or repr(widget))
+    for mode in (ThemeMode.LIGHT, ThemeMode.DARK):
+        shown.menus.theme_actions[mode].trigger()
+        for widget in walk(shown):
+            elsewhere = shown.prompt.run_button if widget is not shown.prompt.run_button else shown.prompt.edit
+            widget.setFocus(Qt.FocusReason.TabFocusReason)
+            focused = picture(shown, widget)
+            elsewhere.setFocus()
+            if focused == picture(shown, widget):
+                unseen.append((mode, widget.objectName() or repr(widget)))
     assert unseen == []
 
 
@@ -182,8 +183,7 @@ def test_help_opens_and_closes_by_key(shown, qtbot):
 # --- Shortcuts ---
 
 
-@pytest.mark.parametrize("place", ["promptEdit", "transcript", "seedEdit", "targetCombo"])
-def test_every_shortcut_of_the_menus_is_heard_wherever_the_focus_is(shown, qtbot, place):
+def test_every_shortcut_of_the_menus_is_heard_wherever_the_focus_is(shown, qtbot):
     actions = [action for _, actions in menu_actions(shown.menuBar()) for action in actions]
     heard = []
     # Space is a button's and a field's first; a test of its own tells where it pauses a run.
@@ -192,17 +192,18 @@ def test_every_shortcut_of_the_menus_is_heard_wherever_the_focus_is(shown, qtbot
         action.triggered.disconnect()
         action.triggered.connect(lambda _checked, heard_one=action: heard.append(heard_one.objectName()))
         action.setEnabled(True)
-    widget = shown.findChild(QWidget, place)
-    widget.setFocus()
-    qtbot.waitUntil(widget.hasFocus)
     missed = []
-    for action in actions:
-        for keys in action.shortcuts():
-            heard.clear()
-            pressed = keys[0]
-            QTest.keyClick(widget, pressed.key(), pressed.keyboardModifiers())
-            if heard != [action.objectName()]:
-                missed.append((keys.toString(), action.objectName(), list(heard)))
+    for place in ("promptEdit", "transcript", "seedEdit", "targetCombo"):
+        widget = shown.findChild(QWidget, place)
+        widget.setFocus()
+        qtbot.waitUntil(widget.hasFocus)
+        for action in actions:
+            for keys in action.shortcuts():
+                heard.clear()
+                pressed = keys[0]
+                QTest.keyClick(widget, pressed.key(), pressed.keyboardModifiers())
+                if heard != [action.objectName()]:
+                    missed.append((place, keys.toString(), action.objectName(), list(heard)))
     assert missed == []
     assert len(actions) > 15
 

@@ -55,18 +55,19 @@ def press(window, action, times=1):
 def test_larger_text_reaches_fonts_and_style_sheet_and_is_remembered(make_window):
     window = make_window()
     before = window.transcript.view.font().pixelSize(), window.prompt.edit.font().pixelSize()
-    press(window, "larger", 3)
-    assert text_scale() == 1.5
+    press(window, "larger", 2)
+    assert text_scale() == 1.25
     assert (window.transcript.view.font().pixelSize(), window.prompt.edit.font().pixelSize()) == tuple(
         scaled(pixels) for pixels in before
     )
-    assert "font-size: 18px" in QApplication.instance().styleSheet()
-    assert ui_font(12).pixelSize() == mono_font(12).pixelSize() == 18
+    assert "font-size: 15px" in QApplication.instance().styleSheet()
+    assert ui_font(12).pixelSize() == mono_font(12).pixelSize() == 15
     window.close()
-    press(window, "default_size")
+    window.deleteLater()
+    apply_style(LIGHT, 1.0)
     again = make_window()
-    assert text_scale() == 1.5
-    assert again.transcript.view.font().pixelSize() == round(14 * 1.5)
+    assert text_scale() == 1.25
+    assert again.transcript.view.font().pixelSize() == round(14 * 1.25)
 
 
 def test_there_and_back_leaves_every_font_as_it_was_and_every_window_has_the_latest_size(make_window, qtbot):
@@ -74,62 +75,47 @@ def test_there_and_back_leaves_every_font_as_it_was_and_every_window_has_the_lat
     window.menus.models.trigger()
     qtbot.waitUntil(lambda: window.models.window is not None and window.models.window.isVisible())
     before, sheet = fonts(window), QApplication.instance().styleSheet()
-    for actions in (("larger", "smaller"), ("larger", "larger", "default_size"), ("smaller", "larger")):
+    for actions in (("larger", "larger", "default_size"), ("smaller", "larger")):
         for action in actions:
             press(window, action)
         assert before.items() <= fonts(window).items()
         assert QApplication.instance().styleSheet() == sheet
-    press(window, "larger", 2)
+    press(window, "larger")
     window.menus.production.trigger()
     page = window.exports.page
-    press(window, "smaller")
-    window.menus.production.trigger()
     press(window, "larger")
     assert {text.font().pixelSize() for text in page.findChildren(QPlainTextEdit)} == {mono_font().pixelSize()}
     table = window.models.window.table
     assert table.font().pixelSize() == window.status.font().pixelSize() == scaled(13)
 
 
-def test_the_ends_of_the_range_say_so(window):
-    press(window, "smaller", 9)
-    assert text_scale() == SCALES[0]
-    assert not window.menus.smaller.isEnabled()
-    assert window.menus.larger.isEnabled()
-    press(window, "larger", 9)
-    assert text_scale() == SCALES[-1]
-    assert not window.menus.larger.isEnabled()
-    press(window, "default_size")
-    assert text_scale() == 1.0
-    assert not window.menus.default_size.isEnabled()
-    assert (next_scale(1.04, 1), next_scale(0.1, -1)) == (1.1, SCALES[0])
-
-
-@pytest.mark.parametrize("scale", SCALES)
-def test_the_columns_fit_into_the_least_window(make_window, qtbot, scale):
+def test_at_every_size_the_columns_fit_into_the_least_window_and_the_ends_say_so(make_window, qtbot):
     window = make_window(is_shown=True)
-    window._scale_text(scale)
-    window.resize(window.minimumSize())
-    columns = (window.controls, window.text_splitter, window.side)
-    assert all(column.width() >= column.minimumWidth() for column in columns)
-    assert window.minimumWidth() <= 1280
-    # The settings have no horizontal scroll bar: what is wider than they are is lost.
     window.side.show_page(window.speed)
     window.speed._show(speed_report(run_of(drawn(0.5, 10, draft_ms=2.0, verify_ms=20.0))))
     window.speed.fold.set_open(True)
-    for area in (window.controls, window.speed.area):
-        assert area.widget().minimumSizeHint().width() <= area.viewport().width()
-
-
-def test_at_the_largest_text_in_a_small_window_no_button_is_cut(make_window, qtbot):
-    window = make_window(is_shown=True)
+    press(window, "smaller", 2)
+    for scale in SCALES:
+        assert text_scale() == scale
+        assert window.menus.smaller.isEnabled() is (scale != SCALES[0])
+        assert window.menus.larger.isEnabled() is (scale != SCALES[-1])
+        assert window.menus.default_size.isEnabled() is (scale != 1.0)
+        window.resize(window.minimumSize())
+        columns = (window.controls, window.text_splitter, window.side)
+        assert all(column.width() >= column.minimumWidth() for column in columns)
+        assert window.minimumWidth() <= 1280
+        # Neither column has a horizontal scroll bar: what is wider than they are is lost.
+        for area in (window.controls, window.speed.area):
+            assert area.widget().minimumSizeHint().width() <= area.viewport().width()
+        press(window, "larger")
     window.resize(1280, 800)
-    window._scale_text(1.5)
     tools = [*window.transcript.findChildren(QToolButton), *window.prompt.findChildren(QToolButton)]
 
     def cut():
         return [tool for tool in tools if tool.isVisible() and tool.width() < tool.minimumSizeHint().width()]
 
     qtbot.waitUntil(lambda: not cut())
+    assert (next_scale(1.04, 1), next_scale(0.1, -1)) == (1.1, SCALES[0])
 
 
 def test_the_controls_beside_run_are_never_cut_off(qtbot):

@@ -1,4 +1,4 @@
-"""A thousand runs in one process, with random settings, stops and failures: nothing piles up, nothing is changed."""
+"""Hundreds of runs in one process, with random settings, stops and failures: nothing piles up, nothing is changed."""
 
 import gc
 import json
@@ -23,10 +23,10 @@ from tests.faults import strike
 
 pytestmark = pytest.mark.slow
 
-SETTLED = 200
-"""Runs after which every cache of Python, of torch and of transformers has what it wants."""
+NUM_RUNS, SETTLED = 300, 100
+"""How many, and after how many every cache of Python, of torch and of transformers has what it wants."""
 
-MOST_NEW_BYTES, MOST_NEW_OBJECTS = 12 << 20, 400
+MOST_NEW_BYTES, MOST_NEW_OBJECTS = 6 << 20, (NUM_RUNS - SETTLED) // 2
 """Less than an object every second run."""
 
 LETTERS = "abcde (x):\n"
@@ -134,12 +134,12 @@ def models(tmp_path_factory) -> Path:
 
 
 @pytest.mark.timeout(900)
-def test_a_thousand_runs_leave_nothing_behind_and_change_nothing(models, monkeypatch, nothing_older):
+def test_hundreds_of_runs_leave_nothing_behind_and_change_nothing(models, monkeypatch, nothing_older):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")  # The number of threads is measured anew in each run otherwise.
     threads = set(threading.enumerate())
     expected = texts_of(Session(), models)
     session, chance = Session(), random.Random(0)
-    for number in range(1, 1_001):
+    for number in range(1, NUM_RUNS + 1):
         suffer(session, any_request(chance, models), chance)
         if number % 100 == 0:
             assert texts_of(session, models) == expected, f"after {number} runs"
