@@ -209,7 +209,7 @@ class Introduction(QObject):
             if part is Part.ASK_CHAT:
                 self._show_part(Part.NOTHING)
                 self._choose_chat()
-            request = self._controls.request(self._prompt.text())
+            request = self._controls.request_here(self._prompt.text(), "The introduction")
         except OutriderError as error:
             self.failed.emit(str(error))
             return

@@ -107,7 +107,9 @@ class HistoryPlot(Plot):
             object_name=f"server{title.title().replace(' ', '')}", title=title, x_label="s", y_label=y_label
         )
         self._history, self._is_share = history, is_share
-        self._lines = {name: self.add_line(token, name, text) for name, (token, text) in series.items()}
+        self._lines = {
+            name: self.add_line(token, name.removeprefix("position "), text) for name, (token, text) in series.items()
+        }
         self._samples.append(SeriesSample("own runs", Mark.BAND, "accent", OWN_HELP))
         self._bands: list[pg.LinearRegionItem] = []
         self._marks: list[pg.InfiniteLine] = []
@@ -158,7 +160,7 @@ class HistoryPlot(Plot):
             mark.setValue(at)
             mark.show()
         for sample, name in zip(self._samples, self._lines, strict=False):
-            sample.setVisible(not history.values or name in history.values)
+            sample.setVisible(name in history.values)
 
     def _place_at(self, x: float) -> int:
         times = self._history.times

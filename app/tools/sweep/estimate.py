@@ -175,6 +175,7 @@ class EstimateView(QWidget):
         self._controls.apply(
             replace(
                 current,
+                engine="",
                 target=self._target,
                 method=method,
                 method_options=options,
