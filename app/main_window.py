@@ -291,6 +291,9 @@ class MainWindow(QMainWindow):
 
     @Slot(object)
     def _on_replay_wanted(self, request: RunRequest) -> None:
+        if request.engine and request.engine not in self.controls.engine.servers:
+            self.banner.show_sentence(f"That run was on {request.engine}. Add that server under Engine first.")
+            return
         # The controls show the replayed settings; the request itself may hold more than they can show.
         self.prompt.set_text(request.prompt)
         self.controls.apply(settings_of(request, self.controls.settings(request.prompt)))

@@ -216,7 +216,7 @@ def test_offline_nothing_can_be_downloaded_and_the_reason_is_shown(make, hub):
     assert panel.suggestions.note.text() == OFFLINE
     panel.suggestions.edit.setText("someone/something")
     assert not panel.suggestions.get.isEnabled()
-    assert all(not row.button.isEnabled() and row.button.toolTip() == OFFLINE for row in panel.suggestions.rows)
+    assert all(not row.button.isEnabled() and OFFLINE in row.button.toolTip() for row in panel.suggestions.rows)
     panel.suggestions.edit.returnPressed.emit()
     assert hub.calls == []
 

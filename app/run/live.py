@@ -90,6 +90,11 @@ class LiveView(QObject):
         controller.state_changed.connect(self._on_state_changed)
         self._show_status()
 
+    @property
+    def upcoming(self) -> RunRequest | None:
+        """A run on its way, which replaces the one on screen once it has started."""
+        return self._wanted
+
     @Slot()
     def watch_warm_up(self) -> None:
         """Show the engine's stages before the first run."""

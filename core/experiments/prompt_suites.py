@@ -20,7 +20,7 @@ PRESETS = FOLDER / "presets.jsonl"
 SUITES = ("code", "prose", "maths", "translation", "summarising", "chat")
 """The suites that come with Outrider, each a file with that name in `FOLDER`."""
 
-_CODE = ("Fibonacci", "Read a file", "Edit a function")
+_CODE = ("Methods of a class", "Unit tests", "Edit a function")
 _CHAT = ("Question", "Summary", "Edit a function")
 _MOST_BYTES = 256_000_000
 _JSON_LINES = {".jsonl", ".ndjson"}

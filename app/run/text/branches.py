@@ -220,8 +220,8 @@ class Branching(QObject):
         before, events = self._run.request, self._run.past_events()
         title = self._live.kept_title or BEFORE_TITLE
         self._start(request)
-        if before is not None and self._run.request is not None and self._run.request is not before:
-            self._left.append(Before(before, events, title, self._run.request))
+        if before is not None and self._live.upcoming is not None:
+            self._left.append(Before(before, events, title, self._live.upcoming))
         self._show()
 
     @property
