@@ -44,7 +44,7 @@ def test_a_draft_that_does_not_fit_says_why_and_can_not_be_run(window, qtbot):
 def test_a_draft_that_does_not_fit_comes_last_disabled_with_the_reason(window, qtbot):
     open_stranger(window, qtbot, ModelRole.TARGET)
     model = window.controls.draft.combo.model()
-    qtbot.waitUntil(lambda: MISMATCH in model.item(1).toolTip())
+    qtbot.waitUntil(lambda: model.item(1).data(SUBTITLE_ROLE) == MISMATCH)
     assert (model.item(0).text(), model.item(0).isEnabled()) == (STRANGER.title, True)
     tree = model.index(window.controls.draft.combo.findData("draft-tree", METHOD_ROLE), 0).row()
     for row in (1, 2, tree):

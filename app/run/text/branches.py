@@ -144,6 +144,7 @@ class Branching(QObject):
         self._controller.state_changed.connect(self._show)
         self._live = live
         live.run_shown.connect(self._on_run_shown)
+        live.run_replaced.connect(self._show)
         self._bar.branch_menu.aboutToShow.connect(self._on_menu_wanted)
         bar.view.menu_opening.connect(self._on_context_menu)
         self._action.triggered.connect(self._bar.branch_button.showMenu)
