@@ -121,7 +121,7 @@ def test_undo_goes_back_to_the_run_before_the_branch_and_through_branches_of_bra
         window.transcript.playback.pace.choose(Pace.STEPWISE)
         window.transcript.playback.pace.activated.emit(0)
         next(action for title, action in open_menu(window).items() if title.startswith("Draw again")).trigger()
-        qtbot.waitUntil(lambda: window.controller.state is RunState.PAUSED and window.run_view.prefill is not None)
+        qtbot.waitUntil(lambda: window.live.upcoming is None and window.run_view.prefill is not None)
     for place in range(2, -1, -1) if is_paused else (1, 0):
         assert undo.isEnabled()
         undo.trigger()
