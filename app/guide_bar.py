@@ -1,4 +1,4 @@
-"""The bar above the panels that says what the introduction shows, and offers what comes next."""
+"""The bar above the panels: it describes the current part of the introduction and offers the next one."""
 
 from __future__ import annotations
 

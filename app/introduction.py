@@ -1,6 +1,6 @@
 """The first minute: a recorded run with three callouts, a live one, a race, and the offer of a chat model.
 
-The recorded run is a kept one, shown at a pace; a bar above the text says what is shown, and what comes next.
+The recorded run is a kept run, replayed slowly. A bar above the text describes it and offers the next step.
 """
 
 from __future__ import annotations
@@ -176,7 +176,7 @@ class Introduction(QObject):
                 self._end_callouts()
 
     def end(self) -> None:
-        """A run is over: offer what comes next."""
+        """After a run, offer the next part."""
         if self._part is Part.RECORDED:
             self._show_part(Part.LIVE)
         elif self._is_running:

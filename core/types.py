@@ -290,7 +290,7 @@ class Step:
             acceptance_probs=unknown,
             expected_acceptance=unknown,
             num_accepted=kept,
-            emitted_kinds=((TokenKind.ACCEPTED,) * kept + (last,))[:count],
+            emitted_kinds=(TokenKind.ACCEPTED,) * kept + (last,) * (count - kept),
             source=StepSource.SERVER,
         )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import threading
 from dataclasses import replace
 from typing import Any
@@ -185,6 +186,22 @@ def test_with_neither_only_the_text_is_claimed() -> None:
     assert summary.source is StepSource.TEXT
     assert (summary.draft_acceptance_rate, summary.block_efficiency, summary.num_draft_tokens) == (None, None, 0)
     assert "only the text" in advice(of_kind(found, RunStarted)[0].config, summary.source)
+
+
+def test_no_token_is_accepted_where_the_server_accepted_none() -> None:
+    """Under load, vLLM sends several steps in a chunk, which looks like an accepted draft."""
+
+    def reject_all(found: re.Match[str]) -> str:
+        return f"{found[1]}{re.sub('[0-9]+', '0', found[2])}"
+
+    chat = recorded("vllm-ngram", "run-chat-greedy")
+    chunks = [re.sub(r'("per_step_accepted": ?)(\[[^]]*\])', reject_all, str(chunk)) for chunk in chat.chunks]
+    found = run(vllm(chat=replace(chat, chunks=chunks)))
+    assert any(step.num_accepted for step in of_kind(found, Step))
+    steps = final_steps(found)
+    assert any(len(step.emitted) > 1 for step in steps)
+    assert {kind for step in steps for kind in step.emitted_kinds} <= {TokenKind.BONUS, TokenKind.CORRECTION}
+    assert all(len(step.emitted_kinds) == len(step.emitted) for step in steps)
 
 
 def test_every_setting_of_the_sampler_is_sent() -> None:

@@ -1,4 +1,4 @@
-"""What answers at an address: vLLM, SGLang or llama-server, told by what it says and not by a setting."""
+"""Identifies the server at an address as vLLM, SGLang or llama-server, from its own answers."""
 
 from __future__ import annotations
 

@@ -192,7 +192,12 @@ class _Run:
         """The server's counts of each step, where they came only at the end."""
         per_step = self._told.per_step if self._told else ()
         sizes = [len(step.emitted) for step in self._maker.steps]
-        return align(sizes, per_step) if per_step and self._reason is not FinishReason.ERROR else ()
+        if not per_step or self._reason is FinishReason.ERROR:
+            return ()
+        if not any(accepted for _, accepted in per_step):
+            # Several steps may share a chunk; with nothing accepted, none of its tokens was drafted.
+            return align(sizes, per_step) or tuple((0, 0) if size > 1 else None for size in sizes)
+        return align(sizes, per_step)
 
     def _metrics(self) -> Snapshot | None:
         if self._server.metrics is None:

@@ -353,7 +353,7 @@ def judge_distribution(context: CheckContext) -> Generator[CheckProgress, None, 
 
 
 Sample = Callable[[int, bool], Generator[CheckProgress, None, DistributionResult]]
-"""Draws so many samples, the second time or not, and computes their tests."""
+"""Draws a number of samples and tests them; the flag says whether this is the second test."""
 
 
 def judge_twice(sample: Sample, count: int) -> Generator[CheckProgress, None, DistributionResult]:

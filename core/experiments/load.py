@@ -1,7 +1,7 @@
 """Measures a server under load: tokens/s and time per token over the requests at once, with speculation and without.
 
 The gain of speculation shrinks as batches grow, so the two lines may cross. A server is measured against a second one
-that doesn't draft: neither vLLM, SGLang nor llama-server switches speculation off for one request.
+that doesn't draft: vLLM 0.32 and llama-server b11434 have no switch for one request, and none is known of SGLang.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """The answers to many requests, in the requests' order, and the time in which all places were taken."""
+    """The answers to many requests, in the requests' order, and the time in which every worker was busy."""
 
     answers: tuple[Answer, ...]
     began: float
@@ -72,7 +72,7 @@ class Answers:
 def ask_all(
     server: Server, requests: Sequence[RunRequest], concurrency: int, controls: RunControls, *, top_logprobs: int = 0
 ) -> Answers:
-    """Send requests, so many at once, each place on a connection of its own; the first failure ends all of them.
+    """Send requests, `concurrency` at a time, each worker on its own connection; the first failure ends them all.
 
     Raises:
         ServerError: the first failure.
@@ -165,7 +165,7 @@ class LoadPlan:
         return len(self.concurrency) * self.repeats * (2 if self.baseline else 1)
 
     def requests(self, server: Server, concurrency: int, repeat: int) -> list[RunRequest]:
-        """Those of a cell: every prompt equally often, and no fewer than there are places."""
+        """Those of a cell: each prompt equally often, at least one request per worker."""
         rounds = math.ceil(concurrency / len(self.prompts))
         template = replace(self.request, target=server.model(self.model), engine=server.address.url)
         return [
@@ -176,10 +176,10 @@ class LoadPlan:
 
 @dataclass(frozen=True, slots=True)
 class LoadCell:
-    """One measurement: so many requests at once, on one server.
+    """One measurement: a fixed number of concurrent requests on one server.
 
     Attributes:
-        tokens_per_second: while all places were taken.
+        tokens_per_second: while every worker was busy.
         ms_per_token: median over the requests, from the first tokens on.
         draft_acceptance_rate: None without drafts, or if the server doesn't tell.
         was_shared: somebody else used the server meanwhile.
