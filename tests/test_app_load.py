@@ -9,8 +9,8 @@ import pytest
 
 from app.__main__ import main
 from core.engines import identify
-from core.experiments.load import LoadCell, LoadPlan, LoadResults, crossings
 from core.experiments.prompt_suites import Prompt
+from core.experiments.servers.load import LoadCell, LoadPlan, LoadResults, crossings
 from core.settings import RunRequest
 from tests.fake_servers import FakeServer, Fault, as_json, llama_server, recorded, vllm
 from tests.fakes import is_sentence

@@ -19,7 +19,8 @@ from core.engines import identify
 from core.errors import ServerError, SettingsError
 from core.experiments.check import Verdict
 from core.experiments.prompt_suites import Prompt
-from core.experiments.server_check import ServerCheckRequest, ServerReport, check_server, homogeneity, report_sentence
+from core.experiments.servers.check import ServerCheckRequest, check_server, homogeneity
+from core.experiments.servers.report import ServerReport, report_sentence
 from core.sampling import probabilities
 from core.settings import RunRequest, SamplingParams
 from core.verify import verify

@@ -159,15 +159,16 @@ def _check_server(args: argparse.Namespace, controls: RunControls) -> Exit:
     run = RunRequest(target=name, draft=None, num_draft_tokens=None, engine=server.address.url, **settings, **shared)
     check_request(run, server)
     # The models' code is imported only when they are needed: torch takes seconds.
-    from core.experiments import server_check
+    from core.experiments.servers import report as server_report
+    from core.experiments.servers.check import ServerCheckRequest, check_server
 
-    request = server_check.ServerCheckRequest(
+    request = ServerCheckRequest(
         server, local, baseline, run, tuple(find_prompts(args.prompts)), args.samples, args.max_new_tokens
     )
     report = None
     with Progress() as progress:
         progress.say(server.text)
-        for event in server_check.check_server(make_engine, request, controls):
+        for event in check_server(make_engine, request, controls):
             if isinstance(event, StageChanged):
                 progress.show(event.text)
             elif isinstance(event, CheckProgress):
@@ -177,9 +178,9 @@ def _check_server(args: argparse.Namespace, controls: RunControls) -> Exit:
     if report is None:
         say("Stopped.")
         return Exit.STOPPED
-    write_output(server_check.report_text(report))
+    write_output(server_report.report_text(report))
     if args.json is not None:
-        write_atomically(args.json, server_check.report_json(report))
+        write_atomically(args.json, server_report.report_json(report))
     return Exit.DONE if report.is_right else Exit.FAILED
 
 

@@ -21,7 +21,7 @@ from core.settings import RunRequest, SamplingParams
 from core.text import count_text
 
 if TYPE_CHECKING:
-    from core.experiments.load import LoadPlan, LoadResults
+    from core.experiments.servers.load import LoadPlan, LoadResults
 
 DEFAULT_CONCURRENCY = (1, 2, 4, 8, 16)
 _WIDE = 112
@@ -44,7 +44,7 @@ def build_plan(args: argparse.Namespace, few: int, local: Iterable[str]) -> Load
         ServerError: a server doesn't answer, or hasn't the model.
     """
     from core.engines import check_request, identify  # Late: most sweeps need no HTTP.
-    from core.experiments.load import LoadPlan
+    from core.experiments.servers.load import LoadPlan
 
     refuse_for_engine(args)
     for name in local:
@@ -89,7 +89,7 @@ def refuse_without_engine(args: argparse.Namespace) -> None:
 
 def measure(args: argparse.Namespace, few: int, local: Iterable[str]) -> int:
     """Measure, print, and return the exit code."""
-    from core.experiments.load import CellMeasured, LoadResults, measure_load
+    from core.experiments.servers.load import CellMeasured, LoadResults, measure_load
 
     if args.out is not None:
         check_out(args.out)

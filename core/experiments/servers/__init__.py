@@ -1,0 +1,1 @@
+"""Experiments on servers: load, and whether a server is right."""

@@ -1,0 +1,154 @@
+"""The results of checking a server, as text and as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from core.experiments.check import (
+    DistributionResult,
+    DistributionTest,
+    IdentityResult,
+    Verdict,
+    distribution_remarks,
+    identity_text,
+    table_of,
+)
+from core.text import count_text, duration_text, percent_text, significant_text
+
+SCHEMA = "outrider.server-check/1"
+FAR_BELOW, FAR_BELOW_SHARE = 0.1, 0.2
+"""An acceptance that misses what the pair allows by more than this much, or this share of it, is reported, if chance
+doesn't explain it."""
+CHANCE = 4.0
+"""Standard errors that chance explains."""
+
+
+@dataclass(frozen=True, slots=True)
+class Acceptance:
+    """How many of the tested draft tokens a server accepted, and what the pair here predicts on the same texts.
+
+    Attributes:
+        drawn: mean of sum(min(p, q)) = 1 - TV, for drafts drawn from the draft's distribution.
+        likeliest: mean target probability of the draft's most likely token, for servers that always draft that one.
+        error: one standard error of the observed share, as far as chance goes.
+    """
+
+    temperature: float
+    num_tested: int
+    num_accepted: int
+    drawn: float
+    likeliest: float
+    error: float
+
+    @property
+    def share(self) -> float:
+        return self.num_accepted / self.num_tested
+
+    @property
+    def is_far_below(self) -> bool:
+        """Whether neither way of drafting explains so few accepted tokens."""
+        allowed = min(self.drawn, self.likeliest)
+        return self.share < allowed - max(min(FAR_BELOW, FAR_BELOW_SHARE * allowed), CHANCE * self.error)
+
+
+@dataclass(frozen=True, slots=True)
+class ServerReport:
+    """All results of a check; no distribution at temperature 0, no acceptance without a draft here.
+
+    `num_drafted` counts the short texts in which the server is known to have drafted.
+    """
+
+    server: str
+    against: str
+    greedy: IdentityResult
+    temperature: float
+    distribution: DistributionResult | None
+    num_drafted: int
+    acceptances: tuple[Acceptance, ...]
+    notes: tuple[str, ...]
+    seconds: float
+
+    @property
+    def verdict(self) -> Verdict:
+        if not self.greedy.is_exact or not (self.distribution is None or self.distribution.is_exact):
+            return Verdict.NOT_EXACT
+        return Verdict.NEAR_TIES if self.greedy.divergences else Verdict.EXACT
+
+    @property
+    def accepts_too_little(self) -> bool:
+        return any(acceptance.is_far_below for acceptance in self.acceptances)
+
+    @property
+    def is_right(self) -> bool:
+        return self.verdict is not Verdict.NOT_EXACT and not self.accepts_too_little
+
+
+def report_sentence(report: ServerReport) -> str:
+    """The verdict in words."""
+    if report.verdict is Verdict.NOT_EXACT:
+        text = f"Not exact: the server's output differs from that of {report.against}."
+    elif report.verdict is Verdict.NEAR_TIES:
+        text = "Exact up to near-ties: greedy texts diverge only where rounding decides."
+    else:
+        text = f"Exact: no test can tell the server's output from that of {report.against}."
+    return f"{text} It accepts far fewer drafted tokens than the pair allows." if report.accepts_too_little else text
+
+
+def report_text(report: ServerReport) -> str:
+    """The report as text."""
+    return "\n".join(_lines(report)) + "\n"
+
+
+def _lines(report: ServerReport) -> Iterator[str]:
+    yield report_sentence(report)
+    yield report.server
+    yield f"Against {report.against}; took {duration_text(report.seconds)}."
+    yield ""
+    yield f"Greedy text: {identity_text(report.greedy)}"
+    for item in report.greedy.divergences:
+        where = f"{item.prompt}, token {item.index + 1}: {item.expected!r} expected, {item.found!r} found"
+        kind = "near-tie" if item.is_near_tie else "no near-tie"
+        lead = "how close they are isn't told" if item.margin is None else significant_text(item.margin, 2)
+        yield f"  {where}; lead {lead}: {kind}" if item.margin is not None else f"  {where}; {lead}"
+    found = report.distribution
+    if found is None:
+        yield "Sampled text: none at temperature 0."
+    else:
+        has_bias = any(test.name == "bias" for test in found.tests)
+        yield f"Sampled text at temperature {report.temperature:g}: {found.num_blocks:,} short texts, chi-squared"
+        yield from table_of(found.tests, _title)
+        yield from (f"  {remark}" for remark in distribution_remarks(found, "texts", has_draft=has_bias))
+        yield f"  The server is known to have drafted in {report.num_drafted:,} of these texts."
+    for acceptance in report.acceptances:
+        low = "  far below what the pair allows" if acceptance.is_far_below else ""
+        observed = f"{percent_text(acceptance.share, 1)} of {count_text(acceptance.num_tested, 'tested token')}"
+        yield (
+            f"Acceptance at temperature {acceptance.temperature:g}: {observed}; this pair allows "
+            f"{percent_text(acceptance.drawn, 1)} where drafts are drawn (1 - TV), and "
+            f"{percent_text(acceptance.likeliest, 1)} where the draft's likeliest token is taken{low}"
+        )
+    yield ""
+    yield from report.notes
+
+
+def _title(test: DistributionTest) -> str:
+    return "Bias towards the draft" if test.name == "bias" else f"Token {test.position} of a text"
+
+
+def report_json(report: ServerReport) -> str:
+    """The report for other programs."""
+    record: dict[str, Any] = {
+        "schema": SCHEMA,
+        "verdict": str(report.verdict),
+        "accepts_too_little": report.accepts_too_little,
+        **asdict(report),
+    }
+    if report.distribution is not None:
+        # There is no block whose scoring could differ, and so no limit.
+        record["distribution"] = {
+            name: value for name, value in record["distribution"].items() if "rounding" not in name
+        }
+    return json.dumps(record, indent=2, ensure_ascii=False) + "\n"
