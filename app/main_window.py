@@ -27,7 +27,7 @@ from app.run.text.branches import Branching
 from app.run.text.tokens import Selection
 from app.run.text.transcript_panel import TranscriptPanel
 from app.run.tiles import MeasurementsPanel, StatusStrip
-from app.settings import SettingsStore, remember_model, runs_folder
+from app.settings import RunSettings, SettingsStore, remember_model, runs_folder
 from app.setup.model_library import ModelLibrary
 from app.setup.pair import PairForecast
 from app.setup.prompt import PromptEditor
@@ -93,6 +93,8 @@ class MainWindow(QMainWindow):
         self.race = RaceWindow(self.run_view, self)
         self.side = SidePanel()
         self.banner = Banner()
+        self._failed_with: RunSettings | None = None
+        """The settings that the last failure came with."""
         self.status = StatusStrip()
         self.help = Help(self, self.menus, self.run_view, self.status, self._dialogs, self.jobs)
         self.conclusion = ConclusionBar(self.run_view, self.controller)
@@ -185,12 +187,12 @@ class MainWindow(QMainWindow):
             changed.connect(self._on_settings_changed)
         for changed in (self.controls.changed, self.prompt.changed):
             changed.connect(self._saving.start)
-            changed.connect(self.banner.dismiss_if_changed)
+            changed.connect(self._on_form_changed)
         self.controls.advanced.toggled.connect(self._saving.start)
         self._saving.timeout.connect(self._save)
         self.runs.failed.connect(self.banner.show_sentence)
         for failed in (self.models.failed, self.controller.failed):
-            failed.connect(self.banner.show_until_changed)
+            failed.connect(self._on_failed)
         for wanted in (self.prompt.run_requested, menus.run.triggered):
             wanted.connect(self._on_run_requested)
         for wanted in (self.prompt.stop_requested, menus.stop.triggered):
@@ -282,6 +284,17 @@ class MainWindow(QMainWindow):
         # The Inspector needs the evidence, even for a run that is replayed from a log of the terminal.
         if self.controller.start(replace(request, inspect=True)):
             self.banner.dismiss()
+
+    @Slot(str)
+    def _on_failed(self, sentence: str) -> None:
+        self._failed_with = self.controls.settings(self.prompt.text())
+        self.banner.show_until_changed(sentence)
+
+    @Slot()
+    def _on_form_changed(self) -> None:
+        # The form also reports what was found out about models in the background, which mends nothing.
+        if self.controls.settings(self.prompt.text()) != self._failed_with:
+            self.banner.dismiss_if_changed()
 
     @Slot()
     def _on_run_begun(self) -> None:
@@ -419,7 +432,7 @@ class MainWindow(QMainWindow):
             run=self.controls.settings(self.prompt.text()),
         )
         if sentence := self._store.save(self._settings):
-            self.banner.show_until_changed(sentence)
+            self._on_failed(sentence)
 
     def _splitters(self) -> dict[str, str]:
         """The state of each splitter; while the prompt is folded, not of the one below it."""

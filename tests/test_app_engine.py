@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -69,6 +70,16 @@ def test_a_server_is_tested_and_added_and_its_key_is_kept_in_the_keyring_only(ma
     until(qtbot, lambda: again.jobs.is_idle)
     assert not keys
     assert not again.controls.engine.servers
+
+
+def test_a_log_of_a_stranger_is_not_run_again_on_the_server_that_it_names(window, monkeypatch):
+    """The API key in the environment would be sent there."""
+    started = []
+    monkeypatch.setattr(window.controller, "start", started.append)
+    request = window.controls.request("Go")
+    window._on_replay_wanted(replace(request, engine="http://stranger.example:8000"))
+    assert not started
+    assert "Add that server" in window.banner.sentence()
 
 
 def test_without_a_keyring_the_key_is_not_kept_and_the_dialog_says_what_to_do(window, qtbot, monkeypatch):

@@ -143,6 +143,8 @@ def test_a_run_that_fails_before_it_starts_leaves_the_last_one_on_screen(window,
     assert window.transcript.view.toPlainText() == text
     assert window.run_view.steps == steps
     assert window.menus.export.isEnabled()
+    window.controls.models.changed.emit()
+    assert window.banner.sentence() != "", "news about models mends nothing"
     window.prompt.set_text("a shorter one")
     assert window.banner.sentence() == "", "its cause may be mended"
 
