@@ -167,7 +167,7 @@ def readme(camera: Camera, window: MainWindow) -> None:
         window.controls.fields["num_draft_tokens"].set_value(num_draft_tokens)
         run_once(window)
     take_comparison(camera, window)
-    window.controls.fields["num_draft_tokens"].set_value(4)
+    window.controls.fields["num_draft_tokens"].set_value(2)
     take_check(camera, window)
     take_sweep(camera, window)
 
@@ -249,7 +249,7 @@ def gallery(camera: Camera, window: MainWindow) -> None:
 def take_tools(camera: Camera, window: MainWindow, state: str) -> None:
     """The windows that the menus open."""
     menus = window.menus
-    for action in (menus.models, menus.runs, menus.probe, menus.check, menus.sweep, menus.production, menus.help,
+    for action in (menus.models, menus.runs, menus.server, menus.check, menus.sweep, menus.production, menus.help,
                    menus.formulas, menus.keys, menus.commands):  # fmt: skip
         action.trigger()
         wait(1_000)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import StrEnum
 
-from PySide6.QtCore import QPointF, QRectF, QSize, Qt
+from PySide6.QtCore import QEvent, QPoint, QPointF, QRect, QRectF, QSize, Qt
 from PySide6.QtGui import QColor, QFontMetrics, QPainter, QPen
-from PySide6.QtWidgets import QSizePolicy
+from PySide6.QtWidgets import QSizePolicy, QWidget
 
 from app.theme import current_theme, ui_font
 from app.widgets.fields import plain_tip
@@ -24,6 +25,9 @@ class Mark(StrEnum):
     DIAMOND = "diamond"
     HOLLOW = "hollow"
 
+
+GAP = 14
+"""Pixels between two samples."""
 
 SHAPES = (Mark.BAR, Mark.DOT, Mark.DIAMOND, Mark.HOLLOW)
 """Areas, while the others are lines."""
@@ -92,3 +96,32 @@ class SeriesSample(PaintedWidget):
         else:
             corners = (QPointF(5, middle - 5), QPointF(9, middle), QPointF(5, middle + 5), QPointF(1, middle))
             painter.drawPolygon(corners)
+
+
+class Legend(QWidget):
+    """The samples of a plot, on as many lines as its width needs."""
+
+    def __init__(self, samples: Iterable[SeriesSample]) -> None:
+        super().__init__()
+        self._samples = list(samples)
+        for sample in self._samples:
+            sample.setParent(self)
+        self.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed)
+
+    def event(self, event: QEvent) -> bool:
+        """Place the samples anew when the width changes, or one is hidden, shown or renamed."""
+        if event.type() in {QEvent.Type.Resize, QEvent.Type.LayoutRequest, QEvent.Type.Show}:
+            self._place()
+        return super().event(event)
+
+    def _place(self) -> None:
+        x = y = height = 0
+        for sample in self._samples:
+            if sample.isHidden():
+                continue
+            size = sample.sizeHint()
+            if x and x + size.width() > self.width():
+                x, y = 0, y + size.height()
+            sample.setGeometry(QRect(QPoint(x, y), size))
+            x, height = x + size.width() + GAP, y + size.height()
+        self.setFixedHeight(height)

@@ -11,20 +11,19 @@ from html import escape
 import pyqtgraph as pg
 from PySide6.QtCore import QEvent, QObject, QPoint, QPointF, QRectF, QSize, Qt, Signal, Slot
 from PySide6.QtGui import QAction, QColor, QFont, QHelpEvent, QKeyEvent, QPainter
-from PySide6.QtWidgets import QGraphicsItem, QMenu, QToolButton, QToolTip, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QGraphicsItem, QMenu, QToolButton, QToolTip, QWidget
 
 from app.dialogs import Dialogs
 from app.jobs import Jobs
 from app.theme import current_theme, scaled, ui_font
 from app.widgets.fields import card, column, quiet_button, row, set_flag, text_label
+from app.widgets.legend import Legend
 from app.widgets.pictures import image_of, png_bytes, svg_of, to_csv
 from app.widgets.plots import Plot
 from core.files import write_atomically
 
 ZOOM = 0.8
 PAN = 0.2
-LEGEND_LINE = 5
-"""Samples on the first line of a legend."""
 MENU_HELP = "Reset the view, or save the plot. Wheel or + and - zoom, dragging or Shift+arrow pans, Home resets."
 
 
@@ -69,7 +68,7 @@ class PlotCard(QWidget):
         self.menu_button.setMenu(self.menu)
         self.menu_button.setPopupMode(QToolButton.ToolButtonPopupMode.InstantPopup)
         header = row(text_label(title, "section"), None, self._readout, self.menu_button)
-        self._frame, self._layout = card(header, self._legend_lines(), (plot, 1))
+        self._frame, self._layout = card(header, Legend(self.samples), (plot, 1))
         self._layout.setContentsMargins(12, 8, 8, 4)
         self._layout.setSpacing(2)
         outer = column(self._frame)
@@ -80,11 +79,6 @@ class PlotCard(QWidget):
         plot.viewport().installEventFilter(self)
         plot.setContextMenuPolicy(Qt.ContextMenuPolicy.CustomContextMenu)
         plot.customContextMenuRequested.connect(self._on_menu_requested)
-
-    def _legend_lines(self) -> QVBoxLayout:
-        """The legend; what doesn't fit on one line in a narrow column is on a second one."""
-        lines = (self.samples[:LEGEND_LINE], self.samples[LEGEND_LINE:])
-        return column(*(row(*line, None, spacing=14) for line in lines if line), spacing=0)
 
     def _make_menu(self) -> QMenu:
         menu = QMenu(self)
