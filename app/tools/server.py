@@ -116,7 +116,7 @@ class HistoryPlot(Plot):
         self.getPlotItem().setMouseEnabled(x=True, y=False)
         if is_share:
             self.show_percent(0, 0.25, 0.5, 0.75, 1)
-        self.set_hint("Nothing told yet")
+        self.set_hint("No data yet")
 
     def _columns(self) -> dict[str, list[float]]:
         return {name: self._history.values.get(name, []) for name in self._lines}
