@@ -30,7 +30,7 @@ from app.window_layout import fit_columns
 from core.types import Step
 
 SIZE, COMPARE_SIZE = (1280, 800), (1200, 720)
-COMPARED = (2, 8)
+COMPARED = (4, 8)
 """K of the runs beside the one at the default settings."""
 RACE_AT = 0.6
 TIMEOUT_MS = 600_000
