@@ -13,7 +13,7 @@ import core.controls
 from app.controller import RunState
 from app.run.pacing import Pace, Pacing
 from app.run.text.tokens import Fate, Place
-from core.types import BaselineStep, Drafted, FinishReason, PrefillDone
+from core.types import BaselineStep, Drafted, FinishReason, PrefillDone, RunStarted
 from tests.fakes_app import make_step, text_of
 
 
@@ -160,6 +160,27 @@ def test_a_slowed_step_follows_its_draft_after_the_time_of_its_tokens(clock):
     assert passed[2].drafted == second.drafted
     pacing.hurry()
     assert list(pacing.due(events)) == [second]
+
+
+@pytest.mark.parametrize("has_ended", [True, False], ids=["the engine has ended", "a second has passed"])
+def test_the_start_of_a_slowed_run_waits_while_the_engine_is_measured(clock, has_ended):
+    pacing, started, step = (
+        Pacing(),
+        RunStarted("id", "2026-01-02T03:04:05+00:00", "0", {}, {}),
+        make_step(0, 9, num_accepted=1),
+    )
+    pacing.tokens_per_second = 8.0
+    events = iter((started, step))
+    assert list(pacing.due(iter((started,)))) == [started]  # A kept run isn't measured.
+    pacing.begin(is_measured=True)
+    assert list(pacing.due(events)) == []
+    if has_ended:
+        pacing.engine_ended()
+    else:
+        clock[0] += 1.0
+    assert [type(event) for event in pacing.due(events)] == [RunStarted, Drafted]
+    clock[0] += 0.25
+    assert list(pacing.due(events)) == [step]
 
 
 def test_only_the_showing_of_a_slowed_run_waits_and_full_speed_ends_that(window, qtbot, session, clock):

@@ -118,12 +118,14 @@ class LiveView(QObject):
     @Slot(object)
     def _on_run_requested(self, request: RunRequest) -> None:
         self._finish_last()
+        self._pacing.begin(is_measured=True)
         self._wanted = request
         self._show_status()
         self._start_timers()
 
     def _begin(self, request: RunRequest) -> None:
         self._finish_last()
+        self._pacing.begin()
         self._replace(request)
         self._show_status()
         self._start_timers()
@@ -135,7 +137,6 @@ class LiveView(QObject):
 
     def _replace(self, request: RunRequest) -> None:
         self._wanted = None
-        self._pacing.begin()
         self._run.begin(request)
         self._transcript.begin(self._run.tokens)
         for panel in self._panels:
@@ -178,6 +179,7 @@ class LiveView(QObject):
     @Slot()
     def _on_run_ended(self) -> None:
         self._is_ending = True
+        self._pacing.engine_ended()
         self._end_if_whole(APPLY_S)
 
     def _end_if_whole(self, most_s: float) -> None:
@@ -236,7 +238,7 @@ class LiveView(QObject):
         elif state is RunState.PAUSED and run.prefill is not None and self._wanted is None:
             number = len(run.steps) + 1
             stage = f"Step {number} drafted, not verified" if run.tokens.pending else f"Paused before step {number}"
-        elif self._pacing.is_behind:
+        elif self._pacing.is_behind and self._wanted is None:
             pace = f"Shown at {self._pacing.tokens_per_second:g} tokens/s, measured at full speed"
             stage = "Paused" if self._pacing.is_paused else f"{self.kept_title} · {pace}" if self.kept_title else pace
         elif is_idle:

@@ -6,7 +6,10 @@ import time
 from collections.abc import Iterator
 from enum import StrEnum
 
-from core.types import Drafted, Event, Step
+from core.types import Drafted, Event, RunStarted, Step
+
+QUIET_S = 1.0
+"""How long a slowed run's start is held back at most: painting takes time from the engine, which is being measured."""
 
 
 class Pace(StrEnum):
@@ -50,12 +53,18 @@ class Pacing:
         self.tokens_per_second = 0.0
         self.begin()
 
-    def begin(self) -> None:
-        """Another run starts: forget the last one."""
+    def begin(self, *, is_measured: bool = False) -> None:
+        """Another run starts: forget the last one.
+
+        Args:
+            is_measured: whether the engine runs it now; a slowed one is then shown once `engine_ended` was called, or
+                after `QUIET_S`.
+        """
         self.is_paused = self._is_hurried = False
+        self._is_measured = is_measured
         self._num_allowed = 0
-        self._held: Step | None = None
-        """The step whose draft is on screen."""
+        self._held: Step | RunStarted | None = None
+        """The step whose draft is on screen, or the start of a run that is being measured."""
         self._due_s = 0.0
 
     @property
@@ -65,7 +74,7 @@ class Pacing:
 
     @property
     def is_behind(self) -> bool:
-        """Whether a step waits to be shown."""
+        """Whether an event waits to be shown."""
         return self._held is not None
 
     def pause(self) -> None:
@@ -85,6 +94,12 @@ class Pacing:
         """Pass the rest of this run on at once."""
         self.is_paused, self._is_hurried = False, True
 
+    def engine_ended(self) -> None:
+        """The engine is done with this run, so its start need not wait any longer."""
+        self._is_measured = False
+        if isinstance(self._held, RunStarted):
+            self._due_s = 0.0
+
     def due(self, events: Iterator[Event]) -> Iterator[Event]:
         """The events that are due now; the others stay in the iterator. It may be closed early."""
         while True:
@@ -92,26 +107,29 @@ class Pacing:
                 event = next(events, None)
                 if event is None:
                     return
-                if not isinstance(event, Step) or not self.is_slow:
+                may_wait = self.is_slow and (self._is_measured or not isinstance(event, RunStarted))
+                if not may_wait or not isinstance(event, Step | RunStarted):
                     yield event
                     continue
                 self._hold(event)
-                if event.drafted:
+                if isinstance(event, Step) and event.drafted:
                     yield Drafted(event.index, event.position, event.drafted, event.drafted_texts, event.parents)
             if not self._may_pass():
                 return
-            step, self._held = self._held, None
-            assert step is not None, "held above"
-            yield step
+            event, self._held = self._held, None
+            assert event is not None, "held above"
+            yield event
 
-    def _hold(self, step: Step) -> None:
-        now, seconds = time.monotonic(), len(step.emitted) / self.tokens_per_second if self.tokens_per_second else 0.0
-        self._held, self._due_s = step, max(self._due_s, now) + seconds
+    def _hold(self, event: Step | RunStarted) -> None:
+        seconds = QUIET_S
+        if isinstance(event, Step):
+            seconds = len(event.emitted) / self.tokens_per_second if self.tokens_per_second else 0.0
+        self._held, self._due_s = event, max(self._due_s, time.monotonic()) + seconds
 
     def _may_pass(self) -> bool:
         if not self.is_slow:
             return True
-        if self.is_paused:
+        if self.is_paused and isinstance(self._held, Step):
             self._num_allowed, is_allowed = max(0, self._num_allowed - 1), self._num_allowed > 0
             return is_allowed
         return time.monotonic() >= self._due_s
