@@ -196,7 +196,7 @@ class MainWindow(QMainWindow):
         for wanted in (self.prompt.run_requested, menus.run.triggered):
             wanted.connect(self._on_run_requested)
         for wanted in (self.prompt.stop_requested, menus.stop.triggered):
-            wanted.connect(self.controller.stop)
+            wanted.connect(self._on_stop_requested)
         status.download.clicked.connect(self.models.browse)
         self.controls.num_draft_tokens_changed.connect(self.controller.set_num_draft_tokens)
         self.controls.temperature_changed.connect(self.controller.set_temperature)
@@ -285,6 +285,12 @@ class MainWindow(QMainWindow):
         if self.controller.start(replace(request, inspect=True)):
             self.banner.dismiss()
 
+    @Slot()
+    def _on_stop_requested(self) -> None:
+        self.controller.stop()
+        # The engine is ahead of a slowed text, so there may be nothing left to stop.
+        self.live.finish()
+
     @Slot(str)
     def _on_failed(self, sentence: str) -> None:
         self._failed_with = self.controls.settings(self.prompt.text())
@@ -301,6 +307,7 @@ class MainWindow(QMainWindow):
         self.selection.clear()
         self.menus.export.setEnabled(False)
         self.prompt.set_folded(is_folded=True)
+        self._on_settings_changed()
 
     @Slot(object)
     def _on_replay_wanted(self, request: RunRequest) -> None:
@@ -328,10 +335,12 @@ class MainWindow(QMainWindow):
         if not self.live.kept_title:
             self.forecast.note_run(self.run_view)
         self.menus.export.setEnabled(self.run_view.started is not None)
+        self._on_settings_changed()
 
     @Slot()
     def _on_settings_changed(self) -> None:
-        self.prompt.show_state(self.controller.state, self.controls.problem(self.prompt.text()))
+        problem = self.controls.problem(self.prompt.text())
+        self.prompt.show_state(self.controller.state, problem, is_slowed=self.live.is_slowed)
         self.forecast.want(self.controls.pair_question(self.prompt.text()))
         self.measurements.set_baseline_ticked(self.controls.fields["baseline"].isChecked())
 

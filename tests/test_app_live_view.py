@@ -46,7 +46,7 @@ def test_with_the_first_text_the_status_no_longer_says_that_the_prompt_is_read(w
 def test_text_tiles_plots_and_counts_show_the_same_steps_in_mid_run(make_window):
     window = make_window(is_shown=True)
     request = RunRequest(target="t", draft="d", prompt="p", max_new_tokens=64)
-    window.live._begin(request)
+    window.live._replace(request)
     window.controller._set_state(RunState.RUNNING)
     window.controller._events.extend([make_step(0, 1), make_step(1, 4)])
     window.live._on_text_due()
@@ -82,9 +82,9 @@ def test_panels_hear_of_news_once_and_of_the_end_before_the_window_and_before_an
     assert calls == [("refresh", True), ("refresh", False)]
     calls.clear()
     window.live.run_shown.connect(lambda: calls.append(("shown", window.run_view.request.prompt)))
-    window.live._begin(RunRequest("t", "d", "p"))
+    window.live.show_kept(RunRequest("t", "d", "p"), (), "another")
     window.live._on_run_ended()
-    window.live._begin(RunRequest("t", "d", "other"))
+    window.live.show_kept(RunRequest("t", "d", "other"), (), "another")
     assert calls == [("begin", None), ("end", None), ("shown", "p"), ("begin", None)]
 
 
@@ -114,7 +114,7 @@ def test_a_run_that_begins_while_the_end_of_the_last_is_being_shown_waits_for_it
     flooded.live.run_shown.connect(lambda: shown.append(len(flooded.run_view.steps)))
     flooded.live._on_run_ended()
     assert shown == []
-    flooded.live._begin(RunRequest(target="t", draft="d", prompt="x"))
+    flooded.live.show_kept(RunRequest(target="t", draft="d", prompt="x"), (), "another")
     assert shown == [4]
     assert flooded.run_view.steps == []
 

@@ -198,6 +198,35 @@ def test_only_the_showing_of_a_slowed_run_waits_and_full_speed_ends_that(window,
     assert bar(window).pace.member() is Pace.FULL
 
 
+@pytest.mark.parametrize("stop", [lambda window: window.prompt.stop_button.click(),
+                                  lambda window: window.menus.stop.trigger()])  # fmt: skip
+def test_stop_ends_a_slowed_showing_at_once_with_the_whole_text(window, qtbot, clock, stop):
+    choose(window, Pace.SLOWED)
+    with qtbot.waitSignal(window.controller.run_ended):
+        window.prompt.run_button.click()
+    qtbot.waitUntil(lambda: bool(window.run_view.tokens.pending))
+    bar(window).pause_button.click()
+    assert window.prompt.stop_button.isEnabled()
+    with qtbot.waitSignal(window.live.run_shown):
+        stop(window)
+    assert window.run_view.summary.finish_reason is FinishReason.LENGTH
+    assert window.transcript.view.toPlainText() == window.prompt.text() + window.run_view.summary.text
+    assert not window.prompt.stop_button.isEnabled()
+    assert not bar(window).pacing.is_paused
+
+
+def test_stop_ends_a_slowed_run_whose_engine_is_not_done_where_the_engine_is(window, qtbot, session, clock):
+    session.gate = threading.Semaphore(3)
+    choose(window, Pace.SLOWED)
+    window.prompt.run_button.click()
+    qtbot.waitUntil(lambda: bool(window.run_view.tokens.pending))
+    with qtbot.waitSignal(window.live.run_shown):
+        window.prompt.stop_button.click()
+    assert window.run_view.summary.finish_reason is FinishReason.CANCELLED
+    assert num_steps(window) == window.run_view.summary.num_steps
+    assert window.transcript.view.toPlainText() == window.prompt.text() + window.run_view.summary.text
+
+
 def test_a_slowed_run_can_be_paused_and_stepped_through(window, qtbot, clock):
     choose(window, Pace.SLOWED)
     with qtbot.waitSignal(window.controller.run_ended):

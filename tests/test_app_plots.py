@@ -15,7 +15,6 @@ from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QToolTip
 
 from app.run.plots.acceptance_plot import AcceptancePlot
-from app.run.plots.run_plots import MAX_POINTS, stairs
 from app.run.plots.step_plots import FOLLOWED_STEPS, MAX_BARS, LatencyPlot
 from app.run.race.race_window import RaceWindow
 from app.run.run_view import RunView
@@ -72,13 +71,16 @@ def test_the_stairs_reach_every_steps_end_and_count_with_few_points_in_a_long_ru
         np.testing.assert_allclose(x, np.concatenate([[0], np.repeat(ends, 2)]))
         np.testing.assert_allclose(y, np.repeat(np.concatenate([[0], counts]), 2)[:-1])
     feed(run, 6000)
+    plot.settle(is_over=True)
     line = run.counts.timeline
-    x, y = stairs(line, 0.0, line.end_ms)
-    assert len(x) == len(y) <= 2 * MAX_POINTS + 1
-    assert (x[-1], y[-1]) == pytest.approx((line.end_ms / 1000, line.num_tokens))
-    x, _ = stairs(line, line.ends_ms[3000], line.ends_ms[3000] + 200)
+    x, y = plot.ours_line.getData()
+    assert len(x) == len(y) < 6000
+    assert y[-1] == pytest.approx(line.num_tokens, rel=0.01)
+    first, last = line.ends_ms[3000] / 1000, line.ends_ms[3000] / 1000 + 0.2
+    plot.getViewBox().setXRange(first, last, padding=0)
+    x, _ = plot.ours_line.getData()
     assert len(x) < 200
-    assert x[0] * 1000 <= line.ends_ms[3000] <= x[-1] * 1000 - 200
+    assert x[0] <= first < last <= x[-1]
 
 
 def test_bars_and_line_are_the_counts_by_position(page, run):

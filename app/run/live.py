@@ -103,14 +103,20 @@ class LiveView(QObject):
 
     def show_kept(self, request: RunRequest, events: Iterable[Event], title: str, *, paced: bool = False) -> None:
         """Show a kept run, at once or at the chosen pace. Not while another one is running."""
-        self._begin(request)
-        if not paced:
-            self._pacing.hurry()
+        self._finish_last()
         self._kept, self.kept_title = iter(events), title
+        self._replace(request, paced=paced)
         self._show_status()
+        self._start_timers()
+
+    @property
+    def is_slowed(self) -> bool:
+        """Whether steps that are here already wait to be shown, although the engine may be done."""
+        waits = self._kept is not None or self._pacing.is_behind or self._controller.has_events
+        return waits and self._pacing.is_slow
 
     def finish(self) -> None:
-        """Show the rest of a finished run at once. Call it before another run begins."""
+        """Show the rest of a run at once, as far as the engine has come. Call it before another run begins."""
         self._pacing.hurry()
         if self._is_ending:
             self._end_if_whole(math.inf)
@@ -123,6 +129,7 @@ class LiveView(QObject):
         self._show_status()
         self._start_timers()
 
+<<<<<<< HEAD
     def _begin(self, request: RunRequest) -> None:
         self._finish_last()
         self._pacing.begin()
@@ -130,13 +137,21 @@ class LiveView(QObject):
         self._show_status()
         self._start_timers()
 
+=======
+>>>>>>> w8-run
     def _finish_last(self) -> None:
         self._kept = None
         self.finish()
         self._take_events()
 
-    def _replace(self, request: RunRequest) -> None:
+    def _replace(self, request: RunRequest, *, paced: bool = True) -> None:
         self._wanted = None
+<<<<<<< HEAD
+=======
+        self._pacing.begin()
+        if not paced:
+            self._pacing.hurry()
+>>>>>>> w8-run
         self._run.begin(request)
         self._transcript.begin(self._run.tokens)
         for panel in self._panels:

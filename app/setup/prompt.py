@@ -226,12 +226,12 @@ class PromptEditor(QWidget):
         cursor.select(QTextCursor.SelectionType.Document)
         cursor.insertText(text)
 
-    def show_state(self, state: RunState, problem: str | None) -> None:
-        """Enable the buttons that apply, and show why Run can't be pressed."""
+    def show_state(self, state: RunState, problem: str | None, *, is_slowed: bool = False) -> None:
+        """Enable the buttons that apply, and show why Run can't be pressed; Stop also ends a slowed showing."""
         self._state, self._problem = state, problem or ""
         is_idle = state is RunState.IDLE
         self.run_button.setEnabled(is_idle and problem is None)
-        self.stop_button.setEnabled(state in {RunState.RUNNING, RunState.PAUSED})
+        self.stop_button.setEnabled(is_slowed or state in {RunState.RUNNING, RunState.PAUSED})
         if self.is_reading and not problem:
             self._note(*self._read)
         elif is_idle:

@@ -24,7 +24,7 @@ from app.widgets.fields import boxed, column, hint_label, push_button, row, scro
 from app.widgets.legend import Mark, SeriesSample, band_color
 from app.widgets.pictures import Table
 from app.widgets.plot_card import PlotCard, save_plots
-from app.widgets.plots import Plot
+from app.widgets.plots import QUARTERS, Plot
 from app.window_layout import bring_forward, open_at
 from core.settings import RunRequest
 
@@ -115,7 +115,7 @@ class HistoryPlot(Plot):
         self._marks: list[pg.InfiniteLine] = []
         self.getPlotItem().setMouseEnabled(x=True, y=False)
         if is_share:
-            self.show_percent(0, 0.25, 0.5, 0.75, 1)
+            self.getPlotItem().getAxis("left").setTicks([QUARTERS])
         self.set_hint("No data yet")
 
     def _columns(self) -> dict[str, list[float]]:

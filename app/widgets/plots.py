@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+import numpy as np
 import pyqtgraph as pg
 from PySide6.QtCore import QPointF, Qt, Signal, Slot
 from PySide6.QtGui import QColor, QPen, QTextOption
@@ -14,27 +15,38 @@ from app.theme import Theme, current_theme, scaled, ui_font
 from app.widgets.legend import Mark, SeriesSample, band_color
 from app.widgets.pictures import Table
 
+SOLID, DASHED, DOTTED = (), (3, 2), (1, 1.5)
+"""Lengths of a line's dashes and gaps."""
+THIN = 1.5
+"""Width of whiskers and reference lines."""
 
-def line_pen(color: str, *, dashed: bool = False, width: float = 2) -> QPen:
+
+def line_pen(color: str, *, dashes: tuple[float, ...] = SOLID, width: float = 2) -> QPen:
     """The pen of a plot's line, as wide on screen at any zoom."""
     pen = QPen(QColor(color), width)
     pen.setCosmetic(True)
-    if dashed:
-        pen.setDashPattern([3, 2])
+    if dashes:
+        pen.setDashPattern(dashes)
     return pen
 
 
-def thin_pen(color: str) -> QPen:
-    """The pen of whiskers and reference lines."""
-    return line_pen(color, width=1.5)
+def ticks(places: Iterable[int]) -> list[tuple[int, str]]:
+    """Whole numbers as the ticks of an axis."""
+    return [(place, str(place)) for place in places]
 
 
-class PercentAxis(pg.AxisItem):  # type: ignore[misc]  # pyqtgraph has no types
-    """Shows shares as percentages."""
+def percent_ticks(shares: Iterable[float]) -> list[tuple[float, str]]:
+    """Shares as the ticks of an axis, in percent."""
+    return [(share, f"{share * 100:.0f}") for share in shares]
 
-    def tickStrings(self, values: list[float], _scale: float, _spacing: float) -> list[str]:
-        """The ticks' labels."""
-        return [f"{value * 100:.0f}" for value in values]
+
+QUARTERS = percent_ticks((0, 0.25, 0.5, 0.75, 1))
+
+
+def set_whiskers(whiskers: pg.ErrorBarItem, x: Any, y: Any, low: Any, high: Any) -> None:
+    """Let error bars reach from `low` to `high` around the points at x and y."""
+    x, y, low, high = (np.asarray(values, dtype=np.float64) for values in (x, y, low, high))
+    whiskers.setData(x=x, y=y, top=high - y, bottom=y - low)
 
 
 BAR_WIDTH = 0.76
@@ -70,7 +82,8 @@ class Plot(pg.PlotWidget):  # type: ignore[misc]  # pyqtgraph has no types
         self._samples: list[SeriesSample] = []
         self._paints: list[Callable[[Theme], None]] = []
         self._fits = True
-        self._shown = (0.0, 0.0)
+        self._shown: Any = (0.0, 0.0)
+        """What `_fit` has brought into view."""
         self._is_empty = True
         self._spare = SPARE
         item = self.getPlotItem()
@@ -106,7 +119,7 @@ class Plot(pg.PlotWidget):  # type: ignore[misc]  # pyqtgraph has no types
     def add_bars(self, token: str, name: str = "", help_text: str = "", *, is_hollow: bool = False) -> Any:
         """Add bars in a colour of the theme, or their outlines; a name adds them to the legend."""
         bars = pg.BarGraphItem(x=[], height=[], width=BAR_WIDTH)
-        sample = SeriesSample(name, Mark.HOLLOW if is_hollow else Mark.BAR, token, help_text) if name else None
+        sample = _sample(name, Mark.HOLLOW if is_hollow else Mark.BAR, token, help_text)
 
         def paint(theme: Theme) -> None:
             color = getattr(theme, token)
@@ -120,16 +133,38 @@ class Plot(pg.PlotWidget):  # type: ignore[misc]  # pyqtgraph has no types
         name: str = "",
         help_text: str = "",
         *,
-        dashed: bool = False,
+        dashes: tuple[float, ...] = SOLID,
         mark: Mark | None = None,
         width: float = 2,
+        angle: int | None = None,
     ) -> Any:
-        """Add a line in a colour of the theme; a name adds it to the legend."""
-        line = pg.PlotDataItem(antialias=True, connect="finite")
-        mark = mark or (Mark.DASHES if dashed else Mark.LINE)
-        sample = SeriesSample(name, mark, token, help_text) if name else None
+        """Add a line in a colour of the theme; a name adds it to the legend.
+
+        Args:
+            angle: 0 or 90 degrees for a hidden straight line from end to end; None for a curve.
+        """
+        if angle is None:
+            line = pg.PlotDataItem(antialias=True, connect="finite")
+        else:
+            line = pg.InfiniteLine(angle=angle)
+            line.hide()
+        sample = _sample(name, mark or (Mark.DASHES if dashes else Mark.LINE), token, help_text)
         return self.add_item(
-            line, lambda theme: line.setPen(line_pen(getattr(theme, token), dashed=dashed, width=width)), sample
+            line, lambda theme: line.setPen(line_pen(getattr(theme, token), dashes=dashes, width=width)), sample
+        )
+
+    def add_points(
+        self, token: str, size: int, name: str = "", help_text: str = "", *, symbol: str = "o", edge: float = 0.0
+    ) -> Any:
+        """Add points, with an edge in the background's colour; a name adds them to the legend."""
+        points = pg.ScatterPlotItem(symbol=symbol, size=size, pen=None)
+
+        def paint(theme: Theme) -> None:
+            points.setBrush(getattr(theme, token))
+            points.setPen(pg.mkPen(theme.surface, width=edge) if edge else None)
+
+        return self.add_item(
+            points, paint, _sample(name, Mark.DIAMOND if symbol == "d" else Mark.DOT, token, help_text)
         )
 
     def add_band(self, token: str) -> tuple[Any, Any]:
@@ -144,15 +179,7 @@ class Plot(pg.PlotWidget):  # type: ignore[misc]  # pyqtgraph has no types
     def add_whiskers(self, token: str, beam: float) -> Any:
         """Add error bars, whose ends are `beam` wide."""
         whiskers = pg.ErrorBarItem(beam=beam)
-        return self.add_item(whiskers, lambda theme: whiskers.setData(pen=thin_pen(getattr(theme, token))))
-
-    def show_percent(self, *ticks: float) -> None:
-        """Label the left axis with shares as percentages, at these ticks if any are given."""
-        axis = PercentAxis("left")
-        if ticks:
-            axis.setTicks([[(share, f"{share * 100:.0f}") for share in ticks]])
-        self.getPlotItem().setAxisItems({"left": axis})
-        self._style()
+        return self.add_item(whiskers, lambda theme: whiskers.setData(pen=line_pen(getattr(theme, token), width=THIN)))
 
     def set_hint(self, text: str) -> None:
         """Set the text shown in an empty plot."""
@@ -192,8 +219,18 @@ class Plot(pg.PlotWidget):  # type: ignore[misc]  # pyqtgraph has no types
             for wanted, shown in zip(extent, self._shown, strict=True)
         )
         if grown != self._shown:
-            self._shown = (grown[0], grown[1])
+            self._shown = grown
             self.getViewBox().setRange(xRange=(0, grown[0] or 1), yRange=(0, grown[1] or 1), padding=0)
+
+    def _frame(
+        self, x: tuple[float, float], y: tuple[float, float], marked: Mapping[str, list[Any]] | None = None
+    ) -> None:
+        """Bring a range into view, with these ticks by the names of the axes, unless it is there already."""
+        if (wanted := (x, y, marked)) != self._shown:
+            self._shown = wanted
+            self.getViewBox().setRange(xRange=x, yRange=y, padding=0)
+            for name, places in (marked or {}).items():
+                self.getPlotItem().getAxis(name).setTicks([places])
 
     # --- For cards and pages ---
 
@@ -309,3 +346,7 @@ class Plot(pg.PlotWidget):  # type: ignore[misc]  # pyqtgraph has no types
         box = self.getViewBox().boundingRect()
         self._hint.setTextWidth(box.width())
         self._hint.setPos(box.center())
+
+
+def _sample(name: str, mark: Mark, token: str, help_text: str) -> SeriesSample | None:
+    return SeriesSample(name, mark, token, help_text) if name else None

@@ -8,6 +8,7 @@ from app.run.plots.step_plots import StepPlot, bar_centres, grown
 from app.run.run_view import RunView
 from app.widgets.legend import Mark
 from app.widgets.pictures import Table
+from app.widgets.plots import DASHED, ticks
 from core.analysis.run_counts import Column
 from core.settings import Coupling
 from core.text import percent_text
@@ -58,7 +59,7 @@ class AcceptancePlot(StepPlot):
         self.node_bars, self.useful_bars = self.add_bars("track"), self.add_bars("draft_bar")
         self.add_previous(Column.MEAN_DRAFTED, Column.RUNNING_RATE)
         self.band_edges = self.add_band("text")
-        self.predicted_line = self.add_line("correction", "predicted", PREDICTED_HELP, dashed=True)
+        self.predicted_line = self.add_line("correction", "predicted", PREDICTED_HELP, dashes=DASHED)
         self.rate_line = self.add_line("text", "mean", BAND_HELP, mark=Mark.BAND)
         self.chosen_line = self.add_line("accent", "K", CHOSEN_HELP, width=1.25)
         accepted, self.plain_sample, previous, self.predicted_sample, mean, self.chosen_sample = self._samples
@@ -81,24 +82,18 @@ class AcceptancePlot(StepPlot):
 
     def details(self, step: int) -> list[tuple[str, str]]:
         """One step in figures."""
-        drafted, accepted, depth, mean, rate, predicted, low, high = (
-            self._run.counts.columns[column][step]
-            for column in (
-                Column.NUM_DRAFTED,
-                Column.NUM_ACCEPTED,
-                Column.DEPTH,
-                Column.MEAN_DRAFTED,
-                Column.RUNNING_RATE,
-                Column.PREDICTED_RATE,
-                Column.RATE_LOW,
-                Column.RATE_HIGH,
-            )
-        )
+        values = {column: values[step] for column, values in self._run.counts.columns.items()}
+        drafted, accepted, depth = values[Column.NUM_DRAFTED], values[Column.NUM_ACCEPTED], values[Column.DEPTH]
+        rate, predicted = values[Column.RUNNING_RATE], values[Column.PREDICTED_RATE]
+        low, high = values[Column.RATE_LOW], values[Column.RATE_HIGH]
         rows = [(f"Step {step + 1}", ""), ("accepted", f"{accepted:.0f} of {depth:.0f} tokens")]
         if drafted != depth:
             rows.append(("nodes scored", f"{drafted:.0f}, {percent_text(accepted / drafted)} useful"))
         if np.isfinite(rate):
-            rows += [("mean so far", f"{rate * mean:.2f} tokens"), ("running rate", percent_text(rate, 1))]
+            rows += [
+                ("mean so far", f"{rate * values[Column.MEAN_DRAFTED]:.2f} tokens"),
+                ("running rate", percent_text(rate, 1)),
+            ]
         if np.isfinite(low):
             rows.append(("95 % band", f"{percent_text(low, 1)} to {percent_text(high, 1)}"))
         if np.isfinite(predicted):
@@ -172,10 +167,9 @@ class AcceptancePlot(StepPlot):
         self._scale, self._has_trees = scale, has_trees
         depth, nodes = scale
         every = next((step for step in TOKEN_TICKS if step * 5 > depth), TOKEN_TICKS[-1])
-        ticks = [(float(tokens), str(tokens)) for tokens in range(0, int(depth) + 1, every)]
-        ticks += [(-BELOW * depth, f"{nodes:.0f}")] if has_trees else []
+        below = [(-BELOW * depth, f"{nodes:.0f}")] if has_trees else []
         axis = self.getPlotItem().getAxis("left")
-        axis.setTicks([ticks])
+        axis.setTicks([[*ticks(range(0, int(depth) + 1, every)), *below]])
         self._labels["left"] = "nodes · tokens" if has_trees else "tokens"
         self._style_axis(axis, self._labels["left"])
         self._fit_title()

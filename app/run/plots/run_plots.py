@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import pyqtgraph as pg
 
 from app.run.run_view import RunView
 from app.widgets.pictures import Table
-from app.widgets.plots import Plot
+from app.widgets.plots import DASHED, QUARTERS, Plot, set_whiskers, ticks
 from core.analysis.expectation import wilson
-from core.analysis.run_counts import Array, Timeline
+from core.analysis.run_counts import Timeline
 from core.runlog.tally import PositionCounts
 from core.text import count_text, percent_text
 
@@ -39,12 +38,11 @@ class PositionPlot(Plot):
             y_label="accepted, %",
         )
         self._run = run
-        self.show_percent(0, 0.25, 0.5, 0.75, 1)
+        self.getPlotItem().getAxis("left").setTicks([QUARTERS])
         self.bars = self.add_bars("draft_bar", "of all drafted", UNCONDITIONAL_HELP)
         self.whiskers = self.add_whiskers("muted", beam=0.18)
         self.line = self.add_line("text", "if all before were accepted", CONDITIONAL_HELP)
-        self.points = pg.ScatterPlotItem(symbol="o", size=6, pen=None)
-        self.add_item(self.points, lambda theme: self.points.setBrush(theme.text))
+        self.points = self.add_points("text", 6)
         self.getPlotItem().setMouseEnabled(x=True, y=False)
         self.getViewBox().setLimits(xMin=0, minXRange=2)
         self.set_hint("How far into a block the draft is accepted")
@@ -90,38 +88,25 @@ class PositionPlot(Plot):
         return float(len(self.counts)), TOP
 
     def _fit(self, extent: tuple[float, float]) -> None:
-        wanted = (max(extent[0], MIN_POSITIONS), TOP)
-        if wanted != self._shown:
-            self._shown = wanted
-            self.getViewBox().setRange(xRange=(0.4, wanted[0] + 0.6), yRange=(0, TOP), padding=0)
-            every = math.ceil(wanted[0] / LABELLED_POSITIONS)
-            ticks = [(place, str(place)) for place in range(1, int(wanted[0]) + 1) if (place - 1) % every == 0]
-            self.getPlotItem().getAxis("bottom").setTicks([ticks])
+        last = max(int(extent[0]), MIN_POSITIONS)
+        marked = ticks(range(1, last + 1, math.ceil(last / LABELLED_POSITIONS)))
+        self._frame((0.4, last + 0.6), (0, TOP), {"bottom": marked})
 
     def _place_at(self, x: float) -> int:
         place = round(x) - 1
         return place if 0 <= place < len(self.counts) else -1
 
     def _draw(self) -> None:
-        counts = self.counts
+        counts, places = self.counts, range(len(self.counts))
         x = np.arange(1, len(counts) + 1, dtype=np.float64)
-        self.bars.setOpts(x=x, height=np.array([counts.of_drafted(place) for place in range(len(counts))]))
-        given = [counts.of_tested(place) for place in range(len(counts))]
-        tested = [(place, rate) for place, rate in enumerate(given) if rate is not None]
-        self.line.setData(x, np.array([math.nan if rate is None else rate for rate in given]))
-        self.points.setData([place + 1.0 for place, _ in tested], [rate for _, rate in tested])
-        bounds = [wilson(rate, counts.tested[place]) for place, rate in tested]
-        rates = np.array([rate for _, rate in tested])
-        self.whiskers.setData(
-            x=np.array([place + 1.0 for place, _ in tested]),
-            y=rates,
-            top=np.array([high for _, high in bounds]) - rates,
-            bottom=rates - np.array([low for low, _ in bounds]),
-        )
+        self.bars.setOpts(x=x, height=np.array([counts.of_drafted(place) for place in places]))
+        given = np.array([counts.of_tested(place) for place in places], dtype=np.float64)
+        self.line.setData(x, given)
+        tested = np.isfinite(given)
+        self.points.setData(x[tested], given[tested])
+        bounds = np.array([wilson(given[place], counts.tested[place]) for place in np.flatnonzero(tested)])
+        set_whiskers(self.whiskers, x[tested], given[tested], *bounds.reshape(-1, 2).T)
 
-
-MAX_POINTS = 500
-"""With more steps than this in view, some are skipped: the line only rises, so no peak is lost."""
 
 CLOCK_HELP = "The clock starts after the prefill and sums the steps' own times."
 
@@ -134,8 +119,11 @@ class TimelinePlot(Plot):
             object_name="timelinePlot", title="Tokens over time", x_label="seconds of decoding", y_label="tokens"
         )
         self._run = run
-        self.plain_line = self.add_line("text", "baseline", f"Tokens of plain decoding. {CLOCK_HELP}", dashed=True)
+        self.plain_line = self.add_line("text", "baseline", f"Tokens of plain decoding. {CLOCK_HELP}", dashes=DASHED)
         self.ours_line = self.add_line("draft_bar", "speculative", f"Tokens of the run. {CLOCK_HELP}")
+        for line in (self.plain_line, self.ours_line):
+            line.setClipToView(True)
+            line.setDownsampling(auto=True, method="subsample")
         self._samples.reverse()
         self.getViewBox().setLimits(xMin=0, yMin=0, minXRange=0.01, minYRange=4)
         self.set_hint("Both runs' tokens on one clock")
@@ -182,22 +170,8 @@ class TimelinePlot(Plot):
         return round(1000 * x) if 0 <= x <= self._extent()[0] else -1
 
     def _draw(self) -> None:
-        left, right = self.getViewBox().viewRange()[0]
         for line, curve in ((self.ours, self.ours_line), (self.plain, self.plain_line)):
-            curve.setData(*stairs(line, 1000 * left, 1000 * right))
-
-
-def stairs(line: Timeline, first_ms: float, last_ms: float) -> tuple[Array, Array]:
-    """The corners of a timeline between two times, in seconds and tokens, with one more step at either end."""
-    ends = np.asarray(line.ends_ms, dtype=np.float64)
-    if not ends.size:
-        return ends, ends
-    first = max(0, int(np.searchsorted(ends, first_ms)) - 1)
-    last = min(ends.size, int(np.searchsorted(ends, last_ms)) + 1)
-    stride = max(1, math.ceil((last - first) / MAX_POINTS))
-    # The last step of each stride, so that the run's end is always included.
-    chosen = np.arange(last - 1, first - 1, -stride)[::-1]
-    x, y = ends[chosen] / 1000, np.asarray(line.counts, dtype=np.float64)[chosen]
-    before = (ends[first - 1] / 1000, float(line.counts[first - 1])) if first else (0.0, 0.0)
-    heights = np.repeat(np.concatenate([[before[1]], y]), 2)[:-1]
-    return np.concatenate([[before[0]], np.repeat(x, 2)]), heights
+            # Each step adds a rise at its end to the flat line before it.
+            ends = np.repeat(np.asarray(line.ends_ms, dtype=np.float64) / 1000, 2)
+            counts = np.repeat(np.asarray([0, *line.counts], dtype=np.float64), 2)[:-1]
+            curve.setData(np.concatenate([[0.0], ends]), counts)

@@ -7,15 +7,13 @@ import math
 import numpy as np
 import pyqtgraph as pg
 from PySide6.QtCore import Qt, Signal, Slot
-from PySide6.QtGui import QColor, QPen
 
 from app.run.run_view import RunView
 from app.run.text.tokens import Place
-from app.theme import Theme
-from app.widgets.legend import Mark, SeriesSample
 from app.widgets.pictures import Table
-from app.widgets.plots import BAR_WIDTH, Plot, line_pen
+from app.widgets.plots import BAR_WIDTH, DASHED, THIN, Plot
 from core.analysis.run_counts import Array, Column
+from core.text import count_text
 
 MARKS_Z = 50
 """In front of bars and lines."""
@@ -53,19 +51,10 @@ class StepPlot(Plot):
         item = self.getPlotItem()
         item.setMouseEnabled(x=True, y=False)
         self.getViewBox().setLimits(xMin=0, minXRange=4)
-        self._selected, self._hovered = self._add_mark("accent", 2.0), self._add_mark("muted", 1.5, Qt.PenStyle.DotLine)
-
-    def _add_mark(self, token: str, width: float, style: Qt.PenStyle = Qt.PenStyle.SolidLine) -> pg.InfiniteLine:
-        line = pg.InfiniteLine(angle=90)
-        line.setZValue(MARKS_Z)
-        line.hide()
-
-        def paint(theme: Theme) -> None:
-            pen = QPen(QColor(getattr(theme, token)), width, style)
-            pen.setCosmetic(True)
-            line.setPen(pen)
-
-        return self.add_item(line, paint)
+        self._selected = self.add_line("accent", angle=90)
+        self._hovered = self.add_line("muted", dashes=(1, 2), width=THIN, angle=90)
+        for mark in (self._selected, self._hovered):
+            mark.setZValue(MARKS_Z)
 
     def add_previous(self, *columns: Column) -> None:
         """Add the previous run's line: the product of these columns."""
@@ -210,13 +199,8 @@ class LatencyPlot(StepPlot):
         self.parts = [self.add_bars(*part) for part in PART_SERIES]
         self.add_previous(Column.RUNNING_MS_PER_TOKEN)
         self.mean_line = self.add_line("text", "mean", MEAN_HELP)
-        self.baseline_line = pg.InfiniteLine(angle=0, movable=False)
-        self.baseline_line.hide()
-        self.add_item(
-            self.baseline_line,
-            lambda theme: self.baseline_line.setPen(line_pen(theme.text, dashed=True)),
-            SeriesSample("baseline", Mark.DASHES, "text", "Mean time of a plain step, which adds one token."),
-        )
+        baseline_help = "Mean time of a plain step, which adds one token."
+        self.baseline_line = self.add_line("text", "baseline", baseline_help, dashes=DASHED, angle=0)
         self._samples.append(self._samples.pop(self._samples.index(self._previous_sample)))
         self._baseline_ms: float | None = None
         self._top = 0.0
@@ -235,14 +219,14 @@ class LatencyPlot(StepPlot):
         """One step in words."""
         columns = self._run.counts.columns
         total, tokens = columns[Column.TOTAL_MS][step], columns[Column.TOKENS][step]
-        return f"step {step + 1}: {total:.2f} ms / {counted(tokens)} = {total / max(1, tokens):.2f}"
+        return f"step {step + 1}: {total:.2f} ms / {count_text(tokens, 'token')} = {total / max(1, tokens):.2f}"
 
     def details(self, step: int) -> list[tuple[str, str]]:
         """One step in figures; its own times are not divided."""
         columns = self._run.counts.columns
         values = {part: columns[part][step] for part in (*PARTS, Column.TOTAL_MS)}
         tokens = columns[Column.TOKENS][step]
-        rows = [(f"Step {step + 1}, {counted(tokens)}", "")]
+        rows = [(f"Step {step + 1}, {count_text(tokens, 'token')}", "")]
         rows += [(part.name.removesuffix("_MS").lower(), f"{value:.2f} ms") for part, value in values.items()]
         rows.append(("per token", f"{values[Column.TOTAL_MS] / max(1, tokens):.2f} ms"))
         rows.append(("per token so far", f"{columns[Column.RUNNING_MS_PER_TOKEN][step]:.2f} ms"))
@@ -278,8 +262,3 @@ class LatencyPlot(StepPlot):
         if top != self._top:
             self._top = top
             self.getViewBox().setYRange(0, top or 1.0, padding=0)
-
-
-def counted(tokens: int) -> str:
-    """A number of tokens in words."""
-    return "1 token" if tokens == 1 else f"{tokens} tokens"

@@ -13,7 +13,7 @@ from app.run.run_view import RunView
 from app.theme import Theme, current_theme, mixed, ui_font
 from app.widgets.legend import Mark, SeriesSample
 from app.widgets.pictures import Table
-from app.widgets.plots import Plot, line_pen
+from app.widgets.plots import DASHED, THIN, Plot, line_pen, set_whiskers, ticks
 from core.analysis.run_counts import MOST_RANKS, Column
 from core.text import percent_text
 
@@ -77,20 +77,13 @@ class RankPlot(Plot):
         }
 
     def _extent(self) -> tuple[float, float]:
-        cells = self.cells
-        return max((depth + 1.0 for depth, _ in cells), default=0.0), max(
-            (rank + 1.0 for _, rank in cells), default=0.0
-        )
+        depths, ranks = zip((-1, -1), *self.cells, strict=True)
+        return max(depths) + 1.0, max(ranks) + 1.0
 
     def _fit(self, extent: tuple[float, float]) -> None:
-        wanted = max(extent[0], LEAST_CELLS[0]), max(extent[1], LEAST_CELLS[1])
-        if wanted == self._shown:
-            return
-        self._shown = wanted
-        self.getViewBox().setRange(xRange=(0.5, wanted[0] + 0.5), yRange=(0.5, wanted[1] + 0.5), padding=0)
-        for name, count in zip(("bottom", "left"), wanted, strict=True):
-            ticks = [(place, str(place)) for place in range(1, int(count) + 1)]
-            self.getPlotItem().getAxis(name).setTicks([ticks])
+        depth, rank = (max(int(found), least) for found, least in zip(extent, LEAST_CELLS, strict=True))
+        marked = {"bottom": ticks(range(1, depth + 1)), "left": ticks(range(1, rank + 1))}
+        self._frame((0.5, depth + 0.5), (0.5, rank + 0.5), marked)
 
     def _place_under(self, point: QPointF) -> int:
         box = self.getViewBox()
@@ -144,16 +137,10 @@ class CostPlot(Plot):
         self._run = run
         self._points: dict[int, tuple[float, float, float, int]] = {}
         """By nodes: median, 10th and 90th percentile, number of steps."""
-        self.plain_line = pg.InfiniteLine(angle=0, movable=False)
-        sample = SeriesSample("one token", Mark.DASHES, "text", PLAIN_FORWARD_HELP)
-        self.add_item(
-            self.plain_line, lambda theme: self.plain_line.setPen(line_pen(theme.text, dashed=True, width=1.5)), sample
-        )
+        self.plain_line = self.add_line("text", "one token", PLAIN_FORWARD_HELP, dashes=DASHED, width=THIN, angle=0)
         self.whiskers = self.add_whiskers("muted", beam=0.3)
         self.line = self.add_line("target_bar")
-        self.points = pg.ScatterPlotItem(symbol="o", size=7, pen=None)
-        sample = SeriesSample("median step", Mark.DOT, "target_bar", f"{COST_HELP} Whiskers: {SPREAD_HELP.lower()}")
-        self.add_item(self.points, lambda theme: self.points.setBrush(theme.target_bar), sample)
+        self.points = self.add_points("target_bar", 7, "median step", f"{COST_HELP} Whiskers: {SPREAD_HELP.lower()}")
         self._samples.reverse()
         self.getViewBox().setLimits(xMin=-1, yMin=0, minXRange=2)
         self.set_hint("What each further node costs to verify")
@@ -177,10 +164,9 @@ class CostPlot(Plot):
         return {
             "nodes": [nodes for nodes, _ in found],
             "steps": [values[3] for _, values in found],
-            **{
-                name: [values[index] for _, values in found]
-                for index, name in enumerate(("verify_ms_median", "verify_ms_p10", "verify_ms_p90"))
-            },
+            "verify_ms_median": [values[0] for _, values in found],
+            "verify_ms_p10": [values[1] for _, values in found],
+            "verify_ms_p90": [values[2] for _, values in found],
         }
 
     def refresh(self) -> None:
@@ -202,9 +188,7 @@ class CostPlot(Plot):
         return max(self._points) + 1.0, HEADROOM * max(top, self._run.target_step_ms or 0.0)
 
     def _fit(self, extent: tuple[float, float]) -> None:
-        if extent != self._shown:
-            self._shown = extent
-            self.getViewBox().setRange(xRange=(-0.6, max(extent[0], 4.0) - 0.4), yRange=(0, extent[1] or 1), padding=0)
+        self._frame((-0.6, max(extent[0], 4.0) - 0.4), (0, extent[1] or 1))
 
     def _place_at(self, x: float) -> int:
         nearest = min(self._points, key=lambda nodes: abs(nodes - x), default=-1)
@@ -218,4 +202,4 @@ class CostPlot(Plot):
         median, low, high, _ = np.array([*self._points.values()], dtype=np.float64).reshape(-1, 4).T
         self.line.setData(x, median)
         self.points.setData(x, median)
-        self.whiskers.setData(x=x, y=median, top=high - median, bottom=median - low)
+        set_whiskers(self.whiskers, x, median, low, high)

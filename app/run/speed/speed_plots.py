@@ -5,12 +5,10 @@ from __future__ import annotations
 from enum import StrEnum
 
 import numpy as np
-import pyqtgraph as pg
 
-from app.theme import Theme
-from app.widgets.legend import Mark, SeriesSample
+from app.widgets.legend import Mark
 from app.widgets.pictures import Table
-from app.widgets.plots import Plot, line_pen, thin_pen
+from app.widgets.plots import DASHED, DOTTED, QUARTERS, THIN, Plot, set_whiskers, ticks
 from core.analysis.calibration import Calibration, Reliability
 from core.analysis.diagnosis import KS
 from core.analysis.expectation import Curve, Estimate
@@ -53,12 +51,11 @@ class CalibrationPlot(Plot):
         )
         self.grouping = Grouping.POSITION
         self.calibration: Calibration | None = None
-        self.show_percent(0, 0.25, 0.5, 0.75, 1)
+        self.getPlotItem().getAxis("left").setTicks([QUARTERS])
         observed, predicted = CALIBRATION_MEANINGS[self.grouping]
-        self.predicted = self.add_line("text", "expected", predicted, dashed=True)
+        self.predicted = self.add_line("text", "expected", predicted, dashes=DASHED)
         self.whiskers = self.add_whiskers("draft_bar", beam=0.18)
-        self.points = pg.ScatterPlotItem(symbol="o", size=8)
-        self.add_item(self.points, self._paint_points, SeriesSample("observed", Mark.DOT, "draft_bar", observed))
+        self.points = self.add_points("draft_bar", 8, "observed", observed, edge=1)
         self._samples.reverse()
         self.getPlotItem().setMouseEnabled(x=True, y=False)
         self.set_hint("Whether acceptance was as expected")
@@ -126,17 +123,11 @@ class CalibrationPlot(Plot):
         return (float(self._xs().max()) or 1.0, TOP) if self.groups else (0.0, TOP)
 
     def _fit(self, extent: tuple[float, float]) -> None:
-        wanted = (max(4.0, extent[0]) if self.grouping is Grouping.POSITION else 1.0, TOP)
-        if wanted == self._shown:
-            return
-        self._shown = wanted
-        axis = self.getPlotItem().getAxis("bottom")
         if self.grouping is Grouping.POSITION:
-            self.getViewBox().setRange(xRange=(0.4, wanted[0] + 0.6), yRange=(0, TOP), padding=0)
-            axis.setTicks([[(place, str(place)) for place in range(1, int(wanted[0]) + 1)]])
+            last = max(4, int(extent[0]))
+            self._frame((0.4, last + 0.6), (0, TOP), {"bottom": ticks(range(1, last + 1))})
         else:
-            self.getViewBox().setRange(xRange=(-0.03, 1.03), yRange=(0, TOP), padding=0)
-            axis.setTicks([[(share, f"{share * 100:.0f}") for share in (0, 0.25, 0.5, 0.75, 1)]])
+            self._frame((-0.03, 1.03), (0, TOP), {"bottom": QUARTERS})
 
     def _place_at(self, x: float) -> int:
         xs = self._xs()
@@ -153,17 +144,8 @@ class CalibrationPlot(Plot):
         else:
             self.predicted.setData(np.array([0.0, 1.0]), np.array([0.0, 1.0]))
         self.points.setData(xs, observed)
-        self.whiskers.setData(
-            x=xs,
-            y=observed,
-            top=np.array([group.high for group in groups]) - observed,
-            bottom=observed - np.array([group.low for group in groups]),
-            beam=0.18 if self.grouping is Grouping.POSITION else 0.02,
-        )
-
-    def _paint_points(self, theme: Theme) -> None:
-        self.points.setBrush(theme.draft_bar)
-        self.points.setPen(pg.mkPen(theme.surface, width=1))
+        self.whiskers.setData(beam=0.18 if self.grouping is Grouping.POSITION else 0.02)
+        set_whiskers(self.whiskers, xs, observed, [group.low for group in groups], [group.high for group in groups])
 
 
 class Quantity(StrEnum):
@@ -217,17 +199,15 @@ class SpeedupPlot(Plot):
         )
         self.quantity = Quantity.SPEEDUP
         self.theory: SpeedupTheory | None = None
-        self.unit = pg.InfiniteLine(pos=1.0, angle=0)
-        self.add_item(self.unit, lambda theme: self.unit.setPen(thin_pen(theme.muted)))
+        self.unit = self.add_line("muted", width=THIN, angle=0)
+        self.unit.setValue(1.0)
         (first, first_help), (second, second_help), (ran, ran_help) = MEANINGS[self.quantity]
         self.edges = self.add_band("accent")
-        self.other = self.add_line("text", second, second_help, dashed=True)
-        self.beyond = pg.PlotDataItem(antialias=True)
-        self.add_item(self.beyond, self._paint_beyond)
+        self.other = self.add_line("text", second, second_help, dashes=DASHED)
+        self.beyond = self.add_line("accent", dashes=DOTTED)
         self.line = self.add_line("accent", first, first_help, mark=Mark.BAND)
         self.whisker = self.add_whiskers("text", beam=0.35)
-        self.point = pg.ScatterPlotItem(symbol="d", size=12)
-        self.add_item(self.point, self._paint_point, SeriesSample(ran, Mark.DIAMOND, "text", ran_help))
+        self.point = self.add_points("text", 12, ran, ran_help, symbol="d", edge=THIN)
         self._samples[:2] = self._samples[1::-1]
         self.getViewBox().setLimits(xMin=-0.5, minXRange=2, yMin=0, minYRange=0.1)
         self.set_hint("The expected speedup at each K")
@@ -334,14 +314,10 @@ class SpeedupPlot(Plot):
         return float(len(self._ks)), 1.08 * max(highest, min(max(second.values), 1.6 * highest))
 
     def _fit(self, extent: tuple[float, float]) -> None:
-        if extent != self._shown:
-            self._shown = extent
-            last = len(self._ks)
-            self.getPlotItem().getAxis("bottom").setTicks(
-                [[(k, str(k)) for k in range(0, last, 2 if last < 34 else 8)]]
-            )
-            self.getViewBox().setLimits(xMax=last)
-            self.getViewBox().setRange(xRange=(-0.4, last - 0.4), yRange=(0, extent[1] or 1), padding=0)
+        last = len(self._ks)
+        self.getViewBox().setLimits(xMax=last)
+        marked = ticks(range(0, last, 2 if last < 34 else 8))
+        self._frame((-0.4, last - 0.4), (0, extent[1] or 1), {"bottom": marked})
 
     def _place_at(self, x: float) -> int:
         place = round(x)
@@ -350,10 +326,9 @@ class SpeedupPlot(Plot):
     def _draw(self) -> None:
         self.unit.setVisible(self.theory is not None)
         if self.theory is None:
-            for part in (self.line, self.beyond, self.other, *self.edges):
+            for part in (self.line, self.beyond, self.other, *self.edges, self.point):
                 part.setData([], [])
-            self.point.setData([], [])
-            self.whisker.setData(x=np.empty(0), y=np.empty(0), top=np.empty(0), bottom=np.empty(0))
+            set_whiskers(self.whisker, [], [], [], [])
             return
         first, second = self._curves()
         values, ks = np.array(first.values), self._ks
@@ -364,18 +339,7 @@ class SpeedupPlot(Plot):
         for edge, bound in zip(self.edges, (first.low, first.high), strict=True):
             edge.setData(ks[: len(bound)], np.array(bound))
         ran = self._ran()
-        at = np.array([self.theory.ran_k])
+        at = [self.theory.ran_k]
         self.point.setData(at, [ran.value])
         low, high = (ran.value if bound is None else bound for bound in (ran.low, ran.high))
-        self.whisker.setData(
-            x=at, y=np.array([ran.value]), top=np.array([high - ran.value]), bottom=np.array([ran.value - low])
-        )
-
-    def _paint_beyond(self, theme: Theme) -> None:
-        pen = line_pen(theme.accent, dashed=True)
-        pen.setDashPattern([1, 1.5])
-        self.beyond.setPen(pen)
-
-    def _paint_point(self, theme: Theme) -> None:
-        self.point.setBrush(theme.text)
-        self.point.setPen(pg.mkPen(theme.surface, width=1.5))
+        set_whiskers(self.whisker, at, [ran.value], [low], [high])

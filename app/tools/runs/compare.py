@@ -184,7 +184,7 @@ class ComparePage(QWidget):
             y_text=percent_text,
             y_max=1.0,
         )
-        self.acceptance.show_percent()
+        self.acceptance.getPlotItem().getAxis("left").setScale(100)
         self.time = OverlayPlot(
             object_name="compareTime",
             title="Tokens over time",
