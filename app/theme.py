@@ -15,7 +15,7 @@ from pathlib import Path
 
 from PySide6.QtCore import QObject, Qt, Slot
 from PySide6.QtGui import QColor, QFont, QFontDatabase, QFontInfo, QGuiApplication, QPalette, QTextCharFormat
-from PySide6.QtWidgets import QApplication, QWidget
+from PySide6.QtWidgets import QAbstractScrollArea, QApplication, QWidget
 
 from core.types import TokenKind
 
@@ -269,6 +269,8 @@ def hold_font(widget: QWidget, pixels: int, is_mono: bool = False, weight: QFont
     """Give a widget its own font, which scales with the text; other widgets use the style sheet's."""
     widget.setProperty("heldFont", (pixels, is_mono, weight))
     widget.setFont(mono_font(pixels) if is_mono else ui_font(pixels, weight=weight))
+    if isinstance(widget, QAbstractScrollArea):  # It draws the placeholder.
+        widget.viewport().setFont(widget.font())
 
 
 class Appearance(QObject):

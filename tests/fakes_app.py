@@ -150,6 +150,9 @@ class FakeSession:
         self._wait_for_load(controls)
         if self.fail_before is not None:
             raise self.fail_before
+        if controls.is_cancelled:
+            yield Finished(make_summary([], FinishReason.CANCELLED))
+            return
         self.started += 1
         yield self._head(request)
         yield PrefillDone(num_prompt_tokens=9, prefill_ms=12.0, target_step_ms=5.0)

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import threading
+from dataclasses import replace
+
 import pytest
 from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QWidget
 
 from app.controller import RunState
 from app.run import live as live_view
+from app.run.run_view import RunView
 from app.worker import run_task
 from core.errors import PromptError
 from core.runlog.store import RunStore
 from core.settings import RunRequest
 from core.types import Finished, FinishReason, StageChanged
-from tests.fakes_app import make_step, make_summary
+from tests.fakes_app import make_step, make_summary, text_of
 from tests.fakes_runs import keep_run
 
 
@@ -166,3 +170,26 @@ def test_a_run_that_ends_before_the_engine_is_warmed_up_leaves_no_timer_running(
     run_to_end(window)
     window.live.watch_warm_up()
     assert not window.live._text_timer.isActive()
+
+
+def test_a_run_that_is_stopped_while_its_models_load_leaves_the_last_one_whole(window, qtbot, session, run_to_end):
+    run_to_end(window)
+    before = (window.run_view.summary, text_of(window.run_view), window.measurements.tiles.speed.value.text())
+    session.load_gate = threading.Event()
+    with qtbot.waitSignal(window.live.run_shown):
+        window.prompt.run_button.click()
+        qtbot.waitUntil(lambda: len(session.controls) == 2)
+        qtbot.waitUntil(lambda: window.transcript.view.graphicsEffect() is not None)
+        window.prompt.stop_button.click()
+        session.load_gate.set()
+    assert (window.run_view.summary, text_of(window.run_view), window.measurements.tiles.speed.value.text()) == before
+    assert window.transcript.view.graphicsEffect() is None
+    assert window.status.stage.text() == "The run did not start"
+
+
+def test_only_a_run_of_the_same_models_is_the_previous_one():
+    run, first = RunView(), RunRequest(target="a", draft="b", prompt="x")
+    for request, has_previous in ((first, False), (first, True), (replace(first, draft="c"), False)):
+        run.begin(request)
+        assert (run.previous is not None) is has_previous
+        run.apply(make_step(0, 4, num_accepted=1))

@@ -219,6 +219,8 @@ def test_stop_ends_a_slowed_run_whose_engine_is_not_done_where_the_engine_is(win
     session.gate = threading.Semaphore(3)
     choose(window, Pace.SLOWED)
     window.prompt.run_button.click()
+    qtbot.waitUntil(lambda: window.transcript.playback.pacing.is_behind)
+    clock[0] += 1.0
     qtbot.waitUntil(lambda: bool(window.run_view.tokens.pending))
     with qtbot.waitSignal(window.live.run_shown):
         window.prompt.stop_button.click()

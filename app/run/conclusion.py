@@ -14,6 +14,7 @@ from core.analysis.advice import MAX_LOOKUP_TOKENS, advise
 from core.analysis.diagnosis import diagnose
 from core.analysis.steadiness import interval_text, speedup_interval, unsteadiness
 from core.settings import Coupling
+from core.text import percent_text
 
 STEPWISE = (
     "The steps were taken one by one, so their times say nothing about speed: run again at full speed, or slowed, "
@@ -30,13 +31,14 @@ class Conclusion:
     Attributes:
         headline: whether it was faster than plain decoding, and whether its text is the target's.
         basis: the interval of the speedup, and how steady the machine was.
+        kind: "faster", "slower", "lossy", or empty if there is no clear difference.
         is_doubtful: whether the machine was too busy for the headline to be trusted.
         advice: what to try where it wasn't faster; otherwise empty.
     """
 
     headline: str
     basis: str
-    is_slower: bool = False
+    kind: str = ""
     is_doubtful: bool = False
     advice: str = ""
 
@@ -68,7 +70,7 @@ def conclusion_of(run: RunView, *, was_stepped: bool = False) -> Conclusion | No
         headline=f"{headline}, {_sameness(run)}",
         basis=" ".join(notes),
         is_doubtful=bool(run.busy_note),
-        is_slower=is_slower,
+        kind="lossy" if run.is_lossy else "faster" if is_faster else "slower" if is_slower else "",
         # A busy machine's times are no ground for advice.
         advice="" if is_faster or run.busy_note else _advice(run),
     )
@@ -77,7 +79,7 @@ def conclusion_of(run: RunView, *, was_stepped: bool = False) -> Conclusion | No
 def _sameness(run: RunView) -> str:
     """How the text relates to the target's own."""
     if run.is_lossy:
-        return "but another distribution (lossy)"
+        return "but a different distribution (lossy)"
     ours, plain = ([token for step in steps for token in step.emitted] for steps in (run.steps, run.baseline_steps))
     is_repeatable = run.coupling is Coupling.GUMBEL or {step.temperature for step in run.steps} == {0.0}
     return "same text" if is_repeatable and ours == plain else "same distribution"
@@ -85,7 +87,7 @@ def _sameness(run: RunView) -> str:
 
 def _steadiness(run: RunView) -> str:
     found = unsteadiness(run.counts.sums, run.baseline.sums)
-    return "" if found is None else f"The machine was steady: the times of equal steps differ by {found:.0%}."
+    return "" if found is None else f"The machine was steady: the times of equal steps differ by {percent_text(found)}."
 
 
 def _advice(run: RunView) -> str:
@@ -126,7 +128,7 @@ class ConclusionBar(QFrame):
             self.headline.setText(found.headline)
             self.basis.setText(found.basis)
             set_flag(self.basis, "role", "warning" if found.is_doubtful else "hint")
-            set_flag(self, "kind", "slower" if found.is_slower else "")
+            set_flag(self, "kind", found.kind)
             self.advice.setText(f"Try this: {found.advice}")
             self.advice.setVisible(bool(found.advice))
             self.setAccessibleName(f"{found.headline}. {found.basis}")

@@ -16,12 +16,15 @@ from app.run.text.transcript_panel import TranscriptPanel
 from app.run.tiles import StatusStrip
 from app.widgets.labels import show_share
 from core.settings import RunRequest
-from core.types import Event, RunStarted, StepsCounted
+from core.types import Event, RunStarted, StageChanged, StepsCounted
 
 TEXT_MS = 95
 PANELS_MS = 230
+DIM_MS = 400
+"""A run that takes this long to start, since its models are loading, dims the text of the last one."""
 APPLY_S = 0.03
 """Longest time that one frame spends applying events; a kept run may have thousands."""
+NOT_STARTED = "The run did not start"
 PRODUCTS = {"vllm": "vLLM", "sglang": "SGLang"}
 """Names of servers where a log's own is not the usual one."""
 
@@ -75,6 +78,8 @@ class LiveView(QObject):
         self._pacing = transcript.playback.pacing
         self._has_news = False
         self._is_ending = False
+        self._is_refused = False
+        """Whether the last run ended before it started."""
         self._wanted: RunRequest | None = None
         """A run on its way, which replaces the one on screen once it has started: it may turn out to be invalid."""
         self._kept: Iterator[Event] | None = None
@@ -84,6 +89,8 @@ class LiveView(QObject):
         self._text_timer.timeout.connect(self._on_text_due)
         self._panels_timer = QTimer(self, interval=PANELS_MS)
         self._panels_timer.timeout.connect(self._on_panels_due)
+        self._dim_timer = QTimer(self, singleShot=True, interval=DIM_MS)
+        self._dim_timer.timeout.connect(lambda: transcript.set_dimmed(True))
         controller.run_requested.connect(self._on_run_requested)
         controller.run_ended.connect(self._on_run_ended)
         controller.engine_ready.connect(self._on_engine_ready)
@@ -104,8 +111,11 @@ class LiveView(QObject):
     def show_kept(self, request: RunRequest, events: Iterable[Event], title: str, *, paced: bool = False) -> None:
         """Show a kept run, at once or at the chosen pace. Not while another one is running."""
         self._finish_last()
-        self._kept, self.kept_title = iter(events), title
-        self._replace(request, paced=paced)
+        self._pacing.begin()
+        if not paced:
+            self._pacing.hurry()
+        self._is_refused, self._kept, self.kept_title = False, iter(events), title
+        self._replace(request)
         self._show_status()
         self._start_timers()
 
@@ -125,38 +135,28 @@ class LiveView(QObject):
     def _on_run_requested(self, request: RunRequest) -> None:
         self._finish_last()
         self._pacing.begin(is_measured=True)
-        self._wanted = request
+        self._is_refused, self._wanted = False, request
+        self._dim_timer.start()
         self._show_status()
         self._start_timers()
 
-<<<<<<< HEAD
-    def _begin(self, request: RunRequest) -> None:
-        self._finish_last()
-        self._pacing.begin()
-        self._replace(request)
-        self._show_status()
-        self._start_timers()
-
-=======
->>>>>>> w8-run
     def _finish_last(self) -> None:
         self._kept = None
         self.finish()
         self._take_events()
 
-    def _replace(self, request: RunRequest, *, paced: bool = True) -> None:
+    def _replace(self, request: RunRequest) -> None:
         self._wanted = None
-<<<<<<< HEAD
-=======
-        self._pacing.begin()
-        if not paced:
-            self._pacing.hurry()
->>>>>>> w8-run
+        self._undim()
         self._run.begin(request)
         self._transcript.begin(self._run.tokens)
         for panel in self._panels:
             panel.begin()
         self.run_replaced.emit()
+
+    def _undim(self) -> None:
+        self._dim_timer.stop()
+        self._transcript.set_dimmed(False)
 
     def _start_timers(self) -> None:
         self._text_timer.start()
@@ -204,7 +204,8 @@ class LiveView(QObject):
         if self._controller.has_events or self._pacing.is_behind:
             return
         self._is_ending = False
-        self._wanted = None
+        self._is_refused, self._wanted = self._wanted is not None, None
+        self._undim()
         self._stop_timers()
         for panel in self._panels:
             panel.end()
@@ -228,9 +229,12 @@ class LiveView(QObject):
         """Apply new events for this long at most; the rest waits for the next frame. True if there were any."""
         is_any, deadline = False, time.perf_counter() + most_s
         for event in self._pacing.due(self._controller.take_events() if self._kept is None else self._kept):
-            if self._wanted is not None and isinstance(event, RunStarted):
-                self.kept_title = ""
-                self._replace(self._wanted)
+            if self._wanted is not None:
+                if isinstance(event, RunStarted):
+                    self.kept_title = ""
+                    self._replace(self._wanted)
+                elif not isinstance(event, StageChanged):
+                    continue  # The end of a run that never started: the one on screen stays as it is.
             self._run.apply(event)
             is_any = True
             if isinstance(event, StepsCounted):  # Other kinds of tokens: all is drawn anew.
@@ -258,6 +262,8 @@ class LiveView(QObject):
             stage = "Paused" if self._pacing.is_paused else f"{self.kept_title} · {pace}" if self.kept_title else pace
         elif is_idle:
             outcome = " · ".join(filter(None, (run.outcome, _advice(run))))
+            if self._is_refused:
+                outcome = NOT_STARTED
             stage = run.stage or outcome or ("Not run" if run.request is not None else "Ready")
             if self.kept_title:
                 stage = f"Opening {self.kept_title!r}…" if self._kept else f"Kept run {self.kept_title!r} · {stage}"

@@ -56,7 +56,7 @@ class RunView:
 
     Attributes:
         counts, baseline: what is counted over its steps, and over those of its baseline.
-        previous: the counts of the run shown before; None if there was none.
+        previous: the counts of the run shown before; None if there was none, or if it had other models.
         prefill, summary: None until they have arrived.
     """
 
@@ -78,7 +78,10 @@ class RunView:
 
     def begin(self, request: RunRequest) -> None:
         """Start with another run's events."""
-        if len(self.counts):
+        last = self.request
+        if last is None or (last.engine, last.target, last.draft) != (request.engine, request.target, request.draft):
+            self.previous = None
+        elif len(self.counts):
             self.previous = self.counts
         self._clear()
         self.request = request

@@ -68,7 +68,7 @@ TILES = (
         "the variation of the steps.",
     ),
     (
-        "Draft acceptance rate",
+        "Acceptance rate",
         "acceptanceValue",
         "The useful share of the tokens, or of a tree's nodes, that the target scored. "
         "Accepted / drafted tokens. Tokens after a rejected one count as drafted, so this is lower than α on the page "
@@ -168,10 +168,11 @@ def _speedup(run: RunView, baseline_ticked: bool) -> tuple[str, str, str]:
     if summary is not None and run.wants_baseline:
         return UNKNOWN, "the baseline did not run", "no baseline ran"
     if not (run.wants_baseline or (baseline_ticked and not run.num_tokens)):
-        return UNKNOWN, "tick Measure the baseline", "tick the baseline"
+        # The next run's tick says nothing about the one on screen.
+        return UNKNOWN, "run without a baseline" if baseline_ticked else "tick Measure the baseline", "no baseline"
     if plain is not None:
         return UNKNOWN, *measured
-    return UNKNOWN, "baseline runs after the run", "baseline comes last"
+    return UNKNOWN, "baseline runs after the run", "after the run"
 
 
 class MeasurementsPanel(RunPage):

@@ -107,8 +107,8 @@ READY_HINT = "Ctrl+Enter runs, Esc stops."
 LIVE_HINT = "K and temperature can be changed while it runs."
 SERVED_HINT = "The server writes; settings apply from the next run."
 NO_READING = "How a server's model reads the prompt is known only there: choose This machine to see it."
-LIVE_HINT_SHORT = "K and temperature are live."
-OPEN_HEIGHT, FOLDED_LINES, PADDING = 64, 2, 5
+LIVE_HINT_SHORT = "K and temperature can change."
+OPEN_HEIGHT, FOLDED_LINES = 64, 2
 QWIDGETSIZE_MAX = 16_777_215
 """Qt's own word for no limit."""
 
@@ -199,8 +199,9 @@ class PromptEditor(QWidget):
         if is_folded and not self.is_folded and isinstance(splitter, QSplitter):
             self._open_sizes = splitter.sizes()
         was_folded, self.is_folded = self.is_folded, is_folded
-        margins = 2 * (self.edit.document().documentMargin() + self.edit.frameWidth() + PADDING)
-        lines = round(FOLDED_LINES * self.edit.fontMetrics().lineSpacing() + margins)
+        # Without the margin below, which would show a slice of the next line.
+        margins = self.edit.document().documentMargin() + 2 * self.edit.frameWidth()
+        lines = round(FOLDED_LINES * self.edit.cursorRect().height() + margins)
         self._pages.setMinimumHeight(lines if is_folded else OPEN_HEIGHT)
         self._pages.setMaximumHeight(lines if is_folded else QWIDGETSIZE_MAX)
         # The splitter gives a widget that can't grow no more than it asks for.
@@ -208,6 +209,11 @@ class PromptEditor(QWidget):
         self.setSizePolicy(policy.Preferred, policy.Maximum if is_folded else policy.Preferred)
         if was_folded is not is_folded and isinstance(splitter, QSplitter):
             splitter.setSizes([0, sum(self._open_sizes)] if is_folded else self._open_sizes)
+
+    def restyle(self) -> None:
+        """Show whole lines at the text's size."""
+        if self.is_folded:
+            self.set_folded(is_folded=True)
 
     def eventFilter(self, watched: QObject, event: QEvent) -> bool:
         """Unfold the prompt that gets the focus or a click."""

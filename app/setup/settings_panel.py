@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
-from PySide6.QtCore import QLocale, Qt, Signal, Slot
+from PySide6.QtCore import QLocale, Qt, QTimer, Signal, Slot
 from PySide6.QtWidgets import QScrollArea, QWidget
 
 from app.jobs import Jobs
@@ -116,6 +116,7 @@ class ControlsPanel(QScrollArea):
             on_change(self.fields[name], self._on_changed)
         for form in (self.models, self.method, self._filters, self._rare):
             form.changed.connect(self.changed)
+        self.advanced.toggled.connect(self._on_advanced_toggled)
         self.changed.connect(self._show_advanced)
         self.method.method_changed.connect(self._on_method_changed)
         self.models.method_chosen.connect(self._on_method_chosen)
@@ -344,6 +345,11 @@ class ControlsPanel(QScrollArea):
     @Slot()
     def _on_changed(self) -> None:
         self.changed.emit()
+
+    @Slot(bool)
+    def _on_advanced_toggled(self, is_open: bool) -> None:
+        if is_open:  # Once it is laid out.
+            QTimer.singleShot(0, self, lambda: self.verticalScrollBar().setValue(self.advanced.y()))
 
     @Slot()
     def _show_advanced(self) -> None:

@@ -11,7 +11,7 @@ from PySide6.QtCore import QPointF, Qt, Signal, Slot
 from PySide6.QtGui import QColor, QPen, QTextOption
 from PySide6.QtWidgets import QGraphicsItem
 
-from app.theme import Theme, current_theme, scaled, ui_font
+from app.theme import Theme, current_theme, hold, scaled, ui_font
 from app.widgets.legend import Mark, SeriesSample, band_color
 from app.widgets.pictures import Table
 
@@ -77,7 +77,7 @@ class Plot(pg.PlotWidget):  # type: ignore[misc]  # pyqtgraph has no types
         self.setObjectName(object_name)
         self.setAccessibleName(title)
         self.setFrameShape(self.Shape.NoFrame)
-        self.setMinimumHeight(110)
+        hold(self, least_height=110)
         self._labels = {"bottom": x_label, "left": y_label}
         self._samples: list[SeriesSample] = []
         self._paints: list[Callable[[Theme], None]] = []
@@ -287,6 +287,7 @@ class Plot(pg.PlotWidget):  # type: ignore[misc]  # pyqtgraph has no types
             axis.enableAutoSIPrefix(False)
         axis.setStyle(tickLength=-4, autoExpandTextSpace=False, maxTickLevel=0, showValues=not self._is_empty)
         axis.setStyle(tickFont=ui_font(11))
+        axis.setTickDensity(11 / scaled(11))
         axis.setZValue(-100)  # The grid is behind the data.
         # Painting labels dominates a plot's cost, and they rarely change.
         axis.setCacheMode(QGraphicsItem.CacheMode.DeviceCoordinateCache)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import psutil
 
 from core.runlog.tally import COLUMNS, Tally
+from core.text import percent_text
 from core.types import Summary
 
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ def busy_note(run: Tally, baseline: Tally, summary: Summary) -> str:
         return ""
     found = unsteadiness(run, baseline)
     if found is not None and found > BUSY:
-        return f"The machine was busy: the times of equal steps differ by {found:.0%}. Repeat the run when it is idle."
+        return f"The machine was busy: the times of equal steps differ by {percent_text(found)}. Repeat the run when it is idle."
     plain = [row[_TOTAL_MS] for row in baseline.table().tolist()][:_BLOCKS]
     before, after = summary.target_step_ms, statistics.median(plain) if len(plain) >= _FEWEST else None
     same_threads = summary.num_threads == summary.baseline_num_threads

@@ -166,12 +166,13 @@ class AcceptancePlot(StepPlot):
             return
         self._scale, self._has_trees = scale, has_trees
         depth, nodes = scale
-        every = next((step for step in TOKEN_TICKS if step * 5 > depth), TOKEN_TICKS[-1])
+        most = 3 if has_trees else 5
+        every = next((step for step in TOKEN_TICKS if step * most > depth), TOKEN_TICKS[-1])
         below = [(-BELOW * depth, f"{nodes:.0f}")] if has_trees else []
         axis = self.getPlotItem().getAxis("left")
-        axis.setTicks([[*ticks(range(0, int(depth) + 1, every)), *below]])
+        axis.setTicks([[*ticks(range(every, int(depth) + 1, every)), *below]])
         self._labels["left"] = "nodes · tokens" if has_trees else "tokens"
         self._style_axis(axis, self._labels["left"])
         self._fit_title()
-        low, high = (-1.2 * BELOW, 1.08) if has_trees else (0.0, 1.04)
+        low, high = (-1.2 * BELOW, 1.15) if has_trees else (0.0, 1.15)
         self.getViewBox().setYRange(low * depth, high * depth, padding=0)

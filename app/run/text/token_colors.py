@@ -118,8 +118,8 @@ class LegendWord(QWidget):
 
 ENDS = {
     ColorBy.PROBABILITY: ("100 %", "0 %"),
-    ColorBy.ENTROPY: ("0", f"{HIGHEST_NATS[ColorBy.ENTROPY]:g} nats or more"),
-    ColorBy.SURPRISE: ("0", f"{HIGHEST_NATS[ColorBy.SURPRISE]:g} nats or more"),
+    ColorBy.ENTROPY: ("0", f"≥ {HIGHEST_NATS[ColorBy.ENTROPY]:g} nats"),
+    ColorBy.SURPRISE: ("0", f"≥ {HIGHEST_NATS[ColorBy.SURPRISE]:g} nats"),
 }
 SCALE_HELP = {
     ColorBy.PROBABILITY: "The target's probability of each token, after temperature and filters.",

@@ -197,7 +197,10 @@ class TokenText(QPlainTextEdit):
             cursor.insertText(text[:joined], self._last_format)
         if joined < len(text):
             self._last_format = text_format
-            cursor.insertText(text[joined:], text_format)
+            indented = max(joined, _num_indenting(self._tail, text))
+            if indented > joined:
+                cursor.insertText(text[joined:indented], _without_line(text_format))
+            cursor.insertText(text[indented:], text_format)
         self._length += num_units(text)
         self._tail = "" if span.fate in GHOSTS else (self._tail + text)[-TAIL:]
 
@@ -341,6 +344,19 @@ def _shown(span: Span) -> str:
     if span.fate in NOT_COPIED:
         return text.translate(ON_ONE_LINE).translate(_SHOWN)
     return text if text.isprintable() else text.translate(_SHOWN)
+
+
+def _num_indenting(tail: str, text: str) -> int:
+    """How many characters at the start of a text only indent a line after `tail`."""
+    blank = text[: len(text) - len(text.lstrip())]
+    return len(blank) if "\n" in blank or tail.endswith("\n") else 0
+
+
+def _without_line(text_format: QTextCharFormat) -> QTextCharFormat:
+    """A format for indentation: underlined, code would look like a form to fill in."""
+    found = QTextCharFormat(text_format)
+    found.setUnderlineStyle(QTextCharFormat.UnderlineStyle.NoUnderline)
+    return found
 
 
 def num_joined(tail: str, text: str) -> int:

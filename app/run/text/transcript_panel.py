@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from PySide6.QtCore import Qt, Signal, Slot
 from PySide6.QtGui import QResizeEvent
-from PySide6.QtWidgets import QBoxLayout, QComboBox, QSizePolicy, QWidget
+from PySide6.QtWidgets import QBoxLayout, QComboBox, QGraphicsOpacityEffect, QSizePolicy, QWidget
 
 from app.controller import RunController
 from app.menus import Menus
@@ -18,6 +18,7 @@ from app.widgets.fields import EnumCombo, boxed, card, column, describe, quiet_b
 
 HEADER_SPACING = 8
 HEADER_MARGINS = 26
+DIMMED = 0.4
 COLOR_TITLES = {
     ColorBy.KIND: "Kind",
     ColorBy.PROBABILITY: "Probability",
@@ -81,6 +82,14 @@ class TranscriptPanel(QWidget):
         self.restyle()
         self.view.set_ghosts_shown(shown)
 
+    def set_dimmed(self, is_dimmed: bool) -> None:
+        """Dim the text while another run is on its way."""
+        effect = None
+        if is_dimmed:
+            effect = QGraphicsOpacityEffect(self.view)
+            effect.setOpacity(DIMMED)
+        self.view.setGraphicsEffect(effect)  # type: ignore[arg-type]  # None removes it.
+
     @Slot()
     def _on_colors_chosen(self) -> None:
         by = self.colors.member()
@@ -96,10 +105,12 @@ class TranscriptPanel(QWidget):
         self.restyle()
 
     def restyle(self) -> None:
-        """Fit a narrow panel: leave out the sample of ghosts; with large text, give the button its own line."""
-        samples: list[QWidget] = [*self._samples.values(), self.colors, self.ghosts_button]
-        room = self.width() - HEADER_MARGINS - sum(_room_of(widget) for widget in samples)
-        is_wide = room + HEADER_SPACING >= 0
+        """Fit a narrow panel: give the buttons their own line, or leave out the sample of ghosts."""
+        room = self.width() - HEADER_MARGINS - sum(map(_room_of, self._samples.values()))
+        buttons = _room_of(self.colors) + _room_of(self.ghosts_button)
+        is_wide = room - buttons + HEADER_SPACING >= 0
+        if is_wide:
+            room -= buttons
         self._header.setDirection(QBoxLayout.Direction.LeftToRight if is_wide else QBoxLayout.Direction.TopToBottom)
         self._ghost_sample.setVisible(self._shows_ghosts and room >= _room_of(self._ghost_sample))
 
