@@ -99,7 +99,8 @@ def busy_note(run: Tally, baseline: Tally, summary: Summary) -> str:
         return ""
     found = unsteadiness(run, baseline)
     if found is not None and found > BUSY:
-        return f"The machine was busy: the times of equal steps differ by {percent_text(found)}. Repeat the run when it is idle."
+        share = percent_text(found)
+        return f"The machine was busy: the times of equal steps differ by {share}. Repeat the run when it is idle."
     plain = [row[_TOTAL_MS] for row in baseline.table().tolist()][:_BLOCKS]
     before, after = summary.target_step_ms, statistics.median(plain) if len(plain) >= _FEWEST else None
     same_threads = summary.num_threads == summary.baseline_num_threads
