@@ -19,7 +19,7 @@ from app.cli.console import (
     quiet_libraries,
     spread_text,
 )
-from app.cli.errors import Exit, UsageError
+from app.cli.errors import Exit, UsageError, stop_on_interrupt
 from app.cli.parsing import (
     Listing,
     add_command,
@@ -132,6 +132,7 @@ def build_settings(args: argparse.Namespace) -> BenchSettings:
     )
 
 
+@stop_on_interrupt()
 def execute(args: argparse.Namespace) -> int:
     """Measure, print, and return the exit code."""
     settings = build_settings(args)

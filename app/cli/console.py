@@ -91,11 +91,11 @@ def figure_text(value: Any, form: str, unit: str = "") -> str:
     return NONE if value is None else f"{spaced_percent(format(value, form))}{unit}"
 
 
-def spread_text(spread: Spread | None, form: str, unit: str = "") -> str:
-    """A median with its quartiles in brackets; a dash for None."""
-    if spread is None:
-        return NONE
-    low, high = (figure_text(value, form) for value in spread.quartiles)
+def spread_text(spread: Spread | None, form: str, unit: str = "", ends: str = "quartiles") -> str:
+    """A median with its quartiles or its extremes in brackets, or alone; a dash for None."""
+    if spread is None or not ends:
+        return figure_text(spread and spread.median, form, unit)
+    low, high = (figure_text(value, form) for value in getattr(spread, ends))
     return f"{figure_text(spread.median, form, unit)} ({low}–{high})"
 
 

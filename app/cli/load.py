@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
-from app.cli.console import NONE, Progress, check_out, figure_table, figure_text, printing
+from app.cli.console import Progress, check_out, figure_table, printing, spread_text
 from app.cli.errors import Exit, UsageError, say, stop_on_interrupt
 from app.cli.parsing import SAMPLING, flag_of, refuse_for_engine
 from core.controls import Cancelled, RunControls
-from core.experiments.bench import Spread
 from core.experiments.prompt_suites import find_prompts, first_of_each
 from core.files import write_atomically
 from core.settings import RunRequest, SamplingParams
@@ -146,25 +145,19 @@ def _table(results: LoadResults, *, is_wide: bool) -> Table:
     def figure(name: str, speculates: bool, form: str) -> Callable[[int], str]:
         def shown(concurrency: int) -> str:
             found = results.values(concurrency, speculates, name)
-            return _text(found, form) if is_wide or found is None else figure_text(found.median, form)
+            return spread_text(found, form, ends="extremes" if is_wide else "")
 
         return shown
 
     columns: list[tuple[str, Callable[[int], str]]] = [("at once", str)]
     has_baseline = results.plan.baseline is not None
     if has_baseline:
-        columns.append(("speedup", lambda concurrency: _text(results.speedup(concurrency), ".2f", "×")))
+        columns.append(
+            ("speedup", lambda concurrency: spread_text(results.speedup(concurrency), ".2f", "×", "extremes"))
+        )
     for name, title, form in (("tokens_per_second", "tokens/s", ".1f"), ("ms_per_token", "ms/token", ".1f")):
         columns.append((title, figure(name, True, form)))
         if has_baseline:
             columns.append((f"{title} plain", figure(name, False, form)))
     columns.append(("acceptance", figure("draft_acceptance_rate", True, ".0%")))
     return figure_table(sorted(results.plan.concurrency), columns)
-
-
-def _text(spread: Spread | None, form: str, unit: str = "") -> str:
-    """A median with the lowest and the highest value; a dash for None."""
-    if spread is None:
-        return NONE
-    low, high = (figure_text(value, form) for value in spread.extremes)
-    return f"{figure_text(spread.median, form, unit)} ({low}–{high})"
