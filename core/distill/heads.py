@@ -7,7 +7,6 @@ step: equal there for every part means equal everywhere, at a fraction of the co
 from __future__ import annotations
 
 import copy
-import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -82,8 +81,6 @@ def export_heads(heads: MedusaHeads, scale: float, folder: Path) -> None:
                 block.linear.weight[:, heads.hidden_size :] *= scale
     with replaced_folder(folder) as fresh:
         save_heads(unscaled, fresh)
-        for card in folder.glob("*.md"):
-            shutil.copy(card, fresh)
 
 
 def inputs_of(
