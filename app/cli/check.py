@@ -24,6 +24,7 @@ from app.cli.parsing import (
     names,
     option,
     refuse_for_engine,
+    refuse_without_engine,
     sampling_of,
     switch,
     whole_number,
@@ -110,9 +111,10 @@ def build_request(args: argparse.Namespace) -> CheckRequest:
 
 def execute(args: argparse.Namespace) -> int:
     """Check, and return the exit code."""
-    if args.engine is None and args.baseline_engine is not None:
-        raise UsageError("--baseline-engine is for a server; name it with --engine, or leave --baseline-engine out.")
-    request = build_request(args) if args.engine is None else None
+    request = None
+    if args.engine is None:
+        refuse_without_engine(args)
+        request = build_request(args)
     if args.json is not None:
         check_out(args.json)
     limit_spinning()

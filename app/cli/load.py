@@ -75,17 +75,6 @@ def build_plan(args: argparse.Namespace, few: int, local: Iterable[str]) -> Load
     return LoadPlan(engine, baseline, request, args.target or "", tuple(prompts), counts, args.repeats)
 
 
-def refuse_without_engine(args: argparse.Namespace) -> None:
-    """Refuse what only a server can do.
-
-    Raises:
-        UsageError: such a flag was given.
-    """
-    for name in ("concurrency", "baseline_engine"):
-        if getattr(args, name):
-            raise UsageError(f"{flag_of(name)} is for a server; name it with --engine, or leave {flag_of(name)} out.")
-
-
 def measure(args: argparse.Namespace, few: int, local: Iterable[str]) -> int:
     """Measure, print, and return the exit code."""
     from core.experiments.servers.load import CellMeasured, LoadResults, measure_load

@@ -25,12 +25,8 @@ if TYPE_CHECKING:
     from core.models.remote.downloads import DownloadProgress
 
 
-def _thousands(count: int) -> str:
-    return f"{count:,}"
-
-
-def _tokens(count: int) -> str:
-    return f"{count:,} tokens"
+_thousands = "{:,}".format
+_tokens = "{:,} tokens".format
 
 
 def _day(moment: str) -> str:

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from app.cli.console import NONE, figure_text, make_engine, printable
+from app.cli.console import NONE, figure_text, make_engine, printable, read_prompt
 from app.cli.errors import Exit, OutputClosed, OutputError, UsageError, say, stop_on_interrupt
 from app.cli.parsing import (
     SAMPLING,
@@ -36,7 +36,6 @@ from app.cli.parsing import (
     sampling_of,
     switch,
 )
-from app.cli.prompt import read_prompt
 from app.cli.text import STYLES, Sink, Transcript
 from core.analysis.steadiness import absence_note, busy_note, interval_text, speedup_interval
 from core.controls import RunControls

@@ -26,7 +26,7 @@ from app.cli.console import (
     spread_text,
 )
 from app.cli.errors import Exit, UsageError, say, stop_on_interrupt
-from app.cli.load import DEFAULT_CONCURRENCY, measure, refuse_without_engine
+from app.cli.load import DEFAULT_CONCURRENCY, measure
 from app.cli.parsing import (
     Listing,
     add_command,
@@ -42,6 +42,7 @@ from app.cli.parsing import (
     numbers,
     option,
     positive_whole_number,
+    refuse_without_engine,
     switch,
     whole_numbers,
 )
