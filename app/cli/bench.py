@@ -120,15 +120,9 @@ def build_settings(args: argparse.Namespace) -> BenchSettings:
     return BenchSettings(
         target=args.target or DEFAULT_TARGET,
         draft=draft,
-        draft_layers=args.draft_layers,
         num_draft_tokens=args.k,
         temperatures=args.temperature,
-        max_new_tokens=args.max_new_tokens,
-        rounds=args.rounds,
-        **common_fields(args),
-        threads=args.threads,
-        only=args.only,
-        llama_cpp=args.llama_cpp,
+        **common_fields(args, "draft_layers", "max_new_tokens", "rounds", "threads", "only", "llama_cpp"),
     )
 
 

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from app.cli.console import Progress, check_out, figure_table, printing, spread_text
 from app.cli.errors import Exit, UsageError, say, stop_on_interrupt
-from app.cli.parsing import SAMPLING, flag_of, refuse_for_engine
+from app.cli.parsing import SAMPLING, common_fields, flag_of, refuse_for_engine
 from core.controls import Cancelled, RunControls
 from core.experiments.prompt_suites import find_prompts, first_of_each
 from core.files import write_atomically
@@ -62,11 +62,7 @@ def build_plan(args: argparse.Namespace, few: int, local: Iterable[str]) -> Load
         prompt="any",
         num_draft_tokens=None,
         sampling=SamplingParams(args.temperature[0], **{name: getattr(args, name) for name in SAMPLING[1:]}),
-        max_new_tokens=args.max_new_tokens,
-        seed=args.seed,
-        chat=args.chat,
-        coupling=args.coupling,
-        verification=args.verification,
+        **common_fields(args, "max_new_tokens"),
         engine=engine.address.url,
     )
     for server in (engine, baseline):

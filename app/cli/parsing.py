@@ -308,9 +308,10 @@ def sampling_of(args: argparse.Namespace) -> SamplingParams:
     return SamplingParams(**{name: value for name, value in given.items() if value is not None})
 
 
-def common_fields(args: argparse.Namespace) -> dict[str, Any]:
-    """The fields that most requests take from the arguments: seed, coupling, verification, chat, device and dtype."""
-    names = ("seed", "coupling", "verification", "chat", "device", "dtype")
+def common_fields(args: argparse.Namespace, *more: str) -> dict[str, Any]:
+    """The fields that most requests take from the arguments, seed, coupling, verification, chat, device and dtype, and
+    `more`."""
+    names = ("seed", "coupling", "verification", "chat", "device", "dtype", *more)
     return {name: getattr(args, name) for name in names if hasattr(args, name)}
 
 

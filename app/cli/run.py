@@ -119,12 +119,8 @@ def add_parser(commands: Any) -> None:
 
 def build_request(args: argparse.Namespace, server: Server | None = None) -> RunRequest:
     """The run that the arguments describe, here or on a server."""
-    shared: dict[str, Any] = common_fields(args) | {
-        "prompt": "not read yet",
-        "sampling": sampling_of(args),
-        "stop": tuple(args.stop),
-        **{name: getattr(args, name) for name in ("max_new_tokens", "baseline", "inspect", "system")},
-    }
+    shared = common_fields(args, "max_new_tokens", "baseline", "inspect", "system")
+    shared |= {"prompt": "not read yet", "sampling": sampling_of(args), "stop": tuple(args.stop)}
     if server is not None:
         from core.engines import check_request
 

@@ -155,12 +155,7 @@ def build_plan(args: argparse.Namespace) -> SweepPlan:
         num_draft_tokens=args.k or DEFAULT_LENGTHS,
         temperatures=args.temperature,
         prompts=tuple(_prompts(target, args.prompts, args.num_prompts)),
-        repeats=args.repeats,
-        max_new_tokens=args.max_new_tokens,
-        top_k=args.top_k,
-        top_p=args.top_p,
-        min_p=args.min_p,
-        **common_fields(args),
+        **common_fields(args, "repeats", "max_new_tokens", "top_k", "top_p", "min_p"),
     )
 
 

@@ -243,12 +243,12 @@ def _tokens(survival: Array) -> Array:
     return 1.0 + np.concatenate((np.zeros((len(survival), 1)), survival.cumsum(1)), 1)
 
 
-def speedup(found: Agreement, costs: Costs) -> tuple[Curve, Curve]:
+def speedup(tokens: Curve, costs: Costs) -> tuple[Curve, Curve]:
     """v(K+1), and tau(K) / (K c + v(K+1)) with the interval of tau, for K from 0 to 16."""
     lengths = [positions - 1 for positions, _ in costs.verify_ms]
     measured = np.array([[milliseconds / costs.target_step_ms for _, milliseconds in costs.verify_ms]])
     verify = verify_over_k(lengths, measured)[0]
-    spent, tokens = KS * costs.cost + verify, found.tokens
+    spent = KS * costs.cost + verify
     parts = (
         tuple((np.array(part) / spent).tolist()) if part else () for part in (tokens.values, tokens.low, tokens.high)
     )
@@ -432,7 +432,7 @@ def _probe_draft(
     found = agreement(compared, is_own_text=is_own_text)
     yield StageChanged(f"Timing {draft_ref} and the target…")
     costs = measure(target, draft, fitting[0].ids, sampling, check_cancelled)
-    verify, expected = speedup(found, costs)
+    verify, expected = speedup(found.tokens, costs)
     trees: tuple[Shape, ...] = ()
     if costs.level_ms is not None:
         siblings = [(text.siblings, text.siblings_kept) for text in compared]

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from core.analysis.expectation import expected_tokens
-from core.analysis.probing import measure
+from core.analysis.expectation import Curve, expected_tokens
+from core.analysis.probing import LONGEST, measure, speedup
 from core.distill.heads import TOPS, Tables, export_heads, held_out_accuracy, new_heads, train_heads
 from core.distill.self_play import PlaySettings, Script, script_of, write_texts
 from core.distill.student import check_target, export_student, held_out_acceptance, new_student, train_student
@@ -211,12 +211,9 @@ def expected_speedup(target: LanguageModel, draft: LanguageModel, acceptance: fl
     Times both models here, for a few seconds.
     """
     costs = measure(target, draft, list(range(1, _TIMED_TOKENS + 1)), SamplingParams())
-    found = {0: 1.0}
-    for positions, milliseconds in costs.verify_ms:
-        spent = (positions - 1) * costs.draft_step_ms + milliseconds
-        found[positions - 1] = expected_tokens(acceptance, positions - 1) * costs.target_step_ms / spent
-    best = max(found, key=lambda k: found[k])
-    return best, found[best]
+    tokens = Curve(tuple(expected_tokens(acceptance, k) for k in range(LONGEST + 1)))
+    _, found = speedup(tokens, costs)
+    return found.best, found.values[found.best]
 
 
 def check_destination(out: Path, kind: Kind = Kind.DRAFT) -> None:
