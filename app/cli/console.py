@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import errno
+import functools
+import gc
 import os
 import sys
 import tempfile
@@ -200,11 +203,12 @@ def quiet_libraries() -> None:
 def make_engine() -> Session:
     """An engine with nothing loaded. Imports torch, which takes seconds."""
     quiet_libraries()
-    # Garbage among what torch and transformers make would be looked for during the import, and again at exit.
+    # Python would look for garbage among all that torch and transformers make: during the import, and at exit.
+    atexit.register(gc.freeze)
     with without_collection():
         from core.session import Session
 
-    return Session(while_loading=without_collection)
+    return Session(while_loading=functools.partial(without_collection, freezes=False))
 
 
 # --- The prompt -------------------------------------------------------------------------------------------------
