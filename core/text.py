@@ -5,7 +5,10 @@ Partial characters wait for the rest, and stop texts are found across tokens.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import csv
+import io
+import math
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
@@ -79,9 +82,24 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 _FORMULAS = ("=", "+", "-", "@", "\t", "\r")
 
 
-def neutral_cell(text: str) -> str:
-    """A text for a table's cell that no spreadsheet takes for a formula."""
-    return f"'{text}" if text.startswith(_FORMULAS) else text
+def csv_text(names: Iterable[str], rows: Iterable[Iterable[Any]], number: Callable[[float], str] = str) -> str:
+    """A table as CSV, in which no spreadsheet takes a text for a formula.
+
+    None and numbers that are not finite are empty, and lists are joined by spaces; `number` writes a float.
+    """
+
+    def cell(value: Any) -> str:
+        if value is None or (isinstance(value, float) and not math.isfinite(value)):
+            return ""
+        if isinstance(value, tuple | list):
+            return " ".join(map(cell, value))
+        if isinstance(value, float):
+            return number(value)
+        return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULAS) else str(value)
+
+    text = io.StringIO(newline="")
+    csv.writer(text).writerows([*map(cell, row)] for row in (names, *rows))
+    return text.getvalue()
 
 
 def visible(text: str) -> str:

@@ -14,7 +14,6 @@ from app.cli import check
 from app.cli.console import Progress
 from app.cli.errors import write_output
 from app.cli.parsing import named_pair
-from core.experiments.check import Verdict
 from core.settings import DType
 from tests.fakes_cache import Terminal
 from tests.fakes_cli import outrider, request_of
@@ -132,8 +131,8 @@ def use_terminals(monkeypatch):
 
 def test_a_report_of_check_shows_control_characters_on_a_terminal(monkeypatch):
     use_terminals(monkeypatch)
-    monkeypatch.setattr(check, "_follow", lambda _: SimpleNamespace(verdict=Verdict.EXACT))
-    monkeypatch.setattr(check, "report_text", lambda _: f"target {EVIL}\n")
+    monkeypatch.setattr(check, "_follow", lambda _: SimpleNamespace(is_right=True))
+    monkeypatch.setattr(check.checks, "report_text", lambda _: f"target {EVIL}\n")
     assert main(["check"]) == 0
     assert sys.stdout.getvalue() == f"target {SEEN}\n"
 

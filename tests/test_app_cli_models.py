@@ -254,7 +254,7 @@ def test_a_pair_is_judged_before_it_is_downloaded_and_no_weights_are_fetched(ser
         assert "estimates for owner/draft and owner/target" in shown["warnings"]
     assert "model.safetensors" not in server.sent
     assert models("info", "owner/target") == 2
-    assert "download the model" in capsys.readouterr().err
+    assert "is not downloaded yet. Get it with `outrider models get owner/target`" in capsys.readouterr().err
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     assert models("check", "owner/draft", "owner/target") == 2
     server.repositories["owner/draft"].files["tokenizer.json"] = b'{"model": {"vocab": {"z": 0}}}'

@@ -107,7 +107,7 @@ def test_a_kept_run_is_probed_at_its_own_settings(capsys, tmp_path):
         (["--generate", "-3"], "0 or more"),
         (["--places", "0"], "--places must be a whole number, 1 or more"),
         (["--places", "9999999"], "from 1 to 100,000"),
-        (["--text-file", "/nowhere/text.txt"], "no prompt file"),
+        (["--text-file", "/nowhere/text.txt"], "There is no file"),
         (["--text-file", "x", "--prompt", "y"], "not allowed with"),
         (["--log", "/nowhere/run.jsonl"], "run.jsonl"),
         (["--prompt", "x", "--raw"], "too short"),

@@ -86,6 +86,8 @@ def test_a_revision_with_weights_comes_before_one_without():
 @pytest.mark.parametrize("ref", ["owner/missing", "Qwen/Qwen3-0.6B"])
 def test_a_model_that_is_not_downloaded_yet_says_how_to_get_it(ref):
     assert f"`outrider models get {ref}`" in refusal(ModelNotFoundError, ref)
+    write_snapshot(ref, main=True, files={"model.safetensors": None})  # As `models check` leaves it.
+    assert f"`outrider models get {ref}`" in refusal(ModelNotFoundError, ref)
 
 
 def test_a_folder_without_permission_is_a_sentence(monkeypatch, tmp_path):
@@ -98,7 +100,6 @@ def test_a_folder_without_permission_is_a_sentence(monkeypatch, tmp_path):
 
 @pytest.mark.parametrize(("changes", "words"), [
     ({"config.json": None}, "config.json"), ({"config.json": "{"}, "config.json"),
-    ({"model.safetensors": None}, "safetensors"),
     ({"model.safetensors": None, "pytorch_model.bin": "p"}, "pickle"),
     ({"model.safetensors": None, "model-00001-of-00002.safetensors": "w", "model.safetensors.index.json":
       '{"weight_map": {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}}'},

@@ -123,7 +123,7 @@ def test_the_speedup_is_tau_over_what_it_costs():
     target, draft = a_pair()
     found = agreement([compare_over(target, draft, a_text(60), 1, WARM)], is_own_text=False)
     costs = Costs(10.0, 1.0, ((2, 11.0), (3, 12.0), (5, 14.0), (9, 18.0), (17, 26.0)))
-    verify, expected = speedup(found, costs)
+    verify, expected = speedup(found.tokens, costs)
     assert costs.cost == pytest.approx(0.1)
     for k in range(17):
         assert verify.values[k] == pytest.approx(1 + 0.1 * k)

@@ -19,7 +19,7 @@ from app.cli.console import (
     quiet_libraries,
     spread_text,
 )
-from app.cli.errors import Exit, UsageError
+from app.cli.errors import Exit, UsageError, stop_on_interrupt
 from app.cli.parsing import (
     Listing,
     add_command,
@@ -120,18 +120,13 @@ def build_settings(args: argparse.Namespace) -> BenchSettings:
     return BenchSettings(
         target=args.target or DEFAULT_TARGET,
         draft=draft,
-        draft_layers=args.draft_layers,
         num_draft_tokens=args.k,
         temperatures=args.temperature,
-        max_new_tokens=args.max_new_tokens,
-        rounds=args.rounds,
-        **common_fields(args),
-        threads=args.threads,
-        only=args.only,
-        llama_cpp=args.llama_cpp,
+        **common_fields(args, "draft_layers", "max_new_tokens", "rounds", "threads", "only", "llama_cpp"),
     )
 
 
+@stop_on_interrupt()
 def execute(args: argparse.Namespace) -> int:
     """Measure, print, and return the exit code."""
     settings = build_settings(args)

@@ -24,6 +24,7 @@ from app.cli.parsing import (
     names,
     option,
     refuse_for_engine,
+    refuse_without_engine,
     sampling_of,
     switch,
     whole_number,
@@ -31,16 +32,12 @@ from app.cli.parsing import (
 from core.controls import RunControls
 from core.draft_shape import request_fields
 from core.drafters.registry import METHODS, check_rule
+from core.experiments import check as checks
 from core.experiments.check import (
     DEFAULT_SAMPLES,
     DEFAULT_TOKENS,
-    CheckFinished,
     CheckProgress,
-    CheckReport,
     CheckRequest,
-    Verdict,
-    report_json,
-    report_text,
 )
 from core.experiments.prompt_suites import SUITES, find_prompts
 from core.files import write_atomically
@@ -114,28 +111,30 @@ def build_request(args: argparse.Namespace) -> CheckRequest:
 
 def execute(args: argparse.Namespace) -> int:
     """Check, and return the exit code."""
-    if args.baseline_engine is not None and args.engine is None:
-        raise UsageError("--baseline-engine is for a server; name it with --engine, or leave --baseline-engine out.")
-    request = build_request(args) if args.engine is None else None
+    request = None
+    if args.engine is None:
+        refuse_without_engine(args)
+        request = build_request(args)
     if args.json is not None:
         check_out(args.json)
     limit_spinning()
     controls = RunControls()
     with stop_on_interrupt(controls):
-        if request is None:
-            return _check_server(args, controls)
-        report = _follow(open_check(request, controls))
+        report = _follow(_server_check(args, controls) if request is None else open_check(request, controls))
     if report is None:
         say("Stopped.")
         return Exit.STOPPED
-    write_output(report_text(report))
+    words: Any = checks
+    if request is None:
+        from core.experiments.servers import report as words
+    write_output(words.report_text(report))
     if args.json is not None:
-        write_atomically(args.json, report_json(report))
-    return Exit.FAILED if report.verdict is Verdict.NOT_EXACT else Exit.DONE
+        write_atomically(args.json, words.report_json(report))
+    return Exit.DONE if report.is_right else Exit.FAILED
 
 
-def _check_server(args: argparse.Namespace, controls: RunControls) -> Exit:
-    """Check a server, against its target here or a server without speculation."""
+def _server_check(args: argparse.Namespace, controls: RunControls) -> Iterator[Any]:
+    """The events of a check of a server, against its target here or a server without speculation."""
     target, draft = named_pair(args)
     if args.transformers:
         raise UsageError("--transformers is for checks on this machine; leave it out with --engine.")
@@ -159,29 +158,13 @@ def _check_server(args: argparse.Namespace, controls: RunControls) -> Exit:
     run = RunRequest(target=name, draft=None, num_draft_tokens=None, engine=server.address.url, **settings, **shared)
     check_request(run, server)
     # The models' code is imported only when they are needed: torch takes seconds.
-    from core.experiments.servers import report as server_report
     from core.experiments.servers.check import ServerCheckRequest, check_server
 
     request = ServerCheckRequest(
         server, local, baseline, run, tuple(find_prompts(args.prompts)), args.samples, args.max_new_tokens
     )
-    report = None
-    with Progress() as progress:
-        progress.say(server.text)
-        for event in check_server(make_engine, request, controls):
-            if isinstance(event, StageChanged):
-                progress.show(event.text)
-            elif isinstance(event, CheckProgress):
-                progress.show_left(event.text, event.done, event.total)
-            else:
-                report = event.report
-    if report is None:
-        say("Stopped.")
-        return Exit.STOPPED
-    write_output(server_report.report_text(report))
-    if args.json is not None:
-        write_atomically(args.json, server_report.report_json(report))
-    return Exit.DONE if report.is_right else Exit.FAILED
+    say(server.text)
+    return check_server(make_engine, request, controls)
 
 
 def open_check(request: CheckRequest, controls: RunControls) -> Iterator[Any]:
@@ -192,14 +175,15 @@ def open_check(request: CheckRequest, controls: RunControls) -> Iterator[Any]:
     return check(engine, request, controls)
 
 
-def _follow(events: Iterator[Any]) -> CheckReport | None:
+def _follow(events: Iterator[Any]) -> Any:
     """Show the progress, and return the report; None if the check was stopped."""
+    report = None
     with Progress() as progress:
         for event in events:
-            if isinstance(event, CheckFinished):
-                return event.report
             if isinstance(event, StageChanged):
                 progress.show(event.text)
             elif isinstance(event, CheckProgress):
                 progress.show_left(event.text, event.done, event.total)
-    return None
+            else:
+                report = event.report
+    return report

@@ -12,8 +12,8 @@ from rich.cells import cell_len
 from rich.table import Table
 from rich.text import Text
 
-from app.cli.console import plain_console, printable
-from app.cli.errors import writing_output
+from app.cli.console import is_terminal, printable, printing
+from app.cli.errors import write_output
 
 _GAP = 2
 
@@ -75,19 +75,15 @@ def write_fields(columns: Sequence[Column], record: Record, *, as_json: bool = F
 
 
 def _write(document: Any, lines: Any, table: Callable[[int], Table], as_json: bool) -> None:
-    if sys.stdout is None:
-        return
-    with writing_output():
-        if as_json:
-            sys.stdout.write(json.dumps(document, indent=2) + "\n")
-        elif sys.stdout.isatty():
-            console = plain_console(None)
-            drawn = table(console.width)
+    if as_json:
+        write_output(json.dumps(document, indent=2) + "\n")
+    elif is_terminal(sys.stdout):
+        with printing() as show:
+            drawn = table(show.width)
             if drawn.row_count:
-                console.print(drawn)
-        else:
-            sys.stdout.writelines(line + "\n" for line in lines)
-        sys.stdout.flush()
+                show(drawn)
+    else:
+        write_output("".join(f"{line}\n" for line in lines))
 
 
 def _table(columns: Sequence[Column], records: Sequence[Record], width: int) -> Table:

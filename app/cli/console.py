@@ -1,26 +1,29 @@
-"""What commands print: tables and figures on standard output, progress on stderr."""
+"""What commands print, tables and figures on standard output, progress on stderr; and the prompt that they read."""
 
 from __future__ import annotations
 
 import atexit
 import contextlib
 import errno
+import functools
 import gc
 import os
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from app.cli.errors import say, writing_output
+from app.cli.errors import UsageError, say, writing_output
 from core.errors import RunLogError
 from core.experiments.bench import Spread
-from core.files import explain_write_error
+from core.files import explain_read_error, explain_write_error, read_bounded
+from core.runners.threads import without_collection
 from core.text import duration_text, spaced_percent, visible
 
 if TYPE_CHECKING:
@@ -91,11 +94,11 @@ def figure_text(value: Any, form: str, unit: str = "") -> str:
     return NONE if value is None else f"{spaced_percent(format(value, form))}{unit}"
 
 
-def spread_text(spread: Spread | None, form: str, unit: str = "") -> str:
-    """A median with its quartiles in brackets; a dash for None."""
-    if spread is None:
-        return NONE
-    low, high = (figure_text(value, form) for value in spread.quartiles)
+def spread_text(spread: Spread | None, form: str, unit: str = "", ends: str = "quartiles") -> str:
+    """A median with its quartiles or its extremes in brackets, or alone; a dash for None."""
+    if spread is None or not ends:
+        return figure_text(spread and spread.median, form, unit)
+    low, high = (figure_text(value, form) for value in getattr(spread, ends))
     return f"{figure_text(spread.median, form, unit)} ({low}–{high})"
 
 
@@ -197,24 +200,62 @@ def quiet_libraries() -> None:
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 
 
-@contextlib.contextmanager
-def uncollected() -> Iterator[None]:
-    """Collect no garbage: what torch and transformers make while they are imported stays, and looking takes 15 %."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
-
-
 def make_engine() -> Session:
     """An engine with nothing loaded. Imports torch, which takes seconds."""
     quiet_libraries()
-    # At exit, Python would scan all of torch and transformers once more, which takes most of a second.
+    # Python would look for garbage among all that torch and transformers make: during the import, and at exit.
     atexit.register(gc.freeze)
-    with uncollected():
+    with without_collection():
         from core.session import Session
 
-    return Session(while_loading=uncollected)
+    return Session(while_loading=functools.partial(without_collection, freezes=False))
+
+
+# --- The prompt -------------------------------------------------------------------------------------------------
+
+MOST_PROMPT_BYTES = 256_000_000
+"""More than any model reads."""
+
+
+def read_prompt(text: str | None, file: str | None, *, quiet: bool) -> str:
+    """The prompt from --prompt, --prompt-file or a pipe; one final line end of a file or pipe is dropped."""
+    if text is not None:
+        return text
+    if file is not None and file != "-":
+        return _decode(_read_file(file), repr(file))
+    stream = sys.stdin
+    if stream is None or stream.closed or (stream.isatty() and file is None):
+        raise UsageError("There is no prompt; give one with --prompt TEXT or --prompt-file FILE, or pipe it in.")
+    if not quiet:
+        say("Reading the prompt from standard input.")
+    buffer = getattr(stream, "buffer", None)
+    try:
+        data = buffer.read() if buffer else stream.read().encode()
+    except OSError as error:
+        raise UsageError(f"Standard input can't be read ({error}); give the prompt with --prompt TEXT.") from None
+    return _decode(data, "standard input")
+
+
+def read_text_file(file: str, *, quiet: bool) -> str:
+    """The text of a file; - is standard input."""
+    text = read_prompt(None, file, quiet=quiet)
+    if not text.strip():
+        raise UsageError(f"{file!r} contains no text; choose another file.")
+    return text
+
+
+def _read_file(name: str) -> bytes:
+    try:
+        # Process substitution, as in bash's <(...), gives a pipe under /dev/fd.
+        is_given = name.startswith(("/dev/fd/", "/dev/stdin"))
+        return Path(name).read_bytes() if is_given else read_bounded(name, MOST_PROMPT_BYTES)
+    except OSError as error:
+        raise UsageError(explain_read_error(error, name, "text file with the prompt")) from None
+
+
+def _decode(data: bytes, source: str) -> str:
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise UsageError(f"The prompt in {source} is not UTF-8 text; save it as UTF-8.") from None
+    return text.removesuffix("\n").removesuffix("\r")

@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from app.cli.errors import Exit, OutputError, say, write_output
+from app.cli.errors import Exit, OutputError, say, stop_on_interrupt, write_output
 from app.cli.parsing import REF_HELP, add_command, option, positive_number, positive_whole_number, whole_number
 from core.files import explain_write_error
 from core.settings import MAX_DRAFT_TOKENS
@@ -52,6 +52,7 @@ def add_parser(commands: Any) -> None:
     option(parser, "--seed N", "seed of the random numbers", whole_number, 0)
 
 
+@stop_on_interrupt()
 def execute(args: argparse.Namespace) -> int:
     """Distil, and return the exit code."""
     import torch

@@ -196,17 +196,20 @@ def _ending_if_stuck(handled: list[int], can_wait: Callable[[], bool]) -> Iterat
 
 
 @contextlib.contextmanager
-def stop_on_interrupt(controls: RunControls, *, can_wait: Callable[[], bool] = lambda: True) -> Iterator[None]:
+def stop_on_interrupt(
+    controls: RunControls | None = None, *, can_wait: Callable[[], bool] = lambda: True
+) -> Iterator[None]:
     """Make the first Ctrl-C ask the engine to stop, and the second exit at once, as the first does unless `can_wait`.
 
-    Has no effect outside the main thread, which alone receives signals.
+    Without controls, the first interrupts the command, and the second ends it even within a library. Has no effect
+    outside the main thread, which alone receives signals.
     """
 
     handled: list[int] = []
 
     def act(number: int, _frame: object) -> None:
         handled.append(number)
-        if controls.is_cancelled or not can_wait():
+        if controls is None or controls.is_cancelled or not can_wait():
             raise KeyboardInterrupt
         controls.cancel()
 

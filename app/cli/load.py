@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
-from app.cli.console import NONE, Progress, check_out, figure_table, figure_text, printing
+from app.cli.console import Progress, check_out, figure_table, printing, spread_text
 from app.cli.errors import Exit, UsageError, say, stop_on_interrupt
-from app.cli.parsing import SAMPLING, flag_of, refuse_for_engine
+from app.cli.parsing import SAMPLING, common_fields, flag_of, refuse_for_engine
 from core.controls import Cancelled, RunControls
-from core.experiments.bench import Spread
 from core.experiments.prompt_suites import find_prompts, first_of_each
 from core.files import write_atomically
 from core.settings import RunRequest, SamplingParams
@@ -63,28 +62,13 @@ def build_plan(args: argparse.Namespace, few: int, local: Iterable[str]) -> Load
         prompt="any",
         num_draft_tokens=None,
         sampling=SamplingParams(args.temperature[0], **{name: getattr(args, name) for name in SAMPLING[1:]}),
-        max_new_tokens=args.max_new_tokens,
-        seed=args.seed,
-        chat=args.chat,
-        coupling=args.coupling,
-        verification=args.verification,
+        **common_fields(args, "max_new_tokens"),
         engine=engine.address.url,
     )
     for server in (engine, baseline):
         if server is not None:
             check_request(replace(request, target=server.model(args.target or "")), server)
     return LoadPlan(engine, baseline, request, args.target or "", tuple(prompts), counts, args.repeats)
-
-
-def refuse_without_engine(args: argparse.Namespace) -> None:
-    """Refuse what only a server can do.
-
-    Raises:
-        UsageError: such a flag was given.
-    """
-    for name in ("concurrency", "baseline_engine"):
-        if getattr(args, name):
-            raise UsageError(f"{flag_of(name)} is for a server; name it with --engine, or leave {flag_of(name)} out.")
 
 
 def measure(args: argparse.Namespace, few: int, local: Iterable[str]) -> int:
@@ -146,25 +130,19 @@ def _table(results: LoadResults, *, is_wide: bool) -> Table:
     def figure(name: str, speculates: bool, form: str) -> Callable[[int], str]:
         def shown(concurrency: int) -> str:
             found = results.values(concurrency, speculates, name)
-            return _text(found, form) if is_wide or found is None else figure_text(found.median, form)
+            return spread_text(found, form, ends="extremes" if is_wide else "")
 
         return shown
 
     columns: list[tuple[str, Callable[[int], str]]] = [("at once", str)]
     has_baseline = results.plan.baseline is not None
     if has_baseline:
-        columns.append(("speedup", lambda concurrency: _text(results.speedup(concurrency), ".2f", "×")))
+        columns.append(
+            ("speedup", lambda concurrency: spread_text(results.speedup(concurrency), ".2f", "×", "extremes"))
+        )
     for name, title, form in (("tokens_per_second", "tokens/s", ".1f"), ("ms_per_token", "ms/token", ".1f")):
         columns.append((title, figure(name, True, form)))
         if has_baseline:
             columns.append((f"{title} plain", figure(name, False, form)))
     columns.append(("acceptance", figure("draft_acceptance_rate", True, ".0%")))
     return figure_table(sorted(results.plan.concurrency), columns)
-
-
-def _text(spread: Spread | None, form: str, unit: str = "") -> str:
-    """A median with the lowest and the highest value; a dash for None."""
-    if spread is None:
-        return NONE
-    low, high = (figure_text(value, form) for value in spread.extremes)
-    return f"{figure_text(spread.median, form, unit)} ({low}–{high})"

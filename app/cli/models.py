@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from app.cli.columns import Column, write_fields, write_rows, yes_or_no
-from app.cli.console import Progress, printable
+from app.cli.console import Progress, is_terminal, printable
 from app.cli.errors import Exit, UsageError, say, stop_on_interrupt, write_output
 from app.cli.parsing import REF_HELP, add_command, add_pair, named_pair, option, positive_whole_number, switch
 from app.setup.model_library import count_text, kind_text, progress_text
@@ -25,12 +25,8 @@ if TYPE_CHECKING:
     from core.models.remote.downloads import DownloadProgress
 
 
-def _thousands(count: int) -> str:
-    return f"{count:,}"
-
-
-def _tokens(count: int) -> str:
-    return f"{count:,} tokens"
+_thousands = "{:,}".format
+_tokens = "{:,} tokens".format
 
 
 def _day(moment: str) -> str:
@@ -61,6 +57,25 @@ _SUGGESTED = (
     Column("here", "here", yes_or_no, rank=2),
     Column("drafts", "suitable drafts", lambda refs: "\n".join(ref.rpartition("/")[2] for ref in refs)),
 )
+_DETAILS = {
+    "architecture": Column("architecture", "architecture"),
+    "num_parameters": Column("parameters", "parameters", lambda count: f"{count_text(count)} ({count:,})"),
+    "precision": Column("precision", "precision"),
+    "weight_bytes": Column("weight_bytes", "weights as stored", bytes_text),
+    "context_length": Column("context", "context", _tokens),
+    "vocab_size": Column("vocabulary", "vocabulary", _tokens),
+    "table_size": Column("embedding_rows", "embedding rows", _thousands),
+    "draft_vocabulary_size": Column("draft_vocabulary", "drafts from", _tokens),
+    "has_chat_template": Column("chat_template", "chat template", yes_or_no),
+    "num_layers": Column("layers", "layers", _thousands),
+    "hidden_size": Column("hidden_size", "hidden size", _thousands),
+    "intermediate_size": Column("intermediate_size", "intermediate size", _thousands),
+    "num_heads": Column("heads", "heads", _thousands),
+    "num_kv_heads": Column("kv_heads", "key/value heads", _thousands),
+    "head_dim": Column("head_dim", "head size", _thousands),
+}
+"""The attributes of ModelDetails that a record holds, and how each is shown."""
+_ARCHITECTURE, *_SIZES = _DETAILS.values()
 _FIELDS = (
     Column("ref", "model"),
     Column("title", "title"),
@@ -70,48 +85,12 @@ _FIELDS = (
     Column("last_used", "last used", _day),
     Column("format", "format"),
     Column("size_bytes", "size on disk", bytes_text),
-    Column("architecture", "architecture"),
+    _ARCHITECTURE,
     Column("kind", "kind"),
-    Column("parameters", "parameters", lambda count: f"{count_text(count)} ({count:,})"),
-    Column("precision", "precision"),
-    Column("weight_bytes", "weights as stored", bytes_text),
-    Column("context", "context", _tokens),
-    Column("vocabulary", "vocabulary", _tokens),
-    Column("embedding_rows", "embedding rows", _thousands),
-    Column("draft_vocabulary", "drafts from", _tokens),
-    Column("chat_template", "chat template", yes_or_no),
-    *(
-        Column(key, title, _thousands)
-        for key, title in (
-            ("layers", "layers"),
-            ("hidden_size", "hidden size"),
-            ("intermediate_size", "intermediate size"),
-            ("heads", "heads"),
-            ("kv_heads", "key/value heads"),
-            ("head_dim", "head size"),
-        )
-    ),
+    *_SIZES,
     Column("serves", "drafts for"),
     Column("drafts", "local drafts that fit", lambda drafts: ", ".join(drafts) if drafts else "none"),
 )
-_DETAILS = {
-    "precision": "precision",
-    "parameters": "num_parameters",
-    "context": "context_length",
-    "vocabulary": "vocab_size",
-    "architecture": "architecture",
-    "weight_bytes": "weight_bytes",
-    "embedding_rows": "table_size",
-    "draft_vocabulary": "draft_vocabulary_size",
-    "chat_template": "has_chat_template",
-    "layers": "num_layers",
-    "hidden_size": "hidden_size",
-    "intermediate_size": "intermediate_size",
-    "heads": "num_heads",
-    "kv_heads": "num_kv_heads",
-    "head_dim": "head_dim",
-}
-"""Keys of a record, and the attributes of ModelDetails that they show."""
 
 
 def _record(entry: ModelEntry, details: ModelDetails | None) -> dict[str, Any]:
@@ -123,7 +102,7 @@ def _record(entry: ModelEntry, details: ModelDetails | None) -> dict[str, Any]:
         "origin": str(entry.origin),
         "format": str(entry.format),
         "kind": kind_text(entry, details).lower(),
-        **{key: getattr(details, name, None) for key, name in _DETAILS.items()},
+        **{column.key: getattr(details, name, None) for name, column in _DETAILS.items()},
         "size_bytes": entry.size_bytes,
         "last_used": None if used is None else datetime.fromtimestamp(used, UTC).isoformat(timespec="seconds"),
         "path": str(entry.path),
@@ -274,7 +253,7 @@ def remove_model(args: argparse.Namespace) -> int:
 
 
 def _agreed(question: str, note: str) -> bool:
-    if sys.stdin is None or sys.stderr is None or not (sys.stdin.isatty() and sys.stderr.isatty()):
+    if not (is_terminal(sys.stdin) and is_terminal(sys.stderr)):
         raise UsageError("There is no terminal for the confirmation; add --yes to remove the model without it.")
     sys.stderr.write(" ".join(filter(None, (question, printable(note), "[y/N] "))))
     sys.stderr.flush()

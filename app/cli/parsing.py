@@ -101,62 +101,38 @@ def echo(text: str) -> str:
     return repr(text if len(text) <= _LONGEST_ECHO else text[:_LONGEST_ECHO] + "…")
 
 
-def _parse(kind: Callable[[str], T], text: str, wanted: str, holds: Callable[[T], bool] = lambda value: True) -> T:
+# --- Types for `add_argument` -----------------------------------------------------------------------------------
+
+
+def _parse(kind: Callable[[str], T], wanted: str, text: str, holds: Callable[[T], bool] = lambda value: True) -> T:
     with contextlib.suppress(ValueError):
         if holds(value := kind(text)):
             return value
     raise argparse.ArgumentTypeError(f"must be {wanted}, not {echo(text)}")
 
 
-def number(text: str) -> float:
-    """A type for `add_argument`: any number."""
-    return _parse(float, text, "a number")
-
-
-def whole_number(text: str) -> int:
-    """A type for `add_argument`: any whole number."""
-    return _parse(int, text, "a whole number")
-
-
-def positive_number(text: str) -> float:
-    """A type for `add_argument`: a finite number above 0."""
-    return _parse(float, text, "a number above 0", lambda value: 0 < value < float("inf"))
-
-
-def positive_whole_number(text: str) -> int:
-    """A type for `add_argument`: a whole number above 0."""
-    return _parse(int, text, "a whole number, 1 or more", lambda value: value >= 1)
+number = functools.partial(_parse, float, "a number")
+whole_number = functools.partial(_parse, int, "a whole number")
+positive_number = functools.partial(_parse, float, "a number above 0", holds=lambda value: 0 < value < float("inf"))
+positive_whole_number = functools.partial(_parse, int, "a whole number, 1 or more", holds=lambda value: value >= 1)
+filled = functools.partial(_parse, str, "a name", holds=lambda text: bool(text.strip()))
+"""A text that is not blank."""
 
 
 def numbers(text: str) -> tuple[float, ...]:
-    """A type for `add_argument`: numbers separated by commas, without duplicates."""
-    return _parse(lambda text: tuple(dict.fromkeys(map(float, names(text)))), text, "numbers separated by commas", bool)
+    """Numbers separated by commas, without duplicates."""
+    return _parse(lambda text: tuple(dict.fromkeys(map(float, names(text)))), "numbers separated by commas", text, bool)
 
 
 def whole_numbers(text: str) -> tuple[int, ...]:
-    """A type for `add_argument`: whole numbers above 0 separated by commas, without duplicates."""
+    """Whole numbers above 0 separated by commas, without duplicates."""
     return tuple(dict.fromkeys(map(positive_whole_number, names(text))))
 
 
 def names(text: str) -> tuple[str, ...]:
-    """A type for `add_argument`: names separated by commas, without duplicates; a file name may contain a comma."""
+    """Names separated by commas, without duplicates; a file name may contain a comma."""
     parts = [text] if os.path.exists(text) else text.split(",")
-    return _parse(lambda _: tuple(dict.fromkeys(filter(None, map(str.strip, parts)))), text, "a name, or several", bool)
-
-
-def draft_length(text: str) -> DraftLength:
-    """A type for `add_argument`: one K, such as 4 or auto."""
-    return _or_usage(parse_draft_length, text)
-
-
-def draft_length_or_plain(text: str) -> DraftLength:
-    """A type for `add_argument`: one K, or 0 for plain decoding."""
-    return 0 if text.strip() == "0" else draft_length(text)
-
-
-def draft_lengths(text: str) -> tuple[DraftLength, ...]:
-    """A type for `add_argument`: several values of K, such as 1-8,auto,adaptive."""
-    return _or_usage(parse_draft_lengths, text)
+    return _parse(lambda _: tuple(dict.fromkeys(filter(None, map(str.strip, parts)))), "a name, or several", text, bool)
 
 
 def _or_usage(parse: Callable[[str, str], T], text: str) -> T:
@@ -165,6 +141,15 @@ def _or_usage(parse: Callable[[str, str], T], text: str) -> T:
         return parse(text, "-k")
     except SettingsError as error:
         raise UsageError(str(error)) from None
+
+
+draft_length = functools.partial(_or_usage, parse_draft_length)
+draft_lengths = functools.partial(_or_usage, parse_draft_lengths)
+
+
+def draft_length_or_plain(text: str) -> DraftLength:
+    """One K, or 0 for plain decoding."""
+    return 0 if text.strip() == "0" else draft_length(text)
 
 
 def add_named_methods(arguments: Sequence[str]) -> None:
@@ -182,11 +167,6 @@ def add_named_methods(arguments: Sequence[str]) -> None:
 
 
 # --- Options of several commands --------------------------------------------------------------------------------
-
-
-def filled(text: str) -> str:
-    """A type for `add_argument`: a text that is not blank."""
-    return _parse(str, text, "a name", lambda text: bool(text.strip()))
 
 
 def option(
@@ -244,12 +224,13 @@ def add_setting(group: Any, item: Field[Any], *, default: Any, **more: Any) -> N
         text = f"{text.rstrip('.')} (default: {item.default})"
         # Completion offers these; a device may also have an index.
         more["choices"] = None if item.name == "device" else known
-        kind = functools.partial(_parse, type(item.default), wanted=f"one of {', '.join(known)}")
+        kind = functools.partial(_parse, type(item.default), f"one of {', '.join(known)}")
         group.add_argument(
             flag, metavar=f"{{{','.join(known)}}}", type=kind, default=default, help=sentence(text), **more
         )
     else:
-        kind = {int: whole_number, float: number}.get(type(item.default), str)
+        kinds: dict[type, Callable[[str], Any]] = {int: whole_number, float: number}
+        kind = kinds.get(type(item.default), str)
         option(group, f"{flag} {item.metadata.get('metavar', 'N')}", text, kind, default, **more)
 
 
@@ -298,13 +279,20 @@ def refuse_for_engine(args: argparse.Namespace, allowed: Collection[str] = ()) -
     flags = [flag for flag, name in given.items() if getattr(args, name, None) and name not in allowed]
     device = [name for name in ("device", "dtype") if name not in allowed]
     flags += [flag_of(name) for name in device if getattr(args, name, "auto") != "auto"]
-    flags += [
-        flag_of(name.removeprefix(_OPTION))
-        for name, value in vars(args).items()
-        if name.startswith(_OPTION) and value is not None
-    ]
+    flags += map(flag_of, _given_options(args))
     if flags:
         raise UsageError(f"The server that --engine names was started with its own {flags[0]}; leave {flags[0]} out.")
+
+
+def refuse_without_engine(args: argparse.Namespace) -> None:
+    """Refuse what only a server can do.
+
+    Raises:
+        UsageError: such a flag was given.
+    """
+    for name in ("concurrency", "baseline_engine"):
+        if getattr(args, name, None):
+            raise UsageError(f"{flag_of(name)} is for a server; name it with --engine, or leave {flag_of(name)} out.")
 
 
 def add_template(group: Any) -> None:
@@ -320,9 +308,10 @@ def sampling_of(args: argparse.Namespace) -> SamplingParams:
     return SamplingParams(**{name: value for name, value in given.items() if value is not None})
 
 
-def common_fields(args: argparse.Namespace) -> dict[str, Any]:
-    """The fields that most requests take from the arguments: seed, coupling, verification, chat, device and dtype."""
-    names = ("seed", "coupling", "verification", "chat", "device", "dtype")
+def common_fields(args: argparse.Namespace, *more: str) -> dict[str, Any]:
+    """The fields that most requests take from the arguments, seed, coupling, verification, chat, device and dtype, and
+    `more`."""
+    names = ("seed", "coupling", "verification", "chat", "device", "dtype", *more)
     return {name: getattr(args, name) for name in names if hasattr(args, name)}
 
 
@@ -388,17 +377,18 @@ def add_method_options(parser: argparse.ArgumentParser) -> None:
                 add_setting(group, item, default=None, dest=_OPTION + item.name)
 
 
+def _given_options(args: argparse.Namespace) -> dict[str, Any]:
+    named = ((name, value) for name, value in vars(args).items() if name.startswith(_OPTION) and value is not None)
+    return {name.removeprefix(_OPTION): value for name, value in named}
+
+
 def method_options(method: Method, args: argparse.Namespace) -> dict[str, Any]:
     """The options that the arguments set for a method.
 
     Raises:
         UsageError, SettingsError: an option of another method, or a value out of range.
     """
-    given = {
-        name.removeprefix(_OPTION): value
-        for name, value in vars(args).items()
-        if name.startswith(_OPTION) and value is not None
-    }
+    given = _given_options(args)
     known = {option.name for option in fields(method.options)}
     for name in given:
         if name not in known:

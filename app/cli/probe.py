@@ -9,7 +9,15 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from app.cli.console import check_out, figure_table, figure_text, make_engine, printing
+from app.cli.console import (
+    check_out,
+    figure_table,
+    figure_text,
+    make_engine,
+    printing,
+    read_prompt,
+    read_text_file,
+)
 from app.cli.errors import Exit, UsageError, say, stop_on_interrupt
 from app.cli.parsing import (
     REF_HELP,
@@ -25,7 +33,6 @@ from app.cli.parsing import (
     switch,
     whole_number,
 )
-from app.cli.prompt import read_prompt, read_text_file
 from core.analysis.probe import (
     DEFAULT_POSITIONS,
     SCHEMA,
@@ -38,7 +45,6 @@ from core.analysis.probe import (
     Shape,
     drafts_here,
     probe_text,
-    sampling_of,
     verdict,
 )
 from core.controls import RunControls
@@ -47,6 +53,7 @@ from core.experiments.prompt_suites import default_prompts
 from core.files import write_atomically
 from core.models.catalogue import DEFAULT_TARGET, resolve
 from core.runlog.log import read_run_log
+from core.runlog.replay import request_from_config
 from core.runners.threads import limit_spinning
 from core.settings import SamplingParams
 from core.text import percent_text
@@ -119,7 +126,7 @@ def build_request(args: argparse.Namespace) -> ProbeRequest:
         target = target or log.run["config"].get("target")
         if not isinstance(target, str):
             raise RunLogError(f"The log {args.log!r} doesn't name its target; name it with --target.")
-        sampling = _overridden(sampling_of(log), args)
+        sampling = _overridden(request_from_config(log.run["config"]).sampling, args)
         if args.generate:
             raise UsageError("--log already holds the target's own text, so leave out --generate or --log.")
         texts = (probe_text(log, target, sampling),)

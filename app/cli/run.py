@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from app.cli.console import NONE, figure_text, make_engine, printable
+from app.cli.console import NONE, figure_text, make_engine, printable, read_prompt
 from app.cli.errors import Exit, OutputClosed, OutputError, UsageError, say, stop_on_interrupt
 from app.cli.parsing import (
     SAMPLING,
@@ -36,7 +36,6 @@ from app.cli.parsing import (
     sampling_of,
     switch,
 )
-from app.cli.prompt import read_prompt
 from app.cli.text import STYLES, Sink, Transcript
 from core.analysis.steadiness import absence_note, busy_note, interval_text, speedup_interval
 from core.controls import RunControls
@@ -120,55 +119,24 @@ def add_parser(commands: Any) -> None:
 
 def build_request(args: argparse.Namespace, server: Server | None = None) -> RunRequest:
     """The run that the arguments describe, here or on a server."""
+    shared = common_fields(args, "max_new_tokens", "baseline", "inspect", "system")
+    shared |= {"prompt": "not read yet", "sampling": sampling_of(args), "stop": tuple(args.stop)}
     if server is not None:
-        return _on_server(args, server)
-    method, target, draft = choose_models(args.method, args.target, args.draft)
-    options = method_options(method, args)
-    if args.inspect and args.log is None:
-        raise UsageError("--inspect needs a log; name one with --log.")
-    k = usual_draft_length(draft) if args.k is None else args.k
-    request = RunRequest(
-        target=target,
-        draft=None if k == 0 else draft,
-        prompt="not read yet",
-        method=method.name,
-        method_options=options,
-        **request_fields(k),
-        sampling=sampling_of(args),
-        max_new_tokens=args.max_new_tokens,
-        stop=tuple(args.stop),
-        **common_fields(args),
-        baseline=args.baseline,
-        inspect=args.inspect,
-        system=args.system,
-    )
-    check_rule(request)
-    return _with_prompt(args, request)
+        from core.engines import check_request
 
-
-def _on_server(args: argparse.Namespace, server: Server) -> RunRequest:
-    from core.engines import check_request
-
-    refuse_for_engine(args)
-    request = RunRequest(
-        target=server.model(args.target or ""),
-        draft=None,
-        prompt="not read yet",
-        num_draft_tokens=None,
-        sampling=sampling_of(args),
-        max_new_tokens=args.max_new_tokens,
-        stop=tuple(args.stop),
-        **common_fields(args),
-        baseline=args.baseline,
-        inspect=args.inspect,
-        system=args.system,
-        engine=server.address.url,
-    )
-    check_request(request, server)
-    return _with_prompt(args, request)
-
-
-def _with_prompt(args: argparse.Namespace, request: RunRequest) -> RunRequest:
+        refuse_for_engine(args)
+        target = server.model(args.target or "")
+        request = RunRequest(target, draft=None, num_draft_tokens=None, engine=server.address.url, **shared)
+        check_request(request, server)
+    else:
+        method, target, draft = choose_models(args.method, args.target, args.draft)
+        options = method_options(method, args)
+        if args.inspect and args.log is None:
+            raise UsageError("--inspect needs a log; name one with --log.")
+        k = usual_draft_length(draft) if args.k is None else args.k
+        shared |= {"method": method.name, "method_options": options, **request_fields(k)}
+        request = RunRequest(target, draft=None if k == 0 else draft, **shared)
+        check_rule(request)
     # The prompt is read last: the user may have to type it.
     if args.words is not None and (args.prompt is not None or args.prompt_file is not None):
         raise UsageError("There are two prompts; give one, in quotes if it has several words.")
@@ -238,15 +206,14 @@ _ENDS = {
 
 
 class _Stderr(Console):
+    def __init__(self, *, quiet: bool) -> None:
+        # Without a file, rich would write to standard output, into the text.
+        quiet = quiet or sys.stderr is None
+        super().__init__(file=sys.stderr, highlight=False, markup=False, emoji=False, quiet=quiet)
+
     def on_broken_pipe(self) -> None:
         """Stop printing; rich would end the process, although the run and its text are fine."""
         self.quiet = True
-
-
-def _stderr(*, quiet: bool) -> Console:
-    # Without a file, rich would write to standard output, into the text.
-    quiet = quiet or sys.stderr is None
-    return _Stderr(file=sys.stderr, highlight=False, markup=False, emoji=False, quiet=quiet)
 
 
 def _show_start(console: Console, config: Mapping[str, Any], *, legend: bool) -> None:
@@ -353,7 +320,7 @@ class _Run:
         self._make = make
         self._config: Mapping[str, Any] = {}
         self._log = log
-        self._console = _stderr(quiet=quiet)
+        self._console = _Stderr(quiet=quiet)
         self._controls = RunControls.from_request(request)
         sink = Sink(sys.stdout, styled=not quiet)
         self._on_terminal = sink.is_terminal

@@ -20,14 +20,13 @@ from app.cli.console import (
     Progress,
     check_out,
     figure_table,
-    figure_text,
     is_terminal,
     make_engine,
     printing,
     spread_text,
 )
 from app.cli.errors import Exit, UsageError, say, stop_on_interrupt
-from app.cli.load import DEFAULT_CONCURRENCY, measure, refuse_without_engine
+from app.cli.load import DEFAULT_CONCURRENCY, measure
 from app.cli.parsing import (
     Listing,
     add_command,
@@ -43,13 +42,14 @@ from app.cli.parsing import (
     numbers,
     option,
     positive_whole_number,
+    refuse_without_engine,
     switch,
     whole_numbers,
 )
 from core.controls import RunControls
 from core.draft_shape import DraftLength
 from core.drafters.registry import METHODS, get_method, split_options
-from core.experiments.bench import Spread, split_name
+from core.experiments.bench import split_name
 from core.experiments.prompt_suites import SUITES, Prompt, find_prompts, first_of_each
 from core.experiments.sweep import sweep
 from core.experiments.sweep_plan import (
@@ -155,12 +155,7 @@ def build_plan(args: argparse.Namespace) -> SweepPlan:
         num_draft_tokens=args.k or DEFAULT_LENGTHS,
         temperatures=args.temperature,
         prompts=tuple(_prompts(target, args.prompts, args.num_prompts)),
-        repeats=args.repeats,
-        max_new_tokens=args.max_new_tokens,
-        top_k=args.top_k,
-        top_p=args.top_p,
-        min_p=args.min_p,
-        **common_fields(args),
+        **common_fields(args, "repeats", "max_new_tokens", "top_k", "top_p", "min_p"),
     )
 
 
@@ -388,18 +383,15 @@ def write_results(results: SweepResults, verdicts: Sequence[Verdict]) -> None:
 def _table(cells: Sequence[CellResult], verdict: Verdict, *, is_wide: bool) -> Table:
     """The cells of one drafter at one temperature, below the baseline."""
     best = verdict.best.cell if verdict.best is not None and verdict.speculates else None
-
-    def median(spread: Spread | None, form: str) -> str:
-        return spread_text(spread, form) if is_wide else figure_text(spread and spread.median, form)
-
+    ends = "quartiles" if is_wide else ""
     columns: list[tuple[str, Callable[[CellResult], str]]] = [
         ("K", lambda result: "plain" if result.cell.is_baseline else str(result.cell.num_draft_tokens)),
         ("", lambda result: "*" if result.cell == best else "!" if result.problem else ""),
         ("speedup", lambda result: spread_text(result.speedup, ".2f", "×")),
-        ("tokens/s", lambda result: median(result.tokens_per_second, ".1f")),
-        ("acceptance", lambda result: median(result.draft_acceptance_rate, ".0%")),
-        ("tokens/forward", lambda result: median(result.block_efficiency, ".2f")),
-        ("c", lambda result: median(result.cost_coefficient, ".3f")),
+        ("tokens/s", lambda result: spread_text(result.tokens_per_second, ".1f", ends=ends)),
+        ("acceptance", lambda result: spread_text(result.draft_acceptance_rate, ".0%", ends=ends)),
+        ("tokens/forward", lambda result: spread_text(result.block_efficiency, ".2f", ends=ends)),
+        ("c", lambda result: spread_text(result.cost_coefficient, ".3f", ends=ends)),
         ("runs", _runs),
     ]
     if not is_wide:
@@ -418,11 +410,7 @@ def _suites(results: SweepResults, cells: Sequence[CellResult]) -> Table:
     """The median speedup of each cell by suite."""
 
     def column(suite: str) -> Callable[[CellResult], str]:
-        def shown(result: CellResult) -> str:
-            spread = results.result(result.cell, suite).speedup
-            return figure_text(spread and spread.median, ".2f", "×")
-
-        return shown
+        return lambda result: spread_text(results.result(result.cell, suite).speedup, ".2f", "×", ends="")
 
     suites = [(suite or NONE, column(suite)) for suite in results.suites]
     return figure_table(cells, [("speedup by suite", lambda result: result.cell.title), *suites])

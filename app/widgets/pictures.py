@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import csv
-import io
-import math
 from collections.abc import Callable, Iterable, Mapping
 
 from PySide6.QtCore import QBuffer, QByteArray, QIODevice, QPointF, QRectF, QSize
 from PySide6.QtGui import QImage, QImageWriter, QPainter
 from PySide6.QtSvg import QSvgGenerator
 
-from core.text import neutral_cell
+from core.text import csv_text
 
 SCALE = 2
 """Pixels in a PNG per pixel on screen."""
@@ -62,16 +59,4 @@ def _buffer() -> QBuffer:
 
 def to_csv(table: Table) -> str:
     """The table below a row of names; cells without a figure are empty."""
-    text = io.StringIO(newline="")
-    writer = csv.writer(text)
-    writer.writerow(map(neutral_cell, table))
-    writer.writerows([_cell(value) for value in row] for row in zip(*table.values(), strict=True))
-    return text.getvalue()
-
-
-def _cell(value: float | int | str | None) -> str:
-    if value is None or (isinstance(value, float) and math.isnan(value)):
-        return ""
-    if isinstance(value, str):
-        return neutral_cell(value)
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
+    return csv_text(table, zip(*table.values(), strict=True), "{:.6g}".format)

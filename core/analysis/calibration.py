@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+import statistics
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -200,15 +202,13 @@ def rank_correlation(first: Array, second: Array) -> float | None:
     """Spearman's: Pearson's correlation of the ranks, tied values share a rank."""
     if len(first) < LEAST_POSITIONS:
         return None
-    a, b = (_centred_ranks(values) for values in (first, second))
-    spread = float(np.sqrt((a * a).sum() * (b * b).sum()))
-    return float((a * b).sum()) / spread if spread > 0 else None
-
-
-def _centred_ranks(values: Array) -> Array:
-    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
-    ranks = (counts.cumsum() - (counts - 1) / 2)[inverse]
-    return ranks - ranks.mean()
+    ranks = []
+    for values in (first, second):
+        _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+        ranks.append((counts.cumsum() - (counts - 1) / 2)[inverse].tolist())
+    with contextlib.suppress(statistics.StatisticsError):  # One side never changes.
+        return statistics.correlation(*ranks)
+    return None
 
 
 @dataclass(frozen=True, slots=True)

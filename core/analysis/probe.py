@@ -213,15 +213,6 @@ def drafts_here(target_ref: str) -> tuple[str, ...]:
     return tuple(entry.ref for entry in sorted(fitting, key=rank))[:MOST_DRAFTS]
 
 
-def sampling_of(log: RunLog) -> SamplingParams:
-    """The sampling of a logged run.
-
-    Raises:
-        RunLogError: the log does not record it.
-    """
-    return request_from_config(log.run["config"]).sampling
-
-
 def probe_text(log: RunLog, target: str, sampling: SamplingParams) -> ProbeText:
     """The text of a logged run. It is the target's own where target and sampling were those of the run throughout.
 
@@ -237,7 +228,8 @@ def probe_text(log: RunLog, target: str, sampling: SamplingParams) -> ProbeText:
     if target != config.get("target") or not before:
         text = "".join(step.emitted_text for step in steps)
         return ProbeText("the run's text", prompt=str(config.get("prompt") or ""), continuation=text)
-    is_own = sampling == sampling_of(log) and all(step.temperature == sampling.temperature for step in steps)
+    is_own = sampling == request_from_config(config).sampling
+    is_own = is_own and all(step.temperature == sampling.temperature for step in steps)
     return ProbeText("the run's text", prompt_ids=before, continuation_ids=written, is_own=is_own)
 
 

@@ -8,7 +8,7 @@ import statistics
 import time
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -34,6 +34,9 @@ from core.runners.timing import Stopwatch
 from core.sampling import probabilities
 from core.settings import RunRequest, SamplingParams
 from core.types import DraftContext, StageChanged, Step, TokenKind, Verification, depths_of
+
+if TYPE_CHECKING:
+    from core.session import Session
 
 _log = logging.getLogger(__name__)
 
@@ -240,12 +243,12 @@ def _tokens(survival: Array) -> Array:
     return 1.0 + np.concatenate((np.zeros((len(survival), 1)), survival.cumsum(1)), 1)
 
 
-def speedup(found: Agreement, costs: Costs) -> tuple[Curve, Curve]:
+def speedup(tokens: Curve, costs: Costs) -> tuple[Curve, Curve]:
     """v(K+1), and tau(K) / (K c + v(K+1)) with the interval of tau, for K from 0 to 16."""
     lengths = [positions - 1 for positions, _ in costs.verify_ms]
     measured = np.array([[milliseconds / costs.target_step_ms for _, milliseconds in costs.verify_ms]])
     verify = verify_over_k(lengths, measured)[0]
-    spent, tokens = KS * costs.cost + verify, found.tokens
+    spent = KS * costs.cost + verify
     parts = (
         tuple((np.array(part) / spent).tolist()) if part else () for part in (tokens.values, tokens.low, tokens.high)
     )
@@ -345,12 +348,6 @@ _NO_ROOM = "There is no memory left to probe this pair. Choose a smaller model, 
 ProbeEvent = StageChanged | DraftProbe | ProbeDone
 
 
-class Loader(Protocol):
-    """What a probe needs of `core.session.Session`."""
-
-    def load(self, request: RunRequest, controls: RunControls) -> Generator[StageChanged, None, Any]: ...
-
-
 class Passage(NamedTuple):
     """Ids to read, the index of the first that counts, and whether the target wrote those that count."""
 
@@ -362,7 +359,7 @@ class Passage(NamedTuple):
         return self._replace(ids=self.ids[:length])
 
 
-def probe(session: Loader, request: ProbeRequest, controls: RunControls) -> Generator[ProbeEvent, None, None]:
+def probe(session: Session, request: ProbeRequest, controls: RunControls) -> Generator[ProbeEvent, None, None]:
     """Run a probe. A draft that can't be used is reported as its probe's problem.
 
     Yields:
@@ -389,6 +386,7 @@ def probe(session: Loader, request: ProbeRequest, controls: RunControls) -> Gene
             )
             try:
                 loaded = yield from session.load(run, controls)
+                assert loaded.draft is not None, "the request names one"
                 if passages is None:
                     passages = yield from _passages(loaded.target, request, controls, notes)
                 found = yield from _probe_draft(draft, loaded.target, loaded.draft, passages, request, controls)
@@ -434,7 +432,7 @@ def _probe_draft(
     found = agreement(compared, is_own_text=is_own_text)
     yield StageChanged(f"Timing {draft_ref} and the target…")
     costs = measure(target, draft, fitting[0].ids, sampling, check_cancelled)
-    verify, expected = speedup(found, costs)
+    verify, expected = speedup(found.tokens, costs)
     trees: tuple[Shape, ...] = ()
     if costs.level_ms is not None:
         siblings = [(text.siblings, text.siblings_kept) for text in compared]
@@ -489,10 +487,8 @@ def _passage(target: LanguageModel, text: ProbeText, request: ProbeRequest) -> P
 
 
 def _continued(target: LanguageModel, ids: list[int], request: ProbeRequest, controls: RunControls) -> Passage:
-    events = autoregressive(target, ids, sampling=request.sampling, max_new_tokens=request.generate, seed=request.seed)
-    written: list[int] = []
-    for event in events:
-        controls.check_cancelled()
-        if isinstance(event, Step):
-            written += event.emitted
+    own = controls.sharing_stop(request.sampling, 0)
+    events = autoregressive(target, ids, controls=own, max_new_tokens=request.generate, seed=request.seed)
+    written = [token for event in events if isinstance(event, Step) for token in event.emitted]
+    controls.check_cancelled()
     return Passage([*ids, *written], len(ids), True)

@@ -156,7 +156,6 @@ class SpeedupTheory:
         tokens_by_position: tau(K) from the acceptance observed at each position, instead of alpha^i.
         usual_k: the most common K; ran_k: the same if nine of ten steps had it, else the mean over the steps.
         ran_tokens, ran_speedup: what the run achieved: tokens per step, and plain time / own time for its tokens.
-        is_plain_measured: whether plain decoding ran too; else a forward timed before the run is used.
         share_best, share_wins: shares of the resamples with the same best K, and in which any K beats plain decoding.
     """
 
@@ -172,7 +171,6 @@ class SpeedupTheory:
     ran_k: float
     ran_tokens: Estimate
     ran_speedup: Estimate
-    is_plain_measured: bool
     num_blocks: int
     num_tested: int
     share_best: float | None = None
@@ -288,13 +286,12 @@ def speedup_theory(
         tokens=curve("tokens"),
         leviathan=curve("leviathan"),
         measured_verify=curve("measured_verify"),
+        ran_tokens=estimate("ran_tokens"),
+        ran_speedup=estimate("ran_speedup"),
         longest=max(lengths, default=0),
         tokens_by_position=Curve(tuple(tokens_per_block(sums, k) for k in range(len(ks)))),
         usual_k=usual,
         ran_k=usual if (drafted == usual).mean() >= _MOST else float(drafted.mean()),
-        ran_tokens=estimate("ran_tokens"),
-        ran_speedup=estimate("ran_speedup"),
-        is_plain_measured=plain.is_measured,
         num_blocks=sums.num_blocks,
         num_tested=sums.tested,
         share_best=share_best,

@@ -7,7 +7,6 @@ step: equal there for every part means equal everywhere, at a fraction of the co
 from __future__ import annotations
 
 import copy
-import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.optim import AdamW
 
-from core.distill.texts import Part
+from core.distill.texts import Part, id_counts
 from core.models.medusa_heads import HeadsConfig, MedusaHeads, norm_fingerprint, save_heads
 from core.training.data import items_of_step
 from core.training.model import replaced_folder
@@ -82,8 +81,6 @@ def export_heads(heads: MedusaHeads, scale: float, folder: Path) -> None:
                 block.linear.weight[:, heads.hidden_size :] *= scale
     with replaced_folder(folder) as fresh:
         save_heads(unscaled, fresh)
-        for card in folder.glob("*.md"):
-            shutil.copy(card, fresh)
 
 
 def inputs_of(
@@ -124,7 +121,8 @@ def train_heads(
     vocabulary = torch.tensor(heads.config.vocabulary)
     order = [(part, row) for part in parts for row in range(len(part.texts))]
     per_step = min(settings.per_step, len(order))
-    frequent = _most_frequent(parts, vocabulary)
+    counts = torch.from_numpy(id_counts((part.texts for part in parts), len(tables.head)))[vocabulary]
+    frequent = counts.topk(min(_FREQUENT, len(vocabulary))).indices
 
     def compute(step: int, share: float) -> Step:
         generator = torch.Generator().manual_seed(settings.seed + 7919 * step)
@@ -153,14 +151,6 @@ def train_heads(
         heads, compute, settings, checkpoint, log,
         reports="divergence of head 0", evaluate=evaluate, check_cancelled=check_cancelled, optimizers=[optimizer],
     )  # fmt: skip
-
-
-def _most_frequent(parts: list[Part], vocabulary: Tensor) -> Tensor:
-    """Indices into the vocabulary of the ids that the texts contain most often."""
-    counts = np.zeros(int(vocabulary.max()) + 1, dtype=np.int64)
-    for part in parts:
-        counts += np.bincount(part.texts.ids[part.texts.ids < len(counts)], minlength=len(counts))
-    return torch.from_numpy(counts)[vocabulary].topk(min(_FREQUENT, len(vocabulary))).indices
 
 
 def _part_of(vocabulary: Tensor, frequent: Tensor, texts: Tensor, generator: torch.Generator) -> Tensor:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from core.analysis.expectation import expected_tokens
-from core.analysis.probing import measure
+from core.analysis.expectation import Curve, expected_tokens
+from core.analysis.probing import LONGEST, measure, speedup
 from core.distill.heads import TOPS, Tables, export_heads, held_out_accuracy, new_heads, train_heads
 from core.distill.self_play import PlaySettings, Script, script_of, write_texts
 from core.distill.student import check_target, export_student, held_out_acceptance, new_student, train_student
@@ -106,7 +106,6 @@ def distill(
     """
     check_target(target.model)
     check_destination(out, settings.kind)
-    script = script_of(target.tokenizer, target.eos_ids)
     if settings.start_from is None and min(settings.num_texts, settings.play.rows) < FEWEST_TEXTS:
         raise SettingsError(
             f"There are too few texts: at least {FEWEST_TEXTS} are needed, some to train on and some to judge "
@@ -114,26 +113,84 @@ def distill(
         )
     work.mkdir(parents=True, exist_ok=True)
     _claim(work, target)
-    _write_parts(target, script, settings, work, log, check_cancelled)
+    stages = _Stages(target, settings, work, out, log, check_cancelled)
+    first = stages.write_parts()
     training, held_out = split([read_part(path) for path in parts_in(work)])
     _check_judgeable(held_out)
-    first = len(script.opening)
     texts = [part.texts for part in training]
     ids = frequent_ids(texts, settings.vocabulary_size, target.vocab_size, target.eos_ids)
     rows, number = sum(map(len, texts)), sum(int(some.end.sum()) for some in texts)
     duration = duration_text(settings.training.seconds) if settings.training.seconds else ""
     log(f"training on {rows} texts, {number:,} tokens{duration and f', for {duration}'}")
-    if settings.kind is Kind.MEDUSA:
-        return _distill_heads(target, settings, ids, training, held_out, first, work, out, log, check_cancelled)
-    vocabulary = torch.tensor(ids)
-    student = new_student(target.model, settings.num_layers)
-    checkpoint = work / "student.pt"
-    train_student(student, training, held_out, vocabulary, first, settings.training, checkpoint, log, check_cancelled)
-    export_student(student, target.tokenizer, target.ref, ids, out)
-    return {
-        f"acceptance at {at:g}": held_out_acceptance(student, held_out, vocabulary, first, temperature=at)
-        for at in sorted(set(held_out.texts.temperature.tolist()))
-    }
+    return (stages.heads if settings.kind is Kind.MEDUSA else stages.draft)(ids, training, held_out, first)
+
+
+@dataclass(frozen=True, slots=True)
+class _Stages:
+    """The stages of one `distill`, whose arguments these are."""
+
+    target: LanguageModel
+    settings: DistillSettings
+    work: Path
+    out: Path
+    log: Callable[[str], None]
+    check_cancelled: Callable[[], None]
+
+    def write_parts(self) -> int:
+        """Write texts until there are enough; returns the length of their opening."""
+        settings, target, work = self.settings, self.target, self.work
+        script = script_of(target.tokenizer, target.eos_ids)
+        given = _given_parts(target, script, settings)
+        began, number_before = time.monotonic(), None
+        # All texts of one training have the same length.
+        lengths = {texts.ids.shape[1] for texts in (*given, *(read_part(path).texts for path in parts_in(work)))}
+        if len(lengths) > 1:
+            raise SettingsError(f"The texts in {str(work)!r} have a different length. Choose another --work folder.")
+        play = replace(settings.play, length=lengths.pop()) if lengths else settings.play
+        while True:
+            parts = parts_in(work)
+            index, number = len(parts), sum(len(read_part(path).texts) for path in parts)
+            path = work / f"part-{index:04}"
+            if index < len(given):
+                self.log(f"the target reads texts: part {index + 1} of {len(given)}")
+                compiled = settings.training.compile
+                write_part(target.model, given[index], path, compiled=compiled, check_cancelled=self.check_cancelled)
+            elif number < settings.num_texts:
+                number_before = number if number_before is None else number_before
+                pace = (time.monotonic() - began) / (number - number_before) if number > number_before else 0.0
+                left = f", about {duration_text(pace * (settings.num_texts - number))} left" if pace else ""
+                self.log(f"the target writes texts: {number} of {settings.num_texts} so far{left}")
+                generator = torch.Generator().manual_seed(settings.seed + 7919 * index)
+                save_part(write_texts(target.model, script, play, generator, self.check_cancelled), path)
+            else:
+                return len(script.opening)
+
+    def draft(self, ids: list[int], training: list[Part], held_out: Part, first: int) -> dict[str, float]:
+        """Train and export a draft of these ids; returns its acceptance."""
+        vocabulary = torch.tensor(ids)
+        student = new_student(self.target.model, self.settings.num_layers)
+        shared = self.settings.training, self.work / "student.pt", self.log, self.check_cancelled
+        train_student(student, training, held_out, vocabulary, first, *shared)
+        export_student(student, self.target.tokenizer, self.target.ref, ids, self.out)
+        return {
+            f"acceptance at {at:g}": held_out_acceptance(student, held_out, vocabulary, first, temperature=at)
+            for at in sorted(set(held_out.texts.temperature.tolist()))
+        }
+
+    def heads(self, ids: list[int], training: list[Part], held_out: Part, first: int) -> dict[str, float]:
+        """Train and export Medusa heads for these ids; returns their accuracy."""
+        settings = self.settings
+        torch.manual_seed(settings.seed)
+        heads = new_heads(self.target.model, self.target.ref, settings.num_heads, settings.num_layers, ids)
+        tables = Tables.of(self.target.model, held_out)
+        shared = settings.training, self.work / "heads.pt", self.log, self.check_cancelled
+        train_heads(heads, tables, training, held_out, first, *shared)
+        export_heads(heads, tables.scale, self.out)
+        return {
+            f"head {head}, top {top}": share
+            for head, shares in enumerate(held_out_accuracy(heads, tables, held_out))
+            for top, share in zip(TOPS, shares, strict=True)
+        }
 
 
 def _check_judgeable(held_out: Part) -> None:
@@ -154,36 +211,9 @@ def expected_speedup(target: LanguageModel, draft: LanguageModel, acceptance: fl
     Times both models here, for a few seconds.
     """
     costs = measure(target, draft, list(range(1, _TIMED_TOKENS + 1)), SamplingParams())
-    found = {0: 1.0}
-    for positions, milliseconds in costs.verify_ms:
-        spent = (positions - 1) * costs.draft_step_ms + milliseconds
-        found[positions - 1] = expected_tokens(acceptance, positions - 1) * costs.target_step_ms / spent
-    best = max(found, key=lambda k: found[k])
-    return best, found[best]
-
-
-def _distill_heads(
-    target: LanguageModel,
-    settings: DistillSettings,
-    ids: list[int],
-    training: list[Part],
-    held_out: Part,
-    first: int,
-    work: Path,
-    out: Path,
-    log: Callable[[str], None],
-    check_cancelled: Callable[[], None],
-) -> dict[str, float]:
-    torch.manual_seed(settings.seed)
-    heads = new_heads(target.model, target.ref, settings.num_heads, settings.num_layers, ids)
-    tables = Tables.of(target.model, held_out)
-    train_heads(heads, tables, training, held_out, first, settings.training, work / "heads.pt", log, check_cancelled)
-    export_heads(heads, tables.scale, out)
-    return {
-        f"head {head}, top {top}": share
-        for head, shares in enumerate(held_out_accuracy(heads, tables, held_out))
-        for top, share in zip(TOPS, shares, strict=True)
-    }
+    tokens = Curve(tuple(expected_tokens(acceptance, k) for k in range(LONGEST + 1)))
+    _, found = speedup(tokens, costs)
+    return found.best, found.values[found.best]
 
 
 def check_destination(out: Path, kind: Kind = Kind.DRAFT) -> None:
@@ -204,40 +234,6 @@ def _claim(work: Path, target: LanguageModel) -> None:
         write_atomically(mark, fingerprint)
     elif mark.read_text("utf-8", "replace") != fingerprint:
         raise SettingsError(f"The files in {str(work)!r} were made for another target. Choose another --work folder.")
-
-
-def _write_parts(
-    target: LanguageModel,
-    script: Script,
-    settings: DistillSettings,
-    work: Path,
-    log: Callable[[str], None],
-    check_cancelled: Callable[[], None],
-) -> None:
-    given = _given_parts(target, script, settings)
-    began, number_before = time.monotonic(), None
-    # All texts of one training have the same length.
-    lengths = {texts.ids.shape[1] for texts in (*given, *(read_part(path).texts for path in parts_in(work)))}
-    if len(lengths) > 1:
-        raise SettingsError(f"The texts in {str(work)!r} have a different length. Choose another --work folder.")
-    play = replace(settings.play, length=lengths.pop()) if lengths else settings.play
-    while True:
-        parts = parts_in(work)
-        index, number = len(parts), sum(len(read_part(path).texts) for path in parts)
-        path = work / f"part-{index:04}"
-        if index < len(given):
-            log(f"the target reads texts: part {index + 1} of {len(given)}")
-            compiled = settings.training.compile
-            write_part(target.model, given[index], path, compiled=compiled, check_cancelled=check_cancelled)
-        elif number < settings.num_texts:
-            number_before = number if number_before is None else number_before
-            pace = (time.monotonic() - began) / (number - number_before) if number > number_before else 0.0
-            left = f", about {duration_text(pace * (settings.num_texts - number))} left" if pace else ""
-            log(f"the target writes texts: {number} of {settings.num_texts} so far{left}")
-            generator = torch.Generator().manual_seed(settings.seed + 7919 * index)
-            save_part(write_texts(target.model, script, play, generator, check_cancelled), path)
-        else:
-            return
 
 
 def _given_parts(target: LanguageModel, script: Script, settings: DistillSettings) -> list[Texts]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -75,8 +74,6 @@ def export_student(
         config.save_pretrained(fresh)
         weights = {name: tensor.to(torch.bfloat16).contiguous() for name, tensor in own.items()}
         save_file(weights, fresh / "model.safetensors", metadata={"format": "pt"})
-        for card in folder.glob("*.md"):
-            shutil.copy(card, fresh)
 
 
 Batch = tuple[Tensor, Tensor, Tensor, Tensor]

@@ -137,12 +137,18 @@ def target_log_probs(states: Tensor, log_norms: Tensor, head: Tensor) -> Tensor:
     return functional.linear(states, head).float() - log_norms[..., None]
 
 
-def frequent_ids(texts: Iterable[Texts], size: int, vocab_size: int, always: frozenset[int]) -> list[int]:
-    """The `size` most frequent ids of the texts, those of `always` among them, in ascending order."""
+def id_counts(texts: Iterable[Texts], vocab_size: int) -> npt.NDArray[np.int64]:
+    """(V,) how often each id comes before the ends of the texts."""
     counts = np.zeros(vocab_size, dtype=np.int64)
     for some in texts:
         columns = np.arange(some.ids.shape[1])
         counts += np.bincount(some.ids[columns < some.end[:, None]], minlength=vocab_size)[:vocab_size]
+    return counts
+
+
+def frequent_ids(texts: Iterable[Texts], size: int, vocab_size: int, always: frozenset[int]) -> list[int]:
+    """The `size` most frequent ids of the texts, those of `always` among them, in ascending order."""
+    counts = id_counts(texts, vocab_size)
     counts[sorted(always)] = np.iinfo(np.int64).max
     return sorted(int(token) for token in np.argsort(-counts, kind="stable")[:size])
 

@@ -7,7 +7,6 @@ import json
 import logging
 import platform
 import statistics
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
@@ -76,13 +75,6 @@ def counted(module: Any) -> Iterator[list[int]]:
         yield widths
     finally:
         handle.remove()
-
-
-def usual_steps(steps: Sequence[Step]) -> list[Step]:
-    """The steps of the most common draft length, preferably above 0, without the last one, which may be cut."""
-    lengths = Counter(step.num_draft_tokens for step in steps[:-1])
-    usual = max(lengths, key=lambda k: (k > 0, lengths[k], k), default=0)
-    return [step for step in steps[:-1] if step.num_draft_tokens == usual]
 
 
 def time_bare(
@@ -240,13 +232,15 @@ class Bench:
 
     def _note_overhead(self, seen: Observations, steps: Sequence[Step], prompt: Prompt) -> None:
         """Time the bare forwards right after the run they are compared with."""
-        contender, usual = seen.contender, usual_steps(steps)
+        contender, whole = seen.contender, steps[:-1]  # The last one may be cut.
+        length = Tally(whole).usual_length
+        usual = [step for step in whole if step.num_draft_tokens == length]
         if not isinstance(contender, Outrider) or contender.drafter is None or not usual:
             return
         middle = usual[len(usual) // 2].position - 1
         capacity = len(prompt.ids) + self.settings.max_new_tokens
         drafting = getattr(contender.drafter, "runner", None) or getattr(contender.drafter, "_runner", None)
-        bare_ms, cost = time_bare(self.pair.target, drafting, usual[0].num_draft_tokens, middle, capacity)
+        bare_ms, cost = time_bare(self.pair.target, drafting, length, middle, capacity)
         seen.overheads.append(statistics.median(step.total_ms for step in usual) / bare_ms - 1.0)
         if cost is not None:
             seen.costs.append(cost)

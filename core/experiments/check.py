@@ -196,6 +196,11 @@ class CheckReport:
         return self.request.run.is_lossy and self.distribution is not None
 
     @property
+    def is_right(self) -> bool:
+        """Whether the output is the target's own, up to near-ties."""
+        return self.verdict is not Verdict.NOT_EXACT
+
+    @property
     def verdict(self) -> Verdict:
         """The result."""
         if (

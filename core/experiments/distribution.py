@@ -19,6 +19,7 @@ from core.decode import sample_blocks
 from core.draft_shape import DraftLength
 from core.drafters.base import chain
 from core.drafters.registry import METHODS
+from core.experiments.bench import num_equal
 from core.experiments.check import (
     CheckProgress,
     DistributionResult,
@@ -260,10 +261,8 @@ class TargetDistribution:
     def _alone(self, block: tuple[int, ...]) -> Tensor:
         """Token by token, as plain decoding reads."""
         base, text = len(self._prompt) - 1, (*self._prompt, *block)
-        shared = zip(block, self._cached, strict=False)
-        same = next((index for index, (a, b) in enumerate(shared) if a != b), min(len(block), len(self._cached)))
         # The last position is read again even if it is cached: its logits are wanted.
-        keep = min(self._single.length, base + min(same + 1, len(block)))
+        keep = min(self._single.length, base + min(num_equal(block, self._cached) + 1, len(block)))
         self._single.rewind(keep)
         for at in range(keep, len(text)):
             self._check_cancelled()

@@ -16,15 +16,23 @@ from core.experiments.bench import installed
 from core.experiments.prompt_suites import Prompt
 from core.experiments.sweep_plan import SUMMARY_FIELDS, Cell, DrafterChoice, Measurement, PlannedRun, SweepPlan
 from core.files import FileClaim, explain_read_error, explain_write_error, open_regular, read_lines, shown_path
-from core.runlog.log import MOST_DAMAGED_LINES, MOST_LINES, number_of, parse_line, text_of, to_line
+from core.runlog.log import (
+    MOST_DAMAGED_LINES,
+    MOST_LINES,
+    Record,
+    head_record,
+    mapping_of,
+    number_of,
+    parse_line,
+    text_of,
+    to_line,
+)
 from core.runlog.replay import COUNTS, summary_from_record
 from core.runlog.tally import Tally
 from core.settings import Coupling, Device, DType, VerificationRule
 from core.types import FinishReason, Summary
 
 SCHEMA = "outrider.sweep/1"
-
-Record = dict[str, Any]
 
 _WORDS = {
     "target": "the target", "drafters": "the drafters", "num_draft_tokens": "K", "temperatures": "the temperatures",
@@ -228,18 +236,7 @@ def _read_lines(lines: Iterator[bytes], name: str, folder: Path) -> SweepLog:
 
 
 def _head(line: bytes, name: str) -> Record:
-    record = parse_line(line.removeprefix(b"\xef\xbb\xbf"))
-    schema = record.get("schema") if record else None
-    if record is None or not isinstance(schema, str):
-        raise RunLogError(f"{name!r} is not a sweep: its first line names no schema such as {SCHEMA!r}.")
-    if schema != SCHEMA:
-        kind, _, number = schema.rpartition("/")
-        if kind == SCHEMA.rpartition("/")[0] and number.isdecimal() and int(number) > 1:
-            raise RunLogError(f"{name!r} was written by a newer Outrider ({schema}); update this one to read it.")
-        raise RunLogError(f"{name!r} is not a sweep: its schema is {schema!r}, not {SCHEMA}.")
-    if not isinstance(record.get("config"), dict):
-        raise RunLogError(f"{name!r} is damaged: its first line does not describe a sweep.")
-    return record
+    return head_record(line, name, SCHEMA, "sweep", "sweep")
 
 
 # --- Writing ----------------------------------------------------------------------------------------------------
@@ -302,8 +299,7 @@ class SweepFile:
                 "this one over with --restart."
             )
         self._length = log.length
-        environment = log.head.get("environment")
-        self.device_name = text_of(environment.get("device_name")) or None if isinstance(environment, dict) else None
+        self.device_name = text_of(mapping_of(log.head.get("environment")).get("device_name")) or None
         self.measurements, self.problems = tuple(log.measurements), tuple(log.problems)
 
     def append(self, measurement: Measurement, environment: Mapping[str, Any]) -> None:

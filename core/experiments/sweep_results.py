@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import math
 import statistics
@@ -25,7 +23,7 @@ from core.experiments.sweep_plan import (
     Verdict,
 )
 from core.settings import LOSSY, rule_text
-from core.text import neutral_cell, percent_text, spaced_percent
+from core.text import csv_text, percent_text, spaced_percent
 
 if TYPE_CHECKING:
     import numpy as np
@@ -37,9 +35,6 @@ FEWEST_PROMPTS = 6
 """With fewer prompts, the interval covers only these prompts."""
 _SURE = 0.975
 _SAMPLES, _MOST_DRAWS = 2_000, 5_000_000
-
-RESULT_NAMES = ("speedup", "tokens_per_second", "draft_acceptance_rate", "block_efficiency", "cost_coefficient")
-"""Each in three columns of the CSV: its name for the median, and the same with _q1 and _q3 for the quartiles."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +103,11 @@ BLOCK = SweepFigure(
     "{:.2f}",
     high_end=" tokens/forward",
 )
+COST = SweepFigure("cost_coefficient", "Cost c", "A draft step / a target step", "Median of the runs' c.", "{:.3f}")
 FIGURES = (SPEEDUP, ACCEPTANCE, TOKENS, BLOCK)
+"""Those with a heat map."""
+COLUMNS = (SPEEDUP, TOKENS, ACCEPTANCE, BLOCK, COST)
+"""Those of tables. In the CSV each has three: its name for the median, and with _q1 and _q3 for the quartiles."""
 
 Key = tuple[int, int]
 """Prompt and repeat."""
@@ -128,7 +127,7 @@ class SweepResults:
         """Add a run, in place of an earlier one of the same. Returns the cells whose results this changes."""
         run = measurement.run
         self._by_cell[run.cell][run.prompt, run.repeat] = measurement
-        speed = _speed(measurement)
+        speed = _figure(measurement, "tokens_per_second")
         if not run.cell.is_baseline or speed is None:
             return [run.cell]
         temperature = run.cell.temperature
@@ -151,9 +150,12 @@ class SweepResults:
         Equal steps of a run, or the bare forwards of different runs, then took unequal times.
         """
         every = [item for runs in self._by_cell.values() for item in runs.values()]
-        usual = statistics.median([ms for ms in map(_bare_ms, every) if ms] or [math.inf])
+        usual = statistics.median([ms for item in every if (ms := _figure(item, "target_step_ms"))] or [math.inf])
         runs = [item for item in every if item.run.cell.temperature == temperature]
-        busy = sum((item.unsteadiness or 0.0) > BUSY or (_bare_ms(item) or 0.0) > SHIFT * usual for item in runs)
+        busy = sum(
+            (item.unsteadiness or 0.0) > BUSY or (_figure(item, "target_step_ms") or 0.0) > SHIFT * usual
+            for item in runs
+        )
         if not busy:
             return ""
         return f"The machine was busy in {busy:,} of these {len(runs):,} runs; repeat the sweep when it is idle."
@@ -170,17 +172,15 @@ class SweepResults:
         seen = [item for item in self._by_cell[cell].values() if item.run.prompt in wanted]
         speedups = [value for (prompt, _), value in self.speedups(cell).items() if prompt in wanted]
 
-        def spread_of(name: str) -> Spread | None:
-            found = (getattr(item.summary, name) for item in seen if item.summary is not None)
-            values = [value for value in found if value is not None]
-            return spread(values) if values else None
-
+        spreads: dict[str, Any] = {"speedup": spread(speedups) if speedups else None}
+        for figure in COLUMNS[1:]:
+            values = [value for item in seen if (value := _figure(item, figure.name)) is not None]
+            spreads[figure.name] = spread(values) if values else None
         return CellResult(
             cell=cell,
             num_planned=len(wanted) * self.plan.repeats,
             measurements=tuple(sorted(seen, key=lambda item: item.index)),
-            speedup=spread(speedups) if speedups else None,
-            **{name: spread_of(name) for name in RESULT_NAMES[1:]},
+            **spreads,
         )
 
     def all(self, suite: str | None = None) -> tuple[CellResult, ...]:
@@ -191,7 +191,7 @@ class SweepResults:
         """A cell's speedup in each of its runs that has one; empty for a baseline."""
         found: dict[Key, float] = {}
         for key, measurement in self._by_cell[cell].items() if not cell.is_baseline else ():
-            speed, plain = _speed(measurement), self._plain_speed(cell.temperature, measurement)
+            speed, plain = _figure(measurement, "tokens_per_second"), self._plain_speed(cell.temperature, measurement)
             if speed and plain:
                 found[key] = speed / plain
         return found
@@ -207,12 +207,9 @@ def _moment(measurement: Measurement) -> float:
     return datetime.fromisoformat(measurement.started_at).timestamp()
 
 
-def _bare_ms(measurement: Measurement) -> float | None:
-    return measurement.summary.target_step_ms if measurement.summary is not None else None
-
-
-def _speed(measurement: Measurement) -> float | None:
-    return measurement.summary.tokens_per_second if measurement.summary is not None else None
+def _figure(measurement: Measurement, name: str) -> float | None:
+    """A figure of a run's summary, which a failed run doesn't have."""
+    return getattr(measurement.summary, name, None)
 
 
 # --- Verdicts ---------------------------------------------------------------------------------------------------
@@ -323,14 +320,9 @@ def to_csv(results: SweepResults) -> str:
                     "num_failed": len(result.measurements) - result.num_measured,
                 }
             )
-            for name in RESULT_NAMES:
-                found: Spread | None = getattr(result, name)
+            for figure in COLUMNS:
+                found = figure.spread(result)
                 low, high = found.quartiles if found is not None else (None, None)
-                rows[-1] |= {name: found.median if found is not None else None, f"{name}_q1": low, f"{name}_q3": high}
-    text = io.StringIO(newline="")
-    writer = csv.DictWriter(text, list(rows[0]))  # None is written as an empty cell.
-    writer.writeheader()
-    writer.writerows(
-        {key: neutral_cell(value) if isinstance(value, str) else value for key, value in row.items()} for row in rows
-    )
-    return text.getvalue()
+                median, name = found.median if found is not None else None, figure.name
+                rows[-1] |= {name: median, f"{name}_q1": low, f"{name}_q3": high}
+    return csv_text(rows[0], (row.values() for row in rows))

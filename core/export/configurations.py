@@ -135,11 +135,7 @@ def _refuse_what_only_outrider_does(choice: Choice, draft: Place | None, title: 
 def _head(title: str, choice: Choice) -> list[str]:
     """What a configuration serves, and where the settings come from."""
     draft = f" with {choice.request.draft}" if choice.request.draft else ""
-    sampling = choice.request.sampling
-    words = "greedy" if sampling.is_greedy else f"temperature {sampling.temperature:g}"
-    for name, value, off in (("top-k", sampling.top_k, 0), ("top-p", sampling.top_p, 1), ("min-p", sampling.min_p, 0)):
-        if value != off and not sampling.is_greedy:
-            words += f", {name} {value:g}"
+    words = "greedy" if choice.request.sampling.is_greedy else choice.request.sampling.text
     origin = f"Outrider's run {choice.run_id}" if choice.run_id else "Outrider's settings"
     lines = [
         f"{title}: {choice.request.target}{draft}, {choice.request.method}, {choice.shape}, {words}.",

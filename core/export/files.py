@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import csv
-import io
-import math
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -26,7 +23,7 @@ from core.files import FileClaim, open_regular, shown_path, write_atomically
 from core.runlog.log import STEP_FIELDS, RunLog, number_of, parse_line, text_of, to_line, to_record
 from core.runlog.replay import steps
 from core.settings import is_lossy, rule_text
-from core.text import neutral_cell
+from core.text import csv_text
 
 LONGEST_HEAD = 16_000_000
 """Most bytes of a sweep's first line, which holds its prompts."""
@@ -121,7 +118,7 @@ def export_csv(path: File, log: RunLog) -> None:
     is_ours = all(step.get("source") is None for step in log.steps)
     records = log.steps if is_ours else [to_record(step) or {} for step in steps(log)]
     rows = ([*(record.get(name) for name in STEP_FIELDS), rule] for record in records)
-    _write_csv(path, (*STEP_FIELDS, "verification"), rows)
+    write_atomically(path, csv_text((*STEP_FIELDS, "verification"), rows))
 
 
 def is_sweep(path: File) -> bool:
@@ -162,7 +159,7 @@ def _moved(item: Measurement, folder: Path) -> Measurement:
 
 def export_sweep_csv(path: File, log: SweepLog) -> None:
     """Write one row per run, in the order in which the runs were measured."""
-    _write_csv(path, SWEEP_CSV_FIELDS, _sweep_rows(log))
+    write_atomically(path, csv_text(SWEEP_CSV_FIELDS, _sweep_rows(log)))
 
 
 def _sweep_rows(log: SweepLog) -> Iterator[list[Any]]:
@@ -181,20 +178,3 @@ def _sweep_rows(log: SweepLog) -> Iterator[list[Any]]:
             "measured_speedup": results.speedups(run.cell).get((run.prompt, run.repeat)),
         }
         yield [values[name] for name in SWEEP_CSV_FIELDS]
-
-
-def _write_csv(path: File, names: Sequence[str], rows: Iterable[list[Any]]) -> None:
-    text = io.StringIO(newline="")
-    writer = csv.writer(text)
-    writer.writerow(names)
-    writer.writerows(map(_cell, row) for row in rows)
-    write_atomically(path, text.getvalue())
-
-
-def _cell(value: Any) -> str:
-    """A value as text; null and non-finite numbers are empty."""
-    if value is None or (isinstance(value, float) and not math.isfinite(value)):
-        return ""
-    if isinstance(value, tuple | list):
-        return " ".join(map(_cell, value))
-    return neutral_cell(value) if isinstance(value, str) else str(value)

@@ -11,7 +11,7 @@ from typing import Any
 from core.analysis.run_counts import Column, RunCounts
 from core.analysis.steadiness import absence_note, busy_note, interval_text, speedup_interval
 from core.export.templates import UNKNOWN
-from core.runlog.log import CONFIG_FIELDS, ENVIRONMENT_FIELDS, RunLog, number_of, text_of
+from core.runlog.log import CONFIG_FIELDS, ENVIRONMENT_FIELDS, RunLog, mapping_of, number_of, text_of
 from core.runlog.replay import events
 from core.text import spaced_percent
 from core.types import BaselineStep, Finished, FinishReason, Step, Summary
@@ -48,7 +48,7 @@ class RunData:
     @property
     def config(self) -> Mapping[str, Any]:
         """The log's settings. Models in folders have the folders' names, without the paths."""
-        config = _mapping(self.log.run.get("config"))
+        config = self.log.run["config"]
         return {**config, **{name: named(config[name]) for name in ("target", "draft") if name in config}}
 
     @property
@@ -98,7 +98,7 @@ class RunData:
     @property
     def environment(self) -> dict[str, str]:
         """The machine and versions of the run."""
-        return _in_words(_mapping(self.log.run.get("environment")), ENVIRONMENT_FIELDS, {"process"})
+        return _in_words(mapping_of(self.log.run.get("environment")), ENVIRONMENT_FIELDS, {"process"})
 
 
 def run_data(log: RunLog) -> RunData:
@@ -159,10 +159,6 @@ def shown(value: Any) -> str:
     if isinstance(value, list | tuple):
         return ", ".join(repr(item) if isinstance(item, str) else shown(item) for item in value)
     return str(value)
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, dict) else {}
 
 
 def _in_words(values: Mapping[str, Any], order: Sequence[str], left_out: frozenset[str] | set[str]) -> dict[str, str]:

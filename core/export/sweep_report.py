@@ -11,12 +11,11 @@ from markupsafe import Markup
 from core.experiments.bench import Spread
 from core.experiments.sweep_file import SweepLog, plan_to_config
 from core.experiments.sweep_plan import CellResult, DrafterChoice, SweepPlan
-from core.experiments.sweep_results import FIGURES, SPEEDUP, SweepFigure, SweepResults, verdicts
+from core.experiments.sweep_results import COLUMNS, FIGURES, SPEEDUP, SweepFigure, SweepResults, verdicts
 from core.export.charts import Axis, Mark, Plot, headroom, series_mark
 from core.export.run_data import moment_of, named, shown
 from core.export.templates import UNKNOWN, render
-from core.runlog.log import text_of
-from core.text import spaced_percent
+from core.runlog.log import mapping_of, text_of
 
 STRONGEST = 55
 """Per cent of the colour in the strongest cell, which keeps its text readable."""
@@ -41,7 +40,6 @@ def sweep_page(log: SweepLog) -> str:
     plan, results = log.plan, SweepResults(log.plan, log.measurements)
     cells = results.all()
     started = moment_of(log.head.get("started_at"))
-    environment = log.head.get("environment")
     measured = f"{results.num_measured:,} of {plan.num_runs:,} runs measured"
     facts = (f"Sweep {shown(log.head.get('id'))}", f"started {started}" if started else "", measured)
     maps = [(figure.title, figure.meaning, _heat_maps(plan, cells, figure)) for figure in FIGURES]
@@ -59,9 +57,7 @@ def sweep_page(log: SweepLog) -> str:
         suites=_by_suite(results) if len(results.suites) > 1 else [],
         cells=[_cell_row(cell) for cell in cells],
         settings=_settings(plan),
-        environment={name: shown(value) for name, value in environment.items()}
-        if isinstance(environment, dict)
-        else {},
+        environment={name: shown(value) for name, value in mapping_of(log.head.get("environment")).items()},
     )
 
 
@@ -143,24 +139,16 @@ def _heat(spread: Spread | None, figure: SweepFigure, origin: float, reach: floa
 
 
 def _cell_row(cell: CellResult) -> tuple[str, list[str]]:
-    figures = (
-        (cell.speedup, "{:.2f}×"),
-        (cell.tokens_per_second, "{:,.1f}"),
-        (cell.draft_acceptance_rate, "{:.0%}"),
-        (cell.block_efficiency, "{:.2f}"),
-        (cell.cost_coefficient, "{:.3f}"),
-    )
     counts = f"{cell.num_measured}\u00a0of\u00a0{cell.num_planned}"
-    texts = [_spread(spread, form) for spread, form in figures]
+    texts = []
+    for figure in COLUMNS:
+        if (spread := figure.spread(cell)) is None:
+            texts.append(UNKNOWN)
+            continue
+        low, high = map(figure.text, spread.quartiles)
+        around = "" if len(spread.values) == 1 else f" ({low}\u00a0to\u00a0{high})"
+        texts.append(f"{figure.text(spread.median)}{around}")
     return cell.cell.title, [f"{cell.cell.temperature:g}", *texts, counts, " ".join(cell.errors)]
-
-
-def _spread(spread: Spread | None, form: str) -> str:
-    if spread is None:
-        return UNKNOWN
-    text = spaced_percent(form.format(spread.median))
-    low, high = (spaced_percent(form.format(bound)) for bound in spread.quartiles)
-    return text if len(spread.values) == 1 else f"{text} ({low}\u00a0to\u00a0{high})"
 
 
 def _over_k(plan: SweepPlan, cells: Sequence[CellResult]) -> Markup | None:

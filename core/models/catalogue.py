@@ -15,7 +15,7 @@ from core.draft_shape import DraftLength
 from core.errors import ModelNotFoundError, ModelUnreadableError, OutriderError
 from core.files import open_regular, read_json
 from core.models.remote import hub
-from core.models.weight_files import weight_files
+from core.models.weight_files import PICKLED, weight_files
 from core.settings import LengthPolicy
 from core.text import did_you_mean
 
@@ -160,7 +160,7 @@ def downloaded_model(ref: str) -> ModelEntry:
     if hub.revisions(ref):
         try:
             return _hub_entry(ref)
-        except ModelUnreadableError:
+        except (ModelNotFoundError, ModelUnreadableError):
             if not kept_folder(ref).is_dir():
                 raise
     if kept_folder(ref).is_dir():
@@ -224,7 +224,9 @@ def _hub_entry(ref: str) -> ModelEntry:
             hub.refuse_links_out(folder, ref)
             return _folder_entry(folder, ref, ref.rpartition("/")[2], ModelOrigin.HUB, commit)
         except ModelUnreadableError as error:
-            problem = problem or error
+            # Without any weights it was never downloaded: `downloads.preview` fetches what describes a model.
+            if any(any(folder.glob(pattern)) for pattern in ("*.safetensors", *PICKLED)):
+                problem = problem or error
     raise problem or _not_downloaded(ref)
 
 

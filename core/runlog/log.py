@@ -357,34 +357,39 @@ def text_of(value: Any) -> str:
     return value if isinstance(value, str) else ""
 
 
-def read_run_head(line: bytes, name: str) -> Record:
-    """The first line of a log.
+def mapping_of(value: Any) -> dict[str, Any]:
+    """The value if it is an object; else an empty one."""
+    return value if isinstance(value, dict) else {}
+
+
+def head_record(line: bytes, name: str, schema: str = SCHEMA, what: str = "run log", of: str = "run") -> Record:
+    """The first line of a run's log, or of a file with another `schema`, which is called `what` in sentences.
 
     Raises:
         RunLogError: this version can't read it.
     """
     if not line.strip():
-        raise RunLogError(f"{name!r} is empty; a run log begins with a line that describes the run.")
+        raise RunLogError(f"{name!r} is empty; a {what} begins with a line that describes the {of}.")
     record = parse_line(line.removeprefix(b"\xef\xbb\xbf"))
-    schema = record.get("schema") if record else None
-    if record is None or not isinstance(schema, str):
-        raise RunLogError(f"{name!r} is not a run log: its first line names no schema such as {SCHEMA!r}.")
-    if schema != SCHEMA:
-        kind, _, version = schema.rpartition("/")
-        if kind == SCHEMA.rpartition("/")[0] and version.isdecimal() and int(version) > 1:
-            raise RunLogError(f"{name!r} was written by a newer Outrider ({schema}); update Outrider to read it.")
+    found = record.get("schema") if record else None
+    if record is None or not isinstance(found, str):
+        raise RunLogError(f"{name!r} is not a {what}: its first line names no schema such as {schema!r}.")
+    if found != schema:
+        kind, _, version = found.rpartition("/")
+        if kind == schema.rpartition("/")[0] and version.isdecimal() and int(version) > 1:
+            raise RunLogError(f"{name!r} was written by a newer Outrider ({found}); update Outrider to read it.")
         if kind == "outrider.sweep":
             raise RunLogError(f"{name!r} is a sweep's file, not the log of a run; choose a run's log.")
-        raise RunLogError(f"{name!r} has the schema {schema!r}, which this Outrider can't read; it reads {SCHEMA}.")
-    if record.get("type") != "run" or not isinstance(record.get("config"), dict):
-        raise RunLogError(f"{name!r} is damaged: its first line does not describe a run.")
+        raise RunLogError(f"{name!r} is not a {what}: its schema is {found!r}, and this Outrider reads {schema}.")
+    if record.get("type", of) != of or not isinstance(record.get("config"), dict):
+        raise RunLogError(f"{name!r} is damaged: its first line does not describe a {of}.")
     return record
 
 
 def _read_lines(file: BinaryIO, name: str, keep: Callable[[Record], object]) -> RunLog:
     # Lines end only at \n: text may hold other characters at which str.splitlines would split.
     lines = read_lines(file)
-    log = RunLog(read_run_head(next(lines, b""), name))
+    log = RunLog(head_record(next(lines, b""), name))
     torn: list[int] = []
     number = 1
     for number, line in enumerate(lines, start=2):

@@ -9,7 +9,7 @@ from typing import Any
 
 from core.errors import OutriderError, RunLogError
 from core.evidence import evidence_from_record
-from core.runlog.log import RunLog, number_of, text_of
+from core.runlog.log import RunLog, mapping_of, number_of, text_of
 from core.runlog.tally import Tally
 from core.settings import (
     MAX_DRAFT_TOKENS,
@@ -129,7 +129,7 @@ def events(log: RunLog) -> Iterator[Event]:
     steps, whose error says so.
     """
     run, summary = log.run, log.summary or {}
-    config, environment = dict(run["config"]), run.get("environment")
+    config = dict(run["config"])
     for name, kind in (("prompt_token_ids", list), ("continuation_token_ids", list), ("method_options", dict)):
         if name in config and not isinstance(config[name], kind):
             config[name] = kind()  # A damaged log may hold anything; others iterate over these.
@@ -138,7 +138,7 @@ def events(log: RunLog) -> Iterator[Event]:
         started_at=text_of(run.get("started_at")),
         version=text_of(run.get("outrider_version")),
         config=config,
-        environment=dict(environment) if isinstance(environment, dict) else {},
+        environment=dict(mapping_of(run.get("environment"))),
     )
     num_read = sum(len(config.get(name) or ()) for name in ("prompt_token_ids", "continuation_token_ids"))
     prefill = PrefillDone(num_read, _number(summary.get("prefill_ms"), 0.0), number_of(summary.get("target_step_ms")))

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from core.draft_shape import shown_draft_length
-from core.runlog.log import text_of
+from core.runlog.log import mapping_of, text_of
 from core.runlog.store import KeptRun
 from core.settings import SETTINGS, is_lossy
 
@@ -47,9 +47,8 @@ def matches(run: KeptRun, query: str, text: str | None = None) -> bool:
         text: `searchable(run)`, if the caller has it already.
     """
     text = searchable(run) if text is None else text
-    options = run.config.get("method_options")
     values = {
-        **(options if isinstance(options, dict) else {}),
+        **mapping_of(run.config.get("method_options")),
         **(run.summary or {}),
         **run.config,
         "num_draft_tokens": shown_draft_length(run.config),

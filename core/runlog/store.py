@@ -31,7 +31,7 @@ from core.files import (
     read_own_json,
     write_atomically,
 )
-from core.runlog.log import Record, RunLog, parse_line, read_run_head, read_run_log, text_of
+from core.runlog.log import Record, RunLog, head_record, mapping_of, parse_line, read_run_log, text_of
 
 MAX_PROMPT = 4_000
 """Most characters of a prompt kept in the list, for display and search."""
@@ -121,13 +121,17 @@ def read_head(path: Path) -> KeptRun:
     try:
         with open_regular(path) as file:
             status = os.stat(file.fileno())
-            head = read_run_head(next(read_lines(file), b""), path.name)
+            head = head_record(next(read_lines(file), b""), path.name)
             last = _last_record(file) or {}
     except RunLogError as error:
         return KeptRun(run_id, path, num_bytes=status.st_size, problem=str(error))
     except OSError as error:
         return KeptRun(run_id, path, problem=explain_read_error(error, path.name, "run log"))
-    config = {name: _shortened(value) for name, value in head["config"].items() if name != "prompt_token_ids"}
+    config = {
+        name: value[:MAX_PROMPT] if isinstance(value, str) else value
+        for name, value in head["config"].items()
+        if name != "prompt_token_ids"
+    }
     if "prompt" in config:
         config["prompt"] = text_of(config["prompt"])
     summary, num_steps, state = None, None, KeptState.CUT_OFF
@@ -139,13 +143,12 @@ def read_head(path: Path) -> KeptRun:
         num_steps = last["index"] + 1 if isinstance(last.get("index"), int) else None
     elif not last:
         num_steps = 0
-    environment = head.get("environment")
     return KeptRun(
         run_id,
         path,
         started_at=_moment(text_of(head.get("started_at")), status.st_mtime),
         config=config,
-        environment=environment if isinstance(environment, dict) else {},
+        environment=mapping_of(head.get("environment")),
         summary=summary,
         state=state,
         num_steps=num_steps if isinstance(num_steps, int) else None,
@@ -176,10 +179,6 @@ def _last_record(file: BinaryIO) -> Record | None:
         if length >= MAX_TAIL_BYTES:
             return {"type": "unknown"}
         length *= 4
-
-
-def _shortened(value: Any) -> Any:
-    return value[:MAX_PROMPT] if isinstance(value, str) else value
 
 
 def _moment(text: str, written_at: float) -> datetime | None:
@@ -351,9 +350,8 @@ class RunStore:
 
     def _read_labels(self, label: Label) -> tuple[dict[str, str], bool]:
         data, is_whole = read_own_json(self.folder / f"{label}.json", LABELS_VERSION)
-        labels = data.get(label)
-        labels = labels if isinstance(labels, dict) else {}
-        return {key: value for key, value in labels.items() if isinstance(value, str) and value}, is_whole
+        labels = mapping_of(data.get(label)).items()
+        return {key: value for key, value in labels if isinstance(value, str) and value}, is_whole
 
     def _write_labels(self, label: Label, changes: Mapping[str, str]) -> None:
         # Two windows may label runs at once: each adds its labels to the file under a lock.

@@ -48,14 +48,18 @@ def num_processors() -> int:
 
 
 @contextlib.contextmanager
-def without_collection() -> Iterator[None]:
-    """For importing large libraries: the garbage collector pauses, and ignores their objects from then on."""
+def without_collection(*, freezes: bool = True) -> Iterator[None]:
+    """For importing large libraries: the garbage collector pauses, and ignores their objects from then on.
+
+    Without `freezes` it only pauses: what is made may become garbage later, as the models of a session do.
+    """
     was_enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        gc.freeze()
+        if freezes:
+            gc.freeze()
         if was_enabled:
             gc.enable()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -244,12 +245,14 @@ def export(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: 
 
 @contextlib.contextmanager
 def replaced_folder(folder: Path) -> Iterator[Path]:
-    """A new folder to write to, which replaces `folder` once writing is complete."""
+    """A new folder to write to, which replaces `folder` once writing is complete; its model cards are kept."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".export-") as scratch:
         fresh = Path(scratch) / "fresh"
         fresh.mkdir()
         yield fresh
+        for card in folder.glob("*.md"):
+            shutil.copy(card, fresh)
         fresh.chmod(0o755)
         for file in fresh.iterdir():
             file.chmod(0o644)
