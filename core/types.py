@@ -7,7 +7,7 @@ are frozen and hold only CPU scalars, strings, tuples and enums.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -294,6 +294,18 @@ class Step:
             source=StepSource.SERVER,
         )
 
+    def part(self, start: int, stop: int, index: int, share: float) -> Step:
+        """Some of this step's emitted tokens as a step of their own, with a share of its time."""
+        return replace(
+            self,
+            index=index,
+            position=self.position + start,
+            emitted=self.emitted[start:stop],
+            emitted_kinds=self.emitted_kinds[start:stop],
+            emitted_texts=self.emitted_texts[start:stop],
+            total_ms=self.total_ms * share,
+        )
+
     @property
     def emitted_text(self) -> str:
         return "".join(self.emitted_texts)
@@ -360,12 +372,31 @@ class Inspected:
 
 @dataclass(frozen=True, slots=True)
 class StepsCounted:
-    """What a server tells at the end about steps that were inferred; one pair of counts a step, see `Step.counted`.
+    """What a server tells at the end about steps that were inferred.
 
-    None where the server's counts fit several steps equally well: such a step stays inferred.
+    Attributes:
+        counts: by step, drafted and accepted of each of the steps that it really was: a server may send several at
+            once. None where the counts fit in several ways: such a step stays inferred.
     """
 
-    counts: tuple[tuple[int, int] | None, ...]
+    counts: tuple[tuple[tuple[int, int], ...] | None, ...]
+
+    def applied(self, steps: Iterable[Step]) -> Iterator[Step]:
+        """The steps with these counts; those that were sent at once share their time equally."""
+        added = 0
+        for step in steps:
+            counts = self.counts[step.index] if step.index < len(self.counts) else None
+            # A log may be a stranger's: what can't be is left out.
+            if not counts or not step.source or len(step.emitted) <= sum(kept + 1 for _, kept in counts[:-1]):
+                yield step.part(0, len(step.emitted), step.index + added, 1.0)
+                continue
+            start = 0
+            for place, (drafted, accepted) in enumerate(counts):
+                stop = len(step.emitted) if place == len(counts) - 1 else start + accepted + 1
+                part = step.part(start, stop, step.index + added + place, 1 / len(counts))
+                yield part.counted(drafted, accepted)
+                start = stop
+            added += len(counts) - 1
 
 
 @dataclass(frozen=True, slots=True)

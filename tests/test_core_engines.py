@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 import threading
 from dataclasses import replace
 from typing import Any
@@ -13,7 +12,6 @@ import pytest
 
 from core.controls import RunControls
 from core.engines import ServerSession, advice, difference, identify, parse_metrics
-from core.engines.steps import align, split_text
 from core.errors import SettingsError
 from core.export.files import export_csv, export_html, export_jsonl
 from core.runlog.log import RunLogWriter, read_run_log
@@ -32,7 +30,7 @@ from core.types import (
     Summary,
     TokenKind,
 )
-from tests.fake_servers import Answer, FakeServer, Fault, llama_server, recorded, sglang, vllm
+from tests.fake_servers import Answer, FakeServer, Fault, as_stream, llama_server, recorded, sglang, vllm
 
 
 @pytest.fixture(autouse=True)
@@ -66,10 +64,10 @@ def summary_of(found: list[Event]) -> Summary:
 
 def final_steps(found: list[Event]) -> list[Step]:
     """The steps, with the counts that came at the end."""
-    counts = [pair for event in of_kind(found, StepsCounted) for pair in event.counts]
     steps = of_kind(found, Step)
-    pairs = zip(steps, counts or [None] * len(steps), strict=True)
-    return [step.counted(*pair) if pair else step for step, pair in pairs]
+    for event in of_kind(found, StepsCounted):
+        steps = list(event.applied(steps))
+    return steps
 
 
 # --- What answers -------------------------------------------------------------------------------------------------
@@ -188,20 +186,28 @@ def test_with_neither_only_the_text_is_claimed() -> None:
     assert "only the text" in advice(of_kind(found, RunStarted)[0].config, summary.source)
 
 
-def test_no_token_is_accepted_where_the_server_accepted_none() -> None:
-    """Under load, vLLM sends several steps in a chunk, which looks like an accepted draft."""
+def in_pairs(answer: Answer) -> Answer:
+    """The same stream with every two pieces of text sent at once, as vLLM does under load."""
+    first, *pieces, last = (json.loads(str(chunk).removeprefix("data: ")) for chunk in answer.chunks[:-1])
+    for one, other in zip(pieces[::2], pieces[1::2], strict=False):
+        kept, more = one["choices"][0], other["choices"][0]
+        kept["delta"]["content"] += more["delta"]["content"]
+        kept["logprobs"]["content"] += more["logprobs"]["content"]
+        kept["token_ids"] += more["token_ids"]
+        kept["finish_reason"] = more["finish_reason"]
+    return as_stream([first, *pieces[::2], last])
 
-    def reject_all(found: re.Match[str]) -> str:
-        return f"{found[1]}{re.sub('[0-9]+', '0', found[2])}"
 
-    chat = recorded("vllm-ngram", "run-chat-greedy")
-    chunks = [re.sub(r'("per_step_accepted": ?)(\[[^]]*\])', reject_all, str(chunk)) for chunk in chat.chunks]
-    found = run(vllm(chat=replace(chat, chunks=chunks)))
-    assert any(step.num_accepted for step in of_kind(found, Step))
-    steps = final_steps(found)
-    assert any(len(step.emitted) > 1 for step in steps)
-    assert {kind for step in steps for kind in step.emitted_kinds} <= {TokenKind.BONUS, TokenKind.CORRECTION}
-    assert all(len(step.emitted_kinds) == len(step.emitted) for step in steps)
+@pytest.mark.parametrize("name", ["run-chat-greedy", "run-chat-sampled"])
+def test_steps_that_came_at_once_are_told_apart_at_the_end(name: str) -> None:
+    answer = recorded("vllm-draft", name)
+    alone, found = final_steps(run(vllm(chat=answer))), run(vllm(chat=in_pairs(answer)))
+    live, together = of_kind(found, Step), final_steps(found)
+    assert len(live) < len(alone)
+    for field in ("index", "position", "drafted", "num_accepted", "emitted", "emitted_kinds", "emitted_texts"):
+        assert [getattr(step, field) for step in together] == [getattr(step, field) for step in alone]
+    assert sum(step.total_ms for step in together[2:]) == pytest.approx(sum(step.total_ms for step in live[1:]))
+    assert summary_of(found).block_efficiency == pytest.approx(summary_of(run(vllm(chat=answer))).block_efficiency)
 
 
 def test_every_setting_of_the_sampler_is_sent() -> None:
@@ -258,33 +264,6 @@ def test_steps_of_llama_server_are_told_at_once(name: str) -> None:
     assert summary.finish_reason is FinishReason.LENGTH
 
 
-# --- Which step has which counts ----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("sizes", "per_step", "expected"),
-    [
-        ([1, 3, 1, 5], [(4, 2), (4, 0), (4, 4)], ((0, 0), (4, 2), (4, 0), (4, 4))),
-        ([1, 1, 3, 1], [(4, 2)], ((0, 0), (0, 0), (4, 2), (0, 0))),
-        # A rejected draft among steps without one can be any of them.
-        ([1, 1, 1, 3, 1], [(4, 0), (4, 2)], ((0, 0), None, None, (4, 2), (0, 0))),
-        ([1, 2, 2], [(4, 1), (4, 3)], ((0, 0), (4, 1), (4, 3))),
-        ([1, 3], [(4, 1)], ()),
-        ([1, 2], [(4, 1), (4, 0)], ()),
-        ([], [], ()),
-    ],
-)
-def test_counts_are_given_only_to_steps_that_they_must_belong_to(
-    sizes: list[int], per_step: list[tuple[int, int]], expected: tuple[object, ...]
-) -> None:
-    assert align(sizes, per_step) == expected
-
-
-def test_a_text_is_never_changed_by_splitting_it() -> None:
-    assert split_text("a b", ["a", " b", "<|end|>"]) == ["a", " b", ""]
-    assert "".join(split_text("é!", ["\ufffd", "\ufffd", "!"])) == "é!"
-
-
 # --- Metrics ------------------------------------------------------------------------------------------------------
 
 
@@ -324,8 +303,11 @@ def test_a_restart_shows_in_counters_that_jump_back() -> None:
 # --- Logs ---------------------------------------------------------------------------------------------------------
 
 
+SAMPLED = recorded("vllm-draft", "run-chat-sampled")
+
+
 @pytest.mark.parametrize(
-    "answers", [vllm(chat=recorded("vllm-draft", "run-chat-sampled")), llama_server()], ids=["vllm", "llama"]
+    "answers", [vllm(chat=SAMPLED), vllm(chat=in_pairs(SAMPLED)), llama_server()], ids=["vllm", "in pairs", "llama"]
 )
 def test_a_log_lacks_what_the_server_did_not_tell_and_opens_everywhere(answers: dict[str, Any], tmp_path: Any) -> None:
     found = run(answers)

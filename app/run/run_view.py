@@ -95,8 +95,7 @@ class RunView:
             self.counts.add(event)
             self.stage = ""
         elif isinstance(event, StepsCounted):
-            told = zip(self.steps, event.counts, strict=True)
-            self.steps[:] = [step.counted(*counts) if counts else step for step, counts in told]
+            self.steps[:] = event.applied(self.steps)
             self.counts = RunCounts()
             for step in self.steps:
                 self.counts.add(step)

@@ -9,9 +9,9 @@
 
 `target` is a model's name on the server; `server.model("")` is its default one. A `Step` holds `source`: SERVER
 (told), CHUNKS (inferred from the stream) or TEXT (nothing known); NaN and `UNKNOWN_ID` stand for what isn't told, and
-the log lacks it. A `StepsCounted` holds counts that came only at the end: `step.counted(*counts[step.index])`; where an
-entry is None, the step stays inferred. `summary.source` says the same of the whole run, and `advice(config, source)`
-names the flag that would make the server tell more.
+the log lacks it. A `StepsCounted` holds counts that came only at the end; its `applied(steps)` gives the steps with
+these. `summary.source` says the same of the whole run, and `advice(config, source)` names the flag that would make the
+server tell more.
 
     for chunk in ServerSession(server).chunks(request, controls, top_logprobs=20):
         chunk.arrived, chunk.tokens[0].id, .text, .logprob, .top   # for sweeps and checks; also .counts, .told, .finish

@@ -137,8 +137,8 @@ class _Run:
             # A connection may end without a word.
             error, self._reason = f"{self._server.address} ended the text without saying why.", FinishReason.ERROR
         counts = self._counts()
-        if any(counts) and any(step.source is not StepSource.SERVER for step in self._maker.steps):
-            yield StepsCounted(counts)
+        if any(counts.counts) and any(step.source is not StepSource.SERVER for step in self._maker.steps):
+            yield counts
         is_whole = self._reason not in {FinishReason.CANCELLED, FinishReason.ERROR}
         yield Finished(self._summary(counts, before if is_whole else None, error))
 
@@ -188,16 +188,11 @@ class _Run:
 
     # --- The end ------------------------------------------------------------------------------------------------
 
-    def _counts(self) -> tuple[tuple[int, int] | None, ...]:
+    def _counts(self) -> StepsCounted:
         """The server's counts of each step, where they came only at the end."""
-        per_step = self._told.per_step if self._told else ()
-        sizes = [len(step.emitted) for step in self._maker.steps]
-        if not per_step or self._reason is FinishReason.ERROR:
-            return ()
-        if not any(accepted for _, accepted in per_step):
-            # Several steps may share a chunk; with nothing accepted, none of its tokens was drafted.
-            return align(sizes, per_step) or tuple((0, 0) if size > 1 else None for size in sizes)
-        return align(sizes, per_step)
+        if self._told is None or self._reason is FinishReason.ERROR:
+            return StepsCounted(())
+        return StepsCounted(align([len(step.emitted) for step in self._maker.steps], self._told.per_step))
 
     def _metrics(self) -> Snapshot | None:
         if self._server.metrics is None:
@@ -206,10 +201,8 @@ class _Run:
             return read_metrics(self._observer)
         return None
 
-    def _summary(self, counts: Sequence[tuple[int, int] | None], before: Snapshot | None, error: str | None) -> Summary:
-        steps = self._maker.steps
-        if counts:
-            steps = [step.counted(*told) if told else step for step, told in zip(steps, counts, strict=True)]
+    def _summary(self, counts: StepsCounted, before: Snapshot | None, error: str | None) -> Summary:
+        steps = list(counts.applied(self._maker.steps))
         tally = Tally(steps)
         summary = tally.summary(
             self._reason or FinishReason.ERROR,

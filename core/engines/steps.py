@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -122,47 +123,78 @@ class StepMaker:
         return (most, accepted), StepSource.CHUNKS
 
 
-def align(sizes: Sequence[int], per_step: Sequence[Counts]) -> tuple[Counts | None, ...]:
-    """Which step has which of the counts that a server lists for the steps that drafted.
+def align(sizes: Sequence[int], per_step: Sequence[Counts]) -> tuple[tuple[Counts, ...] | None, ...]:
+    """Which chunk holds which of the steps that a server lists at the end.
 
-    A step that emitted several tokens is found by their number. Among single tokens, rejected drafts and steps without
-    a draft look alike: where both occur between two such steps, they stay None.
+    A step lies within one chunk, and emits one token more than it accepted. Steps without a draft aren't listed, so
+    that there may be several ways: a chunk in which these differ is None.
 
     Args:
-        sizes: tokens that each step emitted; the first step is the prefill's and never drafts.
+        sizes: tokens of each chunk; the very first token is the prefill's.
         per_step: drafted and accepted of each step that drafted, in order. The last may have been cut by the end.
 
     Returns:
-        One entry a step; none at all if the two don't fit.
+        The counts of each chunk's steps, by chunk; none at all if the two don't fit.
     """
     fits = _align(sizes, per_step)
-    if not fits and sizes and per_step and per_step[-1][1] >= sizes[-1]:
-        fits = _align(sizes[:-1], per_step[:-1])
-        fits = (*fits, per_step[-1]) if fits else ()
-    return fits
+    if fits or not (sizes and per_step):
+        return fits
+    *before, (drafted, accepted) = per_step
+    for emitted in range(min(accepted, sizes[-1]), 0, -1):
+        if fits := _align([*sizes[:-1], sizes[-1] - emitted], before):
+            return (*fits[:-1], None if fits[-1] is None else (*fits[-1], (drafted, accepted)))
+    return ()
 
 
-def _align(sizes: Sequence[int], counts: Sequence[Counts]) -> tuple[Counts | None, ...]:
-    found: list[Counts | None] = [(0, 0)] * len(sizes)
-    singles: list[int] = []
-    entry = 0
-    for step in (*range(1, len(sizes)), None):
-        if step is not None and sizes[step] == 1:
-            singles.append(step)
-            continue
-        rejected = list(itertools.takewhile(lambda pair: not pair[1], counts[entry:]))
-        entry += len(rejected)
-        if len(rejected) > len(singles):
-            return ()
-        if rejected:
-            found[singles[0] : singles[-1] + 1] = rejected if len(rejected) == len(singles) else [None] * len(singles)
-        singles = []
-        if step is not None:
-            if entry == len(counts) or counts[entry][1] != sizes[step] - 1:
-                return ()
-            found[step] = counts[entry]
-            entry += 1
-    return tuple(found) if entry == len(counts) else ()
+def _align(sizes: Sequence[int], per_step: Sequence[Counts]) -> tuple[tuple[Counts, ...] | None, ...]:
+    total = sum(sizes)
+    ends = list(itertools.accumulate(sizes))
+    limits = [end for size, end in zip(sizes, ends, strict=True) for _ in range(size)]
+    places: defaultdict[Counts, int] = defaultdict(int)
+    for place, counts in enumerate(per_step):
+        places[counts] |= 1 << place
+    # Bit n of the entry for a place in the text: n of the listed steps may lie before it, and the others behind it.
+    before, behind = [0] * (total + 1), [0] * (total + 1)
+    if not total or not sizes[0]:
+        return ()
+    before[1], behind[total] = 1, 1 << len(per_step)
+    for at in range(1, total):
+        before[at + 1] |= before[at]
+        for (_, accepted), found in places.items():
+            if (after := at + accepted + 1) <= limits[at]:
+                before[after] |= (before[at] & found) << 1
+    for at in reversed(range(1, total)):
+        behind[at] = behind[at + 1]
+        for (_, accepted), found in places.items():
+            if (after := at + accepted + 1) <= limits[at]:
+                behind[at] |= (behind[after] >> 1) & found
+    if not before[total] & behind[total]:
+        return ()
+
+    def steps_at(at: int) -> set[Counts]:
+        """The steps that may begin at a place."""
+        if at == 0:
+            return {(0, 0)}
+        plain = {(0, 0)} if before[at] & behind[at + 1] else set()
+        return plain | {
+            counts
+            for counts, found in places.items()
+            if (after := at + counts[1] + 1) <= limits[at] and before[at] & found & (behind[after] >> 1)
+        }
+
+    def steps_of(start: int, end: int) -> tuple[Counts, ...] | None:
+        found: list[Counts] = []
+        at = start
+        while at < end:
+            if len(ways := steps_at(at)) > 1:
+                # At least no token is shown as accepted that can't be.
+                is_plain = end > start + 1 and not any(kept for each in range(start, end) for _, kept in steps_at(each))
+                return ((0, 0),) * (end - start) if is_plain else None
+            found += ways
+            at += found[-1][1] + 1
+        return tuple(found)
+
+    return tuple(steps_of(end - size, end) for size, end in zip(sizes, ends, strict=True))
 
 
 def split_text(text: str, parts: Sequence[str]) -> list[str]:

@@ -32,6 +32,7 @@ from core.types import (
     PrefillDone,
     RunStarted,
     Step,
+    StepsCounted,
     StepSource,
     Summary,
     TokenKind,
@@ -167,18 +168,23 @@ def events(log: RunLog) -> Iterator[Event]:
 
 def steps(log: RunLog) -> Iterator[Step]:
     """The steps that can be rebuilt, with the counts that a server told at the run's end."""
-    counts: dict[int, Any] = {}
+    rebuilt = [step for record in log.steps if (step := step_from_record(record)) is not None]
+    told: list[Any] = []
     for _, record in log.others:
         if record.get("type") == "steps_counted" and isinstance(record.get("counts"), list):
-            counts = dict(enumerate(record["counts"]))
-    for record in log.steps:
-        if (step := step_from_record(record)) is None:
-            continue
-        match counts.get(step.index):
-            case [int(drafted), int(accepted)] if step.source and 0 <= accepted <= drafted <= MAX_DRAFT_TOKENS:
-                yield step.counted(drafted, accepted)
-            case _:
-                yield step
+            told = record["counts"]
+    return StepsCounted(tuple(map(_counts, told))).applied(rebuilt)
+
+
+def _counts(found: Any) -> tuple[tuple[int, int], ...] | None:
+    """Drafted and accepted of the steps that a server sent at once; None if no step can have them."""
+    # A log may also hold the pair of a single step.
+    pairs = [found] if isinstance(found, list) and all(isinstance(value, int) for value in found) else found
+    try:
+        counts = tuple((_whole(drafted), _whole(accepted)) for drafted, accepted in pairs)
+    except (TypeError, ValueError):
+        return None
+    return counts if all(0 <= accepted <= drafted <= MAX_DRAFT_TOKENS for drafted, accepted in counts) else None
 
 
 def step_from_record(record: Mapping[str, Any]) -> Step | None:

@@ -51,7 +51,7 @@ from core.sampling import probabilities
 from core.session import Session
 from core.settings import RunRequest, SamplingParams, setting, validate
 from core.text import display_texts
-from core.types import UNKNOWN_ID, FinishReason, StageChanged, StepSource
+from core.types import UNKNOWN_ID, FinishReason, StageChanged, StepsCounted, StepSource
 
 NUM_SAMPLED = 4
 """Tokens of a sampled text: the first is the prefill's, the others come from a step with a draft."""
@@ -455,11 +455,8 @@ def _tested(server: Server, answer: Answer, temperature: float) -> list[tuple[in
     steps = maker.steps
     told = next((chunk.told for chunk in reversed(answer.chunks) if chunk.told), None)
     if told and told.per_step:
-        counts = align([len(step.emitted) for step in steps], told.per_step)
-        if not counts:
-            return []
-        pairs = zip(steps, counts, strict=True)
-        steps = [step.counted(*pair) if pair else replace(step, source=StepSource.TEXT) for step, pair in pairs]
+        steps = [replace(step, source=StepSource.TEXT) for step in steps]
+        steps = list(StepsCounted(align([len(step.emitted) for step in steps], told.per_step)).applied(steps))
     found, place = [], 0
     for step in steps:
         if step.source is not StepSource.TEXT:

@@ -1,0 +1,39 @@
+"""Which of a server's steps came in which piece of its stream, and which of its text."""
+
+from __future__ import annotations
+
+import pytest
+
+from core.engines.steps import align, split_text
+
+
+@pytest.mark.parametrize(
+    ("sizes", "per_step", "expected"),
+    [
+        ([1, 3, 1, 5], [(4, 2), (4, 0), (4, 4)], ([(0, 0)], [(4, 2)], [(4, 0)], [(4, 4)])),
+        ([1, 1, 3, 1], [(4, 2)], ([(0, 0)], [(0, 0)], [(4, 2)], [(0, 0)])),
+        # A rejected draft among steps without one can be any of them.
+        ([1, 1, 1, 3, 1], [(4, 0), (4, 2)], ([(0, 0)], None, None, [(4, 2)], [(0, 0)])),
+        # The last step was cut by the text's end.
+        ([1, 2, 2], [(4, 1), (4, 3)], ([(0, 0)], [(4, 1)], [(4, 3)])),
+        # Several steps share a chunk, also the prefill's.
+        ([1, 6, 1], [(4, 1), (4, 0), (4, 2), (4, 0)], ([(0, 0)], [(4, 1), (4, 0), (4, 2)], [(4, 0)])),
+        ([4, 2], [(4, 2), (3, 3)], ([(0, 0), (4, 2)], [(3, 3)])),
+        # They may, in several ways: then no token counts as accepted that can't be.
+        ([1, 3, 3], [(4, 1), (4, 1)], ([(0, 0)], None, None)),
+        ([1, 3, 1], [(4, 0)], ([(0, 0)], [(0, 0)] * 3, None)),
+        ([1, 3], [(4, 4), (4, 1)], ()),
+        ([1, 1], [(4, 1), (4, 0)], ()),
+        ([0, 1], [(4, 0)], ()),
+        ([], [], ()),
+    ],
+)
+def test_counts_are_given_only_to_steps_that_they_must_belong_to(
+    sizes: list[int], per_step: list[tuple[int, int]], expected: tuple[object, ...]
+) -> None:
+    assert [steps and list(steps) for steps in align(sizes, per_step)] == list(expected)
+
+
+def test_a_text_is_never_changed_by_splitting_it() -> None:
+    assert split_text("a b", ["a", " b", "<|end|>"]) == ["a", " b", ""]
+    assert "".join(split_text("é!", ["\ufffd", "\ufffd", "!"])) == "é!"
