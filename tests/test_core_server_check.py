@@ -20,7 +20,7 @@ from core.errors import ServerError, SettingsError
 from core.experiments.check import Verdict
 from core.experiments.prompt_suites import Prompt
 from core.experiments.servers.check import ServerCheckRequest, check_server, homogeneity
-from core.experiments.servers.report import ServerReport, report_sentence
+from core.experiments.servers.report import Acceptance, ServerReport, report_sentence
 from core.sampling import probabilities
 from core.settings import RunRequest, SamplingParams
 from core.verify import verify
@@ -165,7 +165,8 @@ def test_a_server_that_follows_its_target_is_right():
     assert greedy.share == pytest.approx(greedy.drawn)
     assert greedy.drawn == greedy.likeliest
     assert abs(sampled.share - sampled.drawn) < 4 * sampled.error
-    assert sampled.num_tested < 2 * 40
+    assert sampled.is_decided
+    assert sampled.num_tested > 2 * 40  # One text of each prompt is too few to tell.
 
 
 def test_drafts_that_nobody_tests_are_found_behind_the_first_token():
@@ -184,6 +185,15 @@ def test_a_server_that_accepts_far_less_than_its_pair_allows_is_reported():
     assert not report.is_right
     assert "accepts far fewer drafted tokens" in report_sentence(report)
     assert all(item.share < min(item.drawn, item.likeliest) - 0.1 for item in report.acceptances)
+    assert all(item.num_tested <= 2 * 40 for item in report.acceptances)
+
+
+def test_few_tested_tokens_are_not_enough_to_call_an_acceptance_right():
+    few, many = (Acceptance.of(0.7, [(False, 0.6, 0.5), (True, 0.6, 0.5)] * count) for count in (3, 300))
+    assert (few.is_far_below, few.is_decided, many.is_far_below, many.is_decided) == (False, False, False, True)
+    low = Acceptance.of(0.7, [(False, 0.6, 0.5)] * 20)
+    assert low.is_far_below
+    assert low.is_decided
 
 
 @pytest.mark.parametrize(("texts", "verdict"), [("bbbb", Verdict.NEAR_TIES), ("bbcb", Verdict.NOT_EXACT)])

@@ -58,6 +58,8 @@ NUM_SAMPLED = 4
 SERVER_ROUNDING = MOST_ROUNDING[torch.float16]
 """Of a baseline server, whose precision isn't known: the lead in logprobs below which two tokens are a near-tie."""
 _AT_ONCE, _BATCH, _ROWS = 8, 40, 32
+_ROUNDS = 8
+"""The most sampled texts of each prompt from which the acceptance is taken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,13 +150,11 @@ class _Check:
             self._server, self._prompts, "Greedy texts", sampling=SamplingParams(0.0), **self._long
         )
         identity = yield from self._greedy(greedy)
-        acceptances = [self._acceptance(greedy, SamplingParams(0.0))]
+        acceptances = [Acceptance.of(0.0, list(self._tested(greedy, SamplingParams(0.0))))]
         distribution = None
         if not self._sampling.is_greedy:
             distribution = yield from judge_twice(self._sample, self._request.num_samples)
-            if self.has_draft:
-                texts = yield from self._ask(self._server, self._prompts, "Sampled texts", **self._long)
-                acceptances.append(self._acceptance(texts, self._sampling))
+            acceptances.append((yield from self._sampled_acceptance()))
         return ServerReport(
             server=self._server.text,
             against=self._against(),
@@ -166,6 +166,19 @@ class _Check:
             notes=tuple(self._notes(any(acceptances))),
             seconds=time.monotonic() - began,
         )
+
+    def _sampled_acceptance(self) -> Generator[CheckProgress, None, Acceptance | None]:
+        """The acceptance in sampled texts, of as many as it takes to tell whether it is enough."""
+        found: Acceptance | None = None
+        tested: list[tuple[bool, float, float]] = []
+        for attempt in range(_ROUNDS if self.has_draft else 0):
+            seed = self._seed + attempt * 100_000
+            texts = yield from self._ask(self._server, self._prompts, "Sampled texts", seed=seed, **self._long)
+            tested += self._tested(texts, self._sampling)
+            found = Acceptance.of(self._sampling.temperature, tested)
+            if found is None or found.is_decided:
+                break
+        return found
 
     @property
     def _long(self) -> dict[str, int]:
@@ -213,7 +226,9 @@ class _Check:
         followers: dict[tuple[int, ...], Counter[int]] = {}
         for answer in answers:
             ids = self._ids(prompt, answer)
-            self._num_drafted += server is self._server and bool(_tested(server, answer, self._sampling.temperature))
+            self._num_drafted += server is self._server and bool(
+                tested_places(server, answer, self._sampling.temperature)
+            )
             for place, token in enumerate(ids):
                 followers.setdefault(ids[:place], Counter())[token] += 1
         return followers
@@ -270,8 +285,9 @@ class _Check:
                 statistic, degrees = homogeneity(found[block], plain[block])
                 tally.count(len(block) + 1, statistic, degrees, sum(found[block].values()))
 
-    def _acceptance(self, answers: Sequence[Answer], sampling: SamplingParams) -> Acceptance | None:
-        return None
+    def _tested(self, answers: Sequence[Answer], sampling: SamplingParams) -> Iterator[tuple[bool, float, float]]:
+        """Of each tested token whether it was accepted, and how likely that is for a drawn and the likeliest draft."""
+        yield from ()
 
     def _notes(self, has_acceptance: bool) -> Iterator[str]:
         yield (
@@ -383,29 +399,19 @@ class _CheckHere(_Check):
         size = self._target.vocab_size
         return probs[:size] if len(probs) >= size else torch.cat([probs, probs.new_zeros(size - len(probs))])
 
-    def _acceptance(self, answers: Sequence[Answer], sampling: SamplingParams) -> Acceptance | None:
+    def _tested(self, answers: Sequence[Answer], sampling: SamplingParams) -> Iterator[tuple[bool, float, float]]:
         if self._draft is None:
-            return None
-        num_accepted = num_tested = 0
-        allowed: list[tuple[float, float]] = []
+            return
         for prompt, answer in zip(self._prompts, answers, strict=True):
             ids = self._ids(prompt, answer)
-            tested = {at: kept for at, kept in _tested(self._server, answer, sampling.temperature) if at < len(ids)}
-            num_tested += len(tested)
-            num_accepted += sum(tested.values())
+            tested = dict(tested_places(self._server, answer, sampling.temperature))
             rows = zip(self._logits(self._target, prompt, ids), self._logits(self._draft, prompt, ids), strict=True)
             for (at, target_row), (_, draft_row) in rows if tested else ():
                 if at in tested:
                     target_probs = probabilities(target_row, sampling)
                     draft_probs = self._padded(probabilities(draft_row, sampling))
                     overlap = min(1.0, float(torch.minimum(target_probs, draft_probs).sum()))
-                    allowed.append((overlap, float(target_probs[int(draft_probs.argmax())])))
-        if not num_tested:
-            return None
-        ways = list(zip(*allowed, strict=True))
-        drawn, likeliest = (sum(way) / num_tested for way in ways)
-        error = max(math.sqrt(sum(share * (1.0 - share) for share in way)) for way in ways) / num_tested
-        return Acceptance(sampling.temperature, num_tested, num_accepted, drawn, likeliest, error)
+                    yield tested[at], overlap, float(target_probs[int(draft_probs.argmax())])
 
     def _notes(self, has_acceptance: bool) -> Iterator[str]:
         yield from super()._notes(has_acceptance)
@@ -443,7 +449,7 @@ def _lead(answer: Answer, place: int, other: str) -> float | None:
     return lead if math.isfinite(lead) else None
 
 
-def _tested(server: Server, answer: Answer, temperature: float) -> list[tuple[int, bool]]:
+def tested_places(server: Server, answer: Answer, temperature: float) -> list[tuple[int, bool]]:
     """The places of a text at which a drafted token was tested, and whether it was accepted.
 
     Given the text before it, each was accepted with the probability that the pair has there, whatever came before.

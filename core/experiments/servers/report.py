@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -47,11 +48,33 @@ class Acceptance:
     def share(self) -> float:
         return self.num_accepted / self.num_tested
 
+    @classmethod
+    def of(cls, temperature: float, tested: Sequence[tuple[bool, float, float]]) -> Acceptance | None:
+        """From whether each tested token was accepted, and how likely that is in both ways; None if none was tested."""
+        if not tested:
+            return None
+        count = len(tested)
+        accepted, drawn, likeliest = (sum(column) for column in zip(*tested, strict=True))
+        spreads = (sum(row[way] * (1.0 - row[way]) for row in tested) for way in (1, 2))
+        return cls(temperature, count, int(accepted), drawn / count, likeliest / count, math.sqrt(max(spreads)) / count)
+
+    @property
+    def _allowed(self) -> float:
+        return min(self.drawn, self.likeliest)
+
+    @property
+    def _slack(self) -> float:
+        return min(FAR_BELOW, FAR_BELOW_SHARE * self._allowed)
+
     @property
     def is_far_below(self) -> bool:
         """Whether neither way of drafting explains so few accepted tokens."""
-        allowed = min(self.drawn, self.likeliest)
-        return self.share < allowed - max(min(FAR_BELOW, FAR_BELOW_SHARE * allowed), CHANCE * self.error)
+        return self.share < self._allowed - max(self._slack, CHANCE * self.error)
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether enough tokens were tested: chance can't hide a server that accepts far too little."""
+        return self.is_far_below or CHANCE * self.error <= self._slack
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +147,7 @@ def _lines(report: ServerReport) -> Iterator[str]:
         yield f"  The server is known to have drafted in {report.num_drafted:,} of these texts."
     for acceptance in report.acceptances:
         low = "  far below what the pair allows" if acceptance.is_far_below else ""
+        low = low or ("" if acceptance.is_decided else "  too few tokens to tell whether that is enough")
         observed = f"{percent_text(acceptance.share, 1)} of {count_text(acceptance.num_tested, 'tested token')}"
         yield (
             f"Acceptance at temperature {acceptance.temperature:g}: {observed}; this pair allows "
