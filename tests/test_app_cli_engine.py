@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import signal
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from app.cli.parsing import find_servers
 from core.engines import session
 from core.runlog.log import read_run_log
 from tests.fake_servers import Answer, FakeServer, Fault, llama_server, recorded, vllm
@@ -136,3 +138,14 @@ def test_a_key_is_read_from_the_environment_and_written_nowhere(
     shown = capsys.readouterr()
     assert "secret" not in shown.out + shown.err + log.read_text("utf-8")
     assert json.loads(log.read_text("utf-8").partition("\n")[0])["schema"] == "outrider.run/1"
+
+
+@pytest.mark.parametrize(("host", "sees"), [("127.0.0.1", True), ("localhost", False)])
+def test_a_key_in_the_environment_is_for_the_host_of_engine_only(
+    host: str, sees: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OUTRIDER_API_KEY", "sk-secret")
+    with FakeServer(vllm(), key="sk-secret") as fake, FakeServer(vllm()) as other:
+        args = argparse.Namespace(engine=fake.url, baseline_engine=other.url.replace("127.0.0.1", host))
+        find_servers(args)
+        assert {"authorization" in headers for _, headers, _ in other.requests} == {sees}

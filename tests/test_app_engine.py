@@ -82,17 +82,12 @@ def test_a_log_of_a_stranger_is_not_run_again_on_the_server_that_it_names(window
     assert "Add that server" in window.banner.sentence()
 
 
-def test_without_a_keyring_the_key_is_not_kept_and_the_dialog_says_what_to_do(window, qtbot, monkeypatch):
-    monkeypatch.setattr("app.setup.engine_form._kept", lambda *_: False)
+def test_a_password_in_an_address_is_refused(window):
     engine = window.controls.engine
     engine.add()
     engine.dialog.address.setText("http://user:pass@127.0.0.1:1")
     engine.dialog.add_button.click()
     assert "Leave it out" in engine.dialog.found.text()
-    engine.dialog.address.setText("127.0.0.1:1")
-    engine.dialog.key.setText("sesame")
-    engine.dialog.add_button.click()
-    until(qtbot, lambda: "OUTRIDER_API_KEY" in engine.dialog.found.text())
     assert not engine.servers
 
 

@@ -148,25 +148,28 @@ def test_a_wrong_key_and_a_missing_one() -> None:
 
 
 def test_a_key_is_kept_for_its_address_only(keyring: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OUTRIDER_API_KEY", "for the address of a command")
     with FakeServer(vllm(), key=KEY) as fake, FakeServer(vllm()) as other:
-        assert keep_key(Address.parse(f"{fake.url}/v1"), KEY)
+        keep_key(Address.parse(f"{fake.url}/v1"), KEY)
+        assert list(keyring.values()) == [KEY]
         assert identify(fake.url).key == KEY
         identify(other.url)
         assert all("authorization" not in headers for _, headers, _ in other.requests)
         keep_key(Address.parse(fake.url), "")
         assert not keyring
-        monkeypatch.setenv("OUTRIDER_API_KEY", KEY)
-        assert identify(fake.url).key == KEY
+        assert key_for(Address.parse(fake.url)) is None
 
 
-def test_a_machine_without_a_keyring_has_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_keyring_a_key_is_known_until_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise RuntimeError("no backend")
 
     monkeypatch.setattr("keyring.get_password", fail)
     monkeypatch.setattr("keyring.set_password", fail)
     assert key_for(Address.parse("http://a")) is None
-    assert not keep_key(Address.parse("http://a"), KEY)
+    for key in (KEY, ""):
+        keep_key(Address.parse("http://a"), key)
+        assert (key_for(Address.parse("http://a")) or "") == key
 
 
 def test_a_key_is_in_no_text_log_or_repr(caplog: pytest.LogCaptureFixture) -> None:

@@ -19,6 +19,7 @@ from app.cli.parsing import (
     choose_models,
     common_fields,
     draft_length,
+    find_servers,
     method_options,
     named_pair,
     names,
@@ -146,10 +147,9 @@ def _server_check(args: argparse.Namespace, controls: RunControls) -> Iterator[A
         )
     if draft is not None and target is None:
         raise UsageError("--draft is checked with the target here; name that with --target.")
-    from core.engines import check_request, identify  # Late: most checks need no HTTP.
+    from core.engines import check_request  # Late: most checks need no HTTP.
 
-    server = identify(args.engine)
-    baseline = None if args.baseline_engine is None else identify(args.baseline_engine)
+    server, baseline = find_servers(args)
     settings: dict[str, Any] = {"prompt": "any", "sampling": sampling_of(args)}
     here = {name: value for name, value in common_fields(args).items() if name in {"device", "dtype"}}
     local = None if target is None else RunRequest(target=target, draft=draft, **here, **settings)

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from app.cli.console import Progress, check_out, figure_table, printing, spread_text
 from app.cli.errors import Exit, UsageError, say, stop_on_interrupt
-from app.cli.parsing import SAMPLING, common_fields, flag_of, refuse_for_engine
+from app.cli.parsing import SAMPLING, common_fields, find_servers, flag_of, refuse_for_engine
 from core.controls import Cancelled, RunControls
 from core.experiments.prompt_suites import find_prompts, first_of_each
 from core.files import write_atomically
@@ -42,7 +42,7 @@ def build_plan(args: argparse.Namespace, few: int, local: Iterable[str]) -> Load
         UsageError: a flag that only the engine of this machine has.
         ServerError: a server doesn't answer, or hasn't the model.
     """
-    from core.engines import check_request, identify  # Late: most sweeps need no HTTP.
+    from core.engines import check_request  # Late: most sweeps need no HTTP.
     from core.experiments.servers.load import LoadPlan
 
     refuse_for_engine(args)
@@ -54,8 +54,7 @@ def build_plan(args: argparse.Namespace, few: int, local: Iterable[str]) -> Load
     counts = args.concurrency or DEFAULT_CONCURRENCY
     prompts = find_prompts(args.prompts or ["chat"])
     prompts = first_of_each(prompts, args.num_prompts or (len(prompts) if args.prompts else few))
-    engine = identify(args.engine)
-    baseline = None if args.baseline_engine is None else identify(args.baseline_engine)
+    engine, baseline = find_servers(args)
     request = RunRequest(
         target=engine.model(args.target or ""),
         draft=None,

@@ -10,7 +10,8 @@ import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import Field, fields
 from enum import Enum
-from typing import Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from urllib.parse import urlsplit
 
 from app.cli.errors import UsageError
 from core.draft_shape import DraftLength, parse_draft_length, parse_draft_lengths
@@ -19,6 +20,9 @@ from core.errors import OutriderError, SettingsError
 from core.models.catalogue import DEFAULT_DRAFT, DEFAULT_TARGET, embedded_models, resolve
 from core.settings import SETTINGS, SamplingParams, declared
 from core.text import did_you_mean
+
+if TYPE_CHECKING:
+    from core.engines import Server
 
 T = TypeVar("T")
 
@@ -265,8 +269,30 @@ def add_engine(
     target: str = "; --target is then a model's name there",
 ) -> None:
     """Add --engine; see `refuse_for_engine`. `target` says what --target then names."""
-    what = f"vLLM, SGLang or llama-server{target}. An API key is read from OUTRIDER_API_KEY"
-    option(group, "--engine URL", f"{text}: {what} or from the system's keyring")
+    what = f"vLLM, SGLang or llama-server{target}. An API key in OUTRIDER_API_KEY is sent to this host only"
+    option(group, "--engine URL", f"{text}: {what}; without one, the key that the window kept for the address is used")
+
+
+def find_servers(args: argparse.Namespace) -> tuple[Server, Server | None]:
+    """What answers at --engine and, if there is one, at --baseline-engine.
+
+    The key in the environment is meant for the first, and reaches the second only on the same host.
+
+    Raises:
+        ServerError: one of them doesn't answer, or is no such server.
+    """
+    from core.engines import Address, identify  # Late: most commands need no HTTP.
+    from core.engines.client import KEY_VARIABLE
+
+    def host(url: str) -> tuple[str, str | None]:
+        parts = urlsplit(Address.parse(url).url)
+        return parts.scheme, parts.hostname
+
+    key = os.environ.get(KEY_VARIABLE, "").strip() or None
+    engine, baseline = identify(args.engine, key), getattr(args, "baseline_engine", None)
+    if baseline is None:
+        return engine, None
+    return engine, identify(baseline, key if host(baseline) == host(args.engine) else None)
 
 
 def refuse_for_engine(args: argparse.Namespace, allowed: Collection[str] = ()) -> None:

@@ -30,6 +30,7 @@ from app.cli.parsing import (
     choose_models,
     common_fields,
     draft_length_or_plain,
+    find_servers,
     method_options,
     option,
     refuse_for_engine,
@@ -148,9 +149,9 @@ def execute(args: argparse.Namespace) -> int:
     """Run, and return the exit code."""
     server = None
     if args.engine is not None:
-        from core.engines import ServerSession, identify  # Late: most runs need no HTTP.
+        from core.engines import ServerSession  # Late: most runs need no HTTP.
 
-        server = identify(args.engine)
+        server, _ = find_servers(args)
     request = build_request(args, server)
     with contextlib.ExitStack() as stack:
         log = None if args.log is None else stack.enter_context(_open_log(args))

@@ -31,8 +31,10 @@ HERE = "This machine"
 ENGINE_HELP = "Where the text is written: by models on this machine, or by a vLLM, SGLang or llama-server."
 OWN = "Drafts, K, device and number format are set where it is started."
 ADDRESS_HELP = "As http://127.0.0.1:8000. Only this address is contacted."
-KEY_HELP = "Kept in the system's keyring, never in a file. Empty: none, or the one that is kept already."
-NO_KEYRING = "This system has no keyring for the key. Leave it empty, and set OUTRIDER_API_KEY before Outrider starts."
+KEY_HELP = (
+    "Sent to this address only. Kept in the system's keyring, or, without one, until Outrider closes. Empty: none, or "
+    "the one that is kept already."
+)
 NO_PASSWORDS = "A password in an address would be kept in a file. Leave it out, and give the server an API key instead."
 
 
@@ -56,17 +58,17 @@ def _identified(url: str, key: str | None = None) -> Server:
     return identify(url, key)
 
 
-def _kept(address: Address, key: str) -> bool:
+def _keep(address: Address, key: str) -> None:
     from core.engines import keep_key
 
-    return keep_key(address, key)
+    keep_key(address, key)
 
 
 class ServerDialog(QDialog):
     """Asks for a server's address, name and key, and tests them.
 
     Signals:
-        added: the address and the name; the key, if there is one, is in the keyring by then.
+        added: the address and the name; the key, if there is one, is kept by then.
     """
 
     added = Signal(str, str)
@@ -143,16 +145,13 @@ class ServerDialog(QDialog):
         self._leave()
         key = self.key.text().strip()
         self._job = self._jobs.submit(
-            lambda _job: not key or _kept(address, key),  # A keyring may ask for its own password first.
-            then=partial(self._add, address),
+            lambda _job: _keep(address, key) if key else None,  # A keyring may ask for its own password first.
+            then=lambda _: self._add(address),
             failed=partial(self._say, is_problem=True),
             what="The key could not be kept",
         )
 
-    def _add(self, address: Address, is_kept: bool) -> None:
-        if not is_kept:
-            self._say(NO_KEYRING, is_problem=True)
-            return
+    def _add(self, address: Address) -> None:
         self.key.clear()
         self.added.emit(address.url, self.name.text().strip() or address.url.partition("://")[2])
         self.accept()
@@ -297,5 +296,5 @@ class EngineForm(QWidget):
         """Forget the chosen server, and its key."""
         address = parse_address(self.url)
         self.servers.pop(self.url)
-        self._jobs.submit(lambda _job: _kept(address, ""), must_finish=True)
+        self._jobs.submit(lambda _job: _keep(address, ""), must_finish=True)
         self.choose("")

@@ -23,8 +23,8 @@ server tell more.
 
 Several threads may use one `Server`, each with a `ServerSession` or client of its own. Every fault is a `ServerError`
 of one sentence: `ServerBusyError` (429, 503: has `retry_after`; `run` waits for it twice at most) and
-`ServerRefusedError` (address, key, model or setting don't fit). Keys come from OUTRIDER_API_KEY or the system's
-keyring (`key_for`, `keep_key`), and no text, log or repr holds one.
+`ServerRefusedError` (address, key, model or setting don't fit). Keys are kept by address
+(`key_for`, `keep_key`), and no text, log or repr holds one.
 """
 
 from core.engines.client import Address, Client, keep_key, key_for

@@ -27,6 +27,8 @@ from core.errors import ServerBusyError, ServerError, ServerRefusedError, first_
 
 KEY_VARIABLE = "OUTRIDER_API_KEY"
 _KEYRING_SERVICE = "outrider"
+_kept: dict[str, str] = {}
+"""Keys by address, for systems without a keyring."""
 
 CONNECT_S, READ_S, STALL_S = 10.0, 20.0, 120.0
 """Most seconds to connect, between two bytes of a short answer, and between two chunks of a text."""
@@ -76,8 +78,8 @@ class Address:
 
 
 def key_for(address: Address) -> str | None:
-    """The API key for an address: from the environment, else from the system's keyring, if there is one."""
-    if key := os.environ.get(KEY_VARIABLE, "").strip():
+    """The API key that was kept for an address, if there is one."""
+    if key := _kept.get(address.url):
         return key
     # A machine may have no keyring, or a locked one; its libraries raise errors of many kinds.
     with contextlib.suppress(Exception):
@@ -87,8 +89,9 @@ def key_for(address: Address) -> str | None:
     return None
 
 
-def keep_key(address: Address, key: str) -> bool:
-    """Keep a key for an address in the system's keyring, or, if it is empty, forget it; returns whether that worked."""
+def keep_key(address: Address, key: str) -> None:
+    """Keep a key for an address in the system's keyring, or, without one, in memory; an empty key is forgotten."""
+    _kept[address.url] = key
     with contextlib.suppress(Exception):
         import keyring
 
@@ -96,8 +99,6 @@ def keep_key(address: Address, key: str) -> bool:
             keyring.set_password(_KEYRING_SERVICE, address.url, key)
         elif keyring.get_password(_KEYRING_SERVICE, address.url) is not None:
             keyring.delete_password(_KEYRING_SERVICE, address.url)
-        return True
-    return False
 
 
 # --- Requests -----------------------------------------------------------------------------------------------------
@@ -254,7 +255,8 @@ class Client:
         if status in {401, 403}:
             why = "refuses the API key" if self._has_key else "wants an API key"
             raise ServerRefusedError(
-                f"{self.address} {why} ({status}). Put the right one into {KEY_VARIABLE}, or keep it for this address."
+                f"{self.address} {why} ({status}). Put it into {KEY_VARIABLE} for a command in the terminal, or choose "
+                "Add server… in the window and give it with this address."
             )
         if status in {429, 503}:
             raise ServerBusyError(

@@ -100,7 +100,7 @@ def identify(url: str, key: str | None = None) -> Server:
 
     Args:
         url: as a person writes it, with or without /v1.
-        key: the API key; if None, that of the environment or of the system's keyring.
+        key: the API key; if None, the one that was kept for this address.
 
     Raises:
         ServerError: nothing answers, the key is wrong, or it is another product: one sentence each.
