@@ -111,6 +111,19 @@ def test_a_local_model_is_named_by_its_folder_only_and_nothing_of_its_name_runs(
     assert "/models:ro" in yaml.safe_load(one["compose-vllm.yaml"])["services"]["vllm"]["volumes"][2]
 
 
+@pytest.mark.parametrize("shell", ["sh", "bash"])
+@pytest.mark.parametrize("name", SERVERS)
+def test_every_script_is_one_that_a_shell_can_read(shell, name, tmp_path):
+    if not shutil.which(shell):
+        pytest.skip(f"needs {shell}")
+    local = replace(HUB, target=str(tmp_path / NASTY))
+    (tmp_path / NASTY).mkdir()
+    for request, machines in ((HUB, 1), (local, 2)):
+        script = files_of(request, name, machines=machines)[f"serve-{name}.sh"]
+        found = subprocess.run([shell, "-n"], input=script, capture_output=True, text=True, check=False)
+        assert (found.returncode, found.stderr) == (0, "")
+
+
 @pytest.mark.parametrize("name", SERVERS)
 def test_the_compose_file_runs_the_script_on_all_gpus(name):
     files = files_of(HUB, name)
