@@ -110,6 +110,9 @@ def test_a_certificate_that_does_not_fit() -> None:
     with FakeServer(vllm(), tls=True) as fake, pytest.raises(ServerRefusedError, match="certificate") as caught:
         identify(fake.url)
     a_sentence(caught.value)
+    with FakeServer(vllm()) as fake, pytest.raises(ServerRefusedError, match="write http://") as caught:
+        identify(fake.url.replace("http", "https"))
+    a_sentence(caught.value)
 
 
 def test_a_redirect_is_not_followed() -> None:

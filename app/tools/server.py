@@ -125,7 +125,8 @@ class HistoryPlot(Plot):
         known = [value for values in self._columns().values() for value in values if math.isfinite(value)]
         if not known or not self._history.times:
             return 0.0, 0.0
-        return max(self._history.times[-1], 1.0), 1.0 if self._is_share else max(*known, 1.0)
+        # Low counts get whole numbers on their axis.
+        return max(self._history.times[-1], 1.0), 1.0 if self._is_share else max(*known, 4.0)
 
     def _fit(self, extent: tuple[float, float]) -> None:
         super()._fit(extent)
@@ -169,7 +170,7 @@ class HistoryPlot(Plot):
     def _text(self, value: float) -> str:
         if math.isnan(value):
             return "not told"
-        return f"{value:.0%}" if self._is_share else f"{value:,.1f}"
+        return f"{value:.0%}" if self._is_share else f"{value:,.1f}".removesuffix(".0")
 
     def readout(self, place: int) -> str:
         """The series at a reading."""

@@ -296,8 +296,8 @@ class Client:
                 raise ServerError(f"{self.address} doesn't answer. Check the address and the network.") from None
             raise ServerError(f"{self.address} fell silent in the middle of an answer. Look at its log.") from None
         except httpx2.TransportError as error:
-            if reason := _certificate_problem(error):
-                raise ServerRefusedError(f"{self.address} has a certificate that doesn't fit: {reason}.") from None
+            if problem := _tls_problem(error):
+                raise ServerRefusedError(f"{self.address} {problem}.") from None
             if isinstance(error, httpx2.ConnectError):
                 raise ServerError(f"No server answers at {self.address}. Start it, or check the address.") from None
             raise ServerError(f"{self.address} ended the connection in the middle. Look at its log.") from None
@@ -369,12 +369,15 @@ def _certificates(file: str | None) -> ssl.SSLContext:
         raise ServerRefusedError("The file in SSL_CERT_FILE holds no certificates that can be read.") from None
 
 
-def _certificate_problem(error: BaseException | None) -> str:
+def _tls_problem(error: BaseException | None) -> str:
+    """What is wrong with a server's TLS; empty if something else is wrong."""
     while error is not None:
         if isinstance(error, ssl.SSLCertVerificationError):
-            return first_line(ValueError(error.verify_message or str(error)))
+            reason = first_line(ValueError(error.verify_message or str(error)))
+            return f"has a certificate that doesn't fit: {reason}"
         if isinstance(error, ssl.SSLError):
-            return first_line(ValueError(error.reason or str(error)))
+            reason = first_line(ValueError(error.reason or str(error)))
+            return f"doesn't answer in TLS ({reason}); if it serves without, write http:// in the address"
         error = error.__cause__ or error.__context__
     return ""
 

@@ -415,6 +415,8 @@ class _CheckHere(_Check):
 
     def _notes(self, has_acceptance: bool) -> Iterator[str]:
         yield from super()._notes(has_acceptance)
+        if self._draft is None and self._server.speculation.is_on:
+            yield "The acceptance wasn't checked: name the model that the server drafts with by --draft."
         if self._draft is not None and not has_acceptance:
             how = {
                 Product.VLLM: "start vLLM with --per-request-spec-decode-metrics detailed",
