@@ -18,7 +18,6 @@ from torch import Tensor
 
 from core.controls import Cancelled, RunControls
 from core.engines import Product, Server
-from core.engines.steps import StepMaker, align
 from core.errors import SettingsError
 from core.experiments.check import (
     DEFAULT_SAMPLES,
@@ -43,7 +42,7 @@ from core.experiments.distribution import (
 )
 from core.experiments.exactness import MOST_ROUNDING
 from core.experiments.prompt_suites import PRESETS, Prompt, default_prompts, encoded, read_prompts
-from core.experiments.servers.load import Answer, ask_all
+from core.experiments.servers.answers import Answer, ask_all
 from core.experiments.servers.report import Acceptance, ServerReport
 from core.models.language_model import LanguageModel
 from core.runners.base import prefill
@@ -51,7 +50,7 @@ from core.sampling import probabilities
 from core.session import Session
 from core.settings import RunRequest, SamplingParams, setting, validate
 from core.text import display_texts
-from core.types import UNKNOWN_ID, FinishReason, StageChanged, StepsCounted, StepSource
+from core.types import FinishReason, StageChanged
 
 NUM_SAMPLED = 4
 """Tokens of a sampled text: the first is the prefill's, the others come from a step with a draft."""
@@ -226,9 +225,7 @@ class _Check:
         followers: dict[tuple[int, ...], Counter[int]] = {}
         for answer in answers:
             ids = self._ids(prompt, answer)
-            self._num_drafted += server is self._server and bool(
-                tested_places(server, answer, self._sampling.temperature)
-            )
+            self._num_drafted += server is self._server and bool(answer.tested(server, self._sampling.temperature))
             for place, token in enumerate(ids):
                 followers.setdefault(ids[:place], Counter())[token] += 1
         return followers
@@ -241,9 +238,8 @@ class _Check:
 
     def _ids(self, prompt: Prompt, answer: Answer) -> tuple[int, ...]:
         """The tokens up to the first whose id isn't told; a text's end is -2, as not every server tells its token."""
-        ids = _known_ids(answer)
-        is_end = answer.chunks[-1].finish is FinishReason.EOS and len(ids) == answer.num_tokens
-        return (*ids, -2) if is_end else ids
+        is_end = answer.chunks[-1].finish is FinishReason.EOS and answer.is_known
+        return (*answer.ids, -2) if is_end else answer.ids
 
     def _greedy(self, answers: Sequence[Answer]) -> Generator[CheckProgress, None, IdentityResult]:
         baseline = self._request.baseline
@@ -258,17 +254,17 @@ class _Check:
         )
         divergences, num_equal = [], 0
         for prompt, plain, found in zip(self._prompts, expected, answers, strict=True):
-            ours, theirs = _known_ids(found), _known_ids(plain)
+            ours, theirs = found.ids, plain.ids
             shared = min(len(ours), len(theirs))
             same = next((at for at in range(shared) if ours[at] != theirs[at]), shared)
             num_equal += same
-            if same == len(ours) == len(theirs) or (same == shared and not (_ends(found) and _ends(plain))):
+            if same == len(ours) == len(theirs) or (same == shared and not (found.is_known and plain.is_known)):
                 continue
-            other = _token_at(found, same)
-            lead = _lead(plain, same, other) if same < shared else None
+            other = found.text_at(same)
+            lead = plain.lead(same, other) if same < shared else None
             is_near = lead is not None and lead <= SERVER_ROUNDING
             divergences.append(
-                Divergence(prompt.name, same, _token_at(plain, same), other, lead, SERVER_ROUNDING, is_near)
+                Divergence(prompt.name, same, plain.text_at(same), other, lead, SERVER_ROUNDING, is_near)
             )
         return IdentityResult(Comparison.GREEDY, len(answers), num_equal, tuple(divergences))
 
@@ -322,10 +318,10 @@ class _CheckHere(_Check):
 
     def _ids(self, prompt: Prompt, answer: Answer) -> tuple[int, ...]:
         self._check_prompt(prompt, answer)
-        ids = tuple(self._eos[0] if token in self._eos else token for token in _known_ids(answer))
+        ids = tuple(self._eos[0] if token in self._eos else token for token in answer.ids)
         if any(token >= self._target.vocab_size for token in ids):
             raise SettingsError(f"The server sends tokens that {self._target.ref} doesn't have; name its own model.")
-        is_whole = len(ids) == answer.num_tokens and answer.chunks[-1].finish is FinishReason.EOS
+        is_whole = answer.is_known and answer.chunks[-1].finish is FinishReason.EOS
         is_told = bool(ids) and ids[-1] in self._eos[:1]
         return (*ids, self._eos[0]) if is_whole and self._eos and not is_told else ids
 
@@ -404,7 +400,7 @@ class _CheckHere(_Check):
             return
         for prompt, answer in zip(self._prompts, answers, strict=True):
             ids = self._ids(prompt, answer)
-            tested = dict(tested_places(self._server, answer, sampling.temperature))
+            tested = answer.tested(self._server, sampling.temperature)
             rows = zip(self._logits(self._target, prompt, ids), self._logits(self._draft, prompt, ids), strict=True)
             for (at, target_row), (_, draft_row) in rows if tested else ():
                 if at in tested:
@@ -424,54 +420,6 @@ class _CheckHere(_Check):
                 Product.LLAMA_SERVER: "use a newer llama-server",
             }[self._server.product]
             yield f"The server doesn't tell what each step drafted, so its acceptance wasn't checked; {how}."
-
-
-# --- What a server sent -------------------------------------------------------------------------------------------
-
-
-def _known_ids(answer: Answer) -> tuple[int, ...]:
-    ids = [token.id for chunk in answer.chunks for token in chunk.tokens]
-    return tuple(ids[: ids.index(UNKNOWN_ID)] if UNKNOWN_ID in ids else ids)
-
-
-def _ends(answer: Answer) -> bool:
-    return len(_known_ids(answer)) == answer.num_tokens
-
-
-def _token_at(answer: Answer, place: int) -> str:
-    texts = [token.text for chunk in answer.chunks for token in chunk.tokens]
-    return texts[place] if place < len(texts) else ""
-
-
-def _lead(answer: Answer, place: int, other: str) -> float | None:
-    """How far a text's token leads another one, in logprobs; None if the server doesn't tell."""
-    token = [token for chunk in answer.chunks for token in chunk.tokens][place]
-    top = dict(token.top)
-    lead = token.logprob - top[other] if other in top else math.nan
-    return lead if math.isfinite(lead) else None
-
-
-def tested_places(server: Server, answer: Answer, temperature: float) -> list[tuple[int, bool]]:
-    """The places of a text at which a drafted token was tested, and whether it was accepted.
-
-    Given the text before it, each was accepted with the probability that the pair has there, whatever came before.
-    """
-    maker = StepMaker(server.speculation, temperature)
-    for chunk in answer.chunks:
-        if chunk.tokens:
-            maker.step(chunk, 0)
-    steps = maker.steps
-    told = next((chunk.told for chunk in reversed(answer.chunks) if chunk.told), None)
-    if told and told.per_step:
-        steps = [replace(step, source=StepSource.TEXT) for step in steps]
-        steps = list(StepsCounted(align([len(step.emitted) for step in steps], told.per_step)).applied(steps))
-    found, place = [], 0
-    for step in steps:
-        if step.source is not StepSource.TEXT:
-            reached = range(min(step.num_accepted + 1, step.num_draft_tokens, len(step.emitted)))
-            found += [(place + index, index < step.num_accepted) for index in reached]
-        place += len(step.emitted)
-    return found
 
 
 def homogeneity(one: Counter[int], other: Counter[int]) -> tuple[float, int]:

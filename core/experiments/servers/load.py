@@ -10,24 +10,18 @@ import contextlib
 import itertools
 import json
 import math
-import queue
 import statistics
-import threading
-import time
 from collections.abc import Generator, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from core.controls import Cancelled, RunControls
-from core.engines.adapters import stream_chunks
-from core.engines.client import Client
+from core.controls import RunControls
 from core.engines.metrics import Snapshot, difference, read_metrics
 from core.engines.server import Server
-from core.engines.steps import Chunk
-from core.errors import ServerBusyError, ServerError, ServerRefusedError, SettingsError
+from core.errors import ServerBusyError, ServerError, SettingsError
 from core.experiments.bench import Spread, ratios, spread, turn_order
 from core.experiments.prompt_suites import Prompt
+from core.experiments.servers.answers import Answer, ask_all
 from core.settings import RunRequest
 from core.text import count_text
 from core.types import StageChanged
@@ -36,93 +30,6 @@ SCHEMA = "outrider.load/1"
 MOST_AT_ONCE, DEFAULT_REPEATS = 256, 5
 _OTHERS = 1.05
 """More tokens than ours by this factor mean that somebody else used the server."""
-
-
-# --- Many requests at once ----------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """A request's chunks, and when it was sent."""
-
-    began: float
-    chunks: tuple[Chunk, ...]
-
-    @property
-    def num_tokens(self) -> int:
-        return sum(len(chunk.tokens) for chunk in self.chunks)
-
-    @property
-    def ms_per_token(self) -> float | None:
-        """From the first tokens to the last ones; None where all came at once."""
-        chunks = [chunk for chunk in self.chunks if chunk.tokens]
-        later = sum(len(chunk.tokens) for chunk in chunks[1:])
-        return (chunks[-1].arrived - chunks[0].arrived) * 1e3 / later if later else None
-
-
-@dataclass(frozen=True, slots=True)
-class Answers:
-    """The answers to many requests, in the requests' order, and the time in which every worker was busy."""
-
-    answers: tuple[Answer, ...]
-    began: float
-    full_until: float
-
-
-def ask_all(
-    server: Server, requests: Sequence[RunRequest], concurrency: int, controls: RunControls, *, top_logprobs: int = 0
-) -> Answers:
-    """Send requests, `concurrency` at a time, each worker on its own connection; the first failure ends them all.
-
-    Raises:
-        ServerError: the first failure.
-        Cancelled: the controls asked to stop.
-    """
-    failed = threading.Event()
-    waiting = queue.SimpleQueue[tuple[int, RunRequest]]()
-    for item in enumerate(requests):
-        waiting.put(item)
-    found: list[Answer | None] = [None] * len(requests)
-
-    def check_cancelled() -> None:
-        controls.check_cancelled()
-        if failed.is_set():
-            raise Cancelled
-
-    def work(client: Client) -> float:
-        try:
-            while True:
-                try:
-                    index, request = waiting.get_nowait()
-                except queue.Empty:
-                    return time.perf_counter()
-                began = time.perf_counter()
-                chunks = tuple(stream_chunks(client, server, request, check_cancelled, top_logprobs))
-                found[index] = Answer(began, _checked(server, chunks))
-        except BaseException:
-            failed.set()
-            raise
-
-    with contextlib.ExitStack() as stack:
-        clients = [stack.enter_context(server.client()) for _ in range(min(concurrency, len(requests)))]
-        pool = stack.enter_context(ThreadPoolExecutor(len(clients), "outrider-load"))
-        began = time.perf_counter()
-        futures = [pool.submit(work, client) for client in clients]
-        errors = [error for future in futures if (error := future.exception()) is not None]
-    # Those that were ended by the failure of another one say only that.
-    for error in sorted(errors, key=lambda error: isinstance(error, Cancelled)):
-        raise error
-    ends = [future.result() for future in futures]
-    return Answers(tuple(answer for answer in found if answer is not None), began, min(ends))
-
-
-def _checked(server: Server, chunks: tuple[Chunk, ...]) -> tuple[Chunk, ...]:
-    """An answer that ends as it should, and tells how many tokens came when."""
-    if not any(chunk.finish for chunk in chunks):
-        raise ServerError(f"{server.address} ended a text without saying why. Look at its log.")
-    if any(chunk.tokens and not chunk.is_step for chunk in chunks):
-        raise ServerRefusedError(f"{server.address} doesn't tell how many tokens it sends. Use a newer version of it.")
-    return chunks
 
 
 # --- The plan -----------------------------------------------------------------------------------------------------
@@ -246,7 +153,7 @@ def _measured(
     times = [answer.ms_per_token for answer in found.answers if answer.ms_per_token is not None]
     chunks = [chunk for answer in found.answers for chunk in answer.chunks]
     in_time = sum(len(chunk.tokens) for chunk in chunks if chunk.arrived <= found.full_until)
-    seconds, num_tokens = found.full_until - found.began, sum(answer.num_tokens for answer in found.answers)
+    seconds, num_tokens = found.full_until - found.began, sum(len(answer.tokens) for answer in found.answers)
     generated = None if grown is None else grown.generated_tokens
     return replace(
         cell,
@@ -270,7 +177,7 @@ def _metrics(server: Server) -> Snapshot | None:
 
 def _acceptance(answers: Sequence[Answer], grown: Snapshot | None) -> float | None:
     """Accepted / drafted: what each answer tells, else what the server counted meanwhile."""
-    told = [next((chunk.told for chunk in reversed(answer.chunks) if chunk.told), None) for answer in answers]
+    told = [answer.told for answer in answers]
     drafted = [item.draft_tokens for item in told if item is not None and item.draft_tokens is not None]
     accepted = [item.accepted_tokens for item in told if item is not None and item.accepted_tokens is not None]
     if len(drafted) == len(accepted) == len(answers):

@@ -1,0 +1,149 @@
+"""Asks a server many things at once, and reads what its answers hold."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import queue
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+
+from core.controls import Cancelled, RunControls
+from core.engines import Chunk, Client, Server, Token, Told
+from core.engines.adapters import stream_chunks
+from core.engines.steps import StepMaker, align
+from core.errors import ServerError, ServerRefusedError
+from core.settings import RunRequest
+from core.types import UNKNOWN_ID, StepsCounted, StepSource
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A request's chunks, and when it was sent."""
+
+    began: float
+    chunks: tuple[Chunk, ...]
+
+    @property
+    def tokens(self) -> list[Token]:
+        return [token for chunk in self.chunks for token in chunk.tokens]
+
+    @property
+    def ids(self) -> tuple[int, ...]:
+        """The tokens' ids, up to the first that isn't told."""
+        ids = [token.id for token in self.tokens]
+        return tuple(ids[: ids.index(UNKNOWN_ID)] if UNKNOWN_ID in ids else ids)
+
+    @property
+    def is_known(self) -> bool:
+        """Whether all ids are told."""
+        return len(self.ids) == len(self.tokens)
+
+    @property
+    def told(self) -> Told | None:
+        """What the server told about drafting at the end."""
+        return next((chunk.told for chunk in reversed(self.chunks) if chunk.told), None)
+
+    @property
+    def ms_per_token(self) -> float | None:
+        """From the first tokens to the last ones; None where all came at once."""
+        chunks = [chunk for chunk in self.chunks if chunk.tokens]
+        later = sum(len(chunk.tokens) for chunk in chunks[1:])
+        return (chunks[-1].arrived - chunks[0].arrived) * 1e3 / later if later else None
+
+    def text_at(self, place: int) -> str:
+        """A token's text; empty behind the end."""
+        return self.tokens[place].text if place < len(self.tokens) else ""
+
+    def lead(self, place: int, other: str) -> float | None:
+        """How far a token leads another one, in logprobs; None if the server doesn't tell."""
+        token = self.tokens[place]
+        lead = token.logprob - dict(token.top).get(other, math.nan)
+        return lead if math.isfinite(lead) else None
+
+    def tested(self, server: Server, temperature: float) -> dict[int, bool]:
+        """The places at which a drafted token was tested, and whether it was accepted.
+
+        Given the text before it, each was accepted with the probability that the pair has there, whatever came before.
+        """
+        maker = StepMaker(server.speculation, temperature)
+        steps = [maker.step(chunk, 0) for chunk in self.chunks if chunk.tokens]
+        if self.told and self.told.per_step:
+            steps = [replace(step, source=StepSource.TEXT) for step in steps]
+            steps = list(StepsCounted(align([len(step.emitted) for step in steps], self.told.per_step)).applied(steps))
+        found: dict[int, bool] = {}
+        place = 0
+        for step in steps:
+            if step.source is not StepSource.TEXT:
+                reached = range(min(step.num_accepted + 1, step.num_draft_tokens, len(step.emitted)))
+                found |= {place + index: index < step.num_accepted for index in reached}
+            place += len(step.emitted)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """The answers to many requests, in the requests' order, and the time in which every worker was busy."""
+
+    answers: tuple[Answer, ...]
+    began: float
+    full_until: float
+
+
+def ask_all(
+    server: Server, requests: Sequence[RunRequest], concurrency: int, controls: RunControls, *, top_logprobs: int = 0
+) -> Answers:
+    """Send requests, `concurrency` at a time, each worker on its own connection; the first failure ends them all.
+
+    Raises:
+        ServerError: the first failure.
+        Cancelled: the controls asked to stop.
+    """
+    failed = threading.Event()
+    waiting = queue.SimpleQueue[tuple[int, RunRequest]]()
+    for item in enumerate(requests):
+        waiting.put(item)
+    found: list[Answer | None] = [None] * len(requests)
+
+    def check_cancelled() -> None:
+        controls.check_cancelled()
+        if failed.is_set():
+            raise Cancelled
+
+    def work(client: Client) -> float:
+        try:
+            while True:
+                try:
+                    index, request = waiting.get_nowait()
+                except queue.Empty:
+                    return time.perf_counter()
+                began = time.perf_counter()
+                chunks = tuple(stream_chunks(client, server, request, check_cancelled, top_logprobs))
+                found[index] = Answer(began, _checked(server, chunks))
+        except BaseException:
+            failed.set()
+            raise
+
+    with contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(server.client()) for _ in range(min(concurrency, len(requests)))]
+        pool = stack.enter_context(ThreadPoolExecutor(len(clients), "outrider-load"))
+        began = time.perf_counter()
+        futures = [pool.submit(work, client) for client in clients]
+        errors = [error for future in futures if (error := future.exception()) is not None]
+    # Those that were ended by the failure of another one say only that.
+    for error in sorted(errors, key=lambda error: isinstance(error, Cancelled)):
+        raise error
+    ends = [future.result() for future in futures]
+    return Answers(tuple(answer for answer in found if answer is not None), began, min(ends))
+
+
+def _checked(server: Server, chunks: tuple[Chunk, ...]) -> tuple[Chunk, ...]:
+    """An answer that ends as it should, and tells how many tokens came when."""
+    if not any(chunk.finish for chunk in chunks):
+        raise ServerError(f"{server.address} ended a text without saying why. Look at its log.")
+    if any(chunk.tokens and not chunk.is_step for chunk in chunks):
+        raise ServerRefusedError(f"{server.address} doesn't tell how many tokens it sends. Use a newer version of it.")
+    return chunks
