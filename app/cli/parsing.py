@@ -282,7 +282,7 @@ def find_servers(args: argparse.Namespace) -> tuple[Server, Server | None]:
         ServerError: one of them doesn't answer, or is no such server.
     """
     from core.engines import Address, identify  # Late: most commands need no HTTP.
-    from core.engines.client import KEY_VARIABLE
+    from core.engines.address import KEY_VARIABLE
 
     def host(url: str) -> tuple[str, str | None]:
         parts = urlsplit(Address.parse(url).url)

@@ -27,7 +27,8 @@ of one sentence: `ServerBusyError` (429, 503: has `retry_after`; `run` waits for
 (`key_for`, `keep_key`), and no text, log or repr holds one.
 """
 
-from core.engines.client import Address, Client, keep_key, key_for
+from core.engines.address import Address, keep_key, key_for
+from core.engines.client import Client
 from core.engines.metrics import Snapshot, difference, parse_metrics, read_metrics
 from core.engines.server import Product, Server, Speculation, identify
 from core.engines.session import ServerSession, advice, check_request

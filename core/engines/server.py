@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from core.engines.client import OTHER_PRODUCT, Address, Client, key_for
+from core.engines.address import Address, key_for
+from core.engines.client import OTHER_PRODUCT, Client
 from core.engines.metrics import Snapshot, read_metrics
 from core.errors import ServerError, ServerRefusedError
 from core.text import did_you_mean
