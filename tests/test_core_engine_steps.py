@@ -25,7 +25,8 @@ from core.engines.steps import align, split_text
         ([1, 3], [(4, 4), (4, 1)], ()),
         ([1, 1], [(4, 1), (4, 0)], ()),
         ([0, 1], [(4, 0)], ()),
-        ([], [], ()),
+        ([1, 2], [], ()),
+        ([], [(4, 1)], ()),
     ],
 )
 def test_counts_are_given_only_to_steps_that_they_must_belong_to(

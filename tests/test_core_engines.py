@@ -261,6 +261,7 @@ def test_steps_of_llama_server_are_told_at_once(name: str) -> None:
     assert not of_kind(found, StepsCounted)
     assert (summary.num_draft_tokens, summary.num_accepted_tokens) == (timings["draft_n"], timings["draft_n_accepted"])
     assert sum(len(step.emitted) for step in steps) == summary.num_tokens == timings["predicted_n"]
+    assert summary.block_efficiency == pytest.approx(summary.num_tokens / len(steps))
     assert summary.finish_reason is FinishReason.LENGTH
 
 

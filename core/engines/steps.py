@@ -136,8 +136,9 @@ def align(sizes: Sequence[int], per_step: Sequence[Counts]) -> tuple[tuple[Count
     Returns:
         The counts of each chunk's steps, by chunk; none at all if the two don't fit.
     """
-    fits = _align(sizes, per_step)
-    if fits or not (sizes and per_step):
+    if not (sizes and per_step):
+        return ()
+    if fits := _align(sizes, per_step):
         return fits
     *before, (drafted, accepted) = per_step
     for emitted in range(min(accepted, sizes[-1]), 0, -1):
@@ -155,7 +156,7 @@ def _align(sizes: Sequence[int], per_step: Sequence[Counts]) -> tuple[tuple[Coun
         places[counts] |= 1 << place
     # Bit n of the entry for a place in the text: n of the listed steps may lie before it, and the others behind it.
     before, behind = [0] * (total + 1), [0] * (total + 1)
-    if not total or not sizes[0]:
+    if not sizes[0]:
         return ()
     before[1], behind[total] = 1, 1 << len(per_step)
     for at in range(1, total):
