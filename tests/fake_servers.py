@@ -57,6 +57,18 @@ def recorded(folder: str, name: str) -> Answer:
     return Answer([text for _, text in found["chunks"]], found["status"], found["headers"])
 
 
+def in_pairs(answer: Answer) -> Answer:
+    """The same stream with every two pieces of text sent at once, as vLLM does under load."""
+    first, *pieces, last = (json.loads(str(chunk).removeprefix("data: ")) for chunk in answer.chunks[:-1])
+    for one, other in zip(pieces[::2], pieces[1::2], strict=False):
+        kept, more = one["choices"][0], other["choices"][0]
+        kept["delta"]["content"] += more["delta"]["content"]
+        kept["logprobs"]["content"] += more["logprobs"]["content"]
+        kept["token_ids"] += more["token_ids"]
+        kept["finish_reason"] = more["finish_reason"]
+    return as_stream([first, *pieces[::2], last])
+
+
 class FakeServer:
     """Gives each path its answer, or its answers in turn, of which the last stays; an answer may be made of the body.
 

@@ -6,12 +6,13 @@ import json
 from dataclasses import replace
 
 import pytest
+from PySide6.QtWidgets import QWidget
 
 from app.controller import RunState
 from app.settings import SettingsStore, runs_folder
 from core.errors import SettingsError
 from core.types import StepSource
-from tests.fake_servers import FakeServer, Fault, llama_server, recorded, vllm
+from tests.fake_servers import FakeServer, Fault, in_pairs, llama_server, recorded, vllm
 from tests.fakes_runs import until
 
 
@@ -93,7 +94,7 @@ def test_a_password_in_an_address_is_refused(window):
 
 def test_a_run_streams_from_the_server_with_its_own_counts_and_a_log(window, qtbot, run_to_end, session):
     controls = window.controls
-    with FakeServer(vllm(chat=recorded("vllm-draft", "run-chat-sampled"))) as fake:
+    with FakeServer(vllm(chat=in_pairs(recorded("vllm-draft", "run-chat-sampled")))) as fake:
         add(qtbot, window, fake.url)
         assert controls.target.combo.currentText() == "smol"
         assert "up to 4 tokens a step" in controls.engine.note.text()
@@ -114,6 +115,10 @@ def test_a_run_streams_from_the_server_with_its_own_counts_and_a_log(window, qtb
     assert window.status.place.text().startswith("vLLM")
     assert "inferred" not in window.status.place.text()
     assert not window.measurements.tiles.chosen.isVisibleTo(window)
+    latency = window.findChild(QWidget, "latencyPlot")
+    first, second, *others = latency.whole.opts["height"]
+    assert first == second == 0 < min(others), "the first two came with the prefill"
+    assert latency.readout(0) == "step 1: 1 token"
     (log,) = runs_folder().glob("*.jsonl")
     head, *_, end = [json.loads(line) for line in log.read_text("utf-8").splitlines()]
     assert head["config"]["engine"]["address"] == fake.url

@@ -30,7 +30,7 @@ from core.types import (
     Summary,
     TokenKind,
 )
-from tests.fake_servers import Answer, FakeServer, Fault, as_stream, llama_server, recorded, sglang, vllm
+from tests.fake_servers import Answer, FakeServer, Fault, in_pairs, llama_server, recorded, sglang, vllm
 
 
 @pytest.fixture(autouse=True)
@@ -184,18 +184,6 @@ def test_with_neither_only_the_text_is_claimed() -> None:
     assert summary.source is StepSource.TEXT
     assert (summary.draft_acceptance_rate, summary.block_efficiency, summary.num_draft_tokens) == (None, None, 0)
     assert "only the text" in advice(of_kind(found, RunStarted)[0].config, summary.source)
-
-
-def in_pairs(answer: Answer) -> Answer:
-    """The same stream with every two pieces of text sent at once, as vLLM does under load."""
-    first, *pieces, last = (json.loads(str(chunk).removeprefix("data: ")) for chunk in answer.chunks[:-1])
-    for one, other in zip(pieces[::2], pieces[1::2], strict=False):
-        kept, more = one["choices"][0], other["choices"][0]
-        kept["delta"]["content"] += more["delta"]["content"]
-        kept["logprobs"]["content"] += more["logprobs"]["content"]
-        kept["token_ids"] += more["token_ids"]
-        kept["finish_reason"] = more["finish_reason"]
-    return as_stream([first, *pieces[::2], last])
 
 
 @pytest.mark.parametrize("name", ["run-chat-greedy", "run-chat-sampled"])

@@ -179,6 +179,7 @@ PART_SERIES = (
     ("target_bar", "verify", "Time of the target's forward over the block."),
     ("sample_bar", "sample", "Filters, verification and the next token."),
 )
+WHOLE_HELP = "Between the arrivals of two steps from the server, which doesn't tell the parts."
 MEAN_HELP = (
     "Time of all steps so far / the tokens that they added. Below the baseline, drafting pays. Bars more than four "
     "times as high as the lines are cut off."
@@ -189,7 +190,8 @@ HEADROOM = 1.12
 
 
 class LatencyPlot(StepPlot):
-    """Bars: each step's draft, verify and sample time, stacked, divided by the tokens that the step added.
+    """Bars: each step's draft, verify and sample time, stacked, divided by the tokens that the step added. A server
+    shows only the time of the whole step.
 
     Lines: the run's time per token so far, and the baseline's, once it is measured.
     """
@@ -197,6 +199,7 @@ class LatencyPlot(StepPlot):
     def __init__(self, run: RunView) -> None:
         super().__init__(run, object_name="latencyPlot", title="Latency per token", y_label="ms per token")
         self.parts = [self.add_bars(*part) for part in PART_SERIES]
+        self.whole = self.add_bars("muted", "whole step", WHOLE_HELP)
         self.add_previous(Column.RUNNING_MS_PER_TOKEN)
         self.mean_line = self.add_line("text", "mean", MEAN_HELP)
         baseline_help = "Mean time of a plain step, which adds one token."
@@ -219,6 +222,8 @@ class LatencyPlot(StepPlot):
         """One step in words."""
         columns = self._run.counts.columns
         total, tokens = columns[Column.TOTAL_MS][step], columns[Column.TOKENS][step]
+        if math.isnan(total):  # The first step of a server came with the prefill.
+            return f"step {step + 1}: {count_text(tokens, 'token')}"
         return f"step {step + 1}: {total:.2f} ms / {count_text(tokens, 'token')} = {total / max(1, tokens):.2f}"
 
     def details(self, step: int) -> list[tuple[str, str]]:
@@ -227,8 +232,10 @@ class LatencyPlot(StepPlot):
         values = {part: columns[part][step] for part in (*PARTS, Column.TOTAL_MS)}
         tokens = columns[Column.TOKENS][step]
         rows = [(f"Step {step + 1}, {count_text(tokens, 'token')}", "")]
-        rows += [(part.name.removesuffix("_MS").lower(), f"{value:.2f} ms") for part, value in values.items()]
-        rows.append(("per token", f"{values[Column.TOTAL_MS] / max(1, tokens):.2f} ms"))
+        known = {part: value for part, value in values.items() if not math.isnan(value)}
+        rows += [(part.name.removesuffix("_MS").lower(), f"{value:.2f} ms") for part, value in known.items()]
+        if Column.TOTAL_MS in known:
+            rows.append(("per token", f"{values[Column.TOTAL_MS] / max(1, tokens):.2f} ms"))
         rows.append(("per token so far", f"{columns[Column.RUNNING_MS_PER_TOKEN][step]:.2f} ms"))
         if self._baseline_ms is not None:
             rows.append(("baseline, per token", f"{self._baseline_ms:.2f} ms"))
@@ -242,13 +249,17 @@ class LatencyPlot(StepPlot):
         return table
 
     def _draw_bars(self, first: int, last: int, width: int) -> None:
-        counts = self._run.counts
+        counts, request = self._run.counts, self._run.request
+        is_server = request is not None and bool(request.engine)
+        for place, sample in enumerate(self._samples[: len(PARTS) + 1]):
+            sample.setVisible(is_server == (place == len(PARTS)))
         # Over a bin: the time of its steps / their tokens.
         tokens = np.maximum(counts.binned(Column.TOKENS, first, last, width), 1.0 / width)
         heights = [counts.binned(part, first, last, width) / tokens for part in PARTS]
         x = bar_centres(first, tokens.size, width)
         floor = np.zeros_like(tokens)
-        for part, height in zip(self.parts, heights, strict=True):
+        whole = counts.binned(Column.TOTAL_MS, first, last, width) / tokens if is_server else np.zeros_like(tokens)
+        for part, height in zip((*self.parts, self.whole), map(np.nan_to_num, (*heights, whole)), strict=True):
             part.setOpts(x=x, y0=floor, height=height, width=self._bar_width)
             floor = floor + height
         self.mean_line.setData(x, counts.binned(Column.RUNNING_MS_PER_TOKEN, first, last, width))
