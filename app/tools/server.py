@@ -38,6 +38,7 @@ MOST_POSITIONS = 6
 NONE_CHOSEN = "Choose a server under Engine, at the top of the left column, to follow it here."
 NO_METRICS = "This server offers no /metrics: start llama-server with --metrics, or SGLang with --enable-metrics."
 FOLLOWING = "Everything that the server does is counted here, whoever asked for it."
+LATE = "It counts a request's tokens when the request ends."
 RESTARTED = "restarted"
 OWN_HELP = "Where this window's own runs were on the server"
 
@@ -291,7 +292,8 @@ class ServerWindow(QDialog):
         self.history.clear()
         self._began = time.perf_counter()
         self._server = self._engine.server
-        self.subject.setText("" if self._server is None else self._server.text)
+        is_late = self._server is not None and self._server.product == "llama-server"
+        self.subject.setText("" if self._server is None else f"{self._server.text}{f' {LATE}' if is_late else ''}")
         self._say(self._engine.problem() or (FOLLOWING if self._server is not None else NONE_CHOSEN))
         if self._own_url == self._engine.url and self._controller.state is not RunState.IDLE:
             self.history.own.append((0.0, None))
