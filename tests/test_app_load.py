@@ -102,6 +102,18 @@ def test_both_lines_and_the_gain_over_the_load(capsys, tmp_path):
     assert last["sentence"] in shown
 
 
+def test_bench_measures_a_server_one_request_at_a_time(capsys):
+    with FakeServer(llama_server()) as fake, FakeServer({**llama_server(), **NO_DRAFTS}) as plain:
+        flags = ["--engine", fake.url, "--baseline-engine", plain.url, "--rounds", "2", "--max-new-tokens", "24"]
+        assert main(["bench", *flags]) == 0
+        shown = capsys.readouterr().out
+        assert "at 1 request at once" in shown
+        assert len(fake.bodies("/completion")) == len(plain.bodies("/completion")) == 1 + 2 * 3
+        for more in (["-k", "3"], ["--threads", "2"], ["--temperature", "0,1"]):
+            assert main(["bench", *flags, *more]) == 2
+    assert main(["bench", "--baseline-engine", plain.url]) == 2
+
+
 def test_a_server_that_dies_ends_the_sweep_and_keeps_what_was_measured(capsys, tmp_path):
     out, whole = tmp_path / "load.jsonl", recorded("vllm-draft", "run-raw-sampled")
     answers: dict[str, Any] = vllm(raw=[whole, whole, whole, whole.cut(3, Fault.DIES)])

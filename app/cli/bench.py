@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +20,11 @@ from app.cli.console import (
     spread_text,
 )
 from app.cli.errors import Exit, UsageError, stop_on_interrupt
+from app.cli.load import measure
 from app.cli.parsing import (
     Listing,
     add_command,
+    add_engine,
     add_models,
     add_settings,
     common_fields,
@@ -31,6 +33,7 @@ from app.cli.parsing import (
     numbers,
     option,
     positive_whole_number,
+    refuse_without_engine,
     switch,
     whole_number,
 )
@@ -38,9 +41,10 @@ from core.experiments.bench import LLAMA_CPP, BenchSettings, known_names
 from core.files import write_atomically
 from core.models.catalogue import DEFAULT_TARGET
 from core.runners.threads import limit_spinning, num_processors
-from core.settings import LOSSY, is_lossy
+from core.settings import LOSSY, Coupling, SamplingParams, is_lossy
 from core.text import count_text
 
+DEFAULT_K = 4
 Row = dict[str, Any]
 """A record of `core.experiments.bench_rounds`."""
 
@@ -75,19 +79,22 @@ def add_parser(commands: Any) -> None:
         examples=(
             "outrider bench --out bench.json",
             "outrider bench --target TARGET --draft DRAFT -k 4 --temperature 0,1 --rounds 7",
+            "outrider bench --engine localhost:8000 --baseline-engine localhost:8001",
         ),
     )
     models = add_models(parser, method=False)
+    add_engine(models, "measure this server, one request at a time, as outrider sweep measures it under load")
+    option(models, "--baseline-engine URL", "the same model on a server that doesn't draft, to compare it with")
     text = "use the target's first N layers as the draft: realistic cost, poor acceptance"
     option(models, "--draft-layers N", text, positive_whole_number)
     contest = parser.add_argument_group("contest")
-    option(contest, "-k --k N", "tokens to draft", whole_number, 4)
+    option(contest, "-k --k N", f"tokens to draft (default: {DEFAULT_K})", whole_number)
     option(
         contest,
         "--temperature T,…",
-        "one or more temperatures, compared separately",
+        "one or more temperatures, compared separately (default: 0,1; one, 0, for a server)",
         numbers,
-        (0.0, 1.0),
+        (),
         action=Listing,
     )
     text = "length of every run, even if the text would end earlier"
@@ -120,8 +127,8 @@ def build_settings(args: argparse.Namespace) -> BenchSettings:
     return BenchSettings(
         target=args.target or DEFAULT_TARGET,
         draft=draft,
-        num_draft_tokens=args.k,
-        temperatures=args.temperature,
+        num_draft_tokens=DEFAULT_K if args.k is None else args.k,
+        temperatures=args.temperature or (0.0, 1.0),
         **common_fields(args, "draft_layers", "max_new_tokens", "rounds", "threads", "only", "llama_cpp"),
     )
 
@@ -129,6 +136,9 @@ def build_settings(args: argparse.Namespace) -> BenchSettings:
 @stop_on_interrupt()
 def execute(args: argparse.Namespace) -> int:
     """Measure, print, and return the exit code."""
+    if args.engine is not None:
+        return measure(_one_at_a_time(args), 3, ("draft_layers", "threads", "only", "llama_cpp", "memory"))
+    refuse_without_engine(args)
     settings = build_settings(args)
     if args.out is not None:
         check_out(args.out)
@@ -144,6 +154,13 @@ def execute(args: argparse.Namespace) -> int:
         write_atomically(args.out, to_json(document))
     write_results(document)
     return Exit.DONE
+
+
+def _one_at_a_time(args: argparse.Namespace) -> argparse.Namespace:
+    """The arguments of a sweep over the load that has one load only."""
+    run = {**dict.fromkeys(("num_prompts", "chat")), "coupling": Coupling.REJECTION, **asdict(SamplingParams())}
+    load = {"concurrency": (1,), "repeats": args.rounds, "temperature": args.temperature or (0.0,)}
+    return argparse.Namespace(**{**run, **vars(args), **load, "prompts": args.prompts and [args.prompts]})
 
 
 def run_bench(settings: BenchSettings, *, prompts_file: str | None, measures_memory: bool) -> Row:

@@ -15,7 +15,7 @@ from core.controls import Cancelled, RunControls
 from core.engines import Chunk, Client, Server, Token, Told
 from core.engines.adapters import stream_chunks
 from core.engines.steps import StepMaker, align
-from core.errors import ServerError, ServerRefusedError
+from core.errors import ServerError, ServerRefusedError, SettingsError
 from core.settings import RunRequest
 from core.types import UNKNOWN_ID, StepsCounted, StepSource
 
@@ -147,3 +147,14 @@ def _checked(server: Server, chunks: tuple[Chunk, ...]) -> tuple[Chunk, ...]:
     if any(chunk.tokens and not chunk.is_step for chunk in chunks):
         raise ServerRefusedError(f"{server.address} doesn't tell how many tokens it sends. Use a newer version of it.")
     return chunks
+
+
+def refuse_drafting(baseline: Server | None) -> None:
+    """Refuse a baseline that drafts.
+
+    Raises:
+        SettingsError: it does.
+    """
+    if baseline is not None and baseline.speculation.is_on:
+        how = baseline.speculation.text
+        raise SettingsError(f"The baseline at {baseline.address} {how}; start it without speculation.")

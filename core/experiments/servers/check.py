@@ -42,7 +42,7 @@ from core.experiments.distribution import (
 )
 from core.experiments.exactness import MOST_ROUNDING
 from core.experiments.prompt_suites import PRESETS, Prompt, default_prompts, encoded, read_prompts
-from core.experiments.servers.answers import Answer, ask_all
+from core.experiments.servers.answers import Answer, ask_all, refuse_drafting
 from core.experiments.servers.report import Acceptance, ServerReport
 from core.models.language_model import LanguageModel
 from core.runners.base import prefill
@@ -83,11 +83,7 @@ class ServerCheckRequest:
         validate(self)
         if len(self.prompts) > MOST_PROMPTS:
             raise SettingsError(f"A check takes at most {MOST_PROMPTS:,} prompts, not {len(self.prompts):,}.")
-        if self.baseline is not None and self.baseline.speculation.is_on:
-            raise SettingsError(
-                f"The baseline at {self.baseline.address} {self.baseline.speculation.text}; start it without "
-                "speculation."
-            )
+        refuse_drafting(self.baseline)
 
     def requests(self, server: Server, prompts: Sequence[Prompt], seed: int, **changes: Any) -> list[RunRequest]:
         """A request for each prompt, each with a seed of its own."""

@@ -21,7 +21,7 @@ from core.engines.server import Server
 from core.errors import ServerBusyError, ServerError, SettingsError
 from core.experiments.bench import Spread, ratios, spread, turn_order
 from core.experiments.prompt_suites import Prompt
-from core.experiments.servers.answers import Answer, ask_all
+from core.experiments.servers.answers import Answer, ask_all, refuse_drafting
 from core.settings import RunRequest
 from core.text import count_text
 from core.types import StageChanged
@@ -61,11 +61,7 @@ class LoadPlan:
             raise SettingsError(f"A number of requests at once must be between 1 and {MOST_AT_ONCE}.")
         if self.engine.speculation.is_on is False:
             raise SettingsError(f"The server at {self.engine.address} doesn't draft; name one that does with --engine.")
-        if self.baseline is not None and self.baseline.speculation.is_on:
-            raise SettingsError(
-                f"The baseline at {self.baseline.address} {self.baseline.speculation.text}; start it without "
-                "speculation."
-            )
+        refuse_drafting(self.baseline)
 
     @property
     def num_cells(self) -> int:
