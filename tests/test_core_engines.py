@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from core.controls import RunControls
-from core.engines import ServerSession, advice, difference, identify, parse_metrics
+from core.engines import ServerSession, advice, difference, identify, parse_metrics, stream_chunks
 from core.errors import SettingsError
 from core.export.files import export_csv, export_html, export_jsonl
 from core.runlog.log import RunLogWriter, read_run_log
@@ -212,7 +212,9 @@ def test_every_setting_of_the_sampler_is_sent() -> None:
 
 def test_logprobs_reach_those_who_check() -> None:
     with FakeServer(vllm(raw=recorded("vllm-ngram", "completion-sampled"))) as fake:
-        chunks = list(ServerSession(identify(fake.url)).chunks(a_request(chat=False), top_logprobs=2))
+        server = identify(fake.url)
+        with server.client() as client:
+            chunks = list(stream_chunks(client, server, a_request(chat=False), lambda: None, top_logprobs=2))
     tokens = [token for chunk in chunks for token in chunk.tokens]
     assert len(tokens) == 24
     assert all(token.logprob <= 0 and len(token.top) >= 2 for token in tokens)

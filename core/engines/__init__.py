@@ -13,8 +13,9 @@ the log lacks it. A `StepsCounted` holds counts that came only at the end; its `
 these. `summary.source` says the same of the whole run, and `advice(config, source)` names the flag that would make the
 server tell more.
 
-    for chunk in ServerSession(server).chunks(request, controls, top_logprobs=20):
-        chunk.arrived, chunk.tokens[0].id, .text, .logprob, .top   # for sweeps and checks; also .counts, .told, .finish
+    with server.client() as client:                        # a text without its steps, for sweeps and checks
+        for chunk in stream_chunks(client, server, request, controls.check_cancelled, top_logprobs=20):
+            chunk.arrived, chunk.tokens[0].id, .text, .logprob, .top   # also .counts, .told, .finish
 
     with server.client() as client:
         before = read_metrics(client)                      # -> Snapshot, or None if the server has no /metrics
@@ -27,6 +28,7 @@ of one sentence: `ServerBusyError` (429, 503: has `retry_after`; `run` waits for
 (`key_for`, `keep_key`), and no text, log or repr holds one.
 """
 
+from core.engines.adapters import stream_chunks
 from core.engines.address import Address, keep_key, key_for
 from core.engines.client import Client
 from core.engines.metrics import Snapshot, difference, parse_metrics, read_metrics
@@ -53,4 +55,5 @@ __all__ = [
     "key_for",
     "parse_metrics",
     "read_metrics",
+    "stream_chunks",
 ]

@@ -67,20 +67,6 @@ class ServerSession:
         with self.server.client() as client, self.server.client() as observer:
             yield from _Run(self.server, request, controls, client, observer).events()
 
-    def chunks(
-        self, request: RunRequest, controls: RunControls | None = None, *, top_logprobs: int = 0
-    ) -> Generator[Chunk, None, None]:
-        """The server's answer piece by piece, with ids and logprobs as far as it tells them; see `Chunk`.
-
-        Raises:
-            ServerError, SettingsError: as `run`, at any time.
-            Cancelled: the run was asked to stop.
-        """
-        check_request(request, self.server)
-        check_cancelled = (controls or RunControls()).check_cancelled
-        with self.server.client() as client:
-            yield from stream_chunks(client, self.server, request, check_cancelled, top_logprobs)
-
 
 def check_request(request: RunRequest, server: Server) -> None:
     """Refuse what a server can't do.

@@ -12,8 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from core.controls import Cancelled, RunControls
-from core.engines import Chunk, Client, Server, Token, Told
-from core.engines.adapters import stream_chunks
+from core.engines import Chunk, Client, Server, Token, Told, stream_chunks
 from core.engines.steps import StepMaker, align
 from core.errors import ServerError, ServerRefusedError, SettingsError
 from core.settings import RunRequest
