@@ -199,7 +199,7 @@ class LatencyPlot(StepPlot):
     def __init__(self, run: RunView) -> None:
         super().__init__(run, object_name="latencyPlot", title="Latency per token", y_label="ms per token")
         self.parts = [self.add_bars(*part) for part in PART_SERIES]
-        self.whole = self.add_bars("muted", "whole step", WHOLE_HELP)
+        self.whole = self.add_bars("accent", "whole step", WHOLE_HELP)
         self.add_previous(Column.RUNNING_MS_PER_TOKEN)
         self.mean_line = self.add_line("text", "mean", MEAN_HELP)
         baseline_help = "Mean time of a plain step, which adds one token."
