@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
-from core.engines.steps import align, split_text
+from core.engines import Chunk, Speculation, Token
+from core.engines.steps import StepMaker, align, split_text
+from core.runlog.log import read_run_log, to_record
+from core.runlog.replay import steps
 
 
 @pytest.mark.parametrize(
@@ -38,3 +44,26 @@ def test_counts_are_given_only_to_steps_that_they_must_belong_to(
 def test_a_text_is_never_changed_by_splitting_it() -> None:
     assert split_text("a b", ["a", " b", "<|end|>"]) == ["a", " b", ""]
     assert "".join(split_text("é!", ["\ufffd", "\ufffd", "!"])) == "é!"
+
+
+@pytest.mark.parametrize(
+    ("counts", "accepted"),
+    [
+        ([[[0, 0]], [[4, 1], [4, 0]]], [0, 1, 0]),
+        ([[0, 0], [4, 2]], [0, 2]),  # As older logs have it: a pair for each step.
+        ([None, [[4, 3], [4, 0]]], [0, 2]),  # More than the step holds: it stays as it was inferred.
+        ([[[0, 0]], [[1, 4]], "x"], [0, 2]),
+        ([[[0, 0]], []], [0, 2]),
+    ],
+)
+def test_counts_in_a_log_are_used_where_they_can_be_true(counts: object, accepted: list[int], tmp_path: Path) -> None:
+    maker = StepMaker(Speculation(True, None, 4, True), 0.7)
+    live = [maker.step(Chunk(0.0, (Token(1, "a"),) * size), 0) for size in (1, 3)]
+    records = [{"type": "run", "schema": "outrider.run/1", "config": {"engine": {"product": "vllm"}}}]
+    records += [*map(to_record, live), {"type": "steps_counted", "counts": counts}]
+    path = tmp_path / "run.jsonl"
+    path.write_text("".join(f"{json.dumps(record)}\n" for record in records), "utf-8")
+    found = list(steps(read_run_log(path)))
+    assert [step.num_accepted for step in found] == accepted
+    assert [step.index for step in found] == list(range(len(accepted)))
+    assert sum(len(step.emitted) for step in found) == 4
