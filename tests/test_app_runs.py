@@ -142,7 +142,7 @@ def test_a_failure_before_the_start_shows_one_sentence_and_the_next_run_works(wi
     assert window.controller.state is RunState.IDLE
     assert window.prompt.text() == prompt
     assert not window.menus.export.isEnabled()
-    assert window.status.stage.text() == "Ready"
+    assert window.status.stage.text() == "The run did not start"
     assert window.status.bar.maximum() > 0, "a bar that is always busy"
     window.banner.close_button.click()
     assert window.banner.sentence() == ""
