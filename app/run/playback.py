@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from PySide6.QtCore import QSignalBlocker, QSize, Qt, Slot
 from PySide6.QtGui import QIcon, QPixmap, QResizeEvent
-from PySide6.QtWidgets import QComboBox, QMenu, QSizePolicy, QSlider, QToolButton, QWidget
+from PySide6.QtWidgets import QMenu, QSlider, QToolButton, QWidget
 
 from app.controller import RunController, RunState
 from app.run.pacing import PACES, Pace, Pacing
@@ -15,7 +15,7 @@ from app.run.plots.step_plots import StepPlot
 from app.run.run_view import RunView
 from app.run.text.tokens import Place, Selection
 from app.theme import RESOURCES, current_theme, hold, scaled, text_scale
-from app.widgets.fields import EnumCombo, boxed, column, describe, named, quiet_button, row, text_label
+from app.widgets.fields import EnumCombo, boxed, column, describe, hint_label, named, quiet_button, row
 
 if TYPE_CHECKING:
     from app.menus import Menus
@@ -62,10 +62,7 @@ class PlaybackBar(QWidget):
         self.branch_button.setMenu(self.branch_menu)
         self.branch_button.setPopupMode(QToolButton.ToolButtonPopupMode.InstantPopup)
         self.branch_button.setEnabled(False)
-        self.pace = EnumCombo(PACES, "paceCombo")
-        self.pace.setSizeAdjustPolicy(QComboBox.SizeAdjustPolicy.AdjustToContents)
-        self.pace.setSizePolicy(QSizePolicy.Policy.Fixed, QSizePolicy.Policy.Fixed)
-        self.pace.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
+        self.pace = EnumCombo(PACES, "paceCombo", is_compact=True)
         describe(self.pace, "Speed", PACE_HELP)
         self.full_button = quiet_button(
             "Full speed", "fullSpeedButton", "Full speed", "Show the text as fast as it is generated", role="link"
@@ -73,8 +70,7 @@ class PlaybackBar(QWidget):
         slider_help = "Drag to see the text as it was after any step"
         self.slider = named(QSlider(Qt.Orientation.Horizontal), "scrubSlider", "Steps shown", slider_help)
         self.slider.setMinimumWidth(28)
-        self.place = text_label("", "hint")
-        self.place.setObjectName("scrubPlace")
+        self.place = hint_label("scrubPlace")
         self.place.setAlignment(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
         hold(self.place, least_width=56)
         slowed = (self.pace, self.full_button)

@@ -38,6 +38,7 @@ from app.widgets.fields import (
     card,
     column,
     describe,
+    hint_label,
     named,
     row,
     scrolled,
@@ -83,8 +84,7 @@ class RaceClock(QWidget):
         self.pace.addItems(list(PACES))
         self.pace.setCurrentText("× 1")
         self.slider = QSlider(Qt.Orientation.Horizontal)
-        self.time = text_label("", "hint")
-        self.time.setObjectName("raceTime")
+        self.time = hint_label("raceTime")
         self.time.setToolTip(CLOCK_HELP)
         named(self.play_button, "racePlay", "Play or pause the race", "Replay both runs on one clock")
         named(self.restart_button, "raceRestart", "Restart the race", "Go back to the start and play")
@@ -234,8 +234,7 @@ class RaceWindow(RunPage):
         self.clock = RaceClock()
         self.ours = RaceLane("speculative", "Speculative", OURS_HELP, by_kind=True)
         self.plain = RaceLane("baseline", "Baseline", PLAIN_HELP, by_kind=False)
-        self.speedup = text_label("", "title")
-        self.speedup.setObjectName("raceSpeedup")
+        self.speedup = text_label("", "title", name="raceSpeedup")
         self.speedup.setToolTip("Time of the baseline / time of the run, for the same number of tokens")
         self.lead = column_label("raceLead", "strong")
         self.length, self.source, self.texts = (
