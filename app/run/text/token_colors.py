@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from PySide6.QtCore import QRectF, QSize, Qt
 from PySide6.QtGui import (
     QColor,
@@ -17,7 +19,7 @@ from PySide6.QtWidgets import QSizePolicy
 
 from app.run.text.odds import HIGHEST_NATS
 from app.run.text.tokens import GHOSTS, KINDS, Fate, num_units
-from app.theme import ColorBy, current_theme, mixed, mono_font, scaled, ui_font
+from app.theme import ColorBy, Theme, current_theme, mixed, mono_font, scaled, ui_font
 from app.widgets.fields import plain_tip
 from app.widgets.painted import LEFT, PaintedWidget, draw_text
 
@@ -39,7 +41,11 @@ def text_format(color: str, *, background: str | None = None, underline: Underli
 
 def token_formats(*, by_kind: bool = True) -> dict[Fate, QTextCharFormat]:
     """Colour, line style and background of every fate; `by_kind` False shows emitted tokens as plain text."""
-    theme = current_theme()
+    return _token_formats(current_theme(), by_kind)
+
+
+@lru_cache
+def _token_formats(theme: Theme, by_kind: bool) -> dict[Fate, QTextCharFormat]:
     found = {fate: text_format(theme.muted) for fate in (Fate.PROMPT, Fate.GAP)}
     found[Fate.KEPT] = text_format(theme.muted, background=theme.hover)
     found[Fate.FORCED] = text_format(theme.accent, underline=UnderlineStyle.DashDotLine)
@@ -107,6 +113,7 @@ class LegendWord(PaintedWidget):
         return QSize(metrics.horizontalAdvance(self._fate.value) + 2, metrics.height() + 4)
 
     def _paint(self, painter: QPainter) -> None:
+        painter.setRenderHint(QPainter.RenderHint.Antialiasing, False)  # Lines as sharp as those in the text.
         is_lined = self._by is not ColorBy.KIND and self._fate in KINDS
         chosen = doubt_format(self._fate, None) if is_lined else token_formats()[self._fate]
         draw_token(painter, self._fate.value, chosen, QRectF(self.rect()).adjusted(1, 1, 1, 0), mono_font(12))
