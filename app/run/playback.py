@@ -220,9 +220,7 @@ class PlaybackBar(QWidget):
             self.pause_button.setAccessibleName("Resume" if is_paused else "Pause")
             self.menus.pause.setText("Resume" if is_paused else "Pause")
             self.restyle()
-        for control in (self.pause_button, self.menus.pause):
-            control.setEnabled(can_pause)
-        for control in (self.step_button, self.menus.next_step):
+        for control in (self.pause_button, self.step_button, self.menus.pause, self.menus.next_step):
             control.setEnabled(can_pause)
         can_scrub = is_paused or (state is RunState.IDLE and not (self._is_live and self.pacing.is_slow))
         is_slowed = self.pacing.tokens_per_second > 0

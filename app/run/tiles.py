@@ -6,7 +6,6 @@ from PySide6.QtCore import Qt, Slot
 from PySide6.QtGui import QFont
 from PySide6.QtWidgets import (
     QFrame,
-    QGridLayout,
     QLabel,
     QProgressBar,
     QSizePolicy,
@@ -21,7 +20,7 @@ from app.run.plots.tree_plots import CostPlot, RankPlot
 from app.run.run_page import RunPage
 from app.run.run_view import RunView
 from app.theme import hold, hold_font
-from app.widgets.fields import boxed, column, hint_label, named, plain_tip, row, scrolled, text_label
+from app.widgets.fields import boxed, column, grid, hint_label, named, plain_tip, row, scrolled, text_label
 from app.widgets.labels import STEPS, ElidedLabel
 from app.widgets.plot_card import PlotCard
 from app.window_layout import splitter
@@ -99,9 +98,7 @@ class MetricTiles(QWidget):
         self.speed, self.speedup, self.acceptance, self.efficiency, self.chosen = tiles = [
             Tile(*texts) for texts in TILES
         ]
-        layout = QGridLayout(self)
-        layout.setContentsMargins(0, 0, 0, 0)
-        layout.setSpacing(8)
+        layout = grid(self, across=8, down=8)
         for index, tile in enumerate(tiles):
             layout.addWidget(tile, index // 2, index % 2, 1, 2 if tile is self.chosen else 1)
         layout.setColumnStretch(0, 1)

@@ -14,6 +14,7 @@ from PySide6.QtWidgets import (
     QBoxLayout,
     QComboBox,
     QFrame,
+    QGridLayout,
     QHBoxLayout,
     QLabel,
     QLayout,
@@ -66,6 +67,15 @@ def _filled(layout: L, parts: Iterable[Part], spacing: int) -> L:
             layout.addLayout(item, stretch)
         else:
             layout.addWidget(item, stretch)
+    return layout
+
+
+def grid(box: QWidget | None = None, *, across: int = 12, down: int = 0) -> QGridLayout:
+    """An empty grid without margins, with these gaps between its columns and rows."""
+    layout = QGridLayout(box)
+    layout.setContentsMargins(0, 0, 0, 0)
+    layout.setHorizontalSpacing(across)
+    layout.setVerticalSpacing(down)
     return layout
 
 

@@ -7,7 +7,7 @@ from enum import Enum
 import numpy as np
 
 from app.widgets.legend import Mark
-from app.widgets.pictures import Table
+from app.widgets.pictures import Table, table_of
 from app.widgets.plots import DASHED, DOTTED, QUARTERS, THIN, Plot, set_whiskers, ticks
 from core.analysis.calibration import Calibration, Reliability
 from core.analysis.diagnosis import KS
@@ -104,16 +104,13 @@ class CalibrationPlot(Plot):
         """One row per position, then one per tenth."""
         found = self.calibration
         groups = {} if found is None else {"position": found.positions, "expected": found.bins}
-        pairs = [(name, group) for name, members in groups.items() for group in members]
-        return {
-            "by": [name for name, _ in pairs],
-            "group": [group.title for _, group in pairs],
-            "tested_tokens": [group.num_tested for _, group in pairs],
-            "expected_alpha": [group.predicted for _, group in pairs],
-            "observed_alpha": [group.observed for _, group in pairs],
-            "observed_low_95": [group.low for _, group in pairs],
-            "observed_high_95": [group.high for _, group in pairs],
-        }
+        rows = [
+            (name, group.title, group.num_tested, group.predicted, group.observed, group.low, group.high)
+            for name, members in groups.items()
+            for group in members
+        ]
+        alphas = ("expected_alpha", "observed_alpha", "observed_low_95", "observed_high_95")
+        return table_of(("by", "group", "tested_tokens", *alphas), rows)
 
     def _xs(self) -> np.ndarray:
         by_position = self.grouping is Grouping.POSITION

@@ -10,7 +10,7 @@ from PySide6.QtGui import QColor, QFontMetricsF, QPainter, QPainterPath, QPen, Q
 
 from app.run.inspector.shares import show
 from app.run.text.token_colors import draw_token, token_formats
-from app.run.text.tokens import GHOSTS, Fate, Place, Span, TokenStream, emitted_spans, fate_of, first_path
+from app.run.text.tokens import GHOSTS, Fate, Place, Span, TokenStream, drafted_spans, emitted_spans, first_path
 from app.theme import current_theme, mixed, mono_font, scaled, ui_font
 from app.widgets.painted import LEFT, RIGHT, draw_text
 from core.types import depths_of
@@ -109,9 +109,7 @@ def lanes_of(stream: TokenStream, number: int) -> Lanes | None:
         caption = f"{len(parents)} nodes drafted"
     else:
         step = stream.steps[number]
-        first, tested = [*step.path], step.tested
-        texts = zip(step.drafted_texts, step.drafted, strict=True)
-        spans = [Span(fate_of(step, node), text, number, node, token) for node, (text, token) in enumerate(texts)]
+        first, tested, spans = [*step.path], step.tested, drafted_spans(step, number)
         caption = f"{len(first)} of {len(parents)} nodes accepted"
     paths, num_hidden = chosen_paths(parents, first, tested)
     depths = depths_of(parents)

@@ -125,11 +125,15 @@ class TreeText(TokenText):
         super()._start()
 
     def _update(self, *, follows: bool) -> None:
+        # One edit in all: each would lay out the last paragraph again, which may be the whole text.
+        edit = QTextCursor(self.document())
+        edit.beginEditBlock()
         self._close_strip()
         super()._update(follows=False)
         if self._num_pending:
             self._focus = None
         self._open_strip()
+        edit.endEditBlock()
         if follows:
             self.to_end()
 
