@@ -196,10 +196,8 @@ def quiet_button(
 
 def menu_button(title: str, name: str, help_text: str) -> QToolButton:
     """A button that opens its menu."""
-    button = named(QToolButton(), name, title, help_text)
-    button.setText(title)
+    button = quiet_button(title, name, title, help_text, role="")
     button.setPopupMode(QToolButton.ToolButtonPopupMode.InstantPopup)
-    button.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
     button.setMenu(QMenu(button))
     button.menu().setToolTipsVisible(True)
     return button
