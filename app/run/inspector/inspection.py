@@ -73,7 +73,7 @@ def inspect(
                 f"temperature {step.temperature:g}",
             )
         ),
-        chips=_chips(step, place.step),
+        chips=tuple(span._replace(text=_chip_text(step, span)) for span in block(step, place.step)),
         verdict=words.verdict(slot),
         tests=tuple(words.tests(slot)),
         facts=tuple(_drafted_facts(step, slot, decider) if is_drafted else _own_facts(step, slot, decider)),
@@ -94,15 +94,9 @@ def _or_nan(value: float | None) -> float:
     return math.nan if value is None else value
 
 
-def _chips(step: Step, number: int) -> tuple[Span, ...]:
-    return tuple(
-        span._replace(
-            text=last_text(step)
-            if span.fate in {Fate.BONUS, Fate.PLAIN, Fate.RESAMPLED}
-            else show(step.drafted_texts[span.slot])
-        )
-        for span in block(step, number)
-    )
+def _chip_text(step: Step, span: Span) -> str:
+    is_added = span.fate in {Fate.BONUS, Fate.PLAIN, Fate.RESAMPLED}
+    return last_text(step) if is_added else show(step.drafted_texts[span.slot])
 
 
 def _place_name(step: Step, slot: int) -> str:

@@ -183,9 +183,8 @@ class StepTree(BlockPicture):
 
     def restyle(self) -> None:
         """Fit the picture and its area to the tree and the size of the text."""
-        levels = max((node.level for node in self._nodes), default=0) + 1
         lines = max((node.row for node in self._nodes), default=0) + 1
-        self.setMinimumSize(scaled(ROOT_PX) + levels * scaled(COLUMN_PX), lines * scaled(ROW_PX) + 4)
+        self.setMinimumSize(scaled(ROOT_PX) + self._num_levels * scaled(COLUMN_PX), lines * scaled(ROW_PX) + 4)
         bar = self.area.horizontalScrollBar().sizeHint().height()
         self.area.setFixedHeight(min(self.minimumHeight() + bar, MOST_HEIGHT_PX))
         self.update()
@@ -204,17 +203,16 @@ class StepTree(BlockPicture):
 
     def boxes(self) -> list[QRectF]:
         """The places of the tokens."""
-        levels = max((node.level for node in self._nodes), default=0) + 1
-        column = min(scaled(MOST_COLUMN_PX), (self.width() - scaled(ROOT_PX) - 2) / levels)
+        root, row, height = scaled(ROOT_PX), scaled(ROW_PX), scaled(CHIP_PX)
+        column = min(scaled(MOST_COLUMN_PX), (self.width() - root - 2) / self._num_levels)
+        width = column - EDGES_PX
         return [
-            QRectF(
-                scaled(ROOT_PX) + node.level * column + EDGES_PX,
-                2 + node.row * scaled(ROW_PX),
-                column - EDGES_PX,
-                scaled(CHIP_PX),
-            )
-            for node in self._nodes
+            QRectF(root + node.level * column + EDGES_PX, 2 + node.row * row, width, height) for node in self._nodes
         ]
+
+    @property
+    def _num_levels(self) -> int:
+        return max((node.level for node in self._nodes), default=0) + 1
 
     def _paint(self, painter: QPainter) -> None:
         theme, boxes = current_theme(), self.boxes()

@@ -163,9 +163,8 @@ class LanePicture:
         painter.setPen(Qt.PenStyle.NoPen)
         painter.setBrush(QColor(theme.accepted))
         painter.drawEllipse(root.center(), 2.5, 2.5)
-        formats = token_formats()
         for cell in self.lanes.cells:
-            self._draw_token(painter, cell, found[cell.node], formats, pointed)
+            self._draw_token(painter, cell, found[cell.node], pointed)
         framed = [found[cell.node] for cell in self.lanes.cells if cell.span.place == marked][-1:]
         painter.setPen(QPen(QColor(theme.accent), 1.5))
         painter.setBrush(Qt.BrushStyle.NoBrush)
@@ -214,16 +213,13 @@ class LanePicture:
         theme, head = current_theme(), QRectF(area.left(), area.top() + 2, area.width() - MARGIN, scaled(HEAD) - 2)
         lefts = {cell.column: found[cell.node].left() for cell in self.lanes.cells}
         for column, left in lefts.items():
-            draw_text(
-                painter, head.adjusted(left - head.left(), 0, 0, 0), str(column + 1), theme.faint, LEFT, pixels=10
-            )
+            above = head.adjusted(left - head.left(), 0, 0, 0)
+            draw_text(painter, above, str(column + 1), theme.faint, LEFT, pixels=10)
         free = head.adjusted(max(lefts.values()) - head.left() + scaled(24), 0, 0, 0)
         if QFontMetricsF(ui_font(10)).horizontalAdvance(self.lanes.caption) <= free.width():
             draw_text(painter, free, self.lanes.caption, theme.muted, RIGHT, pixels=10)
-        if self.lanes.num_hidden:
-            draw_text(
-                painter, self._row(area, MOST_OTHERS), f"+{self.lanes.num_hidden}", theme.muted, RIGHT, pixels=FONT
-            )
+        if hidden := self.lanes.num_hidden:
+            draw_text(painter, self._row(area, MOST_OTHERS), f"+{hidden}", theme.muted, RIGHT, pixels=FONT)
 
     def _pen(self, cell: Cell) -> QPen:
         """Dashed while the block is pending; then solid on the accepted lane, and thin where a path lost."""
@@ -236,15 +232,8 @@ class LanePicture:
             return QPen(QColor(theme.accepted), 2.0)
         return QPen(mixed(theme.accepted, theme.field_border, self.progress), 1.2)
 
-    def _draw_token(
-        self,
-        painter: QPainter,
-        cell: Cell,
-        place: QRectF,
-        formats: dict[Fate, QTextCharFormat],
-        pointed: Span | None,
-    ) -> None:
-        theme, shown = current_theme(), QTextCharFormat(formats[cell.span.fate])
+    def _draw_token(self, painter: QPainter, cell: Cell, place: QRectF, pointed: Span | None) -> None:
+        theme, shown = current_theme(), QTextCharFormat(token_formats()[cell.span.fate])
         if cell.span is pointed:
             painter.fillRect(place.adjusted(-2, 1, 1, -1), QColor(theme.selection))
         if self.lanes.is_pending:
