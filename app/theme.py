@@ -11,6 +11,7 @@ import re
 import sys
 from dataclasses import dataclass, fields
 from enum import StrEnum
+from functools import lru_cache
 from pathlib import Path
 
 from PySide6.QtCore import QObject, Qt, Slot
@@ -212,10 +213,15 @@ def palette(theme: Theme) -> QPalette:
 
 def ui_font(pixels: int = 13, *, weight: QFont.Weight = QFont.Weight.Normal) -> QFont:
     """The interface font, with digits of equal width, so that changing numbers don't move."""
+    return QFont(_ui_font(scaled(pixels), weight))
+
+
+@lru_cache
+def _ui_font(pixels: int, weight: QFont.Weight) -> QFont:
     font = QFontDatabase.systemFont(QFontDatabase.SystemFont.GeneralFont)
     if sys.platform.startswith("linux"):
         font.setFamilies(["Inter", "Inter Variable", "Cantarell", "Ubuntu", "Noto Sans", font.family(), "DejaVu Sans"])
-    font.setPixelSize(scaled(pixels))
+    font.setPixelSize(pixels)
     font.setWeight(weight)
     font.setFeature(QFont.Tag("tnum"), 1)
     return font
@@ -223,10 +229,15 @@ def ui_font(pixels: int = 13, *, weight: QFont.Weight = QFont.Weight.Normal) -> 
 
 def mono_font(pixels: int = 13) -> QFont:
     """The font of the prompt and the transcript."""
+    return QFont(_mono_font(scaled(pixels)))
+
+
+@lru_cache
+def _mono_font(pixels: int) -> QFont:
     system = QFontDatabase.systemFont(QFontDatabase.SystemFont.FixedFont)
     families = ["JetBrains Mono", "SF Mono", "Menlo", "Cascadia Mono", "Consolas", system.family(), "DejaVu Sans Mono"]
     font = QFont(families)
-    font.setPixelSize(scaled(pixels))
+    font.setPixelSize(pixels)
     font.setStyleHint(QFont.StyleHint.Monospace)
     font.setFixedPitch(True)
     # Ligatures would join characters of adjacent tokens.

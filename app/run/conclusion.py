@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import islice
 
 from PySide6.QtWidgets import QFrame, QWidget
 
 from app.controller import RunController
 from app.run.run_view import RunView
 from app.widgets.fields import boxed, column, set_flag, wrapped_label
-from core.analysis.advice import MAX_LOOKUP_TOKENS, advise
 from core.analysis.diagnosis import diagnose
 from core.analysis.steadiness import interval_text, speedup_interval, unsteadiness
 from core.settings import Coupling
@@ -93,11 +91,7 @@ def _steadiness(run: RunView) -> str:
 def _advice(run: RunView) -> str:
     """The most promising change."""
     found = diagnose(run.counts.sums, run.plain_step)
-    if found is None:
-        return ""
-    config = run.started.config if run.started is not None else {}
-    emitted = list(islice((token for step in run.steps for token in step.emitted), MAX_LOOKUP_TOKENS))
-    return next((advice.text for advice in advise(run.counts.sums, found, config, emitted)), "")
+    return next((advice.text for advice in run.advice(found)), "") if found is not None else ""
 
 
 class ConclusionBar(QFrame):

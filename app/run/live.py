@@ -80,7 +80,7 @@ class LiveView(QObject):
         self._is_ending = False
         self._is_refused = False
         """Whether the last run ended before it started."""
-        self._wanted: RunRequest | None = None
+        self.upcoming: RunRequest | None = None
         """A run on its way, which replaces the one on screen once it has started: it may turn out to be invalid."""
         self._kept: Iterator[Event] | None = None
         self.kept_title = ""
@@ -96,11 +96,6 @@ class LiveView(QObject):
         controller.engine_ready.connect(self._on_engine_ready)
         controller.state_changed.connect(self._on_state_changed)
         self._show_status()
-
-    @property
-    def upcoming(self) -> RunRequest | None:
-        """A run on its way, which replaces the one on screen once it has started."""
-        return self._wanted
 
     @Slot()
     def watch_warm_up(self) -> None:
@@ -135,7 +130,7 @@ class LiveView(QObject):
     def _on_run_requested(self, request: RunRequest) -> None:
         self._finish_last()
         self._pacing.begin(is_measured=True)
-        self._is_refused, self._wanted = False, request
+        self._is_refused, self.upcoming = False, request
         self._dim_timer.start()
         self._show_status()
         self._start_timers()
@@ -146,7 +141,7 @@ class LiveView(QObject):
         self._take_events()
 
     def _replace(self, request: RunRequest) -> None:
-        self._wanted = None
+        self.upcoming = None
         self._undim()
         self._run.begin(request)
         self._transcript.begin(self._run.tokens)
@@ -204,7 +199,7 @@ class LiveView(QObject):
         if self._controller.has_events or self._pacing.is_behind:
             return
         self._is_ending = False
-        self._is_refused, self._wanted = self._wanted is not None, None
+        self._is_refused, self.upcoming = self.upcoming is not None, None
         self._undim()
         self._stop_timers()
         for panel in self._panels:
@@ -229,10 +224,10 @@ class LiveView(QObject):
         """Apply new events for this long at most; the rest waits for the next frame. True if there were any."""
         is_any, deadline = False, time.perf_counter() + most_s
         for event in self._pacing.due(self._controller.take_events() if self._kept is None else self._kept):
-            if self._wanted is not None:
+            if self.upcoming is not None:
                 if isinstance(event, RunStarted):
                     self.kept_title = ""
-                    self._replace(self._wanted)
+                    self._replace(self.upcoming)
                 elif not isinstance(event, StageChanged):
                     continue  # The end of a run that never started: the one on screen stays as it is.
             self._run.apply(event)
@@ -254,10 +249,10 @@ class LiveView(QObject):
         is_idle = state is RunState.IDLE and not self._is_ending
         if state is RunState.STOPPING:
             stage = "Stopping…"
-        elif state is RunState.PAUSED and run.prefill is not None and self._wanted is None:
+        elif state is RunState.PAUSED and run.prefill is not None and self.upcoming is None:
             number = len(run.steps) + 1
             stage = f"Step {number} drafted, not verified" if run.tokens.pending else f"Paused before step {number}"
-        elif self._pacing.is_behind and self._wanted is None:
+        elif self._pacing.is_behind and self.upcoming is None:
             pace = f"Shown at {self._pacing.tokens_per_second:g} tokens/s, measured at full speed"
             stage = "Paused" if self._pacing.is_paused else f"{self.kept_title} · {pace}" if self.kept_title else pace
         elif is_idle:
@@ -268,7 +263,7 @@ class LiveView(QObject):
             if self.kept_title:
                 stage = f"Opening {self.kept_title!r}…" if self._kept else f"Kept run {self.kept_title!r} · {stage}"
         else:
-            is_generating = run.started is not None and self._wanted is None
+            is_generating = run.started is not None and self.upcoming is None
             stage = run.stage or ("Generating…" if is_generating else "Preparing…")
         self._status.show_stage(stage)
 
@@ -277,9 +272,9 @@ class LiveView(QObject):
         run, is_idle = self._run, self._controller.state is RunState.IDLE and not self._is_ending
         self._status.place.setText(_place(run))
         self._status.lossy.setVisible(run.is_lossy)
-        wanted = run.request.max_new_tokens if run.request is not None and self._wanted is None else 0
+        wanted = run.request.max_new_tokens if run.request is not None and self.upcoming is None else 0
         self._status.count.setText(f"{run.num_tokens:,} of {wanted:,} tokens" if wanted else "")
-        if self._wanted is not None:
+        if self.upcoming is not None:
             show_share(self._status.bar, None)
         elif is_idle and run.summary is None:
             show_share(self._status.bar, None if run.stage else 0.0)

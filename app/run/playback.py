@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from PySide6.QtCore import QSignalBlocker, QSize, Qt, Slot
 from PySide6.QtGui import QIcon, QPixmap, QResizeEvent
-from PySide6.QtWidgets import QComboBox, QMenu, QSizePolicy, QSlider, QToolButton, QWidget
+from PySide6.QtWidgets import QMenu, QSlider, QToolButton, QWidget
 
 from app.controller import RunController, RunState
 from app.run.pacing import PACES, Pace, Pacing
@@ -15,7 +15,7 @@ from app.run.plots.step_plots import StepPlot
 from app.run.run_view import RunView
 from app.run.text.tokens import Place, Selection
 from app.theme import RESOURCES, current_theme, hold, scaled, text_scale
-from app.widgets.fields import EnumCombo, boxed, column, describe, named, quiet_button, row, text_label
+from app.widgets.fields import EnumCombo, boxed, column, describe, hint_label, named, quiet_button, row
 
 if TYPE_CHECKING:
     from app.menus import Menus
@@ -28,9 +28,10 @@ LEAST_SLIDER = 48
 
 
 PACE_HELP = (
-    "How fast the text is shown. The engine runs at full speed, so a slow pace changes no figure. Step by step starts "
-    "a run paused; a change of K or temperature applies to its next step. With Draft, verify, Next step first shows "
-    "the drafted block, and then verifies it. Such steps are slower, because processors clock down while they wait."
+    "How fast the text is shown. The engine runs at full speed, so a slow pace changes no figure; Stop shows the rest "
+    "at once. Step by step starts a run paused; a change of K or temperature applies to its next step. With Draft, "
+    "verify, Next step first shows the drafted block, and then verifies it. Such steps are slower, because processors "
+    "clock down while they wait."
 )
 
 
@@ -62,10 +63,7 @@ class PlaybackBar(QWidget):
         self.branch_button.setMenu(self.branch_menu)
         self.branch_button.setPopupMode(QToolButton.ToolButtonPopupMode.InstantPopup)
         self.branch_button.setEnabled(False)
-        self.pace = EnumCombo(PACES, "paceCombo")
-        self.pace.setSizeAdjustPolicy(QComboBox.SizeAdjustPolicy.AdjustToContents)
-        self.pace.setSizePolicy(QSizePolicy.Policy.Fixed, QSizePolicy.Policy.Fixed)
-        self.pace.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
+        self.pace = EnumCombo(PACES, "paceCombo", is_compact=True)
         describe(self.pace, "Speed", PACE_HELP)
         self.full_button = quiet_button(
             "Full speed", "fullSpeedButton", "Full speed", "Show the text as fast as it is generated", role="link"
@@ -73,8 +71,7 @@ class PlaybackBar(QWidget):
         slider_help = "Drag to see the text as it was after any step"
         self.slider = named(QSlider(Qt.Orientation.Horizontal), "scrubSlider", "Steps shown", slider_help)
         self.slider.setMinimumWidth(28)
-        self.place = text_label("", "hint")
-        self.place.setObjectName("scrubPlace")
+        self.place = hint_label("scrubPlace")
         self.place.setAlignment(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
         hold(self.place, least_width=56)
         slowed = (self.pace, self.full_button)
@@ -224,9 +221,7 @@ class PlaybackBar(QWidget):
             self.pause_button.setAccessibleName("Resume" if is_paused else "Pause")
             self.menus.pause.setText("Resume" if is_paused else "Pause")
             self.restyle()
-        for control in (self.pause_button, self.menus.pause):
-            control.setEnabled(can_pause)
-        for control in (self.step_button, self.menus.next_step):
+        for control in (self.pause_button, self.step_button, self.menus.pause, self.menus.next_step):
             control.setEnabled(can_pause)
         can_scrub = is_paused or (state is RunState.IDLE and not (self._is_live and self.pacing.is_slow))
         is_slowed = self.pacing.tokens_per_second > 0

@@ -64,8 +64,8 @@ class RunPage(QWidget):
             self._show_run(has_turned=has_turned)
 
 
-def column_label(name: str, role: str) -> QLabel:
+def column_label(name: str, role: str, text: str = "") -> QLabel:
     """A text that wraps at any column width."""
-    label = wrapped_label(name, role)
+    label = wrapped_label(name, role, text)
     label.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Preferred)
     return label

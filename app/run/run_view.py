@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
+from typing import Any
 
 from app.run.text.tokens import TokenStream
-from core.analysis.diagnosis import PlainStep, plain_step
+from core.analysis.advice import MAX_LOOKUP_TOKENS, Advice, advise
+from core.analysis.diagnosis import Diagnosis, PlainStep, plain_step
 from core.analysis.run_counts import RunCounts
 from core.analysis.steadiness import absence_note, busy_note, interval_text, speedup_interval
+from core.analysis.theory import SpeedupTheory
 from core.runlog.log import RunLog, to_record
 from core.settings import Coupling, LengthPolicy, RunRequest, is_lossy
 from core.types import (
@@ -31,12 +35,12 @@ from core.types import (
 
 @dataclass(frozen=True, slots=True)
 class NamedValue:
-    """A value ready to show: its name, how it is computed, and its 95 % interval if it has one."""
+    """A value ready to show: its name, its 95 % interval if it has one, and how it is computed."""
 
     title: str
     value: str
-    how: str = ""
     interval: str = ""
+    how: str = ""
 
 
 COMPLETE = frozenset({FinishReason.LENGTH, FinishReason.EOS, FinishReason.STOP})
@@ -124,6 +128,16 @@ class RunView:
             self.stage = ""
 
     @property
+    def config(self) -> Mapping[str, Any]:
+        """The settings that the run started with; empty before that."""
+        return self.started.config if self.started is not None else {}
+
+    def advice(self, found: Diagnosis, theory: SpeedupTheory | None = None) -> list[Advice]:
+        """What to change, the most promising first."""
+        emitted = list(islice((token for step in self.steps for token in step.emitted), MAX_LOOKUP_TOKENS))
+        return advise(self.counts.sums, found, self.config, emitted, theory)
+
+    @property
     def num_tokens(self) -> int:
         """Tokens generated so far."""
         return self.counts.sums.tokens
@@ -181,9 +195,7 @@ class RunView:
     @property
     def is_lossy(self) -> bool:
         """Whether the text doesn't follow the target's distribution."""
-        return (self.request is not None and self.request.is_lossy) or (
-            self.started is not None and is_lossy(self.started.config)
-        )
+        return (self.request is not None and self.request.is_lossy) or is_lossy(self.config)
 
     def file_prefix(self) -> str:
         """The beginning of the names of files that show this run; empty before it has started."""

@@ -6,7 +6,6 @@ from PySide6.QtCore import Qt, Slot
 from PySide6.QtGui import QFont
 from PySide6.QtWidgets import (
     QFrame,
-    QGridLayout,
     QLabel,
     QProgressBar,
     QSizePolicy,
@@ -21,7 +20,7 @@ from app.run.plots.tree_plots import CostPlot, RankPlot
 from app.run.run_page import RunPage
 from app.run.run_view import RunView
 from app.theme import hold, hold_font
-from app.widgets.fields import boxed, column, plain_tip, row, scrolled, text_label
+from app.widgets.fields import boxed, column, grid, hint_label, named, plain_tip, row, scrolled, text_label
 from app.widgets.labels import STEPS, ElidedLabel
 from app.widgets.plot_card import PlotCard
 from app.window_layout import splitter
@@ -41,8 +40,7 @@ class Tile(QFrame):
         self.setToolTip(plain_tip(how))
         self.setAccessibleDescription(how)
         self._title = title
-        self.value = text_label(UNKNOWN, "")
-        self.value.setObjectName(object_name)
+        self.value = text_label(UNKNOWN, "", name=object_name)
         hold_font(self.value, 22, weight=QFont.Weight.DemiBold)
         self.note = ElidedLabel("", "tileNote", takes_all=True)
         boxed(column(text_label(title, "tileTitle"), self.value, self.note, spacing=1), self, margins=(12, 8, 8, 8))
@@ -100,9 +98,7 @@ class MetricTiles(QWidget):
         self.speed, self.speedup, self.acceptance, self.efficiency, self.chosen = tiles = [
             Tile(*texts) for texts in TILES
         ]
-        layout = QGridLayout(self)
-        layout.setContentsMargins(0, 0, 0, 0)
-        layout.setSpacing(8)
+        layout = grid(self, across=8, down=8)
         for index, tile in enumerate(tiles):
             layout.addWidget(tile, index // 2, index % 2, 1, 2 if tile is self.chosen else 1)
         layout.setColumnStretch(0, 1)
@@ -234,25 +230,18 @@ class StatusStrip(QFrame):
         super().__init__()
         self.setObjectName("statusStrip")
         hold(self, height=STRIP_HEIGHT)
-        self.stage, self.place, self.count = (text_label("", "hint") for _ in range(3))
-        for label, name in ((self.stage, "stageLabel"), (self.place, "placeLabel"), (self.count, "countLabel")):
-            label.setObjectName(name)
+        self.stage, self.place, self.count = map(hint_label, ("stageLabel", "placeLabel", "countLabel"))
         self.stage.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed)
         self.count.setAlignment(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
         hold(self.count, least_width=132)
-        self.lossy = text_label("Lossy", "problem")
-        self.lossy.setObjectName("lossyLabel")
-        self.lossy.setToolTip(plain_tip(LOSSY))
-        self.lossy.setAccessibleName(LOSSY)
+        self.lossy = named(text_label("Lossy", "problem"), "lossyLabel", LOSSY, LOSSY)
         self.lossy.hide()
         self.download = QToolButton()
         self.download.setObjectName("downloadLine")
         self.download.setToolTip("Show the downloads")
         self.download.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
         self.download.hide()
-        self.bar = QProgressBar()
-        self.bar.setObjectName("progressBar")
-        self.bar.setAccessibleName("Progress")
+        self.bar = named(QProgressBar(), "progressBar", "Progress")
         self.bar.setTextVisible(False)
         self.bar.setFixedWidth(200)
         self.bar.setRange(0, STEPS)

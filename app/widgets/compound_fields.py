@@ -12,14 +12,13 @@ from PySide6.QtWidgets import (
     QButtonGroup,
     QCheckBox,
     QDoubleSpinBox,
-    QGridLayout,
     QSizePolicy,
     QSlider,
     QWidget,
 )
 
 from app.theme import hold
-from app.widgets.fields import WheelGuard, boxed, column, describe, plain_tip, quiet_button, row, text_label
+from app.widgets.fields import WheelGuard, boxed, column, describe, grid, plain_tip, quiet_button, row, text_label
 
 T = TypeVar("T")
 SPIN_WIDTH = 96
@@ -61,10 +60,7 @@ class SliderSpin(QWidget):
         hold(self.spin, width=SPIN_WIDTH)
         self._label = label = text_label("", "field", buddy=self.spin)
         self.set_meaning(title, help_text, high)
-        self._layout = layout = QGridLayout(self)
-        layout.setContentsMargins(0, 0, 0, 0)
-        layout.setHorizontalSpacing(12)
-        layout.setVerticalSpacing(0)
+        self._layout = layout = grid(self)
         layout.addWidget(label, 0, 0)
         layout.addWidget(self.slider, 1, 0)
         # The number is taller than the slider: equal room below the slider aligns both.
@@ -138,9 +134,7 @@ class ChoiceRow(QWidget, Generic[T]):
             button = quiet_button(text, f"{object_name}{index}", f"{title}: {text}", "")
             button.setCheckable(True)
             self.group.addButton(button, index)
-        layout = row(*self.group.buttons(), None, spacing=2)
-        layout.setContentsMargins(0, 0, 0, 0)
-        self.setLayout(layout)
+        boxed(row(*self.group.buttons(), None, spacing=2), self)
         self.group.button(0).setChecked(True)
         self.group.buttonClicked.connect(self._on_clicked)
 
@@ -169,10 +163,7 @@ class TickList(QWidget):
         self._title = title
         self._num_columns = columns
         self._boxes: dict[str, QCheckBox] = {}
-        self._layout = QGridLayout(self)
-        self._layout.setContentsMargins(0, 0, 0, 0)
-        self._layout.setHorizontalSpacing(12)
-        self._layout.setVerticalSpacing(2)
+        self._layout = grid(self, down=2)
         for index in range(columns):
             self._layout.setColumnStretch(index, 1)
 

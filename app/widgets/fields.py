@@ -14,6 +14,7 @@ from PySide6.QtWidgets import (
     QBoxLayout,
     QComboBox,
     QFrame,
+    QGridLayout,
     QHBoxLayout,
     QLabel,
     QLayout,
@@ -69,13 +70,20 @@ def _filled(layout: L, parts: Iterable[Part], spacing: int) -> L:
     return layout
 
 
+def grid(box: QWidget | None = None, *, across: int = 12, down: int = 0) -> QGridLayout:
+    """An empty grid without margins, with these gaps between its columns and rows."""
+    layout = QGridLayout(box)
+    layout.setContentsMargins(0, 0, 0, 0)
+    layout.setHorizontalSpacing(across)
+    layout.setVerticalSpacing(down)
+    return layout
+
+
 def card(*parts: Part) -> tuple[QFrame, QVBoxLayout]:
     """A panel on the window's background, and the layout inside it."""
-    frame = QFrame()
+    frame, layout = QFrame(), column(*parts)
     frame.setObjectName("card")
-    layout = column(*parts)
-    layout.setContentsMargins(12, 10, 12, 12)
-    frame.setLayout(layout)
+    boxed(layout, frame, margins=(12, 10, 12, 12))
     return frame, layout
 
 
@@ -83,9 +91,7 @@ def table_card(table: QWidget) -> QFrame:
     """A table on its own panel."""
     frame = QFrame()
     frame.setObjectName("tableCard")
-    layout = column(table)
-    layout.setContentsMargins(1, 1, 1, 1)
-    frame.setLayout(layout)
+    boxed(column(table), frame, margins=(1, 1, 1, 1))
     return frame
 
 
@@ -119,9 +125,10 @@ def plain_tip(text: str) -> str:
     return f"<p style='white-space: pre-wrap; margin: 0'>{escape(text)}</p>"
 
 
-def text_label(text: str, role: str, *, buddy: QWidget | None = None) -> QLabel:
+def text_label(text: str, role: str, *, name: str = "", buddy: QWidget | None = None) -> QLabel:
     """A label in one of the style sheet's roles: section, field, hint, problem."""
     label = QLabel(text)
+    label.setObjectName(name)
     label.setTextFormat(Qt.TextFormat.PlainText)
     label.setProperty("role", role)
     if buddy is not None:
@@ -131,8 +138,7 @@ def text_label(text: str, role: str, *, buddy: QWidget | None = None) -> QLabel:
 
 def wrapped_label(name: str, role: str, text: str = "") -> QLabel:
     """A label of several lines of plain text that can be selected."""
-    label = text_label(text, role)
-    label.setObjectName(name)
+    label = text_label(text, role, name=name)
     label.setWordWrap(True)
     label.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
     return label
@@ -190,10 +196,8 @@ def quiet_button(
 
 def menu_button(title: str, name: str, help_text: str) -> QToolButton:
     """A button that opens its menu."""
-    button = named(QToolButton(), name, title, help_text)
-    button.setText(title)
+    button = quiet_button(title, name, title, help_text, role="")
     button.setPopupMode(QToolButton.ToolButtonPopupMode.InstantPopup)
-    button.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
     button.setMenu(QMenu(button))
     button.menu().setToolTipsVisible(True)
     return button
@@ -209,9 +213,7 @@ def line_edit(name: str, placeholder: str, title: str = "", help_text: str = "")
 
 def hint_label(name: str, text: str = "") -> QLabel:
     """One line of secondary text."""
-    label = text_label(text, "hint")
-    label.setObjectName(name)
-    return label
+    return text_label(text, "hint", name=name)
 
 
 def offer(start: QWidget, stop: QWidget, *, is_running: bool) -> None:
@@ -229,6 +231,12 @@ def set_flag(widget: QWidget, name: str, value: object) -> None:
         widget.setProperty(name, value)
         widget.style().unpolish(widget)
         widget.style().polish(widget)
+
+
+def tip_table(rows: Iterable[tuple[str, str]]) -> str:
+    """Names and figures, which are HTML, as a tooltip's table."""
+    row = "<tr><td>{}&nbsp;&nbsp;</td><td align='right'>{}</td></tr>"
+    return f"<table>{''.join(row.format(*cells) for cells in rows)}</table>"
 
 
 # --- Fields ---
@@ -256,11 +264,16 @@ class WheelGuard(QObject):
 class EnumCombo(QComboBox, Generic[E]):
     """A choice among an enum's members."""
 
-    def __init__(self, titles: dict[E, str], object_name: str) -> None:
+    def __init__(self, titles: dict[E, str], object_name: str, *, is_compact: bool = False) -> None:
+        """`is_compact`: as wide as its longest title, instead of all the room."""
         super().__init__()
         self.setObjectName(object_name)
-        self.setSizeAdjustPolicy(QComboBox.SizeAdjustPolicy.AdjustToMinimumContentsLengthWithIcon)
-        self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Fixed)
+        adjust, across = self.SizeAdjustPolicy.AdjustToMinimumContentsLengthWithIcon, QSizePolicy.Policy.Expanding
+        if is_compact:
+            adjust, across = self.SizeAdjustPolicy.AdjustToContents, QSizePolicy.Policy.Maximum
+            self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
+        self.setSizeAdjustPolicy(adjust)
+        self.setSizePolicy(across, QSizePolicy.Policy.Fixed)
         self._members = list(titles)
         self.addItems(list(titles.values()))
 

@@ -17,7 +17,7 @@ from PySide6.QtWidgets import (
 )
 
 from app.theme import scaled
-from app.widgets.fields import plain_tip, row, wrapped_label
+from app.widgets.fields import boxed, plain_tip, row, wrapped_label
 
 
 class MessageBar(QFrame):
@@ -31,8 +31,7 @@ class MessageBar(QFrame):
         layout = row((self.label, 1), *buttons)
         for button in buttons:
             layout.setAlignment(button, Qt.AlignmentFlag.AlignTop)
-        layout.setContentsMargins(12, 6, 6, 6)
-        self.setLayout(layout)
+        boxed(layout, self, margins=(12, 6, 6, 6))
         self.hide()
 
     def sentence(self) -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from html import escape
 
-from PySide6.QtCore import QEvent, QPointF, QRectF, Qt, Signal
-from PySide6.QtGui import QColor, QFont, QHelpEvent, QMouseEvent, QPainter, QPaintEvent
+from PySide6.QtCore import QEvent, QPointF, QRectF, Qt
+from PySide6.QtGui import QColor, QFont, QHelpEvent, QPainter, QPaintEvent
 from PySide6.QtWidgets import QSizePolicy, QToolTip, QWidget
 
 from app.theme import mono_font, ui_font
@@ -53,10 +53,9 @@ class PaintedWidget(QWidget):
 
     def paintEvent(self, _event: QPaintEvent) -> None:
         """Paint the whole widget."""
-        painter = QPainter(self)
-        painter.setRenderHint(QPainter.RenderHint.Antialiasing)
-        self._paint(painter)
-        painter.end()
+        with QPainter(self) as painter:
+            painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+            self._paint(painter)
 
     def event(self, event: QEvent) -> bool:
         """Show the tooltip for the point under the pointer."""
@@ -65,58 +64,3 @@ class PaintedWidget(QWidget):
             QToolTip.showText(event.globalPos(), f"<span>{escape(text)}</span>" if text else self.toolTip(), self)
             return True
         return super().event(event)
-
-
-class PaintedBoxes(PaintedWidget):
-    """Paints boxes that can be clicked. A subclass says where they are (`boxes`), and what each stands for (`slot_of`).
-
-    Signals:
-        chosen: the slot of the box that was clicked.
-    """
-
-    chosen = Signal(int)
-
-    def __init__(self, object_name: str, title: str = "") -> None:
-        super().__init__(object_name, title)
-        self.setMouseTracking(True)
-        self._hovered: int | None = None
-        self._has_focus = False
-
-    def boxes(self) -> list[QRectF]:
-        """The places of the boxes."""
-        raise NotImplementedError
-
-    def slot_of(self, index: int) -> int:
-        """The slot of a box."""
-        raise NotImplementedError
-
-    def box_at(self, point: QPointF) -> int | None:
-        """The index of the box at a point."""
-        return next((index for index, box in enumerate(self.boxes()) if box.contains(point)), None)
-
-    def set_focus_shown(self, shown: bool) -> None:
-        """Fill the current box while the arrow keys move from it."""
-        self._has_focus = shown
-        self.update()
-
-    def mouseMoveEvent(self, event: QMouseEvent) -> None:
-        """Show that a box can be clicked."""
-        self._hover(self.box_at(event.position()))
-
-    def leaveEvent(self, event: QEvent) -> None:
-        """Nothing is under the pointer any more."""
-        super().leaveEvent(event)
-        self._hover(None)
-
-    def mousePressEvent(self, event: QMouseEvent) -> None:
-        """Choose a box."""
-        index = self.box_at(event.position())
-        if event.button() is Qt.MouseButton.LeftButton and index is not None:
-            self.chosen.emit(self.slot_of(index))
-        event.ignore()  # The panel takes the focus.
-
-    def _hover(self, index: int | None) -> None:
-        if index != self._hovered:
-            self._hovered = index
-            self.setCursor(Qt.CursorShape.ArrowCursor if index is None else Qt.CursorShape.PointingHandCursor)
-            self.update()

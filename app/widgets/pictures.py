@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from PySide6.QtCore import QBuffer, QByteArray, QIODevice, QPointF, QRectF, QSize
 from PySide6.QtGui import QImage, QImageWriter, QPainter
@@ -16,6 +16,11 @@ SCALE = 2
 Paint = Callable[[QPainter], None]
 Table = Mapping[str, Iterable[float | int | str | None]]
 """Columns by name, in order. A name ends in its unit, if any, as in total_ms."""
+
+
+def table_of(names: Sequence[str], rows: Sequence[Sequence[float | int | str | None]]) -> Table:
+    """Rows as a table with these columns."""
+    return {name: [row[place] for row in rows] for place, name in enumerate(names)}
 
 
 def image_of(size: QSize, paint: Paint) -> QImage:

@@ -10,14 +10,15 @@ from html import escape
 
 import pyqtgraph as pg
 from PySide6.QtCore import QEvent, QObject, QPoint, QPointF, QRectF, QSize, Qt, Signal, Slot
-from PySide6.QtGui import QAction, QColor, QFont, QHelpEvent, QKeyEvent, QPainter
+from PySide6.QtGui import QAction, QColor, QHelpEvent, QKeyEvent, QPainter
 from PySide6.QtWidgets import QGraphicsItem, QMenu, QToolButton, QToolTip, QWidget
 
 from app.dialogs import Dialogs
 from app.jobs import Jobs
-from app.theme import current_theme, scaled, ui_font
-from app.widgets.fields import card, column, quiet_button, row, set_flag, text_label
+from app.theme import current_theme, scaled
+from app.widgets.fields import boxed, card, column, quiet_button, row, set_flag, text_label, tip_table
 from app.widgets.legend import Legend
+from app.widgets.painted import LEFT, draw_text
 from app.widgets.pictures import image_of, png_bytes, svg_of, to_csv
 from app.widgets.plots import Plot
 from core.files import write_atomically
@@ -44,9 +45,8 @@ FORMAT_HELP = {
 
 def tip(rows: Sequence[tuple[str, str]]) -> str:
     """Figures as a tooltip's rich text; the first row is its title."""
-    row = "<tr><td>{}&nbsp;&nbsp;</td><td align='right'>{}</td></tr>"
-    cells = "".join(row.format(escape(name), escape(value)) for name, value in rows[1:])
-    return f"<b>{escape(rows[0][0])}</b><table>{cells}</table>"
+    figures = tip_table((escape(name), escape(value)) for name, value in rows[1:])
+    return f"<b>{escape(rows[0][0])}</b>{figures}"
 
 
 class PlotCard(QWidget):
@@ -71,9 +71,7 @@ class PlotCard(QWidget):
         self._frame, self._layout = card(header, Legend(self.samples), (plot, 1))
         self._layout.setContentsMargins(12, 8, 8, 4)
         self._layout.setSpacing(2)
-        outer = column(self._frame)
-        outer.setContentsMargins(0, 0, 0, 0)
-        self.setLayout(outer)
+        boxed(column(self._frame), self)
         plot.pointed.connect(self._on_pointed)
         plot.installEventFilter(self)
         plot.viewport().installEventFilter(self)
@@ -181,9 +179,8 @@ def _paint(painter: QPainter, card: PlotCard) -> None:
     plot, theme = card.plot, current_theme()
     painter.setRenderHint(QPainter.RenderHint.Antialiasing)
     painter.fillRect(QRectF(QPointF(0, 0), _size(card).toSizeF()), QColor(theme.surface))
-    painter.setFont(ui_font(13, weight=QFont.Weight.DemiBold))
-    painter.setPen(QColor(theme.text))
-    painter.drawText(QRectF(MARGIN, 8, _size(card).width(), scaled(20)), Qt.AlignmentFlag.AlignVCenter, card.title)
+    head = QRectF(MARGIN, 8, _size(card).width(), scaled(20))
+    draw_text(painter, head, card.title, theme.text, LEFT, pixels=13, is_strong=True)
     x = MARGIN
     for sample in (sample for sample in card.samples if not sample.isHidden()):
         painter.save()

@@ -35,12 +35,8 @@ def ticks(places: Iterable[int]) -> list[tuple[int, str]]:
     return [(place, str(place)) for place in places]
 
 
-def percent_ticks(shares: Iterable[float]) -> list[tuple[float, str]]:
-    """Shares as the ticks of an axis, in percent."""
-    return [(share, f"{share * 100:.0f}") for share in shares]
-
-
-QUARTERS = percent_ticks((0, 0.25, 0.5, 0.75, 1))
+QUARTERS = [(percent / 100, str(percent)) for percent in (0, 25, 50, 75, 100)]
+"""The ticks of an axis of shares."""
 
 
 def set_whiskers(whiskers: pg.ErrorBarItem, x: Any, y: Any, low: Any, high: Any) -> None:

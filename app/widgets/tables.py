@@ -10,7 +10,6 @@ from PySide6.QtGui import QResizeEvent
 from PySide6.QtWidgets import (
     QAbstractItemDelegate,
     QAbstractItemView,
-    QGridLayout,
     QHeaderView,
     QLabel,
     QStyledItemDelegate,
@@ -22,7 +21,7 @@ from PySide6.QtWidgets import (
 )
 
 from app.theme import scaled
-from app.widgets.fields import named, plain_tip, text_label, wrapped_label
+from app.widgets.fields import grid, named, plain_tip, text_label, wrapped_label
 from app.widgets.rows import Column, Role, Row, RowsModel, T, alignment
 from app.widgets.title_delegate import TitleDelegate
 
@@ -250,10 +249,7 @@ class FigureTable(QWidget):
         super().__init__()
         self._shows_how = shows_how
         self.setObjectName(object_name)
-        self._grid = QGridLayout(self)
-        self._grid.setContentsMargins(0, 0, 0, 0)
-        self._grid.setHorizontalSpacing(10)
-        self._grid.setVerticalSpacing(3)
+        self._grid = grid(self, across=10, down=3)
         self._grid.setColumnStretch(0, 1)
         self.rows: list[tuple[QLabel, ...]] = []
         for column, heading in enumerate(headings or ()):

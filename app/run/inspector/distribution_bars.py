@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from PySide6.QtCore import QPointF, QRectF, QSize, Qt
+from PySide6.QtCore import QPointF, QRectF, QSize
 from PySide6.QtGui import QColor, QPainter
 
 from app.run.inspector.shares import Share, percent, share_text
 from app.run.text.token_colors import draw_token, text_format, token_formats
 from app.theme import current_theme, mono_font, scaled, ui_font
-from app.widgets.painted import PaintedWidget
+from app.widgets.painted import LEFT, PaintedWidget, draw_text
 
 HEADER_PX, ROW_PX, COLUMN_GAP_PX = 24, 20, 10
 LEAST_BAR_PX = 1.5
@@ -64,24 +64,18 @@ class DistributionBars(PaintedWidget):
         shown = [column for column in shown if any(value is not None for value in column[2])]
         most = max((value or 0.0 for *_, values in shown for value in values), default=0.0) or 1.0
         width = (self.width() - text_width) / max(1, len(shown)) - COLUMN_GAP_PX
-        painter.setFont(ui_font(11))
         for index, (title, token, values) in enumerate(shown):
-            left = text_width + COLUMN_GAP_PX + index * (width + COLUMN_GAP_PX)
-            self._paint_column(
-                painter, title, QColor(getattr(theme, token)), values, QRectF(left, 0, width, header), most
-            )
+            head = QRectF(text_width + COLUMN_GAP_PX + index * (width + COLUMN_GAP_PX), 0, width, header)
+            self._paint_column(painter, title, QColor(getattr(theme, token)), values, head, most)
 
     def _paint_column(
         self, painter: QPainter, title: str, color: QColor, values: list[float | None], head: QRectF, most: float
     ) -> None:
-        align, left = Qt.AlignmentFlag.AlignVCenter, head.left()
-        painter.setPen(QColor(current_theme().muted))
+        theme, left = current_theme(), head.left()
         painter.fillRect(QRectF(left, head.height() / 2 - 5, 8, 8), color)
-        painter.drawText(head.adjusted(12, 0, 0, -2), align, title)
-        metrics = painter.fontMetrics()
-        number = (
-            max((metrics.horizontalAdvance(percent(value)) for value in values if value is not None), default=0) + 6
-        )
+        draw_text(painter, head.adjusted(12, 0, 0, -2), title, theme.muted, LEFT, pixels=11)
+        numbers = [percent(value) for value in values if value is not None]
+        number = max(map(painter.fontMetrics().horizontalAdvance, numbers), default=0) + 6
         room, height = max(LEAST_BAR_PX, head.width() - number), scaled(ROW_PX)
         for index, value in enumerate(values):
             if value is None:
@@ -89,5 +83,5 @@ class DistributionBars(PaintedWidget):
             top, length = head.height() + index * height, max(LEAST_BAR_PX, room * value / most)
             if value > 0:
                 painter.fillRect(QRectF(left, top + 5, length, height - 10), color)
-            painter.setPen(QColor(current_theme().text if value > 0 else current_theme().faint))
-            painter.drawText(QRectF(left + length + 4, top, number, height), align, percent(value))
+            place = QRectF(left + length + 4, top, number, height)
+            draw_text(painter, place, percent(value), theme.text if value > 0 else theme.faint, LEFT, pixels=11)

@@ -6,13 +6,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from app.run.inspector.facts import drafted_facts, own_facts
 from app.run.inspector.places import draft_shares, evidence_at, num_places
-from app.run.inspector.shares import Share, shares_at, show
-from app.run.inspector.verdicts import Words, decider_of, last_text
+from app.run.inspector.shares import Share, known, number, shares_at, show
+from app.run.inspector.verdicts import Decider, Words, chance_of, decider_of, last_text, least_of, prob_in
 from app.run.run_view import NamedValue
 from app.run.text.tokens import Fate, Place, Span, block, depth_of
-from core.settings import Coupling
+from core.evidence import PositionEvidence
+from core.settings import TYPICAL_FLOOR, TYPICAL_SHARE, Coupling
 from core.types import Step
 
 NOT_KEPT = "The distributions of this run were not kept."
@@ -73,10 +73,10 @@ def inspect(
                 f"temperature {step.temperature:g}",
             )
         ),
-        chips=_chips(step, place.step),
+        chips=tuple(span._replace(text=_chip_text(step, span)) for span in block(step, place.step)),
         verdict=words.verdict(slot),
         tests=tuple(words.tests(slot)),
-        facts=tuple(drafted_facts(step, slot, decider) if is_drafted else own_facts(step, slot, decider)),
+        facts=tuple(_drafted_facts(step, slot, decider) if is_drafted else _own_facts(step, slot, decider)),
         shares=() if (evidence := evidence_at(step, slot)) is None else shares_at(step, slot, evidence),
         note=words.note(slot) if evidence is not None else _why_none(step, is_coming=is_coming),
         draft_shares=tuple(draft_shares(step)) if step.parents else (),
@@ -94,15 +94,9 @@ def _or_nan(value: float | None) -> float:
     return math.nan if value is None else value
 
 
-def _chips(step: Step, number: int) -> tuple[Span, ...]:
-    return tuple(
-        span._replace(
-            text=last_text(step)
-            if span.fate in {Fate.BONUS, Fate.PLAIN, Fate.RESAMPLED}
-            else show(step.drafted_texts[span.slot])
-        )
-        for span in block(step, number)
-    )
+def _chip_text(step: Step, span: Span) -> str:
+    is_added = span.fate in {Fate.BONUS, Fate.PLAIN, Fate.RESAMPLED}
+    return last_text(step) if is_added else show(step.drafted_texts[span.slot])
 
 
 def _place_name(step: Step, slot: int) -> str:
@@ -113,3 +107,118 @@ def _place_name(step: Step, slot: int) -> str:
     if step.parents:
         return f"node {slot + 1} of {len(step.drafted)}"
     return f"draft {slot + 1} of {len(step.drafted)}"
+
+
+# --- The table of figures, for each way of testing ---
+
+P_HELP = "The target's probability of the {} token, after temperature and filters."
+OVERLAP_HELP = "The sum of min(p, q) over the whole vocabulary: "
+TV_HELP = "TV is the total variation distance of the two distributions."
+U_HELP = "From 0 to 1; the token is accepted if u·q < p. Drawn for every token, tested or not."
+BLOCK_HELP = "Each prefix of the block passes as a whole if u < h; the longest prefix that passes is accepted."
+Fact = tuple[str, float | None, str]
+
+
+def _drafted_facts(step: Step, slot: int, decider: Decider) -> list[NamedValue]:
+    """The figures of a drafted token."""
+    evidence = evidence_at(step, slot)
+    if decider is Decider.ARGMAX:
+        return _named(_raw_facts(step, slot, step.drafted[slot], "drafted"))
+    rows: list[Fact] = [
+        ("Target p", known(step.target_probs, slot), P_HELP.format("drafted")),
+        ("Draft q", known(step.draft_probs, slot), "The draft's probability of the token that it drafted."),
+    ]
+    if decider is Decider.BLOCK:
+        rows += _block_facts(step, slot)
+    elif decider is Decider.DRAW:
+        chance = "The probability that rejection sampling accepts this token."
+        how = "the probability that a token drafted here is accepted, whichever it is."
+        rows += [
+            ("Acceptance probability, min(1, p/q)", known(step.acceptance_probs, slot), chance),
+            ("Uniform draw u", known(step.uniforms, slot), U_HELP),
+            (
+                "Expected acceptance, 1 − TV",
+                known(step.expected_acceptance, slot),
+                f"{OVERLAP_HELP}{how} {TV_HELP}",
+            ),
+        ]
+        if evidence is not None:
+            how = "The sum of max(0, p − q) over the whole vocabulary: the probability of a rejection here, after "
+            rows.append(("Residual mass, TV", evidence.residual_mass, f"{how}which the residual gives the next token."))
+    elif decider is Decider.TYPICAL:
+        how = f"The smaller of {TYPICAL_FLOOR:g} and {TYPICAL_SHARE:g} exp(−H), H being the target's entropy."
+        rows.append(("Threshold for p", least_of(step, slot), how))
+    elif not step.parents:
+        how = "the average acceptance of rejection sampling, which no coupling exceeds; shared noise accepts less."
+        title = "Upper bound of acceptance, 1 − TV"
+        rows.append((title, known(step.expected_acceptance, slot), f"{OVERLAP_HELP}{how} {TV_HELP}"))
+        if evidence is not None:
+            how = "The sum of max(0, p − q). Under shared noise nothing is drawn from the residual."
+            rows.append(("Distance of the distributions, TV", evidence.residual_mass, how))
+    if evidence is not None and evidence.residual_probs is not None:
+        how = "For the token drawn instead: its max(0, p − q), divided by the residual mass."
+        drawn = prob_in(evidence.residual_probs, evidence, step.emitted[-1])
+        rows.append(("Residual of the drawn token", drawn, how))
+    return _named(rows) + _entropies(evidence)
+
+
+def _block_facts(step: Step, slot: int) -> list[Fact]:
+    before = known([test.weight for test in step.block], slot)
+    expected = known(step.expected_acceptance, slot)
+    mass = known([test.residual for test in step.block], slot)
+    return [
+        ("Weight before it, w", before, "min(1, w p / q), token by token: the target's weight in the residual."),
+        ("Weight with it, min(1, w p/q)", known(step.acceptance_probs, slot),
+            "The probability that the block is accepted at least up to this token."),
+        ("Acceptance of this prefix, h", chance_of(step, slot), BLOCK_HELP),
+        ("Uniform draw u", known(step.uniforms, slot), BLOCK_HELP),
+        ("Expected acceptance, Σ min(w p, q)", expected,
+            "The probability, before this token was drawn, that the block is accepted at least up to it."),
+        ("Residual mass, Σ max(0, w p − q)", mass,
+            "The mass of the residual that gives the next token if the accepted prefix ends before this one."),
+    ]  # fmt: skip
+
+
+def _own_facts(step: Step, slot: int, decider: Decider) -> list[NamedValue]:
+    """The figures of a token that the target drew by itself."""
+    evidence = evidence_at(step, slot)
+    if decider is Decider.ARGMAX:
+        return _named(_raw_facts(step, slot, step.emitted[-1], "taken"))
+    facts: list[Fact] = []
+    if evidence is not None:
+        drawn = prob_in(evidence.target_probs, evidence, step.emitted[-1])
+        facts.append(("Target p", drawn, P_HELP.format("drawn")))
+    if step.next_uniform is not None:
+        how = "From 0 to 1; the token is the first at which the target's probabilities, summed by id, exceed it."
+        facts.append(("Uniform draw", step.next_uniform, how))
+    return _named(facts) + _entropies(evidence)
+
+
+def _raw_facts(step: Step, slot: int, token: int, what: str) -> list[Fact]:
+    evidence = evidence_at(step, slot)
+    if evidence is None or evidence.raw_probs is None:
+        return []
+    how = f"The target's probability of the {what} token, without temperature and filters."
+    most = "The target's probability of its most likely token, which is taken at temperature 0."
+    facts: list[Fact] = [
+        ("Target p at temperature 1", prob_in(evidence.raw_probs, evidence, token), how),
+        ("Largest p at temperature 1", max(evidence.raw_probs), most),
+    ]
+    if evidence.raw_draft_probs is not None:
+        of_draft = "The draft's probability of the token, without temperature and filters."
+        facts.append(("Draft q at temperature 1", prob_in(evidence.raw_draft_probs, evidence, token), of_draft))
+    return facts
+
+
+def _named(facts: Sequence[Fact]) -> list[NamedValue]:
+    return [NamedValue(title, number(value), how=how) for title, value, how in facts]
+
+
+def _entropies(evidence: PositionEvidence | None) -> list[NamedValue]:
+    how = "−Σ p ln p over the whole vocabulary: 0 if one token is certain."
+    values = {} if evidence is None else {"target": evidence.target_entropy, "draft": evidence.draft_entropy}
+    return [
+        NamedValue(f"Entropy of the {model}", f"{value:.2f} nats", how=how)
+        for model, value in values.items()
+        if value is not None
+    ]

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from functools import partial
 
-from PySide6.QtCore import QPointF, QRectF, QSize, Qt, Slot
+from PySide6.QtCore import QRectF, QSize, Qt, Slot
 from PySide6.QtGui import (
     QColor,
     QFocusEvent,
@@ -21,49 +20,28 @@ from app.run.inspector.distribution_bars import DistributionBars
 from app.run.inspector.inspection import Inspection, inspect
 from app.run.inspector.places import next_candidate, next_slot, next_step
 from app.run.inspector.shares import shorten
-from app.run.inspector.step_tree import StepTree, lay_out
+from app.run.inspector.step_tree import BlockPicture, StepTree, lay_out
 from app.run.run_page import RunPage
 from app.run.run_view import RunView
 from app.run.text.token_colors import draw_token, token_formats
-from app.run.text.tokens import KINDS, Fate, Place, Selection, Span, fate_help
+from app.run.text.tokens import KINDS, Place, Selection, fate_help
 from app.theme import current_theme, mono_font, scaled, ui_font
 from app.widgets.fields import boxed, card, column, quiet_button, row, scrolled, text_label, wrapped_label
 from app.widgets.labels import ElidedLabel
-from app.widgets.painted import PaintedBoxes
+from app.widgets.painted import LEFT, draw_text
 from app.widgets.tables import FigureTable
 
 CHIP_PX, GAP_PX, PADDING_PX, MOST_TEXT_PX = 40, 5, 6, 120
 
 
-class BlockRow(PaintedBoxes):
+class BlockRow(BlockPicture):
     """Draws a block's tokens, in as many lines as needed."""
 
     def __init__(self) -> None:
         super().__init__("inspectorBlock", "Drafted block")
-        self._chips: tuple[Span, ...] = ()
-        self._current = -1
-        self._meaning: Callable[[Fate], str] = fate_help
         policy = self.sizePolicy()
         policy.setHeightForWidth(True)
         self.setSizePolicy(policy)
-
-    def show_chips(self, chips: Sequence[Span], current: int, meaning: Callable[[Fate], str]) -> None:
-        """Show these tokens; those at the slot `current` are marked. `meaning`: of a fate, in a sentence."""
-        self._chips, self._current, self._meaning, self._hovered = tuple(chips), current, meaning, None
-        words = ", ".join(f"“{chip.text}” {chip.fate.value}{' (shown)' * (chip.slot == current)}" for chip in chips)
-        self.setAccessibleDescription(words)
-        self.updateGeometry()
-        self.update()
-
-    def slot_of(self, index: int) -> int:
-        """A chip's slot."""
-        return self._chips[index].slot
-
-    def tip_at(self, point: QPointF) -> str:
-        """Explain a chip's fate."""
-        index = self.box_at(point)
-        chip = None if index is None else self._chips[index]
-        return "" if chip is None else f"“{chip.text}”, {chip.fate.value}. {self._meaning(chip.fate)}"
 
     def hasHeightForWidth(self) -> bool:
         """Chips wrap."""
@@ -102,20 +80,17 @@ class BlockRow(PaintedBoxes):
         return boxes
 
     def _paint(self, painter: QPainter) -> None:
-        theme, mono, small = current_theme(), mono_font(12), ui_font(11)
-        formats = token_formats()
+        theme, mono, formats = current_theme(), mono_font(12), token_formats()
         for index, (chip, box) in enumerate(zip(self._chips, self.boxes(), strict=True)):
             is_current = chip.slot == self._current
             painter.setPen(QPen(QColor(theme.accent), 2) if is_current else QPen(QColor(theme.field_border), 1))
-            is_filled = index == self._hovered or (is_current and self._has_focus)
-            painter.setBrush(QColor(theme.hover if is_filled else theme.surface))
+            painter.setBrush(QColor(self._fill(index)))
             painter.drawRoundedRect(box.adjusted(0.5, 0.5, -0.5, -0.5), 6, 6)
             inside = box.adjusted(PADDING_PX, 3, 1 - PADDING_PX, 0)
             draw_token(painter, chip.text, formats[chip.fate], inside, mono)
-            painter.setFont(small)
-            painter.setPen(QColor(theme.kind(KINDS[chip.fate]).color if chip.fate in KINDS else theme.muted))
+            color = theme.kind(KINDS[chip.fate]).color if chip.fate in KINDS else theme.muted
             below = QRectF(inside.left(), box.top() + scaled(20), inside.width() + 1, scaled(17))
-            painter.drawText(below, Qt.AlignmentFlag.AlignVCenter, chip.fate.value)
+            draw_text(painter, below, chip.fate.value, color, LEFT, pixels=11)
 
 
 FEW_ROWS = 12

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from app.run.text.tokens import Place, depth_of
-from core.evidence import PositionEvidence
+from core.evidence import PositionEvidence, Probs
 from core.types import Step, TokenKind
 
 
@@ -17,6 +17,11 @@ def num_places(step: Step) -> int:
 def evidence_at(step: Step, slot: int) -> PositionEvidence | None:
     """The evidence of a place, if it was kept."""
     return step.evidence[slot] if slot < len(step.evidence) else None
+
+
+def target_probs(evidence: PositionEvidence) -> Probs:
+    """The target's probabilities of the listed tokens; at temperature 0 those at temperature 1."""
+    return evidence.target_probs if evidence.raw_probs is None else evidence.raw_probs
 
 
 # --- Candidates ---

@@ -1,4 +1,4 @@
-"""The Inspector's picture of a tree: one step's candidates from left to right, as they were drafted and decided."""
+"""The Inspector's pictures of a block: the base of both, and that of a tree, as it was drafted and decided."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from PySide6.QtCore import QPointF, QRectF, QSize, Qt
-from PySide6.QtGui import QColor, QPainter, QPainterPath, QPen, QResizeEvent
+from PySide6.QtCore import QEvent, QPointF, QRectF, QSize, Qt, Signal
+from PySide6.QtGui import QColor, QMouseEvent, QPainter, QPainterPath, QPen, QResizeEvent
 from PySide6.QtWidgets import QScrollArea
 
 from app.run.inspector.places import in_order
@@ -15,7 +15,7 @@ from app.run.text.token_colors import draw_token, text_format, token_formats
 from app.run.text.tokens import Fate, Span, fate_help, fate_of
 from app.theme import current_theme, mono_font, scaled
 from app.widgets.fields import scrolled
-from app.widgets.painted import PaintedBoxes
+from app.widgets.painted import PaintedWidget
 from core.types import Step
 
 COLUMN_PX, MOST_COLUMN_PX, ROW_PX, CHIP_PX, EDGES_PX, ROOT_PX = 62, 132, 27, 20, 18, 10
@@ -74,7 +74,87 @@ def lay_out(step: Step, chips: Sequence[Span], q: Sequence[float], p: Sequence[f
     return tuple(Node(*node, *probs) for node, probs in zip(nodes, known, strict=True))
 
 
-class StepTree(PaintedBoxes):
+class BlockPicture(PaintedWidget):
+    """Draws a block's tokens as boxes that can be clicked. A subclass says where they are.
+
+    Signals:
+        chosen: the slot of the token that was clicked.
+    """
+
+    chosen = Signal(int)
+
+    def __init__(self, object_name: str, title: str) -> None:
+        super().__init__(object_name, title)
+        self.setMouseTracking(True)
+        self._chips: tuple[Span, ...] = ()
+        self._current = -1
+        self._meaning: Callable[[Fate], str] = fate_help
+        self._hovered: int | None = None
+        self._has_focus = False
+
+    def boxes(self) -> list[QRectF]:
+        """The places of the tokens."""
+        raise NotImplementedError
+
+    def show_chips(
+        self, chips: Sequence[Span], current: int, meaning: Callable[[Fate], str], *, depths: Sequence[int] = ()
+    ) -> None:
+        """Show these tokens; those at the slot `current` are marked. `meaning`: of a fate, in a sentence."""
+        self._chips, self._current, self._meaning, self._hovered = tuple(chips), current, meaning, None
+        places = [f" at depth {depth + 1}" for depth in depths] or [""] * len(chips)
+        words = [
+            f"“{chip.text}” {chip.fate.value}{place}{' (shown)' * (chip.slot == current)}"
+            for chip, place in zip(chips, places, strict=True)
+        ]
+        self.setAccessibleDescription(", ".join(words))
+        self.updateGeometry()
+        self.update()
+
+    def box_at(self, point: QPointF) -> int | None:
+        """The index of the token at a point."""
+        return next((index for index, box in enumerate(self.boxes()) if box.contains(point)), None)
+
+    def tip_at(self, point: QPointF) -> str:
+        """Explain a token's fate."""
+        if (index := self.box_at(point)) is None:
+            return ""
+        chip = self._chips[index]
+        return f"“{chip.text}”, {chip.fate.value}. {self._meaning(chip.fate)}"
+
+    def set_focus_shown(self, shown: bool) -> None:
+        """Fill the current token while the arrow keys move from it."""
+        self._has_focus = shown
+        self.update()
+
+    def _fill(self, index: int) -> str:
+        """The colour of a token's box."""
+        is_current = self._has_focus and self._chips[index].slot == self._current
+        return current_theme().hover if is_current or index == self._hovered else current_theme().surface
+
+    def mouseMoveEvent(self, event: QMouseEvent) -> None:
+        """Show that a token can be clicked."""
+        self._hover(self.box_at(event.position()))
+
+    def leaveEvent(self, event: QEvent) -> None:
+        """Nothing is under the pointer any more."""
+        super().leaveEvent(event)
+        self._hover(None)
+
+    def mousePressEvent(self, event: QMouseEvent) -> None:
+        """Choose a token."""
+        index = self.box_at(event.position())
+        if event.button() is Qt.MouseButton.LeftButton and index is not None:
+            self.chosen.emit(self._chips[index].slot)
+        event.ignore()  # The panel takes the focus.
+
+    def _hover(self, index: int | None) -> None:
+        if index != self._hovered:
+            self._hovered = index
+            self.setCursor(Qt.CursorShape.ArrowCursor if index is None else Qt.CursorShape.PointingHandCursor)
+            self.update()
+
+
+class StepTree(BlockPicture):
     """Draws a tree. An edge is as wide as q, and a tick below a token is at p.
 
     Attributes:
@@ -84,20 +164,13 @@ class StepTree(PaintedBoxes):
     def __init__(self) -> None:
         super().__init__("inspectorTree", "Drafted tree")
         self._nodes: tuple[Node, ...] = ()
-        self._current = -1
-        self._meaning: Callable[[Fate], str] = fate_help
         self.area = scrolled(self, "inspectorTreeArea", _Area())
         self.area.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAsNeeded)
 
     def show_nodes(self, nodes: Sequence[Node], current: int, meaning: Callable[[Fate], str]) -> None:
         """Show a tree; the tokens at the slot `current` are marked, and brought into view."""
-        self._nodes, self._current, self._meaning, self._hovered = tuple(nodes), current, meaning, None
-        said = [
-            f"“{node.chip.text}” {node.chip.fate.value} at depth {node.level + 1}"
-            f"{' (shown)' * (node.chip.slot == current)}"
-            for node in nodes
-        ]
-        self.setAccessibleDescription(", ".join(said))
+        self._nodes = tuple(nodes)
+        self.show_chips([node.chip for node in nodes], current, meaning, depths=[node.level for node in nodes])
         self.restyle()
         self.bring_into_view()
 
@@ -110,9 +183,8 @@ class StepTree(PaintedBoxes):
 
     def restyle(self) -> None:
         """Fit the picture and its area to the tree and the size of the text."""
-        levels = max((node.level for node in self._nodes), default=0) + 1
         lines = max((node.row for node in self._nodes), default=0) + 1
-        self.setMinimumSize(scaled(ROOT_PX) + levels * scaled(COLUMN_PX), lines * scaled(ROW_PX) + 4)
+        self.setMinimumSize(scaled(ROOT_PX) + self._num_levels * scaled(COLUMN_PX), lines * scaled(ROW_PX) + 4)
         bar = self.area.horizontalScrollBar().sizeHint().height()
         self.area.setFixedHeight(min(self.minimumHeight() + bar, MOST_HEIGHT_PX))
         self.update()
@@ -121,33 +193,26 @@ class StepTree(PaintedBoxes):
         """The least size."""
         return self.minimumSize()
 
-    def slot_of(self, index: int) -> int:
-        """A token's slot."""
-        return self._nodes[index].chip.slot
-
     def tip_at(self, point: QPointF) -> str:
         """A token's fate and its probabilities."""
         if (index := self.box_at(point)) is None:
             return ""
-        node = self._nodes[index]
-        probs = ("q", node.q), ("p", node.p)
-        known = "".join(f" {name} = {value:.4f}." for name, value in probs if not math.isnan(value))
-        chip = node.chip
-        return f"“{chip.text}”, {chip.fate.value}. {self._meaning(chip.fate)}{known}"
+        probs = ("q", self._nodes[index].q), ("p", self._nodes[index].p)
+        known = (f" {name} = {value:.4f}." for name, value in probs if not math.isnan(value))
+        return super().tip_at(point) + "".join(known)
 
     def boxes(self) -> list[QRectF]:
         """The places of the tokens."""
-        levels = max((node.level for node in self._nodes), default=0) + 1
-        column = min(scaled(MOST_COLUMN_PX), (self.width() - scaled(ROOT_PX) - 2) / levels)
+        root, row, height = scaled(ROOT_PX), scaled(ROW_PX), scaled(CHIP_PX)
+        column = min(scaled(MOST_COLUMN_PX), (self.width() - root - 2) / self._num_levels)
+        width = column - EDGES_PX
         return [
-            QRectF(
-                scaled(ROOT_PX) + node.level * column + EDGES_PX,
-                2 + node.row * scaled(ROW_PX),
-                column - EDGES_PX,
-                scaled(CHIP_PX),
-            )
-            for node in self._nodes
+            QRectF(root + node.level * column + EDGES_PX, 2 + node.row * row, width, height) for node in self._nodes
         ]
+
+    @property
+    def _num_levels(self) -> int:
+        return max((node.level for node in self._nodes), default=0) + 1
 
     def _paint(self, painter: QPainter) -> None:
         theme, boxes = current_theme(), self.boxes()
@@ -159,7 +224,7 @@ class StepTree(PaintedBoxes):
         painter.setBrush(QColor(theme.muted))
         painter.drawEllipse(root, 3, 3)
         for index, (node, box) in enumerate(zip(self._nodes, boxes, strict=True)):
-            self._paint_node(painter, node, box, is_hovered=index == self._hovered)
+            self._paint_node(painter, node, box, self._fill(index))
 
     def _paint_edge(self, painter: QPainter, node: Node, start: QPointF, end: QPointF) -> None:
         color, style = _ink(node.chip.fate)
@@ -174,11 +239,10 @@ class StepTree(PaintedBoxes):
         path.cubicTo(start + bend, end - bend, end)
         painter.drawPath(path)
 
-    def _paint_node(self, painter: QPainter, node: Node, box: QRectF, *, is_hovered: bool) -> None:
+    def _paint_node(self, painter: QPainter, node: Node, box: QRectF, fill: str) -> None:
         theme, fate = current_theme(), node.chip.fate
         color, style = _ink(fate)
         is_current = node.chip.slot == self._current
-        fill = theme.hover if is_hovered or (is_current and self._has_focus) else theme.surface
         tint = {Fate.BONUS: theme.bonus_tint, Fate.RESAMPLED: theme.correction_tint}.get(fate)
         painter.setBrush(QColor(tint or fill))
         painter.setPen(QPen(color, 2.0 if fate is Fate.ACCEPTED else 1.0, style))

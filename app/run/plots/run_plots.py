@@ -7,13 +7,15 @@ import math
 import numpy as np
 
 from app.run.run_view import RunView
-from app.widgets.pictures import Table
+from app.widgets.pictures import Table, table_of
 from app.widgets.plots import DASHED, QUARTERS, Plot, set_whiskers, ticks
 from core.analysis.expectation import wilson
 from core.analysis.run_counts import Timeline
 from core.runlog.tally import PositionCounts
 from core.text import count_text, percent_text
 
+TOKENS = ("drafted_tokens", "tested_tokens", "accepted_tokens")
+"""Columns of a table."""
 TOP = 1.04
 MIN_POSITIONS = 4
 LABELLED_POSITIONS = 16
@@ -74,15 +76,10 @@ class PositionPlot(Plot):
 
     def table(self) -> Table:
         """One row per position."""
-        counts, places = self.counts, range(len(self.counts))
-        return {
-            "draft_position": [place + 1 for place in places],
-            "drafted_tokens": counts.drafted,
-            "tested_tokens": counts.tested,
-            "accepted_tokens": counts.accepted,
-            "acceptance_of_drafted": [counts.of_drafted(place) for place in places],
-            "acceptance_of_tested": [counts.of_tested(place) for place in places],
-        }
+        found = self.counts
+        tokens = zip(found.drafted, found.tested, found.accepted, strict=True)
+        rows = [(at + 1, *counts, found.of_drafted(at), found.of_tested(at)) for at, counts in enumerate(tokens)]
+        return table_of(("draft_position", *TOKENS, "acceptance_of_drafted", "acceptance_of_tested"), rows)
 
     def _extent(self) -> tuple[float, float]:
         return float(len(self.counts)), TOP
@@ -154,13 +151,12 @@ class TimelinePlot(Plot):
 
     def table(self) -> Table:
         """One row per step, the run's before the baseline's."""
-        runs = {"speculative": self.ours, "baseline": self.plain}
-        return {
-            "run": [name for name, line in runs.items() for _ in line.counts],
-            "step": [step for line in runs.values() for step in range(len(line.counts))],
-            "time_s": [end / 1000 for line in runs.values() for end in line.ends_ms],
-            "tokens": [count for line in runs.values() for count in line.counts],
-        }
+        rows = [
+            (name, step, end / 1000, count)
+            for name, line in {"speculative": self.ours, "baseline": self.plain}.items()
+            for step, (end, count) in enumerate(zip(line.ends_ms, line.counts, strict=True))
+        ]
+        return table_of(("run", "step", "time_s", "tokens"), rows)
 
     def _extent(self) -> tuple[float, float]:
         ours, plain = self.ours, self.plain

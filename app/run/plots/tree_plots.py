@@ -9,10 +9,11 @@ import pyqtgraph as pg
 from PySide6.QtCore import QPointF, Qt
 from PySide6.QtGui import QColor
 
+from app.run.plots.run_plots import TOKENS
 from app.run.run_view import RunView
 from app.theme import Theme, current_theme, mixed, ui_font
 from app.widgets.legend import Mark, SeriesSample
-from app.widgets.pictures import Table
+from app.widgets.pictures import Table, table_of
 from app.widgets.plots import DASHED, THIN, Plot, line_pen, set_whiskers, ticks
 from core.analysis.run_counts import MOST_RANKS, Column
 from core.text import percent_text
@@ -66,15 +67,12 @@ class RankPlot(Plot):
 
     def table(self) -> Table:
         """One row per cell."""
-        found = [(*cell, self._run.counts.ranks[cell], self.rate(cell)) for cell in self.cells]
-        return {
-            "depth": [depth + 1 for depth, _, _, _ in found],
-            "rank": [rank + 1 for _, rank, _, _ in found],
-            "drafted_tokens": [counts.drafted for _, _, counts, _ in found],
-            "tested_tokens": [counts.tested for _, _, counts, _ in found],
-            "accepted_tokens": [counts.accepted for _, _, counts, _ in found],
-            "acceptance_of_tested": [rate for _, _, _, rate in found],
-        }
+        found = [(*cell, self._run.counts.ranks[cell]) for cell in self.cells]
+        rows = [
+            (depth + 1, rank + 1, counts.drafted, counts.tested, counts.accepted, self.rate((depth, rank)))
+            for depth, rank, counts in found
+        ]
+        return table_of(("depth", "rank", *TOKENS, "acceptance_of_tested"), rows)
 
     def _extent(self) -> tuple[float, float]:
         depths, ranks = zip((-1, -1), *self.cells, strict=True)
@@ -160,14 +158,8 @@ class CostPlot(Plot):
 
     def table(self) -> Table:
         """One row per number of nodes."""
-        found = sorted(self._points.items())
-        return {
-            "nodes": [nodes for nodes, _ in found],
-            "steps": [values[3] for _, values in found],
-            "verify_ms_median": [values[0] for _, values in found],
-            "verify_ms_p10": [values[1] for _, values in found],
-            "verify_ms_p90": [values[2] for _, values in found],
-        }
+        rows = [(nodes, count, *times) for nodes, (*times, count) in sorted(self._points.items())]
+        return table_of(("nodes", "steps", "verify_ms_median", "verify_ms_p10", "verify_ms_p90"), rows)
 
     def refresh(self) -> None:
         """Show what is new since the last call."""

@@ -37,7 +37,7 @@ from app.widgets.fields import (
     boxed,
     card,
     column,
-    describe,
+    hint_label,
     named,
     row,
     scrolled,
@@ -78,18 +78,18 @@ class RaceClock(QWidget):
         self._timer.setTimerType(Qt.TimerType.PreciseTimer)
         self._timer.setInterval(FRAME_MS)
         self._timer.timeout.connect(self._on_frame)
-        self.play_button, self.restart_button = QPushButton("Play"), QPushButton("Restart")
-        self.pace = QComboBox()
+        self.play_button = named(
+            QPushButton("Play"), "racePlay", "Play or pause the race", "Replay both runs on one clock"
+        )
+        restart_help = "Go back to the start and play"
+        self.restart_button = named(QPushButton("Restart"), "raceRestart", "Restart the race", restart_help)
+        self.pace = named(QComboBox(), "racePace", "Pace of the race", "× 1 is the measured time")
         self.pace.addItems(list(PACES))
         self.pace.setCurrentText("× 1")
-        self.slider = QSlider(Qt.Orientation.Horizontal)
-        self.time = text_label("", "hint")
-        self.time.setObjectName("raceTime")
+        slider = QSlider(Qt.Orientation.Horizontal)
+        self.slider = named(slider, "raceSlider", "Clock of the race, in milliseconds", CLOCK_HELP)
+        self.time = hint_label("raceTime")
         self.time.setToolTip(CLOCK_HELP)
-        named(self.play_button, "racePlay", "Play or pause the race", "Replay both runs on one clock")
-        named(self.restart_button, "raceRestart", "Restart the race", "Go back to the start and play")
-        named(self.pace, "racePace", "Pace of the race", "× 1 is the measured time")
-        named(self.slider, "raceSlider", "Clock of the race, in milliseconds", CLOCK_HELP)
         boxed(row(self.play_button, self.restart_button, self.pace, (self.slider, 1)), self)
         WheelGuard(self).watch(self.pace, self.slider)
         self.play_button.clicked.connect(self._on_play)
@@ -151,10 +151,7 @@ class RaceClock(QWidget):
 
     @Slot()
     def _on_play(self) -> None:
-        if self.is_playing:
-            self.pause()
-        else:
-            self.play()
+        (self.pause if self.is_playing else self.play)()
 
     @Slot()
     def _on_restart(self) -> None:
@@ -186,10 +183,8 @@ class RaceLane(QWidget):
         # It changes every frame, and must not move its neighbours.
         self.count = ElidedLabel("", "hint", takes_all=True)
         self.count.setObjectName(f"{name}RaceCount")
-        self.bar = QProgressBar()
-        self.bar.setObjectName(f"{name}RaceBar")
+        self.bar = named(QProgressBar(), f"{name}RaceBar", f"{title} progress", BAR_HELP)
         self.bar.setTextVisible(False)
-        describe(self.bar, f"{title} progress", BAR_HELP)
         heading = text_label(title, "section")
         heading.setToolTip(help_text)
         boxed(column(heading, self.count, self.bar, (self.text, 1), spacing=4), self)
@@ -234,8 +229,7 @@ class RaceWindow(RunPage):
         self.clock = RaceClock()
         self.ours = RaceLane("speculative", "Speculative", OURS_HELP, by_kind=True)
         self.plain = RaceLane("baseline", "Baseline", PLAIN_HELP, by_kind=False)
-        self.speedup = text_label("", "title")
-        self.speedup.setObjectName("raceSpeedup")
+        self.speedup = text_label("", "title", name="raceSpeedup")
         self.speedup.setToolTip("Time of the baseline / time of the run, for the same number of tokens")
         self.lead = column_label("raceLead", "strong")
         self.length, self.source, self.texts = (

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import islice
 
 from app.run.run_view import NamedValue, RunView
 from app.run.speed.speed_figures import (
@@ -17,7 +16,7 @@ from app.run.speed.speed_figures import (
     predictors_note,
     shape_rows,
 )
-from core.analysis.advice import BREAK_EVEN, MAX_LOOKUP_TOKENS, Advice, advise
+from core.analysis.advice import BREAK_EVEN, Advice
 from core.analysis.calibration import Calibration, Study, study
 from core.analysis.diagnosis import LEAST_BLOCKS, Diagnosis, Limit, diagnose
 from core.analysis.expectation import Estimate
@@ -144,14 +143,9 @@ def speed_report(run: RunView, done: Study | None = None) -> SpeedReport:
         theory = replace(theory, ran_speedup=Estimate(found.speedup, *interval))
     calibration = done.calibration if done is not None else None
     predictors = done.predictors if done is not None else None
-    advice: list[Advice] = []
-    if is_over:
-        config = run.started.config if run.started is not None else {}
-        emitted = list(islice((token for step in run.steps for token in step.emitted), MAX_LOOKUP_TOKENS))
-        advice = [
-            *([] if plain is None or plain.is_measured else [measure]),
-            *advise(sums, found, config, emitted, theory),
-        ]
+    advice = run.advice(found, theory) if is_over else []
+    if is_over and plain is not None and not plain.is_measured:
+        advice.insert(0, measure)
     note = LATER
     if is_over:
         note = COMPUTING if done is None else UNCALIBRATED if theory is not None and calibration is None else ""
@@ -200,8 +194,7 @@ def _headline(
 
 def _setting(run: RunView, found: Diagnosis, theory: SpeedupTheory | None) -> str:
     """The run's K, or its policy, within a sentence."""
-    config = run.started.config if run.started is not None else {}
-    length = shown_draft_length(config)
+    length = shown_draft_length(run.config)
     mean = run.counts.sums.drafted / found.num_blocks
     if isinstance(length, str):
         return f"with {length} K, {mean:.1f} on average"

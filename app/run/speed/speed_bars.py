@@ -11,7 +11,7 @@ from PySide6.QtGui import QBrush, QColor, QFontMetrics, QPainter, QPen
 from app.run.speed.speed import Gain, Part
 from app.theme import current_theme, scaled, ui_font
 from app.widgets.fields import describe
-from app.widgets.painted import PaintedWidget
+from app.widgets.painted import LEFT, RIGHT, PaintedWidget, draw_text
 
 BAR_HEIGHT, GAIN_HEIGHT = 18, 8
 RADIUS = 3
@@ -36,14 +36,11 @@ class ReportBar(PaintedWidget):
         return QRectF(left, self._line_height() + 3, width, scaled(self._height))
 
     def _paint(self, painter: QPainter) -> None:
-        theme, width, height, middle = current_theme(), self.width(), self._line_height(), Qt.AlignmentFlag.AlignVCenter
-        painter.setFont(ui_font(12))
-        room = width - painter.fontMetrics().horizontalAdvance(self._value) - 8
-        title = painter.fontMetrics().elidedText(self._title, Qt.TextElideMode.ElideRight, room)
-        painter.setPen(QColor(theme.text if self._is_strong else theme.muted))
-        painter.drawText(QRectF(0, 0, room, height), middle, title)
-        painter.setPen(QColor(theme.text))
-        painter.drawText(QRectF(0, 0, width, height), middle | Qt.AlignmentFlag.AlignRight, self._value)
+        theme, line = current_theme(), QRectF(0, 0, self.width(), self._line_height())
+        draw_text(painter, line, self._value, theme.text, RIGHT)
+        line.setWidth(line.width() - painter.fontMetrics().horizontalAdvance(self._value) - 8)
+        color = theme.text if self._is_strong else theme.muted
+        draw_text(painter, line, self._title, color, LEFT, elided=Qt.TextElideMode.ElideRight)
 
     @staticmethod
     def _line_height() -> int:

@@ -20,6 +20,9 @@ UNKNOWN = "–"
 MOST_SHAPES = 5
 P_AND_Q = "p: the target's distribution; q: the draft's"
 
+Row = tuple[str, str, str, str]
+"""A `NamedValue`: title, value, interval, and how it is computed."""
+
 SPEEDUP_HOW = (
     "Measured: tokens × time of a plain step / time of all steps. Expected: τ / (K c + v(K+1)), which leaves out "
     "sampling and overhead."
@@ -39,27 +42,15 @@ def compared_rows(
         return ()
     k = theory.usual_k
     is_own = theory.ran_k == k
+    speedup = f"{theory.measured_verify.values[k]:.2f}×" if is_own else UNKNOWN
+    tokens = f"{theory.tokens.values[k]:.2f}" if is_own else UNKNOWN
     # α of a tree is that of a level; the distributions predict each candidate.
     expected = UNKNOWN if calibration is None or found.is_tree else f"{calibration.overall.predicted:.2f}"
+    tested = f"α, acceptance of tested {'levels' if found.is_tree else 'tokens'}"
     return (
-        NamedValue(
-            "Speedup",
-            f"{found.speedup:.2f}×",
-            SPEEDUP_HOW,
-            f"{theory.measured_verify.values[k]:.2f}×" if is_own else UNKNOWN,
-        ),
-        NamedValue(
-            "τ, block efficiency",
-            f"{theory.ran_tokens.value:.2f}",
-            TOKENS_HOW,
-            f"{theory.tokens.values[k]:.2f}" if is_own else UNKNOWN,
-        ),
-        NamedValue(
-            f"α, acceptance of tested {'levels' if found.is_tree else 'tokens'}",
-            f"{theory.alpha.value:.2f}",
-            ALPHA_HOW,
-            expected,
-        ),
+        NamedValue("Speedup", f"{found.speedup:.2f}×", speedup, SPEEDUP_HOW),
+        NamedValue("τ, block efficiency", f"{theory.ran_tokens.value:.2f}", tokens, TOKENS_HOW),
+        NamedValue(tested, f"{theory.alpha.value:.2f}", expected, ALPHA_HOW),
     )
 
 
@@ -67,14 +58,14 @@ def figure_rows(
     found: Diagnosis, theory: SpeedupTheory | None, calibration: Calibration | None, coupling: Coupling
 ) -> tuple[NamedValue, ...]:
     """Every value, its interval, and its formula."""
-    overhead = _row(
+    overhead = (
         "Overhead",
         percent_text(found.overhead_share),
         "",
         f"(step − draft − verify) / step: filters, sampling and bookkeeping, {found.overhead_ms:.2f} ms per step.",
     )
     if theory is None:
-        return (overhead,)
+        return (NamedValue(*overhead),)
     k = theory.usual_k
     # If K changed during the run, the run's point lies between the curves' points.
     own = theory.ran_k == k
@@ -88,36 +79,34 @@ def figure_rows(
     )
     error = "" if found.alpha_error is None else f" Standard error {found.alpha_error:.3f}."
     unit = f"A plain forward takes {found.plain.forward_ms:.2f} ms here."
-    rows = (
-        _row("α, acceptance", *_figure(theory.alpha), f"{tested}. {theory.num_tested:,} were.{error}"),
-        _row("c, draft cost", *_figure(theory.cost, digits=3), f"time of one {draft_step(found)} / time of a plain "
+    rows: tuple[Row, ...] = (
+        ("α, acceptance", *_figure(theory.alpha), f"{tested}. {theory.num_tested:,} were.{error}"),
+        ("c, draft cost", *_figure(theory.cost, digits=3), f"time of one {draft_step(found)} / time of a plain "
             f"forward of the target. {unit}"),
-        _row(f"v({k + 1}), verify cost", *_figure(theory.verify.at(k)), f"median time to score {k + 1} positions / "
+        (f"v({k + 1}), verify cost", *_figure(theory.verify.at(k)), f"median time to score {k + 1} positions / "
             f"time of a plain forward. {unit} 1 if the target is memory-bound."),
         overhead,
-        _row("τ, block efficiency", *_figure(theory.ran_tokens), f"new tokens / steps, at {ran}."),
-        _row("τ expected", *predicted_tokens, "(1 − α^(K+1)) / (1 − α) at the same K: Leviathan et al., equation 1, "
+        ("τ, block efficiency", *_figure(theory.ran_tokens), f"new tokens / steps, at {ran}."),
+        ("τ expected", *predicted_tokens, "(1 − α^(K+1)) / (1 − α) at the same K: Leviathan et al., equation 1, "
             "which assumes that every position is accepted independently with the same probability."
             if theory.trees is None else TREE_TOKENS),
-        _row("Speedup as it ran", *_figure(theory.ran_speedup, "×"), f"tokens × time of a plain step / time of all "
+        ("Speedup as it ran", *_figure(theory.ran_speedup, "×"), f"tokens × time of a plain step / time of all "
             f"steps, at {ran}."),
-        _row("Speedup expected", *predicted, "τ / (K c + v(K+1)) at the same K. It leaves out sampling and overhead."),
+        ("Speedup expected", *predicted, "τ / (K c + v(K+1)) at the same K. It leaves out sampling and overhead."),
         *(() if theory.trees is not None else _best_k_rows(theory)),
+        *(() if calibration is None else _calibration_rows(calibration, coupling, is_tree=found.is_tree)),
     )  # fmt: skip
-    return (
-        *rows,
-        *(_calibration_rows(calibration, coupling, is_tree=found.is_tree) if calibration is not None else ()),
-    )
+    return tuple(NamedValue(*row) for row in rows)
 
 
-def _best_k_rows(theory: SpeedupTheory) -> tuple[NamedValue, ...]:
+def _best_k_rows(theory: SpeedupTheory) -> tuple[Row, ...]:
     best = str(theory.best_k) if theory.best_k else "none"
     return (
-        _row("Best K", best, _sure(theory.share_best), "the K from 0 to 16 with the largest τ / (K c + v(K+1)); 0 is "
+        ("Best K", best, _sure(theory.share_best), "the K from 0 to 16 with the largest τ / (K c + v(K+1)); 0 is "
             "plain decoding. After it: the share of resamples with the same best K."),
-        _row("Any K beats plain decoding", "yes" if theory.best_k else "no", _sure(_share_agreeing(theory)),
+        ("Any K beats plain decoding", "yes" if theory.best_k else "no", _sure(_share_agreeing(theory)),
             "whether any K has an expected speedup above 1, and the share of resamples that agree."),
-        _row("Best K if v = 1", str(theory.leviathan.best), "", "the same by τ / (K c + 1), Leviathan et al., theorem "
+        ("Best K if v = 1", str(theory.leviathan.best), "", "the same by τ / (K c + 1), Leviathan et al., theorem "
             "3.8, which assumes that scoring more positions costs nothing."),
     )  # fmt: skip
 
@@ -137,10 +126,10 @@ def shape_rows(theory: SpeedupTheory | None) -> tuple[NamedValue, ...]:
 def _shape_row(shape: ShapeTheory) -> NamedValue:
     what = "the chain of this run's first candidates" if shape.is_chain else "the best K at this depth"
     how = f"{what}: {shape.tokens:.2f} tokens per forward / (levels × c + v(K+1)). {TREE_TOKENS}"
-    return _row(f"{shape.title[0].upper()}{shape.title[1:]}", *_figure(shape.speedup, "×"), how)
+    return NamedValue(f"{shape.title[0].upper()}{shape.title[1:]}", *_figure(shape.speedup, "×"), how)
 
 
-def _calibration_rows(found: Calibration, coupling: Coupling, *, is_tree: bool) -> tuple[NamedValue, ...]:
+def _calibration_rows(found: Calibration, coupling: Coupling, *, is_tree: bool) -> tuple[Row, ...]:
     overall, name, tested = found.overall, "α", "tokens"
     if is_tree:
         name, tested = "Candidates accepted,", "candidates"
@@ -151,11 +140,11 @@ def _calibration_rows(found: Calibration, coupling: Coupling, *, is_tree: bool) 
         else " Beyond ±2 the difference is unlikely to be chance."
     )
     return (
-        _row(f"{name} expected", f"{overall.predicted:.2f}", "", "mean of Σ min(p, q) = 1 − TV over the positions "
+        (f"{name} expected", f"{overall.predicted:.2f}", "", "mean of Σ min(p, q) = 1 − TV over the positions "
             f"of the {overall.num_tested:,} tested {tested}. {P_AND_Q}."),
-        _row(f"{name} observed", f"{overall.observed:.2f}", f"{overall.low:.2f} – {overall.high:.2f}", f"accepted / "
+        (f"{name} observed", f"{overall.observed:.2f}", f"{overall.low:.2f} – {overall.high:.2f}", f"accepted / "
             f"tested {tested} at the same positions, with Wilson's 95 % interval."),
-        _row("z of the difference", z, "", "(accepted − Σ a) / √Σ a (1 − a), a = 1 − TV at each tested position: a "
+        ("z of the difference", z, "", "(accepted − Σ a) / √Σ a (1 − a), a = 1 − TV at each tested position: a "
             f"standard normal under rejection sampling, whatever the text.{note}"),
     )  # fmt: skip
 
@@ -191,7 +180,7 @@ def predictor_row(fit: PredictorFit) -> NamedValue:
         f"{fit.num_positions:,} drafted positions; with accepted or rejected over {fit.num_outcomes:,} tested tokens. "
         f"{P_AND_Q}."
     )
-    return _row(
+    return NamedValue(
         PREDICTOR_TITLES.get(fit.predictor, fit.predictor.value),
         _correlation(fit.with_overlap),
         _correlation(fit.with_outcome),
@@ -210,10 +199,6 @@ def predictors_note(found: PredictorStudy | None) -> str:
         f"{said} Each keeps at most 64 tokens; all others hold {percent_text(found.mean_tail, 1)} of the mass "
         "on average, so each KL is a lower bound."
     )
-
-
-def _row(title: str, value: str, interval: str, how: str) -> NamedValue:
-    return NamedValue(title, value, how, interval)
 
 
 def _sure(share: float | None) -> str:

@@ -16,7 +16,7 @@ from app.run.run_view import RunView
 from app.run.speed.speed import EMPTY, SpeedReport, speed_report, study_of
 from app.run.speed.speed_bars import GainBar, TimeBar
 from app.run.speed.speed_figures import INTERVAL
-from app.run.speed.speed_plots import GROUPING_TITLES, QUANTITY_TITLES, CalibrationPlot, SpeedupPlot
+from app.run.speed.speed_plots import CalibrationPlot, Grouping, Quantity, SpeedupPlot
 from app.theme import hold
 from app.widgets.compound_fields import ChoiceRow, Fold
 from app.widgets.fields import Part, boxed, card, column, describe, push_button, row, scrolled, set_flag
@@ -26,6 +26,7 @@ from app.widgets.tables import FigureTable
 from core.analysis.advice import Advice
 
 REPORT_PAUSE_S = 1.0
+GAINS_HINT = "If one thing were ideal, each alone, with the rest unchanged. Mark: plain decoding, 1×."
 PLOT_HEIGHT, SMALL_PLOT_HEIGHT = 200, 150
 
 
@@ -93,8 +94,8 @@ class SpeedPage(RunPage):
         self.gain_bars: list[GainBar] = []
         self.advice: list[AdviceRow] = []
         self.plot, self.calibration = SpeedupPlot(), CalibrationPlot()
-        self.quantity = ChoiceRow(QUANTITY_TITLES, "speedQuantity", "Over K")
-        self.grouping = ChoiceRow(GROUPING_TITLES, "alphaGrouping", "Group tested tokens")
+        self.quantity = ChoiceRow({quantity: quantity.title for quantity in Quantity}, "speedQuantity", "Over K")
+        self.grouping = ChoiceRow({by: by.title for by in Grouping}, "alphaGrouping", "Group tested tokens")
         self.cards = PlotCard("Expected over K", self.plot), PlotCard("Acceptance of tested tokens", self.calibration)
         hold(self.plot, height=PLOT_HEIGHT)
         hold(self.calibration, height=SMALL_PLOT_HEIGHT)
@@ -114,16 +115,13 @@ class SpeedPage(RunPage):
         self._head, _ = card(head, self.basis, self.compared)
         samples = row(*self.samples, None, spacing=14)
         self._time = _card("Where an average step's time goes", samples, self.step_bar, self.plain_bar)
-        hint = column_label("gainsHint", "hint")
-        hint.setText("If one thing were ideal, each alone, with the rest unchanged. Mark: plain decoding, 1×.")
+        hint = column_label("gainsHint", "hint", GAINS_HINT)
         self._gains, self._advice = column(), column(spacing=12)
         self._limits = _card("What limits it", self.limit, hint, self._gains)
         self._change = _card("What to change", self._advice)
         self._trees = _card("Shapes of trees", self.shapes)
         self._predictors = _card("Cheaper predictors of acceptance", self.predictors, self.predictors_note)
-        note = column_label("speedIntervals", "hint")
-        note.setText(INTERVAL)
-        formulas, _ = card(note, self.figures)
+        formulas, _ = card(column_label("speedIntervals", "hint", INTERVAL), self.figures)
         self.fold = Fold("Figures and formulas", "formulasFold", formulas, self.cards[1], self._predictors)
         story = self._head, self._time, self._limits, self._change, self.cards[0], self._trees, self.fold
         self._layout = column(*story, None)
@@ -225,6 +223,4 @@ class SpeedPage(RunPage):
 
 def _card(title: str, *parts: Part) -> QFrame:
     """A card with a title, which wraps if the text is large."""
-    label = column_label("", "section")
-    label.setText(title)
-    return card(label, *parts)[0]
+    return card(column_label("", "section", title), *parts)[0]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
+from enum import Enum
 
 import numpy as np
 
 from app.widgets.legend import Mark
-from app.widgets.pictures import Table
+from app.widgets.pictures import Table, table_of
 from app.widgets.plots import DASHED, DOTTED, QUARTERS, THIN, Plot, set_whiskers, ticks
 from core.analysis.calibration import Calibration, Reliability
 from core.analysis.diagnosis import KS
@@ -16,27 +16,29 @@ from core.analysis.theory import SpeedupTheory, TreeTheory
 from core.text import percent_text
 
 TOP = 1.04
+Meaning = tuple[str, str]
+"""A series' name in the legend, and what it shows."""
 
 
-class Grouping(StrEnum):
-    """How tested tokens are grouped."""
+class Grouping(Enum):
+    """How tested tokens are grouped: the choice's title, the axis, and what points and line mean."""
 
-    POSITION = "position"
-    TENTHS = "tenths"
-
-
-GROUPING_TITLES = {Grouping.POSITION: "By position", Grouping.TENTHS: "By expectation"}
-GROUPING_AXES = {Grouping.POSITION: "position in the draft", Grouping.TENTHS: "expected α, %"}
-CALIBRATION_MEANINGS = {
-    Grouping.POSITION: (
+    POSITION = (
+        "By position",
+        "position in the draft",
         "Points: accepted / tested tokens at each position, with Wilson's 95 % interval.",
         "Dashed: mean of Σ min(p, q) = 1 − TV over the same tested tokens.",
-    ),
-    Grouping.TENTHS: (
+    )
+    TENTHS = (
+        "By expectation",
+        "expected α, %",
         "Points: accepted / tested tokens, grouped by expected α in tenths, with Wilson's 95 % interval.",
         "Dashed: where both are equal.",
-    ),
-}
+    )
+
+    def __init__(self, title: str, axis: str, observed: str, expected: str) -> None:
+        self.title, self.axis = title, axis
+        self.meanings = (("observed", observed), ("expected", expected))
 
 
 class CalibrationPlot(Plot):
@@ -46,16 +48,16 @@ class CalibrationPlot(Plot):
         super().__init__(
             object_name="calibrationPlot",
             title="Expected and observed α",
-            x_label=GROUPING_AXES[Grouping.POSITION],
+            x_label=Grouping.POSITION.axis,
             y_label="accepted, %",
         )
         self.grouping = Grouping.POSITION
         self.calibration: Calibration | None = None
         self.getPlotItem().getAxis("left").setTicks([QUARTERS])
-        observed, predicted = CALIBRATION_MEANINGS[self.grouping]
-        self.predicted = self.add_line("text", "expected", predicted, dashes=DASHED)
+        observed, predicted = self.grouping.meanings
+        self.predicted = self.add_line("text", *predicted, dashes=DASHED)
         self.whiskers = self.add_whiskers("draft_bar", beam=0.18)
-        self.points = self.add_points("draft_bar", 8, "observed", observed, edge=1)
+        self.points = self.add_points("draft_bar", 8, *observed, edge=1)
         self._samples.reverse()
         self.getPlotItem().setMouseEnabled(x=True, y=False)
         self.set_hint("Whether acceptance was as expected")
@@ -68,11 +70,9 @@ class CalibrationPlot(Plot):
     def show_grouping(self, grouping: Grouping) -> None:
         """Group the tokens in another way."""
         self.grouping = grouping
-        self._labels["bottom"] = GROUPING_AXES[grouping]
-        for sample, name, help_text in zip(
-            self._samples, ("observed", "expected"), CALIBRATION_MEANINGS[grouping], strict=True
-        ):
-            sample.set_meaning(name, help_text)
+        self._labels["bottom"] = grouping.axis
+        for sample, meaning in zip(self._samples, grouping.meanings, strict=True):
+            sample.set_meaning(*meaning)
         self.restyle()
         self.reset_view()
 
@@ -104,16 +104,13 @@ class CalibrationPlot(Plot):
         """One row per position, then one per tenth."""
         found = self.calibration
         groups = {} if found is None else {"position": found.positions, "expected": found.bins}
-        pairs = [(name, group) for name, members in groups.items() for group in members]
-        return {
-            "by": [name for name, _ in pairs],
-            "group": [group.title for _, group in pairs],
-            "tested_tokens": [group.num_tested for _, group in pairs],
-            "expected_alpha": [group.predicted for _, group in pairs],
-            "observed_alpha": [group.observed for _, group in pairs],
-            "observed_low_95": [group.low for _, group in pairs],
-            "observed_high_95": [group.high for _, group in pairs],
-        }
+        rows = [
+            (name, group.title, group.num_tested, group.predicted, group.observed, group.low, group.high)
+            for name, members in groups.items()
+            for group in members
+        ]
+        alphas = ("expected_alpha", "observed_alpha", "observed_low_95", "observed_high_95")
+        return table_of(("by", "group", "tested_tokens", *alphas), rows)
 
     def _xs(self) -> np.ndarray:
         by_position = self.grouping is Grouping.POSITION
@@ -148,45 +145,37 @@ class CalibrationPlot(Plot):
         set_whiskers(self.whiskers, xs, observed, [group.low for group in groups], [group.high for group in groups])
 
 
-class Quantity(StrEnum):
-    """What is plotted over K."""
-
-    SPEEDUP = "speedup"
-    TOKENS = "tokens"
+RAN = "as it ran"
+CHAIN = ("chain", "Dashed: the same for the first candidates alone.")
 
 
-QUANTITY_TITLES = {Quantity.SPEEDUP: "Speedup", Quantity.TOKENS: "Block efficiency"}
-QUANTITY_AXES = {Quantity.SPEEDUP: "speedup, ×", Quantity.TOKENS: "tokens per step"}
-MEANINGS = {
-    Quantity.SPEEDUP: (
+class Quantity(Enum):
+    """What is plotted over K: the choice's title, the axis, and what the lines mean for chains and for trees."""
+
+    SPEEDUP = (
+        "Speedup",
+        "speedup, ×",
         ("v measured", "Line: τ / (K c + v(K+1)) with this run's α, c and v. Band: 95 % over resampled steps. Dotted: "
-    "beyond the longest timed block, where v is extrapolated."),
+         "beyond the longest timed block, where v is extrapolated."),
         ("v = 1", "Dashed: τ / (K c + 1), Leviathan et al., theorem 3.8: assumes that more positions cost nothing."),
-        ("as it ran", "Diamond: the run itself, tokens × plain step's time / total time, with its 95 % interval."),
-    ),
-    Quantity.TOKENS: (
+        ("trees", "Line: tokens / (levels × c + v(K+1)) of the first K nodes of this run's trees, at the "
+         "fastest depth. Band: 95 % over resampled steps."),
+        (RAN, "Diamond: the run itself, tokens × plain step's time / total time, with its 95 % interval."),
+    )  # fmt: skip
+    TOKENS = (
+        "Block efficiency",
+        "tokens per step",
         ("by α", "Line: (1 − α^(K+1)) / (1 − α), Leviathan et al., equation 1. Band: 95 % over resampled steps."),
         ("position by position", "Dashed: 1 + the measured shares of blocks accepted that far; beyond the positions "
          "measured often enough, with α."),
-        ("as it ran", "Diamond: new tokens / steps of the run, with its 95 % interval."),
-    ),
-}  # fmt: skip
-
-
-TREE_MEANINGS = {
-    Quantity.SPEEDUP: (
-        ("trees", "Line: tokens / (levels × c + v(K+1)) of the first K nodes of this run's trees, at the "
-         "fastest depth. Band: 95 % over resampled steps."),
-        ("chain", "Dashed: the same for the first candidates alone."),
-        MEANINGS[Quantity.SPEEDUP][2],
-    ),
-    Quantity.TOKENS: (
         ("trees", "Line: 1 + how many of the first K nodes of this run's trees were accepted, at the fastest "
          "depth. Band: 95 % over resampled steps."),
-        ("chain", "Dashed: the same for the first candidates alone."),
-        MEANINGS[Quantity.TOKENS][2],
-    ),
-}  # fmt: skip
+        (RAN, "Diamond: new tokens / steps of the run, with its 95 % interval."),
+    )  # fmt: skip
+
+    def __init__(self, title: str, axis: str, first: Meaning, second: Meaning, of_trees: Meaning, ran: Meaning) -> None:
+        self.title, self.axis = title, axis
+        self.meanings, self.tree_meanings = (first, second, ran), (of_trees, CHAIN, ran)
 
 
 class SpeedupPlot(Plot):
@@ -201,13 +190,13 @@ class SpeedupPlot(Plot):
         self.theory: SpeedupTheory | None = None
         self.unit = self.add_line("muted", width=THIN, angle=0)
         self.unit.setValue(1.0)
-        (first, first_help), (second, second_help), (ran, ran_help) = MEANINGS[self.quantity]
+        first, second, ran = self.quantity.meanings
         self.edges = self.add_band("accent")
-        self.other = self.add_line("text", second, second_help, dashes=DASHED)
+        self.other = self.add_line("text", *second, dashes=DASHED)
         self.beyond = self.add_line("accent", dashes=DOTTED)
-        self.line = self.add_line("accent", first, first_help, mark=Mark.BAND)
+        self.line = self.add_line("accent", *first, mark=Mark.BAND)
         self.whisker = self.add_whiskers("text", beam=0.35)
-        self.point = self.add_points("text", 12, ran, ran_help, symbol="d", edge=THIN)
+        self.point = self.add_points("text", 12, *ran, symbol="d", edge=THIN)
         self._samples[:2] = self._samples[1::-1]
         self.getViewBox().setLimits(xMin=-0.5, minXRange=2, yMin=0, minYRange=0.1)
         self.set_hint("The expected speedup at each K")
@@ -223,8 +212,8 @@ class SpeedupPlot(Plot):
     def show_quantity(self, quantity: Quantity) -> None:
         """Show the speedup, or the block efficiency."""
         self.quantity = quantity
-        self.setAccessibleName(f"{QUANTITY_TITLES[quantity]} over K")
-        self._labels["left"] = QUANTITY_AXES[quantity]
+        self.setAccessibleName(f"{quantity.title} over K")
+        self._labels["left"] = quantity.axis
         self._labels["bottom"] = "K, draft tokens" if self._trees is None else "K, nodes"
         for sample, meaning in zip(self._samples, self._meanings, strict=True):
             sample.set_meaning(*meaning)
@@ -279,8 +268,8 @@ class SpeedupPlot(Plot):
         return self.theory.trees if self.theory is not None else None
 
     @property
-    def _meanings(self) -> tuple[tuple[str, str], ...]:
-        return (MEANINGS if self._trees is None else TREE_MEANINGS)[self.quantity]
+    def _meanings(self) -> tuple[Meaning, ...]:
+        return self.quantity.meanings if self._trees is None else self.quantity.tree_meanings
 
     @property
     def _ks(self) -> np.ndarray:

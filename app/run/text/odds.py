@@ -9,9 +9,9 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple
 
-from app.run.inspector.places import evidence_at, siblings
+from app.run.inspector.places import evidence_at, siblings, target_probs
 from app.theme import ColorBy
-from core.evidence import PositionEvidence, Probs
+from core.evidence import PositionEvidence
 from core.types import Step, TokenKind
 
 HIGHEST_NATS = {ColorBy.ENTROPY: 4.0, ColorBy.SURPRISE: 6.0}
@@ -31,7 +31,7 @@ def alternatives(step: Step, slot: int, count: int) -> list[Alternative]:
     evidence = _whole_evidence(step, slot)
     if evidence is None:
         return []
-    listed = zip(evidence.ids, evidence.texts, _target_probs(evidence), strict=True)
+    listed = zip(evidence.ids, evidence.texts, target_probs(evidence), strict=True)
     likely = sorted((Alternative(*entry) for entry in listed), key=lambda found: -found.probability)
     return [found for found in likely[:count] if found.probability > 0.0]
 
@@ -50,7 +50,7 @@ def probability(step: Step, slot: int) -> float | None:
     token, evidence = step.emitted[at], _whole_evidence(step, slot)
     if evidence is not None:
         ids = list(evidence.ids)
-        return float(_target_probs(evidence)[ids.index(token)]) if token in ids else None
+        return float(target_probs(evidence)[ids.index(token)]) if token in ids else None
     # Without evidence only the drafted tokens' are known, and in a tree not what earlier candidates took.
     is_known = step.emitted_kinds[at] is TokenKind.ACCEPTED and step.temperature > 0 and not step.parents
     return step.target_probs[slot] if is_known and math.isfinite(step.target_probs[slot]) else None
@@ -84,7 +84,3 @@ MEASURES: dict[ColorBy, Callable[[Step, int], float | None]] = {
 def _whole_evidence(step: Step, slot: int) -> PositionEvidence | None:
     """A place's evidence with the whole distribution: in a tree that of the first candidate for its position."""
     return evidence_at(step, siblings(step, slot)[0])
-
-
-def _target_probs(evidence: PositionEvidence) -> Probs:
-    return evidence.target_probs if evidence.raw_probs is None else evidence.raw_probs

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from PySide6.QtCore import QRectF, QSize, Qt
 from PySide6.QtGui import (
     QColor,
@@ -9,18 +11,17 @@ from PySide6.QtGui import (
     QFontMetrics,
     QLinearGradient,
     QPainter,
-    QPaintEvent,
     QPen,
     QTextCharFormat,
     QTextLayout,
 )
-from PySide6.QtWidgets import QSizePolicy, QWidget
+from PySide6.QtWidgets import QSizePolicy
 
 from app.run.text.odds import HIGHEST_NATS
 from app.run.text.tokens import GHOSTS, KINDS, Fate, num_units
-from app.theme import ColorBy, current_theme, mixed, mono_font, scaled, ui_font
+from app.theme import ColorBy, Theme, current_theme, mixed, mono_font, scaled, ui_font
 from app.widgets.fields import plain_tip
-from app.widgets.painted import PaintedWidget
+from app.widgets.painted import LEFT, PaintedWidget, draw_text
 
 UnderlineStyle = QTextCharFormat.UnderlineStyle
 
@@ -40,7 +41,11 @@ def text_format(color: str, *, background: str | None = None, underline: Underli
 
 def token_formats(*, by_kind: bool = True) -> dict[Fate, QTextCharFormat]:
     """Colour, line style and background of every fate; `by_kind` False shows emitted tokens as plain text."""
-    theme = current_theme()
+    return _token_formats(current_theme(), by_kind)
+
+
+@lru_cache
+def _token_formats(theme: Theme, by_kind: bool) -> dict[Fate, QTextCharFormat]:
     found = {fate: text_format(theme.muted) for fate in (Fate.PROMPT, Fate.GAP)}
     found[Fate.KEPT] = text_format(theme.muted, background=theme.hover)
     found[Fate.FORCED] = text_format(theme.accent, underline=UnderlineStyle.DashDotLine)
@@ -83,11 +88,11 @@ def draw_token(painter: QPainter, text: str, chosen: QTextCharFormat, place: QRe
     layout.draw(painter, place.topLeft())
 
 
-class LegendWord(QWidget):
+class LegendWord(PaintedWidget):
     """A fate in its own format, drawn as in the text."""
 
     def __init__(self, fate: Fate, meaning: str) -> None:
-        super().__init__()
+        super().__init__("")
         self._fate, self._by = fate, ColorBy.KIND
         self.set_meaning(meaning)
         self.setSizePolicy(QSizePolicy.Policy.Fixed, QSizePolicy.Policy.Fixed)
@@ -107,13 +112,11 @@ class LegendWord(QWidget):
         metrics = QFontMetrics(mono_font(12))
         return QSize(metrics.horizontalAdvance(self._fate.value) + 2, metrics.height() + 4)
 
-    def paintEvent(self, _event: QPaintEvent) -> None:
-        """Draw the word."""
-        with QPainter(self) as painter:
-            place = QRectF(self.rect()).adjusted(1, 1, 1, 0)
-            is_lined = self._by is not ColorBy.KIND and self._fate in KINDS
-            chosen = doubt_format(self._fate, None) if is_lined else token_formats()[self._fate]
-            draw_token(painter, self._fate.value, chosen, place, mono_font(12))
+    def _paint(self, painter: QPainter) -> None:
+        painter.setRenderHint(QPainter.RenderHint.Antialiasing, False)  # Lines as sharp as those in the text.
+        is_lined = self._by is not ColorBy.KIND and self._fate in KINDS
+        chosen = doubt_format(self._fate, None) if is_lined else token_formats()[self._fate]
+        draw_token(painter, self._fate.value, chosen, QRectF(self.rect()).adjusted(1, 1, 1, 0), mono_font(12))
 
 
 ENDS = {
@@ -156,21 +159,14 @@ class ColorScale(PaintedWidget):
         return QSize(200, QFontMetrics(ui_font(12)).height() + 4)
 
     def _paint(self, painter: QPainter) -> None:
-        theme, font, x = current_theme(), ui_font(12), 0.0
-        low, high = ENDS[self._by]
-        painter.setFont(font)
-        metrics, height = QFontMetrics(font), self.height()
-        for text in (f"{self._by.value}   {low}", None, high):
-            width = scaled(SCALE_PX) if text is None else metrics.horizontalAdvance(text)
-            place = QRectF(x, 3, width, height - 6)
-            if text is None:
-                shades = QLinearGradient(place.topLeft(), place.topRight())
-                shades.setColorAt(0, QColor(theme.surface))
-                shades.setColorAt(1, QColor(theme.heat))
-                painter.setPen(QPen(QColor(theme.field_border), 1))
-                painter.setBrush(shades)
-                painter.drawRect(place.adjusted(0.5, 0.5, -0.5, -0.5))
-            else:
-                painter.setPen(QColor(theme.muted))
-                painter.drawText(QRectF(x, 0, width + 2, height), Qt.AlignmentFlag.AlignVCenter, text)
-            x += width + 8
+        theme, height, (low, high) = current_theme(), self.height(), ENDS[self._by]
+        words = f"{self._by.value}   {low}"
+        scale = QRectF(QFontMetrics(ui_font(12)).horizontalAdvance(words) + 8, 3, scaled(SCALE_PX), height - 6)
+        draw_text(painter, QRectF(0, 0, scale.left(), height), words, theme.muted, LEFT)
+        draw_text(painter, QRectF(scale.right() + 8, 0, self.width(), height), high, theme.muted, LEFT)
+        shades = QLinearGradient(scale.topLeft(), scale.topRight())
+        shades.setColorAt(0, QColor(theme.surface))
+        shades.setColorAt(1, QColor(theme.heat))
+        painter.setPen(QPen(QColor(theme.field_border), 1))
+        painter.setBrush(shades)
+        painter.drawRect(scale.adjusted(0.5, 0.5, -0.5, -0.5))

@@ -189,10 +189,8 @@ class TokenText(QPlainTextEdit):
         cursor.endEditBlock()
 
     def _insert_text(self, cursor: QTextCursor, span: Span, text: str) -> None:
-        text_format, joined = self._format_of(span), 0
-        if text[0] >= FIRST_JOINING and self._tail:
-            # A grapheme in two formats would be drawn as two, so its end has the format of its beginning.
-            joined = num_joined(self._tail, text)
+        # A grapheme in two formats would be drawn as two, so its end has the format of its beginning.
+        text_format, joined = self._format_of(span), num_joined(self._tail, text)
         if joined:
             cursor.insertText(text[:joined], self._last_format)
         if joined < len(text):
@@ -361,6 +359,9 @@ def _without_line(text_format: QTextCharFormat) -> QTextCharFormat:
 
 def num_joined(tail: str, text: str) -> int:
     """How many characters at the start of `text` belong to a grapheme that began in `tail`."""
+    if not tail or text[:1] < FIRST_JOINING:
+        return 0
+    tail = tail[-TAIL:]
     finder = QTextBoundaryFinder(QTextBoundaryFinder.BoundaryType.Grapheme, tail + text)
     seam = num_units(tail)
     finder.setPosition(seam)

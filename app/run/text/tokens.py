@@ -151,6 +151,12 @@ def emitted_spans(step: Step, number: int) -> list[Span]:
     ]
 
 
+def drafted_spans(step: Step, number: int) -> list[Span]:
+    """The tokens that a step, by its index in the run's list, drafted."""
+    texts = zip(step.drafted_texts, step.drafted, strict=True)
+    return [Span(fate_of(step, slot), text, number, slot, token) for slot, (text, token) in enumerate(texts)]
+
+
 def block(step: Step, number: int) -> tuple[Span, ...]:
     """A step's tokens: the accepted ones, the drafted ones that were not accepted, then the one that the target added.
 
@@ -159,8 +165,7 @@ def block(step: Step, number: int) -> tuple[Span, ...]:
     """
     tokens = emitted_spans(step, number)
     split = next((slot for slot, span in enumerate(tokens) if span.fate is not Fate.ACCEPTED), len(tokens))
-    rest = [node for node in range(len(step.drafted)) if node not in step.path]
-    ghosts = [Span(fate_of(step, i), step.drafted_texts[i], number, i, step.drafted[i]) for i in rest]
+    ghosts = [span for span in drafted_spans(step, number) if span.slot not in step.path]
     return (*tokens[:split], *ghosts, *tokens[split:])
 
 

@@ -24,7 +24,7 @@ from PySide6.QtWidgets import QMenu, QTextEdit, QToolTip, QWidget
 from app.run.inspector.shares import percent
 from app.run.text.odds import alternatives, doubt
 from app.run.text.token_colors import doubt_format
-from app.run.text.token_text import FIRST_JOINING, ON_ONE_LINE, TAIL, num_joined
+from app.run.text.token_text import ON_ONE_LINE, num_joined
 from app.run.text.tokens import (
     GHOSTS,
     KINDS,
@@ -39,6 +39,7 @@ from app.run.text.tokens import (
 )
 from app.run.text.tree_text import TreeText
 from app.theme import ColorBy, current_theme, scaled
+from app.widgets.fields import tip_table
 from core.settings import Coupling
 from core.types import Step
 
@@ -113,8 +114,7 @@ class TranscriptView(TreeText):
         cursor.beginEditBlock()
         for index in (index for step in news for index in self._indices(step) if self._spans[index].fate in KINDS):
             span, (first, last) = self._spans[index], self._extent(index)
-            before = self._spans[index - 1].text[-TAIL:]
-            joined = num_joined(before, span.text) if span.text[:1] >= FIRST_JOINING and before else 0
+            joined = num_joined(self._spans[index - 1].text, span.text)
             cursor.setPosition(first + num_units(span.text[:joined]))
             cursor.setPosition(last, QTextCursor.MoveMode.KeepAnchor)
             cursor.setCharFormat(self._format_of(span))
@@ -211,12 +211,11 @@ class TranscriptView(TreeText):
         found = self.place_range(self._selected) if self._selected is not None else None
         if found is None:
             return
-        painter = QPainter(self.viewport())
-        painter.setRenderHint(QPainter.RenderHint.Antialiasing)
-        painter.setPen(QPen(QColor(current_theme().accent), 1.5))
-        for rectangle in self.rectangles(*found):
-            painter.drawRoundedRect(rectangle.adjusted(-0.75, 0.75, 0.75, -0.75), 2.5, 2.5)
-        painter.end()
+        with QPainter(self.viewport()) as painter:
+            painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+            painter.setPen(QPen(QColor(current_theme().accent), 1.5))
+            for rectangle in self.rectangles(*found):
+                painter.drawRoundedRect(rectangle.adjusted(-0.75, 0.75, 0.75, -0.75), 2.5, 2.5)
 
     def viewportEvent(self, event: QEvent) -> bool:
         """Show a token's tooltip; remove the highlight when the pointer leaves."""
@@ -303,9 +302,8 @@ def tooltip(span: Span, stream: TokenStream) -> str:
     if span.fate is not Fate.DRAFTED:
         instead = _alternatives(span, stream.steps[span.step])
         rows += _facts(span, stream.steps[span.step], stream.coupling)
-    row = "<tr><td>{}&nbsp;&nbsp;</td><td align='right'>{}</td></tr>"
-    cells = "".join(row.format(escape(name), value) for name, value in (*rows, ("Token id", str(span.token_id))))
-    return _limited(f"<b>{span.fate.value}</b>&nbsp; {_quoted(span.text)}<br>{note}<table>{cells}</table>{instead}")
+    figures = tip_table((*rows, ("Token id", str(span.token_id))))
+    return _limited(f"<b>{span.fate.value}</b>&nbsp; {_quoted(span.text)}<br>{note}{figures}{instead}")
 
 
 def _limited(html: str) -> str:
@@ -318,14 +316,12 @@ def _alternatives(span: Span, step: Step) -> str:
     found = alternatives(step, span.slot, NUM_ALTERNATIVES)
     if not found:
         return ""
-    row = "<tr><td>{}&nbsp;&nbsp;</td><td align='right'>{}</td></tr>"
-    rows = (
-        row.format(f"<b>{shown}</b>" if item.token_id == span.token_id else shown, percent(item.probability))
-        for item in found
-        for shown in (_quoted(item.text[:LONGEST_ALTERNATIVE]),)
-    )
+    rows = []
+    for item in found:
+        name = _quoted(item.text[:LONGEST_ALTERNATIVE])
+        rows.append((f"<b>{name}</b>" if item.token_id == span.token_id else name, percent(item.probability)))
     which = ", at temperature 1" if step.temperature == 0 else ""
-    return f"The target's most likely tokens here{which}:<table>{''.join(rows)}</table>"
+    return f"The target's most likely tokens here{which}:{tip_table(rows)}"
 
 
 def _facts(span: Span, step: Step, coupling: Coupling) -> list[tuple[str, str]]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from PySide6.QtCore import Qt, Signal, Slot
+from PySide6.QtCore import Signal, Slot
 from PySide6.QtGui import QResizeEvent
-from PySide6.QtWidgets import QBoxLayout, QComboBox, QGraphicsOpacityEffect, QSizePolicy, QWidget
+from PySide6.QtWidgets import QBoxLayout, QGraphicsOpacityEffect, QWidget
 
 from app.controller import RunController
 from app.menus import Menus
@@ -49,10 +49,7 @@ class TranscriptPanel(QWidget):
         help_text = "Show drafted tokens that were not accepted; for a tree, its paths in a strip below the line"
         self.ghosts_button = quiet_button("Rejected", "ghostsButton", "Show rejected drafts", help_text)
         self.ghosts_button.setCheckable(True)
-        self.colors = EnumCombo(COLOR_TITLES, "colorCombo")
-        self.colors.setSizeAdjustPolicy(QComboBox.SizeAdjustPolicy.AdjustToContents)
-        self.colors.setSizePolicy(QSizePolicy.Policy.Maximum, QSizePolicy.Policy.Fixed)
-        self.colors.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
+        self.colors = EnumCombo(COLOR_TITLES, "colorCombo", is_compact=True)
         describe(self.colors, "Colours", COLORS_HELP)
         self._scale = ColorScale()
         self._header = QBoxLayout(QBoxLayout.Direction.LeftToRight)

@@ -10,7 +10,7 @@ from PySide6.QtGui import QColor, QFontMetricsF, QPainter, QPainterPath, QPen, Q
 
 from app.run.inspector.shares import show
 from app.run.text.token_colors import draw_token, token_formats
-from app.run.text.tokens import GHOSTS, Fate, Place, Span, TokenStream, emitted_spans, fate_of, first_path
+from app.run.text.tokens import GHOSTS, Fate, Place, Span, TokenStream, drafted_spans, emitted_spans, first_path
 from app.theme import current_theme, mixed, mono_font, scaled, ui_font
 from app.widgets.painted import LEFT, RIGHT, draw_text
 from core.types import depths_of
@@ -109,9 +109,7 @@ def lanes_of(stream: TokenStream, number: int) -> Lanes | None:
         caption = f"{len(parents)} nodes drafted"
     else:
         step = stream.steps[number]
-        first, tested = [*step.path], step.tested
-        texts = zip(step.drafted_texts, step.drafted, strict=True)
-        spans = [Span(fate_of(step, node), text, number, node, token) for node, (text, token) in enumerate(texts)]
+        first, tested, spans = [*step.path], step.tested, drafted_spans(step, number)
         caption = f"{len(first)} of {len(parents)} nodes accepted"
     paths, num_hidden = chosen_paths(parents, first, tested)
     depths = depths_of(parents)
@@ -165,9 +163,8 @@ class LanePicture:
         painter.setPen(Qt.PenStyle.NoPen)
         painter.setBrush(QColor(theme.accepted))
         painter.drawEllipse(root.center(), 2.5, 2.5)
-        formats = token_formats()
         for cell in self.lanes.cells:
-            self._draw_token(painter, cell, found[cell.node], formats, pointed)
+            self._draw_token(painter, cell, found[cell.node], pointed)
         framed = [found[cell.node] for cell in self.lanes.cells if cell.span.place == marked][-1:]
         painter.setPen(QPen(QColor(theme.accent), 1.5))
         painter.setBrush(Qt.BrushStyle.NoBrush)
@@ -216,16 +213,13 @@ class LanePicture:
         theme, head = current_theme(), QRectF(area.left(), area.top() + 2, area.width() - MARGIN, scaled(HEAD) - 2)
         lefts = {cell.column: found[cell.node].left() for cell in self.lanes.cells}
         for column, left in lefts.items():
-            draw_text(
-                painter, head.adjusted(left - head.left(), 0, 0, 0), str(column + 1), theme.faint, LEFT, pixels=10
-            )
+            above = head.adjusted(left - head.left(), 0, 0, 0)
+            draw_text(painter, above, str(column + 1), theme.faint, LEFT, pixels=10)
         free = head.adjusted(max(lefts.values()) - head.left() + scaled(24), 0, 0, 0)
         if QFontMetricsF(ui_font(10)).horizontalAdvance(self.lanes.caption) <= free.width():
             draw_text(painter, free, self.lanes.caption, theme.muted, RIGHT, pixels=10)
-        if self.lanes.num_hidden:
-            draw_text(
-                painter, self._row(area, MOST_OTHERS), f"+{self.lanes.num_hidden}", theme.muted, RIGHT, pixels=FONT
-            )
+        if hidden := self.lanes.num_hidden:
+            draw_text(painter, self._row(area, MOST_OTHERS), f"+{hidden}", theme.muted, RIGHT, pixels=FONT)
 
     def _pen(self, cell: Cell) -> QPen:
         """Dashed while the block is pending; then solid on the accepted lane, and thin where a path lost."""
@@ -238,15 +232,8 @@ class LanePicture:
             return QPen(QColor(theme.accepted), 2.0)
         return QPen(mixed(theme.accepted, theme.field_border, self.progress), 1.2)
 
-    def _draw_token(
-        self,
-        painter: QPainter,
-        cell: Cell,
-        place: QRectF,
-        formats: dict[Fate, QTextCharFormat],
-        pointed: Span | None,
-    ) -> None:
-        theme, shown = current_theme(), QTextCharFormat(formats[cell.span.fate])
+    def _draw_token(self, painter: QPainter, cell: Cell, place: QRectF, pointed: Span | None) -> None:
+        theme, shown = current_theme(), QTextCharFormat(token_formats()[cell.span.fate])
         if cell.span is pointed:
             painter.fillRect(place.adjusted(-2, 1, 1, -1), QColor(theme.selection))
         if self.lanes.is_pending:

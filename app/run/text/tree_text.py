@@ -10,7 +10,7 @@ from PySide6.QtCore import QEasingCurve, QPoint, QPointF, QRectF, QVariantAnimat
 from PySide6.QtGui import QColor, QFont, QFontMetricsF, QPainter, QPaintEvent, QTextCharFormat, QTextCursor
 from PySide6.QtWidgets import QStyle, QWidget
 
-from app.run.text.token_text import FIRST_JOINING, TAIL, TokenText, num_joined
+from app.run.text.token_text import TAIL, TokenText, num_joined
 from app.run.text.tokens import GHOSTS, Fate, Place, Span, TokenStream, emitted_spans, first_path, num_alternatives
 from app.run.text.tree_lanes import LINES, LanePicture, lanes_of
 from app.theme import current_theme, mono_font, ui_font
@@ -125,11 +125,15 @@ class TreeText(TokenText):
         super()._start()
 
     def _update(self, *, follows: bool) -> None:
+        # One edit in all: each would lay out the last paragraph again, which may be the whole text.
+        edit = QTextCursor(self.document())
+        edit.beginEditBlock()
         self._close_strip()
         super()._update(follows=False)
         if self._num_pending:
             self._focus = None
         self._open_strip()
+        edit.endEditBlock()
         if follows:
             self.to_end()
 
@@ -245,10 +249,9 @@ class TreeText(TokenText):
         area = self._strip_area()
         if self._picture is None or not area.intersects(QRectF(event.rect())):
             return
-        painter = QPainter(self.viewport())
-        painter.setRenderHint(QPainter.RenderHint.Antialiasing)
-        self._picture.paint(painter, area, self._selected, self._pointed)
-        painter.end()
+        with QPainter(self.viewport()) as painter:
+            painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+            self._picture.paint(painter, area, self._selected, self._pointed)
 
 
 def _with_forks(tokens: Sequence[Span], parents: Sequence[int], path: Sequence[int]) -> list[Span]:
@@ -267,9 +270,7 @@ def _without_cuts(spans: Sequence[Span], tail: str) -> list[Span]:
     found: list[Span] = []
     for index, span in enumerate(spans):
         if span.fate is Fate.FORK:
-            text = spans[index + 1].text
-            is_cut = text[:1] >= FIRST_JOINING and tail and num_joined(tail, text)
-            found.append(span._replace(text="") if is_cut else span)
+            found.append(span._replace(text="") if num_joined(tail, spans[index + 1].text) else span)
         else:
             tail = (tail + span.text)[-TAIL:]
             found.append(span)
