@@ -226,6 +226,7 @@ import os, signal, sys
 from pathlib import Path
 
 folder, moment = Path(sys.argv[1]), sys.argv[2]
+signal.signal(signal.SIGINT, signal.default_int_handler)  # What a script starts in the background ignores Ctrl-C.
 
 def strike(*_):
     if os.environ.pop("STRIKES", ""):
