@@ -77,10 +77,18 @@ def qapp(qapp):
 
 
 def pytest_runtest_logfinish():
-    """Collect what the test has left, once there has been a window: see `qapp`."""
+    """Delete and collect what the test has left, once there has been a window: see `qapp`."""
     _freeze_modules()
     if main := sys.modules.get("app.__main__"):
+        # Else a plot that was closed, whose items are gone already, is styled with the next test's window.
+        _delete_later_now()
         main.collect_due()
+
+
+def _delete_later_now() -> None:
+    from PySide6.QtCore import QCoreApplication, QEvent
+
+    QCoreApplication.sendPostedEvents(None, QEvent.Type.DeferredDelete)
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -271,8 +279,6 @@ def hub(monkeypatch):
 @pytest.fixture
 def make_window(sound_binding, qtbot, session, dialogs, hub, tmp_path, monkeypatch):
     """Builds windows over the scripted session; closes them and joins their threads at the end."""
-    from PySide6.QtCore import QCoreApplication, QEvent
-
     from app.main_window import MainWindow
     from tests.fakes_app import keep_files_in
 
@@ -294,7 +300,6 @@ def make_window(sound_binding, qtbot, session, dialogs, hub, tmp_path, monkeypat
         qtbot.waitUntil(lambda window=window: window.controller.is_closed and window.jobs.is_idle, timeout=10_000)
         window.close()
         window.deleteLater()
-    QCoreApplication.sendPostedEvents(None, QEvent.Type.DeferredDelete)  # Else each test's style is applied to all.
 
 
 @pytest.fixture
