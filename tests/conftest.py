@@ -43,7 +43,7 @@ _num_frozen = 0
 
 
 def _freeze_modules() -> None:
-    """Keep the objects of torch's and transformers' thousands of modules, which stay, out of all collections to come."""
+    """Keep the objects of imported modules, which stay, out of all collections to come."""
     global _num_frozen
     if len(sys.modules) > _num_frozen + 200:
         gc.collect()
