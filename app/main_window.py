@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 
 from PySide6.QtCore import Qt, QTimer, Signal, Slot
-from PySide6.QtGui import QAction, QCloseEvent, QGuiApplication, QIcon, QKeyEvent, QShowEvent
+from PySide6.QtGui import QAction, QCloseEvent, QFont, QGuiApplication, QIcon, QKeyEvent, QShowEvent
 from PySide6.QtWidgets import QMainWindow, QSplitter
 
 from app.controller import RunController
@@ -76,6 +76,7 @@ class MainWindow(QMainWindow):
         self._is_leaving = False
         self.jobs = Jobs(self)
         self.appearance = Appearance(self._settings.theme, self._settings.text_scale, self)
+        self.setFont(QFont())  # Resolved anew: else this window, and all in it, keeps the font from before.
         self.run_view = RunView()
         self.controller = RunController(open_session, self)
         library = ModelLibrary(catalogue.embedded_models())
@@ -157,6 +158,7 @@ class MainWindow(QMainWindow):
         self.playback.link(self.findChildren(StepPlot))
         self._connect()
         self._restore()
+        self.appearance.set(self._settings.theme, self._settings.text_scale)
 
     def _lay_out(self) -> None:
         self.setWindowTitle("Outrider")

@@ -285,14 +285,18 @@ def hold_font(widget: QWidget, pixels: int, is_mono: bool = False, weight: QFont
 
 
 class Appearance(QObject):
-    """The application's theme and text size: one style sheet, palette and font for all windows."""
+    """The application's theme and text size: one style sheet, palette and font for all windows.
+
+    The style sheet comes with the first `set`, once the window is built: with a style sheet, Qt styles all that is in
+    a panel each time that the panel is put into another, which is more than half of what building a window takes.
+    """
 
     def __init__(self, mode: ThemeMode, scale: float, parent: QObject | None = None) -> None:
         super().__init__(parent)
-        self.set(mode, scale)
+        self.set(mode, scale, has_sheet=False)
         QGuiApplication.styleHints().colorSchemeChanged.connect(self._on_color_scheme_changed)
 
-    def set(self, mode: ThemeMode, scale: float) -> None:
+    def set(self, mode: ThemeMode, scale: float, *, has_sheet: bool = True) -> None:
         """Set the theme, which may follow the desktop's, and the size of all text."""
         self.mode = mode
         hints, dark = QGuiApplication.styleHints(), Qt.ColorScheme.Dark
@@ -302,7 +306,7 @@ class Appearance(QObject):
         else:
             hints.setColorScheme(dark if mode is ThemeMode.DARK else Qt.ColorScheme.Light)
         follows_dark = mode is ThemeMode.SYSTEM and hints.colorScheme() is dark
-        apply_style(DARK if mode is ThemeMode.DARK or follows_dark else LIGHT, scale)
+        apply_style(DARK if mode is ThemeMode.DARK or follows_dark else LIGHT, scale, has_sheet=has_sheet)
 
     @Slot()
     def _on_color_scheme_changed(self) -> None:
@@ -310,7 +314,7 @@ class Appearance(QObject):
             self.set(self.mode, text_scale())
 
 
-def apply_style(theme: Theme, scale: float = DEFAULT_SCALE) -> None:
+def apply_style(theme: Theme, scale: float = DEFAULT_SCALE, *, has_sheet: bool = True) -> None:
     """Apply a theme's style sheet, palette and font, and the text size, to the application and all its widgets.
 
     Widgets that hold colours or lengths of their own have a method `restyle`, which is called after each change; those
@@ -321,8 +325,8 @@ def apply_style(theme: Theme, scale: float = DEFAULT_SCALE) -> None:
     before = text_scale()
     application.setProperty("textScale", scale)
     application.setProperty("theme", theme.name.value)
-    sheet = style_sheet(theme)
-    if application.styleSheet() == sheet and scale == before:
+    sheet = style_sheet(theme) if has_sheet else ""
+    if has_sheet and application.styleSheet() == sheet and scale == before:
         return
     # Qt takes three times as long to replace a style sheet as to remove it and set another.
     application.setStyleSheet("")

@@ -92,7 +92,7 @@ def test_a_typed_text_is_left_to_the_engine_and_a_dismissed_dialog_starts_nothin
     assert session.requests[1].forced_text == " zwölf"
 
 
-def test_a_branch_can_be_branched_again(finished, qtbot, session):
+def test_a_branch_can_be_branched_again_and_another_run_ends_what_can_be_undone(finished, qtbot, session, run_to_end):
     finished.transcript.view.choose(Place(2, 0))
     take(finished, qtbot, "Draw again")
     first = session.requests[1].continuation
@@ -102,12 +102,12 @@ def test_a_branch_can_be_branched_again(finished, qtbot, session):
     take(finished, qtbot, "Draw again")
     assert session.requests[2].continuation == (*first, *new)
     assert session.requests[2].max_new_tokens == session.requests[1].max_new_tokens - len(new)
+    assert finished.menus.undo_branch.isEnabled()
+    run_to_end(finished)
+    assert not finished.menus.undo_branch.isEnabled()
 
 
-@pytest.mark.parametrize("is_paused", [False, True])
-def test_undo_goes_back_to_the_run_before_the_branch_and_through_branches_of_branches(
-    finished, qtbot, session, is_paused
-):
+def test_undo_goes_back_to_the_run_before_the_branch_and_through_branches_of_branches(finished, qtbot, session):
     window, undo = finished, finished.menus.undo_branch
     assert not undo.isEnabled()
     texts, ids = [window.transcript.view.toPlainText()], [window.run_view.started.run_id]
@@ -116,28 +116,19 @@ def test_undo_goes_back_to_the_run_before_the_branch_and_through_branches_of_bra
         take(window, qtbot, "Draw again")
         texts.append(window.transcript.view.toPlainText())
         ids.append(window.run_view.started.run_id)
-    if is_paused:
-        window.transcript.view.choose(Place(1, 0))
-        window.transcript.playback.pace.choose(Pace.STEPWISE)
-        window.transcript.playback.pace.activated.emit(0)
-        next(action for title, action in open_menu(window).items() if title.startswith("Draw again")).trigger()
-        qtbot.waitUntil(lambda: window.live.upcoming is None and window.run_view.prefill is not None)
-    for place in range(2, -1, -1) if is_paused else (1, 0):
+    window.transcript.view.choose(Place(1, 0))
+    window.transcript.playback.pace.choose(Pace.STEPWISE)
+    window.transcript.playback.pace.activated.emit(0)
+    next(action for title, action in open_menu(window).items() if title.startswith("Draw again")).trigger()
+    qtbot.waitUntil(lambda: window.live.upcoming is None and window.run_view.prefill is not None)
+    for place in (2, 1, 0):  # From a paused branch, and from finished ones.
         assert undo.isEnabled()
         undo.trigger()
         qtbot.waitUntil(lambda place=place: window.transcript.view.toPlainText() == texts[place])
         assert window.run_view.started.run_id == ids[place]
     assert not undo.isEnabled()
     assert window.run_view.summary is not None
-    assert len(session.requests) == 3 + is_paused, "nothing is generated again"
-
-
-def test_another_run_ends_what_can_be_undone(finished, qtbot, run_to_end):
-    finished.transcript.view.choose(Place(1, 0))
-    take(finished, qtbot, "Draw again")
-    assert finished.menus.undo_branch.isEnabled()
-    run_to_end(finished)
-    assert not finished.menus.undo_branch.isEnabled()
+    assert len(session.requests) == 4, "nothing is generated again"
 
 
 def test_a_paused_run_is_stopped_before_its_branch_starts(window, qtbot, session):

@@ -58,7 +58,8 @@ CHANGES = {
 }
 
 
-def test_every_control_changes_the_request(window):
+def test_every_control_changes_the_request_and_every_name_that_scripts_use_exists_once(window):
+    assert [name for name in NAMES if len(window.findChildren(QWidget, name)) != 1] == []
     saved = window.controls.settings("p")
     for control, (change, read, expected) in CHANGES.items():
         assert read(request(window)) != expected, control
@@ -80,9 +81,6 @@ def test_k_counts_the_nodes_of_a_tree_up_to_64_and_the_tokens_of_a_chain_up_to_1
         assert request(window).num_draft_tokens == most
         controls.method.choose("draft-model")
         assert request(window).num_draft_tokens == 16, "no chain is as long as a tree may be large"
-
-
-def test_a_saved_tree_comes_back_and_a_chain_of_its_size_is_the_longest_one(window):
     saved = replace(window.controls.settings("p"), method="draft-tree", num_draft_tokens=40)
     window.controls.apply(saved)
     assert request(window).num_draft_tokens == 40
@@ -118,7 +116,7 @@ def test_a_drafter_of_somebody_else_is_offered_and_a_broken_one_is_named(qtbot, 
     assert form.findChild(QLabel, "methodLeftOut").text() == METHODS.problems[0]
 
 
-def test_the_folded_settings_say_how_many_differ_and_a_new_window_needs_no_scroll_bar(make_window):
+def test_the_folded_settings_say_how_many_differ_no_scroll_bar_is_needed_and_the_wheel_changes_nothing(make_window):
     window = make_window(is_shown=True)
     window.resize(1280, 800)
     QApplication.processEvents()
@@ -131,9 +129,24 @@ def test_the_folded_settings_say_how_many_differ_and_a_new_window_needs_no_scrol
     assert controls.advanced.button.text() == "Advanced · 2 changed"
     controls.advanced.button.click()
     assert controls.fields["top_k"].isVisible()
+    slider = window.controls.fields["num_draft_tokens"].slider
+    window.prompt.edit.setFocus()
+    here, before = QPointF(5, 5), slider.value()
+    none = (Qt.MouseButton.NoButton, Qt.KeyboardModifier.NoModifier, Qt.ScrollPhase.NoScrollPhase)
+    wheel = QWheelEvent(here, slider.mapToGlobal(here), QPoint(0, 0), QPoint(0, 120), *none, False)
+    QApplication.sendEvent(slider, wheel)
+    assert slider.value() == before
 
 
-def test_k_can_not_be_set_by_hand_while_the_engine_chooses_it(window):
+def test_slider_and_spin_box_agree_and_k_can_not_be_set_by_hand_while_the_engine_chooses_it(window):
+    values, k = [], window.controls.fields["num_draft_tokens"]
+    k.value_changed.connect(values.append)
+    k.slider.setValue(9)
+    assert k.spin.value() == 9
+    k.spin.setValue(3)
+    assert k.slider.value() == 3
+    k.spin.setValue(3)
+    assert values == [9, 3], "each value is signalled once"
     number, chosen_by = (window.controls.fields[name] for name in ("num_draft_tokens", "length_policy"))
     number.set_value(9)
     for policy in (LengthPolicy.AUTO, LengthPolicy.ADAPTIVE):
@@ -154,18 +167,6 @@ def test_a_pair_that_is_chosen_starts_with_the_k_that_was_measured_for_it_or_wit
     choose(controls.draft.combo, 1)
     assert controls.draft.ref == "tiny-draft"
     assert controls.draft_length() == 2
-
-
-def test_slider_and_spin_box_follow_each_other_and_signal_a_value_once(window):
-    k = window.controls.fields["num_draft_tokens"]
-    values = []
-    k.value_changed.connect(values.append)
-    k.slider.setValue(9)
-    assert k.spin.value() == 9
-    k.spin.setValue(3)
-    assert k.slider.value() == 3
-    k.spin.setValue(3)
-    assert values == [9, 3]
 
 
 def test_neither_numbers_outside_the_range_nor_junk_get_into_the_temperature(window, qtbot):
@@ -193,13 +194,10 @@ def test_an_invalid_seed_gets_a_sentence_and_prevents_the_run(window):
         assert not seed.property("invalid")
 
 
-def test_an_empty_prompt_is_explained_next_to_run(window):
+def test_an_empty_prompt_is_explained_beside_run_and_a_preset_fills_it_and_can_be_undone(window):
     window.prompt.edit.clear()
     assert "prompt is empty" in window.prompt.note.text()
     assert not window.prompt.run_button.isEnabled()
-
-
-def test_a_preset_fills_the_prompt_and_can_be_undone(window):
     before = window.prompt.text()
     actions = [action for action in window.prompt.presets_button.menu().actions() if action.isEnabled()]
     assert len(actions) >= 5
@@ -208,21 +206,6 @@ def test_a_preset_fills_the_prompt_and_can_be_undone(window):
     assert window.prompt.text() == actions[1].data().text != before
     window.prompt.edit.undo()
     assert window.prompt.text() == actions[0].data().text
-
-
-def test_the_wheel_does_not_change_a_field_that_it_passes(make_window):
-    window = make_window(is_shown=True)
-    slider = window.controls.fields["num_draft_tokens"].slider
-    window.prompt.edit.setFocus()
-    here, before = QPointF(5, 5), slider.value()
-    none = (Qt.MouseButton.NoButton, Qt.KeyboardModifier.NoModifier, Qt.ScrollPhase.NoScrollPhase)
-    wheel = QWheelEvent(here, slider.mapToGlobal(here), QPoint(0, 0), QPoint(0, 120), *none, False)
-    QApplication.sendEvent(slider, wheel)
-    assert slider.value() == before
-
-
-def test_every_object_name_that_scripts_use_exists_once(window):
-    assert [name for name in NAMES if len(window.findChildren(QWidget, name)) != 1] == []
 
 
 def test_numbers_are_written_as_on_the_command_line_in_every_language(make_window):

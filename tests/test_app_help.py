@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import sys
 from collections import Counter
@@ -141,8 +142,7 @@ def test_help_shows_a_step_of_the_run_and_the_recorded_one_before_it(window, run
     assert not page.isVisible()
 
 
-@pytest.mark.parametrize("width", [560, 760])
-def test_help_has_every_paper_and_fits_a_small_screen(window, qtbot, apply_theme, width):
+def test_help_has_every_paper_and_fits_a_small_screen(window, qtbot, apply_theme):
     page = HelpWindow(window.menuBar())
     qtbot.addWidget(page)
     apply_theme(DARK)
@@ -150,8 +150,8 @@ def test_help_has_every_paper_and_fits_a_small_screen(window, qtbot, apply_theme
     assert DARK.accent in page.method.toHtml()
     apply_theme(LIGHT)
     assert LIGHT.accent in page.method.toHtml()
-    page.resize(width, 480)
-    for tab in page.pages:
+    for width, tab in itertools.product((560, 760), page.pages):
+        page.resize(width, 480)
         page.tabs.setCurrentWidget(tab)
         qtbot.waitUntil(lambda tab=tab: tab.horizontalScrollBar().maximum() == 0)
         assert tab.toPlainText()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from PySide6.QtCore import QPoint, QRect, Qt
 from PySide6.QtTest import QTest
@@ -83,10 +85,9 @@ def begin_at_prompt(window, qtbot):
     qtbot.waitUntil(window.prompt.edit.hasFocus)
 
 
-@pytest.mark.parametrize("key", [Qt.Key.Key_Tab, Qt.Key.Key_Backtab], ids=["tab", "back"])
-def test_tab_reaches_every_control_of_every_page(shown, key, qtbot):
+def test_tab_reaches_every_control_of_every_page_forwards_and_back(shown, qtbot):
     shown.speed.fold.set_open(True)
-    for page in range(3):
+    for page, key in itertools.product(range(3), (Qt.Key.Key_Tab, Qt.Key.Key_Backtab)):
         shown.side.setCurrentIndex(page)
         qtbot.waitUntil(lambda: shown.jobs.is_idle, timeout=30_000)
         begin_at_prompt(shown, qtbot)
@@ -99,14 +100,24 @@ def test_tab_reaches_every_control_of_every_page(shown, key, qtbot):
         assert [widget.objectName() or repr(widget) for widget in missed] == [], page
 
 
-def test_the_pages_have_keys(shown):
+def test_pages_and_help_open_by_key_and_help_closes(shown, qtbot):
     for number, page in enumerate((shown.measurements, shown.inspector, shown.speed), 1):
         shown.side.setCurrentIndex(number % 3)
         QTest.keyClick(shown, Qt.Key(Qt.Key.Key_0 + number), Qt.KeyboardModifier.ControlModifier)
         assert shown.side.currentWidget() is page
+    QTest.keyClick(shown.prompt.edit, Qt.Key.Key_F1)
+    page = shown.help.page
+    qtbot.waitUntil(page.isActiveWindow)
+    QTest.keyClick(page, Qt.Key.Key_Escape)
+    assert not page.isVisible()
+    shown.activateWindow()
+    qtbot.waitUntil(shown.isActiveWindow)
+    QTest.keyClick(shown.prompt.edit, Qt.Key.Key_Slash, Qt.KeyboardModifier.ControlModifier)
+    assert page.isVisible()
+    assert page.tabs.currentIndex() == 2
 
 
-def test_tab_goes_from_the_settings_to_the_prompt_and_on_to_the_figures(shown):
+def test_tab_goes_from_the_settings_to_the_prompt_and_on_to_the_figures(shown, qtbot):
     shown.side.setCurrentIndex(0)
     names = [widget.objectName() for widget in walk(shown)]
     assert [name for name in NAMED if name not in names] == []
@@ -114,9 +125,7 @@ def test_tab_goes_from_the_settings_to_the_prompt_and_on_to_the_figures(shown):
     names = names[start:] + names[:start]
     places = [names.index(name) for name in IN_ORDER]
     assert places == sorted(places)
-
-
-def test_the_options_of_another_method_come_after_the_list(shown, qtbot):
+    # The options of another method come after the list.
     shown.controls.method.combo.setCurrentIndex(1)
     qtbot.waitUntil(shown.controls.method.options.isVisible)
     begin_at_prompt(shown, qtbot)
@@ -165,19 +174,6 @@ def test_every_control_has_a_name(shown, qtbot):
         shown.side.setCurrentIndex(index)
         page = shown.side.currentWidget()
         assert [widget for widget in controls(page) if not (widget.accessibleName() or widget.text())] == []
-
-
-def test_help_opens_and_closes_by_key(shown, qtbot):
-    QTest.keyClick(shown.prompt.edit, Qt.Key.Key_F1)
-    page = shown.help.page
-    qtbot.waitUntil(page.isActiveWindow)
-    QTest.keyClick(page, Qt.Key.Key_Escape)
-    assert not page.isVisible()
-    shown.activateWindow()
-    qtbot.waitUntil(shown.isActiveWindow)
-    QTest.keyClick(shown.prompt.edit, Qt.Key.Key_Slash, Qt.KeyboardModifier.ControlModifier)
-    assert page.isVisible()
-    assert page.tabs.currentIndex() == 2
 
 
 # --- Shortcuts ---

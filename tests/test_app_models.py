@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
 from PySide6.QtCore import Qt
 
 from app.dialogs import OpenKind
 from app.settings import SettingsStore, WindowSettings
-from app.setup.models_form import BROWSE_TITLE, METHOD_ROLE, ModelRole
+from app.setup.models_form import METHOD_ROLE, ModelRole
 from app.widgets.title_delegate import SUBTITLE_ROLE
 from core.errors import ModelUnreadableError
 from core.settings import LengthPolicy
@@ -27,11 +26,6 @@ def open_stranger(window, qtbot, role):
     until(qtbot, lambda: not window.models.library.unchecked_drafts(window.controls.target.ref))
 
 
-def test_the_embedded_pair_is_chosen_at_first(window):
-    assert (window.controls.target.ref, window.controls.draft.ref) == (TARGET.ref, DRAFT.ref)
-    assert window.prompt.run_button.isEnabled()
-
-
 def test_a_draft_that_does_not_fit_says_why_and_can_not_be_run(window, qtbot):
     open_stranger(window, qtbot, ModelRole.DRAFT)
     qtbot.waitUntil(lambda: window.prompt.note.text() == MISMATCH)
@@ -39,6 +33,9 @@ def test_a_draft_that_does_not_fit_says_why_and_can_not_be_run(window, qtbot):
     assert not window.prompt.run_button.isEnabled()
     window.menus.run.trigger()
     assert window.banner.sentence() == "", "told once, beside Run"
+    window.controls.draft.combo.setCurrentIndex(1)
+    assert window.prompt.run_button.isEnabled(), "another choice"
+    assert not window.controls.draft.combo.property("invalid")
 
 
 def test_a_draft_that_does_not_fit_comes_last_disabled_with_the_reason(window, qtbot):
@@ -63,32 +60,13 @@ def test_a_method_without_a_draft_runs_where_the_pair_would_not(window, qtbot, r
     assert (session.requests[0].target, session.requests[0].draft) == (STRANGER.ref, None)
 
 
-def test_another_choice_takes_the_problem_away(window, qtbot):
-    open_stranger(window, qtbot, ModelRole.DRAFT)
-    qtbot.waitUntil(lambda: not window.prompt.run_button.isEnabled())
-    combo = window.controls.draft.combo
-    combo.setCurrentIndex(1)
-    assert window.prompt.run_button.isEnabled()
-    assert not combo.property("invalid")
-
-
-def test_more_models_opens_the_models_window_and_keeps_the_choice(window):
-    combo = window.controls.target.combo
-    index = texts(combo).index(BROWSE_TITLE)
-    combo.setCurrentIndex(index)
-    combo.activated.emit(index)
-    assert window.models.window.isVisible()
-    assert combo.currentText() == TARGET.title
-    assert window.controls.target.ref == TARGET.ref
-
-
-@pytest.mark.parametrize("kind", OpenKind)
-def test_an_opened_model_is_selected_and_remembered(make_window, dialogs, qtbot, kind):
+def test_an_opened_model_is_selected_and_remembered(make_window, dialogs, qtbot):
     window = make_window()
     window.menus.models.trigger()
     dialogs.model_path = STRANGER.ref
-    window.models.window.open_button.menu().actions()[list(OpenKind).index(kind)].trigger()
-    assert dialogs.asked == [kind]
+    for action in window.models.window.open_button.menu().actions():
+        action.trigger()
+    assert dialogs.asked == list(OpenKind)
     qtbot.waitUntil(lambda: window.models.window.selected() == STRANGER.ref)
     again = make_window()
     qtbot.waitUntil(lambda: STRANGER.ref in again.models.library.refs)
@@ -96,6 +74,8 @@ def test_an_opened_model_is_selected_and_remembered(make_window, dialogs, qtbot,
 
 def test_the_list_offers_methods_beside_models_and_both_dropdowns_agree(window):
     draft, method = window.controls.draft.combo, window.controls.method.combo
+    assert (window.controls.target.ref, window.controls.draft.ref) == (TARGET.ref, DRAFT.ref), "the embedded pair"
+    assert window.prompt.run_button.isEnabled()
     draft.setCurrentIndex(draft.findData("draft-tree", METHOD_ROLE))
     assert draft.currentText() == f"Draft tree · {DRAFT.title}"
     assert (method.currentData(), window.controls.draft_length()) == ("draft-tree", LengthPolicy.AUTO)

@@ -54,6 +54,13 @@ def test_every_model_is_listed_with_what_it_is(make):
         panel.table.select([ref])
         assert panel.details.badge.text() == badge
     assert panel.foot.text() == f"4 models, 3.7 GB · 41.2 GB free · downloads go to {Path('~') / '.cache' / 'models'}"
+    panel.table.select([TARGET.ref])
+    assert not panel.details.delete.isEnabled(), "what ships with Outrider"
+    assert "Hub cache" in panel.details.delete.toolTip()
+    panel.table.sortByColumn(5, Qt.SortOrder.DescendingOrder)
+    sizes = [entry.size_bytes for entry in panel.table.items()]
+    assert sizes == sorted(sizes, reverse=True)
+    assert names(panel)[0] == "large"
 
 
 @pytest.mark.parametrize("is_offline", [False, True])
@@ -94,31 +101,18 @@ def test_words_filter_the_list_and_a_search_without_matches_says_so(make):
     assert panel.table.count() == 4
 
 
-def test_figures_are_sorted_as_figures(make):
-    _, panel = make()
-    panel.table.sortByColumn(5, Qt.SortOrder.DescendingOrder)
-    sizes = [entry.size_bytes for entry in panel.table.items()]
-    assert sizes == sorted(sizes, reverse=True)
-    assert names(panel)[0] == "large"
-
-
-def test_the_selection_outlives_a_scan(make, hub, qtbot):
+def test_details_name_path_and_drafts_that_suit_and_outlive_a_scan(make, hub, qtbot):
     window, panel = make()
-    panel.table.select([LARGE.ref])
-    hub.entries.append(hub_entry("owner/another", 1_000))
-    window.models.scan()
-    until(qtbot, lambda: panel.table.count() == 5)
-    assert panel.details.ref == LARGE.ref
-
-
-def test_details_name_path_and_drafts_that_suit(make, qtbot):
-    _, panel = make()
     panel.table.select([LARGE.ref])
     until(qtbot, lambda: "small-instruct" in panel.details.drafts.text())
     assert TARGET.title in panel.details.drafts.text()
     assert panel.details.path.text() == str(LARGE.path)
     panel.details.copy.click()
     assert QGuiApplication.clipboard().text() == str(LARGE.path)
+    hub.entries.append(hub_entry("owner/another", 1_000))
+    window.models.scan()
+    until(qtbot, lambda: panel.table.count() == 5)
+    assert panel.details.ref == LARGE.ref
 
 
 def test_a_scan_that_fails_is_shown_in_the_models_window(make_window, hub, qtbot):
@@ -182,33 +176,24 @@ def test_both_dropdowns_end_in_a_way_to_get_more(window):
 # --- Deleting ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("says_yes", [True, False])
-def test_a_model_is_deleted_only_after_a_yes(make, hub, dialogs, qtbot, says_yes):
-    dialogs.says_yes = says_yes
+def test_a_model_is_deleted_only_after_a_yes_and_a_failure_is_reported(make, hub, dialogs, qtbot):
     window, panel = make()
-    panel.table.select([LARGE.ref])
-    panel.details.delete.click()
-    until(qtbot, lambda: len(dialogs.asked) == 1)
-    assert dialogs.asked[-1].frees_bytes == LARGE.size_bytes
-    until(qtbot, lambda: window.jobs.is_idle)
-    assert hub.removed == ([LARGE.ref] if says_yes else [])
-    assert (LARGE.ref in window.models.library.refs) != says_yes
 
+    def delete(says_yes=True, error=None):
+        dialogs.says_yes, hub.removal_error = says_yes, error
+        panel.table.select([LARGE.ref])
+        panel.details.delete.click()
+        until(qtbot, lambda: window.jobs.is_idle)
+        assert dialogs.asked[-1].frees_bytes == LARGE.size_bytes
 
-def test_what_ships_with_outrider_can_not_be_deleted(make):
-    _, panel = make()
-    panel.table.select([TARGET.ref])
-    assert not panel.details.delete.isEnabled()
-    assert "Hub cache" in panel.details.delete.toolTip()
-
-
-def test_a_deletion_that_fails_is_reported(make, hub, dialogs, qtbot):
-    hub.removal_error = PermissionError("in use")
-    dialogs.says_yes = True
-    _, panel = make()
-    panel.table.select([LARGE.ref])
-    panel.details.delete.click()
-    until(qtbot, lambda: "could not be deleted" in panel.banner.sentence())
+    delete(says_yes=False)
+    delete(error=PermissionError("in use"))
+    assert "could not be deleted" in panel.banner.sentence()
+    assert LARGE.ref in window.models.library.refs
+    assert hub.removed == []
+    delete()
+    assert hub.removed == [LARGE.ref]
+    assert LARGE.ref not in window.models.library.refs
 
 
 @pytest.mark.parametrize("use", ["run", "download"])

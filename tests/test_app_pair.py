@@ -9,7 +9,7 @@ from PySide6.QtCore import Qt
 
 from app.setup.models_form import ModelRole
 from app.setup.prompt import WAITING
-from app.theme import DARK, LIGHT, ThemeMode
+from app.theme import DARK, LIGHT
 from core.errors import OutriderError
 from core.models.fit import MemoryForecast
 from core.models.prompting import with_added_tokens
@@ -43,16 +43,12 @@ def test_the_cost_is_shown_at_once_and_memory_once_the_engine_is_loaded(make_win
     assert "Free on the device: 22.0 GB" in line(window).toolTip()
 
 
-def test_warnings_are_below_the_figures(make_window, hub, qtbot):
+def test_warnings_are_below_the_figures_and_the_question_follows_the_settings(make_window, hub, qtbot):
     hub.warnings = ("The draft is nearly as large as the target.",)
     window = make_window()
     label = window.controls.models.verdict.warnings
     until(qtbot, lambda: label.text() == hub.warnings[0])
     assert label.isVisibleTo(window)
-
-
-def test_the_question_follows_the_settings(make_window, hub, qtbot):
-    window = make_window()
     until(qtbot, lambda: bool(hub.judged))
     window.controls.fields["max_new_tokens"].setValue(4096)
     until(qtbot, lambda: bool(hub.judged) and hub.judged[-1][2]["context"] > 4096)
@@ -71,13 +67,8 @@ def test_a_pair_that_is_chosen_again_at_once_has_its_figures_again(make_window, 
     hub.judge_gate.set()
     until(qtbot, lambda: window.jobs.is_idle)
     assert line(window).text() == COST_ONLY
-
-
-def test_without_a_draft_model_there_is_no_pair_to_judge(make_window, hub, qtbot):
-    window = make_window()
-    until(qtbot, lambda: line(window).text() == COST_ONLY)
     window.controls.method.combo.setCurrentIndex(1)
-    assert line(window).text() == ""
+    assert line(window).text() == "", "no draft model"
 
 
 def test_a_forecast_that_fails_is_silent_and_blocks_nothing(make_window, hub, qtbot):
@@ -89,48 +80,26 @@ def test_a_forecast_that_fails_is_silent_and_blocks_nothing(make_window, hub, qt
     assert window.prompt.run_button.isEnabled()
 
 
-@pytest.mark.parametrize("yes", [True, False])
-def test_a_pair_that_is_too_large_is_loaded_only_after_a_yes(make_window, hub, dialogs, session, qtbot, yes):
+def test_a_pair_that_is_too_large_is_loaded_only_after_a_yes_once_for_each_precision(
+    make_window, hub, dialogs, session, run_to_end, qtbot
+):
     hub.memory = TOO_MUCH
-    dialogs.says_yes = yes
     window = make_window()
     warm_up(window, qtbot)
     until(qtbot, lambda: line(window).text().startswith("Too large: 30.5 of 22.0 GB"))
     assert line(window).property("role") == "problem"
     window.prompt.run_button.click()
-    assert dialogs.asked == ["Too large: 30.5 of 22.0 GB"]
-    if yes:
-        until(qtbot, lambda: len(session.requests) == 1)
-        until(qtbot, lambda: not window.prompt.stop_button.isEnabled())
-    else:
-        assert session.requests == []
-
-
-def test_a_pair_that_has_run_is_not_asked_about_again(make_window, hub, dialogs, run_to_end, session, qtbot):
-    hub.memory = TOO_MUCH
+    assert (dialogs.asked, session.requests) == (["Too large: 30.5 of 22.0 GB"], [])
     dialogs.says_yes = True
-    window = make_window()
-    warm_up(window, qtbot)
-    until(qtbot, lambda: line(window).text().startswith("Too large"))
     run_to_end(window)
     run_to_end(window)
-    assert len(dialogs.asked) == 1
-    assert len(session.requests) == 2
-
-
-def test_a_pair_in_a_different_precision_is_confirmed_again(make_window, hub, dialogs, run_to_end, qtbot):
-    hub.memory = TOO_MUCH
-    dialogs.says_yes = True
-    window = make_window()
-    warm_up(window, qtbot)
-    until(qtbot, lambda: line(window).text().startswith("Too large"))
-    run_to_end(window)
+    assert (len(dialogs.asked), len(session.requests)) == (2, 2), "a pair that has run is not asked about again"
     window.controls.fields["dtype"].choose(DType.FLOAT32)
     window.controls.changed.emit()
     until(qtbot, lambda: hub.judged[-1][2]["dtype"] == "float32")
     until(qtbot, lambda: window.forecast._answer[0].dtype == "float32")
     run_to_end(window)
-    assert len(dialogs.asked) == 2
+    assert len(dialogs.asked) == 3
 
 
 def test_the_forecast_knows_what_loaded_models_hold(make_window, hub, session, run_to_end, qtbot):
@@ -169,6 +138,11 @@ def test_the_prompt_can_be_seen_as_the_model_reads_it(make_window, hub, qtbot):
     window.prompt.reading_button.click()
     assert not window.menus.show_reading.isChecked()
     assert "Ctrl+Enter" in window.prompt.note.text()
+    window.prompt.reading_button.click()
+    window.controls.fields["chat"].choose(False)
+    until(qtbot, lambda: "raw" in window.prompt.note.text())
+    assert reading.toPlainText() == "Hello"
+    assert hub.rendered[-1] == (TARGET.ref, "Hello", False, "")
 
 
 def test_special_tokens_are_set_apart(make_window, hub, qtbot):
@@ -183,29 +157,9 @@ def test_special_tokens_are_set_apart(make_window, hub, qtbot):
         for text in ("<|im_start|>", "user", "a 🙂", "b", "<|im_end|>", "assistant")
     }
     assert [text for text, apart in is_apart.items() if apart] == ["<|im_start|>", "<|im_end|>"]
-
-
-@pytest.mark.parametrize(("mode", "theme"), [(ThemeMode.DARK, DARK), (ThemeMode.LIGHT, LIGHT)])
-def test_special_tokens_take_the_colour_of_a_theme_that_is_chosen_while_they_are_shown(
-    make_window, hub, qtbot, mode, theme
-):
-    window = make_window()
-    window.menus.theme_actions[ThemeMode.LIGHT if mode is ThemeMode.DARK else ThemeMode.DARK].trigger()
-    window.prompt.reading_button.click()
-    document = window.prompt.reading.document()
-    until(qtbot, lambda: "im_end" in document.toPlainText())
-    window.menus.theme_actions[mode].trigger()
-    assert document.find("<|im_end|>").charFormat().background().color().name() == theme.selection
-
-
-def test_the_view_follows_the_chat_setting(make_window, hub, qtbot):
-    window = make_window()
-    window.prompt.reading_button.click()
-    until(qtbot, lambda: "im_start" in window.prompt.reading.toPlainText())
-    window.controls.fields["chat"].choose(False)
-    until(qtbot, lambda: "raw" in window.prompt.note.text())
-    assert window.prompt.reading.toPlainText() == window.prompt.text()
-    assert hub.rendered[-1] == (TARGET.ref, window.prompt.text(), False, "")
+    for theme in (DARK, LIGHT):
+        window.menus.theme_actions[theme.name].trigger()
+        assert document.find("<|im_end|>").charFormat().background().color().name() == theme.selection
 
 
 def test_a_prompt_that_can_not_be_rendered_says_why(make_window, hub, qtbot):

@@ -63,7 +63,7 @@ def test_after_a_run_its_own_pair_and_k_are_taken_and_whether_it_paid_is_said(wi
     assert "0.70×" in page.verdict.text()
 
 
-def test_the_command_is_copied_alone_or_with_its_comments(opened):
+def test_the_command_is_copied_alone_or_with_its_comments_and_an_engine_that_can_not_do_it_has_none(window, opened):
     page = opened()
     text = show(page, "vLLM")
     page.copy_button.click()
@@ -72,11 +72,7 @@ def test_the_command_is_copied_alone_or_with_its_comments(opened):
     page.copy_all_button.click()
     assert QGuiApplication.clipboard().text() == text
     assert page.copy_button.text() != "Copied"
-
-
-def test_an_engine_that_can_not_do_it_says_so_and_has_no_command(window, opened):
-    combo = window.controls.method.combo
-    combo.setCurrentIndex(combo.findData("prompt-lookup"))
+    window.controls.method.choose("prompt-lookup")
     page = opened()
     assert "no prompt lookup" in show(page, "MLX")
     assert not page.copy_button.isEnabled()

@@ -62,16 +62,14 @@ def test_a_run_shows_its_text_and_its_figures_and_is_kept_as_a_log(window, sessi
     assert window.status.stage.text() == "Done: reached the end of the model's context"
 
 
-def test_an_answer_in_a_chat_starts_on_a_line_of_its_own(window, run_to_end):
+def test_a_chats_answer_starts_on_a_line_of_its_own_and_without_the_baseline_a_hint_stands_for_the_speedup(
+    window, run_to_end
+):
     window.controls.fields["chat"].choose(True)
+    window.controls.fields["baseline"].setChecked(False)
     run_to_end(window)
     shown = window.transcript.view.toPlainText()
     assert shown == window.prompt.text() + "\n\n" + window.run_view.summary.text
-
-
-def test_without_the_baseline_there_is_no_speedup_but_a_hint(window, run_to_end):
-    window.controls.fields["baseline"].setChecked(False)
-    run_to_end(window)
     assert window.measurements.tiles.speedup.value.text() == "–"
     assert window.measurements.tiles.speedup.note.text() == "tick Measure the baseline"
     assert window.measurements.latency.baseline_line.isVisible() is False
@@ -163,15 +161,15 @@ def test_a_failure_after_the_start_shows_one_sentence_and_keeps_the_text(window,
     assert window.banner.sentence() == ""
 
 
-@pytest.mark.parametrize("error", [ValueError("a\nTraceback (most recent call last)"), KeyError("x"), RuntimeError()])
-def test_an_unforeseen_exception_becomes_one_line_without_a_traceback(window, session, run_to_end, error):
-    session.fail_before = error
-    run_to_end(window)
-    sentence = window.banner.sentence()
-    assert sentence.startswith("The run failed")
-    assert type(error).__name__ in sentence
-    assert "\n" not in sentence
-    assert "Traceback" not in sentence
+def test_an_unforeseen_exception_becomes_one_line_without_a_traceback(window, session, run_to_end):
+    for error in (ValueError("a\nTraceback (most recent call last)"), KeyError("x"), RuntimeError()):
+        session.fail_before = error
+        run_to_end(window)
+        sentence = window.banner.sentence()
+        assert sentence.startswith("The run failed")
+        assert type(error).__name__ in sentence
+        assert "\n" not in sentence
+        assert "Traceback" not in sentence
 
 
 def test_an_engine_that_can_not_start_is_explained_and_tried_again(make_window, session, tmp_path, run_to_end):

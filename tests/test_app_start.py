@@ -169,22 +169,20 @@ def test_the_table_knows_every_library_that_the_plugins_link_outside_qt():
 
 HEAVY = ("torch", "transformers", "scipy", "accelerate", "huggingface_hub")
 WINDOW = """
+import sys
 from PySide6.QtWidgets import QApplication
 from app.main_window import MainWindow
+from app.tools.models.models import find_problem
 application = QApplication([])
 window = MainWindow()
 window.close()
 window.controller.join(5000)
-"""
-CHECK = """
-from app.tools.models.models import find_problem
 find_problem("nowhere", "elsewhere")
 """
 
 
-@pytest.mark.parametrize("code", [WINDOW, CHECK], ids=["window", "check of a pair"])
-def test_no_engine_is_imported_before_it_is_needed(code):
-    code += f"\nimport sys\nprint([name for name in {HEAVY!r} if name in sys.modules])"
+def test_no_engine_is_imported_before_it_is_needed_by_the_window_and_the_check_of_a_pair():
+    code = f"{WINDOW}\nprint([name for name in {HEAVY!r} if name in sys.modules])"
     environment = os.environ | {"QT_QPA_PLATFORM": "offscreen"}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=environment)
     assert (done.returncode, done.stdout.strip()) == (0, "[]"), done.stderr

@@ -278,17 +278,19 @@ def test_a_disk_error_is_reported_and_the_sweep_continues(window, qtbot, monkeyp
     assert not sweeps.cell.open_button.isEnabled()
 
 
-@pytest.mark.parametrize("answer", [True, False])
-def test_a_long_sweep_asks_after_its_first_run(window, engine, qtbot, monkeypatch, answer):
+def test_a_long_sweep_asks_after_its_first_run(window, engine, qtbot, monkeypatch):
     monkeypatch.setattr(form, "ASK_ABOVE", 4)
-    sweeps = start(window)
-    qtbot.waitUntil(lambda: not sweeps.question.isHidden())
-    assert len(engine.calls) == 1
-    assert sweeps.question.sentence().startswith("5 runs are left, which will take about")
-    (sweeps.yes_button if answer else sweeps.no_button).click()
-    finish(qtbot, window)
-    assert window.tools.sweep.view.num_done == (6 if answer else 1)
-    assert sweeps.question.isHidden()
+    sweeps = choose_small(window)
+    for button, num_done in ((sweeps.no_button, 1), (sweeps.yes_button, 6)):
+        engine.calls.clear()
+        sweeps.form.start_button.click()
+        qtbot.waitUntil(lambda: not sweeps.question.isHidden())
+        assert len(engine.calls) == 1
+        assert sweeps.question.sentence().startswith("5 runs are left, which will take about")
+        button.click()
+        finish(qtbot, window)
+        assert window.tools.sweep.view.num_done == num_done
+        assert sweeps.question.isHidden()
 
 
 # --- Closing ---

@@ -69,7 +69,7 @@ class Plot(pg.PlotWidget):  # type: ignore[misc]  # pyqtgraph has no types
     pointed = Signal(int)
 
     def __init__(self, *, object_name: str, title: str, x_label: str, y_label: str) -> None:
-        super().__init__(background=None)
+        super().__init__(background=None, enableMenu=False)
         self.setObjectName(object_name)
         self.setAccessibleName(title)
         self.setFrameShape(self.Shape.NoFrame)
@@ -84,7 +84,6 @@ class Plot(pg.PlotWidget):  # type: ignore[misc]  # pyqtgraph has no types
         self._spare = SPARE
         item = self.getPlotItem()
         item.hideButtons()
-        item.setMenuEnabled(False)
         # pyqtgraph's own menu, never shown, has no parent: it would outlive the window, and be styled with it.
         item.ctrlMenu.setParent(self, item.ctrlMenu.windowFlags())  # Without its flags it would be shown as a part.
         item.setContentsMargins(0, 4, 4, 0)

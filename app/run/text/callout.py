@@ -6,7 +6,7 @@ from PySide6.QtCore import QRect
 from PySide6.QtWidgets import QFrame
 
 from app.run.text.token_text import TokenText
-from app.theme import scaled
+from app.theme import hold_font, scaled
 from app.widgets.fields import boxed, column, push_button, row, text_label, wrapped_label
 
 WIDTH = 380
@@ -20,6 +20,7 @@ class Callout(QFrame):
         super().__init__(view)
         self._view = view
         self.setObjectName("callout")
+        hold_font(self, 13)  # Not that of the text which it stands on.
         self.place = text_label("", "hint")
         self.title = text_label("", "title")
         self.text = wrapped_label("calloutText", "plain")
