@@ -84,6 +84,7 @@ def chi_squared_p_value(counts: np.ndarray, expected: np.ndarray) -> float:
     return float(chi2.sf(statistic, max(len(cells) - 1, 1)))
 
 
+@torch.inference_mode()
 def joint_p_value(step: StepFunction, *, samples: int = 10_000, seed: int = 0) -> float:
     """Chi-squared of all K + 1 tokens of a block together, completed from the target where the block is shorter.
 
@@ -210,8 +211,8 @@ def engine_p_value(
     sampling: SamplingParams,
     coupling: Coupling = Coupling.REJECTION,
     num_draft_tokens: int = 2,
-    vocab_size: int = 6,
-    blocks: int = 900,
+    vocab_size: int = 5,
+    blocks: int = 600,
     seed: int = 0,
 ) -> float:
     """Chi-squared of three tokens together, out of the whole loop: drafter, filters, verification, both caches.

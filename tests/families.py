@@ -11,7 +11,7 @@ from tests.fakes import FAMILIES, language_model, tiny_module
 
 V = 100
 WINDOW = 16
-PROMPT_LENGTHS = (1, 9, 30, 60)
+PROMPT_LENGTHS = (1, 30, 60)
 """Shorter and longer than the window."""
 
 _ROOM = {"max_position_embeddings": 320}
@@ -95,5 +95,5 @@ def plans(name: str) -> list[tuple[list[int], str, int, bool]]:
     texts = []
     for place, length in enumerate(PROMPT_LENGTHS):
         kind = KINDS[(len(PROMPT_LENGTHS) * number + place) % len(KINDS)]
-        texts.append((prompt(length), kind, (4, 1, 3, 8)[(number + place) % 4], (number + place) % 2 == 0))
+        texts.append((prompt(length), kind, (4, 1, 3, 8)[(number - place) % 4], (number + place) % 2 == 0))
     return texts

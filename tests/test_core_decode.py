@@ -132,17 +132,16 @@ def test_a_token_of_target_probability_zero_is_never_accepted():
     assert run.summary.num_accepted_tokens == 0
 
 
-LENGTH = 44
+LENGTH = 32
 
 
-@pytest.mark.parametrize("is_fused", [True, False], ids=["fused", "module"])
 @pytest.mark.parametrize("kind", ["itself", "another", "always wrong", "oracle", "n-gram"])
-def test_greedy_text_is_that_of_transformers_token_for_token(kind, is_fused):
-    target = tiny_model("llama", is_fused=is_fused)
+def test_greedy_text_is_that_of_transformers_token_for_token(kind):
+    target = tiny_model("llama", is_fused=True)
     expected = greedy_reference(target, PROMPT, LENGTH)
     drafters = {
         "itself": lambda: target,
-        "another": lambda: tiny_model("llama", 1, is_fused=not is_fused),
+        "another": lambda: tiny_model("llama", 1),
         "always wrong": lambda: oracle([*PROMPT, *expected], offset=1, vocab_size=257),
         "oracle": lambda: oracle([*PROMPT, *expected]),
         "n-gram": PromptLookupDrafter,
@@ -171,21 +170,11 @@ def test_the_coldest_temperatures_are_greedy_on_the_fused_runner_too():
 @pytest.mark.parametrize("coupling", Coupling)
 @pytest.mark.parametrize(
     ("sampling", "k"),
-    [(SamplingParams(), 3), (SamplingParams(0.6, top_k=3), 1), (SamplingParams(1.4, top_p=0.7), 4)],
+    [(SamplingParams(), 1), (SamplingParams(1.4, top_p=0.7), 4)],  # test_core_mutants has all filters together.
 )
 def test_three_tokens_follow_the_filtered_distribution_together(coupling, sampling, k):
     p_value = engine_p_value(speculative, sampling=sampling, coupling=coupling, num_draft_tokens=k, seed=k)
     assert p_value > SIGNIFICANCE
-
-
-@pytest.mark.parametrize("coupling", Coupling)
-def test_nothing_outside_the_support_is_emitted(coupling):
-    sampling = SamplingParams(1.5, top_k=2)
-    target, draft = tables()
-    run = play(speculative(target, draft, [0], sampling=sampling, max_new_tokens=600, coupling=coupling, seed=3))
-    ids = [0, *run.ids]
-    for index in range(1, len(ids)):
-        assert probabilities(target.logits_of(ids[:index]), sampling)[ids[index]] > 0
 
 
 @pytest.mark.parametrize("coupling", Coupling)
@@ -214,7 +203,7 @@ def test_the_seed_decides_the_text_and_the_global_generator_nothing(coupling):
 def sixteen(coupling: Coupling, seed: int):
     """The summary of a long run over 16 tokens."""
     models = [table_model(random_rows(16, number, scale=2), 16) for number in (1, 2)]
-    settings = {"sampling": SamplingParams(0.9, top_k=12), "max_new_tokens": 2000, "seed": seed, "coupling": coupling}
+    settings = {"sampling": SamplingParams(0.9, top_k=12), "max_new_tokens": 1000, "seed": seed, "coupling": coupling}
     return play(speculative(*models, [0], num_draft_tokens=3, **settings)).summary
 
 
@@ -252,11 +241,11 @@ def test_padding_of_the_tables_is_never_emitted(coupling, temperature):
         model.model.lm_head.weight.data[257:] *= 50
     sampling = SamplingParams(temperature)
     for models in ((target, draft), (draft, target), (target, target)):
-        run = play(speculative(*models, PROMPT, sampling=sampling, max_new_tokens=60, coupling=coupling))
-        assert len(run.ids) == 60
+        run = play(speculative(*models, PROMPT, sampling=sampling, max_new_tokens=30, coupling=coupling))
+        assert len(run.ids) == 30
         assert max(*run.ids, *(token for step in run.steps for token in step.drafted)) < 257
         if temperature == 0.0:
-            assert run.ids == plain_ids(models[0], PROMPT, 60, sampling=sampling)
+            assert run.ids == plain_ids(models[0], PROMPT, 30, sampling=sampling)
             assert models[0] is not models[1] or run.summary.draft_acceptance_rate == 1.0
 
 

@@ -31,7 +31,7 @@ from tests.faults import (
 from tests.text_distribution import FILTERS, is_found, text_p_value, undecided_models, write
 
 GREEDY = SamplingParams(0.0)
-PROMPT = [10, 20, 3, 4, 10, 20]
+PROMPT = [5, 7, 3, 4, 5, 7]
 LENGTH = 28
 NUM_LETTERS = 26
 PAIRS = [*itertools.product(METHODS, (True, False))]
@@ -67,9 +67,9 @@ def spoken(method: str, target, draft, count: int = LENGTH, **settings):
 
 
 @SAMPLED
-def test_texts_follow_the_filtered_distribution_with_every_filter_and_coupling(method, is_fused):
+def test_texts_follow_the_filtered_distribution_with_every_filter(method, is_fused):
     target, draft = undecided_models(is_fused)
-    texts = list(write(speculative, target, lambda: build_method(method, target, draft), length=60))
+    texts = list(write(speculative, target, lambda: build_method(method, target, draft), length=80))
     assert {text.sampling for text in texts} == set(FILTERS.values())
     assert text_p_value(texts, target, build_method(method, target, draft)) > SIGNIFICANCE
 
@@ -112,9 +112,9 @@ def test_with_shared_noise_the_text_is_that_of_plain_sampling(method, is_fused):
     target, draft = make_models(is_fused)
     for seed, (name, sampling) in enumerate(FILTERS.items()):
         settings = {"sampling": sampling, "seed": seed, "coupling": Coupling.GUMBEL}
+        expected = plain(target, **settings).ids
         for length in (1 + seed, LengthPolicy.AUTO, LengthPolicy.ADAPTIVE):
-            run = spoken(method, target, draft, num_draft_tokens=length, **settings)
-            assert run.ids == plain(target, **settings).ids, name
+            assert spoken(method, target, draft, num_draft_tokens=length, **settings).ids == expected, name
 
 
 @EVERY
@@ -223,7 +223,7 @@ def test_a_failure_or_a_stop_amid_any_forward_leaves_no_trace(method, is_fused):
     settings = {"num_draft_tokens": 3, "sampling": SamplingParams(0.9), "seed": 4}
 
     def texts() -> list[list[int]]:
-        return [plain(target, 8).ids, spoken(method, target, draft, 16, **settings).ids]
+        return [plain(target, 4).ids, spoken(method, target, draft, 10, **settings).ids]
 
     before = texts()
     for at, is_stop in itertools.product(MOMENTS, (False, True)):

@@ -30,6 +30,12 @@ LENGTH = 60
 GREEDY = {"sampling": SamplingParams(0.0), "max_new_tokens": LENGTH}
 
 
+@functools.cache
+def spoken(name: str, length: int) -> list[int]:
+    """What `generate` adds to an architecture's prompt of this length."""
+    return reference(architecture(name), prompt(length))
+
+
 def reference(model: LanguageModel, ids: list[int]) -> list[int]:
     """What `generate` adds to a prompt."""
     inputs = torch.tensor([ids])
@@ -45,7 +51,7 @@ def test_texts_are_those_of_transformers(name):
     """The speculative text behind each prompt, and two plain ones: one fused, where it can be, and one not."""
     can_fuse = llama.supports(architecture(name).model)
     for number, (ids, kind, k, is_fused) in enumerate(plans(name)):
-        target, text = architecture(name, is_fused=is_fused and can_fuse), reference(architecture(name), ids)
+        target, text = architecture(name, is_fused=is_fused and can_fuse), spoken(name, len(ids))
         if number in {1, 2}:
             assert play(autoregressive(target, ids, **GREEDY)).ids == text
         run = play(speculative(target, make_drafter(kind, name), ids, num_draft_tokens=k, **GREEDY))
@@ -57,8 +63,7 @@ def test_texts_are_those_of_transformers(name):
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_the_texts_are_worth_comparing(name):
     """They don't collapse into a token or two, relatives agree now and then, and windows are what decides them."""
-    target, start = architecture(name), prompt(30)
-    text = reference(target, start)
+    target, start, text = architecture(name), prompt(30), spoken(name, 30)
     assert len(set(text[LENGTH // 2 :])) >= 8
     run = play(speculative(target, relative(name), start, num_draft_tokens=1, **GREEDY))
     assert 0.3 < run.summary.draft_acceptance_rate < 0.99

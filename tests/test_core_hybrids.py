@@ -13,7 +13,7 @@ from core.runners.module import Reading
 from core.settings import SamplingParams
 from tests.fakes import greedy_reference, language_model, play, tiny_module
 
-LENGTH = 24
+LENGTH = 16
 GREEDY = {"sampling": SamplingParams(0.0), "max_new_tokens": LENGTH}
 PROMPTS = [torch.randint(257, (n,), generator=torch.Generator().manual_seed(n)).tolist() for n in (1, 9, 30)]
 

@@ -90,7 +90,7 @@ STOPPING_DRAFTERS = {
 }
 """Mistakes of a drafter that ends its blocks where it is unsure."""
 
-WORKING_SETTINGS = SamplingParams(0.8, 4, 0.9, 0.02)
+WORKING_SETTINGS = SamplingParams(1.5, 4, 0.95, 0.02)
 
 ENGINES = {
     "the target's cache keeps what was rejected": (

@@ -178,15 +178,15 @@ NOISE = [-1.2146258, 0.2641770, -0.1088933]
 @pytest.mark.parametrize("seed", [0, 2**63 - 1, None])
 def test_gumbel_draws_follow_the_distribution_over_positions_and_over_seeds(seed):
     probs = torch.tensor([0.5, 0.2, 0.0, 0.15, 0.1, 0.05])
-    noises = (gumbel_noise(at, 5, 6) if seed is None else gumbel_noise(seed, at, 6) for at in range(12_000))
-    tokens = torch.tensor([int(draw_gumbel(probs, noise)) for noise in noises])
+    noises = (gumbel_noise(at, 5, 6) if seed is None else gumbel_noise(seed, at, 6) for at in range(5_000))
+    tokens = draw_gumbel(probs, torch.stack([*noises]))
     counts = torch.bincount(tokens, minlength=6)
     assert counts[2] == 0
     kept = [0, 1, 3, 4, 5]
-    assert chisquare(counts[kept].double(), probs[kept].double() * 12_000, sum_check=False).pvalue > SIGNIFICANCE
+    assert chisquare(counts[kept].double(), probs[kept].double() * 5_000, sum_check=False).pvalue > SIGNIFICANCE
     # Neighbours have nothing to do with each other.
     pairs = torch.bincount(tokens[:-1] * 6 + tokens[1:], minlength=36).view(6, 6)[kept][:, kept]
-    expected = torch.outer(probs, probs)[kept][:, kept].double() * 11_999
+    expected = torch.outer(probs, probs)[kept][:, kept].double() * 4_999
     assert chisquare(pairs.flatten().double(), expected.flatten(), sum_check=False).pvalue > SIGNIFICANCE
 
 
@@ -225,7 +225,7 @@ def test_draw_inverts_the_cumulated_distribution_and_follows_it(has_double, requ
             assert int(draw(probs * 1e-9, in_words(uniform))) == token
     probs = torch.rand(12, generator=torch.Generator().manual_seed(1)) ** 2
     probs[[3, 7]] = 0.0
-    tokens = [int(draw(probs, uniform)) for uniform in draw_uniforms(20_000, torch.Generator().manual_seed(2))]
+    tokens = [int(draw(probs, uniform)) for uniform in draw_uniforms(5_000, torch.Generator().manual_seed(2))]
     counts = torch.bincount(torch.tensor(tokens), minlength=12)
     assert counts[[3, 7]].sum() == 0
     kept = probs > 0
@@ -275,7 +275,7 @@ def test_a_certain_rejection_stays_one_where_u_is_0(no_double):
     "step", [verify_step(on_device), certain_step(on_device), drafter_step(DraftModelDrafter, on_device)]
 )
 def test_without_float64_a_block_follows_the_target_jointly(no_double, step):
-    assert joint_p_value(step, samples=4_000) > SIGNIFICANCE
+    assert joint_p_value(step, samples=3_000) > SIGNIFICANCE
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])

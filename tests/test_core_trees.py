@@ -26,18 +26,18 @@ from core.types import Draft, TokenKind, depths_of, is_chain
 from core.verify import verify, verify_block, verify_tree
 from core.verify.device import figures_of, verify_gumbel_on_device, verify_on_device
 from core.verify.rules import verify_as_block, verify_gumbel, verify_typically
-from tests.exactness import SIGNIFICANCE, chi_squared_p_value, joint_p_value, mutate, tree_step, verify_step
+from tests.exactness import SIGNIFICANCE, V, chi_squared_p_value, joint_p_value, mutate, tree_step, verify_step
 from tests.fakes import NoLook, play, random_rows, table_model, tiny_model
 
-SHAPES = {"three siblings": [-1, -1, -1], "a branch": [-1, -1, 0, 0, 1]}
+PARENTS = [-1, -1, -1, 0, 0, 1]
+"""As many siblings as there are tokens, and branches of two and of one."""
 RULES = (*TreeRule, "mixed")
 GREEDY = SamplingParams(0.0)
 
 
 @pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("shape", SHAPES)
-def test_a_tree_follows_the_target_jointly(shape, rule):
-    assert joint_p_value(tree_step(verify_block, SHAPES[shape], rule), samples=3_000, seed=2) > SIGNIFICANCE
+def test_a_tree_follows_the_target_jointly(rule):
+    assert joint_p_value(tree_step(verify_block, PARENTS, rule), samples=3_000, seed=2) > SIGNIFICANCE
 
 
 MUTANTS = {
@@ -55,7 +55,7 @@ MUTANTS = {
 def test_a_wrong_verifier_of_trees_is_found(name):
     mutant = mutate(core.verify, *MUTANTS[name])
     try:
-        p_value = joint_p_value(tree_step(mutant.verify_block, SHAPES["a branch"], TreeRule.WITHOUT), seed=2)
+        p_value = joint_p_value(tree_step(mutant.verify_block, PARENTS, TreeRule.WITHOUT), seed=2)
     except (AssertionError, KeyError):
         return  # It emitted what no tree could.
     assert p_value < SIGNIFICANCE
@@ -80,7 +80,7 @@ def test_a_wrong_way_to_draw_siblings_is_found(name):
     def step(*given):
         while True:
             try:
-                return tree_step(verify_block, SHAPES["three siblings"], rule, mutant._children)(*given)
+                return tree_step(verify_block, [-1] * 3, rule, mutant._children)(*given)
             except DrafterError:
                 continue  # It says a probability of 0: found in any case.
 
@@ -95,7 +95,7 @@ def trees(draw_from):
 
 
 @given(trees())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_the_verdict_on_a_device_equals_the_hosts(tree):
     parents, vocab_size, seed, is_certain = tree
     generator = torch.Generator().manual_seed(seed)
@@ -210,11 +210,11 @@ def drafted_by_tree(draft, target, **options) -> DraftTreeDrafter:
 )
 def test_three_tokens_follow_the_target_through_the_whole_loop(rule, verification):
     """As `engine_p_value`, for trees of a draft model: one long text stands for many of three tokens."""
-    logits = random_rows(4, 10, period=3, scale=1.2)
-    target = table_model(logits, 4)
-    drafter = drafted_by_tree(table_model(random_rows(4, 20, period=3, scale=1.2), 4), target, rule=rule, branching=2)
+    logits = random_rows(V, 10, period=3, scale=1.2)
+    target = table_model(logits, V)
+    drafter = drafted_by_tree(table_model(random_rows(V, 20, period=3, scale=1.2), V), target, rule=rule, branching=2)
     run = play(
-        speculative(target, drafter, [0, 0, 0], num_draft_tokens=5, max_new_tokens=3_000, seed=3, rule=verification)
+        speculative(target, drafter, [0, 0, 0], num_draft_tokens=5, max_new_tokens=1_800, seed=3, rule=verification)
     )
     assert any(step.parents for step in run.steps)
     found = calibrate(run.steps)
@@ -222,9 +222,9 @@ def test_three_tokens_follow_the_target_through_the_whole_loop(rule, verificatio
     assert found.overall.num_tested == sum(len(step.tested) for step in run.steps)
     assert abs(found.z) < 4.5, "nodes are accepted as often as their distributions say"
     tokens = np.array(run.ids).reshape(-1, 3)
-    counts = np.bincount(np.ravel_multi_index(tokens.T, (4, 4, 4)), minlength=64)
-    expected = np.zeros((4, 4, 4))
-    for context in itertools.product(range(4), repeat=3):
+    counts = np.bincount(np.ravel_multi_index(tokens.T, (V, V, V)), minlength=V**3)
+    expected = np.zeros((V, V, V))
+    for context in itertools.product(range(V), repeat=3):
         rows = [torch.softmax(logits([0, 0, 0, *context[:size]]).double(), -1) for size in range(3)]
         expected[context] = np.prod([float(rows[size][context[size]]) for size in range(3)])
     assert chi_squared_p_value(counts, expected.ravel() * len(tokens)) > SIGNIFICANCE
@@ -257,13 +257,13 @@ def test_greedy_text_is_plain_for_every_shape(family, is_fused):
     prompt = [5, 6, 7, 8, 5, 6]
     expected = play(autoregressive(target, prompt, sampling=GREEDY, max_new_tokens=30)).ids
     accepted = 0
-    for count, depth, branching in ((2, 1, 2), (6, 3, 2), (12, 4, 3), (40, 5, 3)):
+    for count, depth, branching in ((2, 1, 2), (12, 4, 3), (40, 5, 3)):
         for drafting in (target, draft):
             drafter = drafted_by_tree(drafting, target, depth=depth, branching=branching, int8=False)
             run = play(speculative(target, drafter, prompt, num_draft_tokens=count, sampling=GREEDY, max_new_tokens=30))
             assert run.ids == expected
             accepted += run.summary.num_accepted_tokens
-    assert accepted > 60
+    assert accepted > 40
 
 
 def test_a_branch_is_kept_and_read_as_if_written_in_a_row():
