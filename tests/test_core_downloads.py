@@ -302,7 +302,8 @@ def test_the_users_own_models_are_not_removed(tmp_path, monkeypatch, ref):
 
 
 @pytest.mark.parametrize("ref", ["owner/nothing", "a/b/c", "../x"])
-def test_a_missing_model_can_not_be_removed(ref):
+def test_a_missing_model_can_not_be_removed(ref, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(ModelNotFoundError) as caught:
         plan_removal(ref)
     assert is_sentence(str(caught.value))
