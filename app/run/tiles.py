@@ -198,7 +198,7 @@ class MeasurementsPanel(RunPage):
     def begin(self) -> None:
         """A run starts: show it from its start."""
         for card in self.cards:
-            card.plot.reset_view()
+            card.plot.follow()
         super().begin()
 
     def _show_cards(self, *, has_trees: bool) -> None:

@@ -80,7 +80,7 @@ class Plot(pg.PlotWidget):  # type: ignore[misc]  # pyqtgraph has no types
         self._fits = True
         self._shown: Any = (0.0, 0.0)
         """What `_fit` has brought into view."""
-        self._is_empty = True
+        self._is_empty = self._is_over = True
         self._spare = SPARE
         item = self.getPlotItem()
         item.hideButtons()
@@ -236,7 +236,8 @@ class Plot(pg.PlotWidget):  # type: ignore[misc]  # pyqtgraph has no types
     def refresh(self) -> None:
         """Show what is new since the last call."""
         extent = self._extent()
-        is_empty = extent[0] <= 0
+        # A run that has just begun will fill it: changing the style twice would disturb the run's first steps.
+        is_empty = extent[0] <= 0 and self._is_over
         self._hint.setVisible(is_empty)
         if is_empty != self._is_empty:
             self._is_empty = is_empty
@@ -247,12 +248,16 @@ class Plot(pg.PlotWidget):  # type: ignore[misc]  # pyqtgraph has no types
 
     def reset_view(self) -> None:
         """Undo the user's zooming and panning."""
-        self._fits, self._shown = True, (0.0, 0.0)
+        self.follow()
         self.refresh()
+
+    def follow(self) -> None:
+        """Fit the view again at the next drawing, whatever the user made of it."""
+        self._fits, self._shown = True, (0.0, 0.0)
 
     def settle(self, *, is_over: bool) -> None:
         """Set whether more figures will come, and fit the view, unless the user moved it."""
-        self._spare = MARGIN if is_over else SPARE
+        self._is_over, self._spare = is_over, MARGIN if is_over else SPARE
         if self._fits:
             self.reset_view()
         else:

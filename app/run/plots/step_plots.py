@@ -44,7 +44,7 @@ class StepPlot(Plot):
     def __init__(self, run: RunView, *, object_name: str, title: str, y_label: str) -> None:
         super().__init__(object_name=object_name, title=title, x_label="step", y_label=y_label)
         self._run = run
-        self._is_over, self._shows_previous = False, True
+        self._shows_previous = True
         self._drawn: tuple[int, int, int, float] | None = None
         self._bar_width = BAR_WIDTH
         """In steps."""

@@ -264,7 +264,7 @@ class RaceWindow(RunPage):
 
     def begin(self) -> None:
         """A run starts: show it from its start."""
-        self.timeline.plot.reset_view()
+        self.timeline.plot.follow()
         super().begin()
 
     def keyPressEvent(self, event: QKeyEvent) -> None:
