@@ -25,7 +25,7 @@ from core.types import Draft, DraftContext, Verification, depths_of, is_chain
 from core.verify import verify_block
 from core.verify.checks import check_finite
 from core.verify.device import Figures, figures_of, verify_gumbel_on_device, verify_on_device
-from core.verify.rules import verify_as_block, verify_gumbel, verify_typically
+from core.verify.other_rules import verify_as_block, verify_gumbel, verify_typically
 
 
 @dataclass(slots=True, eq=False)
