@@ -104,6 +104,8 @@ class Menus:
             self._action(view, f"{title.lower()}PageAction", title, f"Ctrl+{number}")
             for number, title in enumerate(("Run page", "Inspector", "Speed"), 1)
         ]
+        self.apart = self._action(view, "pagesApartAction", "Pages in their own window", "Ctrl+Shift+D")
+        self.apart.setCheckable(True)
         self.commands = self._action(view, "commandsAction", "Commands…", "Ctrl+K")
         view.addSeparator()
         self.larger = self._action(view, "largerTextAction", "Larger text", "Ctrl++", "Ctrl+=")

@@ -26,7 +26,6 @@ from app.run.pacing import Pace
 from app.run.text.tokens import Place
 from app.theme import ThemeMode
 from app.widgets.labels import SidePanel
-from app.window_layout import fit_columns
 from core.types import Step
 
 SIZE, COMPARE_SIZE = (1280, 800), (1200, 720)
@@ -105,7 +104,7 @@ class Camera:
         for mode in (ThemeMode.DARK, ThemeMode.LIGHT):
             for scale, sizes in SIZES.items():
                 main.appearance.set(mode, scale)
-                fit_columns(main, main.controls, main.text_splitter, main.side)
+                main.columns.fit()
                 for panel, index in pages or [(main.side, main.side.currentIndex())]:
                     panel.setCurrentIndex(index)
                     title = f"-{panel.tabText(index).lower()}" if pages else ""
