@@ -144,7 +144,7 @@ class MainWindow(QMainWindow):
             self._dialogs,
         )
         cards = (*self.measurements.cards, *self.speed.cards, self.race.timeline)
-        self.commands = CommandPalette(self, self.prompt.presets_button.menu())
+        self.commands = CommandPalette(self, self.prompt.presets_button.menu(), self.menus.commands)
         save_plots(
             cards,
             self,
@@ -248,7 +248,7 @@ class MainWindow(QMainWindow):
         settings = self._settings
         self.resize(1280, 800)
         self.main_splitter.setSizes([296, 552, 384])
-        self.text_splitter.setSizes([210, 480])
+        self.text_splitter.setSizes([290, 400])
         if settings.geometry:
             self.restoreGeometry(from_text(settings.geometry))
         self.menus.theme_actions[settings.theme].setChecked(True)

@@ -76,11 +76,10 @@ class Menus:
             window.menuBar().addMenu(title) for title in ("&File", "&Run", "&View", "&Tools", "&Help")
         )
         self.runs = self._action(file, "runsAction", "Runs…", "Ctrl+O", "Ctrl+Shift+R")
-        file.addSeparator()
-        self.models = self._action(file, "modelsAction", "Models…", "Ctrl+M")
-        file.addSeparator()
         # Every run is kept automatically; Ctrl+S writes a separate file.
         self.export = self._action(file, "exportAction", "Export run…", "Ctrl+E", "Ctrl+S")
+        file.addSeparator()
+        self.models = self._action(file, "modelsAction", "Models…", "Ctrl+M")
         file.addSeparator()
         self.quit = self._action(file, "quitAction", "Quit", "Ctrl+Q")
         self.quit.setMenuRole(QAction.MenuRole.QuitRole)

@@ -96,8 +96,12 @@ class Columns:
     def fit(self) -> None:
         """Set the columns' least widths: the settings' scales with the text, the others' less or not at all."""
         widths = (max(scaled(272), 228), max(372, 240 + scaled(104)), 172 + scaled(160))
+        sizes, grown = self._parts.sizes(), widths[0] / (self._settings.minimumWidth() or widths[0])
         for part, width in zip((self._settings, self._text, self._pages), widths, strict=True):
             part.setMinimumWidth(width)
+        if self._parts.count() == ALL and grown != 1:
+            settings = round(sizes[0] * grown)
+            self._parts.setSizes([settings, sizes[1] + sizes[0] - settings, sizes[2]])
         settings, text, pages = widths
         self._window.setMinimumSize(text + max(settings, pages) + MARGINS + HANDLE, LEAST_HEIGHT)
         self._room = sum(widths) + MARGINS + 2 * HANDLE

@@ -154,7 +154,7 @@ def test_the_controls_beside_run_are_never_cut_off(qtbot):
     prompt.resize(900, 300)
     prompt.show()
     prompt.show_state(RunState.RUNNING, None)
-    assert note.text() == "K and temperature can be changed while it runs."
+    assert note.text() == "Esc stops. K and temperature can be changed."
     prompt.resize(prompt.minimumSizeHint().width(), 300)
     qtbot.waitUntil(lambda: note.text() == "K and temperature can change.")
     # A problem has no short form: the note takes the height that it needs.

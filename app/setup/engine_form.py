@@ -10,6 +10,7 @@ from PySide6.QtCore import QSignalBlocker, Qt, Signal, Slot
 from PySide6.QtWidgets import QComboBox, QDialog, QLineEdit, QWidget
 
 from app.jobs import Job, Jobs
+from app.setup.models_form import ModelItemDelegate
 from app.widgets.fields import (
     WheelGuard,
     boxed,
@@ -192,6 +193,7 @@ class EngineForm(QWidget):
         self.server: Server | None = None
         self.combo = QComboBox()
         self.combo.setObjectName("engineCombo")
+        self.combo.setItemDelegate(ModelItemDelegate(self.combo))
         self.combo.setSizeAdjustPolicy(QComboBox.SizeAdjustPolicy.AdjustToMinimumContentsLengthWithIcon)
         self.note = wrapped_label("engineNote", "hint")
         self.dialog: ServerDialog | None = None
