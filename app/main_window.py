@@ -20,6 +20,7 @@ from app.menus import Menus, menu_actions
 from app.run.conclusion import ConclusionBar
 from app.run.inspector.inspector import InspectorPanel
 from app.run.live import LiveView
+from app.run.pacing import PACES
 from app.run.plots.step_plots import StepPlot
 from app.run.race.race_window import RaceWindow
 from app.run.run_view import RunView
@@ -144,7 +145,8 @@ class MainWindow(QMainWindow):
             self._dialogs,
         )
         cards = (*self.measurements.cards, *self.speed.cards, self.race.timeline)
-        self.commands = CommandPalette(self, self.prompt.presets_button.menu(), self.menus.commands)
+        paces = {f"Pace: {title}": partial(self.playback.set_pace, pace) for pace, title in PACES.items()}
+        self.commands = CommandPalette(self, self.prompt.presets_button.menu(), self.menus.commands, paces)
         save_plots(
             cards,
             self,
@@ -312,6 +314,7 @@ class MainWindow(QMainWindow):
         # The form also reports what was found out about models in the background, which mends nothing.
         if self.controls.settings(self.prompt.text()) != self._failed_with:
             self.banner.dismiss_if_changed()
+            self.live.forget_refusal()
 
     @Slot()
     def _on_run_begun(self) -> None:

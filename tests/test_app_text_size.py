@@ -113,6 +113,13 @@ def test_at_every_size_the_columns_fit_into_the_least_window_and_the_ends_say_so
             assert window.speed.area.widget().minimumSizeHint().width() <= window.speed.area.viewport().width()
         press(window, "larger")
     window.resize(1280, 800)
+    press(window, "default_size")
+    window.main_splitter.setSizes([300, 520, 412])
+    sizes = window.main_splitter.sizes()
+    press(window, "larger")
+    assert window.controls.width() > 300, "the settings grow with their text"
+    press(window, "smaller")
+    assert window.main_splitter.sizes() == sizes
     tools = [*window.transcript.findChildren(QToolButton), *window.prompt.findChildren(QToolButton)]
 
     def cut():

@@ -1,8 +1,8 @@
-"""The command palette: every action of the menus and every preset, found by a few letters."""
+"""The command palette: every action of the menus, every pace and every preset, found by a few letters."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from PySide6.QtCore import QEvent, QObject, QRegularExpression, QSortFilterProxyModel, Qt, Slot
 from PySide6.QtGui import QAction, QKeyEvent, QKeySequence, QStandardItem, QStandardItemModel
@@ -24,11 +24,14 @@ class CommandPalette(QDialog):
     Args:
         presets: the menu of the prompt's presets.
         opens: the action that opens this palette, which is not in it.
+        others: what no menu offers, by title.
     """
 
-    def __init__(self, window: QMainWindow, presets: QMenu, opens: QAction) -> None:
+    def __init__(
+        self, window: QMainWindow, presets: QMenu, opens: QAction, others: Mapping[str, Callable[[], object]]
+    ) -> None:
         super().__init__(window)
-        self._window, self._presets, self._opens = window, presets, opens
+        self._window, self._presets, self._opens, self._others = window, presets, opens, others
         self.setObjectName("commandPalette")
         self.setWindowTitle("Commands")
         self.search = line_edit("commandSearch", "What do you want to do?", "Search the commands")
@@ -74,6 +77,7 @@ class CommandPalette(QDialog):
                 note = " · ".join(filter(None, ("on" if action.isChecked() else "", keys)))
                 if action.isEnabled() and action is not self._opens:
                     found.append((f"{menu}: {action.text().replace('&', '')}", note, action.trigger))
+        found += [(title, "", run) for title, run in self._others.items()]
         presets = (action for action in self._presets.actions() if action.isEnabled() and not action.isSeparator())
         return [*found, *((f"Prompt: {action.text()}", "", action.trigger) for action in presets)]
 
