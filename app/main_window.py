@@ -184,7 +184,7 @@ class MainWindow(QMainWindow):
         body = column(self.banner, self.introduction.bar, self.conclusion, (self.main_splitter, 1))
         body.setContentsMargins(16, 12, 16, 12)
         self.setCentralWidget(boxed(column((body, 1), self.status, spacing=0)))
-        self.columns = Columns(self, self.main_splitter)
+        self.columns = Columns(self, self.main_splitter, self.controls, self.text_splitter, self.side)
         self.columns.apart.addActions([action for _, actions in menu_actions(self.menuBar()) for action in actions])
 
     def _connect(self) -> None:

@@ -60,8 +60,8 @@ class PagesWindow(QWidget):
         super().__init__(owner, Qt.WindowType.Window)
         self.setObjectName("pagesWindow")
         self.setWindowTitle("Pages – Outrider")
-        self.setLayout(QVBoxLayout())
-        self.layout().setContentsMargins(16, 8, 16, 12)
+        self.place = QVBoxLayout(self)
+        self.place.setContentsMargins(16, 8, 16, 12)
         open_at(self, 440, 720)
 
     def closeEvent(self, event: QCloseEvent) -> None:
@@ -81,12 +81,9 @@ class Columns:
         is_narrow: whether the settings are one of the pages.
     """
 
-    def __init__(self, window: QWidget, parts: QSplitter) -> None:
-        """`parts`: settings, text, and the pages, which are a `QTabWidget`."""
+    def __init__(self, window: QWidget, parts: QSplitter, settings: QWidget, text: QWidget, pages: QTabWidget) -> None:
         self._window, self._parts = window, parts
-        self._settings, self._text, pages = (parts.widget(index) for index in range(3))
-        assert isinstance(pages, QTabWidget)
-        self._pages = pages
+        self._settings, self._text, self._pages = settings, text, pages
         self._state = QByteArray()
         self.apart = PagesWindow(window)
         self.is_apart = self.is_narrow = False
@@ -138,7 +135,7 @@ class Columns:
         self._state, self.is_apart = self.state(), is_apart
         if is_apart:
             self.arrange()
-            self.apart.layout().addWidget(self._pages)
+            self.apart.place.addWidget(self._pages)
         else:
             self.arrange()
             self._parts.addWidget(self._pages)
