@@ -33,7 +33,7 @@ COMPARED = (4, 8)
 """K of the runs beside the one at the default settings."""
 RACE_AT = 0.6
 TIMEOUT_MS = 600_000
-SIZES = {1.0: ((1024, 700), SIZE, (1920, 1080)), 1.5: (SIZE,)}
+SIZES = {1.0: ((1024, 700), SIZE, (1920, 1080)), 1.5: ((1024, 700), SIZE)}
 """The sizes of the windows at each size of the text."""
 LONG_PROMPT = "word " * 2_000
 """More than the embedded pair reads, for a run that fails."""

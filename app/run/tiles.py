@@ -220,7 +220,7 @@ class MeasurementsPanel(RunPage):
                 card.plot.refresh()
 
 
-STRIP_HEIGHT = 29
+STRIP_HEIGHT, BAR_WIDTH = 29, 120
 
 
 class StatusStrip(QFrame):
@@ -244,7 +244,7 @@ class StatusStrip(QFrame):
         self.download.hide()
         self.bar = named(QProgressBar(), "progressBar", "Progress")
         self.bar.setTextVisible(False)
-        self.bar.setFixedWidth(200)
+        self.bar.setFixedWidth(BAR_WIDTH)
         self.bar.setRange(0, STEPS)
         boxed(
             row((self.stage, 1), self.download, self.lossy, self.place, self.count, self.bar, spacing=16),
