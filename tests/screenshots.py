@@ -10,7 +10,7 @@ import argparse
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -98,25 +98,29 @@ class Camera:
         """Change the theme."""
         self._window.menus.theme_actions[mode].trigger()
 
-    def take_all(self, name: str, widget: QWidget | None = None, pages: Sequence[tuple[SidePanel, int]] = ()) -> None:
+    def take_all(self, name: str, widget: QWidget | None = None, *, pages: SidePanel | None = None) -> None:
         """Take a window, or each of its pages, in both themes at every size. A change of style takes longest."""
         main = self._window
         for mode in (ThemeMode.DARK, ThemeMode.LIGHT):
             for scale, sizes in SIZES.items():
                 main.appearance.set(mode, scale)
                 main.columns.fit()
-                for panel, index in pages or [(main.side, main.side.currentIndex())]:
-                    panel.setCurrentIndex(index)
-                    title = f"-{panel.tabText(index).lower()}" if pages else ""
-                    for width, height in sizes:
-                        (widget or main).resize(width, height)
-                        self.take(f"{name}{title}-{width}{'-large' * (scale > 1)}-{mode.value}", widget)
+                for width, height in sizes:
+                    (widget or main).resize(width, height)
+                    size = f"{width}{'-large' * (scale > 1)}-{mode.value}"
+                    # A narrow window has one page more.
+                    for index in range(pages.count() if pages is not None else 1):
+                        title = ""
+                        if pages is not None:
+                            pages.setCurrentIndex(index)
+                            title = f"-{pages.title().lower()}"
+                        self.take(f"{name}{title}-{size}", widget)
 
     def take_pages(self, state: str) -> None:
         """Take every page of the main window."""
         side = self._window.side
-        self.take_all(state, pages=[(side, index) for index in range(side.count())])
-        side.setCurrentIndex(0)
+        self.take_all(state, pages=side)
+        side.show_title("Run")
         self._window.race.open()
         self.take_all(f"{state}-race", self._window.race)
         self._window.race.close()
@@ -157,7 +161,7 @@ def readme(camera: Camera, window: MainWindow) -> None:
     select_rejection(window)
     window.side.show_title("Inspector")
     camera.take("inspector")
-    window.side.setCurrentIndex(0)
+    window.side.show_title("Run")
     window.race.open()
     window.race.clock.seek(window.race.clock.end_ms * RACE_AT)
     camera.take("race", window.race)
