@@ -120,6 +120,12 @@ class LiveView(QObject):
         waits = self._kept is not None or self._pacing.is_behind or self._controller.has_events
         return waits and self._pacing.is_slow
 
+    def forget_refusal(self) -> None:
+        """What kept the last run from starting was changed."""
+        if self._is_refused:
+            self._is_refused = False
+            self._show_status()
+
     def finish(self) -> None:
         """Show the rest of a run at once, as far as the engine has come. Call it before another run begins."""
         self._pacing.hurry()

@@ -65,6 +65,8 @@ NODES_HELP = (
     "shape the tree."
 )
 CONTEXT_STEP = 256
+SECTION_GAP = 6
+"""Pixels above a section's title, beside the distance of all rows."""
 HERE_ONLY = {
     "num_draft_tokens": "",
     "length_policy": "",
@@ -145,12 +147,14 @@ class ControlsPanel(QScrollArea):
         WheelGuard(self).watch(length)
         size = labelled(length.accessibleName(), length, length.toolTip())
         seeded = labelled("Seed", boxed(row((seed, 1), seed.new_button, spacing=4)), seed.toolTip())
+        run_title = text_label("Run", "section")
+        run_title.setContentsMargins(0, SECTION_GAP, 0, 0)
         layout = column(
             text_label("Models", "section"),
             self.engine,
             self.models,
             self.method,
-            text_label("Run", "section"),
+            run_title,
             k,
             self.fields["temperature"],
             row((size, 1), (seeded, 1)),
