@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 
 import pytest
 
@@ -205,8 +206,6 @@ def test_a_run_with_a_baseline_ends_with_one_sentence_on_top_until_the_next_begi
 
 def concluded(ms, **changes):
     """The conclusion on 40 even steps of this time, beside a baseline of 21.2 ms a token."""
-    from dataclasses import replace
-
     run = run_of([make_step(i, 9 + 3 * i, ms=ms, num_accepted=2) for i in range(40)])
     sums, plain = run.counts.sums, run.baseline.sums
     speedup = (sums.tokens / sums.total_ms) / (plain.tokens / plain.total_ms)
@@ -222,6 +221,23 @@ def test_where_a_run_is_slower_it_says_so_and_what_to_try():
     faster = concluded(10.0)
     assert "times faster than plain decoding" in faster.headline
     assert not faster.advice
+
+
+def test_a_busy_machine_qualifies_the_headline_and_few_steps_tell_nothing():
+    def spread(count):
+        steps = [make_step(i, 9 + 3 * i, ms=10.0 + 30.0 * (i % 3 == 0), num_accepted=2) for i in range(count)]
+        run = run_of(steps)
+        run.summary = replace(run.summary, measured_speedup=1.4)
+        return conclusion_of(run)
+
+    busy = spread(40)
+    assert busy.is_doubtful
+    assert busy.headline.startswith("Measured on a busy machine: ")
+    assert "machine was busy" not in busy.basis
+    assert "Repeat the run" in busy.basis
+    few = spread(4)
+    assert few.headline.startswith("Too few steps to tell")
+    assert (few.kind, few.advice) == ("", "")
 
 
 def test_a_run_that_was_stepped_through_has_no_speed():
