@@ -85,6 +85,44 @@ def test_one_step_of_the_recorded_run_is_explained_while_its_draft_waits(new_win
     assert part(window) is Part.LIVE
 
 
+def test_while_the_recorded_run_is_shown_its_settings_are_and_one_button_stands_out(new_window, qtbot):
+    window, introduction = new_window, new_window.introduction
+    callout = until_callout(window, qtbot)
+    own = window.controls.settings(window.prompt.text())
+    shown = [label.text() for label in introduction._facts.values()]
+    assert shown == ["SmolLM2-135M-Instruct", "outrider-smollm2-drafter", "3", "0.70", "80", "2"]
+    assert introduction._settings.isVisibleTo(window)
+    assert not window.controls.fields["seed"].isVisibleTo(window)
+    assert callout.next_button.property("role") == "primary"
+    assert window.prompt.run_button.property("stands") == "back"
+    with qtbot.waitSignal(window.live.run_shown):
+        introduction.bar.leave_button.click()
+    assert window.controls.settings(window.prompt.text()) == own
+    assert window.controls.fields["seed"].isVisibleTo(window)
+    assert (introduction.bar.go_button.property("role"), window.prompt.run_button.property("stands")) == (
+        "primary",
+        "back",
+    )
+    introduction.bar.leave_button.click()
+    assert not window.prompt.run_button.property("stands")
+
+
+def test_the_last_callout_points_at_the_token_that_was_replaced(new_window, qtbot):
+    window, view = new_window, new_window.transcript.view
+    window.show()
+    callout = until_callout(window, qtbot)
+    number = len(window.run_view.steps)
+    callout.next_button.click()
+    callout.next_button.click()
+    qtbot.waitUntil(lambda: len(window.run_view.steps) == number + 1)
+    step = window.run_view.steps[number]
+    window.introduction.refresh(has_news=True)
+    token = view.rectangles_of(number, step.num_accepted)[-1]
+    tip = view.viewport().mapFrom(window, callout.pos() + callout._tip.toPoint())
+    assert token.left() <= tip.x() <= token.right()
+    assert min(abs(tip.y() - token.top()), abs(tip.y() - token.bottom())) <= 3
+
+
 def test_callouts_go_on_by_themselves_and_with_resume(new_window, qtbot):
     callout = until_callout(new_window, qtbot)
     assert new_window.introduction._timer.isActive()

@@ -195,7 +195,7 @@ class TokenText(QPlainTextEdit):
             cursor.insertText(text[:joined], self._last_format)
         if joined < len(text):
             self._last_format = text_format
-            indented = max(joined, _num_indenting(self._tail, text))
+            indented = max(joined, _num_indenting(self._tail if self._length else "\n", text))
             if indented > joined:
                 cursor.insertText(text[joined:indented], _without_line(text_format))
             cursor.insertText(text[indented:], text_format)
@@ -295,12 +295,12 @@ class TokenText(QPlainTextEdit):
             block = block.next()
         return found
 
-    def last_rectangles(self) -> list[QRectF]:
-        """Where the draft that awaits verification is visible, or else the last step, in viewport coordinates."""
-        if self._num_pending:
+    def rectangles_of(self, step: int, slot: int = -1) -> list[QRectF]:
+        """Where a step, or its token at a slot, is visible in the viewport; its draft while that awaits verification."""
+        if self._num_pending and step == len(self._firsts):
             return self.rectangles(self._starts[-self._num_pending], self._length)
-        place = self._step_range(len(self._firsts) - 1)
-        return [] if place is None else self.rectangles(*place)
+        found = self._step_range(step) if slot < 0 else self.place_range(Place(step, slot))
+        return [] if found is None else self.rectangles(*found)
 
     def _scroll_to(self, position: int, *, lines_above: int) -> None:
         block = self.document().findBlock(position)
