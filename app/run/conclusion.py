@@ -69,7 +69,7 @@ def conclusion_of(run: RunView, *, was_stepped: bool = False) -> Conclusion | No
     notes = [f"95 % interval {interval_text(interval)}." if interval else "More new tokens give an interval."]
     notes += [note for note in (run.absence_note, busy[:1].upper() + busy[1:] or _steadiness(run)) if note]
     return Conclusion(
-        headline=f"{QUALIFIED if busy else ''}{headline}, {_sameness(run)}",
+        headline=f"{QUALIFIED + headline[0].lower() + headline[1:] if busy else headline}, {_sameness(run)}",
         basis=" ".join(notes),
         is_doubtful=bool(busy),
         kind="lossy" if run.is_lossy else "faster" if is_faster else "slower" if is_slower else "",

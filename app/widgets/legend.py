@@ -26,8 +26,7 @@ class Mark(StrEnum):
     HOLLOW = "hollow"
 
 
-GAP = 14
-"""Pixels between two samples."""
+GAP = 10
 
 SHAPES = (Mark.BAR, Mark.DOT, Mark.DIAMOND, Mark.HOLLOW)
 """Areas, while the others are lines."""
@@ -99,11 +98,12 @@ class SeriesSample(PaintedWidget):
 
 
 class Legend(QWidget):
-    """The samples of a plot, on as many lines as its width needs."""
+    """Samples, on as many lines as their width needs."""
 
-    def __init__(self, samples: Iterable[SeriesSample]) -> None:
+    def __init__(self, samples: Iterable[QWidget], *, gap: int = GAP) -> None:
+        """`gap`: pixels between two samples."""
         super().__init__()
-        self._samples = list(samples)
+        self._samples, self._gap = list(samples), gap
         for sample in self._samples:
             sample.setParent(self)
         self.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed)
@@ -114,6 +114,10 @@ class Legend(QWidget):
             self._place()
         return super().event(event)
 
+    def width_on_one_line(self) -> int:
+        """The width that all samples shown take beside each other."""
+        return sum(sample.sizeHint().width() + self._gap for sample in self._samples if not sample.isHidden())
+
     def _place(self) -> None:
         x = y = height = 0
         for sample in self._samples:
@@ -123,5 +127,5 @@ class Legend(QWidget):
             if x and x + size.width() > self.width():
                 x, y = 0, y + size.height()
             sample.setGeometry(QRect(QPoint(x, y), size))
-            x, height = x + size.width() + GAP, y + size.height()
+            x, height = x + size.width() + self._gap, y + size.height()
         self.setFixedHeight(height)

@@ -295,7 +295,7 @@ class Plot(pg.PlotWidget):  # type: ignore[misc]  # pyqtgraph has no types
         if axis.orientation == "left":
             axis.setWidth(scaled(50))
         else:
-            axis.setHeight(14 + scaled(24))
+            axis.setHeight(6 + scaled(24))
         axis.setPen(QPen(Qt.PenStyle.NoPen) if self._is_empty else QPen(QColor(theme.border), 1))
         axis.setTextPen(QColor(theme.muted))
         # The pen has also changed the title's colour.

@@ -86,7 +86,8 @@ class PositionPlot(Plot):
 
     def _fit(self, extent: tuple[float, float]) -> None:
         last = max(int(extent[0]), MIN_POSITIONS)
-        marked = ticks(range(1, last + 1, math.ceil(last / LABELLED_POSITIONS)))
+        # Room beyond the longest block has no label, as nothing was drafted there.
+        marked = ticks(range(1, int(extent[0]) + 1, math.ceil(last / LABELLED_POSITIONS)))
         self._frame((0.4, last + 0.6), (0, TOP), {"bottom": marked})
 
     def _place_at(self, x: float) -> int:

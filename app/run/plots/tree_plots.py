@@ -80,7 +80,7 @@ class RankPlot(Plot):
 
     def _fit(self, extent: tuple[float, float]) -> None:
         depth, rank = (max(int(found), least) for found, least in zip(extent, LEAST_CELLS, strict=True))
-        marked = {"bottom": ticks(range(1, depth + 1)), "left": ticks(range(1, rank + 1))}
+        marked = {"bottom": ticks(range(1, int(extent[0]) + 1)), "left": ticks(range(1, int(extent[1]) + 1))}
         self._frame((0.5, depth + 0.5), (0.5, rank + 0.5), marked)
 
     def _place_under(self, point: QPointF) -> int:

@@ -259,8 +259,9 @@ class RaceWindow(RunPage):
 
     @Slot()
     def open(self) -> None:
-        """Bring the window to the front."""
+        """Bring the window to the front, with the keyboard on its clock."""
         bring_forward(self)
+        self.clock.play_button.setFocus()
 
     def begin(self) -> None:
         """A run starts: show it from its start."""

@@ -8,7 +8,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from PySide6.QtCore import QMimeData, QPoint, QRectF, Qt, QTextBoundaryFinder
+from PySide6.QtCore import QMimeData, QPoint, QRectF, Qt, QTextBoundaryFinder, Slot
 from PySide6.QtGui import QFontMetricsF, QResizeEvent, QTextCharFormat, QTextCursor, QTextLine
 from PySide6.QtWidgets import QPlainTextEdit, QWidget
 
@@ -57,8 +57,11 @@ class TokenText(QPlainTextEdit):
         self._formats = token_formats(by_kind=by_kind)
         self._shows_ghosts = False
         self._limit: int | None = None
+        self._follows = True
+        """Whether the end was in view when the text was last written or scrolled; a larger font hides it."""
         self._set_fonts()
         self._start()
+        self.verticalScrollBar().valueChanged.connect(self._note_end)
 
     def _show_marks(self) -> None:
         """Redraw the marks: the text has changed or moved."""
@@ -99,6 +102,10 @@ class TokenText(QPlainTextEdit):
         """Whether the end of the text is in view."""
         bar = self.verticalScrollBar()
         return bar.value() >= bar.maximum() - 1
+
+    @Slot()
+    def _note_end(self) -> None:
+        self._follows = self.is_at_end
 
     def to_end(self) -> None:
         """Bring the end into view."""
@@ -149,6 +156,7 @@ class TokenText(QPlainTextEdit):
         self._num_pending = len(pending)
         if follows:
             self.to_end()
+        self._note_end()
         self._show_marks()
 
     def _format_of(self, span: Span) -> QTextCharFormat:
@@ -214,7 +222,7 @@ class TokenText(QPlainTextEdit):
 
     def _rebuild(self) -> None:
         """Rebuild the text; the step at the top stays there."""
-        top, follows = self.cursorForPosition(QPoint(0, 0)).position(), self.is_at_end
+        top, follows = self.cursorForPosition(QPoint(0, 0)).position(), self._follows
         span = self._spans[self._index_at(top)]
         self._start()
         self._update(follows=follows)
@@ -224,7 +232,7 @@ class TokenText(QPlainTextEdit):
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         """Stay at the end if it was in view."""
-        follows = self.is_at_end
+        follows = self._follows
         super().resizeEvent(event)
         if follows:
             self.to_end()
@@ -274,12 +282,17 @@ class TokenText(QPlainTextEdit):
     def _span_range(self, span: Span) -> tuple[int, int] | None:
         return next((self._extent(index) for index in self._indices(span.step) if self._spans[index] is span), None)
 
-    def rectangles(self, first: int, last: int) -> list[QRectF]:
-        """The visible rectangles of the text between two positions, in viewport coordinates."""
+    def rectangles(self, first: int, last: int, *, height: int | None = None) -> list[QRectF]:
+        """The visible rectangles of the text between two positions, in viewport coordinates.
+
+        Args:
+            height: of the viewport, if not its current one.
+        """
         found: list[QRectF] = []
+        height = self.viewport().height() if height is None else height
         block = self.firstVisibleBlock()
         top = self.blockBoundingGeometry(block).translated(self.contentOffset()).topLeft()
-        while block.isValid() and top.y() < self.viewport().height() and block.position() <= last:
+        while block.isValid() and top.y() < height and block.position() <= last:
             begin, end = first - block.position(), last - block.position()
             layout = block.layout()
             for number in range(layout.lineCount()):

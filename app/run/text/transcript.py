@@ -16,6 +16,7 @@ from PySide6.QtGui import (
     QPainter,
     QPaintEvent,
     QPen,
+    QResizeEvent,
     QTextCharFormat,
     QTextCursor,
 )
@@ -127,9 +128,17 @@ class TranscriptView(TreeText):
         self._selected = place
         self.show_tree(None if place is None else place.step)
         self._show_marks()
-        found = self.place_range(place) if place is not None else None
-        if found is not None and not self.rectangles(*found):
+        self._show_selected()
+
+    def _show_selected(self) -> None:
+        """Bring the selected place into view if it isn't."""
+        found = self.place_range(self._selected) if self._selected is not None else None
+        if found is not None and not self._is_in_view(found, self.viewport().height()):
             self._scroll_to(found[0], lines_above=3)
+
+    def _is_in_view(self, found: tuple[int, int], height: int) -> bool:
+        """Whether a range is in view, at least half of its height, in a viewport of this height."""
+        return any(0 <= place.center().y() <= height for place in self.rectangles(*found, height=height))
 
     def mark_step(self, step: int) -> None:
         """Lightly mark a step that is pointed at in another panel; -1: none."""
@@ -216,6 +225,14 @@ class TranscriptView(TreeText):
             painter.setPen(QPen(QColor(current_theme().accent), 1.5))
             for rectangle in self.rectangles(*found):
                 painter.drawRoundedRect(rectangle.adjusted(-0.75, 0.75, 0.75, -0.75), 2.5, 2.5)
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        """Keep the selected place in view if it was."""
+        found = self.place_range(self._selected) if self._selected is not None else None
+        was_seen = found is not None and self._is_in_view(found, event.oldSize().height())
+        super().resizeEvent(event)
+        if was_seen:
+            self._show_selected()
 
     def viewportEvent(self, event: QEvent) -> bool:
         """Show a token's tooltip; remove the highlight when the pointer leaves."""
