@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from enum import StrEnum
 
 from PySide6.QtCore import QEvent, QPoint, QPointF, QRect, QRectF, QSize, Qt
-from PySide6.QtGui import QColor, QFontMetrics, QPainter, QPen
+from PySide6.QtGui import QBrush, QColor, QFontMetrics, QPainter, QPen
 from PySide6.QtWidgets import QSizePolicy, QWidget
 
 from app.theme import current_theme, ui_font
@@ -24,11 +24,12 @@ class Mark(StrEnum):
     DOT = "dot"
     DIAMOND = "diamond"
     HOLLOW = "hollow"
+    HATCHED = "hatched"
 
 
 GAP = 10
 
-SHAPES = (Mark.BAR, Mark.DOT, Mark.DIAMOND, Mark.HOLLOW)
+SHAPES = (Mark.BAR, Mark.DOT, Mark.DIAMOND, Mark.HOLLOW, Mark.HATCHED)
 """Areas, while the others are lines."""
 
 
@@ -88,6 +89,10 @@ class SeriesSample(PaintedWidget):
             painter.setPen(QPen(color, 1.5))
             painter.setBrush(Qt.BrushStyle.NoBrush)
             painter.drawRect(QRectF(1, middle - 4, 8, 8))
+        elif self._mark is Mark.HATCHED:
+            painter.setPen(QPen(color, 1))
+            painter.setBrush(QBrush(color, Qt.BrushStyle.BDiagPattern))
+            painter.drawRoundedRect(QRectF(0.5, middle - 4.5, 9, 9), 2, 2)
         elif self._mark is Mark.BAR:
             painter.drawRoundedRect(QRectF(0, middle - 5, 10, 10), 2, 2)
         elif self._mark is Mark.DOT:

@@ -37,6 +37,8 @@ def ticks(places: Iterable[int]) -> list[tuple[int, str]]:
 
 QUARTERS = [(percent / 100, str(percent)) for percent in (0, 25, 50, 75, 100)]
 """The ticks of an axis of shares."""
+TOP = 1.1
+"""Its end: room for the label at 1."""
 
 
 def set_whiskers(whiskers: pg.ErrorBarItem, x: Any, y: Any, low: Any, high: Any) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 
 from app.run.run_view import RunView
 from app.widgets.pictures import Table, table_of
-from app.widgets.plots import DASHED, QUARTERS, Plot, set_whiskers, ticks
+from app.widgets.plots import DASHED, QUARTERS, TOP, Plot, set_whiskers, ticks
 from core.analysis.expectation import wilson
 from core.analysis.run_counts import Timeline
 from core.runlog.tally import PositionCounts
@@ -16,7 +16,6 @@ from core.text import count_text, percent_text
 
 TOKENS = ("drafted_tokens", "tested_tokens", "accepted_tokens")
 """Columns of a table."""
-TOP = 1.04
 MIN_POSITIONS = 4
 LABELLED_POSITIONS = 16
 

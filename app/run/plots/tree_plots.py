@@ -38,6 +38,7 @@ class RankPlot(Plot):
         self.bars = pg.BarGraphItem(x=[], y0=[], height=[], width=CELL)
         sample = SeriesSample("accepted of tested, %", Mark.BAR, "draft_bar", RANK_HELP)
         self.add_item(self.bars, lambda theme: self.bars.setOpts(pen=line_pen(theme.field_border, width=1)), sample)
+        self._samples.append(SeriesSample("never tested", Mark.HOLLOW, "field_border", RANK_HELP))
         self.getPlotItem().setMouseEnabled(x=False, y=False)
         self.getViewBox().invertY(True)
         self.set_hint("How often each candidate of a tree is accepted")

@@ -136,7 +136,7 @@ class RaceClock(QWidget):
         self.now_ms = min(max(0.0, clock_ms), self.end_ms)
         with QSignalBlocker(self.slider):
             self.slider.setValue(round(self.now_ms))
-        self.time.setText(seconds_text(self.now_ms))
+        self.time.setText(f"{seconds_text(self.now_ms)} on the clock")
         self.moved.emit(self.now_ms)
 
     def advance(self, elapsed_ms: float) -> None:

@@ -8,14 +8,13 @@ import numpy as np
 
 from app.widgets.legend import Mark
 from app.widgets.pictures import Table, table_of
-from app.widgets.plots import DASHED, DOTTED, QUARTERS, THIN, Plot, set_whiskers, ticks
+from app.widgets.plots import DASHED, DOTTED, QUARTERS, THIN, TOP, Plot, set_whiskers, ticks
 from core.analysis.calibration import Calibration, Reliability
 from core.analysis.diagnosis import KS
 from core.analysis.expectation import Curve, Estimate
 from core.analysis.theory import SpeedupTheory, TreeTheory
 from core.text import percent_text
 
-TOP = 1.04
 Meaning = tuple[str, str]
 """A series' name in the legend, and what it shows."""
 
