@@ -159,7 +159,8 @@ class ControlsPanel(QScrollArea):
             None,
         )
         self._form = boxed(layout, margins=(0, 0, 8, 0))
-        body = boxed(column(self._form))
+        self._parts = column(self._form)
+        body = boxed(self._parts)
         body.setObjectName("sidebarBody")
         # Numbers are written as on the command line and in the log, whatever the desktop's language.
         body.setLocale(QLocale.c())
@@ -217,9 +218,8 @@ class ControlsPanel(QScrollArea):
 
     def show_instead(self, panel: QWidget, *, shown: bool) -> None:
         """Show a panel in place of the form, or the form again."""
-        layout = self.widget().layout()
-        if layout is not None and layout.indexOf(panel) < 0:
-            layout.addWidget(panel, 0, Qt.AlignmentFlag.AlignTop)
+        if self._parts.indexOf(panel) < 0:
+            self._parts.addWidget(panel, 0, Qt.AlignmentFlag.AlignTop)
             panel.setContentsMargins(0, 0, 8, 0)
         self._form.setHidden(shown)
         panel.setVisible(shown)

@@ -61,7 +61,7 @@ class TokenText(QPlainTextEdit):
         """Whether the end was in view when the text was last written or scrolled; a larger font hides it."""
         self._set_fonts()
         self._start()
-        self.verticalScrollBar().valueChanged.connect(self._note_end)
+        self.verticalScrollBar().valueChanged.connect(self._note_view)
 
     def _show_marks(self) -> None:
         """Redraw the marks: the text has changed or moved."""
@@ -104,7 +104,8 @@ class TokenText(QPlainTextEdit):
         return bar.value() >= bar.maximum() - 1
 
     @Slot()
-    def _note_end(self) -> None:
+    def _note_view(self) -> None:
+        """Note what is in view, before another font or size moves it."""
         self._follows = self.is_at_end
 
     def to_end(self) -> None:
@@ -156,7 +157,7 @@ class TokenText(QPlainTextEdit):
         self._num_pending = len(pending)
         if follows:
             self.to_end()
-        self._note_end()
+        self._note_view()
         self._show_marks()
 
     def _format_of(self, span: Span) -> QTextCharFormat:
@@ -282,17 +283,12 @@ class TokenText(QPlainTextEdit):
     def _span_range(self, span: Span) -> tuple[int, int] | None:
         return next((self._extent(index) for index in self._indices(span.step) if self._spans[index] is span), None)
 
-    def rectangles(self, first: int, last: int, *, height: int | None = None) -> list[QRectF]:
-        """The visible rectangles of the text between two positions, in viewport coordinates.
-
-        Args:
-            height: of the viewport, if not its current one.
-        """
+    def rectangles(self, first: int, last: int) -> list[QRectF]:
+        """The visible rectangles of the text between two positions, in viewport coordinates."""
         found: list[QRectF] = []
-        height = self.viewport().height() if height is None else height
         block = self.firstVisibleBlock()
         top = self.blockBoundingGeometry(block).translated(self.contentOffset()).topLeft()
-        while block.isValid() and top.y() < height and block.position() <= last:
+        while block.isValid() and top.y() < self.viewport().height() and block.position() <= last:
             begin, end = first - block.position(), last - block.position()
             layout = block.layout()
             for number in range(layout.lineCount()):
@@ -309,7 +305,7 @@ class TokenText(QPlainTextEdit):
         return found
 
     def rectangles_of(self, step: int, slot: int = -1) -> list[QRectF]:
-        """Where a step, or its token at a slot, is visible in the viewport; its draft while that awaits verification."""
+        """Where a step, its draft while that awaits verification, or its token at a slot is visible in the viewport."""
         if self._num_pending and step == len(self._firsts):
             return self.rectangles(self._starts[-self._num_pending], self._length)
         found = self._step_range(step) if slot < 0 else self.place_range(Place(step, slot))

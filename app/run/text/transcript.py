@@ -132,13 +132,25 @@ class TranscriptView(TreeText):
 
     def _show_selected(self) -> None:
         """Bring the selected place into view if it isn't."""
+        self._note_view()
         found = self.place_range(self._selected) if self._selected is not None else None
-        if found is not None and not self._is_in_view(found, self.viewport().height()):
-            self._scroll_to(found[0], lines_above=3)
+        if found is not None and not self._sees_selected:
+            num_lines = self.viewport().height() // self.fontMetrics().height()
+            self._scroll_to(found[0], lines_above=min(3, num_lines // 2))
+            self._note_view()
 
-    def _is_in_view(self, found: tuple[int, int], height: int) -> bool:
-        """Whether a range is in view, at least half of its height, in a viewport of this height."""
-        return any(0 <= place.center().y() <= height for place in self.rectangles(*found, height=height))
+    @Slot()
+    def _note_view(self) -> None:
+        super()._note_view()
+        found = self.place_range(self._selected) if self._selected is not None else None
+        places = self.rectangles(*found) if found is not None else []
+        self._sees_selected = any(0 <= place.center().y() <= self.viewport().height() for place in places)
+
+    def _rebuild(self) -> None:
+        was_seen = self._sees_selected
+        super()._rebuild()
+        if was_seen:
+            self._show_selected()
 
     def mark_step(self, step: int) -> None:
         """Lightly mark a step that is pointed at in another panel; -1: none."""
@@ -228,8 +240,7 @@ class TranscriptView(TreeText):
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         """Keep the selected place in view if it was."""
-        found = self.place_range(self._selected) if self._selected is not None else None
-        was_seen = found is not None and self._is_in_view(found, event.oldSize().height())
+        was_seen = self._sees_selected
         super().resizeEvent(event)
         if was_seen:
             self._show_selected()

@@ -39,6 +39,8 @@ class TreeText(TokenText):
     """
 
     _selected: Place | None = None
+    _sees_selected = False
+    """Whether the selected place was in view when the text was last written or scrolled."""
     _pointed: Span | None = None
     _strip: int | None = None
     """Index of the strip's span."""
