@@ -56,10 +56,10 @@ class AcceptancePlot(StepPlot):
     def __init__(self, run: RunView) -> None:
         super().__init__(run, object_name="acceptancePlot", title="Acceptance per step", y_label="tokens")
         self.getViewBox().setYRange(0, 1, padding=0)
-        self.drafted_bars = self.add_bars("field_border", "drafted", DRAFTED_HELP)
+        self.drafted_bars = self.add_bars("draft_tint", "drafted", DRAFTED_HELP)
         self.accepted_bars = self.add_bars("draft_bar", "accepted", ACCEPTED_HELP)
         self.plain_bars = self.add_bars("field_border", "plain", PLAIN_HELP, is_hollow=True)
-        self.node_bars, self.useful_bars = self.add_bars("field_border"), self.add_bars("draft_bar")
+        self.node_bars, self.useful_bars = self.add_bars("draft_tint"), self.add_bars("draft_bar")
         self.zero_line = self.add_line("faint", width=1, angle=0)
         self.add_previous(Column.MEAN_DRAFTED, Column.RUNNING_RATE)
         self.band_edges = self.add_band("text")
