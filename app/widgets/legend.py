@@ -20,6 +20,7 @@ class Mark(StrEnum):
     BAR = "bar"
     LINE = "line"
     DASHES = "dashes"
+    DOTS = "dots"
     BAND = "band"
     DOT = "dot"
     DIAMOND = "diamond"
@@ -78,6 +79,8 @@ class SeriesSample(PaintedWidget):
                 painter.fillRect(QRectF(0, middle - 5, width, 10), band_color(color))
             if self._mark is Mark.DASHES:
                 pen.setDashPattern([2.5, 2])
+            if self._mark is Mark.DOTS:
+                pen.setDashPattern([1, 1.5])
             painter.setPen(pen)
             painter.drawLine(QPointF(1, middle), QPointF(width - 1, middle))
         draw_text(painter, QRectF(width + 6, 0, size.width(), size.height()), self._text, current_theme().muted, LEFT)
