@@ -51,6 +51,7 @@ class Callout(QFrame):
         self.text.setText(text)
         self.setAccessibleName(f"{title}: {text}")
         self.show()
+        self._view.to_end()
         self.fit()
 
     def fit(self) -> None:
@@ -63,7 +64,9 @@ class Callout(QFrame):
             self.setParent(window)
             self.show()
         port = view.viewport()
-        places = [found.toAlignedRect() for found in view.rectangles_of(self._step, self._slot)] or [port.rect()]
+        # Tokens that were scrolled out of view are somewhere beyond its lower edge.
+        edge = QRect(0, port.height() - 1, port.width(), 1)
+        places = [found.toAlignedRect() for found in view.rectangles_of(self._step, self._slot)] or [edge]
         first, last = (QRect(port.mapTo(window, place.topLeft()), place.size()) for place in (places[0], places[-1]))
         width = min(scaled(WIDTH), window.width() - 2 * GAP)
         self.setFixedWidth(width)
