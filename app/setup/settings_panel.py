@@ -162,10 +162,10 @@ class ControlsPanel(QScrollArea):
             self.advanced,
             None,
         )
-        layout.setContentsMargins(0, 0, 8, 0)
-        body = QWidget()
+        self._form = boxed(layout, margins=(0, 0, 8, 0))
+        self._parts = column(self._form)
+        body = boxed(self._parts)
         body.setObjectName("sidebarBody")
-        body.setLayout(layout)
         # Numbers are written as on the command line and in the log, whatever the desktop's language.
         body.setLocale(QLocale.c())
         scrolled(body, "sidebarScroll", self)
@@ -219,6 +219,14 @@ class ControlsPanel(QScrollArea):
             options[method] = {**options.get(method, {}), **changed}
         self.apply(replace(current, **{**settings, "method_options": options}))
         self.changed.emit()
+
+    def show_instead(self, panel: QWidget, *, shown: bool) -> None:
+        """Show a panel in place of the form, or the form again."""
+        if self._parts.indexOf(panel) < 0:
+            self._parts.addWidget(panel, 0, Qt.AlignmentFlag.AlignTop)
+            panel.setContentsMargins(0, 0, 8, 0)
+        self._form.setHidden(shown)
+        panel.setVisible(shown)
 
     def draft_length(self) -> DraftLength:
         """K, or the policy that chooses it."""
