@@ -25,6 +25,15 @@ def splitter(orientation: Qt.Orientation, name: str, *parts: tuple[QWidget, int]
     return result
 
 
+def hold_beside(part: QWidget, width: int) -> None:
+    """Give the narrow part of two in a splitter a least width, which it also gets if that has changed."""
+    pair, has_changed = part.parentWidget(), part.minimumWidth() != width
+    part.setMinimumWidth(width)
+    if has_changed and isinstance(pair, QSplitter):
+        others = max(1, sum(pair.sizes()) - width)
+        pair.setSizes([width if pair.widget(index) is part else others for index in range(pair.count())])
+
+
 def open_at(window: QWidget, width: int, height: int) -> None:
     """Initial size, given in pixels at a scale of 1; it grows with the text, but never beyond the screen."""
     window.resize(scaled(width), scaled(height))

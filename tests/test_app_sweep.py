@@ -175,7 +175,7 @@ def test_a_sweep_fills_the_heatmap_and_says_what_to_use(window, qtbot):
     assert "K = 2" in sweeps.verdicts.lines[0].sentence
     assert sweeps.progress.text() == "6 of 6 runs · complete"
     assert sweeps.bar.value() == sweeps.bar.maximum()
-    assert not sweeps.stop_button.isEnabled()
+    assert not sweeps.form.stop_button.isEnabled()
     assert not sweeps.continue_button.isEnabled()
     (kept,) = sweeps_folder().glob("*.jsonl")
     assert len(read_sweep(kept).measurements) == 6
@@ -296,7 +296,7 @@ def test_a_long_sweep_asks_after_its_first_run(window, engine, qtbot, monkeypatc
 # --- Closing ---
 
 
-@pytest.mark.parametrize("which", ["sweep", "button", "main", "asked"])
+@pytest.mark.parametrize("which", ["sweep", "main", "asked"])
 def test_closing_in_the_middle_stops_in_order_and_keeps_what_is_measured(
     window, engine, qtbot, tmp_path, monkeypatch, which
 ):
@@ -305,7 +305,7 @@ def test_closing_in_the_middle_stops_in_order_and_keeps_what_is_measured(
     engine.on_run = Pause(at=2)
     sweeps = start(window)
     qtbot.waitUntil(lambda: window.tools.sweep.view.num_done == 1)
-    {"button": sweeps.close_button.click, "sweep": sweeps.close}.get(which, window.close)()
+    (sweeps if which == "sweep" else window).close()
     assert not sweeps.isVisible()
     if which in {"main", "asked"}:
         qtbot.waitUntil(lambda: window.controller.is_closed)

@@ -33,8 +33,6 @@ class ToolWindow(QDialog):
         self._task: EngineTask | None = None
         self.setObjectName(f"{name}Window")
         self.setWindowTitle(title)
-        close_help = "Close the window, and stop what is running"
-        self.close_button = push_button("Close", f"{name}CloseButton", close_help, self.close)
         self._timer = QTimer(self)
         self._timer.setInterval(poll_ms)
         self._timer.timeout.connect(self._poll)
@@ -144,6 +142,8 @@ class ReportWindow(ToolWindow):
         self.start_button = push_button(name.capitalize(), f"{name}Button", start_help, self.start)
         self.start_button.setProperty("role", "primary")
         self.stop_button = push_button("Stop", f"stop{name.capitalize()}Button", stop_help, self.stop)
+        close_help = "Close the window, and stop what is running"
+        self.close_button = push_button("Close", f"{name}CloseButton", close_help, self.close)
         self.headline = wrapped_label(f"{name}Headline", "title")
         self.subject = wrapped_label(f"{name}Subject", "hint")
         self.progress = named(QProgressBar(), f"{name}Progress", progress_title)
