@@ -18,6 +18,7 @@ from app.tools.tool_window import ReportWindow
 from app.widgets.fields import (
     WheelGuard,
     boxed,
+    card,
     column,
     named,
     push_button,
@@ -59,6 +60,7 @@ from core.experiments.check import (
 )
 from core.files import write_atomically
 from core.settings import Coupling, RunRequest
+from core.text import duration_text
 
 # --- What is shown ---
 
@@ -167,11 +169,12 @@ class CheckBars(PaintedWidget):
         said = (f"{token_text(i)}: {i.observed:,} observed, {i.expected:,.1f} expected" for i in self._counts)
         self.setAccessibleDescription("; ".join(said))
         self.setToolTip("Outlined: expected of the target. Filled: observed." if found else "")
+        self.updateGeometry()
         self.update()
 
     def sizeHint(self) -> QSize:
-        """Room for all rows, so that nothing moves when they appear."""
-        return QSize(420, NUM_ROWS * scaled(ROW))
+        """Room for all rows."""
+        return QSize(420, min(len(self._counts), NUM_ROWS) * scaled(ROW))
 
     def _paint(self, painter: QPainter) -> None:
         most = max((max(item.observed, item.expected) for item in self._counts), default=1.0) or 1.0
@@ -200,6 +203,7 @@ class CheckBars(PaintedWidget):
         painter.drawRect(QRectF(left, middle + 1, item.observed * scale + 1, height - 1))
 
 
+LEGEND = "outlined: expected · filled: drawn"
 MIN_ROWS, MAX_ROWS = 4, 9
 MAX_BLOCKS = 200_000
 BLOCKS_HELP = "Blocks drawn to test the sampled distribution. Four times as many detect an error half as large."
@@ -243,7 +247,8 @@ class CheckWindow(ReportWindow):
         copy_help = "The whole report as text"
         self.copy_button = push_button("Copy report", "copyCheckButton", copy_help, self._on_copy)
         self.save_button = push_button("Save…", "saveCheckButton", "The report as text or JSON", self._on_save)
-        self.table: Table[None] = Table("checkTable", "Tests and their results", COLUMNS, NO_TESTS)
+        last = len(COLUMNS) - 1
+        self.table: Table[None] = Table("checkTable", "Tests and their results", COLUMNS, NO_TESTS, stretched=last)
         self.remarks = wrapped_label("checkRemarks", "hint")
         prompts_help = "The prompts for which blocks were drawn"
         self.prompts = named(QComboBox(), "checkPromptsCombo", "First tokens after", prompts_help)
@@ -254,8 +259,9 @@ class CheckWindow(ReportWindow):
         head.setAlignment(self.mark, Qt.AlignmentFlag.AlignTop)
         blocks = text_label("Blocks", "field", buddy=self.blocks)
         after = text_label("First tokens after", "field", buddy=self.prompts)
-        self._tokens = boxed(row(after, (self.prompts, 1), text_label("outlined: expected · filled: drawn", "hint")))
-        results = boxed(column((table_card(self.table), 1), self.remarks, self._tokens, self.bars))
+        self._tokens, _ = card(row(after, (self.prompts, 1), text_label(LEGEND, "hint")), self.bars)
+        self._results = column(table_card(self.table), self.remarks, self._tokens, None)
+        results = boxed(self._results)
         options = (blocks, self.blocks, self.with_transformers)
         self._lay_out(head, options, scrolled(results, "checkResults"), self.copy_button, self.save_button)
         open_at(self, 860, 740)
@@ -314,7 +320,10 @@ class CheckWindow(ReportWindow):
 
     def _show_results(self, rows: list[Row[None]], remarks: str, first_tokens: tuple[FirstTokens, ...]) -> None:
         self.table.show_rows(rows)
+        # As high as its rows, and all there is before there are any.
         hold(self.table, least_height=round((min(max(len(rows), MIN_ROWS), MAX_ROWS) + 1.5) * ROW))
+        for place in (0, self._results.count() - 1):
+            self._results.setStretch(place, int(bool(rows) == (place > 0)))
         self.remarks.setText(remarks)
         self.remarks.setVisible(bool(remarks))
         self._first_tokens = first_tokens
@@ -323,8 +332,7 @@ class CheckWindow(ReportWindow):
         # First the prompt after which the most tokens are likely: where one takes all, there is little to compare.
         shares = [_top_share(found) for found in first_tokens]
         self.prompts.setCurrentIndex(shares.index(min(shares)) if shares else -1)
-        for widget in (self._tokens, self.bars):
-            widget.setVisible(bool(first_tokens))
+        self._tokens.setVisible(bool(first_tokens))
         for button in (self.copy_button, self.save_button):
             button.setEnabled(bool(rows))
         self._on_prompt_chosen()
@@ -338,7 +346,7 @@ class CheckWindow(ReportWindow):
     def _show_end(self) -> None:
         super()._show_end()
         if self._report is not None:
-            self.stage.setText(f"{self._report.seconds:.0f} s")
+            self.stage.setText(f"It took {duration_text(self._report.seconds)}.")
         self.refresh()
 
     @Slot()

@@ -6,8 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from PySide6.QtCore import Qt, Slot
-from PySide6.QtGui import QResizeEvent
+from PySide6.QtCore import QSize, Qt, Slot
 from PySide6.QtWidgets import QGridLayout, QScrollArea, QSizePolicy, QWidget
 
 from app.setup.prompt import PromptEditor
@@ -36,7 +35,9 @@ class SweepVerdicts(QScrollArea):
         super().__init__()
         scrolled(QWidget(), "sweepVerdicts", self)
         self.setAccessibleName("Verdict")
-        self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Fixed)
+        policy = QSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Preferred)
+        policy.setHeightForWidth(True)
+        self.setSizePolicy(policy)
         self.lines: tuple[VerdictLine, ...] | None = None
         self.show_lines([])
 
@@ -54,23 +55,27 @@ class SweepVerdicts(QScrollArea):
             badge.setProperty("kind", {True: "pays", False: "pays-not", None: "base"}[line.pays])
             badge.setSizePolicy(QSizePolicy.Policy.Fixed, QSizePolicy.Policy.Fixed)
             self._grid.addWidget(badge, index, 0, Qt.AlignmentFlag.AlignTop)
-            sentence = wrapped_label("", "plain", line.sentence)
-            sentence.setMinimumHeight(1)  # Otherwise its least height is that of a narrow label.
-            self._grid.addWidget(sentence, index, 1)
+            self._grid.addWidget(wrapped_label("", "plain", line.sentence), index, 1)
         body = boxed(self._grid)
         body.setObjectName("sweepVerdictsBody")
         self.setWidget(body)
         self.restyle()
 
-    def resizeEvent(self, event: QResizeEvent) -> None:
-        """Wrap the sentences again, which changes their heights."""
-        super().resizeEvent(event)
-        self.restyle()
-
     def restyle(self) -> None:
-        """Fit the height to the sentences and the size of the text."""
-        height = self._grid.totalHeightForWidth(max(200, self.viewport().width()))
-        self.setFixedHeight(min(scaled(MAX_VERDICTS_HEIGHT), max(scaled(20), height)) + 2)
+        """Ask for the height that the sentences have at the size of the text."""
+        self.updateGeometry()
+
+    def heightForWidth(self, width: int) -> int:
+        """As high as the sentences, up to a few."""
+        return min(scaled(MAX_VERDICTS_HEIGHT), max(scaled(20), self._grid.totalHeightForWidth(width))) + 2
+
+    def sizeHint(self) -> QSize:
+        """Before the width is known."""
+        return QSize(super().sizeHint().width(), self.heightForWidth(max(200, self.width())))
+
+    def minimumSizeHint(self) -> QSize:
+        """One line."""
+        return QSize(200, scaled(20))
 
 
 RUN_COLUMNS = (
@@ -83,9 +88,9 @@ RUN_COLUMNS = (
         is_figure=True,
     ),
     Column("Acceptance", "Accepted / drafted tokens", is_figure=True),
-    Column("Tokens/forward", "New tokens / forwards of the target", is_figure=True, rank=1),
-    Column("Tokens", is_figure=True, rank=2),
-    Column("Outcome"),
+    Column("Tokens/forward", "New tokens / forwards of the target", is_figure=True, rank=2),
+    Column("Tokens", is_figure=True, rank=3),
+    Column("Outcome", rank=1),
 )
 OPEN_TIP, NO_LOG_TIP = "Double-click or press Enter to open it in the main window", "Its log is not kept"
 CHOOSE = "Choose a cell to see its runs and to use it in the main window."

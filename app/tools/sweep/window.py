@@ -316,7 +316,7 @@ class SweepWindow(ToolWindow):
         was_open = self.cell.is_open
         self.cell.show_cell(self.heatmap.current_cell() if self.view.plan is not None else None)
         if self.cell.is_open and not was_open:
-            self.parts.setSizes([2, 1])
+            self.parts.setSizes([3, 2])
 
     @Slot(object)
     def _on_figure_chosen(self, figure: SweepFigure) -> None:
