@@ -12,7 +12,7 @@ from PySide6.QtGui import QKeySequence, QShortcut
 from PySide6.QtWidgets import QDialog, QStackedWidget, QTabBar, QWidget
 
 from app.dialogs import OPEN_TITLES
-from app.theme import hold
+from app.theme import hold, scaled
 from app.tools.models.details import ModelDetailsPane
 from app.tools.models.downloads import DownloadsList
 from app.tools.models.suggestions import SuggestionsPage
@@ -21,7 +21,7 @@ from app.widgets.fields import column, hint_label, line_edit, menu_button, named
 from app.widgets.labels import Banner
 from app.widgets.tables import Table
 from app.widgets.title_delegate import TitleDelegate
-from app.window_layout import bring_forward, open_at, splitter
+from app.window_layout import bring_forward, hold_beside, open_at, splitter
 from core.models.catalogue import ModelEntry
 from core.text import bytes_text
 
@@ -68,8 +68,7 @@ class ModelsWindow(QDialog):
     def _lay_out(self) -> None:
         parts = (table_card(self.table), 1), (self.details, 0)
         self.splitter = splitter(Qt.Orientation.Horizontal, "modelsSplitter", *parts)
-        hold(self.details, least_width=304)
-        self.splitter.setSizes([840, 300])
+        self.restyle()
         self.pages = QStackedWidget()
         self.pages.addWidget(self.splitter)
         self.pages.addWidget(self.suggestions)
@@ -79,6 +78,10 @@ class ModelsWindow(QDialog):
         self.setLayout(layout)
         self.setMinimumSize(860, 520)
         open_at(self, 1180, 700)
+
+    def restyle(self) -> None:
+        """Fit the card to the size of the text."""
+        hold_beside(self.details, scaled(304))
 
     def _connect(self) -> None:
         self.tabs.currentChanged.connect(self._on_tab_changed)
