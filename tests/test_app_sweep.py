@@ -175,7 +175,8 @@ def test_a_sweep_fills_the_heatmap_and_says_what_to_use(window, qtbot):
     assert "K = 2" in sweeps.verdicts.lines[0].sentence
     assert sweeps.progress.text() == "6 of 6 runs · complete"
     assert sweeps.bar.value() == sweeps.bar.maximum()
-    assert not sweeps.form.stop_button.isEnabled()
+    assert sweeps.form.start_button.isVisible()
+    assert sweeps.form.stop_button.isHidden()
     assert not sweeps.continue_button.isEnabled()
     (kept,) = sweeps_folder().glob("*.jsonl")
     assert len(read_sweep(kept).measurements) == 6
@@ -195,7 +196,8 @@ def test_cells_fill_as_runs_end_a_sweep_and_a_run_exclude_each_other_and_each_sw
     assert "3 of 6 runs · about" in sweeps.progress.text()
     assert sum(bool(text) for text in speedups(sweeps)) == 3
     assert words(sweeps) == ["So far"]
-    assert not sweeps.form.start_button.isEnabled()
+    assert sweeps.form.start_button.isHidden()
+    assert sweeps.form.stop_button.isVisible()
     window.prompt.run_button.click()
     assert "A sweep is " in window.banner.sentence()
     pause.gate.set()

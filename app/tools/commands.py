@@ -9,9 +9,11 @@ from PySide6.QtGui import QKeyEvent, QKeySequence, QStandardItem, QStandardItemM
 from PySide6.QtWidgets import QDialog, QListView, QMainWindow, QMenu
 
 from app.menus import menu_actions
+from app.theme import scaled
 from app.widgets.fields import column, line_edit, named
-from app.window_layout import open_at
+from app.widgets.title_delegate import NOTE_ROLE, TitleDelegate
 
+OWN_ACTION = "commandsAction"
 RUN_ROLE = Qt.ItemDataRole.UserRole
 MOVES = {Qt.Key.Key_Up, Qt.Key.Key_Down, Qt.Key.Key_PageUp, Qt.Key.Key_PageDown}
 
@@ -37,10 +39,11 @@ class CommandPalette(QDialog):
         self.list.setModel(self._found)
         self.list.setFocusPolicy(Qt.FocusPolicy.NoFocus)
         self.list.setUniformItemSizes(True)
+        self.list.setItemDelegate(TitleDelegate(self.list))
         layout = column(self.search, (self.list, 1))
         layout.setContentsMargins(12, 12, 12, 12)
         self.setLayout(layout)
-        open_at(self, 520, 420)
+        self.resize(scaled(560), scaled(440))  # In front of the main window each time, so not `open_at`.
         self.search.textChanged.connect(self._on_searched)
         self.search.returnPressed.connect(self._on_chosen)
         self.search.installEventFilter(self)
@@ -50,9 +53,10 @@ class CommandPalette(QDialog):
     def open(self) -> None:
         """Show what can be done now."""
         self._items.clear()
-        for title, run in self._commands():
+        for title, keys, run in self._commands():
             item = QStandardItem(title)
             item.setEditable(False)
+            item.setData(keys, NOTE_ROLE)
             item.setData(run, RUN_ROLE)
             self._items.appendRow(item)
         self.search.clear()
@@ -60,16 +64,17 @@ class CommandPalette(QDialog):
         self.show()
         self.search.setFocus()
 
-    def _commands(self) -> list[tuple[str, Callable[[], object]]]:
-        found: list[tuple[str, Callable[[], object]]] = []
+    def _commands(self) -> list[tuple[str, str, Callable[[], object]]]:
+        """Title, keys and what is done."""
+        found: list[tuple[str, str, Callable[[], object]]] = []
         for menu, actions in menu_actions(self._window.menuBar()):
             for action in actions:
                 keys = action.shortcut().toString(QKeySequence.SequenceFormat.NativeText)
                 title = action.text().replace("&", "")
-                if action.isEnabled():
-                    found.append((f"{menu}: {title}{f'  ({keys})' if keys else ''}", action.trigger))
+                if action.isEnabled() and action.objectName() != OWN_ACTION:
+                    found.append((f"{menu}: {title}", keys, action.trigger))
         presets = (action for action in self._presets.actions() if action.isEnabled() and not action.isSeparator())
-        return [*found, *((f"Prompt: {action.text()}", action.trigger) for action in presets)]
+        return [*found, *((f"Prompt: {action.text()}", "", action.trigger) for action in presets)]
 
     @Slot(str)
     def _on_searched(self, words: str) -> None:

@@ -171,7 +171,7 @@ def _row(named: tuple[str, list[str]]) -> ComparedRow:
 
 
 def _title(name: str) -> str:
-    return LABELS.get(name, name.replace("_", " ").capitalize())
+    return str(LABELS.get(name, name.replace("_", " ").capitalize()))
 
 
 def _read(kept: KeptRun, run: RunData) -> _Run:
