@@ -95,7 +95,7 @@ def keys_html(bar: QMenuBar, theme: Theme) -> str:
     for title, keys in key_groups(bar):
         rows.append(f'<tr><td colspan="2">{"<br>" if rows else ""}<b>{escape(title)}</b></td></tr>')
         for key in keys:
-            value = f"<b>{escape('  or  '.join(key.keys))}</b>" if key.keys else "menu only"
+            value = " or ".join(f"<b>{escape(keys)}</b>" for keys in key.keys) or "menu only"
             color = theme.text if key.keys else theme.muted
             rows.append(f'<tr><td>{escape(key.title)}</td><td style="color:{color}">{value}</td></tr>')
     return f"<table cellspacing='0' cellpadding='3'>{''.join(rows)}</table>"

@@ -235,7 +235,7 @@ class ServerWindow(QDialog):
         add = push_button("Add server…", "serverAddButton", "Enter a server's address, and choose it", engine.add)
         add.setProperty("role", "primary")
         steps = (wrapped_label(f"serverStep{index}", "plain", step) for index, step in enumerate(BEGIN, 1))
-        self.begin, _ = card(*steps, row(add, None))
+        self.begin = boxed(column(card(*steps, row(add, None))[0], None))
         grid = QGridLayout()
         grid.setSpacing(8)
         for index, each in enumerate(self.cards):
@@ -244,7 +244,7 @@ class ServerWindow(QDialog):
         close = push_button("Close", "serverCloseButton", "Close the window, and stop following", self.close)
         self.plots = scrolled(boxed(grid), "serverPlots")
         foot = row((self.saved, 1), close)
-        layout = column(self.headline, self.subject, self.begin, (self.plots, 1), None, foot)
+        layout = column(self.headline, self.subject, (self.begin, 1), (self.plots, 1), foot)
         layout.setContentsMargins(16, 14, 16, 16)
         self.setLayout(layout)
         open_at(self, 900, 700)

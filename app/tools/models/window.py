@@ -12,7 +12,7 @@ from PySide6.QtGui import QKeySequence, QShortcut
 from PySide6.QtWidgets import QDialog, QStackedWidget, QTabBar, QWidget
 
 from app.dialogs import OPEN_TITLES
-from app.theme import hold, scaled
+from app.theme import scaled
 from app.tools.models.details import ModelDetailsPane
 from app.tools.models.downloads import DownloadsList
 from app.tools.models.suggestions import SuggestionsPage
@@ -49,7 +49,6 @@ class ModelsWindow(QDialog):
         self.tabs.addTab("Get models")
         filter_help = "By name, owner, precision or kind (Ctrl+F)"
         self.filter = line_edit("modelsFilter", "Filter", "Filter the models", filter_help)
-        hold(self.filter, width=220)
         self.open_button = menu_button("Open", "openModelButton", "Use a model that you keep elsewhere")
         for kind, title in OPEN_TITLES.items():
             self.open_button.menu().addAction(title).triggered.connect(partial(models.ask_for_model, kind))
@@ -72,7 +71,7 @@ class ModelsWindow(QDialog):
         self.pages = QStackedWidget()
         self.pages.addWidget(self.splitter)
         self.pages.addWidget(self.suggestions)
-        head = row(self.tabs, None, self.filter, self.open_button)
+        head = row(self.tabs, None, (self.filter, 1), self.open_button)
         layout = column(head, self.banner, (self.pages, 1), self.downloads, self.foot)
         layout.setContentsMargins(16, 12, 16, 12)
         self.setLayout(layout)
@@ -80,7 +79,8 @@ class ModelsWindow(QDialog):
         open_at(self, 1180, 700)
 
     def restyle(self) -> None:
-        """Fit the card to the size of the text."""
+        """Fit the card and the filter to the size of the text."""
+        self.filter.setMaximumWidth(scaled(220))
         hold_beside(self.details, scaled(304))
 
     def _connect(self) -> None:
