@@ -241,7 +241,9 @@ class SweepWindow(ToolWindow):
             elif isinstance(event, RunMeasured) and self._must_ask:
                 self._must_ask = False
                 num_left, duration = event.num_runs - event.num_done, duration_text(event.seconds_left)
-                self.question.show_sentence(f"{num_left:,} runs are left, which will take about {duration}. Measure them all?")
+                self.question.show_sentence(
+                    f"{num_left:,} runs are left, which will take about {duration}. Measure them all?"
+                )
                 self.no_button.setFocus()
         if has_news:
             self._show()
