@@ -35,6 +35,7 @@ from app.widgets.tables import Table
 from app.window_layout import open_at
 from app.worker import Work
 from core.controls import RunControls
+from core.drafters.registry import METHODS
 from core.errors import OutriderError
 from core.experiments.check import (
     DEFAULT_SAMPLES,
@@ -97,9 +98,10 @@ SMALLEST_SHOWN_P = 0.001
 
 def subject_of(run: RunRequest) -> str:
     """The settings that are checked, in a line."""
+    title = METHODS[run.method].title if run.method in METHODS else run.method
     parts = [
-        f"{run.draft} for {run.target}" if run.draft else f"{run.method} for {run.target}",
-        drafting_text(run),
+        f"{run.draft} for {run.target}" if run.draft else run.target,
+        drafting_text(run).replace(run.method, title, 1),
         run.sampling.text,
     ]
     if run.coupling is Coupling.GUMBEL:
@@ -257,7 +259,7 @@ class CheckWindow(ReportWindow):
         self._guard.watch(self.blocks, self.prompts)
         head = row(self.mark, (column(self.headline, self.subject, spacing=2), 1), spacing=12)
         head.setAlignment(self.mark, Qt.AlignmentFlag.AlignTop)
-        blocks = text_label("Blocks", "field", buddy=self.blocks)
+        blocks = text_label("Blocks to sample", "field", buddy=self.blocks)
         after = text_label("First tokens after", "field", buddy=self.prompts)
         self._tokens, _ = card(row(after, (self.prompts, 1), text_label(LEGEND, "hint")), self.bars)
         self._results = column(table_card(self.table), self.remarks, self._tokens, None)
@@ -321,7 +323,7 @@ class CheckWindow(ReportWindow):
     def _show_results(self, rows: list[Row[None]], remarks: str, first_tokens: tuple[FirstTokens, ...]) -> None:
         self.table.show_rows(rows)
         # As high as its rows, and all there is before there are any.
-        hold(self.table, least_height=round((min(max(len(rows), MIN_ROWS), MAX_ROWS) + 1.5) * ROW))
+        hold(self.table, least_height=round((min(max(len(rows), MIN_ROWS), MAX_ROWS) + 1.7) * ROW))
         for place in (0, self._results.count() - 1):
             self._results.setStretch(place, int(bool(rows) == (place > 0)))
         self.remarks.setText(remarks)

@@ -218,8 +218,8 @@ class ReportWindow(ToolWindow):
 
     def _show_running(self, *, is_running: bool) -> None:
         offer(self.start_button, self.stop_button, is_running=is_running)
-        for option in self._options:
-            option.setEnabled(not is_running)
+        for option in self._options:  # The progress takes their room.
+            option.setVisible(not is_running)
         self.progress.setVisible(is_running)
 
     def say(self, sentence: str, *, role: str = "title") -> None:
