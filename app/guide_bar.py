@@ -9,7 +9,7 @@ from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QFrame
 
 from app.tools.models.downloads import Download, DownloadRow, Downloads
-from app.widgets.fields import boxed, column, push_button, quiet_button, row, text_label, wrapped_label
+from app.widgets.fields import boxed, column, push_button, quiet_button, row, set_flag, text_label, wrapped_label
 
 RECORDED = "Recorded"
 
@@ -69,7 +69,6 @@ class GuideBar(QFrame):
         self.badge.setProperty("kind", "recorded")
         self.label = wrapped_label("guideText", "plain")
         self.go_button = push_button("", "guideGo", "")
-        self.go_button.setProperty("role", "primary")
         self.leave_button = quiet_button("", "guideLeave", "", "")
         self.download: DownloadRow | None = None
         self._layout = column(spacing=6)
@@ -80,8 +79,8 @@ class GuideBar(QFrame):
         boxed(self._layout, self, margins=(12, 6, 8, 6))
         self.hide()
 
-    def show_part(self, part: Part) -> None:
-        """Show a part's words; hide if there is nothing to show."""
+    def show_part(self, part: Part) -> bool:
+        """Show a part's words; hide if there is nothing to show. Returns whether its button is the next thing to do."""
         self.badge.setVisible(part is Part.RECORDED)
         if self.download is not None:
             self.download.hide()
@@ -97,6 +96,10 @@ class GuideBar(QFrame):
             self.go_button.setVisible(bool(words.go))
             self.leave_button.setText(words.leave)
             self.leave_button.setAccessibleName(words.leave)
+        # The chat model is only offered.
+        is_next = part in {Part.LIVE, Part.RACE}
+        set_flag(self.go_button, "role", "primary" if is_next else "")
+        return is_next
 
     def show_download(self, download: Download, downloads: Downloads) -> None:
         """Show a download's state, with buttons to cancel or repeat it, in place of the offer."""

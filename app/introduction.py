@@ -19,12 +19,14 @@ from app.run.playback import PlaybackBar
 from app.run.run_view import COMPLETE, RunView
 from app.run.text.callout import Callout
 from app.run.text.token_text import ON_ONE_LINE
+from app.run.text.tokens import Place
 from app.setup.models_form import ModelRole
 from app.setup.prompt import FOR_CHAT, Preset, PromptEditor, load_presets
 from app.setup.settings_panel import ControlsPanel
 from app.theme import RESOURCES
 from app.tools.models.downloads import Download
 from app.tools.models.models import Models
+from app.widgets.fields import boxed, column, labelled, row, set_flag, text_label, wrapped_label
 from core.errors import OutriderError
 from core.evidence import packed_from_record
 from core.models.catalogue import ModelEntry
@@ -38,6 +40,8 @@ RECORDING = RESOURCES / "introduction" / "recorded.jsonl"
 CHAT_MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
 CALLOUT_MS = 6_000
 """How long a callout stays, unless Next is pressed."""
+RECORDED_FACTS = ("Target", "Drafts from", "K, draft tokens", "Temperature", "New tokens", "Seed")
+OWN_SETTINGS = "Your own settings are back when it is over."
 FIRST_EXPLAINED = 2
 """The first steps are only watched."""
 
@@ -78,9 +82,15 @@ class Introduction(QObject):
         self.is_seen = False
         self.bar = GuideBar()
         self.callout = Callout(playback.view)
+        self._facts = {title: wrapped_label("recordedFact", "strong") for title in RECORDED_FACTS}
+        target, draft, *others = (labelled(title, value) for title, value in self._facts.items())
+        pairs = (row((one, 1), (other, 1)) for one, other in zip(others[::2], others[1::2], strict=True))
+        note = wrapped_label("recordedNote", "hint", OWN_SETTINGS)
+        self._settings = boxed(column(text_label("Recorded run", "section"), target, draft, *pairs, note))
         self._callouts: list[tuple[str, str]] = []
         """The callouts that are still to come."""
         self._num_callouts = 0
+        self._explained: Step | None = None
         self._part = Part.NOTHING
         self._is_running = False
         """Whether the part's own run is on."""
@@ -121,14 +131,32 @@ class Introduction(QObject):
     def _replay(self, request: RunRequest, found: tuple[Event, ...]) -> None:
         if not self._controller.busy_sentence():
             self._playback.set_pace(Pace.SLOWED)
+            self._show_settings(request)
             self._show_part(Part.RECORDED)
             self.replay_wanted.emit(request, self._held(found))
 
+    def _show_settings(self, request: RunRequest) -> None:
+        """Show the settings of the recorded run in the left column."""
+        entries = [self._models.library.entry(ref or "") for ref in (request.target, request.draft)]
+        values = (
+            entries[0].title if entries[0] else request.target.rpartition("/")[2],
+            entries[1].title if entries[1] else request.draft,
+            request.num_draft_tokens,
+            f"{request.sampling.temperature:.2f}",
+            request.max_new_tokens,
+            request.seed,
+        )
+        for label, value in zip(self._facts.values(), values, strict=True):
+            label.setText(str(value))
+
     def _show_part(self, part: Part) -> None:
         self._part, self._is_running = part, False
+        self._controls.show_instead(self._settings, shown=part is Part.RECORDED)
+        # One button stands out: what to do next.
+        is_next = self.bar.show_part(part) or part is Part.RECORDED
+        set_flag(self._prompt.run_button, "stands", "back" if is_next else "")
         self._models.shown_elsewhere = frozenset({CHAT_MODEL} if part is Part.GET_CHAT else ())
         self._end_callouts()
-        self.bar.show_part(part)
 
     # --- The callouts ---
 
@@ -138,21 +166,24 @@ class Introduction(QObject):
         for event in found:
             if event is explained and self._playback.pacing.is_slow:
                 self._playback.pacing.pause()
-                self._callouts = callouts_of(explained)
+                self._callouts, self._explained = callouts_of(explained), explained
                 self._num_callouts = len(self._callouts)
                 QTimer.singleShot(0, self, self._show_next_callout)  # Once the draft is on screen.
             yield event
 
     @Slot()
     def _show_next_callout(self) -> None:
-        if not self._callouts:
+        if not self._callouts or self._explained is None:
             self._end_callouts()
             return
         title, text = self._callouts.pop(0)
+        # The last one points at the token that was replaced.
+        at = Place(self._explained.index, -1 if self._callouts else self._explained.num_accepted)
         if not self._callouts:
             self._playback.pacing.step_once()
         self._playback.refresh(has_news=False)
-        self.callout.show_text(f"{self._num_callouts - len(self._callouts)} of {self._num_callouts}", title, text)
+        number = self._num_callouts - len(self._callouts)
+        self.callout.show_text(f"{number} of {self._num_callouts}", title, text, at)
         self._timer.start()
 
     def _end_callouts(self) -> None:
@@ -196,6 +227,7 @@ class Introduction(QObject):
         if self._part in {Part.LIVE, Part.RACE} and not self._is_running:
             self._is_running = True
             self.bar.hide()
+            set_flag(self._prompt.run_button, "stands", "")
 
     # --- The bar ---
 

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from PySide6.QtCore import Qt, QTimer, Signal, Slot
-from PySide6.QtGui import QAction, QCloseEvent, QFont, QGuiApplication, QIcon, QKeyEvent, QShowEvent
-from PySide6.QtWidgets import QMainWindow, QSplitter
+from PySide6.QtGui import QAction, QCloseEvent, QFont, QGuiApplication, QIcon, QKeyEvent, QResizeEvent, QShowEvent
+from PySide6.QtWidgets import QMainWindow, QSplitter, QWidget
 
 from app.controller import RunController
 from app.dialogs import Dialogs
 from app.guide_bar import RECORDED
 from app.introduction import Introduction
 from app.jobs import Jobs
-from app.menus import Menus
+from app.menus import Menus, menu_actions
 from app.run.conclusion import ConclusionBar
 from app.run.inspector.inspector import InspectorPanel
 from app.run.live import LiveView
+from app.run.pacing import PACES
 from app.run.plots.step_plots import StepPlot
 from app.run.race.race_window import RaceWindow
 from app.run.run_view import RunView
@@ -43,7 +45,7 @@ from app.tools.windows import ToolWindows
 from app.widgets.fields import boxed, column
 from app.widgets.labels import Banner, SidePanel
 from app.widgets.plot_card import save_plots
-from app.window_layout import fit_columns, from_text, splitter, to_text
+from app.window_layout import Columns, bring_forward, from_text, splitter, to_text
 from app.worker import OpenSession, open_session
 from core.models import catalogue
 from core.settings import RunRequest
@@ -143,7 +145,8 @@ class MainWindow(QMainWindow):
             self._dialogs,
         )
         cards = (*self.measurements.cards, *self.speed.cards, self.race.timeline)
-        self.commands = CommandPalette(self, self.prompt.presets_button.menu())
+        paces = {f"Pace: {title}": partial(self.playback.set_pace, pace) for pace, title in PACES.items()}
+        self.commands = CommandPalette(self, self.prompt.presets_button.menu(), self.menus.commands, paces)
         save_plots(
             cards,
             self,
@@ -181,7 +184,8 @@ class MainWindow(QMainWindow):
         body = column(self.banner, self.introduction.bar, self.conclusion, (self.main_splitter, 1))
         body.setContentsMargins(16, 12, 16, 12)
         self.setCentralWidget(boxed(column((body, 1), self.status, spacing=0)))
-        fit_columns(self, self.controls, self.text_splitter, self.side)
+        self.columns = Columns(self, self.main_splitter, self.controls, self.text_splitter, self.side)
+        self.columns.apart.addActions([action for _, actions in menu_actions(self.menuBar()) for action in actions])
 
     def _connect(self) -> None:
         menus, status = self.menus, self.status
@@ -214,11 +218,14 @@ class MainWindow(QMainWindow):
         self.transcript.view.place_clicked.connect(self._on_token_clicked)
         self.live.run_replaced.connect(self._on_run_begun)
         self.live.run_shown.connect(self._on_run_shown)
-        self.speed.applied.connect(self.controls.change)
+        self.speed.applied.connect(self._on_advice_applied)
         for wanted in (menus.race.triggered, self.speed.race_wanted):
             wanted.connect(self.race.open)
         for action, page in zip(menus.pages, (self.measurements, self.inspector, self.speed), strict=True):
-            action.triggered.connect(partial(self.side.setCurrentWidget, page))
+            action.triggered.connect(partial(self._show_page, page))
+        menus.apart.toggled.connect(self.columns.set_apart)
+        menus.apart.toggled.connect(self._saving.start)
+        self.columns.apart.closed.connect(self._on_pages_closed)
         menus.runs.triggered.connect(self.runs.open)
         self.introduction.failed.connect(self.banner.show_sentence)
         self.introduction.replay_wanted.connect(self._on_introduction_read)
@@ -243,7 +250,7 @@ class MainWindow(QMainWindow):
         settings = self._settings
         self.resize(1280, 800)
         self.main_splitter.setSizes([296, 552, 384])
-        self.text_splitter.setSizes([210, 480])
+        self.text_splitter.setSizes([290, 400])
         if settings.geometry:
             self.restoreGeometry(from_text(settings.geometry))
         self.menus.theme_actions[settings.theme].setChecked(True)
@@ -251,6 +258,10 @@ class MainWindow(QMainWindow):
         for item in self.findChildren(QSplitter):
             if state := settings.splitters.get(item.objectName()):
                 item.restoreState(from_text(state))
+        if settings.pages_geometry:
+            self.columns.apart.restoreGeometry(from_text(settings.pages_geometry))
+        self.menus.apart.setChecked(settings.pages_apart)
+        self.columns.fit()
         self.transcript.set_ghosts_shown(settings.show_ghosts)
         self.menus.show_ghosts.setChecked(settings.show_ghosts)
         self.transcript.colors.choose(settings.color_by)
@@ -303,6 +314,7 @@ class MainWindow(QMainWindow):
         # The form also reports what was found out about models in the background, which mends nothing.
         if self.controls.settings(self.prompt.text()) != self._failed_with:
             self.banner.dismiss_if_changed()
+            self.live.forget_refusal()
 
     @Slot()
     def _on_run_begun(self) -> None:
@@ -351,6 +363,21 @@ class MainWindow(QMainWindow):
         # Only on a click: moving by keys, or along a plot, keeps the current page beside the text.
         self.side.show_page(self.inspector)
 
+    def _show_page(self, page: QWidget) -> None:
+        self.side.show_page(page)
+        if self.columns.is_apart:
+            bring_forward(self.columns.apart)
+
+    @Slot()
+    def _on_pages_closed(self) -> None:
+        self.menus.apart.setChecked(False)
+
+    @Slot(object)
+    def _on_advice_applied(self, settings: Mapping[str, Any]) -> None:
+        if settings.get("draft", "") is None:  # Its list is opened.
+            self.columns.show_settings()
+        self.controls.change(settings)
+
     @Slot(str)
     def _on_model_opened(self, ref: str) -> None:
         self._settings = remember_model(self._settings, ref)
@@ -368,13 +395,19 @@ class MainWindow(QMainWindow):
     def _scale_text(self, scale: float) -> None:
         self.menus.show_scale(scale)
         self.appearance.set(self.appearance.mode, scale)
-        fit_columns(self, self.controls, self.text_splitter, self.side)
+        self.columns.fit()
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        """Show as many columns as fit."""
+        super().resizeEvent(event)
+        self.columns.arrange()
 
     # --- Opening and closing ---
 
     def showEvent(self, event: QShowEvent) -> None:
         """Import the engine once the window has been drawn."""
         super().showEvent(event)
+        self.columns.apart.setVisible(self.columns.is_apart)
         if not self._was_shown:
             self._was_shown = True
             QTimer.singleShot(WARM_UP_DELAY_MS, self, self._on_first_shown)
@@ -400,6 +433,7 @@ class MainWindow(QMainWindow):
             self._save()
             for desk in (self.models, self.runs, self.tools, self.race, self.help):
                 desk.close()
+            self.columns.apart.hide()
             self.controller.begin_close()
             self.jobs.close()
         if (self.controller.is_closed or self.controller.join(CLOSE_WAIT_MS)) and self.jobs.is_idle:
@@ -437,6 +471,8 @@ class MainWindow(QMainWindow):
             color_by=self.transcript.colors.member(),
             show_previous=self.menus.show_previous.isChecked(),
             geometry=to_text(self.saveGeometry()),
+            pages_apart=self.columns.is_apart,
+            pages_geometry=to_text(self.columns.apart.saveGeometry()),
             is_advanced_open=self.controls.advanced.is_open(),
             servers=dict(self.controls.engine.servers),
             splitters={**self._settings.splitters, **self._splitters()},
@@ -448,6 +484,7 @@ class MainWindow(QMainWindow):
     def _splitters(self) -> dict[str, str]:
         """The state of each splitter; while the prompt is folded, not of the one below it."""
         fixed = self.text_splitter if self.prompt.is_folded else None
-        return {
+        found = {
             item.objectName(): to_text(item.saveState()) for item in self.findChildren(QSplitter) if item is not fixed
         }
+        return found | {self.main_splitter.objectName(): to_text(self.columns.state())}

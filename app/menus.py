@@ -76,11 +76,10 @@ class Menus:
             window.menuBar().addMenu(title) for title in ("&File", "&Run", "&View", "&Tools", "&Help")
         )
         self.runs = self._action(file, "runsAction", "Runs…", "Ctrl+O", "Ctrl+Shift+R")
-        file.addSeparator()
-        self.models = self._action(file, "modelsAction", "Models…", "Ctrl+M")
-        file.addSeparator()
         # Every run is kept automatically; Ctrl+S writes a separate file.
         self.export = self._action(file, "exportAction", "Export run…", "Ctrl+E", "Ctrl+S")
+        file.addSeparator()
+        self.models = self._action(file, "modelsAction", "Models…", "Ctrl+M")
         file.addSeparator()
         self.quit = self._action(file, "quitAction", "Quit", "Ctrl+Q")
         self.quit.setMenuRole(QAction.MenuRole.QuitRole)
@@ -104,6 +103,8 @@ class Menus:
             self._action(view, f"{title.lower()}PageAction", title, f"Ctrl+{number}")
             for number, title in enumerate(("Run page", "Inspector", "Speed"), 1)
         ]
+        self.apart = self._action(view, "pagesApartAction", "Pages in their own window", "Ctrl+Shift+D")
+        self.apart.setCheckable(True)
         self.commands = self._action(view, "commandsAction", "Commands…", "Ctrl+K")
         view.addSeparator()
         self.larger = self._action(view, "largerTextAction", "Larger text", "Ctrl++", "Ctrl+=")

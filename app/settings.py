@@ -113,8 +113,8 @@ class WindowSettings:
     """Everything that is saved between sessions. `geometry` and `splitters` are Qt's own state, as base64.
 
     `introduction_seen`: whether it was shown, as at the first start. `is_advanced_open`: whether the settings that few
-    people need are unfolded. `side_page`: the title of the open page. `servers`: names by address,
-    without keys.
+    people need are unfolded. `side_page`: the title of the open page. `pages_apart`: whether the pages are in a window
+    of their own. `servers`: names by address, without keys.
     """
 
     theme: ThemeMode = ThemeMode.SYSTEM
@@ -125,6 +125,8 @@ class WindowSettings:
     introduction_seen: bool = False
     is_advanced_open: bool = False
     side_page: str = ""
+    pages_apart: bool = False
+    pages_geometry: str = ""
     geometry: str = ""
     splitters: Mapping[str, str] = field(default_factory=dict)
     opened_models: tuple[str, ...] = ()

@@ -82,6 +82,7 @@ class Theme:
     heat: str = "#f2a144"
     track: str = "#e9ecf1"
     draft_bar: str = "#3d8ccb"
+    draft_tint: str = "#c8def0"
     target_bar: str = "#2a9c78"
     sample_bar: str = "#d9742a"
     run_1: str = "#0b6fb3"
@@ -130,6 +131,7 @@ DARK = Theme(
     heat="#8f4d06",
     track="#282b31",
     draft_bar="#4f9fdb",
+    draft_tint="#2a4257",
     target_bar="#37ab86",
     sample_bar="#e0904a",
     run_1="#5cb3ef",

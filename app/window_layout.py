@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from PySide6.QtCore import QByteArray, QEvent, QObject, QSettings, QSize, Qt
-from PySide6.QtWidgets import QSplitter, QWidget
+from PySide6.QtCore import QByteArray, QEvent, QObject, QSettings, QSize, Qt, Signal
+from PySide6.QtGui import QCloseEvent
+from PySide6.QtWidgets import QSplitter, QTabWidget, QVBoxLayout, QWidget
 
 import app.settings
 from app.theme import scaled
 
 LEAST_HEIGHT = 640
-GAPS = 48
+MARGINS, HANDLE = 32, 8
+ALL = 3
+SETTINGS_TITLE = "Settings"
 TITLE_BAR = 40
 """Pixels of a window's height for its title bar, which Qt leaves out."""
 
@@ -18,7 +21,7 @@ def splitter(orientation: Qt.Orientation, name: str, *parts: tuple[QWidget, int]
     """Widgets side by side, each with its stretch; none can be collapsed."""
     result = QSplitter(orientation)
     result.setObjectName(name)
-    result.setHandleWidth(8)
+    result.setHandleWidth(HANDLE)
     result.setChildrenCollapsible(False)
     for index, (widget, stretch) in enumerate(parts):
         result.addWidget(widget)
@@ -78,12 +81,108 @@ def bring_forward(window: QWidget) -> None:
     window.activateWindow()
 
 
-def fit_columns(window: QWidget, settings: QWidget, text: QWidget, side: QWidget) -> None:
-    """Set the columns' minimum widths: the settings' scales with the text, the others less or not at all."""
-    widths = (max(scaled(272), 228), 372, 172 + scaled(160))
-    for column, width in zip((settings, text, side), widths, strict=True):
-        column.setMinimumWidth(width)
-    window.setMinimumSize(sum(widths) + GAPS, LEAST_HEIGHT)
+class PagesWindow(QWidget):
+    """A window for the pages that stand beside the text otherwise.
+
+    Signals:
+        closed: by its own button.
+    """
+
+    closed = Signal()
+
+    def __init__(self, owner: QWidget) -> None:
+        super().__init__(owner, Qt.WindowType.Window)
+        self.setObjectName("pagesWindow")
+        self.setWindowTitle("Pages – Outrider")
+        self.place = QVBoxLayout(self)
+        self.place.setContentsMargins(16, 8, 16, 12)
+        open_at(self, 440, 720)
+
+    def closeEvent(self, event: QCloseEvent) -> None:
+        """Close, and say so."""
+        super().closeEvent(event)
+        self.closed.emit()
+
+
+class Columns:
+    """A window's columns: settings, text and pages, or as many as fit.
+
+    In a narrow window, the settings are one more page. The pages can be taken out into a window of their own.
+
+    Attributes:
+        apart: the pages' own window.
+        is_apart: whether they are in it.
+        is_narrow: whether the settings are one of the pages.
+    """
+
+    def __init__(self, window: QWidget, parts: QSplitter, settings: QWidget, text: QWidget, pages: QTabWidget) -> None:
+        self._window, self._parts = window, parts
+        self._settings, self._text, self._pages = settings, text, pages
+        self._state = QByteArray()
+        self.apart = PagesWindow(window)
+        self.is_apart = self.is_narrow = False
+        self._room = 0
+        """The width from which on all columns fit; 0 until `fit`."""
+
+    def fit(self) -> None:
+        """Set the columns' least widths: the settings' scales with the text, the others' less or not at all."""
+        widths = (max(scaled(272), 228), max(372, 240 + scaled(104)), 172 + scaled(160))
+        sizes, grown = self._parts.sizes(), widths[0] / (self._settings.minimumWidth() or widths[0])
+        for part, width in zip((self._settings, self._text, self._pages), widths, strict=True):
+            part.setMinimumWidth(width)
+        if self._parts.count() == ALL and grown != 1:
+            settings = round(sizes[0] * grown)
+            self._parts.setSizes([settings, sizes[1] + sizes[0] - settings, sizes[2]])
+        settings, text, pages = widths
+        self._window.setMinimumSize(text + max(settings, pages) + MARGINS + HANDLE, LEAST_HEIGHT)
+        self._room = sum(widths) + MARGINS + 2 * HANDLE
+        self.arrange()
+
+    def arrange(self) -> None:
+        """Show the settings in a column if the window is wide enough for it, else as a page."""
+        is_narrow = not self.is_apart and self._window.width() < self._room
+        if is_narrow is self.is_narrow:
+            return
+        self._state, self.is_narrow = self.state(), is_narrow
+        focus = self._window.focusWidget()
+        if is_narrow:
+            self._pages.insertTab(0, self._settings, SETTINGS_TITLE)
+            self._pages.setTabToolTip(0, "Models, K, temperature and all else that a run starts with.")
+        else:
+            self._pages.removeTab(0)
+            self._parts.insertWidget(0, self._settings)
+            self._settings.show()
+            self._restore()
+        if focus is not None and self._settings.isAncestorOf(focus):
+            self.show_settings()
+            focus.setFocus()
+
+    def show_settings(self) -> None:
+        """Bring the settings to the front, if they are a page."""
+        if self.is_narrow:
+            self._pages.setCurrentWidget(self._settings)
+
+    def set_apart(self, is_apart: bool) -> None:
+        """Take the pages out into their own window, or put them back beside the text."""
+        if is_apart is self.is_apart:
+            return
+        self._state, self.is_apart = self.state(), is_apart
+        if is_apart:
+            self.arrange()
+            self.apart.place.addWidget(self._pages)
+        else:
+            self.arrange()
+            self._parts.addWidget(self._pages)
+            self._restore()
+        self.apart.setVisible(is_apart and self._window.isVisible())
+
+    def state(self) -> QByteArray:
+        """The splitter's state while all three columns are in it, or when they last were."""
+        return self._parts.saveState() if self._parts.count() == ALL else self._state
+
+    def _restore(self) -> None:
+        if self._parts.count() == ALL:
+            self._parts.restoreState(self._state)
 
 
 def to_text(data: QByteArray) -> str:

@@ -245,7 +245,7 @@ def capture(
     from torch.nn import functional
 
     from core.runners.timing import sent
-    from core.verify import tested_rows
+    from core.verify.rejection import tested_rows
 
     with torch.inference_mode():
         num_drafted, end = draft_tokens.shape[0], outcome.path[-1] if outcome.path else -1

@@ -25,7 +25,7 @@ from core.types import Draft, DraftContext, Verification, depths_of, is_chain
 from core.verify import verify_block
 from core.verify.checks import check_finite
 from core.verify.device import Figures, figures_of, verify_gumbel_on_device, verify_on_device
-from core.verify.rules import verify_as_block, verify_gumbel, verify_typically
+from core.verify.other_rules import verify_as_block, verify_gumbel, verify_typically
 
 
 @dataclass(slots=True, eq=False)
@@ -104,7 +104,8 @@ class Rounds:
         """Capture the graphs that the rounds will launch."""
         self.scorer.prepare(limit)
         if isinstance(self._drafter, DraftModelDrafter):
-            in_blocks = self._noise is None and self._controls.num_draft_tokens is not LengthPolicy.ADAPTIVE
+            is_adaptive = self._controls.num_draft_tokens is LengthPolicy.ADAPTIVE
+            in_blocks = self._noise is None and not is_adaptive and not self.drafts_trees
             vocab_size = self._target.vocab_size
             self._drafter.prepare(limit, self._controls.sampling, vocab_size, in_blocks=in_blocks)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from core.runners.timing import is_asynchronous
+from core.runners.timing import is_asynchronous, sent
 from core.settings import SamplingParams
 
 _LEAST_TEMPERATURE = 1e-30
@@ -185,7 +185,7 @@ def gumbel_noise(seed: int, position: int, vocab_size: int, device: torch.device
     bits = bits.bitwise_xor_(_shifted(bits, _LAST_SHIFT))
     # The top 52 bits and a half, so that neither 0 nor 1 occurs, whose noise would be infinite.
     uniforms = _shifted(bits, 12).double().add_(0.5).mul_(2.0**-52)
-    return uniforms.log_().neg_().log_().neg_().float().to(device)
+    return sent(uniforms.log_().neg_().log_().neg_().float(), device)
 
 
 _STRIDE, _ROUNDS, _LAST_SHIFT = 0x9E3779B97F4A7C15, ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)), 31

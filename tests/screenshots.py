@@ -10,7 +10,7 @@ import argparse
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,7 +26,6 @@ from app.run.pacing import Pace
 from app.run.text.tokens import Place
 from app.theme import ThemeMode
 from app.widgets.labels import SidePanel
-from app.window_layout import fit_columns
 from core.types import Step
 
 SIZE, COMPARE_SIZE = (1280, 800), (1200, 720)
@@ -34,7 +33,7 @@ COMPARED = (4, 8)
 """K of the runs beside the one at the default settings."""
 RACE_AT = 0.6
 TIMEOUT_MS = 600_000
-SIZES = {1.0: ((1024, 700), SIZE, (1920, 1080)), 1.5: (SIZE,)}
+SIZES = {1.0: ((1024, 700), SIZE, (1920, 1080)), 1.5: ((1024, 700), SIZE)}
 """The sizes of the windows at each size of the text."""
 LONG_PROMPT = "word " * 2_000
 """More than the embedded pair reads, for a run that fails."""
@@ -99,25 +98,29 @@ class Camera:
         """Change the theme."""
         self._window.menus.theme_actions[mode].trigger()
 
-    def take_all(self, name: str, widget: QWidget | None = None, pages: Sequence[tuple[SidePanel, int]] = ()) -> None:
+    def take_all(self, name: str, widget: QWidget | None = None, *, pages: SidePanel | None = None) -> None:
         """Take a window, or each of its pages, in both themes at every size. A change of style takes longest."""
         main = self._window
         for mode in (ThemeMode.DARK, ThemeMode.LIGHT):
             for scale, sizes in SIZES.items():
                 main.appearance.set(mode, scale)
-                fit_columns(main, main.controls, main.text_splitter, main.side)
-                for panel, index in pages or [(main.side, main.side.currentIndex())]:
-                    panel.setCurrentIndex(index)
-                    title = f"-{panel.tabText(index).lower()}" if pages else ""
-                    for width, height in sizes:
-                        (widget or main).resize(width, height)
-                        self.take(f"{name}{title}-{width}{'-large' * (scale > 1)}-{mode.value}", widget)
+                main.columns.fit()
+                for width, height in sizes:
+                    (widget or main).resize(width, height)
+                    size = f"{width}{'-large' * (scale > 1)}-{mode.value}"
+                    # A narrow window has one page more.
+                    for index in range(pages.count() if pages is not None else 1):
+                        title = ""
+                        if pages is not None:
+                            pages.setCurrentIndex(index)
+                            title = f"-{pages.title().lower()}"
+                        self.take(f"{name}{title}-{size}", widget)
 
     def take_pages(self, state: str) -> None:
         """Take every page of the main window."""
         side = self._window.side
-        self.take_all(state, pages=[(side, index) for index in range(side.count())])
-        side.setCurrentIndex(0)
+        self.take_all(state, pages=side)
+        side.show_title("Run")
         self._window.race.open()
         self.take_all(f"{state}-race", self._window.race)
         self._window.race.close()
@@ -158,7 +161,7 @@ def readme(camera: Camera, window: MainWindow) -> None:
     select_rejection(window)
     window.side.show_title("Inspector")
     camera.take("inspector")
-    window.side.setCurrentIndex(0)
+    window.side.show_title("Run")
     window.race.open()
     window.race.clock.seek(window.race.clock.end_ms * RACE_AT)
     camera.take("race", window.race)

@@ -7,7 +7,7 @@ import pytest
 
 import app.cli.check
 import core.rounds
-import core.verify
+import core.verify.rejection
 from app.__main__ import build_parser, main
 from app.cli.check import build_request
 from core.errors import GenerationError
@@ -81,7 +81,7 @@ def test_an_exact_pair_ends_with_0_and_its_report_on_standard_output(tables, cap
 
 
 def test_a_broken_verifier_ends_with_1(tables, capsys, monkeypatch):
-    mutant = mutate(core.verify, *VERIFIERS["corrects from the target"])
+    mutant = mutate(core.verify.rejection, *VERIFIERS["corrects from the target"])
     monkeypatch.setattr(core.rounds, "verify_block", mutant.verify_block)
     assert main(["check", "--samples", "900"]) == 1
     assert capsys.readouterr().out.startswith("Not exact: ")

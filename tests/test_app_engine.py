@@ -66,6 +66,8 @@ def test_a_server_is_tested_and_added_and_its_key_is_kept_in_the_keyring_only(ma
     again = make_window()  # The server is down by now.
     until(qtbot, lambda: bool(again.controls.engine._failure))
     assert again.controls.problem("Go") == again.controls.engine._failure
+    assert not again.controls.engine.note.text(), "the reason stands beside Run alone"
+    assert again.controls.engine.combo.property("invalid")
     assert not again.prompt.run_button.isEnabled()
     again.controls.engine._remove()
     until(qtbot, lambda: again.jobs.is_idle)

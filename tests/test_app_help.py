@@ -15,6 +15,7 @@ from PySide6.QtGui import QAction, QGuiApplication, QTextDocument, QTextTable
 from app import about
 from app.about import AboutDialog, version_sentence
 from app.menus import PANEL_KEYS, menu_actions
+from app.run.pacing import Pace
 from app.run.speed.speed import speed_report, study_of
 from app.theme import DARK, LIGHT
 from app.tools.help import FORMULAS_FILE, PAPERS, HelpWindow, page_text
@@ -70,7 +71,8 @@ def test_the_palette_finds_actions_pages_and_presets_and_does_what_is_chosen(win
     everything = titles()
     assert any(title.startswith("View: Inspector") for title in everything)
     assert not any("Export run" in title for title in everything), "there is no run to export"
-    qtbot.keyClicks(palette.search, "fil ru")
+    assert not any("Commands" in title for title in everything), "it is open"
+    qtbot.keyClicks(palette.search, "ru fil")
     assert titles() == [title for title in everything if title.startswith("File: Runs")]
     qtbot.keyClick(palette.search, Qt.Key.Key_Return)
     assert not palette.isVisible()
@@ -81,6 +83,10 @@ def test_the_palette_finds_actions_pages_and_presets_and_does_what_is_chosen(win
     qtbot.keyClick(palette.search, Qt.Key.Key_Down)
     qtbot.keyClick(palette.search, Qt.Key.Key_Return)
     assert window.prompt.text() != before
+    window.menus.commands.trigger()
+    qtbot.keyClicks(palette.search, "8 tokens")
+    qtbot.keyClick(palette.search, Qt.Key.Key_Return)
+    assert window.playback.pace.member() is Pace.SLOWED
     window.menus.commands.trigger()
     qtbot.keyClicks(palette.search, "no such thing")
     qtbot.keyClick(palette.search, Qt.Key.Key_Return)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 
 import pytest
 
@@ -82,6 +83,47 @@ def test_one_step_of_the_recorded_run_is_explained_while_its_draft_waits(new_win
         callout.next_button.click()
     assert callout.isHidden()
     assert part(window) is Part.LIVE
+
+
+def test_while_the_recorded_run_is_shown_its_settings_are_and_one_button_stands_out(new_window, qtbot):
+    window, introduction = new_window, new_window.introduction
+    callout = until_callout(window, qtbot)
+    own = window.controls.settings(window.prompt.text())
+    shown = [label.text() for label in introduction._facts.values()]
+    assert shown == ["SmolLM2-135M-Instruct", "outrider-smollm2-drafter", "3", "0.70", "80", "2"]
+    assert introduction._settings.isVisibleTo(window)
+    assert not window.controls.fields["seed"].isVisibleTo(window)
+    assert callout.next_button.property("role") == "primary"
+    assert window.prompt.run_button.property("stands") == "back"
+    with qtbot.waitSignal(window.live.run_shown):
+        introduction.bar.leave_button.click()
+    assert window.controls.settings(window.prompt.text()) == own
+    assert window.controls.fields["seed"].isVisibleTo(window)
+    assert (introduction.bar.go_button.property("role"), window.prompt.run_button.property("stands")) == (
+        "primary",
+        "back",
+    )
+    introduction.bar.leave_button.click()
+    assert not window.prompt.run_button.property("stands")
+
+
+def test_the_last_callout_points_at_the_token_that_was_replaced(new_window, qtbot):
+    window, view = new_window, new_window.transcript.view
+    window.show()
+    callout = until_callout(window, qtbot)
+    number = len(window.run_view.steps)
+    callout.next_button.click()
+    callout.next_button.click()
+    qtbot.waitUntil(lambda: len(window.run_view.steps) == number + 1)
+    assert not callout.isHidden()
+
+    def is_at_the_token():
+        window.introduction.refresh(has_news=True)
+        places = view.rectangles_of(number, window.run_view.steps[number].num_accepted)
+        tip = view.viewport().mapFrom(window, callout.pos() + callout._tip.toPoint())
+        return any(place.adjusted(-1, -3, 1, 3).contains(tip) for place in places)
+
+    qtbot.waitUntil(is_at_the_token)
 
 
 def test_callouts_go_on_by_themselves_and_with_resume(new_window, qtbot):
@@ -205,8 +247,6 @@ def test_a_run_with_a_baseline_ends_with_one_sentence_on_top_until_the_next_begi
 
 def concluded(ms, **changes):
     """The conclusion on 40 even steps of this time, beside a baseline of 21.2 ms a token."""
-    from dataclasses import replace
-
     run = run_of([make_step(i, 9 + 3 * i, ms=ms, num_accepted=2) for i in range(40)])
     sums, plain = run.counts.sums, run.baseline.sums
     speedup = (sums.tokens / sums.total_ms) / (plain.tokens / plain.total_ms)
@@ -222,6 +262,23 @@ def test_where_a_run_is_slower_it_says_so_and_what_to_try():
     faster = concluded(10.0)
     assert "times faster than plain decoding" in faster.headline
     assert not faster.advice
+
+
+def test_a_busy_machine_qualifies_the_headline_and_few_steps_tell_nothing():
+    def spread(count):
+        steps = [make_step(i, 9 + 3 * i, ms=10.0 + 30.0 * (i % 3 == 0), num_accepted=2) for i in range(count)]
+        run = run_of(steps)
+        run.summary = replace(run.summary, measured_speedup=1.4)
+        return conclusion_of(run)
+
+    busy = spread(40)
+    assert busy.is_doubtful
+    assert busy.headline.startswith("Measured on a busy machine: ")
+    assert "machine was busy" not in busy.basis
+    assert "Repeat the run" in busy.basis
+    few = spread(4)
+    assert few.headline.startswith("Too few steps to tell")
+    assert (few.kind, few.advice) == ("", "")
 
 
 def test_a_run_that_was_stepped_through_has_no_speed():

@@ -35,13 +35,13 @@ INTERACTIVE = (
 )  # fmt: skip
 NAMED = [
     "targetCombo", "draftCombo", "kSlider", "kSpin", "kPolicyCombo", "temperatureSlider", "temperatureSpin",
-    "lengthSpin", "seedEdit", "newSeedButton", "baselineCheck", "advancedButton", "methodCombo", "option_int8",
+    "lengthSpin", "seedEdit", "newSeedButton", "baselineCheck", "advancedButton", "option_int8",
     "topKSpin", "topPSpin", "minPSpin", "verificationCombo", "chatCombo", "deviceCombo", "dtypeCombo", "systemEdit",
     "couplingCheck", "readingButton", "presetsButton", "promptEdit", "runButton", "transcript", "ghostsButton",
     "sideTabs", "acceptancePlot", "latencyPlot",
 ]  # fmt: skip
 IN_ORDER = [
-    "targetCombo", "draftCombo", "kSlider", "lengthSpin", "advancedButton", "methodCombo", "option_int8", "topKSpin",
+    "targetCombo", "draftCombo", "kSlider", "lengthSpin", "advancedButton", "option_int8", "topKSpin",
     "readingButton", "promptEdit", "runButton", "transcript", "sideTabs",
 ]  # fmt: skip
 

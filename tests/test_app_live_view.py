@@ -151,6 +151,7 @@ def test_a_run_that_fails_before_it_starts_leaves_the_last_one_on_screen(window,
     assert window.banner.sentence() != "", "news about models mends nothing"
     window.prompt.set_text("a shorter one")
     assert window.banner.sentence() == "", "its cause may be mended"
+    assert window.status.stage.text() != "The run did not start"
 
 
 def test_a_run_folds_the_prompt_and_a_click_or_an_edit_opens_it_as_high_as_it_was(make_window, run_to_end, qtbot):
@@ -159,6 +160,11 @@ def test_a_run_folds_the_prompt_and_a_click_or_an_edit_opens_it_as_high_as_it_wa
     run_to_end(window)
     assert window.prompt.is_folded
     qtbot.waitUntil(lambda: window.prompt.height() < height)
+    qtbot.waitUntil(lambda: window.prompt.height() == window.prompt.minimumSizeHint().height())
+    window.prompt.show_state(RunState.IDLE, "Why it can't be run takes more lines than two, " * 6)
+    qtbot.waitUntil(lambda: window.prompt.height() == window.prompt.minimumSizeHint().height() > 150)
+    window.prompt.show_state(RunState.IDLE, None)
+    qtbot.waitUntil(lambda: window.prompt.height() == window.prompt.minimumSizeHint().height() < 150)
     assert "textSplitter" not in window._splitters(), "the next start is not with a folded prompt's height"
     qtbot.mouseClick(window.prompt.edit.viewport(), Qt.MouseButton.LeftButton)
     assert not window.prompt.is_folded

@@ -6,6 +6,7 @@ import json
 
 import pytest
 from PySide6.QtCore import Qt
+from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QDialog, QSplitter, QWidget
 
 from app.main_window import MainWindow
@@ -31,6 +32,8 @@ UNUSUAL = WindowSettings(
     introduction_seen=True,
     is_advanced_open=True,
     side_page="Speed",
+    pages_apart=True,
+    pages_geometry="CCCC",
     show_ghosts=True,
     geometry="AAAA",
     splitters={"mainSplitter": "BBBB"},
@@ -161,6 +164,33 @@ def test_the_window_comes_back_as_it_was_left(make_window):
     assert again.text_splitter.sizes() == sizes
     assert again.side.currentWidget() is again.speed
     assert again.height() == 700
+
+
+def test_the_pages_can_have_a_window_of_their_own_which_is_remembered_until_it_is_closed(make_window, qtbot):
+    window = make_window(is_shown=True)
+    window.resize(1280, 800)
+    window.main_splitter.setSizes([310, 500, 422])
+    sizes = window.main_splitter.sizes()
+    window.menus.apart.trigger()
+    apart = window.columns.apart
+    assert window.measurements.window() is apart
+    assert apart.isVisible()
+    apart.resize(600, 650)
+    QTest.keyClick(apart, Qt.Key.Key_3, Qt.KeyboardModifier.ControlModifier)
+    assert window.side.currentWidget() is window.speed, "the menus' keys are heard there, too"
+    window.close()
+    assert not apart.isVisible()
+    again = make_window(is_shown=True)
+    again.resize(1280, 800)
+    assert again.columns.apart.isVisible()
+    assert again.columns.apart.size().toTuple() == (600, 650)
+    assert again.side.window() is again.columns.apart
+    again.columns.apart.close()
+    assert not again.menus.apart.isChecked()
+    assert again.side.window() is again
+    assert again.main_splitter.sizes() == sizes
+    again.close()
+    assert not SettingsStore().load().pages_apart
 
 
 @pytest.mark.parametrize("scale", ["large", None, 0, 40, float("nan"), True])

@@ -91,12 +91,12 @@ def test_a_verdict_names_the_policy_that_chose_k(steps):
     assert speed_report(run).headline.endswith("drafting pays here with adaptive K, 4.0 on average.")
 
 
-def test_a_machine_that_was_not_steady_is_named():
-    steps = drawn(0.8, 4)
-    assert "steady" not in speed_report(run_of(steps)).basis
-    run = run_of(steps, is_over=False)
-    run.apply(BaselineStep(make_step(0, 9, num_draft_tokens=0, num_accepted=0, ms=60.0)))
-    assert "took 10.00 ms before the run and 30.00 ms in the baseline" in speed_report(run).basis
+def test_a_machine_that_was_busy_is_named_as_on_top_of_the_run():
+    run = run_of(drawn(0.8, 4))
+    assert "busy" not in speed_report(run).basis
+    run.summary = replace(run.summary, target_step_ms=4.0)
+    assert run.busy_note.startswith("The machine was busy")
+    assert run.busy_note in speed_report(run).basis
 
 
 def test_a_trees_figures_are_in_its_own_words():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from PySide6.QtCore import QSize
 from PySide6.QtWidgets import (
     QAbstractButton,
     QAbstractItemView,
@@ -100,15 +101,25 @@ def test_at_every_size_the_columns_fit_into_the_least_window_and_the_ends_say_so
         assert window.menus.smaller.isEnabled() is (scale != SCALES[0])
         assert window.menus.larger.isEnabled() is (scale != SCALES[-1])
         assert window.menus.default_size.isEnabled() is (scale != 1.0)
-        window.resize(window.minimumSize())
-        columns = (window.controls, window.text_splitter, window.side)
-        assert all(column.width() >= column.minimumWidth() for column in columns)
-        assert window.minimumWidth() <= 1280
-        # Neither column has a horizontal scroll bar: what is wider than they are is lost.
-        for area in (window.controls, window.speed.area):
-            assert area.widget().minimumSizeHint().width() <= area.viewport().width()
+        for size in (window.minimumSize(), QSize(1024, 700), QSize(1280, 800)):
+            window.resize(size)
+            assert (window.width(), window.height()) == (size.width(), size.height()), "it fits a small screen"
+            window.columns.show_settings()
+            columns = (window.controls, window.text_splitter, window.side)
+            assert all(column.width() >= column.minimumWidth() for column in columns)
+            # No column has a horizontal scroll bar: what is wider than they are is lost.
+            assert window.controls.widget().minimumSizeHint().width() <= window.controls.viewport().width()
+            window.side.show_page(window.speed)
+            assert window.speed.area.widget().minimumSizeHint().width() <= window.speed.area.viewport().width()
         press(window, "larger")
     window.resize(1280, 800)
+    press(window, "default_size")
+    window.main_splitter.setSizes([300, 520, 412])
+    sizes = window.main_splitter.sizes()
+    press(window, "larger")
+    assert window.controls.width() > 300, "the settings grow with their text"
+    press(window, "smaller")
+    assert window.main_splitter.sizes() == sizes
     tools = [*window.transcript.findChildren(QToolButton), *window.prompt.findChildren(QToolButton)]
 
     def cut():
@@ -118,6 +129,31 @@ def test_at_every_size_the_columns_fit_into_the_least_window_and_the_ends_say_so
     assert (next_scale(1.04, 1), next_scale(0.1, -1)) == (1.1, SCALES[0])
 
 
+def test_a_narrow_window_has_its_settings_as_a_page_and_a_wide_one_gets_its_columns_back(make_window, qtbot):
+    window = make_window(is_shown=True)
+    window.resize(1280, 800)
+    window.main_splitter.setSizes([310, 500, 422])
+    sizes = window.main_splitter.sizes()
+    field = window.controls.fields["seed"]
+    window.activateWindow()
+    field.setFocus()
+    qtbot.waitUntil(field.hasFocus)
+    window.resize(800, 700)
+    assert [window.side.tabText(index) for index in range(window.side.count())] == [
+        "Settings", "Run", "Inspector", "Speed"]  # fmt: skip
+    assert field.isVisible(), "the page with the focus is in front"
+    assert field.hasFocus()
+    window.menus.pages[0].trigger()
+    assert window.side.currentWidget() is window.measurements
+    window.speed.applied.emit({"draft": None})
+    qtbot.waitUntil(window.controls.draft.combo.view().isVisible)
+    window.controls.draft.combo.hidePopup()
+    window.resize(1280, 800)
+    assert window.side.count() == 3
+    assert window.controls.isVisible()
+    assert window.main_splitter.sizes() == sizes
+
+
 def test_the_controls_beside_run_are_never_cut_off(qtbot):
     prompt = PromptEditor(ControlsPanel(ModelLibrary(), Jobs()), Jobs())
     qtbot.addWidget(prompt)
@@ -125,7 +161,7 @@ def test_the_controls_beside_run_are_never_cut_off(qtbot):
     prompt.resize(900, 300)
     prompt.show()
     prompt.show_state(RunState.RUNNING, None)
-    assert note.text() == "K and temperature can be changed while it runs."
+    assert note.text() == "Esc stops. K and temperature can be changed."
     prompt.resize(prompt.minimumSizeHint().width(), 300)
     qtbot.waitUntil(lambda: note.text() == "K and temperature can change.")
     # A problem has no short form: the note takes the height that it needs.

@@ -343,6 +343,30 @@ def test_a_long_text_keeps_its_scroll_position_in_another_theme(view, stream, ap
     assert abs(view.cursorForPosition(QPoint(0, 0)).position() - top) < 40
 
 
+def test_a_selected_token_stays_in_view_in_a_smaller_window_and_at_another_size_of_the_text(view, stream, apply_theme):
+    steps = [make_step(index, 4 * index, num_accepted=3, texts=lambda at: ".\n") for index in range(200)]
+    add(view, stream, *steps)
+    view.verticalScrollBar().setValue(300)
+    bottom = view.span_at(QPoint(5, view.viewport().height() - 30))
+    view.choose(bottom.place)
+    for change in (
+        lambda: view.resize(view.width(), view.height() // 2),
+        lambda: view.resize(view.width() // 3, view.height() // 2),
+        lambda: apply_theme(LIGHT, 1.5),
+    ):
+        change()
+        (frame,) = view.rectangles(*view.place_range(bottom.place))
+        assert view.viewport().rect().contains(frame.center().toPoint())
+
+
+def test_the_end_stays_in_view_at_another_size_of_the_text(view, stream, apply_theme):
+    add(view, stream, *(make_step(index, 4 * index, num_accepted=3, texts=lambda at: ".\n") for index in range(200)))
+    assert view.is_at_end
+    for scale in (1.5, 1.0):
+        apply_theme(LIGHT, scale)
+        assert view.is_at_end
+
+
 def test_the_legend_has_every_kind_and_the_ghosts_where_they_are_shown(make_window):
     window = make_window(is_shown=True)
     assert set(window.transcript._samples) == set(KINDS)

@@ -10,13 +10,13 @@ from itertools import pairwise
 from types import SimpleNamespace
 
 import pytest
-from PySide6.QtCore import QPoint, Qt
+from PySide6.QtCore import QPoint, QRectF, Qt
 from PySide6.QtGui import QColor, QImage
 
 from app.run.text.branches import choices
 from app.run.text.tokens import Fate, Place, TokenStream
 from app.run.text.transcript import TranscriptView, tooltip
-from app.run.text.tree_lanes import LINES, MOST_OTHERS, chosen_paths, lanes_of, paths_of
+from app.run.text.tree_lanes import LEAST_GAP, LINES, MARGIN, MOST_OTHERS, LanePicture, chosen_paths, lanes_of, paths_of
 from app.run.text.tree_text import FADE_MS
 from app.theme import DARK, LIGHT
 from app.tools.step_picture import example, picture_of
@@ -123,7 +123,7 @@ def test_the_accepted_path_comes_first_then_those_that_lost_a_test(stream):
         3: [(0, " n0", Fate.REJECTED), (1, " n7", Fate.DISCARDED)],
     }
     assert lanes.num_hidden == 3, "n2, n9, and n4 with n8"
-    assert lanes.caption == "2 of 10 nodes accepted"
+    assert LanePicture(lanes).captions() == ("2 of 10 nodes accepted · 3 more paths", "3 more paths", "+3")
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -331,6 +331,26 @@ def test_many_columns_are_narrowed_to_the_width(view, stream):
 
 
 # --- Beside the text ---
+
+
+def test_branches_move_together_before_a_token_is_cut(view, stream):
+    add(view, stream, tree_step(0, 2, PARENTS, PATH))
+    picture = LanePicture(lanes_of(stream, 0))
+    own, columns = picture._own_widths(), 1 + max(cell.column for cell in picture.lanes.cells)
+    least = 2 * MARGIN + sum(picture._column_widths(own).values()) + columns * LEAST_GAP
+    whole, cut = (picture._places(QRectF(0, 0, width, 120)) for width in (least, least - 20))
+    assert {node: place.width() for node, place in whole.items()} == pytest.approx(own)
+    assert any(place.width() < own[node] - 1 for node, place in cut.items())
+
+
+def test_the_numbers_are_explained_above_the_text_while_a_method_proposes_trees(make_window, run_to_end):
+    window = make_window(is_shown=True)
+    sample = window.transcript._fork_sample
+    run_to_end(window)
+    assert not sample.isVisibleTo(window)
+    window.controls.method.choose("draft-tree")
+    run_to_end(window)
+    assert sample.isVisibleTo(window)
 
 
 def test_the_other_candidates_can_be_forced(stream):

@@ -9,7 +9,7 @@ import core.decode
 import core.drafters.draft_model
 import core.rounds
 import core.runners.scoring
-import core.verify
+import core.verify.rejection
 from core.controls import RunControls
 from core.draft_shape import BlockPlan, DraftLengthPolicy
 from core.errors import SettingsError
@@ -78,10 +78,10 @@ def test_a_random_llama_is_exact_and_its_plain_text_is_that_of_transformers():
 
 
 BROKEN = {
-    **{name: (core.verify, VERIFIERS[name]) for name in (
+    **{name: (core.verify.rejection, VERIFIERS[name]) for name in (
         "lenience", "corrects from |p - q|", "takes the likeliest bonus", "one draw for the whole block",
     )},
-    "bonus": (core.verify, BONUS_OF_THE_ROW_BEFORE),
+    "bonus": (core.verify.rejection, BONUS_OF_THE_ROW_BEFORE),
     "draws colder than it says": (core.drafters.draft_model, DRAFTERS["draws colder than it says"]),
 }  # fmt: skip
 
@@ -89,7 +89,7 @@ BROKEN = {
 def break_engine(monkeypatch, module, mutation):
     """Have the engine run with a mutant of this module."""
     mutant = mutate(module, *mutation)
-    if module is core.verify:
+    if module is core.verify.rejection:
         monkeypatch.setattr(core.rounds, "verify_block", mutant.verify_block)
     else:
         monkeypatch.setattr(module, "DraftModelDrafter", mutant.DraftModelDrafter)
@@ -155,7 +155,7 @@ def test_a_cache_that_keeps_what_was_rejected_is_found_in_the_greedy_text(monkey
 
 
 def test_a_bias_towards_the_draft_is_measured(monkeypatch):
-    break_engine(monkeypatch, core.verify, VERIFIERS["accepts all"])
+    break_engine(monkeypatch, core.verify.rejection, VERIFIERS["accepts all"])
     report = checked(make_check(num_samples=600))
     # The first token is the draft's alone, and all that follow it but for the bonus.
     assert report.distribution.bias > 0.4
@@ -220,7 +220,7 @@ def test_only_a_suspicion_that_is_confirmed_is_a_failure(monkeypatch):
     assert report.distribution.first_p_value is not None
     assert report.distribution.num_blocks == 3 * 400
     assert "fresh blocks" in report_text(report)
-    break_engine(monkeypatch, core.verify, VERIFIERS["accepts all"])
+    break_engine(monkeypatch, core.verify.rejection, VERIFIERS["accepts all"])
     found = checked(make_check()).distribution
     assert found.first_p_value is not None
     assert not found.is_exact

@@ -6,8 +6,8 @@ import pytest
 
 import core.drafters.draft_tree
 import core.rounds
-import core.verify
-import core.verify.rules
+import core.verify.other_rules
+import core.verify.rejection
 from core.controls import RunControls
 from core.decode import sample_blocks
 from core.drafters.base import DrafterSetup
@@ -110,20 +110,20 @@ HALF_SURE = "q = [1.0] * count if draft_probs", "q = [0.5] * count if draft_prob
 # One for each rule: `test_core_trees` has more, for the verifier and the drafter alone.
 TREE_MUTANTS = {
     "a sibling is tested against the whole target": (
-        core.verify, MUTANTS["a sibling is tested against the whole target"], TreeRule.WITHOUT,
+        core.verify.rejection, MUTANTS["a sibling is tested against the whole target"], TreeRule.WITHOUT,
     ),
     "independent siblings are drawn colder than they say": (core.drafters.draft_tree, COLDER, TreeRule.INDEPENDENT),
     "the top one is said to be drawn": (
         core.drafters.draft_tree, DRAWS["the top one is said to be drawn"], TreeRule.TOP,
     ),
-    "the best ones are tested as if drawn half of the time": (core.verify, HALF_SURE, TreeRule.BEST),
+    "the best ones are tested as if drawn half of the time": (core.verify.rejection, HALF_SURE, TreeRule.BEST),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", TREE_MUTANTS)
 def test_a_mutant_of_each_rule_of_a_tree_is_not_exact(name, monkeypatch):
     module, mutation, rule = TREE_MUTANTS[name]
-    if module is core.verify:
+    if module is core.verify.rejection:
         break_engine(monkeypatch, module, mutation)
     else:
         monkeypatch.setattr(module, "_children", mutate(module, *mutation)._children)
@@ -132,7 +132,7 @@ def test_a_mutant_of_each_rule_of_a_tree_is_not_exact(name, monkeypatch):
 
 
 def test_a_mutant_of_block_verification_is_not_exact(monkeypatch):
-    mutant = mutate(core.verify.rules, *BLOCK_MUTANTS["corrects without the weight"])
+    mutant = mutate(core.verify.other_rules, *BLOCK_MUTANTS["corrects without the weight"])
     monkeypatch.setattr(core.rounds, "verify_as_block", mutant.verify_as_block)
     request = make_check(verification=VerificationRule.BLOCK, num_draft_tokens=3, num_samples=1_000)
     assert checked(request).verdict is Verdict.NOT_EXACT

@@ -8,7 +8,7 @@ import itertools
 import pytest
 
 import core.rounds
-import core.verify
+import core.verify.rejection
 from core.controls import RunControls
 from core.decode import autoregressive, speculative
 from core.drafters.base import DrafterSetup
@@ -87,7 +87,7 @@ def test_a_wrong_verifier_is_found_whatever_the_method(method, mutant, monkeypat
     target, draft = undecided_models(True)
     if spoken(method, target, draft, 100).summary.draft_acceptance_rate > 0.9:
         pytest.skip("so good a draft is tested for nothing: the text is the target's, whatever the verifier does")
-    monkeypatch.setattr(core.rounds, "verify_block", mutate(core.verify, *VERIFIERS[mutant]).verify_block)
+    monkeypatch.setattr(core.rounds, "verify_block", mutate(core.verify.rejection, *VERIFIERS[mutant]).verify_block)
     assert is_found(
         speculative, target, lambda: build_method(method, target, draft), build_method(method, target, draft)
     )

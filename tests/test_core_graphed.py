@@ -13,7 +13,9 @@ from core.decode import autoregressive, speculative
 from core.draft_shape import DraftLengthPolicy
 from core.drafters.base import DrafterSetup
 from core.drafters.draft_model import DraftModelDrafter
+from core.drafters.draft_tree import DraftTreeDrafter
 from core.errors import GenerationError
+from core.experiments.distribution import TargetDistribution
 from core.models.language_model import LanguageModel
 from core.models.loading import prepare
 from core.runners.graphed import GraphedRunner, GraphPool
@@ -205,9 +207,9 @@ def test_where_capturing_fails_everything_runs_without(caplog):
     assert "without" in caplog.text
 
 
-def run(temperature: float = 1.0, on_event=lambda event: None, **changes) -> list[int]:
+def run(temperature: float = 1.0, on_event=lambda event: None, kind=DraftModelDrafter, **changes) -> list[int]:
     target = tiny_model(is_fused=True)
-    drafter = DraftModelDrafter(DrafterSetup(target, tiny_model(seed=1, is_fused=True), capacity=60))
+    drafter = kind(DrafterSetup(target, tiny_model(seed=1, is_fused=True), capacity=60))
     settings = {"sampling": SamplingParams(temperature), "max_new_tokens": 24, "num_draft_tokens": 3, "seed": 5}
     settings |= changes
     events = speculative(target, drafter, IDS[:10].tolist(), **settings)
@@ -226,13 +228,21 @@ def captures(monkeypatch) -> Captures:
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-@pytest.mark.parametrize(("length", "number"), [(3, 3), (LengthPolicy.AUTO, 3), (LengthPolicy.ADAPTIVE, 4)])
-def test_all_is_captured_before_the_first_step(captures, temperature, length, number):
+@pytest.mark.parametrize(
+    ("length", "kind", "number"),
+    [
+        (3, DraftModelDrafter, 3),
+        (LengthPolicy.AUTO, DraftModelDrafter, 3),
+        (LengthPolicy.ADAPTIVE, DraftModelDrafter, 4),
+        (3, DraftTreeDrafter, 4),
+    ],
+)
+def test_all_is_captured_before_the_first_step(captures, temperature, length, kind, number):
     known = []
-    run(temperature, lambda event: known.append(captures.number), num_draft_tokens=length)
+    run(temperature, lambda event: known.append(captures.number), num_draft_tokens=length, kind=kind)
     # Two numbers of rows to score, and a draft step, or, with a look at each token, the draft's own two.
     assert set(known) == {number}
-    run(temperature, lambda event: known.append(captures.number), num_draft_tokens=length)
+    run(temperature, lambda event: known.append(captures.number), num_draft_tokens=length, kind=kind)
     assert set(known) == {number}, "the next run uses them again"
 
 
@@ -279,3 +289,26 @@ def test_a_run_with_nan_leaves_none_for_the_next():
         play(map(poison, autoregressive(model, IDS[:20].tolist(), **settings)))
     table.copy_(sound)
     assert play(autoregressive(model, [1, 2, 3], **settings)).ids == expected
+
+
+def test_distributions_are_not_taken_from_memory_that_another_graph_has_overwritten(captures, monkeypatch):
+    """Graphs of one model share memory: launching one may overwrite the outputs of the others."""
+    known = []
+
+    def capture(function):
+        outputs = function()
+        known.append(outputs)
+
+        def replay():
+            for others in known:
+                for each in others:
+                    each.fill_(7.0)
+            for output, fresh in zip(outputs, function(), strict=True):
+                output.copy_(fresh)
+
+        return outputs, replay
+
+    monkeypatch.setattr(core.models.language_model, "CudaCapture", lambda _: capture)
+    found = TargetDistribution(tiny_model(is_fused=True), tuple(IDS[:20].tolist()), 4, SamplingParams(), lambda: None)
+    assert bool(found.after((1, 2)).isfinite().all())
+    assert 0.0 <= found.rounding < 1e-4

@@ -7,6 +7,7 @@ import torch
 
 from core.decode import autoregressive, speculative
 from core.drafters.prompt_lookup import PromptLookupDrafter
+from core.errors import ModelUnreadableError
 from core.models.language_model import LanguageModel
 from core.models.loading import choose_reading
 from core.runners.module import Reading
@@ -35,6 +36,10 @@ HYBRIDS: dict[str, tuple[dict, Reading]] = {
     "lfm2": ({"layer_types": ["conv", "full_attention"] * 2}, Reading.BLOCKS),
     "bamba": ({**_MAMBA, "attn_layer_indices": [1, 3]}, Reading.BLOCKS),
     "falcon_h1": (_MAMBA, Reading.BLOCKS),
+    "granitemoehybrid": (
+        {**_MAMBA, "layer_types": ["mamba", "attention"] * 2, "num_local_experts": 4, "num_experts_per_tok": 2,
+         "shared_intermediate_size": 32}, Reading.BLOCKS,
+    ),
     "nemotron_h": (
         {"hybrid_override_pattern": "M*M-", "mamba_num_heads": 4, "mamba_head_dim": 16, "ssm_state_size": 8,
          "n_groups": 1}, Reading.BLOCKS,
@@ -94,6 +99,13 @@ def test_any_rewind_gives_the_logits_of_the_whole(name):
         runner.rewind(min(kept, runner.length))
         runner.forward(ids[:3], num_logits=1)  # Rejected.
         runner.rewind(min(kept, start + count))
+
+
+def test_an_encoder_is_refused_because_its_tokens_depend_on_later_ones():
+    sizes = {name: _SIZES[name] for name in ("hidden_size", "intermediate_size", "num_attention_heads")}
+    with pytest.raises(ModelUnreadableError, match="later ones"):
+        choose_reading(language_model(tiny_module("bert", num_hidden_layers=2, **sizes)))
+    choose_reading(language_model(tiny_module("bert", num_hidden_layers=2, is_decoder=True, **sizes)))
 
 
 def test_a_module_that_reads_the_whole_text_reads_it_once_a_forward():

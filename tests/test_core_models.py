@@ -1,5 +1,6 @@
 """Loading: what is there is found and loaded whole, and what is wrong with it is said in one sentence."""
 
+import contextlib
 import json
 import struct
 
@@ -18,6 +19,7 @@ from core.errors import (
 )
 from core.models import load
 from core.models.catalogue import DEFAULT_DRAFT, DEFAULT_TARGET, ModelFormat, embedded_models, resolve
+from core.models.devices import resolve_dtype
 from core.models.fit import pair_problem, tokenizer_problem
 from core.models.loading import check_pair
 from core.settings import SamplingParams
@@ -179,6 +181,23 @@ def test_devices_and_precisions_that_are_not_there(saved):
     for device in ("cuda", "mps"):
         if not {"cuda": torch.cuda, "mps": torch.backends.mps}[device].is_available():
             assert "auto or cpu" in refusal(saved, DeviceError, device=device)
+
+
+def test_the_chosen_gpu_decides_about_bfloat16(monkeypatch):
+    current = [0]
+
+    @contextlib.contextmanager
+    def device(chosen):
+        current.append(chosen.index)
+        yield
+        current.pop()
+
+    monkeypatch.setattr(torch.cuda, "device", device)
+    monkeypatch.setattr(
+        torch.cuda, "is_bf16_supported", lambda including_emulation=True: including_emulation or current[-1] == 0
+    )
+    assert resolve_dtype("auto", torch.device("cuda:0")) is torch.bfloat16
+    assert resolve_dtype("auto", torch.device("cuda:1")) is torch.float16
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import core.decode
 import core.drafters.draft_model
 import core.rounds
 import core.sampling
-import core.verify
+import core.verify.rejection
 from core.sampling import draw, draw_uniforms
 from core.settings import Coupling, SamplingParams
 from core.verify import verify_block
@@ -121,13 +121,13 @@ ENGINES = {
 
 @pytest.mark.parametrize("name", VERIFIERS)
 def test_a_wrong_verifier_is_found(name):
-    mutant = mutate(core.verify, *VERIFIERS[name])
+    mutant = mutate(core.verify.rejection, *VERIFIERS[name])
     assert joint_p_value(verify_step(mutant.verify_block)) < SIGNIFICANCE
 
 
 @pytest.mark.parametrize("name", CERTAIN_VERIFIERS)
 def test_a_wrong_verifier_of_certain_drafts_is_found(name):
-    mutant = mutate(core.verify, *CERTAIN_VERIFIERS[name])
+    mutant = mutate(core.verify.rejection, *CERTAIN_VERIFIERS[name])
     assert joint_p_value(certain_step(mutant.verify_block)) < SIGNIFICANCE
 
 
@@ -177,9 +177,9 @@ def test_the_draws_of_the_draft_used_again_for_its_test_are_found():
 
 
 def test_accepting_where_u_equals_the_ratio_is_found():
-    mutant = mutate(core.verify, "u[node] * q[node] < chance", "u[node] * q[node] <= chance")
+    mutant = mutate(core.verify.rejection, "u[node] * q[node] < chance", "u[node] * q[node] <= chance")
     rows = torch.tensor([[0.0, 1.0], [0.5, 0.5]])
-    for module, expected in ((core.verify, 0), (mutant, 1)):
+    for module, expected in ((core.verify.rejection, 0), (mutant, 1)):
         outcome = module.verify_block(torch.tensor([0]), [-1], None, rows, torch.zeros(2, dtype=torch.float64))
         assert outcome.num_accepted == expected
 
@@ -209,7 +209,7 @@ def test_a_wrong_engine_is_found(name, monkeypatch):
 
 def test_a_mutation_must_find_its_place_and_a_certain_draft_is_tested():
     with pytest.raises(AssertionError, match="stands 0 times"):
-        mutate(core.verify, "no such line", "")
+        mutate(core.verify.rejection, "no such line", "")
     target = table_model(fixed_rows([math.log(0.2), math.log(0.8)]), 2)
     run = play(core.decode.speculative(target, always([0, 0]), [0], num_draft_tokens=2, max_new_tokens=50))
     assert 0 < run.summary.num_accepted_tokens < run.summary.num_draft_tokens

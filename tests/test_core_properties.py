@@ -10,7 +10,7 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-import core.verify
+import core.verify.rejection
 from core.decode import autoregressive, speculative
 from core.drafters.registry import METHODS
 from core.sampling import draw, probabilities
@@ -120,7 +120,7 @@ def test_one_state_gives_one_verdict_whoever_computes_it(block):
     parents = range(-1, len(block.tokens) - 1)
     # On a GPU the verdict is computed without a look at any number on the way.
     generator = torch.Generator().manual_seed(block.seed)
-    uniforms = core.verify.draw_uniforms(len(block.tokens) + 1, generator)
+    uniforms = core.verify.rejection.draw_uniforms(len(block.tokens) + 1, generator)
     found, _ = verify_on_device(block.tokens, parents, block.draft_probs, block.target_probs, uniforms)
     assert found == replace(outcome, acceptance_probs=())
 
@@ -234,8 +234,8 @@ def test_a_verifier_that_is_wrong_does_not_add_up(monkeypatch):
         patch.setitem(globals(), "residual", lambda target, draft, token: target)
         assert error() > 0.05
     with monkeypatch.context() as patch:
-        lenient = core.verify.acceptance_of
-        patch.setattr(core.verify, "acceptance_of", lambda *given: (1.3 * lenient(*given)).clamp(max=1.0))
+        lenient = core.verify.rejection.acceptance_of
+        patch.setattr(core.verify.rejection, "acceptance_of", lambda *given: (1.3 * lenient(*given)).clamp(max=1.0))
         assert error() > 0.05
 
 

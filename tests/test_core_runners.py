@@ -1,5 +1,6 @@
 """Runners: a cache that was read in parts and rewound gives the logits of one that was not."""
 
+import importlib
 from types import SimpleNamespace
 
 import pytest
@@ -43,6 +44,15 @@ def in_parts(runner: Runner, counts=(40, 1, 4, 15)) -> torch.Tensor:
 
 def is_close(ours: torch.Tensor, theirs: torch.Tensor) -> bool:
     return torch.allclose(ours, theirs, atol=2e-3, rtol=1e-3)
+
+
+@pytest.mark.parametrize("groups_heads", [True, False])
+def test_parts_read_without_a_mask_as_on_cuda_give_the_same(groups_heads, monkeypatch):
+    importlib.import_module("torch.nn.attention.bias")  # Takes its own reference to what is replaced.
+    monkeypatch.setattr("torch.backends.cuda.can_use_flash_attention", lambda _: groups_heads)
+    runner = runner_of("llama", is_fused=True)
+    runner._skips_mask, runner._longest_block = True, 0
+    assert is_close(in_parts(runner, (20, 30, 1, 9)), reference("llama", IDS))
 
 
 @pytest.mark.parametrize(("family", "is_fused"), CASES)

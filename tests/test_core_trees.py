@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import core.drafters.draft_tree
-import core.verify
-import core.verify.rules
+import core.verify.other_rules
+import core.verify.rejection
 from core.analysis.calibration import calibrate
 from core.decode import autoregressive, speculative
 from core.drafters.base import DrafterSetup
@@ -25,7 +25,7 @@ from core.settings import Coupling, SamplingParams, VerificationRule
 from core.types import Draft, TokenKind, depths_of, is_chain
 from core.verify import verify, verify_block, verify_tree
 from core.verify.device import figures_of, verify_gumbel_on_device, verify_on_device
-from core.verify.rules import verify_as_block, verify_gumbel, verify_typically
+from core.verify.other_rules import verify_as_block, verify_gumbel, verify_typically
 from tests.exactness import SIGNIFICANCE, V, chi_squared_p_value, joint_p_value, mutate, tree_step, verify_step
 from tests.fakes import NoLook, play, random_rows, table_model, tiny_model
 
@@ -53,7 +53,7 @@ MUTANTS = {
 
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_wrong_verifier_of_trees_is_found(name):
-    mutant = mutate(core.verify, *MUTANTS[name])
+    mutant = mutate(core.verify.rejection, *MUTANTS[name])
     try:
         p_value = joint_p_value(tree_step(mutant.verify_block, PARENTS, TreeRule.WITHOUT), seed=2)
     except (AssertionError, KeyError):
@@ -152,7 +152,7 @@ def test_parents_that_are_no_tree_are_refused(parents):
 # --- Other rules ------------------------------------------------------------------------------------------------
 
 
-def block_verifier(module=core.verify.rules):
+def block_verifier(module=core.verify.other_rules):
     def verified(tokens, parents, *rest):
         return module.verify_as_block(tokens, *rest)
 
@@ -185,7 +185,7 @@ BLOCK_MUTANTS = {
 
 @pytest.mark.parametrize("name", BLOCK_MUTANTS)
 def test_a_wrong_block_verifier_is_found(name):
-    mutant = mutate(core.verify.rules, *BLOCK_MUTANTS[name])
+    mutant = mutate(core.verify.other_rules, *BLOCK_MUTANTS[name])
     assert joint_p_value(verify_step(block_verifier(mutant)), seed=2) < SIGNIFICANCE
 
 

@@ -13,7 +13,7 @@ from core.errors import DrafterError, GenerationError
 from core.types import TokenKind
 from core.verify import residual, verify, verify_block, verify_tree
 from core.verify.device import verify_on_device
-from core.verify.rules import verify_as_block, verify_gumbel
+from core.verify.other_rules import verify_as_block, verify_gumbel
 from tests.exactness import (
     SIGNIFICANCE,
     certain_step,
@@ -41,7 +41,7 @@ def uniforms(monkeypatch):
 
     def fix(*values: float) -> None:
         drawn = torch.tensor(values, dtype=torch.float64)
-        monkeypatch.setattr("core.verify.draw_uniforms", lambda count, _: drawn[:count])
+        monkeypatch.setattr("core.verify.rejection.draw_uniforms", lambda count, _: drawn[:count])
 
     return fix
 

@@ -1,6 +1,7 @@
 """On a device that runs behind the host a step waits for it once; its text is the one of the processor."""
 
 import itertools
+import weakref
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from core.decode import autoregressive, speculative
 from core.drafters.base import DrafterSetup
 from core.drafters.registry import build_drafter
 from core.runners import llama
+from core.runners.timing import sent, synchronize
 from core.settings import Coupling, SamplingParams, VerificationRule
 from core.types import Draft, Inspected, Step, TargetFeature
 from tests.fakes import play, tiny_model
@@ -95,6 +97,35 @@ def test_with_graphs_too(method, temperature, monkeypatch):
     text, waited = waits(method, sampling=sampling)
     assert waited == [["tolist"]] * len(waited)
     assert text == play(events(method, on_device=False, sampling=sampling)).ids
+
+
+@pytest.mark.parametrize("method", ["", "draft-model", "tree"])
+@pytest.mark.parametrize("settings", RULES)
+def test_without_float64_too(method, settings, monkeypatch):
+    for user in ("core.sampling", "core.verify.device"):
+        monkeypatch.setattr(f"{user}.has_double", lambda device: device != DEVICE)
+    if not method:
+        settings = {name: settings[name] for name in settings if name != "rule"}
+    text, waited = waits(method, **settings)
+    assert waited == [["tolist"]] * len(waited)
+    assert text == play(events(method, on_device=False, **settings)).ids
+
+
+def test_what_goes_to_apples_gpu_is_kept_until_that_has_been_waited_for(monkeypatch):
+    class Source:
+        device = torch.device("cpu")
+
+        def to(self, *_, **__):
+            return None
+
+    source = Source()
+    is_kept = weakref.ref(source)
+    sent(source, torch.device("mps"))
+    del source
+    assert is_kept()
+    monkeypatch.setattr(torch.mps, "synchronize", lambda: None)
+    synchronize(torch.device("mps"))
+    assert not is_kept()
 
 
 def test_evidence_is_read_once_a_step_and_not_within_it():

@@ -10,7 +10,7 @@ from app.controller import RunController
 from app.run.run_view import RunView
 from app.widgets.fields import boxed, column, set_flag, wrapped_label
 from core.analysis.diagnosis import diagnose
-from core.analysis.steadiness import interval_text, speedup_interval, unsteadiness
+from core.analysis.steadiness import BUSY_MACHINE, interval_text, speedup_interval, unsteadiness
 from core.settings import Coupling
 from core.text import percent_text
 
@@ -18,6 +18,7 @@ STEPWISE = (
     "The steps were taken one by one, so their times say nothing about speed: run again at full speed, or slowed, "
     "which changes no figure."
 )
+QUALIFIED = "Measured on a busy machine: "
 LEVEL = 0.005
 """Speedups this close to 1 are written as 1.00."""
 
@@ -53,24 +54,27 @@ def conclusion_of(run: RunView, *, was_stepped: bool = False) -> Conclusion | No
     if was_stepped:
         return Conclusion(f"No speed to compare, {_sameness(run)}", STEPWISE)
     interval = speedup_interval(run.counts.sums, run.baseline.sums)
-    is_faster = speedup > 1 + LEVEL and (interval is None or interval[0] > 1)
-    is_slower = speedup < 1 - LEVEL and (interval is None or interval[1] < 1)
+    is_faster = interval is not None and speedup > 1 + LEVEL and interval[0] > 1
+    is_slower = interval is not None and speedup < 1 - LEVEL and interval[1] < 1
     digits = 1 if speedup >= 1.15 else 2
-    if is_faster:
+    if interval is None:
+        headline = f"Too few steps to tell: {speedup:.2f} times the speed of plain decoding"
+    elif is_faster:
         headline = f"{speedup:.{digits}f} times faster than plain decoding"
     elif is_slower:
         headline = f"Slower than plain decoding: {speedup:.2f} times its speed"
     else:
         headline = f"No measurable difference from plain decoding ({speedup:.2f}×)"
-    notes = [f"95 % interval {interval_text(interval)}." if interval else "Too few steps for an interval."]
-    notes += [note for note in (run.absence_note, run.busy_note or _steadiness(run)) if note]
+    busy = run.busy_note.removeprefix(BUSY_MACHINE)
+    notes = [f"95 % interval {interval_text(interval)}." if interval else "More new tokens give an interval."]
+    notes += [note for note in (run.absence_note, busy[:1].upper() + busy[1:] or _steadiness(run)) if note]
     return Conclusion(
-        headline=f"{headline}, {_sameness(run)}",
+        headline=f"{QUALIFIED + headline[0].lower() + headline[1:] if busy else headline}, {_sameness(run)}",
         basis=" ".join(notes),
-        is_doubtful=bool(run.busy_note),
+        is_doubtful=bool(busy),
         kind="lossy" if run.is_lossy else "faster" if is_faster else "slower" if is_slower else "",
-        # A busy machine's times are no ground for advice.
-        advice="" if is_faster or run.busy_note else _advice(run),
+        # Neither a busy machine's times nor those of a few steps are ground for advice.
+        advice="" if is_faster or busy or interval is None else _advice(run),
     )
 
 
@@ -122,7 +126,7 @@ class ConclusionBar(QFrame):
             self.headline.setText(found.headline)
             self.basis.setText(found.basis)
             set_flag(self.basis, "role", "warning" if found.is_doubtful else "hint")
-            set_flag(self, "kind", found.kind)
+            set_flag(self, "kind", "doubtful" if found.is_doubtful else found.kind)
             self.advice.setText(f"Try this: {found.advice}")
             self.advice.setVisible(bool(found.advice))
             self.setAccessibleName(f"{found.headline}. {found.basis}")

@@ -85,6 +85,8 @@ class LiveView(QObject):
         self._kept: Iterator[Event] | None = None
         self.kept_title = ""
         """The name of the run on screen, if it is a kept run."""
+        self._is_told = False
+        """Whether the kept run is shown at a pace, as in the introduction."""
         self._text_timer = QTimer(self, interval=TEXT_MS)
         self._text_timer.timeout.connect(self._on_text_due)
         self._panels_timer = QTimer(self, interval=PANELS_MS)
@@ -107,6 +109,7 @@ class LiveView(QObject):
         """Show a kept run, at once or at the chosen pace. Not while another one is running."""
         self._finish_last()
         self._pacing.begin()
+        self._is_told = paced
         if not paced:
             self._pacing.hurry()
         self._is_refused, self._kept, self.kept_title = False, iter(events), title
@@ -119,6 +122,12 @@ class LiveView(QObject):
         """Whether steps that are here already wait to be shown, although the engine may be done."""
         waits = self._kept is not None or self._pacing.is_behind or self._controller.has_events
         return waits and self._pacing.is_slow
+
+    def forget_refusal(self) -> None:
+        """What kept the last run from starting was changed."""
+        if self._is_refused:
+            self._is_refused = False
+            self._show_status()
 
     def finish(self) -> None:
         """Show the rest of a run at once, as far as the engine has come. Call it before another run begins."""
@@ -261,7 +270,8 @@ class LiveView(QObject):
                 outcome = NOT_STARTED
             stage = run.stage or outcome or ("Not run" if run.request is not None else "Ready")
             if self.kept_title:
-                stage = f"Opening {self.kept_title!r}…" if self._kept else f"Kept run {self.kept_title!r} · {stage}"
+                name = self.kept_title if self._is_told else f"Kept run {self.kept_title!r}"
+                stage = f"Opening {self.kept_title!r}…" if self._kept else f"{name} · {stage}"
         else:
             is_generating = run.started is not None and self.upcoming is None
             stage = run.stage or ("Generating…" if is_generating else "Preparing…")

@@ -15,7 +15,18 @@ from app.run.plots.step_plots import StepPlot
 from app.run.run_view import RunView
 from app.run.text.tokens import Place, Selection
 from app.theme import RESOURCES, current_theme, hold, scaled, text_scale
-from app.widgets.fields import EnumCombo, boxed, column, describe, hint_label, named, quiet_button, row
+from app.widgets.fields import (
+    EnumCombo,
+    boxed,
+    column,
+    describe,
+    hint_label,
+    named,
+    plain_tip,
+    quiet_button,
+    row,
+    text_label,
+)
 
 if TYPE_CHECKING:
     from app.menus import Menus
@@ -64,7 +75,9 @@ class PlaybackBar(QWidget):
         self.branch_button.setPopupMode(QToolButton.ToolButtonPopupMode.InstantPopup)
         self.branch_button.setEnabled(False)
         self.pace = EnumCombo(PACES, "paceCombo", is_compact=True)
-        describe(self.pace, "Speed", PACE_HELP)
+        describe(self.pace, "Pace", PACE_HELP)
+        self._pace_label = text_label("Pace", "hint", buddy=self.pace)
+        self._pace_label.setToolTip(plain_tip(PACE_HELP))
         self.full_button = quiet_button(
             "Full speed", "fullSpeedButton", "Full speed", "Show the text as fast as it is generated", role="link"
         )
@@ -74,7 +87,7 @@ class PlaybackBar(QWidget):
         self.place = hint_label("scrubPlace")
         self.place.setAlignment(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
         hold(self.place, least_width=56)
-        slowed = (self.pace, self.full_button)
+        slowed = (self._pace_label, self.pace, self.full_button)
         self._row = row(self.pause_button, self.step_button, *slowed, (self.slider, 1), self.place, spacing=4)
         self._row.addStretch()
         self._row.addWidget(self.branch_button)
@@ -123,11 +136,11 @@ class PlaybackBar(QWidget):
         with_words = self.width() >= ROOM_FOR_WORDS * text_scale()
         style = Qt.ToolButtonStyle.ToolButtonTextBesideIcon if with_words else Qt.ToolButtonStyle.ToolButtonIconOnly
         self.branch_button.setToolButtonStyle(style)
-        others = [self.pause_button, self.step_button, self.place, self.branch_button]
+        others = [self.pause_button, self.step_button, self._pace_label, self.place, self.branch_button]
         others += [] if self.full_button.isHidden() else [self.full_button]
         needed = sum(widget.sizeHint().width() + self._row.spacing() for widget in others)
         has_room = self.width() >= needed + self.pace.sizeHint().width() + scaled(LEAST_SLIDER)
-        wanted, first = (self._row, 3) if has_room else (self._second_row, 0)
+        wanted, first = (self._row, 4) if has_room else (self._second_row, 0)
         if wanted.indexOf(self.slider) < 0:
             for index, widget in enumerate((self.full_button, self.slider, self.place), start=first):
                 wanted.insertWidget(index, widget, int(widget is self.slider))

@@ -158,9 +158,9 @@ def _speedup(run: RunView, baseline_ticked: bool) -> tuple[str, str, str]:
         plain = summary.baseline_tokens_per_second
     measured = ("", "") if plain is None else (f"baseline {plain:,.1f} tokens/s", f"baseline {plain:,.1f}/s")
     if summary is not None and summary.measured_speedup is not None and plain is not None:
-        between = f"{run.interval}, " if run.interval else ""
+        between = f"95 %: {run.interval}" if run.interval else ""
         words, short = ("the machine was busy", "machine was busy") if run.busy_note else measured
-        return f"{summary.measured_speedup:.2f}×", between + words, run.interval or short
+        return f"{summary.measured_speedup:.2f}×", ", ".join(filter(None, (between, words))), between or short
     if summary is not None and run.wants_baseline:
         return UNKNOWN, "the baseline did not run", "no baseline ran"
     if not (run.wants_baseline or (baseline_ticked and not run.num_tokens)):
@@ -220,7 +220,7 @@ class MeasurementsPanel(RunPage):
                 card.plot.refresh()
 
 
-STRIP_HEIGHT = 29
+STRIP_HEIGHT, BAR_WIDTH = 29, 120
 
 
 class StatusStrip(QFrame):
@@ -230,8 +230,9 @@ class StatusStrip(QFrame):
         super().__init__()
         self.setObjectName("statusStrip")
         hold(self, height=STRIP_HEIGHT)
-        self.stage, self.place, self.count = map(hint_label, ("stageLabel", "placeLabel", "countLabel"))
-        self.stage.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed)
+        self.stage = ElidedLabel("", "hint", takes_all=True)
+        self.stage.setObjectName("stageLabel")
+        self.place, self.count = map(hint_label, ("placeLabel", "countLabel"))
         self.count.setAlignment(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
         hold(self.count, least_width=132)
         self.lossy = named(text_label("Lossy", "problem"), "lossyLabel", LOSSY, LOSSY)
@@ -243,7 +244,7 @@ class StatusStrip(QFrame):
         self.download.hide()
         self.bar = named(QProgressBar(), "progressBar", "Progress")
         self.bar.setTextVisible(False)
-        self.bar.setFixedWidth(200)
+        self.bar.setFixedWidth(BAR_WIDTH)
         self.bar.setRange(0, STEPS)
         boxed(
             row((self.stage, 1), self.download, self.lossy, self.place, self.count, self.bar, spacing=16),
@@ -255,7 +256,6 @@ class StatusStrip(QFrame):
     def show_stage(self, text: str) -> None:
         """Show what the engine is doing."""
         self.stage.setText(text)
-        self.stage.setToolTip(plain_tip(text))
 
     @Slot(str)
     def show_download(self, text: str) -> None:

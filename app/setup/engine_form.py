@@ -10,6 +10,7 @@ from PySide6.QtCore import QSignalBlocker, Qt, Signal, Slot
 from PySide6.QtWidgets import QComboBox, QDialog, QLineEdit, QWidget
 
 from app.jobs import Job, Jobs
+from app.setup.models_form import ModelItemDelegate
 from app.widgets.fields import (
     WheelGuard,
     boxed,
@@ -192,6 +193,7 @@ class EngineForm(QWidget):
         self.server: Server | None = None
         self.combo = QComboBox()
         self.combo.setObjectName("engineCombo")
+        self.combo.setItemDelegate(ModelItemDelegate(self.combo))
         self.combo.setSizeAdjustPolicy(QComboBox.SizeAdjustPolicy.AdjustToMinimumContentsLengthWithIcon)
         self.note = wrapped_label("engineNote", "hint")
         self.dialog: ServerDialog | None = None
@@ -259,9 +261,9 @@ class EngineForm(QWidget):
                 self.combo.addItem(f"Remove {self.servers[self.url]}", self._remove)
             self.combo.setCurrentIndex(self.combo.findData(self.url))
         self.combo.setToolTip(plain_tip(self.server.text if self.server is not None else ENGINE_HELP))
-        self.note.setText(f"{self.drafting()} {OWN}" if self.server is not None else self.problem())
-        self.note.setVisible(bool(self.url))
-        set_flag(self.note, "role", "problem" if self._failure else "hint")
+        self.note.setText(f"{self.drafting()} {OWN}" if self.server is not None else "")
+        self.note.setVisible(self.server is not None)
+        set_flag(self.combo, "invalid", bool(self._failure))  # The reason stands beside Run.
 
     @Slot(int)
     def _on_activated(self, index: int) -> None:

@@ -11,7 +11,7 @@ from PySide6.QtCore import QSignalBlocker, Qt, Signal, Slot
 from PySide6.QtWidgets import QComboBox, QWidget
 
 from app.setup.setting_fields import SettingsForm, set_value
-from app.widgets.fields import WheelGuard, boxed, column, labelled, wrapped_label
+from app.widgets.fields import boxed, column, named, wrapped_label
 from core.drafters.registry import METHODS, Method, get_method
 from core.errors import SettingsError
 from core.settings import declared
@@ -42,8 +42,8 @@ class MethodForm(QWidget):
         changed: some option has changed.
 
     Attributes:
-        combo: the methods by name, for programs and for those who know the names: Drafts from offers the same.
-        advanced: this dropdown, and the options that can be on or off.
+        combo: the methods by name, for programs only: Drafts from offers them.
+        advanced: the options that can be on or off.
     """
 
     method_changed = Signal()
@@ -51,8 +51,8 @@ class MethodForm(QWidget):
 
     def __init__(self) -> None:
         super().__init__()
-        self.combo = QComboBox()
-        self.combo.setObjectName("methodCombo")
+        self.combo = named(QComboBox(self), "methodCombo", "Method", "How the next K tokens are proposed.")
+        self.combo.hide()
         self._options: dict[str, SettingsForm] = {}
         self._switches: dict[str, SettingsForm] = {}
         for method in METHODS.values():
@@ -62,9 +62,7 @@ class MethodForm(QWidget):
             self._switches[method.name] = _options_form(method, is_switches=True)
         left_out = [wrapped_label("methodLeftOut", "problem", problem) for problem in METHODS.problems]
         boxed(column(*left_out, *self._options.values()), self)
-        help_text = "How the next K tokens are proposed; the same choice as under Drafts from."
-        self.advanced = boxed(column(labelled("Method", self.combo, help_text), *self._switches.values()))
-        WheelGuard(self).watch(self.combo)
+        self.advanced = boxed(column(*self._switches.values()))
         self._show_options()
         self.combo.currentIndexChanged.connect(self._on_method_chosen)
         for form in (*self._options.values(), *self._switches.values()):

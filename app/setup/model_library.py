@@ -93,8 +93,10 @@ def verdict_text(verdict: PairVerdict) -> tuple[str, str]:
         if memory.available_bytes is not None:
             lines.append(f"Free on the device: {bytes_text(memory.available_bytes)}")
     if verdict.cost_coefficient is not None:
-        parts.append(f"expected cost c\u00a0≈\u00a0{verdict.cost_coefficient:.2f}")
-        lines.append("c: one draft step's time / one target step's time, expected from the numbers of parameters.")
+        parts.append(f"Draft step\u00a0≈\u00a0{verdict.cost_coefficient:.2f}\u00a0target steps")
+        lines.append(
+            "The cost c: one draft step's time / one target step's time, expected from the numbers of parameters."
+        )
     return " · ".join(parts), "\n".join(lines)
 
 

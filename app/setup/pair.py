@@ -10,7 +10,6 @@ from PySide6.QtWidgets import QWidget
 
 from app.jobs import Job, Jobs
 from app.setup.model_library import memory_text, verdict_text
-from app.theme import hold
 from app.widgets.fields import boxed, column, plain_tip, set_flag, text_label
 from app.widgets.labels import ElidedLabel
 from core.settings import RunRequest
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
     from core.models.fit import PairVerdict
 
 DELAY_MS = 150
-LINE_HEIGHT = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +51,6 @@ class VerdictLine(QWidget):
         self.line = ElidedLabel("", "hint")
         self.line.setObjectName("verdictLine")
         self.line.setAccessibleName("Memory and expected cost of the pair")
-        hold(self.line, least_height=LINE_HEIGHT)
         self.warnings = text_label("", "warning")
         self.warnings.setObjectName("verdictWarnings")
         self.warnings.setWordWrap(True)

@@ -103,8 +103,8 @@ class PromptReading(QPlainTextEdit):
 
 
 DELAY_MS = 120
-READY_HINT = "Ctrl+Enter runs, Esc stops."
-LIVE_HINT = "K and temperature can be changed while it runs."
+READY_HINT = "Ctrl+Enter runs."
+LIVE_HINT = "Esc stops. K and temperature can be changed."
 SERVED_HINT = "The server writes; settings apply from the next run."
 NO_READING = "How a server's model reads the prompt is known only there: choose This machine to see it."
 LIVE_HINT_SHORT = "K and temperature can change."
@@ -214,6 +214,13 @@ class PromptEditor(QWidget):
         """Show whole lines at the text's size."""
         if self.is_folded:
             self.set_folded(is_folded=True)
+
+    def event(self, event: QEvent) -> bool:
+        """Stay as low as it can be while it is folded, whatever the note beside Run takes."""
+        splitter = self.parentWidget()
+        if event.type() is QEvent.Type.LayoutRequest and self.is_folded and isinstance(splitter, QSplitter):
+            splitter.setSizes([0, sum(splitter.sizes())])
+        return super().event(event)
 
     def eventFilter(self, watched: QObject, event: QEvent) -> bool:
         """Unfold the prompt that gets the focus or a click."""

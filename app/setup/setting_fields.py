@@ -18,7 +18,7 @@ from app.widgets.fields import EnumCombo, WheelGuard, describe, labelled, set_fl
 from core.errors import SettingsError
 from core.settings import MAX_SEED, Coupling
 
-SEED_SENTENCE = "The seed must be a whole number from 0 to 2^63\u00a0-\u00a01."
+SEED_SENTENCE = "The seed must be a whole number from 0 to 2^63\u00a0\u2212\u00a01."
 COUPLING_HELP = (
     "The same seed gives the text of plain sampling, token for token, whatever the draft, the method and K: "
     "draft and target share noise that is keyed by seed and position (Gumbel coupling). Exact either way. It "

@@ -65,6 +65,8 @@ NODES_HELP = (
     "shape the tree."
 )
 CONTEXT_STEP = 256
+SECTION_GAP = 6
+"""Pixels above a section's title, beside the distance of all rows."""
 HERE_ONLY = {
     "num_draft_tokens": "",
     "length_policy": "",
@@ -145,12 +147,14 @@ class ControlsPanel(QScrollArea):
         WheelGuard(self).watch(length)
         size = labelled(length.accessibleName(), length, length.toolTip())
         seeded = labelled("Seed", boxed(row((seed, 1), seed.new_button, spacing=4)), seed.toolTip())
+        run_title = text_label("Run", "section")
+        run_title.setContentsMargins(0, SECTION_GAP, 0, 0)
         layout = column(
             text_label("Models", "section"),
             self.engine,
             self.models,
             self.method,
-            text_label("Run", "section"),
+            run_title,
             k,
             self.fields["temperature"],
             row((size, 1), (seeded, 1)),
@@ -158,10 +162,10 @@ class ControlsPanel(QScrollArea):
             self.advanced,
             None,
         )
-        layout.setContentsMargins(0, 0, 8, 0)
-        body = QWidget()
+        self._form = boxed(layout, margins=(0, 0, 8, 0))
+        self._parts = column(self._form)
+        body = boxed(self._parts)
         body.setObjectName("sidebarBody")
-        body.setLayout(layout)
         # Numbers are written as on the command line and in the log, whatever the desktop's language.
         body.setLocale(QLocale.c())
         scrolled(body, "sidebarScroll", self)
@@ -215,6 +219,14 @@ class ControlsPanel(QScrollArea):
             options[method] = {**options.get(method, {}), **changed}
         self.apply(replace(current, **{**settings, "method_options": options}))
         self.changed.emit()
+
+    def show_instead(self, panel: QWidget, *, shown: bool) -> None:
+        """Show a panel in place of the form, or the form again."""
+        if self._parts.indexOf(panel) < 0:
+            self._parts.addWidget(panel, 0, Qt.AlignmentFlag.AlignTop)
+            panel.setContentsMargins(0, 0, 8, 0)
+        self._form.setHidden(shown)
+        panel.setVisible(shown)
 
     def draft_length(self) -> DraftLength:
         """K, or the policy that chooses it."""

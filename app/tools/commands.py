@@ -1,20 +1,21 @@
-"""The command palette: every action of the menus and every preset, found by a few letters."""
+"""The command palette: every action of the menus, every pace and every preset, found by a few letters."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
-from PySide6.QtCore import QEvent, QObject, QSortFilterProxyModel, Qt, Slot
-from PySide6.QtGui import QKeyEvent, QKeySequence, QStandardItem, QStandardItemModel
+from PySide6.QtCore import QEvent, QObject, QRegularExpression, QSortFilterProxyModel, Qt, Slot
+from PySide6.QtGui import QAction, QKeyEvent, QKeySequence, QStandardItem, QStandardItemModel
 from PySide6.QtWidgets import QDialog, QListView, QMainWindow, QMenu
 
 from app.menus import menu_actions
 from app.theme import scaled
 from app.widgets.fields import column, line_edit, named
 from app.widgets.title_delegate import NOTE_ROLE, TitleDelegate
+from app.window_layout import fit_screen
 
-OWN_ACTION = "commandsAction"
 RUN_ROLE = Qt.ItemDataRole.UserRole
+CASELESS = QRegularExpression.PatternOption.CaseInsensitiveOption
 MOVES = {Qt.Key.Key_Up, Qt.Key.Key_Down, Qt.Key.Key_PageUp, Qt.Key.Key_PageDown}
 
 
@@ -23,18 +24,21 @@ class CommandPalette(QDialog):
 
     Args:
         presets: the menu of the prompt's presets.
+        opens: the action that opens this palette, which is not in it.
+        others: what no menu offers, by title.
     """
 
-    def __init__(self, window: QMainWindow, presets: QMenu) -> None:
+    def __init__(
+        self, window: QMainWindow, presets: QMenu, opens: QAction, others: Mapping[str, Callable[[], object]]
+    ) -> None:
         super().__init__(window)
-        self._window, self._presets = window, presets
+        self._window, self._presets, self._opens, self._others = window, presets, opens, others
         self.setObjectName("commandPalette")
         self.setWindowTitle("Commands")
         self.search = line_edit("commandSearch", "What do you want to do?", "Search the commands")
         self._items = QStandardItemModel(self)
         self._found = QSortFilterProxyModel(self)
         self._found.setSourceModel(self._items)
-        self._found.setFilterCaseSensitivity(Qt.CaseSensitivity.CaseInsensitive)
         self.list = named(QListView(), "commandList", "Commands")
         self.list.setModel(self._found)
         self.list.setFocusPolicy(Qt.FocusPolicy.NoFocus)
@@ -43,7 +47,6 @@ class CommandPalette(QDialog):
         layout = column(self.search, (self.list, 1))
         layout.setContentsMargins(12, 12, 12, 12)
         self.setLayout(layout)
-        self.resize(scaled(560), scaled(440))  # In front of the main window each time, so not `open_at`.
         self.search.textChanged.connect(self._on_searched)
         self.search.returnPressed.connect(self._on_chosen)
         self.search.installEventFilter(self)
@@ -53,33 +56,38 @@ class CommandPalette(QDialog):
     def open(self) -> None:
         """Show what can be done now."""
         self._items.clear()
-        for title, keys, run in self._commands():
+        for title, note, run in self._commands():
             item = QStandardItem(title)
             item.setEditable(False)
-            item.setData(keys, NOTE_ROLE)
             item.setData(run, RUN_ROLE)
+            item.setData(note, NOTE_ROLE)
+            item.setData(f"{title}, {note}" if note else title, Qt.ItemDataRole.AccessibleTextRole)
             self._items.appendRow(item)
         self.search.clear()
         self._on_searched("")
+        self.resize(scaled(560), scaled(440))  # In front of the main window each time, so not `open_at`.
+        fit_screen(self)
         self.show()
         self.search.setFocus()
 
     def _commands(self) -> list[tuple[str, str, Callable[[], object]]]:
-        """Title, keys and what is done."""
+        """Title, keys, and what it does; a setting that is on says so."""
         found: list[tuple[str, str, Callable[[], object]]] = []
         for menu, actions in menu_actions(self._window.menuBar()):
             for action in actions:
                 keys = action.shortcut().toString(QKeySequence.SequenceFormat.NativeText)
-                title = action.text().replace("&", "")
-                if action.isEnabled() and action.objectName() != OWN_ACTION:
-                    found.append((f"{menu}: {title}", keys, action.trigger))
+                note = " · ".join(filter(None, ("on" if action.isChecked() else "", keys)))
+                if action.isEnabled() and action is not self._opens:
+                    found.append((f"{menu}: {action.text().replace('&', '')}", note, action.trigger))
+        found += [(title, "", run) for title, run in self._others.items()]
         presets = (action for action in self._presets.actions() if action.isEnabled() and not action.isSeparator())
         return [*found, *((f"Prompt: {action.text()}", "", action.trigger) for action in presets)]
 
     @Slot(str)
     def _on_searched(self, words: str) -> None:
-        # Every word, in this order, with anything between.
-        self._found.setFilterWildcard("*".join(words.replace("*", " ").split()))
+        # Every word, in any order.
+        wanted = "".join(f"(?=.*{QRegularExpression.escape(word)})" for word in words.split())
+        self._found.setFilterRegularExpression(QRegularExpression(f"^{wanted}", CASELESS))
         self.list.setCurrentIndex(self._found.index(0, 0))
 
     @Slot()

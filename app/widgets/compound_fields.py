@@ -60,12 +60,10 @@ class SliderSpin(QWidget):
         hold(self.spin, width=SPIN_WIDTH)
         self._label = label = text_label("", "field", buddy=self.spin)
         self.set_meaning(title, help_text, high)
-        self._layout = layout = grid(self)
+        self._layout = layout = grid(self, down=4)
         layout.addWidget(label, 0, 0)
         layout.addWidget(self.slider, 1, 0)
-        # The number is taller than the slider: equal room below the slider aligns both.
-        layout.setRowMinimumHeight(2, 4)
-        layout.addWidget(self.spin, 0, 1, 3, 1, Qt.AlignmentFlag.AlignBottom)
+        layout.addWidget(self.spin, 1, 1)
         self._guard = WheelGuard(self)
         self._guard.watch(self.slider, self.spin)
         self.slider.valueChanged.connect(self._on_slider_moved)
@@ -83,12 +81,7 @@ class SliderSpin(QWidget):
 
     def add_above_number(self, widget: QWidget) -> None:
         """Add a widget that belongs to the number at the end of the label's line."""
-        layout = self._layout
-        layout.removeWidget(self.spin)
-        layout.setRowMinimumHeight(2, 0)
-        layout.addWidget(self.spin, 1, 1)
-        layout.addWidget(widget, 0, 1)
-        layout.setVerticalSpacing(4)
+        self._layout.addWidget(widget, 0, 1)
 
     def value(self) -> float:
         """The number that both show."""

@@ -23,6 +23,7 @@ from PySide6.QtWidgets import (
     QPushButton,
     QScrollArea,
     QSizePolicy,
+    QStyledItemDelegate,
     QToolButton,
     QVBoxLayout,
     QWidget,
@@ -277,6 +278,7 @@ class EnumCombo(QComboBox, Generic[E]):
             self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
         self.setSizeAdjustPolicy(adjust)
         self.setSizePolicy(across, QSizePolicy.Policy.Fixed)
+        self.setItemDelegate(QStyledItemDelegate(self))  # The default one ignores most of the style sheet.
         self._members = list(titles)
         self.addItems(list(titles.values()))
 

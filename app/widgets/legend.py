@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from enum import StrEnum
 
 from PySide6.QtCore import QEvent, QPoint, QPointF, QRect, QRectF, QSize, Qt
-from PySide6.QtGui import QColor, QFontMetrics, QPainter, QPen
+from PySide6.QtGui import QBrush, QColor, QFontMetrics, QPainter, QPen
 from PySide6.QtWidgets import QSizePolicy, QWidget
 
 from app.theme import current_theme, ui_font
@@ -20,16 +20,17 @@ class Mark(StrEnum):
     BAR = "bar"
     LINE = "line"
     DASHES = "dashes"
+    DOTS = "dots"
     BAND = "band"
     DOT = "dot"
     DIAMOND = "diamond"
     HOLLOW = "hollow"
+    HATCHED = "hatched"
 
 
-GAP = 14
-"""Pixels between two samples."""
+GAP = 10
 
-SHAPES = (Mark.BAR, Mark.DOT, Mark.DIAMOND, Mark.HOLLOW)
+SHAPES = (Mark.BAR, Mark.DOT, Mark.DIAMOND, Mark.HOLLOW, Mark.HATCHED)
 """Areas, while the others are lines."""
 
 
@@ -78,6 +79,8 @@ class SeriesSample(PaintedWidget):
                 painter.fillRect(QRectF(0, middle - 5, width, 10), band_color(color))
             if self._mark is Mark.DASHES:
                 pen.setDashPattern([2.5, 2])
+            if self._mark is Mark.DOTS:
+                pen.setDashPattern([1, 1.5])
             painter.setPen(pen)
             painter.drawLine(QPointF(1, middle), QPointF(width - 1, middle))
         draw_text(painter, QRectF(width + 6, 0, size.width(), size.height()), self._text, current_theme().muted, LEFT)
@@ -89,6 +92,10 @@ class SeriesSample(PaintedWidget):
             painter.setPen(QPen(color, 1.5))
             painter.setBrush(Qt.BrushStyle.NoBrush)
             painter.drawRect(QRectF(1, middle - 4, 8, 8))
+        elif self._mark is Mark.HATCHED:
+            painter.setPen(QPen(color, 1))
+            painter.setBrush(QBrush(color, Qt.BrushStyle.BDiagPattern))
+            painter.drawRoundedRect(QRectF(0.5, middle - 4.5, 9, 9), 2, 2)
         elif self._mark is Mark.BAR:
             painter.drawRoundedRect(QRectF(0, middle - 5, 10, 10), 2, 2)
         elif self._mark is Mark.DOT:
@@ -99,11 +106,12 @@ class SeriesSample(PaintedWidget):
 
 
 class Legend(QWidget):
-    """The samples of a plot, on as many lines as its width needs."""
+    """Samples, on as many lines as their width needs."""
 
-    def __init__(self, samples: Iterable[SeriesSample]) -> None:
+    def __init__(self, samples: Iterable[QWidget], *, gap: int = GAP) -> None:
+        """`gap`: pixels between two samples."""
         super().__init__()
-        self._samples = list(samples)
+        self._samples, self._gap = list(samples), gap
         for sample in self._samples:
             sample.setParent(self)
         self.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed)
@@ -114,6 +122,10 @@ class Legend(QWidget):
             self._place()
         return super().event(event)
 
+    def width_on_one_line(self) -> int:
+        """The width that all samples shown take beside each other."""
+        return sum(sample.sizeHint().width() + self._gap for sample in self._samples if not sample.isHidden())
+
     def _place(self) -> None:
         x = y = height = 0
         for sample in self._samples:
@@ -123,5 +135,5 @@ class Legend(QWidget):
             if x and x + size.width() > self.width():
                 x, y = 0, y + size.height()
             sample.setGeometry(QRect(QPoint(x, y), size))
-            x, height = x + size.width() + GAP, y + size.height()
+            x, height = x + size.width() + self._gap, y + size.height()
         self.setFixedHeight(height)

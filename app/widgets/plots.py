@@ -37,6 +37,8 @@ def ticks(places: Iterable[int]) -> list[tuple[int, str]]:
 
 QUARTERS = [(percent / 100, str(percent)) for percent in (0, 25, 50, 75, 100)]
 """The ticks of an axis of shares."""
+TOP = 1.1
+"""Its end: room for the label at 1."""
 
 
 def set_whiskers(whiskers: pg.ErrorBarItem, x: Any, y: Any, low: Any, high: Any) -> None:
@@ -295,7 +297,7 @@ class Plot(pg.PlotWidget):  # type: ignore[misc]  # pyqtgraph has no types
         if axis.orientation == "left":
             axis.setWidth(scaled(50))
         else:
-            axis.setHeight(14 + scaled(24))
+            axis.setHeight(6 + scaled(24))
         axis.setPen(QPen(Qt.PenStyle.NoPen) if self._is_empty else QPen(QColor(theme.border), 1))
         axis.setTextPen(QColor(theme.muted))
         # The pen has also changed the title's colour.

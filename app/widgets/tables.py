@@ -279,8 +279,9 @@ class FigureTable(QWidget):
                 label.setVisible(index < len(rows))
         for row, labels in zip(rows, self.rows, strict=False):
             for label, text in zip(labels, (row.title, row.value, row.interval, row.how), strict=False):
-                label.setText(text)
+                label.setText(text.replace(" − ", "\u00a0−\u00a0"))  # A difference stays on one line.
                 label.setToolTip(plain_tip(row.how))
+            labels[2].setVisible(bool(row.interval))
             labels[1].setAccessibleName(" ".join(filter(None, (f"{row.title}:", row.value, row.interval))))
             labels[1].setAccessibleDescription(row.how)
 

@@ -26,7 +26,7 @@ def sibling_acceptance(
 ) -> Iterator[Tensor]:
     """For each rank, (n, V) the probabilities that a token is drafted as that sibling, tested and accepted.
 
-    They follow the recursion of `core.verify`, without a draft. The earlier, rejected siblings are sampled, which is
+    They follow `core.verify.rejection`, without a draft. The earlier, rejected siblings are sampled, which is
     unbiased at each position, and exact where the rule doesn't depend on them (independent, best).
 
     Args:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 BUSY = 0.5
 """A larger spread of equal forwards is no longer the engine's own: on a quiet machine it is .1 to .3."""
+BUSY_MACHINE = "The machine was busy: "
+"""How a note about a busy machine begins."""
 SHIFT = 1.3
 """The same for equal forwards of different moments, slow / fast."""
 CEILING = 1.05
@@ -100,13 +102,13 @@ def busy_note(run: Tally, baseline: Tally, summary: Summary) -> str:
     found = unsteadiness(run, baseline)
     if found is not None and found > BUSY:
         share = percent_text(found)
-        return f"The machine was busy: the times of equal steps differ by {share}. Repeat the run when it is idle."
+        return f"{BUSY_MACHINE}the times of equal steps differ by {share}. Repeat the run when it is idle."
     plain = [row[_TOTAL_MS] for row in baseline.table().tolist()][:_BLOCKS]
     before, after = summary.target_step_ms, statistics.median(plain) if len(plain) >= _FEWEST else None
     same_threads = summary.num_threads == summary.baseline_num_threads
     if before and after and same_threads and max(before / after, after / before) > SHIFT:
         return (
-            f"The machine was busy: one forward of the target took {before:.1f} ms beside the run and {after:.1f} ms "
+            f"{BUSY_MACHINE}one forward of the target took {before:.1f} ms beside the run and {after:.1f} ms "
             "in its baseline. Repeat the run when it is idle."
         )
     speedup, tokens = summary.measured_speedup, summary.block_efficiency

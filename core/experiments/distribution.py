@@ -268,7 +268,7 @@ class TargetDistribution:
             self._check_cancelled()
             logits = self._single.forward(torch.tensor(text[at : at + 1]), num_logits=1).logits
         self._cached = block
-        return logits[0, : self._vocab_size].float()
+        return logits[0, : self._vocab_size].to(torch.float32, copy=True)  # The other runner may overwrite a graph's.
 
     def _scored(self, block: tuple[int, ...]) -> Tensor:
         """As a row of K + 1; later positions don't affect earlier ones."""

@@ -79,7 +79,7 @@ services:
     entrypoint: ["sh", "/{script}"]
     volumes:
       - ./{script}:/{script}:ro
-      - ${{HF_HOME:-${{HOME}}/.cache/huggingface}}:/root/.cache/huggingface
+      - ${{HF_HOME:-~/.cache/huggingface}}:/root/.cache/huggingface
 {volume}    environment: [{variables}]
     network_mode: host
     ipc: host

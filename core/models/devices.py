@@ -56,7 +56,9 @@ def resolve_dtype(dtype: str, device: torch.device) -> torch.dtype:
     if wanted is not DType.AUTO:
         return getattr(torch, wanted.value)
     if device.type == "cuda":
-        return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float16
+        with torch.cuda.device(device):  # Otherwise the first GPU answers.
+            is_native = torch.cuda.is_bf16_supported(including_emulation=False)
+        return torch.bfloat16 if is_native else torch.float16
     return torch.float16 if device.type == "mps" else torch.float32
 
 

@@ -230,7 +230,7 @@ def choose_reading(loaded: LanguageModel) -> torch.Tensor:
         The module's logits (n, V) for that text, read as a whole.
 
     Raises:
-        ModelUnreadableError: the module can't be run at all.
+        ModelUnreadableError: the module can't be run at all, or its tokens depend on later ones.
     """
     probe = _probe(loaded)
     try:
@@ -245,6 +245,11 @@ def choose_reading(loaded: LanguageModel) -> torch.Tensor:
         return logits  # A precision problem, which decoding reports.
     ways = (Reading.TOKENS,) if loaded.model.config.model_type in _ONE_BY_ONE else (Reading.BLOCKS, Reading.TOKENS)
     loaded.reading = next((way for way in ways if _reads_right(loaded, way, probe, logits)), Reading.WHOLE)
+    if loaded.reading is Reading.WHOLE and not _is_causal(loaded, probe, logits):
+        raise ModelUnreadableError(
+            f"{loaded.ref} can't continue a text: its tokens depend on later ones, as in an encoder. Choose a "
+            "decoder-only model."
+        )
     if loaded.reading in _SLOW_WAYS:
         _log.warning(_SLOW_WAYS[loaded.reading], loaded.ref)
     _check_long_texts(loaded, probe)
@@ -282,14 +287,21 @@ def _reads_right(loaded: LanguageModel, way: Reading, probe: torch.Tensor, expec
         rows = [
             runner.forward(part, num_logits=len(part)).logits for part in probe[third:].tensor_split(2) if len(part)
         ]
+        # Rounding, and a close call between experts, move far less than a lost place does.
+        share = _ROUNDING if loaded.dtype is torch.float32 else _HALF_PRECISION
+        return _is_alike(torch.cat(rows).float(), expected[third:], share)
     except Exception as error:
         if is_out_of_memory(error):
             raise
         _log.debug("%s can't read %s", loaded.ref, way, exc_info=True)
         return False
-    # Rounding, and a close call between experts, move far less than a lost place does.
-    share = _ROUNDING if loaded.dtype is torch.float32 else _HALF_PRECISION
-    return _is_alike(torch.cat(rows).float(), expected[third:], share)
+
+
+def _is_causal(loaded: LanguageModel, probe: torch.Tensor, expected: torch.Tensor) -> bool:
+    """Whether what follows a text leaves its logits, the first of those `expected` (n, V), as they are."""
+    start = probe[: max(1, len(probe) // 3)]
+    rows = ModuleRunner(loaded.model, len(probe), reading=Reading.WHOLE).forward(start, num_logits=len(start)).logits
+    return _is_alike(rows.float(), expected[: len(start)], _HALF_PRECISION)
 
 
 def find_fused_weights(loaded: LanguageModel, expected: torch.Tensor) -> FusedLlamaWeights | None:

@@ -316,7 +316,8 @@ class GraphedForwards:
 
 
 class GraphedRunner:
-    """A `Runner` over `GraphedForwards`, for one text. The next call overwrites a result."""
+    """A `Runner` over `GraphedForwards`, for one text. The next call overwrites a result, also one of another runner of
+    the model: their graphs share memory."""
 
     def __init__(self, forwards: GraphedForwards, capacity: int) -> None:
         self._forwards = forwards

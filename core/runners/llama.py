@@ -190,7 +190,7 @@ class FusedLlamaRunner:
         self.rotary = weights.rotary_table(capacity, longest or capacity)
         self._longest_block = _LONGEST_BLOCK if device.type == "cpu" and dtype is torch.float32 else 0
         self._skips_mask = device.type == "cuda"
-        """Whether chunks of a prefill need no mask; see `llama_forward.attend_after`."""
+        """Whether chunks of a prefill need no mask; see `llama_forward.attend_causally`."""
         # Causal within a block: -inf above the diagonal.
         block = torch.full((_LONGEST_BLOCK, _LONGEST_BLOCK), -torch.inf, dtype=dtype, device=device)
         self._causal = block.triu_(1)

@@ -198,8 +198,8 @@ def _attend_chunk(query: Tensor, keys: Tensor, values: Tensor, mask: Optional[Te
     """The same for many positions, with a mask (n, L) over the whole cache; without one they are causal."""
     heads, count, size = query.shape
     groups = keys.shape[0]
-    if mask is None and count > 1 and count < keys.shape[1]:
-        return attend_after(query, keys, values)
+    if mask is None and count > 1 and (query.is_cuda or count < keys.shape[1]):
+        return attend_causally(query, keys, values)
     if mask is None and count > 1:
         return functional.scaled_dot_product_attention(
             query.unsqueeze(0), keys.unsqueeze(0), values.unsqueeze(0), is_causal=True, enable_gqa=heads != groups
@@ -213,19 +213,20 @@ def _attend_chunk(query: Tensor, keys: Tensor, values: Tensor, mask: Optional[Te
 
 
 @torch.jit.ignore  # type: ignore[untyped-decorator]
-def attend_after(query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-    """`_attend_chunk` of positions that follow others, by CUDA's kernels that need no mask for it."""
+def attend_causally(query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    """`_attend_chunk` of many positions, whether others precede them or not, by CUDA's kernels that need no mask."""
     # Imports torch's compiler, which takes half a second.
+    from torch.backends.cuda import SDPAParams, can_use_flash_attention
     from torch.nn.attention.bias import causal_lower_right
 
-    causal = causal_lower_right(query.shape[1], keys.shape[1])
-    return functional.scaled_dot_product_attention(
-        query.unsqueeze(0),
-        keys.unsqueeze(0),
-        values.unsqueeze(0),
-        attn_mask=causal,
-        enable_gqa=query.shape[0] != keys.shape[0],
-    )[0]
+    per_group, causal = query.shape[0] // keys.shape[0], causal_lower_right(query.shape[1], keys.shape[1])
+    query, keys, values = query.unsqueeze(0), keys.unsqueeze(0), values.unsqueeze(0)
+    groups_heads = bool(can_use_flash_attention(SDPAParams(query, keys, values, None, 0.0, False, per_group > 1)))
+    if per_group > 1 and not groups_heads:
+        # Float32 and older GPUs have one such kernel, which knows no groups: torch would make a mask of all scores.
+        keys, values = keys.repeat_interleave(per_group, 1), values.repeat_interleave(per_group, 1)
+    is_grouped = per_group > 1 and groups_heads
+    return functional.scaled_dot_product_attention(query, keys, values, attn_mask=causal, enable_gqa=is_grouped)[0]
 
 
 def rms_norm(x: Tensor, weight_twice: Tensor, epsilon: float) -> Tensor:

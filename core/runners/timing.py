@@ -6,6 +6,7 @@ import contextlib
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -49,6 +50,7 @@ def synchronize(device: torch.device) -> None:
         torch.cuda.synchronize(device)
     elif device.type == "mps":
         torch.mps.synchronize()
+        _in_flight.clear()
 
 
 def is_asynchronous(device: torch.device) -> bool:
@@ -56,11 +58,17 @@ def is_asynchronous(device: torch.device) -> bool:
     return device.type != "cpu"
 
 
+_in_flight: deque[Tensor] = deque(maxlen=1024)
+"""What Apple's GPUs may still have to read: torch copies to them late, and may free the memory meanwhile."""
+
+
 def sent(values: Tensor, device: torch.device) -> Tensor:
     """A tensor on a device, copied there without waiting if it isn't; on the CPU it is the same one."""
     if values.device.type == "cpu" and device.type == "cuda":
         # From other memory CUDA copies only once the device is idle.
         values = values.pin_memory()
+    elif values.device.type == "cpu" and device.type == "mps":
+        _in_flight.append(values)
     return values.to(device, non_blocking=True)
 
 
@@ -114,6 +122,7 @@ class StepClock:
         """Read a tensor (n,) within a part: on a GPU the step's one wait."""
         self.stop()
         found: list[float] = values.tolist()
+        _in_flight.clear()
         self._has_waited = True
         self._begin()
         return found

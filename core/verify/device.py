@@ -18,9 +18,9 @@ from core.runners.timing import sent
 from core.sampling import draw, for_device, fractions, has_double
 from core.settings import VerificationRule
 from core.types import Verification, depths_of, is_chain
-from core.verify import drafted_rows, outcome_of, residuals, tested_rows
 from core.verify.checks import IMPOSSIBLE_DRAFT, check_finite
-from core.verify.rules import block_outcome, decide_block, longest_path, passes_typically, verify_gumbel
+from core.verify.other_rules import block_outcome, decide_block, longest_path, passes_typically, verify_gumbel
+from core.verify.rejection import drafted_rows, outcome_of, residuals, tested_rows
 
 
 class Figures(NamedTuple):
@@ -109,7 +109,7 @@ def verify_gumbel_on_device(
     *,
     fetch: Fetch = Tensor.tolist,
 ) -> tuple[Verification, Figures]:
-    """`core.verify.rules.verify_gumbel`, whose tensors are on the device.
+    """`core.verify.other_rules.verify_gumbel`, whose tensors are on the device.
 
     Raises:
         GenerationError: a model's logits held NaN.

@@ -135,6 +135,7 @@ class InspectorPanel(RunPage):
         self.more.setProperty("role", "link")
         self._empty = wrapped_label("inspectorEmpty", "hint", EMPTY)
         self._empty.setAlignment(Qt.AlignmentFlag.AlignCenter)
+        self._empty.setContentsMargins(20, 0, 20, 0)
         self._lay_out()
         self.block.chosen.connect(self._on_chip_chosen)
         self.tree.chosen.connect(self._on_chip_chosen)

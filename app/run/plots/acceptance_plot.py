@@ -29,15 +29,18 @@ REJECTION_HELP = (
 )
 
 
-ACCEPTED_HELP = (
-    "Bar: accepted tokens of each step; behind it, how many in a row were drafted. For trees, bars below the line, at "
-    "their own scale, show the nodes that the target scored, with the accepted ones filled."
+ACCEPTED_HELP = "Bar: accepted tokens of each step."
+DRAFTED_HELP = "Pale bar: how many tokens in a row were drafted."
+NODES_HELP = (
+    "Pale bar above the line: how many tokens in a row were drafted. Below the line, at their own scale: the nodes of "
+    "the tree that the target scored, with the accepted ones filled."
 )
 PLAIN_HELP = "Hollow: a plain step. Nothing was drafted, and the target added one token."
 CHOSEN_HELP = (
     "Tokens drafted in each step: the K that the policy chose, less what didn't fit before the end of the text. 0 is a "
     "plain step."
 )
+LINE, NODES = "drafted", "drafted, nodes below 0"
 BELOW = 0.4
 """Height of the nodes below the line, relative to the tokens above it."""
 TOKEN_TICKS = (1, 2, 4, 8, 16)
@@ -53,17 +56,21 @@ class AcceptancePlot(StepPlot):
     def __init__(self, run: RunView) -> None:
         super().__init__(run, object_name="acceptancePlot", title="Acceptance per step", y_label="tokens")
         self.getViewBox().setYRange(0, 1, padding=0)
-        self.drafted_bars = self.add_bars("track")
+        self.drafted_bars = self.add_bars("draft_tint", "drafted", DRAFTED_HELP)
         self.accepted_bars = self.add_bars("draft_bar", "accepted", ACCEPTED_HELP)
         self.plain_bars = self.add_bars("field_border", "plain", PLAIN_HELP, is_hollow=True)
-        self.node_bars, self.useful_bars = self.add_bars("track"), self.add_bars("draft_bar")
+        self.node_bars, self.useful_bars = self.add_bars("draft_tint"), self.add_bars("draft_bar")
+        self.zero_line = self.add_line("faint", width=1, angle=0)
         self.add_previous(Column.MEAN_DRAFTED, Column.RUNNING_RATE)
         self.band_edges = self.add_band("text")
         self.predicted_line = self.add_line("correction", "predicted", PREDICTED_HELP, dashes=DASHED)
         self.rate_line = self.add_line("text", "mean", BAND_HELP, mark=Mark.BAND)
         self.chosen_line = self.add_line("accent", "K", CHOSEN_HELP, width=1.25)
-        accepted, self.plain_sample, previous, self.predicted_sample, mean, self.chosen_sample = self._samples
-        self._samples[:] = accepted, mean, self.predicted_sample, self.plain_sample, self.chosen_sample, previous
+        self.drafted_sample, accepted, self.plain_sample, previous, self.predicted_sample, mean, self.chosen_sample = (
+            self._samples
+        )
+        bars = accepted, self.drafted_sample, self.plain_sample
+        self._samples[:] = *bars, mean, self.predicted_sample, self.chosen_sample, previous
         self.set_hint("One bar per step: accepted of drafted tokens")
         self._has_trees = False
         self._scale: tuple[float, float] = (0.0, 0.0)
@@ -168,11 +175,14 @@ class AcceptancePlot(StepPlot):
         depth, nodes = scale
         most = 3 if has_trees else 5
         every = next((step for step in TOKEN_TICKS if step * most > depth), TOKEN_TICKS[-1])
+        first = 0 if has_trees else every
+        self.zero_line.setVisible(has_trees)
+        self.drafted_sample.set_meaning(*((NODES, NODES_HELP) if has_trees else (LINE, DRAFTED_HELP)))
         below = [(-BELOW * depth, f"{nodes:.0f}")] if has_trees else []
         axis = self.getPlotItem().getAxis("left")
-        axis.setTicks([[*ticks(range(every, int(depth) + 1, every)), *below]])
+        axis.setTicks([[*ticks(range(first, int(depth) + 1, every)), *below]])
         self._labels["left"] = "nodes · tokens" if has_trees else "tokens"
         self._style_axis(axis, self._labels["left"])
         self._fit_title()
-        low, high = (-1.2 * BELOW, 1.15) if has_trees else (0.0, 1.15)
+        low, high = (-1.55 * BELOW, 1.15) if has_trees else (0.0, 1.15)
         self.getViewBox().setYRange(low * depth, high * depth, padding=0)

@@ -8,7 +8,7 @@ import numpy as np
 
 from app.run.run_view import RunView
 from app.widgets.pictures import Table, table_of
-from app.widgets.plots import DASHED, QUARTERS, Plot, set_whiskers, ticks
+from app.widgets.plots import DASHED, QUARTERS, TOP, Plot, set_whiskers, ticks
 from core.analysis.expectation import wilson
 from core.analysis.run_counts import Timeline
 from core.runlog.tally import PositionCounts
@@ -16,7 +16,6 @@ from core.text import count_text, percent_text
 
 TOKENS = ("drafted_tokens", "tested_tokens", "accepted_tokens")
 """Columns of a table."""
-TOP = 1.04
 MIN_POSITIONS = 4
 LABELLED_POSITIONS = 16
 
@@ -86,7 +85,8 @@ class PositionPlot(Plot):
 
     def _fit(self, extent: tuple[float, float]) -> None:
         last = max(int(extent[0]), MIN_POSITIONS)
-        marked = ticks(range(1, last + 1, math.ceil(last / LABELLED_POSITIONS)))
+        # Room beyond the longest block has no label, as nothing was drafted there.
+        marked = ticks(range(1, int(extent[0]) + 1, math.ceil(last / LABELLED_POSITIONS)))
         self._frame((0.4, last + 0.6), (0, TOP), {"bottom": marked})
 
     def _place_at(self, x: float) -> int:

@@ -204,6 +204,7 @@ class LatencyPlot(StepPlot):
         self.mean_line = self.add_line("text", "mean", MEAN_HELP)
         baseline_help = "Mean time of a plain step, which adds one token."
         self.baseline_line = self.add_line("text", "baseline", baseline_help, dashes=DASHED, angle=0)
+        self._baseline_sample = self._samples[-1]
         self._samples.append(self._samples.pop(self._samples.index(self._previous_sample)))
         self._baseline_ms: float | None = None
         self._top = 0.0
@@ -216,6 +217,8 @@ class LatencyPlot(StepPlot):
             self._baseline_ms, self._drawn = self._run.baseline_step_ms, None
             self.baseline_line.setVisible(self._baseline_ms is not None)
             self.baseline_line.setValue(self._baseline_ms or 0.0)
+        is_coming = self._run.request is None or self._run.wants_baseline
+        self._baseline_sample.setVisible(is_coming or self._baseline_ms is not None)
         super().refresh()
 
     def readout(self, step: int) -> str:

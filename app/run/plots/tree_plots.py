@@ -38,6 +38,7 @@ class RankPlot(Plot):
         self.bars = pg.BarGraphItem(x=[], y0=[], height=[], width=CELL)
         sample = SeriesSample("accepted of tested, %", Mark.BAR, "draft_bar", RANK_HELP)
         self.add_item(self.bars, lambda theme: self.bars.setOpts(pen=line_pen(theme.field_border, width=1)), sample)
+        self._samples.append(SeriesSample("never tested", Mark.HOLLOW, "field_border", RANK_HELP))
         self.getPlotItem().setMouseEnabled(x=False, y=False)
         self.getViewBox().invertY(True)
         self.set_hint("How often each candidate of a tree is accepted")
@@ -80,7 +81,7 @@ class RankPlot(Plot):
 
     def _fit(self, extent: tuple[float, float]) -> None:
         depth, rank = (max(int(found), least) for found, least in zip(extent, LEAST_CELLS, strict=True))
-        marked = {"bottom": ticks(range(1, depth + 1)), "left": ticks(range(1, rank + 1))}
+        marked = {"bottom": ticks(range(1, int(extent[0]) + 1)), "left": ticks(range(1, int(extent[1]) + 1))}
         self._frame((0.5, depth + 0.5), (0.5, rank + 0.5), marked)
 
     def _place_under(self, point: QPointF) -> int:

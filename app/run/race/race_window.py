@@ -136,7 +136,7 @@ class RaceClock(QWidget):
         self.now_ms = min(max(0.0, clock_ms), self.end_ms)
         with QSignalBlocker(self.slider):
             self.slider.setValue(round(self.now_ms))
-        self.time.setText(seconds_text(self.now_ms))
+        self.time.setText(f"{seconds_text(self.now_ms)} on the clock")
         self.moved.emit(self.now_ms)
 
     def advance(self, elapsed_ms: float) -> None:
@@ -259,8 +259,9 @@ class RaceWindow(RunPage):
 
     @Slot()
     def open(self) -> None:
-        """Bring the window to the front."""
+        """Bring the window to the front, with the keyboard on its clock."""
         bring_forward(self)
+        self.clock.play_button.setFocus()
 
     def begin(self) -> None:
         """A run starts: show it from its start."""

@@ -24,9 +24,6 @@ from core.analysis.steadiness import speedup_interval
 from core.analysis.theory import SpeedupTheory, speedup_theory
 from core.draft_shape import shown_draft_length
 
-MOST_UNSTEADY = 1.4
-"""From this ratio of the baseline's plain forward to the one before the run, the machine counts as unsteady."""
-
 EMPTY = "Start a run, and this page shows whether drafting pays, and what limits it."
 NO_UNIT = "There is no plain step to compare this run with."
 UNDRAFTED = "Nothing was drafted: this was plain decoding."
@@ -36,35 +33,35 @@ MEASURE = "Tick Measure the baseline, and run again."
 
 LIMITS = {
     Limit.ACCEPTANCE: (
-        "If each draft were accepted to its end",
-        "Rejected drafts cost most: if each were accepted to its end, the speedup would be {:.2f}×.",
+        "If all drafts were accepted",
+        "Rejected drafts cost most: if all were accepted, the speedup would be {:.2f}×.",
         "(mean K + 1) P / T: every block emits as many tokens as it drafted in a row, and a bonus token, in the same "
         "time.",
     ),
     Limit.DRAFT: (
         "If drafting took no time",
         "Drafting costs most: with a free draft, the speedup would be {:.2f}×.",
-        "tau P / (T - draft time): the same tokens, proposed at no cost. c = 0 in tau / (K c + v + overhead).",
+        "τ P / (T - draft time): the same tokens, proposed at no cost. c = 0 in τ / (K c + v + overhead).",
     ),
     Limit.VERIFY: (
         "If scoring cost one plain forward",
         "Scoring the block costs most: if it cost one plain forward, the speedup would be {:.2f}×.",
-        "tau P / (T - (verify - plain forward)): v(K+1) = 1 in tau / (K c + v + overhead).",
+        "τ P / (T - (verify - plain forward)): v(K+1) = 1 in τ / (K c + v + overhead).",
     ),
     Limit.OVERHEAD: (
         "If overhead were a plain step's",
         "Overhead costs most: with a plain step's overhead, the speedup would be {:.2f}×.",
-        "tau P / (T - (overhead - a plain step's overhead)). Plain decoding samples too, so only the additional "
+        "τ P / (T - (overhead - a plain step's overhead)). Plain decoding samples too, so only the additional "
         "overhead is a limit.",
     ),
     Limit.UNDRAFTED: (
         "If every step had drafted",
         "Steps without a draft cost most: if every step had drafted, the speedup would be {:.2f}×.",
-        "tau P / T over the steps that drafted.",
+        "τ P / T over the steps that drafted.",
     ),
 }
 """For each limit: its title, what it costs, and the formula of the speedup without it."""
-WORDS = "tau: tokens per step; P: time of a plain step; T: time of a step; all from this run."
+WORDS = "τ: tokens per step; P: time of a plain step; T: time of a step; all from this run."
 TREE_WORDS = f"{WORDS} For a tree, K is its depth, and v counts its nodes."
 
 
@@ -152,7 +149,7 @@ def speed_report(run: RunView, done: Study | None = None) -> SpeedReport:
     limit = found.main_limit
     return SpeedReport(
         headline=_headline(run, found, theory, advice, interval),
-        basis=" ".join(filter(None, (_basis(found), _unsteadiness(found, run.target_step_ms), note))),
+        basis=" ".join(filter(None, (_basis(found), run.busy_note, note))),
         compared=compared_rows(found, theory, calibration),
         parts=_parts(found),
         replaced=_replaced(found),
@@ -217,19 +214,6 @@ def _basis(found: Diagnosis) -> str:
     return f"{steps}{tested}, against {unit}."
 
 
-def _unsteadiness(found: Diagnosis, timed_before_ms: float | None) -> str:
-    """A warning where other programs may have slowed down the run or the baseline; otherwise empty."""
-    baseline_ms = found.plain.forward_ms
-    if not found.plain.is_measured or not timed_before_ms:
-        return ""
-    if 1 / MOST_UNSTEADY < baseline_ms / timed_before_ms < MOST_UNSTEADY:
-        return ""
-    return (
-        f"The machine was not steady: a plain forward took {timed_before_ms:.2f} ms before the run and "
-        f"{baseline_ms:.2f} ms in the baseline. Close other busy programs and run again."
-    )
-
-
 def _parts(found: Diagnosis) -> tuple[Part, ...]:
     extra = found.verify_extra_ms
     return (
@@ -254,13 +238,13 @@ def _parts(found: Diagnosis) -> tuple[Part, ...]:
 def _replaced(found: Diagnosis) -> tuple[Part, ...]:
     """The plain steps that one step replaces, the last one in part."""
     tokens, milliseconds = found.tokens_per_step, found.plain.total_ms
-    how = f"tau P = {tokens:.2f} × {milliseconds:.2f} ms. The speedup is the whole bar / the step's time."
+    how = f"τ P = {tokens:.2f} × {milliseconds:.2f} ms. The speedup is the whole bar / the step's time."
     shares = [1.0] * int(tokens) + [tokens % 1.0]
     return tuple(Part("a plain token", share * milliseconds, "target_bar", how) for share in shares if share > 1e-3)
 
 
 def _gains(found: Diagnosis) -> tuple[Gain, ...]:
-    ran = "Measured: tau P / T." if found.plain.is_measured else "Estimated: tau P / T, P being one forward."
+    ran = "Measured: τ P / T." if found.plain.is_measured else "Estimated: τ P / T, P being one forward."
     main, words = found.main_limit, TREE_WORDS if found.is_tree else WORDS
     return (
         Gain("As it ran", found.speedup, False, f"{ran} {words}"),

@@ -20,7 +20,7 @@ from app.run.speed.speed_plots import CalibrationPlot, Grouping, Quantity, Speed
 from app.theme import hold
 from app.widgets.compound_fields import ChoiceRow, Fold
 from app.widgets.fields import Part, boxed, card, column, describe, push_button, row, scrolled, set_flag
-from app.widgets.legend import Mark, SeriesSample
+from app.widgets.legend import Legend, Mark, SeriesSample
 from app.widgets.plot_card import PlotCard
 from app.widgets.tables import FigureTable
 from core.analysis.advice import Advice
@@ -87,7 +87,8 @@ class SpeedPage(RunPage):
         self.step_bar, self.plain_bar = TimeBar("stepBar"), TimeBar("plainBar")
         self.samples = [
             SeriesSample("draft", Mark.BAR, "draft_bar", "Time to propose the block."),
-            SeriesSample("target", Mark.BAR, "target_bar", "The target's forward; hatched: beyond a plain one."),
+            SeriesSample("target", Mark.BAR, "target_bar", "The target's forward for one token."),
+            SeriesSample("scoring more", Mark.HATCHED, "target_bar", "The extra time to score the draft as well."),
             SeriesSample("overhead", Mark.BAR, "sample_bar", "Filters, sampling and bookkeeping."),
         ]
         self.limit = column_label("speedLimit", "")
@@ -113,8 +114,7 @@ class SpeedPage(RunPage):
     def _lay_out(self) -> None:
         head = row((self.headline, 1), (self.race_button, 0))
         self._head, _ = card(head, self.basis, self.compared)
-        samples = row(*self.samples, None, spacing=14)
-        self._time = _card("Where an average step's time goes", samples, self.step_bar, self.plain_bar)
+        self._time = _card("Where an average step's time goes", Legend(self.samples), self.step_bar, self.plain_bar)
         hint = column_label("gainsHint", "hint", GAINS_HINT)
         self._gains, self._advice = column(), column(spacing=12)
         self._limits = _card("What limits it", self.limit, hint, self._gains)

@@ -8,14 +8,13 @@ import numpy as np
 
 from app.widgets.legend import Mark
 from app.widgets.pictures import Table, table_of
-from app.widgets.plots import DASHED, DOTTED, QUARTERS, THIN, Plot, set_whiskers, ticks
+from app.widgets.plots import DASHED, DOTTED, QUARTERS, THIN, TOP, Plot, set_whiskers, ticks
 from core.analysis.calibration import Calibration, Reliability
 from core.analysis.diagnosis import KS
 from core.analysis.expectation import Curve, Estimate
 from core.analysis.theory import SpeedupTheory, TreeTheory
 from core.text import percent_text
 
-TOP = 1.04
 Meaning = tuple[str, str]
 """A series' name in the legend, and what it shows."""
 
@@ -146,6 +145,7 @@ class CalibrationPlot(Plot):
 
 
 RAN = "as it ran"
+BEYOND_HELP = "Dotted: beyond the longest timed block, where v is extrapolated."
 CHAIN = ("chain", "Dashed: the same for the first candidates alone.")
 
 
@@ -155,9 +155,9 @@ class Quantity(Enum):
     SPEEDUP = (
         "Speedup",
         "speedup, ×",
-        ("v measured", "Line: τ / (K c + v(K+1)) with this run's α, c and v. Band: 95 % over resampled steps. Dotted: "
-         "beyond the longest timed block, where v is extrapolated."),
-        ("v = 1", "Dashed: τ / (K c + 1), Leviathan et al., theorem 3.8: assumes that more positions cost nothing."),
+        ("expected", "Line: τ / (K c + v(K+1)) with this run's α, c and v. Band: 95 % over resampled steps."),
+        ("if scoring were free, v = 1", "Dashed: τ / (K c + 1), Leviathan et al., theorem 3.8: assumes that more "
+         "positions cost nothing."),
         ("trees", "Line: tokens / (levels × c + v(K+1)) of the first K nodes of this run's trees, at the "
          "fastest depth. Band: 95 % over resampled steps."),
         (RAN, "Diamond: the run itself, tokens × plain step's time / total time, with its 95 % interval."),
@@ -193,11 +193,12 @@ class SpeedupPlot(Plot):
         first, second, ran = self.quantity.meanings
         self.edges = self.add_band("accent")
         self.other = self.add_line("text", *second, dashes=DASHED)
-        self.beyond = self.add_line("accent", dashes=DOTTED)
+        self.beyond = self.add_line("accent", "extrapolated", BEYOND_HELP, dashes=DOTTED, mark=Mark.DOTS)
         self.line = self.add_line("accent", *first, mark=Mark.BAND)
         self.whisker = self.add_whiskers("text", beam=0.35)
         self.point = self.add_points("text", 12, *ran, symbol="d", edge=THIN)
-        self._samples[:2] = self._samples[1::-1]
+        dashed, self._beyond_sample, whole, diamond = self._samples
+        self._samples[:] = whole, dashed, diamond, self._beyond_sample
         self.getViewBox().setLimits(xMin=-0.5, minXRange=2, yMin=0, minYRange=0.1)
         self.set_hint("The expected speedup at each K")
 
@@ -215,7 +216,7 @@ class SpeedupPlot(Plot):
         self.setAccessibleName(f"{quantity.title} over K")
         self._labels["left"] = quantity.axis
         self._labels["bottom"] = "K, draft tokens" if self._trees is None else "K, nodes"
-        for sample, meaning in zip(self._samples, self._meanings, strict=True):
+        for sample, meaning in zip(self._samples[:3], self._meanings, strict=True):
             sample.set_meaning(*meaning)
         self.restyle()
         self.reset_view()
@@ -314,6 +315,8 @@ class SpeedupPlot(Plot):
 
     def _draw(self) -> None:
         self.unit.setVisible(self.theory is not None)
+        is_short = self.theory is not None and self.theory.longest + 1 < len(self._ks)
+        self._beyond_sample.setVisible(is_short and self.quantity is Quantity.SPEEDUP)
         if self.theory is None:
             for part in (self.line, self.beyond, self.other, *self.edges, self.point):
                 part.setData([], [])

@@ -8,7 +8,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from PySide6.QtCore import QMimeData, QPoint, QRectF, Qt, QTextBoundaryFinder
+from PySide6.QtCore import QMimeData, QPoint, QRectF, Qt, QTextBoundaryFinder, Slot
 from PySide6.QtGui import QFontMetricsF, QResizeEvent, QTextCharFormat, QTextCursor, QTextLine
 from PySide6.QtWidgets import QPlainTextEdit, QWidget
 
@@ -57,8 +57,11 @@ class TokenText(QPlainTextEdit):
         self._formats = token_formats(by_kind=by_kind)
         self._shows_ghosts = False
         self._limit: int | None = None
+        self._follows = True
+        """Whether the end was in view when the text was last written or scrolled; a larger font hides it."""
         self._set_fonts()
         self._start()
+        self.verticalScrollBar().valueChanged.connect(self._note_view)
 
     def _show_marks(self) -> None:
         """Redraw the marks: the text has changed or moved."""
@@ -99,6 +102,11 @@ class TokenText(QPlainTextEdit):
         """Whether the end of the text is in view."""
         bar = self.verticalScrollBar()
         return bar.value() >= bar.maximum() - 1
+
+    @Slot()
+    def _note_view(self) -> None:
+        """Note what is in view, before another font or size moves it."""
+        self._follows = self.is_at_end
 
     def to_end(self) -> None:
         """Bring the end into view."""
@@ -149,6 +157,7 @@ class TokenText(QPlainTextEdit):
         self._num_pending = len(pending)
         if follows:
             self.to_end()
+        self._note_view()
         self._show_marks()
 
     def _format_of(self, span: Span) -> QTextCharFormat:
@@ -195,7 +204,7 @@ class TokenText(QPlainTextEdit):
             cursor.insertText(text[:joined], self._last_format)
         if joined < len(text):
             self._last_format = text_format
-            indented = max(joined, _num_indenting(self._tail, text))
+            indented = max(joined, _num_indenting(self._tail if self._length else "\n", text))
             if indented > joined:
                 cursor.insertText(text[joined:indented], _without_line(text_format))
             cursor.insertText(text[indented:], text_format)
@@ -214,7 +223,7 @@ class TokenText(QPlainTextEdit):
 
     def _rebuild(self) -> None:
         """Rebuild the text; the step at the top stays there."""
-        top, follows = self.cursorForPosition(QPoint(0, 0)).position(), self.is_at_end
+        top, follows = self.cursorForPosition(QPoint(0, 0)).position(), self._follows
         span = self._spans[self._index_at(top)]
         self._start()
         self._update(follows=follows)
@@ -224,7 +233,7 @@ class TokenText(QPlainTextEdit):
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         """Stay at the end if it was in view."""
-        follows = self.is_at_end
+        follows = self._follows
         super().resizeEvent(event)
         if follows:
             self.to_end()
@@ -295,12 +304,12 @@ class TokenText(QPlainTextEdit):
             block = block.next()
         return found
 
-    def last_rectangles(self) -> list[QRectF]:
-        """Where the draft that awaits verification is visible, or else the last step, in viewport coordinates."""
-        if self._num_pending:
+    def rectangles_of(self, step: int, slot: int = -1) -> list[QRectF]:
+        """Where a step, its draft while that awaits verification, or its token at a slot is visible in the viewport."""
+        if self._num_pending and step == len(self._firsts):
             return self.rectangles(self._starts[-self._num_pending], self._length)
-        place = self._step_range(len(self._firsts) - 1)
-        return [] if place is None else self.rectangles(*place)
+        found = self._step_range(step) if slot < 0 else self.place_range(Place(step, slot))
+        return [] if found is None else self.rectangles(*found)
 
     def _scroll_to(self, position: int, *, lines_above: int) -> None:
         block = self.document().findBlock(position)

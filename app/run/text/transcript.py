@@ -16,6 +16,7 @@ from PySide6.QtGui import (
     QPainter,
     QPaintEvent,
     QPen,
+    QResizeEvent,
     QTextCharFormat,
     QTextCursor,
 )
@@ -127,9 +128,29 @@ class TranscriptView(TreeText):
         self._selected = place
         self.show_tree(None if place is None else place.step)
         self._show_marks()
-        found = self.place_range(place) if place is not None else None
-        if found is not None and not self.rectangles(*found):
-            self._scroll_to(found[0], lines_above=3)
+        self._show_selected()
+
+    def _show_selected(self) -> None:
+        """Bring the selected place into view if it isn't."""
+        self._note_view()
+        found = self.place_range(self._selected) if self._selected is not None else None
+        if found is not None and not self._sees_selected:
+            num_lines = self.viewport().height() // self.fontMetrics().height()
+            self._scroll_to(found[0], lines_above=min(3, num_lines // 2))
+            self._note_view()
+
+    @Slot()
+    def _note_view(self) -> None:
+        super()._note_view()
+        found = self.place_range(self._selected) if self._selected is not None else None
+        places = self.rectangles(*found) if found is not None else []
+        self._sees_selected = any(0 <= place.center().y() <= self.viewport().height() for place in places)
+
+    def _rebuild(self) -> None:
+        was_seen = self._sees_selected
+        super()._rebuild()
+        if was_seen:
+            self._show_selected()
 
     def mark_step(self, step: int) -> None:
         """Lightly mark a step that is pointed at in another panel; -1: none."""
@@ -216,6 +237,13 @@ class TranscriptView(TreeText):
             painter.setPen(QPen(QColor(current_theme().accent), 1.5))
             for rectangle in self.rectangles(*found):
                 painter.drawRoundedRect(rectangle.adjusted(-0.75, 0.75, 0.75, -0.75), 2.5, 2.5)
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        """Keep the selected place in view if it was."""
+        was_seen = self._sees_selected
+        super().resizeEvent(event)
+        if was_seen:
+            self._show_selected()
 
     def viewportEvent(self, event: QEvent) -> bool:
         """Show a token's tooltip; remove the highlight when the pointer leaves."""

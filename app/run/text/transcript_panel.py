@@ -10,20 +10,22 @@ from app.controller import RunController
 from app.menus import Menus
 from app.run.playback import PlaybackBar
 from app.run.run_view import RunView
-from app.run.text.token_colors import ColorScale, LegendWord
+from app.run.text.token_colors import ColorScale, ForkSample, LegendWord
 from app.run.text.tokens import KINDS, Fate, Selection, TokenStream, fate_help
 from app.run.text.transcript import TranscriptView
 from app.theme import ColorBy
 from app.widgets.fields import EnumCombo, boxed, card, column, describe, quiet_button, row
+from app.widgets.legend import Legend
+from core.drafters.registry import METHODS
 
 HEADER_SPACING = 8
 HEADER_MARGINS = 26
 DIMMED = 0.4
 COLOR_TITLES = {
-    ColorBy.KIND: "Kind",
-    ColorBy.PROBABILITY: "Probability",
-    ColorBy.ENTROPY: "Entropy",
-    ColorBy.SURPRISE: "Surprise",
+    ColorBy.KIND: "Colour by kind",
+    ColorBy.PROBABILITY: "Colour by probability",
+    ColorBy.ENTROPY: "Colour by entropy",
+    ColorBy.SURPRISE: "Colour by surprise",
 }
 COLORS_HELP = "What the text's colours show: each token's kind, or how sure the target was of it"
 GHOST_HELP = "A drafted token that was not accepted. It is shown, but never copied."
@@ -45,7 +47,9 @@ class TranscriptPanel(QWidget):
         self.view = TranscriptView()
         self.playback = PlaybackBar(controller, run, selection, self.view, menus)
         self._samples = {fate: LegendWord(fate, fate_help(fate)) for fate in KINDS}
-        self._ghost_sample = LegendWord(Fate.REJECTED, GHOST_HELP)
+        self._ghost_sample, self._fork_sample = LegendWord(Fate.REJECTED, GHOST_HELP), ForkSample()
+        self._legend = Legend([*self._samples.values(), self._ghost_sample, self._fork_sample], gap=HEADER_SPACING)
+        self._run = run
         help_text = "Show drafted tokens that were not accepted; for a tree, its paths in a strip below the line"
         self.ghosts_button = quiet_button("Rejected", "ghostsButton", "Show rejected drafts", help_text)
         self.ghosts_button.setCheckable(True)
@@ -54,7 +58,7 @@ class TranscriptPanel(QWidget):
         self._scale = ColorScale()
         self._header = QBoxLayout(QBoxLayout.Direction.LeftToRight)
         self._header.setSpacing(HEADER_SPACING // 2)
-        self._header.addLayout(row(*self._samples.values(), self._ghost_sample, None, spacing=HEADER_SPACING), 1)
+        self._header.addWidget(self._legend, 1)
         self._header.addLayout(row(self.colors, self.ghosts_button, None))
         frame, layout = card(self._header, self._scale, (self.view, 1), self.playback)
         layout.setContentsMargins(12, 10, 12, 8)
@@ -70,6 +74,7 @@ class TranscriptPanel(QWidget):
         """Show a stream from its start."""
         for fate, sample in self._samples.items():
             sample.set_meaning(fate_help(fate, stream.coupling))
+        self.restyle()
         self.view.set_stream(stream)
 
     def set_ghosts_shown(self, shown: bool) -> None:
@@ -102,15 +107,11 @@ class TranscriptPanel(QWidget):
         self.restyle()
 
     def restyle(self) -> None:
-        """Fit a narrow panel: give the buttons their own line, or leave out the sample of ghosts."""
-        room = self.width() - HEADER_MARGINS - sum(map(_room_of, self._samples.values()))
-        buttons = _room_of(self.colors) + _room_of(self.ghosts_button)
-        is_wide = room - buttons + HEADER_SPACING >= 0
-        if is_wide:
-            room -= buttons
+        """Show the samples that the text needs; in a narrow panel the buttons have their own line."""
+        request = self._run.request
+        method = METHODS.get(request.method) if request is not None and not request.engine else None
+        self._fork_sample.setVisible(method is not None and method.proposes_trees)
+        self._ghost_sample.setVisible(self._shows_ghosts)
+        buttons = sum(button.sizeHint().width() + HEADER_SPACING for button in (self.colors, self.ghosts_button))
+        is_wide = self._legend.width_on_one_line() + buttons <= self.width() - HEADER_MARGINS
         self._header.setDirection(QBoxLayout.Direction.LeftToRight if is_wide else QBoxLayout.Direction.TopToBottom)
-        self._ghost_sample.setVisible(self._shows_ghosts and room >= _room_of(self._ghost_sample))
-
-
-def _room_of(widget: QWidget) -> int:
-    return widget.sizeHint().width() + HEADER_SPACING

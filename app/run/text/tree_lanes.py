@@ -13,6 +13,7 @@ from app.run.text.token_colors import draw_token, token_formats
 from app.run.text.tokens import GHOSTS, Fate, Place, Span, TokenStream, drafted_spans, emitted_spans, first_path
 from app.theme import current_theme, mixed, mono_font, scaled, ui_font
 from app.widgets.painted import LEFT, RIGHT, draw_text
+from core.text import count_text
 from core.types import depths_of
 
 MOST_OTHERS = 3
@@ -22,8 +23,8 @@ LINES = 6
 HEAD, FOOT = 17, 6
 """Room for the positions above the lanes, and below them."""
 FONT = 12
-GAP, MOST_GAPS = 20, 0.4
-"""Space between two columns, for the branches; and the largest share of the width for all such spaces."""
+GAP, LEAST_GAP, MOST_GAPS = 20, 11, 0.4
+"""Space between two columns, for the branches; that in a narrow strip; and the largest share of the width for all."""
 MARGIN = 12
 LEAST_COLUMN = 12
 
@@ -177,18 +178,29 @@ class LanePicture:
         height = (area.height() - scaled(HEAD + FOOT)) / (1 + MOST_OTHERS)
         return QRectF(area.left(), area.top() + scaled(HEAD) + height * lane, area.width() - MARGIN, height)
 
-    def _gap(self, area: QRectF) -> float:
-        return min(scaled(GAP), MOST_GAPS * area.width() / (1 + max(cell.column for cell in self.lanes.cells)))
-
-    def _places(self, area: QRectF) -> dict[int, QRectF]:
-        """The rectangle of each node; columns that don't fit are narrowed, the widest first."""
+    def _own_widths(self) -> dict[int, float]:
+        """The width of each node's text."""
         metrics = QFontMetricsF(mono_font(FONT))
-        own = {cell.node: metrics.horizontalAdvance(show(cell.span.text)) + 1 for cell in self.lanes.cells}
+        return {cell.node: metrics.horizontalAdvance(show(cell.span.text)) + 1 for cell in self.lanes.cells}
+
+    def _column_widths(self, own: dict[int, float]) -> dict[int, float]:
         widths: dict[int, float] = {}
         for cell in self.lanes.cells:
             widths[cell.column] = max(widths.get(cell.column, LEAST_COLUMN), own[cell.node])
+        return widths
+
+    def _gap(self, area: QRectF) -> float:
+        """The space between two columns, which shrinks before a text is cut."""
+        widths = self._column_widths(self._own_widths())
+        free = (area.width() - 2 * MARGIN - sum(widths.values())) / len(widths)
+        return min(scaled(GAP), MOST_GAPS * area.width() / len(widths), max(LEAST_GAP, free))
+
+    def _places(self, area: QRectF) -> dict[int, QRectF]:
+        """The rectangle of each node; columns that don't fit are narrowed, the widest first."""
+        own = self._own_widths()
+        widths = self._column_widths(own)
         gap, most = self._gap(area), max(widths.values())
-        room = area.width() - 2 * MARGIN - len(widths) * gap - metrics.horizontalAdvance("+99")
+        room = area.width() - 2 * MARGIN - len(widths) * gap
         while most > LEAST_COLUMN and sum(min(width, most) for width in widths.values()) > room:
             most -= 1
         lefts = [area.left() + MARGIN + gap]
@@ -216,10 +228,16 @@ class LanePicture:
             above = head.adjusted(left - head.left(), 0, 0, 0)
             draw_text(painter, above, str(column + 1), theme.faint, LEFT, pixels=10)
         free = head.adjusted(max(lefts.values()) - head.left() + scaled(24), 0, 0, 0)
-        if QFontMetricsF(ui_font(10)).horizontalAdvance(self.lanes.caption) <= free.width():
-            draw_text(painter, free, self.lanes.caption, theme.muted, RIGHT, pixels=10)
-        if hidden := self.lanes.num_hidden:
-            draw_text(painter, self._row(area, MOST_OTHERS), f"+{hidden}", theme.muted, RIGHT, pixels=FONT)
+        metrics = QFontMetricsF(ui_font(10))
+        fitting = (text for text in self.captions() if metrics.horizontalAdvance(text) <= free.width())
+        draw_text(painter, free, next(fitting, ""), theme.muted, RIGHT, pixels=10)
+
+    def captions(self) -> tuple[str, ...]:
+        """What stands above the lanes, the longest first: the block, and how many paths are not shown."""
+        if not self.lanes.num_hidden:
+            return (self.lanes.caption,)
+        hidden = f"{count_text(self.lanes.num_hidden, 'more path')}"
+        return f"{self.lanes.caption} · {hidden}", hidden, f"+{self.lanes.num_hidden}"
 
     def _pen(self, cell: Cell) -> QPen:
         """Dashed while the block is pending; then solid on the accepted lane, and thin where a path lost."""

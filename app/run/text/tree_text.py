@@ -10,12 +10,12 @@ from PySide6.QtCore import QEasingCurve, QPoint, QPointF, QRectF, QVariantAnimat
 from PySide6.QtGui import QColor, QFont, QFontMetricsF, QPainter, QPaintEvent, QTextCharFormat, QTextCursor
 from PySide6.QtWidgets import QStyle, QWidget
 
+from app.run.text.token_colors import FORK_FONT
 from app.run.text.token_text import TAIL, TokenText, num_joined
 from app.run.text.tokens import GHOSTS, Fate, Place, Span, TokenStream, emitted_spans, first_path, num_alternatives
 from app.run.text.tree_lanes import LINES, LanePicture, lanes_of
 from app.theme import current_theme, mono_font, ui_font
 
-FORK_FONT = 9
 FORK_RISE = 102
 """How far the numbers are raised, as a percentage of their height."""
 TALL = 1.36
@@ -39,6 +39,8 @@ class TreeText(TokenText):
     """
 
     _selected: Place | None = None
+    _sees_selected = False
+    """Whether the selected place was in view when the text was last written or scrolled."""
     _pointed: Span | None = None
     _strip: int | None = None
     """Index of the strip's span."""

@@ -1,4 +1,4 @@
-"""Rules other than the recursion: block verification, typical acceptance, and equality under shared Gumbel noise."""
+"""Rules other than rejection: block verification, typical acceptance, and equality under shared Gumbel noise."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from core.runners.timing import sent
 from core.sampling import draw, fractions
 from core.settings import TYPICAL_FLOOR, TYPICAL_SHARE
 from core.types import BlockTest, Verification
-from core.verify import outcome_of, probs_of_tokens
 from core.verify.checks import check_finite
+from core.verify.rejection import outcome_of, probs_of_tokens
 
 
 def verify_as_block(
