@@ -142,6 +142,7 @@ class AboutDialog(QDialog):
         layout.setContentsMargins(24, 20, 24, 16)
         layout.addSpacing(8)
         layout.addLayout(grid)
+        layout.addStretch(1)
         layout.addSpacing(12)
         layout.addWidget(self.answer)
         layout.addLayout(row(self.check_button, None, self.copy_button, self.close_button))

@@ -1,11 +1,12 @@
-"""Pieces of a window's layout, and its state as text for the settings file."""
+"""Pieces of a window's layout, and how it is kept: the main window's in the settings file, other windows' beside it."""
 
 from __future__ import annotations
 
-from PySide6.QtCore import QByteArray, QSize, Qt, Signal
+from PySide6.QtCore import QByteArray, QEvent, QObject, QSettings, QSize, Qt, Signal
 from PySide6.QtGui import QCloseEvent
 from PySide6.QtWidgets import QSplitter, QTabWidget, QVBoxLayout, QWidget
 
+import app.settings
 from app.theme import scaled
 
 LEAST_HEIGHT = 640
@@ -28,10 +29,43 @@ def splitter(orientation: Qt.Orientation, name: str, *parts: tuple[QWidget, int]
     return result
 
 
+def hold_beside(part: QWidget, width: int) -> None:
+    """Give the narrow part of two in a splitter a least width, which it also gets if that has changed."""
+    pair, has_changed = part.parentWidget(), part.minimumWidth() != width
+    part.setMinimumWidth(width)
+    if has_changed and isinstance(pair, QSplitter):
+        others = max(1, sum(pair.sizes()) - width)
+        pair.setSizes([width if pair.widget(index) is part else others for index in range(pair.count())])
+
+
 def open_at(window: QWidget, width: int, height: int) -> None:
-    """Initial size, given in pixels at a scale of 1; it grows with the text, but never beyond the screen."""
+    """Size, place and splitters as when the window was last closed, or else a size in pixels at a scale of 1, which
+    grows with the text; never beyond the screen that there is."""
     window.resize(scaled(width), scaled(height))
+    kept, name = _kept_layouts(), window.objectName()
+    if isinstance(data := kept.value(f"{name}/geometry"), QByteArray):
+        window.restoreGeometry(data)
+    for part in window.findChildren(QSplitter):
+        if isinstance(data := kept.value(f"{name}/{part.objectName()}"), QByteArray):
+            part.restoreState(data)
     fit_screen(window)
+    window.installEventFilter(_LayoutKeeper(window))
+
+
+def _kept_layouts() -> QSettings:
+    return QSettings(str(app.settings.config_file().with_name("windows.ini")), QSettings.Format.IniFormat)
+
+
+class _LayoutKeeper(QObject):
+    """Keeps the layout of a window that is closed, for `open_at`."""
+
+    def eventFilter(self, watched: QObject, event: QEvent) -> bool:
+        if event.type() is QEvent.Type.Hide and not event.spontaneous() and isinstance(watched, QWidget):
+            kept, name = _kept_layouts(), watched.objectName()
+            kept.setValue(f"{name}/geometry", watched.saveGeometry())
+            for part in watched.findChildren(QSplitter):
+                kept.setValue(f"{name}/{part.objectName()}", part.saveState())
+        return False
 
 
 def fit_screen(window: QWidget) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from types import SimpleNamespace
 
 import pytest
 from PySide6.QtCore import Qt
@@ -143,3 +144,12 @@ def test_the_report_is_copied_and_saved_as_text_or_json(checking, qtbot, dialogs
     dialogs.export_path = tmp_path / "missing" / "report.txt"
     panel.save_button.click()
     qtbot.waitUntil(lambda: "missing" in panel.stage.text())
+
+
+def test_the_progress_says_how_long_the_current_part_takes_and_begins_anew_with_the_next(checking, monkeypatch):
+    _, panel, _ = checking()
+    clock = iter((0.0, 10.0, 20.0, 21.0))
+    monkeypatch.setattr("app.tools.tool_window.time", SimpleNamespace(monotonic=lambda: next(clock)))
+    seen = (("Greedy text, prompt 1 of 9", 0, 9), ("Greedy text, prompt 4 of 9", 3, 9), ("Blocks", 0, 200))
+    told = [panel._time_left(*each) for each in (*seen, ("Blocks", 199, 200))]
+    assert told == ["", "about 20 s left in this part", "", ""]

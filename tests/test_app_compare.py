@@ -63,6 +63,13 @@ def test_columns_are_named_by_what_differs_or_by_the_user_never_by_ids(folder):
     assert comparison(folder).names == ("K 4 · p", "K 8 · p · no. 2", "mine", "K 8 · p · no. 4")
 
 
+def test_a_setting_without_a_sign_of_its_own_tells_columns_apart_before_a_number_does(folder):
+    for index, length in enumerate((20, 20, 24, 24)):
+        keep_run(folder, index, prompt="p", seed=index, max_new_tokens=length)
+    names = comparison(folder, grouped=True).names
+    assert names == ("New tokens, at most 20 · mean of 2", "New tokens, at most 24 · mean of 2")
+
+
 def test_runs_with_the_same_settings_become_their_mean_and_its_interval(folder):
     for index in range(3):
         keep_run(folder, index, seed=index, num_draft_tokens=4, step_ms=8.0 + index)

@@ -212,3 +212,20 @@ def test_a_model_in_use_is_not_deleted(make, hub, session, dialogs, qtbot, use):
     panel.details.delete.click()
     assert {"run": "in use by the run", "download": "being downloaded"}[use] in panel.banner.sentence()
     assert hub.removed == []
+
+
+def test_a_narrow_window_hides_the_columns_that_matter_least_and_never_scrolls_sideways(make_window, qtbot, hub):
+    _, models = open_models(make_window(), hub, qtbot)
+    table = models.table
+
+    def shown():
+        return [table.model().headerData(place, Qt.Orientation.Horizontal) for place in range(6)
+                if not table.isColumnHidden(place)]  # fmt: skip
+
+    models.resize(1280, 700)
+    qtbot.waitUntil(lambda: len(shown()) == 6)
+    models.resize(models.minimumWidth(), 700)
+    qtbot.waitUntil(lambda: shown() == ["Model", "Parameters", "Size"])
+    qtbot.waitUntil(lambda: table.horizontalScrollBar().maximum() == 0)
+    models.resize(1280, 700)
+    qtbot.waitUntil(lambda: len(shown()) == 6)

@@ -24,11 +24,15 @@ def test_it_draws_what_grew_and_marks_a_restart_and_our_own_runs(window, qtbot, 
     view = window.tools.server
     view.open()
     assert view.headline.text() == NONE_CHOSEN
+    assert view.begin.isVisible()
+    assert view.plots.isHidden()
     engine, history = window.controls.engine, view.history
     with FakeServer(vllm(metrics=[after, before, after, before])) as fake:
         engine.choose(fake.url)
         until(qtbot, lambda: bool(history.restarts))
         assert history.values["tokens"][0] > 0
+        assert view.begin.isHidden()
+        assert view.plots.isVisible()
         assert 0 < history.values["position 1"][0] <= 1
         assert math.isnan(history.values["tokens"][1])
         assert history.restarts == [history.times[1]]

@@ -7,6 +7,7 @@ import json
 import pytest
 from PySide6.QtCore import Qt
 from PySide6.QtTest import QTest
+from PySide6.QtWidgets import QDialog, QSplitter, QWidget
 
 from app.main_window import MainWindow
 from app.settings import (
@@ -21,6 +22,8 @@ from app.settings import (
 )
 from app.setup.models_form import ModelRole
 from app.theme import ThemeMode
+from app.widgets.fields import column
+from app.window_layout import open_at, splitter
 from core.settings import Coupling, Device, DType, LengthPolicy
 
 UNUSUAL = WindowSettings(
@@ -218,3 +221,41 @@ def test_the_window_builds_without_arguments_and_without_a_model(sound_binding, 
     window.close()
     qtbot.waitUntil(lambda: window.controller.is_closed)
     assert config_file().exists()
+
+
+@pytest.fixture
+def opened(qtbot, tmp_path, monkeypatch):
+    """Opens a tool's window anew."""
+    monkeypatch.setattr("app.settings.config_file", lambda: tmp_path / "settings.json")
+
+    def build():
+        dialog = QDialog()
+        qtbot.addWidget(dialog)
+        dialog.setObjectName("someWindow")
+        dialog.setLayout(column(splitter(Qt.Orientation.Horizontal, "someParts", (QWidget(), 1), (QWidget(), 1))))
+        open_at(dialog, 300, 200)
+        dialog.show()
+        return dialog
+
+    return build
+
+
+def test_a_tools_window_opens_as_it_was_closed_but_never_beyond_the_screen(opened, tmp_path):
+    first = opened()
+    assert (first.width(), first.height()) == (300, 200)
+    first.setGeometry(60, 50, 420, 310)
+    first.findChild(QSplitter).setSizes([100, 280])
+    sizes = first.findChild(QSplitter).sizes()
+    first.close()
+    again = opened()
+    assert (again.x(), again.y(), again.width(), again.height()) == (first.x(), first.y(), 420, 310)
+    assert again.findChild(QSplitter).sizes() == sizes
+    again.setGeometry(9_000, 9_000, 5_000, 4_000)
+    again.close()
+    last = opened()
+    assert last.screen().availableGeometry().contains(last.geometry())
+
+
+def test_a_kept_layout_that_makes_no_sense_is_ignored(opened, tmp_path):
+    (tmp_path / "windows.ini").write_text("[someWindow]\ngeometry=@ByteArray(no)\nsomeParts=7\n[[")
+    assert (opened().width(), opened().height()) == (300, 200)

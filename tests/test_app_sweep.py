@@ -175,7 +175,8 @@ def test_a_sweep_fills_the_heatmap_and_says_what_to_use(window, qtbot):
     assert "K = 2" in sweeps.verdicts.lines[0].sentence
     assert sweeps.progress.text() == "6 of 6 runs · complete"
     assert sweeps.bar.value() == sweeps.bar.maximum()
-    assert not sweeps.stop_button.isEnabled()
+    assert sweeps.form.start_button.isVisible()
+    assert sweeps.form.stop_button.isHidden()
     assert not sweeps.continue_button.isEnabled()
     (kept,) = sweeps_folder().glob("*.jsonl")
     assert len(read_sweep(kept).measurements) == 6
@@ -195,7 +196,8 @@ def test_cells_fill_as_runs_end_a_sweep_and_a_run_exclude_each_other_and_each_sw
     assert "3 of 6 runs · about" in sweeps.progress.text()
     assert sum(bool(text) for text in speedups(sweeps)) == 3
     assert words(sweeps) == ["So far"]
-    assert not sweeps.form.start_button.isEnabled()
+    assert sweeps.form.start_button.isHidden()
+    assert sweeps.form.stop_button.isVisible()
     window.prompt.run_button.click()
     assert "A sweep is " in window.banner.sentence()
     pause.gate.set()
@@ -296,7 +298,7 @@ def test_a_long_sweep_asks_after_its_first_run(window, engine, qtbot, monkeypatc
 # --- Closing ---
 
 
-@pytest.mark.parametrize("which", ["sweep", "button", "main", "asked"])
+@pytest.mark.parametrize("which", ["sweep", "main", "asked"])
 def test_closing_in_the_middle_stops_in_order_and_keeps_what_is_measured(
     window, engine, qtbot, tmp_path, monkeypatch, which
 ):
@@ -305,7 +307,7 @@ def test_closing_in_the_middle_stops_in_order_and_keeps_what_is_measured(
     engine.on_run = Pause(at=2)
     sweeps = start(window)
     qtbot.waitUntil(lambda: window.tools.sweep.view.num_done == 1)
-    {"button": sweeps.close_button.click, "sweep": sweeps.close}.get(which, window.close)()
+    (sweeps if which == "sweep" else window).close()
     assert not sweeps.isVisible()
     if which in {"main", "asked"}:
         qtbot.waitUntil(lambda: window.controller.is_closed)

@@ -107,6 +107,8 @@ def test_a_sweeps_runs_say_how_steady_they_were_and_a_cell_that_can_not_be_is_no
     assert "K = 2 with D is left out: 3.00× is more than 2.50 tokens per forward allow" in verdict.sentence
     problems = {result.cell.num_draft_tokens: result.problem for result in finished.results}
     assert [bool(problems[k]) for k in (0, 1, 2)] == [False, False, True]
+    [verdict] = events_of(plan_of(repeats=3, num_draft_tokens=(1, 2, 3)), session)[-1].verdicts
+    assert "2 cells are left out, whose speedups are more than their tokens per forward allow" in verdict.sentence
 
 
 def test_a_verdict_says_in_how_many_runs_the_machine_was_busy():

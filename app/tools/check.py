@@ -18,6 +18,7 @@ from app.tools.tool_window import ReportWindow
 from app.widgets.fields import (
     WheelGuard,
     boxed,
+    card,
     column,
     named,
     push_button,
@@ -34,6 +35,7 @@ from app.widgets.tables import Table
 from app.window_layout import open_at
 from app.worker import Work
 from core.controls import RunControls
+from core.drafters.registry import METHODS
 from core.errors import OutriderError
 from core.experiments.check import (
     DEFAULT_SAMPLES,
@@ -59,6 +61,7 @@ from core.experiments.check import (
 )
 from core.files import write_atomically
 from core.settings import Coupling, RunRequest
+from core.text import duration_text
 
 # --- What is shown ---
 
@@ -95,9 +98,10 @@ SMALLEST_SHOWN_P = 0.001
 
 def subject_of(run: RunRequest) -> str:
     """The settings that are checked, in a line."""
+    title = METHODS[run.method].title if run.method in METHODS else run.method
     parts = [
-        f"{run.draft} for {run.target}" if run.draft else f"{run.method} for {run.target}",
-        drafting_text(run),
+        f"{run.draft} for {run.target}" if run.draft else run.target,
+        drafting_text(run).replace(run.method, title, 1),
         run.sampling.text,
     ]
     if run.coupling is Coupling.GUMBEL:
@@ -167,11 +171,12 @@ class CheckBars(PaintedWidget):
         said = (f"{token_text(i)}: {i.observed:,} observed, {i.expected:,.1f} expected" for i in self._counts)
         self.setAccessibleDescription("; ".join(said))
         self.setToolTip("Outlined: expected of the target. Filled: observed." if found else "")
+        self.updateGeometry()
         self.update()
 
     def sizeHint(self) -> QSize:
-        """Room for all rows, so that nothing moves when they appear."""
-        return QSize(420, NUM_ROWS * scaled(ROW))
+        """Room for all rows."""
+        return QSize(420, min(len(self._counts), NUM_ROWS) * scaled(ROW))
 
     def _paint(self, painter: QPainter) -> None:
         most = max((max(item.observed, item.expected) for item in self._counts), default=1.0) or 1.0
@@ -200,6 +205,7 @@ class CheckBars(PaintedWidget):
         painter.drawRect(QRectF(left, middle + 1, item.observed * scale + 1, height - 1))
 
 
+LEGEND = "outlined: expected · filled: drawn"
 MIN_ROWS, MAX_ROWS = 4, 9
 MAX_BLOCKS = 200_000
 BLOCKS_HELP = "Blocks drawn to test the sampled distribution. Four times as many detect an error half as large."
@@ -243,7 +249,8 @@ class CheckWindow(ReportWindow):
         copy_help = "The whole report as text"
         self.copy_button = push_button("Copy report", "copyCheckButton", copy_help, self._on_copy)
         self.save_button = push_button("Save…", "saveCheckButton", "The report as text or JSON", self._on_save)
-        self.table: Table[None] = Table("checkTable", "Tests and their results", COLUMNS, NO_TESTS)
+        last = len(COLUMNS) - 1
+        self.table: Table[None] = Table("checkTable", "Tests and their results", COLUMNS, NO_TESTS, stretched=last)
         self.remarks = wrapped_label("checkRemarks", "hint")
         prompts_help = "The prompts for which blocks were drawn"
         self.prompts = named(QComboBox(), "checkPromptsCombo", "First tokens after", prompts_help)
@@ -252,10 +259,11 @@ class CheckWindow(ReportWindow):
         self._guard.watch(self.blocks, self.prompts)
         head = row(self.mark, (column(self.headline, self.subject, spacing=2), 1), spacing=12)
         head.setAlignment(self.mark, Qt.AlignmentFlag.AlignTop)
-        blocks = text_label("Blocks", "field", buddy=self.blocks)
+        blocks = text_label("Blocks to sample", "field", buddy=self.blocks)
         after = text_label("First tokens after", "field", buddy=self.prompts)
-        self._tokens = boxed(row(after, (self.prompts, 1), text_label("outlined: expected · filled: drawn", "hint")))
-        results = boxed(column((table_card(self.table), 1), self.remarks, self._tokens, self.bars))
+        self._tokens, _ = card(row(after, (self.prompts, 1), text_label(LEGEND, "hint")), self.bars)
+        self._results = column(table_card(self.table), self.remarks, self._tokens, None)
+        results = boxed(self._results)
         options = (blocks, self.blocks, self.with_transformers)
         self._lay_out(head, options, scrolled(results, "checkResults"), self.copy_button, self.save_button)
         open_at(self, 860, 740)
@@ -314,7 +322,10 @@ class CheckWindow(ReportWindow):
 
     def _show_results(self, rows: list[Row[None]], remarks: str, first_tokens: tuple[FirstTokens, ...]) -> None:
         self.table.show_rows(rows)
-        hold(self.table, least_height=round((min(max(len(rows), MIN_ROWS), MAX_ROWS) + 1.5) * ROW))
+        # As high as its rows, and all there is before there are any.
+        hold(self.table, least_height=round((min(max(len(rows), MIN_ROWS), MAX_ROWS) + 1.7) * ROW))
+        for place in (0, self._results.count() - 1):
+            self._results.setStretch(place, int(bool(rows) == (place > 0)))
         self.remarks.setText(remarks)
         self.remarks.setVisible(bool(remarks))
         self._first_tokens = first_tokens
@@ -323,8 +334,7 @@ class CheckWindow(ReportWindow):
         # First the prompt after which the most tokens are likely: where one takes all, there is little to compare.
         shares = [_top_share(found) for found in first_tokens]
         self.prompts.setCurrentIndex(shares.index(min(shares)) if shares else -1)
-        for widget in (self._tokens, self.bars):
-            widget.setVisible(bool(first_tokens))
+        self._tokens.setVisible(bool(first_tokens))
         for button in (self.copy_button, self.save_button):
             button.setEnabled(bool(rows))
         self._on_prompt_chosen()
@@ -338,7 +348,7 @@ class CheckWindow(ReportWindow):
     def _show_end(self) -> None:
         super()._show_end()
         if self._report is not None:
-            self.stage.setText(f"{self._report.seconds:.0f} s")
+            self.stage.setText(f"It took {duration_text(self._report.seconds)}.")
         self.refresh()
 
     @Slot()

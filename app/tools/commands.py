@@ -9,9 +9,10 @@ from PySide6.QtGui import QAction, QKeyEvent, QKeySequence, QStandardItem, QStan
 from PySide6.QtWidgets import QDialog, QListView, QMainWindow, QMenu
 
 from app.menus import menu_actions
+from app.theme import scaled
 from app.widgets.fields import column, line_edit, named
 from app.widgets.title_delegate import NOTE_ROLE, TitleDelegate
-from app.window_layout import open_at
+from app.window_layout import fit_screen
 
 RUN_ROLE = Qt.ItemDataRole.UserRole
 CASELESS = QRegularExpression.PatternOption.CaseInsensitiveOption
@@ -64,7 +65,8 @@ class CommandPalette(QDialog):
             self._items.appendRow(item)
         self.search.clear()
         self._on_searched("")
-        open_at(self, 520, 420)
+        self.resize(scaled(560), scaled(440))  # In front of the main window each time, so not `open_at`.
+        fit_screen(self)
         self.show()
         self.search.setFocus()
 

@@ -15,8 +15,10 @@ from PySide6.QtGui import (
     QPainter,
     QResizeEvent,
     QShowEvent,
+    QTextCharFormat,
     QTextCursor,
     QTextDocument,
+    QTextFormat,
     QTextFrameFormat,
     QTextLength,
     QTextTable,
@@ -46,6 +48,8 @@ PAPERS = (
     ("Zhou et al.: DistillSpec, on training a draft for its target", "2310.08461"),
     ("Daliri, Musco, Suresh: Coupling without Communication, on Reproducible's shared noise", "2408.07978"),
 )
+PAGE_WIDTH = 880
+"""Longer lines are hard to follow."""
 COLUMN_SHARES = (26, 31, 9, 34)
 """Widths of the formula tables' columns, in percent."""
 
@@ -91,7 +95,7 @@ def keys_html(bar: QMenuBar, theme: Theme) -> str:
     for title, keys in key_groups(bar):
         rows.append(f'<tr><td colspan="2">{"<br>" if rows else ""}<b>{escape(title)}</b></td></tr>')
         for key in keys:
-            value = f"<b>{escape('  or  '.join(key.keys))}</b>" if key.keys else "menu only"
+            value = " or ".join(f"<b>{escape(keys)}</b>" for keys in key.keys) or "menu only"
             color = theme.text if key.keys else theme.muted
             rows.append(f'<tr><td>{escape(key.title)}</td><td style="color:{color}">{value}</td></tr>')
     return f"<table cellspacing='0' cellpadding='3'>{''.join(rows)}</table>"
@@ -112,12 +116,21 @@ def formulas_document(theme: Theme) -> QTextDocument:
             form.setTopMargin(scaled(16 if form.headingLevel() > 1 else 0))
             form.setBottomMargin(scaled(8))
             inside.setBlockFormat(form)
+            if level := form.headingLevel():
+                _style_heading(inside, level)
         block = block.next()
     for frame in document.rootFrame().childFrames():
         if isinstance(frame, QTextTable):
             _style_table(frame, theme)
     cursor.endEditBlock()
     return document
+
+
+def _style_heading(cursor: QTextCursor, level: int) -> None:
+    form = QTextCharFormat()
+    form.setProperty(QTextFormat.Property.FontSizeAdjustment, max(0, 3 - level))
+    cursor.select(QTextCursor.SelectionType.BlockUnderCursor)
+    cursor.mergeCharFormat(form)
 
 
 def _style_table(table: QTextTable, theme: Theme) -> None:
@@ -150,6 +163,7 @@ class Page(QTextBrowser):
         named(self, name, title)
         self.setOpenExternalLinks(True)
         self.setFrameShape(QFrame.Shape.NoFrame)
+        self.setLineWrapMode(QTextBrowser.LineWrapMode.FixedPixelWidth)
         self._make, self._fits_width = make, fits_width
         self._made_for: tuple[int, Theme] | None = None
 
@@ -172,7 +186,9 @@ class Page(QTextBrowser):
 
     def _show(self) -> None:
         margin = scaled(12)
-        made_for = (self.viewport().width() - 2 * margin if self._fits_width else 0, current_theme())
+        width = min(self.viewport().width(), scaled(PAGE_WIDTH))
+        self.setLineWrapColumnOrWidth(width)
+        made_for = (width - 2 * margin if self._fits_width else 0, current_theme())
         if made_for == self._made_for:
             return
         self._made_for = made_for

@@ -20,7 +20,7 @@ from app.dialogs import Dialogs
 from app.jobs import Job, Jobs
 from app.setup.engine_form import EngineForm
 from app.theme import Theme, ui_font
-from app.widgets.fields import boxed, column, hint_label, push_button, row, scrolled, set_flag, wrapped_label
+from app.widgets.fields import boxed, card, column, hint_label, push_button, row, scrolled, set_flag, wrapped_label
 from app.widgets.legend import Mark, SeriesSample, band_color
 from app.widgets.pictures import Table
 from app.widgets.plot_card import PlotCard, save_plots
@@ -35,7 +35,14 @@ POLL_MS = 1_500
 MOST_POINTS = 2_400
 """An hour; older points are dropped."""
 MOST_POSITIONS = 6
-NONE_CHOSEN = "Choose a server under Engine, at the top of the left column, to follow it here."
+NONE_CHOSEN = "Follow a server here: how many drafts it accepts, and how many tokens it writes."
+BEGIN = (
+    "1.  Start a server that drafts. Tools, Take to production has the command for the current pair. vLLM counts by "
+    "itself, llama-server with --metrics, SGLang with --enable-metrics.",
+    "2.  Add its address, such as http://127.0.0.1:8000. A server that is in the list already is chosen under Engine, "
+    "at the top of the main window's left column.",
+    "3.  Leave this window open. Whoever asks that server for text, the counters are drawn here.",
+)
 NO_METRICS = "This server offers no /metrics: start llama-server with --metrics, or SGLang with --enable-metrics."
 FOLLOWING = "Everything that the server does is counted here, whoever asked for it."
 LATE = "It counts a request's tokens when the request ends."
@@ -105,7 +112,7 @@ class HistoryPlot(Plot):
             is_share: whether the values are shares, shown in percent.
         """
         super().__init__(
-            object_name=f"server{title.title().replace(' ', '')}", title=title, x_label="s", y_label=y_label
+            object_name=f"server{title.title().replace(' ', '')}", title=title, x_label="seconds", y_label=y_label
         )
         self._history, self._is_share = history, is_share
         self._lines = {
@@ -163,6 +170,7 @@ class HistoryPlot(Plot):
             mark.show()
         for sample, name in zip(self._samples, self._lines, strict=False):
             sample.setVisible(name in history.values)
+        self._samples[-1].setVisible(bool(history.own))
 
     def _place_at(self, x: float) -> int:
         times = self._history.times
@@ -224,15 +232,19 @@ class ServerWindow(QDialog):
         self.subject = wrapped_label("serverSubject", "hint")
         self.saved = hint_label("serverSaved")
         self.cards = [PlotCard(plot.accessibleName(), plot) for plot in self._plots()]
+        add = push_button("Add server…", "serverAddButton", "Enter a server's address, and choose it", engine.add)
+        add.setProperty("role", "primary")
+        steps = (wrapped_label(f"serverStep{index}", "plain", step) for index, step in enumerate(BEGIN, 1))
+        self.begin = boxed(column(card(*steps, row(add, None))[0], None))
         grid = QGridLayout()
         grid.setSpacing(8)
-        for index, card in enumerate(self.cards):
-            card.setMinimumHeight(200)
-            grid.addWidget(card, index // 2, index % 2)
+        for index, each in enumerate(self.cards):
+            each.setMinimumHeight(200)
+            grid.addWidget(each, index // 2, index % 2)
         close = push_button("Close", "serverCloseButton", "Close the window, and stop following", self.close)
-        layout = column(
-            self.headline, self.subject, (scrolled(boxed(grid), "serverPlots"), 1), row((self.saved, 1), close)
-        )
+        self.plots = scrolled(boxed(grid), "serverPlots")
+        foot = row((self.saved, 1), close)
+        layout = column(self.headline, self.subject, (self.begin, 1), (self.plots, 1), foot)
         layout.setContentsMargins(16, 14, 16, 16)
         self.setLayout(layout)
         open_at(self, 900, 700)
@@ -292,6 +304,10 @@ class ServerWindow(QDialog):
         self.history.clear()
         self._began = time.perf_counter()
         self._server = self._engine.server
+        has_none = not self._engine.url
+        self.begin.setVisible(has_none)
+        self.plots.setVisible(not has_none)
+        self.subject.setVisible(not has_none)
         is_late = self._server is not None and self._server.product == "llama-server"
         self.subject.setText("" if self._server is None else f"{self._server.text}{f' {LATE}' if is_late else ''}")
         self._say(self._engine.problem() or (FOLLOWING if self._server is not None else NONE_CHOSEN))
@@ -348,8 +364,8 @@ class ServerWindow(QDialog):
         set_flag(self.headline, "role", "problem" if is_problem else "title")
 
     def _refresh(self) -> None:
-        for card in self.cards:
-            card.plot.refresh()
+        for each in self.cards:
+            each.plot.refresh()
 
     @Slot()
     def _on_engine_changed(self) -> None:

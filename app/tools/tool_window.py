@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -11,13 +12,17 @@ from PySide6.QtWidgets import QDialog, QHBoxLayout, QProgressBar, QPushButton, Q
 
 from app.controller import RunController
 from app.setup.settings_panel import ControlsPanel
-from app.widgets.fields import column, hint_label, named, offer, push_button, row, set_flag, wrapped_label
+from app.theme import hold
+from app.widgets.fields import column, named, offer, push_button, row, set_flag, wrapped_label
+from app.widgets.labels import ElidedLabel
 from app.window_layout import bring_forward
 from app.worker import EngineTask, Work
 from core.errors import OutriderError
+from core.text import duration_text
 from core.types import StageChanged
 
 POLL_MS = 100
+BUTTON_WIDTH = 94
 
 
 class ToolWindow(QDialog):
@@ -33,8 +38,6 @@ class ToolWindow(QDialog):
         self._task: EngineTask | None = None
         self.setObjectName(f"{name}Window")
         self.setWindowTitle(title)
-        close_help = "Close the window, and stop what is running"
-        self.close_button = push_button("Close", f"{name}CloseButton", close_help, self.close)
         self._timer = QTimer(self)
         self._timer.setInterval(poll_ms)
         self._timer.timeout.connect(self._poll)
@@ -120,7 +123,7 @@ class ToolWindow(QDialog):
 
 
 class ReportWindow(ToolWindow):
-    """A tool window with one sentence at the top, a table in the middle, and progress at the bottom."""
+    """A tool window with one sentence, the options and the progress at the top, and a table below them."""
 
     none_yet = running = stopped = ""
     """The sentences before the first start, while the task runs, and where it ended without an answer."""
@@ -144,12 +147,19 @@ class ReportWindow(ToolWindow):
         self.start_button = push_button(name.capitalize(), f"{name}Button", start_help, self.start)
         self.start_button.setProperty("role", "primary")
         self.stop_button = push_button("Stop", f"stop{name.capitalize()}Button", stop_help, self.stop)
+        for button in (self.start_button, self.stop_button):
+            hold(button, least_width=BUTTON_WIDTH)
+        close_help = "Close the window, and stop what is running"
+        self.close_button = push_button("Close", f"{name}CloseButton", close_help, self.close)
         self.headline = wrapped_label(f"{name}Headline", "title")
         self.subject = wrapped_label(f"{name}Subject", "hint")
         self.progress = named(QProgressBar(), f"{name}Progress", progress_title)
         self.progress.setTextVisible(False)
         self.progress.setFixedWidth(110)
-        self.stage = hint_label(f"{name}Stage")
+        self.stage = ElidedLabel("", "hint", takes_all=True)
+        self.stage.setObjectName(f"{name}Stage")
+        self._part = ("", 0.0, 0)
+        """The part of the task that is running, when it began, and how much was done then."""
 
     # --- For subclasses ---
 
@@ -173,8 +183,8 @@ class ReportWindow(ToolWindow):
         self, head: QHBoxLayout | None, options: Sequence[QWidget], body: QWidget, *buttons: QPushButton
     ) -> None:
         self._options = options
-        asked = row(*options, None, self.stop_button, self.start_button)
-        foot = row(self.progress, (self.stage, 1), *buttons, self.close_button)
+        asked = row(*options, self.progress, (self.stage, 1), self.start_button, self.stop_button)
+        foot = row(None, *buttons, self.close_button)
         layout = column(head or column(self.headline, self.subject), asked, (body, 1), foot)
         layout.setContentsMargins(16, 14, 16, 16)
         self.setLayout(layout)
@@ -208,8 +218,8 @@ class ReportWindow(ToolWindow):
 
     def _show_running(self, *, is_running: bool) -> None:
         offer(self.start_button, self.stop_button, is_running=is_running)
-        for option in self._options:
-            option.setEnabled(not is_running)
+        for option in self._options:  # The progress takes their room.
+            option.setVisible(not is_running)
         self.progress.setVisible(is_running)
 
     def say(self, sentence: str, *, role: str = "title") -> None:
@@ -229,9 +239,19 @@ class ReportWindow(ToolWindow):
 
     def _show_progress(self, text: str, done: int = 0, total: int = 0) -> None:
         if self._task is not None and not self._task.controls.is_cancelled:
-            self.stage.setText(f"{text}: {done:,} of {total:,}" if total else text)
+            counted = f"{text}: {done:,} of {total:,}" if total and " of " not in text else text
+            self.stage.setText(" · ".join(filter(None, (counted, self._time_left(text, done, total)))))
             self.progress.setRange(0, total)
             self.progress.setValue(done)
+
+    def _time_left(self, text: str, done: int, total: int) -> str:
+        """How long this part of the task is going to take at its speed so far."""
+        part, now = text.partition(",")[0], time.monotonic()
+        if part != self._part[0] or done <= self._part[2]:
+            self._part = (part, now, done)
+        _, began, first = self._part
+        seconds = (now - began) / (done - first) * (total - done) if done > first else 0.0
+        return f"about {duration_text(seconds)} left in this part" if seconds >= 1 else ""
 
     def _show_failure(self, sentence: str) -> None:
         self._has_answer = True

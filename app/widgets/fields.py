@@ -218,12 +218,15 @@ def hint_label(name: str, text: str = "") -> QLabel:
 
 
 def offer(start: QWidget, stop: QWidget, *, is_running: bool) -> None:
-    """Enable one of two buttons, and move the focus to it if the other had it."""
-    disabled, enabled = (start, stop) if is_running else (stop, start)
-    enabled.setEnabled(True)
-    if disabled.hasFocus():
-        enabled.setFocus()
-    disabled.setEnabled(False)
+    """Show one of two buttons in the same place, with the focus if the other had it."""
+    gone, shown = (start, stop) if is_running else (stop, start)
+    had_focus = gone.hasFocus()
+    shown.setEnabled(True)
+    shown.show()
+    if had_focus:
+        shown.setFocus()
+    gone.setEnabled(False)
+    gone.hide()
 
 
 def set_flag(widget: QWidget, name: str, value: object) -> None:

@@ -20,12 +20,19 @@ T = TypeVar("T")
 
 
 class Column(NamedTuple):
-    """A column of a `Table`. Width in pixels; 0: as wide as its contents. Figures are right-aligned."""
+    """A column of a `Table`.
+
+    Attributes:
+        width: in pixels; 0: as wide as its contents.
+        is_figure: right-aligned.
+        rank: where there is no room for all columns, those with the highest rank are hidden first; 0: never.
+    """
 
     title: str
     help: str = ""
     width: int = 0
     is_figure: bool = False
+    rank: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -105,6 +105,7 @@ class Table(QTableView, Generic[T]):
                 mode = QHeaderView.ResizeMode.Stretch if is_stretched else QHeaderView.ResizeMode.ResizeToContents
                 header.setSectionResizeMode(place, mode)
         self.hint = EmptyHint(self, empty)
+        self._model.modelReset.connect(self._stretch)
         self.restyle()
         self.selectionModel().selectionChanged.connect(self.chosen)
 
@@ -117,11 +118,25 @@ class Table(QTableView, Generic[T]):
         self._stretch()
 
     def resizeEvent(self, event: QResizeEvent) -> None:
-        """Give one column the remaining width."""
+        """Hide columns that have no room, and give one the remaining width."""
         super().resizeEvent(event)
         self._stretch()
 
+    def _hide_columns(self) -> None:
+        columns, header = self._columns, self.horizontalHeader()
+        wanted = [
+            scaled(column.width) or max(self.sizeHintForColumn(place), header.sectionSizeHint(place))
+            for place, column in enumerate(columns)
+        ]
+        excess = sum(wanted) - self.viewport().width()
+        for place in sorted(range(len(columns)), key=lambda place: -columns[place].rank):
+            self.setColumnHidden(place, is_hidden := excess > 0 and columns[place].rank > 0)
+            excess -= wanted[place] if is_hidden else 0
+
+    @Slot()
     def _stretch(self) -> None:
+        if any(column.rank for column in self._columns):
+            self._hide_columns()
         # Where all have a width; a stretched column would shrink to nothing before the table scrolls.
         if least := self._columns[self._stretched].width:
             others = sum(map(self.columnWidth, range(len(self._columns)))) - self.columnWidth(self._stretched)

@@ -184,7 +184,7 @@ def verdict(probes: tuple[DraftProbe, ...]) -> str:
     if not best.best_k:
         if tree:
             return f"No chain is expected to beat plain decoding; use {tree} is expected."
-        every = f"{best.draft} is" if len(probes) == 1 else "none of these drafts is"
+        every = f"{best.draft} isn't" if len(probes) == 1 else "none of these drafts is"
         return f"Don't speculate here: {every} expected to beat plain decoding at any K from 1 to 16."
     found = best.speedup.at(best.best_k)
     interval = "" if found.low is None else f" ({found.low:.2f} to {found.high:.2f})"

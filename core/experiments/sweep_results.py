@@ -228,7 +228,13 @@ def _verdict(results: SweepResults, temperature: float) -> Verdict:
     fullest = max((cell.num_measured for cell in cells), default=0)
     full = [cell for cell in cells if cell.speedup and 2 * cell.num_measured >= fullest]
     ranked = [(cell.speedup.median, cell) for cell in full if cell.speedup and not cell.problem]
-    notes = [f"{cell.cell.title} is left out: {cell.problem}" for cell in full if cell.problem]
+    left_out = [cell for cell in full if cell.problem]
+    notes = [f"{cell.cell.title} is left out: {cell.problem}" for cell in left_out]
+    if len(notes) > 1:
+        notes = [
+            f"{len(left_out)} cells are left out, whose speedups are more than their tokens per forward allow: the "
+            "machine was busy during the baseline."
+        ]
     notes += filter(None, [results.busy_note(temperature), LOSSY if results.plan.is_lossy else ""])
     ranked.sort(key=lambda item: item[0], reverse=True)
     at = f"At temperature {temperature:g}:"

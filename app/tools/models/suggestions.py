@@ -10,7 +10,7 @@ from PySide6.QtGui import QResizeEvent, QShowEvent
 from PySide6.QtWidgets import QFrame, QGridLayout, QLabel, QStackedLayout, QWidget
 
 from app.setup.model_library import count_text
-from app.theme import hold
+from app.theme import hold, scaled
 from app.tools.models.downloads import Downloads, DownloadState
 from app.widgets.fields import (
     boxed,
@@ -163,7 +163,7 @@ class SuggestionsPage(QWidget):
         self._arrange()
 
     def _arrange(self) -> None:
-        count = 2 if self.width() >= TWO_COLUMNS_FROM else 1
+        count = 2 if self.width() >= scaled(TWO_COLUMNS_FROM) else 1
         if self._cards and count != self._num_columns:
             self._num_columns = count
             heights = [0] * count

@@ -10,9 +10,9 @@ from core.text import bytes_text
 COLUMNS = (
     Column("Model", width=260),
     Column("Parameters", width=90, is_figure=True),
-    Column("Precision", width=84),
-    Column("Context", width=78, is_figure=True),
-    Column("Vocabulary", width=90, is_figure=True),
+    Column("Precision", width=84, rank=1),
+    Column("Context", width=78, is_figure=True, rank=2),
+    Column("Vocabulary", width=90, is_figure=True, rank=3),
     Column("Size", width=84, is_figure=True),
 )
 

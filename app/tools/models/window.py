@@ -12,7 +12,7 @@ from PySide6.QtGui import QKeySequence, QShortcut
 from PySide6.QtWidgets import QDialog, QStackedWidget, QTabBar, QWidget
 
 from app.dialogs import OPEN_TITLES
-from app.theme import hold
+from app.theme import scaled
 from app.tools.models.details import ModelDetailsPane
 from app.tools.models.downloads import DownloadsList
 from app.tools.models.suggestions import SuggestionsPage
@@ -21,7 +21,7 @@ from app.widgets.fields import column, hint_label, line_edit, menu_button, named
 from app.widgets.labels import Banner
 from app.widgets.tables import Table
 from app.widgets.title_delegate import TitleDelegate
-from app.window_layout import bring_forward, open_at, splitter
+from app.window_layout import bring_forward, hold_beside, open_at, splitter
 from core.models.catalogue import ModelEntry
 from core.text import bytes_text
 
@@ -49,7 +49,6 @@ class ModelsWindow(QDialog):
         self.tabs.addTab("Get models")
         filter_help = "By name, owner, precision or kind (Ctrl+F)"
         self.filter = line_edit("modelsFilter", "Filter", "Filter the models", filter_help)
-        hold(self.filter, width=220)
         self.open_button = menu_button("Open", "openModelButton", "Use a model that you keep elsewhere")
         for kind, title in OPEN_TITLES.items():
             self.open_button.menu().addAction(title).triggered.connect(partial(models.ask_for_model, kind))
@@ -68,17 +67,21 @@ class ModelsWindow(QDialog):
     def _lay_out(self) -> None:
         parts = (table_card(self.table), 1), (self.details, 0)
         self.splitter = splitter(Qt.Orientation.Horizontal, "modelsSplitter", *parts)
-        hold(self.details, least_width=304)
-        self.splitter.setSizes([840, 300])
+        self.restyle()
         self.pages = QStackedWidget()
         self.pages.addWidget(self.splitter)
         self.pages.addWidget(self.suggestions)
-        head = row(self.tabs, None, self.filter, self.open_button)
+        head = row(self.tabs, None, (self.filter, 1), self.open_button)
         layout = column(head, self.banner, (self.pages, 1), self.downloads, self.foot)
         layout.setContentsMargins(16, 12, 16, 12)
         self.setLayout(layout)
         self.setMinimumSize(860, 520)
         open_at(self, 1180, 700)
+
+    def restyle(self) -> None:
+        """Fit the card and the filter to the size of the text."""
+        self.filter.setMaximumWidth(scaled(220))
+        hold_beside(self.details, scaled(304))
 
     def _connect(self) -> None:
         self.tabs.currentChanged.connect(self._on_tab_changed)

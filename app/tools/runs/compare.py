@@ -26,13 +26,14 @@ from app.window_layout import splitter
 from core.text import percent_text
 
 ROW_HEIGHT = 28
-TITLE_WIDTH, RUN_WIDTH, WIDE_RUN_WIDTH = 190, 104, 150
+TITLE_WIDTH, RUN_WIDTH, WIDE_RUN_WIDTH = 214, 100, 150
 HEADER_HEIGHT, NAME_LINE = 30, 16
 DIFFERING, SAME, RESULTS, AGREEING = "Settings that differ", "No setting differs", "Results", "Settings that agree"
 ACCEPTANCE_HELP = "Accepted / drafted tokens of the run so far, over the tokens generated."
 TIME_HELP = "Tokens over the time spent in steps, without the prefill. A steeper line is faster."
 GROUP = "Group by settings"
 GROUP_HELP = "Show runs that differ only in seed or prompt as one: their mean, from three runs on with its interval"
+LEAST_PLOTS = 250
 SAVED_ROOM = 240
 """Pixels for all runs' names together in a saved plot."""
 
@@ -165,7 +166,7 @@ class ComparePage(QWidget):
         super().__init__()
         self._ask_export = export
         self._comparison: Comparison | None = None
-        self.back = quiet_button("All runs", "compareBack", "All runs", "Back to the list of runs (Esc)", go_back)
+        self.back = quiet_button("← All runs", "compareBack", "All runs", "Back to the list of runs (Esc)", go_back)
         self.grouping = quiet_button(GROUP, "compareGroup", GROUP, GROUP_HELP)
         self.grouping.setCheckable(True)
         self.grouping.clicked.connect(group)
@@ -220,7 +221,7 @@ class ComparePage(QWidget):
             card.samples = [RunSample(name, index, SAVED_ROOM // len(names)) for index, name in enumerate(names)]
         self._show_table()
         wanted = self.table.wanted_width()
-        self.splitter.setSizes([wanted, max(320, self.splitter.width() - wanted)])
+        self.splitter.setSizes([wanted, max(LEAST_PLOTS, self.splitter.width() - wanted)])
 
     @Slot()
     def _show_table(self) -> None:

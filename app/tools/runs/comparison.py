@@ -167,8 +167,11 @@ def compare(runs: Iterable[tuple[KeptRun, RunLog]], *, grouped: bool = False) ->
 
 def _row(named: tuple[str, list[str]]) -> ComparedRow:
     name, texts = named
-    title = LABELS.get(name, name.replace("_", " ").capitalize())
-    return ComparedRow(title, tuple(text or UNKNOWN for text in texts))
+    return ComparedRow(_title(name), tuple(text or UNKNOWN for text in texts))
+
+
+def _title(name: str) -> str:
+    return str(LABELS.get(name, name.replace("_", " ").capitalize()))
 
 
 def _read(kept: KeptRun, run: RunData) -> _Run:
@@ -223,14 +226,18 @@ def _shared(tables: Sequence[dict[str, str]]) -> dict[str, str]:
 def _names(groups: Sequence[Group], differing: dict[str, list[str]]) -> list[str]:
     """What tells columns apart: a name that the user gave, else what differs, else the prompt or a number."""
     is_grouped = any(len(group) > 1 for group in groups)
-    signs = [
-        [SIGNS[name].format(_short(text)) if text else "" for text in differing[name]]
-        for name in SIGNS
-        if name in differing
-        and not (is_grouped and name in NOT_GROUPED)
-        and max(map(len, map(_short, differing[name]))) <= LONGEST_SIGN
-    ][:MOST_SIGNS]
+    telling = [
+        name
+        for name, texts in differing.items()
+        if not (name in NOT_GROUPED and (is_grouped or name == "prompt"))
+        and max(map(len, map(_short, texts))) <= LONGEST_SIGN
+    ]
+    known = [name for name in SIGNS if name in telling][:MOST_SIGNS]
+    signs = [_sign(name, differing[name]) for name in known]
     found = [_joined(*(sign[place] for sign in signs)) for place in range(len(groups))]
+    if len(set(found)) < len(groups):
+        signs += [_sign(name, differing[name]) for name in telling if name not in SIGNS][: MOST_SIGNS - len(signs)]
+        found = [_joined(*(sign[place] for sign in signs)) for place in range(len(groups))]
     titles = [textwrap.shorten(group[0].kept.title, LONGEST_SIGN, placeholder="…") for group in groups]
     if len(set(found)) < len(groups) and (len(set(titles)) > 1 or not signs):
         found = list(map(_joined, found, titles))
@@ -239,6 +246,12 @@ def _names(groups: Sequence[Group], differing: dict[str, list[str]]) -> list[str
         for group, text in zip(groups, found, strict=True)
     ]
     return [f"{text} · no. {place}" if found.count(text) > 1 else text for place, text in enumerate(found, start=1)]
+
+
+def _sign(name: str, texts: Sequence[str]) -> list[str]:
+    """How a setting tells the columns apart."""
+    form = SIGNS.get(name, f"{_title(name)} {{}}")
+    return [form.format(_short(text)) if text else "" for text in texts]
 
 
 def _joined(*parts: str) -> str:

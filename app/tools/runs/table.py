@@ -24,8 +24,8 @@ MAX_TIP = 400
 MAX_BADGE = 24
 """Most characters of the tags beside a run's title."""
 COLUMNS = (
-    Column("Run", width=190),
-    Column("When", width=134),
+    Column("Run", width=170),
+    Column("When", width=134, rank=1),
     Column("Target", width=152),
     Column("Draft or method", width=152),
     Column("K", "Tokens drafted per step; auto: chosen before each step", 48, is_figure=True),
@@ -33,7 +33,7 @@ COLUMNS = (
     Column("Accepted", "Accepted / drafted tokens", 80, is_figure=True),
     Column("Tokens/s", "Generated tokens per second, without the prefill", 82, is_figure=True),
     Column("Speedup", "Tokens per second / those of the baseline measured in the same run", 76, is_figure=True),
-    Column("State", width=92),
+    Column("State", width=92, rank=2),
 )
 
 
@@ -78,7 +78,8 @@ def _subtitle(run: KeptRun) -> str:
     config, seed, count = run.config, run.config.get("seed"), (run.summary or {}).get("num_tokens")
     if not run.is_readable:
         return run.problem
-    parts = [f"seed {seed}"] if isinstance(seed, int) else []
+    parts = [str(run.state)] if run.state is not KeptState.FINISHED else []
+    parts += [f"seed {seed}"] if isinstance(seed, int) else []
     if isinstance(count, int):
         parts.append(f"{count:,} tokens")
     elif run.num_steps is not None:

@@ -49,7 +49,7 @@ BATCH_S = 0.2
 SIDE = 16
 """Pixels at the left and at the right."""
 NO_MATCH = "No kept run matches."
-NO_RUN = "No runs yet. Every run you start is saved here as it runs."
+NO_RUN = "No runs yet. Press Run in the main window: every run is kept here."
 RUNNING = "This run has not ended yet. Stop it or wait until it ends before you delete it."
 LABELS = {
     Label.TAGS: ("Tags", "greedy, laptop", "Words to find the selected runs by, separated by commas."),

@@ -26,18 +26,19 @@ STOPPED = "Stopped before a draft was read."
 COLUMNS = (
     Column("Draft", "Models on this computer that are smaller than the target and have the same tokenizer.", width=170),
     *(
-        Column(title, help_text, is_figure=True)
-        for title, help_text in (
-            ("Expected", "τ(K) / (K c + v(K+1)) at its best K; 95 % interval over the positions of the text."),
-            ("Best K", "The K from 1 to 16 with the highest expected speedup; none where plain decoding is faster."),
+        Column(title, help_text, is_figure=True, rank=rank)
+        for rank, title, help_text in (
+            (0, "Expected", "τ(K) / (K c + v(K+1)) at its best K; 95 % interval over the positions of the text."),
+            (0, "Best K", "The K from 1 to 16 with the highest expected speedup; none where plain decoding is faster."),
             (
+                2,
                 "Best tree",
                 "The expected speedup of the fastest tree of at most 16 nodes; a row's tooltip has its shape.",
             ),
-            ("Acceptance", "Mean of Σ min(p, q) over the positions; p: the target's distribution, q: the draft's."),
-            ("Top-1", "Share of positions where both have the same most probable token."),
-            ("c", "Time of one draft step / time of one step of the target, timed here."),
-            ("v(5)", "Time of the target to score 5 positions / time to score one, timed here."),
+            (0, "Acceptance", "Mean of Σ min(p, q) over the positions; p: the target's distribution, q: the draft's."),
+            (3, "Top-1", "Share of positions where both have the same most probable token."),
+            (1, "c", "Time of one draft step / time of one step of the target, timed here."),
+            (4, "v(5)", "Time of the target to score 5 positions / time to score one, timed here."),
         )
     ),
 )

@@ -28,6 +28,7 @@ from app.widgets.fields import (
     labelled,
     line_edit,
     named,
+    offer,
     plain_tip,
     push_button,
     row,
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
 
 FEW_PROMPTS = 6
 K_HELP = "Tokens to draft per step: numbers and ranges separated by commas, such as 1-4, 6, 8"
+T_HELP = "One or several, separated by commas"
 FILE_HELP = "One prompt per line: plain text, JSON Lines with a text or prompt each, or Spec-Bench's question.jsonl"
 POLICIES: dict[str, tuple[str, str]] = {
     LengthPolicy.AUTO: ("Auto", "K chosen before each step from the steps' cost and the acceptance so far"),
@@ -65,11 +67,13 @@ class SweepForm(QWidget):
     """Chooses what to sweep, starting from the main window's settings.
 
     Signals:
-        start_requested, quick_requested: the user wants the sweep, or a quick estimate, to start.
+        start_requested, quick_requested, stop_requested: the user wants the sweep, or a quick estimate, to start, or
+            what is running to end.
     """
 
     start_requested = Signal()
     quick_requested = Signal()
+    stop_requested = Signal()
 
     def __init__(
         self, controls: ControlsPanel, prompt: PromptEditor, view: SweepView, jobs: Jobs, dialogs: Dialogs
@@ -97,7 +101,7 @@ class SweepForm(QWidget):
         self.target.setSizeAdjustPolicy(QComboBox.SizeAdjustPolicy.AdjustToMinimumContentsLengthWithIcon)
         self.drafts = TickList("sweepDrafts", "Drafts")
         self.drafts_note = wrapped_label("sweepDraftsNote", "hint")
-        self.methods = TickList("sweepMethods", "Methods")
+        self.methods = TickList("sweepMethods", "Methods", columns=2)
         self.methods.show_items({name: (method.title, method.summary) for name, method in METHODS.items()})
         self.lengths = line_edit("sweepLengths", "1-8")
         self.shapes = {name: line_edit(f"sweep{name.capitalize()}", "2-4, 6") for name in ("depth", "branching")}
@@ -131,6 +135,8 @@ class SweepForm(QWidget):
             "main window's prompt, at the first temperature. Nothing is drafted."
         )
         self.quick_button = push_button("Quick estimate (probe)", "sweepQuickButton", quick_help)
+        stop_help = "End it and keep its results so far (Esc)"
+        self.stop_button = push_button("Stop", "sweepStopButton", stop_help)
 
     def _lay_out(self) -> None:
         numbers = QGridLayout()
@@ -159,10 +165,9 @@ class SweepForm(QWidget):
             self.drafts_note,
             labelled("Methods", self.methods, spacing=2),
             text_label("Grid", "section"),
-            labelled("K", self.lengths, K_HELP),
+            row((labelled("K", self.lengths, K_HELP), 1), (labelled("Temperatures", self.temperatures, T_HELP), 1)),
             self.policies,
             self._tree_box,
-            labelled("Temperatures", self.temperatures, "One or several, separated by commas"),
             text_label("Prompts", "section"),
             self.suites,
             self.own_prompt,
@@ -172,12 +177,13 @@ class SweepForm(QWidget):
             spacing=7,
         )
         self._body = boxed(form)
-        form.setContentsMargins(0, 0, 10, 0)
+        form.setContentsMargins(0, 0, 4, 0)
         self._body.setObjectName("sidebarBody")
         self._body.setLocale(QLocale.c())
         scroll = scrolled(self._body, "sidebarScroll")
         scroll.setAccessibleName("What to sweep")
-        layout = column((scroll, 1), self.extent, self.problem, self.start_button, self.quick_button)
+        buttons = (self.start_button, self.quick_button, self.stop_button)
+        layout = column((scroll, 1), self.extent, self.problem, *buttons)
         layout.setContentsMargins(0, 0, 0, 0)
         self.setLayout(layout)
 
@@ -196,6 +202,7 @@ class SweepForm(QWidget):
         self.target.activated.connect(self._on_target_chosen)
         self.start_button.clicked.connect(self.start_requested)
         self.quick_button.clicked.connect(self.quick_requested)
+        self.stop_button.clicked.connect(self.stop_requested)
         # The main window may get new models, and its prompt may be part of the sweep.
         self._controls.changed.connect(self._on_window_changed)
         self._prompt.changed.connect(self._on_window_changed)
@@ -319,9 +326,10 @@ class SweepForm(QWidget):
         self.judge()
 
     def show_running(self, *, is_running: bool) -> None:
-        """Disable the form while a sweep is running."""
-        for widget in (self._body, self.start_button, self.quick_button):
-            widget.setEnabled(not is_running)
+        """Disable the form while a sweep is running, and offer Stop where Start was."""
+        self._body.setEnabled(not is_running)
+        for start in (self.quick_button, self.start_button):
+            offer(start, self.stop_button, is_running=is_running)
 
     def _show_targets(self, chosen: str) -> None:
         current = self.target.currentData() or chosen

@@ -60,8 +60,8 @@ def paint_cell(painter: QPainter, rect: QRectF, shown: ShownCell) -> None:
 
 # --- The legend ---
 
-BAR_WIDTH, BAR_HEIGHT = 220, 10
-BAR_MARGIN = 52
+BAR_WIDTH, BAR_HEIGHT = 140, 10
+BAR_MARGIN = 44
 """Room for half of each text at the scale's ends."""
 LEGEND_WIDTH, LEGEND_HEIGHT = BAR_WIDTH + 2 * BAR_MARGIN, 34
 

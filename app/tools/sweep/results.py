@@ -6,8 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from PySide6.QtCore import Qt, Slot
-from PySide6.QtGui import QResizeEvent
+from PySide6.QtCore import QSize, Qt, Slot
 from PySide6.QtWidgets import QGridLayout, QScrollArea, QSizePolicy, QWidget
 
 from app.setup.prompt import PromptEditor
@@ -15,6 +14,7 @@ from app.setup.settings_panel import ControlsPanel, settings_of
 from app.theme import scaled
 from app.tools.sweep.sweep_view import SweepView, VerdictLine
 from app.widgets.fields import boxed, card, column, push_button, row, scrolled, text_label, wrapped_label
+from app.widgets.labels import ElidedLabel
 from app.widgets.rows import Column, Row
 from app.widgets.tables import Table
 from core.experiments.sweep_plan import Cell, Measurement, PlannedRun
@@ -24,10 +24,8 @@ if TYPE_CHECKING:
     from app.tools.runs.kept import KeptRuns
 
 MAX_VERDICTS_HEIGHT = 132
-NO_VERDICTS = (
-    "A sweep measures each K at each temperature with each draft, relative to plain decoding, and says which to use, "
-    "or not to speculate at all. Choose on the left what to measure, and start."
-)
+ANY_HEIGHT = 2**24 - 1
+"""No maximum, as Qt writes it."""
 
 
 class SweepVerdicts(QScrollArea):
@@ -37,12 +35,14 @@ class SweepVerdicts(QScrollArea):
         super().__init__()
         scrolled(QWidget(), "sweepVerdicts", self)
         self.setAccessibleName("Verdict")
-        self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Fixed)
+        policy = QSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Preferred)
+        policy.setHeightForWidth(True)
+        self.setSizePolicy(policy)
         self.lines: tuple[VerdictLine, ...] | None = None
         self.show_lines([])
 
     def show_lines(self, lines: Sequence[VerdictLine]) -> None:
-        """Show these; if there are none, say what the window is for."""
+        """Show these."""
         if tuple(lines) == self.lines:
             return
         self.lines = tuple(lines)
@@ -56,22 +56,26 @@ class SweepVerdicts(QScrollArea):
             badge.setSizePolicy(QSizePolicy.Policy.Fixed, QSizePolicy.Policy.Fixed)
             self._grid.addWidget(badge, index, 0, Qt.AlignmentFlag.AlignTop)
             self._grid.addWidget(wrapped_label("", "plain", line.sentence), index, 1)
-        if not lines:
-            self._grid.addWidget(wrapped_label("", "hint", NO_VERDICTS), 0, 0, 1, 2)
         body = boxed(self._grid)
         body.setObjectName("sweepVerdictsBody")
         self.setWidget(body)
         self.restyle()
 
-    def resizeEvent(self, event: QResizeEvent) -> None:
-        """Wrap the sentences again, which changes their heights."""
-        super().resizeEvent(event)
-        self.restyle()
-
     def restyle(self) -> None:
-        """Fit the height to the sentences and the size of the text."""
-        height = self._grid.totalHeightForWidth(max(200, self.viewport().width()))
-        self.setFixedHeight(min(scaled(MAX_VERDICTS_HEIGHT), max(scaled(20), height)) + 2)
+        """Ask for the height that the sentences have at the size of the text."""
+        self.updateGeometry()
+
+    def heightForWidth(self, width: int) -> int:
+        """As high as the sentences, up to a few."""
+        return min(scaled(MAX_VERDICTS_HEIGHT), max(scaled(20), self._grid.totalHeightForWidth(width))) + 2
+
+    def sizeHint(self) -> QSize:
+        """Before the width is known."""
+        return QSize(super().sizeHint().width(), self.heightForWidth(max(200, self.width())))
+
+    def minimumSizeHint(self) -> QSize:
+        """One line."""
+        return QSize(200, scaled(20))
 
 
 RUN_COLUMNS = (
@@ -84,12 +88,12 @@ RUN_COLUMNS = (
         is_figure=True,
     ),
     Column("Acceptance", "Accepted / drafted tokens", is_figure=True),
-    Column("Tokens/forward", "New tokens / forwards of the target", is_figure=True),
-    Column("Tokens", is_figure=True),
-    Column("Outcome"),
+    Column("Tokens/forward", "New tokens / forwards of the target", is_figure=True, rank=2),
+    Column("Tokens", is_figure=True, rank=3),
+    Column("Outcome", rank=1),
 )
 OPEN_TIP, NO_LOG_TIP = "Double-click or press Enter to open it in the main window", "Its log is not kept"
-CHOOSE = "Choose a cell to see its runs: click it, or use the arrow keys."
+CHOOSE = "Choose a cell to see its runs and to use it in the main window."
 NO_LOG = "The log of this run was not kept, or is gone."
 
 
@@ -115,7 +119,7 @@ class CellRuns(QWidget):
             view, controls, prompt, kept, say, warn
         )  # fmt: skip
         self._cell: Cell | None = None
-        self.title = text_label(CHOOSE, "strong")
+        self.title = ElidedLabel(CHOOSE, "strong", takes_all=True)
         self.title.setObjectName("sweepCellTitle")
         self.problem = wrapped_label("sweepCellProblem", "problem")
         last = len(RUN_COLUMNS) - 1
@@ -146,7 +150,16 @@ class CellRuns(QWidget):
         self.problem.setText(problem)
         self.problem.setVisible(bool(problem))
         self.table.show_rows(rows)
+        # Before that, the heatmap has the room.
+        for widget in (self.table, self.open_button, self.use_button):
+            widget.setVisible(self.is_open)
+        self.setMaximumHeight(ANY_HEIGHT if self.is_open else self.sizeHint().height())
         self._show_actions()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a cell is chosen."""
+        return self._cell is not None
 
     def focus_runs(self) -> None:
         """Move the keyboard to the runs, if there are any."""

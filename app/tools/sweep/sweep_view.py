@@ -80,7 +80,8 @@ def make_scale(figure: SweepFigure, results: Iterable[CellResult]) -> Scale:
 # --- The sweep ---
 
 PLAIN = "plain"
-BEST = "best"
+BEST, LEFT_OUT = "best", "left out"
+"""Notes in cells: the fastest, and those whose speedup can't be."""
 FAILED = "failed"
 STOPPING = "Stopping…"
 UNKNOWN = "–"
@@ -252,11 +253,12 @@ class SweepView:
             text = "1.00×" if cell.is_baseline and figure is SPEEDUP else UNKNOWN
         elif result.errors:
             text = FAILED
-        note = BEST if is_best and figure is SPEEDUP else ""
+        rank = BEST if is_best else LEFT_OUT if result.problem else ""
+        note = rank if figure is SPEEDUP else ""
         if 0 < done < result.num_planned:
             note = progress
         spoken = [f"{self.cell_title(cell)}: {figure.short} {text or 'not measured yet'}"]
-        spoken += [*([BEST] if is_best else []), f"{progress} runs", *result.errors]
+        spoken += [*filter(None, [rank]), f"{progress} runs", *result.errors]
         tip = self._tip(result, is_best=is_best)
         return ShownCell(text, note, level, is_best, bool(result.errors), tip, ", ".join(spoken))
 

@@ -30,9 +30,9 @@ from app.tools.sweep.results import CellRuns, SweepVerdicts
 from app.tools.sweep.sweep_view import STOPPING, SweepView
 from app.tools.tool_window import ToolWindow
 from app.widgets.compound_fields import ChoiceRow
-from app.widgets.fields import card, column, hint_label, menu_button, named, plain_tip, push_button, row
-from app.widgets.labels import Banner, MessageBar, show_share
-from app.window_layout import open_at, splitter
+from app.widgets.fields import boxed, card, column, menu_button, named, plain_tip, push_button, row, wrapped_label
+from app.widgets.labels import Banner, ElidedLabel, MessageBar, show_share
+from app.window_layout import hold_beside, open_at, splitter
 from core.controls import RunControls
 from core.errors import OutriderError, RunLogError
 from core.experiments.sweep import sweep
@@ -55,11 +55,14 @@ if TYPE_CHECKING:
 POLL_MS = 500
 """Rarely, since drawing takes processor time from the measured runs."""
 ANSWER_POLL_S = 0.05
-EMPTY = "The heatmap of the sweep will appear here."
+EMPTY = (
+    "A sweep measures each K at each temperature with each draft, relative to plain decoding, and says which to use, "
+    "or not to speculate at all.\nChoose on the left what to measure, and start: the speedups appear here as a heatmap."
+)
 HEATMAP, ESTIMATE = 1, 2
 """Pages; the first one is empty."""
 BUSY = "A sweep is running. Stop it, or wait for it to end, before you open another."
-MIN_FORM, MAX_FORM, WIDE_SCALE = 276, 430, 1.2
+FORM_WIDTH, MIN_FORM, MAX_FORM, WIDE_SCALE = 316, 284, 440, 1.2
 
 
 class SweepWindow(ToolWindow):
@@ -109,9 +112,8 @@ class SweepWindow(ToolWindow):
         self.bar = named(QProgressBar(), "sweepBar", "Progress of the sweep")
         self.bar.setTextVisible(False)
         hold(self.bar, width=120)
-        self.progress = hint_label("sweepProgress")
-        stop_help = "End the sweep and keep its results so far (Esc)"
-        self.stop_button = push_button("Stop", "sweepStopButton", stop_help, self.stop)
+        self.progress = ElidedLabel("", "hint", takes_all=True)
+        self.progress.setObjectName("sweepProgress")
         continue_help = "Measure what is missing"
         self.continue_button = push_button("Continue", "sweepContinueButton", continue_help, self._on_continue)
         self.cell = CellRuns(
@@ -122,10 +124,10 @@ class SweepWindow(ToolWindow):
         self._show()
 
     def _arrange(self) -> None:
-        empty = hint_label("emptyHint", EMPTY)
+        empty = wrapped_label("emptyHint", "hint", EMPTY)
         empty.setAlignment(Qt.AlignmentFlag.AlignCenter)
         self._pages = QStackedWidget()
-        self._pages.addWidget(empty)
+        self._pages.addWidget(boxed(column(empty), margins=(24, 0, 24, 0)))
         self._pages.addWidget(self.heatmap)
         self._pages.addWidget(self.estimate)
         self._head = row((self.figures, 1), self.legend)
@@ -133,13 +135,12 @@ class SweepWindow(ToolWindow):
         grid, _ = card(self._head, (self._pages, 1))
         self.parts = splitter(Qt.Orientation.Vertical, "sweepSplitter", (grid, 2), (self.cell, 1))
         self.parts.setSizes([400, 190])
-        top = row((self.verdicts, 1), self.earlier, self.export_button, spacing=12)
-        for button in (self.earlier, self.export_button):
-            top.setAlignment(button, Qt.AlignmentFlag.AlignTop)
-        foot = row(self.bar, (self.progress, 1), self.continue_button, self.stop_button, self.close_button, spacing=12)
+        top = row(self.bar, (self.progress, 1), self.continue_button, self.earlier, self.export_button)
+        self._verdict_card, _ = card(self.verdicts)
         self._form_card, _ = card((self.form, 1))
-        right = column(card(top)[0], self.question, (self.parts, 1), foot)
-        layout = column(self.banner, (row(self._form_card, (right, 1)), 1))
+        right = boxed(column(top, self._verdict_card, self.question, (self.parts, 1)))
+        self.columns = splitter(Qt.Orientation.Horizontal, "sweepColumns", (self._form_card, 0), (right, 1))
+        layout = column(self.banner, (self.columns, 1))
         layout.setContentsMargins(16, 12, 16, 12)
         self.setLayout(layout)
         self.setMinimumSize(980, 600)
@@ -152,6 +153,7 @@ class SweepWindow(ToolWindow):
         self.heatmap.cell_opened.connect(self._on_cell_opened)
         self.form.start_requested.connect(self.start)
         self.form.quick_requested.connect(self.start_estimate)
+        self.form.stop_requested.connect(self.stop)
         self.earlier.menu().aboutToShow.connect(self.list_earlier)
         self.earlier.menu().triggered.connect(self._on_earlier_chosen)
         self.export_button.menu().triggered.connect(self._on_export_chosen)
@@ -166,7 +168,7 @@ class SweepWindow(ToolWindow):
         # With large text, the legend gets its own line, so that the heatmap has room.
         direction = QBoxLayout.Direction
         self._head.setDirection(direction.TopToBottom if text_scale() > WIDE_SCALE else direction.LeftToRight)
-        self._form_card.setFixedWidth(min(max(scaled(300), MIN_FORM), MAX_FORM))
+        hold_beside(self._form_card, min(max(scaled(FORM_WIDTH), MIN_FORM), MAX_FORM))
 
     # --- Running ---
 
@@ -239,7 +241,9 @@ class SweepWindow(ToolWindow):
             elif isinstance(event, RunMeasured) and self._must_ask:
                 self._must_ask = False
                 num_left, duration = event.num_runs - event.num_done, duration_text(event.seconds_left)
-                self.question.show_sentence(f"{num_left:,} runs are left, which will take about {duration}.")
+                self.question.show_sentence(
+                    f"{num_left:,} runs are left, which will take about {duration}. Measure them all?"
+                )
                 self.no_button.setFocus()
         if has_news:
             self._show()
@@ -295,6 +299,7 @@ class SweepWindow(ToolWindow):
             widget.setVisible(has_plan)
         self.bar.setVisible(has_plan or (is_estimate and is_running))
         self.verdicts.show_lines([] if is_estimate else view.verdict_lines())
+        self._verdict_card.setVisible(bool(self.verdicts.lines))
         is_waiting = view.is_running and not view.num_done
         if is_estimate:
             show_share(self.bar, None)
@@ -302,14 +307,18 @@ class SweepWindow(ToolWindow):
             self.progress.setText(view.progress_text())
             show_share(self.bar, None if is_waiting else view.num_done / max(1, view.num_runs))
         self.form.show_running(is_running=is_running)
-        self.stop_button.setEnabled(is_running)
-        self.continue_button.setEnabled(view.can_continue and not is_running)
+        can_continue = view.can_continue and not is_running and not is_estimate
+        self.continue_button.setEnabled(can_continue)
+        self.continue_button.setVisible(can_continue)
         self.export_button.setEnabled(view.num_done > 0)
         self._show_cell()
 
     @Slot()
     def _show_cell(self) -> None:
+        was_open = self.cell.is_open
         self.cell.show_cell(self.heatmap.current_cell() if self.view.plan is not None else None)
+        if self.cell.is_open and not was_open:
+            self.parts.setSizes([3, 2])
 
     @Slot(object)
     def _on_figure_chosen(self, figure: SweepFigure) -> None:
