@@ -9,7 +9,7 @@ from typing import Any
 
 from PySide6.QtCore import Qt, QTimer, Signal, Slot
 from PySide6.QtGui import QAction, QCloseEvent, QFont, QGuiApplication, QIcon, QKeyEvent, QResizeEvent, QShowEvent
-from PySide6.QtWidgets import QMainWindow, QSplitter, QWidget
+from PySide6.QtWidgets import QMainWindow, QWidget
 
 from app.controller import RunController
 from app.dialogs import Dialogs
@@ -255,11 +255,9 @@ class MainWindow(QMainWindow):
             self.restoreGeometry(from_text(settings.geometry))
         self.menus.theme_actions[settings.theme].setChecked(True)
         self.menus.show_scale(settings.text_scale)
-        for item in self.findChildren(QSplitter):
+        for item in (self.main_splitter, self.text_splitter):
             if state := settings.splitters.get(item.objectName()):
                 item.restoreState(from_text(state))
-        if settings.pages_geometry:
-            self.columns.apart.restoreGeometry(from_text(settings.pages_geometry))
         self.menus.apart.setChecked(settings.pages_apart)
         self.columns.fit()
         self.transcript.set_ghosts_shown(settings.show_ghosts)
@@ -472,7 +470,6 @@ class MainWindow(QMainWindow):
             show_previous=self.menus.show_previous.isChecked(),
             geometry=to_text(self.saveGeometry()),
             pages_apart=self.columns.is_apart,
-            pages_geometry=to_text(self.columns.apart.saveGeometry()),
             is_advanced_open=self.controls.advanced.is_open(),
             servers=dict(self.controls.engine.servers),
             splitters={**self._settings.splitters, **self._splitters()},
@@ -482,9 +479,8 @@ class MainWindow(QMainWindow):
             self._on_failed(sentence)
 
     def _splitters(self) -> dict[str, str]:
-        """The state of each splitter; while the prompt is folded, not of the one below it."""
-        fixed = self.text_splitter if self.prompt.is_folded else None
-        found = {
-            item.objectName(): to_text(item.saveState()) for item in self.findChildren(QSplitter) if item is not fixed
-        }
-        return found | {self.main_splitter.objectName(): to_text(self.columns.state())}
+        """The state of both splitters; while the prompt is folded, not of the one below it."""
+        found = {self.main_splitter.objectName(): to_text(self.columns.state())}
+        if not self.prompt.is_folded:
+            found[self.text_splitter.objectName()] = to_text(self.text_splitter.saveState())
+        return found

@@ -126,7 +126,6 @@ class WindowSettings:
     is_advanced_open: bool = False
     side_page: str = ""
     pages_apart: bool = False
-    pages_geometry: str = ""
     geometry: str = ""
     splitters: Mapping[str, str] = field(default_factory=dict)
     opened_models: tuple[str, ...] = ()

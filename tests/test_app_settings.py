@@ -33,7 +33,6 @@ UNUSUAL = WindowSettings(
     is_advanced_open=True,
     side_page="Speed",
     pages_apart=True,
-    pages_geometry="CCCC",
     show_ghosts=True,
     geometry="AAAA",
     splitters={"mainSplitter": "BBBB"},
