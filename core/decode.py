@@ -329,6 +329,8 @@ class _Run:
         if is_long := num_prompt >= _LONG_PROMPT:
             trim_heap()
         reset_peak_memory(self._target.device)
+        if isinstance(self._drafter, DraftModelDrafter):
+            self._drafter.choose_kernels()  # Before the clock runs.
         watch = Stopwatch(self._target.device)
         self._rounds.scorer.prefill(self._ids, self._controls.check_cancelled)
         is_chosen = isinstance(self._controls.num_draft_tokens, LengthPolicy)

@@ -202,6 +202,19 @@ def require_space(what: str, num_bytes: int, folder: Path, way_out: str) -> None
         )
 
 
+def open_to_write(path: str | os.PathLike[str]) -> int:
+    """A descriptor of a file, created if need be, whose content stays.
+
+    Raises:
+        OSError: it can't be opened, or it is a pipe that nobody reads, which would be waited for.
+    """
+    flags = os.O_WRONLY | os.O_CREAT | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)
+    descriptor = os.open(path, flags, 0o666)
+    if hasattr(os, "O_NONBLOCK"):
+        os.set_blocking(descriptor, True)
+    return descriptor
+
+
 def write_atomically(path: str | os.PathLike[str], data: str | bytes) -> None:
     """Write a file so that a reader finds either all of it or the previous content.
 
@@ -216,7 +229,8 @@ def write_atomically(path: str | os.PathLike[str], data: str | bytes) -> None:
         target = Path(os.path.realpath(path))
         mode = target.stat().st_mode if target.exists() else None
         if mode is not None and not stat.S_ISREG(mode):
-            target.write_bytes(content)  # A folder raises IsADirectoryError here.
+            with os.fdopen(open_to_write(target), "wb") as file:  # A folder raises IsADirectoryError here.
+                file.write(content)
             return
         _replace(target, content, mode)
     except (OSError, ValueError) as error:
@@ -261,8 +275,12 @@ def explain_write_error(error: OSError | ValueError, path: str | os.PathLike[str
         return f"{name!r} can't be written, because a part of its path is a file; choose another folder."
     if code in _NOT_ALLOWED:
         return f"Writing {name!r} is not allowed; choose another folder, or close the program that has the file open."
+    if code == errno.ENXIO:
+        return f"No program reads the pipe {name!r}; start one first, or choose a file."
     if code == errno.ENAMETOOLONG:
-        return f"The name {shown_path(os.path.basename(name))} is too long for this disk; choose a shorter one."
+        return (
+            f"The name {shown_path(max(name.split(os.sep), key=len))} is too long for this disk; choose a shorter one."
+        )
     return f"{name!r} can't be written ({error.strerror or error}); choose another place."
 
 

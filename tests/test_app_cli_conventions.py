@@ -99,6 +99,8 @@ def test_lists_are_written_with_commas_by_repetition_or_both():
         (["sweep", "--promts", "code", "--out", "x"], "--prompts", "outrider sweep"),
         (["models", "lst"], "list", "outrider models"),
         (["models", "list", "--sugested"], "--suggested", "outrider models list"),
+        (["export", "run.jsonl", "--cvs", "x"], "--csv", "outrider export"),
+        (["distill", "T", "--otu", "x"], "--out", "outrider distill"),
         (["rnu"], "run", "outrider"),
         (["run", "--method", "medsua", "--prompt", "Hi"], "medusa", ""),
         (["run", "--target", "SmolLM2-135M-Instruct", "--prompt", "Hi"], "HuggingFaceTB/SmolLM2-135M-Instruct", ""),

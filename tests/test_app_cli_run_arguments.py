@@ -1,6 +1,7 @@
 """What `outrider run` makes of its flags, of the models named, and of the prompt."""
 
 import functools
+import os
 import sys
 
 import pytest
@@ -18,6 +19,7 @@ from core.models.catalogue import (
 from core.settings import Coupling, LengthPolicy
 from tests.fakes_cache import write_snapshot
 from tests.fakes_cli import outrider, piped, request_of
+from tests.fakes_log import write
 
 pytestmark = pytest.mark.usefixtures("clean_environment")
 
@@ -222,3 +224,31 @@ def test_a_prompt_file_that_cannot_be_used_is_a_sentence(play, tmp_path, capsys,
     assert capsys.readouterr().err.count("\n") == 1
     assert outrider("--prompt-file", str(tmp_path), prompt=None) == 2
     assert "is a folder" in capsys.readouterr().err
+
+
+LONG = "a" * 300
+
+
+@pytest.mark.parametrize("command", [
+    "run hi --log", "run --prompt-file", "sweep --yes --out", "sweep --out x --yes --csv",
+    "sweep --out x --prompts", "check --prompts", "check --json", "bench --out",
+    "bench --prompts", "probe --json", "probe --log", "distill outrider-code-target --out",
+])  # fmt: skip
+def test_a_file_name_that_is_too_long_is_refused_before_anything_is_loaded(capsys, tmp_path, monkeypatch, command):
+    monkeypatch.chdir(tmp_path)
+    assert main([*command.split(), LONG]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert "too long" in error
+    assert "unexpectedly" not in error
+    assert "Loading" not in error
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes with names here")
+@pytest.mark.parametrize("command", ["run hi --log", "export run.jsonl --csv", "probe --json", "check --json"])
+def test_a_pipe_that_nobody_reads_is_refused_not_waited_for(capsys, tmp_path, monkeypatch, command):
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "run.jsonl")
+    os.mkfifo("pipe")
+    assert main([*command.split(), "pipe"]) == 2
+    assert capsys.readouterr().err == "No program reads the pipe 'pipe'; start one first, or choose a file.\n"

@@ -137,3 +137,6 @@ def test_a_sweep_takes_the_rule_of_the_window_and_names_what_is_lossy(window):
     results = SweepResults(plan)
     assert all(LOSSY in verdict.sentence for verdict in verdicts(results))
     assert "typical (lossy)" in to_csv(results)
+    away = SweepResults(replace(plan, target="/home/somebody/models/target"))
+    assert "somebody" not in to_csv(away)
+    assert "target" in to_csv(away)

@@ -3,16 +3,21 @@
 import functools
 import itertools
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 
+from core import decode
 from core.decode import autoregressive, speculative
 from core.drafters.base import DrafterSetup
 from core.drafters.draft_model import DraftModelDrafter
 from core.drafters.prompt_lookup import PromptLookupDrafter
 from core.errors import DrafterError, PairMismatchError, SettingsError
 from core.runlog.log import SUMMARY_FIELDS, to_record
+from core.runners import products
+from core.runners.llama import FusedLlamaWeights
+from core.runners.timing import Stopwatch
 from core.sampling import probabilities
 from core.settings import Coupling, SamplingParams
 from core.types import Draft, Finished, TokenKind
@@ -165,6 +170,17 @@ def test_the_coldest_temperatures_are_greedy_on_the_fused_runner_too():
     for temperature in (1e-7, 1e-30, 1e-300):
         sampling = SamplingParams(temperature)
         assert play(speculative(target, draft, [0], sampling=sampling, max_new_tokens=20)).ids == expected
+
+
+def test_kernels_are_measured_before_the_clock_of_the_prefill_runs(monkeypatch):
+    target, draft = tiny_model(is_fused=True), tiny_model(seed=1, is_fused=True)
+    fresh = replace(draft, fused_weights=FusedLlamaWeights(draft.model))
+    came: list[str] = []
+    monkeypatch.setattr(products, "_remembered", lambda key, measure: came.append("measured") or 0)
+    monkeypatch.setattr(decode, "Stopwatch", lambda device: came.append("clock") or Stopwatch(device))
+    play(speculative(target, fresh, [0], max_new_tokens=4))
+    assert came.count("measured") > 3, "this draft's kernels were chosen before"
+    assert came[came.index("clock") :].count("measured") == 0
 
 
 @pytest.mark.parametrize("coupling", Coupling)

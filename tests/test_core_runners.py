@@ -119,6 +119,23 @@ def test_the_states_that_enter_chosen_layers_are_returned(family, is_fused):
         assert is_close(torch.cat(states), expected[layer][0])
 
 
+def test_the_cache_goes_by_the_name_that_the_model_has_for_it(monkeypatch):
+    model = tiny_model("llama")
+    expected, usual = reference("llama", IDS), model.model.forward
+
+    def newer(*, cache=None, **given):
+        assert cache is not None
+        return usual(past_key_values=cache, **given)
+
+    def recurrent(*, cache_params=None, **given):
+        assert cache_params is not None
+        return usual(past_key_values=cache_params, **given)
+
+    for forward in (newer, recurrent):
+        monkeypatch.setattr(model.model, "forward", forward)
+        assert is_close(in_parts(model.runner(128)), expected)
+
+
 @pytest.mark.parametrize("is_fused", [True, False])
 def test_a_cache_is_its_own_runners_and_refuses_to_be_rewound_or_filled_beyond_what_it_holds(is_fused):
     runner, other = runner_of("llama", is_fused, capacity=8), runner_of("llama", is_fused)

@@ -14,6 +14,7 @@ from core.errors import ModelUnreadableError, OutriderError, PromptError, ran_ou
 from core.models import load
 from core.models.devices import available_memory
 from core.models.prompting import encode_prompt, render_prompt
+from core.models.weight_files import read_weight_headers
 from core.session import Session
 from core.settings import RunRequest
 from core.types import FinishReason
@@ -242,3 +243,12 @@ def test_a_tokenizer_that_panics_is_a_sentence(folder, changes):
     with pytest.raises(OutriderError) as caught:
         render_prompt(str(folder), "x" * 60)
     assert is_sentence(str(caught.value))
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes with names here")
+@pytest.mark.timeout(60)
+def test_weights_that_are_a_pipe_are_refused_before_the_library_waits_for_them(folder):
+    (folder / "model.safetensors").unlink()
+    os.mkfifo(folder / "model.safetensors")
+    with pytest.raises(ModelUnreadableError, match="pipe or a device"):
+        read_weight_headers(folder, "model")

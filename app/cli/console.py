@@ -22,7 +22,7 @@ from rich.text import Text
 from app.cli.errors import UsageError, say, writing_output
 from core.errors import RunLogError
 from core.experiments.bench import Spread
-from core.files import explain_read_error, explain_write_error, read_bounded
+from core.files import explain_read_error, explain_write_error, open_to_write, read_bounded
 from core.runners.threads import without_collection
 from core.text import duration_text, spaced_percent, visible
 
@@ -186,10 +186,12 @@ def check_out(path: str) -> None:
     try:
         if os.path.isdir(real):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-        if os.path.exists(real):
-            open(real, "ab").close()
-        else:
+        try:
+            os.stat(real)  # A name that is too long is an error here.
+        except FileNotFoundError:
             tempfile.TemporaryFile(dir=os.path.dirname(real)).close()
+        else:
+            os.close(open_to_write(real))
     except OSError as error:
         raise RunLogError(explain_write_error(error, path)) from error
 

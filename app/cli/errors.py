@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
 import socket
@@ -24,6 +25,7 @@ from core.errors import (
     is_panic,
     ran_out_of_memory,
 )
+from core.files import explain_write_error
 from core.text import visible
 
 if TYPE_CHECKING:
@@ -98,6 +100,9 @@ def _guard(command: Callable[[], int]) -> int:
             raise
         if _show_traceback():
             return Exit.FAILED
+        if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG and error.filename:
+            say(explain_write_error(error, error.filename))
+            return Exit.BAD_INPUT
         if ran_out_of_memory(error):
             say("The memory ran out. Close other programs, or choose a smaller model.")
         else:

@@ -7,7 +7,7 @@ import contextlib
 import functools
 import os
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import Field, fields
 from enum import Enum
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
@@ -57,18 +57,23 @@ class Parser(argparse.ArgumentParser):
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """As in argparse, but each command reports its own unknown arguments."""
+        self._given = list(args or ())
         found, unknown = super().parse_known_args(args, namespace)
-        flags = [part.partition("=")[0] for part in unknown if part.startswith("-")]
-        if flags:
-            known = (flag for action in self._actions for flag in action.option_strings)
-            meant = did_you_mean(flags[0], known)
-            raise UsageError(f"There is no option {flags[0]}.{meant} See {self.prog} --help.")
+        self._refuse_flags(part for part in unknown if part.startswith("-"))
         if unknown:
             problem = f"{echo(unknown[0])} is one argument too many"
             raise UsageError(f"{problem}; put a text of several words in quotes, or see {self.prog} --help.")
         return found, unknown
 
+    def _refuse_flags(self, unknown: Iterable[str]) -> None:
+        known = [flag for action in self._actions for flag in action.option_strings]
+        for flag in (part.partition("=")[0] for part in unknown):
+            if flag not in known:
+                raise UsageError(f"There is no option {flag}.{did_you_mean(flag, known)} See {self.prog} --help.")
+
     def error(self, message: str) -> NoReturn:
+        if "required" in message:  # What is missing may have been misspelt.
+            self._refuse_flags(part for part in self._given if part.startswith("--"))
         message = message.removeprefix("argument ").rstrip(".")
         flag, _, problem = message.partition(": ")
         if problem.startswith("must "):

@@ -49,6 +49,12 @@ class DraftModelDrafter:
         self._logits: list[Tensor] = []
         """Of the last greedy block's tokens, if their memory isn't reused: for its distributions at temperature 1."""
 
+    def choose_kernels(self) -> None:
+        """Make the weights that drafting uses: what is fastest on this machine may have to be measured first."""
+        if (weights := self.model.fused_weights) is not None:
+            weights.draft_products(is_quantised=self._options.int8)
+            weights.draft_head(self.model.draft_ids, is_quantised=self._options.int8)
+
     def start(self, prompt: Tensor, *, is_trial: bool = False) -> None:
         """Begin a text; in a trial only its end is read, until `read_all`."""
         self._runner = self.model.runner(self._capacity, drafting=True, quantise=self._options.int8, spare=self._spare)

@@ -307,6 +307,8 @@ def bootstrap_medians(values: Mapping[Key, float]) -> NDArray[np.float64]:
 def to_csv(results: SweepResults) -> str:
     """The table as CSV: each cell, the baselines first, over all prompts, then by suite; empty where there is no
     value."""
+    from core.export.run_data import named  # Late: only a file needs it.
+
     rows: list[dict[str, Any]] = []
     suites = results.suites if len(results.suites) > 1 else ()
     for suite in (None, *suites):
@@ -315,8 +317,9 @@ def to_csv(results: SweepResults) -> str:
             options = record["method_options"]
             rows.append(
                 {
-                    "target": results.plan.target,
+                    "target": named(results.plan.target),
                     **record,
+                    "draft": named(record["draft"]),
                     "method_options": json.dumps(options) if options else "",
                     "verification": rule_text({"verification": results.plan.verification}),
                     **(cell.drafter or DrafterChoice("plain")).shape,

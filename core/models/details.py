@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from core.errors import ModelUnreadableError
-from core.files import read_bounded, read_json
+from core.files import open_regular, read_bounded, read_json
 from core.models.catalogue import ModelEntry, ModelFormat, served_target
 from core.models.weight_files import TensorInfo, positive_number, read_gguf_header, read_weight_headers
 
@@ -118,7 +118,7 @@ def count_tokens(source: TokenizerSource) -> int | None:
 
 @functools.lru_cache(maxsize=256)
 def _digest(path: Path, _size: int, _modified_ns: int) -> str:
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 

@@ -99,6 +99,7 @@ def _read_header(path: Path, title: str) -> list[TensorInfo]:
     from safetensors import SafetensorError, safe_open
 
     try:
+        open_regular(path).close()  # The library would wait for a pipe, and hear no signal.
         with safe_open(path, framework="np") as file:
             slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118 - not a dict
             return [_tensor(name, tuple(part.get_shape()), part.get_dtype()) for name, part in slices.items()]

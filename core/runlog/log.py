@@ -23,6 +23,7 @@ from core.files import (
     explain_read_error,
     explain_write_error,
     open_regular,
+    open_to_write,
     parse_json,
     read_lines,
     shown_path,
@@ -210,10 +211,9 @@ class RunLogWriter:
         self._length = 0
         self._error: str | None = None
         self._is_new = not os.path.lexists(path)
-        flags = os.O_WRONLY | os.O_CREAT | getattr(os, "O_BINARY", 0)
         try:
             self._claim = FileClaim(path)
-            self._file: BinaryIO = file or os.fdopen(os.open(self.path, flags, 0o666), "wb", buffering=0)
+            self._file: BinaryIO = file or os.fdopen(open_to_write(self.path), "wb", buffering=0)
         except (OSError, ValueError) as error:
             raise RunLogError(explain_write_error(error, path)) from error
         self._is_regular = file is None and stat.S_ISREG(os.fstat(self._file.fileno()).st_mode)

@@ -156,9 +156,9 @@ class ModuleRunner:
         if "logits_to_keep" in self._parameters:
             given["logits_to_keep"] = max(num_logits, 1)  # transformers reads 0 as "all".
         if self._reading is not Reading.WHOLE:
-            # Purely recurrent models have another name for it.
-            name = "cache_params" if "cache_params" in self._parameters else "past_key_values"
-            given[name] = self._cache
+            # From transformers 5.24 on it is `cache`; before, purely recurrent models had a name of their own.
+            names = (name for name in ("cache", "cache_params") if name in self._parameters)
+            given[next(names, "past_key_values")] = self._cache
         with rotary.fixed(self._rotary):
             output = self._model(**given)
         rows = output.logits[0]
