@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
+import io
 import itertools
 import json
 import os
@@ -42,7 +43,7 @@ _MOST_BLANK_LINES = 10_000
 # --- Reading what others wrote ----------------------------------------------------------------------------------
 
 
-def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
+def open_regular(path: str | os.PathLike[str]) -> io.BufferedReader:
     """Open a file to be read in binary; a pipe would never answer, and a device never end.
 
     Raises:
