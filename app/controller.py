@@ -12,7 +12,7 @@ from PySide6.QtCore import QObject, QThread, Signal, Slot
 
 from app.worker import EngineTask, EngineWorker, OpenSession, Work, open_session, run_task, take_all
 from core.controls import RunControls
-from core.draft_shape import DraftLength
+from core.draft_length import DraftLength
 from core.errors import SettingsError
 from core.settings import RunRequest
 from core.types import Event

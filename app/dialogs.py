@@ -15,8 +15,8 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from app.about import AboutDialog
 from app.jobs import Jobs
+from app.tools.about import AboutDialog
 from core.text import bytes_text
 
 

@@ -22,7 +22,7 @@ from app.run.text.token_text import ON_ONE_LINE
 from app.run.text.tokens import Place
 from app.setup.models_form import ModelRole
 from app.setup.prompt import FOR_CHAT, Preset, PromptEditor, load_presets
-from app.setup.settings_panel import ControlsPanel
+from app.setup.settings_panel import SettingsPanel
 from app.theme import RESOURCES
 from app.tools.models.downloads import Download
 from app.tools.models.models import Models
@@ -70,7 +70,7 @@ class Introduction(QObject):
         run: RunView,
         playback: PlaybackBar,
         models: Models,
-        controls: ControlsPanel,
+        controls: SettingsPanel,
         prompt: PromptEditor,
         menus: Menus,
         jobs: Jobs,

@@ -20,6 +20,7 @@ from app.menus import Menus, menu_actions
 from app.run.conclusion import ConclusionBar
 from app.run.inspector.inspector import InspectorPanel
 from app.run.live import LiveView
+from app.run.measurements import MeasurementsPanel, StatusStrip
 from app.run.pacing import PACES
 from app.run.plots.step_plots import StepPlot
 from app.run.race.race_window import RaceWindow
@@ -28,13 +29,12 @@ from app.run.speed.speed_page import SpeedPage
 from app.run.text.branches import Branching
 from app.run.text.tokens import Selection
 from app.run.text.transcript_panel import TranscriptPanel
-from app.run.tiles import MeasurementsPanel, StatusStrip
 from app.settings import RunSettings, SettingsStore, remember_model, runs_folder
 from app.setup.model_library import ModelLibrary
 from app.setup.pair import PairForecast
 from app.setup.prompt import PromptEditor
 from app.setup.setting_fields import set_value
-from app.setup.settings_panel import ControlsPanel, settings_of
+from app.setup.settings_panel import SettingsPanel, settings_of
 from app.theme import DEFAULT_SCALE, RESOURCES, Appearance, ThemeMode, next_scale, text_scale
 from app.tools.commands import CommandPalette
 from app.tools.export import Exports
@@ -82,7 +82,7 @@ class MainWindow(QMainWindow):
         self.run_view = RunView()
         self.controller = RunController(open_session, self)
         library = ModelLibrary(catalogue.embedded_models())
-        self.controls = ControlsPanel(library, self.jobs)
+        self.controls = SettingsPanel(library, self.jobs)
         self.models = Models(self.jobs, library, self.controls.models, self.controller, self._dialogs, self)
         self.forecast = PairForecast(self.jobs, self.controller, self.controls.models.verdict, self)
         self.prompt = PromptEditor(self.controls, self.jobs)

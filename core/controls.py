@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from dataclasses import replace
 
-from core.draft_shape import DraftLength, check_draft_length
+from core.draft_length import DraftLength, check_draft_length
 from core.settings import RunRequest, SamplingParams
 
 LOOK_MS = 400.0

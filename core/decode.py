@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 import torch
 
 from core.controls import Cancelled, RunControls
-from core.draft_shape import DraftLength, DraftLengthPolicy
+from core.draft_length import DraftLength, DraftLengthPolicy
 from core.drafters.base import Drafter, DrafterSetup
 from core.drafters.draft_model import DraftModelDrafter
 from core.errors import OutOfMemoryError

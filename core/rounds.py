@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from core.controls import RunControls
-from core.draft_shape import BlockPlan
+from core.draft_length import BlockPlan
 from core.drafters.base import Drafter, check_distributions, check_draft, empty_draft
 from core.drafters.draft_model import DraftModelDrafter
 from core.models.language_model import LanguageModel

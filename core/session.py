@@ -18,7 +18,7 @@ import torch
 
 from core.controls import Cancelled, RunControls
 from core.decode import autoregressive, speculative
-from core.draft_shape import config_fields
+from core.draft_length import config_fields
 from core.drafters.base import DrafterSetup
 from core.drafters.registry import build_drafter, check_rule, get_method
 from core.errors import OutOfMemoryError, OutriderError, PromptError, first_line, is_panic

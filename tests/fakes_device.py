@@ -8,7 +8,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map
 
 from core.models.language_model import LanguageModel
-from core.runners.products import Product
+from core.runners.matmul import Product
 
 DEVICE = torch.device("meta")
 """Passes for the device, since torch knows this type on every machine."""

@@ -19,12 +19,12 @@ os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
 from PySide6.QtCore import QEventLoop, QItemSelectionModel, QTimer
 from PySide6.QtWidgets import QApplication, QDialog, QWidget
 
-from app.about import AboutDialog
 from app.controller import RunState
 from app.main_window import MainWindow
 from app.run.pacing import Pace
 from app.run.text.tokens import Place
 from app.theme import ThemeMode
+from app.tools.about import AboutDialog
 from app.widgets.labels import SidePanel
 from core.types import Step
 

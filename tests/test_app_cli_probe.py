@@ -10,7 +10,7 @@ import pytest
 
 import app.cli.probe as command
 from app.__main__ import main
-from core.analysis import probing
+from core.analysis import run_probe
 from core.analysis.probe import Costs
 from core.errors import PairMismatchError
 from core.runlog.log import RunLogWriter
@@ -36,16 +36,16 @@ class TinyEngine:
 def engine(monkeypatch):
     monkeypatch.setattr(command, "make_engine", TinyEngine)
     monkeypatch.setattr(command, "resolve", lambda ref: ref)
-    monkeypatch.setattr(probing, "resolve", lambda ref: ref)
+    monkeypatch.setattr(run_probe, "resolve", lambda ref: ref)
     monkeypatch.setattr(command, "drafts_here", lambda target: ("same",))
     monkeypatch.setattr(command, "_is_instruct", lambda target: False)
-    monkeypatch.setattr("core.analysis.probing._ROUNDS", 3)
+    monkeypatch.setattr("core.analysis.run_probe._ROUNDS", 3)
 
 
 def test_drafts_are_ranked_on_standard_output_and_written_as_json(capsys, tmp_path, monkeypatch):
     # What forwards of a few microseconds take is chance: here each draft costs a tenth, and scoring is free.
     costs = Costs(target_step_ms=10.0, draft_step_ms=1.0, verify_ms=((17, 10.0),), level_ms=0.1)
-    monkeypatch.setattr(probing, "measure", lambda *arguments: costs)
+    monkeypatch.setattr(run_probe, "measure", lambda *arguments: costs)
     path = tmp_path / "probe.json"
     text = tmp_path / "text.txt"
     text.write_text("Some text that both of them read, and a little more of it.\n", "utf-8")

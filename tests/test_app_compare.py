@@ -9,7 +9,7 @@ import pytest
 from PySide6.QtCore import QRectF, Qt
 
 from app.theme import DARK, LIGHT
-from app.tools.runs.compare import AGREEING, DIFFERING, RESULTS, ComparePage
+from app.tools.runs.compare_page import AGREEING, DIFFERING, RESULTS, ComparePage
 from app.tools.runs.comparison import MAX_POINTS, MAX_RUNS, compare, curves
 from app.tools.runs.overlay_plot import DASHES, MARKERS, RunSample, run_color
 from app.widgets.pictures import to_csv

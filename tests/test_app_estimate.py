@@ -55,7 +55,7 @@ def probing(make_window, monkeypatch):
 
     def build(*probes):
         fake = FakeProbe(*probes)
-        monkeypatch.setattr("core.analysis.probing.probe", fake)
+        monkeypatch.setattr("core.analysis.run_probe.probe", fake)
         monkeypatch.setattr("core.analysis.probe.drafts_here", lambda target: tuple(item.draft for item in probes))
         window = make_window()
         window.menus.sweep.trigger()

@@ -12,12 +12,12 @@ import pytest
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QAction, QGuiApplication, QTextDocument, QTextTable
 
-from app import about
-from app.about import AboutDialog, version_sentence
 from app.menus import PANEL_KEYS, menu_actions
 from app.run.pacing import Pace
 from app.run.speed.speed import speed_report, study_of
 from app.theme import DARK, LIGHT
+from app.tools import about
+from app.tools.about import AboutDialog, version_sentence
 from app.tools.help import FORMULAS_FILE, PAPERS, HelpWindow, page_text
 from app.tools.step_picture import MAX_SLOTS, Verdict, example, picture_of
 from core.analysis.calibration import Predictor

@@ -24,9 +24,9 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from app.about import AboutDialog
 from app.menus import menu_actions
 from app.theme import ThemeMode
+from app.tools.about import AboutDialog
 from app.widgets.plot_card import PlotCard
 
 INTERACTIVE = (

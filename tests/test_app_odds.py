@@ -12,7 +12,7 @@ from PySide6.QtGui import QAction, QGuiApplication, QTextCursor
 from PySide6.QtWidgets import QLabel, QMenu
 
 from app.run.run_view import RunView
-from app.run.text.odds import alternatives, doubt, entropy, probability, surprise
+from app.run.text.certainty import alternatives, doubt, entropy, probability, surprise
 from app.run.text.token_colors import doubt_format
 from app.run.text.tokens import KINDS, Fate, Place
 from app.run.text.transcript import TranscriptView, tooltip

@@ -15,10 +15,10 @@ from app.run.inspector.inspection import inspect
 from app.run.inspector.inspector import InspectorPanel
 from app.run.inspector.places import next_candidate, next_slot, next_step
 from app.run.inspector.step_tree import lay_out
+from app.run.measurements import MetricTiles
 from app.run.run_view import RunView
 from app.run.text.tokens import Fate, Place, Selection, block
 from app.run.text.transcript import tooltip
-from app.run.tiles import MetricTiles
 from app.theme import DARK, LIGHT
 from core.evidence import PositionEvidence, packed
 from core.settings import TYPICAL_FLOOR, Coupling, RunRequest, VerificationRule

@@ -21,7 +21,7 @@ from app.jobs import Jobs
 from app.run.speed.speed import speed_report
 from app.setup.model_library import ModelLibrary
 from app.setup.prompt import PromptEditor
-from app.setup.settings_panel import ControlsPanel
+from app.setup.settings_panel import SettingsPanel
 from app.theme import LIGHT, SCALES, apply_style, mono_font, next_scale, scaled, text_scale, ui_font
 from tests.fakes_app import run_of
 from tests.test_core_diagnosis import drawn
@@ -155,7 +155,7 @@ def test_a_narrow_window_has_its_settings_as_a_page_and_a_wide_one_gets_its_colu
 
 
 def test_the_controls_beside_run_are_never_cut_off(qtbot):
-    prompt = PromptEditor(ControlsPanel(ModelLibrary(), Jobs()), Jobs())
+    prompt = PromptEditor(SettingsPanel(ModelLibrary(), Jobs()), Jobs())
     qtbot.addWidget(prompt)
     note = prompt.note
     prompt.resize(900, 300)

@@ -11,7 +11,7 @@ import core.rounds
 import core.runners.scoring
 import core.verify.rejection
 from core.controls import RunControls
-from core.draft_shape import BlockPlan, DraftLengthPolicy
+from core.draft_length import BlockPlan, DraftLengthPolicy
 from core.errors import SettingsError
 from core.experiments.check import CheckFinished, CheckRequest, Comparison, Verdict, report_json, report_text
 from core.experiments.distribution import Bias, chi_squared_p_value, fit, normal_p_value

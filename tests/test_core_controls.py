@@ -10,7 +10,7 @@ import core.controls
 import core.decode
 from core.controls import Cancelled, RunControls
 from core.decode import autoregressive, speculative
-from core.draft_shape import BlockPlan, DraftLengthPolicy
+from core.draft_length import BlockPlan, DraftLengthPolicy
 from core.drafters.base import DrafterSetup
 from core.drafters.draft_model import DraftModelDrafter
 from core.errors import GenerationError

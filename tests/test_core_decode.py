@@ -15,7 +15,7 @@ from core.drafters.draft_model import DraftModelDrafter
 from core.drafters.prompt_lookup import PromptLookupDrafter
 from core.errors import DrafterError, PairMismatchError, SettingsError
 from core.runlog.log import SUMMARY_FIELDS, to_record
-from core.runners import products
+from core.runners import matmul
 from core.runners.llama import FusedLlamaWeights
 from core.runners.timing import Stopwatch
 from core.sampling import probabilities
@@ -176,7 +176,7 @@ def test_kernels_are_measured_before_the_clock_of_the_prefill_runs(monkeypatch):
     target, draft = tiny_model(is_fused=True), tiny_model(seed=1, is_fused=True)
     fresh = replace(draft, fused_weights=FusedLlamaWeights(draft.model))
     came: list[str] = []
-    monkeypatch.setattr(products, "_remembered", lambda key, measure: came.append("measured") or 0)
+    monkeypatch.setattr(matmul, "_remembered", lambda key, measure: came.append("measured") or 0)
     monkeypatch.setattr(decode, "Stopwatch", lambda device: came.append("clock") or Stopwatch(device))
     play(speculative(target, fresh, [0], max_new_tokens=4))
     assert came.count("measured") > 3, "this draft's kernels were chosen before"

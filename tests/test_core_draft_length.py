@@ -3,7 +3,7 @@
 import pytest
 
 from core.controls import RunControls
-from core.draft_shape import config_fields, parse_draft_length, parse_draft_lengths, request_fields, shown_draft_length
+from core.draft_length import config_fields, parse_draft_length, parse_draft_lengths, request_fields, shown_draft_length
 from core.errors import SettingsError
 from core.runlog.replay import request_from_config
 from core.settings import LengthPolicy, RunRequest

@@ -10,7 +10,7 @@ import torch
 import core.models.language_model
 from core.controls import RunControls
 from core.decode import autoregressive, speculative
-from core.draft_shape import DraftLengthPolicy
+from core.draft_length import DraftLengthPolicy
 from core.drafters.base import DrafterSetup
 from core.drafters.draft_model import DraftModelDrafter
 from core.drafters.draft_tree import DraftTreeDrafter

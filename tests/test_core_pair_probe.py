@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from core.analysis import probing
+from core.analysis import run_probe
 from core.analysis.expectation import Curve
 from core.analysis.probe import Costs, DraftProbe, ProbeDone, ProbeRequest, ProbeText, verdict
-from core.analysis.probing import Comparison, agreement, compare, compare_over, probe, speedup, survivals
+from core.analysis.run_probe import Comparison, agreement, compare, compare_over, probe, speedup, survivals
 from core.controls import RunControls
 from core.errors import OutriderError, PairMismatchError, PromptError, SettingsError
 from core.sampling import probabilities
@@ -152,8 +152,8 @@ class Loader:
 
 @pytest.fixture
 def loader(monkeypatch):
-    monkeypatch.setattr(probing, "resolve", lambda ref: ref)
-    monkeypatch.setattr("core.analysis.probing._ROUNDS", 3)
+    monkeypatch.setattr(run_probe, "resolve", lambda ref: ref)
+    monkeypatch.setattr("core.analysis.run_probe._ROUNDS", 3)
     target = tiny_model(seed=1, is_fused=True)
     near = tiny_module("llama", seed=1)
     for parameter in near.parameters():

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from core.draft_shape import LONG_GAP, AutoDraftLength, Calibration, DraftLengthPolicy, StepCosts
+from core.draft_length import LONG_GAP, AutoDraftLength, Calibration, DraftLengthPolicy, StepCosts
 from core.settings import MAX_DRAFT_TOKENS, LengthPolicy
 from core.types import TokenKind
 from tests.policy_machine import COSTS, PLAIN_MS, Costs, Machine, TreeMachine, make_step

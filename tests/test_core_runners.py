@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from core.runners import llama, llama_forward, products
+from core.runners import llama, llama_forward, matmul
 from core.runners.base import PREFILL_CHUNK, Runner, prefill
 from core.runners.llama import FusedLlamaRunner, FusedLlamaWeights
 from core.runners.module import ModuleRunner
@@ -229,7 +229,7 @@ def test_a_draw_in_one_script_is_the_draw_in_steps(family, temperature):
 
 
 def test_int8_products_are_near_the_plain_ones_and_for_drafting_alone(monkeypatch):
-    monkeypatch.setattr(products, "_remembered", lambda key, _: int(key.startswith("int8")))
+    monkeypatch.setattr(matmul, "_remembered", lambda key, _: int(key.startswith("int8")))
     model = language_model(tiny_module("llama"), is_fused=True)
     expected = reference("llama", IDS)
     for drafting, quantise, is_exact in ((False, True, True), (True, False, True), (True, True, False)):
@@ -243,7 +243,7 @@ def test_int8_products_are_near_the_plain_ones_and_for_drafting_alone(monkeypatc
 def test_int8_products_do_not_overflow_on_any_processor():
     """Where a processor adds in 16 bits, rows and weights that are all large are halved."""
     row, weight = torch.ones(1, 256), torch.full((8, 256), 0.5)
-    product = torch.ops.quantized.linear_dynamic(row, products._to_int8(weight), False)
+    product = torch.ops.quantized.linear_dynamic(row, matmul._to_int8(weight), False)
     assert torch.allclose(product, row @ weight.T, rtol=0.02)
 
 
@@ -251,10 +251,10 @@ def test_int8_products_do_not_overflow_on_any_processor():
 @pytest.mark.parametrize("fewest", [1, 2, 5])
 def test_packed_weights_give_the_modules_logits(fewest, dtype, monkeypatch):
     try:
-        products.pack(torch.ones(16, 16, dtype=dtype))
+        matmul.pack(torch.ones(16, 16, dtype=dtype))
     except (RuntimeError, AttributeError, NotImplementedError):
         pytest.skip("this processor, or its torch, packs no such weights")
-    monkeypatch.setattr(products, "_remembered", lambda key, _: fewest if key.startswith("packed") else 0)
+    monkeypatch.setattr(matmul, "_remembered", lambda key, _: fewest if key.startswith("packed") else 0)
     taken, packed = set(), llama_forward.in_packed
 
     def in_packed(x, weight):
@@ -277,56 +277,56 @@ def test_packed_weights_give_the_modules_logits(fewest, dtype, monkeypatch):
 def others(monkeypatch):
     """Whether other programs compute, as far as the choice of kernels knows."""
     others = SimpleNamespace(disturb=False)
-    monkeypatch.setattr(products, "OtherPrograms", lambda: others)
+    monkeypatch.setattr(matmul, "OtherPrograms", lambda: others)
     return others
 
 
 def test_a_kernel_is_chosen_once_on_a_machine_and_kept(monkeypatch, others):
-    monkeypatch.setattr(products, "_choices", {})
-    assert products._remembered("packed 3x4 float32", lambda: 2) == 2
-    monkeypatch.setattr(products, "_choices", {})  # Another start.
-    assert products._remembered("packed 3x4 float32", lambda: pytest.fail("measured again")) == 2
-    products._choices_path().write_text("{damaged", "utf-8")
-    monkeypatch.setattr(products, "_choices", {})
-    assert products._remembered("packed 3x4 float32", lambda: 5) == 5
+    monkeypatch.setattr(matmul, "_choices", {})
+    assert matmul._remembered("packed 3x4 float32", lambda: 2) == 2
+    monkeypatch.setattr(matmul, "_choices", {})  # Another start.
+    assert matmul._remembered("packed 3x4 float32", lambda: pytest.fail("measured again")) == 2
+    matmul._choices_path().write_text("{damaged", "utf-8")
+    monkeypatch.setattr(matmul, "_choices", {})
+    assert matmul._remembered("packed 3x4 float32", lambda: 5) == 5
 
 
 def test_a_kernel_that_was_measured_beside_other_programs_is_used_and_not_kept(monkeypatch, others):
     for choice, others.disturb, kept in [(3, True, 0), (4, True, 0), (5, False, 1), (6, True, 1)]:
-        monkeypatch.setattr(products, "_choices", {})
+        monkeypatch.setattr(matmul, "_choices", {})
         for _ in range(2):
-            assert products._remembered("packed 3x4 float32", lambda choice=choice: choice) == min(choice, 5)
-        assert len(products._read_choices()) == kept
-    monkeypatch.setattr(products, "_choices", {})
+            assert matmul._remembered("packed 3x4 float32", lambda choice=choice: choice) == min(choice, 5)
+        assert len(matmul._read_choices()) == kept
+    monkeypatch.setattr(matmul, "_choices", {})
     others.disturb = True
-    products._remembered("a", lambda: 1)
+    matmul._remembered("a", lambda: 1)
     others.disturb = False
-    products._remembered("b", lambda: 2)
-    assert [sorted(choices) for choices in products._read_choices().values()] == [["b", "packed 3x4 float32"]]
+    matmul._remembered("b", lambda: 2)
+    assert [sorted(choices) for choices in matmul._read_choices().values()] == [["b", "packed 3x4 float32"]]
 
 
 def test_machines_that_share_a_home_keep_their_own_choices(monkeypatch, others):
     for machine, choice in [("a", 1), ("b", 2), ("a", 1), ("b", 2)]:
-        monkeypatch.setattr(products, "device_name", lambda _, machine=machine: machine)
-        monkeypatch.setattr(products, "_choices", {})
-        assert products._remembered("packed 3x4 float32", lambda choice=choice: choice) == choice
-    assert len(products._read_choices()) == 2
+        monkeypatch.setattr(matmul, "device_name", lambda _, machine=machine: machine)
+        monkeypatch.setattr(matmul, "_choices", {})
+        assert matmul._remembered("packed 3x4 float32", lambda choice=choice: choice) == choice
+    assert len(matmul._read_choices()) == 2
 
 
 def test_no_kernel_is_chosen_for_good_where_memory_was_too_short_to_measure(monkeypatch):
     def fail(_):
         raise RuntimeError("DefaultCPUAllocator: not enough memory")
 
-    monkeypatch.setattr(products, "_choices", {})
+    monkeypatch.setattr(matmul, "_choices", {})
     weight = torch.ones(512, 256)
     with monkeypatch.context() as patch:
-        patch.setattr(products, "_measure_packed", fail)
-        assert products._fewest_packed(weight) == 0
-    assert products._fewest_packed(weight) == 1
+        patch.setattr(matmul, "_measure_packed", fail)
+        assert matmul._fewest_packed(weight) == 0
+    assert matmul._fewest_packed(weight) == 1
 
 
 def test_weights_are_packed_only_where_memory_is_left(monkeypatch):
-    monkeypatch.setattr(products, "_remembered", lambda key, _: 1)
+    monkeypatch.setattr(matmul, "_remembered", lambda key, _: 1)
     monkeypatch.setattr(llama, "_MEMORY_SHARE", 0.0)
     assert not FusedLlamaWeights(tiny_module("llama")).head.packed
 

@@ -9,7 +9,7 @@ import torch
 
 from core.analysis.advice import advise
 from core.analysis.diagnosis import PlainStep, diagnose
-from core.analysis.probing import agreement, compare_over
+from core.analysis.run_probe import agreement, compare_over
 from core.analysis.shapes import NUM_RANKS, PathAcceptance, best_shapes, compare_siblings
 from core.analysis.theory import speedup_theory
 from core.decode import speculative

@@ -20,7 +20,6 @@ from app.cli.console import (
     spread_text,
 )
 from app.cli.errors import Exit, UsageError, stop_on_interrupt
-from app.cli.load import measure
 from app.cli.parsing import (
     Listing,
     add_command,
@@ -37,6 +36,7 @@ from app.cli.parsing import (
     switch,
     whole_number,
 )
+from app.cli.server_load import measure
 from core.experiments.bench import LLAMA_CPP, BenchSettings, known_names
 from core.files import write_atomically
 from core.models.catalogue import DEFAULT_TARGET

@@ -31,7 +31,7 @@ from app.cli.parsing import (
     whole_number,
 )
 from core.controls import RunControls
-from core.draft_shape import request_fields
+from core.draft_length import request_fields
 from core.drafters.registry import METHODS, check_rule
 from core.experiments import check as checks
 from core.experiments.check import (

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 from urllib.parse import urlsplit
 
 from app.cli.errors import UsageError
-from core.draft_shape import DraftLength, parse_draft_length, parse_draft_lengths
+from core.draft_length import DraftLength, parse_draft_length, parse_draft_lengths
 from core.drafters.registry import METHODS, Method, get_method, split_options
 from core.errors import OutriderError, SettingsError
 from core.models.catalogue import DEFAULT_DRAFT, DEFAULT_TARGET, embedded_models, resolve

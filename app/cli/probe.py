@@ -173,7 +173,7 @@ def execute(args: argparse.Namespace) -> int:
     if args.json is not None:
         check_out(args.json)
     limit_spinning()
-    from core.analysis.probing import probe
+    from core.analysis.run_probe import probe
 
     controls, done = RunControls(), None
     with stop_on_interrupt(controls):

@@ -40,7 +40,7 @@ from app.cli.parsing import (
 from app.cli.text import STYLES, Sink, Transcript
 from core.analysis.steadiness import absence_note, busy_note, interval_text, speedup_interval
 from core.controls import RunControls
-from core.draft_shape import request_fields
+from core.draft_length import request_fields
 from core.drafters.registry import check_rule
 from core.errors import RunLogError
 from core.models.catalogue import usual_draft_length

@@ -26,7 +26,6 @@ from app.cli.console import (
     spread_text,
 )
 from app.cli.errors import Exit, UsageError, say, stop_on_interrupt
-from app.cli.load import DEFAULT_CONCURRENCY, measure
 from app.cli.parsing import (
     Listing,
     add_command,
@@ -46,8 +45,9 @@ from app.cli.parsing import (
     switch,
     whole_numbers,
 )
+from app.cli.server_load import DEFAULT_CONCURRENCY, measure
 from core.controls import RunControls
-from core.draft_shape import DraftLength
+from core.draft_length import DraftLength
 from core.drafters.registry import METHODS, get_method, split_options
 from core.experiments.bench import split_name
 from core.experiments.prompt_suites import SUITES, Prompt, find_prompts, first_of_each

@@ -11,9 +11,9 @@ from PySide6.QtCore import QObject, QTimer, Signal, Slot
 from PySide6.QtWidgets import QWidget
 
 from app.controller import RunController, RunState
+from app.run.measurements import StatusStrip
 from app.run.run_view import RunView
 from app.run.text.transcript_panel import TranscriptPanel
-from app.run.tiles import StatusStrip
 from app.widgets.labels import show_share
 from core.settings import RunRequest
 from core.types import Event, RunStarted, StageChanged, StepsCounted

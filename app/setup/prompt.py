@@ -30,7 +30,7 @@ from app.widgets.fields import boxed, card, column, describe, named, quiet_butto
 from app.widgets.labels import FittingNote
 
 if TYPE_CHECKING:
-    from app.setup.settings_panel import ControlsPanel
+    from app.setup.settings_panel import SettingsPanel
     from core.models.prompting import RenderedPrompt
 
 WAITING = "Reading the target's tokenizer…"
@@ -129,7 +129,7 @@ class PromptEditor(QWidget):
     run_requested = Signal()
     stop_requested = Signal()
 
-    def __init__(self, controls: ControlsPanel, jobs: Jobs) -> None:
+    def __init__(self, controls: SettingsPanel, jobs: Jobs) -> None:
         super().__init__()
         self._controls, self._jobs = controls, jobs
         self.edit = named(QPlainTextEdit(), "promptEdit", "Prompt")

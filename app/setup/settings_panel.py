@@ -31,7 +31,7 @@ from app.widgets.fields import (
     set_flag,
     text_label,
 )
-from core.draft_shape import DraftLength, request_fields
+from core.draft_length import DraftLength, request_fields
 from core.drafters.registry import METHODS, rule_problem
 from core.errors import OutriderError, PairMismatchError, SettingsError
 from core.models.catalogue import usual_draft_length
@@ -81,7 +81,7 @@ DEFAULTS = RunSettings()
 NO_TARGET = "There is no target model yet. Open a model, or get one, under File > Models."
 
 
-class ControlsPanel(QScrollArea):
+class SettingsPanel(QScrollArea):
     """Models, the settings of a run, and those that few people need, folded.
 
     Signals:

@@ -12,7 +12,7 @@ from PySide6.QtWidgets import QCheckBox, QComboBox, QSpinBox, QWidget
 from app.controller import RunController
 from app.dialogs import REPORT_FILTERS, Dialogs
 from app.jobs import Jobs
-from app.setup.settings_panel import ControlsPanel
+from app.setup.settings_panel import SettingsPanel
 from app.theme import current_theme, hold, scaled
 from app.tools.tool_window import ReportWindow
 from app.widgets.fields import (
@@ -221,7 +221,7 @@ class CheckWindow(ReportWindow):
     none_yet, running, stopped = NONE_YET, "Checking…", STOPPED
 
     def __init__(
-        self, main: QWidget | None, controller: RunController, controls: ControlsPanel, jobs: Jobs, dialogs: Dialogs
+        self, main: QWidget | None, controller: RunController, controls: SettingsPanel, jobs: Jobs, dialogs: Dialogs
     ) -> None:
         super().__init__(
             main,

@@ -12,9 +12,9 @@ from PySide6.QtWidgets import QDialog, QPlainTextEdit, QWidget
 from app.dialogs import EXPORT_FILTERS, Dialogs
 from app.jobs import Job, Jobs
 from app.menus import Menus
+from app.run.measurements import StatusStrip
 from app.run.run_view import RunView
-from app.run.tiles import StatusStrip
-from app.setup.settings_panel import ControlsPanel
+from app.setup.settings_panel import SettingsPanel
 from app.theme import hold_font
 from app.widgets.fields import column, named, push_button, row, wrapped_label
 from app.widgets.labels import Banner, SidePanel
@@ -125,7 +125,7 @@ class Exports(QObject):
         window: QWidget,
         menus: Menus,
         run: RunView,
-        controls: ControlsPanel,
+        controls: SettingsPanel,
         store: RunStore,
         jobs: Jobs,
         dialogs: Dialogs,

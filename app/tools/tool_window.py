@@ -11,7 +11,7 @@ from PySide6.QtGui import QCloseEvent
 from PySide6.QtWidgets import QDialog, QHBoxLayout, QProgressBar, QPushButton, QWidget
 
 from app.controller import RunController
-from app.setup.settings_panel import ControlsPanel
+from app.setup.settings_panel import SettingsPanel
 from app.theme import hold
 from app.widgets.fields import column, named, offer, push_button, row, set_flag, wrapped_label
 from app.widgets.labels import ElidedLabel
@@ -132,7 +132,7 @@ class ReportWindow(ToolWindow):
         self,
         main: QWidget | None,
         controller: RunController,
-        controls: ControlsPanel,
+        controls: SettingsPanel,
         name: str,
         title: str,
         *,

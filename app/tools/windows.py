@@ -11,7 +11,7 @@ from app.dialogs import Dialogs
 from app.jobs import Jobs
 from app.menus import Menus
 from app.setup.prompt import PromptEditor
-from app.setup.settings_panel import ControlsPanel
+from app.setup.settings_panel import SettingsPanel
 from app.tools.check import CheckWindow
 from app.tools.runs.kept import KeptRuns
 from app.tools.server import ServerWindow
@@ -26,7 +26,7 @@ class ToolWindows:
         window: QMainWindow,
         menus: Menus,
         controller: RunController,
-        controls: ControlsPanel,
+        controls: SettingsPanel,
         prompt: PromptEditor,
         runs: KeptRuns,
         jobs: Jobs,

@@ -16,7 +16,7 @@ from core.analysis.diagnosis import (
     verify_costs,
 )
 from core.analysis.theory import SpeedupTheory
-from core.draft_shape import shown_draft_length
+from core.draft_length import shown_draft_length
 from core.runlog.tally import Tally
 from core.settings import LONGEST_CHAIN, Coupling, LengthPolicy
 from core.text import percent_text

@@ -1,6 +1,6 @@
 """A probe's request and result: which local model should draft for a target, and at which K.
 
-`core.analysis.probing` runs it.
+`core.analysis.run_probe` runs it.
 """
 
 from __future__ import annotations

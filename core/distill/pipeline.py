@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from core.analysis.expectation import Curve, expected_tokens
-from core.analysis.probing import LONGEST, measure, speedup
+from core.analysis.run_probe import LONGEST, measure, speedup
 from core.distill.heads import TOPS, Tables, export_heads, held_out_accuracy, new_heads, train_heads
 from core.distill.self_play import PlaySettings, Script, script_of, write_texts
 from core.distill.student import check_target, export_student, held_out_acceptance, new_student, train_student

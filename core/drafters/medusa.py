@@ -15,7 +15,7 @@ from core.errors import OutOfMemoryError, SettingsError
 from core.models.devices import is_out_of_memory
 from core.models.medusa_heads import find_heads, load_heads
 from core.runners.llama_forward import apply_product
-from core.runners.products import MOST_QUANTISED, Product, in_full, product_of, quantised
+from core.runners.matmul import MOST_QUANTISED, Product, in_full, product_of, quantised
 from core.types import Draft, DraftContext, TargetFeature, Verification
 
 if TYPE_CHECKING:

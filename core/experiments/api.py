@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from core.controls import RunControls
 from core.decode import autoregressive, speculative
-from core.draft_shape import DraftLength, request_fields
+from core.draft_length import DraftLength, request_fields
 from core.drafters.base import Drafter, DrafterSetup
 from core.drafters.draft_model import DraftModelDrafter
 from core.errors import DrafterError

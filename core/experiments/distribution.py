@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from core.decode import sample_blocks
-from core.draft_shape import DraftLength
+from core.draft_length import DraftLength
 from core.drafters.base import chain
 from core.drafters.registry import METHODS
 from core.experiments.bench import num_equal

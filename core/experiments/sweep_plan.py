@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from core.analysis.steadiness import impossible_note
-from core.draft_shape import request_fields
+from core.draft_length import request_fields
 from core.drafters.registry import METHODS, get_method, rule_problem
 from core.errors import PairMismatchError, SettingsError
 from core.experiments.bench import Spread, option_text

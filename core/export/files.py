@@ -11,7 +11,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from core.draft_shape import shown_draft_length
+from core.draft_length import shown_draft_length
 from core.errors import RunLogError
 from core.experiments.sweep_file import SCHEMA, SweepLog, run_to_record
 from core.experiments.sweep_plan import SHAPE_OPTIONS, SUMMARY_FIELDS, DrafterChoice, Measurement

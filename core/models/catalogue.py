@@ -11,7 +11,7 @@ from typing import Any
 
 import platformdirs
 
-from core.draft_shape import DraftLength
+from core.draft_length import DraftLength
 from core.errors import ModelNotFoundError, ModelUnreadableError, OutriderError
 from core.files import open_regular, read_json
 from core.models.remote import hub

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from core.draft_shape import shown_draft_length
+from core.draft_length import shown_draft_length
 from core.runlog.log import mapping_of, text_of
 from core.runlog.store import KeptRun
 from core.settings import SETTINGS, is_lossy

@@ -17,7 +17,7 @@ from torch import Tensor
 from core.runners import llama_forward, rotary
 from core.runners.base import ForwardOutput, TreeRows, check_rewind
 from core.runners.llama_forward import FusedLlama, plain_errors, scripted
-from core.runners.products import MOST_QUANTISED, Product, in_full, product_of, quantised
+from core.runners.matmul import MOST_QUANTISED, Product, in_full, product_of, quantised
 from core.runners.timing import sent
 
 Products = tuple[Product, Product, Product, Product]

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from core.runners.products import Product, in_int8, in_packed
+from core.runners.matmul import Product, in_int8, in_packed
 from core.sampling import draw_in_double, one_hot, unfiltered_probabilities
 
 # No postponed annotations here: TorchScript can't resolve those of a NamedTuple from another module.

@@ -22,7 +22,7 @@ from core.analysis.diagnosis import LEAST_BLOCKS, Diagnosis, Limit, diagnose
 from core.analysis.expectation import Estimate
 from core.analysis.steadiness import speedup_interval
 from core.analysis.theory import SpeedupTheory, speedup_theory
-from core.draft_shape import shown_draft_length
+from core.draft_length import shown_draft_length
 
 EMPTY = "Start a run, and this page shows whether drafting pays, and what limits it."
 NO_UNIT = "There is no plain step to compare this run with."

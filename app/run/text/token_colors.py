@@ -17,7 +17,7 @@ from PySide6.QtGui import (
 )
 from PySide6.QtWidgets import QSizePolicy
 
-from app.run.text.odds import HIGHEST_NATS
+from app.run.text.certainty import HIGHEST_NATS
 from app.run.text.tokens import GHOSTS, KINDS, Fate, num_units
 from app.theme import ColorBy, Theme, current_theme, mixed, mono_font, scaled, ui_font
 from app.widgets.fields import plain_tip
@@ -67,7 +67,7 @@ def doubt_format(fate: Fate, doubt: float | None) -> QTextCharFormat:
     """The format of an emitted token that is coloured by a figure: the line still shows its kind.
 
     Args:
-        doubt: as in `app.run.text.odds`; None leaves the background as it is.
+        doubt: as in `app.run.text.certainty`; None leaves the background as it is.
     """
     theme = current_theme()
     style = theme.kind(KINDS[fate])

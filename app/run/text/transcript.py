@@ -23,7 +23,7 @@ from PySide6.QtGui import (
 from PySide6.QtWidgets import QMenu, QTextEdit, QToolTip, QWidget
 
 from app.run.inspector.shares import percent
-from app.run.text.odds import alternatives, doubt
+from app.run.text.certainty import alternatives, doubt
 from app.run.text.token_colors import doubt_format
 from app.run.text.token_text import ON_ONE_LINE, num_joined
 from app.run.text.tokens import (

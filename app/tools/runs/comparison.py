@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from app.setup.model_library import UNKNOWN
 from core.analysis.expectation import t95
 from core.analysis.run_counts import Column, RunCounts
-from core.draft_shape import shown_draft_length
+from core.draft_length import shown_draft_length
 from core.errors import OutriderError
 from core.export.run_data import FIGURES, Figure, RunData, differences, run_data, shown
 from core.runlog.log import RunLog

@@ -11,7 +11,7 @@ from PySide6.QtWidgets import QLineEdit, QStyleOptionViewItem, QWidget
 from app.setup.model_library import UNKNOWN
 from app.widgets.rows import Column, Index, Role, Row
 from app.widgets.title_delegate import TitleDelegate
-from core.draft_shape import shown_draft_length
+from core.draft_length import shown_draft_length
 from core.drafters.registry import METHODS
 from core.runlog.log import number_of
 from core.runlog.search import searchable

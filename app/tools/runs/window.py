@@ -14,7 +14,7 @@ from PySide6.QtWidgets import QDialog, QStackedWidget, QWidget
 
 from app.dialogs import EXPORT_FILTERS, Dialogs
 from app.jobs import Job, Jobs
-from app.tools.runs.compare import ComparePage
+from app.tools.runs.compare_page import ComparePage
 from app.tools.runs.comparison import MAX_RUNS, MOST_GROUPED, Comparison, compare
 from app.tools.runs.table import COLUMNS, RunNameDelegate, run_row
 from app.widgets.fields import (

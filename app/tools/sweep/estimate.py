@@ -9,7 +9,7 @@ from PySide6.QtCore import Slot
 from PySide6.QtWidgets import QWidget
 
 from app.settings import RunSettings
-from app.setup.settings_panel import ControlsPanel
+from app.setup.settings_panel import SettingsPanel
 from app.widgets.fields import boxed, column, hint_label, push_button, row, wrapped_label
 from app.widgets.rows import Column, Row
 from app.widgets.tables import Table
@@ -107,7 +107,7 @@ def probe_request(target: str, settings: RunSettings) -> ProbeRequest:
 class EstimateView(QWidget):
     """The drafts of the last estimate, the best first."""
 
-    def __init__(self, controls: ControlsPanel) -> None:
+    def __init__(self, controls: SettingsPanel) -> None:
         super().__init__()
         self._controls = controls
         self._in_titles = controls.models.library.in_titles

@@ -36,7 +36,7 @@ from app.widgets.fields import (
     text_label,
     wrapped_label,
 )
-from core.draft_shape import DraftLength, parse_draft_lengths
+from core.draft_length import DraftLength, parse_draft_lengths
 from core.drafters.registry import METHODS, DraftTreeOptions, TreeRule, get_method
 from core.errors import OutriderError, PairMismatchError, SettingsError
 from core.experiments.prompt_suites import SUITES, Prompt, find_prompts, first_of_each, read_prompts
@@ -46,7 +46,7 @@ from core.text import duration_text
 
 if TYPE_CHECKING:
     from app.setup.prompt import PromptEditor
-    from app.setup.settings_panel import ControlsPanel
+    from app.setup.settings_panel import SettingsPanel
     from core.analysis.probe import ProbeRequest
 
 FEW_PROMPTS = 6
@@ -76,7 +76,7 @@ class SweepForm(QWidget):
     stop_requested = Signal()
 
     def __init__(
-        self, controls: ControlsPanel, prompt: PromptEditor, view: SweepView, jobs: Jobs, dialogs: Dialogs
+        self, controls: SettingsPanel, prompt: PromptEditor, view: SweepView, jobs: Jobs, dialogs: Dialogs
     ) -> None:
         super().__init__()
         self.setObjectName("sweepForm")

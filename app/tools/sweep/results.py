@@ -10,7 +10,7 @@ from PySide6.QtCore import QSize, Qt, Slot
 from PySide6.QtWidgets import QGridLayout, QScrollArea, QSizePolicy, QWidget
 
 from app.setup.prompt import PromptEditor
-from app.setup.settings_panel import ControlsPanel, settings_of
+from app.setup.settings_panel import SettingsPanel, settings_of
 from app.theme import scaled
 from app.tools.sweep.sweep_view import SweepView, VerdictLine
 from app.widgets.fields import boxed, card, column, push_button, row, scrolled, text_label, wrapped_label
@@ -107,7 +107,7 @@ class CellRuns(QWidget):
     def __init__(
         self,
         view: SweepView,
-        controls: ControlsPanel,
+        controls: SettingsPanel,
         prompt: PromptEditor,
         kept: KeptRuns,
         *,

@@ -19,7 +19,7 @@ from app.dialogs import Dialogs
 from app.jobs import Jobs
 from app.settings import sweeps_folder
 from app.setup.prompt import PromptEditor
-from app.setup.settings_panel import ControlsPanel
+from app.setup.settings_panel import SettingsPanel
 from app.theme import hold, scaled, text_scale
 from app.tools.sweep import files
 from app.tools.sweep.estimate import EstimateView
@@ -74,7 +74,7 @@ class SweepWindow(ToolWindow):
         self,
         main: QWidget | None,
         controller: RunController,
-        controls: ControlsPanel,
+        controls: SettingsPanel,
         prompt: PromptEditor,
         runs: KeptRuns,
         jobs: Jobs,
@@ -274,7 +274,7 @@ class SweepWindow(ToolWindow):
 
         def work(session: Any, controls: RunControls) -> Iterator[Any]:
             from core.analysis.probe import drafts_here
-            from core.analysis.probing import probe
+            from core.analysis.run_probe import probe
 
             yield StageChanged("Looking for drafts…")
             yield from probe(session, replace(asked, drafts=drafts_here(asked.target)), controls)
