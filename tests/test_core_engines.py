@@ -173,8 +173,8 @@ def test_without_the_flag_counters_tell_the_sums_and_advice_names_the_flag() -> 
     summary = summary_of(found)
     assert (summary.source, summary.num_draft_tokens, summary.num_accepted_tokens) == (StepSource.CHUNKS, 28, 16)
     config = of_kind(found, RunStarted)[0].config
-    assert "inferred" in advice(config, summary.source)
-    assert "--per-request-spec-decode-metrics detailed" in advice(config, summary.source)
+    assert "inferred" in advice(config, summary)
+    assert "--per-request-spec-decode-metrics detailed" in advice(config, summary)
 
 
 def test_with_neither_only_the_text_is_claimed() -> None:
@@ -183,7 +183,7 @@ def test_with_neither_only_the_text_is_claimed() -> None:
     summary = summary_of(found)
     assert summary.source is StepSource.TEXT
     assert (summary.draft_acceptance_rate, summary.block_efficiency, summary.num_draft_tokens) == (None, None, 0)
-    assert "only the text" in advice(of_kind(found, RunStarted)[0].config, summary.source)
+    assert "only the text" in advice(of_kind(found, RunStarted)[0].config, summary)
 
 
 @pytest.mark.parametrize("name", ["run-chat-greedy", "run-chat-sampled"])
