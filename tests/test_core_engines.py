@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import threading
 from dataclasses import replace
 from typing import Any
@@ -322,7 +323,9 @@ def test_a_log_lacks_what_the_server_did_not_tell_and_opens_everywhere(answers: 
     assert request(log).engine == engine["address"]
     for export, name in ((export_csv, "a.csv"), (export_html, "a.html"), (export_jsonl, "a.jsonl")):
         export(tmp_path / name, log)
-        assert "nan" not in (tmp_path / name).read_text("utf-8").lower().split()
+        text = (tmp_path / name).read_text("utf-8")
+        assert not re.search(r"(^|[\s>,:])nan\b", text, re.IGNORECASE)
+    assert f"smol on {engine['product']} {engine['version']}" in (tmp_path / "a.html").read_text("utf-8")
     assert list(read_run_log(tmp_path / "a.jsonl").records())[1:] == list(log.records())[1:]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -73,7 +74,9 @@ class RunData:
 
     @property
     def pair(self) -> str:
-        """The two models."""
+        """The two models; of a run on a server its one, and the server."""
+        if engine := mapping_of(self.config.get("engine")):
+            return f"{self.setting('target')} on {shown(engine.get('product'))} {shown(engine.get('version'))}"
         target, draft = self.setting("target") or "unknown target", self.setting("draft")
         return f"{target} with {draft}" if draft else f"{target}, {self.setting('method') or 'no draft'}"
 
@@ -86,8 +89,10 @@ class RunData:
         return number_of(getattr(self.summary, name))
 
     def mean_ms(self, name: str) -> float | None:
-        """The mean of one of the steps' times."""
-        values = self.counts.columns[Column(name)]
+        """The mean of one of the steps' times; None if it isn't told, or too little of it to tell a speed."""
+        if self.summary.source is not None and self.summary.tokens_per_second is None:
+            return None
+        values = [value for value in self.counts.columns[Column(name)] if math.isfinite(value)]
         return sum(values) / len(values) if values else None
 
     @property
