@@ -325,7 +325,11 @@ def test_a_log_lacks_what_the_server_did_not_tell_and_opens_everywhere(answers: 
         export(tmp_path / name, log)
         text = (tmp_path / name).read_text("utf-8")
         assert not re.search(r"(^|[\s>,:])nan\b", text, re.IGNORECASE)
-    assert f"smol on {engine['product']} {engine['version']}" in (tmp_path / "a.html").read_text("utf-8")
+    page = (tmp_path / "a.html").read_text("utf-8")
+    assert f"smol on {engine['product']} {engine['version']}" in page
+    is_inferred = any(step.source is StepSource.CHUNKS for step in final_steps(found))
+    assert ("Steps are inferred" in page) is is_inferred
+    assert "outrider sweep --engine" in page
     assert list(read_run_log(tmp_path / "a.jsonl").records())[1:] == list(log.records())[1:]
 
 

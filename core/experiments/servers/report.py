@@ -128,9 +128,10 @@ def report_sentence(report: ServerReport) -> str:
     else:
         text = f"Exact: no test can tell the server's output from that of {report.against}."
     if report.drafts_seldom and report.verdict is not Verdict.NOT_EXACT and report.distribution is not None:
+        count = f"{report.num_drafted:,} of {report.distribution.num_blocks:,}"
         text += (
-            f" But the server is known to have drafted in only {report.num_drafted:,} of {report.distribution.num_blocks:,} "
-            "sampled texts, which says little about its speculation: name prompts for which it drafts more by --prompts."
+            f" But the server is known to have drafted in only {count} sampled texts, which says little about its "
+            "speculation: name prompts for which it drafts more by --prompts."
         )
     return f"{text} It accepts far fewer drafted tokens than the pair allows." if report.accepts_too_little else text
 
