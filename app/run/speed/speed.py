@@ -30,8 +30,8 @@ MOST_UNSTEADY = 1.4
 EMPTY = "Start a run, and this page shows whether drafting pays, and what limits it."
 NO_UNIT = "There is no plain step to compare this run with."
 ON_SERVER = (
-    "A server doesn't tell its times for drafting and scoring. To measure whether drafting pays there, use outrider "
-    "sweep --engine."
+    "A server doesn't tell its times for drafting and scoring. In the terminal, outrider sweep measures whether "
+    "drafting pays there."
 )
 UNDRAFTED = "Nothing was drafted: this was plain decoding."
 LATER = "Advice and intervals follow when the run is over."
