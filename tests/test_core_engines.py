@@ -17,6 +17,7 @@ from core.errors import SettingsError
 from core.export.files import export_csv, export_html, export_jsonl
 from core.runlog.log import RunLogWriter, read_run_log
 from core.runlog.replay import events, request
+from core.runlog.tally import Tally
 from core.settings import Coupling, RunRequest, SamplingParams
 from core.types import (
     UNKNOWN_ID,
@@ -139,6 +140,13 @@ def test_with_n_grams_only_the_steps_that_are_certain_are_told(name: str) -> Non
     assert [pair for pair in certain if pair[1]][:-1] == [pair for pair in listed if pair[1]][: len(certain)][:-1]
     assert (summary.num_drafts, summary.num_draft_tokens) == (said["num_spec_steps"], said["num_draft_tokens"])
     assert {step.num_accepted for step in steps if step.source is StepSource.CHUNKS} <= {0}
+    tally = Tally(steps)
+    shown, drafts = tally.positions_of(summary), said["num_spec_steps"]
+    assert sum(shown.accepted) == said["num_accepted_draft_tokens"] >= tally.accepted
+    assert shown.drafted == [drafts] * 4
+    assert shown.tested == [drafts, *shown.accepted[:-1]]
+    for lie in ({"num_accepted_tokens_per_pos": (0, 0, 0, drafts)}, {"num_draft_tokens": 1}, {"source": None}):
+        assert tally.positions_of(replace(summary, **lie)) is tally.positions
 
 
 def test_until_then_the_steps_are_inferred_and_what_was_sent_is_not_changed() -> None:
