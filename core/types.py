@@ -416,7 +416,7 @@ class Summary:
         draft_acceptance_rate: accepted / drafted; None if nothing was drafted.
         block_efficiency: tokens emitted per target forward.
         cost_coefficient: one draft step's time / one target step's time.
-        tokens_per_second: num_tokens / the sum of the steps' total_ms.
+        tokens_per_second: num_tokens / the sum of the steps' total_ms; None if these are too few or too short to tell.
         predicted_speedup: tau / (K c + v(K+1)) from this run's measured alpha, c and v.
         measured_speedup: tokens_per_second / baseline_tokens_per_second; None if the baseline did not run.
         expected_acceptance_rate: the accepted / drafted expected of the run's way of testing, or, under Gumbel

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
+from app.cli.console import NONE
 from app.cli.parsing import find_servers
-from core.engines import session
+from core.engines import session, steps
 from core.runlog.log import read_run_log
 from tests.fake_servers import Answer, FakeServer, Fault, llama_server, recorded, vllm
 from tests.fakes_cli import outrider
@@ -53,6 +54,17 @@ def test_what_is_inferred_is_labelled_and_the_flag_that_would_tell_is_named(caps
     shown = words(capsys.readouterr().err)
     assert "inferred" in shown
     assert "--per-request-spec-decode-metrics detailed" in shown
+
+
+def test_a_text_that_comes_at_once_tells_no_speed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr(steps, "SHORTEST_MS", 1e9)
+    log = tmp_path / "run.jsonl"
+    with FakeServer(vllm()) as fake:
+        assert outrider("--engine", fake.url, "-n", "24", "--log", str(log)) == 0
+    assert f"tokens/s {NONE} too few steps to tell, or they arrived at once" in words(capsys.readouterr().err)
+    assert "tokens_per_second" not in (read_run_log(log).summary or {})
 
 
 @pytest.mark.parametrize(
@@ -103,6 +115,8 @@ def test_a_stream_that_dies_keeps_text_and_log(capsys: pytest.CaptureFixture[str
     assert kept.steps
     assert not kept.problems
     assert "in the middle" in shown.err
+    assert "vLLM tells each step's counts only at a text's end" in shown.err
+    assert "--per-request" not in shown.err
 
 
 def test_ctrl_c_ends_the_request_and_completes_the_log(

@@ -9,7 +9,9 @@ import pytest
 from PySide6.QtWidgets import QWidget
 
 from app.controller import RunState
+from app.run.tiles import UNKNOWN
 from app.settings import SettingsStore, runs_folder
+from core.engines import steps
 from core.errors import SettingsError
 from core.types import StepSource
 from tests.fake_servers import FakeServer, Fault, in_pairs, llama_server, recorded, vllm
@@ -140,6 +142,15 @@ def test_inferred_steps_are_called_so_and_the_flag_that_tells_more_is_named(wind
         run_to_end(window)
     assert "inferred" in window.status.place.text()
     assert "--per-request-spec-decode-metrics" in window.status.stage.text()
+
+
+def test_a_text_that_comes_at_once_tells_no_speed(window, qtbot, run_to_end, monkeypatch):
+    monkeypatch.setattr(steps, "SHORTEST_MS", 1e9)
+    with FakeServer(vllm()) as fake:
+        add(qtbot, window, fake.url)
+        run_to_end(window)
+    speed = window.measurements.tiles.speed
+    assert (speed.value.text(), speed.note.toolTip().split("\n")[0]) == (UNKNOWN, "too few steps, or they came at once")
 
 
 def test_stop_ends_the_request_on_the_server_and_keeps_the_text_so_far(window, qtbot):

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from app.run.speed.speed import ON_SERVER, speed_report
 from app.run.text.tokens import Place
 from app.worker import run_task
 from core.engines import ServerSession, identify
@@ -50,6 +51,7 @@ def test_a_run_on_a_server_opens_on_every_page(name, open_runs, tmp_path, qtbot)
             window.selection.select(Place(step.index, step.slots[-1]))
             qtbot.wait(1)
     rejected = next(step for step in steps if step.num_draft_tokens)
+    assert speed_report(window.run_view).headline == ON_SERVER
     window.menus.show_ghosts.setChecked(True)
     assert window.run_view.summary.predicted_speedup is None
     assert window.run_view.target_step_ms is None

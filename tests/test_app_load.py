@@ -98,7 +98,7 @@ def test_both_lines_and_the_gain_over_the_load(capsys, tmp_path):
     one = json.loads(recorded("llama-draft", "run-raw-greedy").chunks[-1].removeprefix("data: "))["timings"]
     assert cells[0]["num_tokens"] == 2 * one["predicted_n"]
     assert cells[0]["draft_acceptance_rate"] == pytest.approx(one["draft_n_accepted"] / one["draft_n"])
-    assert all(cell["tokens_per_second"] > 0 and cell["ms_per_token"] >= 0 for cell in cells)
+    assert all(cell["tokens_per_second"] > 0 for cell in cells)
     assert last["sentence"] in shown
 
 

@@ -7,10 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from core.engines import Chunk, Speculation, Token
+from core.engines import Address, Chunk, Product, Server, ServerSession, Speculation, Token, session
 from core.engines.steps import StepMaker, align, split_text
+from core.experiments.servers.answers import Answer
 from core.runlog.log import read_run_log, to_record
 from core.runlog.replay import steps
+from core.settings import RunRequest
+from core.types import Finished, FinishReason
 
 
 @pytest.mark.parametrize(
@@ -67,3 +70,27 @@ def test_counts_in_a_log_are_used_where_they_can_be_true(counts: object, accepte
     assert [step.num_accepted for step in found] == accepted
     assert [step.index for step in found] == list(range(len(accepted)))
     assert sum(len(step.emitted) for step in found) == 4
+
+
+@pytest.mark.parametrize(
+    ("arrivals", "speed"),
+    [
+        ((0.0, 0.1, 0.2, 0.3), 10.0),
+        ((0.0, 0.1, 0.2), None),  # Two waits are too few.
+        ((0.0, 0.002), None),
+        ((0.0, 0.01, 0.02, 0.03), None),  # A busy machine needs as long to read a text that is here already.
+        (tuple(place / 5_000 for place in range(1_000)), None),  # A proxy kept the text until its end.
+    ],
+)
+def test_a_speed_needs_steps_that_arrive_one_after_another(
+    arrivals: tuple[float, ...], speed: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chunks = [Chunk(at, (Token(1, "a"),)) for at in arrivals] + [Chunk(arrivals[-1], finish=FinishReason.LENGTH)]
+    monkeypatch.setattr(session, "stream_chunks", lambda *_: (chunk for chunk in chunks))
+    server = Server(Address.parse("box"), Product.VLLM, "1", ("tiny",), None, Speculation(False))
+    request = RunRequest(target="tiny", draft=None, prompt="Go", num_draft_tokens=None, max_new_tokens=1_000)
+    *_, end = ServerSession(server).run(request)
+    assert isinstance(end, Finished)
+    assert end.summary.tokens_per_second == (speed if speed is None else pytest.approx(speed))
+    per_token = Answer(0.0, tuple(chunks)).ms_per_token
+    assert per_token == (None if speed is None else pytest.approx(1e3 / speed))

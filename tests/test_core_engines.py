@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import threading
 from dataclasses import replace
 from typing import Any
@@ -16,6 +17,7 @@ from core.errors import SettingsError
 from core.export.files import export_csv, export_html, export_jsonl
 from core.runlog.log import RunLogWriter, read_run_log
 from core.runlog.replay import events, request
+from core.runlog.tally import Tally
 from core.settings import Coupling, RunRequest, SamplingParams
 from core.types import (
     UNKNOWN_ID,
@@ -138,6 +140,13 @@ def test_with_n_grams_only_the_steps_that_are_certain_are_told(name: str) -> Non
     assert [pair for pair in certain if pair[1]][:-1] == [pair for pair in listed if pair[1]][: len(certain)][:-1]
     assert (summary.num_drafts, summary.num_draft_tokens) == (said["num_spec_steps"], said["num_draft_tokens"])
     assert {step.num_accepted for step in steps if step.source is StepSource.CHUNKS} <= {0}
+    tally = Tally(steps)
+    shown, drafts = tally.positions_of(summary), said["num_spec_steps"]
+    assert sum(shown.accepted) == said["num_accepted_draft_tokens"] >= tally.accepted
+    assert shown.drafted == [drafts] * 4
+    assert shown.tested == [drafts, *shown.accepted[:-1]]
+    for lie in ({"num_accepted_tokens_per_pos": (0, 0, 0, drafts)}, {"num_draft_tokens": 1}, {"source": None}):
+        assert tally.positions_of(replace(summary, **lie)) is tally.positions
 
 
 def test_until_then_the_steps_are_inferred_and_what_was_sent_is_not_changed() -> None:
@@ -173,8 +182,8 @@ def test_without_the_flag_counters_tell_the_sums_and_advice_names_the_flag() -> 
     summary = summary_of(found)
     assert (summary.source, summary.num_draft_tokens, summary.num_accepted_tokens) == (StepSource.CHUNKS, 28, 16)
     config = of_kind(found, RunStarted)[0].config
-    assert "inferred" in advice(config, summary.source)
-    assert "--per-request-spec-decode-metrics detailed" in advice(config, summary.source)
+    assert "inferred" in advice(config, summary)
+    assert "--per-request-spec-decode-metrics detailed" in advice(config, summary)
 
 
 def test_with_neither_only_the_text_is_claimed() -> None:
@@ -183,7 +192,7 @@ def test_with_neither_only_the_text_is_claimed() -> None:
     summary = summary_of(found)
     assert summary.source is StepSource.TEXT
     assert (summary.draft_acceptance_rate, summary.block_efficiency, summary.num_draft_tokens) == (None, None, 0)
-    assert "only the text" in advice(of_kind(found, RunStarted)[0].config, summary.source)
+    assert "only the text" in advice(of_kind(found, RunStarted)[0].config, summary)
 
 
 @pytest.mark.parametrize("name", ["run-chat-greedy", "run-chat-sampled"])
@@ -322,7 +331,13 @@ def test_a_log_lacks_what_the_server_did_not_tell_and_opens_everywhere(answers: 
     assert request(log).engine == engine["address"]
     for export, name in ((export_csv, "a.csv"), (export_html, "a.html"), (export_jsonl, "a.jsonl")):
         export(tmp_path / name, log)
-        assert "nan" not in (tmp_path / name).read_text("utf-8").lower().split()
+        text = (tmp_path / name).read_text("utf-8")
+        assert not re.search(r"(^|[\s>,:])nan\b", text, re.IGNORECASE)
+    page = (tmp_path / "a.html").read_text("utf-8")
+    assert f"smol on {engine['product']} {engine['version']}" in page
+    is_inferred = any(step.source is StepSource.CHUNKS for step in final_steps(found))
+    assert ("Steps are inferred" in page) is is_inferred
+    assert "outrider sweep --engine" in page
     assert list(read_run_log(tmp_path / "a.jsonl").records())[1:] == list(log.records())[1:]
 
 

@@ -7,6 +7,7 @@ import json
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -188,6 +189,17 @@ def test_a_server_that_accepts_far_less_than_its_pair_allows_is_reported():
     assert "accepts far fewer drafted tokens" in report_sentence(report)
     assert all(item.share < min(item.drawn, item.likeliest) - 0.1 for item in report.acceptances)
     assert all(item.num_tested <= 2 * 40 for item in report.acceptances)
+
+
+def test_sampled_texts_with_few_drafts_are_not_called_exact_without_saying_so():
+    report = checked(speculating)
+    assert not report.drafts_seldom
+    assert "But" not in report_sentence(report)
+    report = checked(plain)
+    assert report.verdict is Verdict.EXACT
+    assert report.drafts_seldom
+    assert "drafted in only 0 of 300 sampled texts" in report_sentence(report)
+    assert not replace(report, speculates=False).drafts_seldom
 
 
 def test_few_tested_tokens_are_not_enough_to_call_an_acceptance_right():

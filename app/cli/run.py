@@ -224,9 +224,12 @@ def _show_start(console: Console, config: Mapping[str, Any], *, legend: bool) ->
         drafted = "plain decoding"
     line = f"{config.get('target')}, {drafted}, on {config.get('device')} in {config.get('dtype')}"
     if engine := config.get("engine"):
+        from core.engines import Product  # Late: most runs need no HTTP.
+
         k = config.get("num_draft_tokens")
         drafts = {None: "", 0: ", plain decoding"}.get(k, f", drafting up to {k} tokens a step")
-        line = f"{config.get('target')} on {engine['product']} {engine['version']} at {engine['address']}{drafts}"
+        product = Product(engine["product"]).shown
+        line = f"{config.get('target')} on {product} {engine['version']} at {engine['address']}{drafts}"
     console.print(Text(printable(line), style="dim"), soft_wrap=True)
     if is_lossy(config):
         console.print(LOSSY, soft_wrap=True)
@@ -290,9 +293,12 @@ def _server_rows(summary: Summary, end: str) -> list[tuple[str, str, str]]:
     is_known = summary.source is not StepSource.TEXT
     how = "; inferred" if summary.source is StepSource.CHUNKS else ""
     in_steps = f"in {count_text(summary.num_steps, 'step')}{how}; " if is_known else ""
+    timed = "from the first token on, as they arrived here"
+    if summary.tokens_per_second is None:
+        timed = "too few steps to tell, or they arrived at once"
     rows = [
         ("tokens", str(summary.num_tokens), f"{in_steps}ended {end}"),
-        ("tokens/s", figure_text(summary.tokens_per_second, ".1f"), "from the first token on, as they arrived here"),
+        ("tokens/s", figure_text(summary.tokens_per_second, ".1f"), timed),
     ]
     if is_known:
         rows.append(("block efficiency", figure_text(summary.block_efficiency, ".2f"), f"tokens per step{how}"))
@@ -393,7 +399,7 @@ class _Run:
         if self._request.engine:
             from core.engines import advice
 
-            notes.append(advice(self._config, summary.source))
+            notes.append(advice(self._config, summary))
         for note in filter(None, notes):
             self._console.print(note, soft_wrap=True)
         if summary.error is not None:  # Also if only the baseline failed.

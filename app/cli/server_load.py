@@ -27,7 +27,8 @@ _WIDE = 112
 _LEGEND = (
     "Medians over the repeats, lowest and highest in brackets. speedup: tokens/s with speculation / without, repeat by "
     "repeat. tokens/s: of all requests together, while all places are taken. ms/token: of one request, from its first "
-    "token on. acceptance: accepted / drafted tokens, as the server counts them."
+    "token on; none where its steps are few or arrived at once. acceptance: accepted / drafted tokens, as the server "
+    "counts them."
 )
 
 

@@ -297,7 +297,7 @@ def _advice(run: RunView) -> str:
         return ""
     from core.engines import advice  # Late: most runs need no HTTP.
 
-    return advice(run.started.config, run.summary.source)
+    return advice(run.started.config, run.summary)
 
 
 def _place(run: RunView) -> str:

@@ -25,6 +25,7 @@ from app.widgets.labels import STEPS, ElidedLabel
 from app.widgets.plot_card import PlotCard
 from app.window_layout import splitter
 from core.analysis.run_counts import Column
+from core.runlog.tally import Tally
 from core.settings import LOSSY, Coupling, LengthPolicy
 from core.text import percent_text
 
@@ -109,13 +110,18 @@ class MetricTiles(QWidget):
     def show_run(self, run: RunView, *, baseline_ticked: bool) -> None:
         """Show a run's values so far, or those of its summary once it has arrived."""
         sums, summary = run.counts.sums, run.summary
-        tokens, speed = sums.tokens, 1000 * sums.tokens / sums.total_ms if sums.total_ms > 0 else None
+        is_on_server = run.request is not None and bool(run.request.engine)
+        tokens, speed = sums.tokens, 1000 * sums.timed_tokens / sums.total_ms if sums.total_ms > 0 else None
         acceptance = sums.accepted / sums.drafted if sums.drafted else None
         efficiency = sums.tokens / sums.num_steps if sums.num_steps else None
         if summary is not None:
             tokens, speed = summary.num_tokens, summary.tokens_per_second
             acceptance, efficiency = summary.draft_acceptance_rate, summary.block_efficiency
-        if speed is None:
+        elif is_on_server and not _tells_speed(sums):
+            speed = None
+        if speed is None and is_on_server and summary is not None:
+            self.speed.show_value(UNKNOWN, "too few steps, or they came at once", "too few steps")
+        elif speed is None:
             self.speed.show_value(UNKNOWN, "decoding only")
         else:
             taken = f"in {sums.total_ms / 1000:.2f} s"
@@ -127,6 +133,12 @@ class MetricTiles(QWidget):
         self.chosen.setVisible(run.length_policy is not None)
         if run.length_policy is not None:
             self.chosen.show_value(*_chosen(run, run.length_policy))
+
+
+def _tells_speed(sums: Tally) -> bool:
+    from core.engines import tells_speed  # Late: most runs need no HTTP.
+
+    return tells_speed(sums.num_steps - 1, sums.total_ms)
 
 
 def _chosen(run: RunView, policy: LengthPolicy) -> tuple[str, str]:

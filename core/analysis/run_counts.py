@@ -101,7 +101,7 @@ class RunCounts:
             step.depth,
             sums.drafted / sums.num_blocks if sums.num_blocks else math.nan,
             len(step.emitted),
-            sums.total_ms / sums.tokens if sums.tokens else math.nan,
+            sums.total_ms / sums.timed_tokens if sums.timed_tokens else math.nan,
         )
         for column, value in zip(self.columns.values(), values, strict=True):
             column.append(value)

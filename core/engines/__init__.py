@@ -10,7 +10,7 @@
 `target` is a model's name on the server; `server.model("")` is its default one. A `Step` holds `source`: SERVER
 (told), CHUNKS (inferred from the stream) or TEXT (nothing known); NaN and `UNKNOWN_ID` stand for what isn't told, and
 the log lacks it. A `StepsCounted` holds counts that came only at the end; its `applied(steps)` gives the steps with
-these. `summary.source` says the same of the whole run, and `advice(config, source)` names the flag that would make the
+these. `summary.source` says the same of the whole run, and `advice(config, summary)` names the flag that would make the
 server tell more.
 
     with server.client() as client:                        # a text without its steps, for sweeps and checks
@@ -34,7 +34,7 @@ from core.engines.client import Client
 from core.engines.metrics import Snapshot, difference, parse_metrics, read_metrics
 from core.engines.server import Product, Server, Speculation, identify
 from core.engines.session import ServerSession, advice, check_request
-from core.engines.steps import Chunk, Token, Told
+from core.engines.steps import Chunk, Token, Told, tells_speed
 
 __all__ = [
     "Address",
@@ -56,4 +56,5 @@ __all__ = [
     "parse_metrics",
     "read_metrics",
     "stream_chunks",
+    "tells_speed",
 ]

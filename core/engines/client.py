@@ -304,7 +304,9 @@ def _tls_problem(error: BaseException | None) -> str:
     while error is not None:
         if isinstance(error, ssl.SSLCertVerificationError):
             reason = first_line(ValueError(error.verify_message or str(error)))
-            return f"has a certificate that doesn't fit: {reason}"
+            # 18 to 20: nobody whom the system trusts has signed it.
+            how = " (to trust it, name its file in SSL_CERT_FILE)" if error.verify_code in {18, 19, 20} else ""
+            return f"has a certificate that doesn't fit: {reason}{how}"
         if isinstance(error, ssl.SSLError):
             reason = first_line(ValueError(error.reason or str(error)))
             return f"doesn't answer in TLS ({reason}); if it serves without, write http:// in the address"

@@ -20,7 +20,7 @@ from core.engines.adapters import stream_chunks
 from core.engines.client import Client
 from core.engines.metrics import Snapshot, difference, read_metrics
 from core.engines.server import Product, Server
-from core.engines.steps import Chunk, StepMaker, Told, align
+from core.engines.steps import Chunk, StepMaker, Told, align, tells_speed
 from core.errors import ServerBusyError, ServerError, SettingsError
 from core.runlog.tally import Tally
 from core.settings import Coupling, RunRequest, VerificationRule
@@ -121,7 +121,10 @@ class _Run:
             error, self._reason = str(problem), FinishReason.ERROR
         if self._reason is None:
             # A connection may end without a word.
-            error, self._reason = f"{self._server.address} ended the text without saying why.", FinishReason.ERROR
+            error, self._reason = (
+                f"{self._server.address} ended the text without saying why. Look at its log.",
+                FinishReason.ERROR,
+            )
         counts = self._counts()
         if any(counts.counts) and any(step.source is not StepSource.SERVER for step in self._maker.steps):
             yield counts
@@ -198,6 +201,9 @@ class _Run:
             peak_memory_mb=None,
             error=error,
         )
+        waits = [step.total_ms for step in self._maker.steps[1:]]
+        if not tells_speed(len(waits), sum(waits)):
+            summary = replace(summary, tokens_per_second=None)
         sources = {step.source for step in steps}
         source = StepSource.SERVER if sources <= {StepSource.SERVER} else StepSource.CHUNKS
         told = self._told
@@ -297,12 +303,15 @@ def run_started(server: Server, request: RunRequest, prompt_ids: tuple[int, ...]
     )
 
 
-def advice(config: Mapping[str, Any], source: StepSource | None) -> str:
+def advice(config: Mapping[str, Any], summary: Summary) -> str:
     """What a run on a server doesn't show, and what would make the server tell it; empty if it tells all."""
-    engine = config.get("engine")
+    engine, source = config.get("engine"), summary.source
     product = engine.get("product") if isinstance(engine, dict) else None
     if product is None or source in {None, StepSource.SERVER}:
         return ""
+    if product == Product.VLLM and summary.finish_reason in {FinishReason.CANCELLED, FinishReason.ERROR}:
+        known = "The steps are inferred" if source is StepSource.CHUNKS else "Only the text is shown"
+        return f"{known}: vLLM tells each step's counts only at a text's end."
     flags = {
         Product.VLLM: "Started with --per-request-spec-decode-metrics detailed, vLLM tells each step's counts.",
         Product.SGLANG: "SGLang tells more without the chat template, and if it was started with --enable-metrics.",

@@ -69,6 +69,18 @@ class Chunk:
     num_prompt_tokens: int | None = None
 
 
+FEWEST_WAITS, SHORTEST_MS, SHORTEST_WAIT_MS = 3, 50.0, 1.0
+"""What a speed needs: waits for a step, and how long they lasted in all and on average."""
+
+
+def tells_speed(num_waits: int, waited_ms: float) -> bool:
+    """Whether the waits between steps tell a speed: fewer, or shorter ones, say more about the way here.
+
+    A proxy or a busy machine may hold steps back and send them at once.
+    """
+    return num_waits >= FEWEST_WAITS and waited_ms >= max(SHORTEST_MS, SHORTEST_WAIT_MS * num_waits)
+
+
 class StepMaker:
     """Makes a run's steps from its chunks."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -14,7 +15,7 @@ from core.export.templates import UNKNOWN
 from core.runlog.log import CONFIG_FIELDS, ENVIRONMENT_FIELDS, RunLog, mapping_of, number_of, text_of
 from core.runlog.replay import events
 from core.text import spaced_percent
-from core.types import BaselineStep, Finished, FinishReason, Step, Summary
+from core.types import BaselineStep, Finished, FinishReason, Step, StepSource, Summary
 
 LONG = frozenset({"prompt", "prompt_token_ids", "continuation_token_ids", "continuation_text", "forced_text"})
 """Settings that tables leave out."""
@@ -73,7 +74,9 @@ class RunData:
 
     @property
     def pair(self) -> str:
-        """The two models."""
+        """The two models; of a run on a server its one, and the server."""
+        if engine := mapping_of(self.config.get("engine")):
+            return f"{self.setting('target')} on {shown(engine.get('product'))} {shown(engine.get('version'))}"
         target, draft = self.setting("target") or "unknown target", self.setting("draft")
         return f"{target} with {draft}" if draft else f"{target}, {self.setting('method') or 'no draft'}"
 
@@ -86,9 +89,17 @@ class RunData:
         return number_of(getattr(self.summary, name))
 
     def mean_ms(self, name: str) -> float | None:
-        """The mean of one of the steps' times."""
-        values = self.counts.columns[Column(name)]
+        """The mean of one of the steps' times; None if it isn't told, or too little of it to tell a speed."""
+        if self.summary.source is not None and self.summary.tokens_per_second is None:
+            return None
+        values = [value for value in self.counts.columns[Column(name)] if math.isfinite(value)]
         return sum(values) / len(values) if values else None
+
+    @property
+    def alpha(self) -> float | None:
+        """Accepted / tested; None where a server counts drafts that its steps don't show, as these are the rejected."""
+        sums, drafted = self.counts.sums, self.summary.num_draft_tokens
+        return None if self.summary.source is not None and drafted != sums.drafted else sums.alpha
 
     @property
     def settings(self) -> dict[str, str]:
@@ -116,6 +127,11 @@ def run_data(log: RunLog) -> RunData:
     problems = list(log.problems)
     if lost := len(log.steps) - len(steps):
         problems.append(f"{lost:,} of its {len(log.steps):,} steps are damaged and were left out.")
+    sources = {step.source for step in steps}
+    if StepSource.TEXT in sources:
+        problems.append("The server told nothing about drafting, so only the text is shown.")
+    elif StepSource.CHUNKS in sources:
+        problems.append("Steps are inferred from the server's stream where it didn't tell their counts.")
     notes = absence_note(counts.sums, baseline.sums), busy_note(counts.sums, baseline.sums, summary)
     problems += filter(None, notes)
     if not steps:
@@ -249,7 +265,7 @@ FIGURES: tuple[Figure, ...] = (
         "Alpha",
         "",
         "Accepted / tested tokens: the probability that a tested token is accepted.",
-        lambda run: run.counts.sums.alpha,
+        lambda run: run.alpha,
         "{:.1%}",
     ),
     _logged(
@@ -291,6 +307,8 @@ FIGURES: tuple[Figure, ...] = (
 def verdict(run: RunData) -> str:
     """Whether speculation paid in this run, as measured."""
     speedup = run.figure("measured_speedup")
+    if speedup is None and run.config.get("engine"):
+        return "This run doesn't show whether speculation pays on the server: outrider sweep --engine measures it."
     if speedup is None:
         return "The baseline did not run, so this run doesn't show whether speculation pays here."
     interval = speedup_interval(run.counts.sums, run.baseline.sums)

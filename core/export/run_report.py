@@ -142,10 +142,10 @@ def _plots(run: RunData) -> list[Markup]:
     """The run's plots, as far as there is data."""
     if not run.steps:
         return []
-    positions = run.counts.sums.positions
-    if len(positions):
-        return [_acceptance(run.counts), _latency(run), _over_time(run), _by_position(positions)]
-    return [_latency(run), _over_time(run)]
+    positions = run.counts.sums.positions_of(run.summary)
+    first = [_acceptance(run.counts)] if run.counts.sums.num_blocks else []
+    last = [_by_position(positions)] if len(positions) else []
+    return [*first, _latency(run), _over_time(run), *last]
 
 
 def _compared_plot(names: Sequence[str], runs: Sequence[RunData]) -> Markup:

@@ -51,7 +51,7 @@ class PositionPlot(Plot):
     @property
     def counts(self) -> PositionCounts:
         """The counts that are drawn."""
-        return self._run.counts.sums.positions
+        return self._run.counts.sums.positions_of(self._run.summary)
 
     def readout(self, place: int) -> str:
         """A position (from 0) in words."""

@@ -26,6 +26,10 @@ from core.draft_length import shown_draft_length
 
 EMPTY = "Start a run, and this page shows whether drafting pays, and what limits it."
 NO_UNIT = "There is no plain step to compare this run with."
+ON_SERVER = (
+    "A server doesn't tell its times for drafting and scoring. In the terminal, outrider sweep measures whether "
+    "drafting pays there."
+)
 UNDRAFTED = "Nothing was drafted: this was plain decoding."
 LATER = "Advice and intervals follow when the run is over."
 COMPUTING = "Computing the intervals…"
@@ -131,6 +135,8 @@ def speed_report(run: RunView, done: Study | None = None) -> SpeedReport:
     plain = run.plain_step
     found = diagnose(sums, plain)
     measure = Advice(MEASURE, settings={"baseline": True})
+    if run.request is not None and run.request.engine:
+        return SpeedReport(ON_SERVER)
     if found is None:
         return SpeedReport(NO_UNIT, advice=(measure,) if is_over else ())
     theory = done.speedup if done is not None else speedup_theory(sums, plain, num_resamples=0)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from core.controls import Cancelled, RunControls
 from core.engines import Chunk, Client, Server, Token, Told, stream_chunks
-from core.engines.steps import StepMaker, align
+from core.engines.steps import StepMaker, align, tells_speed
 from core.errors import ServerError, ServerRefusedError, SettingsError
 from core.settings import RunRequest
 from core.types import UNKNOWN_ID, StepsCounted, StepSource
@@ -48,10 +48,11 @@ class Answer:
 
     @property
     def ms_per_token(self) -> float | None:
-        """From the first tokens to the last ones; None where all came at once."""
+        """From the first tokens to the last ones; None where these came in few pieces, or at once."""
         chunks = [chunk for chunk in self.chunks if chunk.tokens]
         later = sum(len(chunk.tokens) for chunk in chunks[1:])
-        return (chunks[-1].arrived - chunks[0].arrived) * 1e3 / later if later else None
+        waited_ms = (chunks[-1].arrived - chunks[0].arrived) * 1e3 if chunks else 0.0
+        return waited_ms / later if tells_speed(len(chunks) - 1, waited_ms) else None
 
     def text_at(self, place: int) -> str:
         """A token's text; empty behind the end."""

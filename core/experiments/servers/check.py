@@ -152,6 +152,7 @@ class _Check:
             acceptances.append((yield from self._sampled_acceptance()))
         return ServerReport(
             server=self._server.text,
+            speculates=self._server.speculation.is_on,
             against=self._against(),
             greedy=identity,
             temperature=self._sampling.temperature,

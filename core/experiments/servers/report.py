@@ -25,6 +25,8 @@ FAR_BELOW, FAR_BELOW_SHARE = 0.1, 0.2
 doesn't explain it."""
 CHANCE = 4.0
 """Standard errors that chance explains."""
+SELDOM = 0.2
+"""The share of sampled texts with a draft below which a wrong test of drafts hardly shows in them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +83,12 @@ class Acceptance:
 class ServerReport:
     """All results of a check; no distribution at temperature 0, no acceptance without a draft here.
 
-    `num_drafted` counts the short texts in which the server is known to have drafted.
+    `num_drafted` counts the short texts in which the server is known to have drafted; `speculates` is None if it
+    doesn't tell whether it drafts at all.
     """
 
     server: str
+    speculates: bool | None
     against: str
     greedy: IdentityResult
     temperature: float
@@ -105,6 +109,12 @@ class ServerReport:
         return any(acceptance.is_far_below for acceptance in self.acceptances)
 
     @property
+    def drafts_seldom(self) -> bool:
+        """Whether the sampled texts say little about speculation, as with n-grams that find no match."""
+        found = self.distribution
+        return found is not None and self.speculates is not False and self.num_drafted < SELDOM * found.num_blocks
+
+    @property
     def is_right(self) -> bool:
         return self.verdict is not Verdict.NOT_EXACT and not self.accepts_too_little
 
@@ -117,6 +127,12 @@ def report_sentence(report: ServerReport) -> str:
         text = "Exact up to near-ties: greedy texts diverge only where rounding decides."
     else:
         text = f"Exact: no test can tell the server's output from that of {report.against}."
+    if report.drafts_seldom and report.verdict is not Verdict.NOT_EXACT and report.distribution is not None:
+        count = f"{report.num_drafted:,} of {report.distribution.num_blocks:,}"
+        text += (
+            f" But the server is known to have drafted in only {count} sampled texts, which says little about its "
+            "speculation: name prompts for which it drafts more by --prompts."
+        )
     return f"{text} It accepts far fewer drafted tokens than the pair allows." if report.accepts_too_little else text
 
 
