@@ -11,7 +11,7 @@ import app.introduction
 import app.run.pacing
 from app.guide_bar import Part
 from app.introduction import CHAT_MODEL, callouts_of
-from app.run.conclusion import conclusion_of
+from app.run.conclusion import DRAWING, conclusion_of
 from app.run.pacing import Pace
 from app.settings import SettingsStore
 from app.theme import RESOURCES
@@ -265,17 +265,20 @@ def test_where_a_run_is_slower_it_says_so_and_what_to_try():
 
 
 def test_a_busy_machine_qualifies_the_headline_and_few_steps_tell_nothing():
-    def spread(count):
-        steps = [make_step(i, 9 + 3 * i, ms=10.0 + 30.0 * (i % 3 == 0), num_accepted=2) for i in range(count)]
+    def spread(count, scale=1.0, **changes):
+        steps = [make_step(i, 9 + 3 * i, ms=scale * (10.0 + 30.0 * (i % 3 == 0)), num_accepted=2) for i in range(count)]
         run = run_of(steps)
         run.summary = replace(run.summary, measured_speedup=1.4)
-        return conclusion_of(run)
+        return conclusion_of(run, **changes)
 
-    busy = spread(40)
+    busy = spread(40, 3.0)
     assert busy.is_doubtful
     assert busy.headline.startswith("Measured on a busy machine: ")
     assert "machine was busy" not in busy.basis
     assert "Repeat the run" in busy.basis
+    assert DRAWING not in busy.basis
+    assert spread(40).basis.endswith(DRAWING)
+    assert DRAWING not in spread(40, is_slowed=True).basis
     few = spread(4)
     assert few.headline.startswith("Too few steps to tell")
     assert (few.kind, few.advice) == ("", "")

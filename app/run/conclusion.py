@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from PySide6.QtWidgets import QFrame, QWidget
@@ -19,6 +20,9 @@ STEPWISE = (
     "which changes no figure."
 )
 QUALIFIED = "Measured on a busy machine: "
+SHORT_MS = 20.0
+"""Shorter steps than this are disturbed by the window's own drawing."""
+DRAWING = "Drawing the text and plots at full speed disturbs steps this short, too; a slower pace draws less."
 LEVEL = 0.005
 """Speedups this close to 1 are written as 1.00."""
 
@@ -42,11 +46,12 @@ class Conclusion:
     advice: str = ""
 
 
-def conclusion_of(run: RunView, *, was_stepped: bool = False) -> Conclusion | None:
+def conclusion_of(run: RunView, *, was_stepped: bool = False, is_slowed: bool = False) -> Conclusion | None:
     """What a run showed; None before its end, and without a baseline.
 
     Args:
         was_stepped: whether its steps were taken one by one.
+        is_slowed: whether it was shown at a slower pace.
     """
     speedup = run.summary.measured_speedup if run.summary is not None else None
     if speedup is None:
@@ -68,6 +73,9 @@ def conclusion_of(run: RunView, *, was_stepped: bool = False) -> Conclusion | No
     busy = run.busy_note.removeprefix(BUSY_MACHINE)
     notes = [f"95 % interval {interval_text(interval)}." if interval else "More new tokens give an interval."]
     notes += [note for note in (run.absence_note, busy[:1].upper() + busy[1:] or _steadiness(run)) if note]
+    sums = run.counts.sums
+    if busy and not is_slowed and sums.total_ms < SHORT_MS * sums.num_steps:
+        notes.append(DRAWING)
     return Conclusion(
         headline=f"{QUALIFIED + headline[0].lower() + headline[1:] if busy else headline}, {_sameness(run)}",
         basis=" ".join(notes),
@@ -101,10 +109,11 @@ def _advice(run: RunView) -> str:
 class ConclusionBar(QFrame):
     """Shows a run's `Conclusion`, until another one begins. A panel of the `LiveView`."""
 
-    def __init__(self, run: RunView, controller: RunController) -> None:
+    def __init__(self, run: RunView, controller: RunController, is_slowed: Callable[[], bool]) -> None:
+        """`is_slowed`: see `conclusion_of`."""
         super().__init__()
         self.setObjectName("conclusion")
-        self._run, self._controller = run, controller
+        self._run, self._controller, self._is_slowed = run, controller, is_slowed
         self.headline = wrapped_label("conclusionHeadline", "title")
         self.basis = wrapped_label("conclusionBasis", "hint")
         self.advice = wrapped_label("conclusionAdvice", "plain")
@@ -121,7 +130,7 @@ class ConclusionBar(QFrame):
 
     def end(self) -> None:
         """A run is over: show what it showed."""
-        found = conclusion_of(self._run, was_stepped=self._controller.was_stepped)
+        found = conclusion_of(self._run, was_stepped=self._controller.was_stepped, is_slowed=self._is_slowed())
         if found is not None:
             self.headline.setText(found.headline)
             self.basis.setText(found.basis)

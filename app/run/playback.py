@@ -163,6 +163,11 @@ class PlaybackBar(QWidget):
         self._is_live = False
         self._show()
 
+    @property
+    def is_slowed(self) -> bool:
+        """Whether the pace is slower than the engine."""
+        return self.pace.member() is not Pace.FULL
+
     def set_pace(self, pace: Pace) -> None:
         """Change the pace, of this run and of later ones."""
         self.pace.choose(pace)
