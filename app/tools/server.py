@@ -35,13 +35,13 @@ POLL_MS = 1_500
 MOST_POINTS = 2_400
 """An hour; older points are dropped."""
 MOST_POSITIONS = 6
-NONE_CHOSEN = "Follow a server here: how many drafts it accepts, and how many tokens it writes."
+NONE_CHOSEN = "Follow a server: how many drafts it accepts and how many tokens it writes."
 BEGIN = (
-    "1.  Start a server that drafts. Tools, Take to production has the command for the current pair. vLLM counts by "
-    "itself, llama-server with --metrics, SGLang with --enable-metrics.",
-    "2.  Add its address, such as http://127.0.0.1:8000. A server that is in the list already is chosen under Engine, "
-    "at the top of the main window's left column.",
-    "3.  Leave this window open. Whoever asks that server for text, the counters are drawn here.",
+    "1.  Start a server that drafts; Tools > Take to production has the command for the current pair. Start "
+    "llama-server with --metrics and SGLang with --enable-metrics; vLLM needs no option.",
+    "2.  Add its address, such as http://127.0.0.1:8000. If it is already listed under Engine in the main window, "
+    "choose it there.",
+    "3.  Leave this window open. It plots the server's counters, whoever sends the requests.",
 )
 NO_METRICS = "This server offers no /metrics: start llama-server with --metrics, or SGLang with --enable-metrics."
 FOLLOWING = "Everything that the server does is counted here, whoever asked for it."
