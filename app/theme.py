@@ -60,7 +60,7 @@ class Theme:
     window: str = "#f5f6f8"
     surface: str = "#ffffff"
     field: str = "#ffffff"
-    field_border: str = "#cdd1d9"
+    field_border: str = "#b1b7c2"
     hover: str = "#eceef2"
     border: str = "#e2e5ea"
     text: str = "#1a1c21"
@@ -109,7 +109,7 @@ DARK = Theme(
     window="#121316",
     surface="#1a1c20",
     field="#212429",
-    field_border="#3a3e47",
+    field_border="#4c525e",
     hover="#282b32",
     border="#2a2d34",
     text="#e7e9ed",

@@ -118,7 +118,8 @@ class Columns:
     def __init__(self, window: QWidget, parts: QSplitter, settings: QWidget, text: QWidget, pages: QTabWidget) -> None:
         self._window, self._parts = window, parts
         self._settings, self._text, self._pages = settings, text, pages
-        self._state = QByteArray()
+        self._state, self._state_width = QByteArray(), 0
+        """The splitter's state before a column left it, and the settings' least width then."""
         self.apart = PagesWindow(window)
         self.is_apart = self.is_narrow = False
         self._room = 0
@@ -130,9 +131,8 @@ class Columns:
         sizes, grown = self._parts.sizes(), widths[0] / (self._settings.minimumWidth() or widths[0])
         for part, width in zip((self._settings, self._text, self._pages), widths, strict=True):
             part.setMinimumWidth(width)
-        if self._parts.count() == ALL and grown != 1:
-            settings = round(sizes[0] * grown)
-            self._parts.setSizes([settings, sizes[1] + sizes[0] - settings, sizes[2]])
+        if self._parts.count() == ALL:
+            self._grow(sizes, grown)
         settings, text, pages = widths
         self._window.setMinimumSize(text + max(settings, pages) + MARGINS + HANDLE, LEAST_HEIGHT)
         self._room = sum(widths) + MARGINS + 2 * HANDLE
@@ -143,7 +143,8 @@ class Columns:
         is_narrow = not self.is_apart and self._window.width() < self._room
         if is_narrow is self.is_narrow:
             return
-        self._state, self.is_narrow = self.state(), is_narrow
+        self._keep()
+        self.is_narrow = is_narrow
         focus = self._window.focusWidget()
         if is_narrow:
             self._pages.insertTab(0, self._settings, SETTINGS_TITLE)
@@ -166,7 +167,8 @@ class Columns:
         """Take the pages out into their own window, or put them back beside the text."""
         if is_apart is self.is_apart:
             return
-        self._state, self.is_apart = self.state(), is_apart
+        self._keep()
+        self.is_apart = is_apart
         if is_apart:
             self.arrange()
             self.apart.place.addWidget(self._pages)
@@ -180,9 +182,21 @@ class Columns:
         """The splitter's state while all three columns are in it, or when they last were."""
         return self._parts.saveState() if self._parts.count() == ALL else self._state
 
+    def _keep(self) -> None:
+        if self._parts.count() == ALL:
+            self._state, self._state_width = self._parts.saveState(), self._settings.minimumWidth()
+
     def _restore(self) -> None:
         if self._parts.count() == ALL:
             self._parts.restoreState(self._state)
+            # The size of the text may have changed since.
+            least = self._settings.minimumWidth()
+            self._grow(self._parts.sizes(), least / (self._state_width or least))
+
+    def _grow(self, sizes: list[int], grown: float) -> None:
+        if grown != 1:
+            settings = round(sizes[0] * grown)
+            self._parts.setSizes([settings, sizes[1] + sizes[0] - settings, sizes[2]])
 
 
 def to_text(data: QByteArray) -> str:

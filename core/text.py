@@ -19,8 +19,8 @@ _UNITS = ("B", "KB", "MB", "GB", "TB")
 
 
 def percent_text(share: float, digits: int = 0) -> str:
-    """A fraction in per cent, with a no-break space before the sign: 0.795 is "79.5 %"."""
-    return spaced_percent(f"{share:.{digits}%}")
+    """A fraction in per cent, with a no-break space before the sign: 0.795 is "79.5 %", -0.1 is "−10 %"."""
+    return spaced_percent(f"{share:.{digits}%}".replace("-", "−"))
 
 
 def spaced_percent(text: str) -> str:

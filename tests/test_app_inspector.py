@@ -80,7 +80,7 @@ def test_the_test_of_an_accepted_token_is_explained_with_its_figures():
     assert facts(seen) == {
         "Target p": "0.6000",
         "Draft q": "0.5000",
-        "Acceptance probability, min(1, p/q)": "1.0000",
+        "Acceptance probability, min(1,\u00a0p\u00a0/\u00a0q)": "1.0000",
         "Uniform draw u": "0.3000",
         "Expected acceptance, 1 − TV": "0.8000",
         "Residual mass, TV": "0.2500",

@@ -173,7 +173,7 @@ def test_a_sweep_fills_the_heatmap_and_says_what_to_use(window, qtbot):
     assert speedups(sweeps) == ["1.00×", "2.00×", "3.00×"]
     assert words(sweeps) == ["K = 2"]
     assert "K = 2" in sweeps.verdicts.lines[0].sentence
-    assert sweeps.progress.text() == "6 of 6 runs · complete"
+    assert sweeps.progress.text() == "All 6 runs done"
     assert sweeps.bar.value() == sweeps.bar.maximum()
     assert sweeps.form.start_button.isVisible()
     assert sweeps.form.stop_button.isHidden()
@@ -224,7 +224,7 @@ def test_escape_stops_a_sweep_and_only_then_closes_the_window_and_it_can_be_cont
     sweeps.continue_button.click()
     finish(qtbot, window)
     assert len(engine.calls) == 4
-    assert sweeps.progress.text() == "6 of 6 runs · complete"
+    assert sweeps.progress.text() == "All 6 runs done"
     assert speedups(sweeps) == ["1.00×", "2.00×", "3.00×"]
     qtbot.keyClick(sweeps, Qt.Key.Key_Escape)
     assert not sweeps.isVisible()

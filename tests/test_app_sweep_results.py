@@ -45,7 +45,7 @@ def test_an_earlier_sweep_is_opened_from_the_list(window, qtbot, opened, tmp_pat
     assert first.text() == "2 Jan 2026, 03:04 · pair"
     first.trigger()
     qtbot.waitUntil(lambda: window.tools.sweep.view.path == path)
-    assert window.tools.sweep.progress.text() == "12 of 12 runs · complete"
+    assert window.tools.sweep.progress.text() == "All 12 runs done"
     assert [line.word for line in window.tools.sweep.verdicts.lines] == ["K = 2"]
 
 

@@ -152,6 +152,14 @@ def test_a_narrow_window_has_its_settings_as_a_page_and_a_wide_one_gets_its_colu
     assert window.side.count() == 3
     assert window.controls.isVisible()
     assert window.main_splitter.sizes() == sizes
+    window.main_splitter.setSizes([272, 538, 422])
+    width = window.controls.width()
+    press(window, "larger", times=3)
+    window.resize(1024, 700)
+    assert window.columns.is_narrow
+    press(window, "default_size")
+    window.resize(1280, 800)
+    assert window.controls.width() == pytest.approx(width, abs=16), "what larger text took is given back"
 
 
 def test_the_controls_beside_run_are_never_cut_off(qtbot):
@@ -163,7 +171,7 @@ def test_the_controls_beside_run_are_never_cut_off(qtbot):
     prompt.show_state(RunState.RUNNING, None)
     assert note.text() == "Esc stops. K and temperature can be changed."
     prompt.resize(prompt.minimumSizeHint().width(), 300)
-    qtbot.waitUntil(lambda: note.text() == "K and temperature can change.")
+    qtbot.waitUntil(lambda: note.text() == "K and temperature are live.")
     # A problem has no short form: the note takes the height that it needs.
     prompt.show_state(RunState.IDLE, "The prompt is empty. Write a few words for the model to continue.")
     qtbot.waitUntil(lambda: note.height() >= note.heightForWidth(note.width()) > 60)

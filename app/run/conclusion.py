@@ -97,7 +97,7 @@ def _sameness(run: RunView) -> str:
 
 def _steadiness(run: RunView) -> str:
     found = unsteadiness(run.counts.sums, run.baseline.sums)
-    return "" if found is None else f"The machine was steady: the times of equal steps differ by {percent_text(found)}."
+    return "" if found is None else f"The machine was steady: equal steps differ by {percent_text(found)} in time."
 
 
 def _advice(run: RunView) -> str:

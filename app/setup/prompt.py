@@ -107,7 +107,7 @@ READY_HINT = "Ctrl+Enter runs."
 LIVE_HINT = "Esc stops. K and temperature can be changed."
 SERVED_HINT = "The server writes; settings apply from the next run."
 NO_READING = "How a server's model reads the prompt is known only there: choose This machine to see it."
-LIVE_HINT_SHORT = "K and temperature can change."
+LIVE_HINT_SHORT = "K and temperature are live."
 OPEN_HEIGHT, FOLDED_LINES = 64, 2
 QWIDGETSIZE_MAX = 16_777_215
 """Qt's own word for no limit."""

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import pyqtgraph as pg
-from PySide6.QtCore import QTimer, Slot
+from PySide6.QtCore import Qt, QTimer, Slot
 from PySide6.QtGui import QColor, QHideEvent
 from PySide6.QtWidgets import QDialog, QGridLayout, QWidget
 
@@ -20,7 +20,18 @@ from app.dialogs import Dialogs
 from app.jobs import Job, Jobs
 from app.setup.engine_form import EngineForm
 from app.theme import Theme, ui_font
-from app.widgets.fields import boxed, card, column, hint_label, push_button, row, scrolled, set_flag, wrapped_label
+from app.widgets.fields import (
+    boxed,
+    card,
+    column,
+    hint_label,
+    push_button,
+    row,
+    scrolled,
+    set_flag,
+    text_label,
+    wrapped_label,
+)
 from app.widgets.legend import Mark, SeriesSample, band_color
 from app.widgets.pictures import Table
 from app.widgets.plot_card import PlotCard, save_plots
@@ -35,13 +46,13 @@ POLL_MS = 1_500
 MOST_POINTS = 2_400
 """An hour; older points are dropped."""
 MOST_POSITIONS = 6
-NONE_CHOSEN = "Follow a server here: how many drafts it accepts, and how many tokens it writes."
+NONE_CHOSEN = "Follow a server: how many drafts it accepts and how many tokens it writes."
 BEGIN = (
-    "1.  Start a server that drafts. Tools, Take to production has the command for the current pair. vLLM counts by "
-    "itself, llama-server with --metrics, SGLang with --enable-metrics.",
-    "2.  Add its address, such as http://127.0.0.1:8000. A server that is in the list already is chosen under Engine, "
-    "at the top of the main window's left column.",
-    "3.  Leave this window open. Whoever asks that server for text, the counters are drawn here.",
+    "Start a server that drafts; Tools > Take to production has the command for the current pair. Start "
+    "llama-server with --metrics and SGLang with --enable-metrics; vLLM needs no option.",
+    "Add its address, such as http://127.0.0.1:8000. If it is already listed under Engine in the main window, "
+    "choose it there.",
+    "Leave this window open. It plots the server's counters, whoever sends the requests.",
 )
 NO_METRICS = "This server offers no /metrics: start llama-server with --metrics, or SGLang with --enable-metrics."
 FOLLOWING = "Everything that the server does is counted here, whoever asked for it."
@@ -234,8 +245,12 @@ class ServerWindow(QDialog):
         self.cards = [PlotCard(plot.accessibleName(), plot) for plot in self._plots()]
         add = push_button("Add server…", "serverAddButton", "Enter a server's address, and choose it", engine.add)
         add.setProperty("role", "primary")
-        steps = (wrapped_label(f"serverStep{index}", "plain", step) for index, step in enumerate(BEGIN, 1))
-        self.begin = boxed(column(card(*steps, row(add, None))[0], None))
+        steps = QGridLayout()
+        steps.setColumnStretch(1, 1)
+        for index, step in enumerate(BEGIN):
+            steps.addWidget(text_label(f"{index + 1}.", "plain"), index, 0, Qt.AlignmentFlag.AlignTop)
+            steps.addWidget(wrapped_label(f"serverStep{index + 1}", "plain", step), index, 1)
+        self.begin = boxed(column(card(steps, row(add, None))[0], None))
         grid = QGridLayout()
         grid.setSpacing(8)
         for index, each in enumerate(self.cards):

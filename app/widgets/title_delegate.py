@@ -25,6 +25,8 @@ class TitleDelegate(QStyledItemDelegate):
     """Texts that don't fit are shortened with an ellipsis."""
 
     inset = 10
+    elided = Qt.TextElideMode.ElideMiddle
+    """Where a subtitle is cut: paths may differ at either end."""
 
     def paint(self, painter: QPainter, option: QStyleOptionViewItem, index: Index) -> None:
         """Draw the style's background, and the texts over it."""
@@ -63,5 +65,5 @@ class TitleDelegate(QStyledItemDelegate):
             painter.drawText(place, CENTRE, badge)
         draw_text(painter, line, note, faint, RIGHT, pixels=FONT_PX)
         below = QRectF(line.left(), line.bottom(), line.width(), scaled(SUBTITLE_HEIGHT))
-        draw_text(painter, below, subtitle, faint, LEFT, pixels=SMALL_PX, elided=Qt.TextElideMode.ElideMiddle)
+        draw_text(painter, below, subtitle, faint, LEFT, pixels=SMALL_PX, elided=self.elided)
         painter.restore()

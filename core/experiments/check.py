@@ -268,7 +268,7 @@ def notes_on(run: RunRequest, dtype: str, distribution: DistributionResult | Non
     if run.coupling is Coupling.GUMBEL:
         notes.append("Gumbel coupling keeps the distribution, and a seed gives the same text as without a draft.")
     elif not (run.sampling.is_greedy or run.is_lossy):
-        notes.append("Rejection coupling keeps the distribution; a seed gives a different text than without a draft.")
+        notes.append("Rejection coupling keeps the distribution; the same seed gives another text without a draft.")
         if run.num_draft_tokens is None:
             name = "Auto" if run.length_policy is LengthPolicy.AUTO else "Adaptive"
             notes.append(
@@ -337,7 +337,7 @@ def distribution_remarks(found: DistributionResult, samples: str = "blocks", *, 
     if found.bias is not None and found.bias_error is not None:
         remarks = [
             f"Bias towards the draft: {percent_text(found.bias, 1)} ± {percent_text(found.bias_error, 1)} (one "
-            f"standard error); a bias of {percent_text(BIAS_ERRORS * found.bias_error, 1)} would have been found."
+            f"standard error); a bias of {percent_text(BIAS_ERRORS * found.bias_error, 1)} would have shown."
         ]
     if (trees := found.trees) is not None:
         shapes = "all of one shape" if trees.num_shapes == 1 else f"of {trees.num_shapes:,} shapes"

@@ -218,9 +218,9 @@ def _vllm(choice: Choice, target: Place, draft: Place | None) -> Recipe:
     else:
         settings = {"method": "draft_model", "model": draft.name, "num_speculative_tokens": k}
         notes.append(
-            "Draft models need a vLLM later than 0.10.0, and up to 0.15.0 they exclude pipeline parallelism. Draft and "
-            "target must share a vocabulary; use_heterogeneous_vocab drafts with tokens that both vocabularies share, "
-            "with greedy drafting only."
+            "Draft models need a vLLM later than 0.10.0, and up to 0.15.0 they rule out pipeline parallelism. Draft "
+            "and target must share a vocabulary; use_heterogeneous_vocab drafts with tokens that both vocabularies "
+            "share, with greedy drafting only."
         )
         if not sampling.is_greedy:
             settings["draft_sample_method"] = "probabilistic"

@@ -134,7 +134,7 @@ def _drafted_facts(step: Step, slot: int, decider: Decider) -> list[NamedValue]:
         chance = "The probability that rejection sampling accepts this token."
         how = "the probability that a token drafted here is accepted, whichever it is."
         rows += [
-            ("Acceptance probability, min(1, p/q)", known(step.acceptance_probs, slot), chance),
+            ("Acceptance probability, min(1,\u00a0p\u00a0/\u00a0q)", known(step.acceptance_probs, slot), chance),
             ("Uniform draw u", known(step.uniforms, slot), U_HELP),
             (
                 "Expected acceptance, 1 − TV",

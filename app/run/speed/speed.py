@@ -215,7 +215,7 @@ def _basis(found: Diagnosis) -> str:
     unit = (
         f"the baseline's {found.plain.total_ms:.2f} ms per token"
         if found.plain.is_measured
-        else f"one plain forward of {found.plain.forward_ms:.2f} ms, timed before"
+        else f"one plain forward of {found.plain.forward_ms:.2f} ms, timed before the run"
     )
     return f"{steps}{tested}, against {unit}."
 

@@ -47,8 +47,9 @@ def compared_rows(
     # α of a tree is that of a level; the distributions predict each candidate.
     expected = UNKNOWN if calibration is None or found.is_tree else f"{calibration.overall.predicted:.2f}"
     tested = f"α, acceptance of tested {'levels' if found.is_tree else 'tokens'}"
+    ran = "Speedup" if found.plain.is_measured else "Speedup, estimated"
     return (
-        NamedValue("Speedup", f"{found.speedup:.2f}×", speedup, SPEEDUP_HOW),
+        NamedValue(ran, f"{found.speedup:.2f}×", speedup, SPEEDUP_HOW),
         NamedValue("τ, block efficiency", f"{theory.ran_tokens.value:.2f}", tokens, TOKENS_HOW),
         NamedValue(tested, f"{theory.alpha.value:.2f}", expected, ALPHA_HOW),
     )

@@ -26,7 +26,7 @@ from app.widgets.tables import FigureTable
 from core.analysis.advice import Advice
 
 REPORT_PAUSE_S = 1.0
-GAINS_HINT = "If one thing were ideal, each alone, with the rest unchanged. Mark: plain decoding, 1×."
+GAINS_HINT = "The speedup if one part were ideal and the rest unchanged. The mark is plain decoding, 1×."
 PLOT_HEIGHT, SMALL_PLOT_HEIGHT = 200, 150
 
 

@@ -58,7 +58,7 @@ class RunHeader(QHeaderView):
         painter.restore()
         if index == 0:
             return
-        inside = QRectF(rect.adjusted(8, 6, -4, -4))
+        inside = QRectF(rect.adjusted(10, 6, -4, -4))
         draw_sample(painter, QRectF(inside.left(), inside.top(), SAMPLE_WIDTH, 14), index - 1)
         for line, part in enumerate(self._name(index)):
             top = inside.top() + scaled(HEADER_HEIGHT - 10 + NAME_LINE * line)
@@ -170,7 +170,7 @@ class ComparePage(QWidget):
         self.grouping = quiet_button(GROUP, "compareGroup", GROUP, GROUP_HELP)
         self.grouping.setCheckable(True)
         self.grouping.clicked.connect(group)
-        title = "Show settings that agree"
+        title = "Show shared settings"
         self.agreeing = quiet_button(title, "compareAgreeing", title, "List the settings that don't differ")
         self.agreeing.setCheckable(True)
         help_text = "Write an HTML report of the runs side by side, with their texts"
@@ -209,7 +209,7 @@ class ComparePage(QWidget):
     def show_comparison(self, comparison: Comparison) -> None:
         """Show these runs."""
         self._comparison, names = comparison, comparison.names
-        self.agreeing.setText(f"Show settings that agree ({len(comparison.agreeing)})")
+        self.agreeing.setText(f"Show shared settings ({len(comparison.agreeing)})")
         self.grouping.setChecked(comparison.is_grouped)
         has_room = len(comparison.runs) <= MAX_RUNS
         self.grouping.setEnabled(comparison.can_group and has_room)

@@ -6,6 +6,7 @@ import math
 import textwrap
 from datetime import datetime, timedelta
 
+from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QLineEdit, QStyleOptionViewItem, QWidget
 
 from app.setup.model_library import UNKNOWN
@@ -26,14 +27,14 @@ MAX_BADGE = 24
 COLUMNS = (
     Column("Run", width=170),
     Column("When", width=134, rank=1),
-    Column("Target", width=152),
+    Column("Target", width=152, rank=2),
     Column("Draft or method", width=152),
     Column("K", "Tokens drafted per step; auto: chosen before each step", 48, is_figure=True),
-    Column("Temp.", "The temperature at the start of the run", 60, is_figure=True),
+    Column("Temp.", "The temperature at the start of the run", 60, is_figure=True, rank=3),
     Column("Accepted", "Accepted / drafted tokens", 80, is_figure=True),
     Column("Tokens/s", "Generated tokens per second, without the prefill", 82, is_figure=True),
     Column("Speedup", "Tokens per second / those of the baseline measured in the same run", 76, is_figure=True),
-    Column("State", width=92, rank=2),
+    Column("State", width=92, rank=4),
 )
 
 
@@ -135,6 +136,8 @@ def draft_text(run: KeptRun) -> str:
 
 class RunNameDelegate(TitleDelegate):
     """Draws a run's name above its subtitle, and edits the name in place."""
+
+    elided = Qt.TextElideMode.ElideRight
 
     def createEditor(self, parent: QWidget, _option: QStyleOptionViewItem, index: Index) -> QWidget:
         """A field whose placeholder is the title of a run without a name."""

@@ -93,7 +93,7 @@ RUN_COLUMNS = (
     Column("Outcome", rank=1),
 )
 OPEN_TIP, NO_LOG_TIP = "Double-click or press Enter to open it in the main window", "Its log is not kept"
-CHOOSE = "Choose a cell to see its runs and to use it in the main window."
+CHOOSE = "Choose a cell to see its runs or to use it."
 NO_LOG = "The log of this run was not kept, or is gone."
 
 

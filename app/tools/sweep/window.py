@@ -56,8 +56,8 @@ POLL_MS = 500
 """Rarely, since drawing takes processor time from the measured runs."""
 ANSWER_POLL_S = 0.05
 EMPTY = (
-    "A sweep measures each K at each temperature with each draft, relative to plain decoding, and says which to use, "
-    "or not to speculate at all.\nChoose on the left what to measure, and start: the speedups appear here as a heatmap."
+    "A sweep measures every K, temperature and draft against plain decoding, and says which to use, or not to "
+    "speculate at all.\nOn the left, choose what to measure. Then start: the speedups appear here as a heatmap."
 )
 HEATMAP, ESTIMATE = 1, 2
 """Pages; the first one is empty."""
@@ -135,7 +135,8 @@ class SweepWindow(ToolWindow):
         grid, _ = card(self._head, (self._pages, 1))
         self.parts = splitter(Qt.Orientation.Vertical, "sweepSplitter", (grid, 2), (self.cell, 1))
         self.parts.setSizes([400, 190])
-        top = row(self.bar, (self.progress, 1), self.continue_button, self.earlier, self.export_button)
+        said = column(row(self.bar, None), self.progress, spacing=2)
+        top = row((said, 1), self.continue_button, self.earlier, self.export_button)
         self._verdict_card, _ = card(self.verdicts)
         self._form_card, _ = card((self.form, 1))
         right = boxed(column(top, self._verdict_card, self.question, (self.parts, 1)))
