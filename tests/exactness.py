@@ -104,7 +104,7 @@ def joint_p_value(step: StepFunction, *, samples: int = 10_000, seed: int = 0) -
         counts[tokens[0] * V * V + tokens[1] * V + tokens[2]] += 1
         if done % 250 == 0 or done == samples:
             p_value = chi_squared_p_value(counts, expected * done)
-            if p_value < 1e-9:
+            if p_value < SIGNIFICANCE:
                 break
     return p_value
 

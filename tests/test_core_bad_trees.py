@@ -171,11 +171,14 @@ def test_parents_that_are_no_tree_end_the_run_with_what_it_has_written(session, 
 CHILD = """
     import resource, sys
     import psutil, torch
+    from core.runners import matmul
     from core.session import Session
     from core.settings import RunRequest
     from core.types import Finished
 
     torch.set_num_threads(1)
+    matmul._measure_packed = lambda weight: int(weight.numel() >= 2**16)  # As `kernels`: to time this head takes long.
+    matmul._is_int8_faster = lambda product: product.weights[0].numel() >= 2**16
     target, draft = sys.argv[1:]
     asked = dict(target=target, draft=draft, prompt="def f(x):", max_new_tokens=6, device="cpu", dtype="float32")
     session = Session()
