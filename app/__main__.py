@@ -64,7 +64,10 @@ def _print_completion(shell: str) -> int:
 
     from app.cli.errors import Exit, write_output
 
-    write_output(f"{shtab.complete(build_parser(), shell)}\n")
+    script = shtab.complete(build_parser(), shell)
+    # In zsh, `source` is of another kind than `eval`, and must register the function just as well.
+    script = script.replace("$zsh_eval_context[-1] == eval", "$zsh_eval_context[-1] == (eval|file)")
+    write_output(f"{script}\n")
     return Exit.DONE
 
 

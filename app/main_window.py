@@ -334,7 +334,8 @@ class MainWindow(QMainWindow):
 
     @Slot(object, object)
     def _on_introduction_read(self, request: RunRequest, events: Iterator[Event]) -> None:
-        self.banner.dismiss()
+        # What a first start has to say about the settings file is not about a run.
+        self.banner.dismiss_if_changed()
         self.live.show_kept(request, events, RECORDED, paced=True)
 
     @Slot()

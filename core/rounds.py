@@ -14,7 +14,7 @@ from torch import Tensor
 
 from core.controls import RunControls
 from core.draft_length import BlockPlan
-from core.drafters.base import Drafter, check_distributions, check_draft, empty_draft
+from core.drafters.base import Drafter, check_distributions, check_draft, check_types, empty_draft
 from core.drafters.draft_model import DraftModelDrafter
 from core.models.language_model import LanguageModel
 from core.runners.scoring import TargetScorer
@@ -168,6 +168,7 @@ class Rounds:
                 keep_drafting=plan.keep_drafting,
             )
         )
+        check_types(draft, type(self._drafter).__name__)
         # The draft model may be on another device than the target. Tokens travel to a GPU when they are scored.
         device = self._target.device
         tokens = draft.tokens if is_asynchronous(device) else draft.tokens.to(device)

@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -185,6 +186,17 @@ def test_a_shell_completes_commands_and_options(capsys, shell):
     assert all(command in script for command in COMMANDS)
     assert "num-draft-tokens" in script
     assert "bfloat16" in script
+
+
+@pytest.mark.skipif(shutil.which("zsh") is None, reason="zsh is not installed")
+@pytest.mark.parametrize("way", ['source "$1"', 'eval "$(cat "$1")"'])
+def test_zsh_registers_the_completion_however_it_reads_the_script(capsys, tmp_path, way):
+    assert main(["--completion", "zsh"]) == 0
+    (tmp_path / "script").write_text(capsys.readouterr().out, "utf-8")
+    line = f"autoload -Uz compinit && compinit -u -D; {way}; print -r -- $_comps[outrider]"
+    command = ["zsh", "-f", "-c", line, "zsh", str(tmp_path / "script")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.stdout.strip(), done.stderr) == ("_shtab_outrider", "")
 
 
 def test_a_command_imports_no_other():

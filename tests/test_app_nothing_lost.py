@@ -17,6 +17,7 @@ from PySide6.QtWidgets import QLabel, QMenu, QWidget
 from app.__main__ import main
 from app.main_window import MainWindow
 from app.settings import RunSettings, SettingsStore, WindowSettings
+from app.theme import RESOURCES
 from core.errors import RunLogError
 from core.experiments.sweep import sweep
 from core.models.remote import hub
@@ -86,9 +87,14 @@ def test_the_prompt_is_saved_while_it_is_typed(window, qtbot, tmp_path):
     qtbot.waitUntil(lambda: saved() == "half a thou", timeout=5_000)
 
 
-def test_a_window_says_that_its_settings_were_kept_aside(make_window, tmp_path):
+def test_a_window_says_that_its_settings_were_kept_aside(make_window, qtbot, monkeypatch, tmp_path):
     (tmp_path / "settings.json").write_bytes(b"{")
     window: MainWindow = make_window()
+    assert "settings-unreadable-1.json" in window.banner.sentence()
+    # Without its settings, the window opens as at its first start.
+    monkeypatch.setattr("app.introduction.RECORDING", RESOURCES / "introduction" / "recorded.jsonl")
+    with qtbot.waitSignal(window.introduction.replay_wanted, timeout=30_000):
+        window.introduction.start_if_new()
     assert "settings-unreadable-1.json" in window.banner.sentence()
 
 

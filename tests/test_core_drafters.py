@@ -360,3 +360,22 @@ def test_a_layer_that_the_target_lacks_is_refused_in_a_sentence(layer):
     drafter.needs = frozenset({layer})
     with pytest.raises(DrafterError, match=rf"layer {layer}, but tiny has layers 0 to 1\."):
         play(speculative(tiny_model(), drafter, [1, 2, 3], max_new_tokens=4))
+
+
+@pytest.mark.parametrize(
+    ("draft", "message"),
+    [
+        ([1, 2], "returned list, not a Draft"),
+        (Draft([1], torch.tensor([-1]), None), "tokens that aren't an int64 tensor"),
+        (Draft(torch.tensor([1.5]), torch.tensor([-1]), None), "tokens that aren't an int64 tensor"),
+        (Draft(torch.tensor([[1]]), torch.tensor([-1]), None), "tokens that aren't an int64 tensor"),
+        (Draft(torch.tensor([1]), [-1], None), "parents that aren't an int64 tensor"),
+        (Draft(torch.tensor([1]), torch.tensor([-1]), [[0.0, 1.0, 0.0, 0.0]]), "distributions that aren't a tensor"),
+        (Draft(torch.tensor([1]), torch.tensor([-1]), torch.tensor([[0, 1, 0, 0]])), "distributions that aren't"),
+    ],
+)
+def test_a_drafter_of_others_that_returns_another_type_is_named(draft, message):
+    drafter = build("prompt-lookup")
+    drafter.propose = lambda _: draft
+    with pytest.raises(DrafterError, match=rf"^PromptLookupDrafter .*{message}.* Fix its code"):
+        play(speculative(table_model(random_rows(V, 2), V), drafter, PROMPT, num_draft_tokens=4, max_new_tokens=8))

@@ -130,6 +130,7 @@ def test_a_named_class_is_a_method_with_options_under_its_path(module):
     drafter = build_drafter(f"{module}:Stubborn", setup(), {"token": 5})
     assert drafter.options.token == 5
     assert split_options(f"{module}:Stubborn:token=5") == (f"{module}:Stubborn", ["token=5"])
+    assert split_options("medusa:Class") == ("medusa:Class", [])  # A module may be called as a method is.
     assert split_options("prompt-lookup:max-ngram=5") == ("prompt-lookup", ["max-ngram=5"])
     with pytest.raises(SettingsError, match="from 0 to 255"):
         build_drafter(f"{module}:Stubborn", setup(), {"token": 999})

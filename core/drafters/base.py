@@ -73,6 +73,21 @@ def empty_draft() -> Draft:
 # --- Checks of what was proposed ---------------------------------------------------------------------------------
 
 
+def check_types(draft: object, name: str) -> None:
+    """Refuse what isn't a draft of tensors, on which the loop would fail as if the model had.
+
+    Raises:
+        DrafterError: another type was returned, or tokens that aren't whole numbers in a row.
+    """
+    if not isinstance(draft, Draft):
+        raise DrafterError(f"{name} returned {type(draft).__name__}, not a Draft. Fix its code.")
+    for what, ids in (("tokens", draft.tokens), ("parents", draft.parents)):
+        if not isinstance(ids, Tensor) or ids.dtype != torch.int64 or ids.dim() != 1:
+            raise DrafterError(f"{name} proposed {what} that aren't an int64 tensor of shape (N,). Fix its code.")
+    if draft.probs is not None and not (isinstance(draft.probs, Tensor) and draft.probs.is_floating_point()):
+        raise DrafterError(f"{name} returned distributions that aren't a tensor of floats. Fix its code.")
+
+
 def check_draft(draft: Draft, tokens: Sequence[int], most: int, max_depth: int, vocab_size: int, name: str) -> None:
     """Refuse a draft that can't be verified.
 
