@@ -131,6 +131,7 @@ def run_once(window: MainWindow) -> None:
     window.prompt.run_button.click()
     wait(1_000, lambda: window.controller.state is not RunState.IDLE)
     wait_until(lambda: window.controller.state is RunState.IDLE)
+    window.live.finish()
     wait(1_000)
 
 
@@ -149,6 +150,7 @@ def _shows_much(step: Step) -> float:
 def readme(camera: Camera, window: MainWindow) -> None:
     """The README's pictures."""
     camera.turn(ThemeMode.LIGHT)
+    window.playback.set_pace(Pace.SLOWED)  # Drawing at full speed disturbs the embedded pair's short steps.
     for _ in range(2):  # The first run loads the models, the second is like all others.
         run_once(window)
     camera.take("window-light")
