@@ -245,7 +245,7 @@ class ReportWindow(ToolWindow):
             self.progress.setValue(done)
 
     def _time_left(self, text: str, done: int, total: int) -> str:
-        """How long this part of the task is going to take at its speed so far."""
+        """The time left in this part of the task, at its speed so far."""
         part, now = text.partition(",")[0], time.monotonic()
         if part != self._part[0] or done <= self._part[2]:
             self._part = (part, now, done)
