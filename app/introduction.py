@@ -152,9 +152,12 @@ class Introduction(QObject):
     def _show_part(self, part: Part) -> None:
         self._part, self._is_running = part, False
         self._controls.show_instead(self._settings, shown=part is Part.RECORDED)
+        # The text shows the recorded prompt; the user's own would seem to belong to it.
+        if part is Part.RECORDED:
+            self._prompt.set_folded(is_folded=True)
+        self._prompt.setVisible(part is not Part.RECORDED)
         # One button stands out: what to do next.
-        is_next = self.bar.show_part(part) or part is Part.RECORDED
-        set_flag(self._prompt.run_button, "stands", "back" if is_next else "")
+        set_flag(self._prompt.run_button, "stands", "back" if self.bar.show_part(part) else "")
         self._models.shown_elsewhere = frozenset({CHAT_MODEL} if part is Part.GET_CHAT else ())
         self._end_callouts()
 

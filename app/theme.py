@@ -161,11 +161,12 @@ def scaled(pixels: int) -> int:
 
 
 def _scale_text(rules: str) -> str:
-    """Scale font sizes, the dimensions of widgets that hold a line of text, and corners that make a circle.
+    """Scale font sizes, widths and heights, among them those of arrows and ticks, and corners that make a circle.
 
     Borders, other corners and gaps keep their size.
     """
-    pattern = r"(font-size|min-height|max-height|min-width|max-width|border-radius(?=: 2)): (\d{2,})px"
+    # A slider's handle is as high as its groove and its negative margins.
+    pattern = r"(font-size|width|height|margin(?=: -)|border-radius(?=: [27])): (-6|7|\d{2,})px"
     return re.sub(pattern, lambda match: f"{match[1]}: {scaled(int(match[2]))}px", rules)
 
 

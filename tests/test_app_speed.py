@@ -91,14 +91,6 @@ def test_a_verdict_names_the_policy_that_chose_k(steps):
     assert speed_report(run).headline.endswith("drafting pays here with adaptive K, 4.0 on average.")
 
 
-def test_a_machine_that_was_busy_is_named_as_on_top_of_the_run():
-    run = run_of(drawn(0.8, 4))
-    assert "busy" not in speed_report(run).basis
-    run.summary = replace(run.summary, target_step_ms=4.0)
-    assert run.busy_note.startswith("The machine was busy")
-    assert run.busy_note in speed_report(run).basis
-
-
 def test_a_trees_figures_are_in_its_own_words():
     report = speed_report(run_of([tree(accepted) for accepted in (3, 2, 0)] * 10))
     assert "with trees of 7 nodes" in report.headline

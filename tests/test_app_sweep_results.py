@@ -110,8 +110,8 @@ def test_use_this_cell_sets_k_temperature_and_draft_and_leaves_the_rest(window, 
 def test_the_figure_can_be_switched_and_the_scale_has_its_unit(opened):
     sweeps = opened()
     seen = {}
-    for index, figure in enumerate(FIGURES):
-        sweeps.figures.group.button(index).click()
+    for figure in FIGURES:
+        sweeps.figures.choose(figure)
         seen[figure] = (cell(sweeps.heatmap, 0, 2), sweeps.legend.accessibleName())
     assert seen[SPEEDUP] == ("3.00×", "Speedup over plain decoding, logarithmic: 0.33× slower to 1.00× to "
                                          "3.00× faster")  # fmt: skip

@@ -25,7 +25,7 @@ from PySide6.QtWidgets import (
 from app.controller import RunState
 from app.jobs import Job, Jobs
 from app.setup.setting_fields import value_of
-from app.theme import RESOURCES, hold_font
+from app.theme import RESOURCES, hold_font, text_scale
 from app.widgets.fields import boxed, card, column, describe, named, quiet_button, row, set_flag, text_label
 from app.widgets.labels import FittingNote
 
@@ -108,7 +108,7 @@ LIVE_HINT = "Esc stops. K and temperature can be changed."
 SERVED_HINT = "The server writes; settings apply from the next run."
 NO_READING = "How a server's model reads the prompt is known only there: choose This machine to see it."
 LIVE_HINT_SHORT = "K and temperature are live."
-OPEN_HEIGHT, FOLDED_LINES = 64, 2
+OPEN_HEIGHT, FOLDED_LINES, LARGE_SCALE = 64, 2, 1.2
 QWIDGETSIZE_MAX = 16_777_215
 """Qt's own word for no limit."""
 
@@ -163,12 +163,12 @@ class PromptEditor(QWidget):
         self._job: Job | None = None
         self._timer = QTimer(self, singleShot=True, interval=DELAY_MS)
         self._timer.timeout.connect(self._render)
-        header = row(text_label("Prompt", "section", buddy=self.edit), None, self.reading_button, self.presets_button)
-        header.setSpacing(6)
+        title = text_label("Prompt", "section", buddy=self.edit)
+        self._header = boxed(row(title, None, self.reading_button, self.presets_button, spacing=6))
         self._pages = QStackedWidget()
         self._pages.addWidget(self.edit)
         self._pages.addWidget(self.reading)
-        frame, _ = card(header, (self._pages, 1), row((self.note, 1), self.stop_button, self.run_button))
+        frame, _ = card(self._header, (self._pages, 1), row((self.note, 1), self.stop_button, self.run_button))
         boxed(column(frame), self)
         self.set_folded(is_folded=False)
         self.reading_button.toggled.connect(self._on_reading_toggled)
@@ -194,14 +194,19 @@ class PromptEditor(QWidget):
         return self.edit.toPlainText()
 
     def set_folded(self, *, is_folded: bool) -> None:
-        """Show two lines of the prompt and leave the room to the text, or all of it, as high as it was."""
+        """Show two lines of the prompt and leave the room to the text, or all of it, as high as it was.
+
+        With large text, a folded prompt has one line, and no heading and buttons above it.
+        """
         splitter = self.parentWidget()
         if is_folded and not self.is_folded and isinstance(splitter, QSplitter):
             self._open_sizes = splitter.sizes()
         was_folded, self.is_folded = self.is_folded, is_folded
         # Without the margin below, which would show a slice of the next line.
         margins = self.edit.document().documentMargin() + 2 * self.edit.frameWidth()
-        lines = round(FOLDED_LINES * self.edit.cursorRect().height() + margins)
+        is_large = text_scale() > LARGE_SCALE
+        lines = round((1 if is_large else FOLDED_LINES) * self.edit.cursorRect().height() + margins)
+        self._header.setVisible(not (is_folded and is_large))
         self._pages.setMinimumHeight(lines if is_folded else OPEN_HEIGHT)
         self._pages.setMaximumHeight(lines if is_folded else QWIDGETSIZE_MAX)
         # The splitter gives a widget that can't grow no more than it asks for.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from enum import StrEnum
 from html import escape
 from typing import Any, Generic, TypeVar
 
@@ -29,7 +28,6 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-E = TypeVar("E", bound=StrEnum)
 T = TypeVar("T")
 L = TypeVar("L", bound=QBoxLayout)
 W = TypeVar("W", bound=QWidget)
@@ -265,10 +263,10 @@ class WheelGuard(QObject):
                 editor.setTextMargins(6, 0, 0, 0)
 
 
-class EnumCombo(QComboBox, Generic[E]):
+class EnumCombo(QComboBox, Generic[T]):
     """A choice among an enum's members."""
 
-    def __init__(self, titles: dict[E, str], object_name: str, *, is_compact: bool = False) -> None:
+    def __init__(self, titles: dict[T, str], object_name: str, *, is_compact: bool = False) -> None:
         """`is_compact`: as wide as its longest title, instead of all the room."""
         super().__init__()
         self.setObjectName(object_name)
@@ -282,10 +280,10 @@ class EnumCombo(QComboBox, Generic[E]):
         self._members = list(titles)
         self.addItems(list(titles.values()))
 
-    def member(self) -> E:
+    def member(self) -> T:
         """The chosen member."""
         return self._members[max(0, self.currentIndex())]
 
-    def choose(self, member: E) -> None:
+    def choose(self, member: T) -> None:
         """Choose a member."""
         self.setCurrentIndex(self._members.index(member))

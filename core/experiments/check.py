@@ -230,11 +230,6 @@ class CheckFinished:
 
 # --- The report in words ----------------------------------------------------------------------------------------
 
-_VERDICTS = {
-    Verdict.EXACT: "Exact: no test can tell this pair's output from the target's own.",
-    Verdict.NEAR_TIES: "Exact up to near-ties: texts diverge only where rounding decides.",
-    Verdict.NOT_EXACT: "Not exact: the output differs from the target's own.",
-}
 _COMPARED = {
     Comparison.GREEDY: "Greedy text against plain decoding",
     Comparison.GUMBEL: "Gumbel-coupled text against plain sampling, same seed",
@@ -284,7 +279,20 @@ def verdict_sentence(report: CheckReport) -> str:
             "and these samples show it" if not report.distribution.is_exact else "though these samples don't show it"
         )
         return f"Not exact: typical acceptance doesn't follow the target's distribution, {shows}."
-    return _VERDICTS[report.verdict]
+    if report.verdict is Verdict.NOT_EXACT:
+        return "Not exact: the output differs from the target's own."
+    return exact_sentence(report.verdict, report.distribution, "the target's distribution")
+
+
+def exact_sentence(verdict: Verdict, found: DistributionResult | None, other: str, samples: str = "blocks") -> str:
+    """What was found where nothing differs from another output, and how large a bias would have been found."""
+    texts = "texts diverge only where rounding decides" if verdict is Verdict.NEAR_TIES else "all texts are equal"
+    if found is None:
+        return f"{str(verdict).capitalize()}: {texts}."
+    shown = f"{found.num_blocks:,} {samples} show no difference from {other}"
+    if found.bias_error is not None:
+        shown += f", and a bias of {percent_text(BIAS_ERRORS * found.bias_error, 1)} would have shown"
+    return f"{str(verdict).capitalize()}: {texts}; {shown}."
 
 
 def drafting_text(run: RunRequest) -> str:
@@ -337,7 +345,7 @@ def distribution_remarks(found: DistributionResult, samples: str = "blocks", *, 
     if found.bias is not None and found.bias_error is not None:
         remarks = [
             f"Bias towards the draft: {percent_text(found.bias, 1)} ± {percent_text(found.bias_error, 1)} (one "
-            f"standard error); a bias of {percent_text(BIAS_ERRORS * found.bias_error, 1)} would have shown."
+            "standard error)."
         ]
     if (trees := found.trees) is not None:
         shapes = "all of one shape" if trees.num_shapes == 1 else f"of {trees.num_shapes:,} shapes"

@@ -6,6 +6,7 @@ A function returns the command or program and notes on differences from Outrider
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import textwrap
 from collections.abc import Callable, Iterable
@@ -165,8 +166,10 @@ def _plain(text: str) -> str:
 def _comment(*paragraphs: str) -> str:
     lines: list[str] = []
     for paragraph in paragraphs:
-        lines += textwrap.wrap(_plain(paragraph), WIDTH - 2, subsequent_indent="  ", break_on_hyphens=False) or [""]
-    return "".join(f"# {line}".rstrip() + "\n" for line in lines)
+        # JSON in a sentence stays on one line.
+        text = re.sub(r"\{.*?\}", lambda match: match[0].replace(" ", "\0"), _plain(paragraph))
+        lines += textwrap.wrap(text, WIDTH - 2, subsequent_indent="  ", break_on_hyphens=False) or [""]
+    return "".join(f"# {line}".rstrip() + "\n" for line in lines).replace("\0", " ")
 
 
 def _command(*words: Iterable[str]) -> str:

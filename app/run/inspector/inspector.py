@@ -94,6 +94,7 @@ class BlockRow(BlockPicture):
 
 
 FEW_ROWS = 12
+RUN_FIRST = "First run the prompt (Ctrl+Enter). Then click a token of its text, to see how it was chosen."
 EMPTY = (
     "Click a token in the text, or move to one with the arrow keys, to see how it was chosen: the block it was drafted "
     "in, its test, and both models' distributions at its position."
@@ -133,7 +134,7 @@ class InspectorPanel(RunPage):
         self.more = QToolButton()
         self.more.setObjectName("showAllTokens")
         self.more.setProperty("role", "link")
-        self._empty = wrapped_label("inspectorEmpty", "hint", EMPTY)
+        self._empty = wrapped_label("inspectorEmpty", "hint", RUN_FIRST)
         self._empty.setAlignment(Qt.AlignmentFlag.AlignCenter)
         self._empty.setContentsMargins(20, 0, 20, 0)
         self._lay_out()
@@ -200,6 +201,7 @@ class InspectorPanel(RunPage):
             self._shown = inspect(run.steps, place, run.coupling, **how)
         self._pages.setCurrentIndex(0 if self._shown is None else 1)
         if self._shown is None or place is None:
+            self._empty.setText(EMPTY if run.num_tokens else RUN_FIRST)
             return
         self.title.setText(self._shown.title)
         self.subtitle.setText(self._shown.subtitle)

@@ -155,7 +155,7 @@ def speed_report(run: RunView, done: Study | None = None) -> SpeedReport:
     limit = found.main_limit
     return SpeedReport(
         headline=_headline(run, found, theory, advice, interval),
-        basis=" ".join(filter(None, (_basis(found), run.busy_note, note))),
+        basis=" ".join(filter(None, (_basis(found), note))),
         compared=compared_rows(found, theory, calibration),
         parts=_parts(found),
         replaced=_replaced(found),

@@ -8,11 +8,11 @@ from core.models.catalogue import ModelEntry, ModelOrigin
 from core.text import bytes_text
 
 COLUMNS = (
-    Column("Model", width=260),
-    Column("Parameters", width=90, is_figure=True),
-    Column("Precision", width=84, rank=1),
-    Column("Context", width=78, is_figure=True, rank=2),
-    Column("Vocabulary", width=90, is_figure=True, rank=3),
+    Column("Model", width=240),
+    Column("Parameters", width=90, is_figure=True, rank=1),
+    Column("Precision", width=84, rank=2),
+    Column("Context", width=78, is_figure=True, rank=3),
+    Column("Vocabulary", width=90, is_figure=True, rank=4),
     Column("Size", width=84, is_figure=True),
 )
 

@@ -29,8 +29,19 @@ from app.tools.sweep.heatmap import Heatmap, HeatmapLegend, picture_of
 from app.tools.sweep.results import CellRuns, SweepVerdicts
 from app.tools.sweep.sweep_view import STOPPING, SweepView
 from app.tools.tool_window import ToolWindow
-from app.widgets.compound_fields import ChoiceRow
-from app.widgets.fields import boxed, card, column, menu_button, named, plain_tip, push_button, row, wrapped_label
+from app.widgets.fields import (
+    EnumCombo,
+    boxed,
+    card,
+    column,
+    describe,
+    menu_button,
+    named,
+    plain_tip,
+    push_button,
+    row,
+    wrapped_label,
+)
 from app.widgets.labels import Banner, ElidedLabel, MessageBar, show_share
 from app.window_layout import hold_beside, open_at, splitter
 from core.controls import RunControls
@@ -44,7 +55,7 @@ from core.experiments.sweep_plan import (
     SweepPlan,
     SweepStarted,
 )
-from core.experiments.sweep_results import FIGURES, SweepFigure
+from core.experiments.sweep_results import FIGURES
 from core.files import explain_write_error, write_atomically
 from core.text import duration_text
 from core.types import StageChanged
@@ -97,9 +108,10 @@ class SweepWindow(ToolWindow):
         no_help = "Keep the first run; Continue measures the rest"
         self.no_button = push_button("Stop here", "sweepNoButton", no_help, self.stop)
         self.question = MessageBar("firstHint", "sweepQuestion", "plain", self.yes_button, self.no_button)
-        self.figures = ChoiceRow({figure: figure.short for figure in FIGURES}, "sweepFigure", "Figure")
-        for button, figure in zip(self.figures.group.buttons(), FIGURES, strict=True):
-            button.setToolTip(plain_tip(figure.meaning))
+        self.figures = EnumCombo({figure: figure.title for figure in FIGURES}, "sweepFigure", is_compact=True)
+        describe(self.figures, "Figure", "What the heatmap shows")
+        for index, figure in enumerate(FIGURES):
+            self.figures.setItemData(index, plain_tip(figure.meaning), Qt.ItemDataRole.ToolTipRole)
         self.heatmap = Heatmap(self.view)
         self.legend = HeatmapLegend()
         self.earlier = menu_button("Earlier sweeps", "sweepEarlierButton", "Open a sweep that was kept, or a file")
@@ -130,7 +142,7 @@ class SweepWindow(ToolWindow):
         self._pages.addWidget(boxed(column(empty), margins=(24, 0, 24, 0)))
         self._pages.addWidget(self.heatmap)
         self._pages.addWidget(self.estimate)
-        self._head = row((self.figures, 1), self.legend)
+        self._head = row(self.figures, None, self.legend)
         self._head.setAlignment(self.legend, Qt.AlignmentFlag.AlignRight)
         grid, _ = card(self._head, (self._pages, 1))
         self.parts = splitter(Qt.Orientation.Vertical, "sweepSplitter", (grid, 2), (self.cell, 1))
@@ -149,7 +161,7 @@ class SweepWindow(ToolWindow):
         self.restyle()
 
     def _connect(self) -> None:
-        self.figures.chosen.connect(self._on_figure_chosen)
+        self.figures.currentIndexChanged.connect(self._on_figure_chosen)
         self.heatmap.cell_chosen.connect(self._show_cell)
         self.heatmap.cell_opened.connect(self._on_cell_opened)
         self.form.start_requested.connect(self.start)
@@ -321,9 +333,9 @@ class SweepWindow(ToolWindow):
         if self.cell.is_open and not was_open:
             self.parts.setSizes([3, 2])
 
-    @Slot(object)
-    def _on_figure_chosen(self, figure: SweepFigure) -> None:
-        self.heatmap.show_figure(figure)
+    @Slot()
+    def _on_figure_chosen(self) -> None:
+        self.heatmap.show_figure(self.figures.member())
         self.legend.show_scale(self.heatmap.scale)
 
     @Slot(object)

@@ -14,6 +14,7 @@ from core.experiments.check import (
     IdentityResult,
     Verdict,
     distribution_remarks,
+    exact_sentence,
     identity_text,
     table_of,
 )
@@ -123,10 +124,8 @@ def report_sentence(report: ServerReport) -> str:
     """The verdict in words."""
     if report.verdict is Verdict.NOT_EXACT:
         text = f"Not exact: the server's output differs from that of {report.against}."
-    elif report.verdict is Verdict.NEAR_TIES:
-        text = "Exact up to near-ties: greedy texts diverge only where rounding decides."
     else:
-        text = f"Exact: no test can tell the server's output from that of {report.against}."
+        text = exact_sentence(report.verdict, report.distribution, f"those of {report.against}", "sampled texts")
     if report.drafts_seldom and report.verdict is not Verdict.NOT_EXACT and report.distribution is not None:
         count = f"{report.num_drafted:,} of {report.distribution.num_blocks:,}"
         text += (
