@@ -155,6 +155,7 @@ class Introduction(QObject):
         # The text shows the recorded prompt; the user's own would seem to belong to it.
         if part is Part.RECORDED:
             self._prompt.set_folded(is_folded=True)
+            self._prompt.edit.clearFocus()
         self._prompt.setVisible(part is not Part.RECORDED)
         # One button stands out: what to do next.
         set_flag(self._prompt.run_button, "stands", "back" if self.bar.show_part(part) else "")

@@ -163,11 +163,10 @@ def scaled(pixels: int) -> int:
 def _scale_text(rules: str) -> str:
     """Scale font sizes, widths and heights, among them those of arrows and ticks, and corners that make a circle.
 
-    Borders, other corners and gaps keep their size.
+    Borders, other corners, gaps and sliders keep their size.
     """
-    # A slider's handle is as high as its groove and its negative margins.
-    pattern = r"(font-size|width|height|margin(?=: -)|border-radius(?=: [27])): (-6|7|\d{2,})px"
-    return re.sub(pattern, lambda match: f"{match[1]}: {scaled(int(match[2]))}px", rules)
+    pattern = r"QSlider::[^}]*|(font-size|width|height|border-radius(?=: 2)): (\d{2,})px"
+    return re.sub(pattern, lambda match: f"{match[1]}: {scaled(int(match[2]))}px" if match[1] else match[0], rules)
 
 
 def mixed(start: str, end: str, share: float) -> QColor:
