@@ -338,10 +338,10 @@ def apply_style(theme: Theme, scale: float = DEFAULT_SCALE, *, has_sheet: bool =
     application.setFont(ui_font())
     application.setStyleSheet(sheet)
     widgets = application.allWidgets()
-    for widget in widgets if scale != before else ():
-        if font := widget.property("heldFont"):
+    for widget in widgets:
+        if font := widget.property("heldFont"):  # Without the style sheet, it has the one from before that again.
             hold_font(widget, *font)
-        if lengths := widget.property("heldLengths"):
+        if scale != before and (lengths := widget.property("heldLengths")):
             hold(widget, **lengths)
     for widget in widgets:
         if restyle := getattr(widget, "restyle", None):

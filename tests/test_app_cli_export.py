@@ -116,7 +116,7 @@ def test_a_runs_configuration_goes_to_standard_output_and_a_warning_beside_it(lo
     words = shlex.split(out, comments=True)
     assert words[:3] == ["vllm", "serve", "owner/target"]
     assert json.loads(words[words.index("--speculative-config") + 1])["num_speculative_tokens"] == 4
-    assert "does not pay here" in err
+    assert "Drafting did not pay" in err
     # Another K is no longer what was measured.
     assert main(["export", str(log), "--config", "mlx", "-k", "7"]) == 0
     out, err = capsys.readouterr()

@@ -59,7 +59,7 @@ def test_after_a_run_its_own_pair_and_k_are_taken_and_whether_it_paid_is_said(wi
     window.run_view.apply(Finished(slow))
     page = opened()
     assert not page.verdict.isHidden()
-    assert "does not pay here" in page.verdict.text()
+    assert "Drafting did not pay" in page.verdict.text()
     assert "0.70×" in page.verdict.text()
 
 

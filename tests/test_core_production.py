@@ -161,9 +161,9 @@ def test_differences_are_reported_where_they_matter():
 
 def test_a_pair_that_does_not_pay_is_reported_first():
     choice = hub(measured_speedup=0.83, run_id="r1")
-    assert "does not pay here" in choice.verdict
+    assert "Drafting did not pay" in choice.verdict
     assert "0.83×" in choice.verdict
-    assert "does not pay here" in "".join(text_of("vllm", choice).splitlines(keepends=True)[:5])
+    assert "Drafting did not pay" in "".join(text_of("vllm", choice).splitlines(keepends=True)[:5])
     assert hub(measured_speedup=1.2).verdict == ""
 
 

@@ -48,7 +48,7 @@ class ProductionPage(QDialog):
         self.setWindowTitle("Take to production")
         self._found: Sequence[Configuration] = ()
         self.heading = wrapped_label("productionHeading", "title")
-        self.verdict = wrapped_label("productionVerdict", "problem")
+        self.verdict = wrapped_label("productionVerdict", "warning")
         self.note = wrapped_label("productionNote", "hint")
         self.saved = wrapped_label("productionSaved", "hint")
         self.tabs = SidePanel("production", "Engines")

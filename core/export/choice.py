@@ -93,8 +93,8 @@ class Choice:
         if self.measured_speedup is None or self.measured_speedup >= 1.0:
             return ""
         return (
-            f"This pair does not pay here: with K = {self.k} it ran at {self.measured_speedup:.2f}× "
-            "the speed of the target alone. Other machines may differ; measure there before you serve it."
+            f"Drafting did not pay in this run: with K = {self.k} it had {self.measured_speedup:.2f}× the speed of the "
+            "target alone. Measure where you will serve it, before you do."
         )
 
     def option(self, name: str) -> Any:

@@ -20,7 +20,7 @@ from core.settings import LOSSY, Coupling, SamplingParams, VerificationRule
 
 CHECKED_ON = "2026-11-22"
 """When the engines' sources were last checked."""
-WIDTH = 100
+WIDTH = 80
 DRAWN_AND_COMPARED = (
     "At temperatures above 0 the target draws its own token at each position, and accepts a draft token if it equals "
     "that draw. The output still follows the target's distribution, but fewer draft tokens are accepted than with "

@@ -40,7 +40,7 @@ CHOSEN_HELP = (
     "Tokens drafted in each step: the K that the policy chose, less what didn't fit before the end of the text. 0 is a "
     "plain step."
 )
-LINE, NODES = "drafted", "drafted, nodes below 0"
+LINE, NODES = "drafted", "drafted; below 0: nodes of the tree"
 BELOW = 0.4
 """Height of the nodes below the line, relative to the tokens above it."""
 TOKEN_TICKS = (1, 2, 4, 8, 16)
@@ -179,10 +179,6 @@ class AcceptancePlot(StepPlot):
         self.zero_line.setVisible(has_trees)
         self.drafted_sample.set_meaning(*((NODES, NODES_HELP) if has_trees else (LINE, DRAFTED_HELP)))
         below = [(-BELOW * depth, f"{nodes:.0f}")] if has_trees else []
-        axis = self.getPlotItem().getAxis("left")
-        axis.setTicks([[*ticks(range(first, int(depth) + 1, every)), *below]])
-        self._labels["left"] = "nodes · tokens" if has_trees else "tokens"
-        self._style_axis(axis, self._labels["left"])
-        self._fit_title()
+        self.getPlotItem().getAxis("left").setTicks([[*ticks(range(first, int(depth) + 1, every)), *below]])
         low, high = (-1.55 * BELOW, 1.15) if has_trees else (0.0, 1.15)
         self.getViewBox().setYRange(low * depth, high * depth, padding=0)

@@ -300,6 +300,7 @@ class RaceWindow(RunPage):
             return
         self.timeline.plot.settle(is_over=not self.is_running)
         run = self._run
+        self.timeline.setVisible(run.request is not None)
         self._race = race = None if self.is_running else race_of(run)
         self.stack.setCurrentIndex(int(race is not None))
         if race is None:

@@ -189,7 +189,7 @@ def _headline(
     if low > BREAK_EVEN:
         return f"{speed}: drafting pays here {at}."
     if high >= BREAK_EVEN:
-        return f"{speed}: drafting {at} is about as fast as plain decoding here."
+        return f"{speed}: no measurable difference from plain decoding {at}."
     if any((item.speedup or 0.0) > BREAK_EVEN for item in advice):
         return f"{speed}: slower than plain decoding {at}, but other settings should pay."
     return f"Don't speculate here: {speed[0].lower()}{speed[1:]} {at}."
