@@ -225,6 +225,12 @@ def panel(show_at, run):
     return show_at(InspectorPanel(run, Selection()), 340, 700)
 
 
+def test_without_a_run_the_page_says_to_run_first_and_then_what_to_click(show_at, run):
+    nothing = RunView()
+    for shown, words in ((nothing, "First run the prompt"), (run, "Click a token")):
+        assert show_at(InspectorPanel(shown, Selection()), 340, 700)._empty.text().startswith(words)
+
+
 def test_keys_and_buttons_go_from_token_to_token_and_from_step_to_step(qtbot, panel):
     panel.setFocus()
     keys = (Qt.Key.Key_Right, Qt.Key.Key_Right, Qt.Key.Key_Down, Qt.Key.Key_Left, Qt.Key.Key_Up)

@@ -11,6 +11,7 @@ from PySide6.QtCore import Qt
 from PySide6.QtGui import QGuiApplication
 
 from app.setup.models_form import BROWSE_TITLE
+from app.theme import LIGHT
 from app.tools.models.downloads import DownloadState
 from app.tools.models.suggestions import OFFLINE
 from core.errors import OutriderError
@@ -214,7 +215,9 @@ def test_a_model_in_use_is_not_deleted(make, hub, session, dialogs, qtbot, use):
     assert hub.removed == []
 
 
-def test_a_narrow_window_hides_the_columns_that_matter_least_and_never_scrolls_sideways(make_window, qtbot, hub):
+def test_a_narrow_window_hides_the_columns_that_matter_least_and_never_scrolls_sideways(
+    make_window, qtbot, hub, apply_theme
+):
     _, models = open_models(make_window(), hub, qtbot)
     table = models.table
 
@@ -225,7 +228,11 @@ def test_a_narrow_window_hides_the_columns_that_matter_least_and_never_scrolls_s
     models.resize(1280, 700)
     qtbot.waitUntil(lambda: len(shown()) == 6)
     models.resize(models.minimumWidth(), 700)
-    qtbot.waitUntil(lambda: shown() == ["Model", "Parameters", "Size"])
+    qtbot.waitUntil(lambda: shown() == ["Model", "Parameters", "Precision", "Size"])
     qtbot.waitUntil(lambda: table.horizontalScrollBar().maximum() == 0)
     models.resize(1280, 700)
     qtbot.waitUntil(lambda: len(shown()) == 6)
+    apply_theme(LIGHT, 1.5)
+    models.resize(1024, 700)
+    qtbot.waitUntil(lambda: shown() == ["Model", "Size"])
+    qtbot.waitUntil(lambda: table.horizontalScrollBar().maximum() == 0)

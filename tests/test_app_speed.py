@@ -11,6 +11,7 @@ import pytest
 from PySide6.QtCore import QPointF
 
 from app.jobs import Jobs
+from app.run.conclusion import conclusion_of
 from app.run.speed.speed import COMPUTING, EMPTY, LATER, NO_UNIT, UNDRAFTED, speed_report, study_of
 from app.run.speed.speed_figures import UNCALIBRATED
 from app.run.speed.speed_page import SpeedPage
@@ -89,6 +90,15 @@ def test_a_verdict_names_the_policy_that_chose_k(steps):
     run = run_of(steps)
     run.started.config.update(num_draft_tokens="auto", length_policy="adaptive")
     assert speed_report(run).headline.endswith("drafting pays here with adaptive K, 4.0 on average.")
+
+
+def test_that_the_machine_was_busy_is_said_on_top_of_the_run_and_not_again():
+    run = run_of(drawn(0.8, 4))
+    run.summary = replace(run.summary, target_step_ms=4.0)
+    assert run.busy_note in speed_report(run).basis, "nothing else says it where no speedup was measured"
+    run.summary = replace(run.summary, measured_speedup=1.2)
+    assert conclusion_of(run).headline.startswith("Measured on a busy machine")
+    assert "busy" not in speed_report(run).basis
 
 
 def test_a_trees_figures_are_in_its_own_words():

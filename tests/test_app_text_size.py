@@ -8,10 +8,12 @@ from PySide6.QtWidgets import (
     QAbstractButton,
     QAbstractItemView,
     QApplication,
+    QCheckBox,
     QComboBox,
     QLabel,
     QMenu,
     QPlainTextEdit,
+    QStyle,
     QToolButton,
     QWidget,
 )
@@ -22,7 +24,7 @@ from app.run.speed.speed import speed_report
 from app.setup.model_library import ModelLibrary
 from app.setup.prompt import PromptEditor
 from app.setup.settings_panel import SettingsPanel
-from app.theme import LIGHT, SCALES, apply_style, mono_font, next_scale, scaled, text_scale, ui_font
+from app.theme import DARK, LIGHT, SCALES, apply_style, mono_font, next_scale, scaled, text_scale, ui_font
 from tests.fakes_app import run_of
 from tests.test_core_diagnosis import drawn
 
@@ -85,6 +87,11 @@ def test_there_and_back_leaves_every_font_as_it_was_and_every_window_has_the_lat
     window.menus.production.trigger()
     page = window.exports.page
     press(window, "larger")
+    press(window, "default_size")
+    apply_style(DARK, 1.0)
+    apply_style(LIGHT, 1.0)
+    assert {text.font().pixelSize() for text in page.findChildren(QPlainTextEdit)} == {13}, "a theme keeps the size"
+    press(window, "larger", 2)
     assert {text.font().pixelSize() for text in page.findChildren(QPlainTextEdit)} == {mono_font().pixelSize()}
     table = window.models.window.table
     assert table.font().pixelSize() == window.status.font().pixelSize() == scaled(13)
@@ -95,9 +102,11 @@ def test_at_every_size_the_columns_fit_into_the_least_window_and_the_ends_say_so
     window.side.show_page(window.speed)
     window.speed._show(speed_report(run_of(drawn(0.5, 10, draft_ms=2.0, verify_ms=20.0))))
     window.speed.fold.set_open(True)
+    box = window.findChild(QCheckBox)
     press(window, "smaller", 2)
     for scale in SCALES:
         assert text_scale() == scale
+        assert box.style().pixelMetric(QStyle.PixelMetric.PM_IndicatorWidth, None, box) == scaled(16) + 2
         assert window.menus.smaller.isEnabled() is (scale != SCALES[0])
         assert window.menus.larger.isEnabled() is (scale != SCALES[-1])
         assert window.menus.default_size.isEnabled() is (scale != 1.0)

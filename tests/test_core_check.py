@@ -1,6 +1,7 @@
 """Exactness on demand: it passes what is exact, and it must fail what is broken on purpose."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -13,7 +14,15 @@ import core.verify.rejection
 from core.controls import RunControls
 from core.draft_length import BlockPlan, DraftLengthPolicy
 from core.errors import SettingsError
-from core.experiments.check import CheckFinished, CheckRequest, Comparison, Verdict, report_json, report_text
+from core.experiments.check import (
+    CheckFinished,
+    CheckRequest,
+    Comparison,
+    Verdict,
+    exact_sentence,
+    report_json,
+    report_text,
+)
 from core.experiments.distribution import Bias, chi_squared_p_value, fit, normal_p_value
 from core.experiments.exactness import check
 from core.experiments.prompt_suites import Prompt
@@ -59,9 +68,18 @@ def test_an_exact_engine_passes_with_every_kind_of_setting(settings):
     assert all(test.p_value is None or test.p_value > 1e-3 for test in report.distribution.tests)
 
 
+def test_the_sentence_says_how_large_a_bias_would_have_shown_which_more_blocks_make_smaller():
+    found = checked(make_check()).distribution
+    for error, words in ((0.05, "a bias of 20.0\u00a0% would"), (0.01, "a bias of 4.0\u00a0% would")):
+        said = exact_sentence(Verdict.EXACT, replace(found, bias_error=error), "the target's distribution")
+        assert f"{found.num_blocks:,} blocks show no difference from the target's distribution, and {words}" in said
+    assert "bias" not in exact_sentence(Verdict.EXACT, replace(found, bias_error=None), "plain decoding")
+
+
 def test_at_temperature_0_the_greedy_text_alone_is_checked():
     report = checked(make_check(sampling=SamplingParams(0.0)))
     assert report.distribution is None
+    assert report_text(report).startswith("Exact: all texts are equal.\n")
     assert report.verdict is Verdict.EXACT
     assert "only the greedy text is possible" in report_text(report)
 

@@ -25,6 +25,11 @@ def text_of(name, choice):
     return configuration(choice, get_project(name)).text
 
 
+def notes_of(name, choice):
+    """Its text with comments on one line each."""
+    return text_of(name, choice).replace("\n#  ", "")
+
+
 def words_of(name, choice) -> list[str]:
     """The words that a shell makes of a configuration."""
     return shlex.split(text_of(name, choice), comments=True)
@@ -151,12 +156,14 @@ def test_the_program_for_transformers_writes_what_plain_greedy_decoding_writes(c
 
 def test_differences_are_reported_where_they_matter():
     filtered = hub(sampling=SamplingParams(0.8, 40, 0.9, 0.1))
-    assert "refuses min-p" in text_of("vllm", filtered)
-    assert "min-p (here 0.1) is not applied" in text_of("sglang", filtered).replace("\n#  ", "")
-    assert "is not the one measured" in text_of("mlx", filtered).replace("\n#  ", "")
+    assert "refuses min-p" in notes_of("vllm", filtered)
+    assert "min-p (here 0.1) is not applied" in notes_of("sglang", filtered)
+    assert "is not the one measured" in notes_of("mlx", filtered)
     assert "--samplers" in words_of("llama.cpp", filtered)
-    assert "shared noise" in text_of("vllm", hub(coupling=Coupling.GUMBEL))
-    assert "refuses min-p" not in text_of("vllm", hub())
+    assert "shared noise" in notes_of("vllm", hub(coupling=Coupling.GUMBEL))
+    assert "refuses min-p" not in notes_of("vllm", hub())
+    request = '{"temperature": 0.8, "top_p": 0.9, "top_k": 40'
+    assert any(request in line for line in text_of("vllm", filtered).splitlines()), "JSON stays on one line"
 
 
 def test_a_pair_that_does_not_pay_is_reported_first():

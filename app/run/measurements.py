@@ -171,7 +171,11 @@ def _speedup(run: RunView, baseline_ticked: bool) -> tuple[str, str, str]:
     measured = ("", "") if plain is None else (f"baseline {plain:,.1f} tokens/s", f"baseline {plain:,.1f}/s")
     if summary is not None and summary.measured_speedup is not None and plain is not None:
         between = f"95 %: {run.interval}" if run.interval else ""
-        return f"{summary.measured_speedup:.2f}×", ", ".join(filter(None, (between, measured[0]))), between or measured[1]
+        return (
+            f"{summary.measured_speedup:.2f}×",
+            ", ".join(filter(None, (between, measured[0]))),
+            between or measured[1],
+        )
     if summary is not None and run.wants_baseline:
         return UNKNOWN, "the baseline did not run", "no baseline ran"
     if not (run.wants_baseline or (baseline_ticked and not run.num_tokens)):

@@ -153,9 +153,11 @@ def speed_report(run: RunView, done: Study | None = None) -> SpeedReport:
     if is_over:
         note = COMPUTING if done is None else UNCALIBRATED if theory is not None and calibration is None else ""
     limit = found.main_limit
+    has_speedup = run.summary is not None and run.summary.measured_speedup is not None
     return SpeedReport(
         headline=_headline(run, found, theory, advice, interval),
-        basis=" ".join(filter(None, (_basis(found), note))),
+        # On top of a measured speedup, the window says it.
+        basis=" ".join(filter(None, (_basis(found), "" if has_speedup else run.busy_note, note))),
         compared=compared_rows(found, theory, calibration),
         parts=_parts(found),
         replaced=_replaced(found),
