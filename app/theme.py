@@ -163,9 +163,9 @@ def scaled(pixels: int) -> int:
 def _scale_text(rules: str) -> str:
     """Scale font sizes, widths and heights, among them those of arrows and ticks, and corners that make a circle.
 
-    Borders, other corners, gaps and sliders keep their size.
+    Borders, other corners, gaps, sliders and scroll bars keep their size.
     """
-    pattern = r"QSlider::[^}]*|(font-size|width|height|border-radius(?=: 2)): (\d{2,})px"
+    pattern = r"QSlider::[^}]*|QScrollBar:[^}]*|(font-size|width|height|border-radius(?=: 2)): (\d{2,})px"
     return re.sub(pattern, lambda match: f"{match[1]}: {scaled(int(match[2]))}px" if match[1] else match[0], rules)
 
 

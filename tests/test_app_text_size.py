@@ -164,8 +164,15 @@ def test_a_narrow_window_has_its_settings_as_a_page_and_a_wide_one_gets_its_colu
     window.main_splitter.setSizes([272, 538, 422])
     width = window.controls.width()
     press(window, "larger", times=3)
+    window.transcript.view.setFocus()
+    window.side.show_page(window.inspector)
     window.resize(1024, 700)
-    assert window.columns.is_narrow
+    assert (window.columns.is_narrow, window.side.title()) == (True, "Inspector")
+    widths = [window.side.tabBar().tabRect(index).width() for index in range(4)]
+    window.menus.pages[0].trigger()
+    window.side.show_page(window.inspector)
+    again = [window.side.tabBar().tabRect(index).width() for index in range(4)]
+    assert widths == again, "the title in front is not cut"
     press(window, "default_size")
     window.resize(1280, 800)
     assert window.controls.width() == pytest.approx(width, abs=16), "what larger text took is given back"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from PySide6.QtCore import QAbstractAnimation, QEvent, QSize, Qt, Slot
 from PySide6.QtGui import QPainter, QPaintEvent, QResizeEvent
 from PySide6.QtWidgets import (
+    QApplication,
     QFrame,
     QLabel,
     QProgressBar,
@@ -199,6 +200,11 @@ class SidePanel(QTabWidget):
     def add_page(self, title: str, page: QWidget, help_text: str) -> None:
         """Add a page under a short title; all tabs must fit into 340 pixels."""
         self.setTabToolTip(self.addTab(page, title), help_text)
+
+    def tabInserted(self, index: int) -> None:
+        """Measure the tabs again: Qt did so while the one before the current tab was taken for it, which is bold."""
+        super().tabInserted(index)
+        QApplication.sendEvent(self.tabBar(), QEvent(QEvent.Type.StyleChange))
 
     def title(self) -> str:
         """The title of the current page."""

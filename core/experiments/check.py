@@ -281,18 +281,17 @@ def verdict_sentence(report: CheckReport) -> str:
         return f"Not exact: typical acceptance doesn't follow the target's distribution, {shows}."
     if report.verdict is Verdict.NOT_EXACT:
         return "Not exact: the output differs from the target's own."
-    return exact_sentence(report.verdict, report.distribution, "the target's distribution")
+    return exact_sentence(report.verdict, report.distribution)
 
 
-def exact_sentence(verdict: Verdict, found: DistributionResult | None, other: str, samples: str = "blocks") -> str:
-    """What was found where nothing differs from another output, and how large a bias would have been found."""
-    texts = "texts diverge only where rounding decides" if verdict is Verdict.NEAR_TIES else "all texts are equal"
-    if found is None:
-        return f"{str(verdict).capitalize()}: {texts}."
-    shown = f"{found.num_blocks:,} {samples} show no difference from {other}"
-    if found.bias_error is not None:
-        shown += f", and a bias of {percent_text(BIAS_ERRORS * found.bias_error, 1)} would have shown"
-    return f"{str(verdict).capitalize()}: {texts}; {shown}."
+def exact_sentence(verdict: Verdict, found: DistributionResult | None, samples: str = "blocks") -> str:
+    """What was found where nothing differs from the target's output, and how large a bias would have been found."""
+    parts = ["texts diverge only where rounding decides"] if verdict is Verdict.NEAR_TIES else []
+    if found is not None:
+        bias = BIAS_ERRORS * (found.bias_error or 0.0)
+        shown = f", where a bias of {percent_text(bias, 1)} would have shown" if bias else ""
+        parts.append(f"no difference in {found.num_blocks:,} {samples}{shown}")
+    return f"{str(verdict).capitalize()}: {'; '.join(parts) or 'all texts are equal'}."
 
 
 def drafting_text(run: RunRequest) -> str:

@@ -67,7 +67,7 @@ class SweepVerdicts(QScrollArea):
 
     def heightForWidth(self, width: int) -> int:
         """As high as the sentences, up to a few."""
-        return min(scaled(MAX_VERDICTS_HEIGHT), max(scaled(20), self._grid.totalHeightForWidth(width))) + 2
+        return min(MAX_VERDICTS_HEIGHT, max(scaled(20), self._grid.totalHeightForWidth(width))) + 2
 
     def sizeHint(self) -> QSize:
         """Before the width is known."""
@@ -80,17 +80,17 @@ class SweepVerdicts(QScrollArea):
 
 RUN_COLUMNS = (
     Column("Prompt"),
-    Column("Repeat", is_figure=True),
+    Column("Repeat", is_figure=True, rank=1),
     Column("Tokens/s", "New tokens / seconds of model work", is_figure=True),
     Column(
         "Speedup",
         "Relative to plain decoding of the same prompt and temperature, the run nearest in time",
         is_figure=True,
     ),
-    Column("Acceptance", "Accepted / drafted tokens", is_figure=True),
-    Column("Tokens/forward", "New tokens / forwards of the target", is_figure=True, rank=2),
-    Column("Tokens", is_figure=True, rank=3),
-    Column("Outcome", rank=1),
+    Column("Acceptance", "Accepted / drafted tokens", is_figure=True, rank=2),
+    Column("Tokens/forward", "New tokens / forwards of the target", is_figure=True, rank=4),
+    Column("Tokens", is_figure=True, rank=5),
+    Column("Outcome", rank=3),
 )
 OPEN_TIP, NO_LOG_TIP = "Double-click or press Enter to open it in the main window", "Its log is not kept"
 CHOOSE = "Choose a cell to see its runs or to use it."

@@ -125,7 +125,7 @@ def report_sentence(report: ServerReport) -> str:
     if report.verdict is Verdict.NOT_EXACT:
         text = f"Not exact: the server's output differs from that of {report.against}."
     else:
-        text = exact_sentence(report.verdict, report.distribution, f"those of {report.against}", "sampled texts")
+        text = exact_sentence(report.verdict, report.distribution, "sampled texts")
     if report.drafts_seldom and report.verdict is not Verdict.NOT_EXACT and report.distribution is not None:
         count = f"{report.num_drafted:,} of {report.distribution.num_blocks:,}"
         text += (
