@@ -161,7 +161,6 @@ class MainWindow(QMainWindow):
         self.playback.link(self.findChildren(StepPlot))
         self._connect()
         self._restore()
-        self.appearance.set(self._settings.theme, self._settings.text_scale)
 
     def _lay_out(self) -> None:
         self.setWindowTitle("Outrider")
@@ -404,7 +403,9 @@ class MainWindow(QMainWindow):
     # --- Opening and closing ---
 
     def showEvent(self, event: QShowEvent) -> None:
-        """Import the engine once the window has been drawn."""
+        """Apply the style sheet, and import the engine once the window has been drawn."""
+        if not self._was_shown:
+            self.appearance.set(self.appearance.mode, text_scale())
         super().showEvent(event)
         self.columns.apart.setVisible(self.columns.is_apart)
         if not self._was_shown:
