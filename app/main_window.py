@@ -402,10 +402,14 @@ class MainWindow(QMainWindow):
 
     # --- Opening and closing ---
 
-    def showEvent(self, event: QShowEvent) -> None:
-        """Apply the style sheet, and import the engine once the window has been drawn."""
-        if not self._was_shown:
+    def setVisible(self, visible: bool) -> None:
+        """Apply the style sheet before the window is laid out for the first time."""
+        if visible and not self._was_shown:
             self.appearance.set(self.appearance.mode, text_scale())
+        super().setVisible(visible)
+
+    def showEvent(self, event: QShowEvent) -> None:
+        """Import the engine once the window has been drawn."""
         super().showEvent(event)
         self.columns.apart.setVisible(self.columns.is_apart)
         if not self._was_shown:
