@@ -175,7 +175,7 @@ def _lines(report: ServerReport) -> Iterator[str]:
 
 
 def _title(test: DistributionTest) -> str:
-    titles = {"bias": "Bias towards the draft", "own logprobs": "Token 1, by the server's own logprobs"}
+    titles = {"bias": "Bias towards the draft", "own logprobs": "Token 1, own logprobs"}
     return titles.get(test.name, f"Token {test.position} of a text")
 
 
