@@ -161,7 +161,6 @@ class MainWindow(QMainWindow):
         self.playback.link(self.findChildren(StepPlot))
         self._connect()
         self._restore()
-        self.appearance.set(self._settings.theme, self._settings.text_scale)
 
     def _lay_out(self) -> None:
         self.setWindowTitle("Outrider")
@@ -402,6 +401,12 @@ class MainWindow(QMainWindow):
         self.columns.arrange()
 
     # --- Opening and closing ---
+
+    def setVisible(self, visible: bool) -> None:
+        """Apply the style sheet before the window is laid out for the first time."""
+        if visible and not self._was_shown:
+            self.appearance.set(self.appearance.mode, text_scale())
+        super().setVisible(visible)
 
     def showEvent(self, event: QShowEvent) -> None:
         """Import the engine once the window has been drawn."""

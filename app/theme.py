@@ -289,7 +289,7 @@ def hold_font(widget: QWidget, pixels: int, is_mono: bool = False, weight: QFont
 class Appearance(QObject):
     """The application's theme and text size: one style sheet, palette and font for all windows.
 
-    The style sheet comes with the first `set`, once the window is built: with a style sheet, Qt styles all that is in
+    The style sheet comes with the first `set`, when the window is shown: with a style sheet, Qt styles all that is in
     a panel each time that the panel is put into another, which is more than half of what building a window takes.
     """
 
@@ -324,7 +324,7 @@ def apply_style(theme: Theme, scale: float = DEFAULT_SCALE, *, has_sheet: bool =
     """
     application = QApplication.instance()
     assert isinstance(application, QApplication)
-    before = text_scale()
+    before, theme_before = text_scale(), application.property("theme")
     application.setProperty("textScale", scale)
     application.setProperty("theme", theme.name.value)
     sheet = style_sheet(theme) if has_sheet else ""
@@ -337,6 +337,8 @@ def apply_style(theme: Theme, scale: float = DEFAULT_SCALE, *, has_sheet: bool =
     application.setPalette(palette(theme))
     application.setFont(ui_font())
     application.setStyleSheet(sheet)
+    if (scale, theme.name.value) == (before, theme_before):
+        return
     widgets = application.allWidgets()
     for widget in widgets:
         if font := widget.property("heldFont"):  # Without the style sheet, it has the one from before that again.

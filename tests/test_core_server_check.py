@@ -94,11 +94,13 @@ def plain(ids: list[int], sampling: SamplingParams, generator: torch.Generator) 
     return [draw(TARGET, ids, sampling, generator)], 0, 0
 
 
-def completion(step: Step, body: dict[str, Any]) -> Answer:
-    """vLLM's answer to a request, with its counts."""
+def completion(step: Step, body: dict[str, Any], *, first: Any = TARGET, heat: float = 1.0) -> Answer:
+    """vLLM's answer to a request, with its counts; `first` and `heat` are those of the first token."""
     sampling, generator = SamplingParams(body["temperature"]), torch.Generator().manual_seed(body["seed"])
     prompt = [ord(letter) - 97 for letter in body["prompt"]]
-    ids, size, counts = [draw(TARGET, prompt, sampling, generator)], body["max_tokens"], []
+    heated = replace(sampling, temperature=sampling.temperature * heat)
+    ids, size, counts = [draw(first, prompt, heated, generator)], body["max_tokens"], []
+    logprobs = first(prompt).log_softmax(-1).tolist()
     parts = [list(ids)]
     while len(ids) < size:
         emitted, drafted, accepted = step([*prompt, *ids], sampling, generator)
@@ -114,7 +116,9 @@ def completion(step: Step, body: dict[str, Any]) -> Answer:
             "finish_reason": "length" if place == len(parts) - 1 else None,
         }
         if place == 0:
-            choice["logprobs"] = {"tokens": [chr(97 + ids[0])], "token_logprobs": [-0.5], "top_logprobs": [{}]}
+            top = {chr(97 + token): logprob for token, logprob in enumerate(logprobs)} if body["logprobs"] else {}
+            told = {"tokens": [chr(97 + ids[0])], "token_logprobs": [logprobs[ids[0]]], "top_logprobs": [top]}
+            choice["logprobs"] = told
         events.append({"choices": [choice]})
     names = ("per_step_drafted", "per_step_accepted")
     told = dict(zip(names, map(list, zip(*counts, strict=True)), strict=True)) if counts else {}
@@ -122,17 +126,23 @@ def completion(step: Step, body: dict[str, Any]) -> Answer:
     return as_stream(events)
 
 
-def server(step: Step, **more: Any) -> FakeServer:
+def server(step: Step, first: Any = TARGET, heat: float = 1.0, **more: Any) -> FakeServer:
     no_template = as_json({"error": {"message": "The model has no chat template."}}, 400)
-    answers = vllm(chat=no_template, raw=functools.partial(completion, step), **more)
+    answers = vllm(chat=no_template, raw=functools.partial(completion, step, first=first, heat=heat), **more)
     return FakeServer(answers)
 
 
 def checked(
-    step: Step, *, baseline: Step | None = None, temperature: float = 0.9, samples: int = 300, target: Any = TARGET
+    step: Step,
+    *,
+    baseline: Step | None = None,
+    temperature: float = 0.9,
+    samples: int = 300,
+    target: Any = TARGET,
+    **first: Any,
 ) -> ServerReport:
     no_drafts = {"metrics": Answer(["# TYPE vllm:x counter\nvllm:x_total 1.0\n"])}
-    with server(step) as fake, server(baseline or plain, **no_drafts) as other:
+    with server(step, **first) as fake, server(baseline or plain, **no_drafts) as other:
         found = identify(fake.url)
         shared: dict[str, Any] = {"prompt": "any", "sampling": SamplingParams(temperature), "chat": False}
         request = ServerCheckRequest(
@@ -163,7 +173,10 @@ def test_a_server_that_follows_its_target_is_right():
     assert report.is_right
     assert report.greedy.num_tokens == 2 * 40
     assert report.num_drafted == report.distribution.num_blocks
-    assert [test.name for test in report.distribution.tests][:4] == ["token 1", "token 2", "token 3", "token 4"]
+    assert [test.name for test in report.distribution.tests][:3] == ["own logprobs", "token 1", "token 2"]
+    own = report.distribution.tests[0]
+    assert own.num_samples == 300
+    assert 2 < own.degrees <= 2 * (V - 1)
     greedy, sampled = report.acceptances
     assert greedy.share == pytest.approx(greedy.drawn)
     assert greedy.drawn == greedy.likeliest
@@ -225,6 +238,11 @@ def test_near_ties_are_told_apart_and_what_follows_one_is_judged_as_well(texts, 
     assert report.distribution is None
     worst = report.greedy.divergences[0]
     assert worst.margin == pytest.approx(0.01 if verdict is Verdict.NEAR_TIES else 1.0)
+
+
+def test_first_tokens_that_follow_the_servers_own_logprobs_tell_other_weights_from_other_sampling():
+    assert failed(checked(speculating, first=NOISE)) & {"own logprobs", "token 1"} == {"token 1"}
+    assert {"own logprobs", "token 1"} <= failed(checked(speculating, heat=2.0))
 
 
 # --- Against another server ---------------------------------------------------------------------------------------

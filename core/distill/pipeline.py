@@ -147,6 +147,12 @@ class _Stages:
         if len(lengths) > 1:
             raise SettingsError(f"The texts in {str(work)!r} have a different length. Choose another --work folder.")
         play = replace(settings.play, length=lengths.pop()) if lengths else settings.play
+        fewest = len(script.opening) + len(script.bridge) + 2  # A word of the user's, and one of the answer.
+        longest = target.context_length
+        if not fewest <= play.length <= longest:
+            raise SettingsError(
+                f"Texts of {play.length:,} tokens don't fit this target. Choose a length from {fewest} to {longest:,}."
+            )
         while True:
             parts = parts_in(work)
             index, number = len(parts), sum(len(read_part(path).texts) for path in parts)

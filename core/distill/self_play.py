@@ -12,7 +12,7 @@ from torch import Tensor
 
 from core.distill.texts import Part, Texts
 from core.errors import ModelUnreadableError
-from core.training.model import BatchDecoder, sample
+from core.training.model import ARITHMETIC, BatchDecoder, sample
 
 _PLACE = "outrider marks the place"
 
@@ -103,7 +103,7 @@ def write_texts(
     settings: PlaySettings,
     generator: torch.Generator,
     check_cancelled: Callable[[], None] = lambda: None,
-    dtype: torch.dtype = torch.bfloat16,
+    dtype: torch.dtype = ARITHMETIC,
 ) -> Part:
     """Let the target write `settings.rows` texts of at most `settings.length` tokens, and keep its states.
 

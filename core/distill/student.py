@@ -24,7 +24,7 @@ from core.errors import ModelUnreadableError
 from core.models.details import parse_tokenizer
 from core.models.shared_draft import BORROWED, SHARES, tokens_sha256
 from core.training.data import items_of_step
-from core.training.model import hidden_states, replaced_folder, rope_for
+from core.training.model import ARITHMETIC, hidden_states, replaced_folder, rope_for
 from core.training.train import Progress, Step, TrainSettings, kl_tv_loss, overlap, train, tv_weight
 
 _QUICK_LOOK = 32
@@ -88,7 +88,7 @@ def make_batch(part: Part, rows: list[int], first: int) -> Batch:
     counts = (columns >= first - 1) & (columns < texts.end[rows][:, None] - 1)
     return (
         torch.from_numpy(texts.ids[rows].astype(np.int64)),
-        torch.from_numpy(part.states[rows]).bfloat16(),
+        torch.from_numpy(part.states[rows]).to(ARITHMETIC),
         torch.from_numpy(part.log_norms[rows]),
         torch.from_numpy(counts).float(),
     )
@@ -144,7 +144,7 @@ def train_student(
     tv_ramp: tuple[float, float] = (0.4, 0.8),
 ) -> Progress:
     """Train in place until the budget is used, resuming from `checkpoint` if it exists; see `core.training.train`."""
-    head = student.get_output_embeddings().weight.detach()[vocabulary].bfloat16()
+    head = student.get_output_embeddings().weight.detach()[vocabulary].to(ARITHMETIC)
     cos, sin = rope_for(student, parts[0].texts.ids.shape[1])
     order = [(part, row) for part in parts for row in range(len(part.texts))]
     per_step = min(settings.per_step, len(order))

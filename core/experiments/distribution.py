@@ -57,6 +57,8 @@ MOST_MISSCORED = {torch.float32: 1e-3, torch.float16: 0.05, torch.bfloat16: 0.3}
 """Total variation that rounding may cause between a distribution scored alone and in a block."""
 BONUS = MAX_DRAFT_TOKENS + 1
 """Marks the position of a token after a fully accepted draft, wherever that is."""
+OWN = 0
+"""Marks the test of a server's first tokens against its own logprobs."""
 PROMPTS = 3
 """Prompts that blocks are sampled after: many blocks after one prompt say more than a few after many."""
 
@@ -157,6 +159,9 @@ class Bias:
         return math.sqrt(self._variance) / self._difference
 
 
+_NAMES: dict[int, tuple[str, int | None]] = {BONUS: ("bonus", None), OWN: ("own logprobs", None)}
+
+
 class DistributionTally:
     """Adds up the tests, by position in the block."""
 
@@ -188,7 +193,7 @@ class DistributionTally:
         for position, samples in sorted(self.samples.items()):
             degrees, statistic = self.degrees[position], self.statistics[position]
             p_value = chi_squared_p_value(statistic, degrees) if degrees else None
-            name, shown = ("bonus", None) if position == BONUS else (f"token {position}", position)
+            name, shown = _NAMES.get(position, (f"token {position}", position))
             tests.append(DistributionTest(name, shown, samples, degrees, statistic, p_value))
         bias = self.bias if self.bias.is_known else None
         if bias:

@@ -13,7 +13,7 @@ from torch.nn import functional
 from transformers import LlamaForCausalLM
 
 from core.training.data import BLOCK, Tokens, block_count, items_of_step, read_blocks
-from core.training.model import continuations, hidden_states, logits_of, rope_for
+from core.training.model import ARITHMETIC, continuations, hidden_states, logits_of, rope_for
 from core.training.train import Progress, Step, TrainSettings, kl_tv_loss, train, tv_weight
 
 States = npt.NDArray[np.float16]
@@ -102,13 +102,13 @@ def distill(
         return kl_tv_loss(log_p, log_q, tv, torch.ones(ids.shape))
 
     loss_fn = torch.compile(loss, dynamic=False) if settings.compile else loss
-    head = target_head.detach().bfloat16()
+    head = target_head.detach().to(ARITHMETIC)
     cos, sin = rope_for(draft, BLOCK)
 
     def compute(step: int, share: float) -> Step:
         blocks = items_of_step(len(states), settings.per_step, step, settings.seed)
         ids, _ = read_blocks(stream, blocks, BLOCK)
-        wanted = torch.from_numpy(states[blocks]).bfloat16()
+        wanted = torch.from_numpy(states[blocks]).to(ARITHMETIC)
         return *loss_fn(ids, wanted, tv_weight(tv_ramp, share)), ids.numel()
 
     return train(draft, compute, settings, checkpoint, log, reports="acceptance")

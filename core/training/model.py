@@ -35,6 +35,17 @@ SHAPES = {
 ROPE_THETA = 10_000.0
 
 
+def _has_bfloat16() -> bool:
+    try:
+        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    except (AttributeError, RuntimeError):  # This torch comes without oneDNN.
+        return False
+
+
+ARITHMETIC = torch.bfloat16 if _has_bfloat16() else torch.float32
+"""The number format of training, on float32 weights: emulated bfloat16 takes tens of times longer."""
+
+
 def new_model(shape: str, vocab_size: int, seed: int, num_layers: int | None = None) -> LlamaForCausalLM:
     """A freshly initialised model; id 0 is END_OF_TEXT. Output projections of the residual branches start at zero."""
     config = LlamaConfig(
@@ -106,7 +117,7 @@ def hidden_states(
     ids: Tensor,
     cos: Tensor,
     sin: Tensor,
-    dtype: torch.dtype = torch.bfloat16,
+    dtype: torch.dtype = ARITHMETIC,
     cache: Cache | None = None,
 ) -> Tensor:
     """Final normed states (batch, length, hidden) of ids (batch, length); cos and sin are (length, head size).
@@ -152,7 +163,7 @@ def logits_of(model: LlamaForCausalLM, states: Tensor) -> Tensor:
 
 
 def next_token_loss(
-    model: LlamaForCausalLM, ids: Tensor, targets: Tensor, cos: Tensor, sin: Tensor, dtype: torch.dtype = torch.bfloat16
+    model: LlamaForCausalLM, ids: Tensor, targets: Tensor, cos: Tensor, sin: Tensor, dtype: torch.dtype = ARITHMETIC
 ) -> Tensor:
     """Mean cross-entropy in nats of targets (batch, length), the ids one position on."""
     logits = logits_of(model, hidden_states(model, ids, cos, sin, dtype)).float()
@@ -201,7 +212,7 @@ def continuations(
     new_tokens: int,
     temperature: Tensor,
     generator: torch.Generator,
-    dtype: torch.dtype = torch.bfloat16,
+    dtype: torch.dtype = ARITHMETIC,
 ) -> Tensor:
     """prompts (batch, n), each with new_tokens sampled at its temperature (batch,). END_OF_TEXT does not stop it."""
     batch, length = prompts.shape

@@ -16,7 +16,7 @@ from transformers import LlamaForCausalLM
 from core.errors import SettingsError
 from core.text import duration_text
 from core.training.data import BLOCK, Tokens, block_count, items_of_step, read_blocks
-from core.training.model import next_token_loss, rope_for
+from core.training.model import ARITHMETIC, next_token_loss, rope_for
 
 CLIP = 1.0
 """Largest norm of a step's gradient."""
@@ -59,7 +59,12 @@ class TrainSettings:
 
 
 def make_optimizers(model: LlamaForCausalLM, rate: float = 3e-3) -> list[Optimizer]:
-    """Muon (Jordan et al. 2024) for the layers' matrices, AdamW for the embedding (also the head) and the norms."""
+    """Muon (Jordan et al. 2024) for the layers' matrices, AdamW for the embedding (also the head) and the norms.
+
+    torch's Muon computes in bfloat16: where that is only emulated, AdamW takes its place.
+    """
+    if ARITHMETIC is torch.float32:
+        return [AdamW(model.parameters(), lr=rate, betas=(0.9, 0.95), weight_decay=0.05)]
     matrices: list[Tensor] = []
     others: list[Tensor] = []
     for name, parameter in model.named_parameters():
@@ -213,7 +218,7 @@ def validation_loss(
     model: LlamaForCausalLM,
     stream: Tokens,
     max_blocks: int | None = None,
-    dtype: torch.dtype = torch.bfloat16,
+    dtype: torch.dtype = ARITHMETIC,
 ) -> float:
     """Mean nats per token over the stream's whole blocks (the first max_blocks of them), context up to BLOCK."""
     cos, sin = rope_for(model, BLOCK)

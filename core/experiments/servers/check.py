@@ -35,9 +35,11 @@ from core.experiments.check import (
 from core.experiments.distribution import (
     LEAST_EXPECTED,
     LEAST_FOLLOWERS,
+    OWN,
     PROMPTS,
     DistributionTally,
     TargetDistribution,
+    fit,
     judge_twice,
 )
 from core.experiments.exactness import MOST_ROUNDING
@@ -50,13 +52,13 @@ from core.sampling import probabilities
 from core.session import Session
 from core.settings import RunRequest, SamplingParams, setting, validate
 from core.text import display_texts
-from core.types import FinishReason, StageChanged
+from core.types import UNKNOWN_ID, FinishReason, StageChanged
 
 NUM_SAMPLED = 4
 """Tokens of a sampled text: the first is the prefill's, the others come from a step with a draft."""
 SERVER_ROUNDING = MOST_ROUNDING[torch.float16]
 """Of a baseline server, whose precision isn't known: the lead in logprobs below which two tokens are a near-tie."""
-_AT_ONCE, _BATCH, _ROWS = 8, 40, 32
+_AT_ONCE, _BATCH, _ROWS, _TOP = 8, 40, 32, 20
 _ROUNDS = 8
 """The most sampled texts of each prompt from which the acceptance is taken."""
 
@@ -213,7 +215,7 @@ class _Check:
         return tally.result(count, math.inf)
 
     def _texts(
-        self, server: Server, prompt: Prompt, count: int, seed: int, title: str
+        self, server: Server, prompt: Prompt, count: int, seed: int, title: str, tally: DistributionTally
     ) -> Generator[CheckProgress, None, dict[tuple[int, ...], Counter[int]]]:
         """From the beginning of a text to how often each token followed it on a server."""
         answers = yield from self._ask(
@@ -225,7 +227,37 @@ class _Check:
             self._num_drafted += server is self._server and bool(answer.tested(server, self._sampling.temperature))
             for place, token in enumerate(ids):
                 followers.setdefault(ids[:place], Counter())[token] += 1
+        if server is self._server:
+            yield from self._test_own(prompt, answers, title, tally)
         return followers
+
+    def _test_own(
+        self, prompt: Prompt, answers: Sequence[Answer], title: str, tally: DistributionTally
+    ) -> Generator[CheckProgress, None, None]:
+        """Test the likely first tokens against the server's own logprobs: of its sampling, whatever its weights."""
+        temperature = self._sampling.temperature
+        if self._sampling != SamplingParams(temperature):
+            return  # A filter changes what the logprobs say.
+        tops = []
+        for asked in (temperature, 1.0):
+            sampling = SamplingParams(asked)
+            (answer,) = yield from self._ask(
+                self._server, [prompt], title, top_logprobs=_TOP, sampling=sampling, max_new_tokens=1
+            )
+            tops.append(sorted((lp for token in answer.tokens[:1] for _, lp in token.top), reverse=True)[:_TOP])
+        if not tops[0]:
+            return
+        # Some servers tell logprobs before the temperature, others behind it.
+        is_before = all(math.isclose(one, other, abs_tol=1e-2) for one, other in zip(*tops, strict=False))
+        power = 1.0 / temperature if is_before else 1.0
+        least, mass = tops[0][-1] - 1e-3, sum(math.exp(power * lp) for lp in tops[0])
+        first = [token for answer in answers for token in answer.tokens[:1]]
+        likely = {token.id: token.logprob for token in first if token.id != UNKNOWN_ID and token.logprob >= least}
+        counts = Counter(token.id for token in first if token.id in likely)
+        probs = torch.tensor([math.exp(power * lp) / mass for lp in likely.values()], dtype=torch.float64)
+        probs = torch.cat([probs, (1.0 - probs.sum()).clamp_min(0.0).reshape(1)])  # All that never came.
+        found = fit({at: counts[token] for at, token in enumerate(likely)}, probs, probs > 0)
+        tally.count(OWN, found.statistic, found.degrees, counts.total())
 
     # What differs when the target is run here. ---------------------------------------------------------------------
 
@@ -269,9 +301,9 @@ class _Check:
         self, prompt: Prompt, count: int, seed: int, title: str, tally: DistributionTally
     ) -> Generator[CheckProgress, None, None]:
         assert self._request.baseline is not None
-        found = yield from self._texts(self._server, prompt, count, seed, title)
+        found = yield from self._texts(self._server, prompt, count, seed, title, tally)
         plain = yield from self._texts(
-            self._request.baseline, prompt, count, seed + 500_000, f"{title} of the baseline"
+            self._request.baseline, prompt, count, seed + 500_000, f"{title} of the baseline", tally
         )
         for block in sorted(found.keys() & plain.keys()):
             if min(sum(found[block].values()), sum(plain[block].values())) >= LEAST_FOLLOWERS:
@@ -284,8 +316,9 @@ class _Check:
 
     def _notes(self, has_acceptance: bool) -> Iterator[str]:
         yield (
-            "Token 1 comes from the prompt, the others from steps that draft. Where all fail, the two serve different "
-            "weights, precisions or chat templates; where only later ones fail, look at the speculation."
+            "Token 1 comes from the prompt, the others from steps that draft. Where all fail but the server's own "
+            "logprobs, the two serve different weights, precisions or chat templates; where only later ones fail, look "
+            "at the speculation."
         )
 
 
@@ -376,7 +409,7 @@ class _CheckHere(_Check):
     def _compare(
         self, prompt: Prompt, count: int, seed: int, title: str, tally: DistributionTally
     ) -> Generator[CheckProgress, None, None]:
-        followers = yield from self._texts(self._server, prompt, count, seed, title)
+        followers = yield from self._texts(self._server, prompt, count, seed, title, tally)
         models = [model for model in (self._target, self._draft) if model is not None]
         exact = [
             TargetDistribution(model, prompt.ids, NUM_SAMPLED, self._sampling, self._controls.check_cancelled)

@@ -174,7 +174,8 @@ def _lines(report: ServerReport) -> Iterator[str]:
 
 
 def _title(test: DistributionTest) -> str:
-    return "Bias towards the draft" if test.name == "bias" else f"Token {test.position} of a text"
+    titles = {"bias": "Bias towards the draft", "own logprobs": "Token 1, own logprobs"}
+    return titles.get(test.name, f"Token {test.position} of a text")
 
 
 def report_json(report: ServerReport) -> str:
