@@ -97,7 +97,8 @@ def assert_texts(page, run, clock_ms):
     assert page.plain.text.toPlainText() == written(run.baseline_steps, now)
 
 
-def test_before_a_race_the_page_says_what_to_do_for_one(page, run):
+def test_before_a_race_the_page_says_what_to_do_for_one(page, run, show_at):
+    assert show_at(RaceWindow(RunView()), 552, 640).timeline.isHidden(), "there is nothing to plot"
     assert page.stack.currentIndex() == 0
     assert "Run with “Measure the baseline” ticked" in page.empty.text()
     page.begin()
@@ -105,6 +106,7 @@ def test_before_a_race_the_page_says_what_to_do_for_one(page, run):
     run.begin(replace(REQUEST, baseline=False))
     page.begin()
     assert page.empty.text().startswith("This run measures no baseline")
+    assert not page.timeline.isHidden()
     run.apply(make_step(0, 9))
     run.apply(Finished(make_summary(run.steps, FinishReason.LENGTH)))
     page.end()

@@ -178,6 +178,19 @@ def test_a_narrow_window_has_its_settings_as_a_page_and_a_wide_one_gets_its_colu
     assert window.controls.width() == pytest.approx(width, abs=16), "what larger text took is given back"
 
 
+def test_with_large_text_a_folded_prompt_has_one_line_and_no_heading(make_window):
+    window = make_window(is_shown=True)
+    prompt = window.prompt
+    for times, is_headed in ((0, True), (3, False)):
+        press(window, "larger", times)
+        prompt.set_folded(is_folded=True)
+        assert prompt.presets_button.isVisible() is is_headed
+        lines = prompt.edit.height() / prompt.edit.cursorRect().height()
+        assert int(lines) == (2 if is_headed else 1)
+        prompt.set_folded(is_folded=False)
+        assert prompt.presets_button.isVisible()
+
+
 def test_the_controls_beside_run_are_never_cut_off(qtbot):
     prompt = PromptEditor(SettingsPanel(ModelLibrary(), Jobs()), Jobs())
     qtbot.addWidget(prompt)
