@@ -59,7 +59,7 @@ def verify_chain(tokens, parents, *rows_and_uniforms):
     "step", [verify_step(verify_chain), certain_step(verify_block), drafter_step(DraftModelDrafter, verify_block)]
 )
 def test_a_block_follows_the_target_jointly(step):
-    assert joint_p_value(step, samples=5_000) > SIGNIFICANCE
+    assert joint_p_value(step, samples=3_000) > SIGNIFICANCE
 
 
 def test_the_example_of_the_paper():
