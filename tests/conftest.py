@@ -19,7 +19,7 @@ limit_spinning()
 _LONGEST = ("core_exact", "package", "core_trees", "app_close", "core_check", "core_server_check", "core_soak",
             "project", "app_nothing_lost", "core_families", "core_waits", "core_mutants", "core_strangers",
             "core_policy", "app_cli_bench", "core_bad_trees", "core_hybrids", "core_check_trees", "core_verify",
-            "core_sampling", "core_decode", "app_kept_runs_opened", "core_gguf", "app_text_size", "app_playback")  # fmt: skip
+            "core_sampling", "core_decode", "app_kept_runs_opened", "core_gguf", "app_text_size")  # fmt: skip
 """Files of more than 10 seconds, the longest first."""
 
 
