@@ -166,6 +166,8 @@ def _load_module(entry: ModelEntry, folder: Path, device_map: DeviceMap, dtype: 
         if is_out_of_memory(error) or isinstance(error, OutriderError):
             raise
         _log.debug("loading failed", exc_info=True)
+        if not free_memory(torch.device("cpu")):
+            raise MemoryError from error  # Libraries fail in many ways then.
         raise _damaged(entry, error) from error
     # transformers fills missing tensors with random numbers.
     lacking = sorted(info.get("missing_keys") or ())
