@@ -77,8 +77,8 @@ def free_memory(device: torch.device) -> int:
 _GROUPS, _MEMBERSHIP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 _GROUP_FILES = (("", "memory.max", "memory.current"), ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes"))
 """A group's limit and what it has taken, of both versions of Linux's control groups; the older has a folder for it."""
-_LIBRARY_BYTES = 512 * 2**20
-"""Addresses that torch and others take in their first forwards; without them they end the process, or never return."""
+_LIBRARY_BYTES, _FORWARD_BYTES = 1400 * 2**20, 160 * 2**20
+"""Addresses that Python, torch and others take by their first forward, and those of a run; without, they may hang."""
 
 
 def available_memory(groups: Path = _GROUPS, membership: Path = _MEMBERSHIP, *, with_swap: bool = False) -> int:
@@ -106,7 +106,8 @@ def available_memory(groups: Path = _GROUPS, membership: Path = _MEMBERSHIP, *, 
 
         limit = resource.getrlimit(resource.RLIMIT_AS)[0]
         if limit != resource.RLIM_INFINITY:
-            rooms.append(limit - psutil.Process().memory_info().vms - _LIBRARY_BYTES)
+            taken_bytes = psutil.Process().memory_info().vms
+            rooms.append(limit - max(taken_bytes + _FORWARD_BYTES, _LIBRARY_BYTES))
     return max(0, min(rooms))
 
 
