@@ -90,15 +90,15 @@ def available_memory(groups: Path = _GROUPS, membership: Path = _MEMBERSHIP, *, 
         with_swap: whether the swap space counts.
     """
     rooms = [int(psutil.virtual_memory().available) + (int(psutil.swap_memory().free) if with_swap else 0)]
-    paths = {PurePosixPath("/")}
+    places = {PurePosixPath("/")}
     with contextlib.suppress(OSError, ValueError):
         for line in membership.read_text("utf-8").splitlines():
             _, kinds, path = line.split(":", 2)
             if not kinds or "memory" in kinds.split(","):
-                paths |= {PurePosixPath(path), *PurePosixPath(path).parents}
-    for path in paths:
-        for folder, most, taken in _GROUP_FILES:
-            group = groups / folder / path.relative_to("/")
+                places |= {PurePosixPath(path), *PurePosixPath(path).parents}
+    for place in places:
+        for kind, most, taken in _GROUP_FILES:
+            group = groups / kind / place.relative_to("/")
             with contextlib.suppress(OSError, ValueError):  # "max" is no limit.
                 rooms.append(int((group / most).read_text("ascii")) - int((group / taken).read_text("ascii")))
     with contextlib.suppress(ImportError, OSError, ValueError):

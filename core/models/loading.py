@@ -219,7 +219,8 @@ def prepare(ref: str, model: Any, tokenizer: Any, device: torch.device, dtype: t
     try:
         loaded.fused_weights = find_fused_weights(loaded, expected)
     except Exception as error:
-        _log.warning("%s: no fused forward (%s), so transformers' module is used.", ref, first_line(error))
+        reason = "the memory ran out" if is_out_of_memory(error) else first_line(error)
+        _log.warning("%s: no fused forward (%s), so transformers' module is used.", ref, reason)
     return loaded
 
 
