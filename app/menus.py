@@ -83,7 +83,7 @@ class Menus:
         file.addSeparator()
         self.quit = self._action(file, "quitAction", "Quit", "Ctrl+Q")
         self.quit.setMenuRole(QAction.MenuRole.QuitRole)
-        self.run = self._action(run, "runAction", "Run", "Ctrl+Return", "Ctrl+Enter")
+        self.run = self._action(run, "runAction", "Run", "Ctrl+Enter", "Ctrl+Return")
         self.stop = self._action(run, "stopAction", "Stop", "Esc")
         self.pause = self._action(run, "pauseAction", "Pause", "Space")
         # Shown, but inactive: a window shortcut would take Space from buttons. The window handles the key.

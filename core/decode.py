@@ -15,7 +15,7 @@ import torch
 
 from core.controls import Cancelled, RunControls
 from core.draft_length import DraftLength, DraftLengthPolicy
-from core.drafters.base import Drafter, DrafterSetup
+from core.drafters.base import Drafter, DrafterSetup, blaming
 from core.drafters.draft_model import DraftModelDrafter
 from core.errors import OutOfMemoryError
 from core.evidence import EvidenceBacklog
@@ -337,7 +337,8 @@ class _Run:
         if isinstance(self._drafter, DraftModelDrafter):
             self._drafter.start(torch.tensor(self._ids), is_trial=is_chosen)
         elif self._drafter is not None:
-            self._drafter.start(torch.tensor(self._ids))
+            with blaming(self._drafter):
+                self._drafter.start(torch.tensor(self._ids))
         self._prefill_ms = watch.lap()
         if is_long:
             trim_heap()
@@ -354,7 +355,8 @@ class _Run:
         self._rounds.scorer.rewind(len(self._ids) - 1)
         # A draft model rewinds its own cache; other drafters start again.
         if self._drafter is not None and not isinstance(self._drafter, DraftModelDrafter):
-            self._drafter.start(torch.tensor(self._ids))
+            with blaming(self._drafter):
+                self._drafter.start(torch.tensor(self._ids))
         self._rounds.renew_noise()
 
     def _wait_for_step(self) -> Iterator[Inspected]:

@@ -95,7 +95,7 @@ class ServerRefusedError(ServerError):
 
 _MEMORY_WORDS = (
     "out of memory", "can't allocate memory", "not enough memory", "cannot allocate memory", "std::bad_alloc",
-    "cublas_status_alloc_failed", "unable to mmap",
+    "cublas_status_alloc_failed", "unable to mmap", "failed to map segment",
 )  # fmt: skip
 
 

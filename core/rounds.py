@@ -14,7 +14,15 @@ from torch import Tensor
 
 from core.controls import RunControls
 from core.draft_length import BlockPlan
-from core.drafters.base import Drafter, check_distributions, check_draft, check_types, empty_draft
+from core.drafters.base import (
+    Drafter,
+    blaming,
+    check_distributions,
+    check_draft,
+    check_types,
+    empty_draft,
+    is_own,
+)
 from core.drafters.draft_model import DraftModelDrafter
 from core.models.language_model import LanguageModel
 from core.runners.scoring import TargetScorer
@@ -154,20 +162,21 @@ class Rounds:
     ) -> Draft:
         if self._drafter is None or wanted <= 0:
             return empty_draft()
-        draft = self._drafter.propose(
-            DraftContext(
-                ids=ids,
-                num_draft_tokens=wanted,
-                sampling=sampling,
-                generator=self._generator,
-                vocab_size=self._target.vocab_size,
-                check_cancelled=self._controls.check_cancelled,
-                max_depth=max_depth,
-                gumbel=self._noise,
-                features=self.scorer.take_features(),
-                keep_drafting=plan.keep_drafting,
+        with blaming(self._drafter):
+            draft = self._drafter.propose(
+                DraftContext(
+                    ids=ids,
+                    num_draft_tokens=wanted,
+                    sampling=sampling,
+                    generator=self._generator,
+                    vocab_size=self._target.vocab_size,
+                    check_cancelled=self._controls.check_cancelled,
+                    max_depth=max_depth,
+                    gumbel=self._noise,
+                    features=self.scorer.take_features(),
+                    keep_drafting=plan.keep_drafting,
+                )
             )
-        )
         check_types(draft, type(self._drafter).__name__)
         # The draft model may be on another device than the target. Tokens travel to a GPU when they are scored.
         device = self._target.device
@@ -180,7 +189,7 @@ class Rounds:
         vocab_size, name = self._target.vocab_size, type(self._drafter).__name__
         check_draft(done.draft, tokens, done.wanted, done.max_depth, vocab_size, name)
         # The tests check the distributions of our own drafters.
-        if done.draft.probs is not None and not type(self._drafter).__module__.startswith("core.drafters."):
+        if done.draft.probs is not None and not is_own(self._drafter):
             check_distributions(done.draft.probs, name)
 
     # --- Score and verify ---------------------------------------------------------------------------------------
@@ -200,7 +209,8 @@ class Rounds:
         outcome, figures = self._decide(position, done, target_probs)
         self.scorer.keep(position - 1, outcome.path)
         if self._drafter is not None and done.wanted:
-            self._drafter.observe(outcome)
+            with blaming(self._drafter):
+                self._drafter.observe(outcome)
         clock.stop()
         is_typical = self._noise is None and self._rule is VerificationRule.TYPICAL
         if figures is None:

@@ -153,6 +153,16 @@ def test_stages_and_names_show_control_characters_on_a_terminal(monkeypatch):
     assert not any(hidden in seen for hidden in ("\x1b]", "\x07", "\x9b"))
 
 
+def test_without_a_terminal_the_time_left_is_said_as_soon_as_it_is_known(capsys):
+    with Progress() as progress:
+        for done in range(40):
+            progress.show_left("Warming up", done, 1000)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "Warming up: 0 of 1,000"
+    assert len(lines) == 2
+    assert re.fullmatch(r"Warming up: 1 of 1,000, about .+ left", lines[1])
+
+
 # --- Help, documents and completion -----------------------------------------------------------------------------
 
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 from PySide6.QtCore import Qt
-from PySide6.QtGui import QAction, QGuiApplication, QTextDocument, QTextTable
+from PySide6.QtGui import QAction, QGuiApplication, QShortcut, QTextDocument, QTextTable
 
 from app.menus import PANEL_KEYS, menu_actions
 from app.run.pacing import Pace
@@ -42,6 +42,16 @@ def test_every_action_is_in_a_menu_and_every_shortcut_leads_to_one_thing(window)
     }  # fmt: skip
     for name, key in expected.items():
         assert key in [keys.toString() for keys in window.findChild(QAction, f"{name}Action").shortcuts()]
+
+
+def test_ctrl_enter_of_both_keyboards_starts_a_run_and_a_sweep_and_has_one_name(window):
+    window.menus.sweep.trigger()
+    own = {item.key().toString() for item in window.tools.sweep.findChildren(QShortcut)}
+    assert {"Ctrl+Enter", "Ctrl+Return"} <= own
+    assert {"Ctrl+Enter", "Ctrl+Return"} == {keys.toString() for keys in window.menus.run.shortcuts()}
+    assert window.menus.run.shortcut().toString() == "Ctrl+Enter", "the name in the menu and in the palette"
+    assert "(Ctrl+Enter)" in window.prompt.run_button.toolTip()
+    assert "(Ctrl+Enter)" in window.tools.sweep.form.start_button.toolTip()
 
 
 def test_the_list_of_keys_is_what_the_menus_offer_now_and_nothing_is_left_out(window):

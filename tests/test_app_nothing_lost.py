@@ -11,8 +11,9 @@ import sys
 from dataclasses import replace
 
 import pytest
+from PySide6 import QtGui
 from PySide6.QtCore import Qt
-from PySide6.QtWidgets import QLabel, QMenu, QWidget
+from PySide6.QtWidgets import QAbstractItemView, QLabel, QMenu, QWidget
 
 from app.__main__ import main
 from app.main_window import MainWindow
@@ -192,13 +193,17 @@ def test_a_second_ctrl_c_ends_a_command_whose_library_never_returns(tmp_path, co
     assert command == "bench" or len(read_run_log(path).steps) == 2
 
 
-def test_no_text_of_a_log_is_shown_as_markup(make_window, qtbot, tmp_path):
-    picture = "<img src='/dev/zero'>"
-    run_id = keep_run(tmp_path / "runs", target=picture, draft=picture, prompt=picture)
+@pytest.mark.parametrize("picture", ["<img src='/dev/zero'>", "<b>img</b>", "<img>&amp;\u202egpj"])
+def test_no_text_of_a_log_is_shown_as_markup(make_window, qtbot, tmp_path, picture):
+    run_id, _ = (keep_run(tmp_path / "runs", n, target=picture, draft=picture, prompt=picture) for n in range(2))
+    RunStore(tmp_path / "runs").label(Label.NAME, picture, run_id)
     window = make_window()
     window.runs.open()
     panel = window.runs.window
-    qtbot.waitUntil(lambda: panel._is_complete and panel.table.count() == 1, timeout=30_000)
+    qtbot.waitUntil(lambda: panel._is_complete and panel.table.count() == 2, timeout=30_000)
+    panel.table.selectAll()
+    panel.compare_button.click()
+    qtbot.waitUntil(panel.compare_page.isVisible, timeout=30_000)
     window.runs.open_run(panel.table.items()[0])
     qtbot.waitUntil(lambda: bool(window.live.kept_title), timeout=30_000)
     window.status.show_stage(f"Kept run {picture!r}")
@@ -209,7 +214,13 @@ def test_no_text_of_a_log_is_shown_as_markup(make_window, qtbot, tmp_path):
     assert any("img" in label.text() for label in labels)
     assert {label.textFormat() for label in labels} == {Qt.TextFormat.PlainText}
     tips = [widget.toolTip() for top in (window, panel) for widget in top.findChildren(QWidget)]
-    assert not [tip for tip in tips if "<img" in tip], run_id
+    for view in (view for top in (window, panel) for view in top.findChildren(QAbstractItemView)):
+        model = view.model()
+        cells = [model.index(row, column) for row in range(model.rowCount()) for column in range(model.columnCount())]
+        tips += [str(index.data(Qt.ItemDataRole.ToolTipRole) or "") for index in cells]
+    assert any("img" in tip for tip in tips)
+    rich = [tip for tip in tips if QtGui.Qt.mightBeRichText(tip)]
+    assert not [tip for tip in rich if "<img" in tip or "<b>" in tip], run_id
 
 
 KILLED = """

@@ -78,7 +78,8 @@ def test_all_run_on_the_same_prompts_and_seeds_and_the_first_round_does_not_coun
     assert sorted(fakes[0].calls) == sorted(fakes[1].calls) == sorted(fakes[2].calls)
     assert len({seed for _, _, seed in fakes[0].calls}) == 6  # Two prompts, in the warm-up and in two rounds.
     assert all(row["tokens_per_second"].values == (N, N) for row in results)
-    assert progress[-1] == (17, 18)
+    assert progress[0] == (0, 20), "the references are counted, too"
+    assert progress[-1] == (19, 20)
 
 
 def test_a_peer_that_fails_is_reported_and_our_own_failure_is_raised(pair):

@@ -9,11 +9,12 @@ import pytest
 import torch
 
 from core import decode
+from core.controls import Cancelled
 from core.decode import autoregressive, speculative
-from core.drafters.base import DrafterSetup
+from core.drafters.base import DrafterSetup, blaming
 from core.drafters.draft_model import DraftModelDrafter
 from core.drafters.prompt_lookup import PromptLookupDrafter
-from core.errors import DrafterError, PairMismatchError, SettingsError
+from core.errors import DrafterError, OutriderError, PairMismatchError, SettingsError
 from core.runlog.log import SUMMARY_FIELDS, to_record
 from core.runners import matmul
 from core.runners.llama import FusedLlamaWeights
@@ -69,6 +70,25 @@ def test_a_drafter_that_breaks_its_contract_is_named_for_it(what):
     with pytest.raises(DrafterError) as caught:
         play(speculative(target, drafter, [0], num_draft_tokens=2, max_new_tokens=9))
     assert is_sentence(str(caught.value).removesuffix(" Fix its code."))
+
+
+@pytest.mark.parametrize("method", ["start", "propose", "observe"])
+@pytest.mark.parametrize("error", [KeyError("boom"), RuntimeError("a\nb"), ValueError(), SystemExit(3)], ids=repr)
+def test_what_a_drafter_of_others_raises_is_named_as_its_own_bug(method, error):
+    def fail(*_):
+        raise error
+
+    target, drafter = tables()[0], always([1])
+    setattr(drafter, method, fail)
+    with pytest.raises(DrafterError, match=rf"^{type(drafter).__name__} failed \({type(error).__name__}") as caught:
+        play(speculative(target, drafter, [0], num_draft_tokens=2, max_new_tokens=9))
+    assert is_sentence(str(caught.value).removesuffix(" Fix its code."))
+
+
+@pytest.mark.parametrize("error", [Cancelled(), MemoryError(), OutriderError("Mine.")], ids=repr)
+def test_what_is_no_bug_of_a_drafter_passes_through(error):
+    with pytest.raises(type(error)), blaming(always([1])):
+        raise error
 
 
 def test_fewer_than_one_new_token_is_refused():

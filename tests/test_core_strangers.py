@@ -6,6 +6,9 @@ import errno
 import json
 import os
 import random
+import re
+import subprocess
+import sys
 
 import pytest
 from safetensors.torch import load_file, save_file
@@ -112,11 +115,50 @@ def test_the_limit_of_a_container_counts_as_memory(tmp_path, files):
 
 
 @pytest.mark.parametrize(
+    ("line", "folder"),
+    [
+        ("0::/user/run.scope", "user/run.scope"),
+        ("0::/user/run.scope", "user"),
+        ("4:cpu,memory:/user/run.scope", "memory/user/run.scope"),
+    ],
+)
+def test_the_limit_of_a_service_counts_as_memory_and_so_do_those_above_it(tmp_path, line, folder):
+    membership, group = tmp_path / "cgroup", tmp_path / folder
+    membership.write_text(f"1:cpu:/other\n{line}\n")
+    group.mkdir(parents=True)
+    names = ("memory.limit_in_bytes", "memory.usage_in_bytes") if "memory" in line else ("memory.max", "memory.current")
+    for name, text in zip(names, ("3000000\n", "1000000\n"), strict=True):
+        (group / name).write_text(text)
+    assert available_memory(tmp_path, membership) == 2_000_000
+    membership.write_text("3:cpu:/user/run.scope\n0::/elsewhere\n")
+    assert available_memory(tmp_path, membership) > 2_000_000
+
+
+LIMITED = """
+import resource, sys
+from app.__main__ import main
+resource.setrlimit(resource.RLIMIT_AS, (int(sys.argv[1]) << 20,) * 2)
+sys.exit(main(["run", "--prompt", "x = 1", "-n", "2"]))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux limits a program's addresses")
+@pytest.mark.parametrize("megabytes", [300, 1200, 1500])
+def test_too_little_memory_is_said_in_a_sentence_and_is_no_damage(megabytes):
+    command = [sys.executable, "-c", LIMITED, str(megabytes)]
+    done = subprocess.run(command, timeout=100, check=False, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert re.search("memory|is free", done.stderr, re.IGNORECASE)
+    assert not any(word in done.stderr for word in ("Traceback", "damaged", "failed unexpectedly"))
+
+
+@pytest.mark.parametrize(
     ("error", "is_memory"),
     [
         (MemoryError(), True),
         (OSError(errno.ENOMEM, "Cannot allocate memory"), True),
         (ImportError("x.so: failed to map segment: Cannot allocate memory"), True),
+        (ImportError("libtorch_cpu.so: failed to map segment from shared object"), True),
         (RuntimeError("std::bad_alloc"), True),
         (OSError(errno.ENOENT, "no"), False),
         (ValueError("out of memory"), False),

@@ -103,7 +103,7 @@ def spread_text(spread: Spread | None, form: str, unit: str = "", ends: str = "q
 
 
 class Progress:
-    """Progress on stderr: on a terminal one line with a bar, otherwise a line for each new text.
+    """Progress on stderr: on a terminal one line with a bar, otherwise a line for each new text and first estimate.
 
     Only `show` redraws the bar: a drawing thread would be timed along with the engine.
     """
@@ -111,7 +111,7 @@ class Progress:
     def __init__(self) -> None:
         self.is_terminal = is_terminal(sys.stderr)
         self._bar: RichProgress | None = None
-        self._last = ("", 0)
+        self._last = ("", 0, False)
         self._begun = (0, 0, 0.0)
         self._said = set[str]()
 
@@ -122,11 +122,11 @@ class Progress:
         self.close()
 
     def show(self, text: str, done: int = 0, total: int | None = None, details: str = "") -> None:
-        """Show the current stage and how much of it is done; without a terminal, each tenth once."""
+        """Show the current stage and how much of it is done; without a terminal, each tenth and first details once."""
         counted = f"{done:,} of {total:,}" if total else ""
         if self.is_terminal:
             self.show_figures(text, done, total, ", ".join(filter(None, (counted, details))))
-        elif (key := (text, 10 * done // total if total else 0)) != self._last:
+        elif (key := (text, 10 * done // total if total else 0, bool(details))) != self._last:
             self._last = key
             say(f"{text}: {', '.join(filter(None, (counted, details)))}" if counted else text)
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
-from core.errors import DrafterError
+from core.controls import Cancelled
+from core.errors import DrafterError, OutriderError, first_line, ran_out_of_memory
 from core.types import Draft, DraftContext, Feature, Verification, depths_of
 from core.verify.checks import SUM_TOLERANCE
 
@@ -68,6 +70,32 @@ def chain(tokens: Tensor, probs: Tensor | None) -> Draft:
 def empty_draft() -> Draft:
     """No proposal, which makes the step a plain one."""
     return chain(torch.empty(0, dtype=torch.int64), None)
+
+
+# --- Drafters of others ------------------------------------------------------------------------------------------
+
+
+def is_own(drafter: object) -> bool:
+    """Whether a drafter is one of Outrider's own."""
+    return type(drafter).__module__.startswith("core.drafters.")
+
+
+@contextlib.contextmanager
+def blaming(drafter: object) -> Iterator[None]:
+    """Report what a drafter of somebody else raises, even an exit, as a bug in its code, not as the model's failure.
+
+    Raises:
+        DrafterError: names the drafter and the cause.
+    """
+    try:
+        yield
+    except (Exception, SystemExit) as error:
+        if is_own(drafter) or isinstance(error, OutriderError | Cancelled) or ran_out_of_memory(error):
+            raise
+        cause = type(error).__name__
+        if str(error).strip():
+            cause += f": {first_line(error)}"
+        raise DrafterError(f"{type(drafter).__name__} failed ({cause}). Fix its code.") from error
 
 
 # --- Checks of what was proposed ---------------------------------------------------------------------------------

@@ -249,10 +249,13 @@ class Methods(Mapping[str, Method]):
         """
         if path in self._all():
             return self._methods[path]
-        package = path.partition(".")[0].partition(":")[0]
-        if package.isidentifier() and importlib.util.find_spec(package) is None:
+        module, _, name = path.partition(":")
+        if not all(part.isidentifier() for part in (*module.split("."), *name.split("."))):
+            raise SettingsError(f"The method {path!r} is no module:Class, such as my_module:MyDrafter; check the name.")
+        package = module.partition(".")[0]
+        if importlib.util.find_spec(package) is None:
             sys.path.append(os.getcwd())
-        method = _load(EntryPoint(path, path, GROUP), f"The method {path!r}", "check the name")
+        method = _load(EntryPoint(path, path, GROUP), f"The method {path!r}", "check its name and its code")
         self._methods[path] = method
         return method
 

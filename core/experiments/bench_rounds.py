@@ -179,7 +179,9 @@ class Bench:
             OutriderError: our own engine can't run this; a peer that fails becomes absent instead.
         """
         settings = self.settings
-        self._total = len(contenders) * len(self.prompts) * (settings.rounds + 1) * len(settings.temperatures)
+        num_greedy = sum(temperature == 0 for temperature in settings.temperatures)  # Each writes a reference first.
+        num_rounds = (settings.rounds + 1) * len(settings.temperatures)
+        self._total = len(self.prompts) * (len(contenders) * num_rounds + num_greedy)
         with threads(settings.threads), contextlib.ExitStack() as stack:
             for contender in contenders:
                 if isinstance(contender, LlamaCpp):
@@ -249,7 +251,9 @@ class Bench:
         self._report(f"Writing the reference for {PLAIN} decoding")
         length, greedy = self.settings.max_new_tokens, SamplingParams(temperature=0.0)
         events = autoregressive(self.pair.target, prompt.ids, sampling=greedy, max_new_tokens=length)
-        return tuple(token for event in events if isinstance(event, Step) for token in event.emitted)
+        text = tuple(token for event in events if isinstance(event, Step) for token in event.emitted)
+        self._done += 1
+        return text
 
     def _report(self, what: str) -> None:
         self._on_progress(what, self._done, self._total)

@@ -6,7 +6,7 @@ import contextlib
 import ctypes
 import gc
 import platform
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import psutil
 import torch
@@ -74,23 +74,40 @@ def free_memory(device: torch.device) -> int:
     return available
 
 
-_GROUPS = Path("/sys/fs/cgroup")
-_GROUP_FILES = (("memory.max", "memory.current"), ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"))
-"""A container's limit and what it has taken, of both versions of Linux's control groups."""
+_GROUPS, _MEMBERSHIP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
+_GROUP_FILES = (("", "memory.max", "memory.current"), ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes"))
+"""A group's limit and what it has taken, of both versions of Linux's control groups; the older has a folder for it."""
+_LIBRARY_BYTES, _FORWARD_BYTES = 1400 * 2**20, 160 * 2**20
+"""Addresses that Python, torch and others take by their first forward, and those of a run; without, they may hang."""
 
 
-def available_memory(groups: Path = _GROUPS, *, with_swap: bool = False) -> int:
-    """Bytes of memory that this process can still take: the machine's, its container's, and its own limit's."""
+def available_memory(groups: Path = _GROUPS, membership: Path = _MEMBERSHIP, *, with_swap: bool = False) -> int:
+    """Bytes of memory that this process can still take: the machine's, its control groups', and its own limit's.
+
+    Args:
+        groups: where the control groups are; a container sees its own as the root.
+        membership: the file that names the groups of this process, such as that of a service with a limit.
+        with_swap: whether the swap space counts.
+    """
     rooms = [int(psutil.virtual_memory().available) + (int(psutil.swap_memory().free) if with_swap else 0)]
-    for most, taken in _GROUP_FILES:
-        with contextlib.suppress(OSError, ValueError):  # "max" is no limit.
-            rooms.append(int((groups / most).read_text("ascii")) - int((groups / taken).read_text("ascii")))
+    places = {PurePosixPath("/")}
+    with contextlib.suppress(OSError, ValueError):
+        for line in membership.read_text("utf-8").splitlines():
+            _, kinds, path = line.split(":", 2)
+            if not kinds or "memory" in kinds.split(","):
+                places |= {PurePosixPath(path), *PurePosixPath(path).parents}
+    for place in places:
+        for kind, most, taken in _GROUP_FILES:
+            group = groups / kind / place.relative_to("/")
+            with contextlib.suppress(OSError, ValueError):  # "max" is no limit.
+                rooms.append(int((group / most).read_text("ascii")) - int((group / taken).read_text("ascii")))
     with contextlib.suppress(ImportError, OSError, ValueError):
         import resource  # Not on Windows.
 
         limit = resource.getrlimit(resource.RLIMIT_AS)[0]
         if limit != resource.RLIM_INFINITY:
-            rooms.append(limit - psutil.Process().memory_info().vms)
+            taken_bytes = psutil.Process().memory_info().vms
+            rooms.append(limit - max(taken_bytes + _FORWARD_BYTES, _LIBRARY_BYTES))
     return max(0, min(rooms))
 
 

@@ -166,6 +166,8 @@ def _load_module(entry: ModelEntry, folder: Path, device_map: DeviceMap, dtype: 
         if is_out_of_memory(error) or isinstance(error, OutriderError):
             raise
         _log.debug("loading failed", exc_info=True)
+        if not free_memory(torch.device("cpu")):
+            raise MemoryError from error  # Libraries fail in many ways then.
         raise _damaged(entry, error) from error
     # transformers fills missing tensors with random numbers.
     lacking = sorted(info.get("missing_keys") or ())
@@ -217,7 +219,8 @@ def prepare(ref: str, model: Any, tokenizer: Any, device: torch.device, dtype: t
     try:
         loaded.fused_weights = find_fused_weights(loaded, expected)
     except Exception as error:
-        _log.warning("%s: no fused forward (%s), so transformers' module is used.", ref, first_line(error))
+        reason = "the memory ran out" if is_out_of_memory(error) else first_line(error)
+        _log.warning("%s: no fused forward (%s), so transformers' module is used.", ref, reason)
     return loaded
 
 

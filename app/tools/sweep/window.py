@@ -170,7 +170,8 @@ class SweepWindow(ToolWindow):
         self.earlier.menu().aboutToShow.connect(self.list_earlier)
         self.earlier.menu().triggered.connect(self._on_earlier_chosen)
         self.export_button.menu().triggered.connect(self._on_export_chosen)
-        QShortcut(QKeySequence("Ctrl+Return"), self).activated.connect(self.form.start_button.click)
+        for keys in ("Ctrl+Return", "Ctrl+Enter"):
+            QShortcut(QKeySequence(keys), self).activated.connect(self.form.start_button.click)
 
     def refresh(self) -> None:
         """Copy what has changed in the main window."""
