@@ -19,6 +19,7 @@ def finished(window, run_to_end, qtbot):
     with qtbot.waitExposed(window):
         window.show()
     run_to_end(window)
+    window.race.open()
     return window
 
 
