@@ -7,10 +7,13 @@ import sys
 
 import psutil
 import pytest
+import torch
 
+import core.models.loading
 import core.session
 from core.controls import RunControls
-from core.runners.threads import ThreadGovernor, num_processors
+from core.models import load
+from core.runners.threads import ThreadGovernor, num_processors, threads
 from core.session import Session
 from core.settings import RunRequest, SamplingParams
 from core.types import Finished, FinishReason
@@ -158,3 +161,19 @@ def test_two_threads_may_be_the_first_to_make_a_tensor(module):
     code = TWO_AT_ONCE.format(first=f"import {module}")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.stdout.strip() == "through", done.stderr
+
+
+def test_the_probe_of_a_small_model_waits_for_no_busy_core(tmp_path, monkeypatch):
+    counts = []
+    real = core.models.loading.choose_reading
+    monkeypatch.setattr(
+        "core.models.loading.choose_reading",
+        lambda loaded: (counts.append(torch.get_num_threads()), real(loaded))[1],
+    )
+    path = str(save_model(tmp_path / "model"))
+    with threads(2):
+        load(path, "cpu")
+        monkeypatch.setattr("core.models.loading._SMALL", 0)
+        load(path, "cpu")
+        assert torch.get_num_threads() == 2
+    assert counts == [1, 2]

@@ -63,10 +63,11 @@ def measured(name: str, raw: dict[str, Any], prompt_ids: list[int]) -> dict[str,
     """Load, run twice, and measure the second run."""
     import transformers.generation
 
-    from core.experiments.contenders import build, load_pair, threads
+    from core.experiments.contenders import build, load_pair
     from core.models.catalogue import DEFAULT_DRAFT
     from core.models.devices import release_memory
     from core.models.loading import load
+    from core.runners.threads import threads
     from core.runners.timing import peak_memory_mb, reset_peak_memory
 
     if ":" in (path := split_options(name)[0]):

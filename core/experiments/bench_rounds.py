@@ -34,11 +34,12 @@ from core.experiments.bench import (
     spread,
     turn_order,
 )
-from core.experiments.contenders import PACKAGE, Outrider, threads
+from core.experiments.contenders import PACKAGE, Outrider
 from core.experiments.llama_cpp import LlamaCpp, find_build
 from core.experiments.prompt_suites import Prompt
 from core.runlog.tally import Tally
 from core.runners.base import Runner, prefill
+from core.runners.threads import threads
 from core.runners.timing import Stopwatch
 from core.settings import SamplingParams
 from core.types import Step

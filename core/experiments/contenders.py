@@ -313,14 +313,3 @@ def truncated_draft(target: LanguageModel, num_layers: int) -> LanguageModel:
     if getattr(module.config, "layer_types", None):
         module.config.layer_types = module.config.layer_types[:num_layers]
     return prepare(f"{target.ref}, {num_layers} layers", module, target.tokenizer, target.device, target.dtype)
-
-
-@contextlib.contextmanager
-def threads(count: int | None) -> Iterator[None]:
-    """Use a number of threads within the block; None keeps the current one."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count or before)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

@@ -30,11 +30,14 @@ from core.models.shared_draft import load_shared_draft
 from core.runners import llama, rotary
 from core.runners.llama import FusedLlamaWeights
 from core.runners.module import ModuleRunner, Reading
+from core.runners.threads import threads
 from core.text import bytes_text
 
 _log = logging.getLogger(__name__)
 
 _PROBE_LENGTH = 12
+_SMALL = 200_000_000
+"""A model of so many parameters reads the probe as fast on one thread, which doesn't wait for a core that is busy."""
 _ROUNDING, _HALF_PRECISION = 3e-4, 0.1
 """Largest mean difference of logits in float32, and in half precision, as a share of their spread."""
 
@@ -215,7 +218,9 @@ def prepare(ref: str, model: Any, tokenizer: Any, device: torch.device, dtype: t
         torch.OutOfMemoryError, MemoryError, RuntimeError: there is no memory left to run it.
     """
     loaded = describe(ref, model, tokenizer, device, dtype)
-    expected = choose_reading(loaded)
+    is_small = sum(parameter.numel() for parameter in model.parameters()) <= _SMALL
+    with threads(1 if is_small else None):
+        expected = choose_reading(loaded)
     try:
         loaded.fused_weights = find_fused_weights(loaded, expected)
     except Exception as error:

@@ -41,6 +41,19 @@ def limit_spinning() -> bool:
     return True
 
 
+@contextlib.contextmanager
+def threads(count: int | None) -> Iterator[None]:
+    """Use a number of threads within the block; None keeps the current one."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(count or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 def num_processors() -> int:
     """Number of physical cores that this process may use, within its affinity and container limits."""
     most = psutil.cpu_count(logical=False) or 1
