@@ -140,9 +140,9 @@ def test_a_named_class_is_a_method_with_options_under_its_path(module):
     ("name", "error", "part"),
     [
         ("no_such_module:Drafter", SettingsError, "no_such_module"),
-        ("{}:", SettingsError, "is no module:Class"),
-        (":Bare", SettingsError, "is no module:Class"),
-        ("my-draft:Bare", SettingsError, "is no module:Class"),
+        ("{}:", SettingsError, "of the form module:Class"),
+        (":Bare", SettingsError, "of the form module:Class"),
+        ("my-draft:Bare", SettingsError, "of the form module:Class"),
         ("{}:Missing", SettingsError, "Missing"),
         ("{}:Half", SettingsError, "propose"),
         ("{}:Bare", SettingsError, "has no default"),

@@ -251,7 +251,7 @@ class Methods(Mapping[str, Method]):
             return self._methods[path]
         module, _, name = path.partition(":")
         if not all(part.isidentifier() for part in (*module.split("."), *name.split("."))):
-            raise SettingsError(f"The method {path!r} is no module:Class, such as my_module:MyDrafter; check the name.")
+            raise SettingsError(f"The method {path!r} isn't of the form module:Class, as in my_module:MyDrafter.")
         package = module.partition(".")[0]
         if importlib.util.find_spec(package) is None:
             sys.path.append(os.getcwd())
