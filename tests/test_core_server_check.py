@@ -94,13 +94,18 @@ def plain(ids: list[int], sampling: SamplingParams, generator: torch.Generator) 
     return [draw(TARGET, ids, sampling, generator)], 0, 0
 
 
-def completion(step: Step, body: dict[str, Any], *, first: Any = TARGET, heat: float = 1.0) -> Answer:
-    """vLLM's answer to a request, with its counts; `first` and `heat` are those of the first token."""
+def completion(
+    step: Step, body: dict[str, Any], *, first: Any = TARGET, heat: float = 1.0, is_behind: bool = False
+) -> Answer:
+    """vLLM's answer to a request, with its counts; `first` and `heat` are those of the first token.
+
+    `is_behind`: logprobs are those behind the temperature.
+    """
     sampling, generator = SamplingParams(body["temperature"]), torch.Generator().manual_seed(body["seed"])
     prompt = [ord(letter) - 97 for letter in body["prompt"]]
     heated = replace(sampling, temperature=sampling.temperature * heat)
     ids, size, counts = [draw(first, prompt, heated, generator)], body["max_tokens"], []
-    logprobs = first(prompt).log_softmax(-1).tolist()
+    logprobs = (first(prompt) / ((sampling.temperature or 1.0) if is_behind else 1.0)).log_softmax(-1).tolist()
     parts = [list(ids)]
     while len(ids) < size:
         emitted, drafted, accepted = step([*prompt, *ids], sampling, generator)
@@ -126,9 +131,11 @@ def completion(step: Step, body: dict[str, Any], *, first: Any = TARGET, heat: f
     return as_stream(events)
 
 
-def server(step: Step, first: Any = TARGET, heat: float = 1.0, **more: Any) -> FakeServer:
+def server(step: Step, first: Any = TARGET, heat: float = 1.0, is_behind: bool = False, **more: Any) -> FakeServer:
     no_template = as_json({"error": {"message": "The model has no chat template."}}, 400)
-    answers = vllm(chat=no_template, raw=functools.partial(completion, step, first=first, heat=heat), **more)
+    answers = vllm(
+        chat=no_template, raw=functools.partial(completion, step, first=first, heat=heat, is_behind=is_behind), **more
+    )
     return FakeServer(answers)
 
 
@@ -243,6 +250,13 @@ def test_near_ties_are_told_apart_and_what_follows_one_is_judged_as_well(texts, 
 def test_first_tokens_that_follow_the_servers_own_logprobs_tell_other_weights_from_other_sampling():
     assert failed(checked(speculating, first=NOISE)) & {"own logprobs", "token 1"} == {"token 1"}
     assert {"own logprobs", "token 1"} <= failed(checked(speculating, heat=2.0))
+
+
+@pytest.mark.parametrize("is_behind", [False, True])
+def test_logprobs_may_be_told_before_or_behind_the_temperature(is_behind):
+    report = checked(speculating, temperature=0.5, samples=600, is_behind=is_behind)
+    assert report.distribution.tests[0].name == "own logprobs"
+    assert "own logprobs" not in failed(report)
 
 
 # --- Against another server ---------------------------------------------------------------------------------------

@@ -264,7 +264,7 @@ class WheelGuard(QObject):
 
 
 class EnumCombo(QComboBox, Generic[T]):
-    """A choice among an enum's members."""
+    """A choice among values, an enum's members or others, by their titles."""
 
     def __init__(self, titles: dict[T, str], object_name: str, *, is_compact: bool = False) -> None:
         """`is_compact`: as wide as its longest title, instead of all the room."""

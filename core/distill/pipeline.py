@@ -148,10 +148,10 @@ class _Stages:
             raise SettingsError(f"The texts in {str(work)!r} have a different length. Choose another --work folder.")
         play = replace(settings.play, length=lengths.pop()) if lengths else settings.play
         fewest = len(script.opening) + len(script.bridge) + 2  # A word of the user's, and one of the answer.
-        longest = target.context_length
-        if not fewest <= play.length <= longest:
+        if not fewest <= play.length <= target.context_length:
             raise SettingsError(
-                f"Texts of {play.length:,} tokens don't fit this target. Choose a length from {fewest} to {longest:,}."
+                f"Texts of {play.length:,} tokens don't fit this target. Choose a length from {fewest} to "
+                f"{target.context_length:,}."
             )
         while True:
             parts = parts_in(work)

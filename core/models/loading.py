@@ -37,7 +37,7 @@ _log = logging.getLogger(__name__)
 
 _PROBE_LENGTH = 12
 _SMALL = 200_000_000
-"""A model of so many parameters reads the probe as fast on one thread, which doesn't wait for a core that is busy."""
+"""Up to this many parameters, one thread reads the probe as fast as several, and never waits for a busy core."""
 _ROUNDING, _HALF_PRECISION = 3e-4, 0.1
 """Largest mean difference of logits in float32, and in half precision, as a share of their spread."""
 

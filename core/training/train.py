@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -63,16 +64,14 @@ def make_optimizers(model: LlamaForCausalLM, rate: float = 3e-3) -> list[Optimiz
 
     torch's Muon computes in bfloat16: where that is only emulated, AdamW takes its place.
     """
-    if ARITHMETIC is torch.float32:
-        return [AdamW(model.parameters(), lr=rate, betas=(0.9, 0.95), weight_decay=0.05)]
     matrices: list[Tensor] = []
     others: list[Tensor] = []
     for name, parameter in model.named_parameters():
         (matrices if parameter.ndim == 2 and ".layers." in name else others).append(parameter)
-    return [
-        Muon(matrices, lr=rate, weight_decay=0.05, adjust_lr_fn="match_rms_adamw"),
-        AdamW(others, lr=rate, betas=(0.9, 0.95), weight_decay=0.0),
-    ]
+    adam = partial(AdamW, lr=rate, betas=(0.9, 0.95))
+    has_muon = ARITHMETIC is not torch.float32
+    muon = partial(Muon, lr=rate, adjust_lr_fn="match_rms_adamw")
+    return [(muon if has_muon else adam)(matrices, weight_decay=0.05), adam(others, weight_decay=0.0)]
 
 
 @dataclass
