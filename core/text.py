@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
@@ -100,6 +100,16 @@ def csv_text(names: Iterable[str], rows: Iterable[Iterable[Any]], number: Callab
     text = io.StringIO(newline="")
     csv.writer(text).writerows([*map(cell, row)] for row in (names, *rows))
     return text.getvalue()
+
+
+PRODUCT_NAMES = {"vllm": "vLLM", "sglang": "SGLang", "llama-server": "llama-server"}
+"""Servers as they write their own names, by the name in a log."""
+
+
+def server_text(engine: Mapping[str, Any]) -> str:
+    """A run's server in words, such as vLLM 0.32.0, from the engine in its config."""
+    product = str(engine.get("product") or "unknown server")
+    return f"{PRODUCT_NAMES.get(product, product)} {engine.get('version') or ''}".rstrip()
 
 
 def visible(text: str) -> str:

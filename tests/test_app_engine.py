@@ -102,7 +102,9 @@ def test_a_run_streams_from_the_server_with_its_own_counts_and_a_log(window, qtb
         add(qtbot, window, fake.url)
         assert controls.target.combo.currentText() == "smol"
         assert "up to 4 tokens a step" in controls.engine.note.text()
-        for name in ("num_draft_tokens", "length_policy", "device", "dtype", "baseline", "coupling"):
+        for name in ("num_draft_tokens", "length_policy"):
+            assert not controls.fields[name].isVisibleTo(controls), "the note says what the server drafts"
+        for name in ("device", "dtype", "baseline", "coupling"):
             assert not controls.fields[name].isEnabled()
             assert controls.fields[name].toolTip()
         assert not controls.draft.combo.isEnabled()
@@ -131,6 +133,7 @@ def test_a_run_streams_from_the_server_with_its_own_counts_and_a_log(window, qtb
     controls.engine.changed.emit()
     assert controls.request("Go").engine == ""
     assert controls.fields["baseline"].isEnabled()
+    assert controls.fields["length_policy"].isVisibleTo(controls)
     assert controls.draft.combo.isEnabled()
 
 

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from app.tools.server import NONE_CHOSEN, OWN_HELP
-from tests.fake_servers import FakeServer, recorded, vllm
+from tests.fake_servers import FakeServer, as_json, llama_server, recorded, sglang, vllm
 from tests.fakes_runs import until
 
 
@@ -53,3 +53,16 @@ def test_it_draws_what_grew_and_marks_a_restart_and_our_own_runs(window, qtbot, 
     assert not view._timer.isActive()
     until(qtbot, lambda: window.jobs.is_idle)
     assert len(fake.requests) == requests
+
+
+@pytest.mark.parametrize(
+    ("make", "flag"), [(vllm, "--disable-log-stats"), (sglang, "--enable-metrics"), (llama_server, "--metrics")]
+)
+def test_without_counters_it_names_the_option_that_this_server_needs(window, qtbot, make, flag):
+    view = window.tools.server
+    view.open()
+    with FakeServer({**make(), "/metrics": as_json({}, 404)}) as fake:
+        window.controls.engine.choose(fake.url)
+        until(qtbot, lambda: view.headline.property("role") == "problem")
+        assert flag in view.headline.text()
+    view.close()

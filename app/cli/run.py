@@ -48,7 +48,7 @@ from core.runlog.log import RunLogWriter
 from core.runlog.tally import Tally
 from core.runners.threads import limit_spinning
 from core.settings import LOSSY, SETTINGS, Coupling, RunRequest, is_lossy
-from core.text import count_text, percent_text
+from core.text import count_text, percent_text, server_text
 from core.types import (
     BaselineStep,
     Event,
@@ -224,12 +224,9 @@ def _show_start(console: Console, config: Mapping[str, Any], *, legend: bool) ->
         drafted = "plain decoding"
     line = f"{config.get('target')}, {drafted}, on {config.get('device')} in {config.get('dtype')}"
     if engine := config.get("engine"):
-        from core.engines import Product  # Late: most runs need no HTTP.
-
         k = config.get("num_draft_tokens")
         drafts = {None: "", 0: ", plain decoding"}.get(k, f", drafting up to {k} tokens a step")
-        product = Product(engine["product"]).shown
-        line = f"{config.get('target')} on {product} {engine['version']} at {engine['address']}{drafts}"
+        line = f"{config.get('target')} on {server_text(engine)} at {engine['address']}{drafts}"
     console.print(Text(printable(line), style="dim"), soft_wrap=True)
     if is_lossy(config):
         console.print(LOSSY, soft_wrap=True)

@@ -16,6 +16,7 @@ from app.run.run_view import RunView
 from app.run.text.transcript_panel import TranscriptPanel
 from app.widgets.labels import show_share
 from core.settings import RunRequest
+from core.text import server_text
 from core.types import Event, RunStarted, StageChanged, StepsCounted
 
 TEXT_MS = 95
@@ -25,8 +26,6 @@ DIM_MS = 400
 APPLY_S = 0.03
 """Longest time that one frame spends applying events; a kept run may have thousands."""
 NOT_STARTED = "The run did not start"
-PRODUCTS = {"vllm": "vLLM", "sglang": "SGLang"}
-"""Names of servers where a log's own is not the usual one."""
 
 
 class LivePanel(Protocol):
@@ -305,7 +304,6 @@ def _place(run: RunView) -> str:
         return ""
     environment, config = run.started.environment, run.started.config
     if isinstance(engine := config.get("engine"), dict):
-        server = f"{PRODUCTS.get(name := str(engine.get('product')), name)} {engine.get('version')}"
-        return " · ".join(filter(None, (server, run.source_text)))
+        return " · ".join(filter(None, (server_text(engine), run.source_text)))
     device = environment.get("device_name") or config.get("device")
     return " · ".join(str(part) for part in (device, config.get("dtype")) if part)

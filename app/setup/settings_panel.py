@@ -68,15 +68,13 @@ CONTEXT_STEP = 256
 SECTION_GAP = 6
 """Pixels above a section's title, beside the distance of all rows."""
 HERE_ONLY = {
-    "num_draft_tokens": "",
-    "length_policy": "",
     "device": "Where the server runs its models is set where it is started.",
     "dtype": "The server's number format is set where it is started.",
     "verification": "A server verifies by its own rule.",
     "coupling": "A server draws with randomness of its own.",
     "baseline": "The baseline needs the models on this machine: a server can't switch off drafting for one request.",
 }
-"""Settings that a server doesn't take, and why; empty where its drafting says so."""
+"""Settings that a server doesn't take, and why."""
 DEFAULTS = RunSettings()
 NO_TARGET = "There is no target model yet. Open a model, or get one, under File > Models."
 
@@ -347,12 +345,12 @@ class SettingsPanel(QScrollArea):
         """Offer what the chosen engine takes; what it doesn't take is off, and says why."""
         server, is_here = self.engine.server, not self.engine.url
         self.models.set_served(None if is_here else server.models if server is not None else (), self.engine.drafting())
-        for part in (self.method, self.method.advanced):
+        for part in (self.method, self.method.advanced, self.fields["num_draft_tokens"]):
             part.setVisible(is_here)
         for name, why in HERE_ONLY.items():
             field = self.fields[name]
             field.setEnabled(is_here)
-            field.setToolTip(plain_tip(self._tips[name] if is_here else why or self.engine.drafting()))
+            field.setToolTip(plain_tip(self._tips[name] if is_here else why))
 
     @Slot()
     def _on_changed(self) -> None:

@@ -54,7 +54,12 @@ BEGIN = (
     "choose it there.",
     "Leave this window open. It plots the server's counters, whoever sends the requests.",
 )
-NO_METRICS = "This server offers no /metrics: start llama-server with --metrics, or SGLang with --enable-metrics."
+NO_METRICS = {
+    "vllm": "This vLLM shows no counters at /metrics: start it without --disable-log-stats, and without a proxy that "
+    "hides the page.",
+    "sglang": "This SGLang shows no counters at /metrics: start it with --enable-metrics.",
+    "llama-server": "This llama-server shows no counters at /metrics: start it with --metrics.",
+}
 FOLLOWING = "Everything that the server does is counted here, whoever asked for it."
 LATE = "It counts a request's tokens when the request ends."
 RESTARTED = "restarted"
@@ -353,8 +358,10 @@ class ServerWindow(QDialog):
         from core.engines import difference
 
         at, after = reading
+        if self._server is None:
+            return
         if after is None:
-            self._say(NO_METRICS, is_problem=True)
+            self._say(NO_METRICS[self._server.product], is_problem=True)
             return
         self._timer.start()
         self._say(FOLLOWING)

@@ -10,7 +10,7 @@ from core.engines.address import Address, key_for
 from core.engines.client import OTHER_PRODUCT, Client
 from core.engines.metrics import Snapshot, read_metrics
 from core.errors import ServerError, ServerRefusedError
-from core.text import did_you_mean
+from core.text import PRODUCT_NAMES, did_you_mean
 
 
 class Product(StrEnum):
@@ -20,7 +20,7 @@ class Product(StrEnum):
 
     @property
     def shown(self) -> str:
-        return {Product.VLLM: "vLLM", Product.SGLANG: "SGLang", Product.LLAMA_SERVER: "llama-server"}[self]
+        return PRODUCT_NAMES[self]
 
 
 _OWNERS = {"vllm": Product.VLLM, "sglang": Product.SGLANG, "llamacpp": Product.LLAMA_SERVER}

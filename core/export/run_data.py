@@ -14,7 +14,7 @@ from core.analysis.steadiness import absence_note, busy_note, interval_text, spe
 from core.export.templates import UNKNOWN
 from core.runlog.log import CONFIG_FIELDS, ENVIRONMENT_FIELDS, RunLog, mapping_of, number_of, text_of
 from core.runlog.replay import events
-from core.text import spaced_percent
+from core.text import server_text, spaced_percent
 from core.types import BaselineStep, Finished, FinishReason, Step, StepSource, Summary
 
 LONG = frozenset({"prompt", "prompt_token_ids", "continuation_token_ids", "continuation_text", "forced_text"})
@@ -76,7 +76,7 @@ class RunData:
     def pair(self) -> str:
         """The two models; of a run on a server its one, and the server."""
         if engine := mapping_of(self.config.get("engine")):
-            return f"{self.setting('target')} on {shown(engine.get('product'))} {shown(engine.get('version'))}"
+            return f"{self.setting('target')} on {server_text(engine)}"
         target, draft = self.setting("target") or "unknown target", self.setting("draft")
         return f"{target} with {draft}" if draft else f"{target}, {self.setting('method') or 'no draft'}"
 
