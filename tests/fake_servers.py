@@ -108,6 +108,7 @@ class FakeServer:
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     fake: FakeServer
+    has_streamed = False
 
     def log_message(self, *args: object) -> None:
         """Print nothing."""
@@ -120,6 +121,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self, body: Any) -> None:
         fake = self.fake
+        if self.has_streamed:  # As llama-server, which ends a connection after a stream without saying so.
+            self.close_connection = True
+            return
         fake.requests.append((self.path, {name.lower(): value for name, value in self.headers.items()}, body))
         found = fake.answers.get(self.path)
         if fake.key and self.headers.get("authorization") != f"Bearer {fake.key}":
@@ -129,6 +133,7 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             answer = found.pop(0) if len(found) > 1 else found[0]
             answer = answer(body) if callable(answer) else answer
+        self.has_streamed = "event-stream" in str(answer.headers)
         self.send_response(answer.status)
         for name, value in answer.headers.items():
             if name.lower() not in {"transfer-encoding", "server"}:

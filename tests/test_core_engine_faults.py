@@ -14,6 +14,7 @@ import pytest
 from core.controls import RunControls
 from core.engines import Address, Client, ServerSession, client, identify, keep_key, key_for, session
 from core.errors import ServerBusyError, ServerError, ServerRefusedError
+from core.experiments.servers.answers import ask_all
 from core.runlog.log import to_record
 from core.settings import RunRequest
 from core.types import Event, Finished, FinishReason, RunStarted, StageChanged, Step, Summary
@@ -239,6 +240,14 @@ def test_a_stream_that_stalls(monkeypatch: pytest.MonkeyPatch) -> None:
     assert summary.finish_reason is FinishReason.ERROR
     assert "fell silent" in a_sentence(summary.error or "")
     assert summary.text == text_of(found) != ""
+
+
+def test_a_connection_that_the_server_ends_after_a_stream_takes_no_other_request() -> None:
+    with FakeServer(llama_server()) as fake:
+        requests = [a_request(chat=False)] * 3
+        answers = ask_all(identify(fake.url), requests, 1, RunControls()).answers
+    assert len({answer.ids for answer in answers}) == 1
+    assert len(answers) == len(requests)
 
 
 def test_an_answer_that_is_no_stream() -> None:

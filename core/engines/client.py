@@ -126,7 +126,8 @@ class Client:
             self.address.url + path,
             json=dict(body),
             timeout=timeout,
-            headers={"Accept": "text/event-stream"},
+            # llama-server ends a connection after a stream without saying so; another request on it would be lost.
+            headers={"Accept": "text/event-stream", "Connection": "close"},
             extensions={"trace": self._on_trace},
         )
 

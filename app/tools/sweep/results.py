@@ -67,7 +67,7 @@ class SweepVerdicts(QScrollArea):
 
     def heightForWidth(self, width: int) -> int:
         """As high as the sentences, up to a few."""
-        return min(MAX_VERDICTS_HEIGHT, max(scaled(20), self._grid.totalHeightForWidth(width))) + 2
+        return min(scaled(MAX_VERDICTS_HEIGHT), max(scaled(20), self._grid.totalHeightForWidth(width))) + 2
 
     def sizeHint(self) -> QSize:
         """Before the width is known."""
