@@ -16,11 +16,11 @@ import torch
 import app.cli.check
 from app.__main__ import main
 from core.controls import RunControls
-from core.engines import identify
+from core.engines import Token, identify
 from core.errors import ServerError, SettingsError
 from core.experiments.check import Verdict
 from core.experiments.prompt_suites import Prompt
-from core.experiments.servers.check import ServerCheckRequest, check_server, homogeneity
+from core.experiments.servers.check import ServerCheckRequest, check_server, fit_to_top, homogeneity
 from core.experiments.servers.report import Acceptance, ServerReport, report_sentence
 from core.sampling import probabilities
 from core.settings import RunRequest, SamplingParams
@@ -245,6 +245,20 @@ def test_near_ties_are_told_apart_and_what_follows_one_is_judged_as_well(texts, 
     assert report.distribution is None
     worst = report.greedy.divergences[0]
     assert worst.margin == pytest.approx(0.01 if verdict is Verdict.NEAR_TIES else 1.0)
+
+
+def test_the_fit_to_a_servers_likeliest_tokens_is_calibrated():
+    """With many rare tokens, of which some never come, the statistic is as large as its degrees of freedom."""
+    generator = torch.Generator().manual_seed(0)
+    statistic = degrees = 0.0
+    for _ in range(200):
+        logits = 2.0 * torch.randn(300, generator=generator, dtype=torch.float64)
+        logprobs = logits.log_softmax(0).sort(descending=True).values
+        drawn = torch.multinomial(logprobs.exp(), 67, replacement=True, generator=generator).tolist()
+        found, count = fit_to_top(logprobs[:20].tolist(), [Token(at, "", float(logprobs[at])) for at in drawn], 1.0)
+        assert count == sum(at < 20 for at in drawn)
+        statistic, degrees = statistic + found.statistic, degrees + found.degrees
+    assert 0.8 < statistic / degrees < 1.2
 
 
 def test_first_tokens_that_follow_the_servers_own_logprobs_tell_other_weights_from_other_sampling():

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from core.controls import Cancelled, RunControls
-from core.engines import Product, Server
+from core.engines import Product, Server, Token
 from core.errors import SettingsError
 from core.experiments.check import (
     DEFAULT_SAMPLES,
@@ -38,6 +38,7 @@ from core.experiments.distribution import (
     OWN,
     PROMPTS,
     DistributionTally,
+    Fit,
     TargetDistribution,
     fit,
     judge_twice,
@@ -250,14 +251,8 @@ class _Check:
         # Some servers tell logprobs before the temperature, others behind it.
         is_before = all(math.isclose(one, other, abs_tol=1e-2) for one, other in zip(*tops, strict=False))
         power = 1.0 / temperature if is_before else 1.0
-        least, mass = tops[0][-1] - 1e-3, sum(math.exp(power * lp) for lp in tops[0])
-        first = [token for answer in answers for token in answer.tokens[:1]]
-        likely = {token.id: token.logprob for token in first if token.id != UNKNOWN_ID and token.logprob >= least}
-        counts = Counter(token.id for token in first if token.id in likely)
-        probs = torch.tensor([math.exp(power * lp) / mass for lp in likely.values()], dtype=torch.float64)
-        probs = torch.cat([probs, (1.0 - probs.sum()).clamp_min(0.0).reshape(1)])  # All that never came.
-        found = fit({at: counts[token] for at, token in enumerate(likely)}, probs, probs > 0)
-        tally.count(OWN, found.statistic, found.degrees, counts.total())
+        found, count = fit_to_top(tops[0], [token for answer in answers for token in answer.tokens[:1]], power)
+        tally.count(OWN, found.statistic, found.degrees, count)
 
     # What differs when the target is run here. ---------------------------------------------------------------------
 
@@ -450,6 +445,23 @@ class _CheckHere(_Check):
                 Product.LLAMA_SERVER: "use a newer llama-server",
             }[self._server.product]
             yield f"The server doesn't tell what each step drafted, so its acceptance wasn't checked; {how}."
+
+
+def fit_to_top(top: Sequence[float], tokens: Sequence[Token], power: float) -> tuple[Fit, int]:
+    """Goodness of fit of drawn tokens to the logprobs of the likeliest ones, and how many of the drawn are among these.
+
+    Args:
+        top: falling; a probability is proportional to exp(power * logprob).
+    """
+    likely = {token.id: token.logprob for token in tokens if token.id != UNKNOWN_ID and token.logprob >= top[-1] - 1e-3}
+    counts = Counter(token.id for token in tokens if token.id in likely)
+    never = list(top)
+    for logprob in list(likely.values())[: len(top)]:
+        never.remove(min(never, key=lambda each: abs(each - logprob)))
+    # Tokens that never came have cells of their own: joined, they would be a cell that is empty by construction.
+    weights = torch.tensor([*likely.values(), *never], dtype=torch.float64).mul(power).exp()
+    found = fit({at: counts[token] for at, token in enumerate(likely)}, weights / weights.sum(), weights > 0)
+    return found, counts.total()
 
 
 def homogeneity(one: Counter[int], other: Counter[int]) -> tuple[float, int]:
