@@ -1,6 +1,7 @@
 """What theory expects, against published numbers; and a run's own figures against its steps."""
 
 import itertools
+import math
 from dataclasses import replace
 
 import pytest
@@ -8,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.analysis.expectation import expected_accepted, expected_tokens
+from core.analysis.run_counts import Column, RunCounts
 from core.runlog.tally import Tally
-from core.types import FinishReason, Step, TokenKind
+from core.types import FinishReason, Step, StepSource, TokenKind
 
 alphas = st.floats(0.0, 1.0)
 lengths = st.integers(0, 32)
@@ -134,3 +136,15 @@ def test_the_mean_expectation_is_the_mean_number_of_accepted_tokens():
         # Kept are: neither token, the first alone, or both.
         accepted += weight * (own[0] * (1 - own[1]) + 2 * own[0] * own[1])
     assert expected == pytest.approx(accepted, abs=1e-12)
+
+
+@pytest.mark.parametrize("source", [None, StepSource.SERVER, StepSource.CHUNKS])
+def test_a_running_rate_ends_where_a_step_may_have_drafted_unseen(source):
+    """A stream of a server shows no step whose whole draft was rejected."""
+    counts = RunCounts()
+    for drafted, accepted in ((0, 0), (4, 4), (4, 3), (0, 0), (4, 4)):
+        counts.add(replace(make_step(drafted, accepted), source=source))
+    before, after = counts.columns[Column.RUNNING_RATE][2], counts.columns[Column.RUNNING_RATE][4]
+    assert before == 7 / 8
+    assert counts.knows_drafts is (source is not StepSource.CHUNKS)
+    assert after == 11 / 12 if counts.knows_drafts else math.isnan(after)

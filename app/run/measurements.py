@@ -112,7 +112,7 @@ class MetricTiles(QWidget):
         sums, summary = run.counts.sums, run.summary
         is_on_server = run.request is not None and bool(run.request.engine)
         tokens, speed = sums.tokens, 1000 * sums.timed_tokens / sums.total_ms if sums.total_ms > 0 else None
-        acceptance = sums.accepted / sums.drafted if sums.drafted else None
+        acceptance = sums.accepted / sums.drafted if sums.drafted and run.counts.knows_drafts else None
         efficiency = sums.tokens / sums.num_steps if sums.num_steps else None
         if summary is not None:
             tokens, speed = summary.num_tokens, summary.tokens_per_second

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from core.analysis.expectation import BlockSums
 from core.runlog.tally import Tally
-from core.types import Step
+from core.types import Step, StepSource
 
 Array = NDArray[np.float64]
 
@@ -24,8 +24,8 @@ class Column(StrEnum):
 
     NUM_DRAFTED counts a tree's nodes, DEPTH its tokens in a row; MEAN_DRAFTED: of the steps so far that drafted.
     Times in milliseconds; rates from 0 to 1, NaN if nothing was drafted. RATE_LOW and RATE_HIGH: the 95 % band around
-    RUNNING_RATE, NaN before there are two blocks. PREDICTED_RATE: `Tally.predicted_rate`. RUNNING_MS_PER_TOKEN: time of
-    all steps so far / their tokens.
+    RUNNING_RATE, NaN before there are two blocks; all three are NaN where some drafts aren't known. PREDICTED_RATE:
+    `Tally.predicted_rate`. RUNNING_MS_PER_TOKEN: time of all steps so far / their tokens.
     """
 
     NUM_DRAFTED = "drafted_tokens"
@@ -67,6 +67,8 @@ class RunCounts:
         timeline: tokens over time.
         ranks: by depth and rank among siblings, both from 0.
         has_trees: whether a step drafted a tree.
+        knows_drafts: whether all steps that drafted are known. A server's stream may show only those that accepted a
+            token, and a rate over these would leave out the rejections.
     """
 
     def __init__(self) -> None:
@@ -75,6 +77,7 @@ class RunCounts:
         self.timeline = Timeline()
         self.ranks: defaultdict[tuple[int, int], RankCounts] = defaultdict(RankCounts)
         self.has_trees = False
+        self.knows_drafts = True
         self._blocks = BlockSums()
 
     def __len__(self) -> int:
@@ -83,14 +86,17 @@ class RunCounts:
     def add(self, step: Step) -> None:
         """Count a step."""
         sums, drafted, accepted = self.sums, step.num_draft_tokens, step.num_accepted
+        if step.source is StepSource.CHUNKS and not drafted and len(self):  # The first token comes from the prompt.
+            self.knows_drafts = False
         sums.add(step)
         self._blocks.add(drafted, accepted)
-        low, high = self._blocks.interval() or (math.nan, math.nan)
+        rate = sums.accepted / sums.drafted if sums.drafted and self.knows_drafts else math.nan
+        low, high = (self._blocks.interval() if self.knows_drafts else None) or (math.nan, math.nan)
         values = (
             drafted,
             accepted,
             accepted / drafted if drafted else math.nan,
-            sums.accepted / sums.drafted if sums.drafted else math.nan,
+            rate,
             low,
             high,
             math.nan if sums.predicted_rate is None else sums.predicted_rate,

@@ -84,8 +84,9 @@ class AcceptancePlot(StepPlot):
             return f"step {step + 1}: nothing drafted"
         if drafted != depth:
             return f"step {step + 1}: {accepted} of {depth}, {drafted} nodes"
-        running = percent_text(self._run.counts.columns[Column.RUNNING_RATE][step])
-        return f"step {step + 1}: {accepted} of {drafted}, running {running}"
+        rate = self._run.counts.columns[Column.RUNNING_RATE][step]
+        running = f", running {percent_text(rate)}" if np.isfinite(rate) else ""
+        return f"step {step + 1}: {accepted} of {drafted}{running}"
 
     def details(self, step: int) -> list[tuple[str, str]]:
         """One step in figures."""
@@ -136,6 +137,7 @@ class AcceptancePlot(StepPlot):
         sums = self._run.counts.sums
         self.plain_sample.setVisible(sums.num_steps > sums.num_blocks)
         self.chosen_sample.setVisible(self._shows_choice)
+        self.predicted_sample.setVisible(sums.predicted_rate is not None or not sums.num_blocks)
         super().refresh()
 
     def _draw_bars(self, first: int, last: int, width: int) -> None:
