@@ -140,7 +140,9 @@ def test_every_place_of_this_machine_has_a_size():
 def advice(monkeypatch):
     """Says what would fit on a machine with so much memory and these other models."""
 
-    def say(need, device, free, *, processor=0, others=()) -> str:
+    def say(need, device, free, *, processor=0, others=(), on_cuda=torch.bfloat16) -> str:
+        shorter = {"cuda": on_cuda, "mps": torch.float16}
+        monkeypatch.setattr(loading, "resolve_dtype", lambda _, where: shorter[where.type])
         monkeypatch.setattr(loading, "free_memory", lambda _: processor)
         monkeypatch.setattr(loading, "local_models", lambda: others)
         error = does_not_fit(need, torch.device(device), free)
@@ -155,6 +157,7 @@ def test_the_error_says_what_would_fit(folder, advice):
     message = advice(need, "cuda:0", 4 * GB)
     assert message == "Big needs 7.1 GB at float32, and 4.0 GB is free on cuda:0. Choose bfloat16 (3.7 GB)."
     assert "float16 (3.7 GB)" in advice(need, "mps", 4 * GB)
+    assert "Choose float16 (3.7 GB)" in advice(need, "cuda:0", 4 * GB, on_cuda=torch.float16)
     assert advice(need, "cuda:0", 4 * GB, processor=9 * GB).endswith("Choose bfloat16 (3.7 GB) or the CPU.")
     tiny = replace(resolve(str(folder)), title="Tiny")
     message = advice(need, "cuda:0", 3 * GB, others=(tiny, replace(tiny, title="Drafter", serves="x")))

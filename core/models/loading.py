@@ -176,10 +176,14 @@ def _load_module(entry: ModelEntry, folder: Path, device_map: DeviceMap, dtype: 
     lacking = sorted(info.get("missing_keys") or ())
     if lacking:
         raise ModelUnreadableError(
-            f"The weight file of {entry.title} lacks {lacking[0]!r} and {len(lacking) - 1} more. "
-            "Download the model again."
+            f"The weight file of {entry.title} lacks {lacking[0]!r}{_and_more(len(lacking) - 1)}: it is incomplete, or "
+            "the model was made for another task. Download it again, or choose another."
         )
     return model.eval().requires_grad_(False)
+
+
+def _and_more(number: int) -> str:
+    return f" and {number} more" if number else ""
 
 
 def _damaged(entry: ModelEntry, error: Exception) -> ModelUnreadableError:
@@ -452,9 +456,6 @@ def is_spread(model: Any) -> bool:
 
 # --- When memory runs out ---------------------------------------------------------------------------------------
 
-_SHORTER = {"cuda": torch.bfloat16, "mps": torch.float16, "cpu": torch.bfloat16}
-"""The precision of half the size that each device computes in."""
-
 _WORKING_BYTES = 256 * 2**20
 """Extra memory of any model's first forwards."""
 
@@ -497,7 +498,7 @@ def does_not_fit(need: Need, device: torch.device, free_bytes: int) -> OutOfMemo
 
 
 def _choices(need: Need, device: torch.device, free: int) -> Iterator[str]:
-    shorter = Need(need.title, need.num_parameters, _SHORTER.get(device.type, torch.bfloat16))
+    shorter = Need(need.title, need.num_parameters, _shorter_dtype(device))
     if 0 < shorter.total_bytes < need.total_bytes and shorter.total_bytes <= free:
         yield f"{_name(shorter.dtype)} ({bytes_text(shorter.total_bytes)})"
     # A drafter that borrows its target's tables is not an alternative.
@@ -510,6 +511,11 @@ def _choices(need: Need, device: torch.device, free: int) -> Iterator[str]:
     on_processor = Need(need.title, need.num_parameters, torch.float32)
     if device.type == "cuda" and need.num_parameters and on_processor.total_bytes <= free_memory(torch.device("cpu")):
         yield "the CPU"
+
+
+def _shorter_dtype(device: torch.device) -> torch.dtype:
+    """The precision of half the size that a device computes in."""
+    return torch.bfloat16 if device.type == "cpu" else resolve_dtype("auto", device)
 
 
 def _name(dtype: torch.dtype) -> str:
@@ -541,7 +547,7 @@ def run_does_not_fit(models: Sequence[LanguageModel], capacity: int, free_bytes:
     fitting = fitting // 100 * 100
     if 100 <= fitting < capacity:
         problem += f", and about {fitting:,} would fit"
-    halved = "" if target.dtype.itemsize <= 2 else f"{_name(_SHORTER.get(target.device.type, torch.bfloat16))} or "
+    halved = "" if target.dtype.itemsize <= 2 else f"{_name(_shorter_dtype(target.device))} or "
     if num_nodes > 1:
         return (
             f"{problem}, with trees of up to {num_nodes} nodes. Draft smaller trees (a smaller K), ask for fewer new "
