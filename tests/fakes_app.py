@@ -9,7 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from PySide6 import QtGui
+from PySide6.QtCore import Qt
 from PySide6.QtGui import QColor
+from PySide6.QtWidgets import QAbstractItemView, QLabel, QMenu, QWidget
 
 from core.controls import Cancelled, RunControls
 from core.settings import LengthPolicy, RunRequest
@@ -324,3 +327,21 @@ def texts(view):
     """What a table shows, row by row."""
     model = view.model()
     return [[cell(view, row, column) for column in range(model.columnCount())] for row in range(model.rowCount())]
+
+
+def assert_no_markup(text: str, *windows: QWidget) -> None:
+    """A stranger's text is shown by labels and tooltips of the windows, without markup and hidden characters."""
+    labels = [label for window in windows for label in window.findChildren(QLabel)]
+    # pyqtgraph's own menus are never shown, and hold no data.
+    labels = [label for label in labels if not isinstance(label.window(), QMenu)]
+    assert any("img" in label.text() for label in labels), text
+    assert {label.textFormat() for label in labels} == {Qt.TextFormat.PlainText}
+    tips = [widget.toolTip() for window in windows for widget in window.findChildren(QWidget)]
+    for view in (view for window in windows for view in window.findChildren(QAbstractItemView)):
+        model = view.model()
+        cells = [model.index(row, column) for row in range(model.rowCount()) for column in range(model.columnCount())]
+        tips += [str(index.data(Qt.ItemDataRole.ToolTipRole) or "") for index in cells]
+    assert any("img" in tip for tip in tips), text
+    rich = [tip for tip in tips if QtGui.Qt.mightBeRichText(tip)]
+    assert not [tip for tip in rich if "<img" in tip or "<b>" in tip], text
+    assert not [tip for tip in tips if "\u202e" in tip], text

@@ -16,7 +16,7 @@ from app.tools.models.downloads import DownloadState
 from app.tools.models.suggestions import OFFLINE
 from core.errors import OutriderError
 from core.models.catalogue import ModelOrigin
-from tests.fakes_app import texts
+from tests.fakes_app import assert_no_markup, texts
 from tests.fakes_models import (
     DRAFT,
     LARGE,
@@ -62,6 +62,16 @@ def test_every_model_is_listed_with_what_it_is(make):
     sizes = [entry.size_bytes for entry in panel.table.items()]
     assert sizes == sorted(sizes, reverse=True)
     assert names(panel)[0] == "large"
+
+
+def test_nothing_of_a_model_is_shown_as_markup(make, hub):
+    picture = "<img src='/dev/zero'><b>&amp;\u202egpj"
+    strange = replace(hub_entry("owner/strange", 1), title=picture)
+    hub.entries.append(strange)
+    hub.details[strange.ref] = make_details(picture, architecture=picture, precision=picture)
+    window, panel = make()
+    panel.table.select([strange.ref])
+    assert_no_markup(picture, panel, window)
 
 
 @pytest.mark.parametrize("is_offline", [False, True])

@@ -11,9 +11,6 @@ import sys
 from dataclasses import replace
 
 import pytest
-from PySide6 import QtGui
-from PySide6.QtCore import Qt
-from PySide6.QtWidgets import QAbstractItemView, QLabel, QMenu, QWidget
 
 from app.__main__ import main
 from app.main_window import MainWindow
@@ -25,6 +22,7 @@ from core.models.remote import hub
 from core.runlog.log import RunLogWriter, read_run_log
 from core.runlog.store import Label, RunStore
 from tests import fakes_downloads
+from tests.fakes_app import assert_no_markup
 from tests.fakes_log import EVENTS, write
 from tests.fakes_runs import keep_run
 from tests.fakes_sweep import FakeSweepSession, plan_of
@@ -208,19 +206,7 @@ def test_no_text_of_a_log_is_shown_as_markup(make_window, qtbot, tmp_path, pictu
     qtbot.waitUntil(lambda: bool(window.live.kept_title), timeout=30_000)
     window.status.show_stage(f"Kept run {picture!r}")
     window.banner.show_sentence(picture)
-    labels = [label for top in (window, panel) for label in top.findChildren(QLabel)]
-    # pyqtgraph's own menus are never shown, and hold no data.
-    labels = [label for label in labels if not isinstance(label.window(), QMenu)]
-    assert any("img" in label.text() for label in labels)
-    assert {label.textFormat() for label in labels} == {Qt.TextFormat.PlainText}
-    tips = [widget.toolTip() for top in (window, panel) for widget in top.findChildren(QWidget)]
-    for view in (view for top in (window, panel) for view in top.findChildren(QAbstractItemView)):
-        model = view.model()
-        cells = [model.index(row, column) for row in range(model.rowCount()) for column in range(model.columnCount())]
-        tips += [str(index.data(Qt.ItemDataRole.ToolTipRole) or "") for index in cells]
-    assert any("img" in tip for tip in tips)
-    rich = [tip for tip in tips if QtGui.Qt.mightBeRichText(tip)]
-    assert not [tip for tip in rich if "<img" in tip or "<b>" in tip], run_id
+    assert_no_markup(picture, window, panel)
 
 
 KILLED = """

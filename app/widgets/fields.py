@@ -28,6 +28,8 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
+from core.text import visible
+
 T = TypeVar("T")
 L = TypeVar("L", bound=QBoxLayout)
 W = TypeVar("W", bound=QWidget)
@@ -118,6 +120,7 @@ LONGEST_LINE = 80
 
 def plain_tip(text: str) -> str:
     """A tooltip that shows this text, wrapped, even if it looks like markup, which could have Qt read files."""
+    text = visible(text)
     is_wide = any(len(line) > LONGEST_LINE for line in text.splitlines())
     if not is_wide and not QtGui.Qt.mightBeRichText(text):
         return text
