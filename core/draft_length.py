@@ -205,8 +205,8 @@ def _slope(left: tuple[int, float], right: tuple[int, float]) -> float:
 
 # --- Auto -------------------------------------------------------------------------------------------------------
 
-_MEMORY = 0.95
-"""Factor by which each drafted step decays earlier tests: about 20 steps count."""
+_MEMORY, _MEMORY_IN_DEBT = 0.95, 0.8
+"""Factor by which each drafted step decays earlier tests: about 20 steps count, and 5 while drafting loses time."""
 
 _FORGETTING, _LEAST_KNOWN = 0.9925, 2.0
 """The factor for a plain step, and the number of tests below which it doesn't apply."""
@@ -238,8 +238,8 @@ class AutoDraftLength:
 
     The choice depends on earlier steps alone, so the output's distribution is unchanged. A balance records the time
     that drafting gains or loses against plain decoding. A draft that may pay, but hasn't yet, is tried with K = 1 while
-    the balance allows it; at a negative balance, decoding is plain. A useless draft thus costs about one step at the
-    start, and `_ALLOWANCE` of the time after it.
+    the balance allows it; at a negative balance, only a draft whose latest steps say that it pays is used. A useless
+    draft thus costs about one step at the start, and `_ALLOWANCE` of the time after it.
     """
 
     def __init__(self, target_step_ms: float | None = None, *, is_tree: bool = False) -> None:
@@ -272,8 +272,10 @@ class AutoDraftLength:
         if self._num_drafted_steps % _PLAIN_EVERY == 0 and not self._num_missed:
             return 0
         if self._num_missed < LONG_GAP:
-            if best := self._best(self._first.mean(_PRIOR), hopeful=self._is_hopeful):
-                return best if self._balance_ms >= 0.0 else 0
+            # In debt, the prior no longer speaks for the draft.
+            alpha = self._first.mean(_PRIOR if self._balance_ms >= 0.0 else 0.0)
+            if best := self._best(alpha, hopeful=self._is_hopeful):
+                return best
         elif self._num_missed % _LOOK_EVERY:
             return 0
         if self._balance_ms >= self._price_of_a_trial():
@@ -317,8 +319,9 @@ class AutoDraftLength:
         is_own = step.uniforms and not step.block
         chances = step.expected_acceptance if is_own else (1.0,) * step.num_accepted + (0.0,)
         chances = chances[: min(step.num_accepted + 1, count)]
-        self._first.fade(_MEMORY)
-        self._later.fade(_MEMORY)
+        memory = _MEMORY if self._balance_ms >= 0.0 else _MEMORY_IN_DEBT
+        self._first.fade(memory)
+        self._later.fade(memory)
         self._first.add(chances[:1])
         self._later.add(chances[1:])
 

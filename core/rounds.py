@@ -61,6 +61,10 @@ class Round:
     draws: Tensor | None
 
 
+USUAL_ROWS = 9
+"""Rows of the largest block to prepare for if a policy chooses K."""
+
+
 @dataclass(slots=True, eq=False)
 class Verified:
     """The end of a round: the target's distributions (N + 1, V), the verdict, and the figures of each node.
@@ -109,8 +113,9 @@ class Rounds:
         self.scorer = TargetScorer(target, limit, drafter.needs if drafter else frozenset(), spare)
 
     def prepare(self, limit: int) -> None:
-        """Capture the graphs that the rounds will launch."""
-        self.scorer.prepare(limit)
+        """Do before the clock runs what only the first forward of a shape does."""
+        length = self._controls.num_draft_tokens
+        self.scorer.prepare(limit, range(2, USUAL_ROWS + 1) if isinstance(length, LengthPolicy) else [length + 1])
         if isinstance(self._drafter, DraftModelDrafter):
             is_adaptive = self._controls.num_draft_tokens is LengthPolicy.ADAPTIVE
             in_blocks = self._noise is None and not is_adaptive and not self.drafts_trees

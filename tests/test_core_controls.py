@@ -157,12 +157,22 @@ def test_reading_the_whole_text_after_a_trial_belongs_to_the_prefill_as_with_a_f
     draft = table_model(target.logits_of, 8)
     clock.charge(target, 10.0)
     clock.charge(draft, 2.0)
-    run = play(speculative(target, draft, [0, 1] * 20, num_draft_tokens=length, sampling=GREEDY, max_new_tokens=60))
+    run = play(speculative(target, draft, [0, 1] * 50, num_draft_tokens=length, sampling=GREEDY, max_new_tokens=60))
     assert sum(step.num_draft_tokens > 0 for step in run.steps) > 5
     # The end of the prompt, then all of it once drafting has saved time.
     assert run.summary.prefill_ms == pytest.approx(10.0 + 2.0 + 2.0)
     for step in run.steps:
         assert step.draft_ms == pytest.approx(2.0 * step.num_draft_tokens)
+
+
+@pytest.mark.parametrize("length", [LengthPolicy.AUTO, LengthPolicy.ADAPTIVE])
+def test_a_draft_that_needs_a_few_lines_of_the_text_gets_them_to_be_tried(clock, length):
+    target, _ = tables()
+    draft = table_model(lambda ids: target.logits_of(ids) * (1 if len(ids) >= 30 else -1), 8)
+    clock.charge(target, 10.0)
+    clock.charge(draft, 1.0)
+    run = play(speculative(target, draft, [0, 1] * 25, num_draft_tokens=length, sampling=GREEDY, max_new_tokens=60))
+    assert run.summary.block_efficiency > 3
 
 
 def test_times_are_split_as_they_passed(clock):

@@ -21,8 +21,8 @@ from core.sampling import draw, draw_gumbel, draw_uniforms, for_device, is_plain
 from core.settings import SamplingParams
 from core.types import Draft, DraftContext, TargetFeature, Verification
 
-_TRIAL_CONTEXT = 16
-"""Tokens that a draft reads to be tried: as many as cost little more than one."""
+_TRIAL_CONTEXT = 64
+"""Tokens that a draft reads to be tried: with 16 a good draft proposed so badly that it was given up."""
 
 
 class DraftModelDrafter:

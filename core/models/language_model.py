@@ -17,6 +17,9 @@ from core.runners.module import ModuleRunner, Reading
 _DEFAULT_CONTEXT = 2048
 """For models whose configuration sets no limit."""
 
+_SMALL = 50_000_000
+"""Most parameters of a model whose forward takes a few milliseconds."""
+
 
 @dataclass(slots=True, weakref_slot=True, eq=False)
 class LanguageModel:
@@ -34,6 +37,7 @@ class LanguageModel:
         fused_weights: weights arranged for the fused forward; None if transformers' module is used.
         reading: how that module continues a text from its cache.
         revision: a Hub model's commit; None for other models.
+        known_rows: numbers of rows that its forward has had, see `TargetScorer.prepare`.
     """
 
     ref: str
@@ -48,7 +52,13 @@ class LanguageModel:
     fused_weights: FusedLlamaWeights | None = field(default=None, repr=False)
     reading: Reading = Reading.BLOCKS
     revision: str | None = None
+    known_rows: set[int] = field(default_factory=set, init=False, repr=False)
     _graphs: GraphPool | None = field(default=None, init=False, repr=False)
+
+    @property
+    def is_small(self) -> bool:
+        """Whether a forward takes so little time that making its kernels takes as long again."""
+        return sum(parameter.numel() for parameter in self.model.parameters()) <= _SMALL
 
     @property
     def embedding(self) -> Any:

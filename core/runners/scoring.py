@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor
 from core.errors import DrafterError
 from core.runners.base import ForwardOutput, keep_path, prefill, tree_rows
 from core.runners.graphed import GraphedRunner
+from core.runners.llama import FusedLlamaRunner
 from core.runners.timing import Stopwatch, sent
 from core.types import Draft, Feature, TargetFeature, is_chain
 
@@ -32,6 +33,7 @@ class TargetScorer:
             needs: what a drafter wants to see of each position.
             spare: additional places in the cache, for the branches of a tree.
         """
+        self._model = model
         self._runner = model.runner(limit, spare=spare)
         self._device = model.device
         self._with_hidden = TargetFeature.HIDDEN_STATES in needs
@@ -62,10 +64,23 @@ class TargetScorer:
         """CUDA graphs captured so far."""
         return getattr(self._runner, "num_captures", 0)
 
-    def prepare(self, end: int) -> None:
-        """Capture the CUDA graphs that scoring will launch, if any, for a text of up to `end` positions."""
+    def prepare(self, end: int, num_rows: Iterable[int]) -> None:
+        """Do before the clock runs what only the first forward of a shape does.
+
+        Args:
+            end: positions of the longest text; for these, CUDA graphs are captured.
+            num_rows: rows that blocks may have. The CPU's library makes a kernel for each, which takes longer than a
+                small model's forward.
+        """
         if isinstance(self._runner, GraphedRunner):
             self._runner.prepare(end, layers=self._layers)
+        elif isinstance(self._runner, FusedLlamaRunner) and self._model.is_small:
+            length = self._runner.length
+            for count in set(num_rows) - self._model.known_rows:
+                if length + count <= self._runner.capacity:
+                    self._runner.forward(torch.zeros(count, dtype=torch.long), num_logits=count)
+                    self._runner.rewind(length)
+                    self._model.known_rows.add(count)
 
     def score(self, last_token: int, draft: Draft, parents: Sequence[int]) -> Tensor:
         """Append the newest token of the text, not cached yet, and N drafted ones. Returns (N + 1, V) logits.
