@@ -12,6 +12,7 @@ from core.runners import llama, llama_forward, matmul
 from core.runners.base import PREFILL_CHUNK, Runner, prefill
 from core.runners.llama import FusedLlamaRunner, FusedLlamaWeights
 from core.runners.module import ModuleRunner
+from core.runners.scoring import TargetScorer
 from core.sampling import draw, probabilities
 from core.settings import SamplingParams
 from tests.fakes import FAMILIES, language_model, random_rows, table_model, tiny_model, tiny_module
@@ -373,3 +374,18 @@ def test_a_head_covers_the_requested_ids():
         ids = torch.arange(number, number + 5)
         assert torch.equal(weights.draft_head(ids, is_quantised=False).weights[0], weights.head.weights[0][ids])
         del ids
+
+
+def test_what_the_first_forward_of_a_shape_does_is_done_before_the_clock_runs_once(monkeypatch):
+    model, rows = tiny_model("llama", is_fused=True), []
+    monkeypatch.setattr(model, "known_rows", set())
+    call = FusedLlamaRunner.forward
+    monkeypatch.setattr(
+        FusedLlamaRunner, "forward", lambda self, ids, **more: rows.append(len(ids)) or call(self, ids, **more)
+    )
+    for _ in range(2):
+        scorer = TargetScorer(model, limit=32)
+        scorer.prefill([1, 2, 3, 4], lambda: None)
+        scorer.prepare(32, range(2, 6))
+        assert scorer.length == 3
+    assert sorted(rows) == [2, 3, 3, 3, 4, 5]
