@@ -142,6 +142,11 @@ class StepCosts:
         return statistics.median_low(self._laps[0])
 
     @property
+    def num_plain(self) -> int:
+        """Plain steps timed, as far as they are kept."""
+        return len(self._laps[0])
+
+    @property
     def longest(self) -> int:
         """The largest measured K."""
         return max(self._laps)
@@ -206,7 +211,7 @@ def _slope(left: tuple[int, float], right: tuple[int, float]) -> float:
 # --- Auto -------------------------------------------------------------------------------------------------------
 
 _MEMORY, _MEMORY_IN_DEBT = 0.95, 0.8
-"""Factor by which each drafted step decays earlier tests: about 20 steps count, and 5 while drafting loses time."""
+"""Decay of earlier tests per drafted step: about 20 steps count, or about 5 while the balance is negative."""
 
 _FORGETTING, _LEAST_KNOWN = 0.9925, 2.0
 """The factor for a plain step, and the number of tests below which it doesn't apply."""
@@ -229,8 +234,8 @@ _TRIAL_STEPS = 4
 _LOOK_EVERY = 4
 """Plain tokens between two trials, at least."""
 
-_PLAIN_EVERY = 96
-"""Drafted steps after which a plain one measures the current cost of plain decoding."""
+_PLAIN_EVERY, _PLAIN_EVERY_IN_DEBT, _LEAST_PLAIN = 96, 4, 3
+"""Steps of which one is plain to measure plain decoding, and the plain steps that drafting in debt needs."""
 
 
 class AutoDraftLength:
@@ -256,6 +261,7 @@ class AutoDraftLength:
         self._num_missed = 0
         self._num_drafted_steps = 0
         self._asked: int | None = None
+        self._num_in_debt = 0
         self._is_trial = False
 
     def choose(self) -> int:
@@ -272,10 +278,10 @@ class AutoDraftLength:
         if self._num_drafted_steps % _PLAIN_EVERY == 0 and not self._num_missed:
             return 0
         if self._num_missed < LONG_GAP:
-            # In debt, the prior no longer speaks for the draft.
-            alpha = self._first.mean(_PRIOR if self._balance_ms >= 0.0 else 0.0)
-            if best := self._best(alpha, hopeful=self._is_hopeful):
-                return best
+            is_in_debt = self._balance_ms < 0.0
+            # In debt, the prior test counts as failed.
+            if best := self._best(self._first.mean(0.0 if is_in_debt else _PRIOR), hopeful=self._is_hopeful):
+                return 0 if is_in_debt and self._plain_is_due() else best
         elif self._num_missed % _LOOK_EVERY:
             return 0
         if self._balance_ms >= self._price_of_a_trial():
@@ -283,6 +289,11 @@ class AutoDraftLength:
         elif self._balance_ms >= 0.0:
             self._is_trial = self._best(self._first.mean(_PRIOR)) > 0
         return int(self._is_trial)
+
+    def _plain_is_due(self) -> bool:
+        """Whether to measure plain decoding before drafting on in debt, as drafting may only seem to pay beside it."""
+        self._num_in_debt += 1
+        return self._costs.num_plain < _LEAST_PLAIN or self._num_in_debt % _PLAIN_EVERY_IN_DEBT == 0
 
     @property
     def _is_hopeful(self) -> bool:
@@ -488,10 +499,10 @@ class DraftLengthPolicy(AutoDraftLength):
 
     def _best(self, alpha: float, *, hopeful: bool = False) -> int:
         best = super()._best(alpha, hopeful=hopeful)
-        # No fixed K pays, but blocks that end where the draft is unsure do.
-        if not best and self._is_adaptive and self._has_confidences and self._rate > 1.0 / self._costs.plain_ms:
-            return 1
-        return best
+        if best or self._balance_ms < 0.0 or not (self._is_adaptive and self._has_confidences):
+            return best
+        # No fixed K pays, but blocks that end where the draft is unsure may.
+        return int(self._rate > 1.0 / self._costs.plain_ms)
 
     def _keep_drafting(self, confidence: float) -> bool:
         self._confidences.append(confidence)

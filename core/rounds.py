@@ -35,6 +35,9 @@ from core.verify.checks import check_finite
 from core.verify.device import Figures, figures_of, verify_gumbel_on_device, verify_on_device
 from core.verify.other_rules import verify_as_block, verify_gumbel, verify_typically
 
+USUAL_ROWS = 9
+"""Rows of the largest block to prepare for."""
+
 
 @dataclass(slots=True, eq=False)
 class Round:
@@ -59,10 +62,6 @@ class Round:
     clock: StepClock
     uniforms: Tensor | None
     draws: Tensor | None
-
-
-USUAL_ROWS = 9
-"""Rows of the largest block to prepare for if a policy chooses K."""
 
 
 @dataclass(slots=True, eq=False)
@@ -113,9 +112,10 @@ class Rounds:
         self.scorer = TargetScorer(target, limit, drafter.needs if drafter else frozenset(), spare)
 
     def prepare(self, limit: int) -> None:
-        """Do before the clock runs what only the first forward of a shape does."""
+        """Do each shape's one-time work before timing starts."""
         length = self._controls.num_draft_tokens
-        self.scorer.prepare(limit, range(2, USUAL_ROWS + 1) if isinstance(length, LengthPolicy) else [length + 1])
+        most = USUAL_ROWS if isinstance(length, LengthPolicy) else min(length + 1, USUAL_ROWS)
+        self.scorer.prepare(limit, range(1, most + 1), self._controls.check_cancelled)
         if isinstance(self._drafter, DraftModelDrafter):
             is_adaptive = self._controls.num_draft_tokens is LengthPolicy.ADAPTIVE
             in_blocks = self._noise is None and not is_adaptive and not self.drafts_trees

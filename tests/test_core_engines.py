@@ -19,7 +19,7 @@ from core.runlog.log import RunLogWriter, read_run_log
 from core.runlog.replay import events, request
 from core.runlog.tally import Tally
 from core.settings import Coupling, RunRequest, SamplingParams
-from core.text import server_text
+from core.text import PRODUCT_NAMES
 from core.types import (
     UNKNOWN_ID,
     Event,
@@ -335,7 +335,7 @@ def test_a_log_lacks_what_the_server_did_not_tell_and_opens_everywhere(answers: 
         text = (tmp_path / name).read_text("utf-8")
         assert not re.search(r"(^|[\s>,:])nan\b", text, re.IGNORECASE)
     page = (tmp_path / "a.html").read_text("utf-8")
-    assert f"smol on {server_text(engine)}" in page
+    assert f"smol on {PRODUCT_NAMES[engine['product']]} {engine['version']}" in page
     is_inferred = any(step.source is StepSource.CHUNKS for step in final_steps(found))
     assert ("Steps are inferred" in page) is is_inferred
     assert "outrider sweep --engine" in page

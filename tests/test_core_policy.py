@@ -3,6 +3,7 @@
 import random
 import statistics
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -32,6 +33,30 @@ def test_a_good_draft_on_a_slow_first_moment_is_not_given_up():
     policy.record(make_step(slow.uniforms, slow.expected_acceptance, slow.num_accepted, slow.emitted_kinds, 90.0, 20.0))
     machine.run(policy, 512)
     assert statistics.mean(machine.chosen[-20:]) > 2
+
+
+@pytest.mark.parametrize("is_greedy", [False, True])
+def test_a_bad_start_does_not_end_drafting_for_the_rest_of_a_short_text(is_greedy):
+    """Two blocks are rejected early in texts of 64 tokens, of which most would be accepted."""
+    chosen, spent = [], 0.0
+    for seed in range(40):
+        machine = Machine(COSTS["cheap"], lambda at: 0.0 if 6 <= at < 8 else 0.85, seed, is_greedy)
+        spent += machine.run(AutoDraftLength(PLAIN_MS), 64)
+        chosen.append(sum(k > 0 for k in machine.chosen) / len(machine.chosen))
+    assert min(chosen) > 0.35, "of the steps draft"
+    assert spent / 40 < 64 * PLAIN_MS / 2.2
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.1, 0.2])
+@pytest.mark.parametrize("slow", [1.3, 1.6])
+def test_a_first_plain_step_that_was_slow_does_not_let_a_hopeless_draft_seem_to_pay(slow, alpha):
+    spent = 0.0
+    for seed in range(20):
+        machine, policy = Machine(Costs(0.4, position=0.0), lambda _: alpha, seed, True), AutoDraftLength()
+        first = machine.step(policy.choose())
+        policy.record(replace(first, verify_ms=slow * first.verify_ms, total_ms=slow * first.total_ms))
+        spent += machine.run(policy, 199)
+    assert spent / 20 < 1.06 * 199 * PLAIN_MS
 
 
 @pytest.mark.parametrize("is_greedy", [False, True])

@@ -345,12 +345,13 @@ class SettingsPanel(QScrollArea):
         """Offer what the chosen engine takes; what it doesn't take is off, and says why."""
         server, is_here = self.engine.server, not self.engine.url
         self.models.set_served(None if is_here else server.models if server is not None else (), self.engine.drafting())
-        for part in (self.method, self.method.advanced, self.fields["num_draft_tokens"]):
+        for part in (self.method, self.method.advanced):
             part.setVisible(is_here)
+        self.fields["num_draft_tokens"].setVisible(server is None)
         for name, why in HERE_ONLY.items():
             field = self.fields[name]
             field.setEnabled(is_here)
-            field.setToolTip(plain_tip(self._tips[name] if is_here else why))
+            field.setToolTip(self._tips[name] if is_here else plain_tip(why))
 
     @Slot()
     def _on_changed(self) -> None:

@@ -55,10 +55,10 @@ BEGIN = (
     "Leave this window open. It plots the server's counters, whoever sends the requests.",
 )
 NO_METRICS = {
-    "vllm": "This vLLM shows no counters at /metrics: start it without --disable-log-stats, and without a proxy that "
+    "vllm": "This vLLM shows no counters at /metrics. Start it without --disable-log-stats, and check that no proxy "
     "hides the page.",
-    "sglang": "This SGLang shows no counters at /metrics: start it with --enable-metrics.",
-    "llama-server": "This llama-server shows no counters at /metrics: start it with --metrics.",
+    "sglang": "This SGLang shows no counters at /metrics. Start it with --enable-metrics.",
+    "llama-server": "This llama-server shows no counters at /metrics. Start it with --metrics.",
 }
 FOLLOWING = "Everything that the server does is counted here, whoever asked for it."
 LATE = "It counts a request's tokens when the request ends."

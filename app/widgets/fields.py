@@ -120,7 +120,7 @@ LONGEST_LINE = 80
 
 def plain_tip(text: str) -> str:
     """A tooltip that shows this text, wrapped, even if it looks like markup, which could have Qt read files."""
-    text = visible(text)
+    text = visible(text.replace("\r\n", "\n").replace("\t", " "))
     is_wide = any(len(line) > LONGEST_LINE for line in text.splitlines())
     if not is_wide and not QtGui.Qt.mightBeRichText(text):
         return text

@@ -86,7 +86,8 @@ class RunCounts:
     def add(self, step: Step) -> None:
         """Count a step."""
         sums, drafted, accepted = self.sums, step.num_draft_tokens, step.num_accepted
-        if step.source is StepSource.CHUNKS and not drafted and len(self):  # The first token comes from the prompt.
+        # The first token comes from the prompt.
+        if step.source in {StepSource.CHUNKS, StepSource.TEXT} and not drafted and len(self):
             self.knows_drafts = False
         sums.add(step)
         self._blocks.add(drafted, accepted)

@@ -22,7 +22,7 @@ from core.settings import SamplingParams
 from core.types import Draft, DraftContext, TargetFeature, Verification
 
 _TRIAL_CONTEXT = 64
-"""Tokens that a draft reads to be tried: with 16 a good draft proposed so badly that it was given up."""
+"""Tokens of the text that a draft on trial reads. With 16, good drafts predicted so poorly that they were given up."""
 
 
 class DraftModelDrafter:

@@ -126,7 +126,7 @@ class Client:
             self.address.url + path,
             json=dict(body),
             timeout=timeout,
-            # llama-server ends a connection after a stream without saying so; another request on it would be lost.
+            # llama-server closes the connection after a stream without saying so; a request sent on it would be lost.
             headers={"Accept": "text/event-stream", "Connection": "close"},
             extensions={"trace": self._on_trace},
         )

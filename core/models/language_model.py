@@ -17,7 +17,7 @@ from core.runners.module import ModuleRunner, Reading
 _DEFAULT_CONTEXT = 2048
 """For models whose configuration sets no limit."""
 
-_SMALL = 50_000_000
+_QUICK = 50_000_000
 """Most parameters of a model whose forward takes a few milliseconds."""
 
 
@@ -37,7 +37,7 @@ class LanguageModel:
         fused_weights: weights arranged for the fused forward; None if transformers' module is used.
         reading: how that module continues a text from its cache.
         revision: a Hub model's commit; None for other models.
-        known_rows: numbers of rows that its forward has had, see `TargetScorer.prepare`.
+        known_rows: row counts whose kernels `TargetScorer.prepare` has built.
     """
 
     ref: str
@@ -57,8 +57,8 @@ class LanguageModel:
 
     @property
     def is_small(self) -> bool:
-        """Whether a forward takes so little time that making its kernels takes as long again."""
-        return sum(parameter.numel() for parameter in self.model.parameters()) <= _SMALL
+        """Whether building a kernel takes about as long as a forward."""
+        return sum(parameter.numel() for parameter in self.model.parameters()) <= _QUICK
 
     @property
     def embedding(self) -> Any:

@@ -176,8 +176,8 @@ def _load_module(entry: ModelEntry, folder: Path, device_map: DeviceMap, dtype: 
     lacking = sorted(info.get("missing_keys") or ())
     if lacking:
         raise ModelUnreadableError(
-            f"The weight file of {entry.title} lacks {lacking[0]!r}{_and_more(len(lacking) - 1)}: it is incomplete, or "
-            "the model was made for another task. Download it again, or choose another."
+            f"The weight file of {entry.title} lacks {lacking[0]!r}{_and_more(len(lacking) - 1)}: the file is "
+            "incomplete, or the model was made for another task. Download the model again, or choose another one."
         )
     return model.eval().requires_grad_(False)
 

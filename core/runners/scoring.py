@@ -64,20 +64,22 @@ class TargetScorer:
         """CUDA graphs captured so far."""
         return getattr(self._runner, "num_captures", 0)
 
-    def prepare(self, end: int, num_rows: Iterable[int]) -> None:
-        """Do before the clock runs what only the first forward of a shape does.
+    def prepare(self, end: int, num_rows: Iterable[int], check_cancelled: Callable[[], None]) -> None:
+        """Do each shape's one-time work before timing starts: capture CUDA graphs, or build CPU kernels.
 
         Args:
-            end: positions of the longest text; for these, CUDA graphs are captured.
-            num_rows: rows that blocks may have. The CPU's library makes a kernel for each, which takes longer than a
-                small model's forward.
+            end: positions of the longest text, for which graphs are captured.
+            num_rows: row counts to run once. On the CPU, the library builds a kernel for each, which takes longer than
+                a small model's forward.
+            check_cancelled: called before each forward; may raise to stop.
         """
         if isinstance(self._runner, GraphedRunner):
             self._runner.prepare(end, layers=self._layers)
-        elif isinstance(self._runner, FusedLlamaRunner) and self._model.is_small:
+        elif isinstance(self._runner, FusedLlamaRunner) and self._device.type == "cpu" and self._model.is_small:
             length = self._runner.length
             for count in set(num_rows) - self._model.known_rows:
                 if length + count <= self._runner.capacity:
+                    check_cancelled()
                     self._runner.forward(torch.zeros(count, dtype=torch.long), num_logits=count)
                     self._runner.rewind(length)
                     self._model.known_rows.add(count)

@@ -246,12 +246,14 @@ class _Check:
                 self._server, [prompt], title, top_logprobs=_TOP, sampling=sampling, max_new_tokens=1
             )
             tops.append(sorted((lp for token in answer.tokens[:1] for _, lp in token.top), reverse=True)[:_TOP])
-        if not tops[0]:
+        first = [token for answer in answers for token in answer.tokens[:1]]
+        # A token that can't be told, such as the end of a text, would seem never to be drawn.
+        if not tops[0] or len(first) < len(answers) or any(_is_unknown(token) for token in first):
             return
         # Some servers tell logprobs before the temperature, others behind it.
         is_before = all(math.isclose(one, other, abs_tol=1e-2) for one, other in zip(*tops, strict=False))
         power = 1.0 / temperature if is_before else 1.0
-        found, count = fit_to_top(tops[0], [token for answer in answers for token in answer.tokens[:1]], power)
+        found, count = fit_to_top(tops[0], first, power)
         tally.count(OWN, found.statistic, found.degrees, count)
 
     # What differs when the target is run here. ---------------------------------------------------------------------
@@ -447,13 +449,17 @@ class _CheckHere(_Check):
             yield f"The server doesn't tell what each step drafted, so its acceptance wasn't checked; {how}."
 
 
+def _is_unknown(token: Token) -> bool:
+    return token.id == UNKNOWN_ID or math.isnan(token.logprob)
+
+
 def fit_to_top(top: Sequence[float], tokens: Sequence[Token], power: float) -> tuple[Fit, int]:
-    """Goodness of fit of drawn tokens to the logprobs of the likeliest ones, and how many of the drawn are among these.
+    """Fit of the drawn tokens to the logprobs of the likeliest ones, and how many drawn tokens are among these.
 
     Args:
-        top: falling; a probability is proportional to exp(power * logprob).
+        top: in falling order; a probability is proportional to exp(power * logprob).
     """
-    likely = {token.id: token.logprob for token in tokens if token.id != UNKNOWN_ID and token.logprob >= top[-1] - 1e-3}
+    likely = {token.id: token.logprob for token in tokens if token.logprob >= top[-1] - 1e-3}
     counts = Counter(token.id for token in tokens if token.id in likely)
     never = list(top)
     for logprob in list(likely.values())[: len(top)]:
