@@ -50,7 +50,7 @@ _CATCH_UP = 8
 """Most blocks whose evidence is computed between two steps while a run is being inspected."""
 
 _USUAL_DRAFT = 4
-"""The K to warm up for if the engine chooses K."""
+"""The K that a sampled block has room for if the engine chooses K."""
 
 
 def autoregressive(

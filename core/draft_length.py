@@ -281,7 +281,10 @@ class AutoDraftLength:
             is_in_debt = self._balance_ms < 0.0
             # In debt, the prior test counts as failed.
             if best := self._best(self._first.mean(0.0 if is_in_debt else _PRIOR), hopeful=self._is_hopeful):
-                return 0 if is_in_debt and self._plain_is_due() else best
+                # It may only seem to pay, beside plain steps that were slow: more of these are measured.
+                self._num_in_debt += is_in_debt
+                is_sure = self._costs.num_plain >= _LEAST_PLAIN and self._num_in_debt % _PLAIN_EVERY_IN_DEBT
+                return best if is_sure or not is_in_debt else 0
         elif self._num_missed % _LOOK_EVERY:
             return 0
         if self._balance_ms >= self._price_of_a_trial():
@@ -289,11 +292,6 @@ class AutoDraftLength:
         elif self._balance_ms >= 0.0:
             self._is_trial = self._best(self._first.mean(_PRIOR)) > 0
         return int(self._is_trial)
-
-    def _plain_is_due(self) -> bool:
-        """Whether to measure plain decoding before drafting on in debt, as drafting may only seem to pay beside it."""
-        self._num_in_debt += 1
-        return self._costs.num_plain < _LEAST_PLAIN or self._num_in_debt % _PLAIN_EVERY_IN_DEBT == 0
 
     @property
     def _is_hopeful(self) -> bool:

@@ -17,9 +17,6 @@ from core.runners.module import ModuleRunner, Reading
 _DEFAULT_CONTEXT = 2048
 """For models whose configuration sets no limit."""
 
-_QUICK = 50_000_000
-"""Most parameters of a model whose forward takes a few milliseconds."""
-
 
 @dataclass(slots=True, weakref_slot=True, eq=False)
 class LanguageModel:
@@ -56,9 +53,9 @@ class LanguageModel:
     _graphs: GraphPool | None = field(default=None, init=False, repr=False)
 
     @property
-    def is_small(self) -> bool:
-        """Whether building a kernel takes about as long as a forward."""
-        return sum(parameter.numel() for parameter in self.model.parameters()) <= _QUICK
+    def num_parameters(self) -> int:
+        """Of the loaded module; a tied output head counts once."""
+        return sum(parameter.numel() for parameter in self.model.parameters())
 
     @property
     def embedding(self) -> Any:

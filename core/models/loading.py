@@ -175,15 +175,12 @@ def _load_module(entry: ModelEntry, folder: Path, device_map: DeviceMap, dtype: 
     # transformers fills missing tensors with random numbers.
     lacking = sorted(info.get("missing_keys") or ())
     if lacking:
+        more = f" and {len(lacking) - 1} more" if lacking[1:] else ""
         raise ModelUnreadableError(
-            f"The weight file of {entry.title} lacks {lacking[0]!r}{_and_more(len(lacking) - 1)}: the file is "
+            f"The weight file of {entry.title} lacks {lacking[0]!r}{more}: the file is "
             "incomplete, or the model was made for another task. Download the model again, or choose another one."
         )
     return model.eval().requires_grad_(False)
-
-
-def _and_more(number: int) -> str:
-    return f" and {number} more" if number else ""
 
 
 def _damaged(entry: ModelEntry, error: Exception) -> ModelUnreadableError:
@@ -222,8 +219,7 @@ def prepare(ref: str, model: Any, tokenizer: Any, device: torch.device, dtype: t
         torch.OutOfMemoryError, MemoryError, RuntimeError: there is no memory left to run it.
     """
     loaded = describe(ref, model, tokenizer, device, dtype)
-    is_small = sum(parameter.numel() for parameter in model.parameters()) <= _SMALL
-    with threads(1 if is_small else None):
+    with threads(1 if loaded.num_parameters <= _SMALL else None):
         expected = choose_reading(loaded)
     try:
         loaded.fused_weights = find_fused_weights(loaded, expected)

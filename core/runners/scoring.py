@@ -19,6 +19,9 @@ from core.types import Draft, Feature, TargetFeature, is_chain
 if TYPE_CHECKING:
     from core.models.language_model import LanguageModel
 
+_QUICK = 50_000_000
+"""Most parameters of a model whose forward takes no longer than building its kernels."""
+
 
 class TargetScorer:
     """The target model with its cache, which between steps holds one position fewer than the text."""
@@ -75,7 +78,9 @@ class TargetScorer:
         """
         if isinstance(self._runner, GraphedRunner):
             self._runner.prepare(end, layers=self._layers)
-        elif isinstance(self._runner, FusedLlamaRunner) and self._device.type == "cpu" and self._model.is_small:
+        elif isinstance(self._runner, FusedLlamaRunner) and self._device.type == "cpu":
+            if self._model.num_parameters > _QUICK:
+                return
             length = self._runner.length
             for count in set(num_rows) - self._model.known_rows:
                 if length + count <= self._runner.capacity:
