@@ -320,13 +320,6 @@ def test_texts_that_do_not_fit_the_target_are_refused_before_anything_is_written
     assert not list((tmp_path / "work").glob("part-*"))
 
 
-@pytest.mark.parametrize("has_bfloat16", [True, False])
-def test_a_processor_without_bfloat16_trains_in_float32_with_adamw(target, monkeypatch, has_bfloat16):
-    monkeypatch.setattr("core.training.train.ARITHMETIC", torch.bfloat16 if has_bfloat16 else torch.float32)
-    kinds = [type(optimizer).__name__ for optimizer in make_optimizers(target.model)]
-    assert kinds == (["Muon", "AdamW"] if has_bfloat16 else ["AdamW", "AdamW"])
-
-
 def test_held_out_texts_without_an_answer_are_refused_before_the_training(target, tmp_path, monkeypatch):
     # The prompts take the whole text, so that there is nothing to judge a draft by.
     part = play_part(script_of(target.tokenizer, target.eos_ids))

@@ -18,6 +18,7 @@ from core.training.evaluate import acceptance
 from core.training.model import (
     FILES,
     BatchDecoder,
+    _has_bfloat16,
     export,
     hidden_states,
     load_model,
@@ -25,7 +26,7 @@ from core.training.model import (
     new_model,
     rope_for,
 )
-from core.training.train import TrainSettings, pretrain, validation_loss
+from core.training.train import Muon, TrainSettings, orthogonal, pretrain, validation_loss
 
 NAMES = ["alpha", "beta", "gamma", "delta", "count", "total", "value", "index", "node", "parent", "left", "right"]
 LENGTHS = ((0.0, 128), (0.5, 256))
@@ -224,3 +225,36 @@ def test_a_budget_is_whichever_limit_comes_first():
     with pytest.raises(ValueError, match="tokens, seconds or both"):
         TrainSettings().used(0, 0.0)
     assert math.isclose(TrainSettings(warmup_steps=1, decay_from=0.5, learning_rate=1.0).rate(5, 0.75), 0.5)
+
+
+@pytest.mark.parametrize(
+    ("says_yes", "has", "expected"),
+    [
+        (False, {"architecture": "x86_64", "avx512_bf16": False, "amx_bf16": False}, False),
+        (True, {"architecture": "x86_64", "avx512_bf16": False, "amx_bf16": False}, False),
+        (True, {"architecture": "x86_64", "avx512_bf16": True, "amx_bf16": False}, True),
+        (True, {"architecture": "aarch64"}, True),
+    ],
+)
+def test_training_computes_in_bfloat16_only_where_the_processor_does(says_yes, has, expected, monkeypatch):
+    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: says_yes)
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: has)
+    assert _has_bfloat16() == expected
+
+
+@pytest.mark.parametrize("shape", [(8, 24), (24, 8), (16, 16)])
+def test_muon_steps_like_that_of_torch_which_computes_in_bfloat16(shape):
+    generator = torch.Generator().manual_seed(0)
+    ours, theirs = (torch.ones(shape, requires_grad=True) for _ in range(2))
+    options = {"lr": 0.01, "weight_decay": 0.05}
+    optimizers = Muon([ours], **options), torch.optim.Muon([theirs], adjust_lr_fn="match_rms_adamw", **options)
+    for _ in range(4):
+        ours.grad = torch.randn(shape, generator=generator)
+        theirs.grad = ours.grad.clone()
+        for optimizer in optimizers:
+            optimizer.step()
+    moved = float((theirs - 1).detach().norm())
+    assert float((ours - theirs).detach().norm()) < 0.03 * moved
+    values = torch.linalg.svdvals(orthogonal(torch.randn(shape, generator=generator)))
+    assert float(values.min()) > 0.6
+    assert float(values.max()) < 1.3

@@ -56,7 +56,8 @@ def scripts(wheel, tmp_path_factory) -> Path:
     venv.create(folder, with_pip=False, symlinks=os.name != "nt")
     scripts = folder / ("Scripts" if os.name == "nt" else "bin")
     pip = [sys.executable, "-m", "pip", "--python", str(scripts / "python"), "install", "-q"]
-    subprocess.run([*pip, "--no-deps", "--no-index", str(wheel)], check=True, timeout=120, capture_output=True)
+    command = [*pip, "--no-deps", "--no-index", "--ignore-installed", str(wheel)]  # A PYTHONPATH may lead to another.
+    subprocess.run(command, check=True, timeout=120, capture_output=True)
     asked = [str(scripts / "python"), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
     own = subprocess.run(asked, check=True, timeout=60, capture_output=True, text=True).stdout.strip()
     # Found behind the wheel's own files. What is installed here for development isn't: its .pth is not read.

@@ -25,7 +25,7 @@ from core.models.details import parse_tokenizer
 from core.models.shared_draft import BORROWED, SHARES, tokens_sha256
 from core.training.data import items_of_step
 from core.training.model import ARITHMETIC, hidden_states, replaced_folder, rope_for
-from core.training.train import Progress, Step, TrainSettings, kl_tv_loss, overlap, train, tv_weight
+from core.training.train import Progress, Step, TrainSettings, kl_tv_loss, make_optimizers, overlap, train, tv_weight
 
 _QUICK_LOOK = 32
 """Held-out rows that are evaluated during training."""
@@ -175,4 +175,6 @@ def train_student(
         evaluate=evaluate,
         check_cancelled=check_cancelled,
         without=BORROWED,
+        # In float32 Muon's own products would take longer than those of a step, which reads few tokens.
+        optimizers=make_optimizers(student, settings.learning_rate, has_muon=ARITHMETIC is not torch.float32),
     )

@@ -37,9 +37,12 @@ ROPE_THETA = 10_000.0
 
 def _has_bfloat16() -> bool:
     try:
-        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+        if not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+            return False
     except (AttributeError, RuntimeError):  # This torch comes without oneDNN.
         return False
+    has = torch.cpu.get_capabilities()  # oneDNN says yes wherever there is AVX-512, and emulates it on many.
+    return has["architecture"] != "x86_64" or bool(has["avx512_bf16"] or has["amx_bf16"])
 
 
 ARITHMETIC = torch.bfloat16 if _has_bfloat16() else torch.float32
