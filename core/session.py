@@ -5,13 +5,9 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import platform
-import uuid
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import torch
@@ -28,6 +24,7 @@ from core.models.language_model import LanguageModel
 from core.models.loading import run_does_not_fit
 from core.models.prompting import EncodedPrompt, check_prompt_length, encode_prompt
 from core.models.shelf import ModelShelf, load_models
+from core.runlog.log import installed, started_now
 from core.runlog.tally import Tally
 from core.runners.scoring import TargetScorer
 from core.runners.threads import ThreadGovernor, num_processors
@@ -326,7 +323,6 @@ def run_started(
     request: RunRequest, target: LanguageModel, prompt: EncodedPrompt, continuation: Continuation
 ) -> RunStarted:
     """A run's resolved settings, its machine and its software versions."""
-    started_at = datetime.now(UTC)
     sampling = request.sampling
     config = {
         "target": request.target,
@@ -362,25 +358,10 @@ def run_started(
             "continuation_text": continuation.kept_text,
             "forced_text": continuation.forced_text,
         }
-    return RunStarted(
-        run_id=f"{started_at:%Y%m%d-%H%M%S}-{uuid.uuid4().hex[:6]}",
-        started_at=started_at.isoformat(timespec="milliseconds"),
-        version=_version("outrider"),
-        config=config,
-        environment={
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "transformers": _version("transformers"),
-            "platform": platform.platform(),
-            "device_name": device_name(target.device),
-            "threads": torch.get_num_threads(),
-            "process": os.getpid(),
-        },
-    )
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "unknown"
+    environment = {
+        "torch": torch.__version__,
+        "transformers": installed("transformers") or "unknown",
+        "device_name": device_name(target.device),
+        "threads": torch.get_num_threads(),
+    }
+    return started_now(config, environment)

@@ -9,7 +9,7 @@ import pytest
 from PySide6.QtWidgets import QWidget
 
 from app.controller import RunState
-from app.run.measurements import UNKNOWN
+from app.run.run_page import UNKNOWN
 from app.settings import SettingsStore, runs_folder
 from core.engines import steps
 from core.errors import SettingsError

@@ -170,7 +170,7 @@ def run_bench(settings: BenchSettings, *, prompts_file: str | None, measures_mem
     from core.experiments.bench_memory import memory_of
     from core.experiments.bench_rounds import Bench
     from core.experiments.contenders import build_all, load_pair
-    from core.experiments.prompt_suites import default_prompts, encoded, read_prompts
+    from core.experiments.prompt_suites import default_prompts, encoded, is_chat_model, read_prompts
 
     own_prompts = None if prompts_file is None else read_prompts(Path(prompts_file))
     if settings.threads is None:
@@ -178,8 +178,7 @@ def run_bench(settings: BenchSettings, *, prompts_file: str | None, measures_mem
         settings = replace(settings, threads=threads)
     with Progress() as progress:
         pair = load_pair(settings, progress.show)
-        is_chat = bool(getattr(pair.target.tokenizer, "chat_template", None))
-        prompts = encoded(own_prompts or default_prompts(is_chat=is_chat), pair.target)
+        prompts = encoded(own_prompts or default_prompts(is_chat=is_chat_model(pair.target)), pair.target)
         bench = Bench(pair, prompts, settings, progress.show_left)
         contenders, bench.absent = build_all(pair, settings, progress.show)
         results = bench.results(contenders)

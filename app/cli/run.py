@@ -219,14 +219,13 @@ class _Stderr(Console):
 
 def _show_start(console: Console, config: Mapping[str, Any], *, legend: bool) -> None:
     """Print the models, and on a terminal the meaning of the colours."""
-    drafted = f"drafted by {config.get('draft') or config.get('method')}"
-    if config.get("num_draft_tokens") == 0:
-        drafted = "plain decoding"
-    line = f"{config.get('target')}, {drafted}, on {config.get('device')} in {config.get('dtype')}"
+    target, k = config.get("target"), config.get("num_draft_tokens")
     if engine := config.get("engine"):
-        k = config.get("num_draft_tokens")
         drafts = {None: "", 0: ", plain decoding"}.get(k, f", drafting up to {k} tokens a step")
-        line = f"{config.get('target')} on {server_text(engine)} at {engine['address']}{drafts}"
+        line = f"{target} on {server_text(engine)} at {engine['address']}{drafts}"
+    else:
+        drafted = "plain decoding" if k == 0 else f"drafted by {config.get('draft') or config.get('method')}"
+        line = f"{target}, {drafted}, on {config.get('device')} in {config.get('dtype')}"
     console.print(Text(printable(line), style="dim"), soft_wrap=True)
     if is_lossy(config):
         console.print(LOSSY, soft_wrap=True)
@@ -253,6 +252,8 @@ def _rows(summary: Summary, request: RunRequest, device: str, interval: str) -> 
     end = _ENDS.get(summary.finish_reason, str(summary.finish_reason))
     if summary.finish_reason is FinishReason.LENGTH and summary.num_tokens < request.max_new_tokens:
         end = "at the end of the model's context"
+    if request.engine:
+        return _server_rows(summary, end)
     between = f"; 95 % interval {interval}" if interval else ""
     if summary.baseline_tokens_per_second is not None:
         baseline = figure_text(summary.baseline_tokens_per_second, ".1f")
@@ -270,8 +271,6 @@ def _rows(summary: Summary, request: RunRequest, device: str, interval: str) -> 
     accepted = f"{summary.num_accepted_tokens} of {summary.num_draft_tokens} drafted tokens"
     if request.coupling is Coupling.GUMBEL and summary.expected_acceptance_rate is not None:
         accepted += f"; rejection sampling would reach {percent_text(summary.expected_acceptance_rate, 1)}"
-    if request.engine:
-        return _server_rows(summary, end)
     memory = "on the device, in this run" if device.startswith("cuda") else "of this process so far"
     return [
         ("tokens", str(summary.num_tokens), f"in {count_text(summary.num_steps, 'step')}; ended {end}"),

@@ -12,7 +12,7 @@ from PySide6.QtWidgets import QDialog, QPlainTextEdit, QWidget
 from app.dialogs import EXPORT_FILTERS, Dialogs
 from app.jobs import Job, Jobs
 from app.menus import Menus
-from app.run.measurements import StatusStrip
+from app.run.run_page import StatusStrip
 from app.run.run_view import RunView
 from app.setup.settings_panel import SettingsPanel
 from app.theme import hold_font

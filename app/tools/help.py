@@ -28,7 +28,7 @@ from PySide6.QtWidgets import QDialog, QFrame, QMainWindow, QMenuBar, QTextBrows
 from app.dialogs import Dialogs
 from app.jobs import Jobs
 from app.menus import Menus, key_groups
-from app.run.measurements import StatusStrip
+from app.run.run_page import StatusStrip
 from app.run.run_view import RunView
 from app.theme import RESOURCES, Theme, current_theme, scaled, ui_font
 from app.tools.step_picture import StepPicture, draw_step, picture_of, picture_size

@@ -4,15 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
-import platform
 import time
-import uuid
 from collections import Counter
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from core.controls import Cancelled, RunControls
@@ -22,6 +17,7 @@ from core.engines.metrics import Snapshot, difference, read_metrics
 from core.engines.server import Product, Server
 from core.engines.steps import Chunk, StepMaker, Told, align, tells_speed
 from core.errors import ServerBusyError, ServerError, SettingsError
+from core.runlog.log import started_now
 from core.runlog.tally import Tally
 from core.settings import Coupling, RunRequest, VerificationRule
 from core.types import (
@@ -257,7 +253,6 @@ def per_position(per_step: Sequence[tuple[int, int]]) -> tuple[int, ...]:
 
 def run_started(server: Server, request: RunRequest, prompt_ids: tuple[int, ...] | None) -> RunStarted:
     """A run's settings as far as a server takes or tells them; the others are absent."""
-    started_at = datetime.now(UTC)
     sampling, speculation = request.sampling, server.speculation
     engine: dict[str, Any] = {
         "product": str(server.product),
@@ -286,21 +281,7 @@ def run_started(server: Server, request: RunRequest, prompt_ids: tuple[int, ...]
         config["chat"] = request.chat
     if request.system:
         config["system"] = request.system
-    try:
-        outrider = version("outrider")
-    except PackageNotFoundError:
-        outrider = "unknown"
-    return RunStarted(
-        run_id=f"{started_at:%Y%m%d-%H%M%S}-{uuid.uuid4().hex[:6]}",
-        started_at=started_at.isoformat(timespec="milliseconds"),
-        version=outrider,
-        config=config,
-        environment={
-            "python": platform.python_version(),
-            "platform": platform.platform(),
-            "process": os.getpid(),
-        },
-    )
+    return started_now(config)
 
 
 def advice(config: Mapping[str, Any], summary: Summary) -> str:

@@ -19,7 +19,7 @@ from core.experiments.bench_rounds import Bench
 from core.experiments.check import DEFAULT_SAMPLES, DEFAULT_TOKENS, CheckReport, CheckRequest
 from core.experiments.contenders import Outrider
 from core.experiments.exactness import check_drafter
-from core.experiments.prompt_suites import Prompt, default_prompts, encoded
+from core.experiments.prompt_suites import Prompt, default_prompts, encoded, is_chat_model
 from core.models.language_model import LanguageModel
 from core.models.loading import check_pair, load
 from core.models.prompting import encode_prompt
@@ -120,7 +120,7 @@ def measure(
         max_new_tokens=max_new_tokens, rounds=rounds, seed=seed,
     )  # fmt: skip
     pair = Pair(replace(target, eos_ids=frozenset()), None)
-    given = _prompts(prompts) or default_prompts(is_chat=bool(getattr(target.tokenizer, "chat_template", None)))
+    given = _prompts(prompts) or default_prompts(is_chat=is_chat_model(target))
     contenders = (Outrider(pair, max_new_tokens), _Own(pair, max_new_tokens, num_draft_tokens, drafter))
     plain, own = Bench(pair, encoded(given, target), settings).results(contenders)
     speeds, baseline = own["tokens_per_second"], plain["tokens_per_second"]

@@ -9,7 +9,6 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from enum import Enum
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any, Protocol
 
 from core.drafters.registry import METHODS, split_options
@@ -212,14 +211,6 @@ def num_equal(one: Sequence[int], other: Sequence[int]) -> int:
     """Length of the common prefix of two texts, in tokens."""
     pairs = enumerate(zip(one, other, strict=False))
     return next((index for index, (a, b) in pairs if a != b), min(len(one), len(other)))
-
-
-def installed(package: str) -> str | None:
-    """The version of an installed package; None if it is not installed."""
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
 
 
 def turn_order(count: int, turn: int) -> list[int]:

@@ -28,7 +28,6 @@ from core.experiments.bench import (
     Contender,
     Pair,
     Timed,
-    installed,
     num_equal,
     ratios,
     spread,
@@ -37,6 +36,7 @@ from core.experiments.bench import (
 from core.experiments.contenders import PACKAGE, Outrider
 from core.experiments.llama_cpp import LlamaCpp, find_build
 from core.experiments.prompt_suites import Prompt
+from core.runlog.log import installed
 from core.runlog.tally import Tally
 from core.runners.base import Runner, prefill
 from core.runners.threads import threads

@@ -29,7 +29,7 @@ from core.experiments.check import (
 )
 from core.experiments.contenders import Generate
 from core.experiments.distribution import judge_distribution
-from core.experiments.prompt_suites import PRESETS, Prompt, default_prompts, encoded, read_prompts
+from core.experiments.prompt_suites import Prompt, default_first, encoded
 from core.models.language_model import LanguageModel
 from core.sampling import gumbel_noise, probabilities
 from core.session import Loaded, Session
@@ -110,12 +110,11 @@ def check_drafter(target: LanguageModel, make_drafter: Callable[[int], Drafter],
 def _context(
     request: CheckRequest, loaded: Loaded, controls: RunControls, make_drafter: Callable[[int], Drafter]
 ) -> CheckContext:
-    run, target, prompts = request.run, loaded.target, request.prompts
-    if not prompts:
-        # All presets, those that suit the target first: sampled blocks follow the first ones.
-        suited = default_prompts(is_chat=bool(getattr(target.tokenizer, "chat_template", None)))
-        prompts = (*suited, *(prompt for prompt in read_prompts(PRESETS) if prompt not in suited))
-    return CheckContext(request, loaded, tuple(encoded(prompts, target, run.chat)), controls, make_drafter)
+    # Sampled blocks follow the first prompts.
+    prompts = request.prompts or default_first(loaded.target)
+    return CheckContext(
+        request, loaded, tuple(encoded(prompts, loaded.target, request.run.chat)), controls, make_drafter
+    )
 
 
 def _checked(context: CheckContext) -> Generator[CheckProgress, None, CheckReport]:

@@ -42,6 +42,17 @@ def default_prompts(*, is_chat: bool) -> list[Prompt]:
     return [presets[name] for name in (_CHAT if is_chat else _CODE)]
 
 
+def default_first(target: LanguageModel) -> list[Prompt]:
+    """All presets, those of `default_prompts` for this target first."""
+    suited = default_prompts(is_chat=is_chat_model(target))
+    return [*suited, *(prompt for prompt in read_prompts(PRESETS) if prompt not in suited)]
+
+
+def is_chat_model(target: LanguageModel) -> bool:
+    """Whether a target has a chat template."""
+    return bool(getattr(target.tokenizer, "chat_template", None))
+
+
 def find_prompts(names: Iterable[str]) -> list[Prompt]:
     """The prompts of several suites and files, in their order; a file named like a suite needs its folder.
 

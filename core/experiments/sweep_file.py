@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from core.errors import RunLogError, SettingsError
-from core.experiments.bench import installed
 from core.experiments.prompt_suites import Prompt
 from core.experiments.sweep_plan import SUMMARY_FIELDS, Cell, DrafterChoice, Measurement, PlannedRun, SweepPlan
 from core.files import FileClaim, explain_read_error, explain_write_error, open_regular, read_lines, shown_path
@@ -21,6 +20,7 @@ from core.runlog.log import (
     MOST_LINES,
     Record,
     head_record,
+    installed,
     mapping_of,
     number_of,
     parse_line,

@@ -9,11 +9,15 @@ import contextlib
 import json
 import math
 import os
+import platform
 import stat
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any, BinaryIO, Self
 
 from core import evidence
@@ -72,6 +76,34 @@ SUMMARY_FIELDS = (
     "tokens_per_second", "prefill_ms", "peak_memory_mb", "predicted_speedup",
 )  # fmt: skip
 BASELINE_FIELDS = ("baseline_tokens_per_second", "measured_speedup")
+
+
+# --- The beginning of a run -------------------------------------------------------------------------------------
+
+
+def started_now(config: Mapping[str, Any], environment: Mapping[str, Any] = MappingProxyType({})) -> RunStarted:
+    """The first event of a run that starts now; the environment is what else is known of it."""
+    started_at = datetime.now(UTC)
+    return RunStarted(
+        run_id=f"{started_at:%Y%m%d-%H%M%S}-{uuid.uuid4().hex[:6]}",
+        started_at=started_at.isoformat(timespec="milliseconds"),
+        version=installed("outrider") or "unknown",
+        config=config,
+        environment={
+            "python": platform.python_version(),
+            "platform": platform.platform(),
+            **environment,
+            "process": os.getpid(),
+        },
+    )
+
+
+def installed(package: str) -> str | None:
+    """The version of an installed package; None if it is not installed."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
 
 
 # --- Lines ------------------------------------------------------------------------------------------------------

@@ -42,7 +42,7 @@ from core.errors import OutriderError, PairMismatchError, SettingsError
 from core.experiments.prompt_suites import SUITES, Prompt, find_prompts, first_of_each, read_prompts
 from core.experiments.sweep_plan import ASK_ABOVE, DrafterChoice, SweepPlan
 from core.settings import SETTINGS, LengthPolicy, declared
-from core.text import duration_text
+from core.text import count_text, duration_text
 
 if TYPE_CHECKING:
     from app.setup.prompt import PromptEditor
@@ -450,9 +450,9 @@ def _suites(names: tuple[str, ...]) -> tuple[Prompt, ...]:
 
 def size_text(plan: SweepPlan, seconds_each: float | None) -> str:
     """How large a sweep is, and how long it will take if the mean time of a run is known."""
-    cells, baselines = _count(plan.num_cells, "cell"), _count(len(plan.temperatures), "baseline")
-    prompts, repeats = _count(len(plan.prompts), "prompt"), _count(plan.repeats, "repeat")
-    text = f"{_count(plan.num_runs, 'run')}: {cells} and {baselines}, each on {prompts}, {repeats}."
+    cells, baselines = count_text(plan.num_cells, "cell"), count_text(len(plan.temperatures), "baseline")
+    prompts, repeats = count_text(len(plan.prompts), "prompt"), count_text(plan.repeats, "repeat")
+    text = f"{count_text(plan.num_runs, 'run')}: {cells} and {baselines}, each on {prompts}, {repeats}."
     if seconds_each is not None:
         return f"{text} About {duration_text(seconds_each * plan.num_runs)}, judging by the latest runs."
     return f"{text} You are asked to confirm after the first run." if is_long(plan.num_runs) else text
@@ -461,7 +461,3 @@ def size_text(plan: SweepPlan, seconds_each: float | None) -> str:
 def is_long(num_runs: int) -> bool:
     """Whether a sweep with this many runs left asks for confirmation after the first."""
     return num_runs > ASK_ABOVE
-
-
-def _count(number: int, word: str) -> str:
-    return f"{number:,} {word}{'' if number == 1 else 's'}"

@@ -44,7 +44,7 @@ from core.experiments.distribution import (
     judge_twice,
 )
 from core.experiments.exactness import MOST_ROUNDING
-from core.experiments.prompt_suites import PRESETS, Prompt, default_prompts, encoded, read_prompts
+from core.experiments.prompt_suites import PRESETS, Prompt, default_first, encoded, read_prompts
 from core.experiments.servers.answers import Answer, ask_all, refuse_drafting
 from core.experiments.servers.report import Acceptance, ServerReport
 from core.models.language_model import LanguageModel
@@ -332,11 +332,8 @@ class _CheckHere(_Check):
         super().__init__(request, controls)
 
     def _find_prompts(self) -> tuple[Prompt, ...]:
-        target, prompts = self._target, self._request.prompts
-        if not prompts:
-            suited = default_prompts(is_chat=bool(getattr(target.tokenizer, "chat_template", None)))
-            prompts = (*suited, *(prompt for prompt in read_prompts(PRESETS) if prompt not in suited))
-        return tuple(encoded(prompts, target, self._request.request.chat))
+        prompts = self._request.prompts or default_first(self._target)
+        return tuple(encoded(prompts, self._target, self._request.request.chat))
 
     def _against(self) -> str:
         target = self._target
