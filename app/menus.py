@@ -123,7 +123,7 @@ class Menus:
         self.race = self._action(tools, "raceAction", "Race…", "Ctrl+Shift+E")
         self.server = self._action(tools, "serverAction", "Server…", "Ctrl+Shift+V")
         tools.addSeparator()
-        self.production = self._action(tools, "productionAction", "Take to production…", "Ctrl+Shift+P")
+        self.production = self._action(tools, "productionAction", "Deploy…", "Ctrl+Shift+P")
         self.help = self._action(help_menu, "helpAction", "How it works", "F1")
         self.formulas = self._action(help_menu, "formulasAction", "Formulas", "Shift+F1")
         self.keys = self._action(help_menu, "keysAction", "Keyboard shortcuts", "Ctrl+/")

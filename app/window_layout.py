@@ -148,7 +148,7 @@ class Columns:
         focus = self._window.focusWidget()
         if is_narrow:
             self._pages.insertTab(0, self._settings, SETTINGS_TITLE)
-            self._pages.setTabToolTip(0, "Models, K, temperature and all else that a run starts with.")
+            self._pages.setTabToolTip(0, "Models, K, temperature and everything else that a run starts with.")
         else:
             self._pages.removeTab(0)
             self._parts.insertWidget(0, self._settings)

@@ -145,7 +145,7 @@ def sentence_of(error: BaseException, what: str) -> str:
     if isinstance(error, OutriderError):
         return str(error)
     if ran_out_of_memory(error):
-        return f"{what}: the memory ran out. Close other programs, or choose a smaller model."
+        return f"{what}: out of memory. Close other programs, or choose a smaller model."
     if isinstance(error, OSError):
         return f"{what}: {visible(str(error.strerror or error)).rstrip('.') or type(error).__name__}."
     detail = first_line(error) if str(error).strip() else ""

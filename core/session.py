@@ -109,17 +109,17 @@ class Session:
             prompt = encode_prompt(target, request.prompt, request.chat, request.system)
             continuation = continue_prompt(target, prompt.ids, request)
             governor = _thread_governor(target, controls)
+            ids = [*prompt.ids, *continuation.ids]
+            capacity = len(ids) + request.max_new_tokens
+            setup = DrafterSetup(target, draft, capacity, controls.check_cancelled)
+            is_plain = request.num_draft_tokens == 0
+            drafter: Any = None if is_plain else build_drafter(request.method, setup, request.method_options)
         except Cancelled:
             summary = Tally().summary(
                 FinishReason.CANCELLED, "", prefill_ms=0.0, target_step_ms=None, peak_memory_mb=None
             )
             yield Finished(summary)
             return
-        ids = [*prompt.ids, *continuation.ids]
-        capacity = len(ids) + request.max_new_tokens
-        setup = DrafterSetup(target, draft, capacity, controls.check_cancelled)
-        is_plain = request.num_draft_tokens == 0
-        drafter: Any = None if is_plain else build_drafter(request.method, setup, request.method_options)
         yield run_started(request, target, prompt, continuation)
         progress = _Progress()
         failure: str | None = None

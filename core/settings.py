@@ -351,8 +351,8 @@ class RunRequest:
     )
     dtype: DType = setting(
         DType.AUTO,
-        label="Number format",
-        help="The number format of the weights. Auto: what suits the device.",
+        label="Precision",
+        help="The precision of the weights. Auto: what suits the device.",
         titles={dtype: "Auto" if dtype is DType.AUTO else str(dtype) for dtype in DType},
     )
     baseline: bool = setting(

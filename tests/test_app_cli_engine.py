@@ -115,7 +115,7 @@ def test_a_stream_that_dies_keeps_text_and_log(capsys: pytest.CaptureFixture[str
     assert kept.steps
     assert not kept.problems
     assert "in the middle" in shown.err
-    assert "vLLM tells each step's counts only at a text's end" in shown.err
+    assert "vLLM reports each step's counts only at the end of a text" in shown.err
     assert "--per-request" not in shown.err
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from app.run.speed.speed import ON_SERVER, speed_report
 from app.run.text.tokens import Place
+from app.settings import RunSettings
+from app.setup.settings_panel import settings_of
 from app.worker import run_task
 from core.engines import ServerSession, identify
 from core.runlog.log import RunLogWriter
@@ -65,3 +68,13 @@ def test_a_request_for_a_server_runs_there_and_not_on_this_machine():
         task = run_task(RunRequest("smol", None, "Go", **settings, engine=fake.url), None)
         assert len(list(task.work(None, task.controls))) > 3  # Without an engine of this machine.
         assert fake.bodies("/completion")
+
+
+def test_what_a_server_decides_stays_as_it_is_set_for_this_machine():
+    current = RunSettings(method="prompt-lookup", num_draft_tokens=7, method_options={"draft-model": {"int8": False}})
+    request = RunRequest("smol", None, "Go", num_draft_tokens=None, max_new_tokens=24, engine="http://box")
+    shown = settings_of(request, current)
+    assert (shown.engine, shown.engine_model, shown.prompt, shown.max_new_tokens) == ("http://box", "smol", "Go", 24)
+    assert replace(shown, engine="", engine_model="", prompt="", max_new_tokens=0, seed=0) == replace(
+        current, engine="", engine_model="", prompt="", max_new_tokens=0, seed=0, temperature=shown.temperature
+    )

@@ -106,6 +106,22 @@ def test_the_run_in_progress_is_marked_and_neither_opened_nor_deleted(open_runs,
     until(qtbot, lambda: all(run.state is KeptState.FINISHED for run in panel.table.items()))
 
 
+def test_the_run_before_can_be_deleted_while_the_next_one_loads(open_runs, folder, qtbot, session, run_to_end):
+    keep_run(folder)
+    window, panel = open_runs(1)
+    run_to_end(window)
+    until(qtbot, lambda: panel.table.count() == 2)
+    before = window.run_view.started.run_id
+    session.load_gate = threading.Event()
+    window.prompt.run_button.click()
+    until(qtbot, lambda: window.live.upcoming is not None)
+    panel.delete((before,))
+    until(qtbot, lambda: panel.table.count() == 1)
+    assert panel.banner.sentence() == ""
+    with qtbot.waitSignal(window.live.run_shown, timeout=30_000):
+        session.load_gate.set()
+
+
 def test_a_replay_runs_with_the_same_settings_and_shows_them(open_runs, folder, qtbot, session):
     sampling = SamplingParams(0.35, top_k=9, top_p=0.9, min_p=0.05)
     settings = {"num_draft_tokens": 7, "seed": 5, "coupling": Coupling.GUMBEL, "max_new_tokens": 30}

@@ -61,15 +61,15 @@ def test_the_crossing_has_the_interval_of_the_repeats():
     assert found.speedup(4).median == pytest.approx(1.25)
     assert found.speedup(4).extremes == pytest.approx((1.0, 2.0))
     assert found.sentence == (
-        "The lines cross: speculation pays up to about 8.0 requests at once (8.0 to 8.0 in 1 of 3 repeats)."
+        "The lines cross: speculation pays up to about 8.0 concurrent requests (8.0 to 8.0 in 1 of 3 repeats)."
     )
 
 
 def test_a_gain_is_claimed_only_as_far_as_the_repeats_show_it():
     always = results({1: ([20.0] * 3, [10.0] * 3), 4: ([12.0] * 3, [10.0] * 3)})
-    assert always.sentence == "With speculation the server is faster from 1 to 4 requests at once."
+    assert always.sentence == "With speculation the server is faster from 1 to 4 concurrent requests."
     mostly = results({1: ([20.0, 20.0, 9.0], [10.0] * 3)})
-    assert mostly.sentence == "With speculation the server is faster at 1 request at once, by the medians."
+    assert mostly.sentence == "With speculation the server is faster at 1 concurrent request, by the medians."
     alone = results({1: ([20.0] * 3, [])}, with_baseline=False)
     assert alone.speedup(1) is None
     assert "--baseline-engine" in alone.sentence
@@ -120,7 +120,7 @@ def test_a_server_that_dies_ends_the_sweep_and_keeps_what_was_measured(capsys, t
     with FakeServer(answers) as fake:
         assert sweep("--engine", fake.url, "--concurrency", "1,2", "--repeats", "1", "--out", str(out)) == 1
     captured = capsys.readouterr()
-    assert "ended the connection in the middle" in captured.err
+    assert "closed the connection in the middle" in captured.err
     assert "--baseline-engine" in captured.out
     measured, failed = [json.loads(line) for line in out.read_text("utf-8").splitlines()][1:-1]
     assert measured["tokens_per_second"] > 0

@@ -46,7 +46,7 @@ def test_a_draft_that_does_not_fit_comes_last_disabled_with_the_reason(window, q
     tree = model.index(window.controls.draft.combo.findData("draft-tree", METHOD_ROLE), 0).row()
     for row in (1, 2, tree):
         assert not model.item(row).isEnabled()
-        assert "doesn't fit" in model.item(row).text()
+        assert "not compatible" in model.item(row).text()
         assert model.item(row).data(SUBTITLE_ROLE) == MISMATCH
         assert MISMATCH in model.item(row).data(Qt.ItemDataRole.AccessibleTextRole)
 

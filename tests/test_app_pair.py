@@ -7,6 +7,7 @@ import threading
 import pytest
 from PySide6.QtCore import Qt
 
+from app.controller import RunState
 from app.setup.models_form import ModelRole
 from app.setup.prompt import WAITING
 from app.theme import DARK, LIGHT
@@ -168,6 +169,16 @@ def test_a_prompt_that_can_not_be_rendered_says_why(make_window, hub, qtbot):
     window.prompt.reading_button.click()
     until(qtbot, lambda: window.prompt.note.text() == hub.render_problem)
     assert window.prompt.note.property("role") == "problem"
+
+
+def test_a_prompt_that_could_not_be_rendered_is_tried_again_after_a_run(make_window, hub, qtbot):
+    hub.render_problem = "Run it once to see its prompts formatted."
+    window = make_window()
+    window.prompt.reading_button.click()
+    until(qtbot, lambda: window.prompt.note.text() == hub.render_problem)
+    hub.render_problem = ""
+    window.prompt.show_state(RunState.IDLE, None)
+    until(qtbot, lambda: "chat template applied" in window.prompt.note.text())
 
 
 def test_nothing_is_rendered_while_hidden(make_window, hub, qtbot):

@@ -88,6 +88,7 @@ def test_the_tables_hold_the_runs_own_figures(finished, save, tmp_path):
     )
     runs = [row["run"] for row in found["Tokens over time"]]
     assert (runs.count("speculative"), runs.count("baseline")) == (len(run.steps), len(run.baseline_steps))
+    assert found["Tokens over time"][0]["step"] == found["Acceptance"][0]["step"] == "1"
     assert int(found["Tokens over time"][-1]["tokens"]) == run.baseline.sums.tokens
     by_place = found["Acceptance by position"]
     assert sum(int(row["accepted_tokens"]) for row in by_place) == run.counts.sums.accepted

@@ -1,4 +1,4 @@
-"""Take to production: the window with a pair's configurations, and the report that the export dialog offers."""
+"""Deploy: the window with a pair's configurations, and the report that the export dialog offers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page Speed: its verdict, its bars and curves, advice that is applied, and nothing is wider than the page."""
+"""The Speed page: its verdict, its bars and curves, advice that is applied, and nothing is wider than the page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page Run of a run that drafts trees: bars in tokens, nodes below them, acceptance by rank, verify time."""
+"""The Run page of a run that drafts trees: bars in tokens, nodes below them, acceptance by rank, verify time."""
 
 from __future__ import annotations
 

@@ -111,6 +111,9 @@ def test_the_real_contenders_together_and_the_document_of_all_results(pair):
     assert generate["tokens_per_forward"] == plain["tokens_per_forward"] == 1.0
     assert generate["ratio_to_generate"]["values"] == [1.0, 1.0]
     assert None not in (drafted["overhead"], drafted["cost_coefficient"])
+    tree = table["draft-tree"]
+    assert tree["cost_coefficient"] is not None
+    assert tree["overhead"] is None  # A step's forwards are as many as its levels.
     assert generate["overhead"] is plain["cost_coefficient"] is None
     assert plain["step_tokens_per_second"]["median"] >= plain["tokens_per_second"]["median"]
     assert len(plain["tokens_per_second"]["values"]) == SETTINGS.rounds

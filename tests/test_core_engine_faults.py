@@ -72,7 +72,10 @@ def test_no_server_answers() -> None:
     a_sentence(caught.value)
 
 
-@pytest.mark.parametrize("text", ["", "ftp://host", "http://", "http://host:port", "two words", "http://a\x1bb"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "ftp://host", "http://", "http://host:port", "http://[::1:8000", "[foo]:80", "two words", "http://a\x1bb"],
+)
 def test_what_is_no_address(text: str) -> None:
     with pytest.raises(ServerRefusedError, match="looks like") as caught:
         Address.parse(text)
@@ -85,8 +88,8 @@ def test_what_is_no_address(text: str) -> None:
         (Answer(["{}"], 404), "lists no models"),
         (as_json({"data": []}), "lists no models"),
         (as_json(["x"]), "lists no models"),
-        (as_json({"data": [{"id": "gpt", "owned_by": "acme"}]}), "another product"),
-        (Answer(["<html>hello</html>"], 200, {"content-type": "text/html"}), "no JSON"),
+        (as_json({"data": [{"id": "gpt", "owned_by": "acme"}]}), "of an unknown kind"),
+        (Answer(["<html>hello</html>"], 200, {"content-type": "text/html"}), "answer with JSON"),
         (as_json({"error": "boom"}, 500), "boom"),
     ],
 )
@@ -145,7 +148,7 @@ def test_neither_a_proxy_nor_netrc_sees_a_request(monkeypatch: pytest.MonkeyPatc
 
 def test_a_wrong_key_and_a_missing_one() -> None:
     with FakeServer(vllm(), key=KEY) as fake:
-        for key, expected in ((f"{KEY}-wrong", "refuses the API key"), (None, "wants an API key")):
+        for key, expected in ((f"{KEY}-wrong", "refuses the API key"), (None, "requires an API key")):
             with pytest.raises(ServerRefusedError, match=expected) as caught:
                 identify(fake.url, key)
             assert "OUTRIDER_API_KEY" in a_sentence(caught.value)
@@ -208,10 +211,10 @@ CHAT = recorded("vllm-draft", "run-chat-sampled")
 @pytest.mark.parametrize(
     ("chunks", "expected"),
     [
-        ([Fault.DIES], "ended the connection in the middle"),
+        ([Fault.DIES], "closed the connection in the middle"),
         ([], "without saying why"),
-        (["data: {not json}\n\n"], "sent garbage"),
-        (["data: [1, 2]\n\n"], "sent garbage"),
+        (["data: {not json}\n\n"], "sent unreadable data"),
+        (["data: [1, 2]\n\n"], "sent unreadable data"),
         (["data: {" + "x" * 10_000_000 + "\n\n"], "more than 1 MB"),
         (["x" * 10_000_000], "more than 1 MB"),
         (['data: {"error": {"message": "out of memory\\nsorry"}}\n\n'], "out of memory"),
@@ -238,7 +241,7 @@ def test_a_stream_that_stalls(monkeypatch: pytest.MonkeyPatch) -> None:
     with FakeServer(vllm(chat=CHAT.cut(6, Fault.WAITS))) as fake:
         found, summary = run(fake)
     assert summary.finish_reason is FinishReason.ERROR
-    assert "fell silent" in a_sentence(summary.error or "")
+    assert "stopped sending" in a_sentence(summary.error or "")
     assert summary.text == text_of(found) != ""
 
 
@@ -253,7 +256,7 @@ def test_a_connection_that_the_server_ends_after_a_stream_takes_no_other_request
 def test_an_answer_that_is_no_stream() -> None:
     with (
         FakeServer(vllm(chat=as_json({"ok": True}))) as fake,
-        pytest.raises(ServerError, match="no event stream") as caught,
+        pytest.raises(ServerError, match="not an event stream") as caught,
     ):
         run(fake)
     a_sentence(caught.value)

@@ -15,7 +15,7 @@ from core.models.shelf import ModelShelf
 from core.runners.llama import FusedLlamaRunner
 from core.session import Session
 from core.settings import SamplingParams
-from core.types import Finished, FinishReason, StageChanged, Step
+from core.types import Finished, FinishReason, RunStarted, StageChanged, Step
 from tests.fakes import byte_tokenizer, is_sentence, save_model
 from tests.fakes_session import requests_of, save_pair
 
@@ -178,6 +178,19 @@ def test_a_stop_while_a_file_is_unpacked_ends_it(request_for, monkeypatch, tmp_p
     next(closed)
     closed.close()
     assert ended == [True, True]
+
+
+def test_a_stop_while_the_drafter_is_made_ends_without_a_run(request_for, monkeypatch):
+    controls = RunControls.from_request(request_for())
+
+    def make(_name, setup, _options):
+        controls.cancel()
+        setup.check_cancelled()
+
+    monkeypatch.setattr("core.session.build_drafter", make)
+    events = list(Session().run(request_for(), controls))
+    assert RunStarted not in map(type, events)
+    assert events[-1].summary.finish_reason is FinishReason.CANCELLED
 
 
 def test_a_stop_while_models_load_ends_without_a_run(request_for, loads):

@@ -52,7 +52,7 @@ CONFIGS = {
     "a negative context": ({"max_position_embeddings": -1}, ""),
     "layers in words": ({"num_hidden_layers": "many"}, ""),
     "a type with control characters": ({"model_type": "a\x1b]0;owned\x07"}, ""),
-    "a type that is no text": ({"model_type": ["llama"]}, ""),
+    "a type that is not a string": ({"model_type": ["llama"]}, ""),
 }
 
 

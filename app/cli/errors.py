@@ -104,7 +104,7 @@ def _guard(command: Callable[[], int]) -> int:
             say(explain_write_error(error, error.filename))
             return Exit.BAD_INPUT
         if ran_out_of_memory(error):
-            say("The memory ran out. Close other programs, or choose a smaller model.")
+            say("Out of memory. Close other programs, or choose a smaller model.")
         else:
             cause = f"{type(error).__name__}: {' '.join(str(error).split())}".removesuffix(": ")
             say(f"Outrider failed unexpectedly ({cause}); set OUTRIDER_DEBUG=1 to see the traceback.")

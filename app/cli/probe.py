@@ -86,7 +86,7 @@ def add_parser(commands: Any) -> None:
         execute,
         help="rank drafts for a target in seconds, without drafting",
         description="Let a target and drafts read a text, compare their distributions at every position, time a few "
-        "forwards, and say which draft to use at which K, or not to speculate. Nothing is drafted.",
+        "forwards, and recommend a draft and a K, or plain decoding. Nothing is drafted.",
         examples=(
             "outrider probe --target TARGET --draft DRAFT_A,DRAFT_B",
             "outrider probe --log run.jsonl --temperature 0",

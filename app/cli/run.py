@@ -181,7 +181,7 @@ def _open_log(args: argparse.Namespace) -> Iterator[RunLogWriter]:
         if args.force or not path.is_file() or not path.stat().st_size:
             break
         if not _is_run_log(path):
-            raise UsageError(f"{str(path)!r} exists and is no run log; choose another name, or add --force.")
+            raise UsageError(f"{str(path)!r} exists and is not a run log; choose another name, or add --force.")
         kept, path = path, Path(args.log).with_stem(f"{Path(args.log).stem}-{number}")
         if not path.exists():
             say(f"{str(kept)!r} is kept; the log goes to {str(path)!r}.")

@@ -26,9 +26,9 @@ DEFAULT_CONCURRENCY = (1, 2, 4, 8, 16)
 _WIDE = 112
 _LEGEND = (
     "Medians over the repeats, lowest and highest in brackets. speedup: tokens/s with speculation / without, repeat by "
-    "repeat. tokens/s: of all requests together, while all places are taken. ms/token: of one request, from its first "
-    "token on; none where its steps are few or arrived at once. acceptance: accepted / drafted tokens, as the server "
-    "counts them."
+    "repeat. tokens/s: of all requests together, while the full number of requests is running. ms/token: of one "
+    "request, from its first token on; none where its steps are few or arrived at once. acceptance: accepted / "
+    "drafted tokens, as the server counts them."
 )
 
 
@@ -122,7 +122,7 @@ def write_results(results: LoadResults) -> None:
         shared = [cell for cell in results.cells if cell.was_shared]
         if shared:
             counted = count_text(len(shared), "measurement")
-            show(f"Others used the servers during {counted}; repeat the sweep when they don't.")
+            show(f"Others used the servers during {counted}; repeat the sweep when nobody else does.")
         show(_LEGEND, "dim")
 
 

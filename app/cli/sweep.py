@@ -106,7 +106,7 @@ def add_parser(commands: Any) -> None:
     text = f"tokens to draft: numbers, ranges, auto and adaptive, as in 1-8,auto (default: {shown})"
     option(grid, "-k --k N,…", text, draft_lengths, (), action=Listing)
     shown = ",".join(map(str, DEFAULT_CONCURRENCY))
-    text = f"with --engine: requests at once (default: {shown})"
+    text = f"with --engine: concurrent requests (default: {shown})"
     option(grid, "--concurrency N,…", text, whole_numbers, (), action=Listing)
     usual = (SETTINGS["temperature"].default,)
     option(grid, "--temperature T,…", "one or more temperatures", numbers, usual, action=Listing)
@@ -352,7 +352,7 @@ _LEGEND = (
     "Medians over prompts and repeats, quartiles in brackets. speedup: tokens/s relative to plain decoding of the same "
     "prompt and temperature, in the run nearest in time. acceptance: accepted / drafted tokens. tokens/forward: per "
     "forward of the target, the block efficiency. c: a draft step / a target step. "
-    "* marks the best cell at its temperature, ! a speedup that can't be: the machine was busy."
+    "* marks the best cell at its temperature, ! an impossible speedup: the machine was busy."
 )
 
 

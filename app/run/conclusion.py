@@ -16,8 +16,8 @@ from core.settings import Coupling
 from core.text import percent_text
 
 STEPWISE = (
-    "The steps were taken one by one, so their times say nothing about speed: run again at full speed, or slowed, "
-    "which changes no figure."
+    "The steps were taken one by one, so their times say nothing about speed: run again at full speed or at a slower "
+    "pace, which changes no figure."
 )
 QUALIFIED = "Measured on a busy machine: "
 SHORT_MS = 20.0
@@ -71,7 +71,9 @@ def conclusion_of(run: RunView, *, was_stepped: bool = False, is_slowed: bool = 
     else:
         headline = f"No measurable difference from plain decoding ({speedup:.2f}×)"
     busy = run.busy_note.removeprefix(BUSY_MACHINE)
-    notes = [f"95 % interval {interval_text(interval)}." if interval else "More new tokens give an interval."]
+    notes = [
+        f"95 % interval {interval_text(interval)}." if interval else "With more new tokens, there would be an interval."
+    ]
     notes += [note for note in (run.absence_note, busy[:1].upper() + busy[1:] or _steadiness(run)) if note]
     sums = run.counts.sums
     if busy and not is_slowed and sums.total_ms < SHORT_MS * sums.num_steps:

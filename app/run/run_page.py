@@ -84,8 +84,8 @@ TILES = (
     (
         "Chosen K",
         "chosenValue",
-        "Tokens, or a tree's nodes, that the policy had drafted in the latest step, and on average over all steps. A "
-        "plain step drafts nothing.",
+        "Tokens, or a tree's nodes, that the policy chose to draft in the latest step, and on average over all "
+        "steps. A plain step drafts nothing.",
     ),
 )
 """Title, object name and help of each."""

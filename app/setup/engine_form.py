@@ -29,12 +29,12 @@ if TYPE_CHECKING:
     from core.engines import Address, Server
 
 HERE = "This machine"
-ENGINE_HELP = "Where the text is written: by models on this machine, or by a vLLM, SGLang or llama-server."
-OWN = "Drafts, K, device and number format are set where it is started."
-ADDRESS_HELP = "As http://127.0.0.1:8000. Only this address is contacted."
+ENGINE_HELP = "Where the text is written: by models on this machine, or by a vLLM, SGLang or llama.cpp server."
+OWN = "Drafts, K, device and precision are set when the server is started."
+ADDRESS_HELP = "For example, http://127.0.0.1:8000. Only this address is contacted."
 KEY_HELP = (
-    "Sent to this address only. Kept in the system's keyring, or, without one, until Outrider closes. Empty: none, or "
-    "the one that is kept already."
+    "Sent to this address only. Kept in the system's keyring, or, without one, until Outrider closes. Leave it empty "
+    "to use the stored key, or none."
 )
 NO_PASSWORDS = "A password in an address would be kept in a file. Leave it out, and give the server an API key instead."
 
@@ -84,7 +84,9 @@ class ServerDialog(QDialog):
         self.name = line_edit("serverNameEdit", "the address")
         self.key = line_edit("serverKeyEdit", "none")
         self.key.setEchoMode(QLineEdit.EchoMode.Password)
-        self.test_button = push_button("Test", "testServerButton", "Ask what answers there", self._on_test)
+        self.test_button = push_button(
+            "Test", "testServerButton", "Check which server answers at this address", self._on_test
+        )
         self.add_button = push_button("Add", "addServerButton", "Keep this server, and choose it", self._on_add)
         self.add_button.setProperty("role", "primary")
         self.add_button.setDefault(True)
@@ -234,7 +236,7 @@ class EngineForm(QWidget):
                 lambda _job: _identified(url),
                 then=self._take,
                 failed=self._fail,
-                what=f"{url} could not be asked",
+                what=f"{url} could not be reached",
             )
 
     def _take(self, server: Server) -> None:

@@ -199,7 +199,8 @@ class ModelLibrary:
         entry = self._entries.get(ref)
         if entry is None or not entry.serves:
             return None
-        return f"{entry.title} only drafts: it borrows the tables of {entry.serves}. Choose it as a draft."
+        borrowed = f"the embedding and output head of {entry.serves}"
+        return f"{entry.title} only drafts: it borrows {borrowed}. Choose it as a draft."
 
     def unchecked_drafts(self, target: str) -> tuple[str, ...]:
         """The drafts that have not been compared with a target yet."""
@@ -247,7 +248,7 @@ class ModelLibrary:
         made = self.made_for(target)
         lines = [draft.title for draft in sorted(self.fitting_drafts(target), key=lambda draft: draft.ref != made)]
         missing = [ref for ref in suggested_drafts(target) if ref not in self._entries]
-        lines += [f"{ref.rpartition('/')[2]} (not here yet)" for ref in missing]
+        lines += [f"{ref.rpartition('/')[2]} (not downloaded)" for ref in missing]
         if lines:
             return "\n".join(lines)
         return "Checking…" if self.unchecked_drafts(target) else "None here. Prompt lookup doesn't need one."

@@ -252,7 +252,7 @@ def _method_item(method: Method, title: str, problem: str | None) -> QStandardIt
 
 
 def _item(title: str, problem: str | None, tip: str) -> QStandardItem:
-    item = _plain_item(title if problem is None else f"{title} (doesn't fit)", enabled=problem is None)
+    item = _plain_item(title if problem is None else f"{title} (not compatible)", enabled=problem is None)
     item.setData(problem or "", SUBTITLE_ROLE)
     item.setToolTip(plain_tip(problem or tip))
     item.setData(item.text() if problem is None else f"{item.text()}: {problem}", Qt.ItemDataRole.AccessibleTextRole)

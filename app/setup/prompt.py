@@ -28,6 +28,7 @@ from app.setup.setting_fields import value_of
 from app.theme import RESOURCES, hold_font, text_scale
 from app.widgets.fields import boxed, card, column, describe, named, quiet_button, row, set_flag, text_label
 from app.widgets.labels import FittingNote
+from core.text import count_text
 
 if TYPE_CHECKING:
     from app.setup.settings_panel import SettingsPanel
@@ -106,7 +107,7 @@ DELAY_MS = 120
 READY_HINT = "Ctrl+Enter runs."
 LIVE_HINT = "Esc stops. K and temperature can be changed."
 SERVED_HINT = "The server writes; settings apply from the next run."
-NO_READING = "How a server's model reads the prompt is known only there: choose This machine to see it."
+NO_READING = "Only the server knows how its model reads the prompt. To see it for a local model, choose This machine."
 LIVE_HINT_SHORT = "K and temperature are live."
 OPEN_HEIGHT, FOLDED_LINES, LARGE_SCALE = 64, 2, 1.2
 QWIDGETSIZE_MAX = 16_777_215
@@ -252,6 +253,8 @@ class PromptEditor(QWidget):
         self.stop_button.setEnabled(is_slowed or state in {RunState.RUNNING, RunState.PAUSED})
         if self.is_reading and not problem:
             self._note(*self._read)
+            if is_idle and self._rendered is None:
+                self._timer.start()
         elif is_idle:
             self._note(problem or READY_HINT, bool(problem))
         elif self._controls.engine.url:
@@ -339,11 +342,11 @@ class PromptEditor(QWidget):
     def _show_rendered(self, rendered: RenderedPrompt) -> None:
         if self.is_reading:
             self.reading.show_rendered(rendered)
-            tokens = f"{rendered.num_tokens:,} token{'' if rendered.num_tokens == 1 else 's'}"
             how = "chat template applied" if rendered.is_chat else "raw, no chat template"
-            self._show_read(f"{tokens} · {how}")
+            self._show_read(f"{count_text(rendered.num_tokens, 'token')} · {how}")
 
     def _show_rendering_problem(self, sentence: str) -> None:
+        self._rendered = None  # It is tried again, since a run may have converted the model.
         if self.is_reading:
             self.reading.clear()
             self._show_read(sentence, True)

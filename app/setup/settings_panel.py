@@ -68,8 +68,8 @@ CONTEXT_STEP = 256
 SECTION_GAP = 6
 """Pixels above a section's title, beside the distance of all rows."""
 HERE_ONLY = {
-    "device": "Where the server runs its models is set where it is started.",
-    "dtype": "The server's number format is set where it is started.",
+    "device": "The server's device is set when it is started.",
+    "dtype": "The server's precision is set when it is started.",
     "verification": "A server verifies by its own rule.",
     "coupling": "A server draws with randomness of its own.",
     "baseline": "The baseline needs the models on this machine: a server can't switch off drafting for one request.",
@@ -402,28 +402,25 @@ class SettingsPanel(QScrollArea):
 
 def settings_of(request: RunRequest, current: RunSettings) -> RunSettings:
     """Show a request's settings; a control that can't hold a value takes the nearest, or keeps its own."""
-    k = request.num_draft_tokens
-    is_known = request.method in METHODS
-    options = {**current.method_options, request.method: dict(request.method_options)}
-    same: tuple[str, ...] = ("seed", "chat", "system", "prompt", "engine")
-    if not request.engine:
-        same += ("coupling", "verification", "dtype", "baseline", "target")
-    return replace(
+    shown = replace(
         current,
-        **{name: getattr(request, name) for name in same},
+        **{name: getattr(request, name) for name in ("seed", "chat", "system", "prompt", "engine")},
         **asdict(request.sampling) | {"temperature": min(request.sampling.temperature, _window_max("temperature"))},
-        engine_model=request.target if request.engine else current.engine_model,
-        device=current.device if request.engine else Device(request.device.partition(":")[0]),
-        draft=request.draft or current.draft,
-        method=request.method if is_known else current.method,
-        method_options=options if is_known else current.method_options,
-        num_draft_tokens=max(1, k) if k is not None else current.num_draft_tokens,
-        length_policy=current.length_policy
-        if request.engine
-        else request.length_policy
-        if k is None
-        else LengthPolicy.FIXED,
         max_new_tokens=min(request.max_new_tokens, _window_max("max_new_tokens")),
+    )
+    if request.engine:  # What a server decides stays as it is for this machine.
+        return replace(shown, engine_model=request.target)
+    if request.method in METHODS:
+        options = {**current.method_options, request.method: dict(request.method_options)}
+        shown = replace(shown, method=request.method, method_options=options)
+    k = request.num_draft_tokens
+    return replace(
+        shown,
+        **{name: getattr(request, name) for name in ("coupling", "verification", "dtype", "baseline", "target")},
+        device=Device(request.device.partition(":")[0]),
+        draft=request.draft or current.draft,
+        num_draft_tokens=max(1, k) if k is not None else current.num_draft_tokens,
+        length_policy=request.length_policy if k is None else LengthPolicy.FIXED,
     )
 
 

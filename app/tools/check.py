@@ -61,7 +61,7 @@ from core.experiments.check import (
 )
 from core.files import write_atomically
 from core.settings import Coupling, RunRequest
-from core.text import duration_text
+from core.text import count_text, duration_text
 
 # --- What is shown ---
 
@@ -118,7 +118,7 @@ def rows_of(report: CheckReport) -> list[Row[None]]:
 def _compared(item: IdentityResult) -> Row[None]:
     ties = sum(divergence.is_near_tie for divergence in item.divergences)
     others = len(item.divergences) - ties
-    parts = [f"{ties} near-tie{'' if ties == 1 else 's'}"] * bool(ties) + [f"{others} unexplained"] * bool(others)
+    parts = [count_text(ties, "near-tie")] * bool(ties) + [f"{others} unexplained"] * bool(others)
     tip = "\n".join(map(divergence_line, item.divergences)) or "Token by token, to the end of each text."
     texts = (compared_title(item), f"{item.num_tokens:,}", "", "", ", ".join(parts) or "equal")
     return Row(None, texts[0], texts, tip, is_bad=not item.is_exact)
@@ -170,7 +170,7 @@ class CheckBars(PaintedWidget):
         self.setAccessibleName(f"First tokens after {found.prompt}" if found else "First tokens: nothing yet")
         said = (f"{token_text(i)}: {i.observed:,} observed, {i.expected:,.1f} expected" for i in self._counts)
         self.setAccessibleDescription("; ".join(said))
-        self.setToolTip("Outlined: expected of the target. Filled: observed." if found else "")
+        self.setToolTip("Outlined: expected from the target. Filled: observed." if found else "")
         self.updateGeometry()
         self.update()
 

@@ -30,7 +30,7 @@ from core.runlog.store import RunStore
 from core.types import Finished
 
 COPY, COPY_ALL, COPIED = "Copy command", "Copy with comments", "Copied"
-NO_COMMAND = "This engine can't do it; the text says why."
+NO_COMMAND = "This engine can't run this configuration; the text says why."
 NO_PROMPT = "Write your prompt here."
 """Placeholder: a request needs a prompt, but configurations don't contain it."""
 
@@ -45,7 +45,7 @@ class ProductionPage(QDialog):
     def __init__(self, save: Callable[[Configuration], None], parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self.setObjectName("productionPage")
-        self.setWindowTitle("Take to production")
+        self.setWindowTitle("Deploy")
         self._found: Sequence[Configuration] = ()
         self.heading = wrapped_label("productionHeading", "title")
         self.verdict = wrapped_label("productionVerdict", "warning")
@@ -118,7 +118,7 @@ class ProductionPage(QDialog):
 
 
 class Exports(QObject):
-    """Implements Export and Take to production in the File menu."""
+    """Implements Export and Deploy in the File menu."""
 
     def __init__(
         self,
@@ -179,7 +179,7 @@ class Exports(QObject):
     def _choice(self) -> Choice:
         started, summary = self._run.started, self._run.summary
         if started is None or summary is None:
-            return choice_from_request(self._controls.request_here(NO_PROMPT, "Take to production"))
+            return choice_from_request(self._controls.request_here(NO_PROMPT, "Deploy"))
         record = to_record(Finished(summary))
         return choice_from_request(
             request_from_config(started.config),

@@ -48,7 +48,7 @@ MOST_POINTS = 2_400
 MOST_POSITIONS = 6
 NONE_CHOSEN = "Follow a server: how many drafts it accepts and how many tokens it writes."
 BEGIN = (
-    "Start a server that drafts; Tools > Take to production has the command for the current pair. Start "
+    "Start a server that drafts; Tools > Deploy has the command for the current pair. Start "
     "llama-server with --metrics and SGLang with --enable-metrics; vLLM needs no option.",
     "Add its address, such as http://127.0.0.1:8000. If it is already listed under Engine in the main window, "
     "choose it there.",
@@ -194,7 +194,7 @@ class HistoryPlot(Plot):
 
     def _text(self, value: float) -> str:
         if math.isnan(value):
-            return "not told"
+            return "not reported"
         return f"{value:.0%}" if self._is_share else f"{value:,.1f}".removesuffix(".0")
 
     def readout(self, place: int) -> str:

@@ -17,6 +17,7 @@ from core.analysis.diagnosis import (
 )
 from core.analysis.theory import SpeedupTheory
 from core.draft_length import shown_draft_length
+from core.drafters.ngrams import Ngrams
 from core.runlog.tally import Tally
 from core.settings import LONGEST_CHAIN, Coupling, LengthPolicy
 from core.text import percent_text
@@ -95,16 +96,14 @@ def forecast_lookup(
     """
     if not emitted:
         return None
-    from core.drafters.prompt_lookup import PromptLookupDrafter  # Imported late, since it needs torch.
-
     length = min(diagnosis.usual_depth or 4, LONGEST_CHAIN)
     costs, _ = verify_costs(sums, diagnosis.plain.forward_ms)
     ids, at = [*prompt, *emitted], len(prompt)
-    drafter = PromptLookupDrafter()
+    ngrams = Ngrams()
     steps = drafted = accepted = 0
     total_ms = 0.0
     while at < len(ids):
-        found = drafter.look_up(ids[:at], length)
+        found = ngrams.look_up(ids[:at], length)
         kept = next((i for i, token in enumerate(found) if ids[at + i : at + i + 1] != [token]), len(found))
         steps, drafted, accepted = steps + 1, drafted + len(found), accepted + kept
         total_ms += diagnosis.plain.forward_ms * costs[len(found)] + diagnosis.overhead_ms
@@ -142,7 +141,7 @@ def advise(
     if diagnosis.speedup < BREAK_EVEN:
         text = "Decode plainly: nothing in this run suggests a setting at which drafting would pay."
     else:
-        text = f"These settings are good: no other promises a gain above {percent_text(LEAST_GAIN - 1)}."
+        text = f"These settings are good: no others promise a gain above {percent_text(LEAST_GAIN - 1)}."
     if sums.is_tree:
         text += " Larger trees are not forecast here."
     return [Advice(text), *found]
@@ -242,7 +241,7 @@ def _undrafted(sums: Tally, config: Mapping[str, Any]) -> Iterator[Advice]:
         )
     elif config.get("method") == "prompt-lookup":
         text = (
-            f"{percent_text(share)} of the steps found nothing to propose: this text repeats little of itself. A draft "
+            f"{percent_text(share)} of the steps found nothing to propose: this text rarely repeats itself. A draft "
             "model proposes in every step."
         )
         settings = {"method": "draft-model"}

@@ -80,7 +80,7 @@ def unsteadiness(*runs: Tally) -> float | None:
     for run in runs:
         rows = run.table().tolist()
         lengths = [row[_DRAFTED] for row in rows]
-        usual = max(lengths, key=lengths.count, default=0)
+        usual = statistics.mode(lengths) if lengths else 0
         spreads.append(spread_of([row[_TOTAL_MS] for row in rows if row[_DRAFTED] == usual]))
     return max((spread for spread in spreads if spread is not None), default=None)
 

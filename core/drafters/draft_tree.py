@@ -16,7 +16,8 @@ from torch import Tensor
 
 from core.drafters.base import DrafterSetup, empty_draft
 from core.drafters.draft_model import DraftModelDrafter, generator_of, over_vocabulary
-from core.drafters.prompt_lookup import PromptLookupDrafter, merged
+from core.drafters.ngrams import Ngrams
+from core.drafters.prompt_lookup import merged
 from core.drafters.registry import DraftTreeOptions, TreeRule
 from core.drafters.tree_shape import SiblingRates, grow
 from core.runners.base import keep_path, tree_rows
@@ -38,7 +39,7 @@ class DraftTreeDrafter(DraftModelDrafter):
     def __init__(self, setup: DrafterSetup, options: DraftTreeOptions | None = None) -> None:
         self._shape = options or DraftTreeOptions()
         super().__init__(setup, self._shape)
-        self._lookup = PromptLookupDrafter() if self._shape.lookup else None
+        self._lookup = Ngrams() if self._shape.lookup else None
         self._parents: list[int] = []
         self._root = 0
         """The place of the last committed token in the draft's cache."""
@@ -50,7 +51,7 @@ class DraftTreeDrafter(DraftModelDrafter):
 
     def start(self, prompt: Tensor, *, is_trial: bool = False) -> None:
         if self._lookup is not None:
-            self._lookup.start(prompt)
+            self._lookup = Ngrams()
         super().start(prompt, is_trial=is_trial)
         self._siblings = SiblingRates()
 

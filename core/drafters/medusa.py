@@ -46,7 +46,7 @@ class MedusaDrafter:
         path = Path(options.heads).expanduser() if options.heads else find_heads(target)
         if path is None:
             raise SettingsError(
-                f"No Medusa heads ship for {target.ref}. Name a folder of them, or train some with "
+                f"Outrider includes no Medusa heads for {target.ref}. Name a folder of them, or train some with "
                 "`outrider distill --kind medusa`."
             )
         try:

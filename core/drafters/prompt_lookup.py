@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from core.drafters.base import DrafterSetup, chain, empty_draft
+from core.drafters.ngrams import Ngrams
 from core.drafters.registry import PromptLookupOptions
 from core.types import Draft, DraftContext, TargetFeature, Verification
 
@@ -25,40 +26,18 @@ class PromptLookupDrafter:
     needs: frozenset[TargetFeature] = frozenset()
 
     def __init__(self, _setup: DrafterSetup | None = None, options: PromptLookupOptions | None = None) -> None:
-        options = options or PromptLookupOptions()
-        self._sizes = range(options.max_ngram, options.min_ngram - 1, -1)
-        self._continuations: dict[tuple[int, ...], int] = {}
-        self._num_indexed = 0
+        self._options = options
+        self._ngrams = Ngrams(options)
 
     def start(self, prompt: Tensor) -> None:
-        self._continuations = {}
-        self._num_indexed = 0
+        self._ngrams = Ngrams(self._options)
 
     def propose(self, context: DraftContext) -> Draft:
-        found = self.look_up(context.ids, context.num_draft_tokens)
+        found = self._ngrams.look_up(context.ids, context.num_draft_tokens)
         return chain(torch.tensor(found, dtype=torch.int64), None) if found else empty_draft()
-
-    def look_up(self, ids: Sequence[int], num_draft_tokens: int) -> Sequence[int]:
-        """The proposed ids after a text that continues the last call's text, or is shorter; none if nothing matches."""
-        if len(ids) <= self._num_indexed:
-            self._continuations, self._num_indexed = {}, 0
-        self._index(ids)
-        for size in self._sizes:
-            begin = self._continuations.get(tuple(ids[-size:])) if len(ids) >= size else None
-            if begin is not None:
-                return ids[begin : begin + num_draft_tokens]
-        return ()
 
     def observe(self, outcome: Verification) -> None:
         """Nothing to rewind: only committed tokens are indexed."""
-
-    def _index(self, ids: Sequence[int]) -> None:
-        """Index where each n-gram continues, for all that end before the last token."""
-        for end in range(self._num_indexed, len(ids) - 1):
-            for size in self._sizes:
-                if end + 1 >= size:
-                    self._continuations[tuple(ids[end + 1 - size : end + 1])] = end + 1
-        self._num_indexed = max(0, len(ids) - 1)
 
 
 def merged(draft: Draft, continuation: Sequence[int], most: int, vocab_size: int) -> Draft:

@@ -70,8 +70,8 @@ class DraftTreeOptions(DraftModelOptions):
         default=4,
         metadata={
             "label": "Depth",
-            "help": "The most tokens in a row; with K auto, fewer if another level isn't worth it. K is the number of "
-            "nodes in the whole tree.",
+            "help": "The maximum number of tokens in a row; with K auto, fewer if another level isn't worth it. K is "
+            "the number of nodes in the whole tree.",
             "min": 1,
             "max": LONGEST_CHAIN,
             "step": 1,
@@ -245,7 +245,7 @@ class Methods(Mapping[str, Method]):
         The module may also lie in the current folder. This runs its code, so the path must come from the user.
 
         Raises:
-            SettingsError: there is no such class, its module fails, or it is no drafter.
+            SettingsError: there is no such class, its module fails, or it is not a drafter.
         """
         if path in self._all():
             return self._methods[path]
@@ -303,7 +303,7 @@ def _describe(drafter: Any, name: str) -> Method:
     if not isinstance(drafter, type) or not all(
         callable(getattr(drafter, part, None)) for part in ("start", "propose", "observe")
     ):
-        raise SettingsError("it is no class with the methods start, propose and observe")
+        raise SettingsError("it is not a class with the methods start, propose and observe")
     doc = " ".join((drafter.__doc__ or "").strip().partition("\n\n")[0].split())
     return Method(
         name=name if ":" in name else getattr(drafter, "name", name),
@@ -320,9 +320,9 @@ def _describe(drafter: Any, name: str) -> Method:
 def _check(method: Method) -> None:
     for name in ("name", "title", "summary"):
         if not isinstance(getattr(method, name), str) or not getattr(method, name):
-            raise SettingsError(f"its {name} is no text")
+            raise SettingsError(f"its {name} is not a string")
     if not isinstance(method.options, type) or not is_dataclass(method.options):
-        raise SettingsError("its Options are no dataclass")
+        raise SettingsError("its Options is not a dataclass")
     for item in fields(method.options):
         if item.default is MISSING and item.default_factory is MISSING:
             raise SettingsError(f"its option {item.name} has no default")
@@ -457,12 +457,12 @@ def build_drafter(name: str, setup: DrafterSetup, options: Mapping[str, Any] | N
         raise
     except Exception as error:
         raise DrafterError(
-            f"The drafter {name} can't be made ({type(error).__name__}: {first_line(error)}). This is a bug in its "
+            f"The drafter {name} can't be created ({type(error).__name__}: {first_line(error)}). This is a bug in its "
             "code."
         ) from error
     if not is_drafter:
         raise DrafterError(
-            f"{type(drafter).__name__} is no drafter: it needs start, propose and observe, and needs must be a "
+            f"{type(drafter).__name__} is not a drafter: it needs start, propose and observe, and needs must be a "
             "frozenset. This is a bug in its code."
         )
     return drafter

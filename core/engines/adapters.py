@@ -268,7 +268,7 @@ def _llama_server(client: Client, request: RunRequest, check_cancelled: Check) -
         "top_k": sampling.top_k,
         "top_p": sampling.top_p,
         "min_p": sampling.min_p,
-        "seed": request.seed % 2**32,
+        "seed": request.seed % (2**32 - 1),  # The largest number stands for a random seed.
         "stop": list(request.stop),
         "stream": True,
         "return_tokens": True,

@@ -33,15 +33,15 @@ class Address:
             ServerRefusedError: it is none.
         """
         text = text.strip()
-        parts = urlsplit(text if "://" in text else f"http://{text}")
         try:
+            parts = urlsplit(text if "://" in text else f"http://{text}")
             host, port = parts.hostname, parts.port
+            if parts.scheme not in {"http", "https"} or not host or " " in text or not text.isprintable():
+                raise ValueError
         except ValueError:
-            host = port = None
-        if parts.scheme not in {"http", "https"} or not host or not all(map(str.isprintable, text)) or " " in text:
             raise ServerRefusedError(
                 "A server's address looks like http://127.0.0.1:8000; what was given is none. Check it."
-            )
+            ) from None
         name = f"[{host}]" if ":" in host else host
         path = parts.path.rstrip("/").removesuffix("/v1").rstrip("/")
         login = (unquote(parts.username or ""), unquote(parts.password or "")) if "@" in parts.netloc else None

@@ -56,7 +56,7 @@ class Client:
                 verify=_certificates(os.environ.get("SSL_CERT_FILE")),
             )
         except UnicodeEncodeError:
-            raise ServerRefusedError("The API key holds characters that no key has; copy it again.") from None
+            raise ServerRefusedError("The API key contains invalid characters; copy it again.") from None
 
     def __enter__(self) -> Self:
         return self
@@ -156,16 +156,16 @@ class Client:
         for part in response.iter_raw():
             data += part
             if len(data) > MOST_BYTES:
-                raise ServerError(f"{self.address} sent more than {MOST_BYTES // 1_000_000} MB where a page was due.")
+                raise ServerError(
+                    f"{self.address} sent more than {MOST_BYTES // 1_000_000} MB where a page was expected."
+                )
         return data.decode("utf-8", "replace")
 
     def _parse(self, text: str) -> Any:
         try:
             return json.loads(text)
         except (ValueError, RecursionError):
-            raise ServerRefusedError(
-                f"{self.address} answers with something that is no JSON. {OTHER_PRODUCT}"
-            ) from None
+            raise ServerRefusedError(f"{self.address} doesn't answer with JSON. {OTHER_PRODUCT}") from None
 
     def check(self, response: httpx2.Response) -> None:
         """Raise the sentence for a status that is not 200."""
@@ -184,7 +184,7 @@ class Client:
             )
         said = self._said(response)
         if status in {401, 403}:
-            why = "refuses the API key" if self._has_key else "wants an API key"
+            why = "refuses the API key" if self._has_key else "requires an API key"
             raise ServerRefusedError(
                 f"{self.address} {why} ({status}). Put it into {KEY_VARIABLE} for a command in the terminal, or choose "
                 "Add server… in the window and give it with this address."
@@ -220,23 +220,25 @@ class Client:
         try:
             yield
         except httpx2.SSEError as error:
-            what = "a line of more than 1 MB" if "limit" in str(error) else "a text that is no event stream"
+            what = "a line of more than 1 MB" if "limit" in str(error) else "text that is not an event stream"
             raise ServerError(f"{self.address} sent {what}. Check that it is an inference server.") from None
         except httpx2.TimeoutException as error:
             if isinstance(error, httpx2.ConnectTimeout):
                 raise ServerError(f"{self.address} doesn't answer. Check the address and the network.") from None
-            raise ServerError(f"{self.address} fell silent in the middle of an answer. Look at its log.") from None
+            raise ServerError(f"{self.address} stopped sending in the middle of an answer. Check its log.") from None
         except httpx2.TransportError as error:
             if problem := _tls_problem(error):
                 raise ServerRefusedError(f"{self.address} {problem}.") from None
             if isinstance(error, httpx2.ConnectError):
                 raise ServerError(f"No server answers at {self.address}. Start it, or check the address.") from None
-            raise ServerError(f"{self.address} ended the connection in the middle. Look at its log.") from None
+            raise ServerError(
+                f"{self.address} closed the connection in the middle of an answer. Check its log."
+            ) from None
         except (httpx2.InvalidURL, UnicodeError):
-            raise ServerRefusedError(f"{self.address} is no address that can be called. Check it.") from None
+            raise ServerRefusedError(f"{self.address} is not a valid address. Check it.") from None
 
 
-OTHER_PRODUCT = "Outrider speaks with vLLM, SGLang and llama-server."
+OTHER_PRODUCT = "Outrider works with vLLM, SGLang and llama-server."
 
 
 class _Reader(threading.Thread):
@@ -281,7 +283,7 @@ class _Reader(threading.Thread):
         except (ValueError, RecursionError):
             found = None
         if not isinstance(found, dict):
-            raise ServerError(f"{self._client.address} sent garbage in the middle of an answer. Look at its log.")
+            raise ServerError(f"{self._client.address} sent unreadable data in the middle of an answer. Check its log.")
         if found.get("error"):
             error = found["error"]
             message = error.get("message") if isinstance(error, dict) else error
@@ -307,10 +309,10 @@ def _tls_problem(error: BaseException | None) -> str:
             reason = first_line(ValueError(error.verify_message or str(error)))
             # 18 to 20: nobody whom the system trusts has signed it.
             how = " (to trust it, name its file in SSL_CERT_FILE)" if error.verify_code in {18, 19, 20} else ""
-            return f"has a certificate that doesn't fit: {reason}{how}"
+            return f"has an invalid certificate: {reason}{how}"
         if isinstance(error, ssl.SSLError):
             reason = first_line(ValueError(error.reason or str(error)))
-            return f"doesn't answer in TLS ({reason}); if it serves without, write http:// in the address"
+            return f"doesn't answer over TLS ({reason}); if it uses plain HTTP, write http:// in the address"
         error = error.__cause__ or error.__context__
     return ""
 

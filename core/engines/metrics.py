@@ -107,7 +107,7 @@ def parse_metrics(text: str) -> Snapshot | None:
             elif name in _ACCEPT_LENGTH and sample.value:
                 sums["accept_length"] = sample.value
     except (ValueError, IndexError, KeyError):
-        raise ServerError("The server's /metrics holds something that is no page of Prometheus.") from None
+        raise ServerError("The server's /metrics is not in the Prometheus format.") from None
     if not is_known:
         return None
     per_position = tuple(positions[place] for place in sorted(positions) if place < 1_000)

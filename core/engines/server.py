@@ -47,7 +47,7 @@ class Speculation:
     def text(self) -> str:
         """In words, for "test this address"."""
         if self.is_on is None:
-            return "doesn't tell whether it drafts"
+            return "doesn't report whether it drafts"
         if not self.is_on:
             return "doesn't draft"
         length = "" if self.num_draft_tokens is None else f", up to {self.num_draft_tokens} tokens a step"
@@ -113,10 +113,10 @@ def identify(url: str, key: str | None = None) -> Server:
         models = listed.get("data") if isinstance(listed, dict) else None
         models = [model for model in models or () if isinstance(model, dict) and isinstance(model.get("id"), str)]
         if not models:
-            raise ServerRefusedError(f"What answers at {address} lists no models. {OTHER_PRODUCT} Check the address.")
+            raise ServerRefusedError(f"The server at {address} lists no models. {OTHER_PRODUCT} Check the address.")
         product = _OWNERS.get(str(models[0].get("owned_by"))) or _product(client)
         if product is None:
-            raise ServerRefusedError(f"What answers at {address} is another product. {OTHER_PRODUCT}")
+            raise ServerRefusedError(f"The server at {address} is of an unknown kind. {OTHER_PRODUCT}")
         describe = {Product.VLLM: _vllm, Product.SGLANG: _sglang, Product.LLAMA_SERVER: _llama_server}[product]
         try:
             metrics = read_metrics(client)

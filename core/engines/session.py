@@ -118,7 +118,7 @@ class _Run:
         if self._reason is None:
             # A connection may end without a word.
             error, self._reason = (
-                f"{self._server.address} ended the text without saying why. Look at its log.",
+                f"{self._server.address} ended the text without saying why. Check its log.",
                 FinishReason.ERROR,
             )
         counts = self._counts()
@@ -292,11 +292,11 @@ def advice(config: Mapping[str, Any], summary: Summary) -> str:
         return ""
     if product == Product.VLLM and summary.finish_reason in {FinishReason.CANCELLED, FinishReason.ERROR}:
         known = "The steps are inferred" if source is StepSource.CHUNKS else "Only the text is shown"
-        return f"{known}: vLLM tells each step's counts only at a text's end."
+        return f"{known}: vLLM reports each step's counts only at the end of a text."
     flags = {
-        Product.VLLM: "Started with --per-request-spec-decode-metrics detailed, vLLM tells each step's counts.",
-        Product.SGLANG: "SGLang tells more without the chat template, and if it was started with --enable-metrics.",
-        Product.LLAMA_SERVER: "A newer llama-server tells each step's counts.",
+        Product.VLLM: "Started with --per-request-spec-decode-metrics detailed, vLLM reports each step's counts.",
+        Product.SGLANG: "SGLang reports more without the chat template, and if it was started with --enable-metrics.",
+        Product.LLAMA_SERVER: "A newer llama-server reports each step's counts.",
     }
     known = (
         "The steps are inferred from the stream."

@@ -171,8 +171,12 @@ def _drafter(target: LanguageModel, drafter: Drafter | LanguageModel, capacity: 
         return DraftModelDrafter(DrafterSetup(target, drafter, capacity))
     if isinstance(drafter, type) or not isinstance(drafter, Drafter):
         name = drafter.__name__ if isinstance(drafter, type) else type(drafter).__name__
-        made = f"Make one first: {name}(…)." if isinstance(drafter, type) else "It needs start, propose and observe."
-        raise DrafterError(f"{name} is no drafter. {made}")
+        made = (
+            f"Create an instance first: {name}(…)."
+            if isinstance(drafter, type)
+            else "It needs start, propose and observe."
+        )
+        raise DrafterError(f"{name} is not a drafter. {made}")
     return drafter
 
 

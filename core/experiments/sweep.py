@@ -87,6 +87,8 @@ class _Sweep:
         # Failed runs are tried again: the memory that was missing may be free by now.
         self._todo = [run for run in plan.order() if not self._results.is_measured(run)]
         self._failures: Counter[Cell] = Counter()
+        self._num_skipped = 0
+        """Runs of cells that were given up."""
         self._environment: dict[str, Any] = {}
         self._seconds: list[float] = []
         self._reported: set[str] = set()
@@ -210,15 +212,18 @@ class _Sweep:
         if measurement.error is not None:
             self._failures[cell] += 1
             if self._failures[cell] >= HOPELESS and not self._results.result(cell).num_measured:
-                self._todo = [run for run in self._todo if run.cell != cell]
+                left = [run for run in self._todo if run.cell != cell]
+                self._num_skipped += len(self._todo) - len(left)
+                self._todo = left
         try:
             self._file.append(measurement, self._environment)
         except RunLogError as refusal:
             yield from self._fail(str(refusal))
-        num_runs = self._plan.num_runs
-        left = sum(self._seconds) / len(self._seconds) * len(self._todo)
+        num_runs, num_left = self._plan.num_runs, len(self._todo)
+        seconds_left = sum(self._seconds) / len(self._seconds) * num_left
         results = tuple(self._results.result(each) for each in changed)
-        yield RunMeasured(measurement, results, num_runs - len(self._todo), num_runs, left)
+        num_done = num_runs - num_left - self._num_skipped
+        yield RunMeasured(measurement, results, num_done, num_runs, seconds_left)
 
     def _fail(self, sentence: str) -> Iterator[SweepEvent]:
         """Report what could not be written, each sentence once."""

@@ -94,7 +94,7 @@ class Choice:
             return ""
         return (
             f"Drafting did not pay in this run: with K = {self.k} it had {self.measured_speedup:.2f}× the speed of the "
-            "target alone. Measure where you will serve it, before you do."
+            "target alone. Before you serve it, measure it on the machine that will."
         )
 
     def option(self, name: str) -> Any:

@@ -107,7 +107,8 @@ def configuration(choice: Choice, project: Project, places: tuple[Place, Place |
         notes.append(f"{project.title} verifies exactly here: expect lower acceptance than in the lossy run.")
     elif program and choice.request.verification is VerificationRule.BLOCK:
         notes.append(
-            "Outrider used block verification, which on average accepts at least as many tokens as token by token."
+            "Outrider used block verification, which on average accepts at least as many tokens as token-by-token "
+            "verification."
         )
     above = _comment(*_head(project.title, choice), *([problem] if problem else []))
     checked = f"Checked on {CHECKED_ON} against {project.sources}."
@@ -128,8 +129,8 @@ def _refuse_what_only_outrider_does(choice: Choice, draft: Place | None, title: 
         raise UnsupportedError("No draft model is chosen; choose one, or choose prompt lookup.")
     if draft is not None and draft.serves:
         raise UnsupportedError(
-            f"The draft borrows the tables of {draft.serves}, which only Outrider reads: {title} needs a draft that is "
-            "a model of its own, with embedding, head and tokenizer."
+            f"The draft borrows the embedding and output head of {draft.serves}, which only Outrider reads: {title} "
+            f"needs a draft that is a model of its own, with embedding, head and tokenizer."
         )
 
 

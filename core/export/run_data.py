@@ -129,9 +129,9 @@ def run_data(log: RunLog) -> RunData:
         problems.append(f"{lost:,} of its {len(log.steps):,} steps are damaged and were left out.")
     sources = {step.source for step in steps}
     if StepSource.TEXT in sources:
-        problems.append("The server told nothing about drafting, so only the text is shown.")
+        problems.append("The server reported nothing about drafting, so only the text is shown.")
     elif StepSource.CHUNKS in sources:
-        problems.append("Steps are inferred from the server's stream where it didn't tell their counts.")
+        problems.append("Steps are inferred from the server's stream where it didn't report their counts.")
     notes = absence_note(counts.sums, baseline.sums), busy_note(counts.sums, baseline.sums, summary)
     problems += filter(None, notes)
     if not steps:

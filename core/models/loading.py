@@ -149,7 +149,7 @@ def _load_module(entry: ModelEntry, folder: Path, device_map: DeviceMap, dtype: 
         )
     if kind not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
         raise ModelUnreadableError(
-            f"{entry.title} is of the kind {kind!r}, which doesn't generate text. Choose another model."
+            f"{entry.title} is a {kind!r} model, which can't generate text. Choose another model."
         )
     try:
         if not entry.embedded:
@@ -224,7 +224,7 @@ def prepare(ref: str, model: Any, tokenizer: Any, device: torch.device, dtype: t
     try:
         loaded.fused_weights = find_fused_weights(loaded, expected)
     except Exception as error:
-        reason = "the memory ran out" if is_out_of_memory(error) else first_line(error)
+        reason = "out of memory" if is_out_of_memory(error) else first_line(error)
         _log.warning("%s: no fused forward (%s), so transformers' module is used.", ref, reason)
     return loaded
 

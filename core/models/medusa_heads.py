@@ -185,7 +185,7 @@ def _assemble(path: Path, tensors: Mapping[str, Tensor], config: HeadsConfig, ta
     for name, tensor in tensors.items():
         matched = _NAME.fullmatch(name)
         if matched is None or not tensor.is_floating_point():
-            raise _unreadable(path, f"it holds {name!r}, which is no Medusa head's")
+            raise _unreadable(path, f"it holds {name!r}, which is not part of a Medusa head")
         if not tensor.isfinite().all():
             raise _unreadable(path, f"{name!r} holds NaN or infinity")
         kind = matched[4] if matched[3] else "output"
@@ -207,7 +207,7 @@ def _assemble(path: Path, tensors: Mapping[str, Tensor], config: HeadsConfig, ta
                 raise _unreadable(path, f"block {number} of head {index} needs one weight and one bias")
             read, rest = divmod(weight.shape[1], hidden_size)
             if weight.shape[0] != hidden_size or rest or bias.shape != (hidden_size,):
-                raise _other_target(path, f"their states have {weight.shape[0]} numbers, this target's {hidden_size}")
+                raise _other_target(path, f"their hidden size is {weight.shape[0]}, this target's is {hidden_size}")
             if not 1 <= read <= index + 2:
                 raise _unreadable(path, f"head {index} reads {read - 1} tokens")
             tokens_read[index].append(read - 1)

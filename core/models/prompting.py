@@ -84,7 +84,8 @@ def load_tokenizer(entry: ModelEntry, folder: Path) -> Any:
             raise
         if ran_out_of_memory(error):
             raise OutOfMemoryError(
-                f"The memory ran out with the tokenizer of {entry.title}. Close other programs, or choose another."
+                f"Out of memory while loading the tokenizer of {entry.title}. Close other programs, or choose "
+                "another model."
             ) from error
         raise ModelUnreadableError(
             f"The tokenizer of {entry.title} is missing or can't be read. Download the model again."

@@ -94,7 +94,7 @@ def check_shapes(model: torch.nn.Module, folder: Path, title: str, *, is_packed:
     here, there = sum(tensor.num_elements for tensor in tensors), sum(item.numel() for item in parameters.values())
     if there > here * (_PACKED if is_packed else _SLACK) + _SPARE:
         raise ModelUnreadableError(
-            f"The config.json of {title} describes a model of {there:,} parameters, and its weights have {here:,}. "
+            f"The config.json of {title} describes a model of {there:,} parameters, but its weights have {here:,}. "
             "Download the model again."
         )
     ignored = getattr(model, "_keys_to_ignore_on_load_unexpected", None) or ()

@@ -50,7 +50,7 @@ def shared_draft_problem(draft: ModelEntry, target: ModelEntry) -> str | None:
         return None
     wanted, found = config.get("hidden_size"), theirs.get("hidden_size")
     if found is not None and wanted != found:
-        return _mismatch(draft, f"its states have {wanted} numbers, and this target's {found}")
+        return _mismatch(draft, f"its hidden size is {wanted}, this target's is {found}")
     tokens = read_tokens(target)
     if tokens is not None and tokens_sha256(tokens) != _shares(config).get("tokens_sha256"):
         return _mismatch(draft, "this target has a different vocabulary")

@@ -184,7 +184,7 @@ class Words:
         if self._decider is Decider.ARGMAX:
             drawn = "the target's most likely token after them was taken, too"
         if step.source in {StepSource.CHUNKS, StepSource.TEXT} and not step.drafted:
-            return "The target drew this token; the server doesn't tell whether any were drafted before it."
+            return "The target drew this token; the server doesn't report whether any were drafted before it."
         if not step.drafted:
             if self._decider is Decider.ARGMAX:
                 return "Nothing was drafted: the target's most likely token was taken."

@@ -129,7 +129,7 @@ class AcceptancePlot(StepPlot):
         if self._is_rejection:
             self.predicted_sample.set_meaning("predicted", PREDICTED_HELP)
         else:
-            self.predicted_sample.set_meaning("by rejection", REJECTION_HELP)
+            self.predicted_sample.set_meaning("with rejection sampling", REJECTION_HELP)
         super().settle(is_over=is_over)
 
     def refresh(self) -> None:

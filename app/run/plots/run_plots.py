@@ -154,7 +154,7 @@ class TimelinePlot(Plot):
         rows = [
             (name, step, end / 1000, count)
             for name, line in {"speculative": self.ours, "baseline": self.plain}.items()
-            for step, (end, count) in enumerate(zip(line.ends_ms, line.counts, strict=True))
+            for step, (end, count) in enumerate(zip(line.ends_ms, line.counts, strict=True), start=1)
         ]
         return table_of(("run", "step", "time_s", "tokens"), rows)
 

@@ -179,7 +179,7 @@ PART_SERIES = (
     ("target_bar", "verify", "Time of the target's forward over the block."),
     ("sample_bar", "sample", "Filters, verification and the next token."),
 )
-WHOLE_HELP = "Between the arrivals of two steps from the server, which doesn't tell the parts."
+WHOLE_HELP = "Between the arrivals of two steps from the server, which doesn't report the parts."
 MEAN_HELP = (
     "Time of all steps so far / the tokens that they added. Below the baseline, drafting pays. Bars more than four "
     "times as high as the lines are cut off."

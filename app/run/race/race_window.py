@@ -164,7 +164,7 @@ class RaceClock(QWidget):
         self.seek(self.end_ms if milliseconds == self.slider.maximum() else float(milliseconds))
 
 
-BAR_HELP = "Tokens so far, as a share of those that both are compared by."
+BAR_HELP = "Tokens so far, as a share of the number at which both are compared."
 
 
 class RaceLane(QWidget):

@@ -27,7 +27,7 @@ from core.draft_length import shown_draft_length
 EMPTY = "Start a run, and this page shows whether drafting pays, and what limits it."
 NO_UNIT = "There is no plain step to compare this run with."
 ON_SERVER = (
-    "A server doesn't tell its times for drafting and scoring. In the terminal, outrider sweep measures whether "
+    "A server doesn't report its times for drafting and scoring. In the terminal, outrider sweep measures whether "
     "drafting pays there."
 )
 UNDRAFTED = "Nothing was drafted: this was plain decoding."

@@ -30,7 +30,7 @@ SPEEDUP_HOW = (
 TOKENS_HOW = "Measured: new tokens / forwards of the target. Expected: what the formula gives for this α and K."
 ALPHA_HOW = (
     "Measured: accepted / tested tokens. Expected: the mean of Σ min(p, q) = 1 − TV over the same tokens. It is higher "
-    "than the draft acceptance rate on the page Run, which also counts the tokens after a rejection."
+    "than the draft acceptance rate on the Run page, which also counts the tokens after a rejection."
 )
 
 

@@ -93,7 +93,7 @@ class ModelDetailsPane(QWidget):
         def button(title: str, name: str, clicked: Callable[[], None]) -> QPushButton:
             return push_button(title, name, "", clicked)
 
-        self.again = button("Get again", "getAgainButton", lambda: models.downloads.get(self.ref, restart=True))
+        self.again = button("Download again", "getAgainButton", lambda: models.downloads.get(self.ref, restart=True))
         self.copy = quiet_button("Copy path", "copyPathButton", "Copy the path", "", self._on_copy)
         self.use_target = button("Use as target", "useTargetButton", lambda: use_as(ModelRole.TARGET))
         self.use_draft = button("Use as draft", "useDraftButton", lambda: use_as(ModelRole.DRAFT))

@@ -73,7 +73,7 @@ class Download:
             if progress is None or not progress.done_bytes:
                 return "Stopped before anything was received."
             done = progress.done_bytes
-            return f"Stopped. {bytes_of_text(done, total) if total else bytes_text(done)} are kept."
+            return f"Stopped. {bytes_of_text(done, total) if total else bytes_text(done)} is kept."
         if self.state is S.WAITING:
             return "Waiting for the previous download"
         if self.state is S.DONE:

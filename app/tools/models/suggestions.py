@@ -36,7 +36,7 @@ from core.text import bytes_text
 OFFLINE = "Offline mode is on (HF_HUB_OFFLINE), so nothing is downloaded. Models on this computer still work."
 GATED_HELP = "First accept its licence on the Hub, with the account whose token is on this computer."
 ID_HINT = "Downloads go to the cache shared with other Hub programs, and are checked before use."
-NO_ID = "{!r} is no model on the Hub: write owner/name, such as HuggingFaceTB/SmolLM2-135M-Instruct."
+NO_ID = "{!r} is not a Hub id: write owner/name, such as HuggingFaceTB/SmolLM2-135M-Instruct."
 ACTION_WIDTH = 84
 TWO_COLUMNS_FROM = 1000
 STATE_TEXTS = {DownloadState.WAITING: "Waiting", DownloadState.RUNNING: "Getting…"}

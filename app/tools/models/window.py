@@ -23,7 +23,7 @@ from app.widgets.tables import Table
 from app.widgets.title_delegate import TitleDelegate
 from app.window_layout import bring_forward, hold_beside, open_at, splitter
 from core.models.catalogue import ModelEntry
-from core.text import bytes_text
+from core.text import bytes_text, count_text
 
 if TYPE_CHECKING:
     from app.tools.models.models import FoundModels, Models
@@ -134,7 +134,7 @@ class ModelsWindow(QDialog):
         entries = self._library.entries
         self.table.hint.setText(NO_MATCH if entries else NO_MODEL)
         total = bytes_text(sum(entry.size_bytes for entry in entries))
-        count = f"{len(entries)} model{'' if len(entries) == 1 else 's'}, {total}"
+        count = f"{count_text(len(entries), 'model')}, {total}"
         self.foot.setText(" · ".join(part for part in (count, self._place) if part))
 
     @Slot(int)

@@ -40,10 +40,10 @@ Array = NDArray[np.float64]
 LABELS = {
     **{name: item.metadata["label"] for name, item in SETTINGS.items()},
     "num_draft_tokens": "K",
-    "max_new_tokens": "New tokens, at most",
+    "max_new_tokens": "Maximum new tokens",
     "stop": "Stop texts",
-    "revision": "Target's revision",
-    "device_name": "Device's name",
+    "revision": "Target revision",
+    "device_name": "Device name",
     "threads": "Processor threads",
 }
 NOT_COMPARED = {"length_policy", "method_options", "requested_device", "requested_dtype", "baseline"}

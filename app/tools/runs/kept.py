@@ -89,8 +89,9 @@ class KeptRuns(QObject):
 
     def running_id(self) -> str:
         """The id of the run that this process is writing; empty if none."""
-        is_running = self._controller.state is not RunState.IDLE and self._run.started is not None
-        return self._run.started.run_id if is_running and self._run.started is not None else ""
+        # Until a new run has started, the last one is still shown.
+        is_shown = self._controller.state is not RunState.IDLE and self._live.upcoming is None
+        return self._run.started.run_id if is_shown and self._run.started is not None else ""
 
     def show_problem(self, sentence: str) -> None:
         """Show a sentence in the window of kept runs, or in the main window if that one is not visible."""
@@ -184,7 +185,7 @@ class KeptRuns(QObject):
             policy = str(request.length_policy).capitalize()
             reason = f"With {policy}, K depends on this machine's timing, and so does the text"
         else:
-            reason = "A model, a version, or a setting changed during the run is different"
+            reason = "A model or a version is different, or a setting was changed during the run"
         return f"Replayed {run.title!r}: the text differs. {reason}"
 
 

@@ -18,7 +18,7 @@ from core.runlog.log import number_of
 from core.runlog.search import searchable
 from core.runlog.store import MAX_LABEL, KeptRun, KeptState, Label
 from core.settings import VerificationRule, is_lossy
-from core.text import percent_text
+from core.text import count_text, percent_text
 
 MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 MAX_TIP = 400
@@ -84,7 +84,7 @@ def _subtitle(run: KeptRun) -> str:
     if isinstance(count, int):
         parts.append(f"{count:,} tokens")
     elif run.num_steps is not None:
-        parts.append(f"{run.num_steps:,} step{'' if run.num_steps == 1 else 's'}")
+        parts.append(count_text(run.num_steps, "step"))
     parts += [part for part in (config.get("device"), config.get("dtype")) if isinstance(part, str)]
     parts += ["reproducible"] if config.get("coupling") == "gumbel" else []
     parts += ["block verification"] if config.get("verification") == VerificationRule.BLOCK else []

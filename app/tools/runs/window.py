@@ -37,7 +37,7 @@ from app.window_layout import open_at
 from core.export.files import export_run, readable_name
 from core.runlog.search import matches
 from core.runlog.store import MAX_LABEL, KeptRun, KeptState, Label
-from core.text import bytes_text
+from core.text import bytes_text, count_text
 
 if TYPE_CHECKING:
     from app.tools.runs.kept import KeptRuns
@@ -226,7 +226,7 @@ class RunsWindow(QDialog):
         is_reading = not self._runs and not self._is_complete
         self.table.hint.setText("Reading the kept runs…" if is_reading else NO_MATCH if self._runs else NO_RUN)
         count, shown = len(self._runs), self.table.count()
-        total = f"{count:,} run{'' if count == 1 else 's'}, {bytes_text(sum(run.num_bytes for run in self._runs))}"
+        total = f"{count_text(count, 'run')}, {bytes_text(sum(run.num_bytes for run in self._runs))}"
         found = f"{shown:,} of {total}" if shown != count else total
         self._say(f"{found}{'' if self._is_complete else ', reading…'} · in {_short_path(self._store.folder)}")
 
@@ -365,7 +365,7 @@ class RunsWindow(QDialog):
 
     def _show_undo(self) -> None:
         count = len(self._deleted[-1]) if self._deleted else 0
-        self.undo_text.setText(f"Deleted {count:,} run{'' if count == 1 else 's'}.")
+        self.undo_text.setText(f"Deleted {count_text(count, 'run')}.")
         self.undo_line.setVisible(count > 0)
 
     @Slot()
@@ -410,7 +410,7 @@ class RunsWindow(QDialog):
             self._kept.show_problem(sentence)
             self.refresh()
 
-        self._submit(lambda job: work(), changed, what, failed=failed)
+        self._submit(lambda job: work(), changed, what, failed=failed, must_finish=True)
 
     def _submit(self, work: Callable[[Job], Any], then: Callable[[Any], None], what: str, **settings: Any) -> Job:
         return self._jobs.submit(work, then, what=what, lane=LANE, **{"failed": self._kept.show_problem, **settings})

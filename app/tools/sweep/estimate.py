@@ -20,7 +20,7 @@ from core.text import percent_text
 
 GENERATED = 64
 """Number of tokens that the target writes first: acceptance depends on the text that it is measured on."""
-NO_DRAFTS = "Each draft gets a row here, the best first: its expected speedup, and at which K."
+NO_DRAFTS = "Each draft gets a row here, best first: its expected speedup, and at which K."
 SHOWN_TREES = 5
 STOPPED = "Stopped before a draft was read."
 COLUMNS = (
@@ -115,7 +115,7 @@ class EstimateView(QWidget):
         self._probes: tuple[DraftProbe, ...] = ()
         self.headline = wrapped_label("estimateHeadline", "title")
         self.subject = wrapped_label("estimateSubject", "hint")
-        self.table: Table[DraftProbe] = Table("estimateTable", "Drafts, the best first", COLUMNS, NO_DRAFTS)
+        self.table: Table[DraftProbe] = Table("estimateTable", "Drafts, best first", COLUMNS, NO_DRAFTS)
         use_help = "Copy the target, the draft and K to the settings, or its best tree if that is faster"
         self.use_button = push_button("Use this draft and K", "estimateUseButton", use_help, self._on_use)
         self.note = hint_label("estimateNote")

@@ -131,8 +131,8 @@ class SweepForm(QWidget):
         start_help = "Measure every cell of the grid, in shuffled order (Ctrl+Enter)"
         self.start_button = push_button("Start sweep", "runButton", start_help)
         quick_help = (
-            "Estimate in seconds what each draft on this computer would give for this target, from one reading of the "
-            "main window's prompt, at the first temperature. Nothing is drafted."
+            "Estimate, within seconds, the speedup of each draft on this computer at the first temperature: the models "
+            "read the main window's prompt once, and draft nothing."
         )
         self.quick_button = push_button("Quick estimate (probe)", "sweepQuickButton", quick_help)
         stop_help = "End it and keep its results so far (Esc)"
@@ -270,7 +270,7 @@ class SweepForm(QWidget):
         numbers = parse_draft_lengths(text) if text else ()
         found = tuple(dict.fromkeys((*numbers, *map(LengthPolicy, self.policies.ticked()))))
         if not found:
-            raise SettingsError("Enter at least one K, such as 4 or 1-8, or check Auto.")
+            raise SettingsError("Enter at least one K, such as 4 or 1-8, or tick Auto.")
         return found
 
     def _prompts(self, prompt: str) -> tuple[Prompt, ...]:
@@ -381,7 +381,7 @@ class SweepForm(QWidget):
 
     def _show_file(self, path: Path, prompts: tuple[Prompt, ...]) -> None:
         self._own, self._file_problem = prompts, ""
-        self.file_note.setText(f"{path.name}: {len(prompts):,} prompt{'' if len(prompts) == 1 else 's'}")
+        self.file_note.setText(f"{path.name}: {count_text(len(prompts), 'prompt')}")
         self.file_note.setToolTip(plain_tip(str(path)))
         self.judge()
 

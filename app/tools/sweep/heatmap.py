@@ -115,7 +115,7 @@ LONGEST_NAME = 24
 RULE_TITLES = declared(DraftTreeOptions)["rule"].metadata["titles"]
 SHOWN_ROLE = Role.UserRole
 COLUMN_HELP = {
-    "plain": "Plain decoding, without drafts, which the speedups are relative to.",
+    "plain": "Plain decoding, without drafts; the speedups are relative to it.",
     "auto": "K chosen before each step from the steps' cost and the acceptance so far",
     "adaptive": "Like auto, but a block ends early where the draft is unsure of its tokens",
     "1": "1 token drafted before each forward of the target",

@@ -323,7 +323,7 @@ class SweepView:
         elif not self.is_complete:
             rest = "stopped; Continue measures the rest"
         else:
-            done = f"All {self.num_runs:,} runs done"
+            done = f"All {self.num_runs:,} runs done" if self.num_done == self.num_runs else f"{done} done"
             rest = f"{self.num_failed:,} failed; Continue tries again" if self.num_failed else ""
         return " · ".join(filter(None, (done, rest)))
 

@@ -67,8 +67,8 @@ POLL_MS = 500
 """Rarely, since drawing takes processor time from the measured runs."""
 ANSWER_POLL_S = 0.05
 EMPTY = (
-    "A sweep measures every K, temperature and draft against plain decoding, and says which to use, or not to "
-    "speculate at all.\nOn the left, choose what to measure. Then start: the speedups appear here as a heatmap."
+    "A sweep measures every K, temperature and draft against plain decoding, and says which to use, or advises "
+    "against speculating.\nOn the left, choose what to measure. Then start: the speedups appear here as a heatmap."
 )
 HEATMAP, ESTIMATE = 1, 2
 """Pages; the first one is empty."""

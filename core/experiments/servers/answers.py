@@ -143,9 +143,11 @@ def ask_all(
 def _checked(server: Server, chunks: tuple[Chunk, ...]) -> tuple[Chunk, ...]:
     """An answer that ends as it should, and tells how many tokens came when."""
     if not any(chunk.finish for chunk in chunks):
-        raise ServerError(f"{server.address} ended a text without saying why. Look at its log.")
+        raise ServerError(f"{server.address} ended a text without saying why. Check its log.")
     if any(chunk.tokens and not chunk.is_step for chunk in chunks):
-        raise ServerRefusedError(f"{server.address} doesn't tell how many tokens it sends. Use a newer version of it.")
+        raise ServerRefusedError(
+            f"{server.address} doesn't report how many tokens it sends. Use a newer version of it."
+        )
     return chunks
 
 

@@ -354,8 +354,8 @@ class _CheckHere(_Check):
         count = len(ids) if ids else next((n for chunk in answer.chunks if (n := chunk.num_prompt_tokens)), None)
         if (ids or prompt.ids) != prompt.ids or (count or len(prompt.ids)) != len(prompt.ids):
             raise SettingsError(
-                f"The server reads the prompt {prompt.name!r} as other tokens than {self._target.ref} here ({count} "
-                f"and {len(prompt.ids)}): name the model that it serves, with the same chat template."
+                f"The server tokenizes the prompt {prompt.name!r} differently from {self._target.ref} here ({count} "
+                f"and {len(prompt.ids)} tokens): name the model that it serves, with the same chat template."
             )
 
     def _merged(self, values: Tensor, *, is_sum: bool) -> Tensor:
@@ -436,14 +436,14 @@ class _CheckHere(_Check):
     def _notes(self, has_acceptance: bool) -> Iterator[str]:
         yield from super()._notes(has_acceptance)
         if self._draft is None and self._server.speculation.is_on:
-            yield "The acceptance wasn't checked: name the model that the server drafts with by --draft."
+            yield "The acceptance wasn't checked: use --draft to name the model that the server drafts with."
         if self._draft is not None and not has_acceptance:
             how = {
                 Product.VLLM: "start vLLM with --per-request-spec-decode-metrics detailed",
                 Product.SGLANG: "use a newer SGLang, and a chain in place of a tree",
                 Product.LLAMA_SERVER: "use a newer llama-server",
             }[self._server.product]
-            yield f"The server doesn't tell what each step drafted, so its acceptance wasn't checked; {how}."
+            yield f"The server doesn't report what each step drafted, so its acceptance wasn't checked; {how}."
 
 
 def _is_unknown(token: Token) -> bool:

@@ -58,7 +58,7 @@ class LoadPlan:
         if not self.prompts:
             raise SettingsError("There is no prompt; name some with --prompts.")
         if not all(1 <= count <= MOST_AT_ONCE for count in self.concurrency):
-            raise SettingsError(f"A number of requests at once must be between 1 and {MOST_AT_ONCE}.")
+            raise SettingsError(f"A number of concurrent requests must be between 1 and {MOST_AT_ONCE}.")
         if self.engine.speculation.is_on is False:
             raise SettingsError(f"The server at {self.engine.address} doesn't draft; name one that does with --engine.")
         refuse_drafting(self.baseline)
@@ -209,8 +209,9 @@ class LoadResults:
         found = [(count, value) for count in sorted(plan.concurrency) if (value := self.speedup(count)) is not None]
         if plan.baseline is None:
             return (
-                "This is the line with speculation only. For the other one, serve the same model without speculation "
-                f"and add --baseline-engine: {plan.engine.product.shown} can't switch it off for one request."
+                "Only the server with speculation was measured. For the comparison, serve the same model without "
+                f"speculation and add --baseline-engine: {plan.engine.product.shown} can't switch it off for one "
+                "request."
             )
         if not found:
             return "No load was measured on both servers, so nothing can be said about the gain."
@@ -231,7 +232,7 @@ class LoadResults:
         repeats = f"{len(places)} of {count_text(len(each), 'repeat')}"
         interval = f" ({min(places):.1f} to {max(places):.1f} in {repeats})" if places else " (in no single repeat)"
         change = "Speculation pays from" if is_gain else "The lines cross: speculation pays up to"
-        return f"{change} about {at:.1f} requests at once{interval}."
+        return f"{change} about {at:.1f} concurrent requests{interval}."
 
     def _cells(self, concurrency: int, speculates: bool) -> list[LoadCell]:
         return [cell for cell in self.cells if (cell.concurrency, cell.speculates) == (concurrency, speculates)]
@@ -290,7 +291,11 @@ def crossings(speedups: Sequence[tuple[int, float]]) -> list[tuple[float, bool]]
 
 def _range(counts: Iterator[int]) -> str:
     first, *_, last = [*(known := list(counts)), known[-1]]
-    return f"at {count_text(first, 'request')} at once" if first == last else f"from {first} to {last} requests at once"
+    return (
+        f"at {count_text(first, 'concurrent request')}"
+        if first == last
+        else f"from {first} to {last} concurrent requests"
+    )
 
 
 def _described(server: Server, model: str) -> dict[str, Any]:

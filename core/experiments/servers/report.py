@@ -130,7 +130,7 @@ def report_sentence(report: ServerReport) -> str:
         count = f"{report.num_drafted:,} of {report.distribution.num_blocks:,}"
         text += (
             f" But the server is known to have drafted in only {count} sampled texts, which says little about its "
-            "speculation: name prompts for which it drafts more by --prompts."
+            "speculation: use --prompts to name prompts for which it drafts more."
         )
     return f"{text} It accepts far fewer drafted tokens than the pair allows." if report.accepts_too_little else text
 
@@ -167,7 +167,7 @@ def _lines(report: ServerReport) -> Iterator[str]:
         yield (
             f"Acceptance at temperature {acceptance.temperature:g}: {observed}; this pair allows "
             f"{percent_text(acceptance.drawn, 1)} where drafts are drawn (1 - TV), and "
-            f"{percent_text(acceptance.likeliest, 1)} where the draft's likeliest token is taken{low}"
+            f"{percent_text(acceptance.likeliest, 1)} where the draft's most likely token is taken{low}"
         )
     yield ""
     yield from report.notes
