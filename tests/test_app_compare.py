@@ -67,7 +67,7 @@ def test_a_setting_without_a_sign_of_its_own_tells_columns_apart_before_a_number
     for index, length in enumerate((20, 20, 24, 24)):
         keep_run(folder, index, prompt="p", seed=index, max_new_tokens=length)
     names = comparison(folder, grouped=True).names
-    assert names == ("New tokens, at most 20 · mean of 2", "New tokens, at most 24 · mean of 2")
+    assert names == ("Maximum new tokens 20 · mean of 2", "Maximum new tokens 24 · mean of 2")
 
 
 def test_runs_with_the_same_settings_become_their_mean_and_its_interval(folder):

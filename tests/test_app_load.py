@@ -107,7 +107,7 @@ def test_bench_measures_a_server_one_request_at_a_time(capsys):
         flags = ["--engine", fake.url, "--baseline-engine", plain.url, "--rounds", "2", "--max-new-tokens", "24"]
         assert main(["bench", *flags]) == 0
         shown = capsys.readouterr().out
-        assert "at 1 request at once" in shown
+        assert "at 1 concurrent request" in shown
         assert len(fake.bodies("/completion")) == len(plain.bodies("/completion")) == 1 + 2 * 3
         for more in (["-k", "3"], ["--threads", "2"], ["--temperature", "0,1"]):
             assert main(["bench", *flags, *more]) == 2

@@ -84,7 +84,7 @@ def test_a_suggestion_shows_its_size_and_its_state(make, hub, qtbot):
 
 def test_cancel_keeps_what_was_received_and_resume_continues_from_there(stopped, hub, qtbot):
     window, panel, row = stopped
-    assert row.note.text() == "Stopped. 400 MB of 1.0 GB are kept."
+    assert row.note.text() == "Stopped. 400 MB of 1.0 GB is kept."
     assert not row.cancel.isVisibleTo(panel)
     hub.gate.release(100)
     row.resume.click()

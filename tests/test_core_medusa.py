@@ -167,7 +167,7 @@ def test_a_pickle_is_converted_once_and_only_its_tensors_are_read(tmp_path, targ
         ({"0.0.linear.bias": None}, ModelUnreadableError, "one weight and one bias"),
         ({"0.0.linear.bias": None, "0.0.linear.weight": None}, ModelUnreadableError, "not numbered"),
         ({"3.0.linear.weight": ("H", "H")}, ModelUnreadableError, "not numbered"),
-        ({"model.layers.0.weight": (2, 2)}, ModelUnreadableError, "no Medusa head"),
+        ({"model.layers.0.weight": (2, 2)}, ModelUnreadableError, "not part of a Medusa head"),
     ],
 )
 def test_heads_of_another_target_and_damaged_ones_are_refused(tmp_path, target, change, error, words):
@@ -217,7 +217,7 @@ def test_without_a_path_the_heads_that_ship_for_the_target_are_used(tmp_path, ta
     assert len(propose(MedusaDrafter(DrafterSetup(target), MedusaOptions()), some_states(target))) == 8
     other = tiny_model("llama", seed=1)
     assert find_heads(other) is None
-    with pytest.raises(SettingsError, match="No Medusa heads ship") as refused:
+    with pytest.raises(SettingsError, match="includes no Medusa heads") as refused:
         MedusaDrafter(DrafterSetup(other), MedusaOptions())
     assert is_sentence(str(refused.value))
 

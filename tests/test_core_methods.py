@@ -147,7 +147,7 @@ def test_a_named_class_is_a_method_with_options_under_its_path(module):
         ("{}:Half", SettingsError, "propose"),
         ("{}:Bare", SettingsError, "has no default"),
         ("{}:Demanding", SettingsError, "needs a draft model"),
-        ("{}:Clumsy", DrafterError, "can't be made"),
+        ("{}:Clumsy", DrafterError, "can't be created"),
         ("{}:Loose", DrafterError, "frozenset"),
     ],
 )

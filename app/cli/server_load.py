@@ -93,7 +93,8 @@ def measure(args: argparse.Namespace, few: int, local: Iterable[str]) -> int:
                 results.cells.append(event.cell)
                 progress.show_left("Measuring", event.done, event.total)
                 if event.cell.error is not None:
-                    progress.say_once(f"{count_text(event.cell.concurrency, 'request')} at once: {event.cell.error}")
+                    requests = count_text(event.cell.concurrency, "concurrent request")
+                    progress.say_once(f"{requests}: {event.cell.error}")
                     code = Exit.FAILED
     if any(cell.error is None for cell in results.cells):
         write_results(results)
@@ -134,7 +135,7 @@ def _table(results: LoadResults, *, is_wide: bool) -> Table:
 
         return shown
 
-    columns: list[tuple[str, Callable[[int], str]]] = [("at once", str)]
+    columns: list[tuple[str, Callable[[int], str]]] = [("requests", str)]
     has_baseline = results.plan.baseline is not None
     if has_baseline:
         columns.append(
