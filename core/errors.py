@@ -78,7 +78,7 @@ class RunLogError(OutriderError):
 
 
 class ServerError(OutriderError):
-    """A server that runs a request failed, fell silent or sent something unreadable; trying again may help."""
+    """A server that runs a request failed, stopped sending or sent something unreadable; trying again may help."""
 
 
 class ServerBusyError(ServerError):

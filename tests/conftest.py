@@ -99,7 +99,6 @@ def kernels():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("core.runners.matmul._measure_packed", lambda weight: int(weight.numel() >= 2**16))
         patch.setattr("core.runners.matmul._is_int8_faster", lambda product: product.weights[0].numel() >= 2**16)
-        patch.setattr("core.models.language_model.LanguageModel.drafts_in_int8", True)  # Self-draft of tiny targets.
         yield
 
 

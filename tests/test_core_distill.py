@@ -12,7 +12,14 @@ from core.controls import Cancelled
 from core.decode import speculative
 from core.distill.pipeline import distill
 from core.distill.self_play import PlaySettings, Script, script_of
-from core.distill.student import check_target, export_student, held_out_acceptance, make_batch, new_student
+from core.distill.student import (
+    check_target,
+    export_student,
+    held_out_acceptance,
+    make_batch,
+    new_student,
+    train_student,
+)
 from core.distill.texts import (
     Part,
     Texts,
@@ -31,7 +38,7 @@ from core.models.catalogue import resolve
 from core.models.fit import pair_problem
 from core.models.shared_draft import BORROWED
 from core.settings import SamplingParams
-from core.training.train import Progress, load_checkpoint, make_optimizers, save_checkpoint
+from core.training.train import Progress, TrainSettings, load_checkpoint, make_optimizers, save_checkpoint
 from tests.fakes import byte_tokenizer, greedy_reference, is_sentence, play, save_model, tiny_model, tiny_module
 from tests.fakes_distill import END, chat_tokenizer, play_part, save_target, settings, training_settings
 
@@ -318,6 +325,23 @@ def test_texts_that_do_not_fit_the_target_are_refused_before_anything_is_written
         distill(target, settings(play=PlaySettings(rows=8, length=length)), tmp_path / "work", tmp_path / "o", quiet)
     assert is_sentence(str(caught.value))
     assert not list((tmp_path / "work").glob("part-*"))
+
+
+def test_where_bfloat16_is_emulated_small_steps_use_adamw(target, tmp_path, monkeypatch):
+    seen = []
+    monkeypatch.setattr("core.distill.student.train", lambda *_, optimizers, **__: seen.append(optimizers))
+    student, part = new_student(target.model, 1), play_part(script_of(target.tokenizer, target.eos_ids))
+    for arithmetic in (torch.float32, torch.bfloat16):
+        monkeypatch.setattr("core.distill.student.ARITHMETIC", arithmetic)
+        train_student(student, [part], part, torch.arange(8), 0, TrainSettings(8, compile=False), tmp_path / "c", quiet)
+    assert [[type(optimizer).__name__ for optimizer in each] for each in seen] == [["AdamW"] * 2, ["Muon", "AdamW"]]
+
+
+def test_a_checkpoint_of_another_optimiser_is_refused(target, tmp_path):
+    student = new_student(target.model, 1)
+    save_checkpoint(tmp_path / "c.pt", student, make_optimizers(student, has_muon=False), Progress())
+    with pytest.raises(SettingsError, match="another model, or is damaged"):
+        load_checkpoint(tmp_path / "c.pt", student, make_optimizers(student))
 
 
 def test_held_out_texts_without_an_answer_are_refused_before_the_training(target, tmp_path, monkeypatch):

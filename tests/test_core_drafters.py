@@ -379,10 +379,3 @@ def test_a_drafter_of_others_that_returns_another_type_is_named(draft, message):
     drafter.propose = lambda _: draft
     with pytest.raises(DrafterError, match=rf"^PromptLookupDrafter .*{message}.* Fix its code"):
         play(speculative(table_model(random_rows(V, 2), V), drafter, PROMPT, num_draft_tokens=4, max_new_tokens=8))
-
-
-def test_self_draft_is_refused_where_int8_is_not_faster(monkeypatch):
-    monkeypatch.setattr("core.models.language_model.LanguageModel.drafts_in_int8", False)
-    with pytest.raises(SettingsError, match="int8 is not faster") as caught:
-        build_drafter("self-draft", DrafterSetup(tiny_model(vocab_size=V)))
-    assert is_sentence(str(caught.value))

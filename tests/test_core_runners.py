@@ -241,13 +241,6 @@ def test_int8_products_are_near_the_plain_ones_and_for_drafting_alone(monkeypatc
         assert off < 0.1
 
 
-@pytest.mark.parametrize("faster", ["none", "packed", "int8", "int8 64x"])
-def test_a_target_drafts_for_itself_if_most_of_its_weights_are_faster_in_int8(faster, monkeypatch):
-    monkeypatch.setattr(matmul, "_remembered", lambda key, _: int(key.startswith(faster)))
-    weights = language_model(tiny_module("llama"), is_fused=True).fused_weights
-    assert weights.drafts_in_int8 == (faster == "int8")
-
-
 def test_int8_products_do_not_overflow_on_any_processor():
     """Where a processor adds in 16 bits, rows and weights that are all large are halved."""
     row, weight = torch.ones(1, 256), torch.full((8, 256), 0.5)

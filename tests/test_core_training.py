@@ -228,22 +228,29 @@ def test_a_budget_is_whichever_limit_comes_first():
 
 
 @pytest.mark.parametrize(
-    ("says_yes", "has", "expected"),
+    ("says_yes", "machine", "has_avx512_bf16", "has_amx", "expected"),
     [
-        (False, {"architecture": "x86_64", "avx512_bf16": False, "amx_bf16": False}, False),
-        (True, {"architecture": "x86_64", "avx512_bf16": False, "amx_bf16": False}, False),
-        (True, {"architecture": "x86_64", "avx512_bf16": True, "amx_bf16": False}, True),
-        (True, {"architecture": "aarch64"}, True),
+        (False, "x86_64", True, True, False),
+        (True, "x86_64", False, False, False),
+        (True, "AMD64", True, False, True),
+        (True, "x86_64", False, True, True),
+        (True, "aarch64", False, False, True),
     ],
 )
-def test_training_computes_in_bfloat16_only_where_the_processor_does(says_yes, has, expected, monkeypatch):
+def test_training_computes_in_bfloat16_only_where_the_processor_does(
+    says_yes, machine, has_avx512_bf16, has_amx, expected, monkeypatch
+):
     monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: says_yes)
-    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: has)
+    monkeypatch.setattr("platform.machine", lambda: machine)
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: has_avx512_bf16)
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: has_amx)
     assert _has_bfloat16() == expected
 
 
 @pytest.mark.parametrize("shape", [(8, 24), (24, 8), (16, 16)])
-def test_muon_steps_like_that_of_torch_which_computes_in_bfloat16(shape):
+@pytest.mark.parametrize("arithmetic", [torch.float32, torch.bfloat16], ids=str)
+def test_muon_steps_like_that_of_torch_which_computes_in_bfloat16(shape, arithmetic, monkeypatch):
+    monkeypatch.setattr("core.training.train.ARITHMETIC", arithmetic)
     generator = torch.Generator().manual_seed(0)
     ours, theirs = (torch.ones(shape, requires_grad=True) for _ in range(2))
     options = {"lr": 0.01, "weight_decay": 0.05}

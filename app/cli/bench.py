@@ -51,7 +51,8 @@ Row = dict[str, Any]
 _LEGEND = (
     "Medians over the rounds, quartiles in brackets; ratios are taken within each round. tokens/s: all new tokens / "
     "wall clock time, prefill included. tokens/forward: per forward of the target. overhead: a step / (K draft "
-    "forwards + one scoring forward, timed alone) − 1. bare c: a forward of the draft / one of the target, timed alone."
+    "forwards + one scoring forward, timed alone) − 1; none for trees. bare c: a forward of the draft / one of the "
+    "target, timed alone."
 )
 _MEMORY = (
     "peak memory: of a separate process, without Python and the libraries. needed: both models' weights, int8 copies "

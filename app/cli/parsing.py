@@ -165,7 +165,7 @@ def add_named_methods(arguments: Sequence[str]) -> None:
     """Add the drafter classes that --method names, as module:Class, so that their options become flags.
 
     Raises:
-        SettingsError: there is no such class, or it is no drafter.
+        SettingsError: there is no such class, or it is not a drafter.
     """
     for argument, following in zip(arguments, [*arguments[1:], ""], strict=False):
         flag, is_joined, value = argument.partition("=")

@@ -326,7 +326,9 @@ class _Run:
             failure = f"{cell.title} at temperature {cell.temperature:g} failed: {measurement.error}"
             self._progress.say_once(failure, key=measurement.error)
         left, duration = event.num_runs - event.num_done, duration_text(event.seconds_left)
-        self._progress.show("Runs", event.num_done, event.num_runs, f"about {duration} left" if left else "done")
+        self._progress.show(
+            "Runs", event.num_done, event.num_runs, f"about {duration} left" if event.seconds_left else "done"
+        )
         self._can_wait = not self._must_ask
         if self._must_ask:
             self._progress.say(f"{left:,} runs are left, which will take about {duration}. Continue? [y/N]")

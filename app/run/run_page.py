@@ -1,4 +1,4 @@
-"""The page Run, with tiles and plots, and the status strip at the bottom of the window."""
+"""The Run page, with tiles and plots, and the status strip at the bottom of the window."""
 
 from __future__ import annotations
 
@@ -70,8 +70,8 @@ TILES = (
         "Acceptance rate",
         "acceptanceValue",
         "The useful share of the tokens, or of a tree's nodes, that the target scored. "
-        "Accepted / drafted tokens. Tokens after a rejected one count as drafted, so this is lower than α on the page "
-        "Speed, which counts tested tokens only. Predicted: from sum(min(p, q)), the overlap of the distributions, at "
+        "Accepted / drafted tokens. Tokens after a rejected one count as drafted, so this is lower than α on the Speed "
+        "page, which counts tested tokens only. Predicted: from sum(min(p, q)), the overlap of the distributions, at "
         "each drafted position, weighted by the probability that it is tested; under block verification from its own "
         "weights. On average a reproducible run accepts a little less than this value, which assumes rejection "
         "sampling. Typical acceptance has no prediction.",
@@ -158,7 +158,7 @@ def _predicted(run: RunView) -> tuple[str, str]:
         nodes = f"of {run.counts.sums.drafted:,} nodes"
         return f"{nodes} scored", nodes
     if run.coupling is Coupling.GUMBEL:
-        return f"rejection would be {share}", f"by rejection {share}"
+        return f"with rejection {share}", f"with rejection {share}"
     return f"predicted {share}", ""
 
 
@@ -187,7 +187,7 @@ def _speedup(run: RunView, baseline_ticked: bool) -> tuple[str, str, str]:
 
 
 class MeasurementsPanel(RunPage):
-    """The page Run: a `RunView`'s values, its plots over steps, and its acceptance by position; for trees, by depth
+    """The Run page: a `RunView`'s values, its plots over steps, and its acceptance by position; for trees, by depth
     and rank, with the time to verify them."""
 
     def __init__(self, run: RunView) -> None:

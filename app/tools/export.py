@@ -118,7 +118,7 @@ class ProductionPage(QDialog):
 
 
 class Exports(QObject):
-    """Implements Export and Deploy in the File menu."""
+    """Implements Export in the File menu and Deploy under Tools."""
 
     def __init__(
         self,

@@ -62,7 +62,7 @@ class RunCounts:
     """Everything counted over the steps of a run, or of its baseline. `add` counts a step.
 
     Attributes:
-        sums: the basis of the tiles and of the page Speed.
+        sums: the basis of the tiles and of the Speed page.
         columns: one value a step.
         timeline: tokens over time.
         ranks: by depth and rank among siblings, both from 0.

@@ -18,8 +18,10 @@ from core.errors import SettingsError
 class SelfDraftDrafter(DraftModelDrafter):
     """Samples K tokens in a row from the target's int8 copy, which has its own cache.
 
+    If int8 products are not faster, as with very small models, the plain ones are used.
+
     Raises:
-        SettingsError: int8 products are not available for this target here, or not faster.
+        SettingsError: int8 products are not available for this target here.
     """
 
     def __init__(self, setup: DrafterSetup, _options: NoOptions | None = None) -> None:
@@ -30,8 +32,3 @@ class SelfDraftDrafter(DraftModelDrafter):
                 f"{str(target.dtype).removeprefix('torch.')}. Choose these, or another method."
             )
         super().__init__(replace(setup, draft=target), DraftModelOptions(int8=True))
-        if not target.drafts_in_int8:
-            raise SettingsError(
-                f"For {target.ref} on this processor, int8 is not faster than float32, so self-draft would only slow "
-                "decoding down. Choose another method."
-            )

@@ -1,4 +1,4 @@
-"""The settings to take to production: a pair, a method, K and the sampling, with their measurements."""
+"""The settings to deploy: a pair, a method, K and the sampling, with their measurements."""
 
 from __future__ import annotations
 

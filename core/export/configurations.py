@@ -130,7 +130,7 @@ def _refuse_what_only_outrider_does(choice: Choice, draft: Place | None, title: 
     if draft is not None and draft.serves:
         raise UnsupportedError(
             f"The draft borrows the embedding and output head of {draft.serves}, which only Outrider reads: {title} "
-            f"needs a draft that is a model of its own, with embedding, head and tokenizer."
+            "needs a draft that is a model of its own, with embedding, head and tokenizer."
         )
 
 

@@ -67,11 +67,6 @@ class LanguageModel:
         """The module that turns final states (n, H) into logits (n, V)."""
         return self.model.get_output_embeddings()
 
-    @property
-    def drafts_in_int8(self) -> bool:
-        """Whether most of what a draft step reads of this model is in int8: on this processor that is faster."""
-        return self.fused_weights is not None and self.fused_weights.drafts_in_int8
-
     def runner(self, limit: int, *, drafting: bool = False, quantise: bool = False, spare: int = 0) -> Runner:
         """A fresh cache for a text of up to `limit` positions, and the forward that fills it.
 

@@ -84,17 +84,14 @@ BASELINE_FIELDS = ("baseline_tokens_per_second", "measured_speedup")
 def started_now(config: Mapping[str, Any], environment: Mapping[str, Any] = MappingProxyType({})) -> RunStarted:
     """The first event of a run that starts now; the environment is what else is known of it."""
     started_at = datetime.now(UTC)
+    here = {"python": platform.python_version(), "platform": platform.platform(), "process": os.getpid()}
+    found = {**environment, **here}
     return RunStarted(
         run_id=f"{started_at:%Y%m%d-%H%M%S}-{uuid.uuid4().hex[:6]}",
         started_at=started_at.isoformat(timespec="milliseconds"),
         version=installed("outrider") or "unknown",
         config=config,
-        environment={
-            "python": platform.python_version(),
-            "platform": platform.platform(),
-            **environment,
-            "process": os.getpid(),
-        },
+        environment={name: found[name] for name in (*ENVIRONMENT_FIELDS, "process") if name in found},
     )
 
 

@@ -112,13 +112,6 @@ class FusedLlamaWeights:
         return self._draft_heads[key][1]
 
     @property
-    def drafts_in_int8(self) -> bool:
-        """Whether int8 is faster for most of the weights that a draft step reads; may have to be measured first."""
-        products = [*self.draft_products(is_quantised=True), self.draft_head(None, is_quantised=True)]
-        sizes = [(sum(weight.numel() for weight in product.weights), bool(product.int8)) for product in products]
-        return sum(size for size, is_int8 in sizes if is_int8) > sum(size for size, _ in sizes) / 2
-
-    @property
     def copied_bytes(self) -> int:
         """Size of the copies that are packed or in int8."""
         products = [*self.products, *(self._small or ()), self.head, *(head for _, head in self._draft_heads.values())]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import platform
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -39,10 +40,11 @@ def _has_bfloat16() -> bool:
     try:
         if not torch.ops.mkldnn._is_mkldnn_bf16_supported():
             return False
-    except (AttributeError, RuntimeError):  # This torch comes without oneDNN.
+        # oneDNN also says yes where it emulates bfloat16 in AVX-512.
+        is_x86 = platform.machine().lower() in {"x86_64", "amd64"}
+        return not is_x86 or torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+    except (AttributeError, RuntimeError):  # This torch comes without oneDNN, or can't tell.
         return False
-    has = torch.cpu.get_capabilities()  # oneDNN says yes wherever there is AVX-512, and emulates it on many.
-    return has["architecture"] != "x86_64" or bool(has["avx512_bf16"] or has["amx_bf16"])
 
 
 ARITHMETIC = torch.bfloat16 if _has_bfloat16() else torch.float32

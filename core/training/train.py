@@ -157,6 +157,8 @@ def load_checkpoint(
         if left.unexpected_keys or set(left.missing_keys) - without:
             raise ValueError("it has other layers")
         for optimizer, own in zip(optimizers, state["optimizers"], strict=True):
+            if not optimizer.defaults.keys() <= own["param_groups"][0].keys():
+                raise ValueError("it was trained by another optimiser")
             optimizer.load_state_dict(own)
         return Progress(**state["progress"])
     except Exception as error:

@@ -105,7 +105,7 @@ class AcceptancePlot(StepPlot):
         if np.isfinite(low):
             rows.append(("95 % band", f"{percent_text(low, 1)} to {percent_text(high, 1)}"))
         if np.isfinite(predicted):
-            rows.append(("predicted" if self._is_rejection else "by rejection", percent_text(predicted, 1)))
+            rows.append(("predicted" if self._is_rejection else "with rejection sampling", percent_text(predicted, 1)))
         return rows
 
     def table(self) -> Table:

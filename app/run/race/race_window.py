@@ -1,4 +1,4 @@
-"""The window Race: a run and its baseline, measured one after the other, replayed side by side on one clock."""
+"""The Race window: a run and its baseline, measured one after the other, replayed side by side on one clock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""View model of the page Speed: the verdict, measured beside expected, where a step's time goes, what limits it."""
+"""View model of the Speed page: the verdict, measured beside expected, where a step's time goes, what limits it."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def speed_report(run: RunView, done: Study | None = None) -> SpeedReport:
     theory = done.speedup if done is not None else speedup_theory(sums, plain, num_resamples=0)
     interval = speedup_interval(sums, run.baseline.sums) if is_over and found.plain.is_measured else None
     if theory is not None and interval is not None:
-        # The interval of the page Run: one figure has one interval.
+        # The interval of the Run page: one figure has one interval.
         theory = replace(theory, ran_speedup=Estimate(found.speedup, *interval))
     calibration = done.calibration if done is not None else None
     predictors = done.predictors if done is not None else None

@@ -1,4 +1,4 @@
-"""Bars of the page Speed: the parts of a time, and a speedup beside plain decoding."""
+"""Bars of the Speed page: the parts of a time, and a speedup beside plain decoding."""
 
 from __future__ import annotations
 

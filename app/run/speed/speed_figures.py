@@ -1,4 +1,4 @@
-"""The page Speed's figures: measured beside expected, and every value with its interval and its formula."""
+"""The Speed page's figures: measured beside expected, and every value with its interval and its formula."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page Speed: whether drafting pays, where the time goes, what limits the speedup, and what to change."""
+"""The Speed page: whether drafting pays, where the time goes, what limits the speedup, and what to change."""
 
 from __future__ import annotations
 

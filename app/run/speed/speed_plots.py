@@ -1,4 +1,4 @@
-"""The plots of the page Speed: curves over K, and α as expected and as observed."""
+"""The plots of the Speed page: curves over K, and α as expected and as observed."""
 
 from __future__ import annotations
 

@@ -163,7 +163,7 @@ class ModelDetailsPane(QWidget):
     def set_offline(self, is_offline: bool) -> None:
         """Whether offline mode is on."""
         self.again.setEnabled(not is_offline)
-        describe(self.again, "Get this model again", OFFLINE if is_offline else AGAIN_HELP)
+        describe(self.again, "Download this model again", OFFLINE if is_offline else AGAIN_HELP)
 
     def _show_facts(self, shown: list[tuple[str, str]]) -> None:
         while self.facts.rowCount() > len(shown):

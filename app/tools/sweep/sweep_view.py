@@ -323,7 +323,8 @@ class SweepView:
         elif not self.is_complete:
             rest = "stopped; Continue measures the rest"
         else:
-            done = f"All {self.num_runs:,} runs done" if self.num_done == self.num_runs else f"{done} done"
+            num_left = self.num_runs - self.num_done
+            done = f"{done} done, {num_left:,} not tried" if num_left else f"All {self.num_runs:,} runs done"
             rest = f"{self.num_failed:,} failed; Continue tries again" if self.num_failed else ""
         return " · ".join(filter(None, (done, rest)))
 
