@@ -133,7 +133,7 @@ def test_a_load_that_the_server_refuses_is_left_out(capsys):
     with FakeServer(vllm(raw=[whole, busy, whole])) as fake:
         assert sweep("--engine", fake.url, "--concurrency", "1,2", "--repeats", "1") == 1
     captured = capsys.readouterr()
-    assert "1 request at once: " in captured.err
+    assert "1 concurrent request: " in captured.err
     assert "–" in captured.out
 
 
