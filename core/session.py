@@ -358,10 +358,10 @@ def run_started(
             "continuation_text": continuation.kept_text,
             "forced_text": continuation.forced_text,
         }
-    environment = {
-        "torch": torch.__version__,
-        "transformers": installed("transformers") or "unknown",
-        "device_name": device_name(target.device),
-        "threads": torch.get_num_threads(),
-    }
-    return started_now(config, environment)
+    return started_now(
+        config,
+        torch=torch.__version__,
+        transformers=installed("transformers") or "unknown",
+        device_name=device_name(target.device),
+        threads=torch.get_num_threads(),
+    )

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from types import MappingProxyType, TracebackType
+from types import TracebackType
 from typing import Any, BinaryIO, Self
 
 from core import evidence
@@ -81,7 +81,7 @@ BASELINE_FIELDS = ("baseline_tokens_per_second", "measured_speedup")
 # --- The beginning of a run -------------------------------------------------------------------------------------
 
 
-def started_now(config: Mapping[str, Any], environment: Mapping[str, Any] = MappingProxyType({})) -> RunStarted:
+def started_now(config: Mapping[str, Any], **environment: Any) -> RunStarted:
     """The first event of a run that starts now; the environment is what else is known of it."""
     started_at = datetime.now(UTC)
     here = {"python": platform.python_version(), "platform": platform.platform(), "process": os.getpid()}
