@@ -44,7 +44,7 @@ WORDS = {
         "Run it here",
     ),
     Part.RACE: Words(
-        "Now race the two. With Reproducible on, they write the same text.",
+        "Now race the run against plain decoding. With Reproducible on, they write the same text.",
         "Start the race",
     ),
     Part.GET_CHAT: Words(

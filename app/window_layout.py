@@ -82,7 +82,7 @@ def bring_forward(window: QWidget) -> None:
 
 
 class PagesWindow(QWidget):
-    """A window for the pages that stand beside the text otherwise.
+    """A window for the pages that otherwise stand beside the text.
 
     Signals:
         closed: by its own button.

@@ -317,8 +317,8 @@ class RunRequest:
         VerificationRule.TOKEN,
         label="Verification",
         help="How drafted tokens are tested. token: each by itself. block: a chain as a whole, which on average "
-        "accepts at least as many. typical: whatever the target finds likely enough; lossy, the text no longer follows "
-        "the target's distribution. Block and typical need rejection coupling.",
+        "accepts at least as many. typical: whatever the target finds likely enough; this is lossy: the text no longer "
+        "follows the target's distribution. Block and typical need rejection coupling.",
         titles={
             VerificationRule.TOKEN: "By token",
             VerificationRule.BLOCK: "Block",

@@ -60,11 +60,13 @@ _MEMORY = (
 )
 _LLAMA_CPP = (
     "llama.cpp: the same weights, converted by its own script; its cache has its default precision, and it never "
-    "writes an id that ends a text."
+    "emits an end-of-text token."
 )
 _BUSY = "The machine was busy: equal steps differ widely in time. Repeat the bench when it is idle."
 _OTHERS = {"flashspec": "flashspec", "llama.cpp": "llama_cpp"}
-_RANDOM = "Above temperature 0 each engine has its own random stream: the texts differ, their distributions should not."
+_RANDOM = (
+    "Above temperature 0 each engine has its own random stream: the texts differ, but their distributions should not."
+)
 
 
 def add_parser(commands: Any) -> None:
@@ -84,11 +86,11 @@ def add_parser(commands: Any) -> None:
         ),
     )
     models = add_models(parser, method=False)
-    add_engine(models, "measure this server, one request at a time, as outrider sweep measures it under load")
+    add_engine(models, "measure this server one request at a time; outrider sweep measures it under load")
     option(models, "--baseline-engine URL", "the same model on a server that doesn't draft, to compare it with")
     text = "use the target's first N layers as the draft: realistic cost, poor acceptance"
     option(models, "--draft-layers N", text, positive_whole_number)
-    contest = parser.add_argument_group("contest")
+    contest = parser.add_argument_group("comparison")
     option(contest, "-k --k N", f"tokens to draft (default: {DEFAULT_K})", whole_number)
     option(
         contest,

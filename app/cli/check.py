@@ -71,7 +71,7 @@ def add_parser(commands: Any) -> None:
     )
     add_pair(parser, "default: the embedded one for this target, if any")
     engine = parser.add_argument_group("servers")
-    text = "check this server, against its --target run here; with its --draft, its acceptance as well"
+    text = "check this server against its --target, run here; with --draft, check its acceptance, too"
     add_engine(engine, text, "")
     option(engine, "--baseline-engine URL", "the same model on a server that doesn't draft, in place of --target")
     text = f"how to draft: {', '.join(METHODS)}, or a drafter of your own, module:Class (default: draft-model)"
@@ -142,8 +142,8 @@ def _server_check(args: argparse.Namespace, controls: RunControls) -> Iterator[A
     refuse_for_engine(args, ("draft", "device", "dtype"))
     if (target is None) == (args.baseline_engine is None):
         raise UsageError(
-            "Name either the model that the server serves with --target, to run it here, or the same model on a server "
-            "that doesn't draft with --baseline-engine."
+            "Use --target to name the model that the server serves, which then runs here, or --baseline-engine to name "
+            "a server that serves the same model without drafting."
         )
     if draft is not None and target is None:
         raise UsageError("--draft is checked with the target here; name that with --target.")

@@ -114,7 +114,9 @@ def _print_configurations(args: argparse.Namespace, log: RunLog | None) -> None:
     if args.serve is not None:
         files = serving_files(choice, projects[0], gpus=args.gpus or 1, machines=args.machines or 1)
         write_serving_files(Path(args.serve), files, force=args.force)
-        say(f"Wrote {' and '.join(files)} to {args.serve}. Start: sh {os.path.join(args.serve, next(iter(files)))}")
+        say(
+            f"Wrote {' and '.join(files)} to {args.serve}. Start with: sh {os.path.join(args.serve, next(iter(files)))}"
+        )
     write_output("\n".join(one.text for one in found))
 
 

@@ -388,6 +388,6 @@ def add_parser(commands: Any) -> None:
         epilog="Exit codes: 0 they can work together, 1 they can't, 2 bad usage or no such model.",
     )
     add_pair(action)
-    text = "capacity of the caches in tokens (default: the target's context, within reason)"
+    text = "capacity of the caches in tokens (default: the target's context, up to a sensible limit)"
     option(action, "--context N", text, positive_whole_number)
     switch(action, "--json", "print a JSON object")

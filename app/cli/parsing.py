@@ -270,7 +270,7 @@ def add_models(parser: argparse.ArgumentParser, *, many: bool = False, method: b
 
 def add_engine(
     group: Any,
-    text: str = "run on this server in place of this machine",
+    text: str = "run on this server instead of this machine",
     target: str = "; --target is then a model's name there",
 ) -> None:
     """Add --engine; see `refuse_for_engine`. `target` says what --target then names."""

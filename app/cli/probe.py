@@ -68,7 +68,7 @@ _LEGEND = (
 _TREES = (
     "tree: the fastest shapes of --method draft-tree, one for each depth; K counts nodes. Candidates are drawn without "
     "replacement; at temperature 0 they are the draft's most likely tokens. expected: tokens / (depth × a level's time "
-    "+ v(K+1)), no interval; low at temperature 0, as a drafted tree also follows the draft's confidence."
+    "+ v(K+1)), no interval; an underestimate at temperature 0, as a drafted tree also follows the draft's confidence."
 )
 _MOST_SHAPES = 3
 _OWN = "The text is the target's own, so block lengths are exactly those of drafting along it."

@@ -98,7 +98,7 @@ def add_parser(commands: Any) -> None:
         ),
     )
     models = add_models(parser, many=True)
-    add_engine(models, "measure this server's gain as its load grows")
+    add_engine(models, "measure what speculation gains on this server as its load grows")
     text = "the same model on a server that doesn't draft, to measure the gain against"
     option(models, "--baseline-engine URL", text)
     grid = parser.add_argument_group("grid")
@@ -311,8 +311,8 @@ class _Run:
         if left > ASK_ABOVE and not self._args.yes:
             if not (self._progress.is_terminal and is_terminal(sys.stdin)):
                 raise UsageError(
-                    f"This sweep has {left:,} runs left, more than {ASK_ABOVE}, and no terminal to confirm it; "
-                    "add --yes to start it anyway, or use fewer values of K, temperatures, prompts or repeats."
+                    f"This sweep has {left:,} runs left, more than {ASK_ABOVE}, and there is no terminal on "
+                    "which to confirm it. Add --yes to start it anyway, or use fewer values of K, prompts or repeats."
                 )
             self._must_ask = True
 

@@ -17,7 +17,7 @@ from core.text import percent_text
 
 STEPWISE = (
     "The steps were taken one by one, so their times say nothing about speed: run again at full speed or at a slower "
-    "pace, which changes no figure."
+    "pace, which doesn't affect the figures."
 )
 QUALIFIED = "Measured on a busy machine: "
 SHORT_MS = 20.0
@@ -57,7 +57,7 @@ def conclusion_of(run: RunView, *, was_stepped: bool = False, is_slowed: bool = 
     if speedup is None:
         return None
     if was_stepped:
-        return Conclusion(f"No speed to compare, {_sameness(run)}", STEPWISE)
+        return Conclusion(f"No speed comparison, {_sameness(run)}", STEPWISE)
     interval = speedup_interval(run.counts.sums, run.baseline.sums)
     is_faster = interval is not None and speedup > 1 + LEVEL and interval[0] > 1
     is_slower = interval is not None and speedup < 1 - LEVEL and interval[1] < 1
@@ -71,9 +71,7 @@ def conclusion_of(run: RunView, *, was_stepped: bool = False, is_slowed: bool = 
     else:
         headline = f"No measurable difference from plain decoding ({speedup:.2f}×)"
     busy = run.busy_note.removeprefix(BUSY_MACHINE)
-    notes = [
-        f"95 % interval {interval_text(interval)}." if interval else "With more new tokens, there would be an interval."
-    ]
+    notes = [f"95 % interval {interval_text(interval)}." if interval else "Generate more tokens to get an interval."]
     notes += [note for note in (run.absence_note, busy[:1].upper() + busy[1:] or _steadiness(run)) if note]
     sums = run.counts.sums
     if busy and not is_slowed and sums.total_ms < SHORT_MS * sums.num_steps:

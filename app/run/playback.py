@@ -39,10 +39,10 @@ LEAST_SLIDER = 48
 
 
 PACE_HELP = (
-    "How fast the text is shown. The engine runs at full speed, so a slow pace changes no figure; Stop shows the rest "
-    "at once. Step by step starts a run paused; a change of K or temperature applies to its next step. With Draft, "
-    "verify, Next step first shows the drafted block, and then verifies it. Such steps are slower, because processors "
-    "clock down while they wait."
+    "How fast the text is shown. The engine runs at full speed, so a slow pace doesn't affect the figures; Stop shows "
+    "the rest at once. Step by step starts a run paused; a change of K or temperature applies to its next step. With "
+    "Draft, verify, Next step first shows the drafted block, and then verifies it. Such steps are slower, because "
+    "processors clock down while they wait."
 )
 
 

@@ -96,7 +96,7 @@ class ServerDialog(QDialog):
         self.found.setAlignment(Qt.AlignmentFlag.AlignTop)
         layout = column(
             labelled("Address", self.address, ADDRESS_HELP),
-            labelled("Name", self.name, "What the list calls it"),
+            labelled("Name", self.name, "Its name in the list"),
             labelled("API key", self.key, KEY_HELP),
             self.found,
             row(self.test_button, None, self.cancel_button, self.add_button),
@@ -123,7 +123,7 @@ class ServerDialog(QDialog):
     @Slot()
     def _on_edited(self) -> None:
         self._leave()
-        self._say("vLLM, SGLang and llama-server are told apart by what they answer.")
+        self._say("vLLM, SGLang and llama-server are identified by their responses.")
         for button in (self.test_button, self.add_button):
             button.setEnabled(bool(self.address.text().strip()))
 
@@ -132,7 +132,7 @@ class ServerDialog(QDialog):
         if (address := self._typed()) is None:
             return
         self._leave()
-        self._say(f"Asking {address}…")
+        self._say(f"Contacting {address}…")
         key = self.key.text().strip()
         self._job = self._jobs.submit(
             lambda _job: _identified(address.url, key or None),
@@ -221,7 +221,7 @@ class EngineForm(QWidget):
         """Why nothing can run on the chosen engine yet; empty if something can."""
         if not self.url or self.server is not None:
             return ""
-        return self._failure or f"Asking {self.url} what it is…"
+        return self._failure or f"Identifying the server at {self.url}…"
 
     def drafting(self) -> str:
         """How the server drafts, in a sentence; empty on this machine."""

@@ -71,7 +71,7 @@ HERE_ONLY = {
     "device": "The server's device is set when it is started.",
     "dtype": "The server's precision is set when it is started.",
     "verification": "A server verifies by its own rule.",
-    "coupling": "A server draws with randomness of its own.",
+    "coupling": "A server draws with its own random numbers.",
     "baseline": "The baseline needs the models on this machine: a server can't switch off drafting for one request.",
 }
 """Settings that a server doesn't take, and why."""

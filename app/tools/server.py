@@ -46,7 +46,7 @@ POLL_MS = 1_500
 MOST_POINTS = 2_400
 """An hour; older points are dropped."""
 MOST_POSITIONS = 6
-NONE_CHOSEN = "Follow a server: how many drafts it accepts and how many tokens it writes."
+NONE_CHOSEN = "Monitor a server: how many drafts it accepts and how many tokens it writes."
 BEGIN = (
     "Start a server that drafts; Tools > Deploy has the command for the current pair. Start "
     "llama-server with --metrics and SGLang with --enable-metrics; vLLM needs no option.",
@@ -55,15 +55,15 @@ BEGIN = (
     "Leave this window open. It plots the server's counters, whoever sends the requests.",
 )
 NO_METRICS = {
-    "vllm": "This vLLM shows no counters at /metrics. Start it without --disable-log-stats, and check that no proxy "
-    "hides the page.",
-    "sglang": "This SGLang shows no counters at /metrics. Start it with --enable-metrics.",
-    "llama-server": "This llama-server shows no counters at /metrics. Start it with --metrics.",
+    "vllm": "This vLLM server exposes no counters at /metrics. Start it without --disable-log-stats, and check "
+    "that no proxy hides the page.",
+    "sglang": "This SGLang server exposes no counters at /metrics. Start it with --enable-metrics.",
+    "llama-server": "This llama-server exposes no counters at /metrics. Start it with --metrics.",
 }
 FOLLOWING = "Everything that the server does is counted here, whoever asked for it."
 LATE = "It counts a request's tokens when the request ends."
 RESTARTED = "restarted"
-OWN_HELP = "Where this window's own runs were on the server"
+OWN_HELP = "When this window's own runs used the server"
 
 
 @dataclass
@@ -261,7 +261,7 @@ class ServerWindow(QDialog):
         for index, each in enumerate(self.cards):
             each.setMinimumHeight(200)
             grid.addWidget(each, index // 2, index % 2)
-        close = push_button("Close", "serverCloseButton", "Close the window, and stop following", self.close)
+        close = push_button("Close", "serverCloseButton", "Close the window, and stop monitoring", self.close)
         self.plots = scrolled(boxed(grid), "serverPlots")
         foot = row((self.saved, 1), close)
         layout = column(self.headline, self.subject, (self.begin, 1), (self.plots, 1), foot)
@@ -284,8 +284,8 @@ class ServerWindow(QDialog):
             "drafts": ("sample_bar", "Steps that drafted, a second"),
         }
         levels = {
-            "running": ("accent", "Requests that are being answered"),
-            "waiting": ("sample_bar", "Requests that wait"),
+            "running": ("accent", "Requests being processed"),
+            "waiting": ("sample_bar", "Requests waiting"),
         }
         return (
             HistoryPlot(self.history, positions, title="Acceptance by position", y_label="of drafts, %", is_share=True),

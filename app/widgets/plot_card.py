@@ -38,7 +38,7 @@ class PlotFormat(StrEnum):
 
 FORMAT_HELP = {
     PlotFormat.PNG: "The plot as it is shown, at twice the size",
-    PlotFormat.SVG: "The plot as it is shown, as lines and text",
+    PlotFormat.SVG: "The plot as it is shown, as vector graphics",
     PlotFormat.CSV: "All of the plot's figures, not only those in view",
 }
 

@@ -42,7 +42,7 @@ _DRAFTED, _EMITTED, _TOTAL_MS = (COLUMNS.index(name) for name in ("drafted", "em
 
 
 class OtherPrograms:
-    """Watches, from its making on, how much of the processors other programs use."""
+    """Watches, from its creation on, how much processor time other programs use."""
 
     def __init__(self) -> None:
         self._began, self._used = time.perf_counter(), _seconds_of_others()
@@ -108,7 +108,7 @@ def busy_note(run: Tally, baseline: Tally, summary: Summary) -> str:
     same_threads = summary.num_threads == summary.baseline_num_threads
     if before and after and same_threads and max(before / after, after / before) > SHIFT:
         return (
-            f"{BUSY_MACHINE}one forward of the target took {before:.1f} ms beside the run and {after:.1f} ms "
+            f"{BUSY_MACHINE}one forward of the target took {before:.1f} ms before the run and {after:.1f} ms "
             "in its baseline. Repeat the run when it is idle."
         )
     speedup, tokens = summary.measured_speedup, summary.block_efficiency

@@ -81,7 +81,7 @@ class DraftTreeOptions(DraftModelOptions):
         default=3,
         metadata={
             "label": "Branching",
-            "help": "The most candidates for the token that follows a node; 1 makes the tree a chain.",
+            "help": "The maximum number of candidates for the token that follows a node; 1 makes the tree a chain.",
             "min": 1,
             "max": LONGEST_CHAIN,
             "step": 1,
@@ -105,8 +105,8 @@ class DraftTreeOptions(DraftModelOptions):
         default=0,
         metadata={
             "label": "From lookup",
-            "help": "How many of the K nodes may repeat what followed the last tokens earlier in the text, as prompt "
-            "lookup does; 0 for none.",
+            "help": "How many of the K nodes may come from prompt lookup: they repeat what followed an earlier "
+            "occurrence of the last tokens; 0 for none.",
             "min": 0,
             "max": LONGEST_CHAIN,
             "step": 1,
@@ -132,7 +132,7 @@ class PromptLookupOptions:
         default=1,
         metadata={
             "label": "Shortest n-gram",
-            "help": "The fewest tokens that must match before anything is proposed.",
+            "help": "The minimum number of tokens that must match before anything is proposed.",
             "min": 1,
             "max": 10,
             "step": 1,
@@ -153,7 +153,7 @@ class MedusaOptions:
         default="",
         metadata={
             "label": "Heads",
-            "help": "A folder of `outrider distill --kind medusa`, or published heads (medusa_lm_head.pt or "
+            "help": "A folder written by `outrider distill --kind medusa`, or published heads (medusa_lm_head.pt or "
             ".safetensors). Empty: those that ship for this target.",
             "path": True,
             "metavar": "PATH",
@@ -437,7 +437,7 @@ def build_drafter(name: str, setup: DrafterSetup, options: Mapping[str, Any] | N
 
     Raises:
         SettingsError: an unknown method or option, a value out of range, or a missing draft model.
-        DrafterError: a drafter of somebody else that fails here, or that is none.
+        DrafterError: a third-party drafter that fails here, or an object that is not a drafter.
     """
     from core.controls import Cancelled
     from core.drafters.base import Drafter  # Imported late, since it needs torch.

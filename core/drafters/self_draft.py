@@ -29,6 +29,6 @@ class SelfDraftDrafter(DraftModelDrafter):
         if target.device.type != "cpu" or target.dtype is not torch.float32:
             raise SettingsError(
                 f"Self-draft runs in int8 with a float32 target on the CPU, but {target.ref} is on {target.device} in "
-                f"{str(target.dtype).removeprefix('torch.')}. Choose these, or another method."
+                f"{str(target.dtype).removeprefix('torch.')}. Choose the CPU and float32, or another method."
             )
         super().__init__(replace(setup, draft=target), DraftModelOptions(int8=True))

@@ -22,7 +22,7 @@ _NUM_KEPT = 5
 
 
 _FIRST_CHOICES, _CHOOSE_EVERY = 12, 4
-"""Drafted steps each of which chooses a shape anew, and every how many of them later ones do."""
+"""The first drafted steps, each of which chooses a new shape, and the interval at which later ones do."""
 
 
 class Node(NamedTuple):

@@ -40,7 +40,7 @@ class Address:
                 raise ValueError
         except ValueError:
             raise ServerRefusedError(
-                "A server's address looks like http://127.0.0.1:8000; what was given is none. Check it."
+                "A server's address looks like http://127.0.0.1:8000; this is not one. Check it."
             ) from None
         name = f"[{host}]" if ":" in host else host
         path = parts.path.rstrip("/").removesuffix("/v1").rstrip("/")

@@ -156,9 +156,7 @@ class Client:
         for part in response.iter_raw():
             data += part
             if len(data) > MOST_BYTES:
-                raise ServerError(
-                    f"{self.address} sent more than {MOST_BYTES // 1_000_000} MB where a page was expected."
-                )
+                raise ServerError(f"{self.address} sent more than {MOST_BYTES // 1_000_000} MB in one response.")
         return data.decode("utf-8", "replace")
 
     def _parse(self, text: str) -> Any:
@@ -194,7 +192,7 @@ class Client:
                 f"{self.address} is too busy ({status}){said}. Try again later.", _seconds(response.headers)
             )
         if status == 404 and not said:
-            raise ServerRefusedError(f"{self.address} has no page {response.url.path} (404). Check the address.")
+            raise ServerRefusedError(f"{self.address} has no endpoint {response.url.path} (404). Check the address.")
         kind = ServerRefusedError if status < 500 else ServerError
         raise kind(f"{self.address} refused the request ({status}){said}.")
 

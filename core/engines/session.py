@@ -74,7 +74,7 @@ def check_request(request: RunRequest, server: Server) -> None:
     name = server.product.shown
     refused = {
         "Gumbel coupling": request.coupling is Coupling.GUMBEL,
-        "a rule of verification": request.verification is not VerificationRule.TOKEN,
+        "a verification rule": request.verification is not VerificationRule.TOKEN,
         "the evidence of each step": request.inspect,
         "a branch off another run": bool(request.continuation or request.forced or request.forced_text),
         "a plain baseline in the same run": request.baseline,
@@ -301,6 +301,6 @@ def advice(config: Mapping[str, Any], summary: Summary) -> str:
     known = (
         "The steps are inferred from the stream."
         if source is StepSource.CHUNKS
-        else "This server tells nothing about drafting, so only the text is shown."
+        else "This server reports nothing about drafting, so only the text is shown."
     )
     return f"{known} {flags[product]}" if product in flags else known

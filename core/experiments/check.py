@@ -362,7 +362,7 @@ def distribution_remarks(found: DistributionResult, samples: str = "blocks", *, 
     if found.is_misscored:
         remarks.append(
             f"The target's scores of a block differ from those token by token by {significant_text(found.rounding, 2)} "
-            f"in total variation; rounding would be {significant_text(found.most_rounding, 2)} at most."
+            f"in total variation; rounding explains {significant_text(found.most_rounding, 2)} at most."
         )
     return remarks
 

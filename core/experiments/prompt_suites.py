@@ -93,7 +93,7 @@ def first_of_each(prompts: Iterable[Prompt], count: int) -> list[Prompt]:
 
 
 def read_prompts(path: Path) -> list[Prompt]:
-    """The prompts of a file: JSON Lines with a `text` or `prompt` and perhaps a `name` each, or plain text, one a line.
+    """The prompts of a file: JSON Lines with a `text` or `prompt` and perhaps a `name` each, or a line of text each.
 
     Of Spec-Bench's question.jsonl a line's first turn is the prompt, and its category the suite.
 

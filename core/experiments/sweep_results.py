@@ -232,7 +232,7 @@ def _verdict(results: SweepResults, temperature: float) -> Verdict:
     notes = [f"{cell.cell.title} is left out: {cell.problem}" for cell in left_out]
     if len(notes) > 1:
         notes = [
-            f"{len(left_out)} cells are left out, whose speedups are more than their tokens per forward allow: the "
+            f"{len(left_out)} cells whose speedups are more than their tokens per forward allow are left out: the "
             "machine was busy during the baseline."
         ]
     notes += filter(None, [results.busy_note(temperature), LOSSY if results.plan.is_lossy else ""])

@@ -204,8 +204,8 @@ def _vllm(choice: Choice, target: Place, draft: Place | None) -> Recipe:
     notes = [f"Each request has its own sampling parameters; send {_json(request)}."]
     if sampling.min_p and not sampling.is_greedy:
         notes.append(
-            f"vLLM refuses min-p (here {sampling.min_p:g}) and logit_bias together with speculation; without it the "
-            "distribution is not the one measured."
+            f"vLLM refuses min-p (here {sampling.min_p:g}) and logit_bias together with speculation; without min-p, "
+            "the distribution is not the one measured."
         )
     settings: dict[str, Any]
     if draft is None:
@@ -232,7 +232,7 @@ def _vllm(choice: Choice, target: Place, draft: Place | None) -> Recipe:
                 "draft_sample_method: the default, greedy, drafts the most likely token and treats it as certain. "
                 "probabilistic samples drafts as Outrider does, so that acceptance is comparable, and takes more "
                 "memory. Leave the key out if an older vLLM does not know it. Both keep the target's distribution; "
-                "of rejection_sample_method, the default does, synthetic does not."
+                "of the values of rejection_sample_method, the default keeps it and synthetic does not."
             )
     notes.append(
         "K is fixed for a batch of requests: a K that pays for one request at a time may not pay for many. To compare, "

@@ -135,7 +135,7 @@ ALONE = Mark("target alone, per token", "text", dash="7 4")
 SPECULATIVE = Mark("speculative", "accepted")
 BASELINE = Mark("target alone", "text", dash="7 4")
 KEPT = Mark("of all drafted", "draft_bar", is_area=True)
-GIVEN = Mark("if all before were accepted, with its 95 % interval", "text", is_dots=True)
+GIVEN = Mark("if all earlier ones were accepted, with its 95 % interval", "text", is_dots=True)
 
 
 def _plots(run: RunData) -> list[Markup]:
@@ -271,7 +271,7 @@ def _by_position(positions: PositionCounts) -> Markup:
         "positions",
         "Acceptance by draft position",
         "Bars: accepted / drafted tokens at each position of the block; they fall because a rejection ends a block. "
-        "Dots: accepted / tested tokens, given that all before were accepted.",
+        "Dots: accepted / tested tokens, given that all earlier ones were accepted.",
         Axis("position in the draft", 0.4, longest + 0.6, is_whole=True),
         Axis("accepted, %", 0, 1.04, percent),
     )

@@ -60,8 +60,8 @@ _SCRIPT = """#!/bin/sh
 {head}#
 # HOST=0.0.0.0 opens the server to the network; {key}.
 # More arguments of the server may follow the script's name.
-# Several machines: MACHINES is their number, GPUS those of each. Start the script on every machine with
-# RANK=0, 1, ... and HEAD, the address of machine 0. They talk without encryption, so use a private network.
+# Several machines: MACHINES is their number, GPUS the number of GPUs in each. Start the script on every machine with
+# RANK=0, 1, ... and HEAD, the address of machine 0. They communicate without encryption, so use a private network.
 # Each needs the models, in the same versions.
 set -eu
 HOST=${{HOST:-127.0.0.1}} PORT=${{PORT:-8000}}
@@ -72,7 +72,7 @@ GPUS=${{GPUS:-{gpus}}} MACHINES=${{MACHINES:-{machines}}} RANK=${{RANK:-0}}
 {others}fi
 exec {command}
 """
-_COMPOSE = """# Serves with {script}, which says what and how. For one of several machines, set MACHINES, RANK and HEAD.
+_COMPOSE = """# Runs {script}, which describes what is served. For one of several machines, set MACHINES, RANK and HEAD.
 services:
   {name}:
     image: {image}
@@ -148,7 +148,7 @@ def write_serving_files(folder: Path, files: Mapping[str, str], *, force: bool =
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise SettingsError(f"{str(folder)!r} can't be made: {error.strerror}.") from None
+        raise SettingsError(f"{str(folder)!r} can't be created: {error.strerror}.") from None
     for name, text in files.items():
         write_atomically(folder / name, text)
 

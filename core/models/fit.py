@@ -267,8 +267,8 @@ def pair_verdict(
         warnings += _training_warnings(draft, target, ours, theirs)
     if ours.context_length and theirs.context_length and ours.context_length < theirs.context_length:
         warnings.append(
-            f"The draft reads {ours.context_length:,} tokens and the target {theirs.context_length:,}: beyond the "
-            "draft's limit the target continues alone."
+            f"The draft's context is {ours.context_length:,} tokens and the target's {theirs.context_length:,}: beyond "
+            "the draft's limit the target continues alone."
         )
     return PairVerdict(None, tuple(warnings), memory, cost)
 

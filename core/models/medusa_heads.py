@@ -315,7 +315,7 @@ def _convert(source: Path, destination: Path) -> None:
     """In the child: weights_only admits no code."""
     tensors = torch.load(source, map_location="cpu", weights_only=True)
     if not isinstance(tensors, dict) or not all(isinstance(value, Tensor) for value in tensors.values()):
-        raise ValueError("it is no dictionary of tensors")
+        raise ValueError("it is not a dictionary of tensors")
     save_file({str(name): tensor.contiguous().clone() for name, tensor in tensors.items()}, destination)
 
 

@@ -42,7 +42,7 @@ def check_files(folder: Path, title: str) -> None:
         try:
             status = path.stat()
         except OSError:
-            continue  # A link to nothing; who needs it will say so.
+            continue  # A dangling link; whoever needs the file will report it.
         if not stat.S_ISREG(status.st_mode) and not stat.S_ISDIR(status.st_mode):
             raise ModelUnreadableError(
                 f"{path.name!r} of {title} is a pipe or a device, not a file. Download the model again."
@@ -50,7 +50,7 @@ def check_files(folder: Path, title: str) -> None:
         limit = LARGEST_JSON if path.name in _SMALL else LARGEST_TOKENIZER if path.suffix in _PARSED else None
         if limit is not None and status.st_size > limit:
             raise ModelUnreadableError(
-                f"{path.name!r} of {title} has {bytes_text(status.st_size)}, and {bytes_text(limit)} are allowed. "
+                f"{path.name!r} of {title} is {bytes_text(status.st_size)}; at most {bytes_text(limit)} is allowed. "
                 "Choose another model."
             )
     for name, value in _numbers(read_config(folder, title)):

@@ -423,7 +423,9 @@ def _read_lines(file: BinaryIO, name: str, keep: Callable[[Record], object]) -> 
     number = 1
     for number, line in enumerate(lines, start=2):
         if len(torn) + len(log.problems) > MOST_DAMAGED_LINES or number > MOST_LINES:
-            raise RunLogError(f"{shown_path(name)} is damaged: a run writes no such lines. Choose another log.")
+            raise RunLogError(
+                f"{shown_path(name)} is damaged: it contains lines that no run writes. Choose another log."
+            )
         if not line.strip():
             continue
         record = parse_line(line)

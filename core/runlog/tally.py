@@ -56,7 +56,7 @@ class PositionCounts:
         return self.accepted[position] / self.drafted[position]
 
     def of_tested(self, position: int) -> float | None:
-        """Accepted / tested, given that all before were accepted; None if none was tested."""
+        """Accepted / tested, given that all earlier ones were accepted; None if none was tested."""
         tested = self.tested[position]
         return self.accepted[position] / tested if tested else None
 

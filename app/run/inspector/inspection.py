@@ -16,7 +16,7 @@ from core.settings import TYPICAL_FLOOR, TYPICAL_SHARE, Coupling
 from core.types import Step
 
 NOT_KEPT = "The distributions of this run were not kept."
-NOT_TOLD = "Distributions need the models on this machine; a server doesn't give them to the Inspector."
+NOT_TOLD = "Distributions need the models on this machine; a server doesn't provide them."
 NOT_YET = "The distributions of this step have not arrived yet."
 
 
@@ -144,7 +144,9 @@ def _drafted_facts(step: Step, slot: int, decider: Decider) -> list[NamedValue]:
         ]
         if evidence is not None:
             how = "The sum of max(0, p − q) over the whole vocabulary: the probability of a rejection here, after "
-            rows.append(("Residual mass, TV", evidence.residual_mass, f"{how}which the residual gives the next token."))
+            rows.append(
+                ("Residual mass, TV", evidence.residual_mass, f"{how}which the next token is drawn from the residual.")
+            )
     elif decider is Decider.TYPICAL:
         how = f"The smaller of {TYPICAL_FLOOR:g} and {TYPICAL_SHARE:g} exp(−H), H being the target's entropy."
         rows.append(("Threshold for p", least_of(step, slot), how))

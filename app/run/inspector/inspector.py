@@ -122,7 +122,7 @@ class InspectorPanel(RunPage):
         self.title = ElidedLabel("", "title")
         self.subtitle = ElidedLabel("", "hint")
         self.before = quiet_button("‹", "stepBefore", "Previous step", "Previous step (Up)")
-        self.behind = quiet_button("›", "stepBehind", "Next step", "Next step (Down)")
+        self.behind = quiet_button("›", "stepAfter", "Next step", "Next step (Down)")
         self.block = BlockRow()
         self.tree = StepTree()
         self.tree_hint = wrapped_label("inspectorTreeHint", "hint", TREE_HINT)

@@ -138,7 +138,7 @@ class Words:
             if not self._passes(count - 1):
                 return "Accepted: a longer prefix passed as a whole; the run's text ended within it."
             end = "here" if count == slot + 1 else f"“{show(step.drafted_texts[count - 1])}”"
-            last = "" if count == len(step.drafted) else ", and no longer one did"
+            last = "" if count == len(step.drafted) else ", and none of the longer ones did"
             return f"Accepted: the prefix up to {end} passed as a whole{self._block_test(count - 1)}{last}."
         failed = f"Rejected: the prefix up to here failed as a whole{self._block_test(slot)}"
         if slot > count or not is_corrected(step):
@@ -170,9 +170,8 @@ class Words:
             if not is_kept and p > least:
                 before = slot - 1 if not step.parents else step.parents[slot]
                 is_reached = before < 0 or before in step.path
-                said = (
-                    f"Passes, but {'is not on the longest path' if is_reached else 'follows no accepted one'}: {test}"
-                )
+                why = "is not on the longest path" if is_reached else "does not follow an accepted token"
+                said = f"Passes, but {why}: {test}"
         if slot in step.slots and not is_kept:
             return f"{said}. “{last_text(step)}” was drawn from the target's whole distribution{self._draw()}."
         return f"{said}."

@@ -23,7 +23,7 @@ UNCONDITIONAL_HELP = (
     "Bars: accepted / drafted tokens at each position of the block. They fall because a rejection ends a block."
 )
 CONDITIONAL_HELP = (
-    "Line: accepted / tested tokens, given that all before were accepted; where it falls, the draft drifts. "
+    "Line: accepted / tested tokens, given that all earlier tokens were accepted; where it falls, the draft drifts. "
     "The whiskers are Wilson's 95 % interval over the tested tokens."
 )
 
@@ -42,7 +42,7 @@ class PositionPlot(Plot):
         self.getPlotItem().getAxis("left").setTicks([QUARTERS])
         self.bars = self.add_bars("draft_bar", "of all drafted", UNCONDITIONAL_HELP)
         self.whiskers = self.add_whiskers("muted", beam=0.18)
-        self.line = self.add_line("text", "if all before were accepted", CONDITIONAL_HELP)
+        self.line = self.add_line("text", "if all earlier ones were accepted", CONDITIONAL_HELP)
         self.points = self.add_points("text", 6)
         self.getPlotItem().setMouseEnabled(x=True, y=False)
         self.getViewBox().setLimits(xMin=0, minXRange=2)
@@ -69,7 +69,8 @@ class PositionPlot(Plot):
         ]
         if tested:
             low, high = wilson(kept / tested, tested)
-            rows.append(("if all before were accepted", f"{percent_text(kept / tested, 1)} ({kept:,} of {tested:,})"))
+            share = f"{percent_text(kept / tested, 1)} ({kept:,} of {tested:,})"
+            rows.append(("if all earlier ones were accepted", share))
             rows.append(("95 % interval", f"{percent_text(low)} to {percent_text(high)}"))
         return rows
 

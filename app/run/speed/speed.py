@@ -186,7 +186,7 @@ def _headline(
     speed = f"{'' if found.plain.is_measured else 'An estimated '}{found.speedup:.2f}×"
     at = _setting(run, found, theory)
     if not found.is_enough:
-        return f"{speed}, but too few steps to tell: {found.num_blocks} drafted, {LEAST_BLOCKS} are needed."
+        return f"{speed}, but too few steps to tell: {found.num_blocks} drafted, and {LEAST_BLOCKS} are needed."
     low, high = (round(bound, 2) for bound in interval or (found.speedup, found.speedup))
     if low > BREAK_EVEN:
         return f"{speed}: drafting pays here {at}."
@@ -228,7 +228,7 @@ def _parts(found: Diagnosis) -> tuple[Part, ...]:
         Part("draft", found.draft_ms, "draft_bar", f"Mean draft time per step: all of its {draft_step(found)}s."),
         Part("plain forward", found.verify_ms - extra, "target_bar", "The target's forward for one token."),
         Part(
-            "scoring more",
+            "extra scoring",
             extra,
             "target_bar",
             "Verify time minus a plain forward: the extra time for scoring the drafted tokens as well.",

@@ -88,7 +88,7 @@ class SpeedPage(RunPage):
         self.samples = [
             SeriesSample("draft", Mark.BAR, "draft_bar", "Time to propose the block."),
             SeriesSample("target", Mark.BAR, "target_bar", "The target's forward for one token."),
-            SeriesSample("scoring more", Mark.HATCHED, "target_bar", "The extra time to score the draft as well."),
+            SeriesSample("extra scoring", Mark.HATCHED, "target_bar", "The extra time to score the draft as well."),
             SeriesSample("overhead", Mark.BAR, "sample_bar", "Filters, sampling and bookkeeping."),
         ]
         self.limit = column_label("speedLimit", "")

@@ -59,7 +59,7 @@ SIGNS = {
 }
 """How the settings that tell columns apart are written above them, the most telling first."""
 GROUP_HELP = (
-    "How many runs the column is the mean of. ± is half of the 95 % interval of the mean, by Student's t, from "
+    "The number of runs averaged in the column. ± is half of the 95 % interval of the mean, by Student's t, from "
     "three runs on."
 )
 TEXT_HELP = "Whether the text equals that of the first run here, character for character."
@@ -149,7 +149,8 @@ def compare(runs: Iterable[tuple[KeptRun, RunLog]], *, grouped: bool = False) ->
     groups = list(alike.values()) if grouped else [[run] for run in found]
     if len(groups) > MAX_RUNS:
         raise OutriderError(
-            f"These {len(found)} runs have {len(groups)} different settings; Compare shows {MAX_RUNS}. Select fewer."
+            f"These {len(found)} runs have {len(groups)} different combinations of settings; Compare shows at most "
+            f"{MAX_RUNS}. Select fewer."
         )
     tables = [_shared([run.settings for run in group]) for group in groups]
     differing, agreeing = differences(tables)

@@ -48,7 +48,7 @@ LANE = "runs"
 BATCH_S = 0.2
 SIDE = 16
 """Pixels at the left and at the right."""
-NO_MATCH = "No kept run matches."
+NO_MATCH = "No saved run matches."
 NO_RUN = "No runs yet. Press Run in the main window: every run is kept here."
 RUNNING = "This run has not ended yet. Stop it or wait until it ends before you delete it."
 LABELS = {

@@ -409,7 +409,7 @@ def _drafters(
     """Each method with each draft, if it needs one, and with the options that differ from their defaults; a tree with
     every combination of the `swept` values."""
     if not methods:
-        raise SettingsError("Check at least one method.")
+        raise SettingsError("Tick at least one method.")
     found: list[DrafterChoice] = []
     for name in methods:
         method = get_method(name)

@@ -55,7 +55,7 @@ class Answer:
         return waited_ms / later if tells_speed(len(chunks) - 1, waited_ms) else None
 
     def text_at(self, place: int) -> str:
-        """A token's text; empty behind the end."""
+        """A token's text; empty past the end."""
         return self.tokens[place].text if place < len(self.tokens) else ""
 
     def lead(self, place: int, other: str) -> float | None:

@@ -149,7 +149,9 @@ def _lines(report: ServerReport) -> Iterator[str]:
     for item in report.greedy.divergences:
         where = f"{item.prompt}, token {item.index + 1}: {item.expected!r} expected, {item.found!r} found"
         kind = "near-tie" if item.is_near_tie else "no near-tie"
-        lead = "how close they are isn't told" if item.margin is None else significant_text(item.margin, 2)
+        lead = (
+            "the server doesn't report how close they are" if item.margin is None else significant_text(item.margin, 2)
+        )
         yield f"  {where}; lead {lead}: {kind}" if item.margin is not None else f"  {where}; {lead}"
     found = report.distribution
     if found is None:
