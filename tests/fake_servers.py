@@ -89,7 +89,7 @@ class FakeServer:
             context.load_cert_chain(CERTIFICATE)
             self._http.socket = context.wrap_socket(self._http.socket, server_side=True)
         self.url = f"{'https' if tls else 'http'}://127.0.0.1:{self._http.server_port}"
-        self._thread = threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+        self._thread = threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.005}, daemon=True)
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -107,6 +107,7 @@ class FakeServer:
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # Otherwise a small answer waits 40 ms for the client's acknowledgement.
     fake: FakeServer
     has_streamed = False
 

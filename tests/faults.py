@@ -177,12 +177,3 @@ def takes_the_likeliest(draft: Draft, vocab_size: int) -> Draft:
     """argmax drafting with softmax probabilities."""
     whole = _distribution(draft, vocab_size)[:1]
     return chain(whole.argmax(-1), whole)
-
-
-def takes_one_of_the_best_two(draft: Draft, vocab_size: int) -> Draft:
-    """Draws from the top 2 of its distribution, and says the whole."""
-    whole = _distribution(draft, vocab_size)[:1]
-    best = whole[0].topk(2).indices
-    token = draft.tokens[:1]
-    # Any function of a token that was drawn from the whole will do to choose among two.
-    return chain(token if int(token) in best.tolist() else best[int(token) % 2][None], whole)

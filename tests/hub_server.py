@@ -78,6 +78,7 @@ class HubServer(ThreadingHTTPServer):
 
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # As in fake_servers.
     server: HubServer
 
     def log_message(self, *_args: object) -> None:

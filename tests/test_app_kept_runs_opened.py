@@ -40,7 +40,7 @@ def test_a_kept_run_is_shown_as_it_was(open_runs, folder, qtbot, session, run_to
 
 
 def test_a_long_run_is_opened_in_pieces(open_runs, folder, qtbot, monkeypatch):
-    keep_run(folder, max_new_tokens=200)
+    keep_run(folder)
     window, panel = open_runs(1)
     monkeypatch.setattr("app.run.live.APPLY_S", 0.0)
     seen = []

@@ -24,7 +24,6 @@ from tests.faults import (
     build_method,
     claims_a_smoother_distribution,
     strike,
-    takes_one_of_the_best_two,
     takes_the_likeliest,
     with_runners,
 )
@@ -74,26 +73,22 @@ def test_texts_follow_the_filtered_distribution_with_every_filter(method, is_fus
     assert text_p_value(texts, target, build_method(method, target, draft)) > SIGNIFICANCE
 
 
-VERIFIERS = {
-    "lenience": ("u[node] * q[node] < chance", "u[node] * q[node] < 2 * chance"),
-    "corrects from the target": ("left = residual(left,", "residual(left,"),
-}
-"""Of the mutants of the joint test, those that are biased towards a draft of any kind."""
+LENIENCE = ("u[node] * q[node] < chance", "u[node] * q[node] < 2 * chance")
+"""Of the mutants of the joint test, the one that is biased most towards a draft of any kind."""
 
 
-@pytest.mark.parametrize("mutant", VERIFIERS)
 @pytest.mark.parametrize("method", METHODS)
-def test_a_wrong_verifier_is_found_whatever_the_method(method, mutant, monkeypatch):
+def test_a_wrong_verifier_is_found_whatever_the_method(method, monkeypatch):
     target, draft = undecided_models(True)
     if spoken(method, target, draft, 100).summary.draft_acceptance_rate > 0.9:
         pytest.skip("so good a draft is tested for nothing: the text is the target's, whatever the verifier does")
-    monkeypatch.setattr(core.rounds, "verify_block", mutate(core.verify.rejection, *VERIFIERS[mutant]).verify_block)
+    monkeypatch.setattr(core.rounds, "verify_block", mutate(core.verify.rejection, *LENIENCE).verify_block)
     assert is_found(
         speculative, target, lambda: build_method(method, target, draft), build_method(method, target, draft)
     )
 
 
-@pytest.mark.parametrize("change", [claims_a_smoother_distribution, takes_the_likeliest, takes_one_of_the_best_two])
+@pytest.mark.parametrize("change", [claims_a_smoother_distribution, takes_the_likeliest])
 @pytest.mark.parametrize("method", METHODS)
 def test_a_wrong_drafter_is_found_whatever_the_method(method, change):
     target, draft = undecided_models(True)

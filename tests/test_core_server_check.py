@@ -268,7 +268,7 @@ def test_first_tokens_that_follow_the_servers_own_logprobs_tell_other_weights_fr
 
 @pytest.mark.parametrize("is_behind", [False, True])
 def test_logprobs_may_be_told_before_or_behind_the_temperature(is_behind):
-    report = checked(speculating, temperature=0.5, samples=600, is_behind=is_behind)
+    report = checked(speculating, temperature=0.5, samples=300, is_behind=is_behind)
     assert report.distribution.tests[0].name == "own logprobs"
     assert "own logprobs" not in failed(report)
 

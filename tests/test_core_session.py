@@ -27,6 +27,12 @@ def request_for(tmp_path_factory):
     return requests_of(save_pair(tmp_path_factory.mktemp("models")))
 
 
+@pytest.fixture(scope="module")
+def session():
+    """One that has been through all the failures before, so that each shows the next run works."""
+    return Session()
+
+
 def test_events_come_in_order(request_for):
     events = list(Session().run(request_for()))
     assert kinds(events) == [RunStarted, PrefillDone, Step, Finished]
@@ -148,8 +154,7 @@ def test_a_run_stopped_before_or_during_its_baseline_is_kept_without_one(request
      KeyError("a key"), AssertionError(), NotImplementedError("on this device")],
     ids=lambda error: type(error).__name__,
 )  # fmt: skip
-def test_a_failure_in_a_run_is_its_last_event_and_the_next_run_works(request_for, monkeypatch, error):
-    session = Session()
+def test_a_failure_in_a_run_is_its_last_event_and_the_next_run_works(session, request_for, monkeypatch, error):
     expected = list(session.run(request_for()))[-1].summary.text
     real = core.session.speculative
 
@@ -204,8 +209,8 @@ def fail(*_, **__) -> None:
      ({"prompt": "long " * 200}, PromptError)],
     ids=str,
 )  # fmt: skip
-def test_what_cant_be_carried_out_is_said_before_the_run_starts(request_for, changes, error):
-    session, seen = Session(), []
+def test_what_cant_be_carried_out_is_said_before_the_run_starts(session, request_for, changes, error):
+    seen = []
     with pytest.raises(error) as caught:
         seen.extend(session.run(request_for(**changes)))
     assert is_sentence(str(caught.value))

@@ -152,7 +152,7 @@ def test_a_step_during_which_the_process_was_stopped_does_not_hold_that_time():
     command = [sys.executable, "-c", STOPPED]
     with subprocess.Popen(command, cwd=Path(__file__).parents[1], stdout=subprocess.PIPE) as child:
         os.waitpid(child.pid, os.WUNTRACED)
-        threading.Event().wait(1.5)
+        threading.Event().wait(1.2)
         child.send_signal(signal.SIGCONT)
         steps = json.loads(child.stdout.read())
     absent, total = max(steps)

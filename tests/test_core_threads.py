@@ -156,9 +156,8 @@ print("through")
 """
 
 
-@pytest.mark.parametrize("module", ["core.session", "core.models.devices"])
-def test_two_threads_may_be_the_first_to_make_a_tensor(module):
-    code = TWO_AT_ONCE.format(first=f"import {module}")
+def test_two_threads_may_be_the_first_to_make_a_tensor():
+    code = TWO_AT_ONCE.format(first="import core.session")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.stdout.strip() == "through", done.stderr
 

@@ -20,6 +20,10 @@ from tests.fakes_device import DEVICE, SimulatedDevice, moved
 PROMPT = [5, 6, 7, 8, 5, 6] * 3
 FILTERED = SamplingParams(0.8, 20, 0.9, 0.01)
 RULES = [{"coupling": Coupling.GUMBEL}, *({"rule": rule} for rule in VerificationRule)]
+CASES = [
+    *itertools.product(["draft-model", "prompt-lookup", "tree"], RULES),
+    *(("", settings) for settings in RULES[:2]),
+]
 
 
 class Tree:
@@ -73,10 +77,7 @@ def _without_scripts(monkeypatch):
     monkeypatch.setattr(llama, "scripted", lambda function: function)
 
 
-@pytest.mark.parametrize(
-    ("method", "settings"),
-    [*itertools.product(["draft-model", "prompt-lookup", "tree"], RULES), *(("", settings) for settings in RULES[:2])],
-)
+@pytest.mark.parametrize(("method", "settings"), CASES)
 def test_a_step_waits_once_whatever_the_rule(method, settings):
     text, waited = waits(method, **settings)
     assert waited == [["tolist"]] * len(waited)
@@ -99,13 +100,10 @@ def test_with_graphs_too(method, temperature, monkeypatch):
     assert text == play(events(method, on_device=False, sampling=sampling)).ids
 
 
-@pytest.mark.parametrize("method", ["", "draft-model", "tree"])
-@pytest.mark.parametrize("settings", RULES)
+@pytest.mark.parametrize(("method", "settings"), [case for case in CASES if case[0] != "prompt-lookup"])
 def test_without_float64_too(method, settings, monkeypatch):
     for user in ("core.sampling", "core.verify.device"):
         monkeypatch.setattr(f"{user}.has_double", lambda device: device != DEVICE)
-    if not method:
-        settings = {name: settings[name] for name in settings if name != "rule"}
     text, waited = waits(method, **settings)
     assert waited == [["tolist"]] * len(waited)
     assert text == play(events(method, on_device=False, **settings)).ids
