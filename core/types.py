@@ -385,7 +385,7 @@ class StepsCounted:
         """The steps with these counts; those that were sent at once share their time equally."""
         added = 0
         for step in steps:
-            counts = self.counts[step.index] if step.index < len(self.counts) else None
+            counts = self.counts[step.index] if 0 <= step.index < len(self.counts) else None
             # A log may be a stranger's: what can't be is left out.
             if not counts or not step.source or len(step.emitted) <= sum(kept + 1 for _, kept in counts[:-1]):
                 yield step.part(0, len(step.emitted), step.index + added, 1.0)

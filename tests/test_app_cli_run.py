@@ -106,6 +106,16 @@ def test_a_reader_that_goes_away_ends_the_run_silently_and_a_full_disk_is_a_sent
     assert read_run_log(log).summary["finish_reason"] == "cancelled"
 
 
+def test_a_reader_of_the_log_that_goes_away_ends_the_run_silently(play, monkeypatch, capsys):
+    reading, writing = os.pipe()
+    os.close(reading)
+    play()
+    with os.fdopen(writing, "w") as stdout:
+        monkeypatch.setattr(sys, "stdout", stdout)
+        assert outrider("--quiet", "--log", "-") == 130
+    assert capsys.readouterr().err == ""
+
+
 # --- Ends -------------------------------------------------------------------------------------------------------
 
 

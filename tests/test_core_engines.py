@@ -32,7 +32,7 @@ from core.types import (
     Summary,
     TokenKind,
 )
-from tests.fake_servers import Answer, FakeServer, Fault, in_pairs, llama_server, recorded, sglang, vllm
+from tests.fake_servers import Answer, FakeServer, Fault, as_stream, in_pairs, llama_server, recorded, sglang, vllm
 
 
 @pytest.fixture(autouse=True)
@@ -240,6 +240,14 @@ def test_steps_of_sglang(is_new: bool) -> None:
     assert [step.emitted_text for step in steps] == ["One", " two three four five", " six seven"]
     assert steps[2].drafted == (105, UNKNOWN_ID, UNKNOWN_ID)
     assert summary_of(found).draft_acceptance_rate == pytest.approx(4 / 6)
+
+
+def test_a_request_that_the_server_aborts_is_a_failure_in_its_words() -> None:
+    end = {"type": "abort", "message": "The cache is full.\nTrace"}
+    event = {"text": "One", "output_ids": [100], "meta_info": {"completion_tokens": 1, "finish_reason": end}}
+    summary = summary_of(run(sglang() | {"/generate": as_stream([event])}, chat=False))
+    assert summary.finish_reason is FinishReason.ERROR
+    assert "(The cache is full)" in str(summary.error)
 
 
 def test_sglang_that_tells_sums_only_at_the_end() -> None:

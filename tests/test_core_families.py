@@ -7,13 +7,18 @@ import pytest
 import torch
 
 from core.decode import autoregressive, speculative
+from core.drafters.base import DrafterSetup
+from core.drafters.draft_tree import DraftTreeDrafter
 from core.drafters.prompt_lookup import PromptLookupDrafter
+from core.drafters.registry import DraftTreeOptions
+from core.errors import SettingsError
 from core.models.catalogue import DEFAULT_DRAFT, DEFAULT_TARGET
 from core.models.language_model import LanguageModel
 from core.models.loading import load
 from core.runners import llama
+from core.runners.base import tree_rows
 from core.settings import SamplingParams
-from tests.fakes import language_model, play
+from tests.fakes import language_model, play, tiny_module
 from tests.families import (
     ARCHITECTURES,
     WINDOW,
@@ -71,6 +76,47 @@ def test_the_texts_are_worth_comparing(name):
         assert len(start) + LENGTH > 2 * WINDOW
         unbounded = reference(language_model(architecture_module(name, sliding_window=10 * LENGTH)), start)
         assert unbounded != text
+
+
+# --- Trees, and where a module counts otherwise --------------------------------------------------------------------
+
+_WIDTHS = {"num_hidden_layers": 2, "num_attention_heads": 4, "hidden_size": 32, "intermediate_size": 48}
+_CHUNKS = {
+    **_WIDTHS, "num_key_value_heads": 2, "head_dim": 8, "attention_chunk_size": 16, "intermediate_size_mlp": 48,
+    "num_local_experts": 2, "layer_types": ["chunked_attention", "full_attention"], "no_rope_layers": [1, 0],
+}  # fmt: skip
+_LOCAL = {"num_layers": 2, "num_heads": 4, "hidden_size": 32, "attention_types": [[["global", "local"], 1]]}
+NO_TREES = {
+    "mamba2": {"hidden_size": 32, "num_heads": 4, "head_dim": 16, "state_size": 8, "num_hidden_layers": 2,
+               "n_groups": 1},
+    "mpt": {"d_model": 32, "n_heads": 4, "n_layers": 2},
+    "bloom": {"n_layer": 2, "n_head": 4, "hidden_size": 32},
+    "gpt_neo": _LOCAL,
+}  # fmt: skip
+"""Modules with a state, or that take places in the cache for positions."""
+
+
+@pytest.mark.parametrize("name", NO_TREES)
+def test_a_module_that_would_read_a_tree_wrongly_says_that_it_reads_none(name):
+    model = language_model(tiny_module(name, **NO_TREES[name]))
+    with pytest.raises(SettingsError, match="can't score a tree"):
+        model.runner(8, spare=4).forward(torch.tensor([1, 2]), num_logits=2, tree=tree_rows([-1], 0, 2))
+
+
+def test_a_tree_across_chunks_of_attention_gives_the_text_of_a_chain():
+    target = language_model(tiny_module("llama4_text", **_CHUNKS))
+    text = play(autoregressive(target, prompt(40), **GREEDY)).ids
+    tree = DraftTreeDrafter(DrafterSetup(target, target), DraftTreeOptions(depth=4, branching=3))
+    assert play(speculative(target, tree, prompt(40), num_draft_tokens=12, **GREEDY)).ids == text
+
+
+def test_positions_that_begin_after_that_of_padding():
+    model = language_model(tiny_module("roberta", **_WIDTHS, is_decoder=True, pad_token_id=1))
+    assert model.context_length == model.model.config.max_position_embeddings - 2
+    ids = torch.arange(2, 22)  # Without that of padding, which such a model gives no position.
+    with torch.inference_mode():
+        expected = model.model(input_ids=ids.unsqueeze(0), use_cache=False).logits[0]
+    assert torch.allclose(model.runner(20).forward(ids, num_logits=20).logits, expected, atol=1e-4)
 
 
 EMBEDDED_PROMPTS = {"def add(a, b):\n    return": (1, 4), "Once upon a time": (3, 8), '"""Reads a file.\n\n': (4, 16)}

@@ -246,6 +246,16 @@ def test_all_is_captured_before_the_first_step(captures, temperature, length, ki
     assert set(known) == {number}, "the next run uses them again"
 
 
+@pytest.mark.parametrize("room", range(1, 26))
+def test_graphs_are_prepared_for_a_prompt_that_nearly_fills_their_part_of_the_cache(room):
+    """On a device, a place beyond that part would end the process."""
+    runner = graphed(capacity=600)
+    runner.forward(torch.ones(256 - room, dtype=torch.long), num_logits=0)
+    runner.prepare(300)
+    runner.prepare(300, draws=(True, 257, None))
+    runner.draw_block(IDS[:2], torch.rand(1, dtype=torch.float64), 1.0, 257, None)
+
+
 def test_a_step_that_captures_a_graph_does_not_count_as_its_cost(captures, monkeypatch):
     """The temperature is changed in mid-run, and with it the kind of draws: a new graph."""
     recorded, controls = [], RunControls(SamplingParams(0.0), 3)

@@ -85,7 +85,7 @@ def test_a_draft_equal_to_its_hybrid_target_accepts_everything():
     assert run.summary.draft_acceptance_rate == 1.0
 
 
-@pytest.mark.parametrize("name", ["qwen3_next", "falcon_h1", "jamba"])
+@pytest.mark.parametrize("name", ["qwen3_next", "falcon_h1", "jamba", "nemotron_h"])
 def test_any_rewind_gives_the_logits_of_the_whole(name):
     model = hybrid(name)
     ids = torch.randint(257, (60,), generator=torch.Generator().manual_seed(2))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -16,7 +18,9 @@ from core.files import LONGEST_LINE
 from core.runlog.log import read_run_log, to_line
 from core.runlog.replay import events, request_to_show
 from core.runlog.store import RunStore, read_head
+from core.types import StepsCounted
 from tests.fakes import is_sentence
+from tests.fakes_cli import step
 from tests.fakes_log import write
 from tests.fakes_runs import keep_run
 from tests.fakes_sweep import keep_sweep
@@ -94,6 +98,31 @@ def test_300_mutated_sweeps_are_read_and_exported_or_refused(tmp_path):
         except OutriderError as error:
             sentences.append(str(error))
     assert all(map(is_sentence, sentences))
+
+
+DAMAGED = {
+    "a moment before all others": (1, ("started_at",), "0001-01-01T00:00:00"),
+    "options that are a text": (0, ("config", "drafters", 0, "method_options"), "x"),
+    "a suite that is a list": (0, ("config", "prompts", 0, "suite"), ["x"]),
+}
+
+
+@pytest.mark.parametrize(("line", "place", "value"), DAMAGED.values(), ids=DAMAGED)
+def test_a_sweep_with_one_bad_value_is_shown_without_it_or_refused(tmp_path, line, place, value):
+    records = list(map(json.loads, keep_sweep(tmp_path / "sweep.jsonl").read_bytes().splitlines()))
+    inner = records[line]
+    for key in place[:-1]:
+        inner = inner[key]
+    inner[place[-1]] = value
+    (tmp_path / "bad.jsonl").write_bytes(b"".join(map(to_line, records)))
+    with contextlib.suppress(RunLogError):
+        log = read_sweep(tmp_path / "bad.jsonl")
+        SweepResults(log.plan, log.measurements).all()
+        files.export_sweep_html(tmp_path / "out", log)
+
+
+def test_a_step_before_the_first_has_no_counts():
+    assert [step.index for step in StepsCounted(()).applied([replace(step("a"), index=-1)])] == [-1]
 
 
 def spoil(path, kind):

@@ -18,7 +18,7 @@ from core.drafters.base import DrafterSetup
 from core.drafters.draft_tree import DraftTreeDrafter
 from core.drafters.registry import DraftTreeOptions, TreeRule
 from core.drafters.tree_shape import ShapeChoice, grow, node_gains
-from core.errors import DrafterError, SettingsError
+from core.errors import DrafterError
 from core.runners.base import tree_rows
 from core.sampling import draw_uniforms
 from core.settings import Coupling, SamplingParams, VerificationRule
@@ -309,14 +309,6 @@ def test_the_end_of_the_text_cuts_a_tree_with_its_figures():
             path = [step.drafted[node] for node in step.path]
             assert path == list(step.emitted[: step.num_accepted])
         assert run.summary.num_accepted_tokens == run.kinds.count(TokenKind.ACCEPTED)
-
-
-def test_a_model_with_a_state_says_that_it_cannot_score_a_tree():
-    model = tiny_model(
-        "mamba2", hidden_size=32, num_heads=4, head_dim=16, state_size=8, num_hidden_layers=2, n_groups=1
-    )
-    with pytest.raises(SettingsError, match="can't branch"):
-        model.runner(8, spare=4).forward(torch.tensor([1, 2]), num_logits=2, tree=tree_rows([-1], 0, 2))
 
 
 class OneTree:

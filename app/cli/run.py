@@ -359,7 +359,10 @@ class _Run:
             elif not self._log_failed:
                 self._log.write(event)
         except RunLogError as error:
-            if not self._log_failed:
+            if isinstance(error.__cause__, BrokenPipeError):  # As when the text's reader has gone.
+                self._controls.cancel()
+                self._code = self._code or Exit.STOPPED
+            elif not self._log_failed:
                 say(f"The log is incomplete: {error}")
             self._log_failed = True
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from datetime import datetime
 
 from PySide6.QtCore import QObject, Slot
 from PySide6.QtGui import QGuiApplication
@@ -26,7 +25,7 @@ from core.export.files import export_run, readable_name
 from core.files import write_atomically
 from core.runlog.log import to_record
 from core.runlog.replay import request_from_config
-from core.runlog.store import RunStore
+from core.runlog.store import RunStore, moment_of
 from core.types import Finished
 
 COPY, COPY_ALL, COPIED = "Copy command", "Copy with comments", "Copied"
@@ -145,7 +144,7 @@ class Exports(QObject):
         log, started = self._run.snapshot(), self._run.started
         if log is None or started is None:
             return
-        name = readable_name(started.config, datetime.fromisoformat(started.started_at))
+        name = readable_name(started.config, moment_of(started.started_at))
         path = self._dialogs.ask_save_path(self._window, name, title="Export run", filters=EXPORT_FILTERS)
         if path is None:
             return

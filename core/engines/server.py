@@ -111,7 +111,11 @@ def identify(url: str, key: str | None = None) -> Server:
     with Client(address, key) as client:
         listed = client.get("/v1/models", missing=(404, 405))
         models = listed.get("data") if isinstance(listed, dict) else None
-        models = [model for model in models or () if isinstance(model, dict) and isinstance(model.get("id"), str)]
+        models = [
+            model
+            for model in (models if isinstance(models, list) else ())
+            if isinstance(model, dict) and isinstance(model.get("id"), str)
+        ]
         if not models:
             raise ServerRefusedError(f"The server at {address} lists no models. {OTHER_PRODUCT} Check the address.")
         product = _OWNERS.get(str(models[0].get("owned_by"))) or _product(client)
@@ -175,7 +179,8 @@ def _llama_server(
         is_on = True
     method = None
     for found in slots if isinstance(slots, list) else ():
-        types = found.get("params", {}).get("speculative.types") if isinstance(found, dict) else None
+        settings = found.get("params") if isinstance(found, dict) else None
+        types = settings.get("speculative.types") if isinstance(settings, dict) else None
         kinds = [kind for kind in str(types or "").split(",") if kind not in {"", "none"}]
         method = ",".join(kinds) or method
     length = metrics.num_draft_tokens if metrics is not None else None

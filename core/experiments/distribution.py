@@ -259,9 +259,9 @@ class TargetDistribution:
         """
         alone, scored = self._alone(block), self._scored(block)
         plain = SamplingParams(self._sampling.temperature)
-        one, other = (probabilities(row, plain).double() for row in (alone, scored))
+        one, other = (probabilities(row, plain).cpu().double() for row in (alone, scored))
         self.rounding = max(self.rounding, 0.5 * float((one - other).abs().sum()))
-        return probabilities(scored, self._sampling).double().cpu()
+        return probabilities(scored, self._sampling).cpu().double()
 
     def _alone(self, block: tuple[int, ...]) -> Tensor:
         """Token by token, as plain decoding reads."""
@@ -322,7 +322,7 @@ class DraftDistribution:
         if not len(draft):
             return None
         if draft.probs is not None:
-            return draft.probs[0].double().cpu()
+            return draft.probs[0].cpu().double()
         probs = torch.zeros(self._vocab_size, dtype=torch.float64)
         probs[int(draft.tokens[0])] = 1.0
         return probs

@@ -64,8 +64,10 @@ def plan_from_config(config: Mapping[str, Any]) -> SweepPlan:
     """
     try:
         values = {item.name: config[item.name] for item in fields(SweepPlan) if item.name in config}
-        drafters = [DrafterChoice(item["method"], item["draft"], item["method_options"]) for item in values["drafters"]]
-        prompts = [Prompt(item["name"], item["text"], suite=item.get("suite", "")) for item in values["prompts"]]
+        drafters = [
+            DrafterChoice(item["method"], item["draft"], {**item["method_options"]}) for item in values["drafters"]
+        ]
+        prompts = [Prompt(item["name"], item["text"], suite=text_of(item.get("suite"))) for item in values["prompts"]]
         values |= {
             "drafters": tuple(drafters),
             "prompts": tuple(prompts),
@@ -135,7 +137,7 @@ def run_from_record(record: Mapping[str, Any], plan: SweepPlan, folder: Path | N
     try:
         cell = _cell(record["cell"], plan)
         prompt, repeat = int(record["prompt_index"]), int(record["repeat"])
-        datetime.fromisoformat(record["started_at"])
+        datetime.fromisoformat(record["started_at"]).timestamp()
         summary, error, log = record.get("summary"), record.get("error"), record.get("log")
         is_planned = 0 <= prompt < len(plan.prompts) and 0 <= repeat < plan.repeats
         if not is_planned or (summary is None) == (not isinstance(error, str)):

@@ -12,7 +12,7 @@ from core.models.devices import is_out_of_memory
 from core.runners.base import Runner
 from core.runners.graphed import CudaCapture, GraphPool, captures_graphs
 from core.runners.llama import FusedLlamaRunner, FusedLlamaWeights
-from core.runners.module import ModuleRunner, Reading
+from core.runners.module import ModuleRunner, Reading, first_position
 
 _DEFAULT_CONTEXT = 2048
 """For models whose configuration sets no limit."""
@@ -130,7 +130,7 @@ def describe(ref: str, model: Any, tokenizer: Any, device: torch.device, dtype: 
         device=device,
         dtype=dtype,
         vocab_size=vocab_size,
-        context_length=_context_length(ref, config),
+        context_length=_context_length(ref, config) - first_position(model),
         eos_ids=_eos_ids(model, tokenizer),
         draft_ids=_draft_ids(ref, config, vocab_size, device),
     )

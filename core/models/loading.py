@@ -108,10 +108,7 @@ def load(
 
         def load_whole() -> LanguageModel:
             model = _load_module(entry, folder, _device_map(entry, folder, where, precision), precision)
-            # The device where text enters and logits leave.
-            place = next(iter((getattr(model, "hf_device_map", None) or {"": "cpu"}).values()))
-            first = torch.device("cuda", place) if isinstance(place, int) else torch.device(place)
-            return prepare(entry.ref, model, tokenizer, first, precision)
+            return prepare(entry.ref, model, tokenizer, first_device(model), precision)
 
         loaded = _freeing_memory(entry, where, precision, load_whole)
     loaded.revision = entry.revision
@@ -241,6 +238,7 @@ def choose_reading(loaded: LanguageModel) -> torch.Tensor:
         ModelUnreadableError: the module can't be run at all, or its tokens depend on later ones.
     """
     probe = _probe(loaded)
+    _leave_time_steps(loaded.model)
     try:
         runner = ModuleRunner(loaded.model, len(probe), reading=Reading.WHOLE)
         logits = runner.forward(probe, num_logits=len(probe)).logits.float()
@@ -262,6 +260,15 @@ def choose_reading(loaded: LanguageModel) -> torch.Tensor:
         _log.warning(_SLOW_WAYS[loaded.reading], loaded.ref)
     _check_long_texts(loaded, probe)
     return logits
+
+
+def _leave_time_steps(model: Any) -> None:
+    """Let blocks compute what single tokens do in Nemotron-H, where transformers 5.23 limits the time steps of blocks
+    only; its configurations limit neither."""
+    if model.config.model_type == "nemotron_h":
+        for layer in model.modules():
+            if hasattr(layer, "time_step_limit"):
+                layer.time_step_limit = (0.0, float("inf"))
 
 
 def _check_long_texts(loaded: LanguageModel, probe: torch.Tensor) -> None:
@@ -292,9 +299,9 @@ def _reads_right(loaded: LanguageModel, way: Reading, probe: torch.Tensor, expec
         runner.rewind(third)
         runner.forward(probe[:third].flip(0), num_logits=1)
         runner.rewind(third)
-        rows = [
-            runner.forward(part, num_logits=len(part)).logits for part in probe[third:].tensor_split(2) if len(part)
-        ]
+        # The last token by itself, as plain decoding reads: some modules have a way of their own for one.
+        parts = (*probe[third:-1].tensor_split(2), probe[max(third, len(probe) - 1) :])
+        rows = [runner.forward(part, num_logits=len(part)).logits for part in parts if len(part)]
         # Rounding, and a close call between experts, move far less than a lost place does.
         share = _ROUNDING if loaded.dtype is torch.float32 else _HALF_PRECISION
         return _is_alike(torch.cat(rows).float(), expected[third:], share)
@@ -443,6 +450,12 @@ def available_memory(device: torch.device) -> dict[Place, int]:
         available |= {index: free_memory(torch.device("cuda", index)) for index in gpus}
     available["cpu"] = free_memory(torch.device("cpu"))
     return available
+
+
+def first_device(model: Any) -> torch.device:
+    """Where a loaded module's text enters and its logits leave."""
+    place = next(iter((getattr(model, "hf_device_map", None) or {}).values()), model.device)
+    return torch.device("cuda", place) if isinstance(place, int) else torch.device(place)
 
 
 def is_spread(model: Any) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import shutil
 import stat
@@ -146,7 +147,7 @@ def read_head(path: Path) -> KeptRun:
     return KeptRun(
         run_id,
         path,
-        started_at=_moment(text_of(head.get("started_at")), status.st_mtime),
+        started_at=moment_of(text_of(head.get("started_at")), status.st_mtime),
         config=config,
         environment=mapping_of(head.get("environment")),
         summary=summary,
@@ -181,7 +182,8 @@ def _last_record(file: BinaryIO) -> Record | None:
         length *= 4
 
 
-def _moment(text: str, written_at: float) -> datetime | None:
+def moment_of(text: str, written_at: float = math.nan) -> datetime | None:
+    """The time in a log, or else when that was written; None where neither is a time."""
     try:
         time = datetime.fromisoformat(text)
         return (time if time.tzinfo else time.replace(tzinfo=UTC)).astimezone(UTC)

@@ -34,6 +34,9 @@ _ROWS = (8, 24)
 
 _LONGEST_DRAFT = 16
 
+_DRAW_PLACES = 4
+"""Places beyond the text that capturing the draw of a token writes: it runs a few times, each a place further on."""
+
 _SMALLEST_BUCKET = 256
 
 _ROUNDING = 1024
@@ -236,7 +239,8 @@ class GraphedForwards:
     ) -> tuple[Tensor, Tensor] | None:
         """See `GraphedRunner.draw_block`, for two ids (2,)."""
         number, start = uniforms.shape[0], self.eager.length
-        graph = self._draw_graph(self._bucket(start + 2 + number), temperature == 0.0, limit, proposed)
+        bucket = self._bucket(start + max(2 + number, _DRAW_PLACES))
+        graph = self._draw_graph(bucket, temperature == 0.0, limit, proposed)
         if graph is None:
             return None
         self._ids[:2].copy_(sent(last_two, self._ids.device))
@@ -277,10 +281,12 @@ class GraphedForwards:
     def prepare(self, end: int, draws: Draws | None, layers: tuple[int, ...]) -> None:
         """See `GraphedRunner.prepare`."""
         for bucket in self._buckets(end):
+            room = bucket - self.eager.length  # What has none here is never launched with this bucket.
             if draws is None:
                 for rows in _ROWS:
-                    self._score_graph(rows, bucket, layers)
-            else:
+                    if rows <= room:
+                        self._score_graph(rows, bucket, layers)
+            elif room >= _DRAW_PLACES:
                 self._draw_graph(bucket, *draws)
 
     def _buckets(self, end: int) -> Iterator[int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -20,11 +21,14 @@ from transformers.cache_utils import (
 
 from core.errors import SettingsError
 from core.runners import rotary
-from core.runners.base import ForwardOutput, TreeRows, check_rewind
+from core.runners.base import ForwardOutput, TreeRows, check_rewind, tree_rows
 from core.runners.timing import sent
 
 _MOST_REREAD = 16
 """With more unread positions than this, they are read by a forward of their own, and a new snapshot is taken."""
+
+_NEVER_BRANCH = frozenset({"gpt_neo"})
+"""Types whose windows span places in the cache, not positions."""
 
 
 class Reading(StrEnum):
@@ -67,6 +71,7 @@ class ModuleRunner:
         self._reading = reading
         self._device = model.get_input_embeddings().weight.device
         self._rotary = rotary.frequencies_for(model, longest or capacity)
+        self._first_position = first_position(model)
         self._parameters = frozenset(inspect.signature(model.forward).parameters)
         self._ids = torch.zeros(capacity, dtype=torch.int64, device=self._device)
         self.length = 0
@@ -91,9 +96,9 @@ class ModuleRunner:
         layers: Sequence[int] = (),
         tree: TreeRows | None = None,
     ) -> ForwardOutput:
-        if tree is not None and (self._has_state or self._reading is not Reading.BLOCKS):
+        if tree is not None and not self._can_branch:
             raise SettingsError(
-                "This model keeps a state that can't branch, so it can't score a tree. Choose a method that "
+                "This model can't score a tree, since its state or its positions don't branch. Choose a method that "
                 "drafts chains."
             )
         start, end = self.length, self.length + ids.shape[0]
@@ -150,7 +155,7 @@ class ModuleRunner:
                 if tree is None
                 else sent(tree.new_positions, self._device)
             )
-            given["position_ids"] = at.unsqueeze(0)
+            given["position_ids"] = at.unsqueeze(0) + self._first_position
         if tree is not None:
             given["attention_mask"] = self._masks(tree, end)
         if "logits_to_keep" in self._parameters:
@@ -165,6 +170,24 @@ class ModuleRunner:
         if self._head_ids is not None:
             rows = rows[:, self._head_ids]
         return ForwardOutput(rows, None, tuple(output.hidden_states[layer][0] for layer in layers))
+
+    @cached_property
+    def _can_branch(self) -> bool:
+        """Whether rows of a tree are those of its paths. Some modules take places in the cache for positions."""
+        if self._has_state or self._reading is not Reading.BLOCKS or self._model.config.model_type in _NEVER_BRANCH:
+            return False
+        probe = ModuleRunner(self._model, 5)
+        probe._ids += torch.arange(1, 6, device=self._device)
+        try:
+            probe._read(0, 1, 1, ())
+            tree = probe._read(1, 5, 4, (), tree_rows([-1, -1, 1], 1, 4)).logits.float()
+            probe._cut(1)
+            probe._ids[2:4] = probe._ids[3:5].clone()
+            path = probe._read(1, 4, 3, ()).logits.float()
+        except (TypeError, ValueError, RuntimeError):
+            return False
+        share = 1e-3 if self._model.dtype is torch.float32 else 0.1
+        return float((tree[2:] - path[1:]).abs().mean()) <= share * float(path.std())
 
     def _masks(self, tree: TreeRows, end: int) -> Any:
         """The additive mask (1, 1, n, end) of a tree, or one for each kind of layer; a window spans positions."""
@@ -182,9 +205,15 @@ class ModuleRunner:
             return sent(mask[None, None], self._device)
 
         near = visible if not window else visible & (positions[-count:, None] - positions < window)
+        chunk = getattr(config, "attention_chunk_size", None) or end
+        within = visible & (positions[-count:, None] // chunk == positions // chunk)
+
+        def seen(kind: str) -> Tensor:
+            return within if kind.startswith("chunked") else near if kind.startswith("sliding") else visible
+
         if len(kinds) > 1:
-            return {kind: additive(near if kind.startswith("sliding") else visible) for kind in kinds}
-        return additive(visible if kinds == {"full_attention"} else near)
+            return {kind: additive(seen(kind)) for kind in kinds}
+        return additive(near if not kinds else seen(*kinds))
 
     @torch.inference_mode()
     def keep(self, places: Sequence[int]) -> None:
@@ -223,6 +252,13 @@ class ModuleRunner:
                 layer.keys = layer.keys[..., :length, :]
                 layer.values = layer.values[..., :length, :]
         self._num_read = min(self._num_read, length)
+
+
+def first_position(model: Any) -> int:
+    """The position of a text's first token: 0, or the one after that of padding, as in RoBERTa."""
+    tables = (getattr(module, "position_embeddings", None) for module in model.modules())
+    padding = (getattr(table, "padding_idx", None) for table in tables)
+    return next((index + 1 for index in padding if index is not None), 0)
 
 
 def new_cache(config: Any) -> DynamicCache:
