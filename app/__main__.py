@@ -109,36 +109,37 @@ def open_window(method: str | None = None) -> int:
         say(problem)
         return Exit.FAILED
     limit_spinning()
-    with _closing_on_interrupt() as interrupts:
-        try:
-            from PySide6.QtWidgets import QApplication
-        except ImportError as error:
-            say(f"PySide6, which draws the window, can't be loaded ({error}); install Outrider again.")
-            return Exit.FAILED
+    interrupts = _Interrupts()
+    signal.signal(signal.SIGINT, interrupts.act)
+    try:
+        from PySide6.QtWidgets import QApplication
+    except ImportError as error:
+        say(f"PySide6, which draws the window, can't be loaded ({error}); install Outrider again.")
+        return Exit.FAILED
 
-        from PySide6.QtCore import QTimer
+    from PySide6.QtCore import QTimer
 
-        from app.main_window import PATIENCE_MS, MainWindow
-        from app.window_layout import fit_screen
+    from app.main_window import PATIENCE_MS, MainWindow
+    from app.window_layout import fit_screen
 
-        application = QApplication(sys.argv[:1])
-        with collecting_here():
-            window = MainWindow()
-            fit_screen(window)
-            # Qt does not notice that a window has closed if it was hidden while its threads ended.
-            window.controller.closed.connect(application.quit)
-            # A library that doesn't return, such as a forward that hangs, must not keep a closed window alive.
-            deadline = QTimer(interval=PATIENCE_MS)
-            deadline.timeout.connect(lambda: window.jobs.must_finish or os._exit(interrupts.exit_code))
-            window.lingers.connect(lambda: deadline.isActive() or deadline.start())
-            if method is not None:
-                window.controls.method.choose(method)
-            window.show()
-            interrupts.application = application
-            code = application.exec()
-            if not (window.controller.is_closed and window.jobs.is_idle):
-                os._exit(interrupts.exit_code)
-            return code
+    application = QApplication(sys.argv[:1])
+    with collecting_here():
+        window = MainWindow()
+        fit_screen(window)
+        # Qt does not notice that a window has closed if it was hidden while its threads ended.
+        window.controller.closed.connect(application.quit)
+        # A library that doesn't return, such as a forward that hangs, must not keep a closed window alive.
+        deadline = QTimer(interval=PATIENCE_MS)
+        deadline.timeout.connect(lambda: window.jobs.must_finish or os._exit(interrupts.exit_code))
+        window.lingers.connect(lambda: deadline.isActive() or deadline.start())
+        if method is not None:
+            window.controls.method.choose(method)
+        window.show()
+        interrupts.application = application
+        code = application.exec()
+        if not (window.controller.is_closed and window.jobs.is_idle):
+            os._exit(interrupts.exit_code)
+        return code
 
 
 @contextlib.contextmanager
@@ -183,17 +184,6 @@ class _Interrupts:
         else:
             # An exception out of a half-built window crashes Qt, and nothing needs to be saved yet.
             os._exit(128 + number)
-
-
-@contextlib.contextmanager
-def _closing_on_interrupt() -> Iterator[_Interrupts]:
-    """Make Ctrl-C in the terminal close the window, from now on."""
-    interrupts = _Interrupts()
-    previous = signal.signal(signal.SIGINT, interrupts.act)
-    try:
-        yield interrupts
-    finally:
-        signal.signal(signal.SIGINT, previous)
 
 
 if __name__ == "__main__":

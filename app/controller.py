@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from enum import StrEnum
-from typing import Any
 
 from PySide6.QtCore import QObject, QThread, Signal, Slot
 
 from app.worker import EngineTask, EngineWorker, OpenSession, Work, open_session, run_task, take_all
 from core.controls import RunControls
 from core.draft_length import DraftLength
-from core.errors import SettingsError
 from core.settings import RunRequest
 from core.types import Event
 
@@ -60,7 +58,7 @@ class RunController(QObject):
 
     def __init__(self, open_session: OpenSession = open_session, parent: QObject | None = None) -> None:
         super().__init__(parent)
-        self._state = RunState.IDLE
+        self.state = RunState.IDLE
         self._run: EngineTask | None = None
         self._controls = RunControls()
         """Of the current run, or of the last one."""
@@ -89,11 +87,6 @@ class RunController(QObject):
         self._thread.start()
 
     @property
-    def state(self) -> RunState:
-        """The run's state."""
-        return self._state
-
-    @property
     def is_closed(self) -> bool:
         """Whether the engine's thread has ended."""
         return self._thread.isFinished()
@@ -115,7 +108,7 @@ class RunController(QObject):
 
     def busy_sentence(self) -> str:
         """Why nothing can be started now; empty if something can."""
-        if self._state is not RunState.IDLE:
+        if self.state is not RunState.IDLE:
             return BUSY_SENTENCE
         return BUSY_TASK_SENTENCE.format(self._task.title) if self._task is not None else ""
 
@@ -156,27 +149,27 @@ class RunController(QObject):
     def stop(self) -> None:
         """Ask the run to end before its next forward. Has no effect if already asked, or if nothing is running."""
         self._controls.cancel()
-        if self._state in {RunState.RUNNING, RunState.PAUSED}:
+        if self.state in {RunState.RUNNING, RunState.PAUSED}:
             self._set_state(RunState.STOPPING)
 
     @Slot()
     def pause(self) -> None:
         """Pause the run before its next step. The baseline is never paused."""
-        if self._state is RunState.RUNNING:
+        if self.state is RunState.RUNNING:
             self._controls.pause()
             self._set_state(RunState.PAUSED)
 
     @Slot()
     def resume(self) -> None:
         """Continue a paused run."""
-        if self._state is RunState.PAUSED:
+        if self.state is RunState.PAUSED:
             self._controls.resume()
             self._set_state(RunState.RUNNING)
 
     @Slot()
     def step_once(self) -> None:
         """Take one more step, then pause; while the models load, that is the first step."""
-        if self._state in {RunState.RUNNING, RunState.PAUSED}:
+        if self.state in {RunState.RUNNING, RunState.PAUSED}:
             self.was_stepped = True
             self._controls.step_once()
             self._set_state(RunState.PAUSED)
@@ -194,18 +187,12 @@ class RunController(QObject):
     @Slot(object)
     def set_num_draft_tokens(self, num_draft_tokens: DraftLength) -> None:
         """Change K, or the policy that chooses it, from the next step on."""
-        self._change(self._controls.set_num_draft_tokens, num_draft_tokens)
+        self._controls.set_num_draft_tokens(num_draft_tokens)
 
     @Slot(float)
     def set_temperature(self, temperature: float) -> None:
         """Change the temperature from the next step on."""
-        self._change(self._controls.set_temperature, temperature)
-
-    def _change(self, setter: Callable[[Any], None], value: Any) -> None:
-        try:
-            setter(value)
-        except SettingsError as error:
-            self.failed.emit(str(error))
+        self._controls.set_temperature(temperature)
 
     def begin_close(self) -> None:
         """Stop the run, drop the models and end the thread. Returns at once; `closed` is emitted when done."""
@@ -237,6 +224,6 @@ class RunController(QObject):
         task.deleteLater()
 
     def _set_state(self, state: RunState) -> None:
-        if state is not self._state:
-            self._state = state
+        if state is not self.state:
+            self.state = state
             self.state_changed.emit(state)

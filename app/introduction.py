@@ -28,7 +28,7 @@ from app.tools.models.downloads import Download
 from app.tools.models.models import Models
 from app.widgets.fields import boxed, column, labelled, row, set_flag, text_label, wrapped_label
 from core.errors import OutriderError
-from core.evidence import packed_from_record
+from core.evidence import evidence_from_record
 from core.models.catalogue import ModelEntry
 from core.models.remote import hub
 from core.runlog.log import read_run_log
@@ -117,7 +117,7 @@ class Introduction(QObject):
         """Show the recorded run, unless the engine is busy."""
 
         def read(_job: Job) -> tuple[RunRequest, tuple[Event, ...]]:
-            log = read_run_log(RECORDING, keep=packed_from_record)
+            log = read_run_log(RECORDING, keep=evidence_from_record)
             return request_to_show(log), tuple(events(log))
 
         if sentence := self._controller.busy_sentence():
@@ -166,7 +166,10 @@ class Introduction(QObject):
 
     def _held(self, found: tuple[Event, ...]) -> Iterator[Event]:
         """The events; the showing pauses while the draft of one step is explained."""
-        explained = next((event for event in found if isinstance(event, Step) and _explains(event)), None)
+        steps = (event for event in found if isinstance(event, Step) and event.index >= FIRST_EXPLAINED)
+        # It shows all that can happen to a draft: tokens kept, one replaced.
+        whole = (step for step in steps if 0 < step.num_accepted < len(step.drafted) and not step.parents)
+        explained = next(whole, None)
         for event in found:
             if event is explained and self._playback.pacing.is_slow:
                 self._playback.pacing.pause()
@@ -307,11 +310,6 @@ class Introduction(QObject):
     def _on_model_arrived(self, entry: ModelEntry) -> None:
         if self._part is Part.GET_CHAT and entry.ref == CHAT_MODEL:
             self._show_part(Part.ASK_CHAT)
-
-
-def _explains(step: Step) -> bool:
-    """Whether a step shows all that can happen to a draft: tokens kept, one replaced."""
-    return step.index >= FIRST_EXPLAINED and 0 < step.num_accepted < len(step.drafted) and not step.parents
 
 
 def callouts_of(step: Step) -> list[tuple[str, str]]:

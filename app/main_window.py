@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from PySide6.QtCore import Qt, QTimer, Signal, Slot
-from PySide6.QtGui import QAction, QCloseEvent, QFont, QGuiApplication, QIcon, QKeyEvent, QResizeEvent, QShowEvent
+from PySide6.QtGui import QCloseEvent, QFont, QGuiApplication, QIcon, QKeyEvent, QResizeEvent, QShowEvent
 from PySide6.QtWidgets import QMainWindow, QWidget
 
 from app.controller import RunController
@@ -152,7 +152,7 @@ class MainWindow(QMainWindow):
             self,
             self._dialogs,
             self.jobs,
-            saved=self.status.show_stage,
+            saved=self.status.stage.setText,
             failed=self.banner.show_sentence,
             prefix=self.run_view.file_prefix,
         )
@@ -193,7 +193,7 @@ class MainWindow(QMainWindow):
         for changed in (self.controls.changed, self.prompt.changed):
             changed.connect(self._saving.start)
             changed.connect(self._on_form_changed)
-        self.controls.advanced.toggled.connect(self._saving.start)
+        self.controls.advanced.button.toggled.connect(self._saving.start)
         self._saving.timeout.connect(self._save)
         self.runs.failed.connect(self.banner.show_sentence)
         for failed in (self.models.failed, self.controller.failed):
@@ -201,7 +201,9 @@ class MainWindow(QMainWindow):
         for wanted in (self.prompt.run_requested, menus.run.triggered):
             wanted.connect(self._on_run_requested)
         for wanted in (self.prompt.stop_requested, menus.stop.triggered):
-            wanted.connect(self._on_stop_requested)
+            wanted.connect(self.controller.stop)
+            # The engine is ahead of a slowed text, so there may be nothing left to stop.
+            wanted.connect(self.live.finish)
         status.download.clicked.connect(self.models.browse)
         self.controls.num_draft_tokens_changed.connect(self.controller.set_num_draft_tokens)
         self.controls.temperature_changed.connect(self.controller.set_temperature)
@@ -210,31 +212,33 @@ class MainWindow(QMainWindow):
         menus.models.triggered.connect(self.models.open)
         menus.show_reading.toggled.connect(self.prompt.reading_button.setChecked)
         self.prompt.reading_toggled.connect(menus.show_reading.setChecked)
-        self.transcript.ghosts_toggled.connect(menus.show_ghosts.setChecked)
+        self.transcript.ghosts_button.toggled.connect(menus.show_ghosts.setChecked)
         menus.show_ghosts.toggled.connect(self.transcript.set_ghosts_shown)
         self.transcript.colors_chosen.connect(self._saving.start)
         menus.show_previous.toggled.connect(self._on_previous_toggled)
-        self.transcript.view.place_clicked.connect(self._on_token_clicked)
+        # Only on a click: moving by keys, or along a plot, keeps the current page beside the text.
+        self.transcript.view.place_clicked.connect(partial(self.side.setCurrentWidget, self.inspector))
         self.live.run_replaced.connect(self._on_run_begun)
         self.live.run_shown.connect(self._on_run_shown)
         self.speed.applied.connect(self._on_advice_applied)
-        for wanted in (menus.race.triggered, self.speed.race_wanted):
+        for wanted in (menus.race.triggered, self.speed.race_button.clicked):
             wanted.connect(self.race.open)
         for action, page in zip(menus.pages, (self.measurements, self.inspector, self.speed), strict=True):
             action.triggered.connect(partial(self._show_page, page))
         menus.apart.toggled.connect(self.columns.set_apart)
         menus.apart.toggled.connect(self._saving.start)
-        self.columns.apart.closed.connect(self._on_pages_closed)
+        self.columns.apart.closed.connect(partial(menus.apart.setChecked, False))
         menus.runs.triggered.connect(self.runs.open)
         self.introduction.failed.connect(self.banner.show_sentence)
         self.introduction.replay_wanted.connect(self._on_introduction_read)
         self.introduction.run_wanted.connect(self._start)
-        self.introduction.race_wanted.connect(self._on_race_wanted)
+        self.introduction.race_wanted.connect(self.race.open)
+        self.introduction.race_wanted.connect(self.race.clock.play_slowed)
         menus.commands.triggered.connect(self.commands.open)
-        self.runs.reported.connect(status.show_stage)
+        self.runs.reported.connect(status.stage.setText)
         self.runs.opened.connect(self.banner.dismiss)
         self.runs.replay_wanted.connect(self._on_replay_wanted)
-        menus.themes.triggered.connect(self._on_theme_chosen)
+        menus.themes.triggered.connect(lambda action: self.appearance.set(ThemeMode(action.data()), text_scale()))
         menus.larger.triggered.connect(lambda: self._scale_text(next_scale(text_scale(), 1)))
         menus.smaller.triggered.connect(lambda: self._scale_text(next_scale(text_scale(), -1)))
         menus.default_size.triggered.connect(lambda: self._scale_text(DEFAULT_SCALE))
@@ -295,12 +299,6 @@ class MainWindow(QMainWindow):
         if self.controller.start(replace(request, inspect=True)):
             self.banner.dismiss()
 
-    @Slot()
-    def _on_stop_requested(self) -> None:
-        self.controller.stop()
-        # The engine is ahead of a slowed text, so there may be nothing left to stop.
-        self.live.finish()
-
     @Slot(str)
     def _on_failed(self, sentence: str) -> None:
         self._failed_with = self.controls.settings(self.prompt.text())
@@ -338,11 +336,6 @@ class MainWindow(QMainWindow):
         self.live.show_kept(request, events, RECORDED, paced=True)
 
     @Slot()
-    def _on_race_wanted(self) -> None:
-        self.race.open()
-        self.race.clock.play_slowed()
-
-    @Slot()
     def _on_run_shown(self) -> None:
         if not self.live.kept_title:
             self.forecast.note_run(self.run_view)
@@ -356,19 +349,10 @@ class MainWindow(QMainWindow):
         self.forecast.want(self.controls.pair_question(self.prompt.text()))
         self.measurements.set_baseline_ticked(self.controls.fields["baseline"].isChecked())
 
-    @Slot()
-    def _on_token_clicked(self) -> None:
-        # Only on a click: moving by keys, or along a plot, keeps the current page beside the text.
-        self.side.show_page(self.inspector)
-
     def _show_page(self, page: QWidget) -> None:
-        self.side.show_page(page)
+        self.side.setCurrentWidget(page)
         if self.columns.is_apart:
             bring_forward(self.columns.apart)
-
-    @Slot()
-    def _on_pages_closed(self) -> None:
-        self.menus.apart.setChecked(False)
 
     @Slot(object)
     def _on_advice_applied(self, settings: Mapping[str, Any]) -> None:
@@ -385,10 +369,6 @@ class MainWindow(QMainWindow):
     def _on_previous_toggled(self) -> None:
         for plot in self.findChildren(StepPlot):
             plot.show_previous(self.menus.show_previous.isChecked())
-
-    @Slot(QAction)
-    def _on_theme_chosen(self, action: QAction) -> None:
-        self.appearance.set(ThemeMode(action.data()), text_scale())
 
     def _scale_text(self, scale: float) -> None:
         self.menus.show_scale(scale)
@@ -476,7 +456,7 @@ class MainWindow(QMainWindow):
             show_previous=self.menus.show_previous.isChecked(),
             geometry=to_text(self.saveGeometry()),
             pages_apart=self.columns.is_apart,
-            is_advanced_open=self.controls.advanced.is_open(),
+            is_advanced_open=self.controls.advanced.button.isChecked(),
             servers=dict(self.controls.engine.servers),
             splitters={**self._settings.splitters, **self._splitters()},
             run=self.controls.settings(self.prompt.text()),

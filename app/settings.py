@@ -23,7 +23,7 @@ from core.drafters.registry import METHODS
 from core.errors import OutriderError
 from core.files import keep_aside, read_own_json, write_atomically
 from core.models.catalogue import DEFAULT_DRAFT, DEFAULT_TARGET, MEASURED_LENGTHS
-from core.settings import SETTINGS, Coupling, Device, DType, LengthPolicy, VerificationRule, is_valid
+from core.settings import SETTINGS, Coupling, Device, DType, LengthPolicy, SamplingParams, VerificationRule, is_valid
 
 SCHEMA = 1
 APP_NAME = "outrider"
@@ -106,6 +106,11 @@ class RunSettings:
     engine: str = ""
     engine_model: str = ""
     prompt: str = FIRST_PROMPT
+
+    @property
+    def sampling(self) -> SamplingParams:
+        """The temperature and the filters."""
+        return SamplingParams(self.temperature, self.top_k, self.top_p, self.min_p)
 
 
 @dataclass(frozen=True, slots=True)

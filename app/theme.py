@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import re
 import sys
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from PySide6.QtCore import QObject, Qt, Slot
 from PySide6.QtGui import QColor, QFont, QFontDatabase, QFontInfo, QGuiApplication, QPalette, QTextCharFormat
@@ -52,45 +53,49 @@ class KindStyle:
     tint: str | None
 
 
+def _both(light: str, dark: str) -> Any:
+    return field(default=light, metadata={"dark": dark})
+
+
 @dataclass(frozen=True, slots=True)
 class Theme:
     """The design tokens, as #rrggbb; the defaults are the light theme's."""
 
     name: ThemeMode = ThemeMode.LIGHT
-    window: str = "#f5f6f8"
-    surface: str = "#ffffff"
-    field: str = "#ffffff"
-    field_border: str = "#b1b7c2"
-    hover: str = "#eceef2"
-    border: str = "#e2e5ea"
-    text: str = "#1a1c21"
-    muted: str = "#565c69"
-    faint: str = "#646a77"
-    accent: str = "#3d4fd0"
-    accent_hover: str = "#3344bd"
-    accent_pressed: str = "#2a39a4"
-    on_accent: str = "#ffffff"
-    selection: str = "#dde2fc"
-    danger: str = "#a3210f"
-    danger_surface: str = "#fdf0ee"
-    danger_border: str = "#f1c4bd"
-    accepted: str = "#07629e"
-    correction: str = "#a84300"
-    correction_tint: str = "#fdf0e4"
-    bonus: str = "#006b52"
-    bonus_tint: str = "#e5f5ef"
-    heat: str = "#f2a144"
-    track: str = "#e9ecf1"
-    draft_bar: str = "#3d8ccb"
-    draft_tint: str = "#c8def0"
-    target_bar: str = "#2a9c78"
-    sample_bar: str = "#d9742a"
-    run_1: str = "#0b6fb3"
-    run_2: str = "#c9570c"
-    run_3: str = "#00805f"
-    run_4: str = "#a6408a"
-    run_5: str = "#8a6a00"
-    run_6: str = "#4a4f5a"
+    window: str = _both("#f5f6f8", "#121316")
+    surface: str = _both("#ffffff", "#1a1c20")
+    field: str = _both("#ffffff", "#212429")
+    field_border: str = _both("#b1b7c2", "#4c525e")
+    hover: str = _both("#eceef2", "#282b32")
+    border: str = _both("#e2e5ea", "#2a2d34")
+    text: str = _both("#1a1c21", "#e7e9ed")
+    muted: str = _both("#565c69", "#a6acb8")
+    faint: str = _both("#646a77", "#9097a4")
+    accent: str = _both("#3d4fd0", "#93a1ff")
+    accent_hover: str = _both("#3344bd", "#a6b1ff")
+    accent_pressed: str = _both("#2a39a4", "#7f8ef2")
+    on_accent: str = _both("#ffffff", "#0f1220")
+    selection: str = _both("#dde2fc", "#323a70")
+    danger: str = _both("#a3210f", "#ff9d92")
+    danger_surface: str = _both("#fdf0ee", "#2e1c1b")
+    danger_border: str = _both("#f1c4bd", "#5c312d")
+    accepted: str = _both("#07629e", "#62b8f2")
+    correction: str = _both("#a84300", "#f3a35c")
+    correction_tint: str = _both("#fdf0e4", "#35281c")
+    bonus: str = _both("#006b52", "#4bcfa5")
+    bonus_tint: str = _both("#e5f5ef", "#1a3029")
+    heat: str = _both("#f2a144", "#8f4d06")
+    track: str = _both("#e9ecf1", "#282b31")
+    draft_bar: str = _both("#3d8ccb", "#4f9fdb")
+    draft_tint: str = _both("#c8def0", "#2a4257")
+    target_bar: str = _both("#2a9c78", "#37ab86")
+    sample_bar: str = _both("#d9742a", "#e0904a")
+    run_1: str = _both("#0b6fb3", "#5cb3ef")
+    run_2: str = _both("#c9570c", "#ef8d4a")
+    run_3: str = _both("#00805f", "#3cc79c")
+    run_4: str = _both("#a6408a", "#e08cc3")
+    run_5: str = _both("#8a6a00", "#d9c04a")
+    run_6: str = _both("#4a4f5a", "#c3c8d1")
 
     def kind(self, kind: TokenKind | None) -> KindStyle:
         """Colour and line style of a token kind; None: of a plain step's token, which looks like any text."""
@@ -104,43 +109,7 @@ class Theme:
 
 
 LIGHT = Theme()
-DARK = Theme(
-    name=ThemeMode.DARK,
-    window="#121316",
-    surface="#1a1c20",
-    field="#212429",
-    field_border="#4c525e",
-    hover="#282b32",
-    border="#2a2d34",
-    text="#e7e9ed",
-    muted="#a6acb8",
-    faint="#9097a4",
-    accent="#93a1ff",
-    accent_hover="#a6b1ff",
-    accent_pressed="#7f8ef2",
-    on_accent="#0f1220",
-    selection="#323a70",
-    danger="#ff9d92",
-    danger_surface="#2e1c1b",
-    danger_border="#5c312d",
-    accepted="#62b8f2",
-    correction="#f3a35c",
-    correction_tint="#35281c",
-    bonus="#4bcfa5",
-    bonus_tint="#1a3029",
-    heat="#8f4d06",
-    track="#282b31",
-    draft_bar="#4f9fdb",
-    draft_tint="#2a4257",
-    target_bar="#37ab86",
-    sample_bar="#e0904a",
-    run_1="#5cb3ef",
-    run_2="#ef8d4a",
-    run_3="#3cc79c",
-    run_4="#e08cc3",
-    run_5="#d9c04a",
-    run_6="#c3c8d1",
-)
+DARK = Theme(ThemeMode.DARK, **{item.name: item.metadata["dark"] for item in fields(Theme) if item.metadata})
 
 
 def current_theme() -> Theme:

@@ -238,13 +238,35 @@ _PLAIN_EVERY, _PLAIN_EVERY_IN_DEBT, _LEAST_PLAIN = 96, 4, 3
 """Steps of which one is plain to measure plain decoding, and the plain steps that drafting in debt needs."""
 
 
-class AutoDraftLength:
-    """Maximises expected tokens per millisecond, E[tokens] / T(K), within a budget for losses.
+class BlockPlan(NamedTuple):
+    """The next block.
 
-    The choice depends on earlier steps alone, so the output's distribution is unchanged. A balance records the time
-    that drafting gains or loses against plain decoding. A draft that may pay, but hasn't yet, is tried with K = 1 while
-    the balance allows it; at a negative balance, only a draft whose latest steps say that it pays is used. A useless
-    draft thus costs about one step at the start, and `_ALLOWANCE` of the time after it.
+    Attributes:
+        most: the most tokens to draft.
+        keep_drafting: decides after each whether to continue; None: always.
+        is_trial: whether the draft is only tried, and hasn't shown yet that it pays.
+        max_depth: the most tokens in a row; of a tree fewer than its nodes.
+    """
+
+    most: int
+    keep_drafting: Callable[[float], bool] | None = None
+    is_trial: bool = False
+    max_depth: int = MAX_DRAFT_TOKENS
+
+
+class DraftLengthPolicy:
+    """Plans each block by the current policy, and learns from every step.
+
+    AUTO maximises expected tokens per millisecond, E[tokens] / T(K), within a budget for losses. The choice depends on
+    earlier steps alone, so the output's distribution is unchanged. A balance records the time that drafting gains or
+    loses against plain decoding. A draft that may pay, but hasn't yet, is tried with K = 1 while the balance allows it;
+    at a negative balance, only a draft whose latest steps say that it pays is used. A useless draft thus costs about
+    one step at the start, and `_ALLOWANCE` of the time after it.
+
+    ADAPTIVE drafts whenever AUTO would. Within a block it continues while the next token, or the next few together, are
+    expected to be worth their time: P(all so far accepted) x P(the next accepted) > (T(n + 1) - T(n)) x rate, where the
+    rate is the run's tokens per millisecond. It considers only tokens already in the block, and never removes one, so
+    the text follows the target's distribution. For a drafter without probabilities it behaves like AUTO.
     """
 
     def __init__(self, target_step_ms: float | None = None, *, is_tree: bool = False) -> None:
@@ -263,6 +285,35 @@ class AutoDraftLength:
         self._asked: int | None = None
         self._num_in_debt = 0
         self._is_trial = False
+        self._calibration = Calibration()
+        self._confidences: list[float] = []
+        self._has_confidences = False
+        self._is_adaptive = False
+        self._most = 0
+        self._standing = self._next = self._price = 1.0
+        self._times: list[float] = []
+        self._tokens = self._spent_ms = 0.0
+
+    def plan(self, length: DraftLength) -> BlockPlan:
+        """The next block, for a K or a policy."""
+        self._confidences.clear()
+        self._is_adaptive = length is LengthPolicy.ADAPTIVE
+        if not isinstance(length, LengthPolicy):
+            return BlockPlan(length)
+        self._most = self.choose()
+        is_trial = self._num_drafted_steps < _TRIAL_STEPS or self._earned_ms <= 0.0
+        if self._shape is not None:
+            return BlockPlan(self._most, is_trial=is_trial, max_depth=self._shape.depth)
+        if not self._is_adaptive or not self._most:
+            return BlockPlan(self._most, is_trial=is_trial)
+        if self._has_confidences and not self._is_trial:
+            self._most = min(2 * self._costs.longest + 1, LONGEST_CHAIN)
+            if self._is_hopeful:
+                self._most = self._promising() or self._most
+        # What doesn't change within the block is computed once.
+        self._standing, self._next, self._price = 1.0, self._later.mean(self._first.mean(_PRIOR_CHANCE)), self._rate
+        self._times = self._costs.table(hopeful=self._is_hopeful)
+        return BlockPlan(self._most, self._keep_drafting, is_trial)
 
     def choose(self) -> int:
         """K for the next step."""
@@ -333,6 +384,17 @@ class AutoDraftLength:
         self._later.fade(memory)
         self._first.add(chances[:1])
         self._later.add(chances[1:])
+        if not self._confidences:
+            return
+        self._has_confidences = True
+        chances = step.acceptance_probs if is_own else (1.0,) * step.num_accepted + (0.0,)
+        tested = min(step.num_accepted + 1, step.num_draft_tokens)
+        for confidence, chance in zip(self._confidences[:tested], chances, strict=False):
+            self._calibration.add(confidence, chance)
+        accepted = expected_of(step) if step.uniforms else None
+        tokens = len(step.emitted) if accepted is None else 1.0 + accepted
+        self._tokens = _MEMORY_OF_BLOCKS * self._tokens + tokens
+        self._spent_ms = _MEMORY_OF_BLOCKS * self._spent_ms + self._costs.table()[step.num_draft_tokens]
 
     def _book(self, step: Step) -> None:
         """Add the time that drafting gained or lost."""
@@ -354,6 +416,21 @@ class AutoDraftLength:
         trial_ms = self._costs.table(hopeful=True)[1] + (self._shape.level_ms if self._shape else 0.0)
         return trial_ms - self._costs.plain_ms + self._costs.catch_up_ms(self._num_missed)
 
+    @property
+    def _rate(self) -> float:
+        """Tokens per millisecond of the blocks so far; at least that of plain decoding."""
+        plain = 1.0 / self._costs.plain_ms
+        return max(plain, self._tokens / self._spent_ms) if self._spent_ms else plain
+
+    def _promising(self) -> int | None:
+        """A K between measured ones that may be faster than the blocks so far."""
+        first = self._first.mean(_PRIOR_CHANCE)
+        later = self._later.mean(first)
+        for count, least_ms in self._costs.inferred():
+            if 1.0 + first * expected_tokens(later, count - 1) > self._rate * least_ms:
+                return count
+        return None
+
     def _best(self, alpha: float, *, hopeful: bool = False) -> int:
         """The best K if the first drafted token is accepted with this probability."""
         times, most = self._costs.table(hopeful=hopeful), 2 * self._costs.longest + 1
@@ -365,7 +442,24 @@ class AutoDraftLength:
             tokens += alpha * later ** (count - 1)
             if tokens > best_rate * times[count]:
                 best, best_rate = count, tokens / times[count]
-        return best
+        if best or self._balance_ms < 0.0 or not (self._is_adaptive and self._has_confidences):
+            return best
+        # No fixed K pays, but blocks that end where the draft is unsure may.
+        return int(self._rate > 1.0 / self._costs.plain_ms)
+
+    def _keep_drafting(self, confidence: float) -> bool:
+        self._confidences.append(confidence)
+        self._standing *= self._calibration.chance(confidence)
+        drafted, chance, gain = len(self._confidences), self._standing, 0.0
+        if drafted >= self._most:
+            return False
+        here = self._times[drafted]
+        for count in range(drafted + 1, self._most + 1):
+            chance *= self._next
+            gain += chance
+            if gain > self._price * (self._times[count] - here):
+                return True
+        return False
 
 
 class _Acceptance:
@@ -405,116 +499,6 @@ _PRIOR_SLOPE, _SLOPE_WEIGHT = 0.4, 0.5
 """The prior slope of acceptance over confidence, and its weight."""
 
 _MEMORY_OF_BLOCKS = 0.95
-
-
-class BlockPlan(NamedTuple):
-    """The next block.
-
-    Attributes:
-        most: the most tokens to draft.
-        keep_drafting: decides after each whether to continue; None: always.
-        is_trial: whether the draft is only tried, and hasn't shown yet that it pays.
-        max_depth: the most tokens in a row; of a tree fewer than its nodes.
-    """
-
-    most: int
-    keep_drafting: Callable[[float], bool] | None = None
-    is_trial: bool = False
-    max_depth: int = MAX_DRAFT_TOKENS
-
-
-class DraftLengthPolicy(AutoDraftLength):
-    """Plans each block by the current policy, and learns from every step.
-
-    ADAPTIVE drafts whenever AUTO would. Within a block it continues while the next token, or the next few together, are
-    expected to be worth their time: P(all so far accepted) x P(the next accepted) > (T(n + 1) - T(n)) x rate, where the
-    rate is the run's tokens per millisecond. It considers only tokens already in the block, and never removes one, so
-    the text follows the target's distribution. For a drafter without probabilities it behaves like AUTO.
-    """
-
-    def __init__(self, target_step_ms: float | None = None, *, is_tree: bool = False) -> None:
-        super().__init__(target_step_ms, is_tree=is_tree)
-        self._calibration = Calibration()
-        self._confidences: list[float] = []
-        self._has_confidences = False
-        self._is_adaptive = False
-        self._most = 0
-        self._standing = self._next = self._price = 1.0
-        self._times: list[float] = []
-        self._tokens = self._spent_ms = 0.0
-
-    def plan(self, length: DraftLength) -> BlockPlan:
-        """The next block, for a K or a policy."""
-        self._confidences.clear()
-        self._is_adaptive = length is LengthPolicy.ADAPTIVE
-        if not isinstance(length, LengthPolicy):
-            return BlockPlan(length)
-        self._most = self.choose()
-        is_trial = self._num_drafted_steps < _TRIAL_STEPS or self._earned_ms <= 0.0
-        if self._shape is not None:
-            return BlockPlan(self._most, is_trial=is_trial, max_depth=self._shape.depth)
-        if not self._is_adaptive or not self._most:
-            return BlockPlan(self._most, is_trial=is_trial)
-        if self._has_confidences and not self._is_trial:
-            self._most = min(2 * self._costs.longest + 1, LONGEST_CHAIN)
-            if self._is_hopeful:
-                self._most = self._promising() or self._most
-        # What doesn't change within the block is computed once.
-        self._standing, self._next, self._price = 1.0, self._later.mean(self._first.mean(_PRIOR_CHANCE)), self._rate
-        self._times = self._costs.table(hopeful=self._is_hopeful)
-        return BlockPlan(self._most, self._keep_drafting, is_trial)
-
-    def record(self, step: Step) -> None:
-        """Learn from a finished step."""
-        super().record(step)
-        if not self._confidences or not step.num_draft_tokens:
-            return
-        self._has_confidences = True
-        is_own = step.uniforms and not step.block
-        chances = step.acceptance_probs if is_own else (1.0,) * step.num_accepted + (0.0,)
-        tested = min(step.num_accepted + 1, step.num_draft_tokens)
-        for confidence, chance in zip(self._confidences[:tested], chances, strict=False):
-            self._calibration.add(confidence, chance)
-        accepted = expected_of(step) if step.uniforms else None
-        tokens = len(step.emitted) if accepted is None else 1.0 + accepted
-        self._tokens = _MEMORY_OF_BLOCKS * self._tokens + tokens
-        self._spent_ms = _MEMORY_OF_BLOCKS * self._spent_ms + self._costs.table()[step.num_draft_tokens]
-
-    @property
-    def _rate(self) -> float:
-        """Tokens per millisecond of the blocks so far; at least that of plain decoding."""
-        plain = 1.0 / self._costs.plain_ms
-        return max(plain, self._tokens / self._spent_ms) if self._spent_ms else plain
-
-    def _promising(self) -> int | None:
-        """A K between measured ones that may be faster than the blocks so far."""
-        first = self._first.mean(_PRIOR_CHANCE)
-        later = self._later.mean(first)
-        for count, least_ms in self._costs.inferred():
-            if 1.0 + first * expected_tokens(later, count - 1) > self._rate * least_ms:
-                return count
-        return None
-
-    def _best(self, alpha: float, *, hopeful: bool = False) -> int:
-        best = super()._best(alpha, hopeful=hopeful)
-        if best or self._balance_ms < 0.0 or not (self._is_adaptive and self._has_confidences):
-            return best
-        # No fixed K pays, but blocks that end where the draft is unsure may.
-        return int(self._rate > 1.0 / self._costs.plain_ms)
-
-    def _keep_drafting(self, confidence: float) -> bool:
-        self._confidences.append(confidence)
-        self._standing *= self._calibration.chance(confidence)
-        drafted, chance, gain = len(self._confidences), self._standing, 0.0
-        if drafted >= self._most:
-            return False
-        here = self._times[drafted]
-        for count in range(drafted + 1, self._most + 1):
-            chance *= self._next
-            gain += chance
-            if gain > self._price * (self._times[count] - here):
-                return True
-        return False
 
 
 class Calibration:

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import functools
 import math
-import pickle
+import sys
 from array import array
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, overload
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
 
 from core.types import Inspected, TokenKind
 
@@ -37,6 +37,9 @@ Probs = Sequence[float]
 """Probabilities as `array("f")`, which holds the models' float32 exactly."""
 
 Texts = Callable[[Sequence[int]], tuple[str, ...]]
+
+_PARTS = ("target", "draft", "residual", "raw", "raw_draft")
+"""The distributions at a position, in the order of `capture`'s table; each has `…_probs` and a `…_tail`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,65 +86,7 @@ class PositionEvidence:
         return len(self.ids)
 
 
-class PackedEvidence(Sequence[PositionEvidence]):
-    """A block's positions in one piece of memory, unpacked on each access: a long run has hundreds of thousands."""
-
-    __slots__ = ("_count", "_packed")
-
-    def __init__(self, positions: Sequence[PositionEvidence]) -> None:
-        self._count = len(positions)
-        self._packed = pickle.dumps(tuple(positions), pickle.HIGHEST_PROTOCOL)
-
-    def _unpacked(self) -> tuple[PositionEvidence, ...]:
-        # Safe to unpickle: the object's own bytes, not a file's.
-        positions: tuple[PositionEvidence, ...] = pickle.loads(self._packed)
-        return positions
-
-    def __len__(self) -> int:
-        return self._count
-
-    @overload
-    def __getitem__(self, index: int) -> PositionEvidence: ...
-    @overload
-    def __getitem__(self, index: slice) -> tuple[PositionEvidence, ...]: ...
-    def __getitem__(self, index: int | slice) -> PositionEvidence | tuple[PositionEvidence, ...]:
-        return self._unpacked()[index]
-
-    def __iter__(self) -> Iterator[PositionEvidence]:
-        return iter(self._unpacked())
-
-    def __eq__(self, other: object) -> bool:
-        return self._unpacked() == tuple(other) if isinstance(other, tuple | PackedEvidence) else NotImplemented
-
-    __hash__ = None  # type: ignore[assignment]  # like its positions, which hold arrays
-
-
-def packed(positions: Sequence[PositionEvidence]) -> Sequence[PositionEvidence]:
-    """The same positions, packed; an empty sequence as it is."""
-    return PackedEvidence(positions) if positions and not isinstance(positions, PackedEvidence) else positions
-
-
 # --- Computed from a block's tensors ----------------------------------------------------------------------------
-
-
-class _Block(NamedTuple):
-    step: int
-    draft_tokens: Tensor
-    parents: Sequence[int]
-    draft_probs: Tensor | None
-    target_probs: Tensor
-    outcome: Verification
-    nodes: Sequence[int]
-    has_next: bool
-    raw: Tensor | None
-    raw_draft: Callable[[], Tensor] | None
-
-    @property
-    def num_bytes(self) -> int:
-        tensors = (self.target_probs, self.draft_probs, self.raw)
-        # The draft's logits are about as large as the target's distributions.
-        of_draft = self.target_probs.nbytes if self.raw_draft is not None else 0
-        return of_draft + sum(0 if tensor is None else tensor.nbytes for tensor in tensors)
 
 
 class EvidenceBacklog:
@@ -158,7 +103,7 @@ class EvidenceBacklog:
         self._texts = TokenTexts(tokenizer)
         self._max_bytes = max_bytes
         self._num_bytes = 0
-        self._blocks: deque[_Block] = deque()
+        self._blocks: deque[tuple[int, Callable[[], Inspected]]] = deque()
 
     def __len__(self) -> int:
         return len(self._blocks)
@@ -185,15 +130,28 @@ class EvidenceBacklog:
         The end of the text may have cut the block to some `nodes`, and the next token, unless it `has_next`.
         """
         # Copied here, outside all timing: a drafter may reuse its buffers.
-        probs = None if draft.probs is None else draft.probs.clone()
+        tokens, draft_probs = draft.tokens.clone(), None if draft.probs is None else draft.probs.clone()
+        raw_draft = draft.raw_probs
         # The row behind the last node is needed only if the next token was drawn from it.
         end = outcome.path[-1] if outcome.path else -1
-        target_probs = target_probs[: max((*parents, end)) + 2].clone()
-        block = _Block(
-            step, draft.tokens.clone(), parents, probs, target_probs, outcome, nodes, has_next, raw, draft.raw_probs
-        )
-        self._blocks.append(block)
-        self._num_bytes += block.num_bytes
+        kept = target_probs[: max((*parents, end)) + 2].clone()
+
+        def inspected() -> Inspected:
+            import torch
+
+            with torch.inference_mode():
+                rows = raw_draft() if raw is not None and raw_draft is not None else None
+            if rows is not None and rows.shape != (len(tokens), kept.shape[1]):
+                rows = None  # Only for display: another's drafter that errs here stops no run.
+            found = capture(tokens, parents, draft_probs, kept, outcome, self._texts, raw, rows)
+            has_bonus = has_next and outcome.next_kind is TokenKind.BONUS
+            return Inspected(step, (*(found[node] for node in nodes), *found[len(tokens) :][:has_bonus]))
+
+        # The draft's logits are about as large as the target's distributions.
+        held = (kept, draft_probs, raw, None if raw_draft is None else kept)
+        num_bytes = sum(tensor.nbytes for tensor in held if tensor is not None)
+        self._blocks.append((num_bytes, inspected))
+        self._num_bytes += num_bytes
 
     def look(self) -> Inspected:
         """Compute the evidence of the oldest block.
@@ -201,18 +159,9 @@ class EvidenceBacklog:
         Raises:
             IndexError: the backlog is empty.
         """
-        import torch
-
-        block = self._blocks.popleft()
-        self._num_bytes -= block.num_bytes
-        step, tokens, parents, draft_probs, target_probs, outcome, nodes, has_next, raw, raw_draft = block
-        with torch.inference_mode():
-            rows = raw_draft() if raw is not None and raw_draft is not None else None
-        if rows is not None and rows.shape != (len(tokens), target_probs.shape[1]):
-            rows = None  # Only for display: another's drafter that errs here stops no run.
-        found = capture(tokens, parents, draft_probs, target_probs, outcome, self._texts, raw, rows)
-        has_bonus = has_next and outcome.next_kind is TokenKind.BONUS
-        return Inspected(step, (*(found[node] for node in nodes), *found[len(tokens) :][:has_bonus]))
+        num_bytes, inspected = self._blocks.popleft()
+        self._num_bytes -= num_bytes
+        return inspected()
 
 
 def capture(
@@ -287,18 +236,14 @@ def capture(
             ),
             dim=1,
         )
-        return tuple(
-            _position(
-                row,
-                ids.shape[1],
-                has_draft=slot < num_drafted,
-                has_residual=drawn_from is not None and slot == at,
-                has_raw=raw is not None,
-                has_raw_draft=raw_draft is not None and slot < num_drafted,
-                texts=texts,
-            )
-            for slot, row in enumerate(table.tolist())
-        )
+        known = ["target", *([] if raw is None else ["raw"])]
+        of_nodes = ["draft", *([] if raw_draft is None else ["raw_draft"])]
+
+        def parts(slot: int) -> list[str]:
+            is_residual = drawn_from is not None and slot == at
+            return [*known, *(of_nodes if slot < num_drafted else []), *(["residual"] if is_residual else [])]
+
+        return tuple(_position(row, ids.shape[1], parts(slot), texts) for slot, row in enumerate(table.tolist()))
 
 
 def _likeliest(
@@ -359,45 +304,20 @@ def _entropy(probs: Tensor) -> Tensor:
     return -(probs.clamp_min(torch.finfo(probs.dtype).tiny).log_().mul_(probs)).sum(-1, keepdim=True)
 
 
-def _position(
-    row: list[float],
-    width: int,
-    *,
-    has_draft: bool,
-    has_residual: bool,
-    has_raw: bool,
-    has_raw_draft: bool,
-    texts: Texts,
-) -> PositionEvidence:
+def _position(row: list[float], width: int, parts: Sequence[str], texts: Texts) -> PositionEvidence:
+    """The evidence in a row of `capture`'s table, as far as these parts of it are known here."""
     target_entropy, draft_entropy, residual_mass, num_listed = row[-4:]
     count = int(num_listed)
     ids = array("i", map(int, row[:count]))
-
-    def split(start: int) -> tuple[array[float], float]:
-        return array("f", row[start : start + count]), sum(row[start + count : start + width + 1])
-
-    target_probs, target_tail = split(width)
-    draft_probs, draft_tail = split(2 * width + 1)
-    residual_probs, residual_tail = split(3 * width + 2)
-    raw_probs, raw_tail = split(4 * width + 3) if has_raw else (None, None)
-    raw_draft_probs, raw_draft_tail = split(5 * width + 4) if has_raw_draft else (None, None)
-    return PositionEvidence(
-        ids=ids,
-        texts=texts(ids),
-        target_probs=target_probs,
-        target_tail=target_tail,
-        target_entropy=max(0.0, target_entropy),
-        draft_probs=draft_probs if has_draft else None,
-        draft_tail=draft_tail if has_draft else None,
-        draft_entropy=max(0.0, draft_entropy) if has_draft else None,
-        residual_mass=min(1.0, residual_mass) if has_draft else None,
-        residual_probs=residual_probs if has_residual else None,
-        residual_tail=residual_tail if has_residual else None,
-        raw_probs=raw_probs,
-        raw_tail=raw_tail,
-        raw_draft_probs=raw_draft_probs,
-        raw_draft_tail=raw_draft_tail,
-    )
+    found: dict[str, Any] = {}
+    for at, part in enumerate(_PARTS, start=1):
+        if part in parts:
+            start = at * (width + 1) - 1
+            found[f"{part}_probs"] = array("f", row[start : start + count])
+            found[f"{part}_tail"] = sum(row[start + count : start + width + 1])
+    if "draft" in parts:
+        found |= {"draft_entropy": max(0.0, draft_entropy), "residual_mass": min(1.0, residual_mass)}
+    return PositionEvidence(ids=ids, texts=texts(ids), target_entropy=max(0.0, target_entropy), **found)
 
 
 # --- In a log ---------------------------------------------------------------------------------------------------
@@ -405,38 +325,21 @@ def _position(
 
 def to_record(evidence: PositionEvidence) -> dict[str, Any]:
     """A JSON-ready record, numbers to six significant digits."""
-    record: dict[str, Any] = {
-        "ids": list(evidence.ids),
-        "texts": list(evidence.texts),
-        "target_probs": _short(evidence.target_probs),
-        "target_tail": _digits(evidence.target_tail),
-        "target_entropy": _digits(evidence.target_entropy),
-    }
-    if evidence.draft_probs is not None:
-        record["draft_probs"] = _short(evidence.draft_probs)
-        for name in ("draft_tail", "draft_entropy", "residual_mass"):
-            record[name] = _digits(getattr(evidence, name))
-    if evidence.residual_probs is not None:
-        record["residual_probs"] = _short(evidence.residual_probs)
-        record["residual_tail"] = _digits(evidence.residual_tail)
-    if evidence.raw_probs is not None:
-        record["raw_probs"] = _short(evidence.raw_probs)
-        record["raw_tail"] = _digits(evidence.raw_tail)
-    if evidence.raw_draft_probs is not None:
-        record["raw_draft_probs"] = _short(evidence.raw_draft_probs)
-        record["raw_draft_tail"] = _digits(evidence.raw_draft_tail)
+    record: dict[str, Any] = {}
+    for item in fields(evidence):
+        value = getattr(evidence, item.name)
+        if isinstance(value, int | float):
+            record[item.name] = _digits(value)
+        elif value is not None:
+            is_number = item.name.endswith("_probs")
+            record[item.name] = [_digits(each) for each in value] if is_number else list(value)
     return record
-
-
-def packed_from_record(record: Mapping[str, Any]) -> Sequence[PositionEvidence]:
-    """Like `evidence_from_record`, but packed: for reading the log of a whole run."""
-    return packed(evidence_from_record(record))
 
 
 def evidence_from_record(record: Mapping[str, Any]) -> Sequence[PositionEvidence]:
     """The evidence of a log line; empty if it has none, or if any of it is damaged."""
     positions = record.get("evidence")
-    if isinstance(positions, PackedEvidence):
+    if isinstance(positions, tuple):  # It was read already.
         return positions
     if not isinstance(positions, list):
         return ()
@@ -447,32 +350,20 @@ def evidence_from_record(record: Mapping[str, Any]) -> Sequence[PositionEvidence
 
 
 def _from_record(record: Mapping[str, Any]) -> PositionEvidence:
-    ids, texts = array("i", record["ids"]), tuple(record["texts"])
-    if not len(ids) == len(texts) <= MAX_LISTED or not all(isinstance(text, str) for text in texts):
+    ids, texts = array("i", record["ids"]), tuple(map(sys.intern, record["texts"]))  # The same few at most positions.
+    if not len(ids) == len(texts) <= MAX_LISTED:
         raise ValueError("ids and texts don't fit")
     if any(token < 0 for token in ids):
         raise ValueError("an id is negative")
-    has_draft = record.get("draft_probs") is not None
-    has_residual = record.get("residual_probs") is not None
-    has_raw = record.get("raw_probs") is not None
-    has_raw_draft = has_raw and record.get("raw_draft_probs") is not None
-    return PositionEvidence(
-        ids=ids,
-        texts=texts,
-        target_probs=_probs(record["target_probs"], len(ids)),
-        target_tail=_number(record["target_tail"], 1.0),
-        target_entropy=_number(record["target_entropy"]),
-        draft_probs=_probs(record["draft_probs"], len(ids)) if has_draft else None,
-        draft_tail=_number(record["draft_tail"], 1.0) if has_draft else None,
-        draft_entropy=_number(record["draft_entropy"]) if has_draft else None,
-        residual_mass=_number(record["residual_mass"], 1.0) if has_draft else None,
-        residual_probs=_probs(record["residual_probs"], len(ids)) if has_residual else None,
-        residual_tail=_number(record["residual_tail"], 1.0) if has_residual else None,
-        raw_probs=_probs(record["raw_probs"], len(ids)) if has_raw else None,
-        raw_tail=_number(record["raw_tail"], 1.0) if has_raw else None,
-        raw_draft_probs=_probs(record["raw_draft_probs"], len(ids)) if has_raw_draft else None,
-        raw_draft_tail=_number(record["raw_draft_tail"], 1.0) if has_raw_draft else None,
-    )
+    found: dict[str, Any] = {"target_entropy": _number(record["target_entropy"])}
+    for part in _PARTS:
+        if part == "target" or record.get(f"{part}_probs") is not None:
+            found[f"{part}_probs"] = _probs(record[f"{part}_probs"], len(ids))
+            found[f"{part}_tail"] = _number(record[f"{part}_tail"], 1.0)
+    if "draft_probs" in found:
+        found["draft_entropy"] = _number(record["draft_entropy"])
+        found["residual_mass"] = _number(record["residual_mass"], 1.0)
+    return PositionEvidence(ids=ids, texts=texts, **found)
 
 
 def _probs(values: Any, count: int) -> Probs:
@@ -488,9 +379,5 @@ def _number(value: Any, most: float = math.inf) -> float:
     return float(value)
 
 
-def _short(values: Iterable[float]) -> list[float]:
-    return [_digits(value) for value in values]
-
-
-def _digits(value: float | None) -> float:
-    return float(f"{value or 0.0:.6g}")
+def _digits(value: float) -> float:
+    return float(f"{value:.6g}")

@@ -115,17 +115,14 @@ class Session:
             is_plain = request.num_draft_tokens == 0
             drafter: Any = None if is_plain else build_drafter(request.method, setup, request.method_options)
         except Cancelled:
-            summary = Tally().summary(
-                FinishReason.CANCELLED, "", prefill_ms=0.0, target_step_ms=None, peak_memory_mb=None
-            )
-            yield Finished(summary)
+            yield Finished(Tally().summary(FinishReason.CANCELLED, ""))
             return
         yield run_started(request, target, prompt, continuation)
-        progress = _Progress()
+        seen: list[Event] = []
         failure: str | None = None
         has_room = True
         try:
-            summary = yield from self._decode(request, controls, target, drafter, ids, progress, governor)
+            summary = yield from self._decode(request, controls, target, drafter, ids, seen, governor)
         except BaseException as error:
             if not isinstance(error, Exception) and not is_panic(error):
                 raise
@@ -145,7 +142,7 @@ class Session:
                 nodes = nodes_of(request.method, request.num_draft_tokens)
                 self._shelf.drop_all_but(self._shelf.keys_of(models))
                 failure = run_does_not_fit(models, capacity, free_memory(target.device), nodes)
-            summary = progress.failed(failure)
+            summary = _failed(seen, failure)
         yield Finished(summary)
 
     def _load(
@@ -162,7 +159,7 @@ class Session:
         target: LanguageModel,
         drafter: Any,
         ids: list[int],
-        progress: _Progress,
+        seen: list[Event],
         governor: ThreadGovernor | None,
     ) -> Generator[Event, None, Summary]:
         yield StageChanged("Reading the prompt…")
@@ -178,10 +175,9 @@ class Session:
             if isinstance(event, Finished):
                 summary = event.summary
                 break
-            if isinstance(event, PrefillDone):
-                progress.prefill = event
+            if isinstance(event, PrefillDone | Step):
+                seen.append(event)
             if isinstance(event, Step):
-                progress.add(event)
                 _govern(governor, event)
             yield event
         assert summary is not None, "decoding ends with Finished"
@@ -220,27 +216,17 @@ def _with_baseline(
     return summary
 
 
-class _Progress:
-    """The results of a run so far, in case it fails before its own summary."""
-
-    def __init__(self) -> None:
-        self.prefill: PrefillDone | None = None
-        self._tally = Tally()
-        self._texts: list[str] = []
-
-    def add(self, step: Step) -> None:
-        self._tally.add(step)
-        self._texts.append(step.emitted_text)
-
-    def failed(self, error: str) -> Summary:
-        return self._tally.summary(
-            FinishReason.ERROR,
-            "".join(self._texts),
-            prefill_ms=self.prefill.prefill_ms if self.prefill else 0.0,
-            target_step_ms=self.prefill.target_step_ms if self.prefill else None,
-            peak_memory_mb=None,
-            error=error,
-        )
+def _failed(seen: Sequence[Event], error: str) -> Summary:
+    """The results so far of a run that failed before its own summary."""
+    steps = [event for event in seen if isinstance(event, Step)]
+    prefill = next((event for event in seen if isinstance(event, PrefillDone)), PrefillDone(0, 0.0, None))
+    return Tally(steps).summary(
+        FinishReason.ERROR,
+        "".join(step.emitted_text for step in steps),
+        prefill_ms=prefill.prefill_ms,
+        target_step_ms=prefill.target_step_ms,
+        error=error,
+    )
 
 
 def _govern(governor: ThreadGovernor | None, step: Step) -> None:
@@ -323,7 +309,6 @@ def run_started(
     request: RunRequest, target: LanguageModel, prompt: EncodedPrompt, continuation: Continuation
 ) -> RunStarted:
     """A run's resolved settings, its machine and its software versions."""
-    sampling = request.sampling
     config = {
         "target": request.target,
         "draft": request.draft,
@@ -333,10 +318,7 @@ def run_started(
         "device": str(target.device),
         "dtype": str(target.dtype).removeprefix("torch."),
         **config_fields(request.draft_length),
-        "temperature": sampling.temperature,
-        "top_k": sampling.top_k,
-        "top_p": sampling.top_p,
-        "min_p": sampling.min_p,
+        **asdict(request.sampling),
         "seed": request.seed,
         "coupling": str(request.coupling),
         "verification": str(request.verification),

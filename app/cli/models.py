@@ -8,7 +8,7 @@ import os
 import shlex
 import sys
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from app.cli.columns import Column, write_fields, write_rows, yes_or_no
 from app.cli.console import Progress, is_terminal, printable
@@ -17,13 +17,12 @@ from app.cli.parsing import REF_HELP, add_command, add_pair, named_pair, option,
 from app.setup.model_library import count_text, kind_text, progress_text
 from core.controls import Cancelled, RunControls
 from core.errors import OutriderError
+from core.models import catalogue, fit
+from core.models.catalogue import SUGGESTIONS, ModelEntry, resolve
+from core.models.details import ModelDetails, read_details
+from core.models.remote import downloads, hub
+from core.models.remote.downloads import DownloadProgress
 from core.text import bytes_text
-
-if TYPE_CHECKING:
-    from core.models.catalogue import ModelEntry
-    from core.models.details import ModelDetails
-    from core.models.remote.downloads import DownloadProgress
-
 
 _thousands = "{:,}".format
 _tokens = "{:,} tokens".format
@@ -113,11 +112,7 @@ def _record(entry: ModelEntry, details: ModelDetails | None) -> dict[str, Any]:
 
 def list_models(args: argparse.Namespace) -> int:
     """Print the list, and return the exit code."""
-    from core.models.catalogue import local_models
-    from core.models.details import read_details
-    from core.models.remote import hub
-
-    entries = local_models()
+    entries = catalogue.local_models()
     if args.suggested:
         write_rows(_SUGGESTED, _suggested_records({entry.ref for entry in entries}), as_json=args.json)
         return Exit.DONE
@@ -142,8 +137,6 @@ def list_models(args: argparse.Namespace) -> int:
 
 
 def _suggested_records(here: set[str]) -> list[dict[str, Any]]:
-    from core.models.catalogue import SUGGESTIONS
-
     return [
         {
             "ref": suggestion.ref,
@@ -163,13 +156,9 @@ def _suggested_records(here: set[str]) -> list[dict[str, Any]]:
 
 def describe_model(args: argparse.Namespace) -> int:
     """Print the description, and return the exit code."""
-    from core.models.catalogue import resolve
-    from core.models.details import read_details
-    from core.models.fit import fitting_drafts
-
     entry = resolve(args.ref)
     details = read_details(entry)
-    record = {**_record(entry, details), "drafts": [draft.ref for draft in fitting_drafts(entry)]}
+    record = {**_record(entry, details), "drafts": [draft.ref for draft in fit.fitting_drafts(entry)]}
     write_fields(_FIELDS, record, as_json=args.json)
     return Exit.DONE
 
@@ -198,20 +187,19 @@ class DownloadDisplay(Progress):
 
 def get_model(args: argparse.Namespace) -> int:
     """Download, and return the exit code."""
-    from core.models import catalogue
-    from core.models.remote.downloads import download
-
     controls, progress = RunControls(), DownloadDisplay()
     try:
         if args.ref in catalogue.EMBEDDED_TITLES:
-            entry = catalogue.resolve(args.ref)
+            entry = resolve(args.ref)
             say(f"{entry.ref} ships with Outrider.")
         else:
             # The first Ctrl-C asks the download to stop, so that it can keep what was received.
             # Before that there is nothing to keep, and the Hub may take long to answer.
             with stop_on_interrupt(controls, can_wait=lambda: progress.has_received), progress:
                 check = controls.check_cancelled
-                entry = download(args.ref, on_progress=progress.update, check_cancelled=check, restart=args.restart)
+                entry = downloads.download(
+                    args.ref, on_progress=progress.update, check_cancelled=check, restart=args.restart
+                )
             if not progress.has_received:
                 say(f"{entry.ref} is already downloaded; --restart checks its files.")
     except (Cancelled, KeyboardInterrupt):
@@ -223,11 +211,9 @@ def get_model(args: argparse.Namespace) -> int:
 
 def _farewell(ref: str) -> str:
     """Say what a stopped download leaves on the disk: not every source can be resumed."""
-    from core.models.remote.downloads import plan_removal
-
     command = f"`outrider models get {shlex.quote(ref)}`"
     try:
-        kept = plan_removal(ref).frees_bytes
+        kept = downloads.plan_removal(ref).frees_bytes
     except OutriderError:
         kept = 0
     if not kept:
@@ -240,14 +226,12 @@ def _farewell(ref: str) -> str:
 
 def remove_model(args: argparse.Namespace) -> int:
     """Ask, remove, and return the exit code."""
-    from core.models.remote.downloads import plan_removal, remove
-
-    plan = plan_removal(args.ref)
+    plan = downloads.plan_removal(args.ref)
     name = printable(plan.entry.ref)
     if not args.yes and not _agreed(f"Remove {name}? This frees {bytes_text(plan.frees_bytes)}.", plan.note):
         say("Nothing was removed.")
         return Exit.STOPPED
-    freed = remove(args.ref)
+    freed = downloads.remove(args.ref)
     say(f"Removed {name}; {bytes_text(freed)} is free again.")
     return Exit.DONE
 
@@ -277,14 +261,12 @@ _VERDICT = (
 
 def check_models(args: argparse.Namespace) -> int:
     """Print the verdict, and return 0 if the pair can work, 1 if it can't."""
-    from core.models.fit import pair_verdict
-
     target, draft = named_pair(args)
     if target is None or draft is None:
         raise UsageError("Name both models with --target and --draft; see outrider models check --help.")
     # A missing model is an error in the command, not a verdict.
     known = [_known_model(ref) for ref in (draft, target)]
-    verdict = pair_verdict(*known, device=args.device, dtype=args.dtype, context=args.context)
+    verdict = fit.pair_verdict(*known, device=args.device, dtype=args.dtype, context=args.context)
     parts = ("weights_bytes", "cache_bytes", "working_bytes", "total_bytes", "available_bytes", "fits")
     record = {
         "draft": draft,
@@ -301,17 +283,13 @@ def check_models(args: argparse.Namespace) -> int:
 
 def _known_model(ref: str) -> str | ModelEntry:
     """The model of this name, or, if it is not downloaded, what the Hub says about it."""
-    from core.models.catalogue import resolve
-    from core.models.remote import hub
-    from core.models.remote.downloads import preview
-
     try:
         resolve(ref)
     except OutriderError:
         if hub.is_offline() or not hub.is_hub_id(ref) or "/" not in ref or os.path.exists(ref):
             raise
         with stop_on_interrupt(RunControls(), can_wait=lambda: False), DownloadDisplay() as progress:
-            return preview(ref, on_progress=progress.update)
+            return downloads.preview(ref, on_progress=progress.update)
     return ref
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ from rich.style import Style
 
 from app.cli.console import is_terminal, plain_console
 from app.cli.errors import writing_output
+from core.experiments.bench import num_equal
 from core.types import Step, TokenKind
 
 STYLES: dict[TokenKind, Style] = {
@@ -25,46 +27,6 @@ _VISIBLE_CONTROLS |= {0x7F: 0x2421} | dict.fromkeys(range(0x80, 0xA0), 0xFFFD)
 
 Piece = tuple[str, TokenKind | None]
 """A text and its kind; None: of a plain step, which looks like any text."""
-
-
-class StopTail:
-    """Holds back text that may be the beginning of a stop text, and drops everything from a stop text on."""
-
-    def __init__(self, stops: Sequence[str]) -> None:
-        self._stops = tuple(stops)
-        self._held: list[Piece] = []
-        self._stopped = False
-
-    def add(self, text: str, kind: TokenKind | None) -> list[Piece]:
-        """Add `text`, and return the pieces that can be shown."""
-        if self._stopped or not text:
-            return []
-        self._held.append((text, kind))
-        tail = "".join(piece for piece, _ in self._held)
-        found = [index for stop in self._stops if (index := tail.find(stop)) >= 0]
-        if found:
-            self._stopped = True
-            shown = self._release(min(found))
-            self._held.clear()
-            return shown
-        longest = min(len(tail), max(map(len, self._stops), default=1) - 1)
-        undecided = (n for n in range(longest, 0, -1) if any(stop.startswith(tail[-n:]) for stop in self._stops))
-        return self._release(len(tail) - next(undecided, 0))
-
-    def release_all(self) -> list[Piece]:
-        """Return what is still held back, once no more text follows."""
-        shown, self._held = self._held, []
-        return shown
-
-    def _release(self, length: int) -> list[Piece]:
-        shown: list[Piece] = []
-        while length > 0:
-            piece, kind = self._held.pop(0)
-            if len(piece) > length:
-                self._held.insert(0, (piece[length:], kind))
-            shown.append((piece[:length], kind))
-            length -= len(piece)
-        return shown
 
 
 class Sink:
@@ -101,49 +63,48 @@ class Sink:
 class Transcript:
     """Streams a run's text to a sink, which ends up with exactly the text and a line end.
 
-    Every method raises OutputClosed if the reader has gone, and OutputError if the text can't be written.
+    Text that may be the beginning of a stop text is held back. Every method raises OutputClosed if the reader has gone,
+    and OutputError if the text can't be written.
     """
 
     def __init__(self, sink: Sink, stops: Sequence[str] = ()) -> None:
-        self._sink = sink
-        self._tail = StopTail(stops)
+        self._sink, self._stops = sink, tuple(stops)
+        self._held: list[Piece] = []
+        """Characters that are not shown yet."""
         self._written = ""
         self._ended = False
 
     def add(self, step: Step) -> None:
         """Show what a step emitted, except what may begin a stop text."""
         for text, kind in zip(step.emitted_texts, step.emitted_kinds, strict=True):
-            self._write(self._tail.add(text, kind if step.drafted else None))
-        with writing_output():
-            self._sink.flush()
+            self._held += [(letter, kind if step.drafted else None) for letter in text]
+        tail = self._text_held()
+        longest = min(len(tail), max(map(len, self._stops), default=1) - 1)
+        undecided = (n for n in range(longest, 0, -1) if any(stop.startswith(tail[-n:]) for stop in self._stops))
+        self._show(len(tail) - next(undecided, 0))
 
     def settle(self) -> None:
         """Show the rest and end the line: no more steps follow, but the summary has not come yet."""
-        if not self._ended:
-            self._end(self._tail.release_all())
+        self.finish(self._written + self._text_held())
 
     def finish(self, text: str) -> None:
         """Show what is still missing from the run's final text."""
         if self._ended:
             return
-        left = text.removeprefix(self._written) if text.startswith(self._written) else ""
-        pieces: list[Piece] = []
-        for piece, kind in self._tail.release_all():
-            if not left.startswith(piece):
-                break
-            pieces.append((piece, kind))
-            left = left[len(piece) :]
-        self._end([*pieces, (left, None)])
-
-    def _end(self, pieces: Sequence[Piece]) -> None:
         self._ended = True
-        self._write([*pieces, ("\n", None)])
-        with writing_output():
-            self._sink.flush()
+        left = text.removeprefix(self._written) if text.startswith(self._written) else ""
+        num_right = num_equal(self._text_held(), left)
+        self._held[num_right:] = [(letter, None) for letter in f"{left[num_right:]}\n"]
+        self._show(len(self._held))
 
-    def _write(self, pieces: Sequence[Piece]) -> None:
-        for text, kind in pieces:
-            if text:
+    def _text_held(self) -> str:
+        return "".join(letter for letter, _ in self._held)
+
+    def _show(self, count: int) -> None:
+        shown, self._held = self._held[:count], self._held[count:]
+        with writing_output():
+            for kind, letters in itertools.groupby(shown, key=lambda piece: piece[1]):
+                text = "".join(letter for letter, _ in letters)
                 self._written += text
-                with writing_output():
-                    self._sink.write(text, kind)
+                self._sink.write(text, kind)
+            self._sink.flush()

@@ -70,9 +70,10 @@ def conclusion_of(run: RunView, *, was_stepped: bool = False, is_slowed: bool = 
         headline = f"Slower than plain decoding: {speedup:.2f} times its speed"
     else:
         headline = f"No measurable difference from plain decoding ({speedup:.2f}×)"
-    busy = run.busy_note.removeprefix(BUSY_MACHINE)
+    busy, spread = run.busy_note.removeprefix(BUSY_MACHINE), unsteadiness(run.counts.sums, run.baseline.sums)
+    steady = "" if spread is None else f"The machine was steady: equal steps differ by {percent_text(spread)} in time."
     notes = [f"95 % interval {interval_text(interval)}." if interval else "Generate more tokens to get an interval."]
-    notes += [note for note in (run.absence_note, busy[:1].upper() + busy[1:] or _steadiness(run)) if note]
+    notes += [note for note in (run.absence_note, busy[:1].upper() + busy[1:] or steady) if note]
     sums = run.counts.sums
     if busy and not is_slowed and sums.total_ms < SHORT_MS * sums.num_steps:
         notes.append(DRAWING)
@@ -93,11 +94,6 @@ def _sameness(run: RunView) -> str:
     ours, plain = ([token for step in steps for token in step.emitted] for steps in (run.steps, run.baseline_steps))
     is_repeatable = run.coupling is Coupling.GUMBEL or {step.temperature for step in run.steps} == {0.0}
     return "same text" if is_repeatable and ours == plain else "same distribution"
-
-
-def _steadiness(run: RunView) -> str:
-    found = unsteadiness(run.counts.sums, run.baseline.sums)
-    return "" if found is None else f"The machine was steady: equal steps differ by {percent_text(found)} in time."
 
 
 def _advice(run: RunView) -> str:

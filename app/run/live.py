@@ -274,7 +274,7 @@ class LiveView(QObject):
         else:
             is_generating = run.started is not None and self.upcoming is None
             stage = run.stage or ("Generating…" if is_generating else "Preparing…")
-        self._status.show_stage(stage)
+        self._status.stage.setText(stage)
 
     def _show_status(self) -> None:
         self._show_stage()

@@ -25,7 +25,6 @@ from app.widgets.labels import STEPS, ElidedLabel
 from app.widgets.plot_card import PlotCard
 from app.window_layout import splitter
 from core.analysis.run_counts import Column
-from core.runlog.tally import Tally
 from core.settings import LOSSY, Coupling, LengthPolicy
 from core.text import percent_text
 
@@ -117,8 +116,10 @@ class MetricTiles(QWidget):
         if summary is not None:
             tokens, speed = summary.num_tokens, summary.tokens_per_second
             acceptance, efficiency = summary.draft_acceptance_rate, summary.block_efficiency
-        elif is_on_server and not _tells_speed(sums):
-            speed = None
+        elif is_on_server:
+            from core.engines import tells_speed  # Late: most runs need no HTTP.
+
+            speed = speed if tells_speed(sums.num_steps - 1, sums.total_ms) else None
         if speed is None and is_on_server and summary is not None:
             self.speed.show_value(UNKNOWN, "too few steps, or they came at once", "too few steps")
         elif speed is None:
@@ -133,12 +134,6 @@ class MetricTiles(QWidget):
         self.chosen.setVisible(run.length_policy is not None)
         if run.length_policy is not None:
             self.chosen.show_value(*_chosen(run, run.length_policy))
-
-
-def _tells_speed(sums: Tally) -> bool:
-    from core.engines import tells_speed  # Late: most runs need no HTTP.
-
-    return tells_speed(sums.num_steps - 1, sums.total_ms)
 
 
 def _chosen(run: RunView, policy: LengthPolicy) -> tuple[str, str]:
@@ -266,11 +261,6 @@ class StatusStrip(QFrame):
             self,
             margins=(16, 0, 16, 0),
         )
-
-    @Slot(str)
-    def show_stage(self, text: str) -> None:
-        """Show what the engine is doing."""
-        self.stage.setText(text)
 
     @Slot(str)
     def show_download(self, text: str) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from core.models.catalogue import (
     DEFAULT_DRAFT,
@@ -16,13 +15,10 @@ from core.models.catalogue import (
     ModelOrigin,
     suggested_drafts,
 )
+from core.models.details import ModelDetails
+from core.models.fit import MemoryForecast, PairVerdict
+from core.models.remote.downloads import DownloadProgress
 from core.text import bytes_of_text, bytes_text, duration_text
-
-if TYPE_CHECKING:
-    from core.models.details import ModelDetails
-    from core.models.fit import MemoryForecast, PairVerdict
-    from core.models.remote.downloads import DownloadProgress
-
 
 UNKNOWN = "–"
 ORIGINS = {

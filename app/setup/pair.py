@@ -12,12 +12,12 @@ from app.jobs import Job, Jobs
 from app.setup.model_library import memory_text, verdict_text
 from app.widgets.fields import boxed, column, plain_tip, set_flag, text_label
 from app.widgets.labels import ElidedLabel
+from core.models.fit import PairVerdict, pair_verdict
 from core.settings import RunRequest
 
 if TYPE_CHECKING:
     from app.controller import RunController
     from app.run.run_view import RunView
-    from core.models.fit import PairVerdict
 
 DELAY_MS = 150
 
@@ -156,8 +156,6 @@ class PairForecast(QObject):
                 self._line.show_verdict(verdict)
 
         def judge(_job: Job) -> PairVerdict:
-            from core.models.fit import pair_verdict
-
             settings = asdict(question)
             return pair_verdict(settings.pop("draft"), settings.pop("target"), **settings)
 

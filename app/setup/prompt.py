@@ -28,11 +28,11 @@ from app.setup.setting_fields import value_of
 from app.theme import RESOURCES, hold_font, text_scale
 from app.widgets.fields import boxed, card, column, describe, named, quiet_button, row, set_flag, text_label
 from app.widgets.labels import FittingNote
+from core.models.prompting import RenderedPrompt, render_prompt
 from core.text import count_text
 
 if TYPE_CHECKING:
     from app.setup.settings_panel import SettingsPanel
-    from core.models.prompting import RenderedPrompt
 
 WAITING = "Reading the target's tokenizer…"
 
@@ -324,15 +324,9 @@ class PromptEditor(QWidget):
             return
         if self._job is not None:
             self._job.cancel()
-
-        def render(_job: Job) -> RenderedPrompt:
-            from core.models.prompting import render_prompt
-
-            return render_prompt(*wanted)
-
         self._rendered = wanted
         self._job = self._jobs.submit(
-            render,
+            lambda _job: render_prompt(*wanted),
             then=self._show_rendered,
             failed=self._show_rendering_problem,
             what="The prompt could not be rendered",

@@ -36,7 +36,7 @@ from core.drafters.registry import METHODS, rule_problem
 from core.errors import OutriderError, PairMismatchError, SettingsError
 from core.models.catalogue import usual_draft_length
 from core.models.fit import nodes_of
-from core.settings import LONGEST_CHAIN, SETTINGS, Device, LengthPolicy, RunRequest, SamplingParams
+from core.settings import LONGEST_CHAIN, SETTINGS, Device, LengthPolicy, RunRequest
 
 SINGLE_FIELDS = {
     "num_draft_tokens": "kSlider",
@@ -116,7 +116,7 @@ class SettingsPanel(QScrollArea):
             on_change(self.fields[name], self._on_changed)
         for form in (self.models, self.method, self._filters, self._rare):
             form.changed.connect(self.changed)
-        self.advanced.toggled.connect(self._on_advanced_toggled)
+        self.advanced.button.toggled.connect(self._on_advanced_toggled)
         self.changed.connect(self._show_advanced)
         self.method.method_changed.connect(self._on_method_changed)
         self.models.method_chosen.connect(self._on_method_chosen)
@@ -253,54 +253,32 @@ class SettingsPanel(QScrollArea):
         Raises:
             OutriderError: they can't be run; the message says why.
         """
-        method = self.method.method
         if self.engine.url:
-            return self._served_request(prompt)
+            if problem := self.engine.problem():
+                raise SettingsError(problem)
+            own = {"num_draft_tokens": None, "engine": self.engine.url}
+            return RunRequest(self.target.ref, None, **own, **self._values(prompt))
         if not self.target.ref:
             raise SettingsError(NO_TARGET)
-        draft = self.draft.ref if method.needs_draft_model else None
         if problem := self.models.problem():
             raise PairMismatchError(problem)
-        if problem := self.method.problem():
+        if problem := self.method.problem() or self._verification_problem():
             raise SettingsError(problem)
-        if problem := self._verification_problem():
-            raise SettingsError(problem)
-        settings = self.settings(prompt)
+        method = self.method.method
         return RunRequest(
-            target=self.target.ref,
-            draft=draft,
-            prompt=prompt,
+            self.target.ref,
+            self.draft.ref if method.needs_draft_model else None,
             method=method.name,
             method_options=self.method.values(),
             **request_fields(self.draft_length()),
-            sampling=SamplingParams(settings.temperature, settings.top_k, settings.top_p, settings.min_p),
-            seed=self.fields["seed"].value(),
-            coupling=settings.coupling,
-            verification=settings.verification,
-            max_new_tokens=settings.max_new_tokens,
-            chat=settings.chat,
-            system=settings.system,
-            device=settings.device,
-            dtype=settings.dtype,
-            baseline=settings.baseline,
+            **self._values(prompt, *HERE_ONLY),
         )
 
-    def _served_request(self, prompt: str) -> RunRequest:
-        if problem := self.engine.problem():
-            raise SettingsError(problem)
+    def _values(self, prompt: str, *more: str) -> dict[str, Any]:
+        """The fields of a request that are the controls' values, and `more` of them by name."""
         settings = self.settings(prompt)
-        return RunRequest(
-            target=self.target.ref,
-            draft=None,
-            prompt=prompt,
-            num_draft_tokens=None,
-            sampling=SamplingParams(settings.temperature, settings.top_k, settings.top_p, settings.min_p),
-            seed=self.fields["seed"].value(),
-            max_new_tokens=settings.max_new_tokens,
-            chat=settings.chat,
-            system=settings.system,
-            engine=self.engine.url,
-        )
+        values = {name: getattr(settings, name) for name in ("prompt", "sampling", "max_new_tokens", "chat", "system")}
+        return {**values, **{name: getattr(settings, name) for name in more}, "seed": self.fields["seed"].value()}
 
     def request_here(self, prompt: str, what: str, instead: str = "") -> RunRequest:
         """`request`, for work that needs this machine, such as "Check"; `instead`: what does it on a server.

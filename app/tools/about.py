@@ -19,6 +19,7 @@ from app.widgets.fields import column, push_button, row, text_label, wrapped_lab
 from core.errors import OutriderError
 from core.files import LARGEST_JSON, parse_json
 from core.models.catalogue import embedded_models
+from core.models.remote import hub
 
 PACKAGES = {
     "PySide6-Essentials": "PySide6 (Qt)",
@@ -72,8 +73,6 @@ def newer_version() -> str:
     Raises:
         OutriderError: offline mode is on, the index can't be reached, or it has no such project.
     """
-    from core.models.remote import hub
-
     if hub.is_offline():
         raise OutriderError("Offline mode is on. Unset HF_HUB_OFFLINE and TRANSFORMERS_OFFLINE, and try again.")
     try:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from PySide6.QtCore import QRectF, QSize, Qt, Slot
-from PySide6.QtGui import QColor, QGuiApplication, QPainter, QPen
+from PySide6.QtGui import QColor, QGuiApplication, QPainter
 from PySide6.QtWidgets import QCheckBox, QComboBox, QSpinBox, QWidget
 
 from app.controller import RunController
@@ -29,7 +29,7 @@ from app.widgets.fields import (
     text_label,
     wrapped_label,
 )
-from app.widgets.painted import LEFT, RIGHT, PaintedWidget, draw_text
+from app.widgets.painted import LEFT, RIGHT, PaintedWidget, draw_box, draw_text
 from app.widgets.rows import Column, Row
 from app.widgets.tables import Table
 from app.window_layout import open_at
@@ -197,12 +197,10 @@ class CheckBars(PaintedWidget):
 
     def _draw_bars(self, painter: QPainter, middle: float, item: TokenCount, left: float, scale: float) -> None:
         height = scaled(BAR)
-        painter.setPen(QPen(QColor(current_theme().bonus), 1))
-        painter.setBrush(Qt.BrushStyle.NoBrush)
-        painter.drawRect(QRectF(left + 0.5, middle - height + 0.5, max(item.expected * scale, 1), height - 2))
-        painter.setPen(Qt.PenStyle.NoPen)
-        painter.setBrush(QColor(current_theme().draft_bar))
-        painter.drawRect(QRectF(left, middle + 1, item.observed * scale + 1, height - 1))
+        expected = QRectF(left + 0.5, middle - height + 0.5, max(item.expected * scale, 1), height - 2)
+        draw_box(painter, expected, line=QColor(current_theme().bonus))
+        observed = QRectF(left, middle + 1, item.observed * scale + 1, height - 1)
+        draw_box(painter, observed, fill=QColor(current_theme().draft_bar))
 
 
 LEGEND = "outlined: expected · filled: drawn"

@@ -153,10 +153,10 @@ class Exports(QObject):
             self._store.refuse_own(path, [started.run_id])
             export_run(path, log())
 
-        self._status.show_stage(f"Exporting to {path}…")
+        self._status.stage.setText(f"Exporting to {path}…")
         self._jobs.submit(
             write,
-            lambda _: self._status.show_stage(f"Exported to {path}"),
+            lambda _: self._status.stage.setText(f"Exported to {path}"),
             failed=self._banner.show_sentence,
             what="The run could not be written",
             lane="files",

@@ -12,7 +12,7 @@ from PySide6.QtCore import QPointF, QRectF, QSize, Qt
 from PySide6.QtGui import QColor, QFontMetrics, QPainter, QPen, QPolygonF
 
 from app.theme import RESOURCES, current_theme, mono_font, scaled, ui_font
-from app.widgets.painted import CENTRE, LEFT, draw_text
+from app.widgets.painted import CENTRE, LEFT, draw_box, draw_text
 from core.runlog.replay import step_from_record
 from core.types import Step, TokenKind
 
@@ -196,9 +196,7 @@ def draw_step(painter: QPainter, picture: StepPicture, width: int) -> None:
 def _draw_chip(painter: QPainter, column: QRectF, text: str, ink: str, verdict: Verdict | None) -> None:
     place = column.adjusted(3, 1, -3, -1)
     style = Qt.PenStyle.DashLine if verdict is Verdict.UNTESTED else Qt.PenStyle.SolidLine
-    painter.setBrush(QColor(current_theme().field))
-    painter.setPen(QPen(QColor(ink), 1, style))
-    painter.drawRoundedRect(place, 5, 5)
+    draw_box(painter, place, 5, fill=QColor(current_theme().field), line=QPen(QColor(ink), 1, style))
     font = mono_font(13)
     font.setStrikeOut(verdict is Verdict.REJECTED)
     painter.setFont(font)
@@ -216,16 +214,17 @@ def _draw_bars(painter: QPainter, column: QRectF, slot: Slot, most: float, line:
         ("p", slot.target_prob, theme.target_bar, column.left() + half),
     ):
         filled = max(1.0, column.height() * share / most)
-        _fill(painter, QRectF(x + half / 2 - bar / 2, bottom - filled, bar, filled), QColor(color), 2)
+        draw_box(painter, QRectF(x + half / 2 - bar / 2, bottom - filled, bar, filled), 2, fill=QColor(color))
         draw_text(painter, QRectF(x, bottom + 2, half, line), f"{name} {_share(share)}", theme.text, pixels=SMALL)
 
 
 def _draw_test(painter: QPainter, track: QRectF, slot: Slot, ink: str, line: float) -> None:
     theme, is_tested = current_theme(), slot.verdict is not Verdict.UNTESTED
-    _fill(painter, track, QColor(theme.track), 3)
+    draw_box(painter, track, 3, fill=QColor(theme.track))
     color = QColor(ink)
     color.setAlphaF(0.8 if is_tested else 0.35)
-    _fill(painter, QRectF(track.left(), track.top(), track.width() * slot.acceptance, track.height()), color, 3)
+    filled = QRectF(track.left(), track.top(), track.width() * slot.acceptance, track.height())
+    draw_box(painter, filled, 3, fill=color)
     if slot.uniform is None or not is_tested:
         return
     x, tip, size = track.left() + track.width() * slot.uniform, track.bottom() - 1, scaled(5)
@@ -233,12 +232,6 @@ def _draw_test(painter: QPainter, track: QRectF, slot: Slot, ink: str, line: flo
     painter.drawPolygon(QPolygonF([QPointF(x, tip - 2), QPointF(x - size, tip + size), QPointF(x + size, tip + size)]))
     place = QRectF(track.left() - 8, tip + size, track.width() + 16, line)
     draw_text(painter, place, f"u = {_share(slot.uniform)}", theme.text, pixels=SMALL)
-
-
-def _fill(painter: QPainter, place: QRectF, color: QColor, radius: float) -> None:
-    painter.setPen(Qt.PenStyle.NoPen)
-    painter.setBrush(color)
-    painter.drawRoundedRect(place, radius, radius)
 
 
 def _share(value: float) -> str:

@@ -200,13 +200,7 @@ class TickList(QWidget):
 
 
 class Fold(QWidget):
-    """A title that shows or hides what is below it.
-
-    Signals:
-        toggled: whether it is shown now.
-    """
-
-    toggled = Signal(bool)
+    """A title that shows or hides what is below it."""
 
     def __init__(self, title: str, object_name: str, *parts: QWidget) -> None:
         super().__init__()
@@ -219,17 +213,12 @@ class Fold(QWidget):
         self.button.toggled.connect(self.set_open)
         self.set_open(False)
 
-    def is_open(self) -> bool:
-        """Whether the parts are shown."""
-        return self.button.isChecked()
-
     @Slot(bool)
     def set_open(self, is_open: bool) -> None:
         """Show or hide the parts."""
         self.button.setArrowType(Qt.ArrowType.DownArrow if is_open else Qt.ArrowType.RightArrow)
         self.button.setChecked(is_open)
         self._body.setVisible(is_open)
-        self.toggled.emit(is_open)
 
     def show_note(self, note: str) -> None:
         """Add a few words to the title."""

@@ -215,7 +215,3 @@ class SidePanel(QTabWidget):
         for index in range(self.count()):
             if self.tabText(index) == title:
                 self.setCurrentIndex(index)
-
-    def show_page(self, page: QWidget) -> None:
-        """Bring a page to the front."""
-        self.setCurrentWidget(page)

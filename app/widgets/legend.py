@@ -11,7 +11,7 @@ from PySide6.QtWidgets import QSizePolicy, QWidget
 
 from app.theme import current_theme, ui_font
 from app.widgets.fields import plain_tip
-from app.widgets.painted import LEFT, PaintedWidget, draw_text
+from app.widgets.painted import LEFT, PaintedWidget, draw_box, draw_text
 
 
 class Mark(StrEnum):
@@ -86,21 +86,19 @@ class SeriesSample(PaintedWidget):
         draw_text(painter, QRectF(width + 6, 0, size.width(), size.height()), self._text, current_theme().muted, LEFT)
 
     def _draw_shape(self, painter: QPainter, middle: float, color: QColor) -> None:
-        painter.setPen(Qt.PenStyle.NoPen)
-        painter.setBrush(color)
+        square = QRectF(1, middle - 4, 8, 8)
         if self._mark is Mark.HOLLOW:
-            painter.setPen(QPen(color, 1.5))
-            painter.setBrush(Qt.BrushStyle.NoBrush)
-            painter.drawRect(QRectF(1, middle - 4, 8, 8))
+            draw_box(painter, square, line=QPen(color, 1.5))
         elif self._mark is Mark.HATCHED:
-            painter.setPen(QPen(color, 1))
-            painter.setBrush(QBrush(color, Qt.BrushStyle.BDiagPattern))
-            painter.drawRoundedRect(QRectF(0.5, middle - 4.5, 9, 9), 2, 2)
+            hatched = QBrush(color, Qt.BrushStyle.BDiagPattern)
+            draw_box(painter, square.adjusted(-0.5, -0.5, 0.5, 0.5), 2, fill=hatched, line=color)
         elif self._mark is Mark.BAR:
-            painter.drawRoundedRect(QRectF(0, middle - 5, 10, 10), 2, 2)
+            draw_box(painter, square.adjusted(-1, -1, 1, 1), 2, fill=color)
         elif self._mark is Mark.DOT:
-            painter.drawEllipse(QPointF(5, middle), 4, 4)
+            draw_box(painter, square, 4, fill=color)
         else:
+            painter.setPen(Qt.PenStyle.NoPen)
+            painter.setBrush(color)
             corners = (QPointF(5, middle - 5), QPointF(9, middle), QPointF(5, middle + 5), QPointF(1, middle))
             painter.drawPolygon(corners)
 

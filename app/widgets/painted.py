@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from html import escape
+from typing import Any
 
 from PySide6.QtCore import QEvent, QPointF, QRectF, Qt
 from PySide6.QtGui import QColor, QFont, QHelpEvent, QPainter, QPaintEvent
@@ -33,6 +34,13 @@ def draw_text(
     painter.setPen(QColor(color))
     shown = text if elided is None else painter.fontMetrics().elidedText(text, elided, int(place.width()))
     painter.drawText(place, flags, shown)
+
+
+def draw_box(painter: QPainter, place: QRectF, radius: float = 0.0, *, fill: Any = None, line: Any = None) -> None:
+    """Draw a rectangle with rounded corners, filled with a colour or brush, and outlined with a colour or pen."""
+    painter.setPen(Qt.PenStyle.NoPen if line is None else line)
+    painter.setBrush(Qt.BrushStyle.NoBrush if fill is None else fill)
+    painter.drawRoundedRect(place, radius, radius)
 
 
 class PaintedWidget(QWidget):

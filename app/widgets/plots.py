@@ -21,15 +21,6 @@ THIN = 1.5
 """Width of whiskers and reference lines."""
 
 
-def line_pen(color: str, *, dashes: tuple[float, ...] = SOLID, width: float = 2) -> QPen:
-    """The pen of a plot's line, as wide on screen at any zoom."""
-    pen = QPen(QColor(color), width)
-    pen.setCosmetic(True)
-    if dashes:
-        pen.setDashPattern(dashes)
-    return pen
-
-
 def ticks(places: Iterable[int]) -> list[tuple[int, str]]:
     """Whole numbers as the ticks of an axis."""
     return [(place, str(place)) for place in places]
@@ -120,7 +111,7 @@ class Plot(pg.PlotWidget):  # type: ignore[misc]  # pyqtgraph has no types
 
         def paint(theme: Theme) -> None:
             color = getattr(theme, token)
-            bars.setOpts(brush=None if is_hollow else color, pen=line_pen(color, width=1) if is_hollow else None)
+            bars.setOpts(brush=None if is_hollow else color, pen=pg.mkPen(color, width=1) if is_hollow else None)
 
         return self.add_item(bars, paint, sample)
 
@@ -147,7 +138,7 @@ class Plot(pg.PlotWidget):  # type: ignore[misc]  # pyqtgraph has no types
             line.hide()
         sample = _sample(name, mark or (Mark.DASHES if dashes else Mark.LINE), token, help_text)
         return self.add_item(
-            line, lambda theme: line.setPen(line_pen(getattr(theme, token), dashes=dashes, width=width)), sample
+            line, lambda theme: line.setPen(pg.mkPen(getattr(theme, token), width=width, dash=dashes or None)), sample
         )
 
     def add_points(
@@ -176,7 +167,7 @@ class Plot(pg.PlotWidget):  # type: ignore[misc]  # pyqtgraph has no types
     def add_whiskers(self, token: str, beam: float) -> Any:
         """Add error bars, whose ends are `beam` wide."""
         whiskers = pg.ErrorBarItem(beam=beam)
-        return self.add_item(whiskers, lambda theme: whiskers.setData(pen=line_pen(getattr(theme, token), width=THIN)))
+        return self.add_item(whiskers, lambda theme: whiskers.setData(pen=pg.mkPen(getattr(theme, token), width=THIN)))
 
     def set_hint(self, text: str) -> None:
         """Set the text shown in an empty plot."""

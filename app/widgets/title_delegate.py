@@ -7,7 +7,7 @@ from PySide6.QtGui import QColor, QFont, QFontMetrics, QPainter
 from PySide6.QtWidgets import QApplication, QStyle, QStyledItemDelegate, QStyleOptionViewItem
 
 from app.theme import current_theme, scaled, ui_font
-from app.widgets.painted import CENTRE, LEFT, RIGHT, draw_text
+from app.widgets.painted import CENTRE, LEFT, RIGHT, draw_box, draw_text
 
 BADGE_ROLE = Qt.ItemDataRole.UserRole + 20
 """A short text on a pill after the title."""
@@ -57,9 +57,7 @@ class TitleDelegate(QStyledItemDelegate):
             left, tall = line.left() + metrics.horizontalAdvance(shown) + GAP, scaled(BADGE_HEIGHT)
             place = QRectF(left, line.center().y() - tall / 2 + 1, badge_width, tall)
             painter.setRenderHint(QPainter.RenderHint.Antialiasing)
-            painter.setPen(Qt.PenStyle.NoPen)
-            painter.setBrush(QColor(theme.field if is_selected else theme.hover))
-            painter.drawRoundedRect(place, BADGE_RADIUS, BADGE_RADIUS)
+            draw_box(painter, place, BADGE_RADIUS, fill=QColor(theme.field if is_selected else theme.hover))
             painter.setFont(badge_font)
             painter.setPen(QColor({"Damaged": theme.danger, "Base": theme.faint}.get(badge, theme.accent)))
             painter.drawText(place, CENTRE, badge)

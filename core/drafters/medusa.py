@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -71,28 +70,26 @@ class MedusaDrafter:
         if states is None or not len(states) or most <= 0:
             return empty_draft()
         temperature = max(context.sampling.temperature, _GREEDY_TEMPERATURE)
-        nodes: list[_Node] = []
-        level = [_Node(0.0, None, (context.ids[-1],))]
+        # Of each path, which begins with the last committed token, its log-probability; the likeliest first.
+        paths: dict[tuple[int, ...], float] = {}
+        level: list[tuple[int, ...]] = [(context.ids[-1],)]
         for head in range(depth):
             context.check_cancelled()
-            log_probs = self._log_probs(head, states[-1:], [node.path for node in level], temperature)
-            log_probs = log_probs + log_probs.new_tensor([[node.log_prob] for node in level])
+            log_probs = self._log_probs(head, states[-1:], level, temperature)
+            log_probs = log_probs + log_probs.new_tensor([[paths.get(path, 0.0)] for path in level])
             limit = log_probs.shape[1] if self._ids is not None else min(context.vocab_size, log_probs.shape[1])
             best = log_probs[:, :limit].flatten().topk(min(most, len(level) * limit))
             tokens = best.indices % limit if self._ids is None else self._ids[best.indices % limit]
             found = zip(best.values.tolist(), (best.indices // limit).tolist(), tokens.tolist(), strict=True)
-            children = [
-                _Node(value, level[index] if head else None, (*level[index].path, token))
-                for value, index, token in found
-            ]
+            children = [((*level[index], token), value) for value, index, token in found]
             # A stable sort: a child is never likelier than its parent, and so stays behind it.
-            nodes = sorted(nodes + children, key=lambda node: -node.log_prob)[:most]
-            level = [node for node in nodes if len(node.path) == head + 2]
+            paths = dict(sorted([*paths.items(), *children], key=lambda item: -item[1])[:most])
+            level = [path for path in paths if len(path) == head + 2]
             if not level:
                 break
-        index_of = {id(node): index for index, node in enumerate(nodes)}
-        parents = [-1 if node.parent is None else index_of[id(node.parent)] for node in nodes]
-        return Draft(torch.tensor([node.path[-1] for node in nodes]), torch.tensor(parents), None)
+        index_of = {path: index for index, path in enumerate(paths)}
+        parents = [index_of[path[:-1]] if len(path) > 2 else -1 for path in paths]
+        return Draft(torch.tensor([path[-1] for path in paths]), torch.tensor(parents), None)
 
     def observe(self, outcome: Verification) -> None:
         """The next proposal begins from the target's new state, whatever the verdict."""
@@ -116,12 +113,3 @@ class MedusaDrafter:
     def _product(weight: Tensor, is_quantised: bool) -> Product:
         product = product_of([weight])
         return quantised(product) if is_quantised else product
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Node:
-    """A node of the tree: the log-probability of its path, which begins with the last committed token."""
-
-    log_prob: float
-    parent: _Node | None
-    path: tuple[int, ...]

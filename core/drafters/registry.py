@@ -10,13 +10,13 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from enum import StrEnum
 from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any
 
 from core.errors import DrafterError, OutriderError, SettingsError, first_line
-from core.settings import LONGEST_CHAIN, Coupling, RunRequest, VerificationRule, declared, validate
+from core.settings import LONGEST_CHAIN, Coupling, RunRequest, VerificationRule, declared, setting, validate
 from core.text import did_you_mean
 
 if TYPE_CHECKING:
@@ -39,13 +39,11 @@ class NoOptions:
 class DraftModelOptions:
     """Options of drafting with a model."""
 
-    int8: bool = field(
-        default=True,
-        metadata={
-            "label": "Draft in int8",
-            "help": "On the CPU, compute the draft in int8 if that is faster. The output still follows the target's "
-            "distribution exactly.",
-        },
+    int8: bool = setting(
+        True,
+        label="Draft in int8",
+        help="On the CPU, compute the draft in int8 if that is faster. The output still follows the target's "
+        "distribution exactly.",
     )
 
 
@@ -66,51 +64,43 @@ class TreeRule(StrEnum):
 class DraftTreeOptions(DraftModelOptions):
     """Options of drafting a tree; K is its number of nodes."""
 
-    depth: int = field(
-        default=4,
-        metadata={
-            "label": "Depth",
-            "help": "The maximum number of tokens in a row; with K auto, fewer if another level isn't worth it. K is "
-            "the number of nodes in the whole tree.",
-            "min": 1,
-            "max": LONGEST_CHAIN,
-            "step": 1,
+    depth: int = setting(
+        4,
+        label="Depth",
+        help="The maximum number of tokens in a row; with K auto, fewer if another level isn't worth it. K is "
+        "the number of nodes in the whole tree.",
+        min=1,
+        max=LONGEST_CHAIN,
+        step=1,
+    )
+    branching: int = setting(
+        3,
+        label="Branching",
+        help="The maximum number of candidates for the token that follows a node; 1 makes the tree a chain.",
+        min=1,
+        max=LONGEST_CHAIN,
+        step=1,
+    )
+    rule: TreeRule = setting(
+        TreeRule.WITHOUT,
+        label="Candidates",
+        help="How candidates are chosen above temperature 0: drawn without replacement, drawn independently, "
+        "one drawn and then the most likely others, or only the most likely ones (best). All four are exact.",
+        titles={
+            TreeRule.WITHOUT: "Distinct",
+            TreeRule.INDEPENDENT: "Independent",
+            TreeRule.TOP: "One drawn",
+            TreeRule.BEST: "Best",
         },
     )
-    branching: int = field(
-        default=3,
-        metadata={
-            "label": "Branching",
-            "help": "The maximum number of candidates for the token that follows a node; 1 makes the tree a chain.",
-            "min": 1,
-            "max": LONGEST_CHAIN,
-            "step": 1,
-        },
-    )
-    rule: TreeRule = field(
-        default=TreeRule.WITHOUT,
-        metadata={
-            "label": "Candidates",
-            "help": "How candidates are chosen above temperature 0: drawn without replacement, drawn independently, "
-            "one drawn and then the most likely others, or only the most likely ones (best). All four are exact.",
-            "titles": {
-                TreeRule.WITHOUT: "Distinct",
-                TreeRule.INDEPENDENT: "Independent",
-                TreeRule.TOP: "One drawn",
-                TreeRule.BEST: "Best",
-            },
-        },
-    )
-    lookup: int = field(
-        default=0,
-        metadata={
-            "label": "From lookup",
-            "help": "How many of the K nodes may come from prompt lookup: they repeat what followed an earlier "
-            "occurrence of the last tokens; 0 for none.",
-            "min": 0,
-            "max": LONGEST_CHAIN,
-            "step": 1,
-        },
+    lookup: int = setting(
+        0,
+        label="From lookup",
+        help="How many of the K nodes may come from prompt lookup: they repeat what followed an earlier "
+        "occurrence of the last tokens; 0 for none.",
+        min=0,
+        max=LONGEST_CHAIN,
+        step=1,
     )
 
 
@@ -118,25 +108,21 @@ class DraftTreeOptions(DraftModelOptions):
 class PromptLookupOptions:
     """Options of prompt lookup. A field's metadata builds its form in the window and its command-line flag."""
 
-    max_ngram: int = field(
-        default=3,
-        metadata={
-            "label": "Longest n-gram",
-            "help": "How many of the last tokens to look up first. Shorter n-grams are tried if they are not found.",
-            "min": 1,
-            "max": 10,
-            "step": 1,
-        },
+    max_ngram: int = setting(
+        3,
+        label="Longest n-gram",
+        help="How many of the last tokens to look up first. Shorter n-grams are tried if they are not found.",
+        min=1,
+        max=10,
+        step=1,
     )
-    min_ngram: int = field(
-        default=1,
-        metadata={
-            "label": "Shortest n-gram",
-            "help": "The minimum number of tokens that must match before anything is proposed.",
-            "min": 1,
-            "max": 10,
-            "step": 1,
-        },
+    min_ngram: int = setting(
+        1,
+        label="Shortest n-gram",
+        help="The minimum number of tokens that must match before anything is proposed.",
+        min=1,
+        max=10,
+        step=1,
     )
 
     def __post_init__(self) -> None:
@@ -149,24 +135,20 @@ class PromptLookupOptions:
 class MedusaOptions:
     """Options of drafting with Medusa heads."""
 
-    heads: str = field(
-        default="",
-        metadata={
-            "label": "Heads",
-            "help": "A folder written by `outrider distill --kind medusa`, or published heads (medusa_lm_head.pt or "
-            ".safetensors). Empty: those that ship for this target.",
-            "path": True,
-            "metavar": "PATH",
-            "placeholder": "those that ship for the target",
-        },
+    heads: str = setting(
+        "",
+        label="Heads",
+        help="A folder written by `outrider distill --kind medusa`, or published heads (medusa_lm_head.pt or "
+        ".safetensors). Empty: those that ship for this target.",
+        path=True,
+        metavar="PATH",
+        placeholder="those that ship for the target",
     )
-    int8: bool = field(
-        default=True,
-        metadata={
-            "label": "Heads in int8",
-            "help": "On the CPU, compute the heads' logits in int8 if that is faster. The output still follows the "
-            "target's distribution exactly.",
-        },
+    int8: bool = setting(
+        True,
+        label="Heads in int8",
+        help="On the CPU, compute the heads' logits in int8 if that is faster. The output still follows the "
+        "target's distribution exactly.",
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Generator, Iterator
+from dataclasses import asdict
 from typing import Any
 
 from core.engines.client import Client
@@ -43,6 +44,12 @@ def _messages(request: RunRequest) -> list[dict[str, str]]:
     return [*system, {"role": "user", "content": request.prompt}]
 
 
+def _sampler(request: RunRequest) -> dict[str, Any]:
+    """The sampler's settings as vLLM and SGLang name them: -1 stands for no top-k."""
+    sampling = asdict(request.sampling) | {"top_k": request.sampling.top_k or -1}
+    return {**sampling, "repetition_penalty": 1.0, "stop": list(request.stop)}
+
+
 # --- vLLM, and SGLang's chat --------------------------------------------------------------------------------------
 
 
@@ -50,17 +57,11 @@ def _openai(
     client: Client, server: Server, request: RunRequest, check_cancelled: Check, top_logprobs: int
 ) -> Iterator[Chunk]:
     """OpenAI's protocol, with vLLM's additions: the tokens' ids, and the counts of each step at the end."""
-    sampling = request.sampling
     body: dict[str, Any] = {
         "model": server.model(request.target),
         "max_tokens": request.max_new_tokens,
-        "temperature": sampling.temperature,
-        "top_p": sampling.top_p,
-        "top_k": sampling.top_k or -1,
-        "min_p": sampling.min_p,
-        "repetition_penalty": 1.0,
+        **_sampler(request),
         "seed": request.seed,
-        "stop": list(request.stop),
         "stream": True,
         "stream_options": {"include_usage": True, "continuous_usage_stats": True},
         "return_token_ids": True,
@@ -176,18 +177,9 @@ _DRAFTED = ("spec_draft_token_num", "spec_num_proposed_drafts", "spec_proposed_d
 
 def _sglang(client: Client, request: RunRequest, check_cancelled: Check, top_logprobs: int) -> Iterator[Chunk]:
     """SGLang's own /generate, whose texts, ids and counts are those of the whole text so far."""
-    sampling = request.sampling
     body = {
         "text": request.prompt,
-        "sampling_params": {
-            "max_new_tokens": request.max_new_tokens,
-            "temperature": sampling.temperature,
-            "top_p": sampling.top_p,
-            "top_k": sampling.top_k or -1,
-            "min_p": sampling.min_p,
-            "repetition_penalty": 1.0,
-            "stop": list(request.stop),
-        },
+        "sampling_params": {"max_new_tokens": request.max_new_tokens, **_sampler(request)},
         "stream": True,
         "return_logprob": True,
         "return_text_in_logprobs": True,
@@ -267,16 +259,12 @@ def _llama_server(client: Client, request: RunRequest, check_cancelled: Check) -
     prompt = request.prompt
     if request.chat is not False:
         prompt = _dict(client.post("/apply-template", {"messages": _messages(request)})).get("prompt", prompt)
-    sampling = request.sampling
     body = {
         "prompt": prompt,
         "n_predict": request.max_new_tokens,
         # In Outrider's order; the server's own puts the temperature last.
         "samplers": ["temperature", "top_k", "top_p", "min_p"],
-        "temperature": sampling.temperature,
-        "top_k": sampling.top_k,
-        "top_p": sampling.top_p,
-        "min_p": sampling.min_p,
+        **asdict(request.sampling),
         "seed": request.seed % (2**32 - 1),  # The largest number stands for a random seed.
         "stop": list(request.stop),
         "stream": True,

@@ -101,7 +101,29 @@ class Client:
             ServerError: of any kind; the events before it were yielded.
         """
         arrivals: queue.Queue[tuple[float, Any]] = queue.Queue(_MOST_WAITING)
-        reader = _Reader(self, path, body, arrivals)
+        stopped = threading.Event()
+
+        def put(item: Any) -> bool:
+            at = time.perf_counter()
+            while not stopped.is_set():
+                with contextlib.suppress(queue.Full):
+                    arrivals.put((at, item), timeout=_LOOK_S)
+                    return True
+            return False
+
+        def read() -> None:
+            try:
+                with self.explaining(), self._send(path, body) as response:
+                    self.check(response)
+                    for event in httpx2.EventSource(response, MOST_LINE_BYTES):
+                        if event.data.strip() == "[DONE]" or not put(self._parse_event(event.data)):
+                            break
+                put(None)
+            except BaseException as error:
+                put(error)
+
+        # A thread of its own: arrival times are right also while the run is paused, and a stop is prompt.
+        reader = threading.Thread(target=read, name="outrider-stream", daemon=True)
         reader.start()
         try:
             while True:
@@ -116,10 +138,12 @@ class Client:
                     raise item
                 yield at, item
         finally:
-            reader.stop()
+            stopped.set()
+            if reader.is_alive():
+                self._hang_up()
+            reader.join(timeout=CONNECT_S)
 
-    def send(self, path: str, body: Mapping[str, Any]) -> contextlib.AbstractContextManager[httpx2.Response]:
-        """A streamed response to a POST, not read yet. For `_Reader`."""
+    def _send(self, path: str, body: Mapping[str, Any]) -> contextlib.AbstractContextManager[httpx2.Response]:
         timeout = httpx2.Timeout(STALL_S, connect=CONNECT_S)
         return self._http.stream(
             "POST",
@@ -135,7 +159,7 @@ class Client:
         if name in {"connection.connect_tcp.complete", "connection.start_tls.complete"}:
             self._connection = info["return_value"]
 
-    def hang_up(self) -> None:
+    def _hang_up(self) -> None:
         """End the connection from another thread than the one that reads, which then raises."""
         # Closing a response is not safe from another thread; ending its socket wakes the reader.
         with contextlib.suppress(Exception):
@@ -164,6 +188,18 @@ class Client:
             return json.loads(text)
         except (ValueError, RecursionError):
             raise ServerRefusedError(f"{self.address} doesn't answer with JSON. {OTHER_PRODUCT}") from None
+
+    def _parse_event(self, data: str) -> Any:
+        try:
+            found = json.loads(data)
+        except (ValueError, RecursionError):
+            found = None
+        if not isinstance(found, dict):
+            raise ServerError(f"{self.address} sent unreadable data in the middle of an answer. Check its log.")
+        if error := found.get("error"):
+            message = error.get("message") if isinstance(error, dict) else error
+            raise ServerError(f"{self.address} failed: {self.shown(str(message))}.")
+        return found
 
     def check(self, response: httpx2.Response) -> None:
         """Raise the sentence for a status that is not 200."""
@@ -237,56 +273,6 @@ class Client:
 
 
 OTHER_PRODUCT = "Outrider works with vLLM, SGLang and llama-server."
-
-
-class _Reader(threading.Thread):
-    """Reads a stream as it comes: arrival times are right also while the run is paused, and a stop is prompt."""
-
-    def __init__(
-        self, client: Client, path: str, body: Mapping[str, Any], arrivals: queue.Queue[tuple[float, Any]]
-    ) -> None:
-        super().__init__(name="outrider-stream", daemon=True)
-        self._client, self._path, self._body, self._arrivals = client, path, body, arrivals
-        self._stopped = threading.Event()
-
-    def run(self) -> None:
-        try:
-            with self._client.explaining(), self._client.send(self._path, self._body) as response:
-                self._client.check(response)
-                for event in httpx2.EventSource(response, MOST_LINE_BYTES):
-                    if event.data.strip() == "[DONE]" or not self._put(self._parse(event.data)):
-                        break
-            self._put(None)
-        except BaseException as error:
-            self._put(error)
-
-    def stop(self) -> None:
-        """End the request, and wait for this thread."""
-        self._stopped.set()
-        if self.is_alive():
-            self._client.hang_up()
-        self.join(timeout=CONNECT_S)
-
-    def _put(self, item: Any) -> bool:
-        at = time.perf_counter()
-        while not self._stopped.is_set():
-            with contextlib.suppress(queue.Full):
-                self._arrivals.put((at, item), timeout=_LOOK_S)
-                return True
-        return False
-
-    def _parse(self, data: str) -> Any:
-        try:
-            found = json.loads(data)
-        except (ValueError, RecursionError):
-            found = None
-        if not isinstance(found, dict):
-            raise ServerError(f"{self._client.address} sent unreadable data in the middle of an answer. Check its log.")
-        if found.get("error"):
-            error = found["error"]
-            message = error.get("message") if isinstance(error, dict) else error
-            raise ServerError(f"{self._client.address} failed: {self._client.shown(str(message))}.")
-        return found
 
 
 @functools.cache  # Reading a system's certificates takes a tenth of a second, and a run opens two connections.

@@ -7,7 +7,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from core.controls import Cancelled, RunControls
@@ -193,8 +193,6 @@ class _Run:
             self._reason or FinishReason.ERROR,
             "".join(self._texts),
             prefill_ms=self._prefill_ms,
-            target_step_ms=None,
-            peak_memory_mb=None,
             error=error,
         )
         waits = [step.total_ms for step in self._maker.steps[1:]]
@@ -253,7 +251,7 @@ def per_position(per_step: Sequence[tuple[int, int]]) -> tuple[int, ...]:
 
 def run_started(server: Server, request: RunRequest, prompt_ids: tuple[int, ...] | None) -> RunStarted:
     """A run's settings as far as a server takes or tells them; the others are absent."""
-    sampling, speculation = request.sampling, server.speculation
+    speculation = server.speculation
     engine: dict[str, Any] = {
         "product": str(server.product),
         "version": server.version,
@@ -264,10 +262,7 @@ def run_started(server: Server, request: RunRequest, prompt_ids: tuple[int, ...]
     config: dict[str, Any] = {
         "engine": engine,
         "target": server.model(request.target),
-        "temperature": sampling.temperature,
-        "top_k": sampling.top_k,
-        "top_p": sampling.top_p,
-        "min_p": sampling.min_p,
+        **asdict(request.sampling),
         "seed": request.seed,
         "max_new_tokens": request.max_new_tokens,
         "stop": list(request.stop),

@@ -160,7 +160,6 @@ def events(log: RunLog) -> Iterator[Event]:
         "".join(texts),
         prefill_ms=prefill.prefill_ms,
         target_step_ms=prefill.target_step_ms,
-        peak_memory_mb=None,
         error=CUT_OFF,
     )
     yield Finished(added_up if log.summary is None else summary_from_record(log.summary, added_up))

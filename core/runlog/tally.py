@@ -179,9 +179,9 @@ class Tally:
         reason: FinishReason,
         text: str,
         *,
-        prefill_ms: float,
-        target_step_ms: float | None,
-        peak_memory_mb: float | None,
+        prefill_ms: float = 0.0,
+        target_step_ms: float | None = None,
+        peak_memory_mb: float | None = None,
         error: str | None = None,
     ) -> Summary:
         """The run's result. `target_step_ms`, the time of a one-position forward, is the unit of c and v."""

@@ -13,19 +13,20 @@ from core.types import depths_of
 PREFILL_CHUNK = 512
 """Positions in one forward of the prefill, within which a stop takes effect."""
 
+FINAL = -1
+"""Stands for the final states in a list of layers."""
+
 
 class ForwardOutput(NamedTuple):
     """Result of one forward over n tokens.
 
     Attributes:
         logits: (num_logits, V) in the model's dtype, for the last `num_logits` of the n tokens.
-        hidden: (n, H) final states, if requested.
-        layers: (n, H) the states that enter each of the requested layers.
+        states: (n, H) of each of the requested layers.
     """
 
     logits: Tensor
-    hidden: Tensor | None
-    layers: tuple[Tensor, ...] = ()
+    states: tuple[Tensor, ...] = ()
 
 
 class TreeRows(NamedTuple):
@@ -76,17 +77,11 @@ class Runner(Protocol):
         ...
 
     def forward(
-        self,
-        ids: Tensor,
-        *,
-        num_logits: int,
-        with_hidden: bool = False,
-        layers: Sequence[int] = (),
-        tree: TreeRows | None = None,
+        self, ids: Tensor, *, num_logits: int, layers: Sequence[int] = (), tree: TreeRows | None = None
     ) -> ForwardOutput:
         """Append `ids` (n,), n >= 1, and return the logits that follow the last `num_logits` of them.
 
-        with_hidden, layers: which states to return, too; layers by number from 0, ascending.
+        layers: whose entering states to return, too, by number from 0, ascending; FINAL first, for the final states.
 
         Raises:
             SettingsError: `tree` is given, and the model can't read trees.
@@ -129,12 +124,11 @@ def prefill(
 ) -> None:
     """Extend a runner's cache to `ids`, whose first `runner.length` it already holds.
 
-    on_output receives each chunk's states: the final ones, and those of `layers`.
+    on_output receives each chunk's states, those of `layers`.
     """
     while runner.length < len(ids):
         check_cancelled()
         chunk = ids[runner.length : runner.length + PREFILL_CHUNK]
-        with_hidden = on_output is not None
-        output = runner.forward(torch.tensor(chunk), num_logits=0, with_hidden=with_hidden, layers=layers)
+        output = runner.forward(torch.tensor(chunk), num_logits=0, layers=layers)
         if on_output is not None:
             on_output(output)

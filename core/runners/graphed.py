@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from core.runners.base import ForwardOutput, TreeRows
+from core.runners.base import FINAL, ForwardOutput, TreeRows
 from core.runners.llama import FusedLlamaRunner
 from core.runners.llama_forward import rms_norm
 from core.runners.timing import sent
@@ -217,6 +217,7 @@ class GraphedForwards:
         return tuple(each[:count] for each in graph.outputs)
 
     def _score_graph(self, rows: int, bucket: int, layers: tuple[int, ...]) -> _Graph | None:
+        layers = tuple(layer for layer in layers if layer != FINAL)  # The final states always come along.
         body = functools.partial(self._static, self._ids[:rows], self._position, bucket, self._trees[rows], layers)
         return self._graph(("score", rows, bucket, layers), body)
 
@@ -348,22 +349,16 @@ class GraphedRunner:
 
     @torch.inference_mode()
     def forward(
-        self,
-        ids: Tensor,
-        *,
-        num_logits: int,
-        with_hidden: bool = False,
-        layers: Sequence[int] = (),
-        tree: TreeRows | None = None,
+        self, ids: Tensor, *, num_logits: int, layers: Sequence[int] = (), tree: TreeRows | None = None
     ) -> ForwardOutput:
         self._check_room(ids.shape[0])
         # A call without logits is a prefill, which happens once; a graph reads a tree from its root.
         is_whole = tree is None or tree.visible.shape[1] == len(ids)
         found = self._forwards.score(ids, tree, tuple(layers)) if num_logits > 0 and is_whole else None
         if found is None:
-            return self._eager.forward(ids, num_logits=num_logits, with_hidden=with_hidden, layers=layers, tree=tree)
+            return self._eager.forward(ids, num_logits=num_logits, layers=layers, tree=tree)
         hidden, logits, *states = found
-        return ForwardOutput(logits[len(ids) - num_logits :], hidden if with_hidden else None, tuple(states))
+        return ForwardOutput(logits[len(ids) - num_logits :], (hidden, *states) if FINAL in layers else tuple(states))
 
     @torch.inference_mode()
     def draw_block(

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from core.runners import llama_forward, rotary
-from core.runners.base import ForwardOutput, TreeRows, check_rewind
+from core.runners.base import FINAL, ForwardOutput, TreeRows, check_rewind
 from core.runners.llama_forward import FusedLlama, plain_errors, scripted
 from core.runners.matmul import MOST_QUANTISED, Product, in_full, product_of, quantised
 from core.runners.timing import sent
@@ -232,16 +232,10 @@ class FusedLlamaRunner:
 
     @torch.inference_mode()
     def forward(
-        self,
-        ids: Tensor,
-        *,
-        num_logits: int,
-        with_hidden: bool = False,
-        layers: Sequence[int] = (),
-        tree: TreeRows | None = None,
+        self, ids: Tensor, *, num_logits: int, layers: Sequence[int] = (), tree: TreeRows | None = None
     ) -> ForwardOutput:
         hidden, logits, states = self._call(llama_forward.forward, ids, num_logits, list(layers), tree=tree)
-        return ForwardOutput(logits, hidden if with_hidden else None, tuple(states))
+        return ForwardOutput(logits, (hidden, *states) if FINAL in layers else tuple(states))
 
     @torch.inference_mode()
     def draw_next(self, ids: Tensor, uniform: Tensor, temperature: float, limit: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -88,13 +88,7 @@ class ModuleRunner:
 
     @torch.inference_mode()
     def forward(
-        self,
-        ids: Tensor,
-        *,
-        num_logits: int,
-        with_hidden: bool = False,
-        layers: Sequence[int] = (),
-        tree: TreeRows | None = None,
+        self, ids: Tensor, *, num_logits: int, layers: Sequence[int] = (), tree: TreeRows | None = None
     ) -> ForwardOutput:
         if tree is not None and not self._can_branch:
             raise SettingsError(
@@ -111,24 +105,23 @@ class ModuleRunner:
             if self._is_kept and self._num_read == start:
                 self._saved = start, [_copy(layer) for layer in self._cache.layers]
                 self._is_kept = False
-        output = self._read(self._num_read, end, num_logits, (-1, *layers) if with_hidden or layers else (), tree)
+        output = self._read(self._num_read, end, num_logits, layers, tree)
         self.length = end
         logits = output.logits[output.logits.shape[0] - num_logits :]
-        states = tuple(each[-len(ids) :] for each in output.layers)
-        return ForwardOutput(logits, states[0] if with_hidden else None, states[1:])
+        return ForwardOutput(logits, tuple(each[-len(ids) :] for each in output.states))
 
     def _read(
         self, start: int, end: int, num_logits: int, layers: Sequence[int], tree: TreeRows | None = None
     ) -> ForwardOutput:
         """Read positions `start` to `end`; logits of the last `num_logits`, at least one, and the states of these
-        layers, -1 for the final ones, of all."""
+        layers, of all."""
         if self._reading is Reading.WHOLE:
             return self._call(0, end, num_logits, layers)
         try:
             if self._reading is Reading.TOKENS and start:
                 rows = [self._call(at, at + 1, 1, layers) for at in range(start, end)]
-                states = tuple(torch.cat(each) for each in zip(*(row.layers for row in rows), strict=True))
-                output = ForwardOutput(torch.cat([row.logits for row in rows]), None, states)
+                states = tuple(torch.cat(each) for each in zip(*(row.states for row in rows), strict=True))
+                output = ForwardOutput(torch.cat([row.logits for row in rows]), states)
             else:
                 output = self._call(start, end, num_logits, layers, tree)
         except BaseException:
@@ -169,7 +162,7 @@ class ModuleRunner:
         rows = output.logits[0]
         if self._head_ids is not None:
             rows = rows[:, self._head_ids]
-        return ForwardOutput(rows, None, tuple(output.hidden_states[layer][0] for layer in layers))
+        return ForwardOutput(rows, tuple(output.hidden_states[layer][0] for layer in layers))
 
     @cached_property
     def _can_branch(self) -> bool:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from core.errors import DrafterError
-from core.runners.base import ForwardOutput, keep_path, prefill, tree_rows
+from core.runners.base import FINAL, keep_path, prefill, tree_rows
 from core.runners.graphed import GraphedRunner
 from core.runners.llama import FusedLlamaRunner
 from core.runners.timing import Stopwatch, sent
@@ -39,12 +39,9 @@ class TargetScorer:
         self._model = model
         self._runner = model.runner(limit, spare=spare)
         self._device = model.device
-        self._with_hidden = TargetFeature.HIDDEN_STATES in needs
-        layers = [each for each in needs if not isinstance(each, TargetFeature)]
-        if layers:
-            _check_layers(layers, model)
-        self._layers = sorted(layers)
-        self._features: list[Feature] = [*([TargetFeature.HIDDEN_STATES] if self._with_hidden else []), *self._layers]
+        _check_layers([each for each in needs if not isinstance(each, TargetFeature)], model)
+        self._features: list[Feature] = sorted(needs, key=_layer)
+        self._layers = [_layer(feature) for feature in self._features]
         self._states: list[list[Tensor]] = []
         self._scored: list[Tensor] = []
 
@@ -55,12 +52,8 @@ class TargetScorer:
 
     def prefill(self, ids: Sequence[int], check_cancelled: Callable[[], None]) -> None:
         """Cache the prompt except its last token, whose logits the first step needs."""
-        on_output = (lambda output: self._states.append(self._states_of(output))) if self._features else None
+        on_output = (lambda output: self._states.append([*output.states])) if self._features else None
         prefill(self._runner, ids[:-1], check_cancelled, on_output, self._layers)
-
-    def _states_of(self, output: ForwardOutput) -> list[Tensor]:
-        """In the order of `_features`."""
-        return [*([output.hidden] if self._with_hidden and output.hidden is not None else []), *output.layers]
 
     @property
     def num_captures(self) -> int:
@@ -98,10 +91,8 @@ class TargetScorer:
         root = torch.full((1,), last_token, device=self._device)
         ids = torch.cat((root, sent(draft.tokens, self._device))) if len(draft) else root
         tree = None if is_chain(parents) else tree_rows(parents, self._runner.length, len(ids))
-        output = self._runner.forward(
-            ids, num_logits=len(ids), with_hidden=self._with_hidden, layers=self._layers, tree=tree
-        )  # fmt: skip
-        self._scored = self._states_of(output)
+        output = self._runner.forward(ids, num_logits=len(ids), layers=self._layers, tree=tree)
+        self._scored = [*output.states]
         return output.logits
 
     def keep(self, root: int, path: Sequence[int]) -> None:
@@ -139,8 +130,14 @@ class TargetScorer:
         return statistics.median(laps)
 
 
+def _layer(feature: Feature) -> int:
+    return FINAL if isinstance(feature, TargetFeature) else feature
+
+
 def _check_layers(layers: Sequence[int], model: LanguageModel) -> None:
     """Raise DrafterError for layers that the target doesn't have."""
+    if not layers:
+        return
     count = model.model.config.get_text_config().num_hidden_layers
     if wrong := [layer for layer in layers if not (isinstance(layer, int) and 0 <= layer < count)]:
         raise DrafterError(

@@ -64,6 +64,8 @@ def inspect(
     decider = decider_of(step, coupling, is_typical=is_typical)
     words = Words(step, decider)
     is_drafted = slot < len(step.drafted)
+    targets = [words.target_prob(node) for node in range(len(step.parents))]
+    why_none = NOT_TOLD if step.source is not None else NOT_YET if is_coming else NOT_KEPT
     return Inspection(
         title=f"Step {place.step + 1} · {_place_name(step, slot)}",
         subtitle=" · ".join(
@@ -78,20 +80,10 @@ def inspect(
         tests=tuple(words.tests(slot)),
         facts=tuple(_drafted_facts(step, slot, decider) if is_drafted else _own_facts(step, slot, decider)),
         shares=() if (evidence := evidence_at(step, slot)) is None else shares_at(step, slot, evidence),
-        note=words.note(slot) if evidence is not None else _why_none(step, is_coming=is_coming),
+        note=words.note(slot) if evidence is not None else why_none,
         draft_shares=tuple(draft_shares(step)) if step.parents else (),
-        target_shares=tuple(_or_nan(words.target_prob(node)) for node in range(len(step.parents))),
+        target_shares=tuple(math.nan if value is None else value for value in targets),
     )
-
-
-def _why_none(step: Step, *, is_coming: bool) -> str:
-    if step.source is not None:
-        return NOT_TOLD
-    return NOT_YET if is_coming else NOT_KEPT
-
-
-def _or_nan(value: float | None) -> float:
-    return math.nan if value is None else value
 
 
 def _chip_text(step: Step, span: Span) -> str:

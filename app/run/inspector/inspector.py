@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from PySide6.QtCore import QRectF, QSize, Qt, Slot
@@ -28,8 +29,9 @@ from app.run.text.tokens import KINDS, Place, Selection, fate_help
 from app.theme import current_theme, mono_font, scaled, ui_font
 from app.widgets.fields import boxed, card, column, quiet_button, row, scrolled, text_label, wrapped_label
 from app.widgets.labels import ElidedLabel
-from app.widgets.painted import LEFT, draw_text
+from app.widgets.painted import LEFT, draw_box, draw_text
 from app.widgets.tables import FigureTable
+from core.types import Step
 
 CHIP_PX, GAP_PX, PADDING_PX, MOST_TEXT_PX = 40, 5, 6, 120
 
@@ -83,9 +85,8 @@ class BlockRow(BlockPicture):
         theme, mono, formats = current_theme(), mono_font(12), token_formats()
         for index, (chip, box) in enumerate(zip(self._chips, self.boxes(), strict=True)):
             is_current = chip.slot == self._current
-            painter.setPen(QPen(QColor(theme.accent), 2) if is_current else QPen(QColor(theme.field_border), 1))
-            painter.setBrush(QColor(self._fill(index)))
-            painter.drawRoundedRect(box.adjusted(0.5, 0.5, -0.5, -0.5), 6, 6)
+            pen = QPen(QColor(theme.accent), 2) if is_current else QPen(QColor(theme.field_border), 1)
+            draw_box(painter, box.adjusted(0.5, 0.5, -0.5, -0.5), 6, fill=QColor(self._fill(index)), line=pen)
             inside = box.adjusted(PADDING_PX, 3, 1 - PADDING_PX, 0)
             draw_token(painter, chip.text, formats[chip.fate], inside, mono)
             color = theme.kind(KINDS[chip.fate]).color if chip.fate in KINDS else theme.muted
@@ -140,8 +141,8 @@ class InspectorPanel(RunPage):
         self._lay_out()
         self.block.chosen.connect(self._on_chip_chosen)
         self.tree.chosen.connect(self._on_chip_chosen)
-        self.before.clicked.connect(self._on_before)
-        self.behind.clicked.connect(self._on_behind)
+        self.before.clicked.connect(lambda: self._move(next_step, -1))
+        self.behind.clicked.connect(lambda: self._move(next_step, 1))
         self.more.clicked.connect(self._on_more)
         selection.changed.connect(self._show_if_seen)
 
@@ -184,8 +185,7 @@ class InspectorPanel(RunPage):
         }
         key = Qt.Key(event.key())
         if key in moves and not event.modifiers() & Qt.KeyboardModifier.ControlModifier:
-            move, by = moves[key]
-            self._selection.select(move(self._run.steps, self._selection.place, by))
+            self._move(*moves[key])
         elif key in (Qt.Key.Key_PageUp, Qt.Key.Key_PageDown):
             bar = self.scroll_area.verticalScrollBar()
             bar.setValue(bar.value() + (1 if key == Qt.Key.Key_PageDown else -1) * bar.pageStep())
@@ -241,13 +241,8 @@ class InspectorPanel(RunPage):
         if (place := self._selection.place) is not None:
             self._selection.select(Place(place.step, slot))
 
-    @Slot()
-    def _on_before(self) -> None:
-        self._selection.select(next_step(self._run.steps, self._selection.place, -1))
-
-    @Slot()
-    def _on_behind(self) -> None:
-        self._selection.select(next_step(self._run.steps, self._selection.place, 1))
+    def _move(self, move: Callable[[Sequence[Step], Place | None, int], Place | None], by: int) -> None:
+        self._selection.select(move(self._run.steps, self._selection.place, by))
 
     @Slot()
     def _on_more(self) -> None:

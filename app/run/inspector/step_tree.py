@@ -15,7 +15,7 @@ from app.run.text.token_colors import draw_token, text_format, token_formats
 from app.run.text.tokens import Fate, Span, fate_help, fate_of
 from app.theme import current_theme, mono_font, scaled
 from app.widgets.fields import scrolled
-from app.widgets.painted import PaintedWidget
+from app.widgets.painted import PaintedWidget, draw_box
 from core.types import Step
 
 COLUMN_PX, MOST_COLUMN_PX, ROW_PX, CHIP_PX, EDGES_PX, ROOT_PX = 62, 132, 27, 20, 18, 10
@@ -244,15 +244,12 @@ class StepTree(BlockPicture):
         color, style = _ink(fate)
         is_current = node.chip.slot == self._current
         tint = {Fate.BONUS: theme.bonus_tint, Fate.RESAMPLED: theme.correction_tint}.get(fate)
-        painter.setBrush(QColor(tint or fill))
-        painter.setPen(QPen(color, 2.0 if fate is Fate.ACCEPTED else 1.0, style))
+        pen = QPen(color, 2.0 if fate is Fate.ACCEPTED else 1.0, style)
         # What the target added is round, what was drafted is not.
         radius = box.height() / 2 if fate in ADDED else 4.0
-        painter.drawRoundedRect(box.adjusted(0.5, 0.5, -0.5, -0.5), radius, radius)
+        draw_box(painter, box.adjusted(0.5, 0.5, -0.5, -0.5), radius, fill=QColor(tint or fill), line=pen)
         if is_current:
-            painter.setBrush(Qt.BrushStyle.NoBrush)
-            painter.setPen(QPen(QColor(theme.accent), 2))
-            painter.drawRoundedRect(box.adjusted(-1.5, -1.5, 1.5, 1.5), radius + 2, radius + 2)
+            draw_box(painter, box.adjusted(-1.5, -1.5, 1.5, 1.5), radius + 2, line=QPen(QColor(theme.accent), 2))
         inset = radius / 2 + 2
         chosen = text_format(theme.faint) if fate is Fate.DISCARDED else token_formats()[fate]
         draw_token(painter, node.chip.text, chosen, box.adjusted(inset, 2, -inset, 0), mono_font(11))

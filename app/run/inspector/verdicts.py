@@ -60,11 +60,6 @@ class Words:
     def __init__(self, step: Step, decider: Decider) -> None:
         self._step, self._decider = step, decider
 
-    def is_raw(self, slot: int) -> bool:
-        """Whether the evidence of a place holds the probabilities at temperature 1."""
-        evidence = evidence_at(self._step, slot)
-        return self._decider is Decider.ARGMAX and evidence is not None and evidence.raw_probs is not None
-
     def target_prob(self, slot: int) -> float | None:
         """p of a drafted token; at temperature 0 that at 1, if it is known."""
         evidence = evidence_at(self._step, slot)
@@ -74,7 +69,8 @@ class Words:
 
     def note(self, slot: int) -> str:
         """What the shown probabilities are."""
-        if self.is_raw(slot):
+        evidence = evidence_at(self._step, slot)
+        if self._decider is Decider.ARGMAX and evidence is not None and evidence.raw_probs is not None:
             return ARGMAX_NOTE
         is_left = self._decider is Decider.DRAW and slot not in siblings(self._step, slot)[:1]
         return LEFT_NOTE if is_left else ""

@@ -14,7 +14,7 @@ from app.run.run_view import RunView
 from app.theme import Theme, current_theme, mixed, ui_font
 from app.widgets.legend import Mark, SeriesSample
 from app.widgets.pictures import Table, table_of
-from app.widgets.plots import DASHED, THIN, Plot, line_pen, set_whiskers, ticks
+from app.widgets.plots import DASHED, THIN, Plot, set_whiskers, ticks
 from core.analysis.run_counts import MOST_RANKS, Column
 from core.text import percent_text
 
@@ -37,7 +37,7 @@ class RankPlot(Plot):
         self._texts: list[Any] = []
         self.bars = pg.BarGraphItem(x=[], y0=[], height=[], width=CELL)
         sample = SeriesSample("accepted of tested, %", Mark.BAR, "draft_bar", RANK_HELP)
-        self.add_item(self.bars, lambda theme: self.bars.setOpts(pen=line_pen(theme.field_border, width=1)), sample)
+        self.add_item(self.bars, lambda theme: self.bars.setOpts(pen=pg.mkPen(theme.field_border, width=1)), sample)
         self._samples.append(SeriesSample("never tested", Mark.HOLLOW, "field_border", RANK_HELP))
         self.getPlotItem().setMouseEnabled(x=False, y=False)
         self.getViewBox().invertY(True)

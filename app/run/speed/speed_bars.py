@@ -11,7 +11,7 @@ from PySide6.QtGui import QBrush, QColor, QFontMetrics, QPainter, QPen
 from app.run.speed.speed import Gain, Part
 from app.theme import current_theme, scaled, ui_font
 from app.widgets.fields import describe
-from app.widgets.painted import LEFT, RIGHT, PaintedWidget, draw_text
+from app.widgets.painted import LEFT, RIGHT, PaintedWidget, draw_box, draw_text
 
 BAR_HEIGHT, GAIN_HEIGHT = 18, 8
 RADIUS = 3
@@ -106,20 +106,14 @@ class GainBar(ReportBar):
         describe(self, f"{gain.title}: {self._value}", gain.how)
         self.update()
 
-    def tip_at(self, _point: QPointF) -> str:
-        """How the speedup is computed."""
-        return self._gain.how
-
     def _paint(self, painter: QPainter) -> None:
         super()._paint(painter)
         theme, width = current_theme(), self.width()
         reached, ran, plain = (width * min(1.0, speedup / self._full) for speedup in (self._gain.speedup, self._ran, 1))
         more = QColor(theme.accent)
         more.setAlphaF(1.0 if self._is_strong else 0.45)
-        painter.setPen(Qt.PenStyle.NoPen)
         for length, color in ((width, theme.track), (reached, more), (min(ran, reached), theme.muted)):
-            painter.setBrush(QColor(color))
-            painter.drawRoundedRect(self._place(0, length), RADIUS, RADIUS)
+            draw_box(painter, self._place(0, length), RADIUS, fill=QColor(color))
         pen = QPen(QColor(theme.text), 2)
         pen.setDashPattern([1.5, 1])
         painter.setPen(pen)

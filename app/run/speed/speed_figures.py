@@ -101,20 +101,16 @@ def figure_rows(
 
 
 def _best_k_rows(theory: SpeedupTheory) -> tuple[Row, ...]:
-    best = str(theory.best_k) if theory.best_k else "none"
+    best, wins = str(theory.best_k) if theory.best_k else "none", theory.share_wins
+    agreeing = wins if wins is None or theory.best_k else 1 - wins
     return (
         ("Best K", best, _sure(theory.share_best), "the K from 0 to 16 with the largest τ / (K c + v(K+1)); 0 is "
             "plain decoding. After it: the share of resamples with the same best K."),
-        ("Any K beats plain decoding", "yes" if theory.best_k else "no", _sure(_share_agreeing(theory)),
+        ("Any K beats plain decoding", "yes" if theory.best_k else "no", _sure(agreeing),
             "whether any K has an expected speedup above 1, and the share of resamples that agree."),
         ("Best K if v = 1", str(theory.leviathan.best), "", "the same by τ / (K c + 1), Leviathan et al., theorem "
             "3.8, which assumes that scoring more positions costs nothing."),
     )  # fmt: skip
-
-
-def _share_agreeing(theory: SpeedupTheory) -> float | None:
-    wins = theory.share_wins
-    return wins if wins is None or theory.best_k else 1 - wins
 
 
 def shape_rows(theory: SpeedupTheory | None) -> tuple[NamedValue, ...]:

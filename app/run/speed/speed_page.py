@@ -69,11 +69,9 @@ class SpeedPage(RunPage):
 
     Signals:
         applied: the settings that a piece of advice asks for, by name; None for one that the user has to choose.
-        race_wanted: the run and its baseline are to be replayed.
     """
 
     applied = Signal(object)
-    race_wanted = Signal()
     _pause_s = REPORT_PAUSE_S
 
     def __init__(self, run: RunView, jobs: Jobs) -> None:
@@ -82,7 +80,7 @@ class SpeedPage(RunPage):
         self._job: Job | None = None
         self.headline, self.basis = column_label("speedHeadline", "title"), column_label("speedBasis", "hint")
         race_help = "Replay the run and its baseline side by side, on one clock"
-        self.race_button = push_button("Race…", "raceButton", race_help, self.race_wanted.emit)
+        self.race_button = push_button("Race…", "raceButton", race_help)
         self.compared = FigureTable("speedCompared", ("", "measured", "expected"))
         self.step_bar, self.plain_bar = TimeBar("stepBar"), TimeBar("plainBar")
         self.samples = [

@@ -237,7 +237,8 @@ class SpeedupPlot(Plot):
             rows.append(("95 % interval", f"{found.low:.2f} to {found.high:.2f}{self._sign}"))
         rows.append((names[1], f"{second.values[place]:.2f}{self._sign}"))
         assert self.theory is not None
-        rows.append((f"v({place + 1})", f"{self.theory.verify.values[place]:.2f}{self._extrapolated(place)}"))
+        beyond = ", extrapolated" if place > self.theory.longest else ""
+        rows.append((f"v({place + 1})", f"{self.theory.verify.values[place]:.2f}{beyond}"))
         return rows
 
     def table(self) -> Table:
@@ -279,9 +280,6 @@ class SpeedupPlot(Plot):
     @property
     def _sign(self) -> str:
         return "×" if self.quantity is Quantity.SPEEDUP else ""
-
-    def _extrapolated(self, place: int) -> str:
-        return ", extrapolated" if self.theory is not None and place > self.theory.longest else ""
 
     def _curves(self) -> tuple[Curve, Curve]:
         assert self.theory is not None

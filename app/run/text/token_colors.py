@@ -11,7 +11,6 @@ from PySide6.QtGui import (
     QFontMetrics,
     QLinearGradient,
     QPainter,
-    QPen,
     QTextCharFormat,
     QTextLayout,
 )
@@ -21,7 +20,7 @@ from app.run.text.certainty import HIGHEST_NATS
 from app.run.text.tokens import GHOSTS, KINDS, Fate, num_units
 from app.theme import ColorBy, Theme, current_theme, mixed, mono_font, scaled, ui_font
 from app.widgets.fields import plain_tip
-from app.widgets.painted import LEFT, PaintedWidget, draw_text
+from app.widgets.painted import LEFT, PaintedWidget, draw_box, draw_text
 
 UnderlineStyle = QTextCharFormat.UnderlineStyle
 FORK_FONT = 9
@@ -192,6 +191,4 @@ class ColorScale(PaintedWidget):
         shades = QLinearGradient(scale.topLeft(), scale.topRight())
         shades.setColorAt(0, QColor(theme.surface))
         shades.setColorAt(1, QColor(theme.heat))
-        painter.setPen(QPen(QColor(theme.field_border), 1))
-        painter.setBrush(shades)
-        painter.drawRect(scale.adjusted(0.5, 0.5, -0.5, -0.5))
+        draw_box(painter, scale.adjusted(0.5, 0.5, -0.5, -0.5), fill=shades, line=QColor(theme.field_border))

@@ -10,7 +10,7 @@ from typing import Any
 
 from PySide6.QtCore import QMimeData, QPoint, QRectF, Qt, QTextBoundaryFinder, Slot
 from PySide6.QtGui import QFontMetricsF, QResizeEvent, QTextCharFormat, QTextCursor, QTextLine
-from PySide6.QtWidgets import QPlainTextEdit, QWidget
+from PySide6.QtWidgets import QPlainTextEdit
 
 from app.run.text.token_colors import token_formats
 from app.run.text.tokens import GHOSTS, KINDS, NOT_COPIED, Fate, Place, Span, TokenStream, block, num_units
@@ -40,13 +40,13 @@ class TokenText(QPlainTextEdit):
     subclass draws marks on the text in `_show_marks`.
     """
 
-    def __init__(self, parent: QWidget | None = None, *, by_kind: bool = True, font_size: int = 14) -> None:
+    def __init__(self, *, by_kind: bool = True, font_size: int = 14) -> None:
         """
         Args:
             by_kind: show each token in the format of its kind; otherwise as plain text.
             font_size: in pixels.
         """
-        super().__init__(parent)
+        super().__init__()
         self.setReadOnly(True)
         self.setUndoRedoEnabled(False)
         self.setTextInteractionFlags(
@@ -204,9 +204,13 @@ class TokenText(QPlainTextEdit):
             cursor.insertText(text[:joined], self._last_format)
         if joined < len(text):
             self._last_format = text_format
-            indented = max(joined, _num_indenting(self._tail if self._length else "\n", text))
-            if indented > joined:
-                cursor.insertText(text[joined:indented], _without_line(text_format))
+            blank = text[: len(text) - len(text.lstrip())]
+            is_indent = "\n" in blank or not self._length or self._tail.endswith("\n")
+            indented = max(joined, len(blank) if is_indent else 0)
+            if indented > joined:  # Underlined, indented code would look like a form to fill in.
+                bare = QTextCharFormat(text_format)
+                bare.setUnderlineStyle(QTextCharFormat.UnderlineStyle.NoUnderline)
+                cursor.insertText(text[joined:indented], bare)
             cursor.insertText(text[indented:], text_format)
         self._length += num_units(text)
         self._tail = "" if span.fate in GHOSTS else (self._tail + text)[-TAIL:]
@@ -329,9 +333,7 @@ class TokenText(QPlainTextEdit):
 
     def plain_text(self, first: int, last: int) -> str:
         """Exactly the emitted text between two positions, without rejected or pending drafts."""
-        return "".join(self._pieces(first, last))
-
-    def _pieces(self, first: int, last: int) -> Iterator[str]:
+        pieces: list[str] = []
         for index in range(max(0, bisect_right(self._starts, first) - 1), len(self._spans)):
             start, end = self._extent(index)
             if start >= last:
@@ -340,10 +342,11 @@ class TokenText(QPlainTextEdit):
             if span.fate in NOT_COPIED:
                 continue
             if first <= start and end <= last:
-                yield span.text
+                pieces.append(span.text)
             else:
                 units = span.text.encode("utf-16-le", "surrogatepass")
-                yield units[2 * max(0, first - start) : 2 * (last - start)].decode("utf-16-le", "replace")
+                pieces.append(units[2 * max(0, first - start) : 2 * (last - start)].decode("utf-16-le", "replace"))
+        return "".join(pieces)
 
 
 def _shown(span: Span) -> str:
@@ -351,19 +354,6 @@ def _shown(span: Span) -> str:
     if span.fate in NOT_COPIED:
         return text.translate(ON_ONE_LINE).translate(_SHOWN)
     return text if text.isprintable() else text.translate(_SHOWN)
-
-
-def _num_indenting(tail: str, text: str) -> int:
-    """How many characters at the start of a text only indent a line after `tail`."""
-    blank = text[: len(text) - len(text.lstrip())]
-    return len(blank) if "\n" in blank or tail.endswith("\n") else 0
-
-
-def _without_line(text_format: QTextCharFormat) -> QTextCharFormat:
-    """A format for indentation: underlined, code would look like a form to fill in."""
-    found = QTextCharFormat(text_format)
-    found.setUnderlineStyle(QTextCharFormat.UnderlineStyle.NoUnderline)
-    return found
 
 
 def num_joined(tail: str, text: str) -> int:

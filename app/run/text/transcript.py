@@ -20,7 +20,7 @@ from PySide6.QtGui import (
     QTextCharFormat,
     QTextCursor,
 )
-from PySide6.QtWidgets import QMenu, QTextEdit, QToolTip, QWidget
+from PySide6.QtWidgets import QMenu, QTextEdit, QToolTip
 
 from app.run.inspector.shares import percent
 from app.run.text.certainty import alternatives, doubt
@@ -72,8 +72,8 @@ class TranscriptView(TreeText):
     step_pointed = Signal(int)
     menu_opening = Signal(QMenu)
 
-    def __init__(self, parent: QWidget | None = None) -> None:
-        super().__init__(parent)
+    def __init__(self) -> None:
+        super().__init__()
         self.setObjectName("transcript")
         self.setAccessibleName("Transcript")
         self.setPlaceholderText("The text appears here, token by token.")

@@ -35,11 +35,9 @@ class TranscriptPanel(QWidget):
     """Legend, text and playback bar.
 
     Signals:
-        ghosts_toggled: whether to show rejected drafts.
         colors_chosen: the `ColorBy` was chosen.
     """
 
-    ghosts_toggled = Signal(bool)
     colors_chosen = Signal()
 
     def __init__(self, controller: RunController, run: RunView, selection: Selection, menus: Menus) -> None:
@@ -66,7 +64,6 @@ class TranscriptPanel(QWidget):
         self._shows_ghosts = False
         self.restyle()
         self.ghosts_button.toggled.connect(self.set_ghosts_shown)
-        self.ghosts_button.toggled.connect(self.ghosts_toggled)
         self.colors.currentIndexChanged.connect(self._on_colors_chosen)
         self._on_colors_chosen()
 

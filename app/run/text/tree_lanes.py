@@ -12,7 +12,7 @@ from app.run.inspector.shares import show
 from app.run.text.token_colors import draw_token, token_formats
 from app.run.text.tokens import GHOSTS, Fate, Place, Span, TokenStream, drafted_spans, emitted_spans, first_path
 from app.theme import current_theme, mixed, mono_font, scaled, ui_font
-from app.widgets.painted import LEFT, RIGHT, draw_text
+from app.widgets.painted import LEFT, RIGHT, draw_box, draw_text
 from core.text import count_text
 from core.types import depths_of
 
@@ -148,9 +148,7 @@ class LanePicture:
     def paint(self, painter: QPainter, area: QRectF, marked: Place | None, pointed: Span | None) -> None:
         """Draw the lanes; `marked` is framed, `pointed` highlighted."""
         theme, found = current_theme(), self._moving_places(area)
-        painter.setPen(Qt.PenStyle.NoPen)
-        painter.setBrush(QColor(theme.window))
-        painter.drawRoundedRect(area.adjusted(0, 1, 0, -1), 6, 6)
+        draw_box(painter, area.adjusted(0, 1, 0, -1), 6, fill=QColor(theme.window))
         self._draw_head(painter, area, found)
         first = self._row(area, 0)
         root = QRectF(first.left() + MARGIN - 3, first.top(), 3, first.height())
@@ -167,10 +165,8 @@ class LanePicture:
         for cell in self.lanes.cells:
             self._draw_token(painter, cell, found[cell.node], pointed)
         framed = [found[cell.node] for cell in self.lanes.cells if cell.span.place == marked][-1:]
-        painter.setPen(QPen(QColor(theme.accent), 1.5))
-        painter.setBrush(Qt.BrushStyle.NoBrush)
         for place in framed:
-            painter.drawRoundedRect(place.adjusted(-2.5, 0.5, 1.5, -0.5), 2.5, 2.5)
+            draw_box(painter, place.adjusted(-2.5, 0.5, 1.5, -0.5), 2.5, line=QPen(QColor(theme.accent), 1.5))
 
     @staticmethod
     def _row(area: QRectF, lane: int) -> QRectF:

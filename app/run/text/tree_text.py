@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from PySide6.QtCore import QEasingCurve, QPoint, QPointF, QRectF, QVariantAnimation, Slot
 from PySide6.QtGui import QColor, QFont, QFontMetricsF, QPainter, QPaintEvent, QTextCharFormat, QTextCursor
-from PySide6.QtWidgets import QStyle, QWidget
+from PySide6.QtWidgets import QStyle
 
 from app.run.text.token_colors import FORK_FONT
 from app.run.text.token_text import TAIL, TokenText, num_joined
@@ -47,8 +47,8 @@ class TreeText(TokenText):
     _picture: LanePicture | None = None
     _focus: int | None = None
 
-    def __init__(self, parent: QWidget | None = None) -> None:
-        super().__init__(parent)
+    def __init__(self) -> None:
+        super().__init__()
         self._changed_at = 0.0
         self._fade = QVariantAnimation(self)
         self._fade.setStartValue(0.0)

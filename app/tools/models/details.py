@@ -28,11 +28,11 @@ from app.widgets.fields import (
 )
 from app.widgets.labels import ElidedLabel
 from core.models.catalogue import ModelEntry, ModelFormat
+from core.models.details import ModelDetails
 from core.text import bytes_text
 
 if TYPE_CHECKING:
     from app.tools.models.models import Models
-    from core.models.details import ModelDetails
 
 AGAIN_HELP = "Check every file against the Hub, and download damaged ones again"
 NOT_OURS = "Only models in the Hub cache and those kept by Outrider can be deleted here."

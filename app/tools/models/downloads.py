@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
-from typing import TYPE_CHECKING
 
 from PySide6.QtCore import QObject, Qt, Signal, Slot
 from PySide6.QtWidgets import QFrame, QGridLayout, QProgressBar, QScrollArea, QSizePolicy
@@ -15,11 +14,10 @@ from app.setup.model_library import progress_text
 from app.theme import hold
 from app.widgets.fields import boxed, column, hint_label, named, plain_tip, push_button, row, set_flag, text_label
 from app.widgets.labels import ElidedLabel, show_share
+from core.models.catalogue import ModelEntry
+from core.models.remote import downloads as hub_downloads
+from core.models.remote.downloads import DownloadProgress
 from core.text import bytes_of_text, bytes_text, percent_text
-
-if TYPE_CHECKING:
-    from core.models.catalogue import ModelEntry
-    from core.models.remote.downloads import DownloadProgress
 
 ROW_HEIGHT, TALL_ROW_HEIGHT = 64, 80
 """Row heights, normally and with a failure, whose sentence takes two lines."""
@@ -112,15 +110,9 @@ class Downloads(QObject):
         """Queue a download; resumes it unless `restart` is set. Does nothing if it is already active."""
         if self.is_active(ref):
             return
-
-        def work(job: Job) -> ModelEntry:
-            from core.models.remote.downloads import download
-
-            return download(ref, on_progress=job.report, check_cancelled=job.check, restart=restart)
-
         self._put(Download(ref))
         self._running[ref] = self._jobs.submit(
-            work,
+            lambda job: hub_downloads.download(ref, on_progress=job.report, check_cancelled=job.check, restart=restart),
             then=partial(self._on_done, ref),
             failed=partial(self._on_failed, ref),
             progress=partial(self._on_progress, ref),

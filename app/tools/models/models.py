@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from PySide6.QtCore import QObject, QUrl, Signal, Slot
 from PySide6.QtGui import QDesktopServices
@@ -22,14 +22,12 @@ from app.setup.models_form import ModelsForm
 from app.tools.models.downloads import Download, Downloads, DownloadState
 from app.tools.models.window import GET, HERE, ModelsWindow
 from core.errors import OutriderError, sentence_of
-from core.models import catalogue
+from core.models import catalogue, details, fit
 from core.models.catalogue import ModelEntry
-from core.models.remote import hub
+from core.models.details import ModelDetails
+from core.models.remote import downloads, hub
+from core.models.remote.downloads import Removal
 from core.settings import RunRequest
-
-if TYPE_CHECKING:
-    from core.models.details import ModelDetails
-    from core.models.remote.downloads import Removal
 
 BATCH_S = 0.25
 """About how long results for many models are collected before they are shown as a batch."""
@@ -55,20 +53,16 @@ def find_models() -> FoundModels:
 
 def find_details(entry: ModelEntry) -> ModelDetails | str:
     """The details in a model's files, or a sentence if they can't be read."""
-    from core.models.details import read_details
-
     try:
-        return read_details(entry)
+        return details.read_details(entry)
     except Exception as error:
         return sentence_of(error, f"{entry.title} could not be read")
 
 
 def find_problem(target: str, draft: str) -> str | None:
     """Why two models can't work together, in a sentence; None if they can, or if only loading will show it."""
-    from core.models.fit import pair_verdict
-
     try:
-        return pair_verdict(draft, target, with_memory=False).problem
+        return fit.pair_verdict(draft, target, with_memory=False).problem
     except OutriderError as error:
         return str(error)
     except Exception:
@@ -273,31 +267,25 @@ class Models(QObject):
 
     def remove(self, ref: str) -> None:
         """Delete a model, once the user has confirmed it."""
-
-        def plan(_job: Job) -> Removal:
-            from core.models.remote.downloads import plan_removal
-
-            return plan_removal(ref)
-
         if not self._is_in_use(ref):
-            self._submit(plan, then=self._on_removal_planned, failed=self._show_problem, what=f"{ref} can't be deleted")
+            self._submit(
+                lambda _job: downloads.plan_removal(ref),
+                then=self._on_removal_planned,
+                failed=self._show_problem,
+                what=f"{ref} can't be deleted",
+            )
 
     def _on_removal_planned(self, removal: Removal) -> None:
         ref = removal.entry.ref
-        parent = self.window if self.window is not None else self._parent
-
-        def delete(_job: Job) -> None:
-            from core.models.remote.downloads import remove
-
-            remove(ref)
 
         def finish(_: None) -> None:
             self.downloads.dismiss(ref)
             self.scan()
 
-        if self._dialogs.ask_removal(parent, removal) and not self._is_in_use(ref):
+        if self._dialogs.ask_removal(self.window or self._parent, removal) and not self._is_in_use(ref):
+            what = f"{ref} could not be deleted"
             self._submit(
-                delete, then=finish, failed=self._show_problem, what=f"{ref} could not be deleted", must_finish=True
+                lambda _job: downloads.remove(ref), finish, failed=self._show_problem, what=what, must_finish=True
             )
 
     def _is_in_use(self, ref: str) -> bool:

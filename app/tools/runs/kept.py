@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from PySide6.QtCore import QObject, Signal, Slot
 from PySide6.QtWidgets import QWidget
@@ -12,18 +12,16 @@ from PySide6.QtWidgets import QWidget
 from app.controller import RunController, RunState
 from app.dialogs import Dialogs
 from app.jobs import Job, Jobs
+from app.run.live import LiveView
 from app.run.run_view import COMPLETE, RunView
 from app.tools.runs.window import LANE, RunsWindow
 from app.window_layout import bring_forward
-from core.evidence import packed_from_record
+from core.evidence import evidence_from_record
 from core.runlog.log import RunLog, read_run_log
 from core.runlog.replay import events, request, request_to_show
 from core.runlog.store import KeptRun, KeptState, RunStore
 from core.settings import RunRequest
 from core.types import Event
-
-if TYPE_CHECKING:
-    from app.run.live import LiveView
 
 BUSY = "A run is in progress. Stop it or wait until it ends before you open or replay another."
 
@@ -129,7 +127,7 @@ class KeptRuns(QObject):
         """Show a run in the main window. Its log may be outside the folder, like those of a sweep."""
 
         def read(job: Job) -> tuple[RunRequest, tuple[Event, ...], list[str]]:
-            log = read_run_log(run.path, keep=packed_from_record)
+            log = read_run_log(run.path, keep=evidence_from_record)
             return request_to_show(log), tuple(events(log)), log.problems
 
         if not self._is_busy():

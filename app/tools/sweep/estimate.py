@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 from PySide6.QtCore import Slot
 from PySide6.QtWidgets import QWidget
@@ -15,7 +14,7 @@ from app.widgets.rows import Column, Row
 from app.widgets.tables import Table
 from core.analysis.probe import DraftProbe, ProbeDone, ProbeRequest, ProbeText, verdict
 from core.errors import PromptError, SettingsError
-from core.settings import LengthPolicy, SamplingParams
+from core.settings import LengthPolicy
 from core.text import percent_text
 
 GENERATED = 64
@@ -96,11 +95,8 @@ def probe_request(target: str, settings: RunSettings) -> ProbeRequest:
         target=target,
         drafts=("?",),
         texts=(ProbeText("the prompt", prompt=settings.prompt),),
-        sampling=SamplingParams(settings.temperature, settings.top_k, settings.top_p, settings.min_p),
         generate=GENERATED,
-        chat=settings.chat,
-        device=settings.device,
-        dtype=settings.dtype,
+        **{name: getattr(settings, name) for name in ("sampling", "chat", "device", "dtype")},
     )
 
 
@@ -166,24 +162,11 @@ class EstimateView(QWidget):
     def _on_use(self) -> None:
         if (probe := self._selected()) is None:
             return
-        current, tree = self._controls.settings(""), probe.faster_tree
-        method, k, options = "draft-model", probe.best_k, current.method_options
-        shape = ""
-        if tree is not None:
-            method, k, shape = "draft-tree", tree.num_nodes, f", in a tree of depth {tree.depth},"
-            chosen = {"depth": tree.depth, "branching": tree.branching}
-            options = {**options, method: {**options.get(method, {}), **chosen}}
-        self._controls.apply(
-            replace(
-                current,
-                engine="",
-                target=self._target,
-                method=method,
-                method_options=options,
-                draft=probe.draft,
-                num_draft_tokens=k,
-                length_policy=LengthPolicy.FIXED,
-            )
-        )
-        self._controls.changed.emit()
+        k, shape, chosen = probe.best_k, "", {"method": "draft-model"}
+        if (tree := probe.faster_tree) is not None:
+            k, shape = tree.num_nodes, f", in a tree of depth {tree.depth},"
+            options = {"draft-tree": {"depth": tree.depth, "branching": tree.branching}}
+            chosen = {"method": "draft-tree", "method_options": options}
+        pair = {"engine": "", "target": self._target, "draft": probe.draft}
+        self._controls.change({**pair, **chosen, "num_draft_tokens": k, "length_policy": LengthPolicy.FIXED})
         self.note.setText(f"{self._in_titles(probe.draft)} and K = {k}{shape} are in the settings.")

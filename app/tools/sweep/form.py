@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from PySide6.QtCore import QLocale, QSignalBlocker, Signal, Slot
 from PySide6.QtWidgets import QCheckBox, QComboBox, QGridLayout, QSizePolicy, QSpinBox, QWidget
@@ -16,6 +16,8 @@ from PySide6.QtWidgets import QCheckBox, QComboBox, QGridLayout, QSizePolicy, QS
 from app.dialogs import Dialogs
 from app.jobs import Jobs
 from app.settings import RunSettings
+from app.setup.prompt import PromptEditor
+from app.setup.settings_panel import SettingsPanel
 from app.tools.sweep.estimate import probe_request
 from app.tools.sweep.sweep_view import WINDOW_SUITE, SweepView
 from app.widgets.compound_fields import TickList
@@ -36,6 +38,7 @@ from app.widgets.fields import (
     text_label,
     wrapped_label,
 )
+from core.analysis.probe import ProbeRequest
 from core.draft_length import DraftLength, parse_draft_lengths
 from core.drafters.registry import METHODS, DraftTreeOptions, TreeRule, get_method
 from core.errors import OutriderError, PairMismatchError, SettingsError
@@ -43,11 +46,6 @@ from core.experiments.prompt_suites import SUITES, Prompt, find_prompts, first_o
 from core.experiments.sweep_plan import ASK_ABOVE, DrafterChoice, SweepPlan
 from core.settings import SETTINGS, LengthPolicy, declared
 from core.text import count_text, duration_text
-
-if TYPE_CHECKING:
-    from app.setup.prompt import PromptEditor
-    from app.setup.settings_panel import SettingsPanel
-    from core.analysis.probe import ProbeRequest
 
 FEW_PROMPTS = 6
 K_HELP = "Tokens to draft per step: numbers and ranges separated by commas, such as 1-4, 6, 8"
@@ -58,6 +56,7 @@ POLICIES: dict[str, tuple[str, str]] = {
     LengthPolicy.ADAPTIVE: ("Adaptive", "Like Auto, but a block ends early where the draft is unsure"),
 }
 WINDOW_PROMPT = "the window's prompt"
+FROM_WINDOW = ("coupling", "verification", "top_k", "top_p", "min_p", "chat", "device", "dtype")
 TREE = declared(DraftTreeOptions)
 _RULE = TREE["rule"]
 SHAPE_HELP = "Numbers and ranges separated by commas, such as 2-4, 6: every combination is a shape."
@@ -231,14 +230,7 @@ class SweepForm(QWidget):
             repeats=self.repeats.value(),
             max_new_tokens=self.length.value(),
             seed=self.seed.value(),
-            coupling=settings.coupling,
-            verification=settings.verification,
-            top_k=settings.top_k,
-            top_p=settings.top_p,
-            min_p=settings.min_p,
-            chat=settings.chat,
-            device=settings.device,
-            dtype=settings.dtype,
+            **{name: getattr(settings, name) for name in FROM_WINDOW},
         )
         for drafter in plan.drafters:
             if drafter.draft is not None and (problem := self._library.problem(drafter.draft, target)):

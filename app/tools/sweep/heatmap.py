@@ -11,7 +11,7 @@ from PySide6.QtWidgets import QHeaderView, QStyle, QStyledItemDelegate, QStyleOp
 from app.theme import DARK, LIGHT, current_theme, hold, scaled, ui_font
 from app.tools.sweep.sweep_view import FAILED, Scale, ShownCell, SweepRow, SweepView
 from app.widgets.fields import plain_tip
-from app.widgets.painted import LEFT, PaintedWidget, draw_text
+from app.widgets.painted import LEFT, PaintedWidget, draw_box, draw_text
 from app.widgets.pictures import image_of, png_bytes, svg_of
 from app.widgets.rows import Index, Role
 from app.widgets.tables import GridTable
@@ -45,9 +45,7 @@ def paint_cell(painter: QPainter, rect: QRectF, shown: ShownCell) -> None:
         ground, edge = QColor(theme.surface), QPen(QColor(theme.border), 1, Qt.PenStyle.DotLine)
     painter.save()
     painter.setRenderHint(QPainter.RenderHint.Antialiasing)
-    painter.setBrush(ground)
-    painter.setPen(QPen(QColor(theme.text), 2) if shown.is_best else edge)
-    painter.drawRoundedRect(tile, RADIUS, RADIUS)
+    draw_box(painter, tile, RADIUS, fill=ground, line=QPen(QColor(theme.text), 2) if shown.is_best else edge)
     ink = theme.danger if is_failed else theme.text
     main = tile.adjusted(0, 0, 0, -scaled(12)) if shown.note else tile
     draw_text(painter, main, shown.text, ink, pixels=13, is_strong=shown.is_best)
@@ -76,9 +74,7 @@ def paint_legend(painter: QPainter, place: QPointF, scale: Scale) -> None:
         gradient.setColorAt(step / 8, shade(first + step / 8 * (1 - first)))
     painter.save()
     painter.setRenderHint(QPainter.RenderHint.Antialiasing)
-    painter.setBrush(gradient)
-    painter.setPen(QPen(QColor(theme.border), 1))
-    painter.drawRoundedRect(bar, 3, 3)
+    draw_box(painter, bar, 3, fill=gradient, line=QColor(theme.border))
     for level, text in scale.ticks():
         x = bar.left() + bar.width() * (level - first) / (1 - first)
         where = QRectF(x - 60, bar.bottom() + 3, 120, QFontMetricsF(ui_font(11)).height())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from PySide6.QtCore import QSize, Qt, Slot
 from PySide6.QtWidgets import QGridLayout, QScrollArea, QSizePolicy, QWidget
@@ -12,6 +11,7 @@ from PySide6.QtWidgets import QGridLayout, QScrollArea, QSizePolicy, QWidget
 from app.setup.prompt import PromptEditor
 from app.setup.settings_panel import SettingsPanel, settings_of
 from app.theme import scaled
+from app.tools.runs.kept import KeptRuns
 from app.tools.sweep.sweep_view import SweepView, VerdictLine
 from app.widgets.fields import boxed, card, column, push_button, row, scrolled, text_label, wrapped_label
 from app.widgets.labels import ElidedLabel
@@ -19,9 +19,6 @@ from app.widgets.rows import Column, Row
 from app.widgets.tables import Table
 from core.experiments.sweep_plan import Cell, Measurement, PlannedRun
 from core.runlog.store import KeptRun, KeptState
-
-if TYPE_CHECKING:
-    from app.tools.runs.kept import KeptRuns
 
 MAX_VERDICTS_HEIGHT = 132
 ANY_HEIGHT = 2**24 - 1

@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from PySide6.QtCore import Qt, Slot
 from PySide6.QtGui import QAction, QKeySequence, QShortcut
@@ -21,6 +21,7 @@ from app.settings import sweeps_folder
 from app.setup.prompt import PromptEditor
 from app.setup.settings_panel import SettingsPanel
 from app.theme import hold, scaled, text_scale
+from app.tools.runs.kept import KeptRuns
 from app.tools.sweep import files
 from app.tools.sweep.estimate import EstimateView
 from app.tools.sweep.files import SweepExport
@@ -59,9 +60,6 @@ from core.experiments.sweep_results import FIGURES
 from core.files import explain_write_error, write_atomically
 from core.text import duration_text
 from core.types import StageChanged
-
-if TYPE_CHECKING:
-    from app.tools.runs.kept import KeptRuns
 
 POLL_MS = 500
 """Rarely, since drawing takes processor time from the measured runs."""
