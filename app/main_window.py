@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 from PySide6.QtCore import Qt, QTimer, Signal, Slot
 from PySide6.QtGui import QCloseEvent, QFont, QGuiApplication, QIcon, QKeyEvent, QResizeEvent, QShowEvent
-from PySide6.QtWidgets import QMainWindow, QWidget
+from PySide6.QtWidgets import QDialog, QMainWindow, QWidget
 
 from app.controller import RunController
 from app.dialogs import Dialogs
@@ -36,12 +36,14 @@ from app.setup.prompt import PromptEditor
 from app.setup.setting_fields import set_value
 from app.setup.settings_panel import SettingsPanel, settings_of
 from app.theme import DEFAULT_SCALE, RESOURCES, Appearance, ThemeMode, next_scale, text_scale
+from app.tools.check import CheckWindow
 from app.tools.commands import CommandPalette
 from app.tools.export import Exports
 from app.tools.help import Help
 from app.tools.models.models import Models
 from app.tools.runs.kept import KeptRuns
-from app.tools.windows import ToolWindows
+from app.tools.server import ServerWindow
+from app.tools.sweep.window import SweepWindow
 from app.widgets.fields import boxed, column
 from app.widgets.labels import Banner, SidePanel
 from app.widgets.plot_card import save_plots
@@ -134,16 +136,6 @@ class MainWindow(QMainWindow):
             self.banner,
             self.status,
         )
-        self.tools = ToolWindows(
-            self,
-            self.menus,
-            self.controller,
-            self.controls,
-            self.prompt,
-            self.runs,
-            self.jobs,
-            self._dialogs,
-        )
         cards = (*self.measurements.cards, *self.speed.cards, self.race.timeline)
         paces = {f"Pace: {title}": partial(self.playback.set_pace, pace) for pace, title in PACES.items()}
         self.commands = CommandPalette(self, self.prompt.presets_button.menu(), self.menus.commands, paces)
@@ -161,6 +153,24 @@ class MainWindow(QMainWindow):
         self.playback.link(self.findChildren(StepPlot))
         self._connect()
         self._restore()
+
+    @cached_property
+    def check(self) -> CheckWindow:
+        """Checks exactness; made when it is first opened, as the two below."""
+        return CheckWindow(self, self.controller, self.controls, self.jobs, self._dialogs)
+
+    @cached_property
+    def sweep(self) -> SweepWindow:
+        """Measures a grid of settings."""
+        return SweepWindow(self, self.controller, self.controls, self.prompt, self.runs, self.jobs, self._dialogs)
+
+    @cached_property
+    def server(self) -> ServerWindow:
+        """Follows the chosen server."""
+        return ServerWindow(self, self.controller, self.controls.engine, self.jobs, self._dialogs)
+
+    def _open_tool(self, name: str, _checked: bool = False) -> None:
+        getattr(self, name).open()
 
     def _lay_out(self) -> None:
         self.setWindowTitle("Outrider")
@@ -235,6 +245,8 @@ class MainWindow(QMainWindow):
         self.introduction.race_wanted.connect(self.race.open)
         self.introduction.race_wanted.connect(self.race.clock.play_slowed)
         menus.commands.triggered.connect(self.commands.open)
+        for name in ("check", "sweep", "server"):
+            getattr(menus, name).triggered.connect(partial(self._open_tool, name))
         self.runs.reported.connect(status.stage.setText)
         self.runs.opened.connect(self.banner.dismiss)
         self.runs.replay_wanted.connect(self._on_replay_wanted)
@@ -415,8 +427,10 @@ class MainWindow(QMainWindow):
         if not self._is_leaving:
             self._is_leaving = True
             self._save()
-            for desk in (self.models, self.runs, self.tools, self.race, self.help):
-                desk.close()
+            for dialog in self.findChildren(QDialog):
+                dialog.close()
+            self.runs.close()
+            self.race.close()
             self.columns.apart.hide()
             self.controller.begin_close()
             self.jobs.close()

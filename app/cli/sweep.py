@@ -208,11 +208,8 @@ def _prompts(target: str, suites: Sequence[str], most: int | None) -> list[Promp
     return first_of_each(find_prompts(["code" if target == DEFAULT_TARGET else "chat"]), most or FEW_PROMPTS)
 
 
-def check_files(args: argparse.Namespace) -> None:
-    """Report a file that can't be written before hours of measuring."""
-    for flag, name in (("--out", args.out), ("--csv", args.csv), ("--logs", args.logs)):
-        if name is not None and not name.strip():
-            raise UsageError(f"{flag} needs the name of a {'folder' if flag == '--logs' else 'file'}.")
+def check_csv(args: argparse.Namespace) -> None:
+    """Report a table that can't be written before hours of measuring."""
     if args.csv is not None:
         if os.path.realpath(args.csv) == os.path.realpath(args.out):
             raise UsageError("--csv and --out name the same file; choose different ones.")
@@ -227,7 +224,7 @@ def execute(args: argparse.Namespace) -> int:
     if args.out is None:
         raise UsageError("A sweep needs --out FILE.jsonl, the file that each finished run is appended to.")
     plan = build_plan(args)
-    check_files(args)
+    check_csv(args)
     check_models(plan)
     limit_spinning()
     return _Run(args, plan).go()

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from dataclasses import Field
 from typing import Any
 
 from PySide6.QtCore import QSignalBlocker, Qt, Signal, Slot
@@ -14,7 +12,7 @@ from app.setup.setting_fields import SettingsForm, set_value
 from app.widgets.fields import boxed, column, named, wrapped_label
 from core.drafters.registry import METHODS, Method, get_method
 from core.errors import SettingsError
-from core.settings import declared
+from core.settings import declared, is_valid
 
 
 def _options_form(method: Method, *, is_switches: bool) -> SettingsForm:
@@ -23,15 +21,6 @@ def _options_form(method: Method, *, is_switches: bool) -> SettingsForm:
         name: item for name, item in declared(method.options).items() if isinstance(item.default, bool) is is_switches
     }
     return SettingsForm(items, {name: f"option_{name}" for name in items})
-
-
-def _is_same_kind(item: Field[Any], value: Any) -> bool:
-    """Whether a saved value has the setting's type, so that its field can show it or the nearest one."""
-    if isinstance(item.default, bool) or isinstance(value, bool):
-        return isinstance(item.default, bool) and isinstance(value, bool)
-    if isinstance(item.default, str) or isinstance(value, str):
-        return isinstance(item.default, str) and isinstance(value, str)
-    return isinstance(value, int | float) and math.isfinite(value)
 
 
 class MethodForm(QWidget):
@@ -91,7 +80,7 @@ class MethodForm(QWidget):
         for each, form in self._options.items():
             fields, saved = form.fields | self._switches[each].fields, options.get(each, {})
             for key, item in declared(get_method(each).options).items():
-                set_value(fields[key], saved[key] if _is_same_kind(item, saved.get(key)) else item.default)
+                set_value(fields[key], saved[key] if key in saved and is_valid(item, saved[key]) else item.default)
         with QSignalBlocker(self.combo):
             self.choose(name)
         self._show_options()

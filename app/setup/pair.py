@@ -10,9 +10,10 @@ from PySide6.QtWidgets import QWidget
 
 from app.jobs import Job, Jobs
 from app.setup.model_library import memory_text, verdict_text
-from app.widgets.fields import boxed, column, plain_tip, set_flag, text_label
+from app.widgets.fields import boxed, column, plain_tip, set_flag, wrapped_label
 from app.widgets.labels import ElidedLabel
-from core.models.fit import PairVerdict, pair_verdict
+from core.models import fit
+from core.models.fit import PairVerdict
 from core.settings import RunRequest
 
 if TYPE_CHECKING:
@@ -51,9 +52,7 @@ class VerdictLine(QWidget):
         self.line = ElidedLabel("", "hint")
         self.line.setObjectName("verdictLine")
         self.line.setAccessibleName("Memory and expected cost of the pair")
-        self.warnings = text_label("", "warning")
-        self.warnings.setObjectName("verdictWarnings")
-        self.warnings.setWordWrap(True)
+        self.warnings = wrapped_label("verdictWarnings", "warning")
         boxed(column(self.line, self.warnings, spacing=4), self)
         self.show_verdict(None)
 
@@ -157,7 +156,7 @@ class PairForecast(QObject):
 
         def judge(_job: Job) -> PairVerdict:
             settings = asdict(question)
-            return pair_verdict(settings.pop("draft"), settings.pop("target"), **settings)
+            return fit.pair_verdict(settings.pop("draft"), settings.pop("target"), **settings)
 
         # A failed forecast is silent: the check of the pair and the engine report what is wrong with the files.
         self._job = self._jobs.submit(judge, then=take, failed=lambda _sentence: take(None), lane="models")

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import re
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from PySide6.QtCore import QEvent, QObject, QTimer, Signal, Slot
@@ -25,10 +23,12 @@ from PySide6.QtWidgets import (
 from app.controller import RunState
 from app.jobs import Job, Jobs
 from app.setup.setting_fields import value_of
-from app.theme import RESOURCES, hold_font, text_scale
+from app.theme import hold_font, text_scale
 from app.widgets.fields import boxed, card, column, describe, named, quiet_button, row, set_flag, text_label
 from app.widgets.labels import FittingNote
-from core.models.prompting import RenderedPrompt, render_prompt
+from core.experiments.prompt_suites import PRESETS
+from core.models import prompting
+from core.models.prompting import RenderedPrompt
 from core.text import count_text
 
 if TYPE_CHECKING:
@@ -49,19 +49,9 @@ class Preset(NamedTuple):
     temperature: float | None = None
 
 
-def load_presets(folder: Path = RESOURCES / "prompts") -> list[Preset]:
-    """The presets; invalid lines are skipped, since presets are only a convenience.
-
-    The folder's other files are suites for measurements, with too many prompts for a menu.
-    """
-    found: list[Preset] = []
-    for path in folder.glob("presets.jsonl"):
-        for line in path.read_text("utf-8", "replace").splitlines():
-            with contextlib.suppress(ValueError, TypeError, KeyError):
-                preset = json.loads(line)
-                temperature = preset.get("temperature")
-                found.append(Preset(preset["category"], preset["name"], preset["text"], temperature))
-    return found
+def load_presets() -> list[Preset]:
+    """The presets that come with Outrider."""
+    return [Preset(**json.loads(line)) for line in PRESETS.read_text("utf-8").splitlines()]
 
 
 class PromptReading(QPlainTextEdit):
@@ -326,7 +316,7 @@ class PromptEditor(QWidget):
             self._job.cancel()
         self._rendered = wanted
         self._job = self._jobs.submit(
-            lambda _job: render_prompt(*wanted),
+            lambda _job: prompting.render_prompt(*wanted),
             then=self._show_rendered,
             failed=self._show_rendering_problem,
             what="The prompt could not be rendered",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import Field
 from enum import Enum
 from typing import Any
@@ -174,7 +174,7 @@ def set_value(field: SettingField, value: Any) -> None:
         field.setValue(value)
 
 
-def on_change(field: SettingField, slot: Callable[..., Any]) -> None:
+def on_change(field: SettingField, slot: Any) -> None:
     """Connect a slot that is called whenever the field's value changes."""
     if isinstance(field, QCheckBox):
         field.toggled.connect(slot)
@@ -231,14 +231,10 @@ class SettingsForm(QWidget):
             if not is_check:
                 field.setMinimumWidth(48)  # The widest value is rarely needed and must not set the panel's width.
                 guard.watch(field)
-            on_change(field, self._on_changed)
+            on_change(field, self.changed)
         for index in range(columns):
             grid.setColumnStretch(index, 1)
 
     def values(self) -> dict[str, Any]:
         """The fields' values, whether or not they are consistent."""
         return {name: value_of(field) for name, field in self.fields.items()}
-
-    @Slot()
-    def _on_changed(self) -> None:
-        self.changed.emit()

@@ -113,7 +113,7 @@ class SettingsPanel(QScrollArea):
             on_change(self.fields[name], self._on_draft_length_changed)
         self.fields["temperature"].value_changed.connect(self.temperature_changed)
         for name in SINGLE_FIELDS:
-            on_change(self.fields[name], self._on_changed)
+            on_change(self.fields[name], self.changed)
         for form in (self.models, self.method, self._filters, self._rare):
             form.changed.connect(self.changed)
         self.advanced.button.toggled.connect(self._on_advanced_toggled)
@@ -254,10 +254,11 @@ class SettingsPanel(QScrollArea):
             OutriderError: they can't be run; the message says why.
         """
         if self.engine.url:
-            if problem := self.engine.problem():
-                raise SettingsError(problem)
-            own = {"num_draft_tokens": None, "engine": self.engine.url}
-            return RunRequest(self.target.ref, None, **own, **self._values(prompt))
+            if refusal := self.engine.problem():
+                raise SettingsError(refusal)
+            return RunRequest(
+                self.target.ref, None, num_draft_tokens=None, engine=self.engine.url, **self._values(prompt)
+            )
         if not self.target.ref:
             raise SettingsError(NO_TARGET)
         if problem := self.models.problem():
@@ -330,10 +331,6 @@ class SettingsPanel(QScrollArea):
             field = self.fields[name]
             field.setEnabled(is_here)
             field.setToolTip(self._tips[name] if is_here else plain_tip(why))
-
-    @Slot()
-    def _on_changed(self) -> None:
-        self.changed.emit()
 
     @Slot(bool)
     def _on_advanced_toggled(self, is_open: bool) -> None:

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import Any
 
 from PySide6.QtCore import QRectF, QSize, Qt, Slot
 from PySide6.QtGui import QColor, QGuiApplication, QPainter
-from PySide6.QtWidgets import QCheckBox, QComboBox, QSpinBox, QWidget
+from PySide6.QtWidgets import QCheckBox, QComboBox, QProgressBar, QSpinBox, QWidget
 
 from app.controller import RunController
 from app.dialogs import REPORT_FILTERS, Dialogs
 from app.jobs import Jobs
 from app.setup.settings_panel import SettingsPanel
 from app.theme import current_theme, hold, scaled
-from app.tools.tool_window import ReportWindow
+from app.tools.tool_window import ToolWindow
 from app.widgets.fields import (
     WheelGuard,
     boxed,
     card,
     column,
     named,
+    offer,
     push_button,
     row,
     scrolled,
@@ -29,11 +31,11 @@ from app.widgets.fields import (
     text_label,
     wrapped_label,
 )
+from app.widgets.labels import ElidedLabel
 from app.widgets.painted import LEFT, RIGHT, PaintedWidget, draw_box, draw_text
 from app.widgets.rows import Column, Row
 from app.widgets.tables import Table
 from app.window_layout import open_at
-from app.worker import Work
 from core.controls import RunControls
 from core.drafters.registry import METHODS
 from core.errors import OutriderError
@@ -62,6 +64,7 @@ from core.experiments.check import (
 from core.files import write_atomically
 from core.settings import Coupling, RunRequest
 from core.text import count_text, duration_text
+from core.types import StageChanged
 
 # --- What is shown ---
 
@@ -205,6 +208,7 @@ class CheckBars(PaintedWidget):
 
 LEGEND = "outlined: expected · filled: drawn"
 MIN_ROWS, MAX_ROWS = 4, 9
+BUTTON_WIDTH = 94
 MAX_BLOCKS = 200_000
 BLOCKS_HELP = "Blocks drawn to test the sampled distribution. Four times as many detect an error half as large."
 TRANSFORMERS_HELP = "Also compare plain greedy text with transformers' own generate, which is slower."
@@ -212,30 +216,38 @@ ANY_PROMPT = "any"
 """Placeholder: a run's request needs a prompt, but a check has its own."""
 
 
-class CheckWindow(ReportWindow):
+class CheckWindow(ToolWindow):
     """Starts a check, and shows, copies and saves its report."""
 
     task_title = "A check"
-    none_yet, running, stopped = NONE_YET, "Checking…", STOPPED
 
     def __init__(
         self, main: QWidget | None, controller: RunController, controls: SettingsPanel, jobs: Jobs, dialogs: Dialogs
     ) -> None:
-        super().__init__(
-            main,
-            controller,
-            controls,
-            "check",
-            "Check exactness",
-            start_help="Compare texts, and test the sampled distribution",
-            stop_help="End the check without a verdict",
-            progress_title="Progress of this part of the check",
-        )
-        self._jobs, self._dialogs = jobs, dialogs
+        super().__init__(main, controller, "check", "Check exactness")
+        self._controls, self._jobs, self._dialogs = controls, jobs, dialogs
+        self._in_titles = controls.models.library.in_titles
         self._report: CheckReport | None = None
         self._first_tokens: tuple[FirstTokens, ...] = ()
-        self.mark = text_label("", "verdictMark")
-        self.mark.setObjectName("checkMark")
+        self._has_failed = False
+        self._part = ("", 0.0, 0)
+        """The part of the check that is running, when it began, and how much was done then."""
+        start_help = "Compare texts, and test the sampled distribution"
+        self.start_button = push_button("Check", "checkButton", start_help, self.start)
+        self.start_button.setProperty("role", "primary")
+        self.stop_button = push_button("Stop", "stopCheckButton", "End the check without a verdict", self.stop)
+        for button in (self.start_button, self.stop_button):
+            hold(button, least_width=BUTTON_WIDTH)
+        close_help = "Close the window, and stop what is running"
+        self.close_button = push_button("Close", "checkCloseButton", close_help, self.close)
+        self.headline = wrapped_label("checkHeadline", "title")
+        self.subject = wrapped_label("checkSubject", "hint")
+        self.progress = named(QProgressBar(), "checkProgress", "Progress of this part of the check")
+        self.progress.setTextVisible(False)
+        self.progress.setFixedWidth(110)
+        self.stage = ElidedLabel("", "hint", takes_all=True)
+        self.stage.setObjectName("checkStage")
+        self.mark = text_label("", "verdictMark", name="checkMark")
         self.mark.setAlignment(Qt.AlignmentFlag.AlignCenter)
         self.blocks = named(QSpinBox(), "checkBlocksSpin", "Blocks", BLOCKS_HELP)
         self.blocks.setRange(LEAST_SAMPLES, MAX_BLOCKS)
@@ -262,25 +274,102 @@ class CheckWindow(ReportWindow):
         self._tokens, _ = card(row(after, (self.prompts, 1), text_label(LEGEND, "hint")), self.bars)
         self._results = column(table_card(self.table), self.remarks, self._tokens, None)
         results = boxed(self._results)
-        options = (blocks, self.blocks, self.with_transformers)
-        self._lay_out(head, options, scrolled(results, "checkResults"), self.copy_button, self.save_button)
+        self._options = (blocks, self.blocks, self.with_transformers)
+        asked = row(*self._options, self.progress, (self.stage, 1), self.start_button, self.stop_button)
+        foot = row(None, self.copy_button, self.save_button, self.close_button)
+        boxed(column(head, asked, (scrolled(results, "checkResults"), 1), foot), self, margins=(16, 14, 16, 16))
         open_at(self, 860, 740)
+        self._show_running(is_running=False)
+        self._clear()
+        self.say(NONE_YET)
         self.prompts.currentIndexChanged.connect(self._on_prompt_chosen)
         controls.changed.connect(self.refresh)
 
     def _run(self) -> RunRequest:
         return self._controls.request_here(ANY_PROMPT, "Check", ", or run outrider check --engine URL")
 
-    def _work(self) -> tuple[Work, str]:
-        run, count = self._run(), self.blocks.value()
-        request = CheckRequest(run, num_samples=count, with_transformers=self.with_transformers.isChecked())
+    # --- Running ---
+
+    @Slot()
+    def start(self) -> None:
+        """Start the check, with the main window's settings."""
+        if self.is_running:
+            return
+        try:
+            run, count = self._run(), self.blocks.value()
+            request = CheckRequest(run, num_samples=count, with_transformers=self.with_transformers.isChecked())
+        except OutriderError as error:
+            self._clear()
+            self.say(str(error), role="problem")
+            return
 
         def work(session: Any, controls: RunControls) -> Iterator[Any]:
             from core.experiments.exactness import check
 
             return check(session, request, controls)
 
-        return work, subject_of(run)
+        if self._start_task(work) is None:
+            self.stage.setText(self._controller.busy_sentence())
+            return
+        self._has_failed = False
+        self._clear()
+        self.say("Checking…")
+        self.subject.setText(self._in_titles(subject_of(run)))
+        self.stage.clear()
+        self.progress.setRange(0, 0)
+        self._show_running(is_running=True)
+
+    def _show_running(self, *, is_running: bool) -> None:
+        offer(self.start_button, self.stop_button, is_running=is_running)
+        for option in self._options:  # The progress takes their room.
+            option.setVisible(not is_running)
+        self.progress.setVisible(is_running)
+
+    def say(self, sentence: str, *, role: str = "title") -> None:
+        """Show the sentence at the top, in a role of the style sheet: title, problem, verdict."""
+        set_flag(self.headline, "role", role)
+        self.headline.setText(sentence)
+
+    def _show_stopping(self) -> None:
+        self.stage.setText("Stopping…")
+
+    def _show_events(self, events: Iterator[Any]) -> None:
+        for event in events:
+            if isinstance(event, StageChanged):
+                self._show_progress(event.text)
+            elif isinstance(event, CheckProgress):
+                self._show_progress(event.text, event.done, event.total)
+            elif isinstance(event, CheckFinished) and event.report is not None:
+                self.show_report(event.report)
+
+    def _show_progress(self, text: str, done: int = 0, total: int = 0) -> None:
+        if self._task is not None and not self._task.controls.is_cancelled:
+            counted = f"{text}: {done:,} of {total:,}" if total and " of " not in text else text
+            self.stage.setText(" · ".join(filter(None, (counted, self._time_left(text, done, total)))))
+            self.progress.setRange(0, total)
+            self.progress.setValue(done)
+
+    def _time_left(self, text: str, done: int, total: int) -> str:
+        """The time left in this part of the check, at its speed so far."""
+        part, now = text.partition(",")[0], time.monotonic()
+        if part != self._part[0] or done <= self._part[2]:
+            self._part = (part, now, done)
+        _, began, first = self._part
+        seconds = (now - began) / (done - first) * (total - done) if done > first else 0.0
+        return f"about {duration_text(seconds)} left in this part" if seconds >= 1 else ""
+
+    def _show_failure(self, sentence: str) -> None:
+        self._has_failed = True
+        self.say(sentence, role="problem")
+
+    def _show_end(self) -> None:
+        self._show_running(is_running=False)
+        self.stage.clear()
+        if self._report is not None:
+            self.stage.setText(f"It took {duration_text(self._report.seconds)}.")
+        elif not self._has_failed:
+            self.say(STOPPED)
+        self.refresh()
 
     # --- What is shown ---
 
@@ -305,7 +394,7 @@ class CheckWindow(ReportWindow):
 
     def show_report(self, report: CheckReport) -> None:
         """Show a verdict and its reasons."""
-        self._report, self._has_answer = report, True
+        self._report = report
         sentence, distribution = verdict_sentence(report), report.distribution
         self._show_mark(*MARKS[report.verdict], sentence)
         self.say(sentence, role="verdict")
@@ -336,18 +425,6 @@ class CheckWindow(ReportWindow):
         for button in (self.copy_button, self.save_button):
             button.setEnabled(bool(rows))
         self._on_prompt_chosen()
-
-    def _show_event(self, event: Any) -> None:
-        if isinstance(event, CheckProgress):
-            self._show_progress(event.text, event.done, event.total)
-        elif isinstance(event, CheckFinished) and event.report is not None:
-            self.show_report(event.report)
-
-    def _show_end(self) -> None:
-        super()._show_end()
-        if self._report is not None:
-            self.stage.setText(f"It took {duration_text(self._report.seconds)}.")
-        self.refresh()
 
     @Slot()
     def _on_prompt_chosen(self) -> None:

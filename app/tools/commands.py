@@ -10,7 +10,7 @@ from PySide6.QtWidgets import QDialog, QListView, QMainWindow, QMenu
 
 from app.menus import menu_actions
 from app.theme import scaled
-from app.widgets.fields import column, line_edit, named
+from app.widgets.fields import boxed, column, line_edit, named
 from app.widgets.title_delegate import NOTE_ROLE, TitleDelegate
 from app.window_layout import fit_screen
 
@@ -44,9 +44,7 @@ class CommandPalette(QDialog):
         self.list.setFocusPolicy(Qt.FocusPolicy.NoFocus)
         self.list.setUniformItemSizes(True)
         self.list.setItemDelegate(TitleDelegate(self.list))
-        layout = column(self.search, (self.list, 1))
-        layout.setContentsMargins(12, 12, 12, 12)
-        self.setLayout(layout)
+        boxed(column(self.search, (self.list, 1)), self, margins=(12, 12, 12, 12))
         self.search.textChanged.connect(self._on_searched)
         self.search.returnPressed.connect(self._on_chosen)
         self.search.installEventFilter(self)

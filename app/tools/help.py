@@ -31,8 +31,8 @@ from app.menus import Menus, key_groups
 from app.run.run_page import StatusStrip
 from app.run.run_view import RunView
 from app.theme import RESOURCES, Theme, current_theme, scaled, ui_font
-from app.tools.step_picture import StepPicture, draw_step, picture_of, picture_size
-from app.widgets.fields import column, named
+from app.tools.step_picture import MAX_SLOTS, StepPicture, draw_step, picture_of, picture_size
+from app.widgets.fields import boxed, column, named
 from app.widgets.labels import SidePanel
 from app.window_layout import bring_forward, open_at
 from core.types import Step
@@ -75,7 +75,8 @@ def method_html(picture: StepPicture, width: int, theme: Theme) -> str:
         f"<td>{meaning}</td></tr>"
         for name, color, line, meaning in kinds
     )
-    more = f" {picture.num_hidden} more drafted tokens are not shown." if picture.num_hidden else ""
+    num_hidden = len(picture.step.drafted) - MAX_SLOTS
+    more = f" {num_hidden} more drafted tokens are not shown." if num_hidden > 0 else ""
     return Template(page_text(METHOD_FILE)).safe_substitute(
         picture=f'<img src="step" width="{width}" alt="{escape(picture.words)}">',
         caption=f"{picture.caption}. q: the draft's probability of its token; p: the target's. The filled part of each "
@@ -217,9 +218,7 @@ class HelpWindow(QDialog):
         self.tabs = SidePanel("help", "Help")
         for page in self.pages:
             self.tabs.add_page(page.accessibleName(), page, "")
-        layout = column(self.tabs)
-        layout.setContentsMargins(16, 12, 16, 16)
-        self.setLayout(layout)
+        boxed(column(self.tabs), self, margins=(16, 12, 16, 16))
         open_at(self, 760, 740)
 
     def open_page(self, page: Page, steps: Sequence[Step]) -> None:
@@ -270,11 +269,6 @@ class Help(QObject):
         for name, action in (("method", menus.help), ("formulas", menus.formulas), ("keys", menus.keys)):
             action.triggered.connect(partial(self._open, name))
         menus.about.triggered.connect(self._on_about)
-
-    def close(self) -> None:
-        """Close the Help window."""
-        if self.page is not None:
-            self.page.close()
 
     def _open(self, name: str, _checked: bool = False) -> None:
         self.page = self.page or HelpWindow(self._window.menuBar(), self._window)

@@ -264,9 +264,9 @@ class ServerWindow(QDialog):
         close = push_button("Close", "serverCloseButton", "Close the window, and stop monitoring", self.close)
         self.plots = scrolled(boxed(grid), "serverPlots")
         foot = row((self.saved, 1), close)
-        layout = column(self.headline, self.subject, (self.begin, 1), (self.plots, 1), foot)
-        layout.setContentsMargins(16, 14, 16, 16)
-        self.setLayout(layout)
+        boxed(
+            column(self.headline, self.subject, (self.begin, 1), (self.plots, 1), foot), self, margins=(16, 14, 16, 16)
+        )
         open_at(self, 900, 700)
         save_plots(self.cards, self, dialogs, jobs, saved=self.saved.setText, failed=self.saved.setText)
         engine.changed.connect(self._on_engine_changed)

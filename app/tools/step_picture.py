@@ -6,11 +6,13 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import StrEnum
+from typing import NamedTuple
 
 from PySide6.QtCore import QPointF, QRectF, QSize, Qt
 from PySide6.QtGui import QColor, QFontMetrics, QPainter, QPen, QPolygonF
 
+from app.run.inspector.verdicts import TEST_WORDS
+from app.run.text.tokens import EMITTED, Fate, fate_of, is_corrected
 from app.theme import RESOURCES, current_theme, mono_font, scaled, ui_font
 from app.widgets.painted import CENTRE, LEFT, draw_box, draw_text
 from core.runlog.replay import step_from_record
@@ -24,19 +26,10 @@ EXAMPLE = RESOURCES / "help" / "example_step.json"
 VISIBLE = str.maketrans({"\n": "↵", "\r": "↵", "\t": "⇥", " ": "·"})
 
 
-class Verdict(StrEnum):
-    """The outcome of a drafted token, as shown."""
-
-    KEPT = "accepted"
-    REJECTED = "rejected"
-    UNTESTED = "not tested"
+MARKS = {Fate.ACCEPTED: "✓", Fate.REJECTED: "✗", Fate.DISCARDED: "–"}
 
 
-MARKS = {Verdict.KEPT: "✓", Verdict.REJECTED: "✗", Verdict.UNTESTED: "–"}
-
-
-@dataclass(frozen=True, slots=True)
-class Slot:
+class Slot(NamedTuple):
     """A drafted token with its test. `uniform` is None if the coupling draws none."""
 
     text: str
@@ -44,45 +37,56 @@ class Slot:
     target_prob: float
     acceptance: float
     uniform: float | None
-    verdict: Verdict
+    fate: Fate
 
 
 @dataclass(frozen=True, slots=True)
 class StepPicture:
-    """A step to draw.
-
-    Attributes:
-        caption: which step it is.
-        num_hidden: number of drafted tokens that don't fit into the picture.
-        next_text, next_kind: the token that followed; None if the text ended within the block.
-    """
+    """A step to draw, and which it is."""
 
     caption: str
-    slots: tuple[Slot, ...]
-    num_hidden: int
-    next_text: str | None
-    next_kind: TokenKind
+    step: Step
+
+    @property
+    def slots(self) -> list[Slot]:
+        """The drafted tokens that fit into the picture."""
+        step = self.step
+        texts = (text.translate(VISIBLE) for text in step.drafted_texts)
+        uniforms = step.uniforms or (None,) * len(step.drafted)
+        fates = (fate_of(step, slot) for slot in range(len(step.drafted)))
+        values = zip(texts, step.draft_probs, step.target_probs, step.acceptance_probs, uniforms, fates, strict=True)
+        return [Slot(*each) for each in values][:MAX_SLOTS]
+
+    @property
+    def next_kind(self) -> TokenKind | None:
+        """How the token came about that followed; None if the text ended within the block."""
+        last = self.step.emitted_kinds[-1:]
+        return None if last in {(), (TokenKind.ACCEPTED,)} else last[0]
 
     @property
     def num_columns(self) -> int:
         """One for each token that is drawn."""
-        return len(self.slots) + (self.next_text is not None)
+        return len(self.slots) + (self.next_kind is not None)
 
     @property
     def words(self) -> str:
         """The picture as a sentence, for assistive technology."""
-        said = [f"{slot.text!r} {slot.verdict.value}" for slot in self.slots]
-        if self.next_text is not None:
-            kind = "resampled" if self.next_kind is TokenKind.CORRECTION else "bonus"
-            said.append(f"then {self.next_text!r}, {kind}")
+        said = [f"{slot.text!r} {TEST_WORDS[slot.fate]}" for slot in self.slots]
+        if self.next_kind is not None:
+            said.append(f"then {self.next_text!r}, {EMITTED[self.next_kind]}")
         return f"{self.caption}: {', '.join(said)}."
+
+    @property
+    def next_text(self) -> str:
+        """The token that followed."""
+        return self.step.emitted_texts[-1].translate(VISIBLE)
 
 
 def picture_of(steps: Sequence[Step]) -> StepPicture:
     """The latest step that shows the whole method; else the latest that can be drawn; else a recorded one."""
     whole = [step for step in reversed(steps) if _is_whole(step)]
     shown = next((step for step in whole if _shows_all(step)), whole[0] if whole else None)
-    return example() if shown is None else _picture(shown, f"Step {shown.index + 1} of this run")
+    return example() if shown is None else StepPicture(f"Step {shown.index + 1} of this run", shown)
 
 
 def example() -> StepPicture:
@@ -90,7 +94,7 @@ def example() -> StepPicture:
     step = step_from_record(json.loads(EXAMPLE.read_text("utf-8"))["step"])
     if step is None:
         raise ValueError(f"{EXAMPLE} holds no step.")
-    return _picture(step, "A step of the pair that comes with Outrider")
+    return StepPicture("A step of the pair that comes with Outrider", step)
 
 
 def _is_whole(step: Step) -> bool:
@@ -101,33 +105,7 @@ def _is_whole(step: Step) -> bool:
 
 
 def _shows_all(step: Step) -> bool:
-    is_resampled = bool(step.emitted_kinds) and step.emitted_kinds[-1] is TokenKind.CORRECTION
-    return is_resampled and step.num_accepted > 0 and len(step.drafted) <= MAX_SLOTS
-
-
-def _picture(step: Step, caption: str) -> StepPicture:
-    rejected = step.num_accepted if TokenKind.CORRECTION in step.emitted_kinds else -1
-    slots = tuple(
-        Slot(
-            text=step.drafted_texts[place].translate(VISIBLE),
-            draft_prob=step.draft_probs[place],
-            target_prob=step.target_probs[place],
-            acceptance=step.acceptance_probs[place],
-            uniform=step.uniforms[place] if step.uniforms else None,
-            verdict=Verdict.KEPT
-            if place < step.num_accepted
-            else (Verdict.REJECTED if place == rejected else Verdict.UNTESTED),
-        )
-        for place in range(min(len(step.drafted), MAX_SLOTS))
-    )
-    last = step.emitted_kinds[-1] if step.emitted_kinds else TokenKind.ACCEPTED
-    return StepPicture(
-        caption=caption,
-        slots=slots,
-        num_hidden=len(step.drafted) - len(slots),
-        next_text=None if last is TokenKind.ACCEPTED else step.emitted_texts[-1].translate(VISIBLE),
-        next_kind=last,
-    )
+    return is_corrected(step) and step.num_accepted > 0 and len(step.drafted) <= MAX_SLOTS
 
 
 # --- Drawing ---
@@ -169,20 +147,20 @@ def draw_step(painter: QPainter, picture: StepPicture, width: int) -> None:
     column = (width - left) / max(1, picture.num_columns)
     # If all tokens are improbable, bars on a scale up to 1 would be too low to compare.
     most = max((max(slot.draft_prob, slot.target_prob) for slot in picture.slots), default=1.0) or 1.0
-    colors = {Verdict.KEPT: theme.accepted, Verdict.REJECTED: theme.correction, Verdict.UNTESTED: theme.faint}
+    colors = {Fate.ACCEPTED: theme.accepted, Fate.REJECTED: theme.correction, Fate.DISCARDED: theme.faint}
     for index, slot in enumerate(picture.slots):
-        x, ink = left + index * column, colors[slot.verdict]
-        _draw_chip(painter, QRectF(x, 0, column, scaled(CHIP)), slot.text, ink, slot.verdict)
+        x, ink = left + index * column, colors[slot.fate]
+        _draw_chip(painter, QRectF(x, 0, column, scaled(CHIP)), slot.text, ink, slot.fate)
         _draw_bars(painter, QRectF(x, bars, column, scaled(BARS)), slot, most, line)
         _draw_test(painter, QRectF(x + 8, test, column - 16, scaled(TRACK)), slot, ink, line)
         place = QRectF(x, verdict, column, line)
-        words = f"{MARKS[slot.verdict]} {slot.verdict.value}"
+        words = f"{MARKS[slot.fate]} {TEST_WORDS[slot.fate]}"
         draw_text(painter, place, words, ink, pixels=SMALL, is_strong=True)
-        if slot.uniform is not None and slot.verdict is not Verdict.UNTESTED:
-            relation = "<" if slot.verdict is Verdict.KEPT else "≥"
+        if slot.uniform is not None and slot.fate is not Fate.DISCARDED:
+            relation = "<" if slot.fate is Fate.ACCEPTED else "≥"
             place.translate(0, line + 2)
             draw_text(painter, place, f"u {relation} {_share(slot.acceptance)}", theme.muted, pixels=SMALL)
-    if picture.next_text is not None:
+    if picture.next_kind is not None:
         x, style = left + len(picture.slots) * column, theme.kind(picture.next_kind)
         _draw_chip(painter, QRectF(x, 0, column, scaled(CHIP)), picture.next_text, style.color, None)
         is_resampled = picture.next_kind is TokenKind.CORRECTION
@@ -193,12 +171,12 @@ def draw_step(painter: QPainter, picture: StepPicture, width: int) -> None:
         draw_text(painter, place, f"+ {style.label}", style.color, flags, pixels=SMALL, is_strong=True)
 
 
-def _draw_chip(painter: QPainter, column: QRectF, text: str, ink: str, verdict: Verdict | None) -> None:
+def _draw_chip(painter: QPainter, column: QRectF, text: str, ink: str, fate: Fate | None) -> None:
     place = column.adjusted(3, 1, -3, -1)
-    style = Qt.PenStyle.DashLine if verdict is Verdict.UNTESTED else Qt.PenStyle.SolidLine
+    style = Qt.PenStyle.DashLine if fate is Fate.DISCARDED else Qt.PenStyle.SolidLine
     draw_box(painter, place, 5, fill=QColor(current_theme().field), line=QPen(QColor(ink), 1, style))
     font = mono_font(13)
-    font.setStrikeOut(verdict is Verdict.REJECTED)
+    font.setStrikeOut(fate is Fate.REJECTED)
     painter.setFont(font)
     shown = QFontMetrics(font).elidedText(text, Qt.TextElideMode.ElideRight, int(place.width() - 8))
     painter.setPen(QColor(ink))
@@ -219,7 +197,7 @@ def _draw_bars(painter: QPainter, column: QRectF, slot: Slot, most: float, line:
 
 
 def _draw_test(painter: QPainter, track: QRectF, slot: Slot, ink: str, line: float) -> None:
-    theme, is_tested = current_theme(), slot.verdict is not Verdict.UNTESTED
+    theme, is_tested = current_theme(), slot.fate is not Fate.DISCARDED
     draw_box(painter, track, 3, fill=QColor(theme.track))
     color = QColor(ink)
     color.setAlphaF(0.8 if is_tested else 0.35)

@@ -207,7 +207,7 @@ def ratios(ours: Sequence[float], theirs: Sequence[float]) -> Spread:
     return spread([our / their for our, their in zip(ours, theirs, strict=True)])
 
 
-def num_equal(one: Sequence[int], other: Sequence[int]) -> int:
+def num_equal(one: Sequence[object], other: Sequence[object]) -> int:
     """Length of the common prefix of two texts, in tokens."""
     pairs = enumerate(zip(one, other, strict=False))
     return next((index for index, (a, b) in pairs if a != b), min(len(one), len(other)))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from PySide6.QtCore import Qt, Slot
 from PySide6.QtGui import QGuiApplication
-from PySide6.QtWidgets import QFormLayout, QGridLayout, QLabel, QPushButton, QWidget
+from PySide6.QtWidgets import QFormLayout, QGridLayout, QPushButton, QWidget
 
 from app.setup.model_library import ORIGINS, REMOVABLE, UNKNOWN, ModelLibrary, count_text, kind_text
 from app.setup.models_form import ModelRole
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 AGAIN_HELP = "Check every file against the Hub, and download damaged ones again"
 NOT_OURS = "Only models in the Hub cache and those kept by Outrider can be deleted here."
 _SHORT_COMMIT = 12
-PLACES = (QFormLayout.ItemRole.LabelRole, QFormLayout.ItemRole.FieldRole)
 
 
 def facts(entry: ModelEntry, details: ModelDetails | None) -> list[tuple[str, str]]:
@@ -123,9 +122,7 @@ class ModelDetailsPane(QWidget):
             buttons.addWidget(button, index // 2, index % 2)
         head = row(self.title, self.badge, None)
         frame, _ = card(head, self.name, (scrolled(self._body, "detailsScroll"), 1), buttons)
-        layout = column(frame)
-        layout.setContentsMargins(0, 0, 0, 0)
-        self.setLayout(layout)
+        boxed(column(frame), self)
 
     def show_model(self, library: ModelLibrary, ref: str) -> None:
         """Show a model from the library."""
@@ -166,18 +163,12 @@ class ModelDetailsPane(QWidget):
         describe(self.again, "Download this model again", OFFLINE if is_offline else AGAIN_HELP)
 
     def _show_facts(self, shown: list[tuple[str, str]]) -> None:
-        while self.facts.rowCount() > len(shown):
-            self.facts.removeRow(self.facts.rowCount() - 1)
-        for index, texts in enumerate(shown):
-            if index == self.facts.rowCount():
-                field = text_label("", "plain")
-                field.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
-                self.facts.addRow(text_label("", "field"), field)
-            for place, text in zip(PLACES, texts, strict=True):
-                item = self.facts.itemAt(index, place)
-                label = item.widget() if item is not None else None
-                assert isinstance(label, QLabel)
-                label.setText(text)
+        while self.facts.rowCount():
+            self.facts.removeRow(0)
+        for name, text in shown:
+            value = text_label(text, "plain")
+            value.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
+            self.facts.addRow(text_label(name, "field"), value)
 
     @Slot()
     def _on_copy(self) -> None:

@@ -137,11 +137,6 @@ class Models(QObject):
         """Show the models that can be downloaded."""
         self._open(GET)
 
-    def close(self) -> None:
-        """Close the models window."""
-        if self.window is not None:
-            self.window.close()
-
     def _open(self, page: int) -> None:
         if self.window is None:
             self.window = ModelsWindow(self, self._parent)

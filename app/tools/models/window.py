@@ -17,7 +17,7 @@ from app.tools.models.details import ModelDetailsPane
 from app.tools.models.downloads import DownloadsList
 from app.tools.models.suggestions import SuggestionsPage
 from app.tools.models.table import COLUMNS, model_row
-from app.widgets.fields import column, hint_label, line_edit, menu_button, named, row, table_card
+from app.widgets.fields import boxed, column, hint_label, line_edit, menu_button, named, row, table_card
 from app.widgets.labels import Banner
 from app.widgets.tables import Table
 from app.widgets.title_delegate import TitleDelegate
@@ -72,9 +72,7 @@ class ModelsWindow(QDialog):
         self.pages.addWidget(self.splitter)
         self.pages.addWidget(self.suggestions)
         head = row(self.tabs, None, (self.filter, 1), self.open_button)
-        layout = column(head, self.banner, (self.pages, 1), self.downloads, self.foot)
-        layout.setContentsMargins(16, 12, 16, 12)
-        self.setLayout(layout)
+        boxed(column(head, self.banner, (self.pages, 1), self.downloads, self.foot), self, margins=(16, 12, 16, 12))
         self.setMinimumSize(860, 520)
         open_at(self, 1180, 700)
 

@@ -17,7 +17,7 @@ from PySide6.QtWidgets import (
 from app.theme import current_theme, scaled, ui_font
 from app.tools.runs.comparison import MAX_RUNS, MOST_SIGNS, ComparedRow, Comparison
 from app.tools.runs.overlay_plot import SAMPLE_WIDTH, OverlayPlot, RunSample, draw_sample
-from app.widgets.fields import column, plain_tip, quiet_button, row, table_card
+from app.widgets.fields import boxed, column, plain_tip, quiet_button, row, table_card
 from app.widgets.painted import LEFT, draw_text
 from app.widgets.plot_card import PlotCard
 from app.widgets.rows import Index, Role
@@ -201,9 +201,7 @@ class ComparePage(QWidget):
         plots = splitter(Qt.Orientation.Vertical, "comparePlots", *((card, 1) for card in self.cards))
         self.splitter = splitter(Qt.Orientation.Horizontal, "compareSplitter", (table_card(self.table), 1), (plots, 1))
         head = row(self.back, None, self.grouping, self.agreeing, self.export, spacing=12)
-        layout = column(head, (self.splitter, 1))
-        layout.setContentsMargins(0, 0, 0, 0)
-        self.setLayout(layout)
+        boxed(column(head, (self.splitter, 1)), self)
         self.agreeing.toggled.connect(self._show_table)
 
     def show_comparison(self, comparison: Comparison) -> None:

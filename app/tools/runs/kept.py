@@ -74,9 +74,7 @@ class KeptRuns(QObject):
         self.refresh()
 
     def close(self) -> None:
-        """Close the window, and remove deleted runs for good."""
-        if self.window is not None:
-            self.window.close()
+        """Remove deleted runs for good."""
         self._jobs.submit(lambda job: self.store.empty_trash(), lane=LANE, must_finish=True)
 
     @Slot()

@@ -10,11 +10,9 @@ import pyqtgraph as pg
 from pyqtgraph.graphicsItems.ScatterPlotItem import drawSymbol
 from PySide6.QtCore import QPointF, QRectF, QSize, Qt
 from PySide6.QtGui import QBrush, QColor, QFontMetrics, QPainter, QPen
-from PySide6.QtWidgets import QSizePolicy
 
 from app.theme import Theme, current_theme, scaled, ui_font
 from app.tools.runs.comparison import Array, Curve
-from app.widgets.fields import plain_tip
 from app.widgets.legend import Mark, SeriesSample, band_color
 from app.widgets.painted import LEFT, draw_text
 from app.widgets.pictures import Table
@@ -26,7 +24,6 @@ MARKERS = ("o", "s", "t", "d", "+", "x")
 """Each run's marker, by pyqtgraph's letters."""
 NUM_MARKERS = 7
 SAMPLE_WIDTH = 30
-MAX_NAME_WIDTH = 190
 PLACES_PER_UNIT = 1000
 """A plot's places are whole numbers: thousandths of a token or a second."""
 
@@ -60,23 +57,17 @@ def draw_sample(painter: QPainter, place: QRectF, index: int) -> None:
 
 
 class RunSample(SeriesSample):
-    """A run's line with its name, for a legend. A long name is elided; the tooltip has all of it."""
+    """A run's line with its name, for a legend. A long name is elided."""
 
-    def __init__(self, name: str, index: int, room: int = MAX_NAME_WIDTH) -> None:
+    def __init__(self, name: str, index: int, room: int) -> None:
         super().__init__(name, Mark.LINE, f"run_{index + 1}", f"Line {index + 1} of the plots")
         self._index, self._room = index, room
-        self.setToolTip(plain_tip(name))
-        self.setSizePolicy(QSizePolicy.Policy.Preferred, QSizePolicy.Policy.Fixed)
 
     def sizeHint(self) -> QSize:
         """Room for line and name."""
         metrics = QFontMetrics(ui_font(12))
         width = min(scaled(self._room), metrics.horizontalAdvance(self._text))
         return QSize(SAMPLE_WIDTH + 8 + width + 2, metrics.height() + 4)
-
-    def minimumSizeHint(self) -> QSize:
-        """Room for the line and part of the name."""
-        return QSize(SAMPLE_WIDTH + 40, self.sizeHint().height())
 
     def draw(self, painter: QPainter, size: QSize) -> None:
         """Draw line and name at a painter's origin, on screen or into a file."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -45,7 +44,6 @@ if TYPE_CHECKING:
 LIST, COMPARE = 0, 1
 LANE = "runs"
 """Jobs that use the store of kept runs run one at a time."""
-BATCH_S = 0.2
 SIDE = 16
 """Pixels at the left and at the right."""
 NO_MATCH = "No saved run matches."
@@ -129,9 +127,11 @@ class RunsWindow(QDialog):
         table = table_card(self.table)
         self.pages.addWidget(boxed(column(self.search, (table, 1), given, row(*first, None, *others))))
         self.pages.addWidget(self.compare_page)
-        layout = column(self.banner, (self.pages, 1), row((self.foot, 1), self.undo_line))
-        layout.setContentsMargins(SIDE, 12, SIDE, 12)
-        self.setLayout(layout)
+        boxed(
+            column(self.banner, (self.pages, 1), row((self.foot, 1), self.undo_line)),
+            self,
+            margins=(SIDE, 12, SIDE, 12),
+        )
         self.setMinimumSize(900, 480)
         open_at(self, 1200, 720)
 
@@ -174,28 +174,23 @@ class RunsWindow(QDialog):
 
         def find(job: Job) -> list[Row[KeptRun]]:
             rows: list[Row[KeptRun]] = []
-            reported_at = time.monotonic()
             for run in self._store.runs(running_id):
                 job.check()
                 rows.append(run_row(run))
-                if time.monotonic() - reported_at >= BATCH_S:
-                    job.report(tuple(rows))
-                    reported_at = time.monotonic()
             return rows
 
         what = "The kept runs could not be listed"
-        self._listing = self._submit(
-            find, self._show_all, what, failed=self._on_not_listed, progress=self._show_first_runs
-        )
-
-    def _show_first_runs(self, rows: Sequence[Row[KeptRun]]) -> None:
-        # When the list is read again, it replaces the old one once complete.
-        if not self._is_complete:
-            self._show_runs(rows)
+        self._listing = self._submit(find, self._show_all, what, failed=self._on_not_listed)
 
     def _show_all(self, rows: Sequence[Row[KeptRun]]) -> None:
         self._listing, self._is_complete = None, True
-        self._show_runs(rows)
+        is_first = bool(rows) and not self._runs
+        self._runs = tuple(row.item for row in rows)
+        self.table.show_rows(rows)
+        self._show_list()
+        if is_first and not self.search.text() and self.pages.currentIndex() == LIST:
+            self.table.setFocus()
+        self._show_actions()
         if self._store.problem:
             self._kept.show_problem(self._store.problem)
             self._store.problem = ""
@@ -204,15 +199,6 @@ class RunsWindow(QDialog):
         self._listing, self._is_complete = None, True
         self._kept.show_problem(sentence)
         self._show_list()
-
-    def _show_runs(self, rows: Sequence[Row[KeptRun]]) -> None:
-        is_first = bool(rows) and not self._runs
-        self._runs = tuple(row.item for row in rows)
-        self.table.show_rows(rows)
-        self._show_list()
-        if is_first and not self.search.text() and self.pages.currentIndex() == LIST:
-            self.table.setFocus()
-        self._show_actions()
 
     @Slot()
     def show_list(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from PySide6.QtCore import Slot
 from PySide6.QtWidgets import QWidget
@@ -162,7 +163,8 @@ class EstimateView(QWidget):
     def _on_use(self) -> None:
         if (probe := self._selected()) is None:
             return
-        k, shape, chosen = probe.best_k, "", {"method": "draft-model"}
+        k, shape = probe.best_k, ""
+        chosen: dict[str, Any] = {"method": "draft-model"}
         if (tree := probe.faster_tree) is not None:
             k, shape = tree.num_nodes, f", in a tree of depth {tree.depth},"
             options = {"draft-tree": {"depth": tree.depth, "branching": tree.branching}}

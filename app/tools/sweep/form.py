@@ -182,9 +182,7 @@ class SweepForm(QWidget):
         scroll = scrolled(self._body, "sidebarScroll")
         scroll.setAccessibleName("What to sweep")
         buttons = (self.start_button, self.quick_button, self.stop_button)
-        layout = column((scroll, 1), self.extent, self.problem, *buttons)
-        layout.setContentsMargins(0, 0, 0, 0)
-        self.setLayout(layout)
+        boxed(column((scroll, 1), self.extent, self.problem, *buttons), self)
 
     def _connect(self) -> None:
         spins = (self.prompts_each, self.repeats, self.length, self.seed)

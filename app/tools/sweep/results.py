@@ -126,9 +126,7 @@ class CellRuns(QWidget):
         open_help = "Show the selected run in the main window (Enter)"
         self.open_button = push_button("Open run", "sweepOpenRunButton", open_help, self._on_open)
         head = row((self.title, 1), self.open_button, self.use_button)
-        layout = column(card(head, self.problem, (self.table, 1))[0])
-        layout.setContentsMargins(0, 0, 0, 0)
-        self.setLayout(layout)
+        boxed(column(card(head, self.problem, (self.table, 1))[0]), self)
         self.table.activated.connect(self._on_open)
         self.table.chosen.connect(self._show_actions)
 
