@@ -77,11 +77,6 @@ class PositionEvidence:
     raw_draft_probs: Probs | None = None
     raw_draft_tail: float | None = None
 
-    @property
-    def expected_acceptance(self) -> float | None:
-        """1 - TV: the probability that a token drafted here is accepted; None if nothing was drafted."""
-        return None if self.residual_mass is None else 1.0 - self.residual_mass
-
     def __len__(self) -> int:
         return len(self.ids)
 

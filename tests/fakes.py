@@ -46,7 +46,6 @@ class TableRunner:
         ids: torch.Tensor,
         *,
         num_logits: int,
-        with_hidden: bool = False,
         layers: Sequence[int] = (),
         tree: TreeRows | None = None,
     ) -> ForwardOutput:
@@ -58,7 +57,7 @@ class TableRunner:
         self.ids += new
         rows = [self._logits(self._seen_at(index, len(new), tree)) for index in range(len(new) - num_logits, len(new))]
         logits = torch.stack(rows) if rows else torch.empty(0)
-        return ForwardOutput(logits, torch.zeros(len(new), 1) if with_hidden else None)
+        return ForwardOutput(logits, tuple(torch.zeros(len(new), 1) for _ in layers))
 
     def _seen_at(self, index: int, num_new: int, tree: TreeRows | None) -> list[int]:
         """The text that ends with the index-th new token."""

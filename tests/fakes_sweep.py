@@ -126,7 +126,7 @@ def keep_sweep(path: Path, plan: SweepPlan | None = None, engine: FakeSweepSessi
 def choose_small(window, *, lengths: str = "1, 2", temperatures: str = "0"):
     """Open the window of sweeps and choose a small one: one prompt, two repeats."""
     window.menus.sweep.trigger()
-    sweeps = window.tools.sweep
+    sweeps = window.sweep
     sweeps.form.lengths.setText(lengths)
     sweeps.form.temperatures.setText(temperatures)
     sweeps.form.repeats.setValue(2)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from core.analysis.expectation import expected_tokens
-from core.draft_length import AutoDraftLength, DraftLengthPolicy
+from core.draft_length import DraftLengthPolicy
 from core.drafters.tree_shape import grow, node_gains
 from core.settings import MAX_DRAFT_TOKENS, LengthPolicy
 from core.types import Step, TokenKind, depths_of, is_chain
@@ -76,7 +76,7 @@ class Machine:
         last = TokenKind.BONUS if accepted == count else TokenKind.CORRECTION
         return make_step(uniforms, expected, accepted, (TokenKind.ACCEPTED,) * accepted + (last,), draft_ms, verify_ms)
 
-    def run(self, policy: AutoDraftLength, length: int) -> float:
+    def run(self, policy: DraftLengthPolicy, length: int) -> float:
         """Milliseconds that the next `length` tokens take."""
         began, goal = self.time_ms, self.text + length
         while self.text < goal:

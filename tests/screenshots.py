@@ -198,7 +198,7 @@ def take_comparison(camera: Camera, window: MainWindow) -> None:
 def take_check(camera: Camera, window: MainWindow) -> None:
     """A check of the pair."""
     window.menus.check.trigger()
-    panel = window.tools.check
+    panel = window.check
     panel.start_button.click()
     wait_until(panel.start_button.isEnabled)
     camera.take("check", panel)
@@ -208,7 +208,7 @@ def take_check(camera: Camera, window: MainWindow) -> None:
 def take_sweep(camera: Camera, window: MainWindow) -> None:
     """A sweep over K, temperature and two methods."""
     window.menus.sweep.trigger()
-    sweeps = window.tools.sweep
+    sweeps = window.sweep
     sweeps.resize(*SIZE)
     sweeps.form.methods.box("prompt-lookup").setChecked(True)
     sweeps.form.lengths.setText("1-6, 8")
@@ -287,7 +287,7 @@ def take_running_tools(camera: Camera, window: MainWindow) -> None:
     camera.take_all("finished-compare-grouped", runs)
     runs.close()
     window.menus.check.trigger()
-    check = window.tools.check
+    check = window.check
     check.blocks.setValue(check.blocks.minimum())
     check.start_button.click()
     wait_until(lambda: check.progress.value() > 0)
@@ -296,7 +296,7 @@ def take_running_tools(camera: Camera, window: MainWindow) -> None:
     camera.take_all("done-check", check)
     check.close()
     window.menus.sweep.trigger()
-    sweeps = window.tools.sweep
+    sweeps = window.sweep
     sweeps.form.lengths.setText("2, 4")
     sweeps.form.temperatures.setText("0, 1")
     sweeps.form.length.setValue(32)

@@ -27,7 +27,7 @@ def checking(make_window, monkeypatch):
         monkeypatch.setattr("core.experiments.exactness.check", fake)
         window = make_window()
         window.menus.check.trigger()
-        return window, window.tools.check, fake
+        return window, window.check, fake
 
     return build
 
@@ -149,7 +149,7 @@ def test_the_report_is_copied_and_saved_as_text_or_json(checking, qtbot, dialogs
 def test_the_progress_says_how_long_the_current_part_takes_and_begins_anew_with_the_next(checking, monkeypatch):
     _, panel, _ = checking()
     clock = iter((0.0, 10.0, 20.0, 21.0))
-    monkeypatch.setattr("app.tools.tool_window.time", SimpleNamespace(monotonic=lambda: next(clock)))
+    monkeypatch.setattr("app.tools.check.time", SimpleNamespace(monotonic=lambda: next(clock)))
     seen = (("Greedy text, prompt 1 of 9", 0, 9), ("Greedy text, prompt 4 of 9", 3, 9), ("Blocks", 0, 200))
     told = [panel._time_left(*each) for each in (*seen, ("Blocks", 199, 200))]
     assert told == ["", "about 20 s left in this part", "", ""]

@@ -225,7 +225,7 @@ def test_no_two_runs_share_a_colour_a_line_style_or_a_marker_and_all_stand_out(t
     assert len(set(colors)) == len(set(DASHES)) == len(set(MARKERS)) == MAX_RUNS
     assert all(contrast(color, theme.surface) >= MIN_BAR_CONTRAST for color in colors)
     for index in range(MAX_RUNS):
-        sample = RunSample("a run with a long name that has to be cut somewhere", index)
+        sample = RunSample("a run with a long name that has to be cut somewhere", index, 190)
         qtbot.addWidget(sample)
         picture = sample.grab().toImage()
         middle = QRectF(0, 0, 32, picture.height()).center().toPoint()

@@ -59,7 +59,7 @@ def probing(make_window, monkeypatch):
         monkeypatch.setattr("core.analysis.probe.drafts_here", lambda target: tuple(item.draft for item in probes))
         window = make_window()
         window.menus.sweep.trigger()
-        return window, window.tools.sweep, fake
+        return window, window.sweep, fake
 
     return build
 

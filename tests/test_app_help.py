@@ -15,11 +15,12 @@ from PySide6.QtGui import QAction, QGuiApplication, QShortcut, QTextDocument, QT
 from app.menus import PANEL_KEYS, menu_actions
 from app.run.pacing import Pace
 from app.run.speed.speed import speed_report, study_of
+from app.run.text.tokens import Fate
 from app.theme import DARK, LIGHT
 from app.tools import about
 from app.tools.about import AboutDialog, version_sentence
 from app.tools.help import FORMULAS_FILE, PAPERS, HelpWindow, page_text
-from app.tools.step_picture import MAX_SLOTS, Verdict, example, picture_of
+from app.tools.step_picture import MAX_SLOTS, example, picture_of
 from core.analysis.calibration import Predictor
 from core.errors import OutriderError
 from core.runlog.log import BASELINE_FIELDS, STEP_FIELDS, SUMMARY_FIELDS
@@ -46,12 +47,12 @@ def test_every_action_is_in_a_menu_and_every_shortcut_leads_to_one_thing(window)
 
 def test_ctrl_enter_of_both_keyboards_starts_a_run_and_a_sweep_and_has_one_name(window):
     window.menus.sweep.trigger()
-    own = {item.key().toString() for item in window.tools.sweep.findChildren(QShortcut)}
+    own = {item.key().toString() for item in window.sweep.findChildren(QShortcut)}
     assert {"Ctrl+Enter", "Ctrl+Return"} <= own
     assert {"Ctrl+Enter", "Ctrl+Return"} == {keys.toString() for keys in window.menus.run.shortcuts()}
     assert window.menus.run.shortcut().toString() == "Ctrl+Enter", "the name in the menu and in the palette"
     assert "(Ctrl+Enter)" in window.prompt.run_button.toolTip()
-    assert "(Ctrl+Enter)" in window.tools.sweep.form.start_button.toolTip()
+    assert "(Ctrl+Enter)" in window.sweep.form.start_button.toolTip()
 
 
 def test_the_list_of_keys_is_what_the_menus_offer_now_and_nothing_is_left_out(window):
@@ -110,9 +111,9 @@ def test_the_recorded_step_obeys_the_method_that_it_explains():
     picture = example()
     for slot in picture.slots:
         assert slot.acceptance == pytest.approx(min(1.0, slot.target_prob / slot.draft_prob), rel=0.02)
-        if slot.verdict is not Verdict.UNTESTED:
-            assert (slot.uniform < slot.acceptance) is (slot.verdict is Verdict.KEPT)
-    assert {slot.verdict for slot in picture.slots} == set(Verdict)
+        if slot.fate is not Fate.DISCARDED:
+            assert (slot.uniform < slot.acceptance) is (slot.fate is Fate.ACCEPTED)
+    assert {slot.fate for slot in picture.slots} == {Fate.ACCEPTED, Fate.REJECTED, Fate.DISCARDED}
     assert picture.next_kind is TokenKind.CORRECTION
 
 
@@ -125,7 +126,7 @@ def test_the_picture_is_of_the_latest_step_that_shows_all():
     ]
     picture = picture_of(steps)
     assert picture.caption == "Step 2 of this run"
-    assert [slot.verdict for slot in picture.slots] == [Verdict.KEPT, Verdict.REJECTED, *[Verdict.UNTESTED] * 2]
+    assert [slot.fate for slot in picture.slots] == [Fate.ACCEPTED, Fate.REJECTED, *[Fate.DISCARDED] * 2]
     assert "Step 3" in picture_of(steps[2:]).caption
     assert picture_of(steps[3:]) == picture_of([]) == example()
     whole = steps[0]
@@ -135,7 +136,7 @@ def test_the_picture_is_of_the_latest_step_that_shows_all():
     assert picture_of([replace(whole, block=(BlockTest(1.0, 0.0),) * 5)]) == example()
     assert all(slot.uniform is None for slot in picture_of([replace(whole, uniforms=())]).slots)
     picture = picture_of([make_step(0, 9, num_draft_tokens=8, num_accepted=8)])
-    assert (len(picture.slots), picture.num_hidden) == (MAX_SLOTS, 8 - MAX_SLOTS)
+    assert (len(picture.slots), len(picture.step.drafted)) == (MAX_SLOTS, 8)
     assert picture.next_kind is TokenKind.BONUS
 
 

@@ -321,10 +321,10 @@ def test_a_run_sends_its_evidence_at_once_while_the_inspector_is_seen_and_only_t
     assert window.controller.start(REQUEST)
     controls = window.controller._controls
     for page, is_wanted in ((window.inspector, True), (window.speed, False)):
-        window.side.show_page(page)
+        window.side.setCurrentWidget(page)
         window.live._on_text_due()
         assert controls.is_inspected is is_wanted
-    window.side.show_page(window.inspector)
+    window.side.setCurrentWidget(window.inspector)
     for put_away, is_wanted in ((window.showMinimized, False), (window.showNormal, True)):
         # In a minimised window nobody looks.
         put_away()

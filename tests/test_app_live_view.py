@@ -97,8 +97,8 @@ def test_a_run_whose_last_events_are_a_flood_ends_when_all_of_it_is_shown(floode
     window.controller._events.append(Finished(make_summary([make_step(0, 0)], FinishReason.LENGTH)))
     shown, said = [], set()
     window.live.run_shown.connect(lambda: shown.append(len(window.run_view.steps)))
-    show_stage = window.status.show_stage
-    monkeypatch.setattr(window.status, "show_stage", lambda text: (said.add(text), show_stage(text)))
+    show = window.status.stage.setText
+    monkeypatch.setattr(window.status.stage, "setText", lambda text: (said.add(text), show(text)))
     window.run_view.begin(RunRequest("t", "d", "p"))
     window.controller._set_state(RunState.RUNNING)
     window.controller._run = run_task(window.run_view.request, window.controller._events, window.controller)

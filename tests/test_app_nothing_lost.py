@@ -204,7 +204,7 @@ def test_no_text_of_a_log_is_shown_as_markup(make_window, qtbot, tmp_path, pictu
     qtbot.waitUntil(panel.compare_page.isVisible, timeout=30_000)
     window.runs.open_run(panel.table.items()[0])
     qtbot.waitUntil(lambda: bool(window.live.kept_title), timeout=30_000)
-    window.status.show_stage(f"Kept run {picture!r}")
+    window.status.stage.setText(f"Kept run {picture!r}")
     window.banner.show_sentence(picture)
     assert_no_markup(picture, window, panel)
 

@@ -221,7 +221,7 @@ def test_hidden_panels_keep_no_steps_of_the_previous_run(make_window, run_to_end
     window = make_window(is_shown=True)
     run_to_end(window)
     for page in (window.speed, window.measurements):
-        window.side.show_page(page)
+        window.side.setCurrentWidget(page)
     window.race.open()
     window.race.close()
     steps = window.run_view.steps

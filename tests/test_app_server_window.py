@@ -21,7 +21,7 @@ def quick(monkeypatch):
 
 def test_it_draws_what_grew_and_marks_a_restart_and_our_own_runs(window, qtbot, run_to_end):
     before, after = (recorded("vllm-draft", f"metrics-{when}") for when in ("before", "after"))
-    view = window.tools.server
+    view = window.server
     view.open()
     assert view.headline.text() == NONE_CHOSEN
     assert view.begin.isVisible()
@@ -59,7 +59,7 @@ def test_it_draws_what_grew_and_marks_a_restart_and_our_own_runs(window, qtbot, 
     ("make", "flag"), [(vllm, "--disable-log-stats"), (sglang, "--enable-metrics"), (llama_server, "--metrics")]
 )
 def test_without_counters_it_names_the_option_that_this_server_needs(window, qtbot, make, flag):
-    view = window.tools.server
+    view = window.server
     view.open()
     with FakeServer({**make(), "/metrics": as_json({}, 404)}) as fake:
         window.controls.engine.choose(fake.url)

@@ -146,7 +146,7 @@ def test_the_window_comes_back_as_it_was_left(make_window):
     window.transcript.ghosts_button.click()
     window.controls.advanced.button.click()
     window.text_splitter.setSizes([190, 282])
-    window.side.show_page(window.speed)
+    window.side.setCurrentWidget(window.speed)
     window.resize(1040, 700)
     sizes = window.text_splitter.sizes()
     window.close()
@@ -158,7 +158,7 @@ def test_the_window_comes_back_as_it_was_left(make_window):
     assert (request.method, request.prompt) == ("prompt-lookup", "a prompt\nof mine")
     assert again.menus.theme_actions[ThemeMode.DARK].isChecked()
     assert again.menus.show_ghosts.isChecked()
-    assert again.controls.advanced.is_open()
+    assert again.controls.advanced.button.isChecked()
     assert again.transcript.ghosts_button.isChecked()
     assert again.text_splitter.sizes() == sizes
     assert again.side.currentWidget() is again.speed

@@ -173,7 +173,7 @@ def test_advice_that_names_a_setting_is_applied_to_the_controls(make_window):
     fields["length_policy"].choose(LengthPolicy.AUTO)
     changes = []
     window.controls.changed.connect(lambda: changes.append(1))
-    window.side.show_page(window.speed)
+    window.side.setCurrentWidget(window.speed)
     window.speed._show(speed_report(run_of(drawn(0.5, 10, draft_ms=2.0, verify_ms=20.0))))
     line = next(line for line in window.speed.advice if line.text.text().startswith("Set K to "))
     line.button.click()
@@ -266,7 +266,7 @@ def test_the_page_follows_a_run_only_while_it_is_open_and_its_intervals_come_fro
     window.prompt.run_button.click()
     qtbot.waitUntil(lambda: len(window.run_view.steps) == 30)
     assert window.speed.headline.text() == EMPTY
-    window.side.show_page(window.speed)
+    window.side.setCurrentWidget(window.speed)
     assert "estimated" in window.speed.headline.text()
     assert "30 steps" in window.speed.basis.text()
     assert not window.speed.race_button.isVisible()

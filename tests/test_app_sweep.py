@@ -33,7 +33,7 @@ def start(window, **choices):
 
 
 def finish(qtbot, window):
-    qtbot.waitUntil(lambda: not window.tools.sweep.is_running, timeout=20_000)
+    qtbot.waitUntil(lambda: not window.sweep.is_running, timeout=20_000)
 
 
 def speedups(sweeps):
@@ -108,7 +108,7 @@ def test_the_shapes_of_trees_become_rows_of_the_heatmap(window, qtbot):
 def test_the_form_begins_with_the_windows_own_choice_and_says_how_many_runs_that_is(window):
     window.controls.fields["temperature"].set_value(0.6)
     window.menus.sweep.trigger()
-    plan = window.tools.sweep.form.plan()
+    plan = window.sweep.form.plan()
     assert plan.temperatures == (0.6,)
     assert (plan.target, plan.drafters[0].draft) == ("tiny-target", "tiny-draft")
     assert [prompt.text for prompt in plan.prompts] == [window.prompt.text()]
@@ -144,7 +144,7 @@ def test_bad_input_is_one_sentence_beside_the_form_and_nothing_is_lost(window, e
         assert not form.problem.isHidden()
         before = (form.lengths.text(), form.temperatures.text())
         form.start_button.click()
-        assert not window.tools.sweep.is_running
+        assert not window.sweep.is_running
         assert (form.lengths.text(), form.temperatures.text()) == before
     assert engine.calls == []
 
@@ -192,7 +192,7 @@ def test_cells_fill_as_runs_end_a_sweep_and_a_run_exclude_each_other_and_each_sw
     engine.on_run = pause = Pause(at=4)
     sweeps.form.start_button.click()
     assert speedups(sweeps) == ["", "", ""]
-    qtbot.waitUntil(lambda: window.tools.sweep.view.num_done == 3)
+    qtbot.waitUntil(lambda: window.sweep.view.num_done == 3)
     assert "3 of 6 runs · about" in sweeps.progress.text()
     assert sum(bool(text) for text in speedups(sweeps)) == 3
     assert words(sweeps) == ["So far"]
@@ -291,7 +291,7 @@ def test_a_long_sweep_asks_after_its_first_run(window, engine, qtbot, monkeypatc
         assert sweeps.question.sentence().startswith("5 runs are left, which will take about")
         button.click()
         finish(qtbot, window)
-        assert window.tools.sweep.view.num_done == num_done
+        assert window.sweep.view.num_done == num_done
         assert sweeps.question.isHidden()
 
 
@@ -306,7 +306,7 @@ def test_closing_in_the_middle_stops_in_order_and_keeps_what_is_measured(
         monkeypatch.setattr(form, "ASK_ABOVE", 2)
     engine.on_run = Pause(at=2)
     sweeps = start(window)
-    qtbot.waitUntil(lambda: window.tools.sweep.view.num_done == 1)
+    qtbot.waitUntil(lambda: window.sweep.view.num_done == 1)
     (sweeps if which == "sweep" else window).close()
     assert not sweeps.isVisible()
     if which in {"main", "asked"}:

@@ -30,9 +30,9 @@ def opened(window, qtbot, tmp_path):
         values = {"target": "tiny-target", "drafters": (DRAFT, LOOKUP), "temperatures": (0.0, 0.5), "repeats": 1}
         path = path or keep_sweep(sweeps_folder() / "20260102-030405-T.jsonl", plan_of(**values | changes), engine)
         window.menus.sweep.trigger()
-        window.tools.sweep.open_sweep(path)
-        qtbot.waitUntil(lambda: window.tools.sweep.view.plan is not None, timeout=10_000)
-        return window.tools.sweep
+        window.sweep.open_sweep(path)
+        qtbot.waitUntil(lambda: window.sweep.view.plan is not None, timeout=10_000)
+        return window.sweep
 
     return build
 
@@ -40,13 +40,13 @@ def opened(window, qtbot, tmp_path):
 def test_an_earlier_sweep_is_opened_from_the_list(window, qtbot, opened, tmp_path):
     path = keep_sweep(sweeps_folder() / "20260102-030405-pair.jsonl")
     window.menus.sweep.trigger()
-    window.tools.sweep.list_earlier()
-    first = window.tools.sweep.earlier.menu().actions()[0]
+    window.sweep.list_earlier()
+    first = window.sweep.earlier.menu().actions()[0]
     assert first.text() == "2 Jan 2026, 03:04 · pair"
     first.trigger()
-    qtbot.waitUntil(lambda: window.tools.sweep.view.path == path)
-    assert window.tools.sweep.progress.text() == "All 12 runs done"
-    assert [line.word for line in window.tools.sweep.verdicts.lines] == ["K = 2"]
+    qtbot.waitUntil(lambda: window.sweep.view.path == path)
+    assert window.sweep.progress.text() == "All 12 runs done"
+    assert [line.word for line in window.sweep.verdicts.lines] == ["K = 2"]
 
 
 def test_a_torn_line_is_reported_and_any_other_file_is_a_sentence(window, qtbot, opened, tmp_path):
@@ -56,9 +56,9 @@ def test_a_torn_line_is_reported_and_any_other_file_is_a_sentence(window, qtbot,
     assert "cut off" in sweeps.banner.sentence()
     assert sweeps.continue_button.isEnabled()
     (tmp_path / "other.jsonl").write_text("{}\n", "utf-8")
-    window.tools.sweep.open_sweep(tmp_path / "other.jsonl")
+    window.sweep.open_sweep(tmp_path / "other.jsonl")
     qtbot.waitUntil(lambda: "is not a sweep" in sweeps.banner.sentence())
-    assert window.tools.sweep.view.path == path
+    assert window.sweep.view.path == path
 
 
 def test_arrows_move_and_enter_opens_the_runs_of_a_cell(qtbot, opened):

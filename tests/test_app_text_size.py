@@ -99,7 +99,7 @@ def test_there_and_back_leaves_every_font_as_it_was_and_every_window_has_the_lat
 
 def test_at_every_size_the_columns_fit_into_the_least_window_and_the_ends_say_so(make_window, qtbot):
     window = make_window(is_shown=True)
-    window.side.show_page(window.speed)
+    window.side.setCurrentWidget(window.speed)
     window.speed._show(speed_report(run_of(drawn(0.5, 10, draft_ms=2.0, verify_ms=20.0))))
     window.speed.fold.set_open(True)
     box = window.findChild(QCheckBox)
@@ -118,7 +118,7 @@ def test_at_every_size_the_columns_fit_into_the_least_window_and_the_ends_say_so
             assert all(column.width() >= column.minimumWidth() for column in columns)
             # No column has a horizontal scroll bar: what is wider than they are is lost.
             assert window.controls.widget().minimumSizeHint().width() <= window.controls.viewport().width()
-            window.side.show_page(window.speed)
+            window.side.setCurrentWidget(window.speed)
             assert window.speed.area.widget().minimumSizeHint().width() <= window.speed.area.viewport().width()
         press(window, "larger")
     window.resize(1280, 800)
@@ -165,12 +165,12 @@ def test_a_narrow_window_has_its_settings_as_a_page_and_a_wide_one_gets_its_colu
     width = window.controls.width()
     press(window, "larger", times=3)
     window.transcript.view.setFocus()
-    window.side.show_page(window.inspector)
+    window.side.setCurrentWidget(window.inspector)
     window.resize(1024, 700)
     assert (window.columns.is_narrow, window.side.title()) == (True, "Inspector")
     widths = [window.side.tabBar().tabRect(index).width() for index in range(4)]
     window.menus.pages[0].trigger()
-    window.side.show_page(window.inspector)
+    window.side.setCurrentWidget(window.inspector)
     again = [window.side.tabBar().tabRect(index).width() for index in range(4)]
     assert widths == again, "the title in front is not cut"
     press(window, "default_size")

@@ -280,7 +280,7 @@ def test_a_click_brings_the_inspector_to_the_front_and_the_keys_leave_the_page_t
     window = make_window(is_shown=True)
     run_to_end(window)
     view = window.transcript.view
-    window.side.show_page(window.speed)
+    window.side.setCurrentWidget(window.speed)
     qtbot.keyClick(view, Qt.Key.Key_Left)
     window.playback._on_step_clicked(0)
     assert window.side.currentWidget() is window.speed

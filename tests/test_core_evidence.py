@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from core.decode import speculative
-from core.evidence import LEAST_LISTED, MAX_LISTED, capture, evidence_from_record, packed, packed_from_record
+from core.evidence import LEAST_LISTED, MAX_LISTED, capture, evidence_from_record
 from core.runlog.log import STEP_FIELDS, RunLogWriter, read_run_log, to_line, to_record
 from core.runlog.replay import step_from_record
 from core.runlog.store import read_head
@@ -69,16 +69,14 @@ def check_place(place, tokens, probs, target, outcome, slot: int):
     assert place.target_entropy == pytest.approx(target_entropy, rel=1e-5, abs=1e-6)
     if slot == len(tokens):
         assert place.draft_probs is place.draft_tail is place.draft_entropy is place.residual_mass is None
-        assert place.expected_acceptance is place.residual_probs is None
+        assert place.residual_probs is None
         return
     one_hot = torch.nn.functional.one_hot(tokens[slot], target.shape[1])
     draft_row, draft_entropy = by_hand(one_hot if probs is None else probs[slot])
     check_listed(place.draft_probs, place.draft_tail, place.ids, draft_row)
     assert place.draft_entropy == pytest.approx(draft_entropy, rel=1e-5, abs=1e-6)
     excess = [max(0.0, p - q) for p, q in zip(target_row, draft_row, strict=True)]
-    overlap = math.fsum(map(min, target_row, draft_row))
     assert place.residual_mass == pytest.approx(math.fsum(excess), rel=1e-5, abs=1e-7)
-    assert place.expected_acceptance == pytest.approx(overlap, abs=1e-6)
     assert int(tokens[slot]) in place.ids
     if slot == outcome.num_accepted:
         distribution = [value / math.fsum(excess) for value in excess]
@@ -137,7 +135,7 @@ def test_a_draft_equal_to_the_target_leaves_no_residual():
     rows, tokens = random_probs(3, 50, 1), torch.tensor([1, 2])
     outcome = verify(tokens, rows[:2], rows, generator=torch.Generator().manual_seed(0))
     for place in capture_chain(tokens, rows[:2], rows, outcome)[:2]:
-        assert (place.residual_mass, place.expected_acceptance) == (0.0, 1.0)
+        assert place.residual_mass == 0.0
 
 
 VOCAB = 40
@@ -171,7 +169,7 @@ def test_a_steps_evidence_agrees_with_its_own_figures_and_is_that_after_the_filt
             at = list(place.ids).index(token)
             assert place.target_probs[at] == pytest.approx(step.target_probs[slot])
             assert place.draft_probs[at] == pytest.approx(step.draft_probs[slot])
-            assert place.expected_acceptance == pytest.approx(step.expected_acceptance[slot], abs=1e-6)
+            assert 1 - place.residual_mass == pytest.approx(step.expected_acceptance[slot], abs=1e-6)
     expected = probabilities(target.logits_of([0, 1]), sampling)
     first = steps[0].evidence[0]
     shown = dict(zip(first.ids, first.target_probs, strict=True))
@@ -273,7 +271,7 @@ def test_evidence_that_came_behind_its_steps_is_read_back_with_them(tmp_path):
     path = tmp_path / "run.jsonl"
     steps = write_run(path)
     assert read_run_log(path).steps == lines(steps)
-    packed = [step_from_record(record) for record in read_run_log(path, keep=packed_from_record).steps]
+    packed = [step_from_record(record) for record in read_run_log(path, keep=evidence_from_record).steps]
     assert packed == [step_from_record(record) for record in read_run_log(path).steps]
     with path.open("ab") as file:
         file.truncate(path.stat().st_size - 9)
@@ -295,17 +293,7 @@ def test_evidence_that_was_lost_or_damaged_leaves_its_step_whole(tmp_path):
     at = next(number for number, line in enumerate(written) if b'"evidence"' in line)
     written[at] = to_line({**json.loads(written[at]), "evidence": [None]}).rstrip()
     path.write_bytes(b"\n".join(written))
-    log = read_run_log(path, keep=packed_from_record)
+    log = read_run_log(path, keep=evidence_from_record)
     found = [bool(step_from_record(record).evidence) for record in log.steps]
     assert found == [0 < index < 4 for index in range(len(steps))]
     assert log.problems == ["The log has no summary: the run was cut off, or is still running."]
-
-
-def test_packed_evidence_is_the_same_to_the_last_bit():
-    for step in a_run(inspect=True, count=3).steps:
-        places, kept = step.evidence, packed(step.evidence)
-        assert kept == places
-        assert packed(kept) is kept
-        assert (list(kept), len(kept), kept[-1], kept[:2]) == (list(places), len(places), places[-1], places[:2])
-        assert to_record(Inspected(step.index, kept)) == to_record(Inspected(step.index, places))
-    assert packed(()) == ()

@@ -18,6 +18,7 @@ from core.errors import GenerationError
 from core.experiments.distribution import TargetDistribution
 from core.models.language_model import LanguageModel
 from core.models.loading import prepare
+from core.runners.base import FINAL
 from core.runners.graphed import GraphedRunner, GraphPool
 from core.runners.llama import LLAMA_MODEL_TYPES, FusedLlamaRunner
 from core.sampling import draw, probabilities
@@ -56,11 +57,11 @@ def test_parts_and_rewinds_give_the_fused_runners_logits(family):
     eager, runner = tiny_model(family, is_fused=True).runner(128), graphed(family)
     for count, kept in [(20, 20), (1, 20), (5, 23), (1, 24), (17, 40), (1, 41), (5, 46)]:
         part = IDS[eager.length : eager.length + count]
-        expected = eager.forward(part, num_logits=min(3, count), with_hidden=True, layers=(0, 1))
+        expected = eager.forward(part, num_logits=min(3, count), layers=(FINAL, 0, 1))
         for _ in range(2):  # The second time, what was captured is launched.
-            output = runner.forward(part, num_logits=min(3, count), with_hidden=True, layers=(0, 1))
-            pairs = ((output.logits, expected.logits), (output.hidden, expected.hidden))
-            for ours, theirs in (*pairs, *zip(output.layers, expected.layers, strict=True)):
+            output = runner.forward(part, num_logits=min(3, count), layers=(FINAL, 0, 1))
+            pairs = zip((output.logits, *output.states), (expected.logits, *expected.states), strict=True)
+            for ours, theirs in pairs:
                 assert torch.allclose(ours, theirs, atol=2e-3, rtol=1e-3)
             assert runner.length == eager.length
             runner.rewind(runner.length - count)

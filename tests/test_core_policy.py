@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from core.draft_length import LONG_GAP, AutoDraftLength, Calibration, DraftLengthPolicy, StepCosts
+from core.draft_length import LONG_GAP, Calibration, DraftLengthPolicy, StepCosts
 from core.settings import MAX_DRAFT_TOKENS, LengthPolicy
 from core.types import TokenKind
 from tests.policy_machine import COSTS, PLAIN_MS, Costs, Machine, TreeMachine, make_step
@@ -21,14 +21,14 @@ from tests.policy_machine import COSTS, PLAIN_MS, Costs, Machine, TreeMachine, m
 @pytest.mark.parametrize("costs", ["cheap", "embedded", "middling"])
 def test_a_good_draft_does_nearly_as_well_as_at_its_best_fixed_length(costs, alpha, share, is_greedy):
     machines = [Machine(COSTS[costs], lambda _: alpha, seed, is_greedy, noise=0.05) for seed in range(20)]
-    taken = sum(machine.run(AutoDraftLength(PLAIN_MS), 512) for machine in machines)
+    taken = sum(machine.run(DraftLengthPolicy(PLAIN_MS), 512) for machine in machines)
     mean_moment = 1.0 + 0.02 * 0.75
     assert sum(machine.text for machine in machines) / taken >= share * COSTS[costs].best_rate(alpha) / mean_moment
 
 
 def test_a_good_draft_on_a_slow_first_moment_is_not_given_up():
     machine = Machine(COSTS["embedded"], lambda _: 0.9, seed=1)
-    policy = AutoDraftLength(PLAIN_MS)
+    policy = DraftLengthPolicy(PLAIN_MS)
     slow = machine.step(policy.choose())
     policy.record(make_step(slow.uniforms, slow.expected_acceptance, slow.num_accepted, slow.emitted_kinds, 90.0, 20.0))
     machine.run(policy, 512)
@@ -41,7 +41,7 @@ def test_a_bad_start_does_not_end_drafting_for_the_rest_of_a_short_text(is_greed
     chosen, spent = [], 0.0
     for seed in range(40):
         machine = Machine(COSTS["cheap"], lambda at: 0.0 if 6 <= at < 8 else 0.85, seed, is_greedy)
-        spent += machine.run(AutoDraftLength(PLAIN_MS), 64)
+        spent += machine.run(DraftLengthPolicy(PLAIN_MS), 64)
         chosen.append(sum(k > 0 for k in machine.chosen) / len(machine.chosen))
     assert min(chosen) > 0.35, "of the steps draft"
     assert spent / 40 < 64 * PLAIN_MS / 2.2
@@ -52,7 +52,7 @@ def test_a_bad_start_does_not_end_drafting_for_the_rest_of_a_short_text(is_greed
 def test_a_first_plain_step_that_was_slow_does_not_let_a_hopeless_draft_seem_to_pay(slow, alpha):
     spent = 0.0
     for seed in range(20):
-        machine, policy = Machine(Costs(0.4, position=0.0), lambda _: alpha, seed, True), AutoDraftLength()
+        machine, policy = Machine(Costs(0.4, position=0.0), lambda _: alpha, seed, True), DraftLengthPolicy()
         first = machine.step(policy.choose())
         policy.record(replace(first, verify_ms=slow * first.verify_ms, total_ms=slow * first.total_ms))
         spent += machine.run(policy, 199)
@@ -64,7 +64,7 @@ def test_a_draft_that_becomes_hopeless_is_dropped(is_greedy):
     for seed in range(10):
         machine, policy = (
             Machine(COSTS["embedded"], lambda at: 0.9 if at < 400 else 0.0, seed, is_greedy),
-            AutoDraftLength(PLAIN_MS),
+            DraftLengthPolicy(PLAIN_MS),
         )
         assert machine.run(policy, 400) < 0.75 * 400 * PLAIN_MS
         # What it saved before lets it go on a little longer, and that is all.
@@ -78,7 +78,7 @@ def test_a_draft_that_becomes_good_is_found(is_greedy):
     for seed in range(10):
         machine, policy = (
             Machine(COSTS["embedded"], lambda at: 0.0 if at < 400 else 0.9, seed, is_greedy),
-            AutoDraftLength(PLAIN_MS),
+            DraftLengthPolicy(PLAIN_MS),
         )
         machine.run(policy, 400)
         machine.run(policy, 200)
@@ -88,7 +88,7 @@ def test_a_draft_that_becomes_good_is_found(is_greedy):
 
 
 def test_a_look_at_a_draft_that_has_long_been_silent_is_short():
-    machine, policy = Machine(COSTS["cheap"], lambda at: 0.95 if at < 300 else 0.0), AutoDraftLength(PLAIN_MS)
+    machine, policy = Machine(COSTS["cheap"], lambda at: 0.95 if at < 300 else 0.0), DraftLengthPolicy(PLAIN_MS)
     machine.run(policy, 1500)
     gaps = "".join("-" if k == 0 else "x" for k in machine.chosen)
     first_looks = [k for k, before in zip(machine.chosen[LONG_GAP:], range(len(gaps)), strict=False)
@@ -99,13 +99,13 @@ def test_a_look_at_a_draft_that_has_long_been_silent_is_short():
 
 def test_a_draft_that_took_its_time_to_read_on_is_not_taken_to_be_dear():
     dear_to_wake = Costs(0.05, catch_up=0.01)
-    machine, policy = Machine(dear_to_wake, lambda at: 0.0 if at < 300 else 0.9), AutoDraftLength(PLAIN_MS)
+    machine, policy = Machine(dear_to_wake, lambda at: 0.0 if at < 300 else 0.9), DraftLengthPolicy(PLAIN_MS)
     machine.run(policy, 900)
     assert statistics.mean(machine.chosen[-20:]) > 3
 
 
 def test_a_length_set_by_hand_is_learnt_from_but_not_held_against_it():
-    machine, policy = Machine(COSTS["embedded"], lambda at: 0.0 if at < 60 else 0.9), AutoDraftLength(PLAIN_MS)
+    machine, policy = Machine(COSTS["embedded"], lambda at: 0.0 if at < 60 else 0.9), DraftLengthPolicy(PLAIN_MS)
     for _ in range(60):
         policy.record(machine.step(8))
     machine.run(policy, 400)
@@ -227,7 +227,7 @@ def test_a_block_ends_behind_an_unsure_token_once_such_tokens_have_failed():
 
 
 def test_a_drafter_that_says_nothing_is_drafted_with_as_auto_does():
-    silent, auto = policy(), AutoDraftLength(PLAIN_MS)
+    silent, auto = policy(), DraftLengthPolicy(PLAIN_MS)
     one, other = Machine(COSTS["embedded"], lambda _: 0.7), Machine(COSTS["embedded"], lambda _: 0.7)
     for _ in range(200):
         silent.record(one.step(silent.plan(LengthPolicy.ADAPTIVE).most))

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from core.runners import llama, llama_forward, matmul
-from core.runners.base import PREFILL_CHUNK, Runner, prefill
+from core.runners.base import FINAL, PREFILL_CHUNK, Runner, prefill
 from core.runners.llama import FusedLlamaRunner, FusedLlamaWeights
 from core.runners.module import ModuleRunner
 from core.runners.scoring import TargetScorer
@@ -97,8 +97,8 @@ def test_the_requested_rows_and_hidden_states_are_returned(family, is_fused, num
     output = runner_of(family, is_fused).forward(IDS[:5], num_logits=num_logits)
     assert output.logits.shape == (num_logits, 257)
     assert is_close(output.logits, expected[5 - num_logits :])
-    assert output.hidden is None
-    hidden = runner_of(family, is_fused).forward(IDS[:5], num_logits=1, with_hidden=True).hidden
+    assert output.states == ()
+    (hidden,) = runner_of(family, is_fused).forward(IDS[:5], num_logits=1, layers=(FINAL,)).states
     assert is_close(tiny_model(family).model.get_output_embeddings()(hidden), expected)
 
 
@@ -113,9 +113,10 @@ def test_the_states_that_enter_chosen_layers_are_returned(family, is_fused):
         expected = model.model(input_ids=IDS[None], use_cache=False, output_hidden_states=True).hidden_states
     runner, found = model.runner(128), []
     for part in IDS.split([40, 1, 4, 15]):
-        output = runner.forward(part, num_logits=1, layers=(0, 1), with_hidden=len(part) == 4)
-        assert (output.hidden is not None) == (len(part) == 4)
-        found.append(output.layers)
+        layers = (FINAL, 0, 1) if len(part) == 4 else (0, 1)
+        states = runner.forward(part, num_logits=1, layers=layers).states
+        assert len(states) == len(layers)
+        found.append(states[-2:])
     for layer, states in enumerate(zip(*found, strict=True)):
         assert is_close(torch.cat(states), expected[layer][0])
 
@@ -387,5 +388,5 @@ def test_what_the_first_forward_of_a_shape_does_is_done_before_the_clock_runs_on
         scorer = TargetScorer(model, limit=7)
         scorer.prefill([1, 2, 3, 4], lambda: None)
         scorer.prepare(6, range(2, 6), lambda: None)
-        assert scorer.length == 3
+        assert scorer._runner.length == 3
     assert sorted(rows) == [2, 3, 3, 3, 4], "five rows have no room"

@@ -164,7 +164,6 @@ class Method:
         options: dataclass of the method's options.
         factory: makes its `Drafter` from a `DrafterSetup` and the options; "module:Class" is imported when a run needs
             it.
-        needs_target: whether it drafts with the target itself.
         proposes_trees: whether it proposes several candidates for a position.
     """
 
@@ -174,7 +173,6 @@ class Method:
     needs_draft_model: bool
     options: type
     factory: str | Callable[[DrafterSetup, Any], Drafter]
-    needs_target: bool = False
     proposes_trees: bool = False
 
     def parse(self, values: Mapping[str, Any] | None = None) -> Any:
@@ -294,7 +292,6 @@ def _describe(drafter: Any, name: str) -> Method:
         needs_draft_model=getattr(drafter, "needs_draft_model", False),
         options=getattr(drafter, "Options", NoOptions),
         factory=drafter,
-        needs_target=getattr(drafter, "needs_target", False),
         proposes_trees=getattr(drafter, "proposes_trees", False),
     )
 
@@ -340,7 +337,6 @@ METHODS = Methods(
             False,
             NoOptions,
             "core.drafters.self_draft:SelfDraftDrafter",
-            needs_target=True,
         ),
         Method(
             "draft-tree",
@@ -358,7 +354,6 @@ METHODS = Methods(
             False,
             MedusaOptions,
             "core.drafters.medusa:MedusaDrafter",
-            needs_target=True,
             proposes_trees=True,
         ),
     )

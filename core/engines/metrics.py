@@ -24,8 +24,7 @@ _NAMES = {
 }
 """The names of each figure, without the _total that Prometheus adds to a counter."""
 _PER_POSITION = ("vllm:spec_decode_num_accepted_tokens_per_pos", "llamacpp:spec_decode_num_accepted_tokens_per_pos")
-_ACCEPT_LENGTH = ("sglang:spec_accept_length", "sglang:speculative_accept_length")
-_LEVELS = ("running", "waiting", "accept_length")
+_LEVELS = ("running", "waiting")
 """Figures that go up and down; all others only grow while the server runs."""
 
 
@@ -38,7 +37,6 @@ class Snapshot:
         accepted_per_position: how often a drafted token was accepted at each position, from 0; empty if not told.
         generated_tokens, requests: tokens generated, and requests finished.
         running, waiting: requests at this moment.
-        accept_length: SGLang's own average over a short window: tokens a step, the target's own included.
     """
 
     drafts: float | None = None
@@ -49,7 +47,6 @@ class Snapshot:
     requests: float | None = None
     running: float | None = None
     waiting: float | None = None
-    accept_length: float | None = None
 
     @property
     def acceptance_rate(self) -> float | None:
@@ -104,8 +101,6 @@ def parse_metrics(text: str) -> Snapshot | None:
                 sums[known[name]] = sums.get(known[name], 0.0) + sample.value
             elif name in _PER_POSITION and (place := sample.labels.get("position", "")).isdecimal():
                 positions[int(place)] = positions.get(int(place), 0.0) + sample.value
-            elif name in _ACCEPT_LENGTH and sample.value:
-                sums["accept_length"] = sample.value
     except (ValueError, IndexError, KeyError):
         raise ServerError("The server's /metrics is not in the Prometheus format.") from None
     if not is_known:
@@ -127,7 +122,7 @@ def _samples(text: str) -> Iterator[Any]:
 def difference(before: Snapshot, after: Snapshot) -> Snapshot | None:
     """What happened between two readings; levels are those of the second. None if the server restarted meanwhile."""
     figures: dict[str, float | None] = {}
-    for name in (*_NAMES, "accept_length"):
+    for name in _NAMES:
         old, new = getattr(before, name), getattr(after, name)
         figures[name] = new if name in _LEVELS or new is None or old is None else new - old
     earlier, later = before.accepted_per_position, after.accepted_per_position

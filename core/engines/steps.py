@@ -222,6 +222,6 @@ def split_text(text: str, parts: Sequence[str]) -> list[str]:
     return shown
 
 
-def unknown_tokens(text: str, count: int = 1) -> tuple[Token, ...]:
-    """Tokens of which only the text is known."""
-    return tuple(Token(UNKNOWN_ID, part) for part in split_text(text, [""] * count))
+def unknown_tokens(text: str) -> tuple[Token, ...]:
+    """A token of which only the text is known."""
+    return (Token(UNKNOWN_ID, text),)

@@ -96,7 +96,7 @@ def supervise(
                 if psutil.Process(child.pid).memory_info().rss > memory_bytes:
                     limit = ChildExit.MEMORY
         if code := limit if child.poll() is None else child.returncode:
-            raise ChildFailedError(code, tail(log))
+            raise ChildFailedError(code, _tail(log))
     finally:
         child.kill()
         child.wait()
@@ -104,7 +104,7 @@ def supervise(
             child.stdin.close()  # type: ignore[union-attr]
 
 
-def tail(file: Path, num_bytes: int = 16_384) -> str:
+def _tail(file: Path, num_bytes: int = 16_384) -> str:
     with file.open("rb") as content:
         content.seek(max(0, file.stat().st_size - num_bytes))
         return content.read().decode("utf-8", "replace")

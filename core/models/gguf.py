@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import re
 import shutil
 from collections.abc import Callable, Generator
 from pathlib import Path
@@ -17,7 +16,7 @@ import platformdirs
 
 from core.errors import ModelUnreadableError, NoSpaceError, OutOfMemoryError
 from core.files import explain_write_error, file_digest, folder_bytes, new_scratch, require_space
-from core.models.child import STALL_S, ChildExit, ChildFailedError, child_environment, python_module, supervise, tail
+from core.models.child import STALL_S, ChildExit, ChildFailedError, child_environment, python_module, supervise
 from core.models.details import read_config
 from core.models.weight_files import check_gguf, read_weight_headers
 from core.text import bytes_text
@@ -150,9 +149,11 @@ def _alone(path: Path, scratch: Path) -> Path:
 
 
 def _unpacked_share(scratch: Path) -> float:
-    """The share of the tensors that are unpacked, by the progress bar in the child's output."""
-    shown = re.findall(r"Loading weights: +(\d+)%", tail(scratch / "child.log"))
-    return int(shown[-1]) / 100 if shown else 0.0
+    """The share of the tensors that are unpacked, from the last line that the child wrote."""
+    with contextlib.suppress(OSError, ValueError, IndexError, ZeroDivisionError):
+        done, total = (scratch / "progress").read_text("utf-8").splitlines()[-1].split()
+        return min(1.0, int(done) / int(total))
+    return 0.0
 
 
 def _is_whole(folder: Path) -> bool:

@@ -1,8 +1,8 @@
 """The child process that unpacks one GGUF file: `python -m core.models.gguf_child SOURCE SCRATCH MEMORY SECONDS`.
 
-It takes at most MEMORY bytes beside the libraries, and SECONDS of processor time. It writes the folder SCRATCH/model;
-its output shows progress bars. It ends with a code of `core.models.child.ChildExit`, its reason on the last
-line of its output, or when its stdin is closed.
+It takes at most MEMORY bytes beside the libraries, and SECONDS of processor time. It writes the folder SCRATCH/model,
+and to SCRATCH/progress a line "3 20" for each tensor. It ends with a code of `core.models.child.ChildExit`, its reason
+on the last line of its output, or when its stdin is closed.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import os
 import sys
 import threading
 import traceback
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,17 +25,18 @@ def main(arguments: list[str]) -> int:
     if hasattr(os, "nice"):
         os.nice(5)
     try:
-        from transformers import AutoModelForCausalLM  # noqa: F401 - before the limits, which spare the libraries
+        with (scratch / "progress").open("w", encoding="utf-8", buffering=1) as progress:
+            from transformers import AutoModelForCausalLM  # noqa: F401 - before the limits, which spare the libraries
 
-        limit(memory_bytes=memory_bytes, processor_s=seconds)
-        unpack(source, scratch / "model")
+            limit(memory_bytes=memory_bytes, processor_s=seconds)
+            unpack(source, scratch / "model", lambda done, total: print(done, total, file=progress))
     except Exception as error:
         traceback.print_exc()
         return exit_code(error)
     return 0
 
 
-def unpack(source: Path, destination: Path) -> None:
+def unpack(source: Path, destination: Path, on_progress: Callable[[int, int], None]) -> None:
     """Write the model and tokenizer of a .gguf file as a folder of float32 safetensors."""
     import torch
     import transformers
@@ -42,12 +44,13 @@ def unpack(source: Path, destination: Path) -> None:
     from transformers.utils import logging
 
     logging.set_verbosity_error()
-    logging.enable_progress_bar()
     options: dict[str, Any] = {"gguf_file": source.name, "local_files_only": True, "trust_remote_code": False}
     tokenizer = AutoTokenizer.from_pretrained(source.parent, **options)
-    # Newer releases of transformers keep the blocks packed unless asked.
+    # Newer releases of transformers keep the blocks packed unless asked, and can report progress.
     if hasattr(transformers, "GgufConfig"):
         options["quantization_config"] = transformers.GgufConfig(dequantize=True)
+    if hasattr(logging, "set_tqdm_hook"):
+        logging.set_tqdm_hook(lambda _factory, items, settings: _Counted(items, settings, on_progress))
     model, info = AutoModelForCausalLM.from_pretrained(
         source.parent, dtype=torch.float32, output_loading_info=True, **options
     )
@@ -60,6 +63,36 @@ def unpack(source: Path, destination: Path) -> None:
         del model.config.quantization_config
     tokenizer.save_pretrained(destination)
     model.save_pretrained(destination)
+
+
+class _Counted:
+    """Replaces a progress bar, and reports its count."""
+
+    def __init__(
+        self, items: tuple[Any, ...], settings: dict[str, Any], on_progress: Callable[[int, int], None]
+    ) -> None:
+        self._items: Iterable[Any] = items[0] if items else settings.get("iterable") or ()
+        self._total = settings.get("total") or (len(self._items) if hasattr(self._items, "__len__") else 0)
+        self._on_progress = on_progress
+        self._done = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        for item in self._items:
+            yield item
+            self.update()
+
+    def __enter__(self) -> _Counted:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+    def __getattr__(self, _name: str) -> Callable[..., None]:
+        return lambda *_, **__: None
+
+    def update(self, count: int = 1) -> None:
+        self._done += count
+        self._on_progress(self._done, max(self._total, self._done))
 
 
 if __name__ == "__main__":

@@ -45,11 +45,6 @@ class TargetScorer:
         self._states: list[list[Tensor]] = []
         self._scored: list[Tensor] = []
 
-    @property
-    def length(self) -> int:
-        """Positions in the cache."""
-        return self._runner.length
-
     def prefill(self, ids: Sequence[int], check_cancelled: Callable[[], None]) -> None:
         """Cache the prompt except its last token, whose logits the first step needs."""
         on_output = (lambda output: self._states.append([*output.states])) if self._features else None
@@ -117,11 +112,11 @@ class TargetScorer:
         """Keep at most the first `length` positions."""
         self._runner.rewind(min(length, self._runner.length))
 
-    def time_one_step(self, last_token: int, check_cancelled: Callable[[], None], repeats: int = 3) -> float:
+    def time_one_step(self, last_token: int, check_cancelled: Callable[[], None]) -> float:
         """Median milliseconds of a one-position forward at this point of the text; the cache is unchanged."""
         root = torch.full((1,), last_token, device=self._device)
         length, laps = self._runner.length, []
-        for _ in range(repeats):
+        for _ in range(3):
             check_cancelled()
             watch = Stopwatch(self._device)
             self._runner.forward(root, num_logits=1)

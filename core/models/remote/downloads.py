@@ -140,12 +140,7 @@ def download(
     return downloaded_model(ref)
 
 
-def preview(
-    ref: str,
-    *,
-    on_progress: Callable[[DownloadProgress], None] = ignore_progress,
-    check_cancelled: Callable[[], None] = lambda: None,
-) -> ModelEntry:
+def preview(ref: str, on_progress: Callable[[DownloadProgress], None]) -> ModelEntry:
     """Download what describes a model, its configuration and tokenizer; `download` gets the rest.
 
     Raises:
@@ -154,10 +149,10 @@ def preview(
     if hub.is_offline():
         raise offline_error(ref)
     on_progress(DownloadProgress("Asking the Hub…"))
-    revision = ask(ref, check_cancelled)
+    revision = ask(ref)
     small = [file for file in revision.files if not file.name.endswith(".safetensors")]
     meter = Meter(on_progress, sum(file.size for file in small))
-    _fetch(ref, revision._replace(files=small, is_main=False), meter, check_cancelled, restart=False)
+    _fetch(ref, revision._replace(files=small, is_main=False), meter, lambda: None, restart=False)
     folder = hub.snapshot_folder(ref, revision.commit)
     return ModelEntry(
         ref,
