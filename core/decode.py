@@ -178,8 +178,6 @@ class _Run:
         )  # fmt: skip
         self._backlog = EvidenceBacklog(target.tokenizer) if inspect else None
         self._tally = Tally()
-        self._prefill_ms = 0.0
-        self._target_step_ms: float | None = None
 
     def events(self) -> Iterator[DecodeEvent]:
         """The run, from the prefill to its summary."""
@@ -205,8 +203,8 @@ class _Run:
                 # Capturing a graph takes far longer than the steps to come.
                 if captured == self._rounds.num_captures:
                     policy.record(step)
-                    if self._drafter and not step.num_draft_tokens and self._target_step_ms is None:
-                        self._target_step_ms = step.verify_ms
+                    if self._drafter and not step.num_draft_tokens and self._tally.target_step_ms is None:
+                        self._tally.target_step_ms = step.verify_ms
                 yield step
             reason = ended
         except Cancelled:
@@ -241,7 +239,7 @@ class _Run:
     # --- A step -------------------------------------------------------------------------------------------------
 
     def _policy(self) -> DraftLengthPolicy:
-        return DraftLengthPolicy(self._target_step_ms, is_tree=self._rounds.drafts_trees)
+        return DraftLengthPolicy(self._tally.target_step_ms, is_tree=self._rounds.drafts_trees)
 
     @torch.inference_mode()
     def _propose(self, policy: DraftLengthPolicy) -> Round:
@@ -252,7 +250,7 @@ class _Run:
             self._controls.check_cancelled()
             watch = Stopwatch(self._target.device)
             self._drafter.read_all(self._ids)
-            self._prefill_ms += watch.lap()
+            self._tally.prefill_ms += watch.lap()
         return self._rounds.propose(self._ids, self._text.room, plan)
 
     def _drafted(self, done: Round) -> Drafted:
@@ -339,14 +337,15 @@ class _Run:
         elif self._drafter is not None:
             with blaming(self._drafter):
                 self._drafter.start(torch.tensor(self._ids))
-        self._prefill_ms = watch.lap()
+        self._tally.prefill_ms = watch.lap()
         if is_long:
             trim_heap()
         self._rounds.prepare(self._text.limit)
         if self._drafter is not None and not is_chosen:
             # The unit of c and v. Plain decoding needs none, and a policy begins with such a step.
-            self._target_step_ms = self._rounds.scorer.time_one_step(self._ids[-1], self._controls.check_cancelled)
-        return PrefillDone(num_prompt, self._prefill_ms, self._target_step_ms)
+            last, check_cancelled = self._ids[-1], self._controls.check_cancelled
+            self._tally.target_step_ms = self._rounds.scorer.time_one_step(last, check_cancelled)
+        return PrefillDone(num_prompt, self._tally.prefill_ms, self._tally.target_step_ms)
 
     def _start_over(self) -> None:
         """Go back to the prompt; the next step uses new draws."""
@@ -378,13 +377,8 @@ class _Run:
             yield self._backlog.look()
 
     def _summary(self, reason: FinishReason) -> Summary:
-        return self._tally.summary(
-            reason,
-            self._text.text,
-            prefill_ms=self._prefill_ms,
-            target_step_ms=self._target_step_ms,
-            peak_memory_mb=peak_memory_mb(self._target.device),
-        )
+        # A stop text may have cut the steps' own.
+        return self._tally.summary(reason, self._text.text, peak_memory_mb=peak_memory_mb(self._target.device))
 
 
 def _tree_of(parents: Sequence[int]) -> tuple[int, ...]:

@@ -115,14 +115,14 @@ class Session:
             is_plain = request.num_draft_tokens == 0
             drafter: Any = None if is_plain else build_drafter(request.method, setup, request.method_options)
         except Cancelled:
-            yield Finished(Tally().summary(FinishReason.CANCELLED, ""))
+            yield Finished(Tally().summary(FinishReason.CANCELLED))
             return
         yield run_started(request, target, prompt, continuation)
-        seen: list[Event] = []
+        tally = Tally()  # In case the run fails before its own summary.
         failure: str | None = None
         has_room = True
         try:
-            summary = yield from self._decode(request, controls, target, drafter, ids, seen, governor)
+            summary = yield from self._decode(request, controls, target, drafter, ids, tally, governor)
         except BaseException as error:
             if not isinstance(error, Exception) and not is_panic(error):
                 raise
@@ -142,7 +142,7 @@ class Session:
                 nodes = nodes_of(request.method, request.num_draft_tokens)
                 self._shelf.drop_all_but(self._shelf.keys_of(models))
                 failure = run_does_not_fit(models, capacity, free_memory(target.device), nodes)
-            summary = _failed(seen, failure)
+            summary = tally.summary(FinishReason.ERROR, error=failure)
         yield Finished(summary)
 
     def _load(
@@ -159,7 +159,7 @@ class Session:
         target: LanguageModel,
         drafter: Any,
         ids: list[int],
-        seen: list[Event],
+        tally: Tally,
         governor: ThreadGovernor | None,
     ) -> Generator[Event, None, Summary]:
         yield StageChanged("Reading the prompt…")
@@ -175,9 +175,10 @@ class Session:
             if isinstance(event, Finished):
                 summary = event.summary
                 break
-            if isinstance(event, PrefillDone | Step):
-                seen.append(event)
+            if isinstance(event, PrefillDone):
+                tally.prefill_ms, tally.target_step_ms = event.prefill_ms, event.target_step_ms
             if isinstance(event, Step):
+                tally.add(event)
                 _govern(governor, event)
             yield event
         assert summary is not None, "decoding ends with Finished"
@@ -214,19 +215,6 @@ def _with_baseline(
                 measured_speedup=ours / plain if ours and plain else None,
             )
     return summary
-
-
-def _failed(seen: Sequence[Event], error: str) -> Summary:
-    """The results so far of a run that failed before its own summary."""
-    steps = [event for event in seen if isinstance(event, Step)]
-    prefill = next((event for event in seen if isinstance(event, PrefillDone)), PrefillDone(0, 0.0, None))
-    return Tally(steps).summary(
-        FinishReason.ERROR,
-        "".join(step.emitted_text for step in steps),
-        prefill_ms=prefill.prefill_ms,
-        target_step_ms=prefill.target_step_ms,
-        error=error,
-    )
 
 
 def _govern(governor: ThreadGovernor | None, step: Step) -> None:

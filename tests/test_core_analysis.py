@@ -67,13 +67,16 @@ def test_invalid_probabilities_and_lengths_are_refused(alpha, k):
 
 
 def summarise(tally: Tally, target_step_ms: float):
-    return tally.summary(FinishReason.LENGTH, "", prefill_ms=0.0, target_step_ms=target_step_ms, peak_memory_mb=None)
+    tally.target_step_ms = target_step_ms
+    return tally.summary(FinishReason.LENGTH)
 
 
 def test_a_tally_counts_what_its_words_say():
     steps = [make_step(4, 4), make_step(4, 1), make_step(4, 0), make_step(0, 0), make_step(2, 1, is_cut=True)]
     counted = Tally(steps)
-    summary = counted.summary(FinishReason.EOS, "text", prefill_ms=3.0, target_step_ms=5.0, peak_memory_mb=None)
+    counted.target_step_ms = 5.0
+    summary = counted.summary(FinishReason.EOS)
+    assert summary.text == "".join(step.emitted_text for step in steps)
     assert (summary.num_steps, summary.num_drafts, summary.num_draft_tokens) == (5, 4, 14)
     assert (summary.num_tokens, summary.num_accepted_tokens) == (5 + 2 + 1 + 1 + 1, 6)
     assert summary.num_accepted_tokens_per_pos == (3, 1, 1, 1)
@@ -105,7 +108,7 @@ def test_a_prediction_counts_steps_without_a_draft_and_a_text_that_ends_early_ma
 
 
 def test_an_empty_tally_has_no_figures_rather_than_false_ones():
-    summary = Tally().summary(FinishReason.CANCELLED, "", prefill_ms=0.0, target_step_ms=None, peak_memory_mb=None)
+    summary = Tally().summary(FinishReason.CANCELLED)
     assert (summary.num_tokens, summary.num_accepted_tokens_per_pos) == (0, ())
     figures = (summary.draft_acceptance_rate, summary.block_efficiency, summary.cost_coefficient,
                summary.tokens_per_second, summary.predicted_speedup, summary.expected_acceptance_rate)  # fmt: skip

@@ -60,7 +60,8 @@ def test_the_limit_that_was_built_in_is_found_and_advice_comes_in_order(limit):
 def test_the_figures_are_those_of_the_runs_own_summary():
     steps = drawn(0.8, 4, count=60, draft_ms=1.0, verify_ms=14.0)
     tally = Tally(steps)
-    summary = tally.summary(FinishReason.LENGTH, "", prefill_ms=0.0, target_step_ms=10.0, peak_memory_mb=None)
+    tally.target_step_ms = 10.0
+    summary = tally.summary(FinishReason.LENGTH)
     baseline = Tally([make_step(0, 0, verify_ms=10.0)] * 30)
     found = diagnose(Tally(steps), plain_step(baseline, 9.0))
     assert found.alpha == pytest.approx(tally.alpha)
@@ -99,10 +100,7 @@ def test_a_few_blocks_tell_nothing():
 def test_a_plain_step_is_measured_by_the_baseline_else_by_a_forward():
     assert plain_step(Tally(), 7.0) == PlainStep(7.0, 7.0, False)
     assert plain_step(Tally([make_step(0, 0)]), 7.0) == PlainStep(10.0, 10.5, True)
-    summary = replace(
-        Tally().summary(FinishReason.LENGTH, "", prefill_ms=0, target_step_ms=None, peak_memory_mb=None),
-        baseline_tokens_per_second=100.0,
-    )
+    summary = replace(Tally().summary(FinishReason.LENGTH), baseline_tokens_per_second=100.0)
     assert plain_step(Tally(), 7.0, summary) == PlainStep(7.0, 10.0, True)
     assert plain_step(Tally(), None, summary) == PlainStep(10.0, 10.0, True)
 
@@ -226,7 +224,8 @@ def test_a_tree_is_diagnosed_by_its_levels_and_its_nodes():
     step_ms = 3 * 2.0 + 14.0 + 0.5
     assert by_limit[Limit.ACCEPTANCE] == pytest.approx(4 * PLAIN.total_ms / step_ms), "a path of three and a bonus"
     assert by_limit[Limit.DRAFT] == pytest.approx(found.tokens_per_step * PLAIN.total_ms / 14.5)
-    summary = sums.summary(FinishReason.LENGTH, "", prefill_ms=0.0, target_step_ms=10.0, peak_memory_mb=None)
+    sums.target_step_ms = 10.0
+    summary = sums.summary(FinishReason.LENGTH)
     assert found.cost == pytest.approx(summary.cost_coefficient)
 
 

@@ -94,7 +94,6 @@ class _Run:
         self._server, self._request, self._controls = server, request, controls
         self._client, self._observer = client, observer
         self._maker = StepMaker(server.speculation, request.sampling.temperature)
-        self._texts: list[str] = []
         self._num_prompt = self._num_tokens = 0
         self._prefill_ms = 0.0
         self._began = time.perf_counter()
@@ -166,7 +165,6 @@ class _Run:
         self._controls.wait_for_step()
         step = self._maker.step(chunk, self._num_prompt + self._num_tokens)
         self._num_tokens += len(step.emitted)
-        self._texts.append(step.emitted_text)
         yield step
         if self._num_tokens > self._request.max_new_tokens + 1:
             raise ServerError(f"{self._server.address} sends more tokens than it was asked for; the run was ended.")
@@ -189,12 +187,8 @@ class _Run:
     def _summary(self, counts: StepsCounted, before: Snapshot | None, error: str | None) -> Summary:
         steps = list(counts.applied(self._maker.steps))
         tally = Tally(steps)
-        summary = tally.summary(
-            self._reason or FinishReason.ERROR,
-            "".join(self._texts),
-            prefill_ms=self._prefill_ms,
-            error=error,
-        )
+        tally.prefill_ms = self._prefill_ms
+        summary = tally.summary(self._reason or FinishReason.ERROR, error=error)
         waits = [step.total_ms for step in self._maker.steps[1:]]
         if not tells_speed(len(waits), sum(waits)):
             summary = replace(summary, tokens_per_second=None)

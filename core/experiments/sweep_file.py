@@ -161,7 +161,7 @@ def run_from_record(record: Mapping[str, Any], plan: SweepPlan, folder: Path | N
 def _summary(record: Mapping[str, Any]) -> Summary:
     """A number that is missing or not finite becomes None; counts must be there."""
     counts = {name: int(record[name]) for name in COUNTS}
-    nothing = Tally().summary(FinishReason.LENGTH, "")
+    nothing = Tally().summary(FinishReason.LENGTH)
     return summary_from_record({**record, **counts}, nothing)
 
 

@@ -144,10 +144,10 @@ def events(log: RunLog) -> Iterator[Event]:
     num_read = sum(len(config.get(name) or ()) for name in ("prompt_token_ids", "continuation_token_ids"))
     prefill = PrefillDone(num_read, _number(summary.get("prefill_ms"), 0.0), number_of(summary.get("target_step_ms")))
     yield prefill
-    tally, texts = Tally(), []
+    tally = Tally()
+    tally.prefill_ms, tally.target_step_ms = prefill.prefill_ms, prefill.target_step_ms
     for step in steps(log):
         tally.add(step)
-        texts.append(step.emitted_text)
         yield step
     for record in log.baseline_steps:
         emitted = record.get("emitted")
@@ -155,13 +155,7 @@ def events(log: RunLog) -> Iterator[Event]:
         known = {"drafted": [], "num_accepted": 0, "emitted_kinds": kinds, "temperature": config.get("temperature")}
         if (plain := step_from_record({**known, **record})) is not None:
             yield BaselineStep(plain)
-    added_up = tally.summary(
-        FinishReason.CANCELLED,
-        "".join(texts),
-        prefill_ms=prefill.prefill_ms,
-        target_step_ms=prefill.target_step_ms,
-        error=CUT_OFF,
-    )
+    added_up = tally.summary(FinishReason.CANCELLED, error=CUT_OFF)
     yield Finished(added_up if log.summary is None else summary_from_record(log.summary, added_up))
 
 

@@ -67,9 +67,16 @@ class Tally:
     A block is a step that drafted. The scoring times by K and timed_draft_ms leave out a block cut short by the end of
     the text, whose times cover more tokens than are counted. levels: tokens in a row that were drafted; a tree is
     drafted level by level. trees: parents and accepted path of each block that branches, by its step.
+
+    Attributes:
+        prefill_ms: time to read the prompt, which whoever runs the steps sets.
+        target_step_ms: the time of a one-position forward, the unit of c and v, likewise.
     """
 
     def __init__(self, steps: Sequence[Step] = ()) -> None:
+        self.prefill_ms = 0.0
+        self.target_step_ms: float | None = None
+        self._texts: list[str] = []
         self._rows: list[tuple[float, ...]] = []
         self.num_blocks = 0
         self.tokens = self.block_tokens = self.timed_tokens = 0
@@ -94,6 +101,7 @@ class Tally:
         levels = step.depth
         if step.parents:
             self.trees[len(self._rows)] = step.parents, step.accepted_path
+        self._texts.append(step.emitted_text)
         self._rows.append((count, accepted, tested, len(step.emitted), *times, is_timed, levels))
         self.tokens += len(step.emitted)
         self.absent_ms += step.absent_ms
@@ -177,16 +185,14 @@ class Tally:
     def summary(
         self,
         reason: FinishReason,
-        text: str,
+        text: str | None = None,
         *,
-        prefill_ms: float = 0.0,
-        target_step_ms: float | None = None,
         peak_memory_mb: float | None = None,
         error: str | None = None,
     ) -> Summary:
-        """The run's result. `target_step_ms`, the time of a one-position forward, is the unit of c and v."""
+        """The run's result. Its text is that of the steps, unless another is given."""
         cost = predicted = None
-        depths = self.timed_depths
+        depths, target_step_ms = self.timed_depths, self.target_step_ms
         if depths and target_step_ms:
             # A tree is drafted level by level, and accepted like a chain whose alpha is that of a level.
             cost = self.timed_draft_ms / sum(k * n for k, n in depths.items()) / target_step_ms
@@ -198,7 +204,7 @@ class Tally:
                 predicted = (num_plain + expected) / (num_plain + spent)
         return Summary(
             finish_reason=reason,
-            text=text,
+            text="".join(self._texts) if text is None else text,
             num_tokens=self.tokens,
             num_steps=self.num_steps,
             num_drafts=self.num_blocks,
@@ -209,7 +215,7 @@ class Tally:
             block_efficiency=self.tokens / self.num_steps if self.num_steps else None,
             cost_coefficient=cost,
             tokens_per_second=self.timed_tokens / self.total_ms * 1e3 if self.total_ms else None,
-            prefill_ms=prefill_ms,
+            prefill_ms=self.prefill_ms,
             peak_memory_mb=peak_memory_mb,
             predicted_speedup=predicted,
             expected_acceptance_rate=self.predicted_rate,
