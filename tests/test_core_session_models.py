@@ -10,13 +10,13 @@ import torch
 from core.controls import RunControls
 from core.errors import OutOfMemoryError, PairMismatchError
 from core.models.language_model import LanguageModel
-from core.models.loading import load
+from core.models.loading import first_device, load
 from core.models.shelf import ModelShelf
 from core.runners.llama import FusedLlamaRunner
 from core.session import Session
 from core.settings import SamplingParams
 from core.types import Finished, FinishReason, RunStarted, StageChanged, Step
-from tests.fakes import byte_tokenizer, is_sentence, save_model
+from tests.fakes import byte_tokenizer, is_sentence, save_model, tiny_module
 from tests.fakes_session import requests_of, save_pair
 
 
@@ -210,3 +210,11 @@ def test_a_pair_that_does_not_fit_is_refused_before_anything_is_loaded(request_f
     with pytest.raises(PairMismatchError, match="id 256"):
         list(Session().run(request_for(draft=str(models / "stranger"))))
     assert loads == []
+
+
+def test_a_model_is_where_its_weights_are_unless_a_map_spreads_it():
+    """transformers gives a model on one device no map."""
+    module = tiny_module("llama").to("meta")
+    assert first_device(module) == torch.device("meta")
+    module.hf_device_map = {"model.embed_tokens": 1, "lm_head": "cpu"}
+    assert first_device(module) == torch.device("cuda", 1)
