@@ -1,6 +1,5 @@
 """Bad input about trees, end to end and with the real fault: one sentence, and nothing of the session is lost."""
 
-import json
 import os
 import shutil
 import subprocess
@@ -12,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from core.drafters.registry import METHODS, Method, NoOptions
-from core.errors import OutriderError, SettingsError
+from core.errors import OutriderError
 from core.models.catalogue import resolve
 from core.models.details import read_details
 from core.models.fit import forecast, heads_parameters, nodes_of
@@ -21,7 +20,7 @@ from core.runlog.log import RunLogWriter, read_run_log
 from core.session import Session
 from core.settings import DType
 from core.types import Draft, FinishReason, Step
-from tests.fakes import edit_json, is_sentence, save_model
+from tests.fakes import is_sentence, save_model
 from tests.fakes_medusa import write_heads
 from tests.fakes_session import requests_of, save_pair
 
@@ -64,12 +63,6 @@ def with_heads(path) -> dict:
 # --- Heads ------------------------------------------------------------------------------------------------------
 
 
-def test_heads_of_another_target_are_refused_and_run_on_their_own(session, request_for, heads, tmp_path):
-    assert list(session.run(request_for(**with_heads(heads))))[-1].summary.finish_reason is FinishReason.LENGTH
-    other = save_model(tmp_path / "other", hidden_size=64, eos_token_id=None)
-    assert "belong to another target" in refused(session, request_for(target=str(other), **with_heads(heads)))
-
-
 def test_heads_of_another_target_of_the_same_sizes_are_refused_and_precision_is_no_other_target(
     session, request_for, folder, heads, tmp_path
 ):
@@ -84,44 +77,7 @@ def test_heads_of_another_target_of_the_same_sizes_are_refused_and_precision_is_
     assert "belong to another target: they were trained for tiny" in said
 
 
-@pytest.mark.parametrize("ids", [[3, 100_000], [-1], [3, 3]])
-def test_a_trained_map_of_ids_that_is_out_of_range_is_refused(session, request_for, heads, ids):
-    before = json.loads((heads / "config.json").read_text("utf-8"))["vocabulary"]
-    edit_json(heads / "config.json", vocabulary=ids)
-    try:
-        assert "different ids from 0 to" in refused(session, request_for(**with_heads(heads)))
-    finally:
-        edit_json(heads / "config.json", vocabulary=before)
-
-
-@pytest.mark.parametrize("path", ["missing", "a" * 300, "nul\0"])
-def test_a_path_without_heads_is_named(session, request_for, path):
-    assert "There are no Medusa heads" in refused(session, request_for(**with_heads(path)))
-
-
-def test_a_drafts_map_of_ids_that_is_out_of_range_is_refused_for_trees_too(session, request_for, tmp_path):
-    draft = save_model(tmp_path / "draft", eos_token_id=None)
-    edit_json(draft / "config.json", draft_vocabulary=[1, 100_000])
-    assert "draft_vocabulary" in refused(session, request_for(draft=str(draft), method="draft-tree"))
-
-
 # --- Budgets ----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [{"num_draft_tokens": -1}, {"num_draft_tokens": 10_000}, {"method_options": {"depth": 0}},
-     {"method_options": {"branching": 10_000}}],
-)  # fmt: skip
-def test_a_budget_of_no_depth_or_of_thousands_of_nodes_is_refused(session, request_for, changes):
-    with pytest.raises(SettingsError, match=r"must be a whole number from [01] to \d+") as caught:
-        list(session.run(request_for(method="draft-tree", **changes)))
-    assert is_sentence(str(caught.value))
-
-
-def test_a_budget_of_no_nodes_is_plain_decoding(session, request_for):
-    events = list(session.run(request_for(method="draft-tree", draft=None, num_draft_tokens=0)))
-    assert {event.num_draft_tokens for event in events if isinstance(event, Step)} == {0}
 
 
 # --- Parents ----------------------------------------------------------------------------------------------------

@@ -7,11 +7,10 @@ import pytest
 import torch
 
 from core.errors import OutriderError, PromptError
-from core.experiments import bench_memory
 from core.experiments.bench import ASSISTED, GENERATE, PLAIN, num_equal, ratios, spread, turn_order
 from core.experiments.bench_rounds import Bench, to_json
 from core.experiments.contenders import build_all
-from tests.fakes import greedy_reference, is_sentence, save_model
+from tests.fakes import greedy_reference, is_sentence
 from tests.fakes_bench import PROMPTS, REAL, SETTINGS, Fake, K, N, observations, right, small_pair
 
 
@@ -166,11 +165,3 @@ def test_ratios_need_the_contender_they_refer_to_and_forwards_are_those_of_the_w
 
 
 # --- Memory -----------------------------------------------------------------------------------------------------
-
-
-def test_the_memory_of_one_contender_is_that_of_a_process_that_runs_it(tmp_path):
-    target = save_model(tmp_path / "target", max_position_embeddings=128)
-    settings = {"target": str(target), "draft_layers": 1, "temperatures": [0.0], "only": [], "max_new_tokens": 4}
-    memory = bench_memory.measured(ASSISTED, settings, [1, 2, 3])
-    assert 0 <= memory["peak_memory_mb"] < 1_000
-    assert 0 < memory["needed_memory_mb"] < 10

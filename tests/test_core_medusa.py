@@ -200,6 +200,8 @@ def test_files_that_are_no_heads_are_refused(tmp_path, target):
         (folder, ModelUnreadableError),
         (tmp_path / "empty", SettingsError),
         (tmp_path / "no", SettingsError),
+        (tmp_path / ("a" * 300), SettingsError),
+        (Path("nul\0"), SettingsError),
     ):
         with pytest.raises(error) as refused:
             load_heads(path, target)
