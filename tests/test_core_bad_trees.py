@@ -77,9 +77,6 @@ def test_heads_of_another_target_of_the_same_sizes_are_refused_and_precision_is_
     assert "belong to another target: they were trained for tiny" in said
 
 
-# --- Budgets ----------------------------------------------------------------------------------------------------
-
-
 # --- Parents ----------------------------------------------------------------------------------------------------
 
 

@@ -162,6 +162,3 @@ def test_ratios_need_the_contender_they_refer_to_and_forwards_are_those_of_the_w
     assert row["ratio_to_assisted"] is None
     assert row["tokens_per_forward"] == 3.0
     assert row_of(pair, observations("x", seconds=[1]))["tokens_per_forward"] is None
-
-
-# --- Memory -----------------------------------------------------------------------------------------------------

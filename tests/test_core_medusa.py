@@ -3,6 +3,7 @@
 import itertools
 import json
 import pickle
+from pathlib import Path
 
 import pytest
 import torch
