@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import functools
 import math
-import sys
+import pickle
 from array import array
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
@@ -79,6 +79,40 @@ class PositionEvidence:
 
     def __len__(self) -> int:
         return len(self.ids)
+
+
+class PackedEvidence(Sequence[PositionEvidence]):
+    """A block's positions in one piece of memory, unpacked on each access: a long run has hundreds of thousands."""
+
+    __slots__ = ("_count", "_packed")
+
+    def __init__(self, positions: Sequence[PositionEvidence]) -> None:
+        self._count = len(positions)
+        self._packed = pickle.dumps(tuple(positions), pickle.HIGHEST_PROTOCOL)
+
+    def _unpacked(self) -> tuple[PositionEvidence, ...]:
+        # Safe to unpickle: the object's own bytes, not a file's.
+        positions: tuple[PositionEvidence, ...] = pickle.loads(self._packed)
+        return positions
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._unpacked()[index]
+
+    def __iter__(self) -> Iterator[PositionEvidence]:
+        return iter(self._unpacked())
+
+    def __eq__(self, other: object) -> bool:
+        return self._unpacked() == tuple(other) if isinstance(other, tuple | PackedEvidence) else NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]  # like its positions, which hold arrays
+
+
+def packed(positions: Sequence[PositionEvidence]) -> Sequence[PositionEvidence]:
+    """The same positions, packed; an empty sequence as it is."""
+    return PackedEvidence(positions) if positions and not isinstance(positions, PackedEvidence) else positions
 
 
 # --- Computed from a block's tensors ----------------------------------------------------------------------------
@@ -331,10 +365,15 @@ def to_record(evidence: PositionEvidence) -> dict[str, Any]:
     return record
 
 
+def packed_from_record(record: Mapping[str, Any]) -> Sequence[PositionEvidence]:
+    """Like `evidence_from_record`, but packed: for reading the log of a whole run."""
+    return packed(evidence_from_record(record))
+
+
 def evidence_from_record(record: Mapping[str, Any]) -> Sequence[PositionEvidence]:
     """The evidence of a log line; empty if it has none, or if any of it is damaged."""
     positions = record.get("evidence")
-    if isinstance(positions, tuple):  # It was read already.
+    if isinstance(positions, PackedEvidence):
         return positions
     if not isinstance(positions, list):
         return ()
@@ -345,8 +384,8 @@ def evidence_from_record(record: Mapping[str, Any]) -> Sequence[PositionEvidence
 
 
 def _from_record(record: Mapping[str, Any]) -> PositionEvidence:
-    ids, texts = array("i", record["ids"]), tuple(map(sys.intern, record["texts"]))  # The same few at most positions.
-    if not len(ids) == len(texts) <= MAX_LISTED:
+    ids, texts = array("i", record["ids"]), tuple(record["texts"])
+    if not len(ids) == len(texts) <= MAX_LISTED or not all(isinstance(text, str) for text in texts):
         raise ValueError("ids and texts don't fit")
     if any(token < 0 for token in ids):
         raise ValueError("an id is negative")

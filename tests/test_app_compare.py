@@ -101,7 +101,7 @@ def test_runs_with_the_same_settings_become_their_mean_and_its_interval(folder):
 def test_more_settings_than_columns_are_refused(folder):
     for index in range(MAX_RUNS + 1):
         keep_run(folder, index, num_draft_tokens=index + 1)
-    with pytest.raises(OutriderError, match="7 different settings"):
+    with pytest.raises(OutriderError, match="7 different combinations of settings"):
         comparison(folder)
     with pytest.raises(OutriderError, match="Select fewer"):
         comparison(folder, grouped=True)

@@ -287,7 +287,7 @@ def test_a_busy_machine_qualifies_the_headline_and_few_steps_tell_nothing():
 
 def test_a_run_that_was_stepped_through_has_no_speed():
     stepped = concluded(10.0, was_stepped=True)
-    assert stepped.headline.startswith("No speed to compare")
+    assert stepped.headline.startswith("No speed comparison")
     assert "times faster" not in stepped.headline
 
 

@@ -205,10 +205,10 @@ def test_every_shortcut_of_the_menus_is_heard_wherever_the_focus_is(shown, qtbot
 
 
 def test_every_tool_window_has_a_name_for_what_takes_keys(window):
-    menus, tools = window.menus, window.tools
+    menus = window.menus
     for action in (menus.models, menus.runs, menus.check, menus.sweep, menus.help, menus.production):
         action.trigger()
-    panels = (window.models.window, window.runs.window, tools.check, tools.sweep)
+    panels = (window.models.window, window.runs.window, window.check, window.sweep)
     assert window.models.window.suggestions.rows
     for panel in (*panels, window.help.page, window.exports.page):
         unnamed = [

@@ -20,7 +20,7 @@ from app.run.run_view import RunView
 from app.run.text.tokens import Fate, Place, Selection, block
 from app.run.text.transcript import tooltip
 from app.theme import DARK, LIGHT
-from core.evidence import PositionEvidence
+from core.evidence import PositionEvidence, packed
 from core.settings import TYPICAL_FLOOR, Coupling, RunRequest, VerificationRule
 from core.types import BlockTest, TokenKind, depths_of
 from tests.fakes_app import make_step
@@ -107,7 +107,7 @@ def test_siblings_stand_in_the_order_of_the_drafts_probability_and_without_evide
 
 
 def test_the_ordered_tests_of_a_place_are_shown_with_p_after_each_rejection():
-    step = replace(TREE, evidence=EVIDENCE)
+    step = replace(TREE, evidence=packed(EVIDENCE))
     assert inspect([step], Place(0, 0)).tests == (
         "Candidates in the order of their tests:",
         "▸ 1 “the”: u 0.630 ≥ 0.200, rejected",
@@ -195,7 +195,7 @@ BLOCK = replace(
 def test_block_verification_is_explained_by_its_texts_weights_and_own_residual():
     kept, last, later = (inspect([BLOCK], Place(0, slot)) for slot in (0, 2, 3))
     assert kept.verdict == (
-        "Accepted: the prefix up to “␣t10” passed as a whole, u = 0.2000 < h = 0.4000, and no longer one did."
+        "Accepted: the prefix up to “␣t10” passed as a whole, u = 0.2000 < h = 0.4000, and none of the longer ones did."
     )
     assert last.verdict.startswith(
         "Rejected: the prefix up to here failed as a whole, u = 0.7000 ≥ h = 0.2000, and so did"

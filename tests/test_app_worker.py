@@ -6,6 +6,7 @@ from collections import deque
 from types import SimpleNamespace
 
 from app.worker import EngineWorker, run_task
+from core.evidence import PackedEvidence
 from core.settings import RunRequest
 from core.types import Finished, Inspected
 from tests.fakes_app import FakeSession, keep_files_in, make_step
@@ -31,6 +32,7 @@ def test_the_window_gets_evidence_packed_and_the_log_gets_it_unchanged(tmp_path,
     request = RunRequest("target", "draft", "prompt")
     worker.perform(run_task(request, events))
     (sent,) = (event for event in events if isinstance(event, Inspected))
+    assert isinstance(sent.evidence, PackedEvidence)
     assert sent.evidence == places
     (written,) = (event for event in logged if isinstance(event, Inspected))
     assert written.evidence is places

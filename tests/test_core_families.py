@@ -14,7 +14,7 @@ from core.drafters.registry import DraftTreeOptions
 from core.errors import SettingsError
 from core.models.catalogue import DEFAULT_DRAFT, DEFAULT_TARGET
 from core.models.language_model import LanguageModel
-from core.models.loading import load
+from core.models.loading import load, reads_trees
 from core.runners import llama
 from core.runners.base import tree_rows
 from core.settings import SamplingParams
@@ -99,12 +99,14 @@ NO_TREES = {
 @pytest.mark.parametrize("name", NO_TREES)
 def test_a_module_that_would_read_a_tree_wrongly_says_that_it_reads_none(name):
     model = language_model(tiny_module(name, **NO_TREES[name]))
+    model.can_branch = reads_trees(model)
     with pytest.raises(SettingsError, match="can't score a tree"):
         model.runner(8, spare=4).forward(torch.tensor([1, 2]), num_logits=2, tree=tree_rows([-1], 0, 2))
 
 
 def test_a_tree_across_chunks_of_attention_gives_the_text_of_a_chain():
     target = language_model(tiny_module("llama4_text", **_CHUNKS))
+    assert reads_trees(target)
     text = play(autoregressive(target, prompt(40), **GREEDY)).ids
     tree = DraftTreeDrafter(DrafterSetup(target, target), DraftTreeOptions(depth=4, branching=3))
     assert play(speculative(target, tree, prompt(40), num_draft_tokens=12, **GREEDY)).ids == text

@@ -108,7 +108,7 @@ def test_a_sweeps_runs_say_how_steady_they_were_and_a_cell_that_can_not_be_is_no
     problems = {result.cell.num_draft_tokens: result.problem for result in finished.results}
     assert [bool(problems[k]) for k in (0, 1, 2)] == [False, False, True]
     [verdict] = events_of(plan_of(repeats=3, num_draft_tokens=(1, 2, 3)), session)[-1].verdicts
-    assert "2 cells are left out, whose speedups are more than their tokens per forward allow" in verdict.sentence
+    assert "2 cells whose speedups are more than their tokens per forward allow are left out" in verdict.sentence
 
 
 def test_a_verdict_says_in_how_many_runs_the_machine_was_busy():

@@ -322,7 +322,7 @@ class _Run:
         self._request = request
         self._make = make
         self._config: Mapping[str, Any] = {}
-        self._log = log
+        self._log, self._log_is_output = log, not shows_text
         self._console = _Stderr(quiet=quiet)
         self._controls = RunControls.from_request(request)
         sink = Sink(sys.stdout, styled=not quiet)
@@ -350,7 +350,7 @@ class _Run:
         return Exit.FAILED if self._log_failed and self._code == Exit.DONE else self._code
 
     def _write_log(self, event: Event | None) -> None:
-        """Log an event, or close the log. A failure is reported once and doesn't end the run."""
+        """Log an event, or close the log. A failure is reported once, and ends no run that also writes text."""
         try:
             if self._log is None:
                 return
@@ -359,9 +359,10 @@ class _Run:
             elif not self._log_failed:
                 self._log.write(event)
         except RunLogError as error:
-            if isinstance(error.__cause__, BrokenPipeError):  # As when the text's reader has gone.
+            # As if the text's reader had gone.
+            if self._log_is_output and isinstance(error.__cause__, BrokenPipeError):
                 self._controls.cancel()
-                self._code = self._code or Exit.STOPPED
+                self._code = Exit.STOPPED if self._code is None else self._code
             elif not self._log_failed:
                 say(f"The log is incomplete: {error}")
             self._log_failed = True

@@ -153,7 +153,7 @@ def _predicted(run: RunView) -> tuple[str, str]:
         nodes = f"of {run.counts.sums.drafted:,} nodes"
         return f"{nodes} scored", nodes
     if run.coupling is Coupling.GUMBEL:
-        return f"rejection sampling {share}", f"rejection sampling {share}"
+        return f"rejection sampling {share}", f"rejection {share}"
     return f"predicted {share}", ""
 
 

@@ -76,7 +76,7 @@ class MethodForm(QWidget):
         return {name: form.values() | self._switches[name].values() for name, form in self._options.items()}
 
     def apply(self, name: str, options: Mapping[str, Mapping[str, Any]]) -> None:
-        """Show a method, and the options of all methods; a value of the wrong type leaves the default."""
+        """Show a method, and the options of all methods; what isn't valid is shown as its default."""
         for each, form in self._options.items():
             fields, saved = form.fields | self._switches[each].fields, options.get(each, {})
             for key, item in declared(get_method(each).options).items():

@@ -14,7 +14,7 @@ from typing import Any
 from core.engines.client import Client
 from core.engines.server import Product, Server
 from core.engines.steps import Chunk, Counts, Token, Told, split_text, unknown_tokens
-from core.errors import ServerError, ServerRefusedError, first_line
+from core.errors import ServerError, ServerRefusedError
 from core.settings import RunRequest
 from core.types import UNKNOWN_ID, FinishReason
 
@@ -154,13 +154,13 @@ def _vllm_told(found: dict[str, Any]) -> Told | None:
     return Told(steps, draft_tokens, accepted_tokens, per_step)
 
 
-def _finish(reason: str, stop_reason: Any, message: Any = None) -> FinishReason:
+def _finish(reason: str, stop_reason: Any, message: str = "") -> FinishReason:
     """
     Raises:
         ServerError: the server gave up.
     """
     if reason in {"abort", "error"}:
-        said = f" ({first_line(message)})" if message else ""
+        said = f" ({message})" if message else ""
         raise ServerError(f"The server ended the request before the text was complete{said}. Try again.")
     if reason == "length":
         return FinishReason.LENGTH
@@ -202,7 +202,7 @@ def _sglang(client: Client, request: RunRequest, check_cancelled: Check, top_log
             at,
             tokens,
             counts=counts,
-            finish=_finish(str(finish["type"]), finish.get("matched"), finish.get("message"))
+            finish=_finish(str(finish["type"]), finish.get("matched"), client.shown(str(finish.get("message") or "")))
             if "type" in finish
             else None,
             told=told if "type" in finish and told != Told() else None,

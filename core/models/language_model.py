@@ -33,6 +33,7 @@ class LanguageModel:
         draft_ids: (R,) ids that it proposes as a draft, in trimmed-head order; None for all.
         fused_weights: weights arranged for the fused forward; None if transformers' module is used.
         reading: how that module continues a text from its cache.
+        can_branch: whether that module reads trees rightly.
         revision: a Hub model's commit; None for other models.
         known_rows: row counts whose kernels `TargetScorer.prepare` has built.
     """
@@ -48,6 +49,7 @@ class LanguageModel:
     draft_ids: torch.Tensor | None = field(default=None, repr=False)
     fused_weights: FusedLlamaWeights | None = field(default=None, repr=False)
     reading: Reading = Reading.BLOCKS
+    can_branch: bool = True
     revision: str | None = None
     known_rows: set[int] = field(default_factory=set, init=False, repr=False)
     _graphs: GraphPool | None = field(default=None, init=False, repr=False)
@@ -83,7 +85,9 @@ class LanguageModel:
         try:
             if self.fused_weights is not None:
                 return self._fused_runner(limit, limit + spare, drafting=drafting, quantise=quantise)
-            return ModuleRunner(self.model, limit + spare, draft_ids, self.reading, longest=limit)
+            return ModuleRunner(
+                self.model, limit + spare, draft_ids, self.reading, longest=limit, can_branch=self.can_branch
+            )
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise

@@ -28,6 +28,7 @@ from core.models.prompting import load_tokenizer, quiet_transformers
 from core.models.shapes import check_files, check_shapes, model_config
 from core.models.shared_draft import load_shared_draft
 from core.runners import llama, rotary
+from core.runners.base import tree_rows
 from core.runners.llama import FusedLlamaWeights
 from core.runners.module import ModuleRunner, Reading
 from core.runners.threads import threads
@@ -43,6 +44,9 @@ _ROUNDING, _HALF_PRECISION = 3e-4, 0.1
 
 _ONE_BY_ONE = frozenset({"jamba", "recurrent_gemma", "zamba", "zamba2"})
 """Types whose module is wrong or imprecise when it continues with several tokens (transformers 5.23)."""
+
+_NEVER_BRANCH = frozenset({"gpt_neo"})
+"""Types whose windows span places in the cache, not positions."""
 
 _SLOW_WAYS = {
     Reading.TOKENS: "%s reads one token per forward, so a draft can't make it faster.",
@@ -223,6 +227,8 @@ def prepare(ref: str, model: Any, tokenizer: Any, device: torch.device, dtype: t
     except Exception as error:
         reason = "out of memory" if is_out_of_memory(error) else first_line(error)
         _log.warning("%s: no fused forward (%s), so transformers' module is used.", ref, reason)
+    if loaded.fused_weights is None:
+        loaded.can_branch = reads_trees(loaded)
     return loaded
 
 
@@ -310,6 +316,23 @@ def _reads_right(loaded: LanguageModel, way: Reading, probe: torch.Tensor, expec
             raise
         _log.debug("%s can't read %s", loaded.ref, way, exc_info=True)
         return False
+
+
+def reads_trees(loaded: LanguageModel) -> bool:
+    """Whether a module's rows of a tree are those of its paths. Some take places in the cache for positions."""
+    if loaded.model.config.model_type in _NEVER_BRANCH:
+        return False
+    runner, ids = ModuleRunner(loaded.model, 5, reading=loaded.reading), torch.arange(5)
+    try:
+        runner.forward(ids[:1], num_logits=1)
+        tree = runner.forward(ids[1:], num_logits=4, tree=tree_rows([-1, -1, 1], 1, 4)).logits.float()
+        runner.rewind(1)
+        path = runner.forward(ids[[1, 3, 4]], num_logits=3).logits.float()
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise
+        return False
+    return _is_alike(tree[2:], path[1:], _ROUNDING if loaded.dtype is torch.float32 else _HALF_PRECISION)
 
 
 def _is_causal(loaded: LanguageModel, probe: torch.Tensor, expected: torch.Tensor) -> bool:

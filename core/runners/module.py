@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -21,14 +20,11 @@ from transformers.cache_utils import (
 
 from core.errors import SettingsError
 from core.runners import rotary
-from core.runners.base import ForwardOutput, TreeRows, check_rewind, tree_rows
+from core.runners.base import ForwardOutput, TreeRows, check_rewind
 from core.runners.timing import sent
 
 _MOST_REREAD = 16
 """With more unread positions than this, they are read by a forward of their own, and a new snapshot is taken."""
-
-_NEVER_BRANCH = frozenset({"gpt_neo"})
-"""Types whose windows span places in the cache, not positions."""
 
 
 class Reading(StrEnum):
@@ -57,6 +53,7 @@ class ModuleRunner:
         head_ids: Tensor | None = None,
         reading: Reading = Reading.BLOCKS,
         longest: int | None = None,
+        can_branch: bool = True,
     ) -> None:
         """
         Args:
@@ -65,10 +62,12 @@ class ModuleRunner:
             head_ids: (R,) ids whose logits to return, in this order; None for all.
             reading: how the model continues from its cache.
             longest: positions of the longest text, if the cache has room for more.
+            can_branch: whether it reads trees rightly.
         """
         self._model = model
         self._head_ids = head_ids
         self._reading = reading
+        self._can_branch = can_branch
         self._device = model.get_input_embeddings().weight.device
         self._rotary = rotary.frequencies_for(model, longest or capacity)
         self._first_position = first_position(model)
@@ -90,7 +89,7 @@ class ModuleRunner:
     def forward(
         self, ids: Tensor, *, num_logits: int, layers: Sequence[int] = (), tree: TreeRows | None = None
     ) -> ForwardOutput:
-        if tree is not None and not self._can_branch:
+        if tree is not None and (self._has_state or self._reading is not Reading.BLOCKS or not self._can_branch):
             raise SettingsError(
                 "This model can't score a tree, since its state or its positions don't branch. Choose a method that "
                 "drafts chains."
@@ -163,24 +162,6 @@ class ModuleRunner:
         if self._head_ids is not None:
             rows = rows[:, self._head_ids]
         return ForwardOutput(rows, tuple(output.hidden_states[layer][0] for layer in layers))
-
-    @cached_property
-    def _can_branch(self) -> bool:
-        """Whether rows of a tree are those of its paths. Some modules take places in the cache for positions."""
-        if self._has_state or self._reading is not Reading.BLOCKS or self._model.config.model_type in _NEVER_BRANCH:
-            return False
-        probe = ModuleRunner(self._model, 5)
-        probe._ids += torch.arange(1, 6, device=self._device)
-        try:
-            probe._read(0, 1, 1, ())
-            tree = probe._read(1, 5, 4, (), tree_rows([-1, -1, 1], 1, 4)).logits.float()
-            probe._cut(1)
-            probe._ids[2:4] = probe._ids[3:5].clone()
-            path = probe._read(1, 4, 3, ()).logits.float()
-        except (TypeError, ValueError, RuntimeError):
-            return False
-        share = 1e-3 if self._model.dtype is torch.float32 else 0.1
-        return float((tree[2:] - path[1:]).abs().mean()) <= share * float(path.std())
 
     def _masks(self, tree: TreeRows, end: int) -> Any:
         """The additive mask (1, 1, n, end) of a tree, or one for each kind of layer; a window spans positions."""

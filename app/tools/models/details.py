@@ -78,6 +78,7 @@ class ModelDetailsPane(QWidget):
         self.badge = text_label("", "badge")
         self.name = wrapped_label("detailsRef", "hint")
         self.facts = QFormLayout()
+        self._shown: list[tuple[str, str]] = []
         self.facts.setHorizontalSpacing(16)
         self.facts.setVerticalSpacing(6)
         self.facts.setLabelAlignment(Qt.AlignmentFlag.AlignLeft)
@@ -163,6 +164,9 @@ class ModelDetailsPane(QWidget):
         describe(self.again, "Download this model again", OFFLINE if is_offline else AGAIN_HELP)
 
     def _show_facts(self, shown: list[tuple[str, str]]) -> None:
+        if shown == self._shown:
+            return
+        self._shown = shown
         while self.facts.rowCount():
             self.facts.removeRow(0)
         for name, text in shown:
