@@ -244,8 +244,12 @@ def test_steps_of_sglang(is_new: bool) -> None:
 
 def test_a_request_that_the_server_aborts_is_a_failure_in_its_words() -> None:
     end = {"type": "abort", "message": "The cache is full.\nTrace"}
-    event = {"text": "One", "output_ids": [100], "meta_info": {"completion_tokens": 1, "finish_reason": end}}
-    summary = summary_of(run(sglang() | {"/generate": as_stream([event])}, chat=False))
+    events = [
+        {"text": "One", "output_ids": [100], "meta_info": {"completion_tokens": 1, "finish_reason": reason}}
+        for reason in (None, end)
+    ]
+    summary = summary_of(run(sglang() | {"/generate": as_stream(events)}, chat=False))
+    assert summary.text == "One"
     assert summary.finish_reason is FinishReason.ERROR
     assert "(The cache is full)" in str(summary.error)
 
