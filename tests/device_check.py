@@ -339,6 +339,10 @@ class Waits(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         before = {each.device.type for each in args if isinstance(each, torch.Tensor)}
+        with self:  # In inference mode an operation made of others comes here whole.
+            parts = func.decompose(*args, **(kwargs or {}))
+        if parts is not NotImplemented:
+            return parts
         found = func(*args, **(kwargs or {}))
         is_copy = func in (torch.ops.aten._to_copy.default, torch.ops.aten.copy_.default)
         if func is torch.ops.aten._local_scalar_dense.default:

@@ -64,8 +64,9 @@ def test_a_check_that_fails_is_reported_and_the_others_run(monkeypatch, capsys, 
     assert page.endswith("```text\ntokens/s  7\n```\n")
 
 
-def test_waits_are_counted_between_events():
-    with SimulatedDevice(), device_check.counted_waits(DEVICE) as count:
+@pytest.mark.parametrize("is_inference", [False, True])
+def test_waits_are_counted_between_events(is_inference):
+    with torch.inference_mode(is_inference), SimulatedDevice(), device_check.counted_waits(DEVICE) as count:
         here = torch.ones(3).to(DEVICE, non_blocking=True)
         assert count() == 0
         assert float(here[0]) == 1.0

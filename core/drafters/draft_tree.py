@@ -22,6 +22,7 @@ from core.drafters.registry import DraftTreeOptions, TreeRule
 from core.drafters.tree_shape import SiblingRates, grow
 from core.runners.base import keep_path, tree_rows
 from core.runners.graphed import GraphedRunner
+from core.runners.timing import sent
 from core.sampling import draw, draw_uniforms, probabilities
 from core.settings import MAX_DRAFT_TOKENS
 from core.types import Draft, DraftContext, Verification, depths_of
@@ -142,12 +143,13 @@ class DraftTreeDrafter(DraftModelDrafter):
         self._parents = [node.parent for node in shape]
         depths = depths_of(self._parents)
         uniforms = None if context.gumbel else draw_uniforms(len(shape), generator_of(context))
-        proposed, limit = self.model.draft_ids, self._num_proposed(context.vocab_size)
+        limit = self._num_proposed(context.vocab_size)
+        proposed = None if self.model.draft_ids is None else self.model.draft_ids.cpu()
         tokens: list[int] = [-1] * len(shape)
         drawn_from: list[Tensor | None] = [None] * len(shape)
         parents = [-1]
         for at, level in enumerate(self._levels(logits, tokens, depth, context)):
-            rows = probabilities(level[:, :limit], context.sampling)
+            rows = probabilities(level[:, :limit], context.sampling).cpu()  # One wait a level: every draw reads values.
             for row, parent in zip(rows, parents, strict=True):
                 # A parent may have fewer children than planned: the draft's support may be smaller.
                 nodes = [node for node in range(len(shape)) if self._parents[node] == parent]
@@ -166,7 +168,9 @@ class DraftTreeDrafter(DraftModelDrafter):
         self._read = [index[node] for node in self._read]
         self._parents = [index[self._parents[node]] for node in kept]
         sources = [source for source in (drawn_from[node] for node in kept) if source is not None]
-        probs = over_vocabulary(torch.stack(sources), proposed, context.vocab_size) if sources else None
+        probs = None
+        if sources:
+            probs = sent(over_vocabulary(torch.stack(sources), proposed, context.vocab_size), self.model.device)
         return Draft(torch.tensor([tokens[node] for node in kept]), torch.tensor(self._parents), probs)
 
     def _noisy(self, row: Tensor, count: int, context: DraftContext, position: int) -> list[tuple[Tensor, Tensor]]:

@@ -37,6 +37,9 @@ def resolve_device(device: str) -> torch.device:
     kind, _, index = wanted.value.partition(":")
     if (kind == Device.CUDA and not has_cuda) or (kind == Device.MPS and not has_mps):
         raise DeviceError(f"This machine offers no {kind.upper()} device to torch. Choose auto or cpu.")
+    if kind == Device.CUDA:
+        # cuDNN's attention, which torch prefers on an H100, builds a plan for each new length of a text.
+        torch.backends.cuda.enable_cudnn_sdp(False)
     if index and int(index) >= (count := torch.cuda.device_count()):
         raise DeviceError(f"This machine has no {wanted}; its last GPU is cuda:{count - 1}. Choose auto, or another.")
     return torch.device(wanted.value)

@@ -15,7 +15,7 @@ import logging
 import weakref
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -61,12 +61,18 @@ def captures_graphs(device: torch.device) -> bool:
     return device.type == "cuda"
 
 
+@functools.cache
+def _capture_stream(device: torch.device) -> Any:
+    """One stream for all captures on a device: for each, cuBLAS keeps a workspace until the process ends."""
+    return torch.cuda.Stream(device)
+
+
 class CudaCapture:
     """Captures CUDA graphs on one device, from one stream and into one memory pool."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._stream = torch.cuda.Stream(device)
+        self._stream = _capture_stream(device)
         self._pool = torch.cuda.graph_pool_handle()
 
     def __call__(self, function: Callable[[], Outputs]) -> tuple[Outputs, Callable[[], None]]:
@@ -77,10 +83,16 @@ class CudaCapture:
                 for _ in range(3):
                     function()
             torch.cuda.current_stream().wait_stream(self._stream)
-            graph = torch.cuda.CUDAGraph()
-            # Other threads, such as a window's, may use the device meanwhile.
-            with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
-                outputs = function()
+            graph, usual = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
+            try:
+                # Other threads, such as a window's, may use the device meanwhile.
+                with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
+                    outputs = function()
+            except Exception:
+                # torch leaves the thread on the other stream, and the pool unusable.
+                torch.cuda.set_stream(usual)
+                self._pool = torch.cuda.graph_pool_handle()
+                raise
 
         def replay() -> None:
             with torch.cuda.device(self._device):

@@ -133,7 +133,7 @@ class StepClock:
         for spans in self._parts:
             times.append(0.0)
             for began, ended, silence, computed_ms in spans:
-                whole = (ended - began) * 1e3 if isinstance(began, float) else float(began.elapsed_time(ended))
+                whole = (ended - began) * 1e3 if isinstance(began, float) else _between_ms(began, ended)
                 present = min(whole, max(whole - silence, computed_ms)) if silence else whole
                 times[-1] += present
                 self.absent_ms += whole - present
@@ -149,6 +149,16 @@ class StepClock:
             event.record()
             return event
         return time.perf_counter()
+
+
+def _between_ms(began: Any, ended: Any) -> float:
+    try:
+        return float(began.elapsed_time(ended))
+    except RuntimeError:
+        # On MPS two events with almost nothing between may be seen in the wrong order.
+        if isinstance(began, torch.mps.Event):
+            return 0.0
+        raise
 
 
 def reset_peak_memory(device: torch.device) -> None:
