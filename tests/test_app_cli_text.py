@@ -48,7 +48,7 @@ def test_text_that_may_begin_a_stop_text_is_held_back_until_that_is_decided():
         ("o", Kind.BONUS, [("\n", Kind.ACCEPTED), ("\nd", Kind.CORRECTION), ("o", Kind.BONUS)]),
         ("\n", Kind.BONUS, []),
     ]:
-        transcript.add(replace(step(text), emitted_kinds=(kind,)))
+        transcript.add(replace(step(text), drafted=(5,), emitted_kinds=(kind,)))
         assert sink.pieces == shown
         sink.pieces.clear()
     transcript.settle()

@@ -245,7 +245,7 @@ def test_a_reproducible_run_shows_what_rejection_would_have_accepted(window, run
     window.controls.fields["coupling"].click()
     run_to_end(window)
     rate = window.run_view.predicted_acceptance
-    assert tile.note.text() == f"with rejection {percent_text(rate)}"
+    assert tile.note.text() == f"rejection sampling {percent_text(rate)}"
     assert plot.predicted_line.isVisible()
     assert plot.predicted_sample.accessibleName().startswith("with rejection sampling: ")
     assert window.run_view.counts.columns[Column.PREDICTED_RATE][-1] == pytest.approx(rate)

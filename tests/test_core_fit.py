@@ -74,7 +74,7 @@ def test_different_begin_and_end_tokens_are_a_warning_and_not_a_problem(draft, t
 
 def test_a_shorter_context_gets_a_warning(tmp_path, target):
     draft = save_model(tmp_path, num_hidden_layers=1, max_position_embeddings=64)
-    assert "64 tokens and the target 128" in verdict(draft, target).warnings[0]
+    assert "64 tokens and the target's 128" in verdict(draft, target).warnings[0]
 
 
 def test_too_little_memory_is_the_first_warning(draft, target, monkeypatch):
