@@ -382,6 +382,7 @@ def test_a_gpu_can_be_named_by_its_index(monkeypatch, count):
     monkeypatch.setattr(loading, "free_memory", lambda device: 9)
     if count == 2:
         assert resolve_device("cuda:1") == torch.device("cuda:1")
+        assert not torch.backends.cuda.cudnn_sdp_enabled()
     else:
         with pytest.raises(DeviceError, match="no cuda:1; its last GPU is cuda:0"):
             resolve_device("cuda:1")

@@ -49,6 +49,8 @@ class DraftTreeDrafter(DraftModelDrafter):
         self._unread_nodes: list[int] = []
         """Those to read for the next level."""
         self._siblings = SiblingRates()
+        ids = self.model.draft_ids
+        self._host_ids = None if ids is None else ids.cpu()
 
     def start(self, prompt: Tensor, *, is_trial: bool = False) -> None:
         if self._lookup is not None:
@@ -143,8 +145,7 @@ class DraftTreeDrafter(DraftModelDrafter):
         self._parents = [node.parent for node in shape]
         depths = depths_of(self._parents)
         uniforms = None if context.gumbel else draw_uniforms(len(shape), generator_of(context))
-        limit = self._num_proposed(context.vocab_size)
-        proposed = None if self.model.draft_ids is None else self.model.draft_ids.cpu()
+        proposed, limit = self._host_ids, self._num_proposed(context.vocab_size)
         tokens: list[int] = [-1] * len(shape)
         drawn_from: list[Tensor | None] = [None] * len(shape)
         parents = [-1]

@@ -244,7 +244,7 @@ def choose_reading(loaded: LanguageModel) -> torch.Tensor:
         ModelUnreadableError: the module can't be run at all, or its tokens depend on later ones.
     """
     probe = _probe(loaded)
-    _leave_time_steps(loaded.model)
+    _unlimit_time_steps(loaded.model)
     try:
         runner = ModuleRunner(loaded.model, len(probe), reading=Reading.WHOLE)
         logits = runner.forward(probe, num_logits=len(probe)).logits.float()
@@ -268,7 +268,7 @@ def choose_reading(loaded: LanguageModel) -> torch.Tensor:
     return logits
 
 
-def _leave_time_steps(model: Any) -> None:
+def _unlimit_time_steps(model: Any) -> None:
     """Let blocks compute what single tokens do in Nemotron-H, where transformers 5.23 limits the time steps of blocks
     only; its configurations limit neither."""
     if model.config.model_type == "nemotron_h":
