@@ -189,7 +189,7 @@ class Session:
         # With the settings in force at the run's end, in case the temperature was changed.
         plainly = autoregressive(target, ids, controls=controls.plain(), **shared)
         try:
-            return (yield from _with_baseline(summary, plainly, governor))
+            return (yield from _with_baseline(summary, tally, plainly, governor))
         except Exception as error:
             # The run itself is complete; only its baseline is not.
             _log.debug("the baseline failed", exc_info=True)
@@ -199,16 +199,21 @@ class Session:
 
 
 def _with_baseline(
-    summary: Summary, events: Iterator[Any], governor: ThreadGovernor | None
+    summary: Summary, tally: Tally, events: Iterator[Any], governor: ThreadGovernor | None
 ) -> Generator[Event, None, Summary]:
+    baseline = Tally()
     for event in events:
         if isinstance(event, Step):
+            baseline.add(event)
             _govern(governor, event)
             yield BaselineStep(event)
         elif isinstance(event, Finished) and event.summary.finish_reason is not FinishReason.CANCELLED:
             plain, ours = event.summary.tokens_per_second, summary.tokens_per_second
+            cost, predicted = tally.forecast(baseline.verify_ms / baseline.tokens if baseline.tokens else None)
             return replace(
                 summary,
+                cost_coefficient=cost or summary.cost_coefficient,
+                predicted_speedup=predicted or summary.predicted_speedup,
                 baseline_tokens_per_second=plain,
                 baseline_text=event.summary.text,
                 baseline_num_threads=torch.get_num_threads(),

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from PySide6.QtCore import QRectF, Qt
 
+import core.export.run_data
 from app.theme import DARK, LIGHT
 from app.tools.runs.compare_page import AGREEING, DIFFERING, RESULTS, ComparePage
 from app.tools.runs.comparison import MAX_POINTS, MAX_RUNS, compare, curves
@@ -108,8 +109,8 @@ def test_more_settings_than_columns_are_refused(folder):
 
 
 def test_results_are_those_of_the_logs_and_the_best_are_marked(folder):
-    keep_run(folder, 0, step_ms=10.0, baseline=True)
-    keep_run(folder, 1, step_ms=5.0)
+    keep_run(folder, 0, step_ms=10.0, baseline=True, num_draft_tokens=4)
+    keep_run(folder, 1, step_ms=5.0, num_draft_tokens=8)
     store = RunStore(folder)
     found = comparison(folder)
     speeds = [run.summary["tokens_per_second"] for run in found.runs]
@@ -121,6 +122,18 @@ def test_results_are_those_of_the_logs_and_the_best_are_marked(folder):
     steps = store.load(found.runs[0].id).steps
     mean = sum(step["verify_ms"] for step in steps) / len(steps)
     assert row(found.results, "  verify, ms").texts[0] == f"{mean:.2f}"
+
+
+def test_nothing_is_best_among_runs_that_differ_only_in_their_seed_or_on_a_busy_machine(folder, monkeypatch):
+    keep_run(folder, 0, step_ms=10.0)
+    keep_run(folder, 1, step_ms=5.0)
+    assert row(comparison(folder).results, "Tokens per second").best == frozenset()
+    keep_run(folder, 2, step_ms=5.0, num_draft_tokens=8)
+    assert row(comparison(folder).results, "Tokens per second").best
+    monkeypatch.setattr(core.export.run_data, "busy_note", lambda run, *_: "busy" if run.num_steps else "")
+    found = comparison(folder)
+    assert row(found.results, "Tokens per second").best == frozenset()
+    assert row(found.results, "Machine").texts == ("busy",) * 3
 
 
 def test_a_changed_temperature_is_reported(folder):

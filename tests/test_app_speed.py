@@ -70,6 +70,7 @@ def test_the_bars_add_up_to_the_step_and_their_ratio_is_the_speedup():
 def test_without_the_baseline_the_speedup_is_an_estimate_and_the_baseline_is_advised():
     report = speed_report(run_of(drawn(0.8, 4), baseline=False))
     assert report.headline.startswith("An estimated")
+    assert "pays here" not in report.headline, "an estimate is no verdict"
     assert report.advice[0].settings == {"baseline": True}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import statistics
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from PySide6.QtCore import QPointF
@@ -16,7 +17,7 @@ from app.run.run_view import RunView
 from app.theme import DARK, LIGHT
 from core.analysis.run_counts import MOST_RANKS
 from core.settings import RunRequest
-from core.types import PrefillDone
+from core.types import BaselineStep, PrefillDone
 from tests.fakes_app import contrast, make_step
 from tests.fakes_trees import random_tree, tree_step
 
@@ -176,6 +177,9 @@ def test_verify_time_is_the_median_by_nodes_with_plain_steps_at_0(page, run):
     assert x.tolist() == sorted(times)
     assert y.tolist() == pytest.approx([statistics.median(times[nodes]) for nodes in sorted(times)])
     assert plot.plain_line.value() == 4.0
+    run.apply(BaselineStep(replace(run.steps[0], emitted=run.steps[0].emitted[:1], verify_ms=3.0)))
+    plot.refresh()
+    assert plot.plain_line.value() == 3.0, "the baseline's own forwards are the measure once there are any"
     assert dict(plot.details(0))["steps"] == f"{len(times[0])}"
     assert plot.table()["nodes"] == sorted(times)
     assert (plot._place_at(0.3), plot._place_at(max(times) + 3)) == (0, -1)

@@ -42,6 +42,7 @@ from core.errors import OutriderError
 from core.experiments.check import (
     DEFAULT_SAMPLES,
     LEAST_SAMPLES,
+    LOOSE_BIAS,
     CheckFinished,
     CheckProgress,
     CheckReport,
@@ -51,6 +52,7 @@ from core.experiments.check import (
     IdentityResult,
     TokenCount,
     Verdict,
+    bias_shown,
     compared_title,
     distribution_remarks,
     divergence_line,
@@ -396,7 +398,10 @@ class CheckWindow(ToolWindow):
         """Show a verdict and its reasons."""
         self._report = report
         sentence, distribution = verdict_sentence(report), report.distribution
-        self._show_mark(*MARKS[report.verdict], sentence)
+        is_loose = distribution is not None and bias_shown(distribution) > LOOSE_BIAS
+        # A check that misses even a large bias gets no green mark.
+        shown = Verdict.NEAR_TIES if is_loose and report.verdict is Verdict.EXACT else report.verdict
+        self._show_mark(*MARKS[shown], sentence)
         self.say(sentence, role="verdict")
         remarks = [*(distribution_remarks(distribution) if distribution is not None else []), *report.notes]
         first_tokens = distribution.first_tokens if distribution is not None else ()

@@ -23,6 +23,8 @@ MOST_TOKENS, DEFAULT_TOKENS = 4_096, 64
 MOST_PROMPTS = 1_000
 BIAS_ERRORS = 4.0
 """A bias of this many standard errors is found in nine of ten checks."""
+LOOSE_BIAS = 0.1
+"""A check that misses even this bias is no proof of exactness, and says so."""
 
 
 class Verdict(StrEnum):
@@ -288,10 +290,18 @@ def exact_sentence(verdict: Verdict, found: DistributionResult | None, samples: 
     """What was found where nothing differs from the target's output, and how large a bias would have been found."""
     parts = ["texts diverge only where rounding decides"] if verdict is Verdict.NEAR_TIES else []
     if found is not None:
-        bias = BIAS_ERRORS * (found.bias_error or 0.0)
-        shown = f", where a bias of {percent_text(bias, 1)} would have shown" if bias else ""
+        bias = bias_shown(found)
+        only = "only " if bias > LOOSE_BIAS else ""
+        shown = f", where {only}a bias of {percent_text(bias, 1)} would have shown" if bias else ""
         parts.append(f"no difference in {found.num_blocks:,} {samples}{shown}")
+        if only:
+            return f"{str(verdict).capitalize()} as far as tested: {'; '.join(parts)}. More samples show smaller ones."
     return f"{str(verdict).capitalize()}: {'; '.join(parts) or 'all texts are equal'}."
+
+
+def bias_shown(found: DistributionResult) -> float:
+    """The smallest bias towards the draft that nine of ten such checks find, as a share; 0 if it isn't known."""
+    return BIAS_ERRORS * (found.bias_error or 0.0)
 
 
 def drafting_text(run: RunRequest) -> str:

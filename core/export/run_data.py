@@ -37,6 +37,7 @@ class RunData:
         counts, baseline: what these and the baseline's steps add up to.
         summary: the log's, or as computed from the steps if it has none.
         problems: one sentence for each thing missing from the log.
+        was_busy: whether the machine was busy during the run or its baseline.
     """
 
     log: RunLog
@@ -45,6 +46,7 @@ class RunData:
     baseline: RunCounts
     summary: Summary
     problems: tuple[str, ...]
+    was_busy: bool
 
     @property
     def config(self) -> Mapping[str, Any]:
@@ -132,11 +134,11 @@ def run_data(log: RunLog) -> RunData:
         problems.append("The server reported nothing about drafting, so only the text is shown.")
     elif StepSource.CHUNKS in sources:
         problems.append("Steps are inferred from the server's stream where it didn't report their counts.")
-    notes = absence_note(counts.sums, baseline.sums), busy_note(counts.sums, baseline.sums, summary)
-    problems += filter(None, notes)
+    busy = busy_note(counts.sums, baseline.sums, summary)
+    problems += filter(None, (absence_note(counts.sums, baseline.sums), busy))
     if not steps:
         problems.append("The log holds no steps, so there is no text and nothing to plot.")
-    return RunData(log, tuple(steps), counts, baseline, summary, tuple(problems))
+    return RunData(log, tuple(steps), counts, baseline, summary, tuple(problems), bool(busy))
 
 
 def differences(

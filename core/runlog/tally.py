@@ -182,6 +182,21 @@ class Tally:
 
         return np.array(self._rows, dtype=np.float64).reshape(-1, len(COLUMNS))
 
+    def forecast(self, forward_ms: float | None) -> tuple[float | None, float | None]:
+        """The cost coefficient c and the predicted speedup, in units of a plain forward of the target."""
+        depths = self.timed_depths
+        if not depths or not forward_ms:
+            return None, None
+        # A tree is drafted level by level, and accepted like a chain whose alpha is that of a level.
+        cost = self.timed_draft_ms / sum(k * n for k, n in depths.items()) / forward_ms
+        if self.alpha is None:
+            return cost, None
+        # tau / (K c + v), summed over the actual blocks; a plain step is one token at the cost of one.
+        num_plain = self.num_steps - self.num_blocks
+        expected = sum(n * expected_tokens(self.alpha, k) for k, n in depths.items())
+        spent = (self.timed_draft_ms + sum(map(sum, self.verify_by_length.values()))) / forward_ms
+        return cost, (num_plain + expected) / (num_plain + spent)
+
     def summary(
         self,
         reason: FinishReason,
@@ -191,17 +206,7 @@ class Tally:
         error: str | None = None,
     ) -> Summary:
         """The run's result. Its text is that of the steps, unless another is given."""
-        cost = predicted = None
-        depths, target_step_ms = self.timed_depths, self.target_step_ms
-        if depths and target_step_ms:
-            # A tree is drafted level by level, and accepted like a chain whose alpha is that of a level.
-            cost = self.timed_draft_ms / sum(k * n for k, n in depths.items()) / target_step_ms
-            if self.alpha is not None:
-                # tau / (K c + v), summed over the actual blocks; a plain step is one token at the cost of one.
-                num_plain = self.num_steps - self.num_blocks
-                expected = sum(n * expected_tokens(self.alpha, k) for k, n in depths.items())
-                spent = (self.timed_draft_ms + sum(map(sum, self.verify_by_length.values()))) / target_step_ms
-                predicted = (num_plain + expected) / (num_plain + spent)
+        cost, predicted = self.forecast(self.target_step_ms)
         return Summary(
             finish_reason=reason,
             text="".join(self._texts) if text is None else text,
@@ -220,5 +225,5 @@ class Tally:
             predicted_speedup=predicted,
             expected_acceptance_rate=self.predicted_rate,
             error=error,
-            target_step_ms=target_step_ms,
+            target_step_ms=self.target_step_ms,
         )

@@ -124,7 +124,9 @@ def _on(color: QColor, theme: Theme) -> QColor:
 
 COST_HELP = "Median time of the target's forward over a tree with this many nodes; 0 is a plain step."
 SPREAD_HELP = "From the 10th to the 90th percentile of the steps."
-PLAIN_FORWARD_HELP = "Time of the target's forward over one token, timed before the run or in its first plain step."
+PLAIN_FORWARD_HELP = (
+    "Time of the target's forward over one token: the baseline's mean, or, without a baseline, timed before the run."
+)
 HEADROOM = 1.15
 
 
@@ -144,6 +146,11 @@ class CostPlot(Plot):
         self.getViewBox().setLimits(xMin=-1, yMin=0, minXRange=2)
         self.set_hint("What each further node costs to verify")
 
+    @property
+    def _plain_ms(self) -> float | None:
+        plain = self._run.plain_step
+        return None if plain is None else plain.forward_ms
+
     def readout(self, place: int) -> str:
         """A number of nodes in words."""
         return f"{place} nodes: {self._points[place][0]:.2f} ms"
@@ -153,7 +160,7 @@ class CostPlot(Plot):
         median, low, high, count = self._points[place]
         rows = [(f"{place} nodes", ""), ("steps", f"{count:,}"), ("median", f"{median:.2f} ms")]
         rows.append(("10 to 90 %", f"{low:.2f} to {high:.2f} ms"))
-        if plain := self._run.target_step_ms:
+        if plain := self._plain_ms:
             rows.append(("of one token's time", f"{median / plain:.2f} ×"))
         return rows
 
@@ -178,7 +185,7 @@ class CostPlot(Plot):
         if not self._points:
             return 0.0, 0.0
         top = max(high for _, _, high, _ in self._points.values())
-        return max(self._points) + 1.0, HEADROOM * max(top, self._run.target_step_ms or 0.0)
+        return max(self._points) + 1.0, HEADROOM * max(top, self._plain_ms or 0.0)
 
     def _fit(self, extent: tuple[float, float]) -> None:
         self._frame((-0.6, max(extent[0], 4.0) - 0.4), (0, extent[1] or 1))
@@ -188,7 +195,7 @@ class CostPlot(Plot):
         return nearest if abs(nearest - x) <= 0.5 else -1
 
     def _draw(self) -> None:
-        plain = self._run.target_step_ms
+        plain = self._plain_ms
         self.plain_line.setVisible(plain is not None)
         self.plain_line.setValue(plain or 0.0)
         x = np.array([*self._points], dtype=np.float64)

@@ -183,8 +183,10 @@ def _headline(
 ) -> str:
     if not found.num_blocks:
         return UNDRAFTED
-    speed = f"{'' if found.plain.is_measured else 'An estimated '}{found.speedup:.2f}×"
-    at = _setting(run, found, theory)
+    speed, at = f"{found.speedup:.2f}×", _setting(run, found, theory)
+    if not found.plain.is_measured:
+        # One forward that was timed before the run is no ground for a verdict.
+        return f"An estimated {speed} {at}: the baseline shows whether drafting pays."
     if not found.is_enough:
         return f"{speed}, but too few steps to tell: {found.num_blocks} drafted, and {LEAST_BLOCKS} are needed."
     low, high = (round(bound, 2) for bound in interval or (found.speedup, found.speedup))
@@ -194,7 +196,7 @@ def _headline(
         return f"{speed}: no measurable difference from plain decoding {at}."
     if any((item.speedup or 0.0) > BREAK_EVEN for item in advice):
         return f"{speed}: slower than plain decoding {at}, but other settings should pay."
-    return f"Don't speculate here: {speed[0].lower()}{speed[1:]} {at}."
+    return f"Don't speculate here: {speed} {at}."
 
 
 def _setting(run: RunView, found: Diagnosis, theory: SpeedupTheory | None) -> str:

@@ -63,6 +63,7 @@ GROUP_HELP = (
     "three runs on."
 )
 TEXT_HELP = "Whether the text equals that of the first run here, character for character."
+MACHINE_HELP = "Busy: equal steps of the run or its baseline differed in time. No figure is marked as the best then."
 NOT_GROUPED = {"seed", "prompt"}
 """Settings in which the runs of a group may differ."""
 ENVIRONMENT = ("device_name", "threads", "platform", "torch", "transformers", "python")
@@ -128,6 +129,7 @@ class _Run:
     figures: tuple[float | None, ...]
     text: str
     end: str
+    was_busy: bool
     acceptance: Curve
     time: Curve
 
@@ -144,8 +146,7 @@ def compare(runs: Iterable[tuple[KeptRun, RunLog]], *, grouped: bool = False) ->
     found = [_read(kept, run_data(log)) for kept, log in runs]
     alike: dict[tuple[tuple[str, str], ...], Group] = {}
     for run in found:
-        key = tuple((name, text) for name, text in run.settings.items() if name not in NOT_GROUPED)
-        alike.setdefault(key, []).append(run)
+        alike.setdefault(_key(run), []).append(run)
     groups = list(alike.values()) if grouped else [[run] for run in found]
     if len(groups) > MAX_RUNS:
         raise OutriderError(
@@ -166,6 +167,11 @@ def compare(runs: Iterable[tuple[KeptRun, RunLog]], *, grouped: bool = False) ->
     )
 
 
+def _key(run: _Run) -> tuple[tuple[str, str], ...]:
+    """The settings that runs of a group share."""
+    return tuple((name, text) for name, text in run.settings.items() if name not in NOT_GROUPED)
+
+
 def _row(named: tuple[str, list[str]]) -> ComparedRow:
     name, texts = named
     return ComparedRow(_title(name), tuple(text or UNKNOWN for text in texts))
@@ -177,7 +183,7 @@ def _title(name: str) -> str:
 
 def _read(kept: KeptRun, run: RunData) -> _Run:
     figures = tuple(figure.read(run) for figure in FIGURES)
-    return _Run(kept, _settings(run), figures, run.text, run.end, *curves(run.counts))
+    return _Run(kept, _settings(run), figures, run.text, run.end, run.was_busy, *curves(run.counts))
 
 
 # --- Curves -----------------------------------------------------------------------------------------------------
@@ -291,6 +297,9 @@ def _results(groups: Sequence[Group]) -> list[ComparedRow]:
     if is_grouped:
         found.insert(0, ComparedRow("Runs", tuple(str(len(group)) for group in groups), GROUP_HELP))
     found.append(ComparedRow("End", tuple(ends)))
+    if any(run.was_busy for group in groups for run in group):
+        states = ("busy" if any(run.was_busy for run in group) else "steady" for group in groups)
+        found.append(ComparedRow("Machine", tuple(states), MACHINE_HELP))
     if not is_grouped:
         same = ("same" if group[0].text == groups[0][0].text else "differs" for group in groups[1:])
         found.append(ComparedRow("Text", ("reference", *same), TEXT_HELP))
@@ -304,7 +313,8 @@ def _figure(groups: Sequence[Group], place: int, figure: Figure) -> ComparedRow:
         for mean, half in found
     )
     known = {index: (mean, half or 0.0) for index, (mean, half) in enumerate(found) if mean is not None}
-    if not figure.better or not known:
+    is_contest = len({_key(run) for group in groups for run in group}) > 1
+    if not (figure.better and known and is_contest) or any(run.was_busy for group in groups for run in group):
         return ComparedRow(figure.title, texts, figure.meaning)
     top, spread = max(known.values(), key=lambda value: value[0] * figure.better)
     # With one run each, differences below a hundredth are not significant; of means, those within their intervals.

@@ -170,7 +170,8 @@ class OverlayPlot(Plot):
 
     def _extent(self) -> tuple[float, float]:
         ends = [float(curve.x[-1]) for curve in self.curves if curve.x.size > 1]
-        tops = [float(np.nanmax(curve.y)) for curve in self.curves if np.isfinite(curve.y).any()]
+        edges = [curve.y if curve.high is None else curve.high for curve in self.curves]
+        tops = [float(np.nanmax(edge)) for edge in edges if np.isfinite(edge).any()]
         return max(ends, default=0.0), self._y_max or max(tops, default=0.0)
 
     def _place_at(self, x: float) -> int:
