@@ -65,8 +65,10 @@ class RunController(QObject):
         self._task: EngineTask | None = None
         self._is_closing = False
         self._starts_paused = self._stops_at_drafts = False
-        self.was_stepped = False
-        """Whether steps of the current run, or of the last one, were taken one by one; idle processors are slower."""
+        self.request: RunRequest | None = None
+        """Of the current run, or of the last one."""
+        self.stepped: RunRequest | None = None
+        """Of the last run whose steps were taken one by one; idle processors are slower."""
         self._is_inspected = False
         self._events: deque[Event] = deque()
         self._worker = EngineWorker(self._events, open_session)
@@ -132,12 +134,11 @@ class RunController(QObject):
         if sentence := self.busy_sentence():
             self.failed.emit(sentence)
             return False
-        self._run = run_task(request, self._events, self)
+        self.request, self._run = request, run_task(request, self._events, self)
         self._run.failed.connect(self.failed)
         controls = self._controls = self._run.controls
         controls.set_inspected(self._is_inspected)
         controls.set_stops_at_drafts(self._stops_at_drafts)
-        self.was_stepped = False
         if self._starts_paused:
             controls.pause()
         self._set_state(RunState.PAUSED if self._starts_paused else RunState.RUNNING)
@@ -170,7 +171,7 @@ class RunController(QObject):
     def step_once(self) -> None:
         """Take one more step, then pause; while the models load, that is the first step."""
         if self.state in {RunState.RUNNING, RunState.PAUSED}:
-            self.was_stepped = True
+            self.stepped = self.request
             self._controls.step_once()
             self._set_state(RunState.PAUSED)
 

@@ -94,6 +94,7 @@ class Introduction(QObject):
         self._part = Part.NOTHING
         self._is_running = False
         """Whether the part's own run is on."""
+        self._requested: RunRequest | None = None
         self._timer = QTimer(self, singleShot=True, interval=CALLOUT_MS)
         self._timer.timeout.connect(self._show_next_callout)
         self.callout.next_button.clicked.connect(self._show_next_callout)
@@ -219,15 +220,19 @@ class Introduction(QObject):
             self._show_part(Part.LIVE)
         elif self._is_running:
             summary = self._run.summary
-            is_whole = summary is not None and summary.finish_reason in COMPLETE
-            if is_whole and self._part is Part.RACE:
+            is_whole = summary is not None and summary.finish_reason in COMPLETE and self._run.baseline_steps
+            # A run that was refused or stopped while loading leaves the one before on screen.
+            if not is_whole or self._run.request is not self._requested:
+                self._show_part(self._part)
+            elif self._part is Part.RACE:
                 self.race_wanted.emit()
                 self.offer_chat()
             else:
-                self._show_part(Part.RACE if is_whole and self._run.baseline_steps else self._part)
+                self._show_part(Part.RACE)
 
-    @Slot()
-    def _on_run_requested(self) -> None:
+    @Slot(object)
+    def _on_run_requested(self, request: RunRequest) -> None:
+        self._requested = request
         # Whoever presses Run during the recorded run goes on live.
         if self._part is Part.RECORDED:
             self._show_part(Part.LIVE)

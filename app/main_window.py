@@ -302,6 +302,9 @@ class MainWindow(QMainWindow):
             self._start(self.controls.request(self.prompt.text()))
 
     def _start(self, request: RunRequest) -> None:
+        if sentence := self.controller.busy_sentence():
+            self._on_failed(sentence)
+            return
         self.live.finish()
         if (forecast := self.forecast.too_large(request)) and not self._dialogs.ask_too_large(self, forecast):
             return

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from PySide6.QtCore import QByteArray, QEvent, QObject, QSettings, QSize, Qt, Signal
-from PySide6.QtGui import QCloseEvent
+from PySide6.QtCore import QByteArray, QCoreApplication, QEvent, QObject, QSettings, QSize, Qt, Signal
+from PySide6.QtGui import QCloseEvent, QKeyEvent
 from PySide6.QtWidgets import QSplitter, QTabWidget, QVBoxLayout, QWidget
 
 import app.settings
@@ -92,6 +92,7 @@ class PagesWindow(QWidget):
 
     def __init__(self, owner: QWidget) -> None:
         super().__init__(owner, Qt.WindowType.Window)
+        self._owner = owner
         self.setObjectName("pagesWindow")
         self.setWindowTitle("Pages – Outrider")
         self.place = QVBoxLayout(self)
@@ -102,6 +103,10 @@ class PagesWindow(QWidget):
         """Close, and say so."""
         super().closeEvent(event)
         self.closed.emit()
+
+    def keyPressEvent(self, event: QKeyEvent) -> None:
+        """What no page uses is the main window's, such as Space."""
+        QCoreApplication.sendEvent(self._owner, event)
 
 
 class Columns:

@@ -12,6 +12,7 @@ from app.controller import RunState
 from app.run.pacing import Pace
 from app.run.text.branches import branch, can_branch, choices
 from app.run.text.tokens import Place
+from core.errors import GenerationError
 from core.evidence import PositionEvidence
 from core.types import FinishReason
 
@@ -187,3 +188,31 @@ def test_a_branch_at_the_very_end_still_writes_a_token(finished):
     last = finished.run_view.steps[-1]
     request = branch(finished.run_view, Place(last.index, len(last.emitted) - 1), forced=(1,))
     assert request.max_new_tokens == 1
+
+
+def test_a_branch_that_can_not_start_leaves_the_one_on_screen_to_be_undone(finished, qtbot, session):
+    before = finished.transcript.view.toPlainText()
+    finished.transcript.view.choose(Place(1, 0))
+    take(finished, qtbot, "Draw again")
+    session.fail_before = GenerationError("This token ends the text.")
+    finished.transcript.view.choose(Place(1, 0))
+    take(finished, qtbot, "Draw again")
+    assert finished.menus.undo_branch.isEnabled()
+    finished.menus.undo_branch.trigger()
+    qtbot.waitUntil(lambda: finished.transcript.view.toPlainText() == before)
+
+
+def test_a_branch_from_a_run_that_is_shown_slowly_keeps_all_of_it(window, qtbot, session):
+    window.playback.set_pace(Pace.SLOWED)
+    with qtbot.waitSignal(window.controller.run_ended):
+        window.prompt.run_button.click()
+    qtbot.waitUntil(lambda: len(window.run_view.steps) > 1)
+    window.transcript.view.choose(Place(1, 0))
+    next(action for title, action in open_menu(window).items() if title.startswith("Draw again")).trigger()
+    qtbot.waitUntil(lambda: window.live.upcoming is None)
+    window.menus.undo_branch.trigger()
+    qtbot.waitUntil(lambda: window.run_view.request is session.requests[0])
+    with qtbot.waitSignal(window.live.run_shown):
+        window.live.finish()
+    assert window.run_view.summary is not None
+    assert window.run_view.num_tokens == session.requests[0].max_new_tokens

@@ -11,9 +11,11 @@ from PySide6.QtCore import Qt
 from PySide6.QtGui import QGuiApplication
 from PySide6.QtWidgets import QLabel
 
+from app.setup.setting_fields import set_value
 from app.theme import DARK
 from app.tools.check import NO_TESTS, STOPPED
 from core.errors import GenerationError
+from core.settings import DType
 from tests.fakes_app import DRAFT, TARGET, cell, texts
 from tests.fakes_check import FakeCheck
 
@@ -76,8 +78,13 @@ def test_near_ties_are_shown_with_margin_and_difference_and_that_the_settings_ha
         panel.table, role=Qt.ItemDataRole.ToolTipRole
     )
     before = panel.subject.text()
+    k = window.controls.fields["num_draft_tokens"].value()
     window.controls.fields["num_draft_tokens"].set_value(9)
     assert panel.subject.text() == f"{before}\nThe settings have changed since."
+    window.controls.fields["num_draft_tokens"].set_value(k)
+    assert panel.subject.text() == before
+    set_value(window.controls.fields["dtype"], DType.BFLOAT16)
+    assert panel.subject.text().endswith("The settings have changed since."), "precision is one of them"
 
 
 def test_the_first_tokens_are_shown_by_prompt_and_can_be_heard(checking, qtbot):

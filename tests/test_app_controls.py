@@ -14,6 +14,7 @@ from PySide6.QtWidgets import QAbstractSpinBox, QApplication, QCheckBox, QComboB
 
 from app.controller import RunState
 from app.setup.method_form import MethodForm
+from app.setup.prompt import Preset
 from core.drafters.registry import METHODS, Method, PromptLookupOptions
 from core.settings import Coupling, Device, DType, LengthPolicy
 
@@ -254,3 +255,19 @@ def test_hundreds_of_changes_in_the_middle_of_a_run_leave_a_window_that_runs_wha
     window.controls.apply(window._settings.run)
     run_to_end(window)
     assert window.run_view.request.num_draft_tokens == asked.num_draft_tokens
+
+
+def test_settings_filled_in_for_the_next_run_leave_the_current_one_as_it_is(window, qtbot, session):
+    session.gate = threading.Semaphore(1)
+    window.prompt.run_button.click()
+    qtbot.waitUntil(lambda: len(window.run_view.steps) == 1)
+    controls, fields = session.controls[0], window.controls.fields
+    before = controls.sampling.temperature, controls.num_draft_tokens
+    window.prompt.show_preset(Preset("code", "Loop", "for", 0.31))
+    window.controls.models.method_chosen.emit("draft-tree")
+    window.controls.apply(replace(window.controls.settings("x"), num_draft_tokens=9))
+    assert (controls.sampling.temperature, controls.num_draft_tokens) == before
+    fields["temperature"].spin.setValue(0.6)
+    assert controls.sampling.temperature == 0.6, "what the user moves is live"
+    with qtbot.waitSignal(window.live.run_shown):
+        window.prompt.stop_button.click()

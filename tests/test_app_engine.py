@@ -6,11 +6,13 @@ import json
 from dataclasses import replace
 
 import pytest
+from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QWidget
 
 from app.controller import RunState
 from app.run.run_page import UNKNOWN
 from app.settings import SettingsStore, runs_folder
+from app.setup.models_form import ModelRole
 from core.engines import steps
 from core.errors import SettingsError
 from core.types import StepSource
@@ -167,3 +169,18 @@ def test_stop_ends_the_request_on_the_server_and_keeps_the_text_so_far(window, q
         assert fake.hung_up.wait(10)
     assert window.run_view.outcome == "Stopped"
     assert window.run_view.summary.text
+
+
+def test_a_key_on_the_closed_list_removes_no_server(make_window, qtbot, keys):
+    window = make_window(is_shown=True)
+    engine = window.controls.engine
+    with FakeServer(vllm()) as fake:
+        add(qtbot, window, fake.url, "Lab", "sesame")
+        engine.combo.setFocus()
+        qtbot.keyClick(engine.combo, Qt.Key.Key_End)
+        qtbot.keyClick(engine.combo, Qt.Key.Key_R)
+        assert (engine.url, list(engine.servers), keys) == (fake.url, [fake.url], {fake.url: "sesame"})
+        assert engine.combo.currentText() == "Lab"
+        served = window.controls.models.served_model
+        window.controls.models.choose(ModelRole.TARGET, "HuggingFaceTB/SmolLM2-135M-Instruct")
+        assert window.controls.models.served_model == served, "a model of this machine is none of the server's"

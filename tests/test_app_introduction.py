@@ -187,6 +187,14 @@ def test_a_stopped_live_run_is_offered_again(make_window, qtbot, session, clock)
     assert (part(window), window.introduction.bar.isHidden()) == (Part.LIVE, False)
 
 
+def test_a_run_without_a_baseline_is_no_race(window, run_to_end, qtbot):
+    window.introduction._show_part(Part.RACE)
+    window.controls.fields["baseline"].setChecked(False)
+    with qtbot.assertNotEmitted(window.introduction.race_wanted):
+        run_to_end(window)
+    assert part(window) is Part.RACE
+
+
 # --- The chat model ---
 
 

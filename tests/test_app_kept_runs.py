@@ -106,6 +106,10 @@ def test_tags_and_a_note_are_given_to_the_selected_runs_and_found_again(open_run
     assert panel.table.items()[0].tags in panel.table.model().index(0, 0).data(BADGE_ROLE)
 
 
+def fail(_ids):
+    raise OSError("The disk is gone.")
+
+
 def test_deleted_runs_come_back_one_deletion_at_a_time(open_runs, folder, qtbot):
     ids = [keep_run(folder, index) for index in range(4)]
     window, panel = open_runs(4)
@@ -119,6 +123,10 @@ def test_deleted_runs_come_back_one_deletion_at_a_time(open_runs, folder, qtbot)
     panel.undo_button.click()
     until(qtbot, lambda: panel.table.count() == 2)
     assert panel.undo_text.text() == "Deleted 2 runs."
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(window.runs.store, "restore", fail)
+        panel.undo_button.click()
+        until(qtbot, lambda: "could not be restored" in panel.banner.sentence())
     panel.undo_button.click()
     until(qtbot, lambda: panel.table.count() == 4)
     assert panel.undo_line.isHidden()
@@ -171,3 +179,8 @@ def test_a_comparison_is_exported_but_never_over_a_runs_log_and_left_by_escape(
     assert panel.isVisible()
     qtbot.keyClick(panel, Qt.Key.Key_Escape)
     assert not panel.isVisible()
+    panel.show()
+    panel.compare_button.click()
+    until(qtbot, lambda: panel.pages.currentIndex() == COMPARE)
+    panel.close()
+    assert not panel.isVisible(), "a window's own button closes it from any page"

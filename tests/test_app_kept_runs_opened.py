@@ -152,6 +152,18 @@ def test_a_replay_that_writes_another_text_says_so(open_runs, folder, qtbot):
     assert window.status.stage.text().startswith("Replayed 'prompt 0': the text differs")
 
 
+def test_a_replay_that_never_started_is_not_compared(open_runs, folder, qtbot, session):
+    keep_run(folder)
+    window, panel = open_runs(1)
+    panel.open_button.click()
+    until(qtbot, lambda: window.live.kept_title != "" and window.run_view.summary is not None)
+    session.load_gate = threading.Event()
+    with qtbot.waitSignal(window.live.run_shown), qtbot.assertNotEmitted(window.runs.reported):
+        panel.replay_button.click()
+        until(qtbot, lambda: bool(session.requests))
+        window.controller.stop()
+
+
 def test_a_replay_without_its_models_says_what_the_engine_says(open_runs, folder, qtbot, session):
     session.fail_before = ModelNotFoundError("There is no model 'gone' here.")
     keep_run(folder, target="gone")

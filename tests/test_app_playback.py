@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 
 import pytest
 from PySide6.QtCore import Qt
@@ -364,3 +365,32 @@ def test_nothing_in_the_header_and_the_bar_is_cut_off(make_window, qtbot):
         for widget in shown:
             assert widget.isVisible()
             assert widget.mapTo(panel, widget.rect().topRight()).x() <= panel.width()
+
+
+def test_a_run_waits_for_its_first_step_though_the_one_before_had_a_baseline(window, qtbot, session, run_to_end):
+    run_to_end(window)
+    assert window.run_view.baseline_steps
+    choose(window, Pace.STEPWISE)
+    session.load_gate = threading.Event()
+    window.prompt.run_button.click()
+    with qtbot.waitSignal(window.live._panels_timer.timeout):
+        pass
+    assert window.controller.state is RunState.PAUSED
+    assert bar(window).step_button.isEnabled(), "the first step can be asked for while the models load"
+    session.load_gate.set()
+    qtbot.waitUntil(lambda: window.run_view.prefill is not None and window.live.upcoming is None)
+    assert (num_steps(window), window.controller.state) == (0, RunState.PAUSED)
+    with qtbot.waitSignal(window.live.run_shown):
+        window.prompt.stop_button.click()
+
+
+def test_that_steps_were_taken_one_by_one_is_said_of_that_run_alone(stepwise, qtbot, run_to_end):
+    run_paused(stepwise, qtbot, steps=1)
+    with qtbot.waitSignal(stepwise.live.run_shown):
+        bar(stepwise).pause_button.click()
+    assert stepwise.conclusion.headline.text().startswith("No speed comparison")
+    request, events = stepwise.run_view.request, stepwise.run_view.past_events()
+    for shown, is_stepped in ((replace(request), False), (request, True)):
+        with qtbot.waitSignal(stepwise.live.run_shown):
+            stepwise.live.show_kept(shown, events, "kept")
+        assert stepwise.conclusion.headline.text().startswith("No speed comparison") is is_stepped

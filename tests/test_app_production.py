@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from PySide6.QtGui import QGuiApplication
 
@@ -116,3 +118,14 @@ def test_the_export_dialog_offers_a_report(window, dialogs, run_to_end, qtbot, t
     source = dialogs.export_path.read_text("utf-8")
     assert source.startswith("<!doctype html>")
     assert window.run_view.started.run_id in source
+
+
+def test_a_run_on_a_server_or_without_drafts_has_nothing_to_deploy(window, run_to_end):
+    run_to_end(window)
+    for changes, words in (({"engine": {"url": "http://x"}}, "on a server"), ({"num_draft_tokens": 0}, "K = 0")):
+        started = window.run_view.started
+        window.run_view.started = replace(started, config={**started.config, **changes})
+        window.menus.production.trigger()
+        assert words in window.banner.sentence()
+        assert window.exports.page is None
+        window.run_view.started = started

@@ -66,3 +66,14 @@ def test_without_counters_it_names_the_option_that_this_server_needs(window, qtb
         until(qtbot, lambda: view.headline.property("role") == "problem")
         assert flag in view.headline.text()
     view.close()
+
+
+def test_a_server_that_does_not_answer_is_named_and_the_way_to_add_one_goes(window, qtbot):
+    with FakeServer(vllm()) as fake:
+        url = fake.url
+    view = window.server
+    view.open()
+    window.controls.engine.choose(url)
+    until(qtbot, lambda: url in view.headline.text())
+    assert view.begin.isHidden()
+    view.close()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from PySide6.QtCore import Qt
 
@@ -96,11 +98,13 @@ def test_use_this_cell_sets_k_temperature_and_draft_and_leaves_the_rest(window, 
     sweeps = opened(num_draft_tokens=(1, 2, "adaptive"))
     window.prompt.set_text("mine")
     window.controls.fields["seed"].setText("77")
+    window.controls.apply(replace(window.controls.settings("mine"), system="Be brief."))
     sweeps.heatmap.setCurrentCell(2, 2)
     sweeps.cell.use_button.click()
     settings = window.controls.settings(window.prompt.text())
     assert (settings.num_draft_tokens, settings.temperature, settings.draft) == (2, 0.5, "tiny-draft")
     assert (settings.method, settings.prompt, settings.seed) == ("draft-model", "mine", 77)
+    assert settings.system == "Be brief."
     sweeps.heatmap.setCurrentCell(1, 3)
     sweeps.cell.use_button.click()
     settings = window.controls.settings("")

@@ -152,7 +152,7 @@ class PlaybackBar(QWidget):
 
     def refresh(self, *, has_news: bool) -> None:
         """Count new steps."""
-        if has_news and self.run.baseline_steps and self.controller.state is RunState.PAUSED:
+        if has_news and self._has_baseline and self.controller.state is RunState.PAUSED:
             # The run was stepped to its end; its baseline is not stepped through.
             self.controller.resume()
         if has_news or self._is_live:
@@ -221,7 +221,12 @@ class PlaybackBar(QWidget):
     def _can_pause(self) -> bool:
         if self.pacing.is_slow:
             return self._is_live
-        return self.controller.state in {RunState.RUNNING, RunState.PAUSED} and not self.run.baseline_steps
+        return self.controller.state in {RunState.RUNNING, RunState.PAUSED} and not self._has_baseline
+
+    @property
+    def _has_baseline(self) -> bool:
+        # While the models load, the run on screen is the one before.
+        return self._is_live and bool(self.run.baseline_steps)
 
     def _show_all(self) -> None:
         """Show the whole text again after scrubbing."""

@@ -10,7 +10,7 @@ from PySide6.QtCore import QSignalBlocker, Qt, Signal, Slot
 from PySide6.QtWidgets import QComboBox, QDialog, QLineEdit, QWidget
 
 from app.jobs import Job, Jobs
-from app.setup.models_form import ModelItemDelegate
+from app.setup.models_form import ModelCombo
 from app.widgets.fields import (
     WheelGuard,
     boxed,
@@ -193,9 +193,8 @@ class EngineForm(QWidget):
         self.servers: dict[str, str] = {}
         self.url = ""
         self.server: Server | None = None
-        self.combo = QComboBox()
+        self.combo = ModelCombo()
         self.combo.setObjectName("engineCombo")
-        self.combo.setItemDelegate(ModelItemDelegate(self.combo))
         self.combo.setSizeAdjustPolicy(QComboBox.SizeAdjustPolicy.AdjustToMinimumContentsLengthWithIcon)
         self.note = wrapped_label("engineNote", "hint")
         self.dialog: ServerDialog | None = None
@@ -269,14 +268,16 @@ class EngineForm(QWidget):
 
     @Slot(int)
     def _on_activated(self, index: int) -> None:
-        data = self.combo.itemData(index)
+        data, was_open = self.combo.itemData(index), self.combo.is_open
         self._show()  # The entries below the line are no choices.
-        if callable(data):
-            data()
+        if isinstance(data, str):
+            self.choose(data)
+        elif not was_open:
+            return  # A key on the closed list would act at once.
         elif data is None:
             self.add()
         else:
-            self.choose(data)
+            data()
         self.changed.emit()
 
     def add(self) -> None:

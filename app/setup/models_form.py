@@ -319,7 +319,7 @@ class ModelsForm(QWidget):
     @Slot(object, str)
     def choose(self, role: ModelRole, ref: str) -> None:
         """Choose a model from the library. A draft that is chosen drafts by itself, not in a tree."""
-        if self._served is not None:
+        if self._served is not None and ref in self._served:
             self.served_model = ref
             self.changed.emit()
             return

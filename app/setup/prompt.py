@@ -277,7 +277,8 @@ class PromptEditor(QWidget):
         self.reading_button.setChecked(False)
         self.set_text(preset.text)
         if preset.temperature is not None:
-            self._controls.fields["temperature"].set_value(preset.temperature)
+            with self._controls.filling():
+                self._controls.fields["temperature"].set_value(preset.temperature)
 
     # --- As the target reads it ---
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -98,6 +99,7 @@ class SettingsPanel(QScrollArea):
     def __init__(self, library: ModelLibrary, jobs: Jobs) -> None:
         super().__init__()
         self._kept = RunSettings()
+        self._is_filling = False
         self.engine = EngineForm(jobs)
         self.models = ModelsForm(library)
         self.method = MethodForm()
@@ -111,7 +113,7 @@ class SettingsPanel(QScrollArea):
         self.engine.changed.connect(self._on_engine_changed)
         for name in ("num_draft_tokens", "length_policy"):
             on_change(self.fields[name], self._on_draft_length_changed)
-        self.fields["temperature"].value_changed.connect(self.temperature_changed)
+        self.fields["temperature"].value_changed.connect(self._on_temperature_changed)
         for name in SINGLE_FIELDS:
             on_change(self.fields[name], self.changed)
         for form in (self.models, self.method, self._filters, self._rare):
@@ -303,9 +305,9 @@ class SettingsPanel(QScrollArea):
         """K counts tokens in a row, or the nodes of a tree, which may be more."""
         rules, is_tree = SETTINGS["num_draft_tokens"].metadata, self.method.method.proposes_trees
         title, help_text = (NODES_TITLE, NODES_HELP) if is_tree else (rules["label"], rules["help"])
-        self.fields["num_draft_tokens"].set_meaning(
-            title, f"{help_text} Live during a run.", rules["max"] if is_tree else LONGEST_CHAIN
-        )
+        most = rules["max"] if is_tree else LONGEST_CHAIN
+        with self.filling():
+            self.fields["num_draft_tokens"].set_meaning(title, f"{help_text} Live during a run.", most)
 
     def _verification_problem(self) -> str:
         coupling, rule = (self.fields[name].member() for name in ("coupling", "verification"))
@@ -357,9 +359,10 @@ class SettingsPanel(QScrollArea):
         draft = self.draft.ref if method.needs_draft_model else None
         length = LengthPolicy.AUTO if method.proposes_trees else usual_draft_length(draft)
         is_fixed = isinstance(length, int)
-        set_value(self.fields["length_policy"], LengthPolicy.FIXED if is_fixed else length)
-        if is_fixed:
-            set_value(self.fields["num_draft_tokens"], length)
+        with self.filling():
+            set_value(self.fields["length_policy"], LengthPolicy.FIXED if is_fixed else length)
+            if is_fixed:
+                set_value(self.fields["num_draft_tokens"], length)
 
     @Slot()
     def _on_method_changed(self) -> None:
@@ -372,7 +375,22 @@ class SettingsPanel(QScrollArea):
         length, number = self.draft_length(), self.fields["num_draft_tokens"]
         for part in (number.slider, number.spin):
             part.setEnabled(isinstance(length, int))
-        self.num_draft_tokens_changed.emit(length)
+        if not self._is_filling:
+            self.num_draft_tokens_changed.emit(length)
+
+    @Slot(float)
+    def _on_temperature_changed(self, temperature: float) -> None:
+        if not self._is_filling:
+            self.temperature_changed.emit(temperature)
+
+    @contextmanager
+    def filling(self) -> Iterator[None]:
+        """While the next run's settings are filled in, the current run keeps its K and temperature."""
+        was_filling, self._is_filling = self._is_filling, True
+        try:
+            yield
+        finally:
+            self._is_filling = was_filling
 
 
 def settings_of(request: RunRequest, current: RunSettings) -> RunSettings:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from PySide6.QtCore import QRectF, QSize, Qt, Slot
@@ -112,6 +113,11 @@ def subject_of(run: RunRequest) -> str:
     if run.coupling is Coupling.GUMBEL:
         parts.append("Gumbel coupling")
     return " · ".join(parts)
+
+
+def _checked(run: RunRequest) -> RunRequest:
+    """A run without the settings that a check doesn't use."""
+    return replace(run, seed=0, baseline=False, max_new_tokens=1)
 
 
 def rows_of(report: CheckReport) -> list[Row[None]]:
@@ -381,13 +387,13 @@ class CheckWindow(ToolWindow):
         if not self.isVisible() or self.is_running:
             return
         try:
-            chosen = subject_of(self._run())
+            chosen = self._run()
         except OutriderError as error:
             self.subject.setText(str(error))
             return
-        subject = chosen if self._report is None else subject_of(self._report.request.run)
-        has_changed = "" if subject == chosen else "\nThe settings have changed since."
-        self.subject.setText(f"{self._in_titles(subject)}{has_changed}")
+        shown = chosen if self._report is None else self._report.request.run
+        has_changed = "" if _checked(shown) == _checked(chosen) else "\nThe settings have changed since."
+        self.subject.setText(f"{self._in_titles(subject_of(shown))}{has_changed}")
 
     def _clear(self) -> None:
         self._report = None

@@ -19,7 +19,7 @@ from app.widgets.fields import column, named, push_button, row, wrapped_label
 from app.widgets.labels import Banner, SidePanel
 from app.window_layout import bring_forward, open_at
 from core.errors import OutriderError
-from core.export.choice import Choice, choice_from_request
+from core.export.choice import Choice, choice_from_request, refuse_server
 from core.export.configurations import PROJECTS, Configuration, configuration
 from core.export.files import export_run, readable_name
 from core.files import write_atomically
@@ -179,6 +179,7 @@ class Exports(QObject):
         started, summary = self._run.started, self._run.summary
         if started is None or summary is None:
             return choice_from_request(self._controls.request_here(NO_PROMPT, "Deploy"))
+        refuse_server(started.config)
         record = to_record(Finished(summary))
         return choice_from_request(
             request_from_config(started.config),

@@ -239,7 +239,10 @@ class ServerWindow(QDialog):
         self.history = History()
         self._server: Server | None = None
         self._before: tuple[float, Snapshot] | None = None
-        self._own_url = ""
+        self._chosen = ("", "")
+        """The address that was last followed, and why it couldn't be."""
+        current = controller.request if controller.state is not RunState.IDLE else None
+        self._own_url = current.engine if current is not None else ""
         self._began = 0.0
         self._job: Job | None = None
         self._timer = QTimer(self, interval=POLL_MS, singleShot=True)
@@ -324,6 +327,7 @@ class ServerWindow(QDialog):
         self.history.clear()
         self._began = time.perf_counter()
         self._server = self._engine.server
+        self._chosen = (self._engine.url, self._engine.problem())
         has_none = not self._engine.url
         self.begin.setVisible(has_none)
         self.plots.setVisible(not has_none)
@@ -391,7 +395,8 @@ class ServerWindow(QDialog):
 
     @Slot()
     def _on_engine_changed(self) -> None:
-        if self.isVisible() and self._engine.server is not self._server:
+        chosen = (self._engine.url, self._engine.problem())
+        if self.isVisible() and (self._engine.server is not self._server or chosen != self._chosen):
             self._follow()
 
     # --- Our own runs ---

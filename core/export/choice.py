@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from core.drafters.registry import get_method
+from core.errors import SettingsError
 from core.models.catalogue import EMBEDDED, EMBEDDED_TITLES
 from core.models.remote.hub import is_hub_id
 from core.models.shared_draft import serves
@@ -108,9 +109,11 @@ def choice_from_request(
     """The choice of a request, with what its run measured if there is a summary, and in which precision.
 
     Raises:
-        SettingsError: there is no such method.
+        SettingsError: there is no such method, or nothing is drafted.
     """
     get_method(request.method)
+    if request.num_draft_tokens == 0:
+        raise SettingsError("With K = 0 nothing is drafted, so there is no draft to deploy. Choose a run that drafts.")
     summary, note = summary or {}, ""
     if request.num_draft_tokens is None:
         drafted, drafts = summary.get("num_draft_tokens"), summary.get("num_drafts")
@@ -122,12 +125,19 @@ def choice_from_request(
     return Choice(request, note, run_id, number_of(summary.get("measured_speedup")), dtype)
 
 
+def refuse_server(config: Mapping[str, Any]) -> None:
+    """Raises: SettingsError: the run was made on a server, which drafts as it was started."""
+    if config.get("engine"):
+        raise SettingsError("This run was made on a server, so its draft and K are that server's. Deploy another run.")
+
+
 def choice_from_log(log: RunLog) -> Choice:
     """The choice that a run was made with.
 
     Raises:
         RunLogError: the log holds settings that no run can have.
-        SettingsError: it names a method that this version of Outrider doesn't have.
+        SettingsError: it names a method that this version of Outrider doesn't have, or it was made on a server.
     """
+    refuse_server(log.run["config"])
     dtype = text_of(log.run["config"].get("dtype"))
     return choice_from_request(replayed(log), log.summary, run_id=text_of(log.run.get("id")), dtype=dtype)

@@ -161,7 +161,7 @@ class InspectorPanel(RunPage):
 
     def refresh(self, *, has_news: bool) -> None:
         """Show the evidence of the selected place once it has arrived."""
-        super().refresh(has_news=has_news and self._shown is not None and not self._shown.shares)
+        super().refresh(has_news=has_news and (self._shown is None or not self._shown.shares))
 
     def focusInEvent(self, event: QFocusEvent) -> None:
         """Show that it has the keyboard focus."""

@@ -218,6 +218,7 @@ class Branching(QObject):
 
     def _leave(self, request: RunRequest) -> None:
         """Start a branch, and keep what shows the run it branches off; nothing is kept if it doesn't start."""
+        self._live.finish()
         before, events = self._run.request, self._run.past_events()
         title = self._live.kept_title or BEFORE_TITLE
         self._start(request)
@@ -243,6 +244,7 @@ class Branching(QObject):
         else:
             self._is_going_back = True
             self._controller.stop()
+            self._live.finish()
 
     @Slot()
     def _on_run_shown(self) -> None:
@@ -252,6 +254,10 @@ class Branching(QObject):
         elif self._is_going_back:
             self._is_going_back = False
             self._on_undo()
+        elif self._live.upcoming is None:
+            # A branch that didn't start, or that another run has replaced, can't be left any more.
+            while self._left and self._left[-1].branch is not self._run.request:
+                self._left.pop()
         self._show()
 
 

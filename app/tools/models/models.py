@@ -110,6 +110,7 @@ class Models(QObject):
         self.form = form
         self._dialogs = dialogs
         self._parent = parent
+        self._controller = controller
         self._running: frozenset[str | None] = frozenset()
         """The models of the current run."""
         self._details_job: Job | None = None
@@ -285,7 +286,9 @@ class Models(QObject):
 
     def _is_in_use(self, ref: str) -> bool:
         """Whether a model can't be deleted now; if so, show why."""
-        if ref in self._running:
+        if (sentence := self._controller.busy_sentence()) and not self._running:
+            self._show_problem(sentence)  # A check or a sweep may use any model.
+        elif ref in self._running:
             self._show_problem(
                 "This model is in use by the run. Stop the run, or wait for it to end, before you delete it."
             )

@@ -21,7 +21,7 @@ from core.runlog.log import RunLog, read_run_log
 from core.runlog.replay import events, request, request_to_show
 from core.runlog.store import KeptRun, KeptState, RunStore
 from core.settings import RunRequest
-from core.types import Event
+from core.types import Event, RunStarted
 
 BUSY = "A run is in progress. Stop it or wait until it ends before you open or replay another."
 
@@ -56,7 +56,7 @@ class KeptRuns(QObject):
         self.window: RunsWindow | None = None
         self._jobs, self._controller, self._live, self._run = jobs, controller, live, run
         self._dialogs, self._parent = dialogs, parent
-        self._replaying: tuple[KeptRun, RunRequest, str | None] | None = None
+        self._replaying: tuple[RunStarted | None, KeptRun, RunRequest, str | None] | None = None
         controller.engine_ready.connect(self._look_back)
         live.run_shown.connect(self._on_run_shown)
         live.run_begun.connect(self.refresh)
@@ -111,7 +111,7 @@ class KeptRuns(QObject):
 
     def busy_sentence(self) -> str:
         """Why no run can be opened now; empty if one can."""
-        return BUSY if self._controller.state is not RunState.IDLE else ""
+        return BUSY if self._controller.state is not RunState.IDLE else self._controller.busy_sentence()
 
     def _is_busy(self) -> bool:
         if sentence := self.busy_sentence():
@@ -159,15 +159,19 @@ class KeptRuns(QObject):
     def _replay(self, run: KeptRun, request: RunRequest, text: str | None) -> None:
         if self._is_busy():
             return
+        before = self._run.started
         self.replay_wanted.emit(replace(request, inspect=True))
-        # The run has started, unless it was refused.
-        self._replaying = (run, request, text) if self._controller.state is not RunState.IDLE else None
+        # The run was requested, unless it was refused.
+        self._replaying = (before, run, request, text) if self._controller.state is not RunState.IDLE else None
 
     @Slot()
     def _on_run_shown(self) -> None:
         replayed, self._replaying = self._replaying, None
-        if replayed is not None and (sentence := self._verdict(*replayed)):
-            self.reported.emit(sentence)
+        if replayed is not None:
+            before, run, request, text = replayed
+            # A replay that was stopped while its models loaded leaves the run before it on screen.
+            if self._run.started is not before and (sentence := self._verdict(run, request, text)):
+                self.reported.emit(sentence)
         self.refresh()
 
     def _verdict(self, run: KeptRun, request: RunRequest, text: str | None) -> str:

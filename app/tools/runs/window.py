@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from PySide6.QtCore import Qt, QUrl, Slot
-from PySide6.QtGui import QDesktopServices, QKeySequence, QShortcut
+from PySide6.QtGui import QCloseEvent, QDesktopServices, QKeySequence, QShortcut
 from PySide6.QtWidgets import QDialog, QStackedWidget, QWidget
 
 from app.dialogs import EXPORT_FILTERS, Dialogs
@@ -278,6 +278,11 @@ class RunsWindow(QDialog):
         else:
             super().reject()
 
+    def closeEvent(self, event: QCloseEvent) -> None:
+        """Close, also from a comparison."""
+        self.show_list()
+        super().closeEvent(event)
+
     # --- Actions ---
 
     def _only(self) -> KeptRun | None:
@@ -346,7 +351,13 @@ class RunsWindow(QDialog):
         """Restore the last deleted runs."""
         if self._deleted:
             run_ids = self._deleted.pop()
-            self._change(lambda: self._store.restore(run_ids), "The runs could not be restored")
+
+            def put_back() -> None:
+                self._deleted.append(run_ids)
+                self._show_undo()
+
+            what = "The runs could not be restored"
+            self._change(lambda: self._store.restore(run_ids), what, otherwise=put_back)
             self._show_undo()
 
     def _show_undo(self) -> None:
@@ -384,7 +395,13 @@ class RunsWindow(QDialog):
         elif not QDesktopServices.openUrl(QUrl.fromLocalFile(str(folder))):
             self._kept.show_problem(f"The desktop can't show folders. The runs are in {str(folder)!r}.")
 
-    def _change(self, work: Callable[[], Any], what: str, then: Callable[[Any], None] | None = None) -> None:
+    def _change(
+        self,
+        work: Callable[[], Any],
+        what: str,
+        then: Callable[[Any], None] | None = None,
+        otherwise: Callable[[], None] = lambda: None,
+    ) -> None:
         """Change the store, then read the list again, even after an error."""
 
         def changed(result: Any) -> None:
@@ -393,6 +410,7 @@ class RunsWindow(QDialog):
             self.refresh()
 
         def failed(sentence: str) -> None:
+            otherwise()
             self._kept.show_problem(sentence)
             self.refresh()
 

@@ -33,6 +33,7 @@ from app.widgets.fields import (
     offer,
     plain_tip,
     push_button,
+    quiet_button,
     row,
     scrolled,
     text_label,
@@ -50,6 +51,7 @@ from core.text import count_text, duration_text
 FEW_PROMPTS = 6
 K_HELP = "Tokens to draft per step: numbers and ranges separated by commas, such as 1-4, 6, 8"
 T_HELP = "One or several, separated by commas"
+NO_FILE, NO_FILE_HELP = "No file", "Measure without the prompts of this file"
 FILE_HELP = "One prompt per line: plain text, JSON Lines with a text or prompt each, or Spec-Bench's question.jsonl"
 POLICIES: dict[str, tuple[str, str]] = {
     LengthPolicy.AUTO: ("Auto", "K chosen before each step from the steps' cost and the acceptance so far"),
@@ -118,7 +120,9 @@ class SweepForm(QWidget):
         self.own_prompt = named(QCheckBox(title), "sweepOwnPrompt", title, "As it is when the sweep starts")
         self.file_button = push_button("File…", "sweepFileButton", FILE_HELP, self._on_file_requested)
         describe(self.file_button, "Prompts of a file", FILE_HELP)
-        self.file_note = hint_label("sweepFileNote", "No file")
+        self.file_note = hint_label("sweepFileNote", NO_FILE)
+        self.no_file_button = quiet_button("Remove", "sweepNoFile", "Remove the file", NO_FILE_HELP, self._leave_file)
+        self.no_file_button.hide()
         self.file_note.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed)
         self.prompts_each = _spin("sweepPromptsEach", 0, 10_000, FEW_PROMPTS)
         self.prompts_each.setSpecialValueText("All")
@@ -170,7 +174,7 @@ class SweepForm(QWidget):
             text_label("Prompts", "section"),
             self.suites,
             self.own_prompt,
-            row(self.file_button, (self.file_note, 1)),
+            row(self.file_button, (self.file_note, 1), self.no_file_button),
             numbers,
             None,
             spacing=7,
@@ -373,10 +377,21 @@ class SweepForm(QWidget):
         self._own, self._file_problem = prompts, ""
         self.file_note.setText(f"{path.name}: {count_text(len(prompts), 'prompt')}")
         self.file_note.setToolTip(plain_tip(str(path)))
+        self.no_file_button.show()
         self.judge()
 
     def _on_file_failed(self, sentence: str) -> None:
+        self._leave_file()
         self._file_problem = sentence
+        self.judge()
+
+    @Slot()
+    def _leave_file(self) -> None:
+        """Measure without the prompts of a file."""
+        self._own, self._file_problem = (), ""
+        self.file_note.setText(NO_FILE)
+        self.file_note.setToolTip("")
+        self.no_file_button.hide()
         self.judge()
 
 

@@ -182,9 +182,8 @@ class CellRuns(QWidget):
         kept = self._controls.settings(self._prompt.text())
         found = settings_of(plan.request(PlannedRun(cell, 0, 0)), kept)
         # Settings that the cell doesn't determine stay unchanged.
-        found = replace(
-            found, prompt=kept.prompt, seed=kept.seed, max_new_tokens=kept.max_new_tokens, baseline=kept.baseline
-        )
+        kept_too = {name: getattr(kept, name) for name in ("prompt", "system", "seed", "max_new_tokens", "baseline")}
+        found = replace(found, **kept_too)
         self._controls.apply(found)
         self._controls.changed.emit()
         self._say(f"The main window is set to {self._view.cell_title(cell)}")
