@@ -196,8 +196,9 @@ class SettingsPanel(QScrollArea):
         self._kept = settings
         self.method.apply(settings.method, settings.method_options)
         self._show_length()
-        for name, field in self.fields.items():
-            set_value(field, getattr(settings, name))
+        with self.filling():
+            for name, field in self.fields.items():
+                set_value(field, getattr(settings, name))
         self.target.want(settings.target)
         self.draft.want(settings.draft)
         self.models.served_model = settings.engine_model
