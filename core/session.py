@@ -21,7 +21,7 @@ from core.errors import OutOfMemoryError, OutriderError, PromptError, first_line
 from core.models.devices import device_name, free_memory, is_out_of_memory, release_memory, resolve_device
 from core.models.fit import nodes_of
 from core.models.language_model import LanguageModel
-from core.models.loading import run_does_not_fit
+from core.models.placement import run_does_not_fit
 from core.models.prompting import EncodedPrompt, check_prompt_length, encode_prompt
 from core.models.shelf import ModelShelf, load_models
 from core.runlog.log import installed, started_now

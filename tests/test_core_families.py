@@ -14,9 +14,10 @@ from core.drafters.registry import DraftTreeOptions
 from core.errors import SettingsError
 from core.models.catalogue import DEFAULT_DRAFT, DEFAULT_TARGET
 from core.models.language_model import LanguageModel
-from core.models.loading import load, reads_trees
+from core.models.loading import load
 from core.runners import llama
 from core.runners.base import tree_rows
+from core.runners.forward_choice import reads_trees
 from core.settings import SamplingParams
 from tests.fakes import language_model, play, tiny_module
 from tests.families import (

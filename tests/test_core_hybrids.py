@@ -9,7 +9,7 @@ from core.decode import autoregressive, speculative
 from core.drafters.prompt_lookup import PromptLookupDrafter
 from core.errors import ModelUnreadableError
 from core.models.language_model import LanguageModel
-from core.models.loading import choose_reading
+from core.runners.forward_choice import choose_reading
 from core.runners.module import Reading
 from core.settings import SamplingParams
 from tests.fakes import greedy_reference, language_model, play, tiny_module

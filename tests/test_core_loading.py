@@ -10,6 +10,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 import core.models.loading as loading
+import core.models.placement as placement
 from core.controls import Cancelled
 from core.decode import autoregressive
 from core.errors import (
@@ -22,23 +23,21 @@ from core.errors import (
 )
 from core.models.catalogue import resolve
 from core.models.devices import resolve_device
-from core.models.loading import (
+from core.models.loading import load
+from core.models.placement import (
     Need,
-    available_memory,
     bytes_per_position,
     choose_place,
-    choose_reading,
     does_not_fit,
-    empty_model,
-    find_fused_weights,
-    is_spread,
-    load,
+    free_by_place,
     need_of,
     run_does_not_fit,
     spread,
 )
 from core.models.prompting import encode_prompt, render_prompt
-from core.runners import llama
+from core.models.shapes import empty_model
+from core.runners import forward_choice, llama
+from core.runners.forward_choice import choose_reading, find_fused_weights
 from core.settings import SamplingParams
 from core.text import bytes_text
 from tests.fakes import (
@@ -125,15 +124,15 @@ def test_a_spread_model_runs_through_its_modules_with_the_same_logits(folder, tm
               "model.rotary_emb": "cpu", "lm_head": "cpu"}  # fmt: skip
     monkeypatch.setattr(loading, "_device_map", lambda *_: places)
     model = load(str(folder), "cpu")
-    assert is_spread(model.model)
+    assert model.is_spread
     assert model.fused_weights is None
     assert model.device == CPU
     assert play(autoregressive(model, PROMPT, sampling=GREEDY, max_new_tokens=12)).ids == expected
 
 
 def test_every_place_of_this_machine_has_a_size():
-    assert available_memory(CPU).keys() == {"cpu"}
-    assert available_memory(CPU)["cpu"] > 0
+    assert free_by_place(CPU).keys() == {"cpu"}
+    assert free_by_place(CPU)["cpu"] > 0
 
 
 @pytest.fixture
@@ -142,9 +141,9 @@ def advice(monkeypatch):
 
     def say(need, device, free, *, processor=0, others=(), on_cuda=torch.bfloat16) -> str:
         shorter = {"cuda": on_cuda, "mps": torch.float16}
-        monkeypatch.setattr(loading, "resolve_dtype", lambda _, where: shorter[where.type])
-        monkeypatch.setattr(loading, "free_memory", lambda _: processor)
-        monkeypatch.setattr(loading, "local_models", lambda: others)
+        monkeypatch.setattr(placement, "resolve_dtype", lambda _, where: shorter[where.type])
+        monkeypatch.setattr(placement, "free_memory", lambda _: processor)
+        monkeypatch.setattr(placement, "local_models", lambda: others)
         error = does_not_fit(need, torch.device(device), free)
         assert is_sentence(str(error))
         return str(error)
@@ -176,7 +175,7 @@ def test_sizes_are_those_of_the_files(folder):
 
 
 def test_a_model_without_room_is_refused_before_its_weights_are_read(folder, monkeypatch):
-    monkeypatch.setattr(loading, "available_memory", lambda _: {"cpu": 1_000})
+    monkeypatch.setattr(loading, "free_by_place", lambda _: {"cpu": 1_000})
     monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", None)
     with pytest.raises(OutOfMemoryError, match=r"needs .* at float32") as caught:
         load(str(folder), "cpu")
@@ -186,7 +185,7 @@ def test_a_model_without_room_is_refused_before_its_weights_are_read(folder, mon
 def test_a_model_of_an_unknown_kind_that_is_too_large_for_a_gpu_is_a_sentence(folder, tmp_path, monkeypatch):
     other = shutil.copytree(folder, tmp_path / "other")
     edit_json(other / "config.json", model_type="outlandish")
-    monkeypatch.setattr(loading, "available_memory", lambda _: {0: 1_000, "cpu": 1_000})
+    monkeypatch.setattr(loading, "free_by_place", lambda _: {0: 1_000, "cpu": 1_000})
     with pytest.raises(ModelUnreadableError, match="unknown kind") as caught:
         loading._device_map(resolve(str(other)), other, CUDA, torch.float32)
     assert is_sentence(str(caught.value))
@@ -216,7 +215,7 @@ def test_a_load_that_runs_out_of_memory_frees_what_it_took(folder, monkeypatch, 
         raise error
 
     with monkeypatch.context() as patch:
-        patch.setattr(loading, "choose_reading", fail)
+        patch.setattr(forward_choice, "choose_reading", fail)
         with pytest.raises(OutOfMemoryError) as caught:
             load(str(folder), "cpu")
     # pytest's own record of the raised error, and the error's traceback, are still here.
@@ -379,15 +378,15 @@ def test_a_system_prompt_is_formatted_by_the_template_and_refused_without_one(mo
 def test_a_gpu_can_be_named_by_its_index(monkeypatch, count):
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr("torch.cuda.device_count", lambda: count)
-    monkeypatch.setattr(loading, "free_memory", lambda device: 9)
+    monkeypatch.setattr(placement, "free_memory", lambda device: 9)
     if count == 2:
         assert resolve_device("cuda:1") == torch.device("cuda:1")
         assert not torch.backends.cuda.cudnn_sdp_enabled()
     else:
         with pytest.raises(DeviceError, match="no cuda:1; its last GPU is cuda:0"):
             resolve_device("cuda:1")
-    assert available_memory(torch.device("cuda:1")).keys() == {1, "cpu"}, "no other GPU takes its place"
-    assert available_memory(torch.device("cuda")).keys() == {*range(count), "cpu"}
+    assert free_by_place(torch.device("cuda:1")).keys() == {1, "cpu"}, "no other GPU takes its place"
+    assert free_by_place(torch.device("cuda")).keys() == {*range(count), "cpu"}
     with pytest.raises(SettingsError, match="no device 'cuda:x'"):
         resolve_device("cuda:x")
 

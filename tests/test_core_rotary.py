@@ -5,8 +5,8 @@ import torch
 
 from core.analysis.near_ties import lead, moved_margin, replay_margin
 from core.decode import autoregressive, speculative
-from core.models.loading import choose_reading
 from core.runners import llama, rotary
+from core.runners.forward_choice import choose_reading
 from core.settings import SamplingParams
 from tests.fakes import FAMILIES, greedy_reference, language_model, oracle, play, tiny_module
 

@@ -10,7 +10,8 @@ import torch
 from core.controls import RunControls
 from core.errors import OutOfMemoryError, PairMismatchError
 from core.models.language_model import LanguageModel
-from core.models.loading import first_device, load
+from core.models.loading import load
+from core.models.placement import first_device
 from core.models.shelf import ModelShelf
 from core.runners.llama import FusedLlamaRunner
 from core.session import Session

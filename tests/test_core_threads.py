@@ -9,7 +9,7 @@ import psutil
 import pytest
 import torch
 
-import core.models.loading
+import core.runners.forward_choice
 import core.session
 from core.controls import RunControls
 from core.models import load
@@ -164,15 +164,15 @@ def test_two_threads_may_be_the_first_to_make_a_tensor():
 
 def test_the_probe_of_a_small_model_waits_for_no_busy_core(tmp_path, monkeypatch):
     counts = []
-    real = core.models.loading.choose_reading
+    real = core.runners.forward_choice.choose_reading
     monkeypatch.setattr(
-        "core.models.loading.choose_reading",
+        "core.runners.forward_choice.choose_reading",
         lambda loaded: (counts.append(torch.get_num_threads()), real(loaded))[1],
     )
     path = str(save_model(tmp_path / "model"))
     with threads(2):
         load(path, "cpu")
-        monkeypatch.setattr("core.models.loading._SMALL", 0)
+        monkeypatch.setattr("core.runners.forward_choice._SMALL", 0)
         load(path, "cpu")
         assert torch.get_num_threads() == 2
     assert counts == [1, 2]

@@ -111,7 +111,7 @@ def needed_mb(pair: Pair, drafting: LanguageModel | None, length: int) -> float:
 
     drafting is the model that drafted, which may be the target itself; None where none did.
     """
-    from core.models.loading import bytes_per_position
+    from core.models.placement import bytes_per_position
 
     models = [pair.target] + ([pair.draft] if pair.draft is not None else [])
     readers = [pair.target] + ([drafting] if drafting is not None else [])

@@ -69,6 +69,11 @@ class LanguageModel:
         """The module that turns final states (n, H) into logits (n, V)."""
         return self.model.get_output_embeddings()
 
+    @property
+    def is_spread(self) -> bool:
+        """Whether its weights are in more than one place."""
+        return len({str(place) for place in (getattr(self.model, "hf_device_map", None) or {}).values()}) > 1
+
     def runner(self, limit: int, *, drafting: bool = False, quantise: bool = False, spare: int = 0) -> Runner:
         """A fresh cache for a text of up to `limit` positions, and the forward that fills it.
 

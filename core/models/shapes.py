@@ -80,6 +80,19 @@ def model_config(folder: Path) -> Any:
     return config
 
 
+def empty_model(folder: Path, dtype: torch.dtype) -> Any:
+    """A folder's model without its weights, on the meta device."""
+    from accelerate import init_empty_weights
+    from transformers import AutoModelForCausalLM
+
+    config = model_config(folder)
+    # Including the buffers, so that nothing is created on the CPU first.
+    with init_empty_weights(include_buffers=True):
+        model = AutoModelForCausalLM.from_config(config, dtype=dtype, trust_remote_code=False)
+    model.tie_weights()
+    return model
+
+
 def check_shapes(model: torch.nn.Module, folder: Path, title: str, *, is_packed: bool) -> None:
     """Compare a module on the meta device with the headers of its weight files.
 

@@ -1,0 +1,186 @@
+"""Where a model goes: one device, or several; and what to say when it, or its run, fits nowhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from core.errors import OutOfMemoryError, OutriderError
+from core.models.catalogue import ModelEntry, local_models
+from core.models.details import read_details
+from core.models.devices import free_memory, resolve_dtype
+from core.models.language_model import LanguageModel
+from core.text import bytes_text
+
+Place = int | str
+"""A GPU by its number, or "cpu"."""
+
+DeviceMap = dict[str, Any]
+
+_GPU_RESERVE = 0.1
+_LEAST_RESERVE = 512 * 2**20
+"""Kept free on each GPU for caches and activations: a share of the free memory, and a minimum in bytes."""
+_PROCESSOR_RESERVE = 0.2
+
+
+def choose_place(need_bytes: int, device: torch.device, available: Mapping[Place, int]) -> torch.device | None:
+    """The single device for a model; None if it fits on none.
+
+    Args:
+        need_bytes: the whole model, including what it needs to run.
+        device: the requested device; if it is a GPU, any other GPU will do.
+        available: free bytes of each place.
+    """
+    if device.type != "cuda":
+        return device if need_bytes <= available[device.type] else None
+    first = device.index or 0
+    gpus = sorted((place for place in available if isinstance(place, int)), key=lambda place: (place != first, place))
+    place = next((place for place in gpus if need_bytes <= available[place]), None)
+    return None if place is None else device if place == first else torch.device("cuda", place)
+
+
+def spread(model: Any, dtype: torch.dtype, available: Mapping[Place, int]) -> DeviceMap | None:
+    """Which part of a model goes where: the GPUs in order, then the processor's memory; None without room.
+
+    Args:
+        model: its module on the meta device, its tied weights tied.
+        dtype: that it will have.
+        available: free bytes of each place, before anything is left for caches.
+    """
+    from accelerate import infer_auto_device_map
+
+    room: dict[Place, int] = {}
+    for place, free in available.items():
+        reserve = _PROCESSOR_RESERVE * free if place == "cpu" else max(_GPU_RESERVE * free, _LEAST_RESERVE)
+        room[place] = max(0, int(free - reserve))
+    device_map = infer_auto_device_map(
+        model, max_memory=room, no_split_module_classes=list(model._no_split_modules or ()), dtype=dtype
+    )
+    places = list(device_map.values())
+    # Reading from disk for each token is useless, and so is a model whose first layers are off the GPUs.
+    if "disk" in places or not isinstance(places[0], int):
+        return None
+    return dict(device_map)
+
+
+def free_by_place(device: torch.device) -> dict[Place, int]:
+    """Free bytes wherever a model for this device may be loaded: on all GPUs, or on the one requested."""
+    if device.type == "mps":
+        return {"mps": free_memory(device)}
+    free: dict[Place, int] = {}
+    if device.type == "cuda":
+        gpus = range(torch.cuda.device_count()) if device.index is None else [device.index]
+        free |= {index: free_memory(torch.device("cuda", index)) for index in gpus}
+    free["cpu"] = free_memory(torch.device("cpu"))
+    return free
+
+
+def first_device(model: Any) -> torch.device:
+    """Where a loaded module's text enters and its logits leave."""
+    place = next(iter((getattr(model, "hf_device_map", None) or {}).values()), model.device)
+    return torch.device("cuda", place) if isinstance(place, int) else torch.device(place)
+
+
+# --- When memory runs out ---------------------------------------------------------------------------------------
+
+_WORKING_BYTES = 256 * 2**20
+"""Extra memory of any model's first forwards."""
+
+_CACHE_SHARE = 0.8
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """A model by its title, number of parameters (0 if its files don't say), and the precision it is loaded in."""
+
+    title: str
+    num_parameters: int
+    dtype: torch.dtype
+
+    @property
+    def total_bytes(self) -> int:
+        """The weights, plus the minimum needed to run them."""
+        weights = self.num_parameters * self.dtype.itemsize
+        return weights + min(weights // 4, _WORKING_BYTES)
+
+
+def need_of(entry: ModelEntry, dtype: torch.dtype) -> Need:
+    """A model's needs. A file with an unreadable header counts as 0, and fails when loaded."""
+    try:
+        return Need(entry.title, read_details(entry).num_parameters, dtype)
+    except OutriderError:
+        return Need(entry.title, 0, dtype)
+
+
+def does_not_fit(need: Need, device: torch.device, free_bytes: int) -> OutOfMemoryError:
+    """The error for a model that does not fit into the free bytes of a device, with what would fit."""
+    choices = list(_choices(need, device, free_bytes))
+    advice = "Choose a smaller model, or a machine with more memory."
+    if choices:
+        advice = f"Choose {' or '.join(filter(None, (', '.join(choices[:-1]), choices[-1])))}."
+    return OutOfMemoryError(
+        f"{need.title} needs {bytes_text(need.total_bytes)} at {_name(need.dtype)}, and {bytes_text(free_bytes)} is "
+        f"free on {device}. {advice}"
+    )
+
+
+def _choices(need: Need, device: torch.device, free: int) -> Iterator[str]:
+    shorter = Need(need.title, need.num_parameters, _shorter_dtype(device))
+    if 0 < shorter.total_bytes < need.total_bytes and shorter.total_bytes <= free:
+        yield f"{_name(shorter.dtype)} ({bytes_text(shorter.total_bytes)})"
+    # A drafter that borrows its target's tables is not an alternative.
+    others = [need_of(entry, need.dtype) for entry in local_models() if entry.serves is None]
+    room = min(free, need.total_bytes)
+    fitting = [o for o in others if o.num_parameters and o.total_bytes <= room and o.title != need.title]
+    if fitting:
+        largest = max(fitting, key=lambda other: other.num_parameters)
+        yield f"{largest.title} ({bytes_text(largest.total_bytes)})"
+    on_processor = Need(need.title, need.num_parameters, torch.float32)
+    if device.type == "cuda" and need.num_parameters and on_processor.total_bytes <= free_memory(torch.device("cpu")):
+        yield "the CPU"
+
+
+def _shorter_dtype(device: torch.device) -> torch.dtype:
+    """The precision of half the size that a device computes in."""
+    return torch.bfloat16 if device.type == "cpu" else resolve_dtype("auto", device)
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def bytes_per_position(model: LanguageModel) -> int:
+    """Cache bytes per position: keys and values of every layer."""
+    config = model.model.config.get_text_config()
+    heads = config.num_attention_heads
+    kv_heads = getattr(config, "num_key_value_heads", None) or heads
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
+    return int(2 * config.num_hidden_layers * kv_heads * head_dim * model.dtype.itemsize)
+
+
+def run_does_not_fit(models: Sequence[LanguageModel], capacity: int, free_bytes: int, num_nodes: int = 0) -> str:
+    """One sentence for a run whose memory ran out.
+
+    Args:
+        models: those that ran, target first.
+        capacity: positions planned for the text.
+        free_bytes: on their device after the run.
+        num_nodes: of the largest tree that the run drafted; 0 for chains.
+    """
+    target = models[0]
+    problem = f"{target.device} ran out of memory in a text of up to {capacity:,} tokens"
+    # Leave room for a forward.
+    fitting = int(_CACHE_SHARE * free_bytes / max(1, sum(bytes_per_position(model) for model in models)))
+    fitting = fitting // 100 * 100
+    if 100 <= fitting < capacity:
+        problem += f", and about {fitting:,} would fit"
+    halved = "" if target.dtype.itemsize <= 2 else f"{_name(_shorter_dtype(target.device))} or "
+    if num_nodes > 1:
+        return (
+            f"{problem}, with trees of up to {num_nodes} nodes. Draft smaller trees (a smaller K), ask for fewer new "
+            f"tokens, or choose {halved}a smaller model."
+        )
+    return f"{problem}. Shorten the prompt, ask for fewer new tokens, or choose {halved}a smaller model."
