@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from core.controls import RunControls
-from core.draft_length import BlockPlan
 from core.drafters.base import (
     Drafter,
     blaming,
@@ -24,6 +23,7 @@ from core.drafters.base import (
     is_own,
 )
 from core.drafters.draft_model import DraftModelDrafter
+from core.length_policy import BlockPlan
 from core.models.language_model import LanguageModel
 from core.runners.scoring import TargetScorer
 from core.runners.timing import StepClock, is_asynchronous, sent
