@@ -13,12 +13,12 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
+from core.backlog import EvidenceBacklog
 from core.controls import Cancelled, RunControls
 from core.draft_length import DraftLength
 from core.drafters.base import Drafter, DrafterSetup, blaming
 from core.drafters.draft_model import DraftModelDrafter
 from core.errors import OutOfMemoryError
-from core.evidence import EvidenceBacklog
 from core.length_policy import DraftLengthPolicy
 from core.models.devices import is_out_of_memory, trim_heap
 from core.models.language_model import LanguageModel

@@ -7,11 +7,11 @@ import pytest
 import torch
 
 import core.decode
+from core.backlog import EvidenceBacklog
 from core.controls import RunControls
 from core.decode import speculative
 from core.drafters.base import chain
 from core.errors import GenerationError, OutOfMemoryError
-from core.evidence import EvidenceBacklog
 from core.settings import SamplingParams
 from core.types import Drafted, Finished, Inspected, Step, TokenKind, Verification
 from tests.fakes import LetterTokenizer, ScriptDrafter, play

@@ -8,8 +8,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from core.backlog import LEAST_LISTED, capture
 from core.decode import speculative
-from core.evidence import LEAST_LISTED, MAX_LISTED, capture, evidence_from_record, packed, packed_from_record
+from core.evidence import MAX_LISTED, evidence_from_record, packed, packed_from_record
 from core.runlog.log import STEP_FIELDS, RunLogWriter, read_run_log, to_line, to_record
 from core.runlog.replay import step_from_record
 from core.runlog.store import read_head

@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 
 from core.analysis.calibration import calibrate
 from core.analysis.expectation import expected_of
+from core.backlog import capture
 from core.decode import speculative
 from core.drafters.base import DrafterSetup
 from core.drafters.draft_tree import DraftTreeDrafter
 from core.drafters.registry import DraftTreeOptions, TreeRule
-from core.evidence import capture, evidence_from_record, to_record
+from core.evidence import evidence_from_record, to_record
 from core.runlog.log import to_line
 from core.runlog.log import to_record as step_record
 from core.runlog.replay import step_from_record
