@@ -96,16 +96,16 @@ def read_json(path: str | os.PathLike[str], most_bytes: int = LARGEST_JSON) -> A
     return parse_json(read_bounded(path, most_bytes))
 
 
-def read_lines(file: BinaryIO, longest: int = LONGEST_LINE) -> Iterator[bytes]:
+def read_lines(file: BinaryIO) -> Iterator[bytes]:
     """The lines of a file, which end at \\n alone.
 
     Raises:
-        OSError: a line is longer than this, or thousands are blank.
+        OSError: a line is longer than any that Outrider writes, or thousands are blank.
     """
     num_blank = 0
-    while line := file.readline(longest + 1):
-        if len(line) > longest:
-            raise OSError(errno.EFBIG, f"a line of it is longer than {bytes_text(longest)}")
+    while line := file.readline(LONGEST_LINE + 1):
+        if len(line) > LONGEST_LINE:
+            raise OSError(errno.EFBIG, f"a line of it is longer than {bytes_text(LONGEST_LINE)}")
         num_blank += line.isspace()
         if num_blank > _MOST_BLANK_LINES:
             raise OSError(errno.EFBIG, "it is full of blank lines")

@@ -14,7 +14,7 @@ import numpy as np
 
 from core.analysis.diagnosis import Array, plain_step
 from core.analysis.expectation import wilson
-from core.analysis.theory import NUM_RESAMPLES, SpeedupTheory, speedup_theory
+from core.analysis.theory import SpeedupTheory, speedup_theory
 from core.runlog.tally import Tally
 from core.types import Step, Summary
 
@@ -226,7 +226,6 @@ def study(
     *,
     target_step_ms: float | None = None,
     summary: Summary | None = None,
-    num_resamples: int = NUM_RESAMPLES,
 ) -> Study:
     """Analyse a finished run: up to a second for 5,000 steps, so not for the window's thread.
 
@@ -235,7 +234,7 @@ def study(
     baseline = Tally(baseline_steps)
     plain = plain_step(baseline, target_step_ms, summary)
     return Study(
-        speedup=speedup_theory(Tally(steps), plain, baseline, num_resamples=num_resamples),
+        speedup=speedup_theory(Tally(steps), plain, baseline),
         calibration=calibrate(steps),
         predictors=study_predictors(steps),
     )

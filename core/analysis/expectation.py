@@ -97,8 +97,9 @@ Z95 = 1.959964
 """Two-sided 95 % quantile of the normal distribution."""
 
 
-def wilson(rate: float, trials: float, z: float = Z95) -> tuple[float, float]:
-    """Wilson's score interval of a rate observed in a number of independent trials, which need not be whole."""
+def wilson(rate: float, trials: float) -> tuple[float, float]:
+    """Wilson's 95 % score interval of a rate observed in a number of independent trials, which need not be whole."""
+    z = Z95
     spread = z * math.sqrt(rate * (1 - rate) / trials + z * z / (4 * trials * trials))
     scale = 1 + z * z / trials
     middle = rate + z * z / (2 * trials)

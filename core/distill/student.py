@@ -140,8 +140,6 @@ def train_student(
     checkpoint: Path,
     log: Callable[[str], None] = print,
     check_cancelled: Callable[[], None] = lambda: None,
-    *,
-    tv_ramp: tuple[float, float] = (0.4, 0.8),
 ) -> Progress:
     """Train in place until the budget is used, resuming from `checkpoint` if it exists; see `core.training.train`."""
     head = student.get_output_embeddings().weight.detach()[vocabulary].to(ARITHMETIC)
@@ -159,7 +157,7 @@ def train_student(
         chosen = [order[i] for i in items_of_step(len(order), per_step, step, settings.seed)]
         rows = [make_batch(part, [row], first) for part, row in chosen]
         ids, states, log_norms, counts = map(torch.cat, zip(*rows, strict=True))
-        return *loss_fn(ids, states, log_norms, counts, tv_weight(tv_ramp, share)), int(counts.sum())
+        return *loss_fn(ids, states, log_norms, counts, tv_weight((0.4, 0.8), share)), int(counts.sum())
 
     def evaluate() -> str:
         figure = held_out_acceptance(student, held_out, vocabulary, first, max_rows=_QUICK_LOOK)

@@ -104,9 +104,9 @@ def supervise(
             child.stdin.close()  # type: ignore[union-attr]
 
 
-def _tail(file: Path, num_bytes: int = 16_384) -> str:
+def _tail(file: Path) -> str:
     with file.open("rb") as content:
-        content.seek(max(0, file.stat().st_size - num_bytes))
+        content.seek(max(0, file.stat().st_size - 16_384))
         return content.read().decode("utf-8", "replace")
 
 

@@ -95,7 +95,7 @@ class StepClock:
     Time in which the machine slept or the process was stopped belongs to no part; `absent_ms` is what `read` left out.
     """
 
-    def __init__(self, device: torch.device, silence_ms: Callable[[], float] = lambda: 0.0) -> None:
+    def __init__(self, device: torch.device, silence_ms: Callable[[], float]) -> None:
         """`silence_ms` is of `watching_for_silence`."""
         self.absent_ms = 0.0
         self._device = device

@@ -18,6 +18,9 @@ from core.training.train import Progress, Step, TrainSettings, kl_tv_loss, train
 
 States = npt.NDArray[np.float16]
 
+TEMPERATURES = (1.0, 1.0, 1.0, 0.8, 0.6)
+"""Of a batch's rollouts, cycled by row."""
+
 
 def generate_rollouts(
     target: LlamaForCausalLM,
@@ -28,16 +31,15 @@ def generate_rollouts(
     batch: int = 128,
     length: int = 512,
     max_prompt: int = 192,
-    temperatures: tuple[float, ...] = (1.0, 1.0, 1.0, 0.8, 0.6),
     log: Callable[[str], None] = print,
 ) -> Tokens:
     """The target's continuations of training text: `count` rows of `length` tokens, prompt included, in one stream.
 
-    Each batch has its own prompt length, 16 to max_prompt; its rows cycle through the temperatures.
+    Each batch has its own prompt length, 16 to max_prompt.
     """
     generator = torch.Generator().manual_seed(seed)
     rng = np.random.default_rng(seed)
-    temperature = torch.tensor([temperatures[i % len(temperatures)] for i in range(batch)])
+    temperature = torch.tensor([TEMPERATURES[i % len(TEMPERATURES)] for i in range(batch)])
     rows: list[Tensor] = []
     while len(rows) * batch < count:
         prompt_length = int(rng.integers(16, max_prompt + 1))
@@ -88,8 +90,6 @@ def distill(
     settings: TrainSettings,
     checkpoint: Path,
     log: Callable[[str], None] = print,
-    *,
-    tv_ramp: tuple[float, float] = (0.3, 0.7),
 ) -> Progress:
     """Train the draft in place on the states that `write_states` made of the stream.
 
@@ -109,6 +109,6 @@ def distill(
         blocks = items_of_step(len(states), settings.per_step, step, settings.seed)
         ids, _ = read_blocks(stream, blocks, BLOCK)
         wanted = torch.from_numpy(states[blocks]).to(ARITHMETIC)
-        return *loss_fn(ids, wanted, tv_weight(tv_ramp, share)), ids.numel()
+        return *loss_fn(ids, wanted, tv_weight((0.3, 0.7), share)), ids.numel()
 
     return train(draft, compute, settings, checkpoint, log, reports="acceptance")

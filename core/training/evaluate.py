@@ -19,6 +19,9 @@ from core.training.model import BatchDecoder, continuations
 from core.training.train import overlap, validation_loss
 
 TEMPERATURES = (0.0, 0.5, 0.8, 1.0)
+PROMPTS, PROMPT_TOKENS, NEW_TOKENS, SEED = 96, 128, 128, 7
+CONTEXT, REPEATS = 256, 60
+"""The prompts of the acceptance, their tokens and the new ones; the cached tokens of a timed step, and its repeats."""
 
 
 def held_out_prompts(
@@ -65,12 +68,12 @@ def acceptance(
 
 
 @torch.no_grad()
-def step_ms(model: LlamaForCausalLM, *, context: int = 256, repeats: int = 60) -> float:
+def step_ms(model: LlamaForCausalLM) -> float:
     """Median milliseconds of one cached single-token step at batch 1 in float32."""
-    decoder = BatchDecoder(model, 1, context + repeats, torch.float32)
-    decoder(torch.zeros(1, context, dtype=torch.long))
+    decoder = BatchDecoder(model, 1, CONTEXT + REPEATS, torch.float32)
+    decoder(torch.zeros(1, CONTEXT, dtype=torch.long))
     times = []
-    for _ in range(repeats):
+    for _ in range(REPEATS):
         start = time.perf_counter()
         decoder(torch.zeros(1, 1, dtype=torch.long))
         times.append(time.perf_counter() - start)
@@ -84,14 +87,10 @@ def evaluate(
     documents: Sequence[Document],
     stream: Tokens,
     *,
-    prompts: int = 96,
-    prompt_tokens: int = 128,
-    new_tokens: int = 128,
     max_blocks: int | None = None,
-    seed: int = 7,
 ) -> dict[str, object]:
     """Every figure of the model card."""
-    starts = held_out_prompts(documents, tokenizer, prompts, prompt_tokens, seed)
+    starts = held_out_prompts(documents, tokenizer, PROMPTS, PROMPT_TOKENS, SEED)
     pair = {"target": target, "draft": draft}
     timings = {name: step_ms(model) for name, model in pair.items()}
     return {
@@ -101,7 +100,7 @@ def evaluate(
             name: math.exp(validation_loss(model, stream, max_blocks, torch.float32)) for name, model in pair.items()
         },
         "acceptance": [
-            acceptance(target, draft, starts, new_tokens=new_tokens, temperature=t, seed=seed) for t in TEMPERATURES
+            acceptance(target, draft, starts, new_tokens=NEW_TOKENS, temperature=t, seed=SEED) for t in TEMPERATURES
         ],
         "step_ms": timings,
         "cost_coefficient": timings["draft"] / timings["target"],
