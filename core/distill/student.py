@@ -21,8 +21,9 @@ from transformers import LlamaForCausalLM
 
 from core.distill.texts import Part, target_log_probs
 from core.errors import ModelUnreadableError
+from core.models.catalogue import SHARES
 from core.models.details import parse_tokenizer
-from core.models.shared_draft import BORROWED, SHARES, tokens_sha256
+from core.models.shared_draft import BORROWED, tokens_sha256
 from core.training.data import items_of_step
 from core.training.model import ARITHMETIC, hidden_states, replaced_folder, rope_for
 from core.training.train import Progress, Step, TrainSettings, kl_tv_loss, make_optimizers, overlap, train, tv_weight

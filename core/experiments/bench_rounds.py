@@ -242,7 +242,7 @@ class Bench:
             return
         middle = usual[len(usual) // 2].position - 1
         capacity = len(prompt.ids) + self.settings.max_new_tokens
-        drafting = getattr(contender.drafter, "runner", None) or getattr(contender.drafter, "_runner", None)
+        drafting = getattr(contender.drafter, "_runner", None)
         is_tree = any(step.parents for step in usual)  # It takes a forward for each level, not for each of K nodes.
         bare_ms, cost = time_bare(self.pair.target, drafting, 1 if is_tree else length, middle, capacity)
         if not is_tree:

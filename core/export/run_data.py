@@ -156,7 +156,7 @@ def named(ref: Any) -> Any:
     return next((path.name for path in paths if path.is_absolute() and path.name), ref)
 
 
-def moment_of(value: Any) -> str:
+def minute_text(value: Any) -> str:
     """A time to the minute; any other text is unchanged."""
     text = text_of(value)
     try:

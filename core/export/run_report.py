@@ -11,7 +11,7 @@ from markupsafe import Markup
 from core.analysis.expectation import wilson
 from core.analysis.run_counts import Column, RunCounts
 from core.export.charts import MAX_POINTS, Axis, Mark, Plot, Point, headroom, percent, series_mark, thinned
-from core.export.run_data import FIGURES, RunData, differences, moment_of, run_data, verdict
+from core.export.run_data import FIGURES, RunData, differences, minute_text, run_data, verdict
 from core.export.templates import UNKNOWN, render
 from core.runlog.log import RunLog, text_of
 from core.runlog.tally import PositionCounts
@@ -39,7 +39,7 @@ class Token(NamedTuple):
 def run_page(log: RunLog) -> str:
     """A run as a complete HTML file, which also says what is missing from the log."""
     run = run_data(log)
-    started = moment_of(log.run.get("started_at"))
+    started = minute_text(log.run.get("started_at"))
     lossy = LOSSY if is_lossy(run.config) else ""
     settings = (
         ("K =", "num_draft_tokens"), ("temperature", "temperature"), ("method", "method"), ("device", "device"),

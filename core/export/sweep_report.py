@@ -13,7 +13,7 @@ from core.experiments.sweep_file import SweepLog, plan_to_config
 from core.experiments.sweep_plan import CellResult, DrafterChoice, SweepPlan
 from core.experiments.sweep_results import COLUMNS, FIGURES, SPEEDUP, SweepFigure, SweepResults, verdicts
 from core.export.charts import Axis, Mark, Plot, headroom, series_mark
-from core.export.run_data import moment_of, named, shown
+from core.export.run_data import minute_text, named, shown
 from core.export.templates import UNKNOWN, render
 from core.runlog.log import mapping_of, text_of
 
@@ -39,7 +39,7 @@ def sweep_page(log: SweepLog) -> str:
     log = _without_paths(log)
     plan, results = log.plan, SweepResults(log.plan, log.measurements)
     cells = results.all()
-    started = moment_of(log.head.get("started_at"))
+    started = minute_text(log.head.get("started_at"))
     measured = f"{results.num_measured:,} of {plan.num_runs:,} runs measured"
     facts = (f"Sweep {shown(log.head.get('id'))}", f"started {started}" if started else "", measured)
     maps = [(figure.title, figure.meaning, _heat_maps(plan, cells, figure)) for figure in FIGURES]

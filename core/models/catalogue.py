@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -35,6 +35,9 @@ EMBEDDED_TITLES = {
 
 MEASURED_LENGTHS = {DEFAULT_DRAFT: 2, SMOLLM2_DRAFTER: 2}
 """The K that was measured to pay for a draft with its target at temperature 1, see resources/docs/benchmarks.md."""
+
+SHARES = "shares_tables_with"
+"""The key of `config.json` that marks a draft that borrows its target's tables."""
 
 _TEXT_GENERATORS = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
 
@@ -177,9 +180,14 @@ def kept_folder(ref: str) -> Path:
 
 def served_target(config: Any) -> str | None:
     """The target whose tables a drafter borrows, from its config.json."""
-    borrowed = config.get("shares_tables_with") if isinstance(config, dict) else None
-    target = borrowed.get("model") if isinstance(borrowed, dict) else None
+    target = shared_tables(config).get("model")
     return target if isinstance(target, str) else None
+
+
+def shared_tables(config: Any) -> Mapping[str, Any]:
+    """What a drafter's config.json says about the tables that it borrows; empty if it borrows none."""
+    shares = config.get(SHARES) if isinstance(config, dict) else None
+    return shares if isinstance(shares, dict) else {}
 
 
 def _not_downloaded(ref: str) -> ModelNotFoundError:

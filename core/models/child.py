@@ -15,11 +15,10 @@ import psutil
 
 from core.errors import first_line, ran_out_of_memory
 from core.files import NO_SPACE, folder_bytes
+from core.runners.threads import SPIN_SETTINGS
 
 POLL_S = 0.1
 STALL_S = 600.0
-_THREAD_SETTINGS = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
-"""Chosen for decoding in this process; not for a child."""
 
 # --- In the parent ----------------------------------------------------------------------------------------------
 
@@ -118,7 +117,8 @@ def python_module(module: str, *arguments: str | Path) -> list[str]:
 
 def child_environment() -> dict[str, str]:
     """The child's variables: it finds this package, uses no network, and leaves the GPU alone."""
-    environment = {name: value for name, value in os.environ.items() if name not in _THREAD_SETTINGS}
+    # Spinning is set for decoding in this process, not for a child.
+    environment = {name: value for name, value in os.environ.items() if name not in SPIN_SETTINGS}
     paths = [str(Path(__file__).resolve().parents[2]), environment.get("PYTHONPATH", "")]
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     environment |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": "", "USE_TF": "0"}

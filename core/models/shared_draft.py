@@ -15,14 +15,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from core.errors import ModelUnreadableError, PairMismatchError, first_line
+from core.models.catalogue import served_target, shared_tables
 from core.models.details import read_config, read_tokens
 
 if TYPE_CHECKING:
     from core.models.catalogue import ModelEntry
     from core.models.language_model import LanguageModel
-
-SHARES = "shares_tables_with"
-"""The key of `config.json` that marks such a draft."""
 
 BORROWED = frozenset({"model.embed_tokens.weight", "lm_head.weight"})
 """Parameters that belong to the target: never trained or stored."""
@@ -37,7 +35,7 @@ def tokens_sha256(tokens: Mapping[int, str]) -> str:
 def serves(folder: Path) -> str | None:
     """The target that the draft in this folder was made for; None for a standalone model."""
     try:
-        return _shares(read_config(folder)).get("model") or None
+        return served_target(read_config(folder)) or None
     except ModelUnreadableError:
         return None
 
@@ -52,7 +50,7 @@ def shared_draft_problem(draft: ModelEntry, target: ModelEntry) -> str | None:
     if found is not None and wanted != found:
         return _mismatch(draft, f"its hidden size is {wanted}, this target's is {found}")
     tokens = read_tokens(target)
-    if tokens is not None and tokens_sha256(tokens) != _shares(config).get("tokens_sha256"):
+    if tokens is not None and tokens_sha256(tokens) != shared_tables(config).get("tokens_sha256"):
         return _mismatch(draft, "this target has a different vocabulary")
     return None
 
@@ -101,9 +99,4 @@ def load_shared_draft(entry: ModelEntry, target: LanguageModel) -> Any:
 
 
 def _mismatch(draft: ModelEntry, reason: str) -> str:
-    return f"{draft.title} only drafts for {serves(draft.path)}: {reason}. Choose that target."
-
-
-def _shares(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    shares = config.get(SHARES)
-    return shares if isinstance(shares, dict) else {}
+    return f"{draft.title} only drafts for {draft.serves}: {reason}. Choose that target."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Collection, Generator, Iterable
 from pathlib import Path
 from typing import NamedTuple
@@ -182,15 +183,12 @@ def _convert(entry: ModelEntry, check_cancelled: Callable[[], None]) -> Generato
     from core.models.gguf import converting
 
     shown = ""
-    steps = converting(entry.path, check_cancelled)
-    try:
+    with contextlib.closing(converting(entry.path, check_cancelled)) as steps:
         for share in steps:
             text = f"Converting {entry.title}, once… {percent_text(share)}"
             if text != shown:
                 yield StageChanged(text)
             shown = text
-    finally:
-        steps.close()
 
 
 def _needed_bytes(entries: list[ModelEntry], request: RunRequest) -> int:

@@ -120,10 +120,10 @@ def quantised(product: Product) -> Product:
 def _is_int8_faster(product: Product) -> bool:
     copies, row = _copies(product.weights[0]), torch.ones(1, product.weights[0].shape[1])
     is_packed = product.fewest == 1
-    usual = partial(_each, in_packed, row, [pack(copy) for copy in copies]) if is_packed else None
+    usual = partial(_each, in_packed if is_packed else functional.linear, row)
     plain, small = fastest_times(
         [
-            usual or partial(_each, functional.linear, row, copies),
+            partial(usual, [pack(copy) for copy in copies] if is_packed else copies),
             partial(_each, in_int8, row, [_to_int8(copy) for copy in copies]),
         ]
     )

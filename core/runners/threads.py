@@ -12,7 +12,8 @@ import psutil
 
 from core.types import Step
 
-_CHOICES = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
+SPIN_SETTINGS = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
+"""The variables that say how long a waiting thread of OpenMP spins."""
 
 _SPINS = "1000000"
 """3 to 50 ms: longer than a frame of the window, so that no core goes to sleep while the engine waits for it."""
@@ -32,7 +33,7 @@ def limit_spinning() -> bool:
     Returns:
         Whether it was set; False if the user has set it, or if torch is already imported.
     """
-    if "torch" in sys.modules or any(name in os.environ for name in _CHOICES):
+    if "torch" in sys.modules or any(name in os.environ for name in SPIN_SETTINGS):
         return False
     if sys.platform == "linux":
         os.environ["GOMP_SPINCOUNT"] = _SPINS

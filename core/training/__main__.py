@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from core.models.catalogue import DEFAULT_DRAFT, DEFAULT_TARGET, EMBEDDED
 from core.training.corpus import VOCAB_SIZE, WHEELS, collect, read_all, split
 from core.training.data import load_held_out, load_stream, prepare, prepared_tokenizer
 from core.training.distill import distill, distillation_stream, generate_rollouts, write_states
@@ -17,9 +18,8 @@ from core.training.evaluate import evaluate
 from core.training.model import export, load_model, new_model
 from core.training.train import LENGTHS, TrainSettings, pretrain
 
-MODELS = Path(__file__).parents[2] / "resources" / "models"
 INIT_SEEDS = {"target": 1234, "draft": 4321}
-FOLDERS = {"target": "outrider-code-target", "draft": "outrider-code-draft"}
+FOLDERS = {"target": DEFAULT_TARGET, "draft": DEFAULT_DRAFT}
 
 Args = argparse.Namespace
 
@@ -102,7 +102,7 @@ def parser() -> argparse.ArgumentParser:
     flags.add_argument("stage", choices=STAGES)
     flags.add_argument("model", nargs="?", default="target", choices=("target", "draft"), help="what to pretrain")
     flags.add_argument("--work", type=Path, default=Path("build/training"), help="folder for data and checkpoints")
-    flags.add_argument("--out", type=Path, default=MODELS, help="folder to write the pair to")
+    flags.add_argument("--out", type=Path, default=EMBEDDED, help="folder to write the pair to")
     flags.add_argument("--threads", type=int, default=2, help="processor threads")
     flags.add_argument("--seed", type=int, default=0, help="seed of data order, sampling and initialisation")
     flags.add_argument("--wheels", type=Path, default=Path("wheels"), help="prepare: folder of the pinned wheels")
