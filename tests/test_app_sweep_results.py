@@ -95,7 +95,7 @@ def test_a_run_opens_in_the_main_window(window, qtbot, opened):
 
 
 def test_use_this_cell_sets_k_temperature_and_draft_and_leaves_the_rest(window, opened):
-    sweeps = opened(num_draft_tokens=(1, 2, "adaptive"))
+    sweeps = opened(num_draft_tokens=(1, 2, LengthPolicy.ADAPTIVE))
     window.prompt.set_text("mine")
     window.controls.fields["seed"].setText("77")
     window.controls.apply(replace(window.controls.settings("mine"), system="Be brief."))

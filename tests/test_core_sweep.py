@@ -68,7 +68,7 @@ def test_the_order_holds_every_run_once_and_depends_on_the_seed_alone():
 
 
 def test_cells_share_prompts_and_seeds_and_the_baseline_the_sampler():
-    plan = plan_of(temperatures=(0.7,), top_k=5, num_draft_tokens=(2, "auto", "adaptive"))
+    plan = plan_of(temperatures=(0.7,), top_k=5, num_draft_tokens=(2, LengthPolicy.AUTO, LengthPolicy.ADAPTIVE))
     requests = {run.cell.num_draft_tokens: plan.request(run) for run in plan.order() if run[1:] == (1, 1)}
     assert len({request.seed for request in requests.values()}) == 1
     assert len({request.sampling for request in requests.values()}) == 1
@@ -180,7 +180,7 @@ def test_real_models_are_swept_and_plain_decoding_drafts_nothing(tmp_path, monke
     draft = str(save_model(tmp_path / "draft", family="gpt2", seed=1, eos_token_id=None))
     plan = plan_of(
         target=target, drafters=(DrafterChoice("draft-model", draft),), temperatures=(0.5,), repeats=1,
-        num_draft_tokens=(2, "auto"), max_new_tokens=8, device="cpu",
+        num_draft_tokens=(2, LengthPolicy.AUTO), max_new_tokens=8, device="cpu",
     )  # fmt: skip
     check_models(plan)
     session = Session()

@@ -15,7 +15,7 @@ from core.experiments.sweep_file import SCHEMA, SweepFile, plan_from_config, pla
 from core.experiments.sweep_plan import DrafterChoice, FileFailed, RunMeasured, SweepFinished, SweepStarted
 from core.experiments.sweep_results import SweepResults, to_csv
 from core.runlog.log import read_run_log
-from core.settings import VerificationRule
+from core.settings import LengthPolicy, VerificationRule
 from tests.fakes import is_sentence
 from tests.fakes_sweep import FakeSweepSession, fails_at, plan_of, refused
 
@@ -45,7 +45,7 @@ def stopped_after(count, plan, out) -> None:
 
 
 def test_the_first_line_is_the_plan_and_every_run_has_a_line(out, tmp_path):
-    plan = plan_of(num_draft_tokens=(1, "adaptive"))
+    plan = plan_of(num_draft_tokens=(1, LengthPolicy.ADAPTIVE))
     run(plan, out, logs=tmp_path / "logs")
     head, *runs = lines(out)
     assert (head["schema"], head["type"], head["environment"]["device_name"]) == (SCHEMA, "sweep", "an abacus")

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from core.draft_length import parse_draft_length
 from core.errors import RunLogError, SettingsError
 from core.experiments.prompt_suites import Prompt
 from core.experiments.sweep_plan import SUMMARY_FIELDS, Cell, DrafterChoice, Measurement, PlannedRun, SweepPlan
@@ -51,7 +52,7 @@ def plan_to_config(plan: SweepPlan) -> Record:
     if plan.is_lossy:
         config["lossy"] = True
     config["drafters"] = [drafter.to_record() for drafter in plan.drafters]
-    config["num_draft_tokens"] = [str(k) if isinstance(k, str) else k for k in plan.num_draft_tokens]
+    config["num_draft_tokens"] = list(plan.num_draft_tokens)
     config["prompts"] = [{"name": item.name, "suite": item.suite, "text": item.text} for item in plan.prompts]
     return config
 
@@ -71,7 +72,7 @@ def plan_from_config(config: Mapping[str, Any]) -> SweepPlan:
         values |= {
             "drafters": tuple(drafters),
             "prompts": tuple(prompts),
-            "num_draft_tokens": tuple(values["num_draft_tokens"]),
+            "num_draft_tokens": tuple(parse_draft_length(str(k)) for k in values["num_draft_tokens"]),
             "temperatures": tuple(values["temperatures"]),
             "coupling": Coupling(values["coupling"]),
             "verification": VerificationRule(values.get("verification", VerificationRule.TOKEN)),

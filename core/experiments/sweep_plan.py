@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from core.analysis.steadiness import impossible_note
-from core.draft_length import request_fields
+from core.draft_length import DraftLength, parse_draft_length, request_fields
 from core.drafters.registry import METHODS, get_method, rule_problem
 from core.errors import PairMismatchError, SettingsError
 from core.experiments.bench import Spread, option_text
@@ -17,7 +17,6 @@ from core.experiments.prompt_suites import Prompt
 from core.models.catalogue import resolve
 from core.models.fit import pair_problem
 from core.settings import (
-    MAX_DRAFT_TOKENS,
     Coupling,
     Device,
     DType,
@@ -29,9 +28,6 @@ from core.settings import (
     validate,
 )
 from core.types import StageChanged, Summary
-
-POLICIES = tuple(policy for policy in LengthPolicy if policy is not LengthPolicy.FIXED)
-"""Words allowed instead of a K: "auto" and "adaptive"."""
 
 MAX_RUNS = 200_000
 """More than anyone would wait for; a larger grid is considered a mistake."""
@@ -72,11 +68,10 @@ class DrafterChoice:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One cell of the grid. Its K may be a word of `POLICIES`; the baseline, plain decoding, has no drafter and K =
-    0."""
+    """One cell of the grid. The baseline, plain decoding, has no drafter and K = 0."""
 
     drafter: DrafterChoice | None
-    num_draft_tokens: int | str
+    num_draft_tokens: DraftLength
     temperature: float
 
     @property
@@ -91,10 +86,9 @@ class Cell:
 
     def to_record(self) -> dict[str, Any]:
         """As stored in lines and tables; the baseline's method is "plain"."""
-        k = self.num_draft_tokens
         return {
             **(self.drafter or DrafterChoice("plain")).to_record(),
-            "num_draft_tokens": str(k) if isinstance(k, str) else k,
+            "num_draft_tokens": self.num_draft_tokens,
             "temperature": self.temperature,
         }
 
@@ -120,7 +114,7 @@ class SweepPlan:
 
     target: str
     drafters: tuple[DrafterChoice, ...]
-    num_draft_tokens: tuple[int | str, ...]
+    num_draft_tokens: tuple[DraftLength, ...]
     temperatures: tuple[float, ...]
     prompts: tuple[Prompt, ...]
     repeats: int = setting(3, label="The number of repeats", min=1)
@@ -147,11 +141,7 @@ class SweepPlan:
             _check(not many or len(set(values)) == len(values), f"The sweep lists one of its {many} twice.")
         validate(self)
         for k in self.num_draft_tokens:
-            is_number = isinstance(k, int) and not isinstance(k, bool) and 1 <= k <= MAX_DRAFT_TOKENS
-            _check(
-                is_number or k in POLICIES,
-                f"K must be a whole number from 1 to {MAX_DRAFT_TOKENS}, or {' or '.join(POLICIES)}, not {k!r}.",
-            )
+            parse_draft_length(str(k))  # It refuses 0: the baseline has its own cells.
         for drafter in self.drafters:
             needs_draft = get_method(drafter.method).needs_draft_model
             _check(
@@ -229,7 +219,7 @@ class SweepPlan:
             prompt=self.prompts[run.prompt].text,
             method=drafter.method,
             method_options=dict(drafter.options),
-            **request_fields(length if isinstance(length, int) else LengthPolicy(length)),
+            **request_fields(length),
             sampling=self.sampling(run.cell.temperature),
             seed=self.seed_of(run),
             coupling=self.coupling,
