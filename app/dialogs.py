@@ -30,7 +30,7 @@ class OpenKind(StrEnum):
 OPEN_TITLES = {OpenKind.FOLDER: "Open model folder…", OpenKind.GGUF: "Open .gguf file…"}
 
 if TYPE_CHECKING:
-    from core.models.remote.downloads import Removal
+    from core.models.remote.removal import Removal
 
 
 EXPORT_FILTERS = {

@@ -145,7 +145,7 @@ def home(tmp_path, monkeypatch):
     for variable in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_TOKEN"):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
-    monkeypatch.setattr("core.models.remote.downloads.PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr("core.models.remote.transfer.PAUSE_SECONDS", 0.0)
     return tmp_path / "hf"
 
 

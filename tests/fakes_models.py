@@ -12,7 +12,8 @@ from core.models.catalogue import SUGGESTIONS, ModelEntry, ModelFormat, ModelOri
 from core.models.details import ModelDetails
 from core.models.fit import MemoryForecast, PairVerdict
 from core.models.prompting import RenderedPrompt
-from core.models.remote.downloads import DownloadProgress, Removal
+from core.models.remote.hub import DownloadProgress
+from core.models.remote.removal import Removal
 
 CACHE = Path.home() / ".cache" / "models"
 FREE_BYTES = 41_200_000_000
@@ -123,8 +124,8 @@ class FakeHub:
             "catalogue.resolve": self.resolve,
             "details.read_details": self.read_details,
             "remote.downloads.download": self.download,
-            "remote.downloads.plan_removal": self.plan_removal,
-            "remote.downloads.remove": self.remove,
+            "remote.removal.plan_removal": self.plan_removal,
+            "remote.removal.remove": self.remove,
             "fit.pair_verdict": self.pair_verdict,
             "remote.hub.is_offline": lambda: self.is_offline,
             "prompting.render_prompt": self.render_prompt,

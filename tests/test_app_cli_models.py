@@ -273,8 +273,8 @@ def removal(monkeypatch, tmp_path):
     entry = ModelEntry("owner/model", "model", tmp_path, ModelFormat.SAFETENSORS, 5, ModelOrigin.HUB)
     plan = SimpleNamespace(entry=entry, frees_bytes=269_000_000, note="Other programs use it too.")
     removed = []
-    monkeypatch.setattr("core.models.remote.downloads.plan_removal", lambda ref: plan)
-    monkeypatch.setattr("core.models.remote.downloads.remove", lambda ref: removed.append(ref) or plan.frees_bytes)
+    monkeypatch.setattr("core.models.remote.removal.plan_removal", lambda ref: plan)
+    monkeypatch.setattr("core.models.remote.removal.remove", lambda ref: removed.append(ref) or plan.frees_bytes)
     return removed
 
 

@@ -13,8 +13,9 @@ from core.controls import Cancelled
 from core.errors import HubUnreachableError, ModelNotFoundError, OfflineError, RemovalError
 from core.models.catalogue import DEFAULT_TARGET, ModelFormat, ModelOrigin, local_models, resolve
 from core.models.remote import hub
-from core.models.remote.downloads import download, plan_removal, remove
+from core.models.remote.downloads import download
 from core.models.remote.hub import Meter
+from core.models.remote.removal import plan_removal, remove
 from tests.fakes import is_sentence
 from tests.fakes_downloads import REF, SIZE, WEIGHTS, content, interrupt, model_files, refusal
 from tests.hub_server import Repository

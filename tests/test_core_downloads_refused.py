@@ -19,8 +19,7 @@ from core.errors import (
     NoSpaceError,
 )
 from core.models.catalogue import DEFAULT_TARGET, local_models
-from core.models.remote import downloads as transfer
-from core.models.remote import hub
+from core.models.remote import contents, hub, transfer
 from core.models.remote.downloads import download
 from tests.fakes_downloads import (
     REF,
@@ -178,7 +177,7 @@ def test_an_endpoint_that_is_not_a_hub(server, home, body):
 
 
 def test_an_answer_without_end_is_not_read(server, home, monkeypatch):
-    monkeypatch.setattr(transfer, "MOST_ANSWER_BYTES", 10_000)
+    monkeypatch.setattr(contents, "MOST_ANSWER_BYTES", 10_000)
     server.body = b" " * 20_000
     assert "more than" in refusal(DownloadError)
     assert left_behind(home) == []

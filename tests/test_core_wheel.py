@@ -11,7 +11,8 @@ from core.errors import DownloadError, HubUnreachableError, NoSpaceError
 from core.files import file_digest
 from core.models.catalogue import ModelOrigin, kept_folder, local_models, resolve
 from core.models.remote import hub, wheel
-from core.models.remote.downloads import download, plan_removal, remove
+from core.models.remote.downloads import download
+from core.models.remote.removal import plan_removal, remove
 from tests.fakes import is_sentence
 from tests.fakes_cache import OLD, write_model, write_snapshot
 

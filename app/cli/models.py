@@ -20,8 +20,8 @@ from core.errors import OutriderError
 from core.models import catalogue, fit
 from core.models.catalogue import SUGGESTIONS, ModelEntry, resolve
 from core.models.details import ModelDetails, read_details
-from core.models.remote import downloads, hub
-from core.models.remote.downloads import DownloadProgress
+from core.models.remote import downloads, hub, removal
+from core.models.remote.hub import DownloadProgress
 from core.text import bytes_text
 
 _thousands = "{:,}".format
@@ -213,7 +213,7 @@ def _farewell(ref: str) -> str:
     """Say what a stopped download leaves on the disk: not every source can be resumed."""
     command = f"`outrider models get {shlex.quote(ref)}`"
     try:
-        kept = downloads.plan_removal(ref).frees_bytes
+        kept = removal.plan_removal(ref).frees_bytes
     except OutriderError:
         kept = 0
     if not kept:
@@ -226,12 +226,12 @@ def _farewell(ref: str) -> str:
 
 def remove_model(args: argparse.Namespace) -> int:
     """Ask, remove, and return the exit code."""
-    plan = downloads.plan_removal(args.ref)
+    plan = removal.plan_removal(args.ref)
     name = printable(plan.entry.ref)
     if not args.yes and not _agreed(f"Remove {name}? This frees {bytes_text(plan.frees_bytes)}.", plan.note):
         say("Nothing was removed.")
         return Exit.STOPPED
-    freed = downloads.remove(args.ref)
+    freed = removal.remove(args.ref)
     say(f"Removed {name}; {bytes_text(freed)} is free again.")
     return Exit.DONE
 

@@ -17,7 +17,7 @@ from core.models.catalogue import (
 )
 from core.models.details import ModelDetails
 from core.models.fit import MemoryForecast, PairVerdict
-from core.models.remote.downloads import DownloadProgress
+from core.models.remote.hub import DownloadProgress
 from core.text import bytes_of_text, bytes_text, duration_text
 
 UNKNOWN = "–"

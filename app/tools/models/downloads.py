@@ -16,7 +16,7 @@ from app.widgets.fields import boxed, column, hint_label, named, plain_tip, push
 from app.widgets.labels import ElidedLabel, show_share
 from core.models.catalogue import ModelEntry
 from core.models.remote import downloads as hub_downloads
-from core.models.remote.downloads import DownloadProgress
+from core.models.remote.hub import DownloadProgress
 from core.text import bytes_of_text, bytes_text, percent_text
 
 ROW_HEIGHT, TALL_ROW_HEIGHT = 64, 80

@@ -25,8 +25,8 @@ from core.errors import OutriderError, sentence_of
 from core.models import catalogue, details, fit
 from core.models.catalogue import ModelEntry
 from core.models.details import ModelDetails
-from core.models.remote import downloads, hub
-from core.models.remote.downloads import Removal
+from core.models.remote import hub, removal
+from core.models.remote.removal import Removal
 from core.settings import RunRequest
 
 BATCH_S = 0.25
@@ -265,23 +265,23 @@ class Models(QObject):
         """Delete a model, once the user has confirmed it."""
         if not self._is_in_use(ref):
             self._submit(
-                lambda _job: downloads.plan_removal(ref),
+                lambda _job: removal.plan_removal(ref),
                 then=self._on_removal_planned,
                 failed=self._show_problem,
                 what=f"{ref} can't be deleted",
             )
 
-    def _on_removal_planned(self, removal: Removal) -> None:
-        ref = removal.entry.ref
+    def _on_removal_planned(self, plan: Removal) -> None:
+        ref = plan.entry.ref
 
         def finish(_: None) -> None:
             self.downloads.dismiss(ref)
             self.scan()
 
-        if self._dialogs.ask_removal(self.window or self._parent, removal) and not self._is_in_use(ref):
+        if self._dialogs.ask_removal(self.window or self._parent, plan) and not self._is_in_use(ref):
             what = f"{ref} could not be deleted"
             self._submit(
-                lambda _job: downloads.remove(ref), finish, failed=self._show_problem, what=what, must_finish=True
+                lambda _job: removal.remove(ref), finish, failed=self._show_problem, what=what, must_finish=True
             )
 
     def _is_in_use(self, ref: str) -> bool:

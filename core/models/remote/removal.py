@@ -1,0 +1,95 @@
+"""Removes downloaded models, whole or interrupted."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import NamedTuple
+
+from core.errors import ModelNotFoundError, OutriderError, RemovalError
+from core.files import folder_bytes
+from core.models.catalogue import EMBEDDED_TITLES, ModelEntry, ModelFormat, ModelOrigin, downloaded_model, kept_folder
+from core.models.remote import hub
+
+_SHARED = "Other programs share this cache, and would have to download the model again."
+_KEPT = "Outrider converted it from a package on the package index, and can do so again."
+_PARTIAL = "Its download was interrupted, and would have to start again."
+
+
+class Removal(NamedTuple):
+    """The effect of removing a model.
+
+    Attributes:
+        entry: the model; of an interrupted download, its folder in the cache.
+        frees_bytes: disk space freed.
+        note: a sentence for the confirmation.
+    """
+
+    entry: ModelEntry
+    frees_bytes: int
+    note: str
+
+
+def plan_removal(ref: str) -> Removal:
+    """Describe the effect of removing a model; removes nothing.
+
+    Raises:
+        RemovalError: Outrider may not remove it.
+        ModelNotFoundError: nothing of it is here.
+    """
+    if ref in EMBEDDED_TITLES:
+        raise RemovalError(f"{ref!r} ships with Outrider, and can't be removed.")
+    folders = _folders(ref)
+    if not folders:
+        if os.path.exists(os.path.expanduser(ref)):
+            raise RemovalError(f"{ref!r} is your own, not downloaded by Outrider. Remove it by hand if you want to.")
+        raise ModelNotFoundError(
+            f"There is no downloaded model {ref[:120]!r}. List the downloaded ones with `outrider models list`."
+        )
+    num_bytes = sum(map(folder_bytes, folders))
+    try:
+        entry = downloaded_model(ref)
+    except (OutriderError, OSError):
+        origin = ModelOrigin.HUB if hub.repository_folder(ref).is_dir() else ModelOrigin.KEPT
+        entry = ModelEntry(ref, ref.rpartition("/")[2], folders[0], ModelFormat.SAFETENSORS, num_bytes, origin)
+        return Removal(entry, num_bytes, _PARTIAL if hub.partial_bytes(ref) else _SHARED)
+    return Removal(entry, num_bytes, _KEPT if entry.origin is ModelOrigin.KEPT else _SHARED)
+
+
+def remove(ref: str) -> int:
+    """Remove a model with all its revisions, and any partial download.
+
+    Returns:
+        The bytes freed.
+
+    Raises:
+        RemovalError: Outrider may not remove it, it is being downloaded, or a program uses it.
+        ModelNotFoundError: nothing of it is here.
+    """
+    from filelock import FileLock, Timeout
+
+    removal = plan_removal(ref)
+    for path in hub.lock_folder(ref).glob("*.lock"):
+        try:
+            with FileLock(path, timeout=0):
+                pass
+        except Timeout:
+            raise RemovalError(f"{ref!r} is being downloaded. Stop that, or wait until it is done.") from None
+        except OSError:
+            continue
+    for folder in (*_folders(ref), hub.lock_folder(ref)):
+        shutil.rmtree(folder, ignore_errors=True)
+    if left := _folders(ref):
+        raise RemovalError(
+            f"{ref!r} could not be removed completely: close the programs that use it, check the permissions of "
+            f"{str(left[0])!r}, and try again."
+        )
+    return removal.frees_bytes
+
+
+def _folders(ref: str) -> list[Path]:
+    """A model's folders: in the Hub's cache, and Outrider's own."""
+    if not hub.is_hub_id(ref):
+        return []
+    return [folder for folder in (hub.repository_folder(ref), kept_folder(ref)) if folder.is_dir()]
