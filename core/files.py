@@ -226,14 +226,14 @@ def write_atomically(path: str | os.PathLike[str], data: str | bytes) -> None:
     """
     content = data.encode("utf-8", "backslashreplace") if isinstance(data, str) else data
     try:
-        # A link stays as it is: its target is replaced.
-        target = Path(os.path.realpath(path))
-        mode = target.stat().st_mode if target.exists() else None
+        mode = os.stat(path).st_mode if os.path.exists(path) else None
         if mode is not None and not stat.S_ISREG(mode):
-            with os.fdopen(open_to_write(target), "wb") as file:  # A folder raises IsADirectoryError here.
+            # By its own name: /dev/stdout leads to a pipe that has no other.
+            with os.fdopen(open_to_write(path), "wb") as file:  # A folder raises IsADirectoryError here.
                 file.write(content)
             return
-        _replace(target, content, mode)
+        # A link stays as it is: its target is replaced.
+        _replace(Path(os.path.realpath(path)), content, mode)
     except (OSError, ValueError) as error:
         raise RunLogError(explain_write_error(error, path)) from error
 

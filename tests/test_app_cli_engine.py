@@ -71,6 +71,8 @@ def test_a_text_that_comes_at_once_tells_no_speed(
     ("flags", "named"),
     [
         (("-k", "4"), "-k"),
+        (("-k", "0"), "-k"),
+        (("--raw", "--system", "Be brief."), "system prompt"),
         (("--draft", "x"), "--draft"),
         (("--method", "prompt-lookup"), "--method"),
         (("--device", "cpu"), "--device"),

@@ -185,6 +185,8 @@ def test_a_cell_that_fails_is_reported_and_the_rest_is_shown(capsys, session, ou
     assert captured.err.count("ran out of memory") == 1
     assert "Failed in K = 2" in captured.out
     assert "0 of 4" in captured.out
+    session.on_run = lambda request, controls: fails_at(controls.num_draft_tokens or 99)(request, controls)
+    assert main(["sweep", *GRID, "--out", str(out.with_name("none.jsonl"))]) == 1, "only the baseline was measured"
 
 
 def test_real_models_are_swept(capsys, out, tmp_path):

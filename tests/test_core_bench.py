@@ -89,6 +89,13 @@ def test_a_peer_that_fails_is_reported_and_our_own_failure_is_raised(pair):
     [row] = bench.results([Fake(ASSISTED, fail), Fake(GENERATE, right(pair))])
     assert row["name"] == GENERATE
     assert bench.absent == {ASSISTED: "It failed: No kernel."}
+    calls = iter(range(99))
+
+    def fail_later(ids, seed):
+        return fail(ids, seed) if next(calls) > len(PROMPTS) else right(pair)(ids, seed)
+
+    rows = Bench(pair, PROMPTS, SETTINGS).results([Fake(GENERATE, right(pair)), Fake(ASSISTED, fail_later)])
+    assert [row["name"] for row in rows] == [GENERATE], "what was measured of the others is kept"
     with pytest.raises(OutriderError, match="kernel"):
         bench.results([Fake("draft-model", fail)])
 

@@ -259,6 +259,22 @@ def test_sglang_that_tells_sums_only_at_the_end() -> None:
     assert {step.source for step in of_kind(found, Step)} == {StepSource.CHUNKS}
     summary = summary_of(found)
     assert (summary.source, summary.num_drafts, summary.num_draft_tokens) == (StepSource.SERVER, 2, 6)
+    assert (summary.num_steps, summary.block_efficiency) == (3, pytest.approx(summary.num_tokens / 3))
+
+
+def test_tokens_without_ids_and_logprobs_are_no_step_and_a_stop_text_is_known_by_either_name() -> None:
+    answer = recorded("vllm-draft", "run-chat-greedy")
+    renames = {"token_ids": "a", "logprobs": "b", "stop_reason": "c"}
+    ends = ('"finish_reason":"length"', '"matched_stop":"\\n","finish_reason":"stop"')
+    chunks = [str(chunk).replace(*ends) for chunk in answer.chunks]
+    for old, new in renames.items():
+        chunks = [chunk.replace(f'"{old}":', f'"{new}":') for chunk in chunks]
+    with FakeServer(vllm(chat=replace(answer, chunks=chunks))) as fake:
+        server = identify(fake.url)
+        with server.client() as client:
+            found = list(stream_chunks(client, server, a_request(), lambda: None))
+    assert not any(chunk.is_step for chunk in found if chunk.tokens)
+    assert {chunk.finish for chunk in found if chunk.finish} == {FinishReason.STOP}
 
 
 @pytest.mark.parametrize("name", ["run-raw-greedy", "run-raw-sampled"])
@@ -355,6 +371,7 @@ def test_a_log_lacks_what_the_server_did_not_tell_and_opens_everywhere(
         assert not re.search(r"(^|[\s>,:])nan\b", text, re.IGNORECASE)
     page = (tmp_path / "a.html").read_text("utf-8")
     assert f"smol on {shown}" in page
+    assert not re.search(r"[ .\dLHM]nan", page), "parts of a step that a server doesn't tell aren't drawn"
     is_inferred = any(step.source is StepSource.CHUNKS for step in final_steps(found))
     assert ("Steps are inferred" in page) is is_inferred
     assert "outrider sweep --engine" in page

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from app.cli.console import check_out
 from core.errors import RunLogError
 from core.files import write_atomically
 
@@ -78,3 +79,12 @@ def test_a_device_is_written_to_and_not_replaced():
     with pytest.raises(RunLogError, match="no space left"):
         write_atomically("/dev/full", "new")
     assert not os.path.isfile("/dev/full")
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/fd"), reason="no /dev/fd here")
+def test_a_pipe_is_written_to_by_its_descriptors_name():
+    reader, writer = os.pipe()
+    with os.fdopen(reader) as file, os.fdopen(writer):
+        check_out(f"/dev/fd/{writer}")
+        write_atomically(f"/dev/fd/{writer}", "new")
+        assert os.read(file.fileno(), 9) == b"new"

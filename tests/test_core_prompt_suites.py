@@ -29,7 +29,7 @@ def test_suites_and_files_are_joined_in_order_and_each_once(tmp_path):
 
 def test_prompts_come_from_lines_of_text_or_of_json(tmp_path):
     plain = tmp_path / "p.txt"
-    plain.write_text("one\n\n  two\n", "utf-8")
+    plain.write_bytes(b"one\r\n\n  two\n")
     assert [(item.name, item.text) for item in read_prompts(plain)] == [("line 1", "one"), ("line 3", "  two")]
     path = tmp_path / "own.jsonl"
     path.write_text('{"prompt": "a"}\n{"text": "b\\u2028c", "name": "n", "category": "x"}\n', "utf-8")

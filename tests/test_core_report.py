@@ -83,6 +83,14 @@ def test_a_report_shows_pair_settings_environment_figures_text_and_plots():
     assert "def f():" + "".join(step["emitted_text"] for step in log.steps) in page.text
 
 
+def test_the_policy_that_chose_k_is_named_and_a_plain_run_has_no_verdict_about_drafting():
+    log = make_log()
+    log.run["config"] |= {"num_draft_tokens": "auto", "length_policy": "adaptive"}
+    assert "K = adaptive" in run_page(log)
+    log.run["config"]["num_draft_tokens"] = 0
+    assert "decoded plainly" in run_page(log)
+
+
 def test_a_report_holds_no_absolute_path_of_a_model():
     log = make_log()
     log.run["config"] |= {"target": "/home/me/models/big one", "draft": "C:\\Users\\me\\small"}

@@ -30,8 +30,8 @@ from tests.fakes_cli import step
 from tests.fakes_sweep import FakeSweepSession, events_of, measured, plan_of, summary_with
 
 
-def steps_of(times, text="a"):
-    return Tally([replace(step(*text), total_ms=time) for time in times])
+def steps_of(times, text="a", forward=1.0):
+    return Tally([replace(step(*text), total_ms=time, verify_ms=forward * time) for time in times])
 
 
 def steady(mean, count=48, seed=0):
@@ -82,6 +82,7 @@ def test_the_interval_covers_the_speedup_and_widens_on_an_unsteady_machine():
 def test_a_run_is_called_busy_for_unequal_steps_another_baseline_or_a_speedup_that_can_not_be():
     ours, plain = steps_of(steady(15.0), "ab"), steps_of(steady(10.0))
     assert busy_note(ours, plain, summary_of()) == ""
+    assert busy_note(ours, steps_of(steady(15.0), forward=2 / 3), summary_of()) == "", "sampling is no forward"
     for note, word in (
         (busy_note(ours, steps_of(stalled(10.0)), summary_of()), "equal steps"),
         (busy_note(ours, plain, summary_of(target_step_ms=4.0)), "4.0 ms beside the run and 10.0 ms"),
@@ -118,8 +119,8 @@ def test_a_verdict_says_in_how_many_runs_the_machine_was_busy():
     [quiet] = verdicts(SweepResults(plan, runs))
     assert "busy" not in quiet.sentence
     runs[0] = replace(runs[0], unsteadiness=0.9)
-    runs[1] = replace(runs[1], summary=replace(runs[1].summary, target_step_ms=9.0))
-    others = [replace(run, summary=replace(run.summary, target_step_ms=5.0)) for run in runs[2:]]
+    runs[1] = replace(runs[1], summary=replace(runs[1].summary, target_step_ms=99.0))
+    others = [replace(run, summary=replace(run.summary, target_step_ms=5.0 + 10 * run.run.prompt)) for run in runs[2:]]
     [verdict] = verdicts(SweepResults(plan, [*runs[:2], *others]))
     assert "The machine was busy in 2 of these 12 runs; repeat the sweep when it is idle." in verdict.sentence
 

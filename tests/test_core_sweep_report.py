@@ -143,6 +143,8 @@ def test_reports_and_tables_hold_no_absolute_paths(tmp_path):
     page = sweep_page(log)
     assert "/home/" not in page
     assert "K = 1 with d (2)" in page
+    heads = sweep(plan_of(drafters=(DrafterChoice("medusa", None, {"heads": "/home/me/heads"}),)))
+    assert "/home/" not in sweep_page(heads)
     export_sweep_csv(tmp_path / "out.csv", log)
     assert "/home/" not in (tmp_path / "out.csv").read_text("utf-8")
     # A run's log in another folder is named as seen from the new file.

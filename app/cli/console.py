@@ -187,11 +187,11 @@ def check_out(path: str) -> None:
         if os.path.isdir(real):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         try:
-            os.stat(real)  # A name that is too long is an error here.
+            os.stat(path)  # A name that is too long is an error here.
         except FileNotFoundError:
             tempfile.TemporaryFile(dir=os.path.dirname(real)).close()
         else:
-            os.close(open_to_write(real))
+            os.close(open_to_write(path))
     except OSError as error:
         raise RunLogError(explain_write_error(error, path)) from error
 

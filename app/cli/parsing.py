@@ -307,7 +307,9 @@ def refuse_for_engine(args: argparse.Namespace, allowed: Collection[str] = ()) -
         UsageError: one of them was given.
     """
     given = {"--draft": "draft", "--method": "method", "-k": "k"}
-    flags = [flag for flag, name in given.items() if getattr(args, name, None) and name not in allowed]
+    flags = [
+        flag for flag, name in given.items() if getattr(args, name, None) not in (None, [], ()) and name not in allowed
+    ]
     device = [name for name in ("device", "dtype") if name not in allowed]
     flags += [flag_of(name) for name in device if getattr(args, name, "auto") != "auto"]
     flags += map(flag_of, _given_options(args))

@@ -47,7 +47,7 @@ from core.models.catalogue import usual_draft_length
 from core.runlog.log import RunLogWriter
 from core.runlog.tally import Tally
 from core.runners.threads import limit_spinning
-from core.settings import LOSSY, SETTINGS, Coupling, RunRequest, is_lossy
+from core.settings import LOSSY, SETTINGS, Coupling, LengthPolicy, RunRequest, is_lossy
 from core.text import count_text, percent_text, server_text
 from core.types import (
     BaselineStep,
@@ -94,7 +94,7 @@ def add_parser(commands: Any) -> None:
         "-k --k N|auto|adaptive",
         f"{SETTINGS['num_draft_tokens'].metadata['help']} 0 is plain decoding. auto chooses K before each step, "
         "0 included, from measured times; adaptive also ends a block where the draft is unsure (default: the K "
-        "measured to be fastest for the pair, else auto)",
+        "measured to be fastest for the pair, else auto; 4 without a draft model)",
         draft_length_or_plain,
     )
     add_settings(sampling, *SAMPLING, "seed", "coupling", "verification", "max_new_tokens")
@@ -134,7 +134,8 @@ def build_request(args: argparse.Namespace, server: Server | None = None) -> Run
         options = method_options(method, args)
         if args.inspect and args.log is None:
             raise UsageError("--inspect needs a log; name one with --log.")
-        k = usual_draft_length(draft) if args.k is None else args.k
+        usual = LengthPolicy.AUTO if method.proposes_trees else usual_draft_length(draft)
+        k = usual if args.k is None else args.k
         shared |= {"method": method.name, "method_options": options, **request_fields(k)}
         request = RunRequest(target, draft=None if k == 0 else draft, **shared)
         check_rule(request)
@@ -390,7 +391,7 @@ class _Run:
         if self._code is None:
             codes = {FinishReason.ERROR: Exit.FAILED, FinishReason.CANCELLED: Exit.STOPPED}
             # After a Ctrl-C during the baseline the run is complete, but its baseline is missing.
-            otherwise = Exit.STOPPED if self._controls.is_cancelled else Exit.DONE
+            otherwise = Exit.STOPPED if self._controls.is_cancelled else Exit.FAILED if summary.error else Exit.DONE
             self._code = codes.get(summary.finish_reason, otherwise)
         self._show(lambda transcript: transcript.finish(summary.text))
         interval = interval_text(speedup_interval(self._ours, self._plain))

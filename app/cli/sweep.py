@@ -256,7 +256,7 @@ class _Run:
     def go(self) -> Exit:
         """Sweep until the end, Ctrl-C, or the answer no."""
         args, plan = self._args, self._results.plan
-        logs = None if args.logs is None else Path(args.logs)
+        logs = None if args.logs is None else Path(args.logs).absolute()
         events = sweep(
             plan, _LateEngine(), out=Path(args.out), logs=logs, controls=self._controls, restart=args.restart
         )
@@ -279,7 +279,8 @@ class _Run:
             again = "the same command without --restart" if args.restart else "the same command"
             say(f"{done}; {again} resumes." if self._num_done else f"{done}.")
             return Exit.STOPPED
-        return Exit.DONE if self._results.num_measured and not finished.num_unsaved else Exit.FAILED
+        is_any = any(not result.cell.is_baseline and result.num_measured for result in self._results.all())
+        return Exit.DONE if is_any and not finished.num_unsaved else Exit.FAILED
 
     def _take(self, event: SweepEvent) -> bool:
         """Show an event, and return whether to continue."""

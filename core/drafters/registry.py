@@ -26,7 +26,7 @@ GROUP = "outrider.drafters"
 """The entry-point group through which an installed package adds methods."""
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
-_TAKEN = ("plain", "auto", "generate", "assisted", "flashspec", "flashspec-auto")
+_TAKEN = ("plain", "auto", "generate", "assisted", "flashspec", "flashspec-auto", "llama.cpp", "llama.cpp-draft")
 """Contenders of a bench, and the baseline of a sweep."""
 
 

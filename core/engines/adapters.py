@@ -75,7 +75,7 @@ def _openai(
         yield from _openai_chunks(client.stream("/v1/chat/completions", chat, check_cancelled))
     except ServerRefusedError as error:
         # As on this machine, a model without a chat template gets the bare prompt.
-        if request.chat or "chat template" not in str(error):
+        if request.chat or request.system or "chat template" not in str(error):
             raise
         yield from _openai_chunks(client.stream("/v1/completions", plain, check_cancelled))
 
@@ -89,11 +89,15 @@ def _openai_chunks(events: Iterator[tuple[float, Any]]) -> Iterator[Chunk]:
         ids = event.get("prompt_token_ids") or choice.get("prompt_token_ids")
         prompt_ids = _ids(ids) or prompt_ids
         usage = _dict(event.get("usage"))
-        finish = choice.get("finish_reason")
+        finish, tokens = choice.get("finish_reason"), _openai_tokens(choice)
         yield Chunk(
             at,
-            _openai_tokens(choice),
-            finish=None if not isinstance(finish, str) else _finish(finish, choice.get("stop_reason")),
+            tokens,
+            is_step=not tokens or tokens[0].id != UNKNOWN_ID or math.isfinite(tokens[0].logprob),
+            # vLLM names it one way, SGLang another.
+            finish=_finish(finish, choice.get("stop_reason", choice.get("matched_stop")))
+            if isinstance(finish, str)
+            else None,
             told=_vllm_told(_dict(_dict(event.get("metrics")).get("speculative_decoding"))),
             prompt_ids=prompt_ids,
             num_prompt_tokens=len(prompt_ids) if prompt_ids else _count(usage.get("prompt_tokens")),

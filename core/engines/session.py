@@ -82,7 +82,7 @@ def check_request(request: RunRequest, server: Server) -> None:
     for what, is_wanted in refused.items():
         if is_wanted:
             raise SettingsError(f"A server can't be asked for {what}; leave it out, or run on this machine.")
-    if server.product is Product.SGLANG and request.system and request.chat is False:
+    if request.system and request.chat is False:
         raise SettingsError(f"{name} takes a system prompt only with the chat template.")
     server.model(request.target)
 
@@ -198,7 +198,14 @@ class _Run:
         if told is not None and told.draft_tokens is not None and told.accepted_tokens is not None:
             drafts = tally.num_blocks if told.drafts is None else told.drafts
             positions = per_position(told.per_step) if told.per_step else summary.num_accepted_tokens_per_pos
-            return _with_counts(summary, StepSource.SERVER, drafts, told.draft_tokens, told.accepted_tokens, positions)
+            if source is not StepSource.SERVER:
+                # A piece of the stream may hold several steps: only the drafts, and the prompt's step, are counted.
+                is_known = self._server.speculation.drafts_always and told.drafts is not None
+                num_steps = drafts + 1 if is_known else summary.num_steps
+                efficiency = summary.num_tokens / num_steps if is_known else None
+                summary = replace(summary, num_steps=num_steps, block_efficiency=efficiency)
+                source = StepSource.SERVER if is_known else StepSource.CHUNKS
+            return _with_counts(summary, source, drafts, told.draft_tokens, told.accepted_tokens, positions)
         if source is StepSource.SERVER:
             return replace(summary, source=source)
         ours = self._counted_since(before)

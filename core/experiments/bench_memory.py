@@ -18,6 +18,7 @@ import psutil
 
 from core.drafters.registry import METHODS, split_options
 from core.experiments.bench import GENERATE, LLAMA_CPP, LLAMA_CPP_DRAFT, PEERS, PLAIN, BenchSettings, Pair, split_name
+from core.models.child import child_environment, python_module
 from core.runners.threads import limit_spinning
 
 if TYPE_CHECKING:
@@ -39,10 +40,19 @@ def memory_of(name: str, settings: BenchSettings, prompt_ids: Sequence[int]) -> 
     if name in {LLAMA_CPP, LLAMA_CPP_DRAFT}:
         return {}
     question = {"name": name, "settings": asdict(settings), "prompt_ids": list(prompt_ids)}
-    command = [sys.executable, "-m", "core.experiments.bench_memory"]
+    command = python_module("core.experiments.bench_memory")
+    environment = child_environment()
+    del environment["CUDA_VISIBLE_DEVICES"]  # It measures the device's memory, too.
+    environment |= {name: value for name, value in os.environ.items() if name == "CUDA_VISIBLE_DEVICES"}
     try:
         done = subprocess.run(
-            command, input=json.dumps(question), capture_output=True, text=True, timeout=_TIMEOUT_S, check=True
+            command,
+            input=json.dumps(question),
+            capture_output=True,
+            text=True,
+            timeout=_TIMEOUT_S,
+            check=True,
+            env=environment,
         )
         return dict(json.loads(done.stdout.splitlines()[-1]))
     except (OSError, subprocess.SubprocessError, ValueError, TypeError, IndexError):

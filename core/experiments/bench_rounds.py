@@ -202,9 +202,14 @@ class Bench:
             for seen in present:
                 seen.rounds.append([])
             for index, prompt in enumerate(self.prompts):
-                for seen in (present[at] for at in turn_order(len(present), turn * len(self.prompts) + index)):
+                for seen in [present[at] for at in turn_order(len(present), turn * len(self.prompts) + index)]:
                     self._report(f"Round {turn + 1} of {self.settings.rounds} at temperature {temperature:g}")
-                    timed = self._run(seen.contender, temperature, turn + 1, index)
+                    try:
+                        timed = self._run(seen.contender, temperature, turn + 1, index)
+                    except Exception as error:
+                        self._leave_out(seen.contender.name, error)
+                        present.remove(seen)
+                        continue
                     seen.rounds[-1].append(timed)
                     self._note_overhead(seen, timed.steps, prompt)
         return self.records(present, temperature, reference)
@@ -217,15 +222,19 @@ class Bench:
                 widths = stack.enter_context(counted(self.pair.target.model)) if name in PEERS else []
                 timed = self._run(seen.contender, temperature, 0, index)
         except Exception as error:
-            if name not in PEERS:
-                raise
-            _log.debug("%s failed", name, exc_info=True)
-            self.absent[name] = f"It failed: {first_line(error)}."
+            self._leave_out(name, error)
             return False
         if timed.num_forwards is None:
             timed = replace(timed, num_forwards=len(widths), longest_draft=max(widths[1:], default=1) - 1)
         seen.warm_ups.append(timed)
         return True
+
+    def _leave_out(self, name: str, error: Exception) -> None:
+        """A peer that fails is left out, and why is reported; of ours, it is an error of the bench."""
+        if name not in PEERS:
+            raise error
+        _log.debug("%s failed", name, exc_info=error)
+        self.absent[name] = f"It failed: {first_line(error)}."
 
     def _run(self, contender: Contender, temperature: float, turn: int, index: int) -> Timed:
         seed = self.settings.seed + turn * len(self.prompts) + index

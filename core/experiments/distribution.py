@@ -364,7 +364,11 @@ def judge_twice(sample: Sample, count: int) -> Generator[CheckProgress, None, Di
     """Test samples; a test that fails counts only if it fails again on fresh ones, or beyond doubt."""
     first = yield from sample(count, False)
     suspects = _suspects(first)
-    if not suspects or first.num_impossible or any((test.p_value or 1.0) < BEYOND_DOUBT for test in first.tests):
+    if (
+        not suspects
+        or first.num_impossible
+        or any(test.p_value is not None and test.p_value < BEYOND_DOUBT for test in first.tests)
+    ):
         return _judged(first, suspects)
     again = yield from sample(MORE_SAMPLES * count, True)
     lowest = min(test.p_value for test in first.tests if test.p_value is not None)

@@ -108,6 +108,7 @@ def read_prompts(path: Path) -> list[Prompt]:
     except (OSError, ValueError) as error:
         reason = "it is a folder" if path.is_dir() else getattr(error, "strerror", None) or error
         raise PromptError(f"The prompts in {str(path)!r} can't be read ({reason}); check the path.") from None
+    lines = [line.removesuffix("\r") for line in lines]
     is_json = path.suffix.lower() in _JSON_LINES
     prompts = [
         _from_json(line, number, path) if is_json else Prompt(f"line {number}", line, suite=path.stem)

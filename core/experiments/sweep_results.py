@@ -150,10 +150,16 @@ class SweepResults:
         Equal steps of a run, or the bare forwards of different runs, then took unequal times.
         """
         every = [item for runs in self._by_cell.values() for item in runs.values()]
-        usual = statistics.median([ms for item in every if (ms := _figure(item, "target_step_ms"))] or [math.inf])
+        forwards: dict[int, list[float]] = {}
+        for item in every:
+            # The forwards after a longer prompt take longer.
+            if ms := _figure(item, "target_step_ms"):
+                forwards.setdefault(item.run.prompt, []).append(ms)
+        usual = {prompt: statistics.median(times) for prompt, times in forwards.items()}
         runs = [item for item in every if item.run.cell.temperature == temperature]
         busy = sum(
-            (item.unsteadiness or 0.0) > BUSY or (_figure(item, "target_step_ms") or 0.0) > SHIFT * usual
+            (item.unsteadiness or 0.0) > BUSY
+            or (_figure(item, "target_step_ms") or 0.0) > SHIFT * usual.get(item.run.prompt, math.inf)
             for item in runs
         )
         if not busy:
@@ -314,7 +320,7 @@ def to_csv(results: SweepResults) -> str:
     for suite in (None, *suites):
         for result in results.all(suite):
             cell, record = result.cell, result.cell.to_record()
-            options = record["method_options"]
+            options = {name: named(value) for name, value in (record["method_options"] or {}).items()}
             rows.append(
                 {
                     "target": named(results.plan.target),

@@ -78,7 +78,7 @@ class Choice:
     @property
     def k(self) -> int:
         """K."""
-        return self.request.num_draft_tokens or DEFAULT_K
+        return DEFAULT_K if self.request.num_draft_tokens is None else self.request.num_draft_tokens
 
     @property
     def shape(self) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 
 from core.analysis.run_counts import Column, RunCounts
 from core.analysis.steadiness import absence_note, busy_note, interval_text, speedup_interval
+from core.draft_length import shown_draft_length
 from core.export.templates import UNKNOWN
 from core.runlog.log import CONFIG_FIELDS, ENVIRONMENT_FIELDS, RunLog, mapping_of, number_of, text_of
 from core.runlog.replay import events
@@ -52,7 +53,15 @@ class RunData:
     def config(self) -> Mapping[str, Any]:
         """The log's settings. Models in folders have the folders' names, without the paths."""
         config = self.log.run["config"]
-        return {**config, **{name: named(config[name]) for name in ("target", "draft") if name in config}}
+        models = {name: named(config[name]) for name in ("target", "draft") if name in config}
+        if isinstance(options := config.get("method_options"), Mapping):
+            models["method_options"] = {name: named(value) for name, value in options.items()}
+        return {**config, **models}
+
+    @property
+    def draft_length(self) -> str:
+        """K, or the policy that chose it."""
+        return shown(shown_draft_length(self.config))
 
     @property
     def run_id(self) -> str:
@@ -309,6 +318,8 @@ FIGURES: tuple[Figure, ...] = (
 def verdict(run: RunData) -> str:
     """Whether speculation paid in this run, as measured."""
     speedup = run.figure("measured_speedup")
+    if run.config.get("num_draft_tokens") == 0:
+        return "This run decoded plainly: it drafted nothing, so it says nothing about speculation."
     if speedup is None and run.config.get("engine"):
         return "This run doesn't show whether speculation pays on the server: outrider sweep --engine measures it."
     if speedup is None:

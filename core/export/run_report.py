@@ -42,7 +42,7 @@ def run_page(log: RunLog) -> str:
     started = minute_text(log.run.get("started_at"))
     lossy = LOSSY if is_lossy(run.config) else ""
     settings = (
-        ("K =", "num_draft_tokens"), ("temperature", "temperature"), ("method", "method"), ("device", "device"),
+        ("temperature", "temperature"), ("method", "method"), ("device", "device"),
         ("", "dtype"),
     )  # fmt: skip
     return render(
@@ -50,7 +50,12 @@ def run_page(log: RunLog) -> str:
         title=f"Run {run.run_id}: {run.pair}",
         run=run,
         version=run.version,
-        sampling=", ".join(f"{title} {value}".strip() for title, name in settings if (value := run.setting(name))),
+        sampling=", ".join(
+            [
+                *([f"K = {run.draft_length}"] if run.draft_length else []),
+                *(f"{title} {value}".strip() for title, name in settings if (value := run.setting(name))),
+            ]
+        ),
         facts=" · ".join(filter(None, (f"Run {run.run_id}", f"started {started}" if started else "", run.end, lossy))),
         error=text_of((log.summary or {}).get("error")),
         verdict=verdict(run),
@@ -130,6 +135,7 @@ EXPECTED = Mark("expected with rejection sampling", "correction", dash="6 4")
 DRAFTING = Mark("draft", "draft_bar", is_area=True)
 VERIFYING = Mark("target", "target_bar", is_area=True)
 SAMPLING = Mark("sampling", "sample_bar", is_area=True)
+WHOLE_STEP = Mark("step", "target_bar", is_area=True)
 MEAN = Mark("mean so far", "text")
 ALONE = Mark("target alone, per token", "text", dash="7 4")
 SPECULATIVE = Mark("speculative", "accepted")
@@ -208,26 +214,26 @@ def _latency(run: RunData) -> Markup:
         [ms / max(count, 1 / width) for ms, count in zip(part, columns[3], strict=True)] for part in columns[:3]
     )
     both = [first + second for first, second in zip(draft, verify, strict=True)]
-    total = list(map(max, total, both))
+    is_told = any(map(math.isfinite, both))  # A server tells no parts.
+    total = list(map(max, total, both)) if is_told else total
     plain = _plain_ms_per_token(run)
     plot = Plot(
         "latency",
         "Latency per token",
-        "Where each step’s time went, in milliseconds divided by the tokens that it added, stacked: drafting, the "
-        "target’s forward, and sampling with verification. The solid line is the mean over all tokens so far"
+        "Where each step’s time went, in milliseconds divided by the tokens that it added"
+        + (", stacked: drafting, the target’s forward, and sampling with verification" if is_told else "")
+        + ". The solid line is the mean over all tokens so far"
         + (", the dashed one the target alone." if plain is not None else ".")
         + note,
         _step_axis(run.counts),
         Axis("ms per token", 0, headroom([*total, plain or 0.0])),
     )
-    for lower, upper, mark in (
-        ([0.0] * len(draft), draft, DRAFTING),
-        (draft, both, VERIFYING),
-        (both, total, SAMPLING),
-    ):
+    zero = [0.0] * len(draft)
+    areas = ((zero, draft, DRAFTING), (draft, both, VERIFYING), (both, total, SAMPLING))
+    for lower, upper, mark in areas if is_told else ((zero, total, WHOLE_STEP),):
         plot.stairs(lower, upper, width, mark)
     plot.line(_by_step(run.counts, Column.RUNNING_MS_PER_TOKEN), MEAN)
-    marks = DRAFTING, VERIFYING, SAMPLING, MEAN
+    marks = (*((DRAFTING, VERIFYING, SAMPLING) if is_told else (WHOLE_STEP,)), MEAN)
     if plain is None:
         return plot.figure(marks)
     plot.level(plain, ALONE)

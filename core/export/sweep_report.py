@@ -68,7 +68,14 @@ def _without_paths(log: SweepLog) -> SweepLog:
         name = named(drafter.draft)
         others = sum(named(other) == name for other in names)
         names.setdefault(drafter.draft, f"{name} ({others + 1})" if others and name else name)
-    drafters = {drafter: replace(drafter, draft=names[drafter.draft]) for drafter in log.plan.drafters}
+    drafters = {
+        drafter: replace(
+            drafter,
+            draft=names[drafter.draft],
+            options={name: named(value) for name, value in drafter.options.items()},
+        )
+        for drafter in log.plan.drafters
+    }
     plan = replace(log.plan, target=named(log.plan.target), drafters=tuple(drafters.values()))
     measurements = []
     for item in log.measurements:

@@ -77,7 +77,9 @@ class Answer:
         found: dict[int, bool] = {}
         place = 0
         for step in steps:
-            if step.source is not StepSource.TEXT:
+            # A step inferred from the stream shows a wholly rejected draft only where every step drafts.
+            is_inferred = step.source is StepSource.CHUNKS and server.speculation.drafts_always
+            if step.source is StepSource.SERVER or is_inferred:
                 reached = range(min(step.num_accepted + 1, step.num_draft_tokens, len(step.emitted)))
                 found |= {place + index: index < step.num_accepted for index in reached}
             place += len(step.emitted)

@@ -219,7 +219,10 @@ class LoadResults:
         crossed = crossings(medians)
         if not crossed:
             is_gain = medians[0][1] > 1.0
-            surely = all((value.extremes[0] > 1.0) if is_gain else (value.extremes[1] < 1.0) for _, value in found)
+            surely = all(
+                len(value.values) > 1 and ((value.extremes[0] > 1.0) if is_gain else (value.extremes[1] < 1.0))
+                for _, value in found
+            )
             kind = "faster" if is_gain else "no faster"
             loads = _range(count for count, _ in found)
             return f"With speculation the server is {kind} {loads}{'' if surely else ', by the medians'}."
