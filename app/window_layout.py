@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from PySide6.QtCore import QByteArray, QCoreApplication, QEvent, QObject, QSettings, QSize, Qt, Signal
+from PySide6.QtCore import QByteArray, QCoreApplication, QEvent, QObject, QSettings, QSize, Qt, Signal, Slot
 from PySide6.QtGui import QCloseEvent, QKeyEvent
 from PySide6.QtWidgets import QSplitter, QTabWidget, QVBoxLayout, QWidget
 
@@ -127,17 +127,23 @@ class Columns:
         """The splitter's state before a column left it, and the settings' least width then."""
         self.apart = PagesWindow(window)
         self.is_apart = self.is_narrow = False
+        self._chosen: list[int] = []
+        self._chosen_least = 0
+        """The columns' widths as the user left them, and the settings' least width then. A change of the text's size
+        starts from these, so that changing it back restores them."""
+        parts.splitterMoved.connect(self._remember)
         self._room = 0
         """The width from which on all columns fit; 0 until `fit`."""
 
     def fit(self) -> None:
         """Set the columns' least widths: the settings' scales with the text, the others' less or not at all."""
-        widths = (max(scaled(272), 228), max(372, 240 + scaled(104)), 172 + scaled(160))
-        sizes, grown = self._parts.sizes(), widths[0] / (self._settings.minimumWidth() or widths[0])
+        widths = (max(scaled(272), 228), max(372, scaled(340)), 172 + scaled(160))
+        if self._chosen_least in {0, self._settings.minimumWidth()}:
+            self._remember()
         for part, width in zip((self._settings, self._text, self._pages), widths, strict=True):
             part.setMinimumWidth(width)
         if self._parts.count() == ALL:
-            self._grow(sizes, grown)
+            self._grow(self._chosen, widths[0] / (self._chosen_least or widths[0]))
         settings, text, pages = widths
         self._window.setMinimumSize(text + max(settings, pages) + MARGINS + HANDLE, LEAST_HEIGHT)
         self._room = sum(widths) + MARGINS + 2 * HANDLE
@@ -187,6 +193,11 @@ class Columns:
         """The splitter's state while all three columns are in it, or when they last were."""
         return self._parts.saveState() if self._parts.count() == ALL else self._state
 
+    @Slot()
+    def _remember(self) -> None:
+        if self._parts.count() == ALL:
+            self._chosen, self._chosen_least = self._parts.sizes(), self._settings.minimumWidth()
+
     def _keep(self) -> None:
         if self._parts.count() == ALL:
             self._state, self._state_width = self._parts.saveState(), self._settings.minimumWidth()
@@ -199,9 +210,8 @@ class Columns:
             self._grow(self._parts.sizes(), least / (self._state_width or least))
 
     def _grow(self, sizes: list[int], grown: float) -> None:
-        if grown != 1:
-            settings = round(sizes[0] * grown)
-            self._parts.setSizes([settings, sizes[1] + sizes[0] - settings, sizes[2]])
+        settings = round(sizes[0] * grown)
+        self._parts.setSizes([settings, sizes[1] + sizes[0] - settings, sizes[2]])
 
 
 def to_text(data: QByteArray) -> str:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 ROOM_FOR_WORDS = 470
 """From this width on, the last button has a label beside its icon."""
-LEAST_SLIDER = 48
+LEAST_SLIDER = 110
 """Width that the slider needs beside the buttons; with less it has its own row."""
 
 
@@ -264,14 +264,14 @@ class PlaybackBar(QWidget):
 
     def _show_place(self) -> None:
         shown, count = self.slider.value(), self.slider.maximum()
-        self.place.setText(f"{shown:,} / {count:,}" if count else "no steps")
+        self.place.setText(f"step {shown:,} / {count:,}" if count else "no steps")
         self.place.setToolTip(f"Steps shown, of {count:,}")
 
 
 def _icon(name: str) -> QIcon:
     """An icon in the theme's colours, enabled and disabled."""
     theme, icon, svg = current_theme(), QIcon(), (RESOURCES / "icons" / f"{name}.svg").read_text("utf-8")
-    for mode, color in ((QIcon.Mode.Normal, theme.text), (QIcon.Mode.Disabled, theme.field_border)):
+    for mode, color in ((QIcon.Mode.Normal, theme.text), (QIcon.Mode.Disabled, theme.faint)):
         pixmap = QPixmap()
         pixmap.loadFromData(svg.replace("currentColor", color).encode(), "SVG")
         pixmap.setDevicePixelRatio(3.0)

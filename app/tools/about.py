@@ -34,7 +34,7 @@ PACKAGES = {
 NO_DEVICE = "known once a run has started"
 OWN_LICENCE = "Apache-2.0"
 """Of Outrider and of the models that ship with it."""
-LONGEST_LICENCE = 45
+LONGEST_LICENCE = 160
 """Most characters of a licence; some packages give its whole text."""
 INDEX = "https://pypi.org/pypi/outrider/json"
 SECONDS = 10.0
@@ -134,7 +134,7 @@ class AboutDialog(QDialog):
             # The system's name is long, and has no licence beside it.
             grid.addWidget(value, line, 1, 1, 1 if licence else 2)
             if licence:
-                grid.addWidget(text_label(licence, "hint"), line, 2)
+                grid.addWidget(wrapped_label("", "hint", licence), line, 2)
         grid.setColumnStretch(2, 1)
         what = text_label("A desktop playground for speculative decoding.", "hint")
         layout = column(text_label("Outrider", "title"), what, spacing=6)

@@ -147,7 +147,7 @@ def draw_step(painter: QPainter, picture: StepPicture, width: int) -> None:
     column = (width - left) / max(1, picture.num_columns)
     # If all tokens are improbable, bars on a scale up to 1 would be too low to compare.
     most = max((max(slot.draft_prob, slot.target_prob) for slot in picture.slots), default=1.0) or 1.0
-    colors = {Fate.ACCEPTED: theme.accepted, Fate.REJECTED: theme.correction, Fate.DISCARDED: theme.faint}
+    colors = {Fate.ACCEPTED: theme.accepted, Fate.REJECTED: theme.muted, Fate.DISCARDED: theme.faint}
     for index, slot in enumerate(picture.slots):
         x, ink = left + index * column, colors[slot.fate]
         _draw_chip(painter, QRectF(x, 0, column, scaled(CHIP)), slot.text, ink, slot.fate)

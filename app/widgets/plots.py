@@ -107,6 +107,7 @@ class Plot(pg.PlotWidget):  # type: ignore[misc]  # pyqtgraph has no types
     def add_bars(self, token: str, name: str = "", help_text: str = "", *, is_hollow: bool = False) -> Any:
         """Add bars in a colour of the theme, or their outlines; a name adds them to the legend."""
         bars = pg.BarGraphItem(x=[], height=[], width=BAR_WIDTH)
+        bars.setZValue(-10)  # Below bands, which pyqtgraph puts below the lines.
         sample = _sample(name, Mark.HOLLOW if is_hollow else Mark.BAR, token, help_text)
 
         def paint(theme: Theme) -> None:

@@ -317,7 +317,7 @@ class Verdict:
 
     is_sure: whether a 95 % bootstrap interval of the best cell's median speedup excludes 1; None where there are too
     few runs to say. The interval does not account for the choice: the best of many similar cells is, in truth, a
-    little slower than it looks.
+    little slower than it looks. is_ahead: whether the best cell surely leads the runner-up.
     """
 
     temperature: float
@@ -325,6 +325,7 @@ class Verdict:
     best: CellResult | None = None
     speculates: bool = False
     is_sure: bool | None = None
+    is_ahead: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -248,7 +248,7 @@ def _verdict(results: SweepResults, temperature: float) -> Verdict:
         text = "no cell has both a run and a baseline to compare it with."
         return Verdict(temperature, " ".join((at, text, *notes)))
     (median, best), speeds = ranked[0], results.speedups(ranked[0][1].cell)
-    name, interval, is_sure = best.cell.title, "", None
+    name, interval, is_sure, is_ahead = best.cell.title, "", None, False
     if len(speeds) >= FEWEST_RUNS:
         low, high = (float(value) for value in np.quantile(bootstrap_medians(speeds), (1 - _SURE, _SURE)))
         is_sure = not low <= 1.0 <= high
@@ -264,13 +264,16 @@ def _verdict(results: SweepResults, temperature: float) -> Verdict:
             "distinguish it from plain decoding; repeat them more often."
         )
     else:
-        lead = _lead(results, best, *ranked[1]) if len(ranked) > 1 else "there is no other cell to compare it with."
+        lead = "there is no other cell to compare it with."
+        if len(ranked) > 1:
+            lead, is_ahead = _lead(results, best, *ranked[1])
         text = f"{name} is fastest, {median:.2f}× plain decoding{interval}; {lead}"
-    return Verdict(temperature, " ".join((at, text, *notes)), best, speculates=median > 1.0, is_sure=is_sure)
+    said = " ".join((at, text, *notes))
+    return Verdict(temperature, said, best, speculates=median > 1.0, is_sure=is_sure, is_ahead=is_ahead)
 
 
-def _lead(results: SweepResults, best: CellResult, median: float, other: CellResult) -> str:
-    """How sure it is that the best cell is ahead of the runner-up, which has this median."""
+def _lead(results: SweepResults, best: CellResult, median: float, other: CellResult) -> tuple[str, bool]:
+    """How sure it is that the best cell is ahead of the runner-up, which has this median; and whether it is."""
     import numpy as np
 
     # Without the drafter's name, where that is the winner's.
@@ -279,13 +282,13 @@ def _lead(results: SweepResults, best: CellResult, median: float, other: CellRes
     speeds = [results.speedups(result.cell) for result in (best, other)]
     shared = speeds[0].keys() & speeds[1].keys()
     if len(shared) < FEWEST_RUNS:
-        return f"{second} comes next, and these runs are too few to tell the two apart."
+        return f"{second} comes next, and these runs are too few to tell the two apart.", False
     ours, theirs = (bootstrap_medians({key: values[key] for key in shared}) for values in speeds)
     ahead = float(np.mean(ours > theirs) + np.mean(ours == theirs) / 2)
     share = percent_text(ahead)
     if ahead >= _SURE:
-        return f"it is ahead of {second} in {share} of the bootstrap samples."
-    return f"{second} is behind in {share} of the bootstrap samples, too few to tell them apart."
+        return f"it is ahead of {second} in {share} of the bootstrap samples.", True
+    return f"{second} is behind in {share} of the bootstrap samples, too few to tell them apart.", False
 
 
 def bootstrap_medians(values: Mapping[Key, float]) -> NDArray[np.float64]:

@@ -87,10 +87,10 @@ class BlockRow(BlockPicture):
             is_current = chip.slot == self._current
             pen = QPen(QColor(theme.accent), 2) if is_current else QPen(QColor(theme.field_border), 1)
             draw_box(painter, box.adjusted(0.5, 0.5, -0.5, -0.5), 6, fill=QColor(self._fill(index)), line=pen)
-            inside = box.adjusted(PADDING_PX, 3, 1 - PADDING_PX, 0)
+            inside = box.adjusted(PADDING_PX, scaled(4), 1 - PADDING_PX, 0)
             draw_token(painter, chip.text, formats[chip.fate], inside, mono)
             color = theme.kind(KINDS[chip.fate]).color if chip.fate in KINDS else theme.muted
-            below = QRectF(inside.left(), box.top() + scaled(20), inside.width() + 1, scaled(17))
+            below = QRectF(inside.left(), box.top() + scaled(22), inside.width() + 1, scaled(17))
             draw_text(painter, below, chip.fate.value, color, LEFT, pixels=11)
 
 

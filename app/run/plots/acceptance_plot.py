@@ -40,7 +40,7 @@ CHOSEN_HELP = (
     "Tokens drafted in each step: the K that the policy chose, less what didn't fit before the end of the text. 0 is a "
     "plain step."
 )
-LINE, NODES = "drafted", "drafted; below 0: nodes of the tree"
+LINE, NODES = "drafted", "drafted; nodes below 0"
 BELOW = 0.4
 """Height of the nodes below the line, relative to the tokens above it."""
 TOKEN_TICKS = (1, 2, 4, 8, 16)
@@ -180,7 +180,7 @@ class AcceptancePlot(StepPlot):
         first = 0 if has_trees else every
         self.zero_line.setVisible(has_trees)
         self.drafted_sample.set_meaning(*((NODES, NODES_HELP) if has_trees else (LINE, DRAFTED_HELP)))
-        below = [(-BELOW * depth, f"{nodes:.0f}")] if has_trees else []
+        below = [(-BELOW * depth, f"{nodes:.0f} nodes")] if has_trees else []
         self.getPlotItem().getAxis("left").setTicks([[*ticks(range(first, int(depth) + 1, every)), *below]])
         low, high = (-1.55 * BELOW, 1.15) if has_trees else (0.0, 1.15)
         self.getViewBox().setYRange(low * depth, high * depth, padding=0)

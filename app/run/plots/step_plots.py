@@ -70,7 +70,8 @@ class StepPlot(Plot):
 
     def refresh(self) -> None:
         """Show what is new; the previous run is in the legend if there is one."""
-        self._previous_sample.setVisible(self._shows_previous and self._run.previous is not None)
+        has_line = self._run.previous is not None and len(self._run.counts) > 0
+        self._previous_sample.setVisible(self._shows_previous and has_line)
         super().refresh()
 
     def _draw_previous(self, first: int, last: int, width: int) -> float:

@@ -178,7 +178,7 @@ class RaceLane(QWidget):
         self.text.setObjectName(f"{name}RaceText")
         self.text.setAccessibleName(f"{title} text")
         self.text.setProperty("role", "raceText")
-        hold(self.text, least_height=60)
+        hold(self.text, least_height=110)
         self.text.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Ignored)
         # It changes every frame, and must not move its neighbours.
         self.count = ElidedLabel("", "hint", takes_all=True)
@@ -247,7 +247,7 @@ class RaceWindow(RunPage):
     def _lay_out(self) -> None:
         self.lanes = splitter(Qt.Orientation.Vertical, "raceLanes", (self.ours, 0), (self.plain, 0))
         head = row(self.speedup, (self.lead, 1), self.clock.time, spacing=10)
-        race = boxed(column(head, self.length, self.source, self.texts, self.clock, (self.lanes, 1)))
+        race = boxed(column(head, self.clock, (self.lanes, 1), self.length, self.source, self.texts))
         race.setObjectName("raceBody")
         self.stack = QStackedWidget()
         self.stack.addWidget(self.empty)

@@ -16,9 +16,9 @@ from app.run.text.tokens import GHOSTS, Fate, Place, Span, TokenStream, emitted_
 from app.run.text.tree_lanes import LINES, LanePicture, lanes_of
 from app.theme import current_theme, mono_font, ui_font
 
-FORK_RISE = 102
+FORK_RISE = 125
 """How far the numbers are raised, as a percentage of their height."""
-TALL = 1.36
+TALL = 1.55
 """Height of a line with numbers above its tokens, relative to other lines."""
 MANY = "+"
 """More than nine."""

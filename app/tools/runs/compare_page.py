@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from PySide6.QtCore import QRect, QRectF, QSize, Qt, Slot
-from PySide6.QtGui import QBrush, QColor, QFont, QPainter
+from PySide6.QtGui import QBrush, QColor, QFont, QPainter, QResizeEvent
 from PySide6.QtWidgets import (
     QHeaderView,
     QStyledItemDelegate,
@@ -14,7 +14,7 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from app.theme import current_theme, scaled, ui_font
+from app.theme import current_theme, scaled, text_scale, ui_font
 from app.tools.runs.comparison import MAX_RUNS, MOST_SIGNS, ComparedRow, Comparison
 from app.tools.runs.overlay_plot import SAMPLE_WIDTH, OverlayPlot, RunSample, draw_sample
 from app.widgets.fields import boxed, column, plain_tip, quiet_button, row, table_card
@@ -94,14 +94,12 @@ class CompareTable(GridTable):
     def restyle(self) -> None:
         """Draw in the theme's colours, at the size of the text."""
         self.verticalHeader().setDefaultSectionSize(scaled(ROW_HEIGHT))
-        self.head.setMinimumSectionSize(scaled(RUN_WIDTH))
         if self._shown is not None:
             self.show_comparison(self._shown[0], with_agreeing=self._shown[1])
 
     def wanted_width(self) -> int:
-        """Room for all runs without scrolling; more for each if there are few."""
-        runs = self.columnCount() - 1
-        return scaled(TITLE_WIDTH + 24) + runs * scaled(WIDE_RUN_WIDTH if runs <= 3 else RUN_WIDTH)
+        """Room for all runs without scrolling."""
+        return scaled(TITLE_WIDTH + 24) + (self.columnCount() - 1) * self.head.minimumSectionSize()
 
     def show_comparison(self, comparison: Comparison, *, with_agreeing: bool) -> None:
         """Show these runs, at the current scroll position."""
@@ -120,6 +118,10 @@ class CompareTable(GridTable):
             self._add_section(title)
             for each in rows:
                 self._add_row(each, is_highlighted=title == DIFFERING)
+        # No figure is cut, and few runs have room to spare.
+        widest = max((self.sizeHintForColumn(place) for place in range(1, self.columnCount())), default=0)
+        usual = scaled(WIDE_RUN_WIDTH if len(names) <= 3 and text_scale() == 1 else RUN_WIDTH)
+        self.head.setMinimumSectionSize(max(usual, min(widest, scaled(WIDE_RUN_WIDTH)) + 8))
         self.head.setSectionResizeMode(QHeaderView.ResizeMode.Stretch)
         self.head.setSectionResizeMode(0, QHeaderView.ResizeMode.Fixed)
         self.head.resizeSection(0, scaled(TITLE_WIDTH))
@@ -198,7 +200,7 @@ class ComparePage(QWidget):
         for card, help_text in zip(self.cards, (ACCEPTANCE_HELP, TIME_HELP), strict=True):
             card.setToolTip(plain_tip(help_text))
             card.plot.setAccessibleDescription(help_text)
-        plots = splitter(Qt.Orientation.Vertical, "comparePlots", *((card, 1) for card in self.cards))
+        self.plots = plots = splitter(Qt.Orientation.Vertical, "comparePlots", *((card, 1) for card in self.cards))
         self.splitter = splitter(Qt.Orientation.Horizontal, "compareSplitter", (table_card(self.table), 1), (plots, 1))
         head = row(self.back, None, self.grouping, self.agreeing, self.export, spacing=12)
         boxed(column(head, (self.splitter, 1)), self)
@@ -218,8 +220,28 @@ class ComparePage(QWidget):
             # Only for a saved plot, which lacks the table's header.
             card.samples = [RunSample(name, index, SAVED_ROOM // len(names)) for index, name in enumerate(names)]
         self._show_table()
+        self._arrange(anew=True)
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        """Fit table and plots to the width."""
+        super().resizeEvent(event)
+        self._arrange()
+
+    def restyle(self) -> None:
+        """Fit table and plots to the size of the text."""
+        self._arrange(anew=True)
+
+    def _arrange(self, *, anew: bool = False) -> None:
+        """Put the plots beside the table, or below it where that would cut the table; share the room anew if asked."""
         wanted = self.table.wanted_width()
-        self.splitter.setSizes([wanted, max(LEAST_PLOTS, self.splitter.width() - wanted)])
+        is_beside = self.width() >= wanted + max(LEAST_PLOTS, self.plots.minimumSizeHint().width())
+        across, along = Qt.Orientation.Horizontal, Qt.Orientation.Vertical
+        has_turned = (self.splitter.orientation() is across) is not is_beside
+        self.splitter.setOrientation(across if is_beside else along)
+        self.plots.setOrientation(along if is_beside else across)
+        if anew or has_turned:
+            beside = [wanted, max(LEAST_PLOTS, self.splitter.width() - wanted)]
+            self.splitter.setSizes(beside if is_beside else [300, 200])
 
     @Slot()
     def _show_table(self) -> None:

@@ -25,8 +25,8 @@ MAX_TIP = 400
 MAX_BADGE = 24
 """Most characters of the tags beside a run's title."""
 COLUMNS = (
-    Column("Run", width=170),
-    Column("When", width=134, rank=1),
+    Column("Run", width=212),
+    Column("When", width=114, rank=1),
     Column("Target", width=152, rank=2),
     Column("Draft or method", width=152),
     Column("K", "Tokens drafted per step; auto: chosen before each step", 48, is_figure=True),
@@ -100,7 +100,11 @@ def _tip(run: KeptRun) -> str:
     beginning = text if len(text) <= MAX_TIP else f"{text[:MAX_TIP]}…"
     when = f"{run.started_at.astimezone():%Y-%m-%d %H:%M:%S}" if run.started_at else ""
     cut = "The log ends before the run did." if run.state is KeptState.CUT_OFF else ""
-    return "\n".join(filter(None, (when, cut, run.note, run.tags, beginning)))
+    temperature = number_of(run.config.get("temperature"))
+    parts = (short(run.config.get("target")), draft_text(run), "" if temperature is None else f"T = {temperature:g}")
+    # In a narrow table these columns are hidden.
+    settings = " · ".join(filter(None, parts))
+    return "\n".join(filter(None, (when, settings, cut, run.note, run.tags, beginning)))
 
 
 def when_text(moment: datetime | None, now: datetime | None = None) -> str:

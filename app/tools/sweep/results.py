@@ -20,7 +20,7 @@ from app.widgets.tables import Table
 from core.experiments.sweep_plan import Cell, Measurement, PlannedRun
 from core.runlog.store import KeptRun, KeptState
 
-MAX_VERDICTS_HEIGHT = 132
+MAX_VERDICTS_HEIGHT, MOST_OF_WINDOW = 132, 0.4
 ANY_HEIGHT = 2**24 - 1
 """No maximum, as Qt writes it."""
 
@@ -63,8 +63,9 @@ class SweepVerdicts(QScrollArea):
         self.updateGeometry()
 
     def heightForWidth(self, width: int) -> int:
-        """As high as the sentences, up to a few."""
-        return min(scaled(MAX_VERDICTS_HEIGHT), max(scaled(20), self._grid.totalHeightForWidth(width))) + 2
+        """As high as the sentences, up to a share of the window."""
+        most = max(scaled(MAX_VERDICTS_HEIGHT), round(MOST_OF_WINDOW * self.window().height()))
+        return min(most, max(scaled(20), self._grid.totalHeightForWidth(width))) + 2
 
     def sizeHint(self) -> QSize:
         """Before the width is known."""

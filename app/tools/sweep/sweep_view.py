@@ -80,7 +80,7 @@ def make_scale(figure: SweepFigure, results: Iterable[CellResult]) -> Scale:
 # --- The sweep ---
 
 PLAIN = "plain"
-BEST, LEFT_OUT = "best", "left out"
+BEST, LEADING, LEFT_OUT = "best", "leads", "left out"
 """Notes in cells: the fastest, and those whose speedup can't be."""
 FAILED = "failed"
 STOPPING = "Stopping…"
@@ -253,7 +253,11 @@ class SweepView:
             text = "1.00×" if cell.is_baseline and figure is SPEEDUP else UNKNOWN
         elif result.errors:
             text = FAILED
-        rank = BEST if is_best else LEFT_OUT if result.problem else ""
+        rank = LEFT_OUT if result.problem else ""
+        if is_best:
+            at = [verdict for verdict in self.verdicts if verdict.temperature == cell.temperature]
+            is_sure = any(verdict.is_ahead or not verdict.speculates for verdict in at)
+            rank = BEST if is_sure else LEADING
         note = rank if figure is SPEEDUP else ""
         if 0 < done < result.num_planned:
             note = progress
@@ -311,8 +315,8 @@ class SweepView:
         """Number of runs that failed."""
         return sum(len(item.measurements) - item.num_measured for item in self._results.values())
 
-    def progress_text(self) -> str:
-        """The progress, in one line."""
+    def progress_text(self, *, is_short: bool = False) -> str:
+        """The progress, in one line; a short one has only the time left, if it is known."""
         if self.plan is None:
             return ""
         done = f"{self.num_done:,} of {self.num_runs:,} runs"
@@ -320,6 +324,7 @@ class SweepView:
             # Stages between two runs would only flicker.
             is_stage = self.seconds_left is None or self.stage == STOPPING
             rest = self.stage if is_stage else f"about {duration_text(self.seconds_left or 0.0)} left"
+            done = "" if is_short and not is_stage else done
         elif not self.is_complete:
             rest = "stopped; Continue measures the rest"
         else:

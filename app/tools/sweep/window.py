@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from PySide6.QtCore import Qt, Slot
-from PySide6.QtGui import QAction, QKeySequence, QShortcut
+from PySide6.QtGui import QAction, QKeySequence, QResizeEvent, QShortcut
 from PySide6.QtWidgets import QBoxLayout, QProgressBar, QStackedWidget, QWidget
 
 from app.controller import RunController
@@ -20,7 +20,7 @@ from app.jobs import Jobs
 from app.settings import sweeps_folder
 from app.setup.prompt import PromptEditor
 from app.setup.settings_panel import SettingsPanel
-from app.theme import hold, scaled, text_scale
+from app.theme import hold, scaled
 from app.tools.runs.kept import KeptRuns
 from app.tools.sweep import files
 from app.tools.sweep.estimate import EstimateView
@@ -71,7 +71,7 @@ EMPTY = (
 HEATMAP, ESTIMATE = 1, 2
 """Pages; the first one is empty."""
 BUSY = "A sweep is running. Stop it, or wait for it to end, before you open another."
-FORM_WIDTH, MIN_FORM, MAX_FORM, WIDE_SCALE = 316, 284, 440, 1.2
+FORM_WIDTH, MIN_FORM, MAX_FORM = 316, 284, 440
 
 
 class SweepWindow(ToolWindow):
@@ -175,10 +175,20 @@ class SweepWindow(ToolWindow):
 
     def restyle(self) -> None:
         """Fit the layout to the size of the text."""
-        # With large text, the legend gets its own line, so that the heatmap has room.
-        direction = QBoxLayout.Direction
-        self._head.setDirection(direction.TopToBottom if text_scale() > WIDE_SCALE else direction.LeftToRight)
+        self._fit_head()
         hold_beside(self._form_card, min(max(scaled(FORM_WIDTH), MIN_FORM), MAX_FORM))
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        """Fit the layout to the width."""
+        super().resizeEvent(event)
+        self._fit_head()
+
+    def _fit_head(self) -> None:
+        """Give the legend a line of its own where it doesn't fit beside the choice of figures."""
+        room, needed = self.parts.width() - 2 * self._head.spacing(), self.figures.sizeHint().width()
+        is_narrow = room < needed + self.legend.width() + self._head.spacing()
+        direction = QBoxLayout.Direction
+        self._head.setDirection(direction.TopToBottom if is_narrow else direction.LeftToRight)
 
     # --- Running ---
 
@@ -315,6 +325,7 @@ class SweepWindow(ToolWindow):
             show_share(self.bar, None)
         else:
             self.progress.setText(view.progress_text())
+            self.progress.set_short(view.progress_text(is_short=True))
             show_share(self.bar, None if is_waiting else view.num_done / max(1, view.num_runs))
         self.form.show_running(is_running=is_running)
         can_continue = view.can_continue and not is_running and not is_estimate
