@@ -176,6 +176,10 @@ class MainWindow(QMainWindow):
         self.setWindowTitle("Outrider")
         self.setObjectName("mainWindow")
         self.setWindowIcon(QIcon(str(RESOURCES / "icons" / "outrider.svg")))
+        # Also where a folded prompt has no room for its button.
+        presets = self.prompt.presets_button.menu()
+        presets.setTitle("Presets")
+        self.menus.file.insertMenu(self.menus.models, presets)
         self.text_splitter = splitter(Qt.Orientation.Vertical, "textSplitter", (self.prompt, 0), (self.transcript, 1))
         self.main_splitter = splitter(
             Qt.Orientation.Horizontal,

@@ -39,7 +39,7 @@ def menu_actions(bar: QMenuBar) -> list[tuple[str, list[QAction]]]:
     """Each menu's title and its actions."""
     menus = [(entry.text(), entry.menu()) for entry in bar.actions()]
     return [
-        (_plain(title), [action for action in menu.actions() if not action.isSeparator()])
+        (_plain(title), [action for action in menu.actions() if not action.isSeparator() and action.menu() is None])
         for title, menu in menus
         if isinstance(menu, QMenu)
     ]
@@ -75,6 +75,7 @@ class Menus:
         file, run, view, tools, help_menu = (
             window.menuBar().addMenu(title) for title in ("&File", "&Run", "&View", "&Tools", "&Help")
         )
+        self.file = file
         self.runs = self._action(file, "runsAction", "Runs…", "Ctrl+O", "Ctrl+Shift+R")
         # Every run is kept automatically; Ctrl+S writes a separate file.
         self.export = self._action(file, "exportAction", "Export run…", "Ctrl+E", "Ctrl+S")
