@@ -82,15 +82,11 @@ def pytest_runtest_logfinish():
     """Delete and collect what the test has left, once there has been a window: see `qapp`."""
     _freeze_modules()
     if main := sys.modules.get("app.__main__"):
+        from PySide6.QtCore import QCoreApplication, QEvent
+
         # Else a plot that was closed, whose items are gone already, is styled with the next test's window.
-        _delete_later_now()
+        QCoreApplication.sendPostedEvents(None, QEvent.Type.DeferredDelete)
         main.collect_due()
-
-
-def _delete_later_now() -> None:
-    from PySide6.QtCore import QCoreApplication, QEvent
-
-    QCoreApplication.sendPostedEvents(None, QEvent.Type.DeferredDelete)
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -132,11 +128,65 @@ def clean_environment(monkeypatch):
 
 
 @pytest.fixture
+def keys(monkeypatch):
+    """The keys of servers: a keyring of the test's own, and none in the environment."""
+    kept: dict[str, str] = {}
+    for variable in ("OUTRIDER_API_KEY", "SSL_CERT_FILE"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setattr("keyring.get_password", lambda _, url: kept.get(url))
+    monkeypatch.setattr("keyring.set_password", lambda _, url, key: kept.update({url: key}))
+    monkeypatch.setattr("keyring.delete_password", lambda _, url: kept.pop(url))
+    return kept
+
+
+@pytest.fixture
+def short_look(monkeypatch):
+    """A draft that is shown before its verdict is shown for a moment only."""
+    monkeypatch.setattr("core.controls.LOOK_MS", 1.0)
+
+
+@pytest.fixture
 def play(monkeypatch):
     """Plays a script in place of the engine of `outrider run`."""
     from tests.fakes_cli import play_engine
 
     return partial(play_engine, monkeypatch)
+
+
+@pytest.fixture
+def log(tmp_path):
+    """Where a run is logged."""
+    return tmp_path / "run.jsonl"
+
+
+@pytest.fixture
+def out(tmp_path):
+    """Where a sweep is kept."""
+    return tmp_path / "sweep.jsonl"
+
+
+@pytest.fixture(scope="session")
+def saved(tmp_path_factory):
+    """A good model in a folder, never changed."""
+    from tests.fakes import save_model
+
+    return save_model(tmp_path_factory.mktemp("models") / "good")
+
+
+@pytest.fixture(scope="module")
+def target_folder(tmp_path_factory):
+    """A model to distil a draft for."""
+    from tests.fakes_distill import save_target
+
+    return save_target(tmp_path_factory.mktemp("distill"))
+
+
+@pytest.fixture(scope="module")
+def target(target_folder):
+    """The same, loaded."""
+    from core.models import load
+
+    return load(str(target_folder), "cpu", "float32")
 
 
 @pytest.fixture
@@ -319,6 +369,19 @@ def run_to_end(qtbot):
             window.prompt.run_button.click()
 
     return run
+
+
+@pytest.fixture
+def finished(window, run_to_end):
+    """A window with a run that is over."""
+    run_to_end(window)
+    return window
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Where the window keeps its runs."""
+    return tmp_path / "runs"
 
 
 @pytest.fixture

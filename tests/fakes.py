@@ -5,6 +5,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
+import pytest
 import torch
 from tokenizers import Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE
@@ -16,10 +17,14 @@ from core.models.language_model import LanguageModel, describe
 from core.runners import llama
 from core.runners.base import ForwardOutput, TreeRows, check_rewind
 from core.runners.llama import FusedLlamaWeights
+from core.settings import SamplingParams
 from core.types import Draft, DraftContext, Finished, Inspected, Step, Verification
+from tests.errors import failing  # noqa: F401 - for the tests
 
 torch.set_num_threads(1)
 
+GREEDY = SamplingParams(0.0)
+PROMPT = [10, 20, 30, 40]
 Logits = Callable[[Sequence[int]], torch.Tensor]
 """From the ids so far to the logits (V,) of the next token."""
 
@@ -316,6 +321,14 @@ def greedy_reference(model: LanguageModel, prompt_ids: Sequence[int], max_new_to
 def is_sentence(text: str) -> bool:
     """Whether a message is fit to be shown to a person: one line that ends, and no trace of Python."""
     return text.endswith(".") and "\n" not in text and "Traceback" not in text and text[0] not in " \t"
+
+
+def refusal(error: type[Exception] | tuple, call: Callable, *args, match: str | None = None, **settings) -> str:
+    """What a call that is refused says: one sentence, with a match of this pattern."""
+    with pytest.raises(error, match=match) as caught:
+        call(*args, **settings)
+    assert is_sentence(str(caught.value)), str(caught.value)
+    return str(caught.value)
 
 
 class NoLook(TorchDispatchMode):

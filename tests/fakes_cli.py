@@ -74,6 +74,14 @@ def outrider(*arguments, prompt="Hi"):
     return main(["run", *(["--prompt", prompt] if prompt is not None else []), *arguments])
 
 
+def refused(capsys, *arguments, code=2):
+    """What a command that is refused says: one line, and nothing on standard output."""
+    assert main([*map(str, arguments)]) == code
+    out, said = capsys.readouterr()
+    assert (out, said.count("\n")) == ("", 1), said
+    return said.removesuffix("\n")
+
+
 def request_of(*arguments):
     return run.build_request(build_parser().parse_args(["run", "--prompt", "Hi", *arguments]))
 

@@ -3,10 +3,8 @@
 import torch
 
 from core.decode import autoregressive
-from core.settings import SamplingParams
 from tests.fakes import TableModel, play, random_rows, table_model
 
-GREEDY = SamplingParams(0.0)
 PROMPT = [10, 20, 30, 40, 10, 20]
 
 

@@ -39,3 +39,7 @@ def play_part(script: Script, seed: int = 0, **changes) -> Part:
 def save_target(folder: Path) -> Path:
     """A plain Llama with a chat template."""
     return save_model(folder / "target", tokenizer=chat_tokenizer(), eos_token_id=END)
+
+
+def quiet(line: str) -> None:
+    """A log that nobody reads."""

@@ -7,7 +7,7 @@ import pytest
 from core.controls import Cancelled
 from core.models.remote import hub
 from core.models.remote.downloads import download
-from tests.fakes import is_sentence
+from tests import fakes
 
 REF = "owner/tiny-model"
 WEIGHTS = "model.safetensors"
@@ -31,10 +31,7 @@ def model_files(**changes: bytes | None) -> dict[str, bytes]:
 
 def refusal(error, ref=REF, **arguments) -> str:
     """Downloads what can't be downloaded, and returns the message."""
-    with pytest.raises(error) as caught:
-        download(ref, **arguments)
-    assert is_sentence(str(caught.value)), str(caught.value)
-    return str(caught.value)
+    return fakes.refusal(error, download, ref, **arguments)
 
 
 def left_behind(home) -> list[str]:

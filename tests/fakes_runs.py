@@ -11,6 +11,7 @@ from core.controls import RunControls
 from core.runlog.log import to_line, to_record
 from core.settings import RunRequest, SamplingParams
 from tests.fakes_app import FakeSession, texts
+from tests.fakes_models import until  # noqa: F401 - for the tests of the window
 
 
 class RunColumn(IntEnum):
@@ -59,11 +60,6 @@ def config_of(folder: Path, run_id: str) -> dict[str, object]:
     """The settings in a kept log."""
     with (folder / f"{run_id}.jsonl").open(encoding="utf-8") as file:
         return json.loads(file.readline())["config"]
-
-
-def until(qtbot, holds) -> None:
-    """Wait longer than anything here takes, even on a machine that does much else."""
-    qtbot.waitUntil(holds, timeout=30_000)
 
 
 def names(panel) -> list[str]:

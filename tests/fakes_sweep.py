@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
-
-import pytest
 
 from core.controls import RunControls
 from core.errors import GenerationError
@@ -18,7 +15,6 @@ from core.experiments.sweep import sweep
 from core.experiments.sweep_plan import DrafterChoice, RunMeasured, SweepPlan
 from core.settings import RunRequest
 from core.types import Event, Finished, FinishReason, PrefillDone, RunStarted, StageChanged, Summary
-from tests.fakes import is_sentence
 from tests.fakes_cli import finished, step
 
 DRAFT = DrafterChoice("draft-model", "D")
@@ -132,11 +128,3 @@ def choose_small(window, *, lengths: str = "1, 2", temperatures: str = "0"):
     sweeps.form.repeats.setValue(2)
     sweeps.form.length.setValue(16)
     return sweeps
-
-
-@contextmanager
-def refused(error: type[Exception], words: str | None = None):
-    """Expect an error of this kind whose text is one sentence with these words."""
-    with pytest.raises(error, match=words) as caught:
-        yield
-    assert is_sentence(str(caught.value))

@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 from PySide6.QtWidgets import QMenu
 
-import core.controls
 from app.controller import RunState
 from app.run.pacing import Pace
 from app.run.text.branches import branch, can_branch, choices
@@ -16,17 +15,7 @@ from core.errors import GenerationError
 from core.evidence import PositionEvidence
 from core.types import FinishReason
 
-
-@pytest.fixture(autouse=True)
-def short_look(monkeypatch):
-    monkeypatch.setattr(core.controls, "LOOK_MS", 1.0)
-
-
-@pytest.fixture
-def finished(window, run_to_end):
-    """A window with a run that is over."""
-    run_to_end(window)
-    return window
+pytestmark = pytest.mark.usefixtures("short_look")
 
 
 def open_menu(window):

@@ -87,7 +87,7 @@ def test_near_ties_are_shown_with_margin_and_difference_and_that_the_settings_ha
     assert panel.subject.text().endswith("The settings have changed since."), "precision is one of them"
 
 
-def test_the_first_tokens_are_shown_by_prompt_and_can_be_heard(checking, qtbot):
+def test_first_tokens_are_shown_and_heard_and_the_report_is_copied_and_saved(checking, qtbot, dialogs, tmp_path):
     _, panel, _ = checking()
     finish(qtbot, panel)
     assert panel.bars.accessibleName() == "First tokens after Fibonacci"
@@ -97,6 +97,17 @@ def test_the_first_tokens_are_shown_by_prompt_and_can_be_heard(checking, qtbot):
     assert shares.index(min(shares)) == panel.prompts.currentIndex(), "the prompt that leaves most open comes first"
     panel.prompts.setCurrentIndex(1)
     assert panel.bars.accessibleName() == "First tokens after Read a file"
+    panel.copy_button.click()
+    assert QGuiApplication.clipboard().text().startswith("Exact: ")
+    for name in ("report.txt", "report.json"):
+        dialogs.export_path = tmp_path / name
+        panel.save_button.click()
+        qtbot.waitUntil(lambda name=name: panel.stage.text() == f"Saved to {tmp_path / name}")
+    assert (tmp_path / "report.txt").read_text("utf-8").startswith("Exact: ")
+    assert json.loads((tmp_path / "report.json").read_text("utf-8"))["verdict"] == "exact"
+    dialogs.export_path = tmp_path / "missing" / "report.txt"
+    panel.save_button.click()
+    qtbot.waitUntil(lambda: "missing" in panel.stage.text())
 
 
 def test_a_check_that_is_stopped_has_no_verdict_and_no_run_starts_beside_it(checking, qtbot):
@@ -135,22 +146,6 @@ def test_a_failure_is_one_sentence(checking, qtbot):
     assert panel.headline.text() == str(fake.error)
     assert panel.headline.property("role") == "problem"
     assert not panel.copy_button.isEnabled()
-
-
-def test_the_report_is_copied_and_saved_as_text_or_json(checking, qtbot, dialogs, tmp_path):
-    _, panel, _ = checking()
-    finish(qtbot, panel)
-    panel.copy_button.click()
-    assert QGuiApplication.clipboard().text().startswith("Exact: ")
-    for name in ("report.txt", "report.json"):
-        dialogs.export_path = tmp_path / name
-        panel.save_button.click()
-        qtbot.waitUntil(lambda name=name: panel.stage.text() == f"Saved to {tmp_path / name}")
-    assert (tmp_path / "report.txt").read_text("utf-8").startswith("Exact: ")
-    assert json.loads((tmp_path / "report.json").read_text("utf-8"))["verdict"] == "exact"
-    dialogs.export_path = tmp_path / "missing" / "report.txt"
-    panel.save_button.click()
-    qtbot.waitUntil(lambda: "missing" in panel.stage.text())
 
 
 def test_the_progress_says_how_long_the_current_part_takes_and_begins_anew_with_the_next(checking, monkeypatch):

@@ -9,7 +9,7 @@ import core.experiments.bench_rounds as measuring
 from app.__main__ import build_parser, main
 from app.cli.bench import build_settings
 from core.models.catalogue import DEFAULT_DRAFT, DEFAULT_TARGET, SMOLLM2_DRAFTER
-from tests.fakes import is_sentence, save_model
+from tests.fakes import failing, is_sentence, save_model
 
 QUICK = ["--rounds", "1", "--max-new-tokens", "4", "--threads", "1", "--temperature", "0"]
 OURS = ["--only", "generate,plain,prompt-lookup"]
@@ -127,11 +127,7 @@ def test_the_file_is_written_completely(target, tmp_path, capsys):
 def test_a_stopped_bench_leaves_no_file(target, tmp_path, capsys, monkeypatch):
     path = tmp_path / "out.json"
     path.write_text("before")
-
-    def interrupted(*_arguments):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(measuring.Bench, "_run", interrupted)
+    monkeypatch.setattr(measuring.Bench, "_run", failing(KeyboardInterrupt()))
     assert main(["bench", "--target", target, *QUICK, *OURS, "--out", str(path)]) == 130
     out, said = capsys.readouterr()
     assert (out, path.read_text()) == ("", "before")

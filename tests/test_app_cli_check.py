@@ -14,8 +14,10 @@ from core.errors import GenerationError
 from core.experiments.exactness import check
 from core.models.catalogue import DEFAULT_DRAFT, DEFAULT_TARGET, EMBEDDED
 from core.settings import Coupling, VerificationRule
+from tests.errors import failing
 from tests.exactness import mutate
 from tests.fakes_check import PROMPTS, TableSession
+from tests.fakes_cli import refused
 from tests.test_core_mutants import VERIFIERS
 
 
@@ -92,13 +94,10 @@ def test_a_check_that_is_stopped_ends_with_130_and_a_model_that_fails_with_1_and
         controls.cancel()
         return check(TableSession(), request, controls)
 
-    def fail(request, controls):
-        raise GenerationError("The target's logits hold NaN.")
-
-    for open_check, code, words in ((stop_at_once, 130, "Stopped."), (fail, 1, "The target's logits hold NaN.")):
+    broken = failing(GenerationError("The target's logits hold NaN."))
+    for open_check, code, words in ((stop_at_once, 130, "Stopped."), (broken, 1, "The target's logits hold NaN.")):
         monkeypatch.setattr(app.cli.check, "open_check", open_check)
-        assert main(["check"]) == code
-        assert capsys.readouterr() == ("", words + "\n")
+        assert refused(capsys, "check", code=code) == words
 
 
 @pytest.mark.parametrize(
@@ -120,8 +119,5 @@ def test_a_check_that_is_stopped_ends_with_130_and_a_model_that_fails_with_1_and
     ],
 )
 def test_bad_input_ends_with_2_and_one_sentence(tables, arguments, words, capsys):
-    assert main(["check", *arguments]) == 2
-    printed = capsys.readouterr()
-    assert words.lower() in printed.err.lower()
-    assert printed.err.count("\n") == 1
+    assert words.lower() in refused(capsys, "check", *arguments).lower()
     assert not tables

@@ -1,6 +1,5 @@
 """What holds for all commands: the version, the window, Ctrl-C, and what parsing imports."""
 
-import subprocess
 import sys
 
 import pytest
@@ -9,6 +8,9 @@ import app.__main__ as entry
 from app import __version__
 from app.__main__ import main
 from core.runners.threads import limit_spinning
+from tests.children import imports_of, run_code
+from tests.errors import failing
+from tests.fakes_cli import refused
 
 
 def test_the_version_is_the_packages(capsys):
@@ -20,17 +22,13 @@ def test_the_version_is_the_packages(capsys):
 
 def test_a_window_that_cannot_be_opened_is_a_sentence_and_exit_1(monkeypatch, capsys):
     monkeypatch.setattr("app.preflight.find_problem", lambda _: "There is no display here.")
-    assert main([]) == 1
-    assert capsys.readouterr() == ("", "There is no display here.\n")
+    assert refused(capsys, code=1) == "There is no display here."
 
 
 def test_no_argument_opens_the_window_and_ctrl_c_in_it_is_not_a_traceback(monkeypatch, capsys):
-    def interrupted(*_):
-        raise KeyboardInterrupt
-
     monkeypatch.setattr(entry, "open_window", lambda *_: 7)
     assert main([]) == 7
-    monkeypatch.setattr(entry, "open_window", interrupted)
+    monkeypatch.setattr(entry, "open_window", failing(KeyboardInterrupt()))
     assert main([]) == 130
     assert "Traceback" not in capsys.readouterr().err
 
@@ -54,19 +52,14 @@ sys.exit(main(sys.argv[2:]))
 
 @pytest.mark.parametrize("module", ["app.cli.bench", "rich.console", "core.experiments.sweep", "app.cli.distill"])
 def test_ctrl_c_while_the_commands_are_imported_is_not_a_traceback(module):
-    arguments = [sys.executable, "-c", INTERRUPTED, module, "nonsense"]
-    done = subprocess.run(arguments, capture_output=True, text=True, timeout=60)
+    done = run_code(INTERRUPTED, module, "nonsense")
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "Stopped.\n")
 
 
-def test_parsing_imports_neither_qt_nor_torch():
-    code = (
-        "import sys; from app.__main__ import main; code = main(['run', '-k', '99', '--prompt', 'x']);"
-        "heavy = {'torch', 'transformers', 'PySide6', 'numpy'} & set(sys.modules);"
-        "sys.exit(repr(heavy) if heavy else code)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 2, done.stderr
+def test_parsing_imports_neither_qt_nor_torch_nor_another_command():
+    code = "from app.__main__ import main; assert main(['run', '-k', '99', '--prompt', 'x']) == 2"
+    others = ("app.cli.bench", "app.cli.sweep", "app.cli.models", "shtab")
+    assert imports_of(code, "torch", "transformers", "PySide6", "numpy", *others) == []
 
 
 def test_a_choice_about_waiting_threads_stays_the_users(monkeypatch):

@@ -17,7 +17,7 @@ from app.cli.errors import write_output
 from app.cli.parsing import named_pair
 from core.settings import DType
 from tests.fakes_cache import Terminal
-from tests.fakes_cli import outrider, request_of
+from tests.fakes_cli import outrider, refused, request_of
 
 pytestmark = pytest.mark.usefixtures("clean_environment")
 DOCUMENTS = [Path(__file__).parents[1] / name for name in ("README.md", "resources/docs/drafters.md")]
@@ -109,16 +109,14 @@ def test_lists_are_written_with_commas_by_repetition_or_both():
     ],
 )
 def test_a_misspelt_name_is_answered_with_the_one_meant_and_the_commands_own_help(capsys, arguments, meant, command):
-    assert main(arguments) == 2
-    error = capsys.readouterr().err
+    error = refused(capsys, *arguments)
     assert f"Did you mean {meant}?" in error
     assert not command or f"See {command} --help." in error
-    assert error.count("\n") == 1
 
 
 def test_words_without_quotes_are_explained(capsys):
-    assert main(["run", "write", "a", "poem"]) == 2
-    assert "'a' is one argument too many; put a text of several words in quotes" in capsys.readouterr().err
+    said = refused(capsys, "run", "write", "a", "poem")
+    assert "'a' is one argument too many; put a text of several words in quotes" in said
 
 
 # --- Control characters -----------------------------------------------------------------------------------------
@@ -127,22 +125,13 @@ EVIL = "a\x1b]0;owned\x07\x9b2Jb"
 SEEN = "a\ufffd]0;owned\ufffd\ufffd2Jb"
 
 
-def use_terminals(monkeypatch):
-    """Not in a fixture: pytest replaces both streams once more before the test."""
-    for name in ("stdout", "stderr"):
+def test_reports_stages_and_names_show_control_characters_on_a_terminal(monkeypatch):
+    for name in ("stdout", "stderr"):  # Not in a fixture: pytest replaces both streams once more before the test.
         monkeypatch.setattr(sys, name, Terminal())
-
-
-def test_a_report_of_check_shows_control_characters_on_a_terminal(monkeypatch):
-    use_terminals(monkeypatch)
     monkeypatch.setattr(check, "_follow", lambda _: SimpleNamespace(is_right=True))
     monkeypatch.setattr(check.checks, "report_text", lambda _: f"target {EVIL}\n")
     assert main(["check"]) == 0
     assert sys.stdout.getvalue() == f"target {SEEN}\n"
-
-
-def test_stages_and_names_show_control_characters_on_a_terminal(monkeypatch):
-    use_terminals(monkeypatch)
     with Progress() as progress:
         progress.show(f"Loading {EVIL}…", 1, 2, EVIL)
     assert SEEN in sys.stderr.getvalue()
@@ -207,13 +196,3 @@ def test_zsh_registers_the_completion_however_it_reads_the_script(capsys, tmp_pa
     command = ["zsh", "-f", "-c", line, "zsh", str(tmp_path / "script")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (done.stdout.strip(), done.stderr) == ("_shtab_outrider", "")
-
-
-def test_a_command_imports_no_other():
-    code = (
-        "import sys; from app.__main__ import main; main(['run', '-k', '99', '--prompt', 'x']);"
-        "others = {'app.cli.bench', 'app.cli.sweep', 'app.cli.models', 'shtab'} & set(sys.modules);"
-        "sys.exit(repr(others) if others else 0)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr

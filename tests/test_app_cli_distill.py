@@ -7,7 +7,7 @@ from app.__main__ import main
 from core.models import load
 from core.models.catalogue import resolve
 from core.models.medusa_heads import load_heads
-from tests.fakes import save_model
+from tests.fakes import failing, save_model
 
 
 @pytest.fixture
@@ -71,10 +71,7 @@ def test_bad_input_is_a_sentence(target, tmp_path, capsys, arguments, word):
 
 
 def test_other_architectures_are_refused_and_stopped_by_hand_it_says_so(target, tmp_path, capsys, monkeypatch):
-    def interrupted(*_arguments, **_settings):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(pipeline, "write_texts", interrupted)
+    monkeypatch.setattr(pipeline, "write_texts", failing(KeyboardInterrupt()))
     other = save_model(tmp_path / "gpt", family="gpt2")
     for folder, code, words in ((other, 2, "plain Llama"), (target, 130, "Stopped.\n")):
         assert main(["distill", str(folder), "--out", str(tmp_path / "new")]) == code

@@ -11,11 +11,6 @@ from tests.fakes_log import CONFIG, ENVIRONMENT, STEP, SUMMARY
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture
-def log(tmp_path):
-    return tmp_path / "run.jsonl"
-
-
 def outrider(log, *arguments):
     return main(["run", "--prompt", "def fibonacci(n):", "--device", "cpu", "--log", str(log), *arguments])
 

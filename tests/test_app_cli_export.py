@@ -10,7 +10,7 @@ import pytest
 
 from app.__main__ import main
 from core.runlog.log import read_run_log, to_line, to_record
-from tests.fakes_cli import STARTED, finished, step
+from tests.fakes_cli import STARTED, finished, refused, step
 
 CONFIG = {
     **{"target": "owner/target", "draft": "owner/draft", "prompt": "p", "seed": 0, "num_draft_tokens": 4},
@@ -56,9 +56,8 @@ def test_a_log_becomes_csv_and_its_own_whole_lines(log, tmp_path, capsys):
 def test_an_existing_file_is_replaced_only_with_force(log, tmp_path, capsys, flag):
     there = tmp_path / "there"
     there.write_text("precious")
-    assert main(["export", str(log), flag, str(there)]) == 2
+    assert "--force" in refused(capsys, "export", log, flag, there)
     assert there.read_text() == "precious"
-    assert "--force" in capsys.readouterr().err
     assert main(["export", str(log), flag, str(there), "--force"]) == 0
     assert there.read_text() != "precious"
 
@@ -66,9 +65,8 @@ def test_an_existing_file_is_replaced_only_with_force(log, tmp_path, capsys, fla
 @pytest.mark.parametrize("flag", ["--csv", "--html"])
 def test_no_other_format_replaces_its_own_log(log, capsys, flag):
     before = log.read_bytes()
-    assert main(["export", str(log), flag, str(log), "--force"]) == 2
+    assert "the run log itself" in refused(capsys, "export", log, flag, log, "--force")
     assert log.read_bytes() == before
-    assert "the run log itself" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("flag", ["--csv", "--jsonl", "--html"])
@@ -91,12 +89,8 @@ def test_a_log_that_lacks_something_is_exported_as_far_as_possible(log, tmp_path
 
 def test_a_log_with_a_newer_schema_is_refused_in_a_sentence(log, tmp_path, capsys):
     log.write_text(log.read_text("utf-8").replace("outrider.run/1", "outrider.run/2"), encoding="utf-8")
-    for arguments in (["--html", str(tmp_path / "x")], ["--config", "vllm"]):
-        assert main(["export", str(log), *arguments]) == 2
-        out, err = capsys.readouterr()
-        assert out == ""
-        assert "newer Outrider" in err
-        assert err.count("\n") == 1
+    for arguments in (["--html", tmp_path / "x"], ["--config", "vllm"]):
+        assert "newer Outrider" in refused(capsys, "export", log, *arguments)
 
 
 # --- Configurations -----------------------------------------------------------------------------------------------
@@ -105,9 +99,8 @@ def test_a_log_with_a_newer_schema_is_refused_in_a_sentence(log, tmp_path, capsy
 def test_a_sweep_among_run_logs_is_named_as_a_sweep(log, tmp_path, capsys):
     sweep = tmp_path / "sweep.jsonl"
     sweep.write_text('{"schema": "outrider.sweep/1", "type": "sweep", "config": {}}\n', "utf-8")
-    for arguments in ([str(sweep), "--config", "vllm"], [str(log), str(sweep), "--html", str(tmp_path / "a.html")]):
-        assert main(["export", *arguments]) == 2
-        assert "is a sweep's file" in capsys.readouterr().err
+    for arguments in ([sweep, "--config", "vllm"], [log, sweep, "--html", tmp_path / "a.html"]):
+        assert "is a sweep's file" in refused(capsys, "export", *arguments)
 
 
 def test_a_runs_configuration_goes_to_standard_output_and_a_warning_beside_it(log, capsys):
@@ -156,8 +149,5 @@ def test_settings_can_replace_a_run(capsys):
 )
 def test_what_does_not_fit_is_refused_in_one_sentence(log, tmp_path, monkeypatch, capsys, arguments):
     monkeypatch.chdir(tmp_path)
-    assert main(["export", *arguments.split()]) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.count("\n") == 1
+    refused(capsys, "export", *arguments.split())
     assert [path.name for path in tmp_path.iterdir()] == ["run.jsonl"]

@@ -86,23 +86,19 @@ def test_what_ships_with_outrider_needs_no_download(hub, shelf, monkeypatch, cap
     assert hub.asked == []
 
 
-def test_ctrl_c_stops_a_download_says_what_is_kept_and_how_to_continue(hub, shelf, capsys):
-    leave_partial(shelf)
+@pytest.mark.parametrize(
+    ("is_kept", "said"), [(True, "4.0 MB was kept. `…` resumes it."), (False, "nothing was kept. `…` starts again.")]
+)
+def test_ctrl_c_stops_a_download_says_what_is_kept_and_how_to_continue(hub, shelf, capsys, is_kept, said):
+    if is_kept:
+        leave_partial(shelf)
     before = signal.getsignal(signal.SIGINT)
     hub.script[3:] = [press_ctrl_c, progress("Downloading", 5_000_000, 10_000_000)]
     assert models("get", "owner/model") == 130
     out, err = capsys.readouterr()
     assert out == ""
-    assert err.splitlines()[-1] == ("Stopped; 4.0 MB was kept. `outrider models get owner/model` resumes it.")
+    assert err.splitlines()[-1] == "Stopped; " + said.replace("…", "outrider models get owner/model")
     assert signal.getsignal(signal.SIGINT) is before
-
-
-def test_if_nothing_is_kept_nothing_is_promised(hub, capsys):
-    hub.script[3:] = [press_ctrl_c, progress("Downloading", 5_000_000, 10_000_000)]
-    assert models("get", "owner/model") == 130
-    assert capsys.readouterr().err.splitlines()[-1] == (
-        "Stopped; nothing was kept. `outrider models get owner/model` starts again."
-    )
 
 
 def test_a_second_ctrl_c_does_not_wait_for_the_download(hub, capsys):

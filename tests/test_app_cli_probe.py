@@ -18,7 +18,7 @@ from core.settings import RunRequest, SamplingParams
 from core.types import Finished, RunStarted, Step
 from tests.fakes import is_sentence, tiny_model
 from tests.fakes_app import FakeSession
-from tests.fakes_cli import finished
+from tests.fakes_cli import finished, refused
 
 
 class TinyEngine:
@@ -116,11 +116,9 @@ def test_a_kept_run_is_probed_at_its_own_settings(capsys, tmp_path):
     ],
 )
 def test_bad_input_is_one_sentence_and_exit_code_2(capsys, arguments, words):
-    assert main(["probe", "--quiet", *arguments]) == 2
-    out, err = capsys.readouterr()
-    assert words in err
-    assert is_sentence(err.strip())
-    assert not out
+    said = refused(capsys, "probe", "--quiet", *arguments)
+    assert words in said
+    assert is_sentence(said)
 
 
 def test_an_empty_text_a_log_without_one_and_generate_beside_a_log_are_refused(capsys, tmp_path):
@@ -131,8 +129,7 @@ def test_an_empty_text_a_log_without_one_and_generate_beside_a_log_are_refused(c
         (["--log", log, "--generate", "5"], "leave out --generate"),
         (["--text-file", str(tmp_path / "empty.txt")], "contains no text"),
     ):
-        assert main(["probe", "--quiet", *arguments]) == 2
-        assert words in capsys.readouterr().err
+        assert words in refused(capsys, "probe", "--quiet", *arguments)
 
 
 def test_a_probe_that_is_stopped_before_its_first_draft_blames_no_draft(capsys, monkeypatch):
@@ -143,5 +140,4 @@ def test_a_probe_that_is_stopped_before_its_first_draft_blames_no_draft(capsys, 
             yield
 
     monkeypatch.setattr(command, "make_engine", Stopped)
-    assert main(["probe"]) == 130
-    assert capsys.readouterr() == ("", "Stopped before a draft was probed.\n")
+    assert refused(capsys, "probe", code=130) == "Stopped before a draft was probed."

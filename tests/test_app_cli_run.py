@@ -15,14 +15,10 @@ from core.errors import GenerationError, ModelNotFoundError, OutOfMemoryError, P
 from core.files import FileClaim
 from core.runlog.log import read_run_log
 from core.types import BaselineStep, FinishReason, StageChanged
-from tests.fakes_cli import STARTED, finished, outrider, step
+from tests.errors import failing
+from tests.fakes_cli import STARTED, finished, outrider, refused, step
 
 pytestmark = pytest.mark.usefixtures("clean_environment")
-
-
-@pytest.fixture
-def log(tmp_path):
-    return tmp_path / "run.jsonl"
 
 
 def words(text):
@@ -131,8 +127,7 @@ def test_a_reader_of_the_log_that_goes_away_ends_the_run_silently(play, monkeypa
 def test_what_the_engine_refuses_is_one_sentence_and_an_old_log_survives(play, capsys, log, error, code):
     engine = play(StageChanged("Loading"), error)
     log.write_text("old")
-    assert outrider("--quiet", "--log", str(log), "--force") == code
-    assert capsys.readouterr() == ("", f"{error}\n")
+    assert refused(capsys, "run", "Hi", "--quiet", "--log", log, "--force", code=code) == str(error)
     assert engine.closed
     assert log.read_text() == "old"
 
@@ -194,10 +189,9 @@ def test_ctrl_c_during_a_load_or_twice_exits_at_once(play, capsys, script):
 
 
 def test_a_log_that_cannot_be_written_is_reported_once_and_the_text_continues(play, capsys, monkeypatch, log):
-    def fail(*_):
-        raise run.RunLogError("There is no space left to write 'run.jsonl'; free some.")
-
-    monkeypatch.setattr(run.RunLogWriter, "write", fail)
+    monkeypatch.setattr(
+        run.RunLogWriter, "write", failing(run.RunLogError("There is no space left to write 'run.jsonl'; free some."))
+    )
     play()
     assert outrider("--quiet", "--log", str(log)) == 1
     out, err = capsys.readouterr()
@@ -226,8 +220,7 @@ def test_two_runs_never_write_one_log(play, capsys, log):
     claim = FileClaim(log)
     assert claim.take()
     play(STARTED, finished("a"))
-    assert outrider("--log", str(log)) == 2
-    assert "Another run" in capsys.readouterr().err
+    assert "Another run" in refused(capsys, "run", "Hi", "--quiet", "--log", log)
     claim.give_back()
     play(STARTED, finished("a"))
     assert outrider("--log", str(log)) == 0

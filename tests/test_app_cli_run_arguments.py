@@ -18,7 +18,7 @@ from core.models.catalogue import (
 )
 from core.settings import Coupling, LengthPolicy
 from tests.fakes_cache import write_snapshot
-from tests.fakes_cli import outrider, piped, request_of
+from tests.fakes_cli import outrider, piped, refused, request_of
 from tests.fakes_log import write
 
 pytestmark = pytest.mark.usefixtures("clean_environment")
@@ -93,11 +93,8 @@ TOGETHER = [
 )
 def test_bad_input_is_one_sentence_and_exit_2_before_anything_is_loaded(play, capsys, arguments):
     engine = play()
-    assert outrider(*arguments) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.count("\n") == 1
-    assert err.rstrip().endswith(".")
+    err = refused(capsys, "run", "--prompt", "Hi", *arguments)
+    assert err.endswith(".")
     assert err[0].isupper() or err[0] in "-'"
     assert "Traceback" not in err
     assert "usage:" not in err
@@ -106,8 +103,7 @@ def test_bad_input_is_one_sentence_and_exit_2_before_anything_is_loaded(play, ca
 
 @pytest.mark.parametrize("arguments", [["nonsense"], ["--nonsense"], ["models"], ["export"]])
 def test_an_unknown_command_is_one_sentence(capsys, arguments):
-    assert main(arguments) == 2
-    assert capsys.readouterr().err.count("\n") == 1
+    refused(capsys, *arguments)
 
 
 # --- Models -----------------------------------------------------------------------------------------------------
@@ -174,21 +170,18 @@ def test_running_a_model_that_is_not_here_says_how_to_get_it(cached, capsys):
 # --- The prompt -------------------------------------------------------------------------------------------------
 
 
-def test_a_prompt_file_loses_one_line_end_only(play, tmp_path):
+def test_a_prompt_file_loses_one_line_end_only_and_a_piped_prompt_is_used_where_none_is_named(
+    play, tmp_path, monkeypatch
+):
     engine = play()
     file = tmp_path / "prompt.txt"
     file.write_bytes(b"\xef\xbb\xbfdef f():\r\n    \n\r\n")
     assert outrider("--prompt-file", str(file), prompt=None) == 0
-    assert engine.requests[0].prompt == "def f():\r\n    \n"
-
-
-def test_a_piped_prompt_is_used_where_none_is_named(play, monkeypatch):
-    engine = play()
     monkeypatch.setattr(sys, "stdin", piped("naïve\n".encode()))
     assert outrider(prompt=None) == 0
     monkeypatch.setattr(sys, "stdin", piped(b"dash"))
     assert outrider("--prompt-file", "-", prompt=None) == 0
-    assert [request.prompt for request in engine.requests] == ["naïve", "dash"]
+    assert [request.prompt for request in engine.requests] == ["def f():\r\n    \n", "naïve", "dash"]
 
 
 @pytest.mark.parametrize("flags", [("-k", "99"), ("--temperature", "-1"), ("--max-new-tokens", "0"), ("--stop", "")])
@@ -196,22 +189,19 @@ def test_a_mistake_in_the_flags_is_reported_before_the_prompt_is_read(play, monk
     play()
     stdin = piped(b"typed in by hand")
     monkeypatch.setattr(sys, "stdin", stdin)
-    assert outrider(*flags, prompt=None) == 2
-    assert capsys.readouterr().err.count("\n") == 1
+    refused(capsys, "run", *flags)
     assert stdin.read() == "typed in by hand"
 
 
 def test_an_empty_prompt_is_refused_and_the_error_for_a_missing_one_says_how_to_give_it(play, monkeypatch, capsys):
     engine = play()
-    assert outrider(prompt="") == 2
-    assert "prompt is empty" in capsys.readouterr().err
+    assert "prompt is empty" in refused(capsys, "run", "--prompt", "")
     assert engine.requests == []
     terminal = piped(b"")
     terminal.isatty = lambda: True
     for stdin in (terminal, None):
         monkeypatch.setattr(sys, "stdin", stdin)
-        assert outrider(prompt=None) == 2
-        assert "--prompt-file" in capsys.readouterr().err
+        assert "--prompt-file" in refused(capsys, "run")
 
 
 @pytest.mark.parametrize("content", [None, b"\xff\xfe\xfd", b""])
@@ -220,10 +210,8 @@ def test_a_prompt_file_that_cannot_be_used_is_a_sentence(play, tmp_path, capsys,
     file = tmp_path / "prompt.txt"
     if content is not None:
         file.write_bytes(content)
-    assert outrider("--prompt-file", str(file), prompt=None) == 2
-    assert capsys.readouterr().err.count("\n") == 1
-    assert outrider("--prompt-file", str(tmp_path), prompt=None) == 2
-    assert "is a folder" in capsys.readouterr().err
+    refused(capsys, "run", "--prompt-file", file)
+    assert "is a folder" in refused(capsys, "run", "--prompt-file", tmp_path)
 
 
 LONG = "a" * 300
@@ -236,9 +224,7 @@ LONG = "a" * 300
 ])  # fmt: skip
 def test_a_file_name_that_is_too_long_is_refused_before_anything_is_loaded(capsys, tmp_path, monkeypatch, command):
     monkeypatch.chdir(tmp_path)
-    assert main([*command.split(), LONG]) == 2
-    error = capsys.readouterr().err
-    assert error.count("\n") == 1
+    error = refused(capsys, *command.split(), LONG)
     assert "too long" in error
     assert "unexpectedly" not in error
     assert "Loading" not in error
@@ -250,5 +236,5 @@ def test_a_pipe_that_nobody_reads_is_refused_not_waited_for(capsys, tmp_path, mo
     monkeypatch.chdir(tmp_path)
     write(tmp_path / "run.jsonl")
     os.mkfifo("pipe")
-    assert main([*command.split(), "pipe"]) == 2
-    assert capsys.readouterr().err == "No program reads the pipe 'pipe'; start one first, or choose a file.\n"
+    said = refused(capsys, *command.split(), "pipe")
+    assert said == "No program reads the pipe 'pipe'; start one first, or choose a file."

@@ -15,6 +15,7 @@ from core.experiments.sweep_file import read_sweep
 from core.experiments.sweep_plan import DrafterChoice
 from core.models.catalogue import DEFAULT_DRAFT, DEFAULT_TARGET, SMOLLM2_DRAFTER
 from tests.fakes import is_sentence, save_model
+from tests.fakes_cli import refused
 from tests.fakes_sweep import FakeSweepSession, fails_at
 
 GRID = ["--k", "1-2", "--prompts", "code", "--num-prompts", "2", "--repeats", "2", "--max-new-tokens", "16"]
@@ -28,11 +29,6 @@ def session(monkeypatch):
     fake = FakeSweepSession()
     monkeypatch.setattr(command, "make_engine", lambda: fake)
     return fake
-
-
-@pytest.fixture
-def out(tmp_path):
-    return tmp_path / "sweep.jsonl"
 
 
 @pytest.fixture
@@ -143,11 +139,9 @@ TOGETHER = [
 )
 def test_bad_input_is_one_sentence(arguments, capsys, session, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert main(["sweep", *arguments]) == 2
-    captured = capsys.readouterr()
-    assert is_sentence(captured.err.strip())
-    assert "contender" not in captured.err
-    assert not captured.out
+    said = refused(capsys, "sweep", *arguments)
+    assert is_sentence(said)
+    assert "contender" not in said
     assert not session.calls
     assert not list(tmp_path.iterdir())
 
@@ -240,8 +234,7 @@ def test_a_restart_that_is_stopped_resumes_without_the_flag(capsys, session, out
 
 
 def test_without_a_terminal_a_long_sweep_needs_yes(capsys, session, out, monkeypatch):
-    assert main(["sweep", *GRID, "--repeats", "120", "--out", str(out)]) == 2
-    message = capsys.readouterr().err.strip()
+    message = refused(capsys, "sweep", *GRID, "--repeats", "120", "--out", out)
     assert is_sentence(message)
     assert "720 runs" in message
     assert "--yes" in message
@@ -251,8 +244,7 @@ def test_without_a_terminal_a_long_sweep_needs_yes(capsys, session, out, monkeyp
     assert main(["sweep", *GRID, "--yes", "--out", str(out)]) == 0
     assert "Continue?" not in capsys.readouterr().err
     # The file holds that sweep now, and no other may be written to it.
-    assert main(["sweep", *GRID, "--yes", "--temperature", "0", "--out", str(out)]) == 2
-    message = capsys.readouterr().err.strip()
+    message = refused(capsys, "sweep", *GRID, "--yes", "--temperature", "0", "--out", out)
     assert is_sentence(message)
     assert "the temperatures (1 there, 0 here)" in message
 

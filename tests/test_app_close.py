@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 import threading
-from pathlib import Path
 
 import pytest
 
 from core.runlog.log import read_run_log
-
-ROOT = Path(__file__).resolve().parents[1]
+from tests.children import run_code
 
 
 def close_and_join(window, qtbot):
@@ -152,14 +148,7 @@ sys.exit(code)
     ],
 )
 def test_the_application_ends_by_itself_although_its_window_was_hidden_first(tmp_path, close):
-    done = subprocess.run(
-        [sys.executable, "-c", BUSY_CLOSE, str(tmp_path), close],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = run_code(BUSY_CLOSE, tmp_path, close)
     assert (done.returncode, done.stdout.split()) == (0, ["True", "True", "True"]), done.stderr
 
 
@@ -211,8 +200,7 @@ sys.exit(main([]))
 def test_a_library_that_never_returns_keeps_no_closed_window_alive_and_the_log_is_whole(tmp_path, close, code):
     if close == "SIGTERM" and sys.platform == "win32":
         pytest.skip("Windows has no such signal")
-    command = [sys.executable, "-c", STUCK, str(tmp_path), close]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    done = run_code(STUCK, tmp_path, close)
     assert done.returncode == code, done.stderr
     (path,) = (tmp_path / "runs").glob("*.jsonl")
     log = read_run_log(path)
@@ -263,8 +251,7 @@ sys.exit(main([]))
 @pytest.mark.skipif(sys.platform == "win32", reason="no SIGINT to send")
 @pytest.mark.parametrize("moment", ["core.text", "app.cli.parsing", "app.run.text.transcript", "built", "shown"])
 def test_ctrl_c_while_the_window_opens_ends_it_without_a_crash(tmp_path, moment):
-    command, environment = [sys.executable, "-c", EARLY, str(tmp_path), moment], {**os.environ, "STRIKES": "1"}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    done = run_code(EARLY, tmp_path, moment, STRIKES="1")
     # A window that is shown is closed as by a click, once its event loop runs.
     assert done.returncode in ({0, 130} if moment == "shown" else {130})
     assert "Traceback" not in done.stderr

@@ -21,11 +21,6 @@ from tests.fakes_app import MIN_BAR_CONTRAST, contrast, make_step
 from tests.fakes_runs import keep_run
 
 
-@pytest.fixture
-def folder(tmp_path):
-    return tmp_path / "runs"
-
-
 def comparison(folder, **how):
     """All kept runs, the oldest first."""
     store = RunStore(folder)

@@ -53,13 +53,17 @@ def gapped(path):
     return path
 
 
-def test_a_token_after_a_missing_step_leads_to_its_own_step(gapped):
+def test_a_token_after_a_missing_step_leads_to_its_own_step_and_nothing_is_branched_off_after_it(gapped):
     run = view_of(gapped)
     assert [step.index for step in run.steps[:4]] == [0, 1, 3, 4]
     for number, step in enumerate(run.steps):
         for span in block(step, number):
             ids = run.steps[span.place.step].emitted if span.fate in KINDS else step.drafted
             assert ids[span.place.slot] == span.token_id
+    assert branch(run, Place(1, 0)).continuation == run.steps[0].emitted
+    assert [can_branch(run, Place(index, 0)) for index in (1, 2, 5)] == [True, False, False]
+    leave_out(gapped, 0)
+    assert not can_branch(view_of(gapped), Place(0, 0))
 
 
 def test_scrubbing_a_run_with_a_missing_step_selects_the_last_one_shown(window, gapped):
@@ -70,14 +74,6 @@ def test_scrubbing_a_run_with_a_missing_step_selects_the_last_one_shown(window, 
     window.transcript.playback.slider.setValue(4)
     assert window.selection.place == Place(3, 0)
     assert window.transcript.view.selected_span().token_id == window.run_view.steps[3].emitted[0]
-
-
-def test_nothing_is_branched_off_after_a_missing_step(gapped):
-    run = view_of(gapped)
-    assert branch(run, Place(1, 0)).continuation == run.steps[0].emitted
-    assert [can_branch(run, Place(index, 0)) for index in (1, 2, 5)] == [True, False, False]
-    leave_out(gapped, 0)
-    assert not can_branch(view_of(gapped), Place(0, 0))
 
 
 def test_nothing_is_branched_off_a_run_whose_settings_are_not_known(path):

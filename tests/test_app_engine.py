@@ -19,16 +19,7 @@ from core.types import StepSource
 from tests.fake_servers import FakeServer, Fault, in_pairs, llama_server, recorded, vllm
 from tests.fakes_runs import until
 
-
-@pytest.fixture(autouse=True)
-def keys(monkeypatch):
-    """A keyring of the test's own."""
-    found: dict[str, str] = {}
-    monkeypatch.delenv("OUTRIDER_API_KEY", raising=False)
-    monkeypatch.setattr("keyring.get_password", lambda _, url: found.get(url))
-    monkeypatch.setattr("keyring.set_password", lambda _, url, key: found.update({url: key}))
-    monkeypatch.setattr("keyring.delete_password", lambda _, url: found.pop(url))
-    return found
+pytestmark = pytest.mark.usefixtures("keys")
 
 
 def add(qtbot, window, url: str, name: str = "", key: str = "") -> None:

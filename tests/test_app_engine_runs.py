@@ -19,13 +19,9 @@ from core.types import RunStarted, TokenKind
 from tests.fake_servers import FakeServer, llama_server, recorded, vllm
 from tests.fakes_runs import shown_whole, until
 
+pytestmark = pytest.mark.usefixtures("keys")
+
 ANSWERS = {"llama": llama_server(), "vllm": vllm(chat=recorded("vllm-draft", "run-chat-sampled"))}
-
-
-@pytest.fixture(autouse=True)
-def no_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("OUTRIDER_API_KEY", raising=False)
-    monkeypatch.setattr("keyring.get_password", lambda *_: None)
 
 
 def keep(folder: Path, fake: FakeServer) -> None:

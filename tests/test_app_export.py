@@ -12,12 +12,7 @@ import pytest
 from app.dialogs import EXPORT_FILTERS
 from core.export.files import readable_name
 from core.runlog.log import read_run_log
-
-
-@pytest.fixture
-def finished(window, run_to_end):
-    run_to_end(window)
-    return window
+from tests.errors import failing
 
 
 @pytest.fixture
@@ -57,7 +52,7 @@ def test_a_report_is_offered_first_under_a_name_that_every_file_system_takes():
     assert readable_name({}, None, 'a/b: "c"?\n<' + "x" * 300) == f"outrider a b c {'x' * 49}.html"
 
 
-def test_export_writes_the_run_as_json_lines_or_its_steps_as_a_table(finished, export, dialogs, tmp_path):
+def test_export_writes_the_run_as_json_lines_its_steps_as_a_table_or_a_report(finished, export, dialogs, tmp_path):
     dialogs.export_path = tmp_path / "out.jsonl"
     export(finished)
     log = read_run_log(dialogs.export_path)
@@ -72,6 +67,11 @@ def test_export_writes_the_run_as_json_lines_or_its_steps_as_a_table(finished, e
         rows = list(csv.DictReader(file))
     assert len(rows) == len(log.steps)
     assert rows[0]["num_draft_tokens"] == str(log.steps[0]["num_draft_tokens"])
+    dialogs.export_path = tmp_path / "report.HTML"
+    export(finished)
+    source = dialogs.export_path.read_text("utf-8")
+    assert source.startswith("<!doctype html>")
+    assert finished.run_view.started.run_id in source
 
 
 def test_a_window_that_is_closed_meanwhile_waits_for_the_file(finished, dialogs, qtbot, tmp_path, monkeypatch):
@@ -116,11 +116,7 @@ def test_a_failed_export_leaves_the_file_before_it_untouched(finished, export, d
     target = tmp_path / "out.jsonl"
     target.write_text("precious")
     dialogs.export_path = target
-
-    def no_space(*_args, **_kwargs):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "replace", no_space)
+    monkeypatch.setattr(os, "replace", failing(OSError(28, "No space left on device")))
     export(finished)
     assert "space" in finished.banner.sentence()
     assert target.read_text() == "precious"

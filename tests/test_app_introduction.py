@@ -177,8 +177,7 @@ def test_the_live_run_is_slowed_and_the_race_draws_the_same_text_without_a_chang
     assert part(window) is Part.GET_CHAT
 
 
-def test_a_stopped_live_run_is_offered_again(make_window, qtbot, session, clock):
-    window = make_window()
+def test_a_stopped_live_run_is_offered_again(clock, window, qtbot, session):
     session.gate = threading.Semaphore(1)
     window.introduction._show_part(Part.LIVE)
     with qtbot.waitSignal(window.live.run_shown):

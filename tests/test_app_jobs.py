@@ -8,6 +8,7 @@ import pytest
 
 from app.jobs import Jobs
 from core.errors import SettingsError
+from tests.errors import failing
 
 
 @pytest.fixture
@@ -36,11 +37,8 @@ def test_work_runs_elsewhere_and_its_result_arrives_in_the_windows_thread(qtbot,
     ],
 )
 def test_an_error_becomes_one_sentence(qtbot, jobs, error, sentence):
-    def fail(_job):
-        raise error
-
     heard = []
-    jobs.submit(fail, heard.append, failed=heard.append, what="The list failed")
+    jobs.submit(failing(error), heard.append, failed=heard.append, what="The list failed")
     qtbot.waitUntil(lambda: bool(heard))
     assert heard == [sentence]
 

@@ -11,11 +11,6 @@ from app.widgets.title_delegate import BADGE_ROLE
 from tests.fakes_runs import RunColumn, cells, keep_run, names, until
 
 
-@pytest.fixture
-def folder(tmp_path):
-    return tmp_path / "runs"
-
-
 def test_runs_are_listed_with_their_settings_and_results(open_runs, folder):
     keep_run(folder, 0, num_draft_tokens=None, method="prompt-lookup", draft=None)
     keep_run(folder, 1, baseline=True, temperature=0.5)

@@ -6,8 +6,6 @@ import json
 import threading
 from dataclasses import replace
 
-import pytest
-
 from app.controller import RunState
 from app.tools.runs.kept import BUSY
 from core.errors import ModelNotFoundError
@@ -15,11 +13,6 @@ from core.runlog.log import read_run_log
 from core.runlog.store import KeptState
 from core.settings import Coupling, SamplingParams
 from tests.fakes_runs import RunColumn, cells, keep_run, shown_whole, until
-
-
-@pytest.fixture
-def folder(tmp_path):
-    return tmp_path / "runs"
 
 
 def test_a_kept_run_is_shown_as_it_was(open_runs, folder, qtbot, session, run_to_end):

@@ -171,8 +171,7 @@ def test_a_run_folds_the_prompt_and_a_click_or_an_edit_opens_it_as_high_as_it_wa
     qtbot.waitUntil(lambda: window.prompt.height() == height)
 
 
-def test_a_run_that_ends_before_the_engine_is_warmed_up_leaves_no_timer_running(make_window, run_to_end):
-    window = make_window()
+def test_a_run_that_ends_before_the_engine_is_warmed_up_leaves_no_timer_running(window, run_to_end):
     run_to_end(window)
     window.live.watch_warm_up()
     assert not window.live._text_timer.isActive()

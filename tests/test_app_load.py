@@ -14,20 +14,18 @@ from core.experiments.servers.load import LoadCell, LoadPlan, LoadResults, cross
 from core.settings import RunRequest
 from tests.fake_servers import FakeServer, Fault, as_json, llama_server, recorded, vllm
 from tests.fakes import is_sentence
+from tests.fakes_cli import refused
 
-pytestmark = pytest.mark.usefixtures("clean_environment", "no_key")
+pytestmark = pytest.mark.usefixtures("clean_environment", "keys")
 
 NO_DRAFTS = {"/slots": as_json([{"id": 0, "speculative": False}])}
 
 
-@pytest.fixture
-def no_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("OUTRIDER_API_KEY", raising=False)
-    monkeypatch.setattr("keyring.get_password", lambda *_: None)
+SWEEP = ["sweep", "--num-prompts", "2", "--max-new-tokens", "24", "--raw"]
 
 
 def sweep(*arguments: str) -> int:
-    return main(["sweep", "--num-prompts", "2", "--max-new-tokens", "24", "--raw", *arguments])
+    return main([*SWEEP, *arguments])
 
 
 def results(speeds: dict[int, tuple[list[float], list[float]]], *, with_baseline: bool = True) -> LoadResults:
@@ -159,11 +157,8 @@ BAD = (
 @pytest.mark.parametrize("arguments", BAD, ids=" ".join)
 def test_what_a_server_has_no_use_for_is_refused_in_a_sentence(arguments, capsys):
     with FakeServer(llama_server()) as fake:
-        assert sweep("--engine", fake.url, *arguments) == 2
+        assert is_sentence(refused(capsys, *SWEEP, "--engine", fake.url, *arguments))
         assert not fake.bodies("/completion")
-    captured = capsys.readouterr()
-    assert is_sentence(captured.err.strip())
-    assert not captured.out
 
 
 def test_baselines_and_servers_that_fit_nothing_are_refused(capsys):
@@ -174,5 +169,4 @@ def test_baselines_and_servers_that_fit_nothing_are_refused(capsys):
             ["--out", "x", "--baseline-engine", plain.url],
             ["--out", "x", "--concurrency", "2"],
         ):
-            assert sweep(*arguments) == 2
-            assert is_sentence(capsys.readouterr().err.strip())
+            assert is_sentence(refused(capsys, *SWEEP, *arguments))

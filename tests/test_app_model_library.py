@@ -11,7 +11,7 @@ from app.setup.model_library import ModelLibrary, count_text
 from app.tools.models.models import find_models, find_problem
 from core.models.catalogue import ModelEntry, ModelFormat, ModelOrigin, embedded_models
 from core.text import bytes_of_text, bytes_text
-from tests.fakes import is_sentence, save_model
+from tests.fakes import failing, is_sentence, save_model
 from tests.fakes_models import DRAFT, TARGET
 
 SMALL = ModelEntry("small", "Small one", Path("/n/s"), ModelFormat.SAFETENSORS, 1, ModelOrigin.EMBEDDED)
@@ -76,10 +76,7 @@ def test_a_draft_whose_weights_are_cut_off_has_a_reason_before_anything_is_loade
 
 
 def test_models_are_found_although_the_free_space_for_downloads_is_not_known(monkeypatch):
-    def refuse(_path):
-        raise PermissionError("no")
-
-    monkeypatch.setattr("shutil.disk_usage", refuse)
+    monkeypatch.setattr("shutil.disk_usage", failing(PermissionError("no")))
     found = find_models()
     assert found.free_bytes is None
     assert [entry.ref for entry in found.entries][: len(embedded_models())] == [x.ref for x in embedded_models()]

@@ -112,7 +112,7 @@ def test_words_filter_the_list_and_a_search_without_matches_says_so(make):
     assert panel.table.count() == 4
 
 
-def test_details_name_path_and_drafts_that_suit_and_outlive_a_scan(make, hub, qtbot):
+def test_details_name_path_and_drafts_outlive_a_scan_and_choose_in_the_main_window(make, hub, qtbot):
     window, panel = make()
     panel.table.select([LARGE.ref])
     until(qtbot, lambda: "small-instruct" in panel.details.drafts.text())
@@ -124,6 +124,11 @@ def test_details_name_path_and_drafts_that_suit_and_outlive_a_scan(make, hub, qt
     window.models.scan()
     until(qtbot, lambda: panel.table.count() == 5)
     assert panel.details.ref == LARGE.ref
+    panel.details.use_target.click()
+    panel.table.select([SMALL.ref])
+    panel.details.use_draft.click()
+    assert (window.controls.target.ref, window.controls.draft.ref) == (LARGE.ref, SMALL.ref)
+    assert window.controls.request("x").draft == SMALL.ref
 
 
 def test_a_scan_that_fails_is_shown_in_the_models_window(make_window, hub, qtbot):
@@ -134,16 +139,6 @@ def test_a_scan_that_fails_is_shown_in_the_models_window(make_window, hub, qtbot
 
 
 # --- Choosing ---------------------------------------------------------------------------------------------------
-
-
-def test_use_as_target_and_as_draft_choose_in_the_main_window(make):
-    window, panel = make()
-    panel.table.select([LARGE.ref])
-    panel.details.use_target.click()
-    panel.table.select([SMALL.ref])
-    panel.details.use_draft.click()
-    assert (window.controls.target.ref, window.controls.draft.ref) == (LARGE.ref, SMALL.ref)
-    assert window.controls.request("x").draft == SMALL.ref
 
 
 def test_a_drafter_made_for_a_target_is_chosen_with_it_and_cannot_be_a_target(make, hub):

@@ -22,6 +22,7 @@ from core.models.remote import hub
 from core.runlog.log import RunLogWriter, read_run_log
 from core.runlog.store import Label, RunStore
 from tests import fakes_downloads
+from tests.children import run_code
 from tests.fakes_app import assert_no_markup
 from tests.fakes_log import EVENTS, write
 from tests.fakes_runs import keep_run
@@ -144,9 +145,7 @@ sys.exit(main(["run", "--prompt", "Hi", "--log", sys.argv[2]]))
 @pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGTERM", 143), ("SIGHUP", 129)])
 def test_a_signal_ends_a_run_with_its_summary_and_a_code_of_its_own(tmp_path, name, code):
     assert getattr(signal, name)
-    done = subprocess.run(
-        [sys.executable, "-c", RUN, name, str(tmp_path / "a.jsonl")], capture_output=True, text=True, timeout=60
-    )
+    done = run_code(RUN, name, tmp_path / "a.jsonl")
     assert done.returncode == code, done.stderr
     assert "Traceback" not in done.stderr
     summary = read_run_log(tmp_path / "a.jsonl").summary
@@ -257,8 +256,7 @@ def test_kill_9_leaves_every_file_whole_and_what_follows_works(tmp_path, home, s
     store.label(Label.NAME, "old", run_id)
     settings.save(WindowSettings(run=RunSettings(prompt="old")))
     report.write_text("old")
-    command = [sys.executable, "-c", KILLED, str(tmp_path), place, moment]
-    assert subprocess.run(command, timeout=60, check=False).returncode == -signal.SIGKILL
+    assert run_code(KILLED, tmp_path, place, moment).returncode == -signal.SIGKILL
     assert report.read_text() == "old"
     assert SettingsStore(tmp_path / "settings.json").load().run.prompt == "old"
     assert [run.name for run in RunStore(tmp_path).runs() if run.id == run_id] == ["old"]

@@ -34,8 +34,7 @@ def warm_up(window, qtbot):
 # --- The verdict ---
 
 
-def test_the_cost_is_shown_at_once_and_memory_once_the_engine_is_loaded(make_window, hub, qtbot):
-    window = make_window()
+def test_the_cost_is_shown_at_once_and_memory_once_the_engine_is_loaded(window, hub, qtbot):
     until(qtbot, lambda: line(window).text() == COST_ONLY)
     assert not any(settings["with_memory"] for _, _, settings in hub.judged)
     warm_up(window, qtbot)
@@ -127,8 +126,7 @@ def test_a_pair_with_a_problem_has_no_figures(make_window, hub, qtbot):
 # --- What the target reads ---
 
 
-def test_the_prompt_can_be_seen_as_the_model_reads_it(make_window, hub, qtbot):
-    window = make_window()
+def test_the_prompt_can_be_seen_as_the_model_reads_it(window, hub, qtbot):
     window.prompt.set_text("Hello")
     window.menus.show_reading.setChecked(True)
     reading = window.prompt.reading
@@ -146,8 +144,7 @@ def test_the_prompt_can_be_seen_as_the_model_reads_it(make_window, hub, qtbot):
     assert hub.rendered[-1] == (TARGET.ref, "Hello", False, "")
 
 
-def test_special_tokens_are_set_apart(make_window, hub, qtbot):
-    window = make_window()
+def test_special_tokens_are_set_apart(window, qtbot):
     window.prompt.set_text("a 🙂 b")
     window.prompt.reading_button.click()
     reading = window.prompt.reading
@@ -181,8 +178,7 @@ def test_a_prompt_that_could_not_be_rendered_is_tried_again_after_a_run(make_win
     until(qtbot, lambda: "chat template applied" in window.prompt.note.text())
 
 
-def test_nothing_is_rendered_while_hidden(make_window, hub, qtbot):
-    window = make_window()
+def test_nothing_is_rendered_while_hidden(window, hub, qtbot):
     window.prompt.set_text("one")
     window.prompt.reading_button.click()
     assert window.prompt.note.text() in {WAITING, "3 tokens · chat template applied"}
@@ -194,8 +190,7 @@ def test_nothing_is_rendered_while_hidden(make_window, hub, qtbot):
     assert len(hub.rendered) == 1
 
 
-def test_a_preset_leads_back_to_the_editor(make_window):
-    window = make_window()
+def test_a_preset_leads_back_to_the_editor(window):
     window.prompt.reading_button.click()
     action = next(action for action in window.prompt.presets_button.menu().actions() if action.isEnabled())
     action.trigger()

@@ -17,10 +17,7 @@ from app.run.text.tokens import Fate, Place
 from core.types import BaselineStep, Drafted, FinishReason, PrefillDone, RunStarted
 from tests.fakes_app import make_step, text_of
 
-
-@pytest.fixture(autouse=True)
-def short_look(monkeypatch):
-    monkeypatch.setattr(core.controls, "LOOK_MS", 1.0)
+pytestmark = pytest.mark.usefixtures("short_look")
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from PySide6.QtGui import QImage
 from app.theme import LIGHT
 from app.widgets.pictures import SCALE
 from app.widgets.plot_card import PlotFormat
+from tests.errors import failing
 
 
 @pytest.fixture
@@ -98,11 +99,7 @@ def test_the_tables_hold_the_runs_own_figures(finished, save, tmp_path):
 def test_a_failure_is_reported_and_the_file_before_is_kept(finished, save, tmp_path, monkeypatch):
     path = tmp_path / "old"
     path.write_text("precious")
-
-    def no_space(*_args, **_kwargs):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "replace", no_space)
+    monkeypatch.setattr(os, "replace", failing(OSError(28, "No space left on device")))
     before = sorted(tmp_path.rglob("*"))
     for kind in PlotFormat:
         finished.banner.dismiss()

@@ -1,4 +1,4 @@
-"""Deploy: the window with a pair's configurations, and the report that the export dialog offers."""
+"""Deploy: the window with a pair's configurations."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 from PySide6.QtGui import QGuiApplication
 
-from app.dialogs import EXPORT_FILTERS
 from core.errors import SettingsError
 from core.export.configurations import PROJECTS
 from core.types import Finished, FinishReason
+from tests.errors import failing
 from tests.fakes_app import make_step, make_summary
 
 
@@ -100,24 +100,10 @@ def test_a_configuration_is_saved_whole_or_says_why_not(opened, dialogs, qtbot, 
 
 
 def test_settings_that_can_not_be_run_are_a_sentence_and_no_window(window, monkeypatch):
-    def refuse(_prompt):
-        raise SettingsError("Choose a target model.")
-
-    monkeypatch.setattr(window.controls, "request", refuse)
+    monkeypatch.setattr(window.controls, "request", failing(SettingsError("Choose a target model.")))
     window.menus.production.trigger()
     assert window.banner.sentence() == "Choose a target model."
     assert window.exports.page is None
-
-
-def test_the_export_dialog_offers_a_report(window, dialogs, run_to_end, qtbot, tmp_path):
-    assert "html" in EXPORT_FILTERS.values()
-    run_to_end(window)
-    dialogs.export_path = tmp_path / "report.HTML"
-    window.menus.export.trigger()
-    qtbot.waitUntil(lambda: window.jobs.is_idle, timeout=10_000)
-    source = dialogs.export_path.read_text("utf-8")
-    assert source.startswith("<!doctype html>")
-    assert window.run_view.started.run_id in source
 
 
 def test_a_run_on_a_server_or_without_drafts_has_nothing_to_deploy(window, run_to_end):

@@ -114,7 +114,7 @@ def test_before_a_race_the_page_says_what_to_do_for_one(page, run, show_at):
     assert not page.clock.is_playing
 
 
-def test_a_race_first_shows_its_end_and_the_result(page, run):
+def test_a_race_first_shows_its_end_and_its_texts_are_at_any_moment_what_was_written_by_then(page, run):
     feed(run)
     page.end()
     assert page.stack.currentIndex() == 1
@@ -125,11 +125,6 @@ def test_a_race_first_shows_its_end_and_the_result(page, run):
     assert page.ours.text.toPlainText() == page.plain.text.toPlainText() != ""
     ours_ms = sum(step.total_ms for step in run.steps)
     assert page.ours.count.text().endswith(f"done at {seconds_text(ours_ms)}")
-
-
-def test_both_texts_are_at_any_moment_what_was_written_by_then(page, run):
-    feed(run)
-    page.end()
     end = page.clock.end_ms
     page.clock.seek(run.steps[0].total_ms)
     assert page.lead.text().startswith("Speculative is ")

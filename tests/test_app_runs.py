@@ -188,8 +188,7 @@ def test_an_engine_that_can_not_start_is_explained_and_tried_again(make_window, 
     assert window.banner.sentence() == ""
 
 
-def test_the_engine_is_imported_once_the_window_is_up_and_no_model_is_loaded(make_window, qtbot, session):
-    window = make_window()
+def test_the_engine_is_imported_once_the_window_is_up_and_no_model_is_loaded(window, qtbot, session):
     with qtbot.waitSignal(window.controller.engine_ready):
         window.show()
     for role in ModelRole:

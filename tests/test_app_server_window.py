@@ -12,11 +12,9 @@ from tests.fakes_runs import until
 
 
 @pytest.fixture(autouse=True)
-def quick(monkeypatch):
+def quick(monkeypatch, keys):
     """Reads without a pause, and with no key."""
     monkeypatch.setattr("app.tools.server.POLL_MS", 10)
-    monkeypatch.delenv("OUTRIDER_API_KEY", raising=False)
-    monkeypatch.setattr("keyring.get_password", lambda *_: None)
 
 
 def test_it_draws_what_grew_and_marks_a_restart_and_our_own_runs(window, qtbot, run_to_end):

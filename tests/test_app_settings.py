@@ -197,8 +197,7 @@ def test_an_invalid_text_size_falls_back(scale):
     assert parse_settings({"version": SCHEMA, "text_scale": scale}).text_scale == 1.0
 
 
-def test_an_unusable_seed_is_not_saved_over_the_good_one(make_window, tmp_path):
-    window = make_window()
+def test_an_unusable_seed_is_not_saved_over_the_good_one(window, tmp_path):
     window.controls.fields["seed"].setText("nonsense")
     window.close()
     assert SettingsStore(tmp_path / "settings.json").load().run.seed == 0

@@ -132,16 +132,12 @@ def test_a_running_run_is_followed_and_advice_and_intervals_wait_for_its_end():
     assert any("smaller draft" in advice.text for advice in over.advice)
 
 
-def test_a_run_whose_single_tests_have_no_probabilities_says_that_alpha_is_not_expected(steps):
+def test_single_tests_without_probabilities_and_shared_noise_are_named_as_reasons(steps):
     blocks = [replace(step, block=(BlockTest(1.0, 0.0),) * (step.num_draft_tokens + 1)) for step in steps]
     typical = [replace(step, expected_acceptance=(math.nan,) * step.num_draft_tokens) for step in steps]
     for run, is_missing in ((run_of(blocks), True), (run_of(typical), True), (run_of(steps), False)):
         report = speed_report(run, study_of(run)())
         assert (UNCALIBRATED in report.basis) is is_missing is (report.calibration is None)
-
-
-def test_shared_noise_is_named_as_a_reason(steps):
-    run = run_of(steps)
     run.request = RunRequest("t", "d", "x", coupling=Coupling.GUMBEL)
     rows = {row.title: row for row in speed_report(run, study_of(run)()).figures}
     assert "shares its noise" in rows["z of the difference"].how
@@ -196,10 +192,7 @@ def test_the_curves_pass_through_one_at_k_0_and_the_point_stands_at_the_runs_own
     assert page.plot.point.getData()[0].tolist() == [4]
     assert "extrapolated" in dict(page.plot.details(9))["v(10)"]
     assert np.all(page.plot.edges[0].getData()[1] <= page.plot.edges[1].getData()[1])
-
-
-def test_the_switches_show_block_efficiency_and_groups_by_expectation(qtbot, steps):
-    page = page_of(qtbot, run_of(steps))
+    # The switches show block efficiency, and groups by expectation.
     page.quantity.group.button(1).click()
     assert page.plot.quantity is Quantity.TOKENS
     assert page.plot.readout(0) == "K 0: 1.00"

@@ -6,6 +6,7 @@ import itertools
 import re
 import threading
 from dataclasses import fields
+from pathlib import Path
 
 import pytest
 from PySide6.QtGui import QColor
@@ -20,7 +21,7 @@ THEMES = pytest.mark.parametrize("theme", [LIGHT, DARK], ids=["light", "dark"])
 
 
 @THEMES
-def test_text_can_be_read_and_bars_can_be_seen_on_their_ground(theme):
+def test_text_can_be_read_bars_can_be_seen_and_no_two_kinds_share_a_line_style_or_a_colour(theme):
     grounds = (theme.window, theme.surface, theme.field)
     pairs = [(ink, ground) for ink in (theme.text, theme.muted, theme.faint) for ground in grounds]
     pairs += [(getattr(theme, kind), theme.surface) for kind in ("accepted", "correction", "bonus")]
@@ -36,10 +37,6 @@ def test_text_can_be_read_and_bars_can_be_seen_on_their_ground(theme):
     assert contrast("#777777", "#ffffff") == pytest.approx(4.48, abs=0.01)
     names = [item.name for item in fields(theme) if item.name != "name"]
     assert [name for name in names if not QColor(getattr(theme, name)).isValid()] == []
-
-
-@THEMES
-def test_no_two_kinds_share_a_line_style_or_a_colour(theme):
     styles = [theme.kind(kind) for kind in TokenKind]
     assert len({style.underline for style in styles}) == len(styles)
     assert len({style.color for style in styles}) == len(styles)
@@ -70,8 +67,6 @@ def simulate(color, matrix):
 
 @THEMES
 def test_the_style_sheet_has_no_token_left_and_every_icon_is_there(theme):
-    from pathlib import Path
-
     text = re.sub(r"/\*.*?\*/", "", style_sheet(theme), flags=re.DOTALL)
     assert "@" not in text
     icons = re.findall(r"url\(([^)]+)\)", text)

@@ -64,7 +64,7 @@ def forks(view):
 # --- The text ---
 
 
-def test_the_path_is_in_the_text_with_the_number_of_other_candidates_before_each_of_its_tokens(view, stream):
+def test_the_path_is_in_the_text_with_the_number_of_others_before_each_token_and_found_under_the_pointer(view, stream):
     add(view, stream, tree_step(0, 2, PARENTS, PATH))
     assert copied(view) == "Once upon n1 n3 end"
     assert [(span.fate, span.text[:1]) for span in view._spans[1::2]] == [
@@ -72,6 +72,10 @@ def test_the_path_is_in_the_text_with_the_number_of_other_candidates_before_each
         (Fate.FORK, "1"),
         (Fate.FORK, "2"),
     ]
+    for span in (span for span in view._spans if span.step >= 0 and span.fate is not Fate.FORK):
+        (frame,) = view.rectangles(*view.place_range(span.place))
+        for x in (frame.left() + 0.5, frame.center().x(), frame.right() - 1):
+            assert view.span_at(QPoint(round(x), round(frame.center().y()))).place == span.place
     token = view._spans[2]
     assert "Other candidates&nbsp;&nbsp;</td><td align='right'>3<" in tooltip(token, stream)
     add(view, stream, tree_step(1, 5, [-1] * 12 + [0], [0, 12]), make_step(2, 8))
@@ -96,14 +100,6 @@ def test_a_number_does_not_cut_a_character_that_two_tokens_make_up(view, stream)
     add(view, stream, tree_step(0, 2, [-1, -1, 0, 0], [0, 2], texts=["e", "x", "\u0301", "y"], added="!"))
     assert "e\u0301!" in view.toPlainText()
     assert forks(view) == ["1", ""]
-
-
-def test_the_token_under_the_pointer_is_found_behind_its_number(view, stream):
-    add(view, stream, tree_step(0, 2, PARENTS, PATH))
-    for span in (span for span in view._spans if span.step >= 0 and span.fate is not Fate.FORK):
-        (frame,) = view.rectangles(*view.place_range(span.place))
-        for x in (frame.left() + 0.5, frame.center().x(), frame.right() - 1):
-            assert view.span_at(QPoint(round(x), round(frame.center().y()))).place == span.place
 
 
 # --- Lanes ---

@@ -28,11 +28,6 @@ from tests.fakes_sweep import choose_small
 BLOCK, TYPICAL = VerificationRule.BLOCK, VerificationRule.TYPICAL
 
 
-@pytest.fixture
-def folder(tmp_path):
-    return tmp_path / "runs"
-
-
 def choose(window, rule):
     window.findChild(QComboBox, "verificationCombo").setCurrentIndex(list(VerificationRule).index(rule))
 

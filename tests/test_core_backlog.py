@@ -14,7 +14,7 @@ from core.drafters.base import chain
 from core.errors import GenerationError, OutOfMemoryError
 from core.settings import SamplingParams
 from core.types import Drafted, Finished, Inspected, Step, TokenKind, Verification
-from tests.fakes import LetterTokenizer, ScriptDrafter, play
+from tests.fakes import LetterTokenizer, ScriptDrafter, failing, play
 from tests.test_core_evidence import pair
 
 
@@ -108,11 +108,7 @@ def test_a_run_that_fails_tells_what_was_said_before(monkeypatch):
 
 def test_a_device_that_can_not_be_looked_at_any_more_does_not_hide_what_went_wrong(monkeypatch):
     failing_at(monkeypatch, 3, RuntimeError("an illegal memory access"))
-
-    def look(_backlog):
-        raise RuntimeError("the device is gone")
-
-    monkeypatch.setattr(EvidenceBacklog, "look", look)
+    monkeypatch.setattr(EvidenceBacklog, "look", failing(RuntimeError("the device is gone")))
     with pytest.raises(RuntimeError, match="an illegal memory access"):
         list(events(RunControls()))
 

@@ -1,8 +1,6 @@
 """Bad input about trees, end to end and with the real fault: one sentence, and nothing of the session is lost."""
 
-import os
 import shutil
-import subprocess
 import sys
 import textwrap
 
@@ -20,7 +18,8 @@ from core.runlog.log import RunLogWriter, read_run_log
 from core.session import Session
 from core.settings import DType
 from core.types import Draft, FinishReason, Step
-from tests.fakes import is_sentence, save_model
+from tests.children import run_code
+from tests.fakes import is_sentence, refusal, save_model
 from tests.fakes_medusa import write_heads
 from tests.fakes_session import requests_of, save_pair
 
@@ -42,13 +41,6 @@ def session(request_for):
     expected = list(session.run(request_for()))[-1].summary.text
     yield session
     assert list(session.run(request_for()))[-1].summary.text == expected
-
-
-def refused(session, request) -> str:
-    with pytest.raises(OutriderError) as caught:
-        list(session.run(request))
-    assert is_sentence(str(caught.value))
-    return str(caught.value)
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +65,7 @@ def test_heads_of_another_target_of_the_same_sizes_are_refused_and_precision_is_
     tensors = load_file(other / "model.safetensors")
     tensors["model.norm.weight"] *= 1.5
     save_file(tensors, other / "model.safetensors", metadata={"format": "pt"})
-    said = refused(session, request_for(target=str(other), **with_heads(heads)))
+    said = refusal(OutriderError, lambda: list(session.run(request_for(target=str(other), **with_heads(heads)))))
     assert "belong to another target: they were trained for tiny" in said
 
 
@@ -156,9 +148,7 @@ def test_nodes_that_memory_does_not_allow_end_the_run_and_fewer_run_on(tmp_path)
                       num_key_value_heads=1, head_dim=8, eos_token_id=None, tie_word_embeddings=True)  # fmt: skip
     draft = save_model(tmp_path / "draft", eos_token_id=None, seed=1)
     # A new thread would take an arena of its own under the limit.
-    one_thread = {**os.environ, "OMP_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "1"}
-    command = [sys.executable, "-c", textwrap.dedent(CHILD), str(wide), str(draft)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=one_thread)
+    done = run_code(textwrap.dedent(CHILD), wide, draft, OMP_NUM_THREADS="1", MALLOC_ARENA_MAX="1")
     first, error, last = done.stdout.splitlines() or ["", done.stderr, ""]
     assert (first, last) == ("length", "length"), done.stderr
     assert is_sentence(error)

@@ -10,7 +10,7 @@ from core.errors import OutriderError, PromptError
 from core.experiments.bench import ASSISTED, GENERATE, PLAIN, num_equal, ratios, spread, turn_order
 from core.experiments.bench_rounds import Bench, to_json
 from core.experiments.contenders import build_all
-from tests.fakes import greedy_reference, is_sentence
+from tests.fakes import failing, greedy_reference, refusal
 from tests.fakes_bench import PROMPTS, REAL, SETTINGS, Fake, K, N, observations, right, small_pair
 
 
@@ -62,9 +62,7 @@ BAD = {
 
 @pytest.mark.parametrize("changes", [{name: value} for name, values in BAD.items() for value in values], ids=str)
 def test_bad_settings_are_sentences(changes):
-    with pytest.raises(OutriderError) as caught:
-        replace(SETTINGS, **changes)
-    assert is_sentence(str(caught.value))
+    refusal(OutriderError, replace, SETTINGS, **changes)
 
 
 # --- Rounds -----------------------------------------------------------------------------------------------------
@@ -82,9 +80,7 @@ def test_all_run_on_the_same_prompts_and_seeds_and_the_first_round_does_not_coun
 
 
 def test_a_peer_that_fails_is_reported_and_our_own_failure_is_raised(pair):
-    def fail(ids, seed):
-        raise OutriderError("No kernel.\nsecond line")
-
+    fail = failing(OutriderError("No kernel.\nsecond line"))
     bench = Bench(pair, PROMPTS, SETTINGS)
     [row] = bench.results([Fake(ASSISTED, fail), Fake(GENERATE, right(pair))])
     assert row["name"] == GENERATE

@@ -12,7 +12,7 @@ from core.experiments.bench_rounds import Bench
 from core.experiments.contenders import build, build_all, truncated_draft
 from core.experiments.llama_cpp import find_build
 from core.models.loading import load
-from tests.fakes import is_sentence, save_model
+from tests.fakes import failing, is_sentence, save_model
 from tests.fakes_bench import PROMPTS, SETTINGS, Fake, K, N
 from tests.fakes_llama_cpp import conversions, make_build, requests, starts
 
@@ -70,12 +70,9 @@ def test_it_gets_the_same_prompts_seeds_and_lengths_and_its_servers_end_with_the
 
 
 def test_the_server_ends_when_the_bench_is_interrupted(pair, settings, tmp_path):
-    def interrupted(_ids, _seed):
-        raise KeyboardInterrupt
-
     bench = Bench(pair, PROMPTS, replace(settings, temperatures=(1.0,)))
     with pytest.raises(KeyboardInterrupt):
-        bench.results([build(LLAMA_CPP, pair, settings), Fake(PLAIN, interrupted)])
+        bench.results([build(LLAMA_CPP, pair, settings), Fake(PLAIN, failing(KeyboardInterrupt()))])
     [started] = starts(tmp_path / "build")
     assert not psutil.pid_exists(started["pid"])
 

@@ -139,16 +139,13 @@ class Unsure(DraftLengthPolicy):
 
 def test_if_the_engine_chooses_k_the_blocks_are_those_of_a_trained_policy(monkeypatch):
     monkeypatch.setattr(core.decode, "DraftLengthPolicy", Unsure)
-    report = checked(make_check(num_draft_tokens=None, length_policy=LengthPolicy.ADAPTIVE, num_samples=1_200))
+    request = make_check(num_draft_tokens=None, length_policy=LengthPolicy.ADAPTIVE, num_samples=1_200)
+    report = checked(request)
     assert report.verdict is Verdict.EXACT
     assert {"token 2", "token 3"} <= by_name(report).keys()
     assert len(report.distribution.first_tokens) == len(PROMPTS)
-
-
-def test_a_draft_that_is_cut_by_what_was_drawn_is_not_exact(monkeypatch):
-    monkeypatch.setattr(core.decode, "DraftLengthPolicy", Unsure)
+    # A draft that is cut by what was drawn is not exact.
     break_engine(monkeypatch, core.drafters.draft_model, STOPPING_DRAFTERS["drops the token that made it stop"])
-    request = make_check(num_draft_tokens=None, length_policy=LengthPolicy.ADAPTIVE, num_samples=1_200)
     assert checked(request).verdict is Verdict.NOT_EXACT
 
 

@@ -17,8 +17,10 @@ from core.length_policy import BlockPlan, DraftLengthPolicy
 from core.settings import Coupling, LengthPolicy, SamplingParams
 from core.types import Drafted, Finished, FinishReason, PrefillDone, Step
 from tests.exactness import SIGNIFICANCE, engine_p_value, stops_at_the_unsure
-from tests.fakes import fixed_rows, play, random_rows, table_model
-from tests.fakes_decode import GREEDY, plain_ids, tables
+from tests.fakes import GREEDY, fixed_rows, play, random_rows, table_model
+from tests.fakes_decode import plain_ids, tables
+
+pytestmark = pytest.mark.usefixtures("short_look")
 
 
 def test_k_and_temperature_apply_from_the_next_step_and_are_recorded():
@@ -222,11 +224,6 @@ class Runner:
         return False
 
 
-@pytest.fixture(autouse=True)
-def short_look(monkeypatch):
-    monkeypatch.setattr(core.controls, "LOOK_MS", 1.0)
-
-
 def run_with(controls, count=40):
     return speculative(*tables(), [0], controls=controls, max_new_tokens=count)
 
@@ -252,15 +249,7 @@ def paused():
     return controls, run
 
 
-def test_a_paused_run_can_be_stopped(paused):
-    controls, run = paused
-    controls.cancel()
-    assert run.next(Finished).summary.finish_reason is FinishReason.CANCELLED
-    run.thread.join(SOON)
-    assert not run.thread.is_alive()
-
-
-def test_settings_changed_during_a_pause_apply_to_the_next_step(paused):
+def test_settings_changed_during_a_pause_apply_to_the_next_step_and_the_run_can_be_stopped(paused):
     controls, run = paused
     controls.set_num_draft_tokens(1)
     controls.set_temperature(0.5)
@@ -268,6 +257,9 @@ def test_settings_changed_during_a_pause_apply_to_the_next_step(paused):
     step = run.next(Step)
     assert (step.num_draft_tokens, step.temperature) == (1, 0.5)
     controls.cancel()
+    assert run.next(Finished).summary.finish_reason is FinishReason.CANCELLED
+    run.thread.join(SOON)
+    assert not run.thread.is_alive()
 
 
 def run_followed(controls, *length):
@@ -280,15 +272,13 @@ def run_followed(controls, *length):
             controls.step_once()
 
 
-def test_the_text_is_the_same_however_the_run_is_followed(monkeypatch):
-    monkeypatch.setattr(core.controls, "LOOK_MS", 1.0)
+def test_the_text_is_the_same_however_the_run_is_followed():
     straight = play(run_with(RunControls(SamplingParams(1.0), 3))).ids
     followed = [event for event in run_followed(RunControls(SamplingParams(1.0), 3)) if isinstance(event, Step)]
     assert [token for step in followed for token in step.emitted] == straight
 
 
-def test_a_followed_step_shows_its_draft_before_its_verdict_and_at_full_speed_none_does(monkeypatch):
-    monkeypatch.setattr(core.controls, "LOOK_MS", 1.0)
+def test_a_followed_step_shows_its_draft_before_its_verdict_and_at_full_speed_none_does():
     controls = RunControls(GREEDY, 3)
     events = [event for event in run_followed(controls, 12) if isinstance(event, Drafted | Step)]
     pairs = list(zip(events[::2], events[1::2], strict=False))

@@ -24,20 +24,22 @@ from core.settings import Coupling, SamplingParams
 from core.types import Draft, Finished, TokenKind
 from tests.exactness import SIGNIFICANCE, always, engine_p_value, global_generator_untouched
 from tests.fakes import (
+    GREEDY,
     ScriptDrafter,
     byte_tokenizer,
-    fixed_rows,
+    failing,
     greedy_reference,
     is_sentence,
     language_model,
     oracle,
     play,
     random_rows,
+    refusal,
     table_model,
     tiny_model,
     tiny_module,
 )
-from tests.fakes_decode import GREEDY, PROMPT, countdown, plain_ids, tables
+from tests.fakes_decode import PROMPT, countdown, plain_ids, tables
 
 
 def test_statistics_end_where_the_text_ends():
@@ -75,11 +77,8 @@ def test_a_drafter_that_breaks_its_contract_is_named_for_it(what):
 @pytest.mark.parametrize("method", ["start", "propose", "observe"])
 @pytest.mark.parametrize("error", [KeyError("boom"), RuntimeError("a\nb"), ValueError(), SystemExit(3)], ids=repr)
 def test_what_a_drafter_of_others_raises_is_named_as_its_own_bug(method, error):
-    def fail(*_):
-        raise error
-
     target, drafter = tables()[0], always([1])
-    setattr(drafter, method, fail)
+    setattr(drafter, method, failing(error))
     with pytest.raises(DrafterError, match=rf"^{type(drafter).__name__} failed \({type(error).__name__}") as caught:
         play(speculative(target, drafter, [0], num_draft_tokens=2, max_new_tokens=9))
     assert is_sentence(str(caught.value).removesuffix(" Fix its code."))
@@ -148,13 +147,6 @@ def test_plain_decoding_is_the_loop_without_drafts():
         assert set(plain.kinds) == {TokenKind.BONUS}
         assert (plain.summary.num_drafts, plain.summary.draft_acceptance_rate) == (0, None)
         assert (plain.summary.block_efficiency, plain.summary.predicted_speedup) == (1.0, None)
-
-
-def test_a_token_of_target_probability_zero_is_never_accepted():
-    target = table_model(fixed_rows([0.0, 0.0, -math.inf]), 3)
-    run = play(speculative(target, always([2, 2]), [0], num_draft_tokens=2, max_new_tokens=100))
-    assert 2 not in run.ids
-    assert run.summary.num_accepted_tokens == 0
 
 
 LENGTH = 32
@@ -287,6 +279,4 @@ def test_padding_of_the_tables_is_never_emitted(coupling, temperature):
 
 def test_models_whose_tokenizers_differ_are_refused():
     other = language_model(tiny_module("llama"), byte_tokenizer(specials=("<other>",)))
-    with pytest.raises(PairMismatchError, match="id 256") as caught:
-        speculative(tiny_model(), other, PROMPT)
-    assert is_sentence(str(caught.value))
+    refusal(PairMismatchError, speculative, tiny_model(), other, PROMPT, match="id 256")

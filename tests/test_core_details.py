@@ -10,7 +10,8 @@ from safetensors.numpy import load_file, save_file
 from core.errors import ModelUnreadableError
 from core.models.catalogue import resolve
 from core.models.details import read_details
-from tests.fakes import byte_tokenizer, edit_json, is_sentence, save_model, tiny_module
+from tests import fakes
+from tests.fakes import byte_tokenizer, edit_json, save_model, tiny_module
 from tests.fakes_gguf import write_gguf
 
 TEMPLATE = "{% for m in messages %}<|start|>{{ m.content }}<|stop|>{% endfor %}"
@@ -21,15 +22,7 @@ def details(path):
 
 
 def refusal(path) -> str:
-    with pytest.raises(ModelUnreadableError) as caught:
-        details(path)
-    assert is_sentence(str(caught.value)), str(caught.value)
-    return str(caught.value)
-
-
-@pytest.fixture(scope="module")
-def saved(tmp_path_factory):
-    return save_model(tmp_path_factory.mktemp("models") / "good")
+    return fakes.refusal(ModelUnreadableError, details, path)
 
 
 @pytest.fixture

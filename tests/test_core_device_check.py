@@ -5,41 +5,21 @@ import torch
 
 from tests import device_check
 from tests.device_check import NO_DEVICE, SkippedError, main
+from tests.errors import failing
 from tests.fakes_device import DEVICE, SimulatedDevice
 
 
-@pytest.fixture
-def no_accelerator(monkeypatch):
+def test_without_a_device_it_says_so_and_does_nothing_and_a_named_one_is_bad_usage(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
-
-
-@pytest.mark.usefixtures("no_accelerator")
-def test_without_a_device_it_says_so_and_does_nothing(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(device_check, "CHECKS", {"never": lambda machine: pytest.fail("a check ran")})
     assert main(["--out", str(tmp_path / "page.md")]) == 0
     assert capsys.readouterr().out == NO_DEVICE + "\n"
     assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.usefixtures("no_accelerator")
-def test_a_device_that_is_not_there_is_bad_usage(capsys):
     with pytest.raises(SystemExit) as ended:
         main(["--device", "cuda"])
     assert ended.value.code == 2
     assert "no CUDA device" in capsys.readouterr().err
-
-
-def wrong(machine):
-    raise AssertionError("2 | 3 tokens")
-
-
-def crashes(machine):
-    raise RuntimeError("the kernel\nis missing")
-
-
-def elsewhere(machine):
-    raise SkippedError("only there")
 
 
 def benches(machine):
@@ -48,7 +28,13 @@ def benches(machine):
 
 
 def test_a_check_that_fails_is_reported_and_the_others_run(monkeypatch, capsys, tmp_path):
-    checks = {"a": wrong, "b": crashes, "c": elsewhere, "d": lambda machine: "3 MB", "e": benches}
+    checks = {
+        "a": failing(AssertionError("2 | 3 tokens")),
+        "b": failing(RuntimeError("the kernel\nis missing")),
+        "c": failing(SkippedError("only there")),
+        "d": lambda machine: "3 MB",
+        "e": benches,
+    }
     monkeypatch.setattr(device_check, "CHECKS", checks)
     path = tmp_path / "page.md"
     assert main(["--device", "cpu", "--out", str(path)]) == 1

@@ -14,23 +14,13 @@ from core.distill.self_play import Script
 from core.drafters.base import DrafterSetup
 from core.drafters.registry import build_drafter
 from core.errors import SettingsError
-from core.models import load
 from core.models.medusa_heads import WEIGHTS, load_heads
 from core.settings import SamplingParams
 from tests.fakes import play, tiny_model
-from tests.fakes_distill import play_part, save_target, settings, training_settings
+from tests.fakes_distill import play_part, quiet, settings, training_settings
 
 SCRIPT = Script((7, 8), (3, 4, 5), frozenset({9, 11, 13, 17}))
 PLAN = replace(settings(vocabulary_size=120, num_layers=2), kind=Kind.MEDUSA, training=training_settings(tokens=600))
-
-
-@pytest.fixture(scope="module")
-def target(tmp_path_factory):
-    return load(str(save_target(tmp_path_factory.mktemp("heads"))), "cpu", "float32")
-
-
-def quiet(line):
-    pass
 
 
 def test_each_head_is_given_the_tokens_between_its_state_and_what_it_predicts():

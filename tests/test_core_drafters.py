@@ -20,7 +20,7 @@ from core.sampling import gumbel_noise, probabilities
 from core.settings import Coupling, SamplingParams
 from core.types import Draft, DraftContext, TargetFeature, TokenKind, Verification, is_chain
 from tests.exactness import SIGNIFICANCE, chi_squared_p_value, global_generator_untouched, mutate
-from tests.fakes import greedy_reference, is_sentence, play, random_rows, table_model, tiny_model
+from tests.fakes import greedy_reference, is_sentence, play, random_rows, refusal, table_model, tiny_model
 from tests.fakes_medusa import heads_for
 
 V = 8
@@ -215,9 +215,8 @@ def test_a_missing_draft_or_a_wrong_option_is_a_sentence():
         ("prompt-lookup", {"max_ngram": 2, "min_ngram": 3}, None),
     ]
     for method, options, draft in wrong:
-        with pytest.raises(SettingsError) as caught:
-            build_drafter(method, DrafterSetup(table_model(random_rows(V, 1), V), draft), options)
-        assert is_sentence(str(caught.value))
+        setup = DrafterSetup(table_model(random_rows(V, 1), V), draft)
+        refusal(SettingsError, build_drafter, method, setup, options)
 
 
 def lookup(ids, count=4, **options) -> list[int]:

@@ -6,6 +6,7 @@ import json
 import logging
 import socket
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -18,21 +19,12 @@ from core.experiments.servers.answers import ask_all
 from core.runlog.log import to_record
 from core.settings import RunRequest
 from core.types import Event, Finished, FinishReason, RunStarted, StageChanged, Step, Summary
+from tests.errors import failing
 from tests.fake_servers import Answer, FakeServer, Fault, as_json, as_stream, llama_server, recorded, vllm
 
+pytestmark = pytest.mark.usefixtures("keys")
+
 KEY = "sk-very-secret-1234"
-
-
-@pytest.fixture(autouse=True)
-def keyring(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """A keyring in memory, and no key in the environment."""
-    kept: dict[str, str] = {}
-    monkeypatch.delenv("OUTRIDER_API_KEY", raising=False)
-    monkeypatch.delenv("SSL_CERT_FILE", raising=False)
-    monkeypatch.setattr("keyring.get_password", lambda _, name: kept.get(name))
-    monkeypatch.setattr("keyring.set_password", lambda _, name, key: kept.update({name: key}))
-    monkeypatch.setattr("keyring.delete_password", lambda _, name: kept.pop(name))
-    return kept
 
 
 def a_request(**more: Any) -> RunRequest:
@@ -51,6 +43,12 @@ def a_sentence(problem: BaseException | str) -> str:
     return text
 
 
+def a_refusal(error: type[Exception], words: str, call: Callable, *given: object) -> str:
+    with pytest.raises(error, match=words) as caught:
+        call(*given)
+    return a_sentence(caught.value)
+
+
 def run(fake: FakeServer, controls: RunControls | None = None, **more: Any) -> tuple[list[Event], Summary]:
     found = list(ServerSession(identify(fake.url)).run(a_request(**more), controls))
     assert isinstance(found[-1], Finished)
@@ -67,9 +65,7 @@ def text_of(found: list[Event]) -> str:
 def test_no_server_answers() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
-        with pytest.raises(ServerError, match="No server answers at") as caught:
-            identify(f"http://127.0.0.1:{taken.getsockname()[1]}")
-    a_sentence(caught.value)
+        a_refusal(ServerError, "No server answers at", identify, f"http://127.0.0.1:{taken.getsockname()[1]}")
 
 
 @pytest.mark.parametrize(
@@ -77,9 +73,7 @@ def test_no_server_answers() -> None:
     ["", "ftp://host", "http://", "http://host:port", "http://[::1:8000", "two words", "http://a\x1bb"],
 )
 def test_what_is_no_address(text: str) -> None:
-    with pytest.raises(ServerRefusedError, match="looks like") as caught:
-        Address.parse(text)
-    a_sentence(caught.value)
+    a_refusal(ServerRefusedError, "looks like", Address.parse, text)
 
 
 @pytest.mark.parametrize(
@@ -94,9 +88,8 @@ def test_what_is_no_address(text: str) -> None:
     ],
 )
 def test_something_else_answers(models: Answer, expected: str) -> None:
-    with FakeServer({"/v1/models": models}) as fake, pytest.raises(ServerError, match=expected) as caught:
-        identify(fake.url)
-    a_sentence(caught.value)
+    with FakeServer({"/v1/models": models}) as fake:
+        a_refusal(ServerError, expected, identify, fake.url)
 
 
 def test_a_model_that_is_not_there() -> None:
@@ -111,24 +104,17 @@ def test_a_model_that_is_not_there() -> None:
 
 
 def test_a_certificate_that_does_not_fit() -> None:
-    with FakeServer(vllm(), tls=True) as fake, pytest.raises(ServerRefusedError, match="SSL_CERT_FILE") as caught:
-        identify(fake.url)
-    a_sentence(caught.value)
-    with FakeServer(vllm()) as fake, pytest.raises(ServerRefusedError, match="write http://") as caught:
-        identify(fake.url.replace("http", "https"))
-    a_sentence(caught.value)
+    with FakeServer(vllm(), tls=True) as fake:
+        a_refusal(ServerRefusedError, "SSL_CERT_FILE", identify, fake.url)
+    with FakeServer(vllm()) as fake:
+        a_refusal(ServerRefusedError, "write http://", identify, fake.url.replace("http", "https"))
 
 
 def test_a_redirect_is_not_followed() -> None:
     with FakeServer(vllm()) as other:
         for target in (f"{other.url}/v1/models", "/elsewhere"):
-            moved = Answer([""], 307, {"location": target})
-            with (
-                FakeServer({"/v1/models": moved}) as fake,
-                pytest.raises(ServerRefusedError, match="redirects") as caught,
-            ):
-                identify(fake.url, KEY)
-            a_sentence(caught.value)
+            with FakeServer({"/v1/models": Answer([""], 307, {"location": target})}) as fake:
+                a_refusal(ServerRefusedError, "redirects", identify, fake.url, KEY)
         assert not other.requests
 
 
@@ -149,28 +135,24 @@ def test_neither_a_proxy_nor_netrc_sees_a_request(monkeypatch: pytest.MonkeyPatc
 def test_a_wrong_key_and_a_missing_one() -> None:
     with FakeServer(vllm(), key=KEY) as fake:
         for key, expected in ((f"{KEY}-wrong", "refuses the API key"), (None, "requires an API key")):
-            with pytest.raises(ServerRefusedError, match=expected) as caught:
-                identify(fake.url, key)
-            assert "OUTRIDER_API_KEY" in a_sentence(caught.value)
+            assert "OUTRIDER_API_KEY" in a_refusal(ServerRefusedError, expected, identify, fake.url, key)
 
 
-def test_a_key_is_kept_for_its_address_only(keyring: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_is_kept_for_its_address_only(keys: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OUTRIDER_API_KEY", "for the address of a command")
     with FakeServer(vllm(), key=KEY) as fake, FakeServer(vllm()) as other:
         keep_key(Address.parse(f"{fake.url}/v1"), KEY)
-        assert list(keyring.values()) == [KEY]
+        assert list(keys.values()) == [KEY]
         assert identify(fake.url).key == KEY
         identify(other.url)
         assert all("authorization" not in headers for _, headers, _ in other.requests)
         keep_key(Address.parse(fake.url), "")
-        assert not keyring
+        assert not keys
         assert key_for(Address.parse(fake.url)) is None
 
 
 def test_without_a_keyring_a_key_is_known_until_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object) -> None:
-        raise RuntimeError("no backend")
-
+    fail = failing(RuntimeError("no backend"))
     monkeypatch.setattr("keyring.get_password", fail)
     monkeypatch.setattr("keyring.set_password", fail)
     assert key_for(Address.parse("http://a")) is None
@@ -184,9 +166,7 @@ def test_a_key_is_in_no_text_log_or_repr(caplog: pytest.LogCaptureFixture) -> No
     echo = as_json({"error": {"message": f"your key {KEY} may not do this"}}, 400)
     with FakeServer(vllm(chat=echo), key=KEY) as fake:
         server = identify(fake.url, KEY)
-        with pytest.raises(ServerRefusedError) as caught:
-            list(ServerSession(server).run(a_request()))
-    assert "may not do this" in a_sentence(caught.value)
+        a_refusal(ServerRefusedError, "may not do this", lambda: list(ServerSession(server).run(a_request())))
     login = Address.parse(f"http://me:{KEY}@127.0.0.1:1/v1")
     shown = [repr(server), server.text, repr(server.address), repr(login), str(login), login.url, caplog.text]
     assert not [text for text in shown if KEY in text]
@@ -254,12 +234,8 @@ def test_a_connection_that_the_server_ends_after_a_stream_takes_no_other_request
 
 
 def test_an_answer_that_is_no_stream() -> None:
-    with (
-        FakeServer(vllm(chat=as_json({"ok": True}))) as fake,
-        pytest.raises(ServerError, match="not an event stream") as caught,
-    ):
-        run(fake)
-    a_sentence(caught.value)
+    with FakeServer(vllm(chat=as_json({"ok": True}))) as fake:
+        a_refusal(ServerError, "not an event stream", run, fake)
 
 
 @pytest.mark.parametrize(
@@ -339,7 +315,5 @@ def test_metrics_that_are_garbage_are_left_out() -> None:
 
 def test_a_page_without_end_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "MOST_BYTES", 1_000)
-    with FakeServer({"/big": Answer(["x" * 600] * 3)}) as fake, Client(Address.parse(fake.url)) as opened:  # noqa: SIM117
-        with pytest.raises(ServerError, match="sent more than") as caught:
-            opened.get_text("/big")
-    a_sentence(caught.value)
+    with FakeServer({"/big": Answer(["x" * 600] * 3)}) as fake, Client(Address.parse(fake.url)) as opened:
+        a_refusal(ServerError, "sent more than", opened.get_text, "/big")

@@ -34,11 +34,7 @@ from core.types import (
 )
 from tests.fake_servers import Answer, FakeServer, Fault, as_stream, in_pairs, llama_server, recorded, sglang, vllm
 
-
-@pytest.fixture(autouse=True)
-def no_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("OUTRIDER_API_KEY", raising=False)
-    monkeypatch.setattr("keyring.get_password", lambda *_: None)
+pytestmark = pytest.mark.usefixtures("keys")
 
 
 def a_request(**more: Any) -> RunRequest:

@@ -17,7 +17,7 @@ from core.drafters.registry import METHODS
 from core.settings import Coupling, LengthPolicy, SamplingParams
 from core.types import FinishReason, PrefillDone, Step, TokenKind
 from tests.exactness import SIGNIFICANCE, mutate
-from tests.fakes import LetterTokenizer, language_model, oracle, play, tiny_module
+from tests.fakes import GREEDY, LetterTokenizer, failing, language_model, oracle, play, tiny_module
 from tests.faults import (
     RUNNER_FAULTS,
     DraftsOtherwise,
@@ -29,7 +29,6 @@ from tests.faults import (
 )
 from tests.text_distribution import FILTERS, is_found, text_p_value, undecided_models, write
 
-GREEDY = SamplingParams(0.0)
 PROMPT = [5, 7, 3, 4, 5, 7]
 LENGTH = 28
 NUM_LETTERS = 26
@@ -143,24 +142,10 @@ def check_counts(run, target) -> None:
 
 
 @EVERY
-def test_nothing_follows_an_end_of_text(method, is_fused):
+def test_a_stop_text_across_tokens_ends_the_text_before_it_and_nothing_follows_an_end_of_text(method, is_fused):
     target, draft = make_models(is_fused)
-    text = plain(target, sampling=GREEDY).ids
-    first_uses = [at for at, token in enumerate(text) if token not in text[:at]]
-    assert len(first_uses) > 5
-    for at in first_uses[1:7]:
-        target.eos_ids = frozenset({text[at]})
-        watched = with_runners(target)
-        run = spoken(method, watched, draft, num_draft_tokens=5, sampling=GREEDY)
-        assert run.ids == text[: at + 1]
-        assert run.summary.finish_reason is FinishReason.EOS
-        check_counts(run, watched)
-
-
-@EVERY
-def test_a_stop_text_across_tokens_ends_the_text_before_it(method, is_fused):
-    target, draft = make_models(is_fused)
-    text = LETTERS.decode(plain(target, sampling=GREEDY).ids)
+    ids = plain(target, sampling=GREEDY).ids
+    text = LETTERS.decode(ids)
     for at in range(2, LENGTH - 3, 6):
         stop = text[at : at + 3]
         begin = text.index(stop)
@@ -169,6 +154,15 @@ def test_a_stop_text_across_tokens_ends_the_text_before_it(method, is_fused):
         assert run.summary.finish_reason is FinishReason.STOP
         assert run.summary.text == text[:begin]
         assert LETTERS.decode(run.ids) == text[: begin + 3]
+        check_counts(run, watched)
+    first_uses = [at for at, token in enumerate(ids) if token not in ids[:at]]
+    assert len(first_uses) > 5
+    for at in first_uses[1:7]:
+        target.eos_ids = frozenset({ids[at]})
+        watched = with_runners(target)
+        run = spoken(method, watched, draft, num_draft_tokens=5, sampling=GREEDY)
+        assert run.ids == ids[: at + 1]
+        assert run.summary.finish_reason is FinishReason.EOS
         check_counts(run, watched)
 
 
@@ -223,13 +217,9 @@ def test_a_failure_or_a_stop_amid_any_forward_leaves_no_trace(method, is_fused):
     before = texts()
     for at, is_stop in itertools.product(MOMENTS, (False, True)):
         controls = RunControls(settings["sampling"], settings["num_draft_tokens"])
-
-        def fail() -> None:
-            raise RuntimeError("a kernel failed")
-
         events = speculative(target, build_method(method, target, draft), PROMPT, controls=controls, seed=4)
         with pytest.MonkeyPatch.context() as patch:
-            since = strike(patch, at, controls.cancel if is_stop else fail)
+            since = strike(patch, at, controls.cancel if is_stop else failing(RuntimeError("a kernel failed")))
             if is_stop:
                 assert play(events).summary.finish_reason is FinishReason.CANCELLED
                 assert len(since) <= 1, "a stop takes effect within one forward"

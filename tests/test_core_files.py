@@ -9,6 +9,7 @@ import pytest
 from app.cli.console import check_out
 from core.errors import RunLogError
 from core.files import write_atomically
+from tests.errors import failing
 
 
 def test_a_file_is_replaced_whole_with_its_rights(tmp_path):
@@ -31,11 +32,7 @@ def test_a_file_is_replaced_whole_with_its_rights(tmp_path):
 def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch, step):
     path = tmp_path / "f.txt"
     path.write_text("old")
-
-    def fail(*_):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(os, step, fail)
+    monkeypatch.setattr(os, step, failing(OSError(errno.ENOSPC, "No space left on device")))
     with pytest.raises(RunLogError, match="no space left"):
         write_atomically(path, "new")
     assert path.read_text() == "old"
@@ -47,10 +44,7 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path, monkeypat
     [(errno.EACCES, "not allowed"), (errno.ENAMETOOLONG, "too long"), (errno.EIO, "can't be written")],
 )
 def test_each_refusal_says_what_to_do(tmp_path, monkeypatch, code, sentence):
-    def fail(*_, **__):
-        raise OSError(code, os.strerror(code))
-
-    monkeypatch.setattr(os, "open", fail)
+    monkeypatch.setattr(os, "open", failing(OSError(code, os.strerror(code))))
     with pytest.raises(RunLogError, match=sentence) as caught:
         write_atomically(tmp_path / "f.txt", "new")
     assert "choose" in str(caught.value)

@@ -1,8 +1,6 @@
 """The verdict on a pair before anything is loaded: a problem, warnings, memory and expected cost."""
 
 import json
-import subprocess
-import sys
 
 import gguf
 import pytest
@@ -12,6 +10,7 @@ from core.models import fit as memory
 from core.models.catalogue import resolve
 from core.models.details import read_details
 from core.models.fit import PairVerdict, forecast, pair_problem, pair_verdict
+from tests.children import imports_of
 from tests.fakes import EOS, byte_tokenizer, edit_json, is_sentence, save_model, tiny_module
 from tests.fakes_gguf import write_gguf
 
@@ -91,12 +90,8 @@ def test_a_missing_device_is_not_a_problem_of_the_pair(draft, target):
 
 
 def test_without_memory_torch_is_not_imported(draft, target):
-    code = (
-        "import sys; from core.models.fit import pair_verdict; "
-        f"print(pair_verdict({str(draft)!r}, {str(target)!r}, with_memory=False).problem); "
-        "sys.exit(any(name in sys.modules for name in ('torch', 'transformers')))"
-    )
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    asked = f"pair_verdict({str(draft)!r}, {str(target)!r}, with_memory=False)"
+    assert imports_of(f"from core.models.fit import pair_verdict\n{asked}", "torch", "transformers") == []
 
 
 def test_gguf_headers_are_compared_without_unpacking(tmp_path, target):
@@ -128,11 +123,6 @@ def test_the_older_form_of_tokenizer_files_is_compared(tmp_path):
 
 
 # --- Memory ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def saved(tmp_path_factory):
-    return save_model(tmp_path_factory.mktemp("models") / "good")
 
 
 def details(path):

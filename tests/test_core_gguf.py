@@ -22,12 +22,10 @@ from core.models.fit import pair_problem
 from core.models.gguf import convert, converted_folder, converting, is_converted
 from core.models.gguf_child import unpack
 from core.models.weight_files import check_gguf
-from core.settings import SamplingParams
-from tests.fakes import greedy_reference, is_sentence, play
+from tests import fakes
+from tests.fakes import GREEDY, PROMPT, failing, greedy_reference, play
 from tests.fakes_gguf import fake, left_over, refusal, write_gguf
 
-GREEDY = SamplingParams(0.0)
-PROMPT = [10, 20, 30, 40]
 NO_SIGNALS = pytest.mark.skipif(sys.platform == "win32", reason="no signals there")
 
 
@@ -158,12 +156,9 @@ def test_a_conversion_that_is_cancelled_leaves_nothing(gguf_file, child_is, how)
 
 
 def test_cancelling_works_while_a_file_is_read(gguf_file):
-    def check_cancelled() -> None:
-        raise Cancelled
-
     engine._digests.clear()
     with pytest.raises(Cancelled):
-        convert(gguf_file, check_cancelled)
+        convert(gguf_file, failing(Cancelled()))
 
 
 def test_what_a_crash_left_behind_is_removed_and_what_is_running_is_not(gguf_file, child_is):
@@ -189,9 +184,7 @@ def test_a_cache_without_write_permission_is_a_sentence(gguf_file):
 def test_a_file_where_the_cache_should_be_is_a_sentence(gguf_file):
     engine._kept().parent.mkdir(parents=True, exist_ok=True)
     engine._kept().write_text("in the way")
-    with pytest.raises(ModelUnreadableError) as caught:
-        convert(gguf_file)
-    assert is_sentence(str(caught.value))
+    fakes.refusal(ModelUnreadableError, convert, gguf_file)
 
 
 def test_weights_that_only_the_child_misses_are_named(gguf_file, tmp_path):

@@ -24,7 +24,7 @@ from core.runners.llama import LLAMA_MODEL_TYPES, FusedLlamaRunner
 from core.sampling import draw, probabilities
 from core.settings import LengthPolicy, SamplingParams
 from core.types import DraftContext, Step
-from tests.fakes import NoLook, play, shared_tokenizer, tiny_model, tiny_module
+from tests.fakes import NoLook, failing, play, shared_tokenizer, tiny_model, tiny_module
 
 IDS = torch.randint(0, 257, (60,), generator=torch.Generator().manual_seed(0))
 
@@ -196,11 +196,8 @@ def test_evidence_of_a_block_is_not_overwritten_by_the_next():
 
 
 def test_where_capturing_fails_everything_runs_without(caplog):
-    def refuse(_):
-        raise RuntimeError("no graphs on this device")
-
     expected = tiny_model(is_fused=True).runner(128).forward(IDS[:5], num_logits=5).logits
-    runner = graphed(capture=refuse)
+    runner = graphed(capture=failing(RuntimeError("no graphs on this device")))
     assert torch.allclose(runner.forward(IDS[:5], num_logits=5).logits, expected, atol=1e-5)
     assert runner.length == 5
     assert runner.draw_block(IDS[:2], torch.rand(3), 1.0, 257) is None

@@ -2,8 +2,6 @@
 
 import os
 import shutil
-import subprocess
-import sys
 
 import pytest
 
@@ -18,17 +16,16 @@ from core.models.catalogue import (
     suggested_drafts,
 )
 from core.models.remote import hub, wheel
-from tests.fakes import is_sentence
+from tests import fakes
+from tests.children import run_code
+from tests.errors import failing
 from tests.fakes_cache import NEW, OLD, REF, write_model, write_snapshot
 
 pytestmark = pytest.mark.usefixtures("shelf")
 
 
 def refusal(error, ref=REF) -> str:
-    with pytest.raises(error) as caught:
-        resolve(str(ref))
-    assert is_sentence(str(caught.value)), str(caught.value)
-    return str(caught.value)
+    return fakes.refusal(error, resolve, str(ref))
 
 
 @pytest.mark.parametrize(("variables", "expected"), [
@@ -41,10 +38,7 @@ def test_the_cache_is_where_the_hubs_own_tools_look(monkeypatch, variables, expe
     for name, value in variables.items():
         monkeypatch.setenv(name, value) if value else monkeypatch.delenv(name, raising=False)
     assert str(hub.cache_folder()) == expected
-    done = subprocess.run(
-        [sys.executable, "-c", "import huggingface_hub.constants as c; print(c.HF_HUB_CACHE)"],
-        capture_output=True, text=True, timeout=60, env=os.environ,
-    )  # fmt: skip
+    done = run_code("import huggingface_hub.constants as c; print(c.HF_HUB_CACHE)")
     assert done.stdout.strip() == expected
 
 
@@ -54,16 +48,12 @@ def test_offline_mode_follows_the_users_environment(monkeypatch, value, offline)
     assert hub.is_offline() == offline
 
 
-def test_a_model_in_the_cache_is_found_by_its_id():
+def test_a_model_in_the_cache_is_found_by_its_id_and_was_last_used_when_its_weights_were():
     folder = write_snapshot(main=True)
     entry = resolve(REF)
     assert (entry.path, entry.origin, entry.revision, entry.title) == (folder, ModelOrigin.HUB, OLD, "tiny-model")
     assert entry.size_bytes == (folder / "model.safetensors").stat().st_size
     assert local_models() == (entry,)
-
-
-def test_last_use_is_that_of_the_weights():
-    folder = write_snapshot(main=True)
     os.utime(folder / "model.safetensors", (1_000_000_000, 1_000_000_000))
     (folder / "config.json").read_text()
     assert resolve(REF).last_used == 1_000_000_000
@@ -91,10 +81,7 @@ def test_a_model_that_is_not_downloaded_yet_says_how_to_get_it(ref):
 
 
 def test_a_folder_without_permission_is_a_sentence(monkeypatch, tmp_path):
-    def refuse(_path):
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr("pathlib.Path.is_dir", refuse)
+    monkeypatch.setattr("pathlib.Path.is_dir", failing(PermissionError(13, "Permission denied")))
     assert "You have no permission to read" in refusal(ModelUnreadableError, tmp_path)
 
 
@@ -124,11 +111,14 @@ def test_a_link_out_of_the_cache_is_refused(tmp_path):
     assert local_models() == ()
 
 
-def test_a_model_that_was_moved_to_another_disk_as_a_whole_is_found(tmp_path):
+def test_a_model_that_was_moved_to_another_disk_as_a_whole_is_found_and_a_folder_comes_first(tmp_path, monkeypatch):
     write_snapshot(main=True)
     shutil.move(hub.repository_folder(REF), tmp_path / "elsewhere")
     hub.repository_folder(REF).symlink_to(tmp_path / "elsewhere")
     assert resolve(REF).revision == OLD
+    monkeypatch.chdir(tmp_path)
+    write_model(tmp_path / REF)
+    assert resolve(REF).origin is ModelOrigin.FOLDER
 
 
 @pytest.mark.parametrize("config", ["[]", '{"architectures": 3}', '"text"', '{"architectures": [null]}',
@@ -142,13 +132,6 @@ def test_other_things_in_the_cache_are_not_models(shelf, config):
     (shelf / "hub" / "notes.txt").write_text("notes")
     is_listed = not config.startswith('{"architectures": [')
     assert {entry.ref for entry in local_models()} == {REF, *(["owner/odd"] if is_listed else [])}
-
-
-def test_a_folder_comes_before_a_hub_id_of_the_same_name(tmp_path, monkeypatch):
-    write_snapshot(main=True)
-    monkeypatch.chdir(tmp_path)
-    write_model(tmp_path / REF)
-    assert resolve(REF).origin is ModelOrigin.FOLDER
 
 
 def test_a_drafter_says_which_target_it_serves(tmp_path):

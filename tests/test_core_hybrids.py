@@ -12,7 +12,7 @@ from core.models.language_model import LanguageModel
 from core.runners.forward_choice import choose_reading
 from core.runners.module import Reading
 from core.settings import SamplingParams
-from tests.fakes import greedy_reference, language_model, play, tiny_module
+from tests.fakes import failing, greedy_reference, language_model, play, tiny_module
 
 LENGTH = 16
 GREEDY = {"sampling": SamplingParams(0.0), "max_new_tokens": LENGTH}
@@ -126,11 +126,7 @@ def test_a_forward_that_fails_halfway_leaves_no_trace():
     expected = model.runner(40).forward(ids, num_logits=5).logits
     runner = model.runner(40)
     runner.forward(ids[:20], num_logits=1)
-
-    def fail(*_) -> None:
-        raise RuntimeError("a kernel failed")
-
-    handle = model.model.model.layers[2].register_forward_pre_hook(fail)
+    handle = model.model.model.layers[2].register_forward_pre_hook(failing(RuntimeError("a kernel failed")))
     try:
         with pytest.raises(RuntimeError, match="kernel"):
             runner.forward(ids[20:25], num_logits=1)

@@ -38,23 +38,22 @@ from core.models.prompting import encode_prompt, render_prompt
 from core.models.shapes import empty_model
 from core.runners import forward_choice, llama
 from core.runners.forward_choice import choose_reading, find_fused_weights
-from core.settings import SamplingParams
 from core.text import bytes_text
 from tests.fakes import (
+    GREEDY,
+    PROMPT,
     byte_tokenizer,
     edit_json,
+    failing,
     greedy_reference,
     is_sentence,
     language_model,
     play,
+    refusal,
     save_model,
     tiny_model,
     tiny_module,
 )
-
-GREEDY = SamplingParams(0.0)
-
-PROMPT = [10, 20, 30, 40]
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 
@@ -177,25 +176,19 @@ def test_sizes_are_those_of_the_files(folder):
 def test_a_model_without_room_is_refused_before_its_weights_are_read(folder, monkeypatch):
     monkeypatch.setattr(loading, "free_by_place", lambda _: {"cpu": 1_000})
     monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", None)
-    with pytest.raises(OutOfMemoryError, match=r"needs .* at float32") as caught:
-        load(str(folder), "cpu")
-    assert is_sentence(str(caught.value))
+    refusal(OutOfMemoryError, load, str(folder), "cpu", match=r"needs .* at float32")
 
 
 def test_a_model_of_an_unknown_kind_that_is_too_large_for_a_gpu_is_a_sentence(folder, tmp_path, monkeypatch):
     other = shutil.copytree(folder, tmp_path / "other")
     edit_json(other / "config.json", model_type="outlandish")
     monkeypatch.setattr(loading, "free_by_place", lambda _: {0: 1_000, "cpu": 1_000})
-    with pytest.raises(ModelUnreadableError, match="unknown kind") as caught:
-        loading._device_map(resolve(str(other)), other, CUDA, torch.float32)
-    assert is_sentence(str(caught.value))
+    given = (resolve(str(other)), other, CUDA, torch.float32)
+    assert "unknown kind" in refusal(ModelUnreadableError, loading._device_map, *given)
 
 
 def test_a_fused_forward_that_fails_falls_back_to_the_module(folder, monkeypatch):
-    def fail(*_) -> None:
-        raise RuntimeError("a kernel is missing")
-
-    monkeypatch.setattr(llama.FusedLlamaRunner, "forward", fail)
+    monkeypatch.setattr(llama.FusedLlamaRunner, "forward", failing(RuntimeError("a kernel is missing")))
     model = load(str(folder), "cpu")
     assert model.fused_weights is None
     assert play(autoregressive(model, PROMPT, sampling=GREEDY, max_new_tokens=3)).ids
@@ -247,19 +240,13 @@ def borrower(folder, tmp_path):
 
 def test_a_drafter_that_borrows_is_not_loaded_alone(borrower):
     assert resolve(str(borrower)).serves == "someone/target"
-    with pytest.raises(PairMismatchError, match="drafts only for someone/target") as caught:
-        load(str(borrower), "cpu")
-    assert is_sentence(str(caught.value))
+    assert "drafts only for someone/target" in refusal(PairMismatchError, load, str(borrower), "cpu")
 
 
 def test_loading_can_be_cancelled_before_the_weights_are_read(folder, monkeypatch):
     monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", None)
-
-    def check_cancelled() -> None:
-        raise Cancelled
-
     with pytest.raises(Cancelled):
-        load(str(folder), "cpu", check_cancelled=check_cancelled)
+        load(str(folder), "cpu", check_cancelled=failing(Cancelled()))
 
 
 def test_the_revision_of_a_model_goes_with_it(folder, monkeypatch):
@@ -292,9 +279,7 @@ def test_a_prompt_that_cant_be_rendered_is_a_sentence(folder, tmp_path):
     with pytest.raises(ModelUnreadableError, match="tokenizer"):
         render_prompt(str(path), "hi")
     (tmp_path / "x.gguf").write_bytes(b"GGUF" + json.dumps({}).encode())
-    with pytest.raises(ModelUnreadableError, match="not been converted yet") as caught:
-        render_prompt(str(tmp_path / "x.gguf"), "hi")
-    assert is_sentence(str(caught.value))
+    assert "not been converted yet" in refusal(ModelUnreadableError, render_prompt, str(tmp_path / "x.gguf"), "hi")
 
 
 def test_models_with_equal_tokenizer_files_share_one_tokenizer(folder, tmp_path):
@@ -360,15 +345,11 @@ def test_the_chat_template_is_applied_where_there_is_one(models):
     assert encode_prompt(plain, "hello") == raw
     with pytest.raises(SettingsError, match="chat template"):
         encode_prompt(plain, "hello", True)
-
-
-def test_a_system_prompt_is_formatted_by_the_template_and_refused_without_one(models):
-    chat, plain = load(str(models / "chat"), "cpu"), load(str(models / "target"), "cpu")
+    # So is a system prompt; without a template it is refused.
     assert encode_prompt(chat, "hello", system="Be brief.").rendered == "<system>Be brief.<user>hello<assistant>"
     for model, template, words in ((plain, None, "has no chat template"), (chat, False, "is run raw")):
-        with pytest.raises(SettingsError, match=f"{words}, so it takes no system prompt") as caught:
-            encode_prompt(model, "hello", template, "Be brief.")
-        assert is_sentence(str(caught.value))
+        said = refusal(SettingsError, encode_prompt, model, "hello", template, "Be brief.")
+        assert f"{words}, so it takes no system prompt" in said
     chat.tokenizer.chat_template = "{% if messages[0]['role'] == 'system' %}{{ raise_exception('no') }}{% endif %}"
     with pytest.raises(PromptError, match=r"failed \(no\).*without a system prompt"):
         encode_prompt(chat, "hello", system="Be brief.")

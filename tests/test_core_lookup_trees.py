@@ -13,10 +13,9 @@ from core.settings import Coupling, SamplingParams
 from core.types import Draft
 from core.verify import verify_block
 from tests.exactness import SIGNIFICANCE, engine_p_value, joint_p_value, mutate, tree_step
-from tests.fakes import play, tiny_model
+from tests.fakes import GREEDY, play, tiny_model
 
 SHAPE = [-1, -1, 0]
-GREEDY = SamplingParams(0.0)
 
 
 def continued(continuation, merge=merged):

@@ -18,7 +18,7 @@ from core.errors import ModelUnreadableError, PairMismatchError, SettingsError
 from core.models.medusa_heads import CONFIG, PICKLE, WEIGHTS, find_heads, load_heads
 from core.settings import SamplingParams
 from core.types import DraftContext, TargetFeature
-from tests.fakes import is_sentence, tiny_model
+from tests.fakes import refusal, tiny_model
 from tests.fakes_medusa import published, size_of, write_heads
 
 VOCABULARY = list(range(40, 60))
@@ -152,9 +152,7 @@ def test_a_pickle_is_converted_once_and_only_its_tensors_are_read(tmp_path, targ
             return open, (str(tmp_path / "written"), "w")
 
     (tmp_path / PICKLE).write_bytes(pickle.dumps({"0.0.linear.weight": Evil()}))
-    with pytest.raises(ModelUnreadableError) as refused:
-        load_heads(tmp_path, target)
-    assert is_sentence(str(refused.value))
+    refusal(ModelUnreadableError, load_heads, tmp_path, target)
     assert not (tmp_path / "written").exists()
     assert len(list((tmp_path / "cache" / "heads").iterdir())) == 1, "the failed conversion left nothing"
 
@@ -178,9 +176,7 @@ def test_heads_of_another_target_and_damaged_ones_are_refused(tmp_path, target, 
         if shape is not None:
             tensors[name] = torch.zeros([size_of(target) if side == "H" else side for side in shape])
     save_file(tensors, tmp_path / WEIGHTS)
-    with pytest.raises(error, match=words) as refused:
-        load_heads(tmp_path, target)
-    assert is_sentence(str(refused.value))
+    assert words in refusal(error, load_heads, tmp_path, target)
 
 
 @pytest.mark.parametrize("vocabulary", [[], [1, 257], [-1, 2], [3, 3], ["a"], [True], 7])
@@ -188,9 +184,7 @@ def test_a_vocabulary_that_does_not_fit_is_refused(tmp_path, target, vocabulary)
     folder = write_heads(tmp_path / "heads", target, VOCABULARY)
     values = json.loads((folder / CONFIG).read_text())
     (folder / CONFIG).write_text(json.dumps({**values, "vocabulary": vocabulary}))
-    with pytest.raises((ModelUnreadableError, PairMismatchError)) as refused:
-        load_heads(folder, target)
-    assert is_sentence(str(refused.value))
+    refusal((ModelUnreadableError, PairMismatchError), load_heads, folder, target)
 
 
 def test_files_that_are_no_heads_are_refused(tmp_path, target):
@@ -204,9 +198,7 @@ def test_files_that_are_no_heads_are_refused(tmp_path, target):
         (tmp_path / ("a" * 300), SettingsError),
         (Path("nul\0"), SettingsError),
     ):
-        with pytest.raises(error) as refused:
-            load_heads(path, target)
-        assert is_sentence(str(refused.value))
+        refusal(error, load_heads, path, target)
     nan = {name: tensor.fill_(float("nan")) for name, tensor in published(target).items()}
     save_file(nan, tmp_path / WEIGHTS)
     with pytest.raises(ModelUnreadableError, match="NaN"):
@@ -220,9 +212,8 @@ def test_without_a_path_the_heads_that_ship_for_the_target_are_used(tmp_path, ta
     assert len(propose(MedusaDrafter(DrafterSetup(target), MedusaOptions()), some_states(target))) == 8
     other = tiny_model("llama", seed=1)
     assert find_heads(other) is None
-    with pytest.raises(SettingsError, match="includes no Medusa heads") as refused:
-        MedusaDrafter(DrafterSetup(other), MedusaOptions())
-    assert is_sentence(str(refused.value))
+    said = refusal(SettingsError, MedusaDrafter, DrafterSetup(other), MedusaOptions())
+    assert "includes no Medusa heads" in said
 
 
 def test_saved_heads_hold_no_more_than_their_blocks_in_half_precision(tmp_path, target):

@@ -10,11 +10,19 @@ from core.controls import Cancelled
 from core.decode import autoregressive, speculative
 from core.errors import GenerationError
 from core.models.language_model import LanguageModel
-from core.settings import SamplingParams
-from tests.fakes import TableModel, is_sentence, language_model, play, random_rows, table_model, tiny_model, tiny_module
+from tests.fakes import (
+    GREEDY,
+    TableModel,
+    language_model,
+    play,
+    random_rows,
+    refusal,
+    table_model,
+    tiny_model,
+    tiny_module,
+)
 from tests.faults import KeepsARejectedPosition, Wrapped, with_runners
 
-GREEDY = SamplingParams(0.0)
 NUM_PROMPT, LENGTH, K = 8, 40, 4
 
 
@@ -92,9 +100,7 @@ def test_a_lead_and_how_far_blocks_move_it(length, tokens, k, moved):
 
 def test_nan_is_a_sentence_and_measuring_can_be_cancelled():
     broken = table_model(lambda ids: torch.full((8,), torch.nan), 8)
-    with pytest.raises(GenerationError) as caught:
-        moved_margin(broken, [0], [0] * 4, (0, 1), K)
-    assert is_sentence(str(caught.value))
+    refusal(GenerationError, moved_margin, broken, [0], [0] * 4, (0, 1), K)
     looks = []
 
     def cancel() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from core.errors import PromptError
 from core.experiments.prompt_suites import FOLDER, SUITES, find_prompts, first_of_each, read_prompts
-from tests.fakes_sweep import refused
+from tests.fakes import refusal
 
 
 @pytest.mark.parametrize("suite", SUITES)
@@ -56,8 +56,7 @@ def test_spec_bench_is_read_as_it_is(tmp_path):
 def test_a_line_without_a_prompt_is_a_sentence(tmp_path, line):
     path = tmp_path / "own.jsonl"
     path.write_text(f'{{"text": "a"}}\n{line}\n', "utf-8")
-    with refused(PromptError, "Line 2 .* is not a JSON object with"):
-        read_prompts(path)
+    refusal(PromptError, read_prompts, path, match="Line 2 .* is not a JSON object with")
 
 
 @pytest.mark.parametrize("name", ["cod", "missing.jsonl", "\0", "a.txt", "blank.txt", "odd.txt", "a.jsonl", "b.jsonl"])
@@ -66,5 +65,4 @@ def test_what_is_neither_a_suite_nor_a_prompt_file_is_a_sentence(tmp_path, monke
     files = {"a.txt": b"", "blank.txt": b"\n \n", "odd.txt": b"\xff\xfe", "a.jsonl": b"{}", "b.jsonl": b"[1"}
     for each, content in files.items():
         (tmp_path / each).write_bytes(content)
-    with refused(PromptError):
-        find_prompts([name])
+    refusal(PromptError, find_prompts, [name])

@@ -82,13 +82,13 @@ def test_a_real_run_comes_back_field_by_field_and_asks_for_the_same_again(models
         assert repeated[0].summary.text == came[-1].summary.text
 
 
-def scripted_log(tmp_path, **changes):
-    asked = RunRequest(**{"target": "t", "draft": "d", "prompt": "p", "max_new_tokens": 24, **changes})
-    return run_and_read(FakeSession(), asked, tmp_path)
+@pytest.fixture
+def log(tmp_path):
+    """A log of the scripted session."""
+    return run_and_read(FakeSession(), RunRequest(target="t", draft="d", prompt="p", max_new_tokens=24), tmp_path)[1]
 
 
-def test_a_log_that_was_cut_off_ends_with_figures_added_up_from_its_steps(tmp_path):
-    _, log = scripted_log(tmp_path)
+def test_a_log_that_was_cut_off_ends_with_figures_added_up_from_its_steps(log):
     log.summary = None
     *_, last = events(log)
     assert isinstance(last, Finished)
@@ -102,8 +102,7 @@ def test_a_log_that_was_cut_off_ends_with_figures_added_up_from_its_steps(tmp_pa
     assert (type(first), type(prefill), last.summary.num_tokens) == (RunStarted, PrefillDone, 0)
 
 
-def test_null_stands_for_nan(tmp_path):
-    _, log = scripted_log(tmp_path)
+def test_null_stands_for_nan(log):
     record = {**log.steps[0], "draft_probs": [None] * 4, "target_probs": [0.5], "total_ms": None}
     step = step_from_record(json.loads(to_line(record)))
     assert all(math.isnan(value) for value in step.draft_probs)
@@ -123,14 +122,12 @@ IMPOSSIBLE = {
 
 
 @pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in IMPOSSIBLE.items() for value in values])
-def test_a_step_that_no_run_could_have_written_is_left_out(tmp_path, name, value):
-    _, log = scripted_log(tmp_path)
+def test_a_step_that_no_run_could_have_written_is_left_out(log, name, value):
     next(step for step in log.steps if len(step["emitted"]) > 1)[name] = value
     assert sum(isinstance(event, Step) for event in events(log)) == len(log.steps) - 1
 
 
-def test_odd_figures_in_a_summary_become_unknown_and_counts_are_added_up(tmp_path):
-    _, log = scripted_log(tmp_path)
+def test_odd_figures_in_a_summary_become_unknown_and_counts_are_added_up(log):
     log.summary = {"type": "summary", "finish_reason": "tired", "tokens_per_second": "fast", "num_tokens": None}
     summary = list(events(log))[-1].summary
     assert (summary.finish_reason, summary.num_steps) == (FinishReason.CANCELLED, len(log.steps))
@@ -152,22 +149,16 @@ def test_odd_figures_in_a_summary_become_unknown_and_counts_are_added_up(tmp_pat
     ],
     ids=str,
 )
-def test_a_log_that_can_not_be_replayed_says_why(tmp_path, changes, words):
-    _, log = scripted_log(tmp_path)
+def test_a_log_that_can_not_be_replayed_says_why(log, changes, words):
     log.run["config"].update(changes)
     with pytest.raises(RunLogError, match=words):
         request(log)
 
 
-def test_a_log_from_before_these_fields_is_replayed_where_it_ran(tmp_path):
-    _, log = scripted_log(tmp_path)
+def test_a_gpus_index_and_a_system_prompt_come_back_and_without_them_a_log_is_replayed_where_it_ran(log):
     log.run["config"] |= {"device": "cuda:0", "dtype": "bfloat16"}
     again = request(log)
     assert (again.device, again.dtype, again.baseline, again.system) == (Device.CUDA, DType.BFLOAT16, False, "")
-
-
-def test_a_gpus_index_and_a_system_prompt_come_back(tmp_path):
-    _, log = scripted_log(tmp_path)
     log.run["config"] |= {"requested_device": "cuda:1", "system": "Be brief."}
     again = request(log)
     assert (again.device, again.system) == ("cuda:1", "Be brief.")

@@ -38,6 +38,11 @@ def make_log(tokens=40, prompt="def f():", **changes) -> RunLog:
     )
 
 
+@pytest.fixture
+def log():
+    return make_log()
+
+
 class Page(HTMLParser):
     """What a browser would make of a page: its elements, and its text without the style sheet's."""
 
@@ -72,8 +77,7 @@ class Page(HTMLParser):
         return [attributes for name, attributes in self.elements if name == tag]
 
 
-def test_a_report_shows_pair_settings_environment_figures_text_and_plots():
-    log = make_log()
+def test_a_report_shows_pair_settings_environment_figures_text_and_plots(log):
     page = Page(run_page(log))
     assert page.problems == []
     for words in ("tiny-target with tiny-draft", "Measured speedup", "num_draft_tokens", "device_name", "CPU"):
@@ -83,24 +87,21 @@ def test_a_report_shows_pair_settings_environment_figures_text_and_plots():
     assert "def f():" + "".join(step["emitted_text"] for step in log.steps) in page.text
 
 
-def test_the_policy_that_chose_k_is_named_and_a_plain_run_has_no_verdict_about_drafting():
-    log = make_log()
+def test_the_policy_that_chose_k_is_named_and_a_plain_run_has_no_verdict_about_drafting(log):
     log.run["config"] |= {"num_draft_tokens": "auto", "length_policy": "adaptive"}
     assert "K = adaptive" in run_page(log)
     log.run["config"]["num_draft_tokens"] = 0
     assert "decoded plainly" in run_page(log)
 
 
-def test_a_report_holds_no_absolute_path_of_a_model():
-    log = make_log()
+def test_a_report_holds_no_absolute_path_of_a_model(log):
     log.run["config"] |= {"target": "/home/me/models/big one", "draft": "C:\\Users\\me\\small"}
     page = run_page(log)
     assert "big one with small" in page
     assert not any(place in page for place in ("/home/me", "Users"))
 
 
-def test_a_lossy_run_says_so():
-    log = make_log()
+def test_a_lossy_run_says_so(log):
     assert "Lossy" not in run_page(log)
     log.run["config"]["verification"] = "typical"
     assert "Lossy" in run_page(log)
@@ -158,8 +159,7 @@ def test_each_kind_of_token_has_a_line_style_beside_its_colour_and_tells_p_q_and
     assert "@media print" in source
 
 
-def test_a_token_of_a_plain_step_is_not_shown_as_a_bonus():
-    log = make_log()
+def test_a_token_of_a_plain_step_is_not_shown_as_a_bonus(log):
     log.steps[0] |= {"num_draft_tokens": 0, "num_accepted": 0, "drafted": [], "drafted_texts": [], "draft_probs": []}
     log.steps[0] |= {"emitted": [1], "emitted_kinds": ["bonus"], "emitted_texts": ["alone"], "emitted_text": "alone"}
     page = run_page(log)
@@ -201,8 +201,7 @@ def test_every_plot_is_sound_xml_with_a_title_and_units():
 # --- Logs that lack something -------------------------------------------------------------------------------------
 
 
-def test_a_log_without_steps_gives_a_report_that_says_so():
-    log = make_log()
+def test_a_log_without_steps_gives_a_report_that_says_so(log):
     log.steps.clear()
     log.baseline_steps.clear()
     log.summary = None
@@ -224,8 +223,7 @@ def test_a_log_that_was_cut_off_gives_a_report_of_what_there_is(tmp_path):
     assert len([item for item in page.named("svg") if item.get("role")]) == 4
 
 
-def test_invalid_values_are_left_out_and_the_rest_is_drawn(tmp_path):
-    log = make_log()
+def test_invalid_values_are_left_out_and_the_rest_is_drawn(log, tmp_path):
     for record in log.steps[::2]:
         record |= {"draft_ms": math.nan, "total_ms": math.inf, "target_probs": None, "uniforms": [math.nan] * 4}
     log.steps[1]["emitted_kinds"] = ["nonsense"]
@@ -240,8 +238,7 @@ def test_invalid_values_are_left_out_and_the_rest_is_drawn(tmp_path):
 
 
 @pytest.mark.parametrize("config", [{}, {"target": 7, "draft": [], "prompt": None}, {"method_options": 3, "stop": "x"}])
-def test_settings_of_another_kind_do_not_stop_a_report(config):
-    log = make_log()
+def test_settings_of_another_kind_do_not_stop_a_report(log, config):
     log.run = {"config": config, "environment": ["odd"], "id": 5}
     assert Page(run_page(log)).problems == []
 
@@ -257,8 +254,7 @@ def test_a_report_of_several_runs_shows_what_differs_and_the_text_of_each(tmp_pa
     assert DIFFER not in Page(run_page(make_log(baseline=False))).text
 
 
-def test_a_log_that_kept_no_plain_step_still_shows_the_baselines_speed():
-    log = make_log()
+def test_a_log_that_kept_no_plain_step_still_shows_the_baselines_speed(log):
     log.baseline_steps.clear()
     source = run_page(log)
     assert "The baseline did not run" not in source

@@ -15,7 +15,7 @@ from core.runners.module import ModuleRunner
 from core.runners.scoring import TargetScorer
 from core.sampling import draw, probabilities
 from core.settings import SamplingParams
-from tests.fakes import FAMILIES, language_model, random_rows, table_model, tiny_model, tiny_module
+from tests.fakes import FAMILIES, failing, language_model, random_rows, table_model, tiny_model, tiny_module
 
 FUSED = sorted(llama.LLAMA_MODEL_TYPES)
 IDS = torch.randint(0, 257, (60,), generator=torch.Generator().manual_seed(0))
@@ -159,11 +159,7 @@ def test_a_module_that_fails_amid_a_forward_leaves_a_whole_cache():
     model = tiny_model("llama", 7)
     runner = model.runner(64)
     runner.forward(IDS[:6], num_logits=1)
-
-    def fail(*_) -> None:
-        raise RuntimeError("a kernel failed")
-
-    handle = model.model.model.layers[1].register_forward_pre_hook(fail)
+    handle = model.model.model.layers[1].register_forward_pre_hook(failing(RuntimeError("a kernel failed")))
     try:
         with pytest.raises(RuntimeError, match="kernel"):
             runner.forward(IDS[6:9], num_logits=1)
@@ -201,13 +197,10 @@ def test_the_fused_forward_computes_the_variants_it_takes(family, changes):
 
 @pytest.mark.parametrize("family", FUSED)
 def test_without_scripts_the_fused_forward_is_the_same(family, monkeypatch):
-    def refuse(*_):
-        raise RuntimeError("no TorchScript here")
-
     assert isinstance(llama.scripted(llama_forward.forward), torch.jit.ScriptFunction)
     assert isinstance(llama.scripted(llama_forward.draw_next), torch.jit.ScriptFunction)
     scripted = in_parts(runner_of(family, True))
-    monkeypatch.setattr(torch.jit, "script", refuse)
+    monkeypatch.setattr(torch.jit, "script", failing(RuntimeError("no TorchScript here")))
     monkeypatch.setattr(llama, "scripted", llama.scripted.__wrapped__)
     assert llama.scripted(llama_forward.forward) is llama_forward.forward
     plain = in_parts(runner_of(family, True))
@@ -316,13 +309,10 @@ def test_machines_that_share_a_home_keep_their_own_choices(monkeypatch, others):
 
 
 def test_no_kernel_is_chosen_for_good_where_memory_was_too_short_to_measure(monkeypatch):
-    def fail(_):
-        raise RuntimeError("DefaultCPUAllocator: not enough memory")
-
     monkeypatch.setattr(matmul, "_choices", {})
     weight = torch.ones(512, 256)
     with monkeypatch.context() as patch:
-        patch.setattr(matmul, "_measure_packed", fail)
+        patch.setattr(matmul, "_measure_packed", failing(RuntimeError("DefaultCPUAllocator: not enough memory")))
         assert matmul._fewest_packed(weight) == 0
     assert matmul._fewest_packed(weight) == 1
 
@@ -345,12 +335,12 @@ def test_an_error_in_the_layers_says_what_happened(monkeypatch):
 
 
 def test_memory_that_runs_out_in_the_layers_is_reported_as_such(monkeypatch):
-    def run_out(*_):
-        raise RuntimeError(
+    run_out = failing(
+        RuntimeError(
             "The following operation failed in the TorchScript interpreter.\nTraceback of TorchScript:\n"
             "RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
         )
-
+    )
     runner = runner_of("llama", True)
     monkeypatch.setattr(llama, "scripted", lambda _: run_out)
     with pytest.raises(torch.OutOfMemoryError, match=r"^CUDA out of memory"):

@@ -11,6 +11,7 @@ from core.runlog.log import to_line, to_record
 from core.runlog.search import matches
 from core.runlog.store import KeptState, Label, RunStore
 from core.settings import RunRequest, SamplingParams
+from tests.errors import failing
 from tests.fakes_app import FakeSession
 
 
@@ -191,10 +192,7 @@ def test_the_trash_is_emptied_for_good_and_only_one_s_own(tmp_path, keep):
 
 def test_a_folder_that_can_only_be_read_still_lists_its_runs_and_says_why_nothing_changes(tmp_path, keep, monkeypatch):
     keep("x")
-
-    def refuse(*_args, **_settings):
-        raise PermissionError(13, "Permission denied")
-
+    refuse = failing(PermissionError(13, "Permission denied"))
     monkeypatch.setattr("core.runlog.store.FileLock", refuse)
     monkeypatch.setattr("pathlib.Path.replace", refuse)
     for change in (lambda: RunStore(tmp_path).label(Label.NAME, "n", "x"), lambda: RunStore(tmp_path).delete(["x"])):

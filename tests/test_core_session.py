@@ -18,7 +18,7 @@ from core.runners.module import ModuleRunner
 from core.session import Continuation, Session, run_started
 from core.settings import Coupling, SamplingParams
 from core.types import BaselineStep, Finished, FinishReason, PrefillDone, RunStarted, StageChanged, Step
-from tests.fakes import byte_tokenizer, is_sentence, tiny_model
+from tests.fakes import byte_tokenizer, is_sentence, refusal, tiny_model
 from tests.fakes_session import kinds, requests_of, save_pair
 
 
@@ -211,9 +211,7 @@ def fail(*_, **__) -> None:
 )  # fmt: skip
 def test_what_cant_be_carried_out_is_said_before_the_run_starts(session, request_for, changes, error):
     seen = []
-    with pytest.raises(error) as caught:
-        seen.extend(session.run(request_for(**changes)))
-    assert is_sentence(str(caught.value))
+    refusal(error, lambda: seen.extend(session.run(request_for(**changes))))
     assert all(isinstance(event, StageChanged) for event in seen)
     assert list(session.run(request_for()))[-1].summary.finish_reason is FinishReason.LENGTH
 
@@ -225,6 +223,4 @@ def test_what_cant_be_carried_out_is_said_before_the_run_starts(session, request
     ids=str,
 )  # fmt: skip
 def test_settings_that_make_no_run_are_refused_at_once(request_for, changes):
-    with pytest.raises(SettingsError) as caught:
-        request_for(**changes)
-    assert is_sentence(str(caught.value))
+    refusal(SettingsError, request_for, **changes)

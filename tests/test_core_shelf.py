@@ -12,8 +12,8 @@ from core.models.catalogue import resolve
 from core.models.fit import pair_problem
 from core.models.shared_draft import load_shared_draft
 from core.models.shelf import ModelShelf, ShelfKey
-from tests.fakes import edit_json, is_sentence, save_model, tiny_model
-from tests.fakes_distill import chat_tokenizer, save_target
+from tests.fakes import edit_json, failing, refusal, save_model, tiny_model
+from tests.fakes_distill import chat_tokenizer
 
 CPU = torch.device("cpu")
 
@@ -75,16 +75,6 @@ def test_a_model_that_was_written_anew_takes_the_place_of_the_old_one_and_of_wha
 # --- Drafts that borrow their target's tables -----------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def target_folder(tmp_path_factory):
-    return save_target(tmp_path_factory.mktemp("distill"))
-
-
-@pytest.fixture(scope="module")
-def target(target_folder):
-    return load(str(target_folder), "cpu", "float32")
-
-
 @pytest.fixture
 def drafter(target, tmp_path):
     export_student(new_student(target.model, 1), target.tokenizer, "owner/target", list(range(40)), tmp_path / "draft")
@@ -113,13 +103,8 @@ def test_a_damaged_draft_is_a_sentence(drafter, target):
 
 
 def test_a_draft_that_finds_no_memory_is_not_called_damaged(drafter, target, monkeypatch):
-    def run_out(*_):
-        raise torch.OutOfMemoryError("CUDA out of memory")
-
-    monkeypatch.setattr("safetensors.torch.load_file", run_out)
-    with pytest.raises(OutOfMemoryError) as caught:
-        load(str(drafter), "cpu", target=target)
-    assert is_sentence(str(caught.value))
+    monkeypatch.setattr("safetensors.torch.load_file", failing(torch.OutOfMemoryError("CUDA out of memory")))
+    refusal(OutOfMemoryError, load, str(drafter), "cpu", target=target)
 
 
 def test_a_draft_without_one_of_its_layers_is_a_sentence(drafter, target):

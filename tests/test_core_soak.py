@@ -2,10 +2,7 @@
 
 import gc
 import json
-import os
 import random
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
@@ -18,6 +15,7 @@ from core.drafters.registry import METHODS, get_method
 from core.session import Session
 from core.settings import Coupling, LengthPolicy, RunRequest, SamplingParams
 from core.types import Event, FinishReason, Step
+from tests.children import run_code
 from tests.fakes import save_model
 from tests.faults import strike
 
@@ -156,8 +154,6 @@ def test_hundreds_of_runs_leave_nothing_behind_and_change_nothing(models, monkey
         "import sys; from pathlib import Path; from core.session import Session; from tests.test_core_soak import *\n"
         "print(json.dumps(texts_of(Session(), Path(sys.argv[1]))))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(models)], cwd=Path(__file__).parent.parent, env=os.environ, text=True,
-        capture_output=True, timeout=120, check=True,
-    )  # fmt: skip
+    done = run_code(code, models)
+    assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout.splitlines()[-1]) == expected

@@ -7,7 +7,6 @@ import json
 import os
 import random
 import re
-import subprocess
 import sys
 
 import pytest
@@ -21,6 +20,8 @@ from core.models.weight_files import read_weight_headers
 from core.session import Session
 from core.settings import RunRequest
 from core.types import FinishReason
+from tests import fakes
+from tests.children import run_code
 from tests.fakes import edit_json, is_sentence, save_model
 
 
@@ -32,10 +33,7 @@ def folder(tmp_path):
 
 def refusal(ref, error=ModelUnreadableError) -> str:
     """Loads what can't be loaded, and returns the error message."""
-    with pytest.raises(error) as caught:
-        load(str(ref), "cpu")
-    assert is_sentence(str(caught.value)), str(caught.value)
-    return str(caught.value)
+    return fakes.refusal(error, load, str(ref), "cpu")
 
 
 CONFIGS = {
@@ -145,8 +143,7 @@ sys.exit(main(["run", "--prompt", "x = 1", "-n", "2"]))
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux limits a program's addresses")
 @pytest.mark.parametrize("megabytes", [300, 1200, 1500])
 def test_too_little_memory_is_said_in_a_sentence_and_is_no_damage(megabytes):
-    command = [sys.executable, "-c", LIMITED, str(megabytes)]
-    done = subprocess.run(command, timeout=100, check=False, capture_output=True, text=True)
+    done = run_code(LIMITED, megabytes)
     assert done.returncode == 1
     assert re.search("memory|is free", done.stderr, re.IGNORECASE)
     assert not any(word in done.stderr for word in ("Traceback", "damaged", "failed unexpectedly"))
@@ -252,11 +249,9 @@ def test_a_chat_template_that_loops_or_grows_is_ended(folder, template, words, m
     if words == "1 seconds":
         monkeypatch.setattr("core.models.template_child.SECONDS", 1)
     edit_json(folder / "tokenizer_config.json", chat_template=template)
-    with pytest.raises(PromptError) as caught:
-        render_prompt(str(folder), "hi", chat=True)
-    assert words in str(caught.value)
-    assert is_sentence(str(caught.value))
-    assert str(caught.value).isprintable()
+    said = fakes.refusal(PromptError, render_prompt, str(folder), "hi", chat=True)
+    assert words in said
+    assert said.isprintable()
 
 
 def test_a_chat_template_renders_as_transformers_does(folder):
@@ -284,9 +279,7 @@ TOKENIZERS = {
 def test_a_tokenizer_that_panics_is_a_sentence(folder, changes):
     path = folder / "tokenizer.json"
     path.write_text(json.dumps({**json.loads(path.read_text("utf-8")), **changes}), "utf-8")
-    with pytest.raises(OutriderError) as caught:
-        render_prompt(str(folder), "x" * 60)
-    assert is_sentence(str(caught.value))
+    fakes.refusal(OutriderError, render_prompt, str(folder), "x" * 60)
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes with names here")

@@ -19,7 +19,7 @@ from core.runlog.log import read_run_log, to_line
 from core.runlog.replay import events, request_to_show
 from core.runlog.store import RunStore, read_head
 from core.types import StepsCounted
-from tests.fakes import is_sentence
+from tests.fakes import is_sentence, refusal
 from tests.fakes_cli import step
 from tests.fakes_log import write
 from tests.fakes_runs import keep_run
@@ -157,9 +157,7 @@ def spoil(path, kind):
 def test_a_log_that_is_no_log_is_refused_and_hides_no_other(tmp_path, kind):
     good, bad = keep_run(tmp_path), keep_run(tmp_path, 1)
     spoil(tmp_path / f"{bad}.jsonl", kind)
-    with pytest.raises(RunLogError) as caught:
-        read_run_log(tmp_path / f"{bad}.jsonl")
-    assert is_sentence(str(caught.value))
+    refusal(RunLogError, read_run_log, tmp_path / f"{bad}.jsonl")
     assert good in {run.id for run in RunStore(tmp_path).runs()}
 
 

@@ -22,8 +22,8 @@ from core.experiments.sweep_plan import (
 from core.experiments.sweep_results import SweepResults, bootstrap_medians, verdicts
 from core.session import Session
 from core.settings import LengthPolicy
-from tests.fakes import is_sentence, save_model
-from tests.fakes_sweep import FakeSweepSession, events_of, fails_at, measured, plan_of, refused, summary_with
+from tests.fakes import is_sentence, refusal, save_model
+from tests.fakes_sweep import FakeSweepSession, events_of, fails_at, measured, plan_of, summary_with
 
 # --- The plan ---------------------------------------------------------------------------------------------------
 
@@ -51,8 +51,7 @@ from tests.fakes_sweep import FakeSweepSession, events_of, fails_at, measured, p
     ],
 )
 def test_a_bad_plan_is_a_sentence(changes, words):
-    with refused(SettingsError, words):
-        plan_of(**changes)
+    refusal(SettingsError, plan_of, **changes, match=words)
 
 
 def test_the_order_holds_every_run_once_and_depends_on_the_seed_alone():
@@ -85,8 +84,7 @@ def test_models_that_are_not_here_are_reported_before_anything_runs(tmp_path):
         ("nobody/nothing", ModelNotFoundError),
         (str(save_model(tmp_path / "target")), OutriderError),
     ):
-        with refused(error):
-            check_models(plan_of(target=target))
+        refusal(error, check_models, plan_of(target=target))
 
 
 # --- Running ----------------------------------------------------------------------------------------------------

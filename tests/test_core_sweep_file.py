@@ -16,13 +16,8 @@ from core.experiments.sweep_plan import DrafterChoice, FileFailed, RunMeasured, 
 from core.experiments.sweep_results import SweepResults, to_csv
 from core.runlog.log import read_run_log
 from core.settings import LengthPolicy, VerificationRule
-from tests.fakes import is_sentence
-from tests.fakes_sweep import FakeSweepSession, fails_at, plan_of, refused
-
-
-@pytest.fixture
-def out(tmp_path):
-    return tmp_path / "sweep.jsonl"
+from tests.fakes import is_sentence, refusal
+from tests.fakes_sweep import FakeSweepSession, fails_at, plan_of
 
 
 def lines(path) -> list[dict]:
@@ -165,8 +160,7 @@ def test_another_plan_is_refused_with_its_differences_unless_restarted(out, chan
     run(plan_of(), out)
     before = out.read_bytes()
     other = plan_of(**changes)
-    with refused(RunLogError, words):
-        run(other, out)
+    refusal(RunLogError, run, other, out, match=words)
     assert out.read_bytes() == before
     run(other, out, restart=True)
     assert read_sweep(out).plan == other
@@ -187,8 +181,7 @@ def test_times_of_two_devices_are_not_mixed(out):
     stopped_after(5, plan_of(), out)
     out.write_text(out.read_text("utf-8").replace("an abacus", "a slide rule"), "utf-8")
     session = FakeSweepSession()
-    with refused(RunLogError, "a slide rule, and this is an abacus"):
-        run(plan_of(), out, session)
+    refusal(RunLogError, run, plan_of(), out, session, match="a slide rule, and this is an abacus")
     assert not session.calls
 
 
@@ -207,8 +200,7 @@ def test_times_of_two_devices_are_not_mixed(out):
 def test_what_is_not_a_sweep_is_never_written_over(out, content, words, restart):
     out.write_bytes(content)
     session = FakeSweepSession()
-    with refused(RunLogError, words):
-        run(plan_of(), out, session, restart=restart)
+    refusal(RunLogError, run, plan_of(), out, session, restart=restart, match=words)
     assert out.read_bytes() == content
     assert not session.calls
 
@@ -220,15 +212,13 @@ def test_a_sweep_with_a_damaged_plan_is_a_sentence(out):
         record = json.loads(head)
         record["config"] |= changes
         out.write_text(json.dumps(record) + "\n" + "".join(rest), "utf-8")
-        with refused(RunLogError):
-            read_sweep(out)
+        refusal(RunLogError, read_sweep, out)
 
 
 @pytest.mark.parametrize("name", ["", "missing/sweep.jsonl"])
 def test_a_place_that_cannot_be_written_is_reported_before_anything_runs(tmp_path, name):
     session = FakeSweepSession()
-    with refused(RunLogError):
-        run(plan_of(), tmp_path / name, session)
+    refusal(RunLogError, run, plan_of(), tmp_path / name, session)
     assert not session.warm_ups
 
 
@@ -295,8 +285,7 @@ def test_two_sweeps_do_not_write_over_each_others_runs(out):
     for event in first:
         if isinstance(event, RunMeasured):
             break
-    with refused(RunLogError, "Another sweep is writing"):
-        list(sweep(plan_of(), FakeSweepSession(), out=out))
+    refusal(RunLogError, run, plan_of(), out, match="Another sweep is writing")
     assert isinstance(list(first)[-1], SweepFinished)
     assert len(read_sweep(out).measurements) == 12
     assert os.listdir(out.parent) == [out.name]

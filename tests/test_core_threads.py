@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import psutil
 import pytest
 import torch
@@ -17,6 +14,7 @@ from core.runners.threads import ThreadGovernor, num_processors, threads
 from core.session import Session
 from core.settings import RunRequest, SamplingParams
 from core.types import Finished, FinishReason
+from tests.children import run_code
 from tests.fakes import save_model
 from tests.test_core_analysis import make_step
 
@@ -126,7 +124,7 @@ def test_a_baseline_that_fails_leaves_the_run_whole(monkeypatch, request_with_ba
 
 TWO_AT_ONCE = """
 import sys, threading
-{first}
+import core.session
 import torch
 
 sys.setswitchinterval(1e-6)
@@ -157,8 +155,7 @@ print("through")
 
 
 def test_two_threads_may_be_the_first_to_make_a_tensor():
-    code = TWO_AT_ONCE.format(first="import core.session")
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    done = run_code(TWO_AT_ONCE)
     assert done.stdout.strip() == "through", done.stderr
 
 

@@ -27,6 +27,8 @@ from core.training.model import (
     rope_for,
 )
 from core.training.train import Muon, TrainSettings, orthogonal, pretrain, validation_loss
+from tests.errors import failing
+from tests.fakes_distill import quiet
 
 NAMES = ["alpha", "beta", "gamma", "delta", "count", "total", "value", "index", "node", "parent", "left", "right"]
 LENGTHS = ((0.0, 128), (0.5, 256))
@@ -60,11 +62,7 @@ def settings(**changes):
     return TrainSettings(**(plain | changes))
 
 
-def quiet(line: str) -> None:
-    pass
-
-
-def test_no_held_out_file_or_near_copy_is_trained_on():
+def test_no_held_out_file_or_near_copy_is_trained_on_whatever_order_the_files_come_in():
     files = tree()
     source = files[0][0]
     copies = [(source, f"copies/same_{i}.py", raw) for i, (_, _, raw) in enumerate(files)]
@@ -76,6 +74,8 @@ def test_no_held_out_file_or_near_copy_is_trained_on():
     for document in split.validation:
         ours = corpora.shingles(document.text)
         assert max(corpora.overlap(ours, theirs) for theirs in trained) <= corpora.LEAK_OVERLAP
+    shuffled = random.Random(3).sample(files, len(files))
+    assert corpora.collect(files) == corpora.collect(shuffled)
 
 
 def test_a_held_out_file_that_shares_text_with_training_is_dropped_from_both():
@@ -87,12 +87,6 @@ def test_a_held_out_file_that_shares_text_with_training_is_dropped_from_both():
     split = corpora.split([copy if d is trained else d for d in documents], validation_share=0.3)
     assert leaked not in split.validation
     assert leaked not in split.train
-
-
-def test_the_corpus_is_the_same_whatever_order_the_files_come_in():
-    files = tree()
-    shuffled = random.Random(3).sample(files, len(files))
-    assert corpora.collect(files) == corpora.collect(shuffled)
 
 
 @pytest.mark.parametrize(
@@ -167,16 +161,9 @@ def test_a_resumed_run_ends_exactly_where_an_unbroken_one_does(data: Path, tmp_p
     pretrain(whole, train, validation, settings(), tmp_path / "whole.pt", quiet, lengths=LENGTHS)
     interrupted = tmp_path / "halves.pt"
 
-    class StoppedError(Exception):
-        pass
-
-    def stop(line: str) -> None:
-        raise StoppedError
-
-    with pytest.raises(StoppedError):
-        pretrain(
-            halves, train, validation, settings(checkpoint_seconds=0.0, log_every=6), interrupted, stop, lengths=LENGTHS
-        )
+    often, stop = settings(checkpoint_seconds=0.0, log_every=6), failing(LookupError())
+    with pytest.raises(LookupError):
+        pretrain(halves, train, validation, often, interrupted, stop, lengths=LENGTHS)
     resumed = new_model("tiny", 400, seed=5)
     progress = pretrain(resumed, train, validation, settings(), interrupted, quiet, lengths=LENGTHS)
     assert progress.tokens == 12 * BLOCK

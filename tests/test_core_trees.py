@@ -27,12 +27,11 @@ from core.verify import verify, verify_block, verify_tree
 from core.verify.device import figures_of, verify_gumbel_on_device, verify_on_device
 from core.verify.other_rules import verify_as_block, verify_gumbel, verify_typically
 from tests.exactness import SIGNIFICANCE, V, chi_squared_p_value, joint_p_value, mutate, tree_step, verify_step
-from tests.fakes import NoLook, play, random_rows, table_model, tiny_model
+from tests.fakes import GREEDY, NoLook, play, random_rows, table_model, tiny_model
 
 PARENTS = [-1, -1, -1, 0, 0, 1]
 """As many siblings as there are tokens, and branches of two and of one."""
 RULES = (*TreeRule, "mixed")
-GREEDY = SamplingParams(0.0)
 
 
 @pytest.mark.parametrize("rule", RULES)

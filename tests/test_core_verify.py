@@ -182,15 +182,10 @@ def test_rows_that_half_precision_rounded_are_drawn_from_as_distributions(unifor
 
 
 @pytest.mark.parametrize("verified", [verify_block, as_block, verify_on_device])
-def test_nan_of_a_draft_that_never_proposes_id_0_is_reported(verified):
-    trimmed = torch.tensor([[0.0, math.nan, math.nan, 0.0]])
+def test_nan_of_a_trimmed_draft_or_behind_the_block_and_impossible_drafts_are_reported(verified):
+    rows, trimmed = torch.full((2, 4), 0.25), torch.tensor([[0.0, math.nan, math.nan, 0.0]])
     with pytest.raises(GenerationError, match="draft"):
-        verified(torch.tensor([1]), [-1], trimmed, torch.full((2, 4), 0.25), torch.zeros(2))
-
-
-@pytest.mark.parametrize("verified", [verify_block, as_block, verify_on_device])
-def test_nan_behind_the_block_and_impossible_drafts_are_reported(verified):
-    rows = torch.full((2, 4), 0.25)
+        verified(torch.tensor([1]), [-1], trimmed, rows, torch.zeros(2))
     with pytest.raises(GenerationError, match="target"):
         verified(torch.tensor([1]), [-1], rows[:1], torch.cat((rows[:1], rows[1:] * math.nan)), torch.zeros(2))
     with pytest.raises(DrafterError, match="probability 0"):
