@@ -20,12 +20,13 @@ from app.menus import Menus, menu_actions
 from app.run.conclusion import ConclusionBar
 from app.run.inspector.inspector import InspectorPanel
 from app.run.live import LiveView
+from app.run.measurements import MeasurementsPanel
 from app.run.pacing import PACES
-from app.run.plots.step_plots import StepPlot
+from app.run.plots.step_plot import StepPlot
 from app.run.race.race_window import RaceWindow
-from app.run.run_page import MeasurementsPanel, StatusStrip
 from app.run.run_view import RunView
 from app.run.speed.speed_page import SpeedPage
+from app.run.status_strip import StatusStrip
 from app.run.text.branches import Branching
 from app.run.text.tokens import Selection
 from app.run.text.transcript_panel import TranscriptPanel

@@ -33,11 +33,11 @@ from core.decode import autoregressive, speculative
 from core.drafters.base import DrafterSetup
 from core.drafters.registry import build_drafter
 from core.errors import DeviceError, GenerationError, sentence_of
-from core.experiments.bench import BenchSettings, num_equal
-from core.experiments.bench_rounds import Bench
-from core.experiments.check import CheckRequest, Verdict, p_text, report_text
+from core.experiments.bench import Bench
+from core.experiments.bench_plan import BenchSettings, num_equal
+from core.experiments.check import MOST_ROUNDING, check
+from core.experiments.check_plan import CheckRequest, Verdict, p_text, report_text
 from core.experiments.contenders import build_all, load_pair
-from core.experiments.exactness import MOST_ROUNDING, check
 from core.experiments.prompt_suites import default_prompts, encoded
 from core.files import write_atomically
 from core.models.catalogue import DEFAULT_DRAFT, DEFAULT_TARGET

@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 from core.drafters.registry import METHODS
-from core.experiments.bench import ASSISTED, AUTO, GENERATE, PLAIN, BenchSettings, Pair, Timed
-from core.experiments.bench_rounds import Observations
+from core.experiments.bench import Observations
+from core.experiments.bench_plan import ASSISTED, AUTO, GENERATE, PLAIN, BenchSettings, Pair, Timed
 from core.experiments.prompt_suites import Prompt
 from tests.fakes import greedy_reference, tiny_model
 

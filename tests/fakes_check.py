@@ -1,8 +1,8 @@
 """A pair of tables to check, and the settings to check it with."""
 
 from core.controls import RunControls
-from core.experiments import check as checks
-from core.experiments.check import CheckFinished, CheckProgress, CheckReport, CheckRequest, Comparison
+from core.experiments import check_plan as checks
+from core.experiments.check_plan import CheckFinished, CheckProgress, CheckReport, CheckRequest, Comparison
 from core.experiments.prompt_suites import Prompt
 from core.settings import RunRequest, SamplingParams
 from core.types import StageChanged
@@ -36,7 +36,7 @@ def make_check(*, num_samples=400, num_tokens=12, prompts=PROMPTS, with_transfor
 
 def checked(request=None, session=None):
     """The report of a check that goes to its end."""
-    from core.experiments.exactness import check
+    from core.experiments.check import check
 
     *_, last = check(session or TableSession(), request or make_check(), RunControls())
     assert isinstance(last, CheckFinished)

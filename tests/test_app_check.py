@@ -26,7 +26,7 @@ def checking(make_window, monkeypatch):
 
     def build(**report):
         fake = FakeCheck(**report)
-        monkeypatch.setattr("core.experiments.exactness.check", fake)
+        monkeypatch.setattr("core.experiments.check.check", fake)
         window = make_window()
         window.menus.check.trigger()
         return window, window.check, fake

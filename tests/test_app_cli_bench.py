@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-import core.experiments.bench_rounds as measuring
+import core.experiments.bench as measuring
 from app.__main__ import build_parser, main
 from app.cli.bench import build_settings
 from core.models.catalogue import DEFAULT_DRAFT, DEFAULT_TARGET, SMOLLM2_DRAFTER

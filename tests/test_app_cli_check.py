@@ -11,7 +11,7 @@ import core.verify.rejection
 from app.__main__ import build_parser, main
 from app.cli.check import build_request
 from core.errors import GenerationError
-from core.experiments.exactness import check
+from core.experiments.check import check
 from core.models.catalogue import DEFAULT_DRAFT, DEFAULT_TARGET, EMBEDDED
 from core.settings import Coupling, VerificationRule
 from tests.errors import failing

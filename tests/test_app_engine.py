@@ -10,7 +10,7 @@ from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QWidget
 
 from app.controller import RunState
-from app.run.run_page import UNKNOWN
+from app.run.measurements import UNKNOWN
 from app.settings import SettingsStore, runs_folder
 from app.setup.models_form import ModelRole
 from core.engines import steps

@@ -14,10 +14,11 @@ from PySide6.QtGui import QHelpEvent
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QToolTip
 
+from app.run.measurements import MeasurementsPanel, MetricTiles
 from app.run.plots.acceptance_plot import AcceptancePlot
-from app.run.plots.step_plots import FOLLOWED_STEPS, MAX_BARS, LatencyPlot
+from app.run.plots.latency_plot import LatencyPlot
+from app.run.plots.step_plot import FOLLOWED_STEPS, MAX_BARS
 from app.run.race.race_window import RaceWindow
-from app.run.run_page import MeasurementsPanel, MetricTiles
 from app.run.run_view import RunView
 from core.analysis.expectation import BlockSums, expected_accepted, wilson
 from core.analysis.run_counts import Column

@@ -15,7 +15,7 @@ from app.run.inspector.inspection import inspect
 from app.run.inspector.inspector import InspectorPanel
 from app.run.inspector.places import next_candidate, next_slot, next_step
 from app.run.inspector.step_tree import lay_out
-from app.run.run_page import MetricTiles
+from app.run.measurements import MetricTiles
 from app.run.run_view import RunView
 from app.run.text.tokens import Fate, Place, Selection, block
 from app.run.text.transcript import tooltip

@@ -12,7 +12,7 @@ from app.theme import DARK, LIGHT
 from app.tools.sweep.files import SweepExport
 from app.tools.sweep.heatmap import shade
 from app.tools.sweep.sweep_view import make_scale
-from core.experiments.bench import spread
+from core.experiments.bench_plan import spread
 from core.experiments.prompt_suites import Prompt
 from core.experiments.sweep_plan import Cell, CellResult, DrafterChoice
 from core.experiments.sweep_results import ACCEPTANCE, BLOCK, FIGURES, SPEEDUP, TOKENS

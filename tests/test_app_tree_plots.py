@@ -10,9 +10,9 @@ from dataclasses import replace
 import pytest
 from PySide6.QtCore import QPointF
 
+from app.run.measurements import MeasurementsPanel, MetricTiles
 from app.run.plots.acceptance_plot import AcceptancePlot
 from app.run.plots.tree_plots import CostPlot, RankPlot
-from app.run.run_page import MeasurementsPanel, MetricTiles
 from app.run.run_view import RunView
 from app.theme import DARK, LIGHT
 from core.analysis.run_counts import MOST_RANKS

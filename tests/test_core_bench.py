@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from core.errors import OutriderError, PromptError
-from core.experiments.bench import ASSISTED, GENERATE, PLAIN, num_equal, ratios, spread, turn_order
-from core.experiments.bench_rounds import Bench, to_json
+from core.experiments.bench import Bench, to_json
+from core.experiments.bench_plan import ASSISTED, GENERATE, PLAIN, num_equal, ratios, spread, turn_order
 from core.experiments.contenders import build_all
 from tests.fakes import failing, greedy_reference, refusal
 from tests.fakes_bench import PROMPTS, REAL, SETTINGS, Fake, K, N, observations, right, small_pair

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from core.errors import SettingsError
-from core.experiments.bench import (
+from core.experiments.bench import counted
+from core.experiments.bench_plan import (
     ASSISTED,
     AUTO,
     FLASHSPEC,
@@ -19,7 +20,6 @@ from core.experiments.bench import (
     known_names,
     split_name,
 )
-from core.experiments.bench_rounds import counted
 from core.experiments.contenders import Generate, Outrider, build, build_all, truncated_draft
 from core.settings import VerificationRule
 from tests.exactness import global_generator_untouched

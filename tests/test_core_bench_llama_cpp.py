@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from core.errors import SettingsError
-from core.experiments.bench import LLAMA_CPP, LLAMA_CPP_DRAFT, PLAIN, Pair
-from core.experiments.bench_rounds import Bench
+from core.experiments.bench import Bench
+from core.experiments.bench_plan import LLAMA_CPP, LLAMA_CPP_DRAFT, PLAIN, Pair
 from core.experiments.contenders import build, build_all, truncated_draft
 from core.experiments.llama_cpp import find_build
 from core.models.loading import load

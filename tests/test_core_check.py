@@ -13,7 +13,8 @@ import core.runners.scoring
 import core.verify.rejection
 from core.controls import RunControls
 from core.errors import SettingsError
-from core.experiments.check import (
+from core.experiments.check import check
+from core.experiments.check_plan import (
     CheckFinished,
     CheckRequest,
     Comparison,
@@ -23,7 +24,6 @@ from core.experiments.check import (
     report_text,
 )
 from core.experiments.distribution import Bias, chi_squared_p_value, fit, normal_p_value
-from core.experiments.exactness import check
 from core.experiments.prompt_suites import Prompt
 from core.length_policy import BlockPlan, DraftLengthPolicy
 from core.sampling import probabilities

@@ -13,9 +13,9 @@ from core.decode import sample_blocks
 from core.drafters.base import DrafterSetup
 from core.drafters.registry import TreeRule, build_drafter, rule_problem
 from core.errors import SettingsError
-from core.experiments.check import Verdict, drafting_text, report_json, report_text
+from core.experiments.check import CheckContext
+from core.experiments.check_plan import Verdict, drafting_text, report_json, report_text
 from core.experiments.distribution import DraftDistribution
-from core.experiments.exactness import CheckContext
 from core.session import Loaded
 from core.settings import LOSSY, Coupling, LengthPolicy, SamplingParams, VerificationRule
 from tests.exactness import mutate

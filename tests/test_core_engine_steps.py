@@ -8,12 +8,14 @@ from pathlib import Path
 import pytest
 
 from core.engines import Address, Chunk, Product, Server, ServerSession, Speculation, Token, session
+from core.engines.metrics import difference, parse_metrics
 from core.engines.steps import StepMaker, align, split_text
 from core.experiments.servers.answers import Answer
 from core.runlog.log import read_run_log, to_record
 from core.runlog.replay import steps
 from core.settings import RunRequest
 from core.types import Finished, FinishReason
+from tests.fake_servers import recorded, sglang
 
 
 @pytest.mark.parametrize(
@@ -94,3 +96,36 @@ def test_a_speed_needs_steps_that_arrive_one_after_another(
     assert end.summary.tokens_per_second == (speed if speed is None else pytest.approx(speed))
     per_token = Answer(0.0, tuple(chunks)).ms_per_token
     assert per_token == (None if speed is None else pytest.approx(1e3 / speed))
+
+
+def test_one_reading_of_each_product() -> None:
+    (text,) = recorded("vllm-ngram", "metrics-after").chunks
+    ngram = parse_metrics(str(text))
+    assert ngram is not None
+    assert ngram.draft_tokens
+    assert ngram.num_draft_tokens == 4
+    assert ngram.waiting == 0
+    assert sum(ngram.accepted_per_position) == ngram.accepted_tokens
+    (text,) = recorded("llama-draft", "metrics-after").chunks
+    llama = parse_metrics(str(text))
+    assert llama is not None
+    assert llama.requests is None
+    assert sum(llama.accepted_per_position) == llama.accepted_tokens
+    (text,) = sglang()["/metrics"].chunks  # type: ignore[union-attr]
+    eagle = parse_metrics(str(text))
+    assert eagle is not None
+    assert (eagle.drafts, eagle.accepted_tokens, eagle.running, eagle.waiting) == (40, 60, 1, 2)
+    assert eagle.draft_tokens is None
+    assert parse_metrics("other_total 3\n") is None
+
+
+def test_a_restart_shows_in_counters_that_jump_back() -> None:
+    first, second = (
+        parse_metrics(str(recorded("vllm-ngram", name).chunks[0])) for name in ("metrics-before", "metrics-after")
+    )
+    assert first is not None
+    assert second is not None
+    grown = difference(first, second)
+    assert grown is not None
+    assert grown.draft_tokens == second.draft_tokens - first.draft_tokens
+    assert difference(second, first) is None

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from core.controls import RunControls
-from core.engines import ServerSession, advice, difference, identify, parse_metrics, stream_chunks
+from core.engines import ServerSession, advice, identify, stream_chunks
 from core.errors import SettingsError
 from core.export.files import export_csv, export_html, export_jsonl
 from core.runlog.log import RunLogWriter, read_run_log
@@ -289,39 +289,6 @@ def test_steps_of_llama_server_are_told_at_once(name: str) -> None:
 
 
 # --- Metrics ------------------------------------------------------------------------------------------------------
-
-
-def test_one_reading_of_each_product() -> None:
-    (text,) = recorded("vllm-ngram", "metrics-after").chunks
-    ngram = parse_metrics(str(text))
-    assert ngram is not None
-    assert ngram.draft_tokens
-    assert ngram.num_draft_tokens == 4
-    assert ngram.waiting == 0
-    assert sum(ngram.accepted_per_position) == ngram.accepted_tokens
-    (text,) = recorded("llama-draft", "metrics-after").chunks
-    llama = parse_metrics(str(text))
-    assert llama is not None
-    assert llama.requests is None
-    assert sum(llama.accepted_per_position) == llama.accepted_tokens
-    (text,) = sglang()["/metrics"].chunks  # type: ignore[union-attr]
-    eagle = parse_metrics(str(text))
-    assert eagle is not None
-    assert (eagle.drafts, eagle.accepted_tokens, eagle.running, eagle.waiting) == (40, 60, 1, 2)
-    assert eagle.draft_tokens is None
-    assert parse_metrics("other_total 3\n") is None
-
-
-def test_a_restart_shows_in_counters_that_jump_back() -> None:
-    first, second = (
-        parse_metrics(str(recorded("vllm-ngram", name).chunks[0])) for name in ("metrics-before", "metrics-after")
-    )
-    assert first is not None
-    assert second is not None
-    grown = difference(first, second)
-    assert grown is not None
-    assert grown.draft_tokens == second.draft_tokens - first.draft_tokens
-    assert difference(second, first) is None
 
 
 # --- Logs ---------------------------------------------------------------------------------------------------------

@@ -23,6 +23,7 @@ from core.errors import (
 )
 from core.models.catalogue import resolve
 from core.models.devices import resolve_device
+from core.models.folder_checks import empty_model
 from core.models.loading import load
 from core.models.placement import (
     Need,
@@ -35,7 +36,6 @@ from core.models.placement import (
     spread,
 )
 from core.models.prompting import encode_prompt, render_prompt
-from core.models.shapes import empty_model
 from core.runners import forward_choice, llama
 from core.runners.forward_choice import choose_reading, find_fused_weights
 from core.text import bytes_text

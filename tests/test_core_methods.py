@@ -10,7 +10,7 @@ from core.drafters.base import DrafterSetup
 from core.drafters.registry import METHODS, Methods, build_drafter, split_options
 from core.errors import DrafterError, SettingsError
 from core.experiments.api import check, generate, measure
-from core.experiments.check import Verdict
+from core.experiments.check_plan import Verdict
 from core.settings import SamplingParams, VerificationRule
 from tests.fakes import greedy_reference, is_sentence, random_rows, refusal, table_model, tiny_model
 

@@ -18,7 +18,7 @@ from app.__main__ import main
 from core.controls import RunControls
 from core.engines import Token, identify
 from core.errors import ServerError, SettingsError
-from core.experiments.check import Verdict
+from core.experiments.check_plan import Verdict
 from core.experiments.prompt_suites import Prompt
 from core.experiments.servers.check import ServerCheckRequest, check_server, fit_to_top, homogeneity
 from core.experiments.servers.report import Acceptance, ServerReport, report_sentence

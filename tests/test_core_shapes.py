@@ -10,8 +10,8 @@ import torch
 from core.analysis.advice import advise
 from core.analysis.diagnosis import PlainStep, diagnose
 from core.analysis.run_probe import agreement, compare_over
-from core.analysis.shapes import NUM_RANKS, PathAcceptance, best_shapes, compare_siblings
 from core.analysis.theory import speedup_theory
+from core.analysis.tree_forecast import NUM_RANKS, PathAcceptance, best_shapes, compare_siblings
 from core.decode import speculative
 from core.drafters.base import DrafterSetup
 from core.drafters.draft_tree import DraftTreeDrafter, _children

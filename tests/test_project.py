@@ -12,7 +12,7 @@ import pytest
 from core.decode import speculative
 from core.drafters.base import Drafter
 from core.experiments.api import check as check_exact
-from core.experiments.check import Verdict
+from core.experiments.check_plan import Verdict
 from core.settings import SamplingParams
 from tests.fakes import greedy_reference, play, tiny_model
 

@@ -37,7 +37,7 @@ from app.cli.parsing import (
     whole_number,
 )
 from app.cli.server_load import measure
-from core.experiments.bench import LLAMA_CPP, BenchSettings, known_names
+from core.experiments.bench_plan import LLAMA_CPP, BenchSettings, known_names
 from core.files import write_atomically
 from core.models.catalogue import DEFAULT_TARGET
 from core.runners.threads import limit_spinning, num_processors
@@ -46,7 +46,7 @@ from core.text import count_text
 
 DEFAULT_K = 4
 Row = dict[str, Any]
-"""A record of `core.experiments.bench_rounds`."""
+"""A record of `core.experiments.bench`."""
 
 _LEGEND = (
     "Medians over the rounds, quartiles in brackets; ratios are taken within each round. tokens/s: all new tokens / "
@@ -147,7 +147,7 @@ def execute(args: argparse.Namespace) -> int:
         check_out(args.out)
     limit_spinning()
     quiet_libraries()
-    from core.experiments.bench_rounds import to_json
+    from core.experiments.bench import to_json
     from core.experiments.llama_cpp import find_build
 
     if settings.llama_cpp is not None:
@@ -170,8 +170,8 @@ def run_bench(settings: BenchSettings, *, prompts_file: str | None, measures_mem
     """Load the models, measure every contender, and return the document of all figures."""
     import torch
 
+    from core.experiments.bench import Bench
     from core.experiments.bench_memory import memory_of
-    from core.experiments.bench_rounds import Bench
     from core.experiments.contenders import build_all, load_pair
     from core.experiments.prompt_suites import default_prompts, encoded, is_chat_model, read_prompts
 

@@ -33,8 +33,8 @@ from app.cli.parsing import (
 from core.controls import RunControls
 from core.draft_length import request_fields
 from core.drafters.registry import METHODS, check_rule
-from core.experiments import check as checks
-from core.experiments.check import (
+from core.experiments import check_plan as checks
+from core.experiments.check_plan import (
     DEFAULT_SAMPLES,
     DEFAULT_TOKENS,
     CheckProgress,
@@ -170,7 +170,7 @@ def _server_check(args: argparse.Namespace, controls: RunControls) -> Iterator[A
 def open_check(request: CheckRequest, controls: RunControls) -> Iterator[Any]:
     """The events of a check with the real engine."""
     engine = make_engine()
-    from core.experiments.exactness import check
+    from core.experiments.check import check
 
     return check(engine, request, controls)
 

@@ -21,7 +21,7 @@ from rich.text import Text
 
 from app.cli.errors import UsageError, say, writing_output
 from core.errors import RunLogError
-from core.experiments.bench import Spread
+from core.experiments.bench_plan import Spread
 from core.files import explain_read_error, explain_write_error, open_to_write, read_bounded
 from core.runners.threads import without_collection
 from core.text import duration_text, spaced_percent, visible

@@ -49,7 +49,7 @@ from app.cli.server_load import DEFAULT_CONCURRENCY, measure
 from core.controls import RunControls
 from core.draft_length import DraftLength
 from core.drafters.registry import METHODS, get_method, split_options
-from core.experiments.bench import split_name
+from core.experiments.bench_plan import split_name
 from core.experiments.prompt_suites import SUITES, Prompt, find_prompts, first_of_each
 from core.experiments.sweep import sweep
 from core.experiments.sweep_plan import (

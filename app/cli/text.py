@@ -11,7 +11,7 @@ from rich.style import Style
 
 from app.cli.console import is_terminal, plain_console
 from app.cli.errors import writing_output
-from core.experiments.bench import num_equal
+from core.experiments.bench_plan import num_equal
 from core.types import Step, TokenKind
 
 STYLES: dict[TokenKind, Style] = {

@@ -11,8 +11,8 @@ from PySide6.QtCore import QObject, QTimer, Signal, Slot
 from PySide6.QtWidgets import QWidget
 
 from app.controller import RunController, RunState
-from app.run.run_page import StatusStrip
 from app.run.run_view import RunView
+from app.run.status_strip import StatusStrip
 from app.run.text.transcript_panel import TranscriptPanel
 from app.widgets.labels import show_share
 from core.settings import RunRequest

@@ -11,7 +11,7 @@ from PySide6.QtWidgets import QMenu, QSlider, QToolButton, QWidget
 
 from app.controller import RunController, RunState
 from app.run.pacing import PACES, Pace, Pacing
-from app.run.plots.step_plots import StepPlot
+from app.run.plots.step_plot import StepPlot
 from app.run.run_view import RunView
 from app.run.text.tokens import Place, Selection
 from app.theme import RESOURCES, current_theme, hold, scaled, text_scale

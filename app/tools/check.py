@@ -40,7 +40,7 @@ from app.window_layout import open_at
 from core.controls import RunControls
 from core.drafters.registry import METHODS
 from core.errors import OutriderError
-from core.experiments.check import (
+from core.experiments.check_plan import (
     DEFAULT_SAMPLES,
     LEAST_SAMPLES,
     LOOSE_BIAS,
@@ -312,7 +312,7 @@ class CheckWindow(ToolWindow):
             return
 
         def work(session: Any, controls: RunControls) -> Iterator[Any]:
-            from core.experiments.exactness import check
+            from core.experiments.check import check
 
             return check(session, request, controls)
 

@@ -11,8 +11,8 @@ from PySide6.QtWidgets import QDialog, QPlainTextEdit, QWidget
 from app.dialogs import EXPORT_FILTERS, Dialogs
 from app.jobs import Job, Jobs
 from app.menus import Menus
-from app.run.run_page import StatusStrip
 from app.run.run_view import RunView
+from app.run.status_strip import StatusStrip
 from app.setup.settings_panel import SettingsPanel
 from app.theme import hold_font
 from app.widgets.fields import column, named, push_button, row, wrapped_label

@@ -28,8 +28,8 @@ from PySide6.QtWidgets import QDialog, QFrame, QMainWindow, QMenuBar, QTextBrows
 from app.dialogs import Dialogs
 from app.jobs import Jobs
 from app.menus import Menus, key_groups
-from app.run.run_page import StatusStrip
 from app.run.run_view import RunView
+from app.run.status_strip import StatusStrip
 from app.theme import RESOURCES, Theme, current_theme, scaled, ui_font
 from app.tools.step_picture import MAX_SLOTS, StepPicture, draw_step, picture_of, picture_size
 from app.widgets.fields import boxed, column, named

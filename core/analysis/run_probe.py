@@ -17,8 +17,8 @@ from torch import Tensor
 from core.analysis.diagnosis import KS, Array, verify_over_k
 from core.analysis.expectation import Curve, Estimate
 from core.analysis.probe import Agreement, Costs, DraftProbe, ProbeDone, ProbeRequest, ProbeText, Shape
-from core.analysis.shapes import NUM_RANKS, PathAcceptance, best_shapes, compare_siblings
 from core.analysis.theory import INTERVAL, SEED, resampled
+from core.analysis.tree_forecast import NUM_RANKS, PathAcceptance, best_shapes, compare_siblings
 from core.controls import Cancelled, RunControls
 from core.decode import autoregressive
 from core.drafters.base import DrafterSetup
@@ -55,7 +55,7 @@ class Comparison(NamedTuple):
 
     overlap is sum(min(p, q)) = 1 - TV; kept is min(1, q / p) of the token in the text. Divergences and entropies are in
     nats; a divergence is infinite where one distribution excludes what the other allows. siblings and siblings_kept are
-    the same as overlap and kept for each candidate of a tree, (m, ranks), see `core.analysis.shapes`.
+    the same as overlap and kept for each candidate of a tree, (m, ranks), see `core.analysis.tree_forecast`.
     """
 
     overlap: Array

@@ -14,11 +14,11 @@ from core.draft_length import DraftLength, request_fields
 from core.drafters.base import Drafter, DrafterSetup
 from core.drafters.draft_model import DraftModelDrafter
 from core.errors import DrafterError
-from core.experiments.bench import BenchSettings, Pair, Spread, ratios
-from core.experiments.bench_rounds import Bench
-from core.experiments.check import DEFAULT_SAMPLES, DEFAULT_TOKENS, CheckReport, CheckRequest
+from core.experiments.bench import Bench
+from core.experiments.bench_plan import BenchSettings, Pair, Spread, ratios
+from core.experiments.check import check_drafter
+from core.experiments.check_plan import DEFAULT_SAMPLES, DEFAULT_TOKENS, CheckReport, CheckRequest
 from core.experiments.contenders import Outrider
-from core.experiments.exactness import check_drafter
 from core.experiments.prompt_suites import Prompt, default_prompts, encoded, is_chat_model
 from core.models.language_model import LanguageModel
 from core.models.loading import check_pair, load
@@ -142,7 +142,7 @@ def check(
 ) -> CheckReport:
     """Check that a drafter gives exactly what its target alone would, as `outrider check` does.
 
-    `core.experiments.check.report_text` puts the report in words. Without prompts, the presets are used.
+    `core.experiments.check_plan.report_text` puts the report in words. Without prompts, the presets are used.
 
     Raises:
         OutriderError: it can't be done, in one sentence.

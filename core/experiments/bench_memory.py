@@ -17,7 +17,16 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from core.drafters.registry import METHODS, split_options
-from core.experiments.bench import GENERATE, LLAMA_CPP, LLAMA_CPP_DRAFT, PEERS, PLAIN, BenchSettings, Pair, split_name
+from core.experiments.bench_plan import (
+    GENERATE,
+    LLAMA_CPP,
+    LLAMA_CPP_DRAFT,
+    PEERS,
+    PLAIN,
+    BenchSettings,
+    Pair,
+    split_name,
+)
 from core.models.child import child_environment, python_module
 from core.runners.threads import limit_spinning
 

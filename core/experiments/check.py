@@ -1,460 +1,257 @@
-"""A check's request, report and verdict: do a pair and its settings give exactly what the target alone would?
-
-`core.experiments.exactness` runs it.
-"""
+"""Carries out a check on the path that a run takes: texts that must be equal, then the sampled distribution."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass
-from enum import StrEnum
+import functools
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-from core.drafters.registry import METHODS
-from core.errors import SettingsError
-from core.experiments.prompt_suites import Prompt
-from core.settings import LOSSY, Coupling, LengthPolicy, RunRequest, setting, validate
-from core.text import count_text, duration_text, percent_text, significant_text
+import torch
+from torch import Tensor
 
-SCHEMA = "outrider.check/1"
-LEAST_SAMPLES, MOST_SAMPLES, DEFAULT_SAMPLES = 200, 1_000_000, 3_000
-MOST_TOKENS, DEFAULT_TOKENS = 4_096, 64
-MOST_PROMPTS = 1_000
-BIAS_ERRORS = 4.0
-"""A bias of this many standard errors is found in nine of ten checks."""
-LOOSE_BIAS = 0.1
-"""A check that misses even this bias is no proof of exactness, and says so."""
+from core.analysis.near_ties import lead, moved_margin, replay_margin
+from core.controls import Cancelled, RunControls
+from core.decode import autoregressive, speculative
+from core.drafters.base import Drafter, DrafterSetup
+from core.drafters.registry import build_drafter
+from core.experiments.bench_plan import Pair, num_equal
+from core.experiments.check_plan import (
+    CheckFinished,
+    CheckProgress,
+    CheckReport,
+    CheckRequest,
+    Comparison,
+    Divergence,
+    IdentityResult,
+    notes_on,
+)
+from core.experiments.contenders import Generate
+from core.experiments.distribution import judge_distribution
+from core.experiments.prompt_suites import Prompt, default_first, encoded
+from core.models.language_model import LanguageModel
+from core.sampling import gumbel_noise, probabilities
+from core.session import Loaded, Session
+from core.settings import Coupling, SamplingParams, VerificationRule
+from core.text import display_texts
+from core.types import StageChanged, Step
 
+MOST_ROUNDING = {torch.float32: 0.02, torch.float16: 0.5, torch.bfloat16: 2.0}
+"""How far rounding may move a lead between two logits; more is a mistake in how blocks are scored."""
 
-class Verdict(StrEnum):
-    """The result of a check."""
-
-    EXACT = "exact"
-    NEAR_TIES = "exact up to near-ties"
-    NOT_EXACT = "not exact"
-
-
-class Comparison(StrEnum):
-    """Which two texts are compared, token by token."""
-
-    GREEDY = "greedy"
-    GUMBEL = "gumbel"
-    TRANSFORMERS = "transformers"
-
-
-@dataclass(frozen=True, slots=True)
-class CheckRequest:
-    """What is to be checked: a run's settings, on these prompts, or on presets where there are none.
-
-    num_samples counts blocks over all prompts, num_tokens the tokens of each text that is compared.
-
-    Raises:
-        SettingsError: a value outside its range.
-    """
-
-    run: RunRequest
-    prompts: tuple[Prompt, ...] = ()
-    num_samples: int = setting(DEFAULT_SAMPLES, label="The number of samples", min=LEAST_SAMPLES, max=MOST_SAMPLES)
-    num_tokens: int = setting(DEFAULT_TOKENS, label="The number of tokens to compare", min=1, max=MOST_TOKENS)
-    with_transformers: bool = False
-
-    def __post_init__(self) -> None:
-        validate(self)
-        if len(self.prompts) > MOST_PROMPTS:
-            raise SettingsError(
-                f"A check takes at most {MOST_PROMPTS:,} prompts, not {len(self.prompts):,}. Leave some out."
-            )
-
-
-@dataclass(frozen=True, slots=True)
-class Divergence:
-    """Where a text first differs from the one it should equal; index counts its tokens from 0.
-
-    margin is the lead of `expected`, difference how far it moves when several positions are scored at once; both None
-    where one text ended. A near-tie has its margin within the difference, and that within what rounding does.
-    """
-
-    prompt: str
-    index: int
-    expected: str
-    found: str
-    margin: float | None
-    difference: float | None
-    is_near_tie: bool
-
-
-@dataclass(frozen=True, slots=True)
-class IdentityResult:
-    """Texts compared up to where each pair diverges: how many tokens were equal, and at most one divergence a
-    prompt."""
-
-    comparison: Comparison
-    num_prompts: int
-    num_tokens: int
-    divergences: tuple[Divergence, ...] = ()
-
-    @property
-    def is_exact(self) -> bool:
-        """Whether every divergence is a near-tie."""
-        return all(divergence.is_near_tie for divergence in self.divergences)
-
-
-@dataclass(frozen=True, slots=True)
-class DistributionTest:
-    """One test of the sampled distribution: of a position of the block, of the bonus token, or of the bias.
-
-    statistic is chi-squared, or the square of a standard normal; p_value is how often an exact engine does at least
-    this badly, None if there were too few samples.
-    """
-
-    name: str
-    position: int | None
-    num_samples: int
-    degrees: int
-    statistic: float
-    p_value: float | None
-    is_failed: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class TokenCount:
-    """How often one token came first, and how often it should have. The last of a list may combine all others."""
-
-    text: str
-    observed: int
-    expected: float
-
-
-@dataclass(frozen=True, slots=True)
-class FirstTokens:
-    """The first tokens after one prompt, most likely first."""
-
-    prompt: str
-    counts: tuple[TokenCount, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class DraftedTrees:
-    """The trees that were drafted: how many shapes, and the most nodes, nodes in a row and children of one node."""
-
-    num_shapes: int
-    most_nodes: int
-    most_depth: int
-    most_children: int
-
-
-@dataclass(frozen=True, slots=True)
-class DistributionResult:
-    """How the sampled distribution compares with the target's exact one.
-
-    Attributes:
-        bias: share of the draft's own distribution in the samples: 0 is exact, 1 would be the draft alone; None where
-            draft and target agree too much to tell.
-        num_impossible: tokens that the target never produces after the filters.
-        rounding: largest total variation between the target's distributions scored in a block and one at a time;
-            most_rounding is the largest that rounding may cause at this precision.
-        first_p_value: of the first samples, if fresh ones were needed for `tests`; else None.
-        trees: the shapes of the blocks; None if all were chains.
-    """
-
-    num_blocks: int
-    tests: tuple[DistributionTest, ...]
-    bias: float | None
-    bias_error: float | None
-    num_impossible: int
-    rounding: float
-    most_rounding: float
-    first_p_value: float | None = None
-    first_tokens: tuple[FirstTokens, ...] = ()
-    trees: DraftedTrees | None = None
-
-    @property
-    def is_exact(self) -> bool:
-        """Whether every test passes, and scoring a block equals scoring its positions."""
-        return not (any(test.is_failed for test in self.tests) or self.num_impossible or self.is_misscored)
-
-    @property
-    def is_misscored(self) -> bool:
-        """Whether the target's distributions in blocks differ from those token by token by more than rounding."""
-        return self.rounding > self.most_rounding
-
-
-@dataclass(frozen=True, slots=True)
-class CheckReport:
-    """All results of a check; no distribution at temperature 0. seconds excludes loading."""
-
-    request: CheckRequest
-    device: str
-    dtype: str
-    identities: tuple[IdentityResult, ...]
-    distribution: DistributionResult | None
-    notes: tuple[str, ...]
-    seconds: float
-
-    @property
-    def is_lossy(self) -> bool:
-        """Whether the text isn't the target's by design, whatever the samples show."""
-        return self.request.run.is_lossy and self.distribution is not None
-
-    @property
-    def is_right(self) -> bool:
-        """Whether the output is the target's own, up to near-ties."""
-        return self.verdict is not Verdict.NOT_EXACT
-
-    @property
-    def verdict(self) -> Verdict:
-        """The result."""
-        if (
-            self.is_lossy
-            or any(not item.is_exact for item in self.identities)
-            or not (self.distribution is None or self.distribution.is_exact)
-        ):
-            return Verdict.NOT_EXACT
-        return Verdict.NEAR_TIES if any(item.divergences for item in self.identities) else Verdict.EXACT
-
-
-@dataclass(frozen=True, slots=True)
-class CheckProgress:
-    """An event: the progress of one part of the check."""
-
-    text: str
-    done: int
-    total: int
-
-
-@dataclass(frozen=True, slots=True)
-class CheckFinished:
-    """The last event; has no report if the check was stopped."""
-
-    report: CheckReport | None
-
-
-# --- The report in words ----------------------------------------------------------------------------------------
-
-_COMPARED = {
-    Comparison.GREEDY: "Greedy text against plain decoding",
-    Comparison.GUMBEL: "Gumbel-coupled text against plain sampling, same seed",
-    Comparison.TRANSFORMERS: "Plain greedy text against transformers' generate",
+_TITLES = {
+    Comparison.GREEDY: "Greedy text",
+    Comparison.GUMBEL: "Gumbel-coupled text",
+    Comparison.TRANSFORMERS: "transformers' text",
 }
 
-
-def notes_on(run: RunRequest, dtype: str, distribution: DistributionResult | None) -> tuple[str, ...]:
-    """How the settings affect the distribution, a sentence each; dtype is torch's name of the precision."""
-    notes = [
-        "Only typical acceptance trades exactness for speed: method, tree, K, block verification and an int8 draft "
-        "change only the speed."
-    ]
-    if run.is_lossy:
-        notes = [f"{LOSSY} At temperature 0 the text is still the greedy one."]
-    if dtype in {"torch.float16", "torch.bfloat16"}:
-        measured = (
-            ""
-            if distribution is None
-            else f", here by up to {significant_text(distribution.rounding, 2)} in total variation"
-        )
-        notes.append(
-            f"In {dtype.removeprefix('torch.')} the text follows the logits that the target gives when it scores a "
-            f"whole block; those of one token at a time differ by rounding{measured}."
-        )
-    if not run.sampling.is_unfiltered and not run.sampling.is_greedy:
-        notes.append(
-            "Top-k, top-p and min-p change the distribution on purpose, with drafts and without; the filtered "
-            "distribution was checked."
-        )
-    if run.coupling is Coupling.GUMBEL:
-        notes.append("Gumbel coupling keeps the distribution, and a seed gives the same text as without a draft.")
-    elif not (run.sampling.is_greedy or run.is_lossy):
-        notes.append("Rejection coupling keeps the distribution; the same seed gives another text without a draft.")
-        if run.num_draft_tokens is None:
-            name = "Auto" if run.length_policy is LengthPolicy.AUTO else "Adaptive"
-            notes.append(
-                f"With K on {name} the distribution is kept; which text a seed gives depends on this machine's timing."
-            )
-    return tuple(notes)
+CheckEvent = StageChanged | CheckProgress | CheckFinished
 
 
-def verdict_sentence(report: CheckReport) -> str:
-    """The verdict in words."""
-    if report.is_lossy and report.distribution is not None:
-        shows = (
-            "and these samples show it" if not report.distribution.is_exact else "though these samples don't show it"
-        )
-        return f"Not exact: typical acceptance doesn't follow the target's distribution, {shows}."
-    if report.verdict is Verdict.NOT_EXACT:
-        return "Not exact: the output differs from the target's own."
-    return exact_sentence(report.verdict, report.distribution)
+@dataclass(frozen=True, slots=True)
+class CheckContext:
+    """What all parts of a check share; make_drafter takes a capacity, prompts have their ids."""
+
+    request: CheckRequest
+    loaded: Loaded
+    prompts: tuple[Prompt, ...]
+    controls: RunControls
+    make_drafter: Callable[[int], Drafter]
+
+    @property
+    def target(self) -> LanguageModel:
+        """The target model."""
+        return self.loaded.target
 
 
-def exact_sentence(verdict: Verdict, found: DistributionResult | None, samples: str = "blocks") -> str:
-    """What was found where nothing differs from the target's output, and how large a bias would have been found."""
-    parts = ["texts diverge only where rounding decides"] if verdict is Verdict.NEAR_TIES else []
-    if found is not None:
-        bias = bias_shown(found)
-        only = "only " if bias > LOOSE_BIAS else ""
-        shown = f", where {only}a bias of {percent_text(bias, 1)} would have shown" if bias else ""
-        parts.append(f"no difference in {found.num_blocks:,} {samples}{shown}")
-        if only:
-            return f"{str(verdict).capitalize()} as far as tested: {'; '.join(parts)}. More samples show smaller ones."
-    return f"{str(verdict).capitalize()}: {'; '.join(parts) or 'all texts are equal'}."
+def check(session: Session, request: CheckRequest, controls: RunControls) -> Generator[CheckEvent, None, None]:
+    """Check whether a pair and its settings give exactly what the target alone would.
+
+    Yields:
+        `StageChanged` while models are loaded, `CheckProgress`, and `CheckFinished`, also when it was stopped.
+
+    Raises:
+        OutriderError: it can't be checked, in one sentence.
+    """
+    try:
+        loaded = yield from session.load(request.run, controls)
+        run, own = request.run, controls.sharing_stop(request.run.sampling, request.run.draft_length)
+
+        def make_drafter(capacity: int) -> Drafter:
+            setup = DrafterSetup(loaded.target, loaded.draft, capacity, own.check_cancelled)
+            return build_drafter(run.method, setup, run.method_options)
+
+        report = yield from _checked(_context(request, loaded, own, make_drafter))
+        yield CheckFinished(report)
+    except Cancelled:
+        yield CheckFinished(None)
 
 
-def bias_shown(found: DistributionResult) -> float:
-    """The smallest bias towards the draft that nine of ten such checks find, as a share; 0 if it isn't known."""
-    return BIAS_ERRORS * (found.bias_error or 0.0)
+def check_drafter(target: LanguageModel, make_drafter: Callable[[int], Drafter], request: CheckRequest) -> CheckReport:
+    """Check a drafter that is made elsewhere, for a loaded target.
+
+    Args:
+        make_drafter: gives it for a text of this many positions, and may always give the same one.
+        request: its settings; it names no models.
+
+    Raises:
+        OutriderError: it can't be checked, in one sentence.
+    """
+    controls = RunControls(request.run.sampling, request.run.draft_length)
+    steps = _checked(_context(request, Loaded(target, None, None), controls, make_drafter))
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return end.value
 
 
-def drafting_text(run: RunRequest) -> str:
-    """The method with the options that shape its drafts, K, and the rule that tests them."""
-    method = METHODS.get(run.method)
-    options = {} if method is None else asdict(method.parse(run.method_options))
-    shape = [
-        f"{name.replace('_', ' ')} {value}" for name, value in options.items() if not isinstance(value, bool | str)
-    ]
-    shape += [f"rule {options['rule']}"] if "rule" in options else []
-    drafted = f"{run.method} ({', '.join(shape)})" if shape else run.method
-    return f"{drafted}, K {run.draft_length}, {run.verification} verification"
+def _context(
+    request: CheckRequest, loaded: Loaded, controls: RunControls, make_drafter: Callable[[int], Drafter]
+) -> CheckContext:
+    # Sampled blocks follow the first prompts.
+    prompts = request.prompts or default_first(loaded.target)
+    return CheckContext(
+        request, loaded, tuple(encoded(prompts, loaded.target, request.run.chat)), controls, make_drafter
+    )
 
 
-def compared_title(item: IdentityResult) -> str:
-    """What was compared."""
-    return _COMPARED[item.comparison]
+def _checked(context: CheckContext) -> Generator[CheckProgress, None, CheckReport]:
+    began = time.monotonic()
+    request, target = context.request, context.target
+    sampling = request.run.sampling
+    identities = [(yield from compare_texts(context, Comparison.GREEDY))]
+    if request.run.coupling is Coupling.GUMBEL and not sampling.is_greedy:
+        identities.append((yield from compare_texts(context, Comparison.GUMBEL)))
+    if request.with_transformers:
+        identities.append((yield from compare_texts(context, Comparison.TRANSFORMERS)))
+    distribution = None
+    if not sampling.is_greedy:
+        distribution = yield from judge_distribution(context)
+    return CheckReport(
+        request=replace(request, prompts=tuple(replace(prompt, ids=()) for prompt in context.prompts)),
+        device=str(target.device),
+        dtype=str(target.dtype).removeprefix("torch."),
+        identities=tuple(identities),
+        distribution=distribution,
+        notes=notes_on(request.run, str(target.dtype), distribution),
+        seconds=time.monotonic() - began,
+    )
 
 
-def divergence_line(divergence: Divergence) -> str:
-    """Where two texts diverged, and by what margin."""
-    expected, found = divergence.expected, divergence.found
-    where = f"{divergence.prompt}, token {divergence.index + 1}: {expected!r} expected, {found!r} found"
-    if divergence.margin is None or divergence.difference is None:
-        return f"{where}; one text ended there"
-    explained = divergence.margin <= divergence.difference
-    kind = "near-tie" if divergence.is_near_tie else "more than rounding" if explained else "no near-tie"
-    margin, difference = (significant_text(value, 2) for value in (divergence.margin, divergence.difference))
-    return f"{where}; margin {margin}, measured difference {difference}: {kind}"
+# --- Texts that must be equal -----------------------------------------------------------------------------------
 
 
-def title_of(test: DistributionTest) -> str:
-    """What a test of the distribution is about."""
-    titles = {"bias": "Bias towards the draft", "bonus": "Bonus token"}
-    return titles.get(test.name, f"Token {test.position} of a block")
+@dataclass(frozen=True, slots=True)
+class _Text:
+    """A decoded text, and what each step drafted and emitted."""
+
+    ids: tuple[int, ...]
+    blocks: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = ()
 
 
-def p_text(p_value: float | None) -> str:
-    """A p-value as text."""
-    if p_value is None:
-        return "too few to test"
-    return f"{p_value:.3f}" if p_value >= 0.001 else significant_text(p_value, 2)
+def compare_texts(context: CheckContext, comparison: Comparison) -> Generator[CheckProgress, None, IdentityResult]:
+    """Decode after each prompt both ways, and compare the texts."""
+    divergences, num_tokens, total = [], 0, len(context.prompts)
+    for index, prompt in enumerate(context.prompts):
+        yield CheckProgress(f"{_TITLES[comparison]}, prompt {index + 1} of {total}", index, total)
+        expected, found = _decode_both(context, comparison, prompt)
+        same = num_equal(expected.ids, found.ids)
+        num_tokens += same
+        if same < max(len(expected.ids), len(found.ids)):
+            divergences.append(_divergence(context, comparison, prompt, (expected, found), same))
+    return IdentityResult(comparison, total, num_tokens, tuple(divergences))
 
 
-def distribution_remarks(found: DistributionResult, samples: str = "blocks", *, has_draft: bool = True) -> list[str]:
-    """Further notes on the sampled distribution."""
-    remarks = ["Draft and target agree too much, or there were too few samples, for a bias to be measured."]
-    if not has_draft:
-        remarks = []
-    if found.bias is not None and found.bias_error is not None:
-        remarks = [
-            f"Bias towards the draft: {percent_text(found.bias, 1)} ± {percent_text(found.bias_error, 1)} (one "
-            "standard error)."
-        ]
-    if (trees := found.trees) is not None:
-        shapes = "all of one shape" if trees.num_shapes == 1 else f"of {trees.num_shapes:,} shapes"
-        remarks.append(
-            f"Trees {shapes}: up to {count_text(trees.most_nodes, 'node')}, {trees.most_depth} in a row, "
-            f"{count_text(trees.most_children, 'sibling')}."
-        )
-    if found.first_p_value is not None:
-        remarks.append(
-            f"The first samples gave p = {p_text(found.first_p_value)}; these are {found.num_blocks:,} fresh "
-            f"{samples}, drawn because of that. Only a deviation that appears twice counts."
-        )
-    if found.num_impossible:
-        remarks.append(f"{found.num_impossible:,} tokens were drawn that the target never produces with these filters.")
-    if found.is_misscored:
-        remarks.append(
-            f"The target's scores of a block differ from those token by token by {significant_text(found.rounding, 2)} "
-            f"in total variation; rounding explains {significant_text(found.most_rounding, 2)} at most."
-        )
-    return remarks
+def _decode_both(context: CheckContext, comparison: Comparison, prompt: Prompt) -> tuple[_Text, _Text]:
+    """The expected text and the actual one."""
+    run, target, num_tokens = context.request.run, context.target, context.request.num_tokens
+    is_gumbel = comparison is Comparison.GUMBEL
+    sampling = run.sampling if is_gumbel else SamplingParams(temperature=0.0)
+    shared: dict[str, Any] = {
+        "max_new_tokens": num_tokens,
+        "seed": run.seed,
+        "coupling": Coupling.GUMBEL if is_gumbel else Coupling.REJECTION,
+    }
+    controls = context.controls.sharing_stop(sampling, 0)
+    plain = _decoded(context, autoregressive(target, prompt.ids, controls=controls, **shared))
+    if comparison is Comparison.TRANSFORMERS:
+        room = min(num_tokens, target.context_length - len(prompt.ids))
+        ids = Generate(Pair(target, None), room).run(prompt.ids, temperature=0.0, seed=0).ids
+        end = next((index + 1 for index, token in enumerate(ids) if token in target.eos_ids), len(ids))
+        return _Text(ids[:end]), plain
+    controls = context.controls.sharing_stop(sampling, run.draft_length)
+    drafter = context.make_drafter(len(prompt.ids) + num_tokens)
+    rule = VerificationRule.TOKEN if is_gumbel else run.verification
+    return plain, _decoded(context, speculative(target, drafter, prompt.ids, controls=controls, rule=rule, **shared))
 
 
-def report_text(report: CheckReport) -> str:
-    """The report as text."""
-    return "\n".join(_report_lines(report)) + "\n"
+def _decoded(context: CheckContext, events: Iterator[Any]) -> _Text:
+    blocks: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
+    for event in events:
+        if isinstance(event, Step):
+            context.loaded.record(event)
+            blocks.append((event.drafted, event.emitted))
+    context.controls.check_cancelled()
+    return _Text(tuple(token for _, emitted in blocks for token in emitted), tuple(blocks))
 
 
-def _report_lines(report: CheckReport) -> Iterator[str]:
-    yield verdict_sentence(report)
-    yield _settings_line(report)
-    yield ""
-    for item in report.identities:
-        yield f"{compared_title(item)}: {identity_text(item)}"
-        yield from (f"  {divergence_line(divergence)}" for divergence in item.divergences)
-    found = report.distribution
-    if found is None:
-        yield "Sampled distribution: none at temperature 0, where only the greedy text is possible."
-    else:
-        yield f"Sampled distribution: {found.num_blocks:,} blocks against the target's exact distribution, chi-squared"
-        yield from table_of(found.tests, title_of)
-        yield from (f"  {remark}" for remark in distribution_remarks(found))
-    yield ""
-    yield from report.notes
+def _divergence(
+    context: CheckContext, comparison: Comparison, prompt: Prompt, texts: tuple[_Text, _Text], at: int
+) -> Divergence:
+    """Why two texts differ: a near-tie only where the lead and its movement are within what rounding does."""
+    target = context.target
+    margin = difference = None
+    if all(at < len(text.ids) for text in texts):
+        if comparison is Comparison.TRANSFORMERS:
+            tokens = texts[0].ids[at], texts[1].ids[at]
+            capacity = min(len(prompt.ids) + context.request.num_tokens, target.context_length)
+            margin, difference = _measure_against_module(target, (*prompt.ids, *texts[0].ids[:at]), tokens, capacity)
+        else:
+            margin, difference = _measure(context, comparison, prompt, texts, at)
+    is_near_tie = (
+        margin is not None
+        and difference is not None
+        and margin <= difference <= MOST_ROUNDING.get(target.dtype, MOST_ROUNDING[torch.float32])
+    )
+    shown = ["".join(display_texts(target.tokenizer, text.ids[at : at + 1])) for text in texts]
+    return Divergence(prompt.name, at, shown[0], shown[1], margin, difference, is_near_tie)
 
 
-def table_of(tests: Iterable[DistributionTest], title: Callable[[DistributionTest], str]) -> Iterator[str]:
-    """The tests as a table."""
-    yield f"  {'':<24}{'tokens':>8}{'chi2':>10}{'df':>6}  {'p':<16}"
-    for test in tests:
-        row = f"  {title(test):<24}{test.num_samples:>8,}{test.statistic:>10.1f}{test.degrees:>6}"
-        yield f"{row}  {p_text(test.p_value)}{'  not exact' if test.is_failed else ''}"
+def _measure(
+    context: CheckContext, comparison: Comparison, prompt: Prompt, texts: tuple[_Text, _Text], at: int
+) -> tuple[float, float]:
+    """The lead of the expected token where one position is scored at a time, and how far it moves in blocks."""
+    target, tokens = context.target, (texts[0].ids[at], texts[1].ids[at])
+    options: dict[str, Any] = {
+        "check_cancelled": context.controls.check_cancelled,
+        "capacity": min(len(prompt.ids) + context.request.num_tokens, target.context_length),
+    }
+    if comparison is Comparison.GUMBEL:
+        seed, sampling = context.request.run.seed, context.controls.sampling
+
+        @functools.lru_cache(maxsize=8)
+        def noise(position: int) -> Tensor:
+            return gumbel_noise(seed, position, target.vocab_size, target.device)
+
+        options["scores"] = lambda position, logits: probabilities(logits, sampling).log() + noise(position)
+    margin, in_run = (replay_margin(target, prompt.ids, text.blocks, at, tokens, **options) for text in texts)
+    difference = abs(margin - in_run)
+    if difference >= margin:
+        return margin, difference
+    # The run may have used another number of threads, which sums in another order, as blocks do at any position.
+    longest = max(len(drafted) for drafted, _ in texts[1].blocks)
+    moved = moved_margin(target, prompt.ids, texts[0].ids[:at], tokens, longest, **options)
+    return moved if moved is not None and moved[1] >= moved[0] else (margin, difference)
 
 
-def identity_text(item: IdentityResult) -> str:
-    """How many tokens were equal, and how many divergences there are."""
-    text = f"{item.num_tokens:,} tokens equal in {count_text(item.num_prompts, 'text')}"
-    if not item.divergences:
-        return text
-    ties = sum(divergence.is_near_tie for divergence in item.divergences)
-    others = len(item.divergences) - ties
-    parts = [count_text(ties, "near-tie")] if ties else []
-    return f"{text}; {', '.join([*parts, *([f'{others} not explained by rounding'] if others else [])])}"
-
-
-def _settings_line(report: CheckReport) -> str:
-    run = report.request.run
-    parts = [
-        f"target {run.target}",
-        f"draft {run.draft}" if run.draft else "",
-        drafting_text(run),
-        run.sampling.text,
-        f"{run.coupling} coupling",
-        f"seed {run.seed}",
-        report.device,
-        report.dtype,
-        f"took {duration_text(report.seconds)}",
-    ]
-    return ", ".join(filter(None, parts))
-
-
-_PUBLISHED = {"distribution": "law", "bias": "lean", "bias_error": "lean_error", "divergences": "partings"}
-"""Names in the JSON document, where they differ from those in the code."""
-
-
-def report_json(report: CheckReport) -> str:
-    """The report for other programs."""
-    record: dict[str, Any] = {"schema": SCHEMA, "verdict": str(report.verdict), **asdict(report)}
-    # Prompts by their names: their text is the user's own.
-    record["request"]["prompts"] = [prompt.name for prompt in report.request.prompts]
-    record["request"]["run"].pop("prompt")
-    for item, found in zip(record["identities"], report.identities, strict=True):
-        item["is_exact"] = found.is_exact
-    if report.distribution is not None:
-        record["distribution"]["is_exact"] = report.distribution.is_exact
-        for test in record["distribution"]["tests"]:
-            test["name"] = _PUBLISHED.get(test["name"], test["name"])
-    return json.dumps(_renamed(record), indent=2, ensure_ascii=False, default=str) + "\n"
-
-
-def _renamed(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {_PUBLISHED.get(key, key): _renamed(item) for key, item in value.items()}
-    return [_renamed(item) for item in value] if isinstance(value, list | tuple) else value
+@torch.inference_mode()
+def _measure_against_module(
+    target: LanguageModel, ids: Sequence[int], tokens: tuple[int, int], capacity: int
+) -> tuple[float, float]:
+    """The lead of the first token in the transformers module's logits, and how far it differs in ours."""
+    inputs = torch.tensor([list(ids)], device=target.device)
+    row = target.model(input_ids=inputs).logits[0, -1].float()
+    margin = float(row[tokens[0]] - row[tokens[1]])
+    return margin, abs(margin - lead(target, ids, tokens, capacity=capacity))

@@ -17,7 +17,7 @@ from core.decode import autoregressive, speculative
 from core.drafters.base import DrafterSetup
 from core.drafters.registry import METHODS, build_drafter, rule_problem
 from core.errors import DrafterError, ModelUnreadableError, PairMismatchError, SettingsError, first_line
-from core.experiments.bench import (
+from core.experiments.bench_plan import (
     ASSISTED,
     AUTO,
     FLASHSPEC,

@@ -19,8 +19,8 @@ from core.decode import sample_blocks
 from core.draft_length import DraftLength
 from core.drafters.base import chain
 from core.drafters.registry import METHODS
-from core.experiments.bench import num_equal
-from core.experiments.check import (
+from core.experiments.bench_plan import num_equal
+from core.experiments.check_plan import (
     CheckProgress,
     DistributionResult,
     DistributionTest,
@@ -38,7 +38,7 @@ from core.text import display_texts
 from core.types import DraftContext, Feature, TokenKind, depths_of
 
 if TYPE_CHECKING:
-    from core.experiments.exactness import CheckContext
+    from core.experiments.check import CheckContext
 
 FALSE_ALARM = 0.03
 """A p-value below this, shared among all tests, is tested again on fresh samples, and must be low there as well: an

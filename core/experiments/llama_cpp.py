@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import platformdirs
 
 from core.errors import GenerationError, OutriderError, SettingsError
-from core.experiments.bench import (
+from core.experiments.bench_plan import (
     LLAMA_CPP,
     LLAMA_CPP_DRAFT,
     NO_DRAFT,

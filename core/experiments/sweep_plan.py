@@ -12,7 +12,7 @@ from core.analysis.steadiness import impossible_note
 from core.draft_length import DraftLength, parse_draft_length, request_fields
 from core.drafters.registry import METHODS, get_method, rule_problem
 from core.errors import PairMismatchError, SettingsError
-from core.experiments.bench import Spread, option_text
+from core.experiments.bench_plan import Spread, option_text
 from core.experiments.prompt_suites import Prompt
 from core.models.catalogue import resolve
 from core.models.fit import pair_problem

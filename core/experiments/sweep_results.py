@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from core.analysis.steadiness import BUSY, SHIFT
-from core.experiments.bench import Spread, spread
+from core.experiments.bench_plan import Spread, spread
 from core.experiments.sweep_plan import (
     Cell,
     CellResult,

@@ -8,7 +8,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from core.experiments.bench import Spread
+from core.experiments.bench_plan import Spread
 from core.experiments.sweep_file import SweepLog, plan_to_config
 from core.experiments.sweep_plan import CellResult, DrafterChoice, SweepPlan
 from core.experiments.sweep_results import COLUMNS, FIGURES, SPEEDUP, SweepFigure, SweepResults, verdicts

@@ -68,7 +68,7 @@ def load_shared_draft(entry: ModelEntry, target: LanguageModel) -> Any:
     from transformers import AutoModelForCausalLM
 
     from core.models.devices import is_out_of_memory
-    from core.models.shapes import check_files, model_config
+    from core.models.folder_checks import check_files, model_config
 
     way_out = "Install Outrider again." if entry.embedded else "Get or distil it again, or choose another draft."
     embedding = target.model.get_input_embeddings().weight

@@ -22,7 +22,7 @@ from app.run.inspector.inspection import Inspection, inspect
 from app.run.inspector.places import next_candidate, next_slot, next_step
 from app.run.inspector.shares import shorten
 from app.run.inspector.step_tree import BlockPicture, StepTree, lay_out
-from app.run.page import RunPage
+from app.run.run_page import RunPage
 from app.run.run_view import RunView
 from app.run.text.token_colors import draw_token, token_formats
 from app.run.text.tokens import KINDS, Place, Selection, fate_help

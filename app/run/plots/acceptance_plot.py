@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from app.run.plots.step_plots import StepPlot, bar_centres, grown
+from app.run.plots.step_plot import StepPlot, bar_centres, grown
 from app.run.run_view import RunView
 from app.widgets.legend import Mark
 from app.widgets.pictures import Table

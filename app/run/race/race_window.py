@@ -14,7 +14,6 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from app.run.page import RunPage, column_label
 from app.run.plots.run_plots import TimelinePlot
 from app.run.race.race import (
     Race,
@@ -28,6 +27,7 @@ from app.run.race.race import (
     speedup_of,
     waiting_text,
 )
+from app.run.run_page import RunPage, column_label
 from app.run.run_view import RunView
 from app.run.text.token_text import TokenText
 from app.run.text.tokens import TokenStream

@@ -10,8 +10,8 @@ from PySide6.QtCore import Qt, Signal, Slot
 from PySide6.QtWidgets import QFrame, QScrollArea, QWidget
 
 from app.jobs import Job, Jobs
-from app.run.page import RunPage, column_label
 from app.run.race.race import race_of
+from app.run.run_page import RunPage, column_label
 from app.run.run_view import RunView
 from app.run.speed.speed import EMPTY, SpeedReport, speed_report, study_of
 from app.run.speed.speed_bars import GainBar, TimeBar

@@ -19,7 +19,8 @@ from torch import Tensor
 from core.controls import Cancelled, RunControls
 from core.engines import Product, Server, Token
 from core.errors import SettingsError
-from core.experiments.check import (
+from core.experiments.check import MOST_ROUNDING
+from core.experiments.check_plan import (
     DEFAULT_SAMPLES,
     DEFAULT_TOKENS,
     LEAST_SAMPLES,
@@ -43,7 +44,6 @@ from core.experiments.distribution import (
     fit,
     judge_twice,
 )
-from core.experiments.exactness import MOST_ROUNDING
 from core.experiments.prompt_suites import PRESETS, Prompt, default_first, encoded, read_prompts
 from core.experiments.servers.answers import Answer, ask_all, refuse_drafting
 from core.experiments.servers.report import Acceptance, ServerReport

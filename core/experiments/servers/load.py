@@ -19,7 +19,7 @@ from core.controls import RunControls
 from core.engines.metrics import Snapshot, difference, read_metrics
 from core.engines.server import Server
 from core.errors import ServerBusyError, ServerError, SettingsError
-from core.experiments.bench import Spread, ratios, spread, turn_order
+from core.experiments.bench_plan import Spread, ratios, spread, turn_order
 from core.experiments.prompt_suites import Prompt
 from core.experiments.servers.answers import Answer, ask_all, refuse_drafting
 from core.settings import RunRequest

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from core.experiments.check import (
+from core.experiments.check_plan import (
     DistributionResult,
     DistributionTest,
     IdentityResult,
