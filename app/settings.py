@@ -89,8 +89,8 @@ class RunSettings:
     method: str = "draft-model"
     method_options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     num_draft_tokens: int = MEASURED_LENGTHS[DEFAULT_DRAFT]
-    length_policy: LengthPolicy = LengthPolicy.FIXED
-    temperature: float = 0.7
+    length_policy: LengthPolicy = _default("length_policy")
+    temperature: float = _default("temperature")
     top_k: int = _default("top_k")
     top_p: float = _default("top_p")
     min_p: float = _default("min_p")

@@ -204,6 +204,7 @@ class SamplingParams:
         min=0.0,
         max=MAX_TEMPERATURE,
         step=0.05,
+        window_default=0.7,
         window_max=2.0,
         aliases=("t", "temp"),
         flags=("--temp",),
@@ -376,6 +377,7 @@ class RunRequest:
         "Auto: the engine chooses before each step, from measured forward times and recent acceptance; 0 (plain "
         "decoding) where drafting doesn't pay.\n"
         "Adaptive: like Auto, but a block ends early where the draft is unsure of its own tokens.",
+        window_default=LengthPolicy.FIXED,
         titles={LengthPolicy.FIXED: "Fixed", LengthPolicy.AUTO: "Auto", LengthPolicy.ADAPTIVE: "Adaptive"},
     )
     system: str = setting(
