@@ -97,7 +97,7 @@ class Dialogs:
     def ask_forced_text(self, parent: QWidget, replaced: str) -> str | None:
         """A text to replace a token with, spaces included."""
         question = "The text to continue from. Leading spaces count:"
-        text, is_given = QInputDialog.getText(parent, "Force a text", question, QLineEdit.EchoMode.Normal, replaced)
+        text, is_given = QInputDialog.getText(parent, "Force text", question, QLineEdit.EchoMode.Normal, replaced)
         return text if is_given and text else None
 
     def show_about(self, parent: QWidget, device: str, jobs: Jobs) -> None:

@@ -41,7 +41,7 @@ CHAT_MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
 CALLOUT_MS = 6_000
 """How long a callout stays, unless Next is pressed."""
 RECORDED_FACTS = ("Target", "Drafts from", "K, draft tokens", "Temperature", "New tokens", "Seed")
-OWN_SETTINGS = "Your own settings are back when it is over."
+OWN_SETTINGS = "Your own settings return after this run."
 FIRST_EXPLAINED = 2
 """The first steps are only watched."""
 
@@ -325,17 +325,17 @@ def callouts_of(step: Step) -> list[tuple[str, str]]:
         (
             "Drafted",
             f"The small draft model guessed {count} tokens: {_quoted(''.join(step.drafted_texts))}. The dashed line "
-            "says that they are not checked yet.",
+            "means that they aren't checked yet.",
         ),
         (
             "Checked",
-            f"The target, SmolLM2, now reads all {count} at once. That takes little longer than writing one token "
-            "itself: this is where the time is saved.",
+            f"The target, SmolLM2, now reads all {count} at once. That takes little longer than writing one token: "
+            "this is where the time is saved.",
         ),
         (
             "Kept or replaced",
-            f"It keeps {_quoted(''.join(step.drafted_texts[:kept]))}, and draws {_quoted(drawn)} in place of "
-            f"{_quoted(rejected)}. Tokens are kept and replaced so that the text is the target's own, exactly.",
+            f"SmolLM2 keeps {_quoted(''.join(step.drafted_texts[:kept]))}, and draws {_quoted(drawn)} in place of "
+            f"{_quoted(rejected)}. Tokens are kept and replaced so that the text is exactly the target's.",
         ),
     ]
 

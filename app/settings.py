@@ -153,9 +153,9 @@ class SettingsStore:
         data, is_whole = read_own_json(self.path, SCHEMA)
         self._known = parse_settings(data)
         if not is_whole:
-            self.problem = "The settings could not be read completely."
+            self.problem = "Not all settings could be read."
             with contextlib.suppress(OSError):
-                self.problem += f" Their file was kept as {str(keep_aside(self.path))!r}."
+                self.problem += f" The old file is now {str(keep_aside(self.path))!r}."
         return self._known
 
     def save(self, settings: WindowSettings) -> str | None:

@@ -74,11 +74,11 @@ def test_a_drafted_token_can_be_forced_in_place_of_the_one_that_was_drawn_instea
 
 def test_a_typed_text_is_left_to_the_engine_and_a_dismissed_dialog_starts_nothing(finished, qtbot, session, dialogs):
     finished.transcript.view.choose(Place(1, 0))
-    open_menu(finished)["Force a text…"].trigger()
+    open_menu(finished)["Force text…"].trigger()
     assert len(dialogs.asked) == len(session.requests) == 1
     assert finished.controller.state is RunState.IDLE
     dialogs.forced_text = " zwölf"
-    take(finished, qtbot, "Force a text")
+    take(finished, qtbot, "Force text")
     assert session.requests[1].forced_text == " zwölf"
 
 

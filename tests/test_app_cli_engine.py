@@ -55,7 +55,7 @@ def test_a_text_that_comes_at_once_tells_no_speed(
     monkeypatch.setattr(steps, "SHORTEST_MS", 1e9)
     with FakeServer(vllm()) as fake:
         assert outrider("--engine", fake.url, "-n", "24", "--log", str(log)) == 0
-    assert f"tokens/s {NONE} too few steps to tell, or they arrived at once" in words(capsys.readouterr().err)
+    assert f"tokens/s {NONE} too few steps to tell, or all arrived at once" in words(capsys.readouterr().err)
     assert "tokens_per_second" not in (read_run_log(log).summary or {})
 
 

@@ -146,7 +146,7 @@ def test_a_text_that_comes_at_once_tells_no_speed(window, qtbot, run_to_end, mon
         add(qtbot, window, fake.url)
         run_to_end(window)
     speed = window.measurements.tiles.speed
-    assert (speed.value.text(), speed.note.toolTip().split("\n")[0]) == (UNKNOWN, "too few steps, or they came at once")
+    assert (speed.value.text(), speed.note.toolTip().split("\n")[0]) == (UNKNOWN, "too few steps, or all came at once")
 
 
 def test_stop_ends_the_request_on_the_server_and_keeps_the_text_so_far(window, qtbot):

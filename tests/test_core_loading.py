@@ -153,7 +153,7 @@ def advice(monkeypatch):
 def test_the_error_says_what_would_fit(folder, advice):
     need = Need("Big", 1_700_000_000, torch.float32)
     message = advice(need, "cuda:0", 4 * GB)
-    assert message == "Big needs 7.1 GB at float32, and 4.0 GB is free on cuda:0. Choose bfloat16 (3.7 GB)."
+    assert message == "Big needs 7.1 GB in float32, but 4.0 GB is free on cuda:0. Choose bfloat16 (3.7 GB)."
     assert "float16 (3.7 GB)" in advice(need, "mps", 4 * GB)
     assert "Choose float16 (3.7 GB)" in advice(need, "cuda:0", 4 * GB, on_cuda=torch.float16)
     assert advice(need, "cuda:0", 4 * GB, processor=9 * GB).endswith("Choose bfloat16 (3.7 GB) or the CPU.")

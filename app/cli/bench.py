@@ -95,7 +95,7 @@ def add_parser(commands: Any) -> None:
     option(
         contest,
         "--temperature T,…",
-        "one or more temperatures, compared separately (default: 0,1; one, 0, for a server)",
+        "one or more temperatures, compared separately (default: 0,1; for a server: 0)",
         numbers,
         (),
         action=Listing,
@@ -103,7 +103,7 @@ def add_parser(commands: Any) -> None:
     text = "length of every run, even if the text would end earlier"
     option(contest, "--max-new-tokens N", text, positive_whole_number, 64)
     option(contest, "--rounds N", "measured rounds, after a warm-up round", positive_whole_number, 5)
-    option(contest, "--seed N", "seed of the random numbers", whole_number, 0)
+    option(contest, "--seed N", "random seed", whole_number, 0)
     add_settings(contest, "verification")
     text = "processor threads for every engine (default: one per core)"
     option(contest, "--threads N", text, positive_whole_number)

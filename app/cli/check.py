@@ -146,7 +146,7 @@ def _server_check(args: argparse.Namespace, controls: RunControls) -> Iterator[A
             "a server that serves the same model without drafting."
         )
     if draft is not None and target is None:
-        raise UsageError("--draft is checked with the target here; name that with --target.")
+        raise UsageError("--draft is checked with the target here; add --target TARGET.")
     from core.engines import check_request  # Late: most checks need no HTTP.
 
     server, baseline = find_servers(args)

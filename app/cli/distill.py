@@ -49,7 +49,7 @@ def add_parser(commands: Any) -> None:
     option(parser, "--texts-from FILE.npz", "start with existing texts: ids, answer_start, answer_temperature")
     option(parser, "--minutes M", "time to train", positive_number, 60.0)
     option(parser, "--threads N", "processor threads (default: all)", positive_whole_number)
-    option(parser, "--seed N", "seed of the random numbers", whole_number, 0)
+    option(parser, "--seed N", "random seed", whole_number, 0)
 
 
 @stop_on_interrupt()

@@ -314,7 +314,7 @@ def refuse_for_engine(args: argparse.Namespace, allowed: Collection[str] = ()) -
     flags += [flag_of(name) for name in device if getattr(args, name, "auto") != "auto"]
     flags += map(flag_of, _given_options(args))
     if flags:
-        raise UsageError(f"The server that --engine names was started with its own {flags[0]}; leave {flags[0]} out.")
+        raise UsageError(f"With --engine, the server sets its own {flags[0]}; leave {flags[0]} out.")
 
 
 def refuse_without_engine(args: argparse.Namespace) -> None:

@@ -71,7 +71,7 @@ _TREES = (
     "+ v(K+1)), no interval; an underestimate at temperature 0, as a drafted tree also follows the draft's confidence."
 )
 _MOST_SHAPES = 3
-_OWN = "The text is the target's own, so block lengths are exactly those of drafting along it."
+_OWN = "The text is the target's own, so block lengths are exactly what drafting it gives."
 _CHAIN = (
     "The text was not written by the target at these settings: block lengths assume that the draft is as good after "
     "its own tokens. With --generate N the target writes a text first."
@@ -109,7 +109,7 @@ def add_parser(commands: Any) -> None:
     add_template(text)
     sampling = parser.add_argument_group("sampling (default: the log's, else temperature 1 and no filters)")
     add_settings(sampling, *SAMPLING, **dict.fromkeys(SAMPLING))
-    option(sampling, "--seed N", "seed of the random numbers", whole_number, 0)
+    option(sampling, "--seed N", "random seed", whole_number, 0)
     output = parser.add_argument_group("output")
     option(output, "--json FILE", "write everything as JSON")
     switch(output, "--quiet", "no progress on standard error")

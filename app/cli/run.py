@@ -292,7 +292,7 @@ def _server_rows(summary: Summary, end: str) -> list[tuple[str, str, str]]:
     in_steps = f"in {count_text(summary.num_steps, 'step')}{how}; " if is_known else ""
     timed = "from the first token on, as they arrived here"
     if summary.tokens_per_second is None:
-        timed = "too few steps to tell, or they arrived at once"
+        timed = "too few steps to tell, or all arrived at once"
     rows = [
         ("tokens", str(summary.num_tokens), f"{in_steps}ended {end}"),
         ("tokens/s", figure_text(summary.tokens_per_second, ".1f"), timed),

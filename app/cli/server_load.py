@@ -28,7 +28,7 @@ _WIDE = 112
 _LEGEND = (
     "Medians over the repeats, lowest and highest in brackets. speedup: tokens/s with speculation / without, repeat by "
     "repeat. tokens/s: of all requests together, while the full number of requests is running. ms/token: of one "
-    "request, from its first token on; none where its steps are few or arrived at once. acceptance: accepted / "
+    "request, from its first token on; none where its steps are few or came together. acceptance: accepted / "
     "drafted tokens, as the server counts them."
 )
 
@@ -77,7 +77,7 @@ def _refuse_other_file(path: Path) -> None:
     from core.experiments.servers.load import SCHEMA
 
     if path.is_file() and path.stat().st_size and f'"{SCHEMA}"'.encode() not in path.open("rb").readline(4096):
-        raise UsageError(f"{str(path)!r} holds something else than a measurement of servers; name another file.")
+        raise UsageError(f"{str(path)!r} holds something other than server measurements; name another file.")
 
 
 def measure(args: argparse.Namespace, few: int, local: Iterable[str]) -> int:
@@ -133,7 +133,7 @@ def write_results(results: LoadResults) -> None:
         shared = [cell for cell in results.cells if cell.was_shared]
         if shared:
             counted = count_text(len(shared), "measurement")
-            show(f"Others used the servers during {counted}; repeat the sweep when nobody else does.")
+            show(f"Others used the servers during {counted}; repeat the sweep when they are idle.")
         show(_LEGEND, "dim")
 
 

@@ -119,7 +119,7 @@ class MetricTiles(QWidget):
 
             speed = speed if tells_speed(sums.num_steps - 1, sums.total_ms) else None
         if speed is None and is_on_server and summary is not None:
-            self.speed.show_value(UNKNOWN, "too few steps, or they came at once", "too few steps")
+            self.speed.show_value(UNKNOWN, "too few steps, or all came at once", "too few steps")
         elif speed is None:
             self.speed.show_value(UNKNOWN, "decoding only")
         else:

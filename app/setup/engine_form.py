@@ -36,7 +36,7 @@ KEY_HELP = (
     "Sent to this address only. Kept in the system's keyring, or, without one, until Outrider closes. Leave it empty "
     "to use the stored key, or none."
 )
-NO_PASSWORDS = "A password in an address would be kept in a file. Leave it out, and give the server an API key instead."
+NO_PASSWORDS = "A password in an address would be kept in a file. Leave it out, and enter an API key instead."
 
 
 def parse_address(text: str) -> Address:
@@ -258,7 +258,7 @@ class EngineForm(QWidget):
             self.combo.insertSeparator(self.combo.count())
             self.combo.addItem("Add server…")
             if self.url:
-                self.combo.addItem("Ask it again", self._again)
+                self.combo.addItem("Test again", self._again)
                 self.combo.addItem(f"Remove {self.servers[self.url]}", self._remove)
             self.combo.setCurrentIndex(self.combo.findData(self.url))
         self.combo.setToolTip(plain_tip(self.server.text if self.server is not None else ENGINE_HELP))

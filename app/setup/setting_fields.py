@@ -116,7 +116,7 @@ def _slider(item: Field[Any], name: str) -> SliderSpin:
     rules = item.metadata
     return SliderSpin(
         rules["label"],
-        f"{rules['help']} Live during a run.",
+        f"{rules['help']} Adjustable mid-run.",
         name=name,
         low=rules.get("window_min", rules["min"]),
         high=rules.get("window_max", rules.get("max")),

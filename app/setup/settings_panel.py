@@ -308,7 +308,7 @@ class SettingsPanel(QScrollArea):
         title, help_text = (NODES_TITLE, NODES_HELP) if is_tree else (rules["label"], rules["help"])
         most = rules["max"] if is_tree else LONGEST_CHAIN
         with self.filling():
-            self.fields["num_draft_tokens"].set_meaning(title, f"{help_text} Live during a run.", most)
+            self.fields["num_draft_tokens"].set_meaning(title, f"{help_text} Adjustable mid-run.", most)
 
     def _verification_problem(self) -> str:
         coupling, rule = (self.fields[name].member() for name in ("coupling", "verification"))

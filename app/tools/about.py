@@ -39,7 +39,7 @@ LONGEST_LICENCE = 160
 INDEX = "https://pypi.org/pypi/outrider/json"
 SECONDS = 10.0
 UNREACHABLE = "The package index can't be reached. Check the connection, and try again."
-NOT_LISTED = "The package index lists no release of this Outrider."
+NOT_LISTED = "The package index lists no release of Outrider."
 
 
 def versions(device: str = "") -> list[tuple[str, str, str]]:

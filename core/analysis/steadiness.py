@@ -108,7 +108,7 @@ def busy_note(run: Tally, baseline: Tally, summary: Summary) -> str:
     same_threads = summary.num_threads == summary.baseline_num_threads
     if before and after and same_threads and max(before / after, after / before) > SHIFT:
         return (
-            f"{BUSY_MACHINE}one forward of the target took {before:.1f} ms beside the run and {after:.1f} ms "
+            f"{BUSY_MACHINE}one forward of the target took {before:.1f} ms in the run and {after:.1f} ms "
             "in its baseline. Repeat the run when it is idle."
         )
     speedup, tokens = summary.measured_speedup, summary.block_efficiency

@@ -139,10 +139,10 @@ class MedusaOptions:
         "",
         label="Heads",
         help="A folder written by `outrider distill --kind medusa`, or published heads (medusa_lm_head.pt or "
-        ".safetensors). Empty: those that ship for this target.",
+        ".safetensors). Empty: those included for this target.",
         path=True,
         metavar="PATH",
-        placeholder="those that ship for the target",
+        placeholder="those included for the target",
     )
     int8: bool = setting(
         True,

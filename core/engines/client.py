@@ -220,7 +220,7 @@ class Client:
         if status in {401, 403}:
             why = "refuses the API key" if self._has_key else "requires an API key"
             raise ServerRefusedError(
-                f"{self.address} {why} ({status}). Put it into {KEY_VARIABLE} for a command in the terminal, or choose "
+                f"{self.address} {why} ({status}). Put a valid key into {KEY_VARIABLE} in the terminal, or choose "
                 "Add server… in the window and give it with this address."
             )
         if status in {429, 503}:

@@ -124,7 +124,7 @@ def converted(model: LanguageModel, ref: str | None, target_ref: str, script: Pa
     if entry is not None and entry.format is ModelFormat.GGUF:
         return entry.path
     if script is None:
-        raise NotApplicableError(f"{_SCRIPT} was not found; put the build where it was made, beside its sources.")
+        raise NotApplicableError(f"{_SCRIPT} was not found; move the build back beside its sources.")
     kept = platformdirs.user_cache_path("outrider", appauthor=False) / "llama.cpp"
     scratch = new_scratch(kept, ".converting-")
     try:

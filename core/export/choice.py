@@ -95,7 +95,7 @@ class Choice:
             return ""
         return (
             f"Drafting did not pay in this run: with K = {self.k} it had {self.measured_speedup:.2f}× the speed of the "
-            "target alone. Before you serve it, measure it on the machine that will."
+            "target alone. Before serving, measure this pair on the serving machine."
         )
 
     def option(self, name: str) -> Any:

@@ -311,7 +311,7 @@ def _llama_cpp(choice: Choice, target: Place, draft: Place | None) -> Recipe:
             "These are the flags of 2026. Older builds call them --draft-max, --draft-min and --draft-p-min, and "
             "need no --spec-type; newer ones refuse the old names. The defaults were 16 and 0.75 there, and are 3 and "
             "0 now: K is n-max, and a p-min above 0 stops drafting sooner.",
-            "The vocabularies must have one type and the same special tokens, differ by 128 entries at most, "
+            "The vocabularies must have the same type and special tokens, differ by 128 entries at most, "
             "and agree in the text of every entry from id 5 on.",
         ]
     else:

@@ -261,8 +261,7 @@ FIGURES: tuple[Figure, ...] = (
     _logged(
         "Predicted speedup",
         "predicted_speedup",
-        "tau / (K c + v), with this run's own alpha, c and verify cost. For a tree, K is its depth and alpha that of a "
-        "level.",
+        "τ / (K c + v), with this run's own α, c and verify cost. For a tree, K is its depth and α that of a level.",
         "{:.2f}×",
     ),
     _logged(

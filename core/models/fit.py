@@ -300,7 +300,7 @@ def tokenizer_problem(draft: Mapping[str, Any], target: Mapping[str, Any]) -> st
 
 def _tokenizer_problem(draft: ModelEntry, target: ModelEntry) -> str | None:
     if target.serves is not None:
-        return f"{target.title} borrows its tables from {target.serves}, so it can only draft for that model."
+        return f"{target.title} uses the embedding of {target.serves}, so it can only draft for that model."
     if draft.path == target.path:
         return None
     if draft.serves is not None:
@@ -375,6 +375,6 @@ def _memory_warnings(memory: MemoryForecast, positions: int) -> list[str]:
     if memory.fits is not False or memory.available_bytes is None:
         return []
     return [
-        f"With a text of {positions:,} tokens both models need about {bytes_text(memory.total_bytes)}, and "
+        f"With a text of {positions:,} tokens both models need about {bytes_text(memory.total_bytes)}, but "
         f"{bytes_text(memory.available_bytes)} is free. Choose smaller models, a shorter text, or a lower precision."
     ]

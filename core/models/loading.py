@@ -64,7 +64,7 @@ def load(
             raise PairMismatchError(f"{entry.title} drafts only for {entry.serves}. Load it with that target.")
         if target.is_spread:
             raise DeviceError(
-                f"{entry.title} borrows its target's tables, and {target.ref} is spread over several devices. "
+                f"{entry.title} uses its target's embedding, and {target.ref} is spread over several devices. "
                 "Choose another draft, or prompt lookup."
             )
         lender = target

@@ -122,7 +122,7 @@ def does_not_fit(need: Need, device: torch.device, free_bytes: int) -> OutOfMemo
     if choices:
         advice = f"Choose {' or '.join(filter(None, (', '.join(choices[:-1]), choices[-1])))}."
     return OutOfMemoryError(
-        f"{need.title} needs {bytes_text(need.total_bytes)} at {_name(need.dtype)}, and {bytes_text(free_bytes)} is "
+        f"{need.title} needs {bytes_text(need.total_bytes)} in {_name(need.dtype)}, but {bytes_text(free_bytes)} is "
         f"free on {device}. {advice}"
     )
 

@@ -77,7 +77,7 @@ def load_shared_draft(entry: ModelEntry, target: LanguageModel) -> Any:
     try:
         config = model_config(entry.path)
         if (config.vocab_size, config.hidden_size) != tuple(embedding.shape):
-            raise PairMismatchError(_mismatch(entry, "this target's tables have a different size"))
+            raise PairMismatchError(_mismatch(entry, "this target's embedding has another size"))
         weights = load_file(entry.path / "model.safetensors")
         with init_empty_weights(include_buffers=False):
             model = AutoModelForCausalLM.from_config(config, dtype=target.dtype, trust_remote_code=False)

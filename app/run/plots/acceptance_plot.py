@@ -32,7 +32,7 @@ REJECTION_HELP = (
 ACCEPTED_HELP = "Bar: accepted tokens of each step."
 DRAFTED_HELP = "Pale bar: how many tokens in a row were drafted."
 NODES_HELP = (
-    "Pale bar above the line: how many tokens in a row were drafted. Below the line, at their own scale: the nodes of "
+    "Pale bar above the line: how many tokens in a row were drafted. Below the line, on their own scale: the nodes of "
     "the tree that the target scored, with the accepted ones filled."
 )
 PLAIN_HELP = "Hollow: a plain step. Nothing was drafted, and the target added one token."

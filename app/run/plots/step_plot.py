@@ -21,7 +21,7 @@ SCROLLED_STEPS = 12
 """How far the view moves when it is full: in strides, since a still axis is easier to read."""
 MIN_STEPS = 24
 """Room for this many steps after a short run."""
-PREVIOUS_HELP = "The same mean of the run shown before. View, Previous run in the plots, hides it."
+PREVIOUS_HELP = "The same mean of the previous run. View > Previous run in the plots hides it."
 MAX_BARS = 320
 """More steps than this are drawn as means over bins, which limits the cost."""
 

@@ -106,7 +106,7 @@ def _best_k_rows(theory: SpeedupTheory) -> tuple[Row, ...]:
     return (
         ("Best K", best, _sure(theory.share_best), "the K from 0 to 16 with the largest τ / (K c + v(K+1)); 0 is "
             "plain decoding. After it: the share of resamples with the same best K."),
-        ("Any K beats plain decoding", "yes" if theory.best_k else "no", _sure(agreeing),
+        ("Some K beats plain decoding", "yes" if theory.best_k else "no", _sure(agreeing),
             "whether any K has an expected speedup above 1, and the share of resamples that agree."),
         ("Best K if v = 1", str(theory.leviathan.best), "", "the same by τ / (K c + 1), Leviathan et al., theorem "
             "3.8, which assumes that scoring more positions costs nothing."),
@@ -193,7 +193,7 @@ def predictors_note(found: PredictorStudy | None) -> str:
     if found.most_tail < 1e-3:
         return f"{said} The kept tokens hold more than 99.9 % of each distribution."
     return (
-        f"{said} Each keeps at most 64 tokens; all others hold {percent_text(found.mean_tail, 1)} of the mass "
+        f"{said} Distributions keep up to 64 tokens; others hold {percent_text(found.mean_tail, 1)} of the mass "
         "on average, so each KL is a lower bound."
     )
 

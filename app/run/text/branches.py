@@ -195,7 +195,7 @@ class Branching(QObject):
         for choice in choices(self._run, place):
             self._add(menu, _title(choice), partial(branch, self._run, place, forced=(choice.token_id,)))
         menu.addSeparator()
-        menu.addAction("Force a text…").triggered.connect(lambda: self._force_text(place))
+        menu.addAction("Force text…").triggered.connect(lambda: self._force_text(place))
 
     def _add(self, menu: QMenu, title: str, request: Callable[[], RunRequest]) -> QAction:
         action = menu.addAction(title)

@@ -154,7 +154,7 @@ SCALE_HELP = {
     ColorBy.SURPRISE: "How unexpected each token was: -ln of the target's probability of it.",
 }
 SCALE_NOTE = (
-    " At temperature 0, the figure is that at temperature 1. A token has no colour until its evidence arrives: when "
+    " At temperature 0, colours are those at temperature 1. A token has no colour until its evidence arrives: when "
     "the run is paused or over, or at once while the Inspector is open. The line below a token still shows its kind."
 )
 SCALE_PX = 96

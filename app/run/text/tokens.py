@@ -100,7 +100,7 @@ FATE_HELP = {
     Fate.BONUS: "Drawn from the target itself, after a fully accepted block.",
     Fate.PLAIN: "Nothing was drafted: the target's own token, as in plain decoding.",
     Fate.REJECTED: "Drafted, tested and rejected.",
-    Fate.DISCARDED: "Drafted, and never tested: a token before it, or another candidate for its position, decided. It "
+    Fate.DISCARDED: "Drafted, and never tested: a token before it was rejected, or another candidate accepted. It "
     "counts as drafted, not as rejected.",
     Fate.DRAFTED: "Drafted, and not yet verified by the target.",
 }

@@ -32,7 +32,7 @@ DIFFERING, SAME, RESULTS, AGREEING = "Settings that differ", "No setting differs
 ACCEPTANCE_HELP = "Accepted / drafted tokens of the run so far, over the tokens generated."
 TIME_HELP = "Tokens over the time spent in steps, without the prefill. A steeper line is faster."
 GROUP = "Group by settings"
-GROUP_HELP = "Show runs that differ only in seed or prompt as one: their mean, from three runs on with its interval"
+GROUP_HELP = "Show runs that differ only in seed or prompt as one: their mean, with an interval from three runs on"
 LEAST_PLOTS = 250
 SAVED_ROOM = 240
 """Pixels for all runs' names together in a saved plot."""

@@ -63,7 +63,7 @@ GROUP_HELP = (
     "three runs on."
 )
 TEXT_HELP = "Whether the text equals that of the first run here, character for character."
-MACHINE_HELP = "Busy: equal steps of the run or its baseline differed in time. No figure is marked as the best then."
+MACHINE_HELP = "Busy: equal steps of the run or its baseline differed in time. Then no figure is marked as best."
 NOT_GROUPED = {"seed", "prompt"}
 """Settings in which the runs of a group may differ."""
 ENVIRONMENT = ("device_name", "threads", "platform", "torch", "transformers", "python")

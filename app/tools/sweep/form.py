@@ -114,7 +114,7 @@ class SweepForm(QWidget):
         self.policies.show_items(POLICIES)
         self.temperatures = line_edit("sweepTemperatures", "0, 0.5, 1")
         self.suites = TickList("sweepSuites", "Prompt suites", columns=2)
-        suite_help = "The prompts about {} that come with Outrider"
+        suite_help = "The {} prompts that come with Outrider"
         self.suites.show_items({name: (name.capitalize(), suite_help.format(name)) for name in SUITES})
         title = "The main window's prompt"
         self.own_prompt = named(QCheckBox(title), "sweepOwnPrompt", title, "As it is when the sweep starts")
@@ -256,7 +256,7 @@ class SweepForm(QWidget):
             name: parse_draft_lengths(line.text(), TREE[name].metadata["label"]) for name, line in self.shapes.items()
         }
         if not (rules := self.rules.ticked()):
-            raise SettingsError("Check at least one way to choose a tree's candidates.")
+            raise SettingsError("Tick at least one way to choose a tree's candidates.")
         return {**numbers, "rule": tuple(map(TreeRule, rules))}
 
     def _lengths(self) -> tuple[DraftLength, ...]:
@@ -273,10 +273,10 @@ class SweepForm(QWidget):
             found = first_of_each(found, most_each)
         if self.own_prompt.isChecked():
             if not prompt.strip():
-                raise SettingsError("The main window's prompt is empty: write one there, or leave it out.")
+                raise SettingsError("The main window's prompt is empty: write one there, or untick it.")
             found.insert(0, Prompt(WINDOW_PROMPT, prompt, suite=WINDOW_SUITE))
         if not found:
-            raise SettingsError("Check at least one prompt suite, choose a file, or use the main window's prompt.")
+            raise SettingsError("Tick at least one prompt suite, choose a file, or use the main window's prompt.")
         return tuple(found)
 
     @Slot()
@@ -419,7 +419,7 @@ def _drafters(
     for name in methods:
         method = get_method(name)
         if method.needs_draft_model and not drafts:
-            raise SettingsError(f"The method {method.title} needs a draft model: check one, or leave the method out.")
+            raise SettingsError(f"The method {method.title} needs a draft model: tick one, or leave the method out.")
         given, known = options.get(name, {}), [item.name for item in fields(method.options)]
         default, chosen = method.parse(), method.parse({key: given[key] for key in known if key in given})
         changed = {key: given[key] for key in known if getattr(chosen, key) != getattr(default, key)}

@@ -314,7 +314,7 @@ class _Check:
     def _notes(self, has_acceptance: bool) -> Iterator[str]:
         yield (
             "Token 1 comes from the prompt, the others from steps that draft. If all tests fail except the one against "
-            "the server's own logprobs, the two serve different weights, precisions or chat templates; if only later "
+            "the server's own logprobs, the reference has other weights, precision or chat template; if only later "
             "tokens fail, look at the speculation."
         )
 
