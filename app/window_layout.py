@@ -142,8 +142,8 @@ class Columns:
             self._remember()
         for part, width in zip((self._settings, self._text, self._pages), widths, strict=True):
             part.setMinimumWidth(width)
-        if self._parts.count() == ALL:
-            self._grow(self._chosen, widths[0] / (self._chosen_least or widths[0]))
+        if self._parts.count() == ALL and self._chosen_least:
+            self._grow(self._chosen, widths[0] / self._chosen_least)
         settings, text, pages = widths
         self._window.setMinimumSize(text + max(settings, pages) + MARGINS + HANDLE, LEAST_HEIGHT)
         self._room = sum(widths) + MARGINS + 2 * HANDLE

@@ -201,9 +201,9 @@ class RunStarted:
 class PrefillDone:
     """The prompt is in the caches. Times in milliseconds.
 
-    `target_step_ms` is the median of a few one-position forwards of the target, timed here; it is the unit of the
-    cost coefficient and of the verify cost. None in plain decoding, where every step is such a forward, and where a
-    policy chooses K, which begins with one.
+    `target_step_ms` is the median of a few one-position forwards of the target, timed here; without a baseline it is
+    the unit of the cost coefficient and of the verify cost. None in plain decoding, where every step is such a
+    forward, and where a policy chooses K, which begins with one.
     """
 
     num_prompt_tokens: int

@@ -187,7 +187,15 @@ def test_a_branch_that_can_not_start_leaves_the_one_on_screen_to_be_undone(finis
     finished.transcript.view.choose(Place(1, 0))
     take(finished, qtbot, "Draw again")
     assert finished.menus.undo_branch.isEnabled()
-    finished.menus.undo_branch.trigger()
+    session.fail_before = None
+    finished.playback.set_pace(Pace.SLOWED)
+    finished.transcript.view.choose(Place(1, 0))
+    with qtbot.waitSignal(finished.controller.run_ended):
+        next(action for title, action in open_menu(finished).items() if title.startswith("Draw again")).trigger()
+    for _ in range(2):  # From a branch of the branch, of which not all is shown yet.
+        assert finished.menus.undo_branch.isEnabled()
+        with qtbot.waitSignal(finished.live.run_replaced):
+            finished.menus.undo_branch.trigger()
     qtbot.waitUntil(lambda: finished.transcript.view.toPlainText() == before)
 
 

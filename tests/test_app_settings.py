@@ -165,6 +165,17 @@ def test_the_window_comes_back_as_it_was_left(make_window):
     assert again.height() == 700
 
 
+def test_columns_keep_the_widths_that_they_were_given(make_window):
+    window = make_window(is_shown=True)
+    window.resize(1280, 800)
+    window.main_splitter.setSizes([380, 480, 372])
+    sizes = window.main_splitter.sizes()
+    window.close()
+    again = make_window(is_shown=True)
+    again.resize(1280, 800)
+    assert again.main_splitter.sizes() == sizes
+
+
 def test_the_pages_can_have_a_window_of_their_own_which_is_remembered_until_it_is_closed(make_window, qtbot):
     window = make_window(is_shown=True)
     window.resize(1280, 800)

@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from PySide6.QtCore import QPointF
+from tests.test_core_shapes import tree_step
 
 from app.jobs import Jobs
 from app.run.conclusion import conclusion_of
@@ -22,7 +23,6 @@ from core.settings import Coupling, LengthPolicy, RunRequest
 from core.types import BaselineStep, BlockTest
 from tests.fakes_app import make_step, run_of
 from tests.test_core_diagnosis import LIMITED, drawn, tree
-from tests.test_core_shapes import tree_step
 from tests.test_core_theory import with_evidence
 
 

@@ -143,8 +143,10 @@ def test_reports_and_tables_hold_no_absolute_paths(tmp_path):
     page = sweep_page(log)
     assert "/home/" not in page
     assert "K = 1 with d (2)" in page
-    heads = sweep(plan_of(drafters=(DrafterChoice("medusa", None, {"heads": "/home/me/heads"}),)))
-    assert "/home/" not in sweep_page(heads)
+    heads = sweep(plan_of(drafters=tuple(DrafterChoice("medusa", None, {"heads": f"/home/{n}/heads"}) for n in "xy")))
+    page = sweep_page(heads)
+    assert "/home/" not in page
+    assert "heads (2)" in page
     export_sweep_csv(tmp_path / "out.csv", log)
     assert "/home/" not in (tmp_path / "out.csv").read_text("utf-8")
     # A run's log in another folder is named as seen from the new file.

@@ -94,7 +94,7 @@ def add_parser(commands: Any) -> None:
         "-k --k N|auto|adaptive",
         f"{SETTINGS['num_draft_tokens'].metadata['help']} 0 is plain decoding. auto chooses K before each step, "
         "0 included, from measured times; adaptive also ends a block where the draft is unsure (default: the K "
-        "measured to be fastest for the pair, else auto; 4 without a draft model)",
+        "measured to be fastest for the pair, else auto; for trees auto; 4 without a draft model)",
         draft_length_or_plain,
     )
     add_settings(sampling, *SAMPLING, "seed", "coupling", "verification", "max_new_tokens")

@@ -76,7 +76,11 @@ def _refuse_other_file(path: Path) -> None:
     """Refuse to replace what isn't an earlier measurement of servers, such as a sweep of this machine."""
     from core.experiments.servers.load import SCHEMA
 
-    if path.is_file() and path.stat().st_size and f'"{SCHEMA}"'.encode() not in path.open("rb").readline(4096):
+    if not path.is_file() or not path.stat().st_size:
+        return
+    with path.open("rb") as file:
+        is_ours = f'"{SCHEMA}"'.encode() in file.readline(4096)
+    if not is_ours:
         raise UsageError(f"{str(path)!r} holds something other than server measurements; name another file.")
 
 

@@ -126,7 +126,7 @@ class ConclusionBar(QFrame):
 
     def end(self) -> None:
         """A run is over: show what it showed."""
-        was_stepped = self._run.request is not None and self._run.request is self._controller.stepped
+        was_stepped = self._controller.was_stepped(self._run.request)
         found = conclusion_of(self._run, was_stepped=was_stepped, is_slowed=self._is_slowed())
         if found is not None:
             self.headline.setText(found.headline)

@@ -275,7 +275,7 @@ class LiveView(QObject):
             is_generating = run.started is not None and self.upcoming is None
             stage = run.stage or ("Generating…" if is_generating else "Preparing…")
         self._status.stage.setText(stage)
-        self._status.stage.set_short(stage.partition(":")[0])
+        self._status.stage.set_short(run.outcome.partition(":")[0] if stage == run.outcome else "")
 
     def _show_status(self) -> None:
         self._show_stage()

@@ -86,7 +86,7 @@ class PlaybackBar(QWidget):
         self.slider.setMinimumWidth(28)
         self.place = hint_label("scrubPlace")
         self.place.setAlignment(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
-        hold(self.place, least_width=56)
+        hold(self.place, least_width=100)
         slowed = (self._pace_label, self.pace, self.full_button)
         self._row = row(self.pause_button, self.step_button, *slowed, (self.slider, 1), self.place, spacing=4)
         self._row.addStretch()

@@ -333,7 +333,8 @@ class ModelsForm(QWidget):
             self._is_draft_free = False
             self.method_chosen.emit(DRAFT_MODEL)
         self.show_models()
-        self.draft_chosen.emit(self.draft.ref)
+        if self._served is None:
+            self.draft_chosen.emit(self.draft.ref)
         self.changed.emit()
 
     @Slot()

@@ -140,7 +140,8 @@ class ElidedLabel(QLabel):
         self.setToolTip(plain_tip(text))
 
     def setText(self, text: str) -> None:
-        """Show another text."""
+        """Show another text; `set_short` comes after it."""
+        self._short = ""
         super().setText(text)
         self.setToolTip(plain_tip(text))
 

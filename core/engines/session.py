@@ -204,7 +204,7 @@ class _Run:
                 num_steps = drafts + 1 if is_known else summary.num_steps
                 efficiency = summary.num_tokens / num_steps if is_known else None
                 summary = replace(summary, num_steps=num_steps, block_efficiency=efficiency)
-                source = StepSource.SERVER if is_known else StepSource.CHUNKS
+                source = StepSource.SERVER if is_known or told.per_step else StepSource.CHUNKS
             return _with_counts(summary, source, drafts, told.draft_tokens, told.accepted_tokens, positions)
         if source is StepSource.SERVER:
             return replace(summary, source=source)

@@ -291,11 +291,12 @@ def exact_sentence(verdict: Verdict, found: DistributionResult | None, samples: 
     parts = ["texts diverge only where rounding decides"] if verdict is Verdict.NEAR_TIES else []
     if found is not None:
         bias = bias_shown(found)
-        only = "only " if bias > LOOSE_BIAS else ""
-        shown = f", where {only}a bias of {percent_text(bias, 1)} would have shown" if bias else ""
-        parts.append(f"no difference in {found.num_blocks:,} {samples}{shown}")
-        if only:
-            return f"{str(verdict).capitalize()} as far as tested: {'; '.join(parts)}. More samples show smaller ones."
+        least = percent_text(bias, 1)
+        equal = f"no difference in {found.num_blocks:,} {samples}"
+        if bias > LOOSE_BIAS:
+            said = "; ".join([*parts, f"{equal}, where only a bias of {least} or more shows"])
+            return f"{str(verdict).capitalize()} as far as tested: {said}. More {samples} show a smaller bias."
+        parts.append(f"{equal}, where a bias of {least} would have shown" if bias else equal)
     return f"{str(verdict).capitalize()}: {'; '.join(parts) or 'all texts are equal'}."
 
 

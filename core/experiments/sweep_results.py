@@ -264,7 +264,7 @@ def _verdict(results: SweepResults, temperature: float) -> Verdict:
             "distinguish it from plain decoding; repeat them more often."
         )
     else:
-        lead = "there is no other cell to compare it with."
+        lead, is_ahead = "there is no other cell to compare it with.", bool(is_sure)
         if len(ranked) > 1:
             lead, is_ahead = _lead(results, best, *ranked[1])
         text = f"{name} is fastest, {median:.2f}× plain decoding{interval}; {lead}"

@@ -204,6 +204,7 @@ class Figure:
         read: returns its value for a run; None if unknown.
         form: its format.
         better: 1 if more is better, -1 if less is, 0 if neither.
+        is_timed: whether a busy machine changes it.
     """
 
     title: str
@@ -212,6 +213,7 @@ class Figure:
     read: Callable[[RunData], float | None]
     form: str = "{:,.2f}"
     better: int = 0
+    is_timed: bool = False
 
     def text(self, run: RunData) -> str:
         """The figure as it is shown."""
@@ -222,8 +224,10 @@ class Figure:
         return UNKNOWN if value is None else spaced_percent(self.form.format(value))
 
 
-def _logged(title: str, field: str, meaning: str, form: str = "{:,.2f}", better: int = 0) -> Figure:
-    return Figure(title, field, meaning, lambda run: run.figure(field), form, better)
+def _logged(
+    title: str, field: str, meaning: str, form: str = "{:,.2f}", better: int = 0, *, is_timed: bool = False
+) -> Figure:
+    return Figure(title, field, meaning, lambda run: run.figure(field), form, better, is_timed)
 
 
 def _mean(title: str, field: str, meaning: str) -> Figure:
@@ -244,6 +248,7 @@ FIGURES: tuple[Figure, ...] = (
         "Wall-clock time, never an estimate.",
         "{:.2f}×",
         better=1,
+        is_timed=True,
     ),
     _logged(
         "Tokens per second",
@@ -251,6 +256,7 @@ FIGURES: tuple[Figure, ...] = (
         "New tokens / the sum of the steps' times, without the prefill.",
         "{:,.1f}",
         better=1,
+        is_timed=True,
     ),
     _logged(
         "Baseline, tokens per second",
@@ -296,6 +302,7 @@ FIGURES: tuple[Figure, ...] = (
         "One draft step's time / one target step's time.",
         "{:.3f}",
         better=-1,
+        is_timed=True,
     ),
     _mean("Step, ms", "total_ms", "Mean time of a step."),
     _mean("  draft, ms", "draft_ms", "Mean time per step spent drafting."),

@@ -62,17 +62,20 @@ def sweep_page(log: SweepLog) -> str:
 
 
 def _without_paths(log: SweepLog) -> SweepLog:
-    """The sweep with models named as in `named`; those that would share a name are numbered."""
-    names: dict[str | None, str | None] = {}
-    for drafter in log.plan.drafters:
-        name = named(drafter.draft)
-        others = sum(named(other) == name for other in names)
-        names.setdefault(drafter.draft, f"{name} ({others + 1})" if others and name else name)
+    """The sweep with models and files named as in `named`; those that would share a name are numbered."""
+    names: dict[str, str] = {}
+
+    def without_path(value: Any) -> Any:
+        if isinstance(value, str) and value not in names:
+            others = sum(named(other) == named(value) for other in names)
+            names[value] = f"{named(value)} ({others + 1})" if others else named(value)
+        return names[value] if isinstance(value, str) else value
+
     drafters = {
         drafter: replace(
             drafter,
-            draft=names[drafter.draft],
-            options={name: named(value) for name, value in drafter.options.items()},
+            draft=without_path(drafter.draft),
+            options={name: without_path(value) for name, value in drafter.options.items()},
         )
         for drafter in log.plan.drafters
     }

@@ -70,7 +70,7 @@ class Tally:
 
     Attributes:
         prefill_ms: time to read the prompt, which whoever runs the steps sets.
-        target_step_ms: the time of a one-position forward, the unit of c and v, likewise.
+        target_step_ms: the time of a one-position forward, the unit of c and v without a baseline, likewise.
     """
 
     def __init__(self, steps: Sequence[Step] = ()) -> None:

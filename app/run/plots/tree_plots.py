@@ -125,7 +125,8 @@ def _on(color: QColor, theme: Theme) -> QColor:
 COST_HELP = "Median time of the target's forward over a tree with this many nodes; 0 is a plain step."
 SPREAD_HELP = "From the 10th to the 90th percentile of the steps."
 PLAIN_FORWARD_HELP = (
-    "Time of the target's forward over one token: the baseline's mean, or, without a baseline, timed before the run."
+    "Time of the target's forward over one token: the baseline's mean. Without a baseline, it was timed before the run "
+    "or in its first plain step."
 )
 HEADROOM = 1.15
 

@@ -238,6 +238,7 @@ class Branching(QObject):
         if not self._can_undo:
             return
         if self._controller.state is RunState.IDLE:
+            self._live.finish()
             before = self._left.pop()
             self._selection.clear()
             self._live.show_kept(before.request, before.events, before.title)

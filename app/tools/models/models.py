@@ -286,8 +286,8 @@ class Models(QObject):
 
     def _is_in_use(self, ref: str) -> bool:
         """Whether a model can't be deleted now; if so, show why."""
-        if (sentence := self._controller.busy_sentence()) and not self._running:
-            self._show_problem(sentence)  # A check or a sweep may use any model.
+        if self._controller.busy_sentence() and not self._running:
+            self._show_problem("A check, sweep or estimate may be using this model. Stop it before you delete models.")
         elif ref in self._running:
             self._show_problem(
                 "This model is in use by the run. Stop the run, or wait for it to end, before you delete it."

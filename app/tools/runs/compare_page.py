@@ -234,13 +234,15 @@ class ComparePage(QWidget):
     def _arrange(self, *, anew: bool = False) -> None:
         """Put the plots beside the table, or below it where that would cut the table; share the room anew if asked."""
         wanted = self.table.wanted_width()
-        is_beside = self.width() >= wanted + max(LEAST_PLOTS, self.plots.minimumSizeHint().width())
+        least_plots = max(LEAST_PLOTS, *(card.minimumSizeHint().width() for card in self.cards))
+        is_beside = self.width() >= wanted + least_plots
         across, along = Qt.Orientation.Horizontal, Qt.Orientation.Vertical
         has_turned = (self.splitter.orientation() is across) is not is_beside
         self.splitter.setOrientation(across if is_beside else along)
         self.plots.setOrientation(along if is_beside else across)
-        if anew or has_turned:
-            beside = [wanted, max(LEAST_PLOTS, self.splitter.width() - wanted)]
+        is_cut = is_beside and self.splitter.sizes()[0] < wanted
+        if anew or has_turned or is_cut:
+            beside = [wanted, max(least_plots, self.splitter.width() - wanted)]
             self.splitter.setSizes(beside if is_beside else [300, 200])
 
     @Slot()

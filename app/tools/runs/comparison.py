@@ -63,7 +63,7 @@ GROUP_HELP = (
     "three runs on."
 )
 TEXT_HELP = "Whether the text equals that of the first run here, character for character."
-MACHINE_HELP = "Busy: equal steps of the run or its baseline differed in time. Then no figure is marked as best."
+MACHINE_HELP = "Busy: equal steps of the run or its baseline differed in time. Then no speed is marked as best."
 NOT_GROUPED = {"seed", "prompt"}
 """Settings in which the runs of a group may differ."""
 ENVIRONMENT = ("device_name", "threads", "platform", "torch", "transformers", "python")
@@ -271,7 +271,8 @@ def _short(ref: str) -> str:
 
 
 def _settings(run: RunData) -> dict[str, str]:
-    config, options = run.config, run.config.get("method_options")
+    # With their paths: two drafters may have files of the same name.
+    config, options = run.config, run.log.run["config"].get("method_options")
     found = {name: text for name, text in run.settings.items() if name not in NOT_COMPARED}
     found["prompt"] = run.setting("prompt")
     if "num_draft_tokens" in config:
@@ -298,7 +299,7 @@ def _results(groups: Sequence[Group]) -> list[ComparedRow]:
         found.insert(0, ComparedRow("Runs", tuple(str(len(group)) for group in groups), GROUP_HELP))
     found.append(ComparedRow("End", tuple(ends)))
     if any(run.was_busy for group in groups for run in group):
-        states = ("busy" if any(run.was_busy for run in group) else "steady" for group in groups)
+        states = ("busy" if any(run.was_busy for run in group) else UNKNOWN for group in groups)
         found.append(ComparedRow("Machine", tuple(states), MACHINE_HELP))
     if not is_grouped:
         same = ("same" if group[0].text == groups[0][0].text else "differs" for group in groups[1:])
@@ -314,7 +315,8 @@ def _figure(groups: Sequence[Group], place: int, figure: Figure) -> ComparedRow:
     )
     known = {index: (mean, half or 0.0) for index, (mean, half) in enumerate(found) if mean is not None}
     is_contest = len({_key(run) for group in groups for run in group}) > 1
-    if not (figure.better and known and is_contest) or any(run.was_busy for group in groups for run in group):
+    was_busy = figure.is_timed and any(run.was_busy for group in groups for run in group)
+    if was_busy or not (figure.better and known and is_contest):
         return ComparedRow(figure.title, texts, figure.meaning)
     top, spread = max(known.values(), key=lambda value: value[0] * figure.better)
     # With one run each, differences below a hundredth are not significant; of means, those within their intervals.

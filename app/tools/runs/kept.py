@@ -111,10 +111,10 @@ class KeptRuns(QObject):
 
     def busy_sentence(self) -> str:
         """Why no run can be opened now; empty if one can."""
-        return BUSY if self._controller.state is not RunState.IDLE else self._controller.busy_sentence()
+        return BUSY if self._controller.state is not RunState.IDLE else ""
 
-    def _is_busy(self) -> bool:
-        if sentence := self.busy_sentence():
+    def _is_busy(self, sentence: str = "") -> bool:
+        if sentence := self.busy_sentence() or sentence:
             self.show_problem(sentence)
             return True
         if self.window is not None:
@@ -150,14 +150,14 @@ class KeptRuns(QObject):
             log = self.store.load(run.id)
             return request(log), _final_text(log)
 
-        if not self._is_busy():
+        if not self._is_busy(self._controller.busy_sentence()):
             what = f"{run.title!r} could not be read"
             self._jobs.submit(
                 read, lambda read: self._replay(run, *read), failed=self.show_problem, what=what, lane=LANE
             )
 
     def _replay(self, run: KeptRun, request: RunRequest, text: str | None) -> None:
-        if self._is_busy():
+        if self._is_busy(self._controller.busy_sentence()):
             return
         before = self._run.started
         self.replay_wanted.emit(replace(request, inspect=True))

@@ -381,8 +381,8 @@ class SweepForm(QWidget):
         self.judge()
 
     def _on_file_failed(self, sentence: str) -> None:
-        self._leave_file()
         self._file_problem = sentence
+        self.no_file_button.show()
         self.judge()
 
     @Slot()

@@ -267,7 +267,7 @@ class SweepView:
         return ShownCell(text, note, level, is_best, bool(result.errors), tip, ", ".join(spoken))
 
     def _tip(self, result: CellResult, *, is_best: bool) -> str:
-        lines = [f"{self.cell_title(result.cell)}{' (the best speedup of its temperature)' if is_best else ''}"]
+        lines = [f"{self.cell_title(result.cell)}{' (the highest speedup at its temperature)' if is_best else ''}"]
         for figure in FIGURES:
             if (spread := figure.spread(result)) is not None:
                 median, low, high = map(figure.text, (spread.median, *spread.quartiles))

@@ -15,6 +15,7 @@ from urllib.parse import quote
 from core.controls import Cancelled
 from core.errors import DownloadError, ModelUnreadableError
 from core.files import parse_json, read_json
+from core.models.catalogue import SHARES
 from core.models.remote import hub
 from core.models.remote.hub import explain
 from core.models.weight_files import PICKLED
@@ -157,7 +158,7 @@ def refuse_without_tokenizer(ref: str, revision: Revision, config_file: Path) ->
         config = read_json(config_file)
     except (OSError, ValueError):
         config = None  # Its hash is correct; the catalogue reports what is wrong with it.
-    borrows = isinstance(config, dict) and "shares_tables_with" in config
+    borrows = isinstance(config, dict) and SHARES in config
     if not borrows and not _matching([file.name for file in revision.files], *_TOKENIZER_TABLES):
         raise ModelUnreadableError(f"{ref!r} has no tokenizer, so it can't be used. Choose another model.")
 
