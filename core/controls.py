@@ -25,7 +25,7 @@ class RunControls:
 
     def __init__(self, sampling: SamplingParams | None = None, num_draft_tokens: DraftLength = 4) -> None:
         self._sampling = sampling or SamplingParams()
-        self._num_draft_tokens = num_draft_tokens
+        self._num_draft_tokens = check_draft_length(num_draft_tokens)
         self._is_inspected = False
         self._cancelled = threading.Event()
         self._changed = threading.Condition()

@@ -246,11 +246,14 @@ class _Run:
     def _propose(self, policy: DraftLengthPolicy) -> Round:
         plan = policy.plan(self._controls.num_draft_tokens)
         is_over = plan.most > 0 and not plan.is_trial
-        if is_over and isinstance(self._drafter, DraftModelDrafter) and not self._drafter.has_read_all:
+        # A text beyond the draft's context is drafted from its end alone.
+        drafter = self._drafter if isinstance(self._drafter, DraftModelDrafter) else None
+        fits = drafter is not None and len(self._ids) < drafter.model.context_length
+        if drafter is not None and is_over and fits and not drafter.has_read_all:
             # As with a fixed K, the draft's reading of the text belongs to the prefill.
             self._controls.check_cancelled()
             watch = Stopwatch(self._target.device)
-            self._drafter.read_all(self._ids)
+            drafter.read_all(self._ids)
             self._tally.prefill_ms += watch.lap()
         return self._rounds.propose(self._ids, self._text.room, plan)
 
@@ -274,8 +277,10 @@ class _Run:
         count = len(texts)
         nodes: Sequence[int] = range(len(drafted))
         if ended is not None:
-            # The target's cache and all statistics drop what lies beyond the end. The draft's cache ends with the run.
+            # The target's cache drops what lies beyond the end. The draft's cache ends with the run.
             self._rounds.scorer.rewind(len(self._ids) - 1)
+        if ended is not None and count <= outcome.num_accepted:
+            # Statistics drop it, too. A block that ends with its own correction or bonus is whole.
             nodes = [node for node, depth in enumerate(depths_of(done.parents)) if depth < count]
             figures = figures.of(nodes)
         place = {-1: -1, **{node: index for index, node in enumerate(nodes)}}

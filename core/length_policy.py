@@ -30,6 +30,9 @@ _ALLOWANCE = 0.015
 _FIRST_ALLOWANCE, _MOST_SAVED, _DEEPEST_DEBT = 0.5, 8.0, 1.0
 """In plain steps: the balance at the start, its upper limit, and its lower limit outside trials."""
 
+_MOST_PRICED = 64
+"""Missed tokens that a trial is charged for; with all, a draft that reads slowly would never be tried again."""
+
 _HOPEFUL_EVERY = 8
 """Drafted steps after which to retry a K whose first steps were slow, perhaps by chance."""
 
@@ -158,9 +161,10 @@ class DraftLengthPolicy:
         """Learn from a finished step."""
         count, asked = step.num_draft_tokens, self._asked
         self._asked = None
-        if not self._costs.is_known:
+        was_known = self._costs.is_known
+        if not was_known:
             # With a K set by hand meanwhile, scoring its block is the first estimate.
-            self._costs.record(0, step.verify_ms, 0)
+            self._costs.record(0, step.verify_ms if count else step.total_ms - step.draft_ms, 0)
             self._balance_ms = _FIRST_ALLOWANCE * step.total_ms
         if asked:
             self._book(step)
@@ -171,7 +175,8 @@ class DraftLengthPolicy:
             self._shape.record(step)
             # T(K) leaves out the levels of a tree, whose number K doesn't determine.
             left_out_ms = self._shape.level_ms * step.depth
-        self._costs.record(count, step.total_ms - left_out_ms, self._num_missed)
+        if count or was_known:
+            self._costs.record(count, step.total_ms - left_out_ms, self._num_missed)
         if not count:
             if not asked:  # Else the drafter proposed nothing, and may be asked again.
                 self._num_missed += len(step.emitted)
@@ -213,13 +218,15 @@ class DraftLengthPolicy:
             gain_ms = min(gain_ms, -step.draft_ms)
         self._earned_ms += gain_ms
         self._balance_ms += gain_ms
-        if not self._is_trial:
+        if self._is_trial:
+            self._balance_ms += self._costs.catch_up_ms(max(0, self._num_missed - _MOST_PRICED))
+        else:
             self._balance_ms = max(self._balance_ms, -_DEEPEST_DEBT * plain_ms)
 
     def _price_of_a_trial(self) -> float:
         """The time that a step with a rejected draft of K = 1 loses."""
         trial_ms = self._costs.table(hopeful=True)[1] + (self._shape.level_ms if self._shape else 0.0)
-        return trial_ms - self._costs.plain_ms + self._costs.catch_up_ms(self._num_missed)
+        return trial_ms - self._costs.plain_ms + self._costs.catch_up_ms(min(self._num_missed, _MOST_PRICED))
 
     @property
     def _rate(self) -> float:

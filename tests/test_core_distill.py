@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from core.controls import Cancelled
 from core.decode import speculative
 from core.distill.pipeline import distill
-from core.distill.self_play import PlaySettings, Script, script_of
+from core.distill.self_play import OWN_WORDS, PlaySettings, Script, script_of
 from core.distill.student import (
     check_target,
     export_student,
@@ -82,7 +82,8 @@ def test_every_text_follows_the_script():
         assert end == 40 or ids[end - 1] in script.end_ids
     assert len(set(texts.end.tolist())) > 1
     base = play_texts(Script((5,), (), frozenset()))
-    assert (set(base.answer_start.tolist()), set(base.end.tolist())) == ({1}, {40})
+    assert (set(base.answer_start.tolist()), set(base.end.tolist())) == ({1 + OWN_WORDS}, {40})
+    assert len({tuple(ids) for ids in base.ids[1::2].tolist()}) == 6, "greedy texts differ, too"
 
 
 def test_a_turn_that_is_begun_for_the_user_ends_with_its_first_sentence():

@@ -51,6 +51,11 @@ def test_a_log_from_before_there_were_policies_is_read_as_it_was(written, length
     assert request_from_config(config).draft_length == length
 
 
+def test_controls_begin_with_no_length_that_they_would_refuse():
+    with pytest.raises(SettingsError):
+        RunControls(num_draft_tokens=1000)
+
+
 def test_controls_take_a_policy_in_the_middle_of_a_run_and_refuse_what_is_none():
     controls = RunControls()
     for length in (LengthPolicy.ADAPTIVE, LengthPolicy.AUTO, 0, 16):

@@ -176,7 +176,7 @@ def test_sizes_are_those_of_the_files(folder):
 def test_a_model_without_room_is_refused_before_its_weights_are_read(folder, monkeypatch):
     monkeypatch.setattr(loading, "free_by_place", lambda _: {"cpu": 1_000})
     monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", None)
-    refusal(OutOfMemoryError, load, str(folder), "cpu", match=r"needs .* at float32")
+    refusal(OutOfMemoryError, load, str(folder), "cpu", match=r"needs .* in float32")
 
 
 def test_a_model_of_an_unknown_kind_that_is_too_large_for_a_gpu_is_a_sentence(folder, tmp_path, monkeypatch):

@@ -88,6 +88,18 @@ def test_a_draft_that_becomes_good_is_found(is_greedy):
     assert min(gained) > 0.95
 
 
+@pytest.mark.parametrize("catch_up", [0.01, 0.03, 0.06])
+def test_a_draft_that_reads_slowly_is_used_again_after_a_hard_passage(catch_up):
+    """Each token that it missed takes it more than the share of the time that trials may cost."""
+    costs, spent = Costs(0.35, catch_up=catch_up), 0.0
+    for seed in range(6):
+        machine = Machine(costs, lambda at: 0.9 if at < 150 else 0.05 if at < 450 else 0.95, seed)
+        machine.run(DraftLengthPolicy(), 1500)
+        spent += machine.time_ms
+        assert sum(k > 0 for k in machine.chosen[-200:]) > 100
+    assert spent / 6 < 0.85 * 1500 * PLAIN_MS
+
+
 def test_a_look_at_a_draft_that_has_long_been_silent_is_short():
     machine, policy = Machine(COSTS["cheap"], lambda at: 0.95 if at < 300 else 0.0), DraftLengthPolicy(PLAIN_MS)
     machine.run(policy, 1500)

@@ -108,6 +108,10 @@ def test_the_limit_of_a_container_counts_as_memory(tmp_path, files):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
     assert whole > available_memory(tmp_path) == 2_000_000
+    total = "total_" if "/" in files[0] else ""
+    stat = (tmp_path / files[0]).with_name("memory.stat")
+    stat.write_text(f"cache 9\n{total}inactive_file 300000\n{total}active_file 200000\n")
+    assert available_memory(tmp_path) == 2_500_000, "files held in memory are given back when it is needed"
     (tmp_path / files[0]).write_text("max\n")
     assert available_memory(tmp_path) > 2_000_000
 

@@ -10,7 +10,7 @@ import core.runners.forward_choice
 import core.session
 from core.controls import RunControls
 from core.models import load
-from core.runners.threads import ThreadGovernor, num_processors, threads
+from core.runners.threads import ThreadGovernor, num_processors, processors_allowed, threads
 from core.session import Session
 from core.settings import RunRequest, SamplingParams
 from core.types import Finished, FinishReason
@@ -87,6 +87,18 @@ def test_no_more_threads_than_the_process_may_use(monkeypatch):
     assert num_processors() == 2
     monkeypatch.delattr("os.sched_getaffinity")
     assert num_processors() == 64
+
+
+@pytest.mark.parametrize(
+    "files", [{"cpu.max": "200000 100000"}, {"cpu/cpu.cfs_quota_us": "150000", "cpu/cpu.cfs_period_us": "100000"}]
+)
+def test_a_containers_limit_of_processor_time_is_one_of_threads(tmp_path, files):
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(f"{text}\n")
+    assert processors_allowed(tmp_path) == 2
+    (tmp_path / next(iter(files))).write_text("max 100000\n" if "cpu.max" in files else "-1\n")
+    assert processors_allowed(tmp_path) > 64
 
 
 @pytest.fixture

@@ -15,6 +15,8 @@ from core.errors import ModelUnreadableError
 from core.training.model import ARITHMETIC, BatchDecoder, sample
 
 _PLACE = "outrider marks the place"
+OWN_WORDS = 32
+"""Tokens that a base model writes at temperature 1 before its answer: at 0, all its texts would be the same."""
 
 FIRST_WORDS = tuple(
     """\
@@ -68,6 +70,8 @@ def script_of(tokenizer: Any, eos_ids: frozenset[int]) -> Script:
     if not mark:
         raise ModelUnreadableError("The target's chat template leaves out what the user says. Choose another target.")
     opening, bridge = (tuple(tokenizer(text, add_special_tokens=False)["input_ids"]) for text in (before, after))
+    if not opening:
+        raise ModelUnreadableError("The target's chat template begins with the user's words. Choose another target.")
     first_words = tuple(tuple(tokenizer(words, add_special_tokens=False)["input_ids"]) for words in FIRST_WORDS)
     return Script(opening, bridge, eos_ids, first_words, _sentence_ends(tokenizer))
 
@@ -123,7 +127,8 @@ def write_texts(
         state, logits = decoder(written)
         states[:, position - 1] = state.half().numpy()
         log_norms[:, position - 1] = logits.float().logsumexp(-1).numpy()
-        temperature = torch.where(course.is_answering, answer_temperature, torch.ones(rows))
+        is_answer = course.is_answering & (course.answer_start <= position)
+        temperature = torch.where(is_answer, answer_temperature, torch.ones(rows))
         ids[:, position] = course.follow(position, sample(logits, temperature, generator))
         if bool(course.is_done.all()):
             break
@@ -145,7 +150,8 @@ class _Course:
         self._ends = torch.tensor(sorted(script.end_ids) or [-1])
         self._last_prompt = len(script.opening) + settings.longest_prompt
         self._on_bridge = torch.zeros(rows, dtype=torch.long)  # bridge tokens written so far
-        self.answer_start = torch.full((rows,), settings.length if script.bridge else len(script.opening))
+        first = settings.length if script.bridge else min(len(script.opening) + OWN_WORDS, settings.length)
+        self.answer_start = torch.full((rows,), first)
         self.end = torch.full((rows,), settings.length)
         self.is_answering = torch.full((rows,), not script.bridge)
         self.is_done = torch.zeros(rows, dtype=torch.bool)

@@ -6,6 +6,7 @@ the whole overlap.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import json
 from collections.abc import Callable
@@ -20,9 +21,9 @@ from torch.nn import functional
 from transformers import LlamaForCausalLM
 
 from core.distill.texts import Part, target_log_probs
-from core.errors import ModelUnreadableError
-from core.models.catalogue import SHARES
-from core.models.details import parse_tokenizer
+from core.errors import ModelNotFoundError, ModelUnreadableError
+from core.models.catalogue import SHARES, resolve
+from core.models.details import parse_tokenizer, read_tokens
 from core.models.shared_draft import BORROWED, tokens_sha256
 from core.training.data import items_of_step
 from core.training.model import ARITHMETIC, hidden_states, replaced_folder, rope_for
@@ -36,10 +37,11 @@ def check_target(target: Any) -> None:
     """Raises ModelUnreadableError if the training forward doesn't support the target."""
     config = target.config
     plain = config.model_type == "llama" and not config.attention_bias and not config.mlp_bias
-    if not plain or config.rope_parameters["rope_type"] != "default":
+    if not plain or config.hidden_act != "silu" or config.rope_parameters["rope_type"] != "default":
+        named = config.model_type != "llama"
+        what = f"is {config.model_type!r}" if named else "has biases, scaled rotary embeddings or no SiLU"
         raise ModelUnreadableError(
-            f"A draft can be distilled from plain Llama models only, and this is {config.model_type!r} or has biases "
-            "or scaled rotary embeddings. Choose another target."
+            f"A draft can be distilled from plain Llama models only, and this one {what}. Choose another target."
         )
 
 
@@ -64,12 +66,17 @@ def export_student(
     student: LlamaForCausalLM, tokenizer: Any, target_ref: str, vocabulary: list[int], folder: Path
 ) -> None:
     """Write the layers in bfloat16, with what `core.models.shared_draft` needs to combine them with their target."""
-    backend = json.loads(tokenizer.backend_tokenizer.to_str())
+    # As a run compares them: of the file, to which the loaded tokenizer may have added some.
+    tokens = None
+    with contextlib.suppress(ModelNotFoundError):
+        tokens = read_tokens(resolve(target_ref))
+    if tokens is None:
+        tokens = parse_tokenizer(json.loads(tokenizer.backend_tokenizer.to_str())).tokens
     config = copy.deepcopy(student.config)
     config.dtype = torch.bfloat16
     config.tie_word_embeddings = True
     config.draft_vocabulary = vocabulary
-    setattr(config, SHARES, {"model": target_ref, "tokens_sha256": tokens_sha256(parse_tokenizer(backend).tokens)})
+    setattr(config, SHARES, {"model": target_ref, "tokens_sha256": tokens_sha256(tokens)})
     own = {name: tensor for name, tensor in student.state_dict().items() if name not in BORROWED}
     with replaced_folder(folder) as fresh:
         config.save_pretrained(fresh)

@@ -62,9 +62,8 @@ class DraftModelDrafter:
         prompt = prompt[self._num_skipped :]
         self._num_committed = int(prompt.shape[0])
         self._is_lost = False
-        if not self._lacks(prompt):
-            known = prompt[: min(self._num_committed, self._capacity) - 1].tolist()
-            prefill(self._runner, known, self._check_cancelled)
+        if self._room > 0 and not self._lacks(prompt):
+            prefill(self._runner, prompt[:-1].tolist(), self._check_cancelled)
 
     @property
     def has_read_all(self) -> bool:
@@ -112,8 +111,9 @@ class DraftModelDrafter:
         assert runner is not None, "propose() before start()"
         if self._num_skipped:
             num_unread = len(context.ids) - self._num_skipped - runner.length
-            if num_unread > _TRIAL_CONTEXT:
-                self._num_skipped = len(context.ids) - _TRIAL_CONTEXT
+            is_full = len(context.ids) - self._num_skipped + context.num_draft_tokens > self._capacity
+            if num_unread > _TRIAL_CONTEXT or is_full:
+                self._num_skipped = len(context.ids) - min(_TRIAL_CONTEXT, self._capacity // 2)
                 runner.rewind(0)
         ids = context.ids[self._num_skipped :] if self._num_skipped else context.ids
         self._num_committed = len(ids)

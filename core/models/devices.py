@@ -103,7 +103,8 @@ def available_memory(groups: Path = _GROUPS, membership: Path = _MEMBERSHIP, *, 
         for kind, most, taken in _GROUP_FILES:
             group = groups / kind / place.relative_to("/")
             with contextlib.suppress(OSError, ValueError):  # "max" is no limit.
-                rooms.append(int((group / most).read_text("ascii")) - int((group / taken).read_text("ascii")))
+                room = int((group / most).read_text("ascii")) - int((group / taken).read_text("ascii"))
+                rooms.append(room + _cached_bytes(group / "memory.stat"))
     with contextlib.suppress(ImportError, OSError, ValueError):
         import resource  # Not on Windows.
 
@@ -112,6 +113,14 @@ def available_memory(groups: Path = _GROUPS, membership: Path = _MEMBERSHIP, *, 
             taken_bytes = psutil.Process().memory_info().vms
             rooms.append(limit - max(taken_bytes + _FORWARD_BYTES, _LIBRARY_BYTES))
     return max(0, min(rooms))
+
+
+def _cached_bytes(stat: Path) -> int:
+    """Bytes of files that a control group holds in memory, and gives back when memory is needed."""
+    found: dict[str, int] = {}
+    with contextlib.suppress(OSError, ValueError):
+        found = {name: int(value) for name, value in map(str.split, stat.read_text("ascii").splitlines())}
+    return sum(found.get(f"total_{name}", found.get(name, 0)) for name in ("active_file", "inactive_file"))
 
 
 def release_memory() -> None:

@@ -155,7 +155,9 @@ def _name(dtype: torch.dtype) -> str:
 def bytes_per_position(model: LanguageModel) -> int:
     """Cache bytes per position: keys and values of every layer."""
     config = model.model.config.get_text_config()
-    heads = config.num_attention_heads
+    heads = getattr(config, "num_attention_heads", None)
+    if not heads:
+        return 0  # A recurrent model keeps no keys and values.
     kv_heads = getattr(config, "num_key_value_heads", None) or heads
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
     return int(2 * config.num_hidden_layers * kv_heads * head_dim * model.dtype.itemsize)

@@ -68,7 +68,7 @@ class ModelShelf:
         self._models[key] = model
 
     def held_bytes(self, keys: Collection[ShelfKey] | None = None, *, device_type: str | None = None) -> int:
-        """The bytes of the models' weights, shared tables counted once.
+        """The bytes of the models' weights, shared tables counted once, and of their packed or int8 copies.
 
         Args:
             keys: the models to count; None for all.
@@ -81,7 +81,12 @@ class ModelShelf:
             for parameter in model.model.parameters()
             if device_type in (None, parameter.device.type)
         }
-        return sum(tensors.values())
+        copies = (
+            model.fused_weights.copied_bytes
+            for key, model in self._models.items()
+            if (keys is None or key in keys) and model.fused_weights and device_type in (None, model.device.type)
+        )
+        return sum(tensors.values()) + sum(copies)
 
     def make_room(self, needed_bytes: int, device: torch.device, keep: Collection[ShelfKey]) -> bool:
         """Drop models, the least recently used first, until `needed_bytes` are free on a device.

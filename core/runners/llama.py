@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import psutil
 import torch
 from torch import Tensor
 
+from core.models.devices import available_memory
 from core.runners import llama_forward, rotary
 from core.runners.base import FINAL, ForwardOutput, TreeRows, check_rewind
 from core.runners.llama_forward import FusedLlama, plain_errors, scripted
@@ -61,8 +61,10 @@ class FusedLlamaWeights:
         self.head_dim: int = getattr(config, "head_dim", None) or config.hidden_size // self.num_heads
         self.epsilon: float = config.rms_norm_eps
         self.embedding: Tensor = model.model.embed_tokens.weight.detach()
-        self._may_pack = _MEMORY_SHARE * psutil.virtual_memory().available > sum(p.nbytes for p in model.parameters())
-        self.head = product_of([model.lm_head.weight.detach()], may_pack=self._may_pack)
+        self._may_pack = _MEMORY_SHARE * available_memory() > sum(p.nbytes for p in model.parameters())
+        # A draft with a vocabulary of its own uses only some rows of the head.
+        uses_head = getattr(config, "draft_vocabulary", None) is None
+        self.head = product_of([model.lm_head.weight.detach()], may_pack=self._may_pack and uses_head)
         self.final_norm: Tensor = _twice(model.model.norm.weight)
         layers = list(model.model.layers)
         self.num_layers = len(layers)

@@ -7,6 +7,7 @@ import gc
 import os
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import psutil
 
@@ -57,8 +58,22 @@ def threads(count: int | None) -> Iterator[None]:
 
 def num_processors() -> int:
     """Number of physical cores that this process may use, within its affinity and container limits."""
-    most = psutil.cpu_count(logical=False) or 1
+    most = min(psutil.cpu_count(logical=False) or 1, processors_allowed())
     return min(most, len(os.sched_getaffinity(os.getpid()))) if hasattr(os, "sched_getaffinity") else most
+
+
+def processors_allowed(groups: Path = Path("/sys/fs/cgroup")) -> int:
+    """How many processors' time the container may use; many without a limit."""
+    with contextlib.suppress(OSError, ValueError):  # "max" is no limit.
+        quota, period = map(int, (groups / "cpu.max").read_text("ascii").split())
+        return max(1, round(quota / period))
+    with contextlib.suppress(OSError, ValueError):
+        quota, period = (
+            int((groups / "cpu" / f"cpu.cfs_{name}_us").read_text("ascii")) for name in ("quota", "period")
+        )
+        if quota > 0:
+            return max(1, round(quota / period))
+    return sys.maxsize
 
 
 @contextlib.contextmanager
