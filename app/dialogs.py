@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -41,6 +42,17 @@ EXPORT_FILTERS = {
 REPORT_FILTERS = {"TXT (*.txt)": "txt", "JSON (*.json)": "json"}
 
 
+def _with_suffix(parent: QWidget, path: Path, wanted: str, offered: Iterable[str]) -> Path | None:
+    """A path that ends with the format's suffix, which Qt adds to no name with a dot; None to leave a file as it is."""
+    if path.suffix.lower() in {f".{suffix}" for suffix in offered}:
+        return path
+    path = path.with_name(f"{path.name}.{wanted}")
+    question = f"{path.name} exists already. Replace it?"
+    if path.exists() and QMessageBox.question(parent, "Replace file", question) != QMessageBox.StandardButton.Yes:
+        return None
+    return path
+
+
 class Dialogs:
     """Dialogs that ask the user; one object, so that tests can answer instead. None: the dialog was cancelled."""
 
@@ -61,8 +73,9 @@ class Dialogs:
         # The dialog adds the suffix itself, so that it asks before it replaces the file that is actually written.
         dialog.filterSelected.connect(lambda chosen: dialog.setDefaultSuffix(offered[chosen]))
         chosen = dialog.selectedFiles() if dialog.exec() else []
+        wanted = offered[dialog.selectedNameFilter()]
         dialog.deleteLater()
-        return Path(chosen[0]) if chosen else None
+        return _with_suffix(parent, Path(chosen[0]), wanted, offered.values()) if chosen else None
 
     def ask_sweep_path(self, parent: QWidget, folder: Path) -> Path | None:
         """A sweep file to open."""

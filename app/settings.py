@@ -188,6 +188,10 @@ def _merged(known: S, ours: S, theirs: S) -> S:
             continue
         if item.name == "run":
             mine = _merged(getattr(known, item.name), mine, other)
+        elif isinstance(mine, Mapping):
+            before: Any = getattr(known, item.name)
+            kept = {key: value for key, value in other.items() if key in mine or key not in before}
+            mine = kept | {key: value for key, value in mine.items() if key not in before or value != before[key]}
         elif item.name == "opened_models":
             mine = tuple(dict.fromkeys((*mine, *other)))[:MAX_OPENED_MODELS]
         changes[item.name] = mine

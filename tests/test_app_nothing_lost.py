@@ -44,7 +44,7 @@ def test_settings_that_can_not_all_be_read_are_kept_aside_and_what_can_be_read_i
     store = SettingsStore(path)
     settings = store.load()
     assert settings.run.prompt == ("kept" if b"kept" in content else RunSettings().prompt)
-    assert "kept as" in store.problem
+    assert "The old file is now" in store.problem
     assert store.save(settings) is None
     assert [aside.read_bytes() for aside in tmp_path.glob("settings-unreadable-*.json")] == [content]
     again = SettingsStore(path)

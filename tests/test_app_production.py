@@ -55,7 +55,7 @@ def test_after_a_run_its_own_pair_and_k_are_taken_and_whether_it_paid_is_said(wi
     window.controls.fields["num_draft_tokens"].set_value(9)
     page = opened()
     assert "K = 2" in page.heading.text()
-    assert "From the current run" in page.note.text()
+    assert "From the run " in page.note.text()
     assert window.run_view.started.run_id in show(page, "vLLM")
     slow = make_summary([make_step(0, 9)], FinishReason.LENGTH, measured_speedup=0.7, baseline_tokens_per_second=100.0)
     window.run_view.apply(Finished(slow))

@@ -9,7 +9,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from PySide6.QtCore import QPointF
-from tests.test_core_shapes import tree_step
 
 from app.jobs import Jobs
 from app.run.conclusion import conclusion_of
@@ -24,6 +23,7 @@ from core.types import BaselineStep, BlockTest
 from tests.fakes_app import make_step, run_of
 from tests.test_core_diagnosis import LIMITED, drawn, tree
 from tests.test_core_theory import with_evidence
+from tests.test_core_tree_forecast import tree_step
 
 
 @pytest.fixture

@@ -241,6 +241,7 @@ class LiveView(QObject):
             self._run.apply(event)
             is_any = True
             if isinstance(event, StepsCounted):  # Other kinds of tokens: all is drawn anew.
+                self._transcript.playback.selection.clear()
                 self._transcript.begin(self._run.tokens)
                 for panel in self._panels:
                     panel.begin()

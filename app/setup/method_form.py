@@ -71,6 +71,11 @@ class MethodForm(QWidget):
         """The options of the chosen method, whether or not they are consistent."""
         return self.option_values()[self.method.name]
 
+    def num_changed_switches(self) -> int:
+        """How many switches of the chosen method differ from their defaults."""
+        values, options = self._switches[self.method.name].values(), declared(self.method.options)
+        return sum(value != options[name].default for name, value in values.items())
+
     def option_values(self) -> dict[str, dict[str, Any]]:
         """The options of every method, by method."""
         return {name: form.values() | self._switches[name].values() for name, form in self._options.items()}

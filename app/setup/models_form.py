@@ -191,6 +191,7 @@ class ModelPicker(QWidget):
         is_method = method != DRAFT_MODEL
         tip = get_method(method).summary if is_method else describe_model(chosen) if chosen is not None else self._help
         self.combo.setToolTip(plain_tip(tip))
+        self.combo.setAccessibleDescription(self._help)
 
     def show_served(self, names: Sequence[str], chosen: str, help_text: str) -> None:
         """List what a server has in place of this machine's models, which stay wanted."""
@@ -229,12 +230,13 @@ class ModelPicker(QWidget):
             self._wanted = self._wanted if self._is_served else ref
             self._method = DRAFT_MODEL
             self.model_chosen.emit(self._role, ref)
-        else:
+        elif not self.combo.is_open:  # Else `activated` follows, of the item that is current then.
             self._show_choice()
 
     @Slot(int)
     def _on_activated(self, index: int) -> None:
         if index == self.combo.count() - 1 and not self._is_served:
+            self._show_choice()
             self.browse_requested.emit()
 
 
@@ -319,7 +321,7 @@ class ModelsForm(QWidget):
     @Slot(object, str)
     def choose(self, role: ModelRole, ref: str) -> None:
         """Choose a model from the library. A draft that is chosen drafts by itself, not in a tree."""
-        if self._served is not None and ref in self._served:
+        if self._served is not None and ref in self._served and role is ModelRole.TARGET:
             self.served_model = ref
             self.changed.emit()
             return

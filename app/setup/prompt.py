@@ -6,8 +6,8 @@ import json
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
-from PySide6.QtCore import QEvent, QObject, QTimer, Signal, Slot
-from PySide6.QtGui import QAction, QColor, QTextCharFormat, QTextCursor
+from PySide6.QtCore import QEvent, QObject, Qt, QTimer, Signal, Slot
+from PySide6.QtGui import QAction, QColor, QFocusEvent, QTextCharFormat, QTextCursor
 from PySide6.QtWidgets import (
     QApplication,
     QMenu,
@@ -38,6 +38,8 @@ WAITING = "Reading the target's tokenizer…"
 
 
 FOR_CHAT = "For chat models"
+LINE_ENDS = {0x2028: "\n", 0x2029: "\n"}
+"""Qt's own ends of lines and paragraphs."""
 
 
 class Preset(NamedTuple):
@@ -182,7 +184,8 @@ class PromptEditor(QWidget):
 
     def text(self) -> str:
         """The prompt."""
-        return self.edit.toPlainText()
+        # Not `toPlainText`, which makes no-break spaces ordinary ones.
+        return self.edit.document().toRawText().translate(LINE_ENDS)
 
     def set_folded(self, *, is_folded: bool) -> None:
         """Show two lines of the prompt and leave the room to the text, or all of it, as high as it was.
@@ -219,8 +222,13 @@ class PromptEditor(QWidget):
         return super().event(event)
 
     def eventFilter(self, watched: QObject, event: QEvent) -> bool:
-        """Unfold the prompt that gets the focus or a click."""
-        if event.type() in {QEvent.Type.FocusIn, QEvent.Type.MouseButtonPress}:
+        """Unfold the prompt that gets the focus or a click, but not the one that has it back from a menu or window."""
+        reason = Qt.FocusReason
+        is_back = isinstance(event, QFocusEvent) and event.reason() in {
+            reason.PopupFocusReason,
+            reason.ActiveWindowFocusReason,
+        }
+        if event.type() in {QEvent.Type.FocusIn, QEvent.Type.MouseButtonPress} and not is_back:
             self._open()
         return super().eventFilter(watched, event)
 

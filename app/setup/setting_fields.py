@@ -42,6 +42,14 @@ class CouplingCheck(QCheckBox):
         self.setChecked(coupling is Coupling.GUMBEL)
 
 
+class PlainSpin(QDoubleSpinBox):
+    """A field for a number, without zeros at its end."""
+
+    def textFromValue(self, value: float) -> str:
+        """The number's shortest form."""
+        return str(self.locale().toString(value, "g", 6))
+
+
 class SeedEdit(QLineEdit):
     """A seed, which may be too large for a spin box, with a button for a new one."""
 
@@ -130,8 +138,7 @@ def _spin(item: Field[Any]) -> QSpinBox | QDoubleSpinBox:
     low, high, step = rules["min"], rules.get("window_max", rules.get("max")), rules.get("step", 1)
     spin: QSpinBox | QDoubleSpinBox
     if isinstance(item.default, float):
-        spin = QDoubleSpinBox()
-        decimals = max(2, len(f"{step:g}".partition(".")[2]))
+        spin, decimals = PlainSpin(), 4
         spin.setDecimals(decimals)
         spin.setRange(low + 10**-decimals if rules.get("above") else low, high)
         spin.setSingleStep(step)

@@ -307,8 +307,11 @@ class CheckWindow(ToolWindow):
             run, count = self._run(), self.blocks.value()
             request = CheckRequest(run, num_samples=count, with_transformers=self.with_transformers.isChecked())
         except OutriderError as error:
-            self._clear()
-            self.say(str(error), role="problem")
+            if self._report is not None:
+                self.stage.setText(str(error))  # The last report stays.
+            else:
+                self._clear()
+                self.say(str(error), role="problem")
             return
 
         def work(session: Any, controls: RunControls) -> Iterator[Any]:

@@ -77,7 +77,7 @@ class ProductionPage(QDialog):
         request = choice.request
         draft = f" with {request.draft}" if request.draft else f", {request.method}"
         self.heading.setText(f"{request.target}{draft}, {choice.shape}")
-        origin = "From the current run" if choice.run_id else "From the settings; no run has finished yet"
+        origin = f"From the run {choice.run_id}" if choice.run_id else "From the settings; no run has finished yet"
         self.note.setText(f"{origin}. {choice.k_note}".strip())
         self.verdict.setText(choice.verdict)
         self.verdict.setVisible(bool(choice.verdict))

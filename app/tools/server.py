@@ -310,8 +310,9 @@ class ServerWindow(QDialog):
             self._follow()
 
     def hideEvent(self, event: QHideEvent) -> None:
-        """Stop following."""
-        self._leave()
+        """Stop following, unless the window is only minimised."""
+        if not event.spontaneous():
+            self._leave()
         super().hideEvent(event)
 
     def _leave(self) -> None:
@@ -325,6 +326,8 @@ class ServerWindow(QDialog):
         """Begin anew with the chosen server."""
         self._leave()
         self.history.clear()
+        for each in self.cards:
+            each.plot.follow()
         self._began = time.perf_counter()
         self._server = self._engine.server
         self._chosen = (self._engine.url, self._engine.problem())

@@ -17,7 +17,7 @@ from app.dialogs import Dialogs
 from app.jobs import Jobs
 from app.theme import current_theme, scaled
 from app.widgets.fields import boxed, card, column, quiet_button, row, set_flag, text_label, tip_table
-from app.widgets.legend import Legend
+from app.widgets.legend import Legend, SeriesSample
 from app.widgets.painted import LEFT, draw_text
 from app.widgets.pictures import image_of, png_bytes, svg_of, to_csv
 from app.widgets.plots import Plot
@@ -127,12 +127,16 @@ class PlotCard(QWidget):
         box = self.plot.getViewBox()
         # Signalled first, as for the wheel, so that the plot draws the range about to be shown.
         mask = box.state["mouseEnabled"]
+        if not any(mask):
+            return
         box.sigRangeChangedManually.emit(mask)
         box.scaleBy([factor if is_free else 1.0 for is_free in mask])
 
     def _pan(self, share: float) -> None:
         box = self.plot.getViewBox()
         left, right = box.viewRange()[0]
+        if not box.state["mouseEnabled"][0]:
+            return
         box.sigRangeChangedManually.emit(box.state["mouseEnabled"])
         box.translateBy(x=share * (right - left))
 
@@ -172,7 +176,24 @@ def contents_of(kind: PlotFormat, card: PlotCard) -> Callable[[], str | bytes]:
 
 def _size(card: PlotCard) -> QSize:
     plot = card.plot.size()
-    return QSize(plot.width() + 2 * MARGIN, plot.height() + scaled(HEADER) + MARGIN)
+    return QSize(plot.width() + 2 * MARGIN, plot.height() + _header(card) + MARGIN)
+
+
+def _header(card: PlotCard) -> int:
+    """Room for the title and the lines of the legend."""
+    return scaled(HEADER) + max((top for _, _, top in _legend(card)), default=0)
+
+
+def _legend(card: PlotCard) -> list[tuple[SeriesSample, int, int]]:
+    """The samples shown, each with its place to the right and below the first one's, on as many lines as they need."""
+    placed, x, y = [], 0, 0
+    for sample in (sample for sample in card.samples if not sample.isHidden()):
+        size = sample.sizeHint()
+        if x and x + size.width() > card.plot.width():
+            x, y = 0, y + size.height() + 2
+        placed.append((sample, x, y))
+        x += size.width() + 14
+    return placed
 
 
 def _paint(painter: QPainter, card: PlotCard) -> None:
@@ -181,16 +202,14 @@ def _paint(painter: QPainter, card: PlotCard) -> None:
     painter.fillRect(QRectF(QPointF(0, 0), _size(card).toSizeF()), QColor(theme.surface))
     head = QRectF(MARGIN, 8, _size(card).width(), scaled(20))
     draw_text(painter, head, card.title, theme.text, LEFT, pixels=13, is_strong=True)
-    x = MARGIN
-    for sample in (sample for sample in card.samples if not sample.isHidden()):
+    for sample, x, y in _legend(card):
         painter.save()
-        painter.translate(x, scaled(30))
+        painter.translate(MARGIN + x, scaled(30) + y)
         sample.draw(painter, sample.sizeHint())
         painter.restore()
-        x += sample.sizeHint().width() + 14
     source = plot.mapToScene(plot.viewport().rect()).boundingRect()
     with _as_lines(plot.scene().items()):
-        plot.scene().render(painter, QRectF(QPointF(MARGIN, scaled(HEADER)), source.size()), source)
+        plot.scene().render(painter, QRectF(QPointF(MARGIN, _header(card)), source.size()), source)
 
 
 @contextmanager

@@ -74,6 +74,7 @@ class Plot(pg.PlotWidget):  # type: ignore[misc]  # pyqtgraph has no types
         self._shown: Any = (0.0, 0.0)
         """What `_fit` has brought into view."""
         self._is_empty = self._is_over = True
+        self._pointer: QPointF | None = None
         self._spare = SPARE
         item = self.getPlotItem()
         item.hideButtons()
@@ -240,6 +241,9 @@ class Plot(pg.PlotWidget):  # type: ignore[misc]  # pyqtgraph has no types
         if self._fits:
             self._fit(extent)
         self._draw()
+        if self._pointer is not None:
+            # What is under a pointer that rests may have changed, or be gone.
+            self.pointed.emit(self._place_under(self._pointer))
 
     def reset_view(self) -> None:
         """Undo the user's zooming and panning."""
@@ -305,8 +309,9 @@ class Plot(pg.PlotWidget):  # type: ignore[misc]  # pyqtgraph has no types
 
     @Slot()
     def _on_moved_by_hand(self) -> None:
-        self._fits = False
-        self._draw()
+        if any(self.getViewBox().state["mouseEnabled"]):
+            self._fits = False
+            self._draw()
 
     @Slot()
     def _on_range_changed(self) -> None:
@@ -315,6 +320,7 @@ class Plot(pg.PlotWidget):  # type: ignore[misc]  # pyqtgraph has no types
 
     @Slot(object)
     def _on_mouse_moved(self, point: QPointF) -> None:
+        self._pointer = point
         self.pointed.emit(self._place_under(point))
 
     @Slot(object)
@@ -325,6 +331,7 @@ class Plot(pg.PlotWidget):  # type: ignore[misc]  # pyqtgraph has no types
     def leaveEvent(self, event: object) -> None:
         """Note that nothing is under the pointer."""
         super().leaveEvent(event)
+        self._pointer = None
         self.pointed.emit(-1)
 
     @Slot()

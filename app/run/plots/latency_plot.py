@@ -79,7 +79,8 @@ class LatencyPlot(StepPlot):
         rows += [(part.name.removesuffix("_MS").lower(), f"{value:.2f} ms") for part, value in known.items()]
         if Column.TOTAL_MS in known:
             rows.append(("per token", f"{values[Column.TOTAL_MS] / max(1, tokens):.2f} ms"))
-        rows.append(("per token so far", f"{columns[Column.RUNNING_MS_PER_TOKEN][step]:.2f} ms"))
+        if math.isfinite(so_far := columns[Column.RUNNING_MS_PER_TOKEN][step]):
+            rows.append(("per token so far", f"{so_far:.2f} ms"))
         if self._baseline_ms is not None:
             rows.append(("baseline, per token", f"{self._baseline_ms:.2f} ms"))
         return rows

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -268,7 +269,8 @@ def _title(choice: Choice) -> str:
     if choice.is_emitted:
         title += " (as it was)"
     # A menu shows text after a tab in its own column.
-    return title if choice.target_prob is None else f"{title}\t{percent(choice.target_prob)}"
+    is_known = choice.target_prob is not None and math.isfinite(choice.target_prob)
+    return f"{title}\t{percent(choice.target_prob or 0.0)}" if is_known else title
 
 
 def _quoted(text: str) -> str:

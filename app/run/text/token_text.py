@@ -256,7 +256,7 @@ class TokenText(QPlainTextEdit):
                 if not text.left() <= x <= text.right() + 2:
                     return None
                 span = self._spans[self._index_at(block.position() + _character_at(line, x))]
-                return None if span.fate in {Fate.PROMPT, Fate.GAP} else span
+                return None if span.fate in {Fate.PROMPT, Fate.GAP, Fate.STRIP} else span
         return None
 
     def place_range(self, place: Place) -> tuple[int, int] | None:

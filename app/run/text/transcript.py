@@ -361,10 +361,14 @@ def _facts(span: Span, step: Step, coupling: Coupling) -> list[tuple[str, str]]:
         rows.append(("In place of", _quoted(step.drafted_texts[span.slot])))
         of_draft = " of the drafted token"
     if span.slot < len(step.drafted):
-        rows.append((f"Target probability{of_draft}", f"{step.target_probs[span.slot]:.4f}"))
-        rows.append((f"Draft probability{of_draft}", f"{step.draft_probs[span.slot]:.4f}"))
-        if coupling is Coupling.REJECTION and math.isfinite(step.acceptance_probs[span.slot]):
-            rows.append(("Acceptance probability", f"{step.acceptance_probs[span.slot]:.4f}"))
+        figures = {
+            f"Target probability{of_draft}": step.target_probs[span.slot],
+            f"Draft probability{of_draft}": step.draft_probs[span.slot],
+        }
+        if coupling is Coupling.REJECTION:
+            figures["Acceptance probability"] = step.acceptance_probs[span.slot]
+        # A server tells none, and neither do old logs.
+        rows += [(title, f"{value:.4f}") for title, value in figures.items() if math.isfinite(value)]
     return rows
 
 

@@ -323,8 +323,10 @@ class RunsWindow(QDialog):
 
     @Slot()
     def _on_rename(self) -> None:
-        self.table.setFocus()
-        self.table.begin_rename()
+        if (run := self._only()) is not None:
+            self.table.select([run.id])  # The current row may be another one.
+            self.table.setFocus()
+            self.table.begin_rename()
 
     @Slot(object, str)
     def _on_renamed(self, run: KeptRun, name: str) -> None:

@@ -19,6 +19,7 @@ from core.drafters.registry import DraftTreeOptions
 from core.experiments.sweep_plan import Cell
 from core.experiments.sweep_results import SPEEDUP, SweepFigure
 from core.settings import declared
+from core.text import count_text
 
 GAP, RADIUS = 3.0, 5.0
 STRENGTH = {LIGHT.name: 0.7, DARK.name: 0.5}
@@ -289,7 +290,8 @@ def _paint_head(painter: QPainter, title: str, view: SweepView, scale: Scale, wi
     theme = current_theme()
     draw_text(painter, QRectF(MARGIN, MARGIN, width, scaled(20)), title, theme.text, LEFT, pixels=13, is_strong=True)
     if view.plan is not None:
-        medians = f"medians over {len(view.plan.prompts)} prompts, {view.plan.repeats} repeats"
+        prompts, repeats = count_text(len(view.plan.prompts), "prompt"), count_text(view.plan.repeats, "repeat")
+        medians = f"medians over {prompts}, {repeats}"
         place = QRectF(MARGIN, MARGIN + scaled(20), width, scaled(18))
         draw_text(painter, place, f"{scale.figure.legend}; {medians}", theme.muted, LEFT, pixels=11)
     paint_legend(painter, QPointF(MARGIN, MARGIN + scaled(48)), scale)

@@ -331,7 +331,7 @@ class SweepWindow(ToolWindow):
         can_continue = view.can_continue and not is_running and not is_estimate
         self.continue_button.setEnabled(can_continue)
         self.continue_button.setVisible(can_continue)
-        self.export_button.setEnabled(view.num_done > 0)
+        self.export_button.setEnabled(view.num_done > 0 and not is_estimate)
         self._show_cell()
 
     @Slot()
