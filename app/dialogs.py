@@ -42,7 +42,7 @@ EXPORT_FILTERS = {
 REPORT_FILTERS = {"TXT (*.txt)": "txt", "JSON (*.json)": "json"}
 
 
-def _with_suffix(parent: QWidget, path: Path, wanted: str, offered: Iterable[str]) -> Path | None:
+def with_suffix(parent: QWidget | None, path: Path, wanted: str, offered: Iterable[str]) -> Path | None:
     """A path that ends with the format's suffix, which Qt adds to no name with a dot; None to leave a file as it is."""
     if path.suffix.lower() in {f".{suffix}" for suffix in offered}:
         return path
@@ -75,7 +75,7 @@ class Dialogs:
         chosen = dialog.selectedFiles() if dialog.exec() else []
         wanted = offered[dialog.selectedNameFilter()]
         dialog.deleteLater()
-        return _with_suffix(parent, Path(chosen[0]), wanted, offered.values()) if chosen else None
+        return with_suffix(parent, Path(chosen[0]), wanted, offered.values()) if chosen else None
 
     def ask_sweep_path(self, parent: QWidget, folder: Path) -> Path | None:
         """A sweep file to open."""

@@ -9,7 +9,7 @@ from datetime import datetime
 
 import pytest
 
-from app.dialogs import EXPORT_FILTERS
+from app.dialogs import EXPORT_FILTERS, with_suffix
 from core.export.files import readable_name
 from core.runlog.log import read_run_log
 from tests.errors import failing
@@ -139,3 +139,15 @@ def test_a_kept_log_is_not_written_over(window, session, export, dialogs, run_to
     dialogs.export_path = kept
     assert export(window) == "The run is already kept in this file; choose another place."
     assert kept.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("typed", "written"), [("T=0.7 fast", "T=0.7 fast.html"), ("a.csv", "a.csv"), ("SmolLM2-1.7B", "SmolLM2-1.7B.html")]
+)
+def test_a_name_with_a_dot_gets_the_chosen_formats_suffix(tmp_path, typed, written):
+    assert with_suffix(None, tmp_path / typed, "html", EXPORT_FILTERS.values()) == tmp_path / written
+
+
+def test_no_break_spaces_stay_in_the_prompt(window):
+    window.prompt.set_text("a\u00a0b\nc")
+    assert window.prompt.text() == "a\u00a0b\nc"

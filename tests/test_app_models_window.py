@@ -171,8 +171,10 @@ def test_both_dropdowns_end_in_a_way_to_get_more(window):
         combo, before = picker.combo, picker.ref
         last = combo.count() - 1
         assert combo.itemText(last) == BROWSE_TITLE
+        combo.showPopup()
         combo.setCurrentIndex(last)
-        combo.activated.emit(last)
+        combo.activated.emit(combo.currentIndex())  # As Qt does when an entry of the open list is chosen.
+        combo.hidePopup()
         assert window.models.window.tabs.currentIndex() == 1
         assert window.models.window.isVisible()
         assert picker.ref == before

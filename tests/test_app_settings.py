@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from PySide6.QtCore import Qt
@@ -119,6 +120,16 @@ def test_a_file_that_can_not_be_written_is_a_sentence(tmp_path):
     blocker.write_text("")
     sentence = SettingsStore(blocker / "settings.json").save(UNUSUAL)
     assert sentence.startswith("The settings could not be saved")
+
+
+def test_two_windows_keep_each_others_servers(tmp_path):
+    first, second = (SettingsStore(tmp_path / "settings.json") for _ in range(2))
+    both = replace(first.load(), servers={"http://old": "Old"})
+    assert first.save(both) is None
+    second.load()
+    assert first.save(replace(both, servers={"http://a": "A"})) is None
+    assert second.save(replace(both, servers={**both.servers, "http://b": "B"})) is None
+    assert SettingsStore(tmp_path / "settings.json").load().servers == {"http://a": "A", "http://b": "B"}
 
 
 def test_the_latest_model_is_remembered_first_and_the_oldest_forgotten():

@@ -5,6 +5,7 @@ Whatever the script: characters stay whole, and every token can be reached.
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -126,6 +127,10 @@ def test_the_tooltip_gives_step_kind_and_probabilities(stream):
     bonus = tooltip(at(stream, 8), stream)
     assert "bonus" in bonus
     assert "probability" not in bonus
+    unknown = (math.nan,) * 4
+    changes = {"draft_probs": unknown, "target_probs": unknown, "acceptance_probs": unknown}
+    stream.steps.append(replace(make_step(2, 9, num_accepted=1), **changes))
+    assert "nan" not in tooltip(at(stream, 9), stream), "a server doesn't tell them"
 
 
 def test_with_shared_noise_the_tooltip_shows_the_targets_own_draw(view, stream, monkeypatch):
