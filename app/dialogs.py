@@ -44,7 +44,7 @@ REPORT_FILTERS = {"TXT (*.txt)": "txt", "JSON (*.json)": "json"}
 
 def with_suffix(parent: QWidget | None, path: Path, wanted: str, offered: Iterable[str]) -> Path | None:
     """A path that ends with the format's suffix, which Qt adds to no name with a dot; None to leave a file as it is."""
-    if path.suffix.lower() in {f".{suffix}" for suffix in offered}:
+    if path.suffix.lower() in {".htm", ".md", ".ndjson", *(f".{suffix}" for suffix in offered)}:
         return path
     path = path.with_name(f"{path.name}.{wanted}")
     question = f"{path.name} exists already. Replace it?"

@@ -248,7 +248,7 @@ class _Run:
         is_over = plan.most > 0 and not plan.is_trial
         # A text beyond the draft's context is drafted from its end alone.
         drafter = self._drafter if isinstance(self._drafter, DraftModelDrafter) else None
-        fits = drafter is not None and len(self._ids) < drafter.model.context_length
+        fits = drafter is not None and self._text.limit <= drafter.model.context_length
         if drafter is not None and is_over and fits and not drafter.has_read_all:
             # As with a fixed K, the draft's reading of the text belongs to the prefill.
             self._controls.check_cancelled()

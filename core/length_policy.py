@@ -31,7 +31,8 @@ _FIRST_ALLOWANCE, _MOST_SAVED, _DEEPEST_DEBT = 0.5, 8.0, 1.0
 """In plain steps: the balance at the start, its upper limit, and its lower limit outside trials."""
 
 _MOST_PRICED = 64
-"""Missed tokens that a trial is charged for; with all, a draft that reads slowly would never be tried again."""
+"""Missed tokens that a trial is charged for, half as many again after each that failed. Charged for all, a draft that
+reads slowly would never be tried again."""
 
 _HOPEFUL_EVERY = 8
 """Drafted steps after which to retry a K whose first steps were slow, perhaps by chance."""
@@ -89,6 +90,7 @@ class DraftLengthPolicy:
         self._balance_ms = _FIRST_ALLOWANCE * (target_step_ms or 0.0)
         self._earned_ms = 0.0
         self._num_missed = 0
+        self._most_priced = _MOST_PRICED
         self._num_drafted_steps = 0
         self._asked: int | None = None
         self._num_in_debt = 0
@@ -219,14 +221,15 @@ class DraftLengthPolicy:
         self._earned_ms += gain_ms
         self._balance_ms += gain_ms
         if self._is_trial:
-            self._balance_ms += self._costs.catch_up_ms(max(0, self._num_missed - _MOST_PRICED))
+            self._balance_ms += self._costs.catch_up_ms(max(0, self._num_missed - self._most_priced))
+            self._most_priced = _MOST_PRICED if step.num_accepted else self._most_priced * 3 // 2
         else:
             self._balance_ms = max(self._balance_ms, -_DEEPEST_DEBT * plain_ms)
 
     def _price_of_a_trial(self) -> float:
         """The time that a step with a rejected draft of K = 1 loses."""
         trial_ms = self._costs.table(hopeful=True)[1] + (self._shape.level_ms if self._shape else 0.0)
-        return trial_ms - self._costs.plain_ms + self._costs.catch_up_ms(min(self._num_missed, _MOST_PRICED))
+        return trial_ms - self._costs.plain_ms + self._costs.catch_up_ms(min(self._num_missed, self._most_priced))
 
     @property
     def _rate(self) -> float:

@@ -221,7 +221,8 @@ class Step:
     Attributes:
         index: number of the step, from 0.
         position: absolute position of the first emitted token, prompt included.
-        num_draft_tokens: tokens drafted in this step, up to the end of the text; 0 is a plain step.
+        num_draft_tokens: tokens drafted in this step, fewer if the text ended with one of the accepted ones; 0 is
+            a plain step.
         temperature: in force for this step.
         drafted, drafted_texts: the block; texts are for display.
         draft_probs, target_probs: probability of each drafted id under the two models, after the filters. In a tree

@@ -84,6 +84,7 @@ def test_one_thread_is_used_while_the_cores_are_taken_and_all_again_when_they_ar
 def test_no_more_threads_than_the_process_may_use(monkeypatch):
     monkeypatch.setattr(psutil, "cpu_count", lambda logical: 64)
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0, 1}, raising=False)
+    monkeypatch.setattr("core.runners.threads.processors_allowed", lambda: 1000)
     assert num_processors() == 2
     monkeypatch.delattr("os.sched_getaffinity")
     assert num_processors() == 64

@@ -71,7 +71,7 @@ _TREES = (
     "+ v(K+1)), no interval; an underestimate at temperature 0, as a drafted tree also follows the draft's confidence."
 )
 _MOST_SHAPES = 3
-_OWN = "The text is the target's own, so block lengths are exactly what drafting it gives."
+_OWN = "The text is the target's own, so block lengths are exactly what drafting along it gives."
 _CHAIN = (
     "The text was not written by the target at these settings: block lengths assume that the draft is as good after "
     "its own tokens. With --generate N the target writes a text first."

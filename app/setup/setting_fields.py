@@ -47,7 +47,8 @@ class PlainSpin(QDoubleSpinBox):
 
     def textFromValue(self, value: float) -> str:
         """The number's shortest form."""
-        return str(self.locale().toString(value, "g", 6))
+        text, point = super().textFromValue(value), self.locale().decimalPoint()
+        return text.rstrip("0").rstrip(point) if point in text else text
 
 
 class SeedEdit(QLineEdit):
@@ -138,7 +139,7 @@ def _spin(item: Field[Any]) -> QSpinBox | QDoubleSpinBox:
     low, high, step = rules["min"], rules.get("window_max", rules.get("max")), rules.get("step", 1)
     spin: QSpinBox | QDoubleSpinBox
     if isinstance(item.default, float):
-        spin, decimals = PlainSpin(), 4
+        spin, decimals = PlainSpin(), max(4, len(f"{step:f}".rstrip("0").partition(".")[2]))
         spin.setDecimals(decimals)
         spin.setRange(low + 10**-decimals if rules.get("above") else low, high)
         spin.setSingleStep(step)

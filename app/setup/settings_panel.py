@@ -345,7 +345,7 @@ class SettingsPanel(QScrollArea):
         """Say how many of the folded settings differ from their defaults, and mark a rule that can't act."""
         shown = {**self._filters.values(), **self._rare.values()}
         count = sum(value != getattr(DEFAULTS, name) for name, value in shown.items())
-        count += self.method.num_changed_switches()
+        count += 0 if self.engine.url else self.method.num_changed_switches()
         self.advanced.show_note(f"{count} changed" if count else "")
         set_flag(self.fields["verification"], "invalid", bool(self._verification_problem()))
 

@@ -15,7 +15,7 @@ import torch
 from core.analysis.expectation import Curve, expected_tokens
 from core.analysis.run_probe import LONGEST, measure, speedup
 from core.distill.heads import TOPS, Tables, export_heads, held_out_accuracy, new_heads, train_heads
-from core.distill.self_play import PlaySettings, Script, script_of, write_texts
+from core.distill.self_play import OWN_WORDS, PlaySettings, Script, script_of, write_texts
 from core.distill.student import check_target, export_student, held_out_acceptance, new_student, train_student
 from core.distill.texts import (
     Part,
@@ -147,7 +147,8 @@ class _Stages:
         if len(lengths) > 1:
             raise SettingsError(f"The texts in {str(work)!r} have a different length. Choose another --work folder.")
         play = replace(settings.play, length=lengths.pop()) if lengths else settings.play
-        fewest = len(script.opening) + len(script.bridge) + 2  # A word of the user's, and one of the answer.
+        # A word of the user's, or those that a base model begins with, and one of the answer.
+        fewest = len(script.opening) + len(script.bridge) + (1 if script.bridge else OWN_WORDS) + 1
         if not fewest <= play.length <= target.context_length:
             raise SettingsError(
                 f"Texts of {play.length:,} tokens don't fit this target. Choose a length from {fewest} to "

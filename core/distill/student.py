@@ -21,7 +21,7 @@ from torch.nn import functional
 from transformers import LlamaForCausalLM
 
 from core.distill.texts import Part, target_log_probs
-from core.errors import ModelNotFoundError, ModelUnreadableError
+from core.errors import ModelUnreadableError, OutriderError
 from core.models.catalogue import SHARES, resolve
 from core.models.details import parse_tokenizer, read_tokens
 from core.models.shared_draft import BORROWED, tokens_sha256
@@ -39,7 +39,11 @@ def check_target(target: Any) -> None:
     plain = config.model_type == "llama" and not config.attention_bias and not config.mlp_bias
     if not plain or config.hidden_act != "silu" or config.rope_parameters["rope_type"] != "default":
         named = config.model_type != "llama"
-        what = f"is {config.model_type!r}" if named else "has biases, scaled rotary embeddings or no SiLU"
+        what = (
+            f"is {config.model_type!r}"
+            if named
+            else "has biases, scaled rotary embeddings or an activation other than SiLU"
+        )
         raise ModelUnreadableError(
             f"A draft can be distilled from plain Llama models only, and this one {what}. Choose another target."
         )
@@ -68,7 +72,7 @@ def export_student(
     """Write the layers in bfloat16, with what `core.models.shared_draft` needs to combine them with their target."""
     # As a run compares them: of the file, to which the loaded tokenizer may have added some.
     tokens = None
-    with contextlib.suppress(ModelNotFoundError):
+    with contextlib.suppress(OutriderError):
         tokens = read_tokens(resolve(target_ref))
     if tokens is None:
         tokens = parse_tokenizer(json.loads(tokenizer.backend_tokenizer.to_str())).tokens

@@ -111,7 +111,8 @@ class DraftModelDrafter:
         assert runner is not None, "propose() before start()"
         if self._num_skipped:
             num_unread = len(context.ids) - self._num_skipped - runner.length
-            is_full = len(context.ids) - self._num_skipped + context.num_draft_tokens > self._capacity
+            depth = min(context.num_draft_tokens, context.max_depth)
+            is_full = len(context.ids) - self._num_skipped + depth > self._capacity
             if num_unread > _TRIAL_CONTEXT or is_full:
                 self._num_skipped = len(context.ids) - min(_TRIAL_CONTEXT, self._capacity // 2)
                 runner.rewind(0)
@@ -120,8 +121,10 @@ class DraftModelDrafter:
         # A forward needs a token to read, even if the text hasn't changed since the last proposal; a graph reads two.
         unread = min(2 if isinstance(runner, GraphedRunner) else 1, len(ids))
         runner.rewind(min(runner.length, len(ids) - unread))
+        if self._room <= 0 or self._is_lost:
+            return None
         pending = torch.tensor(ids[runner.length :])
-        if self._room <= 0 or self._is_lost or self._lacks(pending):
+        if self._lacks(pending):
             return None
         # The first draft step's forward reads all tokens committed since the last proposal.
         if len(ids) - runner.length > PREFILL_CHUNK:

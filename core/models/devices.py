@@ -116,7 +116,7 @@ def available_memory(groups: Path = _GROUPS, membership: Path = _MEMBERSHIP, *, 
 
 
 def _cached_bytes(stat: Path) -> int:
-    """Bytes of files that a control group holds in memory, and gives back when memory is needed."""
+    """Bytes of cached files that count towards a control group's memory, and are freed when memory is needed."""
     found: dict[str, int] = {}
     with contextlib.suppress(OSError, ValueError):
         found = {name: int(value) for name, value in map(str.split, stat.read_text("ascii").splitlines())}

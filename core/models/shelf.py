@@ -67,7 +67,9 @@ class ModelShelf:
             self._release(older)
         self._models[key] = model
 
-    def held_bytes(self, keys: Collection[ShelfKey] | None = None, *, device_type: str | None = None) -> int:
+    def held_bytes(
+        self, keys: Collection[ShelfKey] | None = None, *, device_type: str | None = None, with_copies: bool = True
+    ) -> int:
         """The bytes of the models' weights, shared tables counted once, and of their packed or int8 copies.
 
         Args:
@@ -86,7 +88,7 @@ class ModelShelf:
             for key, model in self._models.items()
             if (keys is None or key in keys) and model.fused_weights and device_type in (None, model.device.type)
         )
-        return sum(tensors.values()) + sum(copies)
+        return sum(tensors.values()) + (sum(copies) if with_copies else 0)
 
     def make_room(self, needed_bytes: int, device: torch.device, keep: Collection[ShelfKey]) -> bool:
         """Drop models, the least recently used first, until `needed_bytes` are free on a device.
@@ -154,7 +156,7 @@ def load_models(
     for entry in entries:
         if entry.format is ModelFormat.GGUF:
             yield from _convert(entry, check_cancelled)
-    shelf.make_room(_needed_bytes(entries, request) - shelf.held_bytes(keys), device, keep=keys)
+    shelf.make_room(_needed_bytes(entries, request) - shelf.held_bytes(keys, with_copies=False), device, keep=keys)
     loaded: list[LanguageModel] = []
     for entry, key in zip(entries, keys, strict=True):
         check_cancelled()

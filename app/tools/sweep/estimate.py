@@ -42,7 +42,7 @@ COLUMNS = (
         )
     ),
 )
-OWN_TEXT = "The text is the target's own, so this is exactly what drafting it would give."
+OWN_TEXT = "The text is the target's own, so this is exactly what drafting along it would give."
 GIVEN_TEXT = "A product along the text, which assumes that the draft is as good after its own tokens."
 
 
