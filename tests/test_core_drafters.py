@@ -32,8 +32,7 @@ def build(name: str, **options) -> Drafter:
     if name == "medusa":
         model = tiny_model(vocab_size=V)
         return build_drafter(name, DrafterSetup(model), {"heads": heads_for(model)})
-    is_own = name == "self-draft"  # It needs weights to copy.
-    model = tiny_model("llama", vocab_size=V, is_fused=True) if is_own else table_model(random_rows(V, 2), V)
+    model = table_model(random_rows(V, 2), V)
     return build_drafter(name, DrafterSetup(model, model, capacity=400), options)
 
 

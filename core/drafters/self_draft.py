@@ -31,9 +31,4 @@ class SelfDraftDrafter(DraftModelDrafter):
                 f"Self-draft runs in int8 with a float32 target on the CPU, but {target.ref} is on {target.device} in "
                 f"{str(target.dtype).removeprefix('torch.')}. Choose the CPU and float32, or another method."
             )
-        if target.fused_weights is None:
-            raise SettingsError(
-                f"{target.ref} has no int8 copies here: Outrider makes them of Llama, Mistral and Qwen models. Choose "
-                "another method."
-            )
         super().__init__(replace(setup, draft=target), DraftModelOptions(int8=True))
