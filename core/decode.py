@@ -13,13 +13,12 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
-from core.backlog import EvidenceBacklog
 from core.controls import Cancelled, RunControls
 from core.draft_length import DraftLength
 from core.drafters.base import Drafter, DrafterSetup, blaming
 from core.drafters.draft_model import DraftModelDrafter
+from core.drafters.length_policy import DraftLengthPolicy
 from core.errors import OutOfMemoryError
-from core.length_policy import DraftLengthPolicy
 from core.models.devices import is_out_of_memory, trim_heap
 from core.models.language_model import LanguageModel
 from core.models.loading import check_pair
@@ -41,6 +40,7 @@ from core.types import (
     depths_of,
     is_chain,
 )
+from core.verify.backlog import EvidenceBacklog
 
 DecodeEvent = PrefillDone | Drafted | Step | Inspected | Finished
 

@@ -1,6 +1,6 @@
 """Evidence: the two models' distributions at each position of a block, in memory and in a log.
 
-Imports no torch, so the window can show a saved run without the engine; `core.backlog` computes evidence.
+Imports no torch, so the window can show a saved run without the engine; `core.verify.backlog` computes evidence.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Probs = Sequence[float]
 """Probabilities as `array("f")`, which holds the models' float32 exactly."""
 
 PARTS = ("target", "draft", "residual", "raw", "raw_draft")
-"""The distributions at a position, in the order of `core.backlog`'s table; each has `…_probs` and a `…_tail`."""
+"""The distributions at a position, in the order of `core.verify.backlog`'s table; each has `…_probs` and a `…_tail`."""
 
 
 @dataclass(frozen=True, slots=True)

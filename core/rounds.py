@@ -23,7 +23,7 @@ from core.drafters.base import (
     is_own,
 )
 from core.drafters.draft_model import DraftModelDrafter
-from core.length_policy import BlockPlan
+from core.drafters.length_policy import BlockPlan
 from core.models.language_model import LanguageModel
 from core.runners.scoring import TargetScorer
 from core.runners.timing import StepClock, is_asynchronous, sent

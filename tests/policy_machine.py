@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from core.analysis.expectation import expected_tokens
+from core.drafters.length_policy import DraftLengthPolicy
 from core.drafters.tree_shape import grow, node_gains
-from core.length_policy import DraftLengthPolicy
 from core.settings import MAX_DRAFT_TOKENS, LengthPolicy
 from core.types import Step, TokenKind, depths_of, is_chain
 

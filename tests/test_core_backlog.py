@@ -7,13 +7,13 @@ import pytest
 import torch
 
 import core.decode
-from core.backlog import EvidenceBacklog
 from core.controls import RunControls
 from core.decode import speculative
 from core.drafters.base import chain
 from core.errors import GenerationError, OutOfMemoryError
 from core.settings import SamplingParams
 from core.types import Drafted, Finished, Inspected, Step, TokenKind, Verification
+from core.verify.backlog import EvidenceBacklog
 from tests.fakes import LetterTokenizer, ScriptDrafter, failing, play
 from tests.test_core_evidence import pair
 

@@ -12,6 +12,7 @@ import core.rounds
 import core.runners.scoring
 import core.verify.rejection
 from core.controls import RunControls
+from core.drafters.length_policy import BlockPlan, DraftLengthPolicy
 from core.errors import SettingsError
 from core.experiments.check import check
 from core.experiments.check_plan import (
@@ -25,7 +26,6 @@ from core.experiments.check_plan import (
 )
 from core.experiments.distribution import Bias, chi_squared_p_value, fit, normal_p_value
 from core.experiments.prompt_suites import Prompt
-from core.length_policy import BlockPlan, DraftLengthPolicy
 from core.sampling import probabilities
 from core.settings import Coupling, LengthPolicy, RunRequest, SamplingParams
 from tests.exactness import mutate

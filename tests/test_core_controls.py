@@ -12,8 +12,8 @@ from core.controls import Cancelled, RunControls
 from core.decode import autoregressive, speculative
 from core.drafters.base import DrafterSetup
 from core.drafters.draft_model import DraftModelDrafter
+from core.drafters.length_policy import BlockPlan, DraftLengthPolicy
 from core.errors import GenerationError
-from core.length_policy import BlockPlan, DraftLengthPolicy
 from core.settings import Coupling, LengthPolicy, SamplingParams
 from core.types import Drafted, Finished, FinishReason, PrefillDone, Step
 from tests.exactness import SIGNIFICANCE, engine_p_value, stops_at_the_unsure

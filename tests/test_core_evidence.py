@@ -8,7 +8,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from core.backlog import LEAST_LISTED, capture
 from core.decode import speculative
 from core.evidence import MAX_LISTED, evidence_from_record, packed, packed_from_record
 from core.runlog.log import STEP_FIELDS, RunLogWriter, read_run_log, to_line, to_record
@@ -18,6 +17,7 @@ from core.sampling import draw, probabilities
 from core.settings import Coupling, SamplingParams
 from core.types import Inspected, Step, TokenKind, Verification
 from core.verify import verify
+from core.verify.backlog import LEAST_LISTED, capture
 from tests.fakes import play, random_rows, table_model
 from tests.fakes_log import STARTED
 

@@ -13,9 +13,9 @@ from core.decode import autoregressive, speculative
 from core.drafters.base import DrafterSetup
 from core.drafters.draft_model import DraftModelDrafter
 from core.drafters.draft_tree import DraftTreeDrafter
+from core.drafters.length_policy import DraftLengthPolicy
 from core.errors import GenerationError
 from core.experiments.distribution import TargetDistribution
-from core.length_policy import DraftLengthPolicy
 from core.models.language_model import LanguageModel
 from core.models.loading import prepare
 from core.runners.base import FINAL

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from core.estimates import LONG_GAP, Calibration, StepCosts
-from core.length_policy import DraftLengthPolicy
+from core.drafters.estimates import LONG_GAP, Calibration, StepCosts
+from core.drafters.length_policy import DraftLengthPolicy
 from core.settings import MAX_DRAFT_TOKENS, LengthPolicy
 from core.types import TokenKind
 from tests.policy_machine import COSTS, PLAIN_MS, Costs, Machine, TreeMachine, make_step

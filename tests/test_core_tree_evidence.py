@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from core.analysis.calibration import calibrate
 from core.analysis.expectation import expected_of
-from core.backlog import capture
 from core.decode import speculative
 from core.drafters.base import DrafterSetup
 from core.drafters.draft_tree import DraftTreeDrafter
@@ -27,6 +26,7 @@ from core.sampling import draw, draw_uniforms
 from core.settings import TYPICAL_FLOOR, TYPICAL_SHARE, Coupling, SamplingParams, VerificationRule
 from core.types import Step, TokenKind
 from core.verify import verify_block
+from core.verify.backlog import capture
 from core.verify.device import figures_of
 from core.verify.other_rules import verify_as_block
 from tests.fakes import play, random_rows, table_model

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from core.analysis.expectation import expected_of, expected_tokens
 from core.draft_length import DraftLength
+from core.drafters.estimates import LONG_GAP, PRIOR_CHANCE, Acceptance, Calibration, StepCosts
 from core.drafters.tree_shape import ShapeChoice
-from core.estimates import LONG_GAP, PRIOR_CHANCE, Acceptance, Calibration, StepCosts
 from core.settings import LONGEST_CHAIN, MAX_DRAFT_TOKENS, LengthPolicy
 from core.types import Step
 
