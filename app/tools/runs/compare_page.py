@@ -120,7 +120,7 @@ class CompareTable(GridTable):
                 self._add_row(each, is_highlighted=title == DIFFERING)
         # No figure is cut, and few runs have room to spare.
         widest = max((self.sizeHintForColumn(place) for place in range(1, self.columnCount())), default=0)
-        usual = scaled(WIDE_RUN_WIDTH if len(names) <= 3 and text_scale() == 1 else RUN_WIDTH)
+        usual = WIDE_RUN_WIDTH if len(names) <= 3 and text_scale() == 1 else RUN_WIDTH
         self.head.setMinimumSectionSize(max(usual, min(widest, scaled(WIDE_RUN_WIDTH)) + 8))
         self.head.setSectionResizeMode(QHeaderView.ResizeMode.Stretch)
         self.head.setSectionResizeMode(0, QHeaderView.ResizeMode.Fixed)
