@@ -154,16 +154,22 @@ def test_a_run_that_fails_before_it_starts_leaves_the_last_one_on_screen(window,
     assert window.status.stage.text() != "The run did not start"
 
 
-def test_a_run_folds_the_prompt_and_a_click_or_an_edit_opens_it_as_high_as_it_was(make_window, run_to_end, qtbot):
+def test_a_run_folds_the_prompt_and_a_click_or_an_edit_opens_it_as_high_as_it_was(
+    make_window, run_to_end, qtbot, monkeypatch
+):
     window = make_window(is_shown=True)
     height = window.prompt.height()
     run_to_end(window)
     assert window.prompt.is_folded
     qtbot.waitUntil(lambda: window.prompt.height() < height)
     qtbot.waitUntil(lambda: window.prompt.height() == window.prompt.minimumSizeHint().height())
-    window.prompt.show_state(RunState.IDLE, "Why it can't be run takes more lines than two, " * 6)
-    qtbot.waitUntil(lambda: window.prompt.height() == window.prompt.minimumSizeHint().height() > 150)
-    window.prompt.show_state(RunState.IDLE, None)
+    with monkeypatch.context() as patch:
+        # Not told to the prompt itself: what is found out about models meanwhile would say otherwise.
+        why = "Why it can't be run takes more lines than two, " * 6
+        patch.setattr(window.controls, "problem", lambda _prompt: why)
+        window.controls.changed.emit()
+        qtbot.waitUntil(lambda: window.prompt.height() == window.prompt.minimumSizeHint().height() > 150)
+    window.controls.changed.emit()
     qtbot.waitUntil(lambda: window.prompt.height() == window.prompt.minimumSizeHint().height() < 150)
     assert "textSplitter" not in window._splitters(), "the next start is not with a folded prompt's height"
     qtbot.mouseClick(window.prompt.edit.viewport(), Qt.MouseButton.LeftButton)
