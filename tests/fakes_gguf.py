@@ -6,9 +6,9 @@ from pathlib import Path
 import gguf
 import numpy as np
 
-import core.models.gguf as engine
+import core.models.folder.gguf as engine
 from core.errors import ModelUnreadableError
-from core.models.gguf import convert
+from core.models.folder.gguf import convert
 from tests import fakes
 from tests.fakes import byte_tokenizer, tiny_module
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from core.errors import OutriderError
 from core.models.catalogue import SUGGESTIONS, ModelEntry, ModelFormat, ModelOrigin
-from core.models.details import ModelDetails
 from core.models.fit import MemoryForecast, PairVerdict
+from core.models.folder.details import ModelDetails
 from core.models.prompting import RenderedPrompt
 from core.models.remote.hub import DownloadProgress
 from core.models.remote.removal import Removal
@@ -124,7 +124,7 @@ class FakeHub:
         for name, function in {
             "catalogue.embedded_models": lambda: self.embedded,
             "catalogue.resolve": self.resolve,
-            "details.read_details": self.read_details,
+            "folder.details.read_details": self.read_details,
             "remote.downloads.download": self.download,
             "remote.removal.plan_removal": self.plan_removal,
             "remote.removal.remove": self.remove,

@@ -11,8 +11,8 @@ from safetensors.torch import load_file, save_file
 from core.drafters.registry import METHODS, Method, NoOptions
 from core.errors import OutriderError
 from core.models.catalogue import resolve
-from core.models.details import read_details
 from core.models.fit import forecast, heads_parameters, nodes_of
+from core.models.folder.details import read_details
 from core.models.loading import load
 from core.runlog.log import RunLogWriter, read_run_log
 from core.session import Session

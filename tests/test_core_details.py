@@ -9,7 +9,7 @@ from safetensors.numpy import load_file, save_file
 
 from core.errors import ModelUnreadableError
 from core.models.catalogue import resolve
-from core.models.details import read_details
+from core.models.folder.details import read_details
 from tests import fakes
 from tests.fakes import byte_tokenizer, edit_json, save_model, tiny_module
 from tests.fakes_gguf import write_gguf

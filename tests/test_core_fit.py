@@ -8,8 +8,8 @@ import torch
 
 from core.models import fit as memory
 from core.models.catalogue import resolve
-from core.models.details import read_details
 from core.models.fit import PairVerdict, forecast, pair_problem, pair_verdict
+from core.models.folder.details import read_details
 from tests.children import imports_of
 from tests.fakes import EOS, byte_tokenizer, edit_json, is_sentence, save_model, tiny_module
 from tests.fakes_gguf import write_gguf

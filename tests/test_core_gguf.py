@@ -11,7 +11,7 @@ import psutil
 import pytest
 import torch
 
-import core.models.gguf as engine
+import core.models.folder.gguf as engine
 from core.controls import Cancelled
 from core.decode import autoregressive
 from core.errors import ModelUnreadableError, NoSpaceError, OutOfMemoryError
@@ -19,9 +19,9 @@ from core.models import child, load
 from core.models.catalogue import ModelFormat, resolve
 from core.models.child import ChildExit, ChildFailedError, supervise
 from core.models.fit import pair_problem
-from core.models.gguf import convert, converted_folder, converting, is_converted
-from core.models.gguf_child import unpack
-from core.models.weight_files import check_gguf
+from core.models.folder.gguf import convert, converted_folder, converting, is_converted
+from core.models.folder.gguf_child import unpack
+from core.models.folder.weight_files import check_gguf
 from tests import fakes
 from tests.fakes import GREEDY, PROMPT, failing, greedy_reference, play
 from tests.fakes_gguf import fake, left_over, refusal, write_gguf

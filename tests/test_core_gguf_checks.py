@@ -9,10 +9,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-import core.models.gguf as engine
+import core.models.folder.gguf as engine
 from core.errors import ModelUnreadableError, NoSpaceError, OutOfMemoryError
 from core.models import load
-from core.models.weight_files import check_gguf
+from core.models.folder.weight_files import check_gguf
 from tests.fakes import is_sentence
 from tests.fakes_gguf import refusal, write_gguf
 
@@ -129,5 +129,5 @@ def test_the_items_of_all_arrays_together_are_limited(tmp_path, monkeypatch):
     arrays = tuple((name, 9, struct.pack("<IQ", 0, 2) + bytes(2)) for name in (b"a", b"b", b"c"))
     path = header(tmp_path / "many.gguf", keys=arrays)
     assert check_gguf(path) == 4 * 32
-    monkeypatch.setattr("core.models.weight_files._MAX_ITEMS", 5)
+    monkeypatch.setattr("core.models.folder.weight_files._MAX_ITEMS", 5)
     refusal(header(tmp_path / "more.gguf", keys=arrays))

@@ -23,7 +23,7 @@ from core.errors import (
 )
 from core.models.catalogue import resolve
 from core.models.devices import resolve_device
-from core.models.folder_checks import empty_model
+from core.models.folder.checks import empty_model
 from core.models.loading import load
 from core.models.placement import (
     Need,

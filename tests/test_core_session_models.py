@@ -147,8 +147,8 @@ def test_a_gguf_file_is_unpacked_and_its_progress_reported(request_for, models, 
         yield from (0.0, 0.4, 0.401)
         return models / "target"
 
-    monkeypatch.setattr("core.models.gguf.converting", converting)
-    monkeypatch.setattr("core.models.gguf.convert", lambda *_: models / "target")
+    monkeypatch.setattr("core.models.folder.gguf.converting", converting)
+    monkeypatch.setattr("core.models.folder.gguf.convert", lambda *_: models / "target")
     seen = list(Session().run(request_for(target=str(tmp_path / "packed.gguf"), method="prompt-lookup")))
     assert [event.text for event in seen if isinstance(event, StageChanged)] == [
         "Converting packed, once… 0\xa0%", "Converting packed, once… 40\xa0%", "Loading packed…", "Reading the prompt…"
@@ -167,7 +167,7 @@ def test_a_stop_while_a_file_is_unpacked_ends_it(request_for, monkeypatch, tmp_p
         finally:
             ended.append(True)
 
-    monkeypatch.setattr("core.models.gguf.converting", converting)
+    monkeypatch.setattr("core.models.folder.gguf.converting", converting)
     request = request_for(target=str(tmp_path / "packed.gguf"), method="prompt-lookup")
     controls = RunControls.from_request(request)
     events = Session().run(request, controls)

@@ -15,8 +15,8 @@ from safetensors.torch import load_file, save_file
 from core.errors import ModelUnreadableError, OutriderError, PromptError, ran_out_of_memory
 from core.models import load
 from core.models.devices import available_memory
+from core.models.folder.weight_files import read_weight_headers
 from core.models.prompting import encode_prompt, render_prompt
-from core.models.weight_files import read_weight_headers
 from core.session import Session
 from core.settings import RunRequest
 from core.types import FinishReason

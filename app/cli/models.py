@@ -19,7 +19,7 @@ from core.controls import Cancelled, RunControls
 from core.errors import OutriderError
 from core.models import catalogue, fit
 from core.models.catalogue import SUGGESTIONS, ModelEntry, resolve
-from core.models.details import ModelDetails, read_details
+from core.models.folder.details import ModelDetails, read_details
 from core.models.remote import downloads, hub, removal
 from core.models.remote.hub import DownloadProgress
 from core.text import bytes_text

@@ -162,7 +162,7 @@ def _texts(args: argparse.Namespace, target: str) -> tuple[ProbeText, ...]:
 
 
 def _is_instruct(target: str) -> bool:
-    from core.models.details import read_details
+    from core.models.folder.details import read_details
 
     return bool(read_details(resolve(target)).is_instruct)
 

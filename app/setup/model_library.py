@@ -15,8 +15,8 @@ from core.models.catalogue import (
     ModelOrigin,
     suggested_drafts,
 )
-from core.models.details import ModelDetails
 from core.models.fit import MemoryForecast, PairVerdict
+from core.models.folder.details import ModelDetails
 from core.models.remote.hub import DownloadProgress
 from core.text import bytes_of_text, bytes_text, duration_text
 

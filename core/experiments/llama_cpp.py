@@ -34,7 +34,7 @@ from core.experiments.bench_plan import (
 from core.files import explain_write_error, file_digest, new_scratch, require_space
 from core.models.catalogue import ModelFormat, resolve
 from core.models.child import ChildFailedError, supervise
-from core.models.gguf import convert
+from core.models.folder.gguf import convert
 
 if TYPE_CHECKING:
     from core.models.language_model import LanguageModel

@@ -14,8 +14,8 @@ import platformdirs
 from core.draft_length import DraftLength
 from core.errors import ModelNotFoundError, ModelUnreadableError, OutriderError
 from core.files import open_regular, read_json
+from core.models.folder.weight_files import PICKLED, weight_files
 from core.models.remote import hub
-from core.models.weight_files import PICKLED, weight_files
 from core.settings import LengthPolicy
 from core.text import did_you_mean
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from core.drafters.registry import METHODS
 from core.errors import OutriderError
 from core.models.catalogue import EMBEDDED, ModelEntry, local_models, resolve
-from core.models.details import (
+from core.models.folder.details import (
     ModelDetails,
     TokenizerSource,
     TokenTable,

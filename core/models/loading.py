@@ -21,7 +21,7 @@ from core.errors import (
 from core.models.catalogue import ModelEntry, ModelFormat, resolve
 from core.models.devices import free_memory, is_out_of_memory, release_memory, resolve_device, resolve_dtype
 from core.models.fit import tokenizer_problem
-from core.models.folder_checks import check_files, check_shapes, empty_model, model_config
+from core.models.folder.checks import check_files, check_shapes, empty_model, model_config
 from core.models.language_model import LanguageModel, describe
 from core.models.placement import DeviceMap, choose_place, does_not_fit, first_device, free_by_place, need_of, spread
 from core.models.prompting import load_tokenizer, quiet_transformers
@@ -78,7 +78,7 @@ def load(
         quiet_transformers()
         folder = entry.path
         if entry.format is ModelFormat.GGUF:
-            from core.models.gguf import convert
+            from core.models.folder.gguf import convert
 
             folder = convert(entry.path, check_cancelled)
         check_cancelled()

@@ -10,8 +10,8 @@ import torch
 
 from core.errors import OutOfMemoryError, OutriderError
 from core.models.catalogue import ModelEntry, local_models
-from core.models.details import read_details
 from core.models.devices import free_memory, resolve_dtype
+from core.models.folder.details import read_details
 from core.models.language_model import LanguageModel
 from core.text import bytes_text
 

@@ -182,7 +182,7 @@ def tokenizer_folder(entry: ModelEntry) -> Path:
     """
     if entry.format is not ModelFormat.GGUF:
         return entry.path
-    from core.models.gguf import converted_folder, is_converted
+    from core.models.folder.gguf import converted_folder, is_converted
 
     if not is_converted(entry.path):
         raise ModelUnreadableError(

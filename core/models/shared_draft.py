@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from core.errors import ModelUnreadableError, PairMismatchError, first_line
 from core.models.catalogue import served_target, shared_tables
-from core.models.details import read_config, read_tokens
+from core.models.folder.details import read_config, read_tokens
 
 if TYPE_CHECKING:
     from core.models.catalogue import ModelEntry
@@ -68,7 +68,7 @@ def load_shared_draft(entry: ModelEntry, target: LanguageModel) -> Any:
     from transformers import AutoModelForCausalLM
 
     from core.models.devices import is_out_of_memory
-    from core.models.folder_checks import check_files, model_config
+    from core.models.folder.checks import check_files, model_config
 
     way_out = "Install Outrider again." if entry.embedded else "Get or distil it again, or choose another draft."
     embedding = target.model.get_input_embeddings().weight

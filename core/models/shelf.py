@@ -12,9 +12,9 @@ import torch
 from core.drafters.registry import get_method
 from core.errors import OutOfMemoryError, OutriderError, PairMismatchError
 from core.models.catalogue import ModelEntry, ModelFormat, resolve
-from core.models.details import read_details
 from core.models.devices import free_memory, release_memory, resolve_device, resolve_dtype
 from core.models.fit import forecast, heads_parameters, nodes_of, pair_problem
+from core.models.folder.details import read_details
 from core.models.language_model import LanguageModel
 from core.models.loading import check_pair, load
 from core.settings import RunRequest
@@ -187,7 +187,7 @@ def _written_at(path: Path) -> int:
 
 
 def _convert(entry: ModelEntry, check_cancelled: Callable[[], None]) -> Generator[StageChanged, None, None]:
-    from core.models.gguf import converting
+    from core.models.folder.gguf import converting
 
     shown = ""
     with contextlib.closing(converting(entry.path, check_cancelled)) as steps:

@@ -28,7 +28,7 @@ from app.widgets.fields import (
 )
 from app.widgets.labels import ElidedLabel
 from core.models.catalogue import ModelEntry, ModelFormat
-from core.models.details import ModelDetails
+from core.models.folder.details import ModelDetails
 from core.text import bytes_text
 
 if TYPE_CHECKING:

@@ -22,9 +22,10 @@ from app.setup.models_form import ModelsForm
 from app.tools.models.downloads import Download, Downloads, DownloadState
 from app.tools.models.window import GET, HERE, ModelsWindow
 from core.errors import OutriderError, sentence_of
-from core.models import catalogue, details, fit
+from core.models import catalogue, fit
 from core.models.catalogue import ModelEntry
-from core.models.details import ModelDetails
+from core.models.folder import details
+from core.models.folder.details import ModelDetails
 from core.models.remote import hub, removal
 from core.models.remote.removal import Removal
 from core.settings import RunRequest

@@ -16,9 +16,9 @@ from core.controls import Cancelled
 from core.errors import DownloadError, ModelUnreadableError
 from core.files import parse_json, read_json
 from core.models.catalogue import SHARES
+from core.models.folder.weight_files import PICKLED
 from core.models.remote import hub
 from core.models.remote.hub import explain
-from core.models.weight_files import PICKLED
 from core.text import bytes_text
 
 TIMEOUT_SECONDS = 15.0

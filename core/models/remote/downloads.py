@@ -10,12 +10,12 @@ from core.controls import Cancelled
 from core.errors import DownloadError, HubUnreachableError, ModelNotFoundError, ModelUnreadableError, OfflineError
 from core.files import require_space
 from core.models.catalogue import EMBEDDED_TITLES, ModelEntry, ModelFormat, ModelOrigin, downloaded_model, served_target
-from core.models.details import read_config
+from core.models.folder.details import read_config
+from core.models.folder.weight_files import read_weight_headers
 from core.models.remote import hub, wheel
 from core.models.remote.contents import Revision, ask, refuse_without_tokenizer
 from core.models.remote.hub import DownloadProgress, Meter, explain, ignore_progress, offline_error
 from core.models.remote.transfer import FileDownload
-from core.models.weight_files import read_weight_headers
 
 
 def download(

@@ -21,7 +21,7 @@ from core.errors import DownloadError, HubUnreachableError
 from core.files import file_digest, folder_bytes, new_scratch, require_space
 from core.models.catalogue import ModelEntry, downloaded_model, kept_folder
 from core.models.child import ChildFailedError, supervise
-from core.models.gguf import convert
+from core.models.folder.gguf import convert
 from core.models.remote.hub import DownloadProgress, Meter, explain_disk_error, ignore_progress
 
 REF = "HuggingFaceTB/SmolLM2-135M-Instruct"

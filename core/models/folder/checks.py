@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from core.errors import ModelUnreadableError
 from core.files import LARGEST_JSON
-from core.models.details import LARGEST_TOKENIZER, read_config
-from core.models.weight_files import read_weight_headers
+from core.models.folder.details import LARGEST_TOKENIZER, read_config
+from core.models.folder.weight_files import read_weight_headers
 from core.text import bytes_text
 
 if TYPE_CHECKING:

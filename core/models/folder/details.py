@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from core.errors import ModelUnreadableError
 from core.files import open_regular, read_bounded, read_json
 from core.models.catalogue import ModelEntry, ModelFormat, served_target
-from core.models.weight_files import TensorInfo, positive_number, read_gguf_header, read_weight_headers
+from core.models.folder.weight_files import TensorInfo, positive_number, read_gguf_header, read_weight_headers
 
 LARGEST_TOKENIZER = 256 << 20
 """Largest tokenizer file that is parsed, in bytes."""

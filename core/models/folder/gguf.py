@@ -17,8 +17,8 @@ import platformdirs
 from core.errors import ModelUnreadableError, NoSpaceError, OutOfMemoryError
 from core.files import explain_write_error, file_digest, folder_bytes, new_scratch, require_space
 from core.models.child import STALL_S, ChildExit, ChildFailedError, child_environment, python_module, supervise
-from core.models.details import read_config
-from core.models.weight_files import check_gguf, read_weight_headers
+from core.models.folder.details import read_config
+from core.models.folder.weight_files import check_gguf, read_weight_headers
 from core.text import bytes_text
 
 _log = logging.getLogger(__name__)
@@ -134,7 +134,7 @@ def _unpack(
 
 
 def _command(source: Path, scratch: Path, memory_bytes: int, seconds: int) -> list[str]:
-    return python_module("core.models.gguf_child", source, scratch, str(memory_bytes), str(seconds))
+    return python_module("core.models.folder.gguf_child", source, scratch, str(memory_bytes), str(seconds))
 
 
 def _alone(path: Path, scratch: Path) -> Path:
