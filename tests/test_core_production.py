@@ -169,9 +169,17 @@ def test_differences_are_reported_where_they_matter():
 def test_a_pair_that_does_not_pay_is_reported_first():
     choice = hub(measured_speedup=0.83, run_id="r1")
     assert "Drafting did not pay" in choice.verdict
-    assert "0.83×" in choice.verdict
     assert "Drafting did not pay" in "".join(text_of("vllm", choice).splitlines(keepends=True)[:5])
+    assert "0.83×" in text_of("vllm", choice)
     assert hub(measured_speedup=1.2).verdict == ""
+
+
+def test_a_speedup_is_given_with_its_interval_and_a_busy_machine_is_reported():
+    choice = replace(hub(measured_speedup=1.21, run_id="r1"), interval="1.02 to 1.45", was_busy=True)
+    words = " ".join(text_of("vllm", choice).replace("#", "").split())
+    assert "1.21× the speed of the target alone (95 % interval 1.02 to 1.45)" in words
+    assert "The machine was busy" in words
+    assert "machine was busy" not in text_of("vllm", replace(choice, was_busy=False))
 
 
 def test_a_run_log_makes_a_choice_and_k_that_was_left_open_is_the_mean():
@@ -194,6 +202,6 @@ def test_a_damaged_log_and_unknown_names_are_refused_in_a_sentence():
 def test_a_configuration_says_which_precision_was_measured():
     for speedup in (1.4, 0.8):
         choice = replace(hub(measured_speedup=speedup), dtype="bfloat16")
-        assert "in bfloat16." in " ".join(text_of("vllm", choice).replace("#", "").split())
+        assert "in bfloat16;" in " ".join(text_of("vllm", choice).replace("#", "").split())
     request = {"target": "Qwen/Qwen3-8B", "draft": "Qwen/Qwen3-0.6B", "prompt": "x", "seed": 0, "dtype": "float16"}
     assert choice_from_log(RunLog({"id": "r", "config": request})).dtype == "float16"

@@ -28,7 +28,7 @@ from core.runlog.replay import request_from_config
 from core.runlog.store import RunStore, moment_of
 from core.types import Finished
 
-COPY, COPY_ALL, COPIED = "Copy command", "Copy with comments", "Copied"
+COPY, COPY_PROGRAM, COPY_ALL, COPIED = "Copy command", "Copy program", "Copy with comments", "Copied"
 NO_COMMAND = "This engine can't run this configuration; the text says why."
 NO_PROMPT = "Write your prompt here."
 """Placeholder: a request needs a prompt, but configurations don't contain it."""
@@ -56,6 +56,7 @@ class ProductionPage(QDialog):
             hold_font(page, 13, is_mono=True)
             page.setReadOnly(True)
             page.setTabChangesFocus(True)
+            page.setLineWrapMode(QPlainTextEdit.LineWrapMode.NoWrap)  # Commands; their comments are short lines.
             self.tabs.add_page(project.title, page, project.title)
         command, everything = "Only the command or program, ready to paste", "The whole text, to keep in a file"
         self.copy_button = push_button(COPY, "copyCommandButton", command, self._on_copy)
@@ -71,14 +72,13 @@ class ProductionPage(QDialog):
         open_at(self, 860, 640)
         self.tabs.currentChanged.connect(self._on_turned)
 
-    def open_choice(self, choice: Choice) -> None:
-        """Show a choice's configurations; the engine shown last stays in front."""
+    def open_choice(self, choice: Choice, origin: str) -> None:
+        """Show a choice's configurations below the sentence `origin`; the engine shown last stays in front."""
         self._found = [configuration(choice, project) for project in PROJECTS.values()]
         request = choice.request
         draft = f" with {request.draft}" if request.draft else f", {request.method}"
         self.heading.setText(f"{request.target}{draft}, {choice.shape}")
-        origin = f"From the run {choice.run_id}" if choice.run_id else "From the settings; no run has finished yet"
-        self.note.setText(f"{origin}. {choice.k_note}".strip())
+        self.note.setText(" ".join(filter(None, (origin, choice.k_note, choice.measured))))
         self.verdict.setText(choice.verdict)
         self.verdict.setVisible(bool(choice.verdict))
         for index, one in enumerate(self._found):
@@ -96,9 +96,9 @@ class ProductionPage(QDialog):
     @Slot()
     def _on_turned(self) -> None:
         self.saved.clear()
-        self.copy_button.setText(COPY)
         self.copy_all_button.setText(COPY_ALL)
         if self._found:
+            self._reset_copy()
             can = bool(self.current().program)
             self.copy_button.setEnabled(can)
             self.copy_button.setToolTip(self.copy_button.accessibleDescription() if can else NO_COMMAND)
@@ -112,8 +112,11 @@ class ProductionPage(QDialog):
     @Slot()
     def _on_copy_all(self) -> None:
         QGuiApplication.clipboard().setText(self.current().text)
-        self.copy_button.setText(COPY)
+        self._reset_copy()
         self.copy_all_button.setText(COPIED)
+
+    def _reset_copy(self) -> None:
+        self.copy_button.setText(COPY_PROGRAM if self.current().project.suffix == ".py" else COPY)
 
 
 class Exports(QObject):
@@ -167,26 +170,32 @@ class Exports(QObject):
     def open_production(self) -> None:
         """Show configurations for the finished run's pair and K, or the settings' if no run has finished."""
         try:
-            choice = self._choice()
+            choice, origin = self._choice()
         except OutriderError as error:
             self._banner.show_sentence(str(error))
             return
         if self.page is None:
             self.page = ProductionPage(self._save, self._window)
-        self.page.open_choice(choice)
+        self.page.open_choice(choice, origin)
 
-    def _choice(self) -> Choice:
+    def _choice(self) -> tuple[Choice, str]:
         started, summary = self._run.started, self._run.summary
         if started is None or summary is None:
-            return choice_from_request(self._controls.request_here(NO_PROMPT, "Deploy"))
+            choice = choice_from_request(self._controls.request_here(NO_PROMPT, "Deploy"))
+            return choice, "From the current settings: no run has finished yet."
         refuse_server(started.config)
         record = to_record(Finished(summary))
-        return choice_from_request(
+        choice = choice_from_request(
             request_from_config(started.config),
             record,
             run_id=started.run_id,
             dtype=str(started.config.get("dtype") or ""),
+            interval=self._run.interval,
+            was_busy=bool(self._run.busy_note),
         )
+        moment = moment_of(started.started_at)
+        when = f" of {moment.astimezone():%Y-%m-%d %H:%M}" if moment else ""
+        return choice, f"From the run{when}."
 
     def _save(self, found: Configuration) -> None:
         assert self.page is not None

@@ -10,10 +10,11 @@ from typing import Any
 
 from core.drafters.registry import get_method
 from core.errors import SettingsError
+from core.export.run_data import run_data
 from core.models.catalogue import EMBEDDED, EMBEDDED_TITLES
 from core.models.remote.hub import is_hub_id
 from core.models.shared_draft import serves
-from core.runlog.log import RunLog, number_of, text_of
+from core.runlog.log import RunLog, number_of
 from core.runlog.replay import request as replayed
 from core.settings import RunRequest
 
@@ -67,6 +68,8 @@ class Choice:
         run_id: the run that the choice comes from; empty if it comes from the settings.
         measured_speedup: that run's, against its own baseline; None if there was none.
         dtype: the precision that it was measured in; empty if unknown.
+        interval: the speedup's 95 % interval in words; empty if there is none.
+        was_busy: whether the machine was busy while it was measured.
     """
 
     request: RunRequest
@@ -74,6 +77,8 @@ class Choice:
     run_id: str = ""
     measured_speedup: float | None = None
     dtype: str = ""
+    interval: str = ""
+    was_busy: bool = False
 
     @property
     def k(self) -> int:
@@ -89,13 +94,31 @@ class Choice:
         return f"K = {self.k} nodes, depth {depth}, branching {branching}, {rule}"
 
     @property
+    def measured(self) -> str:
+        """The measured speedup in a sentence; empty if there was no baseline."""
+        if self.measured_speedup is None:
+            return ""
+        between = f" (95 % interval {self.interval})" if self.interval else ""
+        own = f" in {self.dtype}; other engines use the weights' own precision unless told otherwise"
+        return (
+            f"Measured in that run: {self.measured_speedup:.2f}× the speed of the target alone{between}, with "
+            f"Outrider's engine{own if self.dtype else ''}."
+        )
+
+    @property
     def verdict(self) -> str:
-        """Why the measurement argues against serving this; empty if it doesn't."""
-        if self.measured_speedup is None or self.measured_speedup >= 1.0:
+        """Why the measurement argues against serving this, or can't be relied on; empty if neither."""
+        if self.measured_speedup is None:
+            return ""
+        if self.was_busy:
+            return (
+                "The machine was busy during this run. Measure the pair again, on the serving machine, before serving."
+            )
+        if self.measured_speedup >= 1.0:
             return ""
         return (
-            f"Drafting did not pay in this run: with K = {self.k} it had {self.measured_speedup:.2f}× the speed of the "
-            "target alone. Before serving, measure this pair on the serving machine."
+            f"Drafting did not pay in this run with K = {self.k}. Before serving, measure this pair on the serving "
+            "machine."
         )
 
     def option(self, name: str) -> Any:
@@ -104,9 +127,12 @@ class Choice:
 
 
 def choice_from_request(
-    request: RunRequest, summary: Mapping[str, Any] | None = None, *, run_id: str = "", dtype: str = ""
+    request: RunRequest, summary: Mapping[str, Any] | None = None, *, run_id: str = "", **measured: Any
 ) -> Choice:
-    """The choice of a request, with what its run measured if there is a summary, and in which precision.
+    """The choice of a request, with what its run measured if there is a summary.
+
+    Args:
+        measured: `dtype`, `interval` and `was_busy` of the `Choice`.
 
     Raises:
         SettingsError: there is no such method, or nothing is drafted.
@@ -122,7 +148,7 @@ def choice_from_request(
             k = max(1, round(drafted / drafts))
             note = f"Outrider chose K before each step; {drafted / drafts:.1f} tokens on average."
         request = replace(request, num_draft_tokens=k)
-    return Choice(request, note, run_id, number_of(summary.get("measured_speedup")), dtype)
+    return Choice(request, note, run_id, number_of(summary.get("measured_speedup")), **measured)
 
 
 def refuse_server(config: Mapping[str, Any]) -> None:
@@ -139,5 +165,12 @@ def choice_from_log(log: RunLog) -> Choice:
         SettingsError: it names a method that this version of Outrider doesn't have, or it was made on a server.
     """
     refuse_server(log.run["config"])
-    dtype = text_of(log.run["config"].get("dtype"))
-    return choice_from_request(replayed(log), log.summary, run_id=text_of(log.run.get("id")), dtype=dtype)
+    request, run = replayed(log), run_data(log)
+    return choice_from_request(
+        request,
+        log.summary,
+        run_id=run.run_id,
+        dtype=run.setting("dtype"),
+        interval=run.interval,
+        was_busy=run.was_busy,
+    )

@@ -145,15 +145,7 @@ def _head(title: str, choice: Choice) -> list[str]:
     ]
     if choice.request.is_lossy:
         lines.append(LOSSY)
-    if choice.measured_speedup is not None:
-        precision = f" in {choice.dtype}" if choice.dtype else ""
-        measured = (
-            f"Measured there: {choice.measured_speedup:.2f}× the target alone, with Outrider's engine{precision}."
-        )
-        lines.append(
-            f"{choice.verdict} Measured{precision}." if choice.verdict and precision else choice.verdict or measured
-        )
-    return lines
+    return [*lines, *filter(None, (choice.verdict, choice.measured))]
 
 
 # --- Text that can't break out of its place -----------------------------------------------------------------------
@@ -249,7 +241,7 @@ def _sglang(choice: Choice, target: Place, draft: Place | None) -> Recipe:
     if not sampling.is_greedy:
         request |= {"top_p": sampling.top_p, "top_k": sampling.top_k or -1}
     notes = [f"Each request has its own sampling parameters; send {_json(request)}."]
-    words = [["python3", "-m", "sglang.launch_server"], ["--model-path", target.name]]
+    words = [["python3", "-m", "sglang.launch_server"], ["--model-path", target.name, "--enable-metrics"]]
     if draft is not None:
         is_tree = choice.request.method == "draft-tree"
         depth, branching = (choice.option("depth"), choice.option("branching")) if is_tree else (k, 1)
@@ -295,7 +287,7 @@ def _sglang(choice: Choice, target: Place, draft: Place | None) -> Recipe:
 def _llama_cpp(choice: Choice, target: Place, draft: Place | None) -> Recipe:
     sampling, k = choice.request.sampling, str(choice.k)
     conversion, file = _as_gguf(target, "target")
-    words = [["llama-server"], ["-m", file]]
+    words = [["llama-server", "--metrics"], ["-m", file]]
     notes = []
     if any(place is not None and place.kind is not PlaceKind.GGUF for place in (target, draft)):
         notes.append(

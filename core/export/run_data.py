@@ -113,6 +113,11 @@ class RunData:
         return None if self.summary.source is not None and drafted != sums.drafted else sums.alpha
 
     @property
+    def interval(self) -> str:
+        """The 95 % interval of the measured speedup in words; empty if there is none."""
+        return interval_text(speedup_interval(self.counts.sums, self.baseline.sums))
+
+    @property
     def settings(self) -> dict[str, str]:
         """All settings but long texts, in the log's order."""
         return _in_words(self.config, CONFIG_FIELDS, LONG)
@@ -331,7 +336,7 @@ def verdict(run: RunData) -> str:
     if speedup is None:
         return "The baseline did not run, so this run doesn't show whether speculation pays here."
     interval = speedup_interval(run.counts.sums, run.baseline.sums)
-    between = f" (95 % interval {interval_text(interval)})" if interval else ""
+    between = f" (95 % interval {run.interval})" if interval else ""
     if interval and interval[0] < 1 < interval[1]:
         return f"This run can’t tell whether speculation pays: {speedup:.2f}× the speed of the target alone{between}."
     if speedup < 1:
