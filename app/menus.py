@@ -20,15 +20,21 @@ class KeyRow:
 
 
 PANEL_KEYS = (
-    KeyRow("Move to the next control, and back", ("Tab", "Shift+Tab")),
-    KeyRow("Change a number, a slider or a choice", ("↑", "↓")),
+    KeyRow("Move to the next control", ("Tab",)),
+    KeyRow("Move to the previous control", ("Shift+Tab",)),
+    KeyRow("Change a value", ("↑", "↓")),
+    KeyRow("Search the runs or models", ("Ctrl+F",)),
     KeyRow("Move between tokens in the transcript and the inspector", ("←", "→")),
     KeyRow("Move between steps, or between the candidates of a tree", ("↑", "↓")),
-    KeyRow("Zoom a plot, and show all of it", ("+", "−", "Home")),
+    KeyRow("Zoom a plot", ("+", "−")),
+    KeyRow("Show all of a plot", ("Home",)),
     KeyRow("Move along a plot", ("Shift+←", "Shift+→")),
     KeyRow("Switch pages in the right-hand column", ("←", "→")),
-    KeyRow("Rename and delete a kept run, and restore it", ("F2", "Del", "Ctrl+Z")),
-    KeyRow("Move between the cells of a sweep, and open a cell's runs", ("←", "→", "↑", "↓", "Enter")),
+    KeyRow("Rename a kept run", ("F2",)),
+    KeyRow("Delete a kept run or a model", ("Del",)),
+    KeyRow("Restore the run deleted last", ("Ctrl+Z",)),
+    KeyRow("Move between the cells of a sweep", ("←", "→", "↑", "↓")),
+    KeyRow("List the runs of a sweep's cell", ("Enter",)),
     KeyRow("Open a menu", ("Alt", "F10")),
     KeyRow("Close a window such as this one", ("Esc",)),
 )
@@ -52,7 +58,7 @@ def key_groups(bar: QMenuBar) -> list[tuple[str, list[KeyRow]]]:
         for title, actions in menu_actions(bar)
         if actions
     ]
-    return [*groups, ("Where the focus is", list(PANEL_KEYS))]
+    return [*groups, ("In the focused control", list(PANEL_KEYS))]
 
 
 def _keys(action: QAction) -> tuple[str, ...]:
@@ -94,15 +100,15 @@ class Menus:
         self.undo_branch = self._action(run, "undoBranchAction", "Undo branch", "Ctrl+Shift+B")
         for action in (self.export, self.pause, self.next_step, self.branch, self.undo_branch):
             action.setEnabled(False)
-        self.show_reading = self._action(view, "showReadingAction", "Prompt as the model reads it", "Ctrl+R")
+        self.show_reading = self._action(view, "showReadingAction", "Model input (prompt with template)", "Ctrl+R")
         self.show_ghosts = self._action(view, "showGhostsAction", "Show rejected drafts", "Ctrl+G")
         self.show_previous = self._action(view, "showPreviousAction", "Previous run in the plots")
         for action in (self.show_reading, self.show_ghosts, self.show_previous):
             action.setCheckable(True)
         view.addSeparator()
         self.pages = [
-            self._action(view, f"{title.lower()}PageAction", title, f"Ctrl+{number}")
-            for number, title in enumerate(("Run page", "Inspector", "Speed"), 1)
+            self._action(view, f"{title.partition(' ')[0].lower()}PageAction", title, f"Ctrl+{number}")
+            for number, title in enumerate(("Run page", "Inspector page", "Speed page"), 1)
         ]
         self.apart = self._action(view, "pagesApartAction", "Pages in their own window", "Ctrl+Shift+D")
         self.apart.setCheckable(True)

@@ -89,7 +89,7 @@ def test_the_palette_finds_actions_pages_and_presets_and_does_what_is_chosen(win
     assert not palette.isVisible()
     assert window.runs.window.isVisible()
     window.menus.commands.trigger()
-    qtbot.keyClicks(palette.search, "prompt:")
+    qtbot.keyClicks(palette.search, "preset:")
     before = window.prompt.text()
     qtbot.keyClick(palette.search, Qt.Key.Key_Down)
     qtbot.keyClick(palette.search, Qt.Key.Key_Return)
@@ -225,7 +225,7 @@ def test_about_names_all_versions_copies_them_and_says_what_the_last_run_was_on(
         assert word in copied
     licences = {name: licence for name, _, licence in about.versions()}
     assert licences["numpy"].startswith("BSD")
-    assert [name for name, licence in licences.items() if not licence] == ["System", "Device"]
+    assert [name for name, licence in licences.items() if not licence] == ["System", "Runs on"]
     assert len(licences) > len(about.PACKAGES) + 3, "the embedded models have one, too"
     window.menus.about.trigger()
     assert dialogs.device == ""

@@ -14,6 +14,7 @@ from app.setup.models_form import BROWSE_TITLE
 from app.theme import LIGHT
 from app.tools.models.downloads import DownloadState
 from app.tools.models.suggestions import OFFLINE
+from app.widgets.title_delegate import SUBTITLE_ROLE
 from core.errors import OutriderError
 from core.models.catalogue import ModelOrigin
 from tests.fakes_app import assert_no_markup, texts
@@ -54,7 +55,7 @@ def test_every_model_is_listed_with_what_it_is(make):
     for ref, badge in ((SMALL.ref, "Instruct"), (LARGE.ref, "Base")):
         panel.table.select([ref])
         assert panel.details.badge.text() == badge
-    assert panel.foot.text() == f"4 models, 3.7 GB · 41.2 GB free · downloads go to {Path('~') / '.cache' / 'models'}"
+    assert panel.foot.text() == f"4 models, 3.7 GB · 41.2 GB free · downloads: {Path('~') / '.cache' / 'models'}"
     panel.table.select([TARGET.ref])
     assert not panel.details.delete.isEnabled(), "what ships with Outrider"
     assert "Hub cache" in panel.details.delete.toolTip()
@@ -129,6 +130,13 @@ def test_details_name_path_and_drafts_outlive_a_scan_and_choose_in_the_main_wind
     panel.details.use_draft.click()
     assert (window.controls.target.ref, window.controls.draft.ref) == (LARGE.ref, SMALL.ref)
     assert window.controls.request("x").draft == SMALL.ref
+    model = panel.table.model()
+    said = [model.index(row, 0).data(SUBTITLE_ROLE) for row in range(model.rowCount())]
+    roles = {panel.table.items()[row].ref: text for row, text in enumerate(said) if text.startswith("Current ")}
+    assert {ref: text.split(" · ")[0] for ref, text in roles.items()} == {
+        LARGE.ref: "Current target",
+        SMALL.ref: "Current draft",
+    }
 
 
 def test_a_scan_that_fails_is_shown_in_the_models_window(make_window, hub, qtbot):

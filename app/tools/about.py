@@ -31,7 +31,7 @@ PACKAGES = {
     "pyqtgraph": "pyqtgraph",
     "numpy": "numpy",
 }
-NO_DEVICE = "known once a run has started"
+NO_DEVICE = "not known before the first run"
 OWN_LICENCE = "Apache-2.0"
 """Of Outrider and of the models that ship with it."""
 LONGEST_LICENCE = 160
@@ -45,7 +45,7 @@ NOT_LISTED = "The package index lists no release of Outrider."
 def versions(device: str = "") -> list[tuple[str, str, str]]:
     """Name, version and licence of Outrider, its models and packages, read without importing them."""
     found = [("Outrider", __version__, OWN_LICENCE)]
-    found += [(entry.title, "embedded", OWN_LICENCE) for entry in embedded_models()]
+    found += [(entry.title, "included", OWN_LICENCE) for entry in embedded_models()]
     found.append(("Python", platform.python_version(), "PSF-2.0"))
     for package, title in PACKAGES.items():
         try:
@@ -53,7 +53,7 @@ def versions(device: str = "") -> list[tuple[str, str, str]]:
         except metadata.PackageNotFoundError:
             continue
         found.append((title, about["Version"], _licence(about)))
-    return [*found, ("System", platform.platform(), ""), ("Device", device or NO_DEVICE, "")]
+    return [*found, ("System", platform.platform(), ""), ("Runs on", device or NO_DEVICE, "")]
 
 
 def _licence(about: metadata.PackageMetadata) -> str:
@@ -61,6 +61,8 @@ def _licence(about: metadata.PackageMetadata) -> str:
     classifiers = [text.rpartition(" :: ")[2] for text in fields.get("classifier", ()) if text.startswith("License ::")]
     lines = str(fields.get("license_expression") or fields.get("license") or ", ".join(classifiers)).splitlines()
     first = lines[0].strip() if lines else ""
+    if first.lower().startswith("apache"):
+        return OWN_LICENCE
     return first if len(first) <= LONGEST_LICENCE else f"{first[: LONGEST_LICENCE - 1]}…"
 
 
@@ -120,7 +122,7 @@ class AboutDialog(QDialog):
         title = "Check for a newer version"
         self.check_button = push_button(title, "checkVersionButton", help_text, self._on_check)
         self.answer = wrapped_label("versionAnswer", "hint")
-        self.copy_button = push_button("Copy", "copyVersionsButton", "For a bug report", self._on_copy)
+        self.copy_button = push_button("Copy versions", "copyVersionsButton", "For a bug report", self._on_copy)
         self.close_button = push_button("Close", "closeAboutButton", "", self.accept)
         self.close_button.setDefault(True)
         grid = QGridLayout()

@@ -69,17 +69,18 @@ class CommandPalette(QDialog):
         self.search.setFocus()
 
     def _commands(self) -> list[tuple[str, str, Callable[[], object]]]:
-        """Title, keys, and what it does; a setting that is on says so."""
+        """Title, keys, and what it does; for a setting, whether it is on."""
         found: list[tuple[str, str, Callable[[], object]]] = []
         for menu, actions in menu_actions(self._window.menuBar()):
             for action in actions:
                 keys = action.shortcut().toString(QKeySequence.SequenceFormat.NativeText)
-                note = " · ".join(filter(None, ("on" if action.isChecked() else "", keys)))
+                switch = ("off", "on")[action.isChecked()] if action.isCheckable() else ""
+                note = " · ".join(filter(None, (switch, keys)))
                 if action.isEnabled() and action is not self._opens:
                     found.append((f"{menu}: {action.text().replace('&', '')}", note, action.trigger))
         found += [(title, "", run) for title, run in self._others.items()]
         presets = (action for action in self._presets.actions() if action.isEnabled() and not action.isSeparator())
-        return [*found, *((f"Prompt: {action.text()}", "", action.trigger) for action in presets)]
+        return [*found, *((f"Preset: {action.text()}", "", action.trigger) for action in presets)]
 
     @Slot(str)
     def _on_searched(self, words: str) -> None:

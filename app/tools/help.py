@@ -65,11 +65,14 @@ def page_text(path: Path) -> str:
 def method_html(picture: StepPicture, width: int, theme: Theme) -> str:
     """The method, with a picture that the document refers to as `step`."""
     kinds = (
-        ("accepted", theme.accepted, "<u>solid line</u>", "drafted, tested and accepted: the draft's work"),
-        ("resampled", theme.correction, "wavy line, tinted", "drawn in place of a rejected token"),
-        ("bonus", theme.bonus, "dotted line, tinted", "the target's own, after a full block"),
-        ("plain", theme.text, "no line", "the target's own, where nothing was drafted"),
-    )
+        ("accepted", theme.accepted, "<u>solid line</u>", "drafted and accepted"),
+        ("resampled", theme.correction, _tinted("wavy line, tinted", theme.correction_tint),
+         "drawn by the target in place of a rejected token"),
+        ("bonus", theme.bonus, _tinted("dotted line, tinted", theme.bonus_tint),
+         "drawn by the target after all drafted tokens were accepted"),
+        ("plain", theme.text, "no line", "drawn by the target in a step without a draft"),
+        ("rejected", theme.muted, "<s>struck through</s>", "drafted, but not accepted; shown on request"),
+    )  # fmt: skip
     rows = (
         f'<tr><td style="color:{color}"><b>{name}</b>&nbsp;&nbsp;</td><td>{line}&nbsp;&nbsp;</td>'
         f"<td>{meaning}</td></tr>"
@@ -90,15 +93,18 @@ def method_html(picture: StepPicture, width: int, theme: Theme) -> str:
     )
 
 
-def keys_html(bar: QMenuBar, theme: Theme) -> str:
+def _tinted(words: str, tint: str) -> str:
+    return f'<span style="background-color:{tint}">{words}</span>'
+
+
+def keys_html(bar: QMenuBar) -> str:
     """All actions with their keys, as in the menus now."""
     rows: list[str] = []
     for title, keys in key_groups(bar):
         rows.append(f'<tr><td colspan="2">{"<br>" if rows else ""}<b>{escape(title)}</b></td></tr>')
         for key in keys:
-            value = " or ".join(f"<b>{escape(keys)}</b>" for keys in key.keys) or "menu only"
-            color = theme.text if key.keys else theme.muted
-            rows.append(f'<tr><td>{escape(key.title)}</td><td style="color:{color}">{value}</td></tr>')
+            value = " or ".join(f"<b>{escape(keys)}</b>" for keys in key.keys) or "–"
+            rows.append(f"<tr><td>{escape(key.title)}</td><td>{value}</td></tr>")
     return f"<table cellspacing='0' cellpadding='3'>{''.join(rows)}</table>"
 
 
@@ -210,7 +216,7 @@ class HelpWindow(QDialog):
         self._bar = bar
         self.picture = picture_of(())
         self.setObjectName("helpPage")
-        self.setWindowTitle("How Outrider works")
+        self.setWindowTitle("Help")
         self.method = Page("helpMethod", "How it works", self._method, fits_width=True)
         self.formulas = Page("helpFormulas", "Formulas", lambda _width, theme: formulas_document(theme))
         self.keys = Page("helpKeys", "Keyboard shortcuts", self._keys)
@@ -244,9 +250,9 @@ class HelpWindow(QDialog):
         document.setHtml(method_html(self.picture, size.width(), theme))
         return document
 
-    def _keys(self, _width: int, theme: Theme) -> QTextDocument:
+    def _keys(self, _width: int, _theme: Theme) -> QTextDocument:
         document = QTextDocument()
-        document.setHtml(keys_html(self._bar, theme))
+        document.setHtml(keys_html(self._bar))
         return document
 
 

@@ -46,13 +46,12 @@ POLL_MS = 1_500
 MOST_POINTS = 2_400
 """An hour; older points are dropped."""
 MOST_POSITIONS = 6
-NONE_CHOSEN = "Monitor a server: how many drafts it accepts and how many tokens it writes."
+NONE_CHOSEN = "Monitor a server's acceptance and throughput."
 BEGIN = (
-    "Start a server that drafts; Tools > Deploy has the command for the current pair. Start "
-    "llama-server with --metrics and SGLang with --enable-metrics; vLLM needs no option.",
+    "Start a server with speculative decoding. Tools > Deploy has the command for the current pair.",
     "Add its address, such as http://127.0.0.1:8000. If it is already listed under Engine in the main window, "
     "choose it there.",
-    "Leave this window open. It plots the server's counters, whoever sends the requests.",
+    "Keep this window open. It plots the server's counters for the requests of all clients.",
 )
 NO_METRICS = {
     "vllm": "This vLLM server exposes no counters at /metrics. Start it without --disable-log-stats, and check "
@@ -60,7 +59,7 @@ NO_METRICS = {
     "sglang": "This SGLang server exposes no counters at /metrics. Start it with --enable-metrics.",
     "llama-server": "This llama-server exposes no counters at /metrics. Start it with --metrics.",
 }
-FOLLOWING = "Everything that the server does is counted here, whoever asked for it."
+FOLLOWING = "The counts cover all of the server's clients."
 LATE = "It counts a request's tokens when the request ends."
 RESTARTED = "restarted"
 OWN_HELP = "When this window's own runs used the server"
@@ -258,7 +257,8 @@ class ServerWindow(QDialog):
         for index, step in enumerate(BEGIN):
             steps.addWidget(text_label(f"{index + 1}.", "plain"), index, 0, Qt.AlignmentFlag.AlignTop)
             steps.addWidget(wrapped_label(f"serverStep{index + 1}", "plain", step), index, 1)
-        self.begin = boxed(column(card(steps, row(add, None))[0], None))
+        steps.addWidget(add, 1, 2, Qt.AlignmentFlag.AlignTop)
+        self.begin = boxed(column(card(steps)[0], None))
         grid = QGridLayout()
         grid.setSpacing(8)
         for index, each in enumerate(self.cards):

@@ -94,7 +94,7 @@ def example() -> StepPicture:
     step = step_from_record(json.loads(EXAMPLE.read_text("utf-8"))["step"])
     if step is None:
         raise ValueError(f"{EXAMPLE} holds no step.")
-    return StepPicture("A step of the pair that comes with Outrider", step)
+    return StepPicture("A step of the pair that ships with Outrider", step)
 
 
 def _is_whole(step: Step) -> bool:
@@ -138,7 +138,7 @@ def draw_step(painter: QPainter, picture: StepPicture, width: int) -> None:
     painter.setRenderHint(QPainter.RenderHint.Antialiasing)
     theme, left, (line, bars, test, verdict, end) = current_theme(), scaled(LABELS), _rows()
     for top, height, text in (
-        (0, scaled(CHIP), "drafted"),
+        (0, scaled(CHIP), "token"),
         (bars, scaled(BARS), "q and p"),
         (test - 5, scaled(TRACK) + 10, "p / q and u"),
         (verdict, line, "verdict"),
@@ -198,7 +198,7 @@ def _draw_bars(painter: QPainter, column: QRectF, slot: Slot, most: float, line:
 
 def _draw_test(painter: QPainter, track: QRectF, slot: Slot, ink: str, line: float) -> None:
     theme, is_tested = current_theme(), slot.fate is not Fate.DISCARDED
-    draw_box(painter, track, 3, fill=QColor(theme.track))
+    draw_box(painter, track, 3, fill=QColor(theme.track), line=QPen(QColor(theme.field_border), 1))
     color = QColor(ink)
     color.setAlphaF(0.8 if is_tested else 0.35)
     filled = QRectF(track.left(), track.top(), track.width() * slot.acceptance, track.height())

@@ -17,8 +17,8 @@ COLUMNS = (
 )
 
 
-def model_row(library: ModelLibrary, entry: ModelEntry) -> Row[ModelEntry]:
-    """What is known about a model, with dashes for what is unknown."""
+def model_row(library: ModelLibrary, entry: ModelEntry, role: str) -> Row[ModelEntry]:
+    """What is known about a model, with dashes for what is unknown, and its role in the next run, if any."""
     details, problem = library.details(entry.ref), library.details_problem(entry.ref)
     parameters, context, vocabulary, precision = 0, 0, 0, UNKNOWN
     if details is not None:
@@ -39,14 +39,15 @@ def model_row(library: ModelLibrary, entry: ModelEntry) -> Row[ModelEntry]:
         texts=texts,
         tip=problem or describe(entry),
         sort_keys=(entry.title.lower(), parameters, precision, context, vocabulary, size),
-        subtitle=_subtitle(entry),
+        subtitle=_subtitle(entry, role),
         badge="Damaged" if problem else kind,
         words=" ".join((entry.ref, kind, *texts, ORIGINS[entry.origin])).casefold(),
     )
 
 
-def _subtitle(entry: ModelEntry) -> str:
-    """A model's owner or folder, and its origin."""
+def _subtitle(entry: ModelEntry, role: str) -> str:
+    """A model's role in the next run, owner or folder, only target, and origin."""
     is_own = entry.origin in {ModelOrigin.FOLDER, ModelOrigin.GGUF}
     owner = str(entry.path.parent) if is_own else entry.ref.rpartition("/")[0]
-    return " · ".join(filter(None, (owner, ORIGINS[entry.origin])))
+    serves = f"For {entry.serves.rpartition('/')[2]}" if entry.serves else ""
+    return " · ".join(filter(None, (role, owner, serves, ORIGINS[entry.origin])))

@@ -49,7 +49,7 @@ class ModelsWindow(QDialog):
         self.tabs.addTab("Get models")
         filter_help = "By name, owner, precision or kind (Ctrl+F)"
         self.filter = line_edit("modelsFilter", "Filter", "Filter the models", filter_help)
-        self.open_button = menu_button("Open", "openModelButton", "Use a model that you keep elsewhere")
+        self.open_button = menu_button("Open", "openModelButton", "Add a model from another folder")
         for kind, title in OPEN_TITLES.items():
             self.open_button.menu().addAction(title).triggered.connect(partial(models.ask_for_model, kind))
         self.banner = Banner()
@@ -86,6 +86,7 @@ class ModelsWindow(QDialog):
         self.filter.textChanged.connect(self._on_filter_changed)
         self.table.chosen.connect(self._on_chosen)
         self.table.activated.connect(self.details.use_target.click)
+        self._models.form.changed.connect(self.refresh)
         QShortcut(QKeySequence.StandardKey.Find, self).activated.connect(self._on_find)
         delete = QShortcut(QKeySequence.StandardKey.Delete, self.table)
         delete.setContext(Qt.ShortcutContext.WidgetShortcut)
@@ -99,7 +100,10 @@ class ModelsWindow(QDialog):
 
     def refresh(self) -> None:
         """Show the current library."""
-        self.table.show_rows([model_row(self._library, entry) for entry in self._library.entries])
+        form = self._models.form
+        roles = {form.draft.ref: "Current draft", form.target.ref: "Current target"}
+        entries = self._library.entries
+        self.table.show_rows([model_row(self._library, entry, roles.get(entry.ref, "")) for entry in entries])
         self.suggestions.show_here(self._library.refs)
         self.details.show_model(self._library, self.selected())
         self._show_list()
@@ -120,7 +124,7 @@ class ModelsWindow(QDialog):
         folder = str(found.folder)
         with contextlib.suppress(ValueError, RuntimeError):
             folder = str(Path("~") / found.folder.relative_to(Path.home()))
-        self._place = f"{free}downloads go to {folder}"
+        self._place = f"{free}downloads: {folder}"
         self._show_list()
 
     def set_offline(self, is_offline: bool) -> None:
