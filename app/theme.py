@@ -112,6 +112,19 @@ LIGHT = Theme()
 DARK = Theme(ThemeMode.DARK, **{item.name: item.metadata["dark"] for item in fields(Theme) if item.metadata})
 
 
+def contrast(first: str, second: str) -> float:
+    """Contrast ratio of two colours according to WCAG 2.2, from 1 to 21."""
+    darker, lighter = sorted((_luminance(first), _luminance(second)))
+    return (lighter + 0.05) / (darker + 0.05)
+
+
+def _luminance(color: str) -> float:
+    found = QColor(color)
+    channels = (found.redF(), found.greenF(), found.blueF())
+    red, green, blue = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels)
+    return float(0.2126 * red + 0.7152 * green + 0.0722 * blue)
+
+
 def current_theme() -> Theme:
     """The theme that is applied to the application."""
     application = QApplication.instance()

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 from PySide6 import QtGui
 from PySide6.QtCore import Qt
-from PySide6.QtGui import QColor
 from PySide6.QtWidgets import QAbstractItemView, QLabel, QMenu, QWidget
 
 from core.controls import Cancelled, RunControls
@@ -304,18 +303,6 @@ MIN_CONTRAST = 4.5
 """WCAG AA for text; every pair of text and background below meets it."""
 MIN_BAR_CONTRAST = 3.0
 """WCAG AA for graphics: a plot's bars against the panel behind them."""
-
-
-def contrast(first: str, second: str) -> float:
-    """Contrast ratio of two colours according to WCAG 2.2, from 1 to 21."""
-    lighter, darker = sorted((_luminance(first), _luminance(second)), reverse=True)
-    return (lighter + 0.05) / (darker + 0.05)
-
-
-def _luminance(color: str) -> float:
-    channels = (channel / 255 for channel in QColor(color).getRgb()[:3])  # type: ignore[index]
-    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
-    return float(0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2])
 
 
 def cell(view, row=0, column=0, role=0):

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from rich.color import Color
 
 from app.cli.text import STYLES, Sink, Transcript
+from app.theme import contrast
 from core.types import TokenKind as Kind
-from tests.fakes_app import contrast
 from tests.fakes_cache import Terminal
 from tests.fakes_cli import step
 

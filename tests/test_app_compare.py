@@ -9,7 +9,7 @@ import pytest
 from PySide6.QtCore import QRectF, Qt
 
 import core.export.run_data
-from app.theme import DARK, LIGHT
+from app.theme import DARK, LIGHT, contrast
 from app.tools.runs.compare_page import AGREEING, DIFFERING, RESULTS, ComparePage
 from app.tools.runs.comparison import MAX_POINTS, MAX_RUNS, compare, curves
 from app.tools.runs.overlay_plot import DASHES, MARKERS, RunSample, run_color
@@ -17,7 +17,7 @@ from app.widgets.pictures import to_csv
 from core.analysis.run_counts import RunCounts
 from core.errors import OutriderError
 from core.runlog.store import Label, RunStore
-from tests.fakes_app import MIN_BAR_CONTRAST, contrast, make_step
+from tests.fakes_app import MIN_BAR_CONTRAST, make_step
 from tests.fakes_runs import keep_run
 
 

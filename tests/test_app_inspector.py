@@ -8,10 +8,11 @@ from dataclasses import replace
 import pytest
 from PySide6.QtCore import QPoint, Qt
 
+from app.run.inspector.distribution_bars import DistributionBars
 from app.run.inspector.inspection import NOT_KEPT, NOT_YET, inspect
 from app.run.inspector.inspector import FEW_ROWS, InspectorPanel
 from app.run.inspector.places import next_slot, next_step, num_places
-from app.run.inspector.shares import UNKNOWN, number, percent, shorten, show
+from app.run.inspector.shares import UNKNOWN, Share, number, percent, shorten, show
 from app.run.run_view import RunView
 from app.run.text.tokens import Fate, Place, Selection
 from app.theme import DARK, LIGHT
@@ -148,7 +149,7 @@ def test_under_shared_noise_there_is_no_draw_and_no_residual():
 def test_a_run_without_evidence_shows_what_its_steps_hold_and_leaves_open_what_its_log_lacks():
     seen = inspect([make_step(0, 9)], Place(0, 2))
     assert (seen.note, seen.shares) == (NOT_KEPT, ())
-    assert facts(seen)["Target p"] == "0.1000"
+    assert facts(seen)["Target p of “␣print”"] == "0.1000", "the drafted token's, not the one drawn in its place"
     assert "resampled" in {chip.fate for chip in seen.chips}
     nan = (float("nan"),) * 4
     step = replace(make_step(0, 9), draft_probs=nan, target_probs=nan, acceptance_probs=nan, uniforms=())
@@ -331,3 +332,16 @@ def test_a_run_sends_its_evidence_at_once_while_the_inspector_is_seen_and_only_t
         window.live._on_text_due()
         assert controls.is_inspected is is_wanted
     window.controller.stop()
+
+
+def test_bars_of_all_columns_have_one_scale_whatever_the_room_for_their_numbers(qtbot):
+    bars = DistributionBars()
+    qtbot.addWidget(bars)
+    bars.resize(420, 100)
+    bars.show_shares([Share(1, "a", 0.5, 0.5, None), Share(2, "b", 0.25, 1e-9, None)])
+    image = bars.grab().toImage()
+    lengths = [
+        max(sum(image.pixelColor(x, y).name() == color for x in range(image.width())) for y in range(30, 38))
+        for color in (LIGHT.draft_bar, LIGHT.target_bar)
+    ]
+    assert lengths[0] == lengths[1] > 10

@@ -16,11 +16,11 @@ from app.run.text.certainty import alternatives, doubt, entropy, probability, su
 from app.run.text.token_colors import doubt_format
 from app.run.text.tokens import KINDS, Fate, Place
 from app.run.text.transcript import TranscriptView, tooltip
-from app.theme import DARK, LIGHT, ColorBy
+from app.theme import DARK, LIGHT, ColorBy, contrast
 from core.evidence import PositionEvidence
 from core.settings import RunRequest
 from core.types import Inspected
-from tests.fakes_app import contrast, make_step
+from tests.fakes_app import make_step
 
 STEP = make_step(0, 9, num_draft_tokens=2, num_accepted=1)
 

@@ -270,7 +270,7 @@ def test_a_finished_run_can_be_gone_through_and_is_whole_at_the_end(window, run_
         slider.setValue(shown)
         assert view.toPlainText() == window.prompt.text() + "".join(step.emitted_text for step in steps[:shown])
         assert window.selection.place == (Place(shown - 1, 0) if shown else None)
-        assert bar(window).place.text() == f"step {shown} / {len(steps)}"
+        assert bar(window).place.text() == f"{shown} of {len(steps)} steps"
     slider.setValue(len(steps))
     assert view.toPlainText() == whole
     slider.setValue(1)

@@ -12,7 +12,8 @@ from PySide6.QtCore import QPointF
 
 from app.jobs import Jobs
 from app.run.conclusion import conclusion_of
-from app.run.speed.speed import COMPUTING, EMPTY, LATER, NO_UNIT, UNDRAFTED, speed_report, study_of
+from app.run.run_view import RunView
+from app.run.speed.speed import COMPUTING, EMPTY, LATER, NO_UNIT, REPEAT, UNDRAFTED, speed_report, study_of
 from app.run.speed.speed_figures import UNCALIBRATED
 from app.run.speed.speed_page import SpeedPage
 from app.run.speed.speed_plots import Grouping, Quantity
@@ -75,8 +76,8 @@ def test_without_the_baseline_the_speedup_is_an_estimate_and_the_baseline_is_adv
 
 
 @pytest.mark.parametrize(
-    ("factor", "words"), [(0.7, "Don't speculate here: 0.70× at K = 4."), (1.0, "no measurable difference from plain"),
-                          (1.3, "1.30×: drafting pays here at K = 4.")]
+    ("factor", "words"), [(0.7, "0.70× at K = 4: don't speculate here."), (1.0, "no measurable difference from plain"),
+                          (1.3, "1.30× at K = 4: drafting pays here.")]
 )  # fmt: skip
 def test_the_verdict_follows_the_measured_speedup(factor, words):
     steps = drawn(0.8, 4, draft_ms=0.0, verify_ms=10.0)
@@ -87,10 +88,19 @@ def test_the_verdict_follows_the_measured_speedup(factor, words):
     assert words in speed_report(run).headline
 
 
+def test_a_busy_machine_is_named_before_the_verdict_and_a_repeat_is_the_first_advice(steps, monkeypatch):
+    run = run_of(steps)
+    quiet = speed_report(run)
+    monkeypatch.setattr(RunView, "busy_note", "The machine was busy: something else ran.")
+    busy = speed_report(run)
+    assert busy.headline == f"Measured on a busy machine: {quiet.headline}"
+    assert [advice.text for advice in busy.advice] == [REPEAT, *(advice.text for advice in quiet.advice)]
+
+
 def test_a_verdict_names_the_policy_that_chose_k(steps):
     run = run_of(steps)
     run.started.config.update(num_draft_tokens="auto", length_policy="adaptive")
-    assert speed_report(run).headline.endswith("drafting pays here with adaptive K, 4.0 on average.")
+    assert speed_report(run).headline.endswith("with adaptive K, 4.0 on average: drafting pays here.")
 
 
 def test_that_the_machine_was_busy_is_said_on_top_of_the_run_and_not_again():
@@ -261,7 +271,7 @@ def test_the_page_follows_a_run_only_while_it_is_open_and_its_intervals_come_fro
     qtbot.waitUntil(lambda: len(window.run_view.steps) == 30)
     assert window.speed.headline.text() == EMPTY
     window.side.setCurrentWidget(window.speed)
-    assert "estimated" in window.speed.headline.text()
+    assert "Too early to tell" in window.speed.headline.text()
     assert "30 steps" in window.speed.basis.text()
     assert not window.speed.race_button.isVisible()
     session.gate.release(1000)

@@ -8,7 +8,7 @@ import pytest
 from PySide6.QtCore import Qt
 
 from app.settings import sweeps_folder
-from app.theme import DARK, LIGHT
+from app.theme import DARK, LIGHT, contrast
 from app.tools.sweep.files import SweepExport
 from app.tools.sweep.heatmap import shade
 from app.tools.sweep.sweep_view import make_scale
@@ -17,7 +17,7 @@ from core.experiments.prompt_suites import Prompt
 from core.experiments.sweep_plan import Cell, CellResult, DrafterChoice
 from core.experiments.sweep_results import ACCEPTANCE, BLOCK, FIGURES, SPEEDUP, TOKENS
 from core.settings import LengthPolicy
-from tests.fakes_app import MIN_CONTRAST, FakeSession, cell, contrast, texts
+from tests.fakes_app import MIN_CONTRAST, FakeSession, cell, texts
 from tests.fakes_sweep import keep_sweep, plan_of
 
 LOOKUP = DrafterChoice("prompt-lookup")

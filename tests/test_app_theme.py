@@ -13,9 +13,9 @@ from PySide6.QtGui import QColor
 from PySide6.QtWidgets import QApplication
 
 from app.run.text.tokens import KINDS, block
-from app.theme import DARK, LIGHT, ThemeMode, style_sheet
+from app.theme import DARK, LIGHT, ThemeMode, contrast, style_sheet
 from core.types import TokenKind
-from tests.fakes_app import MIN_BAR_CONTRAST, MIN_CONTRAST, contrast
+from tests.fakes_app import MIN_BAR_CONTRAST, MIN_CONTRAST
 
 THEMES = pytest.mark.parametrize("theme", [LIGHT, DARK], ids=["light", "dark"])
 

@@ -14,11 +14,11 @@ from app.run.measurements import MeasurementsPanel, MetricTiles
 from app.run.plots.acceptance_plot import AcceptancePlot
 from app.run.plots.tree_plots import CostPlot, RankPlot
 from app.run.run_view import RunView
-from app.theme import DARK, LIGHT
+from app.theme import DARK, LIGHT, contrast
 from core.analysis.run_counts import MOST_RANKS
 from core.settings import RunRequest
 from core.types import BaselineStep, PrefillDone
-from tests.fakes_app import contrast, make_step
+from tests.fakes_app import make_step
 from tests.fakes_trees import random_tree, tree_step
 
 REQUEST = RunRequest(target="t", draft="d", prompt="x", method="draft-tree")

@@ -22,7 +22,7 @@ STEPWISE = (
 QUALIFIED = "Measured on a busy machine: "
 SHORT_MS = 20.0
 """Shorter steps than this are disturbed by the window's own drawing."""
-DRAWING = "Drawing the text and plots at full speed disturbs steps this short, too; a slower pace draws less."
+DRAWING = "Drawing text and plots at full speed also disturbs steps this short: choose a slower Pace."
 LEVEL = 0.005
 """Speedups this close to 1 are written as 1.00."""
 
@@ -71,7 +71,9 @@ def conclusion_of(run: RunView, *, was_stepped: bool = False, is_slowed: bool = 
     else:
         headline = f"No measurable difference from plain decoding ({speedup:.2f}×)"
     busy, spread = run.busy_note.removeprefix(BUSY_MACHINE), unsteadiness(run.counts.sums, run.baseline.sums)
-    steady = "" if spread is None else f"The machine was steady: equal steps differ by {percent_text(spread)} in time."
+    steady = (
+        "" if spread is None else f"The machine was steady: the times of equal steps differ by {percent_text(spread)}."
+    )
     notes = [f"95 % interval {interval_text(interval)}." if interval else "Generate more tokens to get an interval."]
     notes += [note for note in (run.absence_note, busy[:1].upper() + busy[1:] or steady) if note]
     sums = run.counts.sums

@@ -26,6 +26,7 @@ DIM_MS = 400
 APPLY_S = 0.03
 """Longest time that one frame spends applying events; a kept run may have thousands."""
 NOT_STARTED = "The run did not start"
+OLDER = "; the text is the previous run's"
 
 
 class LivePanel(Protocol):
@@ -267,7 +268,7 @@ class LiveView(QObject):
         elif is_idle:
             outcome = " · ".join(filter(None, (run.outcome, _advice(run))))
             if self._is_refused:
-                outcome = NOT_STARTED
+                outcome = f"{NOT_STARTED}{OLDER if run.steps else ''}"
             stage = run.stage or outcome or ("Not run" if run.request is not None else "Ready")
             if self.kept_title:
                 name = self.kept_title if self._is_told else f"Kept run {self.kept_title!r}"

@@ -176,7 +176,7 @@ def _speedup(run: RunView, baseline_ticked: bool) -> tuple[str, str, str]:
         return UNKNOWN, "run without a baseline" if baseline_ticked else "tick Measure the baseline", "no baseline"
     if plain is not None:
         return UNKNOWN, *measured
-    return UNKNOWN, "baseline runs after the run", "after the run"
+    return UNKNOWN, "measured after the run", "after the run"
 
 
 class MeasurementsPanel(RunPage):

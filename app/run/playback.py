@@ -124,6 +124,8 @@ class PlaybackBar(QWidget):
         self.pause_button.setIcon(_icon("resume" if self._is_paused else "pause"))
         self.step_button.setIcon(_icon("next-step"))
         self.branch_button.setIcon(_icon("branch"))
+        for button in (self.pause_button, self.step_button, self.branch_button):
+            button.setIconSize(QSize(scaled(16), scaled(16)))
         self._fit()
 
     def resizeEvent(self, event: QResizeEvent) -> None:
@@ -264,7 +266,8 @@ class PlaybackBar(QWidget):
 
     def _show_place(self) -> None:
         shown, count = self.slider.value(), self.slider.maximum()
-        self.place.setText(f"step {shown:,} / {count:,}" if count else "no steps")
+        place = f"all {count:,} steps" if shown == count else f"{shown:,} of {count:,} steps"
+        self.place.setText(place if count else "no steps")
         self.place.setToolTip(f"Steps shown, of {count:,}")
 
 
@@ -280,6 +283,4 @@ def _icon(name: str) -> QIcon:
 
 
 def _button(object_name: str, title: str, help_text: str) -> QToolButton:
-    button = quiet_button("", object_name, title, help_text)
-    button.setIconSize(QSize(16, 16))
-    return button
+    return quiet_button("", object_name, title, help_text)

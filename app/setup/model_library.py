@@ -72,11 +72,11 @@ def describe(entry: ModelEntry) -> str:
 
 
 def memory_text(memory: MemoryForecast) -> str:
-    """Whether a pair fits: Fits: 1.9 of 22 GB."""
+    """Whether a pair fits: Fits: 1.9 of 22 GB free."""
     if memory.available_bytes is None:
         return f"Needs {bytes_text(memory.total_bytes)}"
     amount = bytes_of_text(memory.total_bytes, memory.available_bytes)
-    return f"{'Fits' if memory.fits else 'Too large'}: {amount}"
+    return f"Fits: {amount} free" if memory.fits else f"Too large: {amount}"
 
 
 def verdict_text(verdict: PairVerdict) -> tuple[str, str]:
@@ -89,7 +89,7 @@ def verdict_text(verdict: PairVerdict) -> tuple[str, str]:
         if memory.available_bytes is not None:
             lines.append(f"Free on the device: {bytes_text(memory.available_bytes)}")
     if verdict.cost_coefficient is not None:
-        parts.append(f"Draft step\u00a0≈\u00a0{verdict.cost_coefficient:.2f}\u00a0target steps")
+        parts.append(f"Draft step\u00a0≈\u00a0{verdict.cost_coefficient:.2f}\u00a0target steps, by size")
         lines.append(
             "The cost c: one draft step's time / one target step's time, expected from the numbers of parameters."
         )

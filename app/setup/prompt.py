@@ -98,6 +98,7 @@ class PromptReading(QPlainTextEdit):
 DELAY_MS = 120
 READY_HINT = "Ctrl+Enter runs."
 LIVE_HINT = "Esc stops. K and temperature can be changed."
+PAUSED_HINT = "F8 takes the next step. Space resumes. Esc stops."
 SERVED_HINT = "The server writes; settings apply from the next run."
 NO_READING = "Only the server knows how its model reads the prompt. For a local model's input, choose This machine."
 LIVE_HINT_SHORT = "K and temperature are live."
@@ -257,6 +258,8 @@ class PromptEditor(QWidget):
             self._note(problem or READY_HINT, bool(problem))
         elif self._controls.engine.url:
             self._note(SERVED_HINT)
+        elif state is RunState.PAUSED:
+            self._note(PAUSED_HINT, short="F8: next step.")
         else:
             self._note(LIVE_HINT, short=LIVE_HINT_SHORT)
 

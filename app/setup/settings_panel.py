@@ -147,7 +147,7 @@ class SettingsPanel(QScrollArea):
         WheelGuard(self).watch(length)
         size = labelled(length.accessibleName(), length, length.toolTip())
         seeded = labelled("Seed", boxed(row((seed, 1), seed.new_button, spacing=4)), seed.toolTip())
-        run_title = text_label("Run", "section")
+        run_title = text_label("Decoding", "section")
         run_title.setContentsMargins(0, SECTION_GAP, 0, 0)
         layout = column(
             text_label("Models", "section"),

@@ -87,7 +87,7 @@ class DraftTreeOptions(DraftModelOptions):
         help="How candidates are chosen above temperature 0: drawn without replacement, drawn independently, "
         "one drawn and then the most likely others, or only the most likely ones (best). All four are exact.",
         titles={
-            TreeRule.WITHOUT: "Distinct",
+            TreeRule.WITHOUT: "Drawn, distinct",
             TreeRule.INDEPENDENT: "Independent",
             TreeRule.TOP: "One drawn",
             TreeRule.BEST: "Best",
@@ -95,7 +95,7 @@ class DraftTreeOptions(DraftModelOptions):
     )
     lookup: int = setting(
         0,
-        label="From lookup",
+        label="Nodes from lookup",
         help="How many of the K nodes may come from prompt lookup: they repeat what followed an earlier "
         "occurrence of the last tokens; 0 for none.",
         min=0,

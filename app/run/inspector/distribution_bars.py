@@ -64,18 +64,27 @@ class DistributionBars(PaintedWidget):
         shown = [column for column in shown if any(value is not None for value in column[2])]
         most = max((value or 0.0 for *_, values in shown for value in values), default=0.0) or 1.0
         width = (self.width() - text_width) / max(1, len(shown)) - COLUMN_GAP_PX
+        painter.setFont(ui_font(11))
+        texts = [percent(value) for *_, values in shown for value in values if value is not None]
+        number = max(map(painter.fontMetrics().horizontalAdvance, texts), default=0) + 6
         for index, (title, token, values) in enumerate(shown):
             head = QRectF(text_width + COLUMN_GAP_PX + index * (width + COLUMN_GAP_PX), 0, width, header)
-            self._paint_column(painter, title, QColor(getattr(theme, token)), values, head, most)
+            self._paint_column(painter, title, QColor(getattr(theme, token)), values, head, most, number)
 
     def _paint_column(
-        self, painter: QPainter, title: str, color: QColor, values: list[float | None], head: QRectF, most: float
+        self,
+        painter: QPainter,
+        title: str,
+        color: QColor,
+        values: list[float | None],
+        head: QRectF,
+        most: float,
+        number: int,
     ) -> None:
+        """A head, and a bar and its number for each value: `most` is the longest bar, `number` the room for numbers."""
         theme, left = current_theme(), head.left()
         painter.fillRect(QRectF(left, head.height() / 2 - 5, 8, 8), color)
         draw_text(painter, head.adjusted(12, 0, 0, -2), title, theme.muted, LEFT, pixels=11)
-        numbers = [percent(value) for value in values if value is not None]
-        number = max(map(painter.fontMetrics().horizontalAdvance, numbers), default=0) + 6
         room, height = max(LEAST_BAR_PX, head.width() - number), scaled(ROW_PX)
         for index, value in enumerate(values):
             if value is None:

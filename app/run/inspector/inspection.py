@@ -10,7 +10,7 @@ from app.run.inspector.places import draft_shares, evidence_at, num_places
 from app.run.inspector.shares import Share, known, number, shares_at, show
 from app.run.inspector.verdicts import Decider, Words, chance_of, decider_of, last_text, least_of, prob_in
 from app.run.run_view import NamedValue
-from app.run.text.tokens import Fate, Place, Span, block, depth_of
+from app.run.text.tokens import Fate, Place, Span, block, depth_of, fate_of
 from core.evidence import PositionEvidence
 from core.settings import TYPICAL_FLOOR, TYPICAL_SHARE, Coupling
 from core.types import Step
@@ -18,6 +18,8 @@ from core.types import Step
 NOT_KEPT = "The distributions of this run were not kept."
 NOT_TOLD = "Distributions need the models on this machine; a server doesn't provide them."
 NOT_YET = "The distributions of this step have not arrived yet."
+LONGEST_NAME = 12
+"""Characters of a token that names a figure."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,9 +118,13 @@ def _drafted_facts(step: Step, slot: int, decider: Decider) -> list[NamedValue]:
     evidence = evidence_at(step, slot)
     if decider is Decider.ARGMAX:
         return _named(_raw_facts(step, slot, step.drafted[slot], "drafted"))
+    # In the place of a rejected token stands another one, too.
+    text = show(step.drafted_texts[slot])
+    shown = text if len(text) <= LONGEST_NAME else f"{text[:LONGEST_NAME]}…"
+    of = f" of “{shown}”" if fate_of(step, slot) is Fate.REJECTED else ""
     rows: list[Fact] = [
-        ("Target p", known(step.target_probs, slot), P_HELP.format("drafted")),
-        ("Draft q", known(step.draft_probs, slot), "The draft's probability of the token that it drafted."),
+        (f"Target p{of}", known(step.target_probs, slot), P_HELP.format("drafted")),
+        (f"Draft q{of}", known(step.draft_probs, slot), "The draft's probability of the token that it drafted."),
     ]
     if decider is Decider.BLOCK:
         rows += _block_facts(step, slot)

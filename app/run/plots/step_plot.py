@@ -57,7 +57,7 @@ class StepPlot(Plot):
     def add_previous(self, *columns: Column) -> None:
         """Add the previous run's line: the product of these columns."""
         self._previous_columns = columns
-        self.previous_line = self.add_line("faint", "previous", PREVIOUS_HELP, width=1.25)
+        self.previous_line = self.add_line("faint", "previous run", PREVIOUS_HELP, width=1.25)
         self._previous_sample = self._samples[-1]
 
     @Slot(bool)

@@ -11,7 +11,7 @@ from PySide6.QtGui import QColor
 
 from app.run.plots.run_plots import TOKENS
 from app.run.run_view import RunView
-from app.theme import Theme, current_theme, mixed, ui_font
+from app.theme import Theme, contrast, current_theme, mixed, ui_font
 from app.widgets.legend import Mark, SeriesSample
 from app.widgets.pictures import Table, table_of
 from app.widgets.plots import DASHED, THIN, Plot, set_whiskers, ticks
@@ -117,9 +117,8 @@ def _rank_text(rank: int) -> str:
 
 
 def _on(color: QColor, theme: Theme) -> QColor:
-    """The text's or the surface's colour, whichever is further from this one."""
-    found = (QColor(theme.text), QColor(theme.surface))
-    return max(found, key=lambda one: abs(one.lightnessF() - color.lightnessF()))
+    """The text's or the surface's colour, whichever can be read better on this one."""
+    return QColor(max((theme.text, theme.surface), key=lambda ink: contrast(ink, color.name())))
 
 
 COST_HELP = "Median time of the target's forward over a tree with this many nodes; 0 is a plain step."

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+from app.run.conclusion import QUALIFIED
 from app.run.run_view import NamedValue, RunView
 from app.run.speed.speed_figures import (
     UNCALIBRATED,
@@ -34,37 +35,38 @@ UNDRAFTED = "Nothing was drafted: this was plain decoding."
 LATER = "Advice and intervals follow when the run is over."
 COMPUTING = "Computing the intervals…"
 MEASURE = "Tick Measure the baseline, and run again."
+REPEAT = "First repeat the run while the machine is idle: these figures are of a busy one."
 
 LIMITS = {
     Limit.ACCEPTANCE: (
         "If all drafts were accepted",
-        "Rejected drafts cost most: if all were accepted, the speedup would be {:.2f}×.",
+        "Rejected drafts hold the speedup back most: if all were accepted, it would be {:.2f}×.",
         "(mean K + 1) P / T: every block emits as many tokens as it drafted in a row, and a bonus token, in the same "
         "time.",
     ),
     Limit.DRAFT: (
         "If drafting took no time",
-        "Drafting costs most: with a free draft, the speedup would be {:.2f}×.",
+        "Drafting holds the speedup back most: if it took no time, the speedup would be {:.2f}×.",
         "τ P / (T - draft time): the same tokens, proposed at no cost. c = 0 in τ / (K c + v + overhead).",
     ),
     Limit.VERIFY: (
         "If scoring cost one plain forward",
-        "Scoring the block costs most: if it cost one plain forward, the speedup would be {:.2f}×.",
+        "Scoring the block holds the speedup back most: if it cost one plain forward, the speedup would be {:.2f}×.",
         "τ P / (T - (verify - plain forward)): v(K+1) = 1 in τ / (K c + v + overhead).",
     ),
     Limit.OVERHEAD: (
         "If overhead were a plain step's",
-        "Overhead costs most: with a plain step's overhead, the speedup would be {:.2f}×.",
+        "Overhead holds the speedup back most: with a plain step's overhead, it would be {:.2f}×.",
         "τ P / (T - (overhead - a plain step's overhead)). Plain decoding samples too, so only the additional "
         "overhead is a limit.",
     ),
     Limit.UNDRAFTED: (
         "If every step had drafted",
-        "Steps without a draft cost most: if every step had drafted, the speedup would be {:.2f}×.",
+        "Steps without a draft hold the speedup back most: if every step had drafted, it would be {:.2f}×.",
         "τ P / T over the steps that drafted.",
     ),
 }
-"""For each limit: its title, what it costs, and the formula of the speedup without it."""
+"""For each limit: its title, the sentence about it, and the formula of the speedup without it."""
 WORDS = "τ: tokens per step; P: time of a plain step; T: time of a step; all from this run."
 TREE_WORDS = f"{WORDS} For a tree, K is its depth, and v counts its nodes."
 
@@ -149,19 +151,21 @@ def speed_report(run: RunView, done: Study | None = None) -> SpeedReport:
     advice = run.advice(found, theory) if is_over else []
     if is_over and plain is not None and not plain.is_measured:
         advice.insert(0, measure)
+    if run.busy_note:
+        advice.insert(0, Advice(REPEAT))
     note = LATER
     if is_over:
         note = COMPUTING if done is None else UNCALIBRATED if theory is not None and calibration is None else ""
     limit = found.main_limit
     has_speedup = run.summary is not None and run.summary.measured_speedup is not None
     return SpeedReport(
-        headline=_headline(run, found, theory, advice, interval),
+        headline=f"{QUALIFIED if run.busy_note else ''}{_headline(run, found, theory, advice, interval)}",
         # On top of a measured speedup, the window says it.
         basis=" ".join(filter(None, (_basis(found), "" if has_speedup else run.busy_note, note))),
         compared=compared_rows(found, theory, calibration),
         parts=_parts(found),
         replaced=_replaced(found),
-        replaced_title=f"{found.tokens_per_step:.2f} plain tokens instead",
+        replaced_title=f"The same {found.tokens_per_step:.2f} tokens, decoded plainly",
         limit="" if limit is None else LIMITS[limit.limit][1].format(limit.speedup),
         gains=_gains(found),
         advice=tuple(advice),
@@ -186,17 +190,19 @@ def _headline(
     speed, at = f"{found.speedup:.2f}×", _setting(run, found, theory)
     if not found.plain.is_measured:
         # One forward that was timed before the run is no ground for a verdict.
-        return f"An estimated {speed} {at}: the baseline shows whether drafting pays."
+        if run.summary is None and run.wants_baseline:
+            return f"Too early to tell: about {speed} {at} so far. The baseline, after the run, shows whether it pays."
+        return f"An estimated {speed} {at}: only a run with the baseline shows whether drafting pays."
     if not found.is_enough:
         return f"{speed}, but too few steps to tell: {found.num_blocks} drafted, and {LEAST_BLOCKS} are needed."
     low, high = (round(bound, 2) for bound in interval or (found.speedup, found.speedup))
     if low > BREAK_EVEN:
-        return f"{speed}: drafting pays here {at}."
+        return f"{speed} {at}: drafting pays here."
     if high >= BREAK_EVEN:
-        return f"{speed}: no measurable difference from plain decoding {at}."
+        return f"{speed} {at}: no measurable difference from plain decoding."
     if any((item.speedup or 0.0) > BREAK_EVEN for item in advice):
-        return f"{speed}: slower than plain decoding {at}, but other settings should pay."
-    return f"Don't speculate here: {speed} {at}."
+        return f"{speed} {at}: slower than plain decoding, but other settings should pay."
+    return f"{speed} {at}: don't speculate here."
 
 
 def _setting(run: RunView, found: Diagnosis, theory: SpeedupTheory | None) -> str:

@@ -85,7 +85,7 @@ class SpeedPage(RunPage):
         self.step_bar, self.plain_bar = TimeBar("stepBar"), TimeBar("plainBar")
         self.samples = [
             SeriesSample("draft", Mark.BAR, "draft_bar", "Time to propose the block."),
-            SeriesSample("target", Mark.BAR, "target_bar", "The target's forward for one token."),
+            SeriesSample("plain forward", Mark.BAR, "target_bar", "The target's forward for one token."),
             SeriesSample("extra scoring", Mark.HATCHED, "target_bar", "The extra time to score the draft as well."),
             SeriesSample("overhead", Mark.BAR, "sample_bar", "Filters, sampling and bookkeeping."),
         ]
@@ -95,7 +95,7 @@ class SpeedPage(RunPage):
         self.plot, self.calibration = SpeedupPlot(), CalibrationPlot()
         self.quantity = ChoiceRow({quantity: quantity.title for quantity in Quantity}, "speedQuantity", "Over K")
         self.grouping = ChoiceRow({by: by.title for by in Grouping}, "alphaGrouping", "Group tested tokens")
-        self.cards = PlotCard("Expected over K", self.plot), PlotCard("Acceptance of tested tokens", self.calibration)
+        self.cards = PlotCard("Expected by K", self.plot), PlotCard("Acceptance of tested tokens", self.calibration)
         hold(self.plot, height=PLOT_HEIGHT)
         hold(self.calibration, height=SMALL_PLOT_HEIGHT)
         self.cards[0].add_row(self.quantity)
@@ -115,7 +115,7 @@ class SpeedPage(RunPage):
         self._time = _card("Where an average step's time goes", Legend(self.samples), self.step_bar, self.plain_bar)
         hint = column_label("gainsHint", "hint", GAINS_HINT)
         self._gains, self._advice = column(), column(spacing=12)
-        self._limits = _card("What limits it", self.limit, hint, self._gains)
+        self._limits = _card("What limits the speedup", self.limit, hint, self._gains)
         self._change = _card("What to change", self._advice)
         self._trees = _card("Shapes of trees", self.shapes)
         self._predictors = _card("Cheaper predictors of acceptance", self.predictors, self.predictors_note)
