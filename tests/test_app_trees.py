@@ -374,3 +374,27 @@ def test_a_run_with_a_prompt_longer_than_the_view_is_followed(view):
     assert view.is_at_end
     add(view, stream, tree_step(0, 2, PARENTS, PATH, added="\n\n\n"))
     assert view.is_at_end
+
+
+def test_the_end_stays_in_view_while_trees_are_added_and_painted_and_the_view_is_resized(view, stream, apply_theme):
+    apply_theme(LIGHT, 1.5)
+    view.restyle()
+    view.resize(660, 300)
+    view.set_ghosts_shown(True)
+    for n in range(0, 60, 3):
+        texts = [f" word{number}" + "\n" * (number % 7 == 0) for number in range(n, n + 3)]
+        add(
+            view,
+            stream,
+            *(tree_step(n + i, 2 + 3 * (n + i), PARENTS, PATH, added=each) for i, each in enumerate(texts)),
+        )
+        view.grab()  # Lines are laid out when they are painted.
+        assert view.is_at_end
+        if n % 9 == 0:
+            view.resize(420 + 5 * n, 260 + 3 * n)
+            view.grab()
+            assert view.is_at_end
+    view.verticalScrollBar().setValue(3)
+    add(view, stream, tree_step(60, 200, PARENTS, PATH, added="\n"))
+    view.grab()
+    assert view.verticalScrollBar().value() == 3, "where the user scrolled to"

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from PySide6.QtCore import QMimeData, QPoint, QRectF, Qt, QTextBoundaryFinder, Slot
-from PySide6.QtGui import QFontMetricsF, QResizeEvent, QTextCharFormat, QTextCursor, QTextLine
+from PySide6.QtGui import QFontMetricsF, QTextCharFormat, QTextCursor, QTextLine
 from PySide6.QtWidgets import QPlainTextEdit
 
 from app.run.text.token_colors import token_formats
@@ -62,6 +62,7 @@ class TokenText(QPlainTextEdit):
         self._set_fonts()
         self._start()
         self.verticalScrollBar().valueChanged.connect(self._note_view)
+        self.verticalScrollBar().rangeChanged.connect(self._follow)
 
     def _show_marks(self) -> None:
         """Redraw the marks: the text has changed or moved."""
@@ -95,7 +96,7 @@ class TokenText(QPlainTextEdit):
 
     def refresh(self) -> None:
         """Add new steps; follow the end unless the user scrolled away from it."""
-        self._update(follows=self.is_at_end)
+        self._update(follows=self._follows)
 
     @property
     def is_at_end(self) -> bool:
@@ -107,6 +108,12 @@ class TokenText(QPlainTextEdit):
     def _note_view(self) -> None:
         """Note what is in view, before another font or size moves it."""
         self._follows = self.is_at_end
+
+    @Slot()
+    def _follow(self) -> None:
+        """The end has moved: lines are laid out after they were written, and anew in another width or font."""
+        if self._follows:
+            self.to_end()
 
     def to_end(self) -> None:
         """Bring the end into view."""
@@ -234,13 +241,6 @@ class TokenText(QPlainTextEdit):
         if not follows:
             place = self._step_range(span.step)
             self._scroll_to(top if place is None else place[0], lines_above=0)
-
-    def resizeEvent(self, event: QResizeEvent) -> None:
-        """Stay at the end if it was in view."""
-        follows = self._follows
-        super().resizeEvent(event)
-        if follows:
-            self.to_end()
 
     # --- Where things are ---
 

@@ -138,6 +138,7 @@ class TreeText(TokenText):
         edit.endEditBlock()
         if follows:
             self.to_end()
+            self._note_view()
 
     @property
     def _shown_tree(self) -> int | None:
