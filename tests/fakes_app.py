@@ -305,6 +305,11 @@ MIN_BAR_CONTRAST = 3.0
 """WCAG AA for graphics: a plot's bars against the panel behind them."""
 
 
+def files_beside_settings(folder):
+    """All files in a folder but the settings, which the window saves when it has time."""
+    return sorted(path for path in folder.rglob("*") if "settings" not in path.name)
+
+
 def cell(view, row=0, column=0, role=0):
     """What a table shows in a cell, or another role of it."""
     return view.model().index(row, column).data(role)

@@ -13,6 +13,7 @@ from app.dialogs import EXPORT_FILTERS, with_suffix
 from core.export.files import readable_name
 from core.runlog.log import read_run_log
 from tests.errors import failing
+from tests.fakes_app import files_beside_settings
 
 
 @pytest.fixture
@@ -35,9 +36,9 @@ def test_there_is_nothing_to_export_before_a_run_and_a_dismissed_dialog_writes_n
     window.exports.export()
     assert dialogs.asked == []
     run_to_end(window)
-    before = sorted(tmp_path.rglob("*"))
+    before = files_beside_settings(tmp_path)
     window.menus.export.trigger()
-    assert sorted(tmp_path.rglob("*")) == before
+    assert files_beside_settings(tmp_path) == before
     assert window.banner.sentence() == ""
 
 

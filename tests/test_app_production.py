@@ -11,7 +11,7 @@ from core.errors import SettingsError
 from core.export.configurations import PROJECTS
 from core.types import Finished, FinishReason
 from tests.errors import failing
-from tests.fakes_app import make_step, make_summary
+from tests.fakes_app import files_beside_settings, make_step, make_summary
 
 
 @pytest.fixture
@@ -84,9 +84,9 @@ def test_the_command_is_copied_alone_or_with_its_comments_and_an_engine_that_can
 
 def test_a_configuration_is_saved_whole_or_says_why_not(opened, dialogs, qtbot, tmp_path):
     page = opened()
-    before = sorted(tmp_path.rglob("*"))
+    before = files_beside_settings(tmp_path)
     page.save_button.click()
-    assert sorted(tmp_path.rglob("*")) == before, "a dismissed dialog saves nothing"
+    assert files_beside_settings(tmp_path) == before, "a dismissed dialog saves nothing"
     dialogs.export_path = tmp_path / "serve.sh"
     text = show(page, "SGLang")
     page.save_button.click()
