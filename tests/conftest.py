@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from core.runners.threads import limit_spinning
 
@@ -33,6 +34,10 @@ def pytest_collection_modifyitems(items):
     """The longest files first: of two processes none goes on alone for long at the end. Others stay in order."""
     ranks = {f"test_{name}": rank for rank, name in enumerate(_LONGEST)}
     items.sort(key=lambda item: ranks.get(item.path.stem, len(ranks)))
+
+
+settings.register_profile("any machine", deadline=None)  # A busy one pauses an example for long.
+settings.load_profile("any machine")
 
 
 def pytest_configure():

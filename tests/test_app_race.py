@@ -112,13 +112,17 @@ def test_before_a_race_the_page_says_what_to_do_for_one(page, run, show_at):
     page.end()
     assert page.stack.currentIndex() == 0
     assert not page.clock.is_playing
+    run.request = REQUEST
+    page.end()
+    assert page.empty.text().startswith("No race: the run did not finish")
 
 
 def test_a_race_first_shows_its_end_and_its_texts_are_at_any_moment_what_was_written_by_then(page, run):
     feed(run)
     page.end()
     assert page.stack.currentIndex() == 1
-    assert page.speedup.text() == f"{run.summary.measured_speedup:.2f}×"
+    assert page.speedup.text() == f"{run.summary.measured_speedup:.2f}×", "too few steps for an interval"
+    assert page.subject.text() == "Draft model · K = 4 · temperature 0"
     assert page.source.text().endswith(f"= {run.summary.measured_speedup:.2f}×.")
     assert page.texts.text() == SAME
     assert page.clock.now_ms == page.clock.end_ms > 0
@@ -127,7 +131,7 @@ def test_a_race_first_shows_its_end_and_its_texts_are_at_any_moment_what_was_wri
     assert page.ours.count.text().endswith(f"done at {seconds_text(ours_ms)}")
     end = page.clock.end_ms
     page.clock.seek(run.steps[0].total_ms)
-    assert page.lead.text().startswith("Speculative is ")
+    assert page.lead.text().startswith("The speculative run is ")
     assert page.ours.bar.value() == 5
     assert page.plain.count.text().startswith(f"{page.plain.bar.value()} token")
     for share in (0.0, 0.1, 0.55, 0.2, 1.0, 0.9, 0.31, 0.0, 1.0):
@@ -139,10 +143,10 @@ def test_play_continues_by_the_clock_and_stops_at_the_end(qtbot):
     qtbot.addWidget(clock)
     clock.set_end(100.0)
     clock.seek(0.0)
-    clock.pace.setCurrentText("× ¼")
+    clock.pace.setCurrentText("¼×")
     clock.advance(40.0)
     assert clock.now_ms == 10.0
-    clock.pace.setCurrentText("× 4")
+    clock.pace.setCurrentText("4×")
     clock.play()
     assert clock.is_playing
     clock.advance(1000.0)
@@ -203,7 +207,8 @@ def test_a_run_of_the_window_can_be_raced(make_window, run_to_end):
     assert window.race.stack.currentIndex() == 0, "built when it is looked at"
     window.menus.race.trigger()
     assert window.race.stack.currentIndex() == 1
-    assert window.race.speedup.text() == f"{window.run_view.summary.measured_speedup:.2f}×"
+    found = window.run_view
+    assert window.race.speedup.text() == f"{found.summary.measured_speedup:.2f}× ({found.interval})"
     assert window.race.texts.text() == SAME_DISTRIBUTION
 
 
@@ -256,9 +261,9 @@ def test_who_leads_and_by_how_much_follows_the_clock():
     assert [seconds_text(ms) for ms in (84.4, 999.6, 74_120)] == ["84 ms", "1.00 s", "74.1 s"]
     assert lead_text(race_of(found), 0) == "Level"
     assert lead_text(race_of(found), plain_ms + 0.01) == "The baseline is 1 token ahead"
-    assert lead_text(race_of(found), ours_ms) == "Speculative is 4 tokens ahead"
+    assert lead_text(race_of(found), ours_ms) == "The speculative run is 4 tokens ahead"
     gap = seconds_text(5 * plain_ms - ours_ms)
-    assert lead_text(race_of(found), race_of(found).duration_ms) == f"Speculative finished {gap} earlier"
+    assert lead_text(race_of(found), race_of(found).duration_ms) == f"The speculative run finished {gap} earlier"
     assert race_of(found).duration_ms == pytest.approx(5 * plain_ms)
 
 

@@ -71,11 +71,11 @@ def test_an_exact_engine_passes_with_every_kind_of_setting(settings):
 def test_the_sentence_says_how_large_a_bias_would_have_shown_which_more_blocks_make_smaller():
     found = checked(make_check()).distribution
     for error, words, start in (
-        (0.05, "only a bias of 20.0\u00a0% or more shows", "Exact as far as tested: "),
-        (0.01, "a bias of 4.0\u00a0% would", "Exact: "),
+        (0.05, "enough to find only a bias of 20.0\u00a0% or more", "Exact as far as tested: "),
+        (0.01, "where a bias of 4.0\u00a0% would", "Exact: "),
     ):
         said = exact_sentence(Verdict.EXACT, replace(found, bias_error=error))
-        assert said.startswith(f"{start}no difference in {found.num_blocks:,} blocks, where {words}")
+        assert said.startswith(f"{start}no difference in {found.num_blocks:,} blocks, {words}")
     assert "bias" not in exact_sentence(Verdict.EXACT, replace(found, bias_error=None))
 
 

@@ -86,7 +86,7 @@ def check_place(place, tokens, probs, target, outcome, slot: int):
         assert place.residual_probs is place.residual_tail is None
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     num_drafted=st.integers(0, 6),
     vocab_size=st.sampled_from([2, 7, 63, 64, 65, 130, 700]),

@@ -22,8 +22,8 @@ from tests.fakes import play, random_rows, table_model
 from tests.faults import build_method
 from tests.text_distribution import is_near_an_edge, reference_probabilities
 
-often = settings(max_examples=300, deadline=None, derandomize=True)
-seldom = settings(max_examples=60, deadline=None, derandomize=True)
+often = settings(max_examples=300, derandomize=True)
+seldom = settings(max_examples=60, derandomize=True)
 
 LAST_UNIFORM = 1.0 - 2.0**-53
 
@@ -207,7 +207,7 @@ def row_pairs(draw, most_drafted: int, most_tokens: int):
 @pytest.mark.parametrize(("most_drafted", "most_tokens"), [(1, 6), (3, 3)])
 def test_the_distribution_of_what_is_emitted_adds_up_to_the_targets(most_drafted, most_tokens, is_certain):
     @given(row_pairs(most_drafted, most_tokens))
-    @settings(max_examples=40, deadline=None, derandomize=True)
+    @settings(max_examples=40, derandomize=True)
     def check(pair):
         num_drafted, draft_rows, target_rows = pair
         distribution = emitted_distribution(draft_rows, target_rows, num_drafted, is_certain=is_certain)

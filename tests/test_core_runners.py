@@ -76,7 +76,7 @@ def test_parts_and_rewinds_give_the_logits_of_the_whole(family, is_fused):
 
 
 @given(st.lists(st.tuples(st.integers(1, 12), st.integers(0, 12)), max_size=8), st.sampled_from([True, False]))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_any_sequence_of_forwards_and_rewinds_counts_correctly(plan, is_fused):
     runner, length = runner_of("llama", is_fused), 0
     for count, back in plan:

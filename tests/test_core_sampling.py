@@ -242,7 +242,7 @@ def test_an_integer_draw_equals_the_draw_to_24_bits_and_is_below_1(value):
 
 
 @given(random_blocks)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_the_verdict_equals_that_in_float64_without_reading_values_on_the_host(block):
     tokens, probs, target, seed = block
     num_drafted = len(tokens)

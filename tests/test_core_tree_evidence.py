@@ -44,7 +44,7 @@ def left_by_hand(p: list[float], q: list[float]) -> list[float]:
     return [value / math.fsum(rest) for value in rest] if math.fsum(rest) > 0 else p
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     parents=st.lists(st.integers(-1, 30), min_size=1, max_size=10),
     seed=st.integers(0, 10_000),

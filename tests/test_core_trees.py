@@ -94,7 +94,7 @@ def trees(draw_from):
 
 
 @given(trees())
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_the_verdict_on_a_device_equals_the_hosts(tree):
     parents, vocab_size, seed, is_certain = tree
     generator = torch.Generator().manual_seed(seed)

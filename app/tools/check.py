@@ -93,6 +93,8 @@ COLUMNS = (
     ),
 )
 MARKS = {Verdict.EXACT: ("✓", "exact"), Verdict.NEAR_TIES: ("≈", "near"), Verdict.NOT_EXACT: ("✕", "broken")}
+LOOSE_MARK = ("✓", "loose")
+"""Of a check that misses even a large bias."""
 TESTED = {
     "bias": "Tokens to which the draft gives a higher probability than the target does: their count against the "
     "target's probabilities.",
@@ -408,9 +410,8 @@ class CheckWindow(ToolWindow):
         self._report = report
         sentence, distribution = verdict_sentence(report), report.distribution
         is_loose = distribution is not None and bias_shown(distribution) > LOOSE_BIAS
-        # A check that misses even a large bias gets no green mark.
-        shown = Verdict.NEAR_TIES if is_loose and report.verdict is Verdict.EXACT else report.verdict
-        self._show_mark(*MARKS[shown], sentence)
+        is_weak = is_loose and report.verdict is Verdict.EXACT
+        self._show_mark(*(LOOSE_MARK if is_weak else MARKS[report.verdict]), sentence)
         self.say(sentence, role="verdict")
         remarks = [*(distribution_remarks(distribution) if distribution is not None else []), *report.notes]
         first_tokens = distribution.first_tokens if distribution is not None else ()

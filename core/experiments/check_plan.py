@@ -265,7 +265,7 @@ def notes_on(run: RunRequest, dtype: str, distribution: DistributionResult | Non
     if run.coupling is Coupling.GUMBEL:
         notes.append("Gumbel coupling keeps the distribution, and a seed gives the same text as without a draft.")
     elif not (run.sampling.is_greedy or run.is_lossy):
-        notes.append("Rejection coupling keeps the distribution; the same seed gives another text without a draft.")
+        notes.append("The distribution is kept; the same seed gives another text without a draft.")
         if run.num_draft_tokens is None:
             name = "Auto" if run.length_policy is LengthPolicy.AUTO else "Adaptive"
             notes.append(
@@ -294,8 +294,8 @@ def exact_sentence(verdict: Verdict, found: DistributionResult | None, samples: 
         least = percent_text(bias, 1)
         equal = f"no difference in {found.num_blocks:,} {samples}"
         if bias > LOOSE_BIAS:
-            said = "; ".join([*parts, f"{equal}, where only a bias of {least} or more shows"])
-            return f"{str(verdict).capitalize()} as far as tested: {said}. More {samples} show a smaller bias."
+            said = "; ".join([*parts, f"{equal}, enough to find only a bias of {least} or more"])
+            return f"{str(verdict).capitalize()} as far as tested: {said}. Sample more to find a smaller one."
         parts.append(f"{equal}, where a bias of {least} would have shown" if bias else equal)
     return f"{str(verdict).capitalize()}: {'; '.join(parts) or 'all texts are equal'}."
 

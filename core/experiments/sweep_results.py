@@ -81,8 +81,6 @@ SPEEDUP = SweepFigure(
     "time. Below 1, drafting doesn’t pay.",
     "{:.2f}×",
     1.0,
-    " slower",
-    " faster",
 )
 ACCEPTANCE = SweepFigure(
     "draft_acceptance_rate", "Acceptance", "Accepted / drafted tokens", "Median of accepted / drafted tokens.", "{:.0%}"
@@ -264,10 +262,13 @@ def _verdict(results: SweepResults, temperature: float) -> Verdict:
             "distinguish it from plain decoding; repeat them more often."
         )
     else:
-        lead, is_ahead = "there is no other cell to compare it with.", bool(is_sure)
+        lead, is_ahead = "no other cell counts.", bool(is_sure)
         if len(ranked) > 1:
             lead, is_ahead = _lead(results, best, *ranked[1])
-        text = f"{name} is fastest, {median:.2f}× plain decoding{interval}; {lead}"
+        is_one = is_sure is None
+        said = "has the highest median" if is_one else "is fastest"
+        text = f"{name} {said}, {median:.2f}× plain decoding{interval}; {lead}"
+        text += " These runs are too few to tell it from plain decoding." * is_one
     said = " ".join((at, text, *notes))
     return Verdict(temperature, said, best, speculates=median > 1.0, is_sure=is_sure, is_ahead=is_ahead)
 

@@ -11,6 +11,8 @@ from itertools import chain
 
 from app.run.run_view import RunView
 from core.analysis.run_counts import Timeline
+from core.draft_length import shown_draft_length
+from core.drafters.registry import METHODS
 from core.settings import LOSSY, Coupling
 from core.text import count_text
 from core.types import Step
@@ -86,6 +88,15 @@ def length_text(run: RunView, race: Race) -> str:
     return f"Both are compared up to {tokens}: the run wrote {ours:,}, the baseline {plain:,}.{over_all}"
 
 
+def subject_text(run: RunView) -> str:
+    """The settings that a race compares with plain decoding, in a line."""
+    if run.request is None:
+        return ""
+    method, length = METHODS[run.request.method].title, shown_draft_length(run.config)
+    k = f"K = {length}" if isinstance(length, int) else f"{length} K"
+    return " · ".join((method, k, run.request.sampling.text))
+
+
 def source_text(run: RunView, race: Race) -> str:
     """The source of a race's speedup, in one sentence with its numbers."""
     lines, speedup = (race.ours.timeline, race.plain.timeline), speedup_of(run, race)
@@ -130,12 +141,12 @@ def lead_text(race: Race, clock_ms: float) -> str:
     ours, plain = race.ours.timeline, race.plain.timeline
     if clock_ms >= race.duration_ms:
         gap = plain.end_ms - ours.end_ms
-        who = "Speculative" if gap >= 0 else "The baseline"
+        who = "The speculative run" if gap >= 0 else "The baseline"
         return f"{who} finished {seconds_text(abs(gap))} earlier"
     lead = ours.tokens_at(clock_ms) - plain.tokens_at(clock_ms)
     if not lead:
         return "Level"
-    return f"{'Speculative' if lead > 0 else 'The baseline'} is {count_text(abs(lead), 'token')} ahead"
+    return f"{'The speculative run' if lead > 0 else 'The baseline'} is {count_text(abs(lead), 'token')} ahead"
 
 
 def seconds_text(milliseconds: float) -> str:
@@ -149,5 +160,7 @@ def waiting_text(run: RunView, *, is_running: bool) -> str:
     """Why there is no race, and how to get one."""
     if is_running and run.wants_baseline:
         return "When the run and its baseline are done, the two can be replayed here side by side."
+    if run.wants_baseline and run.summary is not None:
+        return "No race: the run did not finish, or its baseline didn't. The main window says why."
     what = "This run measures no baseline to race against." if is_running else "No race yet."
     return f"{what} Run with “Measure the baseline” ticked: the two are then replayed here side by side, on one clock."

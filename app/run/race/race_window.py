@@ -25,12 +25,14 @@ from app.run.race.race import (
     seconds_text,
     source_text,
     speedup_of,
+    subject_text,
     waiting_text,
 )
 from app.run.run_page import RunPage, column_label
 from app.run.run_view import RunView
+from app.run.text.token_colors import LegendWord
 from app.run.text.token_text import TokenText
-from app.run.text.tokens import TokenStream
+from app.run.text.tokens import KINDS, TokenStream, fate_help
 from app.theme import hold, scaled
 from app.widgets.fields import (
     WheelGuard,
@@ -45,6 +47,7 @@ from app.widgets.fields import (
     wrapped_label,
 )
 from app.widgets.labels import ElidedLabel
+from app.widgets.legend import Legend
 from app.widgets.plot_card import PlotCard
 from app.window_layout import bring_forward, open_at, splitter
 from core.analysis.run_counts import Timeline
@@ -55,7 +58,9 @@ FRAME_MS = 33
 
 SLOWED, SLOWED_MS = "in 12 s", 12_000.0
 """The pace at which any race takes this long."""
-PACES = {SLOWED: 0.0, "× ¼": 0.25, "× 1": 1.0, "× 4": 4.0}
+MEASURED, SHORT_MS = "1×", 3_000.0
+"""The measured pace, and races that are over too soon at it."""
+PACES = {SLOWED: 0.0, "¼×": 0.25, MEASURED: 1.0, "4×": 4.0}
 STOPS = 100
 """Steps of the arrow keys from start to end."""
 CLOCK_HELP = "The measured time of all steps. The prefill, which takes the same time in both runs, is left out."
@@ -73,6 +78,7 @@ class RaceClock(QWidget):
     def __init__(self) -> None:
         super().__init__()
         self.now_ms = self.end_ms = 0.0
+        self._has_chosen_pace = False
         self._stopwatch = QElapsedTimer()
         self._timer = QTimer(self)
         self._timer.setTimerType(Qt.TimerType.PreciseTimer)
@@ -83,15 +89,17 @@ class RaceClock(QWidget):
         )
         restart_help = "Go back to the start and play"
         self.restart_button = named(QPushButton("Restart"), "raceRestart", "Restart the race", restart_help)
-        self.pace = named(QComboBox(), "racePace", "Pace of the race", "× 1 is the measured time")
+        self.pace = named(QComboBox(), "racePace", "Pace of the race", "1× is the measured time")
         self.pace.addItems(list(PACES))
-        self.pace.setCurrentText("× 1")
+        self.pace.setCurrentText(MEASURED)
         slider = QSlider(Qt.Orientation.Horizontal)
         self.slider = named(slider, "raceSlider", "Clock of the race, in milliseconds", CLOCK_HELP)
         self.time = hint_label("raceTime")
         self.time.setToolTip(CLOCK_HELP)
-        boxed(row(self.play_button, self.restart_button, self.pace, (self.slider, 1)), self)
+        pace = text_label("Pace", "hint", buddy=self.pace)
+        boxed(row(self.play_button, self.restart_button, pace, self.pace, (self.slider, 1)), self)
         WheelGuard(self).watch(self.pace, self.slider)
+        self.pace.activated.connect(self._on_pace_chosen)
         self.play_button.clicked.connect(self._on_play)
         self.restart_button.clicked.connect(self._on_restart)
         self.slider.valueChanged.connect(self._on_slid)
@@ -105,6 +113,8 @@ class RaceClock(QWidget):
         """Stop, and set the end of another race."""
         self.pause()
         self.end_ms = end_ms
+        if not self._has_chosen_pace:
+            self.pace.setCurrentText(SLOWED if end_ms < SHORT_MS else MEASURED)
         with QSignalBlocker(self.slider):
             self.slider.setRange(0, round(end_ms))
         self.slider.setSingleStep(max(1, round(end_ms / STOPS)))
@@ -136,7 +146,7 @@ class RaceClock(QWidget):
         self.now_ms = min(max(0.0, clock_ms), self.end_ms)
         with QSignalBlocker(self.slider):
             self.slider.setValue(round(self.now_ms))
-        self.time.setText(f"{seconds_text(self.now_ms)} on the clock")
+        self.time.setText(f"Clock: {seconds_text(self.now_ms)}")
         self.moved.emit(self.now_ms)
 
     def advance(self, elapsed_ms: float) -> None:
@@ -148,6 +158,10 @@ class RaceClock(QWidget):
     @Slot()
     def _on_frame(self) -> None:
         self.advance(self._stopwatch.restart())
+
+    @Slot()
+    def _on_pace_chosen(self) -> None:
+        self._has_chosen_pace = True
 
     @Slot()
     def _on_play(self) -> None:
@@ -187,7 +201,8 @@ class RaceLane(QWidget):
         self.bar.setTextVisible(False)
         heading = text_label(title, "section")
         heading.setToolTip(help_text)
-        boxed(column(heading, self.count, self.bar, (self.text, 1), spacing=4), self)
+        words = [LegendWord(fate, fate_help(fate)) for fate in KINDS] if by_kind else []
+        boxed(column(row(heading, (Legend(words), 1)), self.count, self.bar, (self.text, 1), spacing=4), self)
 
     def set_racer(self, racer: Racer) -> None:
         """Show a run; the bar is full at its last token."""
@@ -229,8 +244,11 @@ class RaceWindow(RunPage):
         self.clock = RaceClock()
         self.ours = RaceLane("speculative", "Speculative", OURS_HELP, by_kind=True)
         self.plain = RaceLane("baseline", "Baseline", PLAIN_HELP, by_kind=False)
+        self.subject = wrapped_label("raceSubject", "hint")
         self.speedup = text_label("", "title", name="raceSpeedup")
-        self.speedup.setToolTip("Time of the baseline / time of the run, for the same number of tokens")
+        self.speedup.setToolTip(
+            "Time of the baseline / time of the run, for the same number of tokens, with its 95 % interval"
+        )
         self.lead = column_label("raceLead", "strong")
         self.length, self.source, self.texts = (
             wrapped_label(name, "hint") for name in ("raceLength", "raceSource", "raceTexts")
@@ -247,7 +265,7 @@ class RaceWindow(RunPage):
     def _lay_out(self) -> None:
         self.lanes = splitter(Qt.Orientation.Vertical, "raceLanes", (self.ours, 0), (self.plain, 0))
         head = row(self.speedup, (self.lead, 1), self.clock.time, spacing=10)
-        race = boxed(column(head, self.clock, (self.lanes, 1), self.length, self.source, self.texts))
+        race = boxed(column(self.subject, head, self.clock, (self.lanes, 1), self.length, self.source, self.texts))
         race.setObjectName("raceBody")
         self.stack = QStackedWidget()
         self.stack.addWidget(self.empty)
@@ -300,7 +318,7 @@ class RaceWindow(RunPage):
             return
         self.timeline.plot.settle(is_over=not self.is_running)
         run = self._run
-        self.timeline.setVisible(run.request is not None)
+        self.timeline.setVisible(bool(run.steps) or self.is_running)
         self._race = race = None if self.is_running else race_of(run)
         self.stack.setCurrentIndex(int(race is not None))
         if race is None:
@@ -310,7 +328,9 @@ class RaceWindow(RunPage):
         speedup = speedup_of(run, race)
         self.ours.set_racer(race.ours)
         self.plain.set_racer(race.plain)
-        self.speedup.setText(f"{speedup:.2f}×" if speedup is not None else "–")
+        between = f" ({run.interval})" if run.interval and race.is_whole else ""
+        self.speedup.setText(f"{speedup:.2f}×{between}" if speedup is not None else "–")
+        self.subject.setText(subject_text(run))
         self.length.setText(length_text(run, race))
         self.source.setText(source_text(run, race))
         self.texts.setText(comparison_text(run))

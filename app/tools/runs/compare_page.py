@@ -28,7 +28,7 @@ from core.text import percent_text
 ROW_HEIGHT = 28
 TITLE_WIDTH, RUN_WIDTH, WIDE_RUN_WIDTH = 214, 100, 150
 HEADER_HEIGHT, NAME_LINE = 30, 16
-DIFFERING, SAME, RESULTS, AGREEING = "Settings that differ", "No setting differs", "Results", "Settings that agree"
+DIFFERING, SAME, RESULTS, AGREEING = "Settings that differ", "No setting differs", "Results", "Shared settings"
 ACCEPTANCE_HELP = "Accepted / drafted tokens of the run so far, over the tokens generated."
 TIME_HELP = "Tokens over the time spent in steps, without the prefill. A steeper line is faster."
 GROUP = "Group by settings"

@@ -161,7 +161,7 @@ def compare(runs: Iterable[tuple[KeptRun, RunLog]], *, grouped: bool = False) ->
         differing=tuple(map(_row, differing)),
         results=tuple(_results(groups)),
         agreeing=tuple(map(_row, agreeing)),
-        acceptance=tuple(mean_curve([run.acceptance for run in group]) for group in groups),
+        acceptance=tuple(mean_curve([run.acceptance for run in group], most=1.0) for group in groups),
         time=tuple(mean_curve([run.time for run in group]) for group in groups),
         can_group=len(alike) < len(found),
     )
@@ -198,7 +198,7 @@ def curves(counts: RunCounts) -> tuple[Curve, Curve]:
     return Curve(emitted, rates), Curve(seconds, emitted)
 
 
-def mean_curve(found: Sequence[Curve]) -> Curve:
+def mean_curve(found: Sequence[Curve], *, most: float = math.inf) -> Curve:
     """The mean of curves as far as all of them go, with its 95 % interval if there are enough; one as it is."""
     if len(found) == 1:
         return found[0]
@@ -214,7 +214,7 @@ def mean_curve(found: Sequence[Curve]) -> Curve:
     if len(found) < LEAST_FOR_INTERVAL:
         return Curve(x, mean)
     half = t95(len(found) - 1) * ys.std(axis=0, ddof=1) / math.sqrt(len(found))
-    return Curve(x, mean, mean - half, mean + half)
+    return Curve(x, mean, np.clip(mean - half, 0.0, most), np.clip(mean + half, 0.0, most))
 
 
 # --- Settings and names -----------------------------------------------------------------------------------------
@@ -296,8 +296,8 @@ def _results(groups: Sequence[Group]) -> list[ComparedRow]:
     ends = (", ".join(dict.fromkeys(run.end for run in group)) for group in groups)
     found = [row for row in rows if set(row.texts) != {UNKNOWN}]
     if is_grouped:
-        found.insert(0, ComparedRow("Runs", tuple(str(len(group)) for group in groups), GROUP_HELP))
-    found.append(ComparedRow("End", tuple(ends)))
+        found.insert(0, ComparedRow("Runs (mean ± 95 %)", tuple(str(len(group)) for group in groups), GROUP_HELP))
+    found.append(ComparedRow("Ended by", tuple(ends)))
     if any(run.was_busy for group in groups for run in group):
         states = ("busy" if any(run.was_busy for run in group) else UNKNOWN for group in groups)
         found.append(ComparedRow("Machine", tuple(states), MACHINE_HELP))

@@ -50,7 +50,7 @@ NO_MATCH = "No saved run matches."
 NO_RUN = "No runs yet. Press Run in the main window: every run is kept here."
 RUNNING = "This run has not ended yet. Stop it or wait until it ends before you delete it."
 LABELS = {
-    Label.TAGS: ("Tags", "greedy, laptop", "Words to find the selected runs by, separated by commas."),
+    Label.TAGS: ("Tags", "for example: greedy, laptop", "Words to find the selected runs by, separated by commas."),
     Label.NOTE: ("Note", "What you want to remember of this run", "A note on the selected runs."),
 }
 """The title, placeholder and help of each field below the list."""
@@ -84,8 +84,8 @@ class RunsWindow(QDialog):
         self.open_button = push_button(
             "Open", "runOpenButton", "Show this run in the main window (Enter)", self._on_open
         )
-        replay_help = "Run it again: same models, settings and seed"
-        self.replay_button = push_button("Replay", "runReplayButton", replay_help, self._on_replay)
+        replay_help = "Run it with the same models, settings and seed"
+        self.replay_button = push_button("Run again", "runReplayButton", replay_help, self._on_replay)
         compare_help = (
             f"Compare 2 to {MAX_RUNS} selected runs side by side; more, up to {MOST_GROUPED}, as the means of runs "
             "with the same settings"
@@ -95,7 +95,7 @@ class RunsWindow(QDialog):
         export_help = "Save this run as a log, a table or a report"
         self.export_button = push_button("Export…", "runExportButton", export_help, self._on_export)
         folder_help = "Open the folder that holds the runs"
-        self.folder_button = push_button("Show in folder", "runFolderButton", folder_help, self._on_folder)
+        self.folder_button = push_button("Open folder", "runFolderButton", folder_help, self._on_folder)
         delete_help = "Delete the selected runs (Del); this can be undone"
         self.delete_button = push_button("Delete", "runDeleteButton", delete_help, self._on_delete)
         self.labels = {

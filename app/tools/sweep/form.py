@@ -137,7 +137,7 @@ class SweepForm(QWidget):
             "Estimate, within seconds, the speedup of each draft on this computer at the first temperature: the models "
             "read the main window's prompt once, and draft nothing."
         )
-        self.quick_button = push_button("Quick estimate (probe)", "sweepQuickButton", quick_help)
+        self.quick_button = push_button("Quick estimate", "sweepQuickButton", quick_help)
         stop_help = "End it and keep its results so far (Esc)"
         self.stop_button = push_button("Stop", "sweepStopButton", stop_help)
 
@@ -169,10 +169,10 @@ class SweepForm(QWidget):
             labelled("Methods", self.methods, spacing=2),
             text_label("Grid", "section"),
             row((labelled("K", self.lengths, K_HELP), 1), (labelled("Temperatures", self.temperatures, T_HELP), 1)),
-            self.policies,
+            labelled("K chosen during the run", self.policies, spacing=2),
             self._tree_box,
             text_label("Prompts", "section"),
-            self.suites,
+            labelled("Suites", self.suites, spacing=2),
             self.own_prompt,
             row(self.file_button, (self.file_note, 1), self.no_file_button),
             numbers,
@@ -322,7 +322,7 @@ class SweepForm(QWidget):
     def show_running(self, *, is_running: bool) -> None:
         """Disable the form while a sweep is running, and offer Stop where Start was."""
         self._body.setEnabled(not is_running)
-        for start in (self.quick_button, self.start_button):
+        for start in (self.start_button, self.quick_button):
             offer(start, self.stop_button, is_running=is_running)
 
     def _show_targets(self, chosen: str) -> None:

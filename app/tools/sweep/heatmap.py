@@ -42,12 +42,12 @@ def paint_cell(painter: QPainter, rect: QRectF, shown: ShownCell) -> None:
     ground, edge = shade(shown.level or 0.0), QPen(Qt.PenStyle.NoPen)
     if is_failed:
         ground, edge = QColor(theme.danger_surface), QPen(QColor(theme.danger), 1, Qt.PenStyle.DashLine)
-    elif not shown.text:
-        ground, edge = QColor(theme.surface), QPen(QColor(theme.border), 1, Qt.PenStyle.DotLine)
+    elif not shown.text or shown.is_left_out:
+        ground, edge = QColor(theme.surface), QPen(QColor(theme.field_border), 1, Qt.PenStyle.DotLine)
     painter.save()
     painter.setRenderHint(QPainter.RenderHint.Antialiasing)
     draw_box(painter, tile, RADIUS, fill=ground, line=QPen(QColor(theme.text), 2) if shown.is_best else edge)
-    ink = theme.danger if is_failed else theme.text
+    ink = theme.danger if is_failed else theme.muted if shown.is_left_out else theme.text
     main = tile.adjusted(0, 0, 0, -scaled(12)) if shown.note else tile
     draw_text(painter, main, shown.text, ink, pixels=13, is_strong=shown.is_best)
     draw_text(painter, tile.adjusted(0, scaled(18), 0, -2), shown.note, ink, pixels=10)

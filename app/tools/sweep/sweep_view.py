@@ -65,8 +65,9 @@ class Scale(NamedTuple):
 
 
 def make_scale(figure: SweepFigure, results: Iterable[CellResult]) -> Scale:
-    """A scale that covers all these values."""
-    values = [spread.median for result in results if (spread := figure.spread(result)) is not None]
+    """A scale that covers all these values; of speedups those that can be."""
+    counted = [result for result in results if not (figure is SPEEDUP and result.problem)]
+    values = [spread.median for result in counted if (spread := figure.spread(result)) is not None]
     if figure is SPEEDUP:
         most = max((abs(math.log(value)) for value in values if value > 0), default=0.0)
         limit = next((limit for limit in _LIMITS if math.log(limit) >= most), _LIMITS[-1])
@@ -105,9 +106,10 @@ class ShownCell(NamedTuple):
 
     Attributes:
         text: the figure, or a mark that there is none.
-        note: how many of its runs are done, until all are; for speedups, whether it is the best.
-        level: its shade; None if there is no figure.
+        note: how many of its runs are done, until all are; for speedups, whether it is the best or left out.
+        level: its shade; None if there is no figure, or one that is left out.
         is_best: whether its temperature's verdict recommends it.
+        is_left_out: whether its figure is a speedup that can't be.
         has_failed: whether one of its runs failed.
         tip, spoken: the tooltip, and the text for assistive technology.
     """
@@ -116,6 +118,7 @@ class ShownCell(NamedTuple):
     note: str
     level: float | None
     is_best: bool
+    is_left_out: bool
     has_failed: bool
     tip: str
     spoken: str
@@ -247,8 +250,9 @@ class SweepView:
         result, figure, is_best = self._results[cell], scale.figure, cell in self._best
         spread, done = figure.spread(result), result.num_measured
         text, level, progress = "", None, f"{done} of {result.num_planned}"
+        is_left_out = bool(result.problem) and figure is SPEEDUP
         if spread is not None:
-            text, level = figure.text(spread.median), scale.level(spread.median)
+            text, level = figure.text(spread.median), None if is_left_out else scale.level(spread.median)
         elif done:
             text = "1.00×" if cell.is_baseline and figure is SPEEDUP else UNKNOWN
         elif result.errors:
@@ -258,13 +262,12 @@ class SweepView:
             at = [verdict for verdict in self.verdicts if verdict.temperature == cell.temperature]
             is_sure = any(verdict.is_ahead or not verdict.speculates for verdict in at)
             rank = BEST if is_sure else LEADING
-        note = rank if figure is SPEEDUP else ""
-        if 0 < done < result.num_planned:
-            note = progress
+        notes = [rank if figure is SPEEDUP else "", progress if 0 < done < result.num_planned else ""]
+        note = " · ".join(filter(None, notes))
         spoken = [f"{self.cell_title(cell)}: {figure.short} {text or 'not measured yet'}"]
         spoken += [*filter(None, [rank]), f"{progress} runs", *result.errors]
         tip = self._tip(result, is_best=is_best)
-        return ShownCell(text, note, level, is_best, bool(result.errors), tip, ", ".join(spoken))
+        return ShownCell(text, note, level, is_best, is_left_out, bool(result.errors), tip, ", ".join(spoken))
 
     def _tip(self, result: CellResult, *, is_best: bool) -> str:
         lines = [f"{self.cell_title(result.cell)}{' (the highest speedup at its temperature)' if is_best else ''}"]
