@@ -122,7 +122,7 @@ def test_a_race_first_shows_its_end_and_its_texts_are_at_any_moment_what_was_wri
     page.end()
     assert page.stack.currentIndex() == 1
     assert page.speedup.text() == f"{run.summary.measured_speedup:.2f}×", "too few steps for an interval"
-    assert page.subject.text() == "Draft model · K = 4 · temperature 0"
+    assert page.subject.text() == "Draft model · K = 4 · temperature 1"
     assert page.source.text().endswith(f"= {run.summary.measured_speedup:.2f}×.")
     assert page.texts.text() == SAME
     assert page.clock.now_ms == page.clock.end_ms > 0

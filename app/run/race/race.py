@@ -11,7 +11,6 @@ from itertools import chain
 
 from app.run.run_view import RunView
 from core.analysis.run_counts import Timeline
-from core.draft_length import shown_draft_length
 from core.drafters.registry import METHODS
 from core.settings import LOSSY, Coupling
 from core.text import count_text
@@ -92,9 +91,9 @@ def subject_text(run: RunView) -> str:
     """The settings that a race compares with plain decoding, in a line."""
     if run.request is None:
         return ""
-    method, length = METHODS[run.request.method].title, shown_draft_length(run.config)
-    k = f"K = {length}" if isinstance(length, int) else f"{length} K"
-    return " · ".join((method, k, run.request.sampling.text))
+    request = run.request
+    k = f"{request.length_policy} K" if request.num_draft_tokens is None else f"K = {request.num_draft_tokens}"
+    return " · ".join((METHODS[request.method].title, k, request.sampling.text))
 
 
 def source_text(run: RunView, race: Race) -> str:
