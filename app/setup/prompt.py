@@ -24,7 +24,7 @@ from app.controller import RunState
 from app.jobs import Job, Jobs
 from app.setup.setting_fields import value_of
 from app.theme import hold_font, text_scale
-from app.widgets.fields import boxed, card, column, describe, named, quiet_button, row, set_flag, text_label
+from app.widgets.fields import NO_LIMIT, boxed, card, column, describe, named, quiet_button, row, set_flag, text_label
 from app.widgets.labels import FittingNote
 from core.experiments.prompt_suites import PRESETS
 from core.models import prompting
@@ -103,8 +103,6 @@ SERVED_HINT = "The server writes; settings apply from the next run."
 NO_READING = "Only the server knows how its model reads the prompt. For a local model's input, choose This machine."
 LIVE_HINT_SHORT = "K and temperature are live."
 OPEN_HEIGHT, FOLDED_LINES, LARGE_SCALE = 64, 2, 1.2
-QWIDGETSIZE_MAX = 16_777_215
-"""Qt's own word for no limit."""
 
 
 class PromptEditor(QWidget):
@@ -203,7 +201,7 @@ class PromptEditor(QWidget):
         lines = round((1 if is_large else FOLDED_LINES) * self.edit.cursorRect().height() + margins)
         self._header.setVisible(not (is_folded and is_large))
         self._pages.setMinimumHeight(lines if is_folded else OPEN_HEIGHT)
-        self._pages.setMaximumHeight(lines if is_folded else QWIDGETSIZE_MAX)
+        self._pages.setMaximumHeight(lines if is_folded else NO_LIMIT)
         # The splitter gives a widget that can't grow no more than it asks for.
         policy = QSizePolicy.Policy
         self.setSizePolicy(policy.Preferred, policy.Maximum if is_folded else policy.Preferred)

@@ -33,6 +33,8 @@ from core.text import visible
 T = TypeVar("T")
 L = TypeVar("L", bound=QBoxLayout)
 W = TypeVar("W", bound=QWidget)
+NO_LIMIT = 2**24 - 1
+"""Maximum height of a widget without one: Qt's QWIDGETSIZE_MAX."""
 
 # --- Layouts ---
 

@@ -35,6 +35,7 @@ from app.run.text.token_text import TokenText
 from app.run.text.tokens import KINDS, TokenStream, fate_help
 from app.theme import hold, scaled
 from app.widgets.fields import (
+    NO_LIMIT,
     WheelGuard,
     boxed,
     card,
@@ -224,6 +225,7 @@ class RaceLane(QWidget):
         self.text.set_limit(timeline.steps_at(clock_ms), follows=self.text.is_at_end)
 
 
+WAITING_HEIGHT = 140
 BESIDE_WIDTH = 680
 """From this width on the texts are side by side."""
 
@@ -270,8 +272,8 @@ class RaceWindow(RunPage):
         self.stack = QStackedWidget()
         self.stack.addWidget(self.empty)
         self.stack.addWidget(scrolled(race, "raceScroll"))
-        frame, _ = card(self.stack)
-        self.splitter = splitter(Qt.Orientation.Vertical, "raceSplitter", (frame, 3), (self.timeline, 1))
+        self._frame, _ = card(self.stack)
+        self.splitter = splitter(Qt.Orientation.Vertical, "raceSplitter", (self._frame, 3), (self.timeline, 1))
         self.splitter.setSizes([500, 180])
         boxed(column(self.splitter), self, margins=(16, 14, 16, 16))
 
@@ -321,6 +323,9 @@ class RaceWindow(RunPage):
         self.timeline.setVisible(bool(run.steps) or self.is_running)
         self._race = race = None if self.is_running else race_of(run)
         self.stack.setCurrentIndex(int(race is not None))
+        # While there is a sentence only, the plot has the room.
+        is_waiting = race is None and not self.timeline.isHidden()
+        self._frame.setMaximumHeight(scaled(WAITING_HEIGHT) if is_waiting else NO_LIMIT)
         if race is None:
             self.empty.setText(waiting_text(run, is_running=self.is_running))
             self.clock.set_end(0.0)

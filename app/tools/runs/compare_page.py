@@ -20,6 +20,7 @@ from app.tools.runs.overlay_plot import SAMPLE_WIDTH, OverlayPlot, RunSample, dr
 from app.widgets.fields import boxed, column, plain_tip, quiet_button, row, table_card
 from app.widgets.painted import LEFT, draw_text
 from app.widgets.plot_card import PlotCard
+from app.widgets.plots import QUARTERS, TOP
 from app.widgets.rows import Index, Role
 from app.widgets.tables import GridTable
 from app.window_layout import splitter
@@ -185,9 +186,9 @@ class ComparePage(QWidget):
             columns=("tokens", "running_acceptance"),
             x_text=lambda tokens: f"{tokens:,.0f} tokens",
             y_text=percent_text,
-            y_max=1.0,
+            y_max=TOP,
         )
-        self.acceptance.getPlotItem().getAxis("left").setScale(100)
+        self.acceptance.getPlotItem().getAxis("left").setTicks([QUARTERS])
         self.time = OverlayPlot(
             object_name="compareTime",
             title="Tokens over time",

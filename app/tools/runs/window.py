@@ -47,6 +47,7 @@ LANE = "runs"
 SIDE = 16
 """Pixels at the left and at the right."""
 NO_MATCH = "No saved run matches."
+SELECT_MORE = "Select two or more runs to compare them"
 NO_RUN = "No runs yet. Press Run in the main window: every run is kept here."
 RUNNING = "This run has not ended yet. Stop it or wait until it ends before you delete it."
 LABELS = {
@@ -237,7 +238,9 @@ class RunsWindow(QDialog):
         self.replay_button.setEnabled(is_readable)
         self.rename_button.setEnabled(only is not None)
         self.export_button.setEnabled(is_readable)
-        self.compare_button.setEnabled(2 <= len(runs) <= MOST_GROUPED and all(run.is_readable for run in runs))
+        can_compare = 2 <= len(runs) <= MOST_GROUPED and all(run.is_readable for run in runs)
+        self.compare_button.setEnabled(can_compare)
+        self.compare_button.setToolTip(self.compare_button.accessibleDescription() if can_compare else SELECT_MORE)
         self.delete_button.setEnabled(bool(runs) and not is_running)
         self._show_labels(tuple(runs))
 

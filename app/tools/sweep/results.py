@@ -13,7 +13,7 @@ from app.setup.settings_panel import SettingsPanel, settings_of
 from app.theme import scaled
 from app.tools.runs.kept import KeptRuns
 from app.tools.sweep.sweep_view import SweepView, VerdictLine
-from app.widgets.fields import boxed, card, column, push_button, row, scrolled, text_label, wrapped_label
+from app.widgets.fields import NO_LIMIT, boxed, card, column, push_button, row, scrolled, text_label, wrapped_label
 from app.widgets.labels import ElidedLabel
 from app.widgets.rows import Column, Row
 from app.widgets.tables import Table
@@ -21,8 +21,6 @@ from core.experiments.sweep_plan import Cell, Measurement, PlannedRun
 from core.runlog.store import KeptRun, KeptState
 
 MAX_VERDICTS_HEIGHT, MOST_OF_WINDOW = 132, 0.4
-ANY_HEIGHT = 2**24 - 1
-"""No maximum, as Qt writes it."""
 
 
 class SweepVerdicts(QScrollArea):
@@ -149,7 +147,7 @@ class CellRuns(QWidget):
         # Before that, the heatmap has the room.
         for widget in (self.table, self.open_button, self.use_button):
             widget.setVisible(self.is_open)
-        self.setMaximumHeight(ANY_HEIGHT if self.is_open else self.sizeHint().height())
+        self.setMaximumHeight(NO_LIMIT if self.is_open else self.sizeHint().height())
         self._show_actions()
 
     @property
