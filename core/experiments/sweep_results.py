@@ -261,14 +261,17 @@ def _verdict(results: SweepResults, temperature: float) -> Verdict:
             f"{name} is fastest by its median, {median:.2f}× plain decoding{interval}, but these runs can't "
             "distinguish it from plain decoding; repeat them more often."
         )
+    elif is_sure is None:
+        second = f"; {ranked[1][1].cell.title} comes next at {ranked[1][0]:.2f}×" if len(ranked) > 1 else ""
+        text = (
+            f"{name} has the highest median, {median:.2f}× plain decoding{second}. These runs are too few for a "
+            "verdict; repeat them more often."
+        )
     else:
-        lead, is_ahead = "no other cell counts.", bool(is_sure)
+        lead, is_ahead = "no other cell counts.", True
         if len(ranked) > 1:
             lead, is_ahead = _lead(results, best, *ranked[1])
-        is_one = is_sure is None
-        said = "has the highest median" if is_one else "is fastest"
-        text = f"{name} {said}, {median:.2f}× plain decoding{interval}; {lead}"
-        text += " These runs are too few to tell it from plain decoding." * is_one
+        text = f"{name} is fastest, {median:.2f}× plain decoding{interval}; {lead}"
     said = " ".join((at, text, *notes))
     return Verdict(temperature, said, best, speculates=median > 1.0, is_sure=is_sure, is_ahead=is_ahead)
 
