@@ -100,7 +100,9 @@ class Menus:
         self.undo_branch = self._action(run, "undoBranchAction", "Undo branch", "Ctrl+Shift+B")
         for action in (self.export, self.pause, self.next_step, self.branch, self.undo_branch):
             action.setEnabled(False)
-        self.show_reading = self._action(view, "showReadingAction", "Model input (prompt with template)", "Ctrl+R")
+        self.show_reading = self._action(
+            view, "showReadingAction", "Model input: the prompt as the model reads it", "Ctrl+R"
+        )
         self.show_ghosts = self._action(view, "showGhostsAction", "Show rejected drafts", "Ctrl+G")
         self.show_previous = self._action(view, "showPreviousAction", "Previous run in the plots")
         for action in (self.show_reading, self.show_ghosts, self.show_previous):

@@ -302,7 +302,7 @@ class RunRequest:
         0,
         label="Seed",
         help="The same seed and settings give the same text. When the engine chooses K, the text also depends on this "
-        "machine's timing, except with Gumbel coupling (Reproducible) or at temperature 0.",
+        "machine's timing, except with Gumbel coupling (in the window: Reproducible) or at temperature 0.",
         subject="The seed",
         min=0,
         max=MAX_SEED,
@@ -319,7 +319,8 @@ class RunRequest:
         label="Verification",
         help="How drafted tokens are tested. token: each by itself. block: a chain as a whole, which on average "
         "accepts at least as many. typical: whatever the target finds likely enough; this is lossy: the text no longer "
-        "follows the target's distribution. Neither block nor typical works with Gumbel coupling (Reproducible).",
+        "follows the target's distribution. Neither block nor typical works with Gumbel coupling (in the window: "
+        "Reproducible).",
         titles={
             VerificationRule.TOKEN: "By token",
             VerificationRule.BLOCK: "Block",

@@ -114,7 +114,7 @@ def test_a_runs_configuration_goes_to_standard_output_and_a_warning_beside_it(lo
     assert main(["export", str(log), "--config", "mlx", "-k", "7"]) == 0
     out, err = capsys.readouterr()
     assert "--num-draft-tokens 7" in out
-    assert "does not pay" not in out + err
+    assert "did not pay" not in out + err
 
 
 def test_settings_can_replace_a_run(capsys):

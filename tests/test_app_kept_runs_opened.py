@@ -130,7 +130,7 @@ def test_a_replay_runs_with_the_same_settings_and_shows_them(open_runs, folder, 
         request, method_options=window.controls.request("x").method_options, inspect=False
     )
     assert request.inspect
-    assert window.status.stage.text() == "Replayed 'again': the same text, character for character"
+    assert window.status.stage.text() == "Ran 'again' again: the same text, character for character"
     until(qtbot, lambda: panel.table.count() == 2)
 
 
@@ -142,7 +142,7 @@ def test_a_replay_that_writes_another_text_says_so(open_runs, folder, qtbot):
     window, panel = open_runs(1)
     with qtbot.waitSignal(window.live.run_shown, timeout=30_000):
         panel.replay_button.click()
-    assert window.status.stage.text().startswith("Replayed 'prompt 0': the text differs")
+    assert window.status.stage.text().startswith("Ran 'prompt 0' again: the text differs")
 
 
 def test_a_replay_that_never_started_is_not_compared(open_runs, folder, qtbot, session):

@@ -56,6 +56,7 @@ def test_after_a_run_its_own_pair_and_k_are_taken_and_whether_it_paid_is_said(wi
     page = opened()
     assert "K = 2" in page.heading.text()
     assert "From the run of 20" in page.note.text()
+    assert f"(95 % interval {window.run_view.interval})" in page.note.text()
     assert window.run_view.started.run_id in show(page, "vLLM")
     slow = make_summary([make_step(0, 9)], FinishReason.LENGTH, measured_speedup=0.7, baseline_tokens_per_second=100.0)
     window.run_view.apply(Finished(slow))
@@ -73,7 +74,9 @@ def test_the_command_is_copied_alone_or_with_its_comments_and_an_engine_that_can
     assert page.copy_button.text() == "Copied"
     page.copy_all_button.click()
     assert QGuiApplication.clipboard().text() == text
-    assert page.copy_button.text() != "Copied"
+    assert page.copy_button.text() == "Copy command"
+    show(page, "transformers")
+    assert page.copy_button.text() == "Copy program"
     window.controls.method.choose("prompt-lookup")
     page = opened()
     assert "no prompt lookup" in show(page, "MLX")

@@ -110,7 +110,7 @@ def _print_configurations(args: argparse.Namespace, log: RunLog | None) -> None:
     if len(found) == 1 and found[0].problem:
         raise UsageError(found[0].problem)
     if choice.verdict:
-        say(choice.verdict)
+        say(f"{choice.verdict} {choice.measured}")
     if args.serve is not None:
         files = serving_files(choice, projects[0], gpus=args.gpus or 1, machines=args.machines or 1)
         write_serving_files(Path(args.serve), files, force=args.force)

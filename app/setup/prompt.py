@@ -132,7 +132,7 @@ class PromptEditor(QWidget):
         self.edit.setPlaceholderText("Write a few words or lines of code for the model to continue.")
         self.reading = PromptReading()
         reading_help = "With the target's chat template and special tokens, and the number of tokens (Ctrl+R)"
-        reading_title = "Show the prompt as the model reads it"
+        reading_title = "Model input: the prompt as the model reads it"
         self.reading_button = quiet_button("Model input", "readingButton", reading_title, reading_help)
         self.reading_button.setCheckable(True)
         self.presets_button = quiet_button("Presets", "presetsButton", "Presets", "Prompts to start from")

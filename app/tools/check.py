@@ -94,7 +94,7 @@ COLUMNS = (
 )
 MARKS = {Verdict.EXACT: ("✓", "exact"), Verdict.NEAR_TIES: ("≈", "near"), Verdict.NOT_EXACT: ("✕", "broken")}
 LOOSE_MARK = ("✓", "loose")
-"""Of a check that misses even a large bias."""
+"""Of a check that finds no difference, and would miss even a large bias."""
 TESTED = {
     "bias": "Tokens to which the draft gives a higher probability than the target does: their count against the "
     "target's probabilities.",

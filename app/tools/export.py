@@ -18,6 +18,7 @@ from app.theme import hold_font
 from app.widgets.fields import column, named, push_button, row, wrapped_label
 from app.widgets.labels import Banner, SidePanel
 from app.window_layout import bring_forward, open_at
+from core.analysis.steadiness import speedup_interval
 from core.errors import OutriderError
 from core.export.choice import Choice, choice_from_request, refuse_server
 from core.export.configurations import PROJECTS, Configuration, configuration
@@ -190,7 +191,7 @@ class Exports(QObject):
             record,
             run_id=started.run_id,
             dtype=str(started.config.get("dtype") or ""),
-            interval=self._run.interval,
+            interval=speedup_interval(self._run.counts.sums, self._run.baseline.sums),
             was_busy=bool(self._run.busy_note),
         )
         moment = moment_of(started.started_at)

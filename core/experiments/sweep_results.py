@@ -46,7 +46,7 @@ class SweepFigure:
         title, legend, meaning: in words.
         form: the format of a value.
         middle: the value that is neither good nor bad; None if only more or less counts.
-        low_end, high_end: words after the values at the ends of its scale.
+        unit: after the highest value of its scale.
     """
 
     name: str
@@ -55,8 +55,7 @@ class SweepFigure:
     meaning: str
     form: str
     middle: float | None = None
-    low_end: str = ""
-    high_end: str = ""
+    unit: str = ""
 
     @property
     def short(self) -> str:
@@ -91,7 +90,7 @@ TOKENS = SweepFigure(
     "Tokens per second",
     "Median over prompts and repeats.",
     "{:,.1f}",
-    high_end=" tokens/s",
+    unit=" tokens/s",
 )
 BLOCK = SweepFigure(
     "block_efficiency",
@@ -99,7 +98,7 @@ BLOCK = SweepFigure(
     "Tokens per target forward",
     "Median of tokens per target forward.",
     "{:.2f}",
-    high_end=" tokens/forward",
+    unit=" tokens/forward",
 )
 COST = SweepFigure("cost_coefficient", "Cost c", "A draft step / a target step", "Median of the runs' c.", "{:.3f}")
 FIGURES = (SPEEDUP, ACCEPTANCE, TOKENS, BLOCK)
@@ -268,7 +267,7 @@ def _verdict(results: SweepResults, temperature: float) -> Verdict:
             "verdict; repeat them more often."
         )
     else:
-        lead, is_ahead = "no other cell counts.", True
+        lead, is_ahead = "there is no other cell to compare it with.", True
         if len(ranked) > 1:
             lead, is_ahead = _lead(results, best, *ranked[1])
         text = f"{name} is fastest, {median:.2f}× plain decoding{interval}; {lead}"

@@ -8,6 +8,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from core.analysis.steadiness import interval_text
 from core.drafters.registry import get_method
 from core.errors import SettingsError
 from core.export.run_data import run_data
@@ -68,7 +69,7 @@ class Choice:
         run_id: the run that the choice comes from; empty if it comes from the settings.
         measured_speedup: that run's, against its own baseline; None if there was none.
         dtype: the precision that it was measured in; empty if unknown.
-        interval: the speedup's 95 % interval in words; empty if there is none.
+        interval: the bounds of the speedup's 95 % interval; None if there is none.
         was_busy: whether the machine was busy while it was measured.
     """
 
@@ -77,7 +78,7 @@ class Choice:
     run_id: str = ""
     measured_speedup: float | None = None
     dtype: str = ""
-    interval: str = ""
+    interval: tuple[float, float] | None = None
     was_busy: bool = False
 
     @property
@@ -98,8 +99,8 @@ class Choice:
         """The measured speedup in a sentence; empty if there was no baseline."""
         if self.measured_speedup is None:
             return ""
-        between = f" (95 % interval {self.interval})" if self.interval else ""
-        own = f" in {self.dtype}; other engines use the weights' own precision unless told otherwise"
+        between = f" (95 % interval {interval_text(self.interval)})" if self.interval else ""
+        own = f" in {self.dtype}; other engines may use another precision"
         return (
             f"Measured in that run: {self.measured_speedup:.2f}× the speed of the target alone{between}, with "
             f"Outrider's engine{own if self.dtype else ''}."
@@ -110,16 +111,12 @@ class Choice:
         """Why the measurement argues against serving this, or can't be relied on; empty if neither."""
         if self.measured_speedup is None:
             return ""
+        measure = "Before serving, measure this pair on the serving machine."
         if self.was_busy:
-            return (
-                "The machine was busy during this run. Measure the pair again, on the serving machine, before serving."
-            )
-        if self.measured_speedup >= 1.0:
-            return ""
-        return (
-            f"Drafting did not pay in this run with K = {self.k}. Before serving, measure this pair on the serving "
-            "machine."
-        )
+            return f"The machine was busy during this run. {measure}"
+        if self.interval and self.interval[0] < 1.0 < self.interval[1]:
+            return f"This run can't tell whether drafting pays with K = {self.k}. {measure}"
+        return "" if self.measured_speedup >= 1.0 else f"Drafting did not pay in this run with K = {self.k}. {measure}"
 
     def option(self, name: str) -> Any:
         """A parameter of the method, or its default."""

@@ -113,9 +113,9 @@ class RunData:
         return None if self.summary.source is not None and drafted != sums.drafted else sums.alpha
 
     @property
-    def interval(self) -> str:
-        """The 95 % interval of the measured speedup in words; empty if there is none."""
-        return interval_text(speedup_interval(self.counts.sums, self.baseline.sums))
+    def interval(self) -> tuple[float, float] | None:
+        """The 95 % interval of the measured speedup; None if there is none."""
+        return speedup_interval(self.counts.sums, self.baseline.sums)
 
     @property
     def settings(self) -> dict[str, str]:
@@ -335,8 +335,8 @@ def verdict(run: RunData) -> str:
         return "This run doesn't show whether speculation pays on the server: outrider sweep --engine measures it."
     if speedup is None:
         return "The baseline did not run, so this run doesn't show whether speculation pays here."
-    interval = speedup_interval(run.counts.sums, run.baseline.sums)
-    between = f" (95 % interval {run.interval})" if interval else ""
+    interval = run.interval
+    between = f" (95 % interval {interval_text(interval)})" if interval else ""
     if interval and interval[0] < 1 < interval[1]:
         return f"This run can’t tell whether speculation pays: {speedup:.2f}× the speed of the target alone{between}."
     if speedup < 1:

@@ -48,7 +48,7 @@ SERVERS: Mapping[str, _Server] = {
         key="VLLM_API_KEY",
     ),
     "sglang": _Server(
-        flags=('--host "$HOST" --port "$PORT"', '--tp-size "$((GPUS * MACHINES))"', "--enable-metrics"),
+        flags=('--host "$HOST" --port "$PORT"', '--tp-size "$((GPUS * MACHINES))"'),
         machines='--nnodes "$MACHINES" --node-rank "$RANK" --dist-init-addr "$HEAD:20000"',
         others="",
         image="lmsysorg/sglang:${SGLANG_TAG:-latest}",

@@ -92,8 +92,11 @@ def subject_text(run: RunView) -> str:
     if run.request is None:
         return ""
     request = run.request
+    # A method of others may be missing here.
+    method = METHODS[request.method].title if request.method in METHODS else request.method
     k = f"{request.length_policy} K" if request.num_draft_tokens is None else f"K = {request.num_draft_tokens}"
-    return " · ".join((METHODS[request.method].title, k, request.sampling.text))
+    changed = "changed during the run" if len({step.temperature for step in run.steps}) > 1 else ""
+    return " · ".join(filter(None, (method, k, request.sampling.text, changed)))
 
 
 def source_text(run: RunView, race: Race) -> str:

@@ -151,7 +151,8 @@ def speed_report(run: RunView, done: Study | None = None) -> SpeedReport:
     advice = run.advice(found, theory) if is_over else []
     if is_over and plain is not None and not plain.is_measured:
         advice.insert(0, measure)
-    if run.busy_note:
+    is_busy = bool(run.busy_note and found.num_blocks and found.plain.is_measured)
+    if is_busy:
         advice.insert(0, Advice(REPEAT))
     note = LATER
     if is_over:
@@ -159,7 +160,7 @@ def speed_report(run: RunView, done: Study | None = None) -> SpeedReport:
     limit = found.main_limit
     has_speedup = run.summary is not None and run.summary.measured_speedup is not None
     return SpeedReport(
-        headline=f"{QUALIFIED if run.busy_note else ''}{_headline(run, found, theory, advice, interval)}",
+        headline=f"{QUALIFIED if is_busy else ''}{_headline(run, found, theory, advice, interval)}",
         # On top of a measured speedup, the window says it.
         basis=" ".join(filter(None, (_basis(found), "" if has_speedup else run.busy_note, note))),
         compared=compared_rows(found, theory, calibration),

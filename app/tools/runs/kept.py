@@ -23,7 +23,7 @@ from core.runlog.store import KeptRun, KeptState, RunStore
 from core.settings import RunRequest
 from core.types import Event, RunStarted
 
-BUSY = "A run is in progress. Stop it or wait until it ends before you open or replay another."
+BUSY = "A run is in progress. Stop it or wait until it ends before you open or rerun another."
 
 
 class KeptRuns(QObject):
@@ -175,18 +175,18 @@ class KeptRuns(QObject):
         self.refresh()
 
     def _verdict(self, run: KeptRun, request: RunRequest, text: str | None) -> str:
-        """How the replay's text compares with the run's; empty if either is incomplete."""
+        """How the new run's text compares with the run's; empty if either is incomplete."""
         summary = self._run.summary
         if summary is None or summary.finish_reason not in COMPLETE or text is None:
             return ""
         if summary.text == text:
-            return f"Replayed {run.title!r}: the same text, character for character"
+            return f"Ran {run.title!r} again: the same text, character for character"
         if request.num_draft_tokens is None:
             policy = str(request.length_policy).capitalize()
             reason = f"With {policy}, K depends on this machine's timing, and so does the text"
         else:
             reason = "A model or a version is different, or a setting was changed during the run"
-        return f"Replayed {run.title!r}: the text differs. {reason}"
+        return f"Ran {run.title!r} again: the text differs. {reason}"
 
 
 def _final_text(log: RunLog) -> str | None:

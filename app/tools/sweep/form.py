@@ -114,7 +114,7 @@ class SweepForm(QWidget):
         self.policies.show_items(POLICIES)
         self.temperatures = line_edit("sweepTemperatures", "0, 0.5, 1")
         self.suites = TickList("sweepSuites", "Prompt suites", columns=2)
-        suite_help = "The {} prompts that come with Outrider"
+        suite_help = "The {} prompts that ship with Outrider"
         self.suites.show_items({name: (name.capitalize(), suite_help.format(name)) for name in SUITES})
         title = "The main window's prompt"
         self.own_prompt = named(QCheckBox(title), "sweepOwnPrompt", title, "As it is when the sweep starts")

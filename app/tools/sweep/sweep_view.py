@@ -57,10 +57,8 @@ class Scale(NamedTuple):
     def ticks(self) -> tuple[tuple[float, str], ...]:
         """Shades, with the values shown beside them."""
         values = dict.fromkeys((self.low, 1.0, self.high) if self.is_diverging else (self.low, self.high))
-        low, *rest = [self.figure.text(value) for value in values]
-        text = self.figure
-        texts = [f"{low}{text.low_end if rest else text.high_end}", *rest[:-1]]
-        texts += [f"{high}{text.high_end}" for high in rest[-1:]]
+        texts = [self.figure.text(value) for value in values]
+        texts[-1] += self.figure.unit
         return tuple(zip(map(self.level, values), texts, strict=True))
 
 
