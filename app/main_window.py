@@ -139,7 +139,13 @@ class MainWindow(QMainWindow):
         )
         cards = (*self.measurements.cards, *self.speed.cards, self.race.timeline)
         paces = {f"Pace: {title}": partial(self.playback.set_pace, pace) for pace, title in PACES.items()}
-        self.commands = CommandPalette(self, self.prompt.presets_button.menu(), self.menus.commands, paces)
+        menus, stop = self.menus, self.prompt.stop_button
+        self.commands = CommandPalette(
+            self,
+            self.prompt.presets_button.menu(),
+            lambda action: action is menus.commands or (action is menus.stop and not stop.isEnabled()),
+            paces,
+        )
         save_plots(
             cards,
             self,

@@ -58,7 +58,7 @@ def key_groups(bar: QMenuBar) -> list[tuple[str, list[KeyRow]]]:
         for title, actions in menu_actions(bar)
         if actions
     ]
-    return [*groups, ("In the focused control", list(PANEL_KEYS))]
+    return [*groups, ("Elsewhere", list(PANEL_KEYS))]
 
 
 def _keys(action: QAction) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -54,6 +55,15 @@ def test_an_exact_pair_gets_a_tick_a_plain_sentence_and_its_p_values(checking, q
     assert texts(panel.table)[3][-1] == "too few to test"
     assert panel.remarks.text()
     assert (fake.requests[0].num_samples, fake.requests[0].run.target) == (5_000, TARGET.ref)
+
+
+def test_a_check_that_would_miss_a_large_bias_gets_no_green_mark(checking, qtbot):
+    _, panel, _ = checking()
+    finish(qtbot, panel)
+    report = panel._report
+    panel.show_report(replace(report, distribution=replace(report.distribution, bias_error=0.05)))
+    assert panel.mark.property("kind") == "loose"
+    assert panel.headline.text().startswith("Exact as far as tested: ")
 
 
 def test_a_broken_pair_is_shown_by_sign_sentence_and_rows(checking, qtbot, apply_theme):

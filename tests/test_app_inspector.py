@@ -8,14 +8,14 @@ from dataclasses import replace
 import pytest
 from PySide6.QtCore import QPoint, Qt
 
-from app.run.inspector.distribution_bars import DistributionBars
+from app.run.inspector.distribution_bars import PALE, DistributionBars
 from app.run.inspector.inspection import NOT_KEPT, NOT_YET, inspect
 from app.run.inspector.inspector import FEW_ROWS, InspectorPanel
 from app.run.inspector.places import next_slot, next_step, num_places
 from app.run.inspector.shares import UNKNOWN, Share, number, percent, shorten, show
 from app.run.run_view import RunView
 from app.run.text.tokens import Fate, Place, Selection
-from app.theme import DARK, LIGHT
+from app.theme import DARK, LIGHT, mixed
 from core.evidence import PositionEvidence
 from core.settings import Coupling, RunRequest
 from core.types import Finished, FinishReason, Inspected, Step
@@ -76,7 +76,7 @@ def test_a_block_is_shown_with_each_tokens_fate():
 def test_the_test_of_an_accepted_token_is_explained_with_its_figures():
     seen = inspect(STEPS, Place(0, 1))
     assert seen.title == "Step 1 · draft 2 of 4"
-    assert seen.subtitle == "position 10 · temperature 0.8"
+    assert seen.subtitle == "text position 10 · temperature 0.8"
     assert seen.verdict == "Accepted: u·q = 0.1500 < p = 0.6000."
     assert facts(seen) == {
         "Target p": "0.6000",
@@ -228,7 +228,7 @@ def panel(show_at, run):
 
 def test_without_a_run_the_page_says_to_run_first_and_then_what_to_click(show_at, run):
     nothing = RunView()
-    for shown, words in ((nothing, "First run the prompt"), (run, "Click a token")):
+    for shown, words in ((nothing, "Run the prompt first"), (run, "Click a token")):
         assert show_at(InspectorPanel(shown, Selection()), 340, 700)._empty.text().startswith(words)
 
 
@@ -341,8 +341,8 @@ def test_bars_of_all_columns_have_one_scale_whatever_the_room_for_their_numbers(
     bars.show_shares([Share(1, "a", 0.5, 0.5, None), Share(2, "b", 0.25, 1e-9, None)])
     image = bars.grab().toImage()
     lengths = [
-        max(sum(image.pixelColor(x, y).name() == color for x in range(image.width())) for y in range(30, 38))
-        for color in (LIGHT.draft_bar, LIGHT.target_bar)
+        max(sum(image.pixelColor(x, y).name() == color for x in range(image.width())) for y in range(27, 31))
+        for color in (mixed(LIGHT.surface, bar, PALE).name() for bar in (LIGHT.draft_bar, LIGHT.target_bar))
     ]
     assert lengths[0] == pytest.approx(lengths[1], abs=2)
     assert lengths[0] > 20

@@ -265,7 +265,7 @@ def concluded(ms, **changes):
 def test_where_a_run_is_slower_it_says_so_and_what_to_try():
     slower = concluded(60.0)
     assert slower.kind == "slower"
-    assert slower.headline.startswith("Slower than plain decoding: 0.5")
+    assert slower.headline.startswith("Slower than plain decoding, at 0.5")
     assert slower.advice
     faster = concluded(10.0)
     assert "times faster than plain decoding" in faster.headline

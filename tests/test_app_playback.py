@@ -53,6 +53,7 @@ def test_a_run_runs_step_by_step_and_then_on(stepwise, qtbot):
     run_paused(stepwise, qtbot, steps=2)
     assert stepwise.controller.state is RunState.PAUSED
     assert stepwise.status.stage.text() == "Paused before step 3"
+    assert stepwise.prompt.note.text().startswith("F8")
     assert stepwise.transcript.view.toPlainText() == stepwise.prompt.text() + text_of(stepwise.run_view)
     bar(stepwise).slider.setValue(1)
     bar(stepwise).step_button.click()

@@ -112,9 +112,9 @@ def test_before_a_race_the_page_says_what_to_do_for_one(page, run, show_at):
     page.end()
     assert page.stack.currentIndex() == 0
     assert not page.clock.is_playing
-    run.request = REQUEST
+    run.request = replace(REQUEST, method="gone:Method")
     page.end()
-    assert page.empty.text().startswith("No race: the run did not finish")
+    assert page.empty.text().startswith("No race: this run and its baseline")
 
 
 def test_a_race_first_shows_its_end_and_its_texts_are_at_any_moment_what_was_written_by_then(page, run):
@@ -155,6 +155,14 @@ def test_play_continues_by_the_clock_and_stops_at_the_end(qtbot):
     clock.play()
     assert clock.now_ms == 0.0, "from the start where the end was reached"
     clock.pause()
+    clock.set_end(5_000.0)
+    assert clock.pace.currentText() == "1×"
+    clock.set_end(500.0)
+    assert clock.pace.currentText() == "in 12 s", "at its own pace it would be over too soon"
+    clock.pace.setCurrentText("4×")
+    clock.pace.activated.emit(3)
+    clock.set_end(400.0)
+    assert clock.pace.currentText() == "4×", "the user's choice"
     clock.set_end(0.0)
     clock.play()
     assert not clock.is_playing
@@ -208,7 +216,7 @@ def test_a_run_of_the_window_can_be_raced(make_window, run_to_end):
     window.menus.race.trigger()
     assert window.race.stack.currentIndex() == 1
     found = window.run_view
-    assert window.race.speedup.text() == f"{found.summary.measured_speedup:.2f}× ({found.interval})"
+    assert window.race.speedup.text() == f"{found.summary.measured_speedup:.2f}× (95 %: {found.interval})"
     assert window.race.texts.text() == SAME_DISTRIBUTION
 
 

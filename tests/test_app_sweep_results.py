@@ -171,3 +171,17 @@ def test_twice_as_fast_is_as_far_from_the_middle_as_half_as_fast_and_a_scale_of_
     scale = make_scale(TOKENS, [result_with(3.0)])
     assert scale.level(3.0) == 0.5
     assert len(scale.ticks()) == 1
+    found = [result_with(1.9), replace(result_with(9.0), block_efficiency=spread([2.0]))]
+    assert make_scale(SPEEDUP, found).high == 2.0, "a speedup that can't be sets no scale"
+    assert make_scale(TOKENS, found).high == 9.0
+
+
+def test_a_cell_that_is_left_out_has_no_shade(opened):
+    view = opened().view
+    where = view.cell(0, 2)
+    result = view.result(where)
+    assert view.shown(where, view.scale(SPEEDUP)).level is not None
+    view._results[where] = replace(result, block_efficiency=spread([2.0]))
+    shown = view.shown(where, view.scale(SPEEDUP))
+    assert (shown.text, shown.level, shown.is_left_out) == ("3.00×", None, True)
+    assert view.shown(where, view.scale(TOKENS)).level is not None

@@ -378,3 +378,16 @@ def test_the_legend_has_every_kind_and_the_ghosts_where_they_are_shown(make_wind
     assert not window.transcript._ghost_sample.isVisibleTo(window)
     window.menus.show_ghosts.setChecked(True)
     assert window.transcript._ghost_sample.isVisibleTo(window)
+
+
+@pytest.mark.parametrize("length", [5, 20, 60])
+def test_a_text_that_is_shown_all_at_once_is_shown_at_its_end(view, qapp, length):
+    for width in range(300, 520, 20):
+        view.resize(width, 200)
+        shown = TokenStream(PROMPT)
+        shown.steps += [make_step(n, 9 + 3 * n, texts=lambda at: " word" * length + "\n" * (at % 3)) for n in range(9)]
+        shown.steps += [make_step(9 + n, 36 + 3 * n, texts=lambda at: f"{at}\n") for n in range(4)]
+        view.set_stream(shown)
+        view.grab()  # Lines are laid out when they are painted.
+        qapp.processEvents()
+        assert view.is_at_end

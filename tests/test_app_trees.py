@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import pytest
 from PySide6.QtCore import QPoint, QRectF, Qt
 from PySide6.QtGui import QColor, QImage
+from PySide6.QtWidgets import QApplication
 
 from app.run.text.branches import choices
 from app.run.text.tokens import Fate, Place, TokenStream
@@ -381,20 +382,21 @@ def test_the_end_stays_in_view_while_trees_are_added_and_painted_and_the_view_is
     view.restyle()
     view.resize(660, 300)
     view.set_ghosts_shown(True)
+
+    def paint():
+        view.grab()  # Lines are laid out when they are painted.
+        QApplication.processEvents()
+
     for n in range(0, 60, 3):
         texts = [f" word{number}" + "\n" * (number % 7 == 0) for number in range(n, n + 3)]
-        add(
-            view,
-            stream,
-            *(tree_step(n + i, 2 + 3 * (n + i), PARENTS, PATH, added=each) for i, each in enumerate(texts)),
-        )
-        view.grab()  # Lines are laid out when they are painted.
+        add(view, stream, *(tree_step(n + i, 2 + 3 * (n + i), PARENTS, PATH, added=t) for i, t in enumerate(texts)))
+        paint()
         assert view.is_at_end
         if n % 9 == 0:
             view.resize(420 + 5 * n, 260 + 3 * n)
-            view.grab()
+            paint()
             assert view.is_at_end
     view.verticalScrollBar().setValue(3)
     add(view, stream, tree_step(60, 200, PARENTS, PATH, added="\n"))
-    view.grab()
+    paint()
     assert view.verticalScrollBar().value() == 3, "where the user scrolled to"

@@ -22,7 +22,10 @@ STEPWISE = (
 QUALIFIED = "Measured on a busy machine: "
 SHORT_MS = 20.0
 """Shorter steps than this are disturbed by the window's own drawing."""
-DRAWING = "Drawing text and plots at full speed also disturbs steps this short: choose a slower Pace."
+DRAWING = (
+    "Drawing text and plots at full speed also disturbs steps this short: choose a slower Pace, which slows only the "
+    "display."
+)
 LEVEL = 0.005
 """Speedups this close to 1 are written as 1.00."""
 
@@ -67,7 +70,7 @@ def conclusion_of(run: RunView, *, was_stepped: bool = False, is_slowed: bool = 
     elif is_faster:
         headline = f"{speedup:.{digits}f} times faster than plain decoding"
     elif is_slower:
-        headline = f"Slower than plain decoding: {speedup:.2f} times its speed"
+        headline = f"Slower than plain decoding, at {speedup:.2f} times its speed"
     else:
         headline = f"No measurable difference from plain decoding ({speedup:.2f}×)"
     busy, spread = run.busy_note.removeprefix(BUSY_MACHINE), unsteadiness(run.counts.sums, run.baseline.sums)

@@ -268,7 +268,7 @@ class LiveView(QObject):
         elif is_idle:
             outcome = " · ".join(filter(None, (run.outcome, _advice(run))))
             if self._is_refused:
-                outcome = f"{NOT_STARTED}{OLDER if run.steps else ''}"
+                outcome = f"{NOT_STARTED}{OLDER if run.started is not None and not self.kept_title else ''}"
             stage = run.stage or outcome or ("Not run" if run.request is not None else "Ready")
             if self.kept_title:
                 name = self.kept_title if self._is_told else f"Kept run {self.kept_title!r}"

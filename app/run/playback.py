@@ -27,6 +27,7 @@ from app.widgets.fields import (
     row,
     text_label,
 )
+from core.text import count_text
 
 if TYPE_CHECKING:
     from app.menus import Menus
@@ -266,7 +267,8 @@ class PlaybackBar(QWidget):
 
     def _show_place(self) -> None:
         shown, count = self.slider.value(), self.slider.maximum()
-        place = f"all {count:,} steps" if shown == count else f"{shown:,} of {count:,} steps"
+        steps = count_text(count, "step")
+        place = f"all {steps}" if shown == count and not self._is_live else f"{shown:,} of {steps}"
         self.place.setText(place if count else "no steps")
         self.place.setToolTip(f"Steps shown, of {count:,}")
 

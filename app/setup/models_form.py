@@ -308,6 +308,11 @@ class ModelsForm(QWidget):
             picker.combo.popup_hidden.connect(self.show_models)
         self.draft.method_chosen.connect(self.method_chosen)
 
+    @property
+    def drafts_with_model(self) -> bool:
+        """Whether the chosen method needs a draft model."""
+        return self._method.needs_draft_model
+
     def set_method(self, method: Method) -> None:
         """The chosen drafting method; takes effect with `show_models`."""
         self._method = method

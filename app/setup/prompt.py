@@ -96,7 +96,7 @@ class PromptReading(QPlainTextEdit):
 
 
 DELAY_MS = 120
-READY_HINT = "Ctrl+Enter runs."
+READY_HINT = "Ctrl+Enter starts a run."
 LIVE_HINT = "Esc stops. K and temperature can be changed."
 PAUSED_HINT = "F8 takes the next step. Space resumes. Esc stops."
 SERVED_HINT = "The server writes; settings apply from the next run."

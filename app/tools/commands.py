@@ -24,15 +24,19 @@ class CommandPalette(QDialog):
 
     Args:
         presets: the menu of the prompt's presets.
-        opens: the action that opens this palette, which is not in it.
+        is_hidden: whether an action isn't listed now, though it is enabled.
         others: what no menu offers, by title.
     """
 
     def __init__(
-        self, window: QMainWindow, presets: QMenu, opens: QAction, others: Mapping[str, Callable[[], object]]
+        self,
+        window: QMainWindow,
+        presets: QMenu,
+        is_hidden: Callable[[QAction], bool],
+        others: Mapping[str, Callable[[], object]],
     ) -> None:
         super().__init__(window)
-        self._window, self._presets, self._opens, self._others = window, presets, opens, others
+        self._window, self._presets, self._is_hidden, self._others = window, presets, is_hidden, others
         self.setObjectName("commandPalette")
         self.setWindowTitle("Commands")
         self.search = line_edit("commandSearch", "What do you want to do?", "Search the commands")
@@ -76,7 +80,7 @@ class CommandPalette(QDialog):
                 keys = action.shortcut().toString(QKeySequence.SequenceFormat.NativeText)
                 switch = ("off", "on")[action.isChecked()] if action.isCheckable() else ""
                 note = " · ".join(filter(None, (switch, keys)))
-                if action.isEnabled() and action is not self._opens:
+                if action.isEnabled() and not self._is_hidden(action):
                     found.append((f"{menu}: {action.text().replace('&', '')}", note, action.trigger))
         found += [(title, "", run) for title, run in self._others.items()]
         presets = (action for action in self._presets.actions() if action.isEnabled() and not action.isSeparator())

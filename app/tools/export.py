@@ -117,7 +117,9 @@ class ProductionPage(QDialog):
         self.copy_all_button.setText(COPIED)
 
     def _reset_copy(self) -> None:
-        self.copy_button.setText(COPY_PROGRAM if self.current().project.suffix == ".py" else COPY)
+        title = COPY_PROGRAM if self.current().project.suffix == ".py" else COPY
+        self.copy_button.setText(title)
+        self.copy_button.setAccessibleName(title)
 
 
 class Exports(QObject):

@@ -71,7 +71,7 @@ def method_html(picture: StepPicture, width: int, theme: Theme) -> str:
         ("bonus", theme.bonus, _tinted("dotted line, tinted", theme.bonus_tint),
          "drawn by the target after all drafted tokens were accepted"),
         ("plain", theme.text, "no line", "drawn by the target in a step without a draft"),
-        ("rejected", theme.muted, "<s>struck through</s>", "drafted, but not accepted; shown on request"),
+        ("rejected", theme.faint, "<s>struck through</s>", "drafted, but rejected or never tested; shown on request"),
     )  # fmt: skip
     rows = (
         f'<tr><td style="color:{color}"><b>{name}</b>&nbsp;&nbsp;</td><td>{line}&nbsp;&nbsp;</td>'

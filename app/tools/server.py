@@ -254,10 +254,10 @@ class ServerWindow(QDialog):
         add.setProperty("role", "primary")
         steps = QGridLayout()
         steps.setColumnStretch(1, 1)
-        for index, step in enumerate(BEGIN):
-            steps.addWidget(text_label(f"{index + 1}.", "plain"), index, 0, Qt.AlignmentFlag.AlignTop)
-            steps.addWidget(wrapped_label(f"serverStep{index + 1}", "plain", step), index, 1)
-        steps.addWidget(add, 1, 2, Qt.AlignmentFlag.AlignTop)
+        for number, (line, step) in enumerate(zip((0, 1, 3), BEGIN, strict=True), 1):
+            steps.addWidget(text_label(f"{number}.", "plain"), line, 0, Qt.AlignmentFlag.AlignTop)
+            steps.addWidget(wrapped_label(f"serverStep{number}", "plain", step), line, 1)
+        steps.addWidget(add, 2, 1, Qt.AlignmentFlag.AlignLeft)
         self.begin = boxed(column(card(steps)[0], None))
         grid = QGridLayout()
         grid.setSpacing(8)

@@ -87,7 +87,7 @@ class DraftTreeOptions(DraftModelOptions):
         help="How candidates are chosen above temperature 0: drawn without replacement, drawn independently, "
         "one drawn and then the most likely others, or only the most likely ones (best). All four are exact.",
         titles={
-            TreeRule.WITHOUT: "Drawn, distinct",
+            TreeRule.WITHOUT: "Distinct",
             TreeRule.INDEPENDENT: "Independent",
             TreeRule.TOP: "One drawn",
             TreeRule.BEST: "Best",

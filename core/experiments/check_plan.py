@@ -336,7 +336,7 @@ def divergence_line(divergence: Divergence) -> str:
 
 def title_of(test: DistributionTest) -> str:
     """What a test of the distribution is about."""
-    titles = {"bias": "Bias towards the draft", "bonus": "Bonus token"}
+    titles = {"bias": "Bias towards the draft", "bonus": "Bonus token (K = 1 in half the blocks)"}
     return titles.get(test.name, f"Token {test.position} of a block")
 
 

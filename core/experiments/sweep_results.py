@@ -161,7 +161,7 @@ class SweepResults:
         )
         if not busy:
             return ""
-        return f"The machine was busy in {busy:,} of these {len(runs):,} runs; repeat the sweep when it is idle."
+        return f"The machine was busy in {busy:,} of these {len(runs):,} runs; repeat the sweep on an idle machine."
 
     @property
     def suites(self) -> tuple[str, ...]:

@@ -9,10 +9,12 @@ from PySide6.QtGui import QColor, QPainter
 
 from app.run.inspector.shares import Share, percent, share_text
 from app.run.text.token_colors import draw_token, text_format, token_formats
-from app.theme import current_theme, mono_font, scaled, ui_font
-from app.widgets.painted import LEFT, PaintedWidget, draw_text
+from app.theme import current_theme, mixed, mono_font, scaled, ui_font
+from app.widgets.painted import LEFT, RIGHT, PaintedWidget, draw_text
 
 HEADER_PX, ROW_PX, COLUMN_GAP_PX = 24, 20, 10
+PALE = 0.45
+"""Share of a bar's colour in it: its number is readable on it."""
 LEAST_BAR_PX = 1.5
 """A bar above 0 stays visible."""
 COLUMNS = (
@@ -64,33 +66,24 @@ class DistributionBars(PaintedWidget):
         shown = [column for column in shown if any(value is not None for value in column[2])]
         most = max((value or 0.0 for *_, values in shown for value in values), default=0.0) or 1.0
         width = (self.width() - text_width) / max(1, len(shown)) - COLUMN_GAP_PX
-        painter.setFont(ui_font(11))
-        texts = [percent(value) for *_, values in shown for value in values if value is not None]
-        number = max(map(painter.fontMetrics().horizontalAdvance, texts), default=0) + 6
         for index, (title, token, values) in enumerate(shown):
             head = QRectF(text_width + COLUMN_GAP_PX + index * (width + COLUMN_GAP_PX), 0, width, header)
-            self._paint_column(painter, title, QColor(getattr(theme, token)), values, head, most, number)
+            self._paint_column(painter, title, QColor(getattr(theme, token)), values, head, most)
 
     def _paint_column(
-        self,
-        painter: QPainter,
-        title: str,
-        color: QColor,
-        values: list[float | None],
-        head: QRectF,
-        most: float,
-        number: int,
+        self, painter: QPainter, title: str, color: QColor, values: list[float | None], head: QRectF, most: float
     ) -> None:
-        """A head, and a bar and its number for each value: `most` is the longest bar, `number` the room for numbers."""
+        """A head, bars and their numbers; `most` is the largest value of all columns."""
         theme, left = current_theme(), head.left()
         painter.fillRect(QRectF(left, head.height() / 2 - 5, 8, 8), color)
         draw_text(painter, head.adjusted(12, 0, 0, -2), title, theme.muted, LEFT, pixels=11)
-        room, height = max(LEAST_BAR_PX, head.width() - number), scaled(ROW_PX)
+        pale, height = mixed(theme.surface, color.name(), PALE), scaled(ROW_PX)
         for index, value in enumerate(values):
             if value is None:
                 continue
-            top, length = head.height() + index * height, max(LEAST_BAR_PX, room * value / most)
+            top, length = head.height() + index * height, max(LEAST_BAR_PX, head.width() * value / most)
             if value > 0:
-                painter.fillRect(QRectF(left, top + 5, length, height - 10), color)
-            place = QRectF(left + length + 4, top, number, height)
-            draw_text(painter, place, percent(value), theme.text if value > 0 else theme.faint, LEFT, pixels=11)
+                painter.fillRect(QRectF(left, top + 3, length, height - 6), pale)
+            # The number is on the bar, so that in a narrow panel the bar has all of its column.
+            place = QRectF(left, top, head.width() - 4, height)
+            draw_text(painter, place, percent(value), theme.text if value > 0 else theme.faint, RIGHT, pixels=11)

@@ -72,7 +72,7 @@ def inspect(
         title=f"Step {place.step + 1} · {_place_name(step, slot)}",
         subtitle=" · ".join(
             (
-                f"position {step.position + depth_of(step, slot):,}",
+                f"text position {step.position + depth_of(step, slot):,}",
                 *((f"depth {depth_of(step, slot) + 1}",) if step.parents else ()),
                 f"temperature {step.temperature:g}",
             )

@@ -95,7 +95,7 @@ class BlockRow(BlockPicture):
 
 
 FEW_ROWS = 12
-RUN_FIRST = "First run the prompt (Ctrl+Enter). Then click a token of its text, to see how it was chosen."
+RUN_FIRST = "Run the prompt first (Ctrl+Enter), then click a token in the text to see how it was chosen."
 EMPTY = (
     "Click a token in the text, or move to one with the arrow keys, to see how it was chosen: the block it was drafted "
     "in, its test, and both models' distributions at its position."

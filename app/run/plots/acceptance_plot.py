@@ -40,7 +40,7 @@ CHOSEN_HELP = (
     "Tokens drafted in each step: the K that the policy chose, less what didn't fit before the end of the text. 0 is a "
     "plain step."
 )
-LINE, NODES = "drafted", "drafted (up), nodes scored (down)"
+LINE, NODES = "drafted", "drafted above, nodes scored below"
 BELOW = 0.4
 """Height of the nodes below the line, relative to the tokens above it."""
 TOKEN_TICKS = (1, 2, 4, 8, 16)

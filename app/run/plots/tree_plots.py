@@ -15,6 +15,7 @@ from app.theme import Theme, contrast, current_theme, mixed, ui_font
 from app.widgets.legend import Mark, SeriesSample
 from app.widgets.pictures import Table, table_of
 from app.widgets.plots import DASHED, THIN, Plot, set_whiskers, ticks
+from core.analysis.diagnosis import LEAST_TIMED
 from core.analysis.run_counts import MOST_RANKS, Column
 from core.text import percent_text
 
@@ -199,7 +200,9 @@ class CostPlot(Plot):
         self.plain_line.setVisible(plain is not None)
         self.plain_line.setValue(plain or 0.0)
         x = np.array([*self._points], dtype=np.float64)
-        median, low, high, _ = np.array([*self._points.values()], dtype=np.float64).reshape(-1, 4).T
-        self.line.setData(x, median)
+        median, low, high, counts = np.array([*self._points.values()], dtype=np.float64).reshape(-1, 4).T
+        # Points of few steps are no median to draw a trend from.
+        is_sure = counts >= LEAST_TIMED
+        self.line.setData(x, median, connect=np.append(is_sure[:-1] & is_sure[1:], False) if len(x) else "all")
         self.points.setData(x, median)
         set_whiskers(self.whiskers, x, median, low, high)

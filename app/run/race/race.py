@@ -163,6 +163,6 @@ def waiting_text(run: RunView, *, is_running: bool) -> str:
     if is_running and run.wants_baseline:
         return "When the run and its baseline are done, the two can be replayed here side by side."
     if run.wants_baseline and run.summary is not None:
-        return "No race: the run did not finish, or its baseline didn't. The main window says why."
+        return "No race: this run and its baseline can't be compared. The main window says how they ended."
     what = "This run measures no baseline to race against." if is_running else "No race yet."
     return f"{what} Run with “Measure the baseline” ticked: the two are then replayed here side by side, on one clock."

@@ -52,6 +52,7 @@ from app.widgets.legend import Legend
 from app.widgets.plot_card import PlotCard
 from app.window_layout import bring_forward, open_at, splitter
 from core.analysis.run_counts import Timeline
+from core.settings import Coupling
 from core.text import count_text
 
 FRAME_MS = 33
@@ -202,11 +203,19 @@ class RaceLane(QWidget):
         self.bar.setTextVisible(False)
         heading = text_label(title, "section")
         heading.setToolTip(help_text)
-        words = [LegendWord(fate, fate_help(fate)) for fate in KINDS] if by_kind else []
-        boxed(column(row(heading, (Legend(words), 1)), self.count, self.bar, (self.text, 1), spacing=4), self)
+        hold(heading, least_height=LANE_HEADING)  # As high as the legend beside the other lane's.
+        self._words = {fate: LegendWord(fate, fate_help(fate)) for fate in KINDS} if by_kind else {}
+        boxed(
+            column(
+                row(heading, (Legend(list(self._words.values())), 1)), self.count, self.bar, (self.text, 1), spacing=4
+            ),
+            self,
+        )
 
-    def set_racer(self, racer: Racer) -> None:
+    def set_racer(self, racer: Racer, coupling: Coupling) -> None:
         """Show a run; the bar is full at its last token."""
+        for fate, word in self._words.items():
+            word.set_meaning(fate_help(fate, coupling))
         self._timeline = racer.timeline
         self.bar.setRange(0, max(1, racer.timeline.num_tokens))
         self.text.set_stream(TokenStream(steps=list(racer.steps)))
@@ -222,10 +231,10 @@ class RaceLane(QWidget):
         if clock_ms >= timeline.end_ms:
             parts.append(f"done at {seconds_text(timeline.end_ms)}")
         self.count.setText(" · ".join(parts))
-        self.text.set_limit(timeline.steps_at(clock_ms), follows=self.text.is_at_end)
+        self.text.set_limit(timeline.steps_at(clock_ms), follows=self.text.follows_end)
 
 
-WAITING_HEIGHT = 140
+WAITING_HEIGHT, LANE_HEADING = 140, 22
 BESIDE_WIDTH = 680
 """From this width on the texts are side by side."""
 
@@ -248,9 +257,7 @@ class RaceWindow(RunPage):
         self.plain = RaceLane("baseline", "Baseline", PLAIN_HELP, by_kind=False)
         self.subject = wrapped_label("raceSubject", "hint")
         self.speedup = text_label("", "title", name="raceSpeedup")
-        self.speedup.setToolTip(
-            "Time of the baseline / time of the run, for the same number of tokens, with its 95 % interval"
-        )
+        self.speedup.setToolTip("Time of the baseline / time of the run, for the same number of tokens")
         self.lead = column_label("raceLead", "strong")
         self.length, self.source, self.texts = (
             wrapped_label(name, "hint") for name in ("raceLength", "raceSource", "raceTexts")
@@ -331,10 +338,11 @@ class RaceWindow(RunPage):
             self.clock.set_end(0.0)
             return
         speedup = speedup_of(run, race)
-        self.ours.set_racer(race.ours)
-        self.plain.set_racer(race.plain)
-        between = f" ({run.interval})" if run.interval and race.is_whole else ""
-        self.speedup.setText(f"{speedup:.2f}×{between}" if speedup is not None else "–")
+        self.ours.set_racer(race.ours, run.coupling)
+        self.plain.set_racer(race.plain, run.coupling)
+        between = f" (95 %: {run.interval})" if run.interval and race.is_whole else ""
+        busy = " on a busy machine" if run.busy_note else ""
+        self.speedup.setText(f"{speedup:.2f}×{between}{busy}" if speedup is not None else "–")
         self.subject.setText(subject_text(run))
         self.length.setText(length_text(run, race))
         self.source.setText(source_text(run, race))

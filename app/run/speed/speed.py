@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from app.run.conclusion import QUALIFIED
 from app.run.run_view import NamedValue, RunView
 from app.run.speed.speed_figures import (
     UNCALIBRATED,
@@ -35,7 +34,8 @@ UNDRAFTED = "Nothing was drafted: this was plain decoding."
 LATER = "Advice and intervals follow when the run is over."
 COMPUTING = "Computing the intervals…"
 MEASURE = "Tick Measure the baseline, and run again."
-REPEAT = "First repeat the run while the machine is idle: these figures are of a busy one."
+BUSY = "Busy machine: "
+REPEAT = "First repeat the run while the machine is idle: these figures come from a busy one."
 
 LIMITS = {
     Limit.ACCEPTANCE: (
@@ -55,7 +55,7 @@ LIMITS = {
         "τ P / (T - (verify - plain forward)): v(K+1) = 1 in τ / (K c + v + overhead).",
     ),
     Limit.OVERHEAD: (
-        "If overhead were a plain step's",
+        "If overhead were that of a plain step",
         "Overhead holds the speedup back most: with a plain step's overhead, it would be {:.2f}×.",
         "τ P / (T - (overhead - a plain step's overhead)). Plain decoding samples too, so only the additional "
         "overhead is a limit.",
@@ -160,7 +160,7 @@ def speed_report(run: RunView, done: Study | None = None) -> SpeedReport:
     limit = found.main_limit
     has_speedup = run.summary is not None and run.summary.measured_speedup is not None
     return SpeedReport(
-        headline=f"{QUALIFIED if is_busy else ''}{_headline(run, found, theory, advice, interval)}",
+        headline=f"{BUSY if is_busy else ''}{_headline(run, found, theory, advice, interval)}",
         # On top of a measured speedup, the window says it.
         basis=" ".join(filter(None, (_basis(found), "" if has_speedup else run.busy_note, note))),
         compared=compared_rows(found, theory, calibration),
@@ -192,7 +192,7 @@ def _headline(
     if not found.plain.is_measured:
         # One forward that was timed before the run is no ground for a verdict.
         if run.summary is None and run.wants_baseline:
-            return f"Too early to tell: about {speed} {at} so far. The baseline, after the run, shows whether it pays."
+            return f"Too early to tell: about {speed} {at} so far. The baseline will show whether drafting pays."
         return f"An estimated {speed} {at}: only a run with the baseline shows whether drafting pays."
     if not found.is_enough:
         return f"{speed}, but too few steps to tell: {found.num_blocks} drafted, and {LEAST_BLOCKS} are needed."
@@ -255,9 +255,18 @@ def _parts(found: Diagnosis) -> tuple[Part, ...]:
 def _replaced(found: Diagnosis) -> tuple[Part, ...]:
     """The plain steps that one step replaces, the last one in part."""
     tokens, milliseconds = found.tokens_per_step, found.plain.total_ms
+    overhead = found.plain.overhead_ms
     how = f"τ P = {tokens:.2f} × {milliseconds:.2f} ms. The speedup is the whole bar / the step's time."
     shares = [1.0] * int(tokens) + [tokens % 1.0]
-    return tuple(Part("a plain token", share * milliseconds, "target_bar", how) for share in shares if share > 1e-3)
+    return tuple(
+        Part(title, share * part, token, how)
+        for share in shares
+        if share > 1e-3
+        for title, part, token in (
+            ("a plain token's forward", milliseconds - overhead, "target_bar"),
+            ("its overhead", overhead, "sample_bar"),
+        )
+    )
 
 
 def _gains(found: Diagnosis) -> tuple[Gain, ...]:

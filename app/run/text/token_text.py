@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from PySide6.QtCore import QMimeData, QPoint, QRectF, Qt, QTextBoundaryFinder, Slot
-from PySide6.QtGui import QFontMetricsF, QTextCharFormat, QTextCursor, QTextLine
+from PySide6.QtGui import QFontMetricsF, QResizeEvent, QTextCharFormat, QTextCursor, QTextLine
 from PySide6.QtWidgets import QPlainTextEdit
 
 from app.run.text.token_colors import token_formats
@@ -62,7 +62,8 @@ class TokenText(QPlainTextEdit):
         self._set_fonts()
         self._start()
         self.verticalScrollBar().valueChanged.connect(self._note_view)
-        self.verticalScrollBar().rangeChanged.connect(self._follow)
+        # Queued: Qt sends it while it lays out lines, and then sets the value itself.
+        self.verticalScrollBar().rangeChanged.connect(self._follow, Qt.ConnectionType.QueuedConnection)
 
     def _show_marks(self) -> None:
         """Redraw the marks: the text has changed or moved."""
@@ -103,6 +104,11 @@ class TokenText(QPlainTextEdit):
         """Whether the end of the text is in view."""
         bar = self.verticalScrollBar()
         return bar.value() >= bar.maximum() - 1
+
+    @property
+    def follows_end(self) -> bool:
+        """Whether the end was in view when the text was last written or scrolled."""
+        return self._follows
 
     @Slot()
     def _note_view(self) -> None:
@@ -241,6 +247,13 @@ class TokenText(QPlainTextEdit):
         if not follows:
             place = self._step_range(span.step)
             self._scroll_to(top if place is None else place[0], lines_above=0)
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        """Stay at the end if it was in view."""
+        follows = self._follows
+        super().resizeEvent(event)
+        if follows:
+            self.to_end()
 
     # --- Where things are ---
 

@@ -8,6 +8,7 @@ from PySide6.QtWidgets import QBoxLayout, QGraphicsOpacityEffect, QWidget
 
 from app.controller import RunController
 from app.menus import Menus
+from app.run.pacing import Pace
 from app.run.playback import PlaybackBar
 from app.run.run_view import RunView
 from app.run.text.token_colors import ColorScale, ForkSample, LegendWord
@@ -28,7 +29,8 @@ COLOR_TITLES = {
     ColorBy.SURPRISE: "Colour by surprise",
 }
 COLORS_HELP = "What the text's colours show: each token's kind, or how sure the target was of it"
-GHOST_HELP = "A drafted token that was not accepted. It is shown, but never copied."
+DRAFTED_HELP = "A drafted token that the target has not verified yet."
+GHOST_HELP = "A drafted token that was rejected, or came after a rejected one. It is shown, but never copied."
 
 
 class TranscriptPanel(QWidget):
@@ -46,7 +48,9 @@ class TranscriptPanel(QWidget):
         self.playback = PlaybackBar(controller, run, selection, self.view, menus)
         self._samples = {fate: LegendWord(fate, fate_help(fate)) for fate in KINDS}
         self._ghost_sample, self._fork_sample = LegendWord(Fate.REJECTED, GHOST_HELP), ForkSample()
-        self._legend = Legend([*self._samples.values(), self._ghost_sample, self._fork_sample], gap=HEADER_SPACING)
+        self._drafted_sample = LegendWord(Fate.DRAFTED, DRAFTED_HELP)
+        samples = *self._samples.values(), self._drafted_sample, self._ghost_sample, self._fork_sample
+        self._legend = Legend(samples, gap=HEADER_SPACING)
         self._run = run
         help_text = "Show drafted tokens that were not accepted; for a tree, its paths in a strip below the line"
         self.ghosts_button = quiet_button("Rejected", "ghostsButton", "Show rejected drafts", help_text)
@@ -65,6 +69,7 @@ class TranscriptPanel(QWidget):
         self.restyle()
         self.ghosts_button.toggled.connect(self.set_ghosts_shown)
         self.colors.currentIndexChanged.connect(self._on_colors_chosen)
+        self.playback.pace.currentIndexChanged.connect(self.restyle)
         self._on_colors_chosen()
 
     def begin(self, stream: TokenStream) -> None:
@@ -109,6 +114,8 @@ class TranscriptPanel(QWidget):
         method = METHODS.get(request.method) if request is not None and not request.engine else None
         self._fork_sample.setVisible(method is not None and method.proposes_trees)
         self._ghost_sample.setVisible(self._shows_ghosts)
+        # At full speed nobody sees a draft before its verdict.
+        self._drafted_sample.setVisible(self.playback.pace.member() is not Pace.FULL)
         buttons = sum(button.sizeHint().width() + HEADER_SPACING for button in (self.colors, self.ghosts_button))
         is_wide = self._legend.width_on_one_line() + buttons <= self.width() - HEADER_MARGINS
         self._header.setDirection(QBoxLayout.Direction.LeftToRight if is_wide else QBoxLayout.Direction.TopToBottom)

@@ -30,6 +30,7 @@ ROW_HEIGHT = 28
 TITLE_WIDTH, RUN_WIDTH, WIDE_RUN_WIDTH = 214, 100, 150
 HEADER_HEIGHT, NAME_LINE = 30, 16
 DIFFERING, SAME, RESULTS, AGREEING = "Settings that differ", "No setting differs", "Results", "Shared settings"
+SAME_GROUP = "Only seed or prompt differ"
 ACCEPTANCE_HELP = "Accepted / drafted tokens of the run so far, over the tokens generated."
 TIME_HELP = "Tokens over the time spent in steps, without the prefill. A steeper line is faster."
 GROUP = "Group by settings"
@@ -114,7 +115,8 @@ class CompareTable(GridTable):
         self.setHorizontalHeaderItem(0, QTableWidgetItem(""))
         for place, name in enumerate(names, start=1):
             self.set_head(place, "", name, name)
-        sections = {DIFFERING if comparison.differing else SAME: comparison.differing, RESULTS: comparison.results}
+        same = SAME_GROUP if comparison.is_grouped else SAME
+        sections = {DIFFERING if comparison.differing else same: comparison.differing, RESULTS: comparison.results}
         for title, rows in (sections | ({AGREEING: comparison.agreeing} if with_agreeing else {})).items():
             self._add_section(title)
             for each in rows:
@@ -188,6 +190,7 @@ class ComparePage(QWidget):
             y_text=percent_text,
             y_max=TOP,
         )
+        self.acceptance.getPlotItem().setMouseEnabled(x=True, y=False)
         self.acceptance.getPlotItem().getAxis("left").setTicks([QUARTERS])
         self.time = OverlayPlot(
             object_name="compareTime",

@@ -162,7 +162,7 @@ def compare(runs: Iterable[tuple[KeptRun, RunLog]], *, grouped: bool = False) ->
         results=tuple(_results(groups)),
         agreeing=tuple(map(_row, agreeing)),
         acceptance=tuple(mean_curve([run.acceptance for run in group], most=1.0) for group in groups),
-        time=tuple(mean_curve([run.time for run in group]) for group in groups),
+        time=tuple(mean_curve([run.time for run in group], holds_end=True) for group in groups),
         can_group=len(alike) < len(found),
     )
 
@@ -198,11 +198,14 @@ def curves(counts: RunCounts) -> tuple[Curve, Curve]:
     return Curve(emitted, rates), Curve(seconds, emitted)
 
 
-def mean_curve(found: Sequence[Curve], *, most: float = math.inf) -> Curve:
+def mean_curve(found: Sequence[Curve], *, most: float = math.inf, holds_end: bool = False) -> Curve:
     """The mean of curves as far as all of them go, with its 95 % interval if there are enough; one as it is."""
     if len(found) == 1:
         return found[0]
-    x = np.linspace(0, min(curve.x[-1] for curve in found), MAX_POINTS)
+    ends = [float(curve.x[-1]) for curve in found]
+    x = np.linspace(0, max(ends) if holds_end else min(ends), MAX_POINTS)
+    if holds_end:
+        most = max(float(np.nanmax(curve.y)) for curve in found)
     known = [np.isfinite(curve.y) for curve in found]
     ys = np.array(
         [
@@ -296,11 +299,13 @@ def _results(groups: Sequence[Group]) -> list[ComparedRow]:
     ends = (", ".join(dict.fromkeys(run.end for run in group)) for group in groups)
     found = [row for row in rows if set(row.texts) != {UNKNOWN}]
     if is_grouped:
-        found.insert(0, ComparedRow("Runs (mean ± 95 %)", tuple(str(len(group)) for group in groups), GROUP_HELP))
+        found.insert(
+            0, ComparedRow("Runs (± is a 95 % interval)", tuple(str(len(group)) for group in groups), GROUP_HELP)
+        )
     found.append(ComparedRow("Ended by", tuple(ends)))
     if any(run.was_busy for group in groups for run in group):
         states = ("busy" if any(run.was_busy for run in group) else UNKNOWN for group in groups)
-        found.append(ComparedRow("Machine", tuple(states), MACHINE_HELP))
+        found.insert(0, ComparedRow("Machine", tuple(states), MACHINE_HELP))
     if not is_grouped:
         same = ("same" if group[0].text == groups[0][0].text else "differs" for group in groups[1:])
         found.append(ComparedRow("Text", ("reference", *same), TEXT_HELP))

@@ -240,7 +240,7 @@ class RunsWindow(QDialog):
         self.export_button.setEnabled(is_readable)
         can_compare = 2 <= len(runs) <= MOST_GROUPED and all(run.is_readable for run in runs)
         self.compare_button.setEnabled(can_compare)
-        self.compare_button.setToolTip(self.compare_button.accessibleDescription() if can_compare else SELECT_MORE)
+        self.compare_button.setToolTip(SELECT_MORE if len(runs) < 2 else self.compare_button.accessibleDescription())
         self.delete_button.setEnabled(bool(runs) and not is_running)
         self._show_labels(tuple(runs))
 

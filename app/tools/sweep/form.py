@@ -289,6 +289,7 @@ class SweepForm(QWidget):
             size = size_text(plan, self._view.seconds_each)
         except OutriderError as error:
             problem = str(error)
+        self.prompts_each.setEnabled(bool(self.suites.ticked() or self._own))
         self.extent.setText(size)
         self.extent.setVisible(bool(size))
         self.problem.setText(problem)

@@ -63,7 +63,7 @@ class Scale(NamedTuple):
 
 
 def make_scale(figure: SweepFigure, results: Iterable[CellResult]) -> Scale:
-    """A scale that covers all these values; of speedups those that can be."""
+    """A scale that covers all these values; impossible speedups count only as left out."""
     counted = [result for result in results if not (figure is SPEEDUP and result.problem)]
     values = [spread.median for result in counted if (spread := figure.spread(result)) is not None]
     if figure is SPEEDUP:
@@ -107,7 +107,7 @@ class ShownCell(NamedTuple):
         note: how many of its runs are done, until all are; for speedups, whether it is the best or left out.
         level: its shade; None if there is no figure, or one that is left out.
         is_best: whether its temperature's verdict recommends it.
-        is_left_out: whether its figure is a speedup that can't be.
+        is_left_out: whether its figure is an impossible speedup.
         has_failed: whether one of its runs failed.
         tip, spoken: the tooltip, and the text for assistive technology.
     """
@@ -260,8 +260,9 @@ class SweepView:
             at = [verdict for verdict in self.verdicts if verdict.temperature == cell.temperature]
             is_sure = any(verdict.is_ahead or not verdict.speculates for verdict in at)
             rank = BEST if is_sure else LEADING
-        notes = [rank if figure is SPEEDUP else "", progress if 0 < done < result.num_planned else ""]
-        note = " · ".join(filter(None, notes))
+        note = rank if figure is SPEEDUP else ""
+        if 0 < done < result.num_planned:
+            note = progress
         spoken = [f"{self.cell_title(cell)}: {figure.short} {text or 'not measured yet'}"]
         spoken += [*filter(None, [rank]), f"{progress} runs", *result.errors]
         tip = self._tip(result, is_best=is_best)
