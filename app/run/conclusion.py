@@ -22,10 +22,7 @@ STEPWISE = (
 QUALIFIED = "Measured on a busy machine: "
 SHORT_MS = 20.0
 """Shorter steps than this are disturbed by the window's own drawing."""
-DRAWING = (
-    "Drawing text and plots at full speed also disturbs steps this short: choose a slower Pace, which slows only the "
-    "display."
-)
+DRAWING = "At a slower Pace, drawing text and plots disturbs such short steps less."
 LEVEL = 0.005
 """Speedups this close to 1 are written as 1.00."""
 

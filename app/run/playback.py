@@ -267,9 +267,7 @@ class PlaybackBar(QWidget):
 
     def _show_place(self) -> None:
         shown, count = self.slider.value(), self.slider.maximum()
-        steps = count_text(count, "step")
-        place = f"all {steps}" if shown == count and not self._is_live else f"{shown:,} of {steps}"
-        self.place.setText(place if count else "no steps")
+        self.place.setText(f"{shown:,} of {count_text(count, 'step')}" if count else "no steps")
         self.place.setToolTip(f"Steps shown, of {count:,}")
 
 

@@ -46,8 +46,9 @@ def model_row(library: ModelLibrary, entry: ModelEntry, role: str) -> Row[ModelE
 
 
 def _subtitle(entry: ModelEntry, role: str) -> str:
-    """A model's role in the next run, owner or folder, only target, and origin."""
+    """A model's role in the next run, owner or folder, and its only target or origin."""
     is_own = entry.origin in {ModelOrigin.FOLDER, ModelOrigin.GGUF}
     owner = str(entry.path.parent) if is_own else entry.ref.rpartition("/")[0]
-    serves = f"For {entry.serves.rpartition('/')[2]}" if entry.serves else ""
-    return " · ".join(filter(None, (role, owner, serves, ORIGINS[entry.origin])))
+    # What a drafter is for says more than its origin, and both have no room.
+    last = f"For {entry.serves.rpartition('/')[2]}" if entry.serves else ORIGINS[entry.origin]
+    return " · ".join(filter(None, (role, owner, last)))
