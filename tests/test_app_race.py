@@ -112,7 +112,7 @@ def test_before_a_race_the_page_says_what_to_do_for_one(page, run, show_at):
     page.end()
     assert page.stack.currentIndex() == 0
     assert not page.clock.is_playing
-    run.request = replace(REQUEST, method="gone:Method")
+    run.request = REQUEST
     page.end()
     assert page.empty.text().startswith("No race: this run and its baseline")
 
@@ -123,6 +123,9 @@ def test_a_race_first_shows_its_end_and_its_texts_are_at_any_moment_what_was_wri
     assert page.stack.currentIndex() == 1
     assert page.speedup.text() == f"{run.summary.measured_speedup:.2f}×", "too few steps for an interval"
     assert page.subject.text() == "Draft model · K = 4 · temperature 1"
+    run.request = replace(REQUEST, method="gone:Method")
+    page.end()
+    assert page.subject.text().startswith("gone:Method"), "of a drafter that isn't installed here"
     assert page.source.text().endswith(f"= {run.summary.measured_speedup:.2f}×.")
     assert page.texts.text() == SAME
     assert page.clock.now_ms == page.clock.end_ms > 0

@@ -93,7 +93,7 @@ def test_a_busy_machine_is_named_before_the_verdict_and_a_repeat_is_the_first_ad
     quiet = speed_report(run)
     monkeypatch.setattr(RunView, "busy_note", "The machine was busy: something else ran.")
     busy = speed_report(run)
-    assert busy.headline == f"Busy machine: {quiet.headline}"
+    assert busy.headline == f"Busy machine. {quiet.headline}"
     assert [advice.text for advice in busy.advice] == [REPEAT, *(advice.text for advice in quiet.advice)]
 
 

@@ -22,7 +22,7 @@ STEPWISE = (
 QUALIFIED = "Measured on a busy machine: "
 SHORT_MS = 20.0
 """Shorter steps than this are disturbed by the window's own drawing."""
-DRAWING = "At a slower Pace, drawing text and plots disturbs such short steps less."
+DRAWING = "At a slower Pace, drawing text and plots disturbs short steps less."
 LEVEL = 0.005
 """Speedups this close to 1 are written as 1.00."""
 

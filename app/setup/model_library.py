@@ -72,11 +72,11 @@ def describe(entry: ModelEntry) -> str:
 
 
 def memory_text(memory: MemoryForecast) -> str:
-    """Whether a pair fits: Fits: 1.9 of 22 GB free."""
+    """Whether a pair fits: "Fits: uses 1.9 of 22 GB"."""
     if memory.available_bytes is None:
         return f"Needs {bytes_text(memory.total_bytes)}"
     amount = bytes_of_text(memory.total_bytes, memory.available_bytes)
-    return f"Fits: {amount} free" if memory.fits else f"Too large: {amount}"
+    return f"Fits: uses {amount}" if memory.fits else f"Too large: {amount}"
 
 
 def verdict_text(verdict: PairVerdict) -> tuple[str, str]:

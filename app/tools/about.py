@@ -61,7 +61,7 @@ def _licence(about: metadata.PackageMetadata) -> str:
     classifiers = [text.rpartition(" :: ")[2] for text in fields.get("classifier", ()) if text.startswith("License ::")]
     lines = str(fields.get("license_expression") or fields.get("license") or ", ".join(classifiers)).splitlines()
     first = lines[0].strip() if lines else ""
-    if first.lower().startswith("apache") and len(first.split()) <= 3:
+    if first.lower().startswith("apache") and not {"AND", "OR", "WITH"} & set(first.split()):
         return OWN_LICENCE
     return first if len(first) <= LONGEST_LICENCE else f"{first[: LONGEST_LICENCE - 1]}…"
 

@@ -177,8 +177,8 @@ def _other_settings(
         basis = "from this run's acceptance at each position and its scoring times"
         if not best.is_within:
             basis += "; no block of this run was that long, so try it"
-        text = f"Set K to {best.num_draft_tokens} instead of {diagnosis.usual_length}: about {best.speedup:.2f}×, up "
-        text += f"from {diagnosis.speedup:.2f}×"
+        text = f"Set K to {best.num_draft_tokens} instead of {diagnosis.usual_length}: about {best.speedup:.2f}× "
+        text += f"(this run: {diagnosis.speedup:.2f}×)"
         k = {"num_draft_tokens": best.num_draft_tokens, "length_policy": LengthPolicy.FIXED}
         yield Advice(f"{text}, {basis}.", best.speedup, k)
     rate = sums.predicted_rate
@@ -266,7 +266,7 @@ def _about_main_limit(sums: Tally, diagnosis: Diagnosis, config: Mapping[str, An
     elif limit.limit is Limit.VERIFY and diagnosis.verify_cost is not None:
         smaller = "Smaller trees" if sums.is_tree else "Short blocks"
         yield Advice(
-            f"Scoring {diagnosis.usual_length + 1} positions takes {diagnosis.verify_cost:.2f} plain forwards in the "
+            f"Scoring {diagnosis.usual_length + 1} positions costs {diagnosis.verify_cost:.2f} plain forwards in the "
             "median step: the "
             f"target is compute-bound here, not memory-bound. {smaller}, a larger target or a GPU make that cheaper."
         )

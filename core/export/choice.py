@@ -102,7 +102,7 @@ class Choice:
         between = f" (95 % interval {interval_text(self.interval)})" if self.interval else ""
         own = f" in {self.dtype}; other engines may use another precision"
         return (
-            f"Measured in that run: {self.measured_speedup:.2f}× the speed of the target alone{between}, with "
+            f"Measured in this run: {self.measured_speedup:.2f}× the speed of the target alone{between}, with "
             f"Outrider's engine{own if self.dtype else ''}."
         )
 

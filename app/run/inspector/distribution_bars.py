@@ -14,7 +14,7 @@ from app.widgets.painted import LEFT, RIGHT, PaintedWidget, draw_text
 
 HEADER_PX, ROW_PX, COLUMN_GAP_PX = 24, 20, 10
 PALE = 0.45
-"""Share of a bar's colour in it: its number is readable on it."""
+"""Share of its colour in a bar, to keep the number readable."""
 LEAST_BAR_PX = 1.5
 """A bar above 0 stays visible."""
 COLUMNS = (
@@ -84,6 +84,6 @@ class DistributionBars(PaintedWidget):
             top, length = head.height() + index * height, max(LEAST_BAR_PX, head.width() * value / most)
             if value > 0:
                 painter.fillRect(QRectF(left, top + 3, length, height - 6), pale)
-            # The number is on the bar, so that in a narrow panel the bar has all of its column.
+            # The number is on the bar, so that in a narrow panel the bar can fill its column.
             place = QRectF(left, top, head.width() - 4, height)
             draw_text(painter, place, percent(value), theme.text if value > 0 else theme.faint, RIGHT, pixels=11)

@@ -19,7 +19,7 @@ NOT_KEPT = "The distributions of this run were not kept."
 NOT_TOLD = "Distributions need the models on this machine; a server doesn't provide them."
 NOT_YET = "The distributions of this step have not arrived yet."
 LONGEST_NAME = 12
-"""Characters of a token that names a figure."""
+"""Most characters of a token in a figure's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ def _drafted_facts(step: Step, slot: int, decider: Decider) -> list[NamedValue]:
     evidence = evidence_at(step, slot)
     if decider is Decider.ARGMAX:
         return _named(_raw_facts(step, slot, step.drafted[slot], "drafted"))
-    # In the place of a rejected token stands another one, too.
+    # A rejected token's place also holds its replacement.
     text = show(step.drafted_texts[slot])
     shown = text if len(text) <= LONGEST_NAME else f"{text[:LONGEST_NAME]}…"
     of = f" of “{shown}”" if fate_of(step, slot) is Fate.REJECTED else ""

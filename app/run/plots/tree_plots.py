@@ -118,7 +118,7 @@ def _rank_text(rank: int) -> str:
 
 
 def _on(color: QColor, theme: Theme) -> QColor:
-    """The text's or the surface's colour, whichever can be read better on this one."""
+    """The text's or the surface's colour, whichever is more readable on this one."""
     return QColor(max((theme.text, theme.surface), key=lambda ink: contrast(ink, color.name())))
 
 
@@ -201,7 +201,7 @@ class CostPlot(Plot):
         self.plain_line.setValue(plain or 0.0)
         x = np.array([*self._points], dtype=np.float64)
         median, low, high, counts = np.array([*self._points.values()], dtype=np.float64).reshape(-1, 4).T
-        # Points of few steps are no median to draw a trend from.
+        # Medians of few steps don't support a trend line.
         is_sure = counts >= LEAST_TIMED
         self.line.setData(x, median, connect=np.append(is_sure[:-1] & is_sure[1:], False) if len(x) else "all")
         self.points.setData(x, median)

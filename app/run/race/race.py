@@ -92,10 +92,10 @@ def subject_text(run: RunView) -> str:
     if run.request is None:
         return ""
     request = run.request
-    # A method of others may be missing here.
+    # A third-party method may be missing here.
     method = METHODS[request.method].title if request.method in METHODS else request.method
     k = f"{request.length_policy} K" if request.num_draft_tokens is None else f"K = {request.num_draft_tokens}"
-    changed = "changed during the run" if len({step.temperature for step in run.steps}) > 1 else ""
+    changed = "temperature varied" if len({step.temperature for step in run.steps}) > 1 else ""
     return " · ".join(filter(None, (method, k, request.sampling.text, changed)))
 
 

@@ -61,7 +61,7 @@ FRAME_MS = 33
 SLOWED, SLOWED_MS = "in 12 s", 12_000.0
 """The pace at which any race takes this long."""
 MEASURED, SHORT_MS = "1×", 3_000.0
-"""The measured pace, and races that are over too soon at it."""
+"""The measured pace; at it, races shorter than this end too soon."""
 PACES = {SLOWED: 0.0, "¼×": 0.25, MEASURED: 1.0, "4×": 4.0}
 STOPS = 100
 """Steps of the arrow keys from start to end."""
@@ -91,7 +91,7 @@ class RaceClock(QWidget):
         )
         restart_help = "Go back to the start and play"
         self.restart_button = named(QPushButton("Restart"), "raceRestart", "Restart the race", restart_help)
-        self.pace = named(QComboBox(), "racePace", "Pace of the race", "1× is the measured time")
+        self.pace = named(QComboBox(), "racePace", "Pace of the race", "1× is the measured pace")
         self.pace.addItems(list(PACES))
         self.pace.setCurrentText(MEASURED)
         slider = QSlider(Qt.Orientation.Horizontal)
@@ -203,7 +203,7 @@ class RaceLane(QWidget):
         self.bar.setTextVisible(False)
         heading = text_label(title, "section")
         heading.setToolTip(help_text)
-        hold(heading, least_height=LANE_HEADING)  # As high as the legend beside the other lane's.
+        hold(heading, least_height=LANE_HEADING)  # As high as the legend by the other heading.
         self._words = {fate: LegendWord(fate, fate_help(fate)) for fate in KINDS} if by_kind else {}
         boxed(
             column(
@@ -330,7 +330,7 @@ class RaceWindow(RunPage):
         self.timeline.setVisible(bool(run.steps) or self.is_running)
         self._race = race = None if self.is_running else race_of(run)
         self.stack.setCurrentIndex(int(race is not None))
-        # While there is a sentence only, the plot has the room.
+        # While there is only a sentence, the plot gets the room.
         is_waiting = race is None and not self.timeline.isHidden()
         self._frame.setMaximumHeight(scaled(WAITING_HEIGHT) if is_waiting else NO_LIMIT)
         if race is None:

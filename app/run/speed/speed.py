@@ -34,7 +34,7 @@ UNDRAFTED = "Nothing was drafted: this was plain decoding."
 LATER = "Advice and intervals follow when the run is over."
 COMPUTING = "Computing the intervals…"
 MEASURE = "Tick Measure the baseline, and run again."
-BUSY = "Busy machine: "
+BUSY = "Busy machine. "
 REPEAT = "First repeat the run while the machine is idle: these figures come from a busy one."
 
 LIMITS = {
@@ -166,7 +166,7 @@ def speed_report(run: RunView, done: Study | None = None) -> SpeedReport:
         compared=compared_rows(found, theory, calibration),
         parts=_parts(found),
         replaced=_replaced(found),
-        replaced_title=f"{found.tokens_per_step:.2f} tokens, decoded plainly",
+        replaced_title=f"{found.tokens_per_step:.2f} tokens by plain decoding",
         limit="" if limit is None else LIMITS[limit.limit][1].format(limit.speedup),
         gains=_gains(found),
         advice=tuple(advice),
@@ -263,9 +263,10 @@ def _replaced(found: Diagnosis) -> tuple[Part, ...]:
         for share in shares
         if share > 1e-3
         for title, part, token in (
-            ("a plain token's forward", milliseconds - overhead, "target_bar"),
-            ("its overhead", overhead, "sample_bar"),
+            ("plain forward", milliseconds - overhead, "target_bar"),
+            ("overhead", overhead, "sample_bar"),
         )
+        if part > 0
     )
 
 

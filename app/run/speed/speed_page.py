@@ -93,9 +93,9 @@ class SpeedPage(RunPage):
         self.gain_bars: list[GainBar] = []
         self.advice: list[AdviceRow] = []
         self.plot, self.calibration = SpeedupPlot(), CalibrationPlot()
-        self.quantity = ChoiceRow({quantity: quantity.title for quantity in Quantity}, "speedQuantity", "By K")
+        self.quantity = ChoiceRow({quantity: quantity.title for quantity in Quantity}, "speedQuantity", "Plotted by K")
         self.grouping = ChoiceRow({by: by.title for by in Grouping}, "alphaGrouping", "Group tested tokens")
-        self.cards = PlotCard("Expected by K", self.plot), PlotCard("Acceptance of tested tokens", self.calibration)
+        self.cards = PlotCard("Expected, by K", self.plot), PlotCard("Acceptance of tested tokens", self.calibration)
         hold(self.plot, height=PLOT_HEIGHT)
         hold(self.calibration, height=SMALL_PLOT_HEIGHT)
         self.cards[0].add_row(self.quantity)

@@ -117,7 +117,7 @@ class TokenText(QPlainTextEdit):
 
     @Slot()
     def _follow(self) -> None:
-        """The end has moved: lines are laid out after they were written, and anew in another width or font."""
+        """The end moved: lines are laid out after they are written, and again at a new width or font."""
         if self._follows:
             self.to_end()
 

@@ -29,7 +29,6 @@ COLOR_TITLES = {
     ColorBy.SURPRISE: "Colour by surprise",
 }
 COLORS_HELP = "What the text's colours show: each token's kind, or how sure the target was of it"
-DRAFTED_HELP = "A drafted token that the target has not verified yet."
 GHOST_HELP = "A drafted token that was rejected, or came after a rejected one. It is shown, but never copied."
 
 
@@ -48,7 +47,7 @@ class TranscriptPanel(QWidget):
         self.playback = PlaybackBar(controller, run, selection, self.view, menus)
         self._samples = {fate: LegendWord(fate, fate_help(fate)) for fate in KINDS}
         self._ghost_sample, self._fork_sample = LegendWord(Fate.REJECTED, GHOST_HELP), ForkSample()
-        self._drafted_sample = LegendWord(Fate.DRAFTED, DRAFTED_HELP)
+        self._drafted_sample = LegendWord(Fate.DRAFTED, fate_help(Fate.DRAFTED))
         samples = *self._samples.values(), self._drafted_sample, self._ghost_sample, self._fork_sample
         self._legend = Legend(samples, gap=HEADER_SPACING)
         self._run = run

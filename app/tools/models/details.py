@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
 AGAIN_HELP = "Check every file against the Hub, and download damaged ones again"
 NOT_OURS = "Only models in the Hub cache and those kept by Outrider can be deleted here."
-TARGET_NOW = "This model is the current target."
 _SHORT_COMMIT = 12
 
 
@@ -72,7 +71,6 @@ class ModelDetailsPane(QWidget):
 
     def __init__(self, models: Models) -> None:
         super().__init__()
-        self._models = models
         self.ref = ""
         """Reference of the shown model; empty if there is none."""
         self.title = ElidedLabel("", "title")
@@ -154,7 +152,7 @@ class ModelDetailsPane(QWidget):
         self._show_facts(facts(entry, details))
         self.drafts.setText(library.drafts_text(ref))
         self.path.setText(str(entry.path))
-        reason = library.target_problem(ref) or (TARGET_NOW if ref == self._models.form.target.ref else "")
+        reason = library.target_problem(ref) or ""
         self.use_target.setEnabled(not reason)
         self.use_target.setToolTip(plain_tip(reason))
         self.delete.setEnabled(is_removable)

@@ -46,9 +46,9 @@ def model_row(library: ModelLibrary, entry: ModelEntry, role: str) -> Row[ModelE
 
 
 def _subtitle(entry: ModelEntry, role: str) -> str:
-    """A model's role in the next run, owner or folder, and its only target or origin."""
+    """A model's role, its owner or folder, and its only target or its origin."""
     is_own = entry.origin in {ModelOrigin.FOLDER, ModelOrigin.GGUF}
     owner = str(entry.path.parent) if is_own else entry.ref.rpartition("/")[0]
-    # What a drafter is for says more than its origin, and both have no room.
+    # What a drafter is for says more than its origin, and both don't fit.
     last = f"For {entry.serves.rpartition('/')[2]}" if entry.serves else ORIGINS[entry.origin]
     return " · ".join(filter(None, (role, owner, last)))

@@ -87,6 +87,8 @@ class ModelsWindow(QDialog):
         self.table.chosen.connect(self._on_chosen)
         self.table.activated.connect(self.details.use_target.click)
         self._models.form.changed.connect(self.refresh)
+        # Queued: the settings tell the form of the method.
+        self._models.form.method_chosen.connect(self.refresh, Qt.ConnectionType.QueuedConnection)
         QShortcut(QKeySequence.StandardKey.Find, self).activated.connect(self._on_find)
         delete = QShortcut(QKeySequence.StandardKey.Delete, self.table)
         delete.setContext(Qt.ShortcutContext.WidgetShortcut)
@@ -98,6 +100,7 @@ class ModelsWindow(QDialog):
         bring_forward(self)
         (self.suggestions.edit if page == GET else self.table).setFocus()
 
+    @Slot()
     def refresh(self) -> None:
         """Show the current library."""
         form = self._models.form

@@ -30,9 +30,12 @@ ROW_HEIGHT = 28
 TITLE_WIDTH, RUN_WIDTH, WIDE_RUN_WIDTH = 214, 100, 150
 HEADER_HEIGHT, NAME_LINE = 30, 16
 DIFFERING, SAME, RESULTS, AGREEING = "Settings that differ", "No setting differs", "Results", "Shared settings"
-SAME_GROUP = "Only seed or prompt differ"
+SAME_GROUP = "Only seed or prompt may differ"
 ACCEPTANCE_HELP = "Accepted / drafted tokens of the run so far, over the tokens generated."
-TIME_HELP = "Tokens over the time spent in steps, without the prefill. A steeper line is faster."
+TIME_HELP = (
+    "Tokens over the time spent in steps, without the prefill. A steeper line is faster. A mean ends with its shortest "
+    "run."
+)
 GROUP = "Group by settings"
 GROUP_HELP = "Show runs that differ only in seed or prompt as one: their mean, with an interval from three runs on"
 LEAST_PLOTS = 250

@@ -162,7 +162,7 @@ def compare(runs: Iterable[tuple[KeptRun, RunLog]], *, grouped: bool = False) ->
         results=tuple(_results(groups)),
         agreeing=tuple(map(_row, agreeing)),
         acceptance=tuple(mean_curve([run.acceptance for run in group], most=1.0) for group in groups),
-        time=tuple(mean_curve([run.time for run in group], holds_end=True) for group in groups),
+        time=tuple(mean_curve([run.time for run in group]) for group in groups),
         can_group=len(alike) < len(found),
     )
 
@@ -198,14 +198,11 @@ def curves(counts: RunCounts) -> tuple[Curve, Curve]:
     return Curve(emitted, rates), Curve(seconds, emitted)
 
 
-def mean_curve(found: Sequence[Curve], *, most: float = math.inf, holds_end: bool = False) -> Curve:
+def mean_curve(found: Sequence[Curve], *, most: float = math.inf) -> Curve:
     """The mean of curves as far as all of them go, with its 95 % interval if there are enough; one as it is."""
     if len(found) == 1:
         return found[0]
-    ends = [float(curve.x[-1]) for curve in found]
-    x = np.linspace(0, max(ends) if holds_end else min(ends), MAX_POINTS)
-    if holds_end:
-        most = max(float(np.nanmax(curve.y)) for curve in found)
+    x = np.linspace(0, min(curve.x[-1] for curve in found), MAX_POINTS)
     known = [np.isfinite(curve.y) for curve in found]
     ys = np.array(
         [

@@ -175,7 +175,7 @@ class KeptRuns(QObject):
         self.refresh()
 
     def _verdict(self, run: KeptRun, request: RunRequest, text: str | None) -> str:
-        """How the new run's text compares with the run's; empty if either is incomplete."""
+        """How the new text compares with the kept run's; empty if either is incomplete."""
         summary = self._run.summary
         if summary is None or summary.finish_reason not in COMPLETE or text is None:
             return ""

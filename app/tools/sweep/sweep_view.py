@@ -63,7 +63,7 @@ class Scale(NamedTuple):
 
 
 def make_scale(figure: SweepFigure, results: Iterable[CellResult]) -> Scale:
-    """A scale that covers all these values; impossible speedups count only as left out."""
+    """A scale that covers all these values except impossible speedups."""
     counted = [result for result in results if not (figure is SPEEDUP and result.problem)]
     values = [spread.median for result in counted if (spread := figure.spread(result)) is not None]
     if figure is SPEEDUP:

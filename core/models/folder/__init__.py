@@ -1,1 +1,1 @@
-"""Reads and checks a model's folder: its configuration, tokenizer and weights, GGUF among them."""
+"""Reads and checks a model's folder: its configuration, tokenizer and weights, including GGUF."""

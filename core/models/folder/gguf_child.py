@@ -1,8 +1,8 @@
 """The child process that unpacks one GGUF file: `python -m core.models.folder.gguf_child SOURCE SCRATCH MEMORY TIME`.
 
-It takes at most MEMORY bytes beside the libraries, and TIME seconds of processor time. It writes the folder
-SCRATCH/model, and to SCRATCH/progress a line "3 20" for each tensor. It ends with a code of
-`core.models.child.ChildExit`, its reason on the last line of its output, or when its stdin is closed.
+It takes at most MEMORY bytes besides the libraries, and TIME seconds of processor time. It writes the folder
+SCRATCH/model, and to SCRATCH/progress a line "3 20" for each tensor. It ends with a
+`core.models.child.ChildExit` code and the reason on its last line of output, or when its stdin is closed.
 """
 
 from __future__ import annotations
