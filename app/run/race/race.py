@@ -88,7 +88,7 @@ def length_text(run: RunView, race: Race) -> str:
 
 
 def subject_text(run: RunView) -> str:
-    """The settings that a race compares with plain decoding, in a line."""
+    """What raced: the settings and the state of the machine, on one line."""
     if run.request is None:
         return ""
     request = run.request

@@ -341,8 +341,7 @@ class RaceWindow(RunPage):
         self.ours.set_racer(race.ours, run.coupling)
         self.plain.set_racer(race.plain, run.coupling)
         between = f" (95 %: {run.interval})" if run.interval and race.is_whole else ""
-        busy = " on a busy machine" if run.busy_note else ""
-        self.speedup.setText(f"{speedup:.2f}×{between}{busy}" if speedup is not None else "–")
+        self.speedup.setText(f"{speedup:.2f}×{between}" if speedup is not None else "–")
         self.subject.setText(subject_text(run))
         self.length.setText(length_text(run, race))
         self.source.setText(source_text(run, race))
