@@ -96,7 +96,8 @@ def subject_text(run: RunView) -> str:
     method = METHODS[request.method].title if request.method in METHODS else request.method
     k = f"{request.length_policy} K" if request.num_draft_tokens is None else f"K = {request.num_draft_tokens}"
     changed = "temperature varied" if len({step.temperature for step in run.steps}) > 1 else ""
-    return " · ".join(filter(None, (method, k, request.sampling.text, changed)))
+    busy = "measured on a busy machine" if run.busy_note else ""
+    return " · ".join(filter(None, (method, k, request.sampling.text, changed, busy)))
 
 
 def source_text(run: RunView, race: Race) -> str:
