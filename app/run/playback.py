@@ -62,9 +62,12 @@ class PlaybackBar(QWidget):
         self._num_shown = -1
         self._is_paused = self._is_live = False
         self.pacing = Pacing()
-        self.pause_button = _button("pauseButton", "Pause", "Pause before the next step, or resume (Space)")
-        self.step_button = _button("nextStepButton", "Next step", "One more draft-verify step, then pause (F8)")
-        self.branch_button = _button(
+        self.pause_button = quiet_button("", "pauseButton", "Pause", "Pause before the next step, or resume (Space)")
+        self.step_button = quiet_button(
+            "", "nextStepButton", "Next step", "One more draft-verify step, then pause (F8)"
+        )
+        self.branch_button = quiet_button(
+            "",
             "branchButton",
             "Branch from here",
             "Select a token first; then rewind to before it, draw again or force another token, and continue from "
@@ -280,7 +283,3 @@ def _icon(name: str) -> QIcon:
         pixmap.setDevicePixelRatio(3.0)
         icon.addPixmap(pixmap, mode)
     return icon
-
-
-def _button(object_name: str, title: str, help_text: str) -> QToolButton:
-    return quiet_button("", object_name, title, help_text)

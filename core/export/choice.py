@@ -124,12 +124,15 @@ class Choice:
 
 
 def choice_from_request(
-    request: RunRequest, summary: Mapping[str, Any] | None = None, *, run_id: str = "", **measured: Any
+    request: RunRequest,
+    summary: Mapping[str, Any] | None = None,
+    *,
+    run_id: str = "",
+    dtype: str = "",
+    interval: tuple[float, float] | None = None,
+    was_busy: bool = False,
 ) -> Choice:
-    """The choice of a request, with what its run measured if there is a summary.
-
-    Args:
-        measured: `dtype`, `interval` and `was_busy` of the `Choice`.
+    """The choice of a request, with what its run measured if there is a summary; see `Choice`.
 
     Raises:
         SettingsError: there is no such method, or nothing is drafted.
@@ -145,7 +148,7 @@ def choice_from_request(
             k = max(1, round(drafted / drafts))
             note = f"Outrider chose K before each step; {drafted / drafts:.1f} tokens on average."
         request = replace(request, num_draft_tokens=k)
-    return Choice(request, note, run_id, number_of(summary.get("measured_speedup")), **measured)
+    return Choice(request, note, run_id, number_of(summary.get("measured_speedup")), dtype, interval, was_busy)
 
 
 def refuse_server(config: Mapping[str, Any]) -> None:
