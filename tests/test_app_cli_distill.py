@@ -23,7 +23,7 @@ def test_medusa_heads_are_made_and_reported(target, tmp_path, capsys):
     written, said = capsys.readouterr()
     assert written.strip() == str(out)
     assert "held out, head 1, top 4: " in said
-    assert "expected speedup, measured here with one prompt in float32: " in said
+    assert "predicted speedup, measured here with one prompt in float32: " in said
     assert f"next: outrider run --target '{target}' --method medusa --heads {out} -k " in said.splitlines()[-1]
     assert len(load_heads(out, load(str(target), "cpu"))) == 2
 
@@ -38,7 +38,7 @@ def test_a_draft_is_made_and_reported(target, tmp_path, capsys, monkeypatch):
     assert written.strip() == str(out)
     assert "held out, acceptance at 1: " in said
     assert "nan" not in said
-    assert "expected speedup, from the acceptance above and both models' times here in float32: " in said
+    assert "predicted speedup, from the acceptance above and both models' times here in float32: " in said
     assert f"next: outrider run --target '{target}' --draft {out} -k " in said.splitlines()[-1]
     assert resolve(str(out)).serves == str(target)
     assert (tmp_path / "draft-work" / "student.pt").is_file()

@@ -166,7 +166,7 @@ def test_measured_stands_beside_expected_and_every_figure_has_its_formula_behind
     assert compared["α, acceptance of tested tokens"][1] == f"{mean:.2f}"
     shown = texts(page.figures.rows)
     assert shown["α, acceptance"][0].startswith("0.")
-    assert "–" in shown["Speedup expected"][1]
+    assert "–" in shown["Speedup predicted"][1]
     assert shown["Best K"][1].endswith("sure")
     assert not page.figures.isVisible()
     page.fold.button.click()
@@ -211,7 +211,7 @@ def test_the_curves_pass_through_one_at_k_0_and_the_point_stands_at_the_runs_own
     assert [group.title for group in page.calibration.groups] == ["1", "2", "3", "4"]
     page.grouping.group.button(1).click()
     assert page.calibration.grouping is Grouping.TENTHS
-    assert page.calibration.details(0)[0][0].startswith("Expected")
+    assert page.calibration.details(0)[0][0].startswith("Predicted")
 
 
 def test_a_run_without_evidence_says_so_and_one_with_it_shows_correlations(qtbot, steps):

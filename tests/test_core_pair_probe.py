@@ -244,6 +244,6 @@ def test_settings_out_of_range_are_refused(changes, words):
 def test_the_verdict_names_the_draft_and_k_or_says_not_to():
     fast = DraftProbe("a", speedup=Curve((1.0, 1.2, 1.5, 1.4), (1.0, 1.1, 1.3, 1.2), (1.0, 1.3, 1.7, 1.6)))
     slow = DraftProbe("b", speedup=Curve((1.0, 0.9, 0.8)))
-    assert verdict((fast, slow)) == "Use a with K = 2: 1.50× is expected (1.30 to 1.70)."
+    assert verdict((fast, slow)) == "Use a with K = 2: 1.50× is predicted (1.30 to 1.70)."
     assert verdict((slow,)).startswith("Don't speculate here: b isn't expected")
     assert verdict((DraftProbe("c", problem="No."),)) == "None of these drafts could be probed."

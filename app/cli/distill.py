@@ -104,7 +104,7 @@ def execute(args: argparse.Namespace) -> int:
         source = "from the acceptance above and both models' times here in float32"
         next_command += ["--draft", str(out)]
     found = f"{speedup:.2f}× plain decoding at K = {k}" if k else "no speedup; train longer, or use fewer layers"
-    say(f"expected speedup, {source}: {found}")
+    say(f"predicted speedup, {source}: {found}")
     next_command += ["-k", str(k or "auto"), "--device", "cpu", "--dtype", "float32", "--baseline", "--prompt", PROMPT]
     say(f"next: {shlex.join(next_command)}")
     write_output(f"{out}\n")

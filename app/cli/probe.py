@@ -62,12 +62,12 @@ from core.types import StageChanged
 _LEGEND = (
     "acceptance: mean of Σ min(p, q) over the positions, with its 95 % interval; top-1: share of positions where both "
     "models have the same most likely token; KL: mean of Σ p ln(p / q), with p the target's distribution, where it is "
-    "finite; c: a draft step / a target step; v(5): time to score 5 positions / one; expected: τ(K) / (K c + v(K+1)) "
+    "finite; c: a draft step / a target step; v(5): time to score 5 positions / one; predicted: τ(K) / (K c + v(K+1)) "
     "at the best K; its interval covers only the text."
 )
 _TREES = (
     "tree: the fastest shapes of --method draft-tree, one for each depth; K counts nodes. Candidates are drawn without "
-    "replacement; at temperature 0 they are the draft's most likely tokens. expected: tokens / (depth × a level's time "
+    "replacement; at temperature 0 they are the draft's most likely tokens. predicted: tokens / (depth × a level's time "
     "+ v(K+1)), no interval; an underestimate at temperature 0, as a drafted tree also follows the draft's confidence."
 )
 _MOST_SHAPES = 3
@@ -253,14 +253,14 @@ _COLUMNS: tuple[tuple[str, Callable[[Row], str]], ...] = (
     ("v(5)", lambda row: f"{row[0].verify.values[4]:.2f}"),
     ("τ at best K", lambda row: f"{row[1].tokens.values[row[0].best_k]:.2f}"),
     ("best K", lambda row: str(row[0].best_k) if row[0].best_k else "none"),
-    ("expected", lambda row: _speedup(row[0])),
+    ("predicted", lambda row: _speedup(row[0])),
     ("seconds", lambda row: f"{row[0].seconds:.1f}"),
 )
 _TREE_COLUMNS: tuple[tuple[str, Callable[[tuple[DraftProbe, Shape]], str]], ...] = (
     ("draft", lambda row: row[0].draft),
     ("tree", lambda row: row[1].text),
     ("tokens/forward", lambda row: f"{row[1].tokens:.2f}"),
-    ("expected", lambda row: f"{row[1].speedup:.2f}×"),
+    ("predicted", lambda row: f"{row[1].speedup:.2f}×"),
 )
 
 

@@ -183,13 +183,13 @@ def verdict(probes: tuple[DraftProbe, ...]) -> str:
     _, tree = max(trees, default=(0.0, ""))
     if not best.best_k:
         if tree:
-            return f"No chain is expected to beat plain decoding; use {tree} is expected."
+            return f"No chain is expected to beat plain decoding; use {tree} is predicted."
         every = f"{best.draft} isn't" if len(probes) == 1 else "none of these drafts is"
         return f"Don't speculate here: {every} expected to beat plain decoding at any K from 1 to 16."
     found = best.speedup.at(best.best_k)
     interval = "" if found.low is None else f" ({found.low:.2f} to {found.high:.2f})"
     more = f" Faster still, {tree}." if tree else ""
-    return f"Use {best.draft} with K = {best.best_k}: {found.value:.2f}× is expected{interval}.{more}"
+    return f"Use {best.draft} with K = {best.best_k}: {found.value:.2f}× is predicted{interval}.{more}"
 
 
 def drafts_here(target_ref: str) -> tuple[str, ...]:

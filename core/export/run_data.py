@@ -272,7 +272,7 @@ FIGURES: tuple[Figure, ...] = (
     _logged(
         "Predicted speedup",
         "predicted_speedup",
-        "τ / (K c + v), with this run's own α, and c and v from total times (the Speed page's expected speedup takes "
+        "τ / (K c + v), with this run's own α, and c and v from total times (the Speed page's predicted speedup takes "
         "medians). For a tree, K is its depth and α that of a level.",
         "{:.2f}×",
     ),

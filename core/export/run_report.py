@@ -131,7 +131,7 @@ def _tip(step: Step, slot: int, kind: TokenKind, is_rejection: bool) -> str:
 
 SHARE = Mark("of the step’s drafted tokens", "draft_bar", is_dots=True)
 RUNNING = Mark("running share", "accepted")
-EXPECTED = Mark("expected with rejection sampling", "correction", dash="6 4")
+PREDICTED = Mark("predicted for rejection sampling", "correction", dash="6 4")
 DRAFTING = Mark("draft", "draft_bar", is_area=True)
 VERIFYING = Mark("target", "target_bar", is_area=True)
 SAMPLING = Mark("sampling", "sample_bar", is_area=True)
@@ -193,7 +193,7 @@ def _acceptance(counts: RunCounts) -> Markup:
         "acceptance",
         "Acceptance per step",
         "Accepted / drafted tokens of each step, in per cent. The lines show the running share over all steps so far, "
-        f"and the share expected with rejection sampling from the overlap of the two distributions.{note}",
+        f"and the share predicted for rejection sampling from the overlap of the two distributions.{note}",
         _step_axis(counts),
         Axis("accepted, %", 0, 1.04, percent),
     )
@@ -202,9 +202,9 @@ def _acceptance(counts: RunCounts) -> Markup:
         for index, share in enumerate(shares)
     ]
     plot.dots([((index + 0.5) * width, share) for index, share in enumerate(shares)], SHARE, tips)
-    for column, mark in ((Column.PREDICTED_RATE, EXPECTED), (Column.RUNNING_RATE, RUNNING)):
+    for column, mark in ((Column.PREDICTED_RATE, PREDICTED), (Column.RUNNING_RATE, RUNNING)):
         plot.line(_by_step(counts, column), mark)
-    return plot.figure((SHARE, RUNNING, EXPECTED))
+    return plot.figure((SHARE, RUNNING, PREDICTED))
 
 
 def _latency(run: RunData) -> Markup:

@@ -14,7 +14,7 @@ from core.settings import Coupling
 from core.text import percent_text
 
 PREDICTED_HELP = (
-    "Dashed: accepted tokens per step as expected from the two distributions: sum(min(p, q)) at each drafted position, "
+    "Dashed: accepted tokens per step as predicted from the two distributions: sum(min(p, q)) at each drafted position, "
     "weighted by the probability that earlier tokens are accepted; averaged over the run. The two lines converge as "
     "the run continues."
 )
@@ -24,7 +24,7 @@ BAND_HELP = (
     "a rejection discards the rest; blocks are assumed to be independent."
 )
 REJECTION_HELP = (
-    "Dashed: accepted tokens per step as expected with rejection sampling, from the two distributions at the positions "
+    "Dashed: accepted tokens per step as predicted for rejection sampling, from the two distributions at the positions "
     "drafted in this run. On average the solid line stays a little below it: that is the cost of a reproducible text."
 )
 

@@ -1,4 +1,4 @@
-"""View model of the Speed page: the verdict, measured beside expected, where a step's time goes, what limits it."""
+"""View model of the Speed page: the verdict, measured beside predicted, where a step's time goes, what limits it."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class SpeedReport:
     """All that the page shows; only the headline and the advice if there are no `parts`.
 
     Attributes:
-        compared: measured values, with the expected ones in place of an interval.
+        compared: measured values, with the predicted ones in place of an interval.
         parts, replaced: the parts of a step's time, and of the plain steps that it replaces.
         limit: what costs most, in a sentence.
         theory: the curves over K; None where nothing was drafted.

@@ -1,4 +1,4 @@
-"""The Speed page's figures: measured beside expected, and every value with its interval and its formula."""
+"""The Speed page's figures: measured beside predicted, and every value with its interval and its formula."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ Row = tuple[str, str, str, str]
 """A `NamedValue`: title, value, interval, and how it is computed."""
 
 SPEEDUP_HOW = (
-    "Measured: tokens × time of a plain step / time of all steps. Expected: τ / (K c + v(K+1)), which leaves out "
+    "Measured: tokens × time of a plain step / time of all steps. Predicted: τ / (K c + v(K+1)), which leaves out "
     "sampling and overhead."
 )
-TOKENS_HOW = "Measured: new tokens / forwards of the target. Expected: what the formula gives for this α and K."
+TOKENS_HOW = "Measured: new tokens / forwards of the target. Predicted: what the formula gives for this α and K."
 ALPHA_HOW = (
-    "Measured: accepted / tested tokens. Expected: the mean of Σ min(p, q) = 1 − TV over the same tokens. It is higher "
+    "Measured: accepted / tested tokens. Predicted: the mean of Σ min(p, q) = 1 − TV over the same tokens. It is higher "
     "than the draft acceptance rate on the Run page, which also counts the tokens after a rejection."
 )
 
@@ -37,7 +37,7 @@ ALPHA_HOW = (
 def compared_rows(
     found: Diagnosis, theory: SpeedupTheory | None, calibration: Calibration | None
 ) -> tuple[NamedValue, ...]:
-    """What was measured, and what was expected of this run."""
+    """What was measured, and what was predicted for this run."""
     if theory is None:
         return ()
     k = theory.usual_k
@@ -45,13 +45,13 @@ def compared_rows(
     speedup = f"{theory.measured_verify.values[k]:.2f}×" if is_own else UNKNOWN
     tokens = f"{theory.tokens.values[k]:.2f}" if is_own else UNKNOWN
     # α of a tree is that of a level; the distributions predict each candidate.
-    expected = UNKNOWN if calibration is None or found.is_tree else f"{calibration.overall.predicted:.2f}"
+    predicted_alpha = UNKNOWN if calibration is None or found.is_tree else f"{calibration.overall.predicted:.2f}"
     tested = f"α, acceptance of tested {'levels' if found.is_tree else 'tokens'}"
     ran = "Speedup" if found.plain.is_measured else "Speedup, estimated"
     return (
         NamedValue(ran, f"{found.speedup:.2f}×", speedup, SPEEDUP_HOW),
         NamedValue("τ, block efficiency", f"{theory.ran_tokens.value:.2f}", tokens, TOKENS_HOW),
-        NamedValue(tested, f"{theory.alpha.value:.2f}", expected, ALPHA_HOW),
+        NamedValue(tested, f"{theory.alpha.value:.2f}", predicted_alpha, ALPHA_HOW),
     )
 
 
@@ -88,12 +88,12 @@ def figure_rows(
             f"time of a plain forward. {unit} 1 if the target is memory-bound."),
         overhead,
         ("τ, block efficiency", *_figure(theory.ran_tokens), f"new tokens / steps, at {ran}."),
-        ("τ expected", *predicted_tokens, "(1 − α^(K+1)) / (1 − α) at the same K: Leviathan et al., equation 1, "
+        ("τ predicted", *predicted_tokens, "(1 − α^(K+1)) / (1 − α) at the same K: Leviathan et al., equation 1, "
             "which assumes that every position is accepted independently with the same probability."
             if theory.trees is None else TREE_TOKENS),
         ("Speedup as it ran", *_figure(theory.ran_speedup, "×"), f"tokens × time of a plain step / time of all "
             f"steps, at {ran}."),
-        ("Speedup expected", *predicted, "τ / (K c + v(K+1)) at the same K. It leaves out sampling and overhead."),
+        ("Speedup predicted", *predicted, "τ / (K c + v(K+1)) at the same K. It leaves out sampling and overhead."),
         *(() if theory.trees is not None else _best_k_rows(theory)),
         *(() if calibration is None else _calibration_rows(calibration, coupling, is_tree=found.is_tree)),
     )  # fmt: skip
@@ -107,7 +107,7 @@ def _best_k_rows(theory: SpeedupTheory) -> tuple[Row, ...]:
         ("Best K", best, _sure(theory.share_best), "the K from 0 to 16 with the largest τ / (K c + v(K+1)); 0 is "
             "plain decoding. After it: the share of resamples with the same best K."),
         ("Some K beats plain decoding", "yes" if theory.best_k else "no", _sure(agreeing),
-            "whether any K has an expected speedup above 1, and the share of resamples that agree."),
+            "whether any K has a predicted speedup above 1, and the share of resamples that agree."),
         ("Best K if v = 1", str(theory.leviathan.best), "", "the same by τ / (K c + 1), Leviathan et al., theorem "
             "3.8, which assumes that scoring more positions costs nothing."),
     )  # fmt: skip
@@ -137,7 +137,7 @@ def _calibration_rows(found: Calibration, coupling: Coupling, *, is_tree: bool) 
         else " Beyond ±2 the difference is unlikely to be chance."
     )
     return (
-        (f"{name} expected", f"{overall.predicted:.2f}", "", "mean of Σ min(p, q) = 1 − TV over the positions "
+        (f"{name} predicted", f"{overall.predicted:.2f}", "", "mean of Σ min(p, q) = 1 − TV over the positions "
             f"of the {overall.num_tested:,} tested {tested}. {P_AND_Q}."),
         (f"{name} observed", f"{overall.observed:.2f}", f"{overall.low:.2f} – {overall.high:.2f}", f"accepted / "
             f"tested {tested} at the same positions, with Wilson's 95 % interval."),

@@ -81,7 +81,7 @@ class SpeedPage(RunPage):
         self.headline, self.basis = column_label("speedHeadline", "title"), column_label("speedBasis", "hint")
         race_help = "Replay the run and its baseline side by side, on one clock"
         self.race_button = push_button("Race…", "raceButton", race_help)
-        self.compared = FigureTable("speedCompared", ("", "measured", "expected"))
+        self.compared = FigureTable("speedCompared", ("", "measured", "predicted"))
         self.step_bar, self.plain_bar = TimeBar("stepBar"), TimeBar("plainBar")
         self.samples = [
             SeriesSample("draft", Mark.BAR, "draft_bar", "Time to propose the block."),
@@ -95,12 +95,12 @@ class SpeedPage(RunPage):
         self.plot, self.calibration = SpeedupPlot(), CalibrationPlot()
         self.quantity = ChoiceRow({quantity: quantity.title for quantity in Quantity}, "speedQuantity", "Plotted by K")
         self.grouping = ChoiceRow({by: by.title for by in Grouping}, "alphaGrouping", "Group tested tokens")
-        self.cards = PlotCard("Expected, by K", self.plot), PlotCard("Acceptance of tested tokens", self.calibration)
+        self.cards = PlotCard("Predicted, by K", self.plot), PlotCard("Acceptance of tested tokens", self.calibration)
         hold(self.plot, height=PLOT_HEIGHT)
         hold(self.calibration, height=SMALL_PLOT_HEIGHT)
         self.cards[0].add_row(self.quantity)
         self.cards[1].add_row(self.grouping)
-        self.shapes = FigureTable("speedShapes", ("", "expected", "95 % interval"))
+        self.shapes = FigureTable("speedShapes", ("", "predicted", "95 % interval"))
         self.figures = FigureTable("speedFigures", ("", "value", "95 % interval"), shows_how=True)
         self.predictors = FigureTable("speedPredictors", ("", "with 1 − TV", "with outcome"))
         self.predictors_note = column_label("speedPredictorsNote", "hint")

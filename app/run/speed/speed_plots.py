@@ -1,4 +1,4 @@
-"""The plots of the Speed page: curves over K, and α as expected and as observed."""
+"""The plots of the Speed page: curves over K, and α as predicted and as observed."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ class Grouping(Enum):
     )
     TENTHS = (
         "By expectation",
-        "expected α, %",
-        "Points: accepted / tested tokens, grouped by expected α in tenths, with Wilson's 95 % interval.",
+        "predicted α, %",
+        "Points: accepted / tested tokens, grouped by predicted α in tenths, with Wilson's 95 % interval.",
         "Dashed: where both are equal.",
     )
 
-    def __init__(self, title: str, axis: str, observed: str, expected: str) -> None:
+    def __init__(self, title: str, axis: str, observed: str, predicted: str) -> None:
         self.title, self.axis = title, axis
-        self.meanings = (("observed", observed), ("expected", expected))
+        self.meanings = (("observed", observed), ("predicted", predicted))
 
 
 class CalibrationPlot(Plot):
-    """Observed α as points with whiskers, and expected α as a line."""
+    """Observed α as points with whiskers, and predicted α as a line."""
 
     def __init__(self) -> None:
         super().__init__(
             object_name="calibrationPlot",
-            title="Expected and observed α",
+            title="Predicted and observed α",
             x_label=Grouping.POSITION.axis,
             y_label="accepted, %",
         )
@@ -59,7 +59,7 @@ class CalibrationPlot(Plot):
         self.points = self.add_points("draft_bar", 8, *observed, edge=1)
         self._samples.reverse()
         self.getPlotItem().setMouseEnabled(x=True, y=False)
-        self.set_hint("Whether acceptance was as expected")
+        self.set_hint("Whether acceptance was as predicted")
 
     def show_calibration(self, calibration: Calibration | None) -> None:
         """Show a run's calibration."""
@@ -90,11 +90,11 @@ class CalibrationPlot(Plot):
     def details(self, place: int) -> list[tuple[str, str]]:
         """A group in figures."""
         group = self.groups[place]
-        title = f"Position {group.title}" if self.grouping is Grouping.POSITION else f"Expected {group.title}"
+        title = f"Position {group.title}" if self.grouping is Grouping.POSITION else f"Predicted {group.title}"
         return [
             (title, ""),
             ("tested", f"{group.num_tested:,} tokens"),
-            ("expected", percent_text(group.predicted, 1)),
+            ("predicted", percent_text(group.predicted, 1)),
             ("observed", percent_text(group.observed, 1)),
             ("95 % interval", f"{percent_text(group.low)} to {percent_text(group.high)}"),
         ]
@@ -102,13 +102,13 @@ class CalibrationPlot(Plot):
     def table(self) -> Table:
         """One row per position, then one per tenth."""
         found = self.calibration
-        groups = {} if found is None else {"position": found.positions, "expected": found.bins}
+        groups = {} if found is None else {"position": found.positions, "predicted": found.bins}
         rows = [
             (name, group.title, group.num_tested, group.predicted, group.observed, group.low, group.high)
             for name, members in groups.items()
             for group in members
         ]
-        alphas = ("expected_alpha", "observed_alpha", "observed_low_95", "observed_high_95")
+        alphas = ("predicted_alpha", "observed_alpha", "observed_low_95", "observed_high_95")
         return table_of(("by", "group", "tested_tokens", *alphas), rows)
 
     def _xs(self) -> np.ndarray:
@@ -155,7 +155,7 @@ class Quantity(Enum):
     SPEEDUP = (
         "Speedup",
         "speedup, ×",
-        ("expected", "Line: τ / (K c + v(K+1)) with this run's α, c and v. Band: 95 % over resampled steps."),
+        ("predicted", "Line: τ / (K c + v(K+1)) with this run's α, c and v. Band: 95 % over resampled steps."),
         ("v = 1, without overhead", "Dashed: τ / (K c + 1), Leviathan et al., theorem 3.8: assumes that "
          "more positions cost nothing."),
         ("trees", "Line: tokens / (levels × c + v(K+1)) of the first K nodes of this run's trees, at the "
@@ -200,7 +200,7 @@ class SpeedupPlot(Plot):
         dashed, self._beyond_sample, whole, diamond = self._samples
         self._samples[:] = whole, dashed, diamond, self._beyond_sample
         self.getViewBox().setLimits(xMin=-0.5, minXRange=2, yMin=0, minYRange=0.1)
-        self.set_hint("The expected speedup at each K")
+        self.set_hint("The predicted speedup at each K")
 
     def show_theory(self, theory: SpeedupTheory | None) -> None:
         """Show a run's curves."""

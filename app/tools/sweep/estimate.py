@@ -20,7 +20,7 @@ from core.text import percent_text
 
 GENERATED = 64
 """Number of tokens that the target writes first: acceptance depends on the text that it is measured on."""
-NO_DRAFTS = "Each draft gets a row here, best first: its expected speedup, and at which K."
+NO_DRAFTS = "Each draft gets a row here, best first: its predicted speedup, and at which K."
 SHOWN_TREES = 5
 STOPPED = "Stopped before a draft was read."
 COLUMNS = (
@@ -28,12 +28,12 @@ COLUMNS = (
     *(
         Column(title, help_text, is_figure=True, rank=rank)
         for rank, title, help_text in (
-            (0, "Expected", "τ(K) / (K c + v(K+1)) at its best K; 95 % interval over the positions of the text."),
-            (0, "Best K", "The K from 1 to 16 with the highest expected speedup; none where plain decoding is faster."),
+            (0, "Predicted", "τ(K) / (K c + v(K+1)) at its best K; 95 % interval over the positions of the text."),
+            (0, "Best K", "The K from 1 to 16 with the highest predicted speedup; none where plain decoding is faster."),
             (
                 2,
                 "Best tree",
-                "The expected speedup of the fastest tree of at most 16 nodes; a row's tooltip has its shape.",
+                "The predicted speedup of the fastest tree of at most 16 nodes; a row's tooltip has its shape.",
             ),
             (0, "Acceptance", "Mean of Σ min(p, q) over the positions; p: the target's distribution, q: the draft's."),
             (3, "Top-1", "Share of positions where both have the same most probable token."),
