@@ -21,6 +21,7 @@ from filelock import FileLock
 from app.theme import ColorBy, ThemeMode, nearest_scale
 from core.drafters.registry import METHODS
 from core.errors import OutriderError
+from core.experiments.prompt_suites import PRESETS, read_prompts
 from core.files import keep_aside, read_own_json, write_atomically
 from core.models.catalogue import DEFAULT_DRAFT, DEFAULT_TARGET, MEASURED_LENGTHS
 from core.settings import SETTINGS, Coupling, Device, DType, LengthPolicy, SamplingParams, VerificationRule, is_valid
@@ -57,18 +58,7 @@ CHAT = {"auto": None, "on": True, "off": False}
 """How older settings files name the values of `chat`."""
 
 
-FIRST_PROMPT = """\
-    def test_connect(self):
-        \"\"\"
-        L{Client.connect} opens a connection to the server.
-        \"\"\"
-        client = Client("localhost", 8080)
-        client.connect()
-        self.assertTrue(client.isConnected())
-
-    def test_disconnect(self):
-        \"\"\"
-"""
+FIRST_PROMPT = read_prompts(PRESETS)[0].text
 """A text that the embedded pair continues sensibly at `RunSettings.temperature`; the first preset."""
 
 

@@ -67,8 +67,9 @@ _LEGEND = (
 )
 _TREES = (
     "tree: the fastest shapes of --method draft-tree, one for each depth; K counts nodes. Candidates are drawn without "
-    "replacement; at temperature 0 they are the draft's most likely tokens. predicted: tokens / (depth × a level's time "
-    "+ v(K+1)), no interval; an underestimate at temperature 0, as a drafted tree also follows the draft's confidence."
+    "replacement; at temperature 0 they are the draft's most likely tokens. predicted: tokens / (depth × a level's "
+    "time + v(K+1)), no interval; an underestimate at temperature 0, as a drafted tree also follows the "
+    "draft's confidence."
 )
 _MOST_SHAPES = 3
 _OWN = "The text is the target's own, so block lengths are exactly what drafting along it gives."

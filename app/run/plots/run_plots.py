@@ -45,7 +45,7 @@ class PositionPlot(Plot):
         self.line = self.add_line("text", "if all earlier ones were accepted", CONDITIONAL_HELP)
         self.points = self.add_points("text", 6)
         self.getPlotItem().setMouseEnabled(x=True, y=False)
-        self.getViewBox().setLimits(xMin=0, minXRange=2)
+        self.getViewBox().setLimits(xMin=-MIN_POSITIONS / 2, minXRange=2)
         self.set_hint("How far into a block the draft is accepted")
 
     @property
@@ -85,10 +85,11 @@ class PositionPlot(Plot):
         return float(len(self.counts)), TOP
 
     def _fit(self, extent: tuple[float, float]) -> None:
-        last = max(int(extent[0]), MIN_POSITIONS)
-        # Room beyond the longest block has no label, as nothing was drafted there.
-        marked = ticks(range(1, int(extent[0]) + 1, math.ceil(last / LABELLED_POSITIONS)))
-        self._frame((0.4, last + 0.6), (0, TOP), {"bottom": marked})
+        count = int(extent[0])
+        # Few positions stand in the middle, where no bar seems to be missing.
+        middle, half = (count + 1) / 2, max(count, MIN_POSITIONS) / 2 + 0.1
+        marked = ticks(range(1, count + 1, math.ceil(max(count, 1) / LABELLED_POSITIONS)))
+        self._frame((middle - half, middle + half), (0, TOP), {"bottom": marked})
 
     def _place_at(self, x: float) -> int:
         place = round(x) - 1

@@ -29,8 +29,8 @@ SPEEDUP_HOW = (
 )
 TOKENS_HOW = "Measured: new tokens / forwards of the target. Predicted: what the formula gives for this α and K."
 ALPHA_HOW = (
-    "Measured: accepted / tested tokens. Predicted: the mean of Σ min(p, q) = 1 − TV over the same tokens. It is higher "
-    "than the draft acceptance rate on the Run page, which also counts the tokens after a rejection."
+    "Measured: accepted / tested tokens. Predicted: the mean of Σ min(p, q) = 1 − TV over the same tokens. It is "
+    "higher than the draft acceptance rate on the Run page, which also counts the tokens after a rejection."
 )
 
 

@@ -29,7 +29,7 @@ COLUMNS = (
         Column(title, help_text, is_figure=True, rank=rank)
         for rank, title, help_text in (
             (0, "Predicted", "τ(K) / (K c + v(K+1)) at its best K; 95 % interval over the positions of the text."),
-            (0, "Best K", "The K from 1 to 16 with the highest predicted speedup; none where plain decoding is faster."),
+            (0, "Best K", "The K from 1 to 16 of the highest predicted speedup; none if plain decoding is faster."),
             (
                 2,
                 "Best tree",
