@@ -9,17 +9,18 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
-from PySide6.QtCore import Qt
+from PySide6.QtCore import QRegularExpression, Qt
 from PySide6.QtGui import QAction, QGuiApplication, QShortcut, QTextDocument, QTextTable
 
 from app.menus import PANEL_KEYS, menu_actions
 from app.run.pacing import Pace
 from app.run.speed.speed import speed_report, study_of
+from app.run.text.token_colors import token_formats
 from app.run.text.tokens import Fate
 from app.theme import DARK, LIGHT
 from app.tools import about
 from app.tools.about import AboutDialog, version_sentence
-from app.tools.help import FORMULAS_FILE, PAPERS, HelpWindow, page_text
+from app.tools.help import FORMULAS_FILE, MEANINGS, PAPERS, HelpWindow, page_text
 from app.tools.step_picture import MAX_SLOTS, example, picture_of
 from core.analysis.calibration import Predictor
 from core.errors import OutriderError
@@ -157,6 +158,17 @@ def test_help_shows_a_step_of_the_run_and_the_recorded_one_before_it(window, run
     assert "accepted" in page.method.accessibleDescription()
     qtbot.keyClick(page, Qt.Key.Key_Escape)
     assert not page.isVisible()
+
+
+def test_help_draws_the_names_of_tokens_as_the_text_does(window, apply_theme):
+    for theme in (DARK, LIGHT):
+        apply_theme(theme)
+        window.menus.help.trigger()
+        document = window.help.page.method.document()
+        for fate in MEANINGS:
+            chosen, shown = token_formats()[fate], document.find(QRegularExpression(f"^{fate}$")).charFormat()
+            assert shown.foreground() == chosen.foreground()
+            assert (shown.underlineStyle(), shown.fontStrikeOut()) == (chosen.underlineStyle(), chosen.fontStrikeOut())
 
 
 def test_help_has_every_paper_and_fits_a_small_screen(window, qtbot, apply_theme):

@@ -57,7 +57,6 @@ class ProductionPage(QDialog):
             hold_font(page, 13, is_mono=True)
             page.setReadOnly(True)
             page.setTabChangesFocus(True)
-            page.setLineWrapMode(QPlainTextEdit.LineWrapMode.NoWrap)  # Commands; their comments are short lines.
             self.tabs.add_page(project.title, page, project.title)
         command, everything = "Only the command or program, ready to paste", "The whole text, to keep in a file"
         self.copy_button = push_button(COPY, "copyCommandButton", command, self._on_copy)

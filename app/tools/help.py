@@ -30,6 +30,8 @@ from app.jobs import Jobs
 from app.menus import Menus, key_groups
 from app.run.run_view import RunView
 from app.run.status_strip import StatusStrip
+from app.run.text.token_colors import token_formats
+from app.run.text.tokens import Fate
 from app.theme import RESOURCES, Theme, current_theme, scaled, ui_font
 from app.tools.step_picture import MAX_SLOTS, StepPicture, draw_step, picture_of, picture_size
 from app.widgets.fields import boxed, column, named
@@ -50,6 +52,13 @@ PAPERS = (
 )
 PAGE_WIDTH = 880
 """Longer lines are hard to follow."""
+MEANINGS = {
+    Fate.ACCEPTED: "drafted and accepted",
+    Fate.RESAMPLED: "drawn by the target in place of a rejected token",
+    Fate.BONUS: "drawn by the target after all drafted tokens were accepted",
+    Fate.PLAIN: "drawn by the target in a step without a draft",
+    Fate.REJECTED: "drafted, but rejected or never tested; shown on request",
+}
 COLUMN_SHARES = (26, 31, 9, 34)
 """Widths of the formula tables' columns, in percent."""
 
@@ -64,20 +73,7 @@ def page_text(path: Path) -> str:
 
 def method_html(picture: StepPicture, width: int, theme: Theme) -> str:
     """The method, with a picture that the document refers to as `step`."""
-    kinds = (
-        ("accepted", theme.accepted, "<u>solid line</u>", "drafted and accepted"),
-        ("resampled", theme.correction, _tinted("wavy line, tinted", theme.correction_tint),
-         "drawn by the target in place of a rejected token"),
-        ("bonus", theme.bonus, _tinted("dotted line, tinted", theme.bonus_tint),
-         "drawn by the target after all drafted tokens were accepted"),
-        ("plain", theme.text, "no line", "drawn by the target in a step without a draft"),
-        ("rejected", theme.faint, "<s>struck through</s>", "drafted, but rejected or never tested; shown on request"),
-    )  # fmt: skip
-    rows = (
-        f'<tr><td style="color:{color}"><b>{name}</b>&nbsp;&nbsp;</td><td>{line}&nbsp;&nbsp;</td>'
-        f"<td>{meaning}</td></tr>"
-        for name, color, line, meaning in kinds
-    )
+    rows = (f"<tr><td>{fate}</td><td>{meaning}</td></tr>" for fate, meaning in MEANINGS.items())
     num_hidden = len(picture.step.drafted) - MAX_SLOTS
     more = f" {num_hidden} more drafted tokens are not shown." if num_hidden > 0 else ""
     return Template(page_text(METHOD_FILE)).safe_substitute(
@@ -85,7 +81,7 @@ def method_html(picture: StepPicture, width: int, theme: Theme) -> str:
         caption=f"{picture.caption}. q: the draft's probability of its token; p: the target's. The filled part of each "
         f"track is min(1, p / q), the mark is u.{more}",
         muted=theme.muted,
-        colours=f"<table cellspacing='0' cellpadding='2'>{''.join(rows)}</table>",
+        colours=f"<table cellspacing='0' cellpadding='4'>{''.join(rows)}</table>",
         papers="".join(
             f'<p>{title}. <a style="color:{theme.accent}" href="https://arxiv.org/abs/{number}">arXiv {number}</a></p>'
             for title, number in PAPERS
@@ -93,8 +89,14 @@ def method_html(picture: StepPicture, width: int, theme: Theme) -> str:
     )
 
 
-def _tinted(words: str, tint: str) -> str:
-    return f'<span style="background-color:{tint}">{words}</span>'
+def show_kinds(document: QTextDocument) -> None:
+    """Draw the names of tokens, in the first table of the method, as the text draws such tokens."""
+    formats = token_formats()
+    table = next(frame for frame in document.rootFrame().childFrames() if isinstance(frame, QTextTable))
+    for row, fate in enumerate(MEANINGS):
+        cursor = table.cellAt(row, 0).firstCursorPosition()
+        cursor.movePosition(QTextCursor.MoveOperation.EndOfBlock, QTextCursor.MoveMode.KeepAnchor)
+        cursor.mergeCharFormat(formats[fate])
 
 
 def keys_html(bar: QMenuBar) -> str:
@@ -248,6 +250,7 @@ class HelpWindow(QDialog):
         document = QTextDocument()
         document.addResource(QTextDocument.ResourceType.ImageResource.value, QUrl("step"), image)
         document.setHtml(method_html(self.picture, size.width(), theme))
+        show_kinds(document)
         return document
 
     def _keys(self, _width: int, _theme: Theme) -> QTextDocument:
