@@ -6,7 +6,7 @@ import pytest
 from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QAbstractItemView, QLineEdit
 
-from app.tools.runs.window import COMPARE, DIFFERENT, LIST, NO_MATCH, NO_RUN
+from app.tools.runs.window import COMPARE, DIFFERENT, LIST, NO_MATCH, NO_RUN, SELECT_MORE
 from app.widgets.title_delegate import BADGE_ROLE
 from tests.fakes_runs import RunColumn, cells, keep_run, names, until
 
@@ -142,6 +142,20 @@ def test_without_runs_the_list_says_how_there_will_be_some_and_a_folder_that_can
     (tmp_path / "runs").write_text("")
     _, panel = open_runs(0)
     assert "can't be read" in panel.banner.sentence()
+
+
+def test_why_runs_can_not_be_compared_is_said_at_the_button(open_runs, folder):
+    keep_run(folder, 0)
+    (folder / "20260101-000000-broken.jsonl").write_text('{"schema": "outrider.run/1"')
+    _, panel = open_runs(2)
+    compare = panel.compare_button
+    panel.table.select([panel.table.items()[0].id])
+    assert (compare.isEnabled(), compare.toolTip()) == (False, SELECT_MORE)
+    panel.table.selectAll()
+    damaged = next(run for run in panel.table.items() if not run.is_readable)
+    assert not compare.isEnabled()
+    assert damaged.title in compare.toolTip()
+    assert "Can't be read" in compare.toolTip()
 
 
 def test_a_comparison_is_exported_but_never_over_a_runs_log_and_left_by_escape(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import statistics
 from collections import Counter
@@ -15,6 +16,7 @@ from app.run.plots.acceptance_plot import AcceptancePlot
 from app.run.plots.tree_plots import CostPlot, RankPlot
 from app.run.run_view import RunView
 from app.theme import DARK, LIGHT, contrast
+from core.analysis.diagnosis import LEAST_TIMED
 from core.analysis.run_counts import MOST_RANKS
 from core.settings import RunRequest
 from core.types import BaselineStep, PrefillDone
@@ -177,6 +179,11 @@ def test_verify_time_is_the_median_by_nodes_with_plain_steps_at_0(page, run):
     assert x.tolist() == sorted(times)
     assert y.tolist() == pytest.approx([statistics.median(times[nodes]) for nodes in sorted(times)])
     assert plot.plain_line.value() == 4.0
+    often = [len(times[nodes]) >= LEAST_TIMED for nodes in sorted(times)]
+    assert any(often)
+    assert not all(often)
+    joined = [a and b for a, b in itertools.pairwise(often)]
+    assert plot.line.opts["connect"].tolist()[:-1] == joined, "a median of few steps is not part of a trend"
     run.apply(BaselineStep(replace(run.steps[0], emitted=run.steps[0].emitted[:1], verify_ms=3.0)))
     plot.refresh()
     assert plot.plain_line.value() == 3.0, "the baseline's own forwards are the measure once there are any"

@@ -238,9 +238,9 @@ class RunsWindow(QDialog):
         self.replay_button.setEnabled(is_readable)
         self.rename_button.setEnabled(only is not None)
         self.export_button.setEnabled(is_readable)
-        can_compare = 2 <= len(runs) <= MOST_GROUPED and all(run.is_readable for run in runs)
-        self.compare_button.setEnabled(can_compare)
-        self.compare_button.setToolTip(SELECT_MORE if len(runs) < 2 else self.compare_button.accessibleDescription())
+        refusal = _compare_refusal(runs)
+        self.compare_button.setEnabled(not refusal)
+        self.compare_button.setToolTip(plain_tip(refusal) or self.compare_button.accessibleDescription())
         self.delete_button.setEnabled(bool(runs) and not is_running)
         self._show_labels(tuple(runs))
 
@@ -423,6 +423,16 @@ class RunsWindow(QDialog):
 
     def _submit(self, work: Callable[[Job], Any], then: Callable[[Any], None], what: str, **settings: Any) -> Job:
         return self._jobs.submit(work, then, what=what, lane=LANE, **{"failed": self._kept.show_problem, **settings})
+
+
+def _compare_refusal(runs: Sequence[KeptRun]) -> str:
+    """Why these runs can't be compared; empty if they can."""
+    unreadable = [run.title for run in runs if not run.is_readable]
+    if len(runs) < 2:
+        return SELECT_MORE
+    if len(runs) > MOST_GROUPED:
+        return f"Select at most {MOST_GROUPED} runs to compare them"
+    return f"Can't be read, so can't be compared: {', '.join(unreadable)}" if unreadable else ""
 
 
 def _label_of(run: KeptRun, label: Label) -> str:
