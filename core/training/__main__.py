@@ -49,13 +49,13 @@ def run_pretrain(args: Args) -> None:
 
 
 def run_rollouts(args: Args) -> None:
-    target = load_model(args.work / "target.pt", "target")
+    target = load_model(args.work / "target.pt")
     training = load_stream(args.work / "data", "train")
     np.save(args.work / "rollouts.npy", generate_rollouts(target, training, args.count, seed=args.seed, log=say))
 
 
 def run_states(args: Args) -> None:
-    target = load_model(args.work / "target.pt", "target")
+    target = load_model(args.work / "target.pt")
     training, rollouts = load_stream(args.work / "data", "train"), load_stream(args.work, "rollouts")
     stream = distillation_stream(rollouts, training, args.corpus_blocks, args.seed)
     np.save(args.work / "distillation.npy", stream)
@@ -63,8 +63,8 @@ def run_states(args: Args) -> None:
 
 
 def run_distill(args: Args) -> None:
-    head = load_model(args.work / "target.pt", "target").lm_head.weight
-    draft = load_model(args.work / "draft.pt", "draft")
+    head = load_model(args.work / "target.pt").lm_head.weight
+    draft = load_model(args.work / "draft.pt")
     states = np.load(args.work / "states.npy", mmap_mode="r")
     settings = TrainSettings(args.tokens, args.seconds, 50, 0.4, per_step=4, seed=args.seed, log_every=50)
     stream = load_stream(args.work, "distillation")
@@ -74,12 +74,12 @@ def run_distill(args: Args) -> None:
 def run_export(args: Args) -> None:
     tokenizer = prepared_tokenizer(args.work / "data")
     for shape, checkpoint in (("target", "target.pt"), ("draft", "distilled.pt")):
-        export(load_model(args.work / checkpoint, shape), tokenizer, args.out / FOLDERS[shape])
+        export(load_model(args.work / checkpoint), tokenizer, args.out / FOLDERS[shape])
 
 
 def run_evaluate(args: Args) -> None:
     data = args.work / "data"
-    target, draft = (load_model(args.out / FOLDERS[shape], shape) for shape in ("target", "draft"))
+    target, draft = (load_model(args.out / FOLDERS[shape]) for shape in ("target", "draft"))
     tokenizer, stream = prepared_tokenizer(data), load_stream(data, "validation")
     say(json.dumps(evaluate(target, draft, tokenizer, load_held_out(data), stream, max_blocks=args.blocks), indent=1))
 

@@ -51,7 +51,7 @@ ARITHMETIC = torch.bfloat16 if _has_bfloat16() else torch.float32
 """The number format of training, on float32 weights: emulated bfloat16 takes tens of times longer."""
 
 
-def new_model(shape: str, vocab_size: int, seed: int, num_layers: int | None = None) -> LlamaForCausalLM:
+def new_model(shape: str, vocab_size: int, seed: int) -> LlamaForCausalLM:
     """A freshly initialised model; id 0 is END_OF_TEXT. Output projections of the residual branches start at zero."""
     config = LlamaConfig(
         vocab_size=vocab_size,
@@ -62,7 +62,7 @@ def new_model(shape: str, vocab_size: int, seed: int, num_layers: int | None = N
         bos_token_id=0,
         eos_token_id=0,
         pad_token_id=None,
-        **(SHAPES[shape] if num_layers is None else {**SHAPES[shape], "num_hidden_layers": num_layers}),
+        **SHAPES[shape],
     )
     torch.manual_seed(seed)
     model = LlamaForCausalLM(config)
@@ -234,13 +234,12 @@ def continuations(
 FILES = ("config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
 
 
-def load_model(path: Path, shape: str) -> LlamaForCausalLM:
+def load_model(path: Path) -> LlamaForCausalLM:
     """A model in float32, from a training checkpoint or an exported folder."""
     if path.is_dir():
         return LlamaForCausalLM.from_pretrained(path, dtype=torch.float32)
     state = torch.load(path, weights_only=True)
-    config = state["config"]
-    model = new_model(shape, config["vocab_size"], seed=0, num_layers=config["num_hidden_layers"])
+    model = LlamaForCausalLM(LlamaConfig.from_dict(state["config"]))
     model.load_state_dict(state["model"])
     return model
 
