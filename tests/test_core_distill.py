@@ -256,7 +256,7 @@ def test_texts_that_are_written_are_as_long_as_those_that_were_given(target, tmp
 def test_a_checkpoint_that_cannot_be_written_leaves_nothing_half_written(target, tmp_path, monkeypatch):
     student, path = new_student(target.model, 1), tmp_path / "student.pt"
     optimizers = make_optimizers(student)
-    save_checkpoint(path, student, optimizers, Progress(step=3), BORROWED)
+    save_checkpoint(path, student, optimizers, Progress(step=3))
 
     def fill_up(_state, path):
         path.write_bytes(b"half")
@@ -264,9 +264,9 @@ def test_a_checkpoint_that_cannot_be_written_leaves_nothing_half_written(target,
 
     monkeypatch.setattr(torch, "save", fill_up)
     with pytest.raises(OSError, match="No space"):
-        save_checkpoint(path, student, optimizers, Progress(step=4), BORROWED)
+        save_checkpoint(path, student, optimizers, Progress(step=4))
     assert list(tmp_path.iterdir()) == [path]
-    assert load_checkpoint(path, student, optimizers, BORROWED).step == 3
+    assert load_checkpoint(path, student, optimizers).step == 3
 
 
 def test_a_folder_that_is_not_a_draft_is_not_replaced(target, tmp_path):

@@ -184,7 +184,6 @@ def train_student(
         reports="acceptance",
         evaluate=evaluate,
         check_cancelled=check_cancelled,
-        without=BORROWED,
         # In float32 Muon would add three quarters of a step's time, as a step reads few tokens.
         optimizers=make_optimizers(student, settings.learning_rate, has_muon=ARITHMETIC is not torch.float32),
     )

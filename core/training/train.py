@@ -116,22 +116,18 @@ class Progress:
     seconds: float = 0.0
 
 
-NO_NAMES: frozenset[str] = frozenset()
+def _trained(model: torch.nn.Module) -> dict[str, Tensor]:
+    """A model's parameters by name, without those that training leaves as they are."""
+    return {name: tensor for name, tensor in model.named_parameters(remove_duplicate=False) if tensor.requires_grad}
 
 
-def save_checkpoint(
-    path: Path,
-    model: torch.nn.Module,
-    optimizers: Sequence[Optimizer],
-    progress: Progress,
-    without: frozenset[str] = NO_NAMES,
-) -> None:
-    """Write a checkpoint atomically; parameters named in `without` are left out."""
+def save_checkpoint(path: Path, model: torch.nn.Module, optimizers: Sequence[Optimizer], progress: Progress) -> None:
+    """Write a checkpoint of the trained parameters atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_suffix(".part")
     state = {
         "config": model.config.to_dict(),  # type: ignore[union-attr, operator]
-        "model": {name: tensor for name, tensor in model.state_dict().items() if name not in without},
+        "model": {name: tensor.detach() for name, tensor in _trained(model).items()},
         "optimizers": [optimizer.state_dict() for optimizer in optimizers],
         "progress": vars(progress),
     }
@@ -143,9 +139,7 @@ def save_checkpoint(
         raise
 
 
-def load_checkpoint(
-    path: Path, model: torch.nn.Module, optimizers: Sequence[Optimizer], without: frozenset[str] = NO_NAMES
-) -> Progress:
+def load_checkpoint(path: Path, model: torch.nn.Module, optimizers: Sequence[Optimizer]) -> Progress:
     """Load a checkpoint into a model of the same shape.
 
     Raises:
@@ -154,7 +148,7 @@ def load_checkpoint(
     try:
         state = torch.load(path, weights_only=True)
         left = model.load_state_dict(state["model"], strict=False)
-        if left.unexpected_keys or set(left.missing_keys) - without:
+        if left.unexpected_keys or _trained(model).keys() & left.missing_keys:
             raise ValueError("it has other layers")
         for optimizer, own in zip(optimizers, state["optimizers"], strict=True):
             if not optimizer.defaults.keys() <= own["param_groups"][0].keys():
@@ -182,13 +176,12 @@ def train(
     reports: str,
     evaluate: Callable[[], str] | None = None,
     check_cancelled: Callable[[], None] = lambda: None,
-    without: frozenset[str] = NO_NAMES,
     optimizers: Sequence[Optimizer] | None = None,
 ) -> Progress:
     """Train in place until the budget is used, resuming from `checkpoint` if it exists, and save there.
 
     Args:
-        model: to train; its `config` is stored with it.
+        model: to train, but for parameters without a gradient; its `config` is stored with it.
         compute: the loss of a step, from its index and the share of the budget that is used. What it reads must
             depend on these and the seed alone, so that a resumed run continues exactly.
         settings: how to train.
@@ -197,11 +190,10 @@ def train(
         reports: name of the figure that steps report.
         evaluate: called every `evaluate_seconds`; returns a line for the log.
         check_cancelled: called before each step; may raise to stop. The checkpoint is written first.
-        without: names of parameters that are not stored.
         optimizers: of the model; those of `make_optimizers` if None.
     """
     optimizers = optimizers or make_optimizers(model, settings.learning_rate)
-    progress = load_checkpoint(checkpoint, model, optimizers, without) if checkpoint.exists() else Progress()
+    progress = load_checkpoint(checkpoint, model, optimizers) if checkpoint.exists() else Progress()
     since_save = since_evaluation = 0.0
     recent: list[float] = []
     last = time.monotonic()
@@ -234,10 +226,10 @@ def train(
                 log(evaluate())
                 since_evaluation, last = 0.0, time.monotonic()
             if since_save > settings.checkpoint_seconds:
-                save_checkpoint(checkpoint, model, optimizers, progress, without)
+                save_checkpoint(checkpoint, model, optimizers, progress)
                 since_save = 0.0
     finally:
-        save_checkpoint(checkpoint, model, optimizers, progress, without)
+        save_checkpoint(checkpoint, model, optimizers, progress)
     return progress
 
 
