@@ -329,15 +329,20 @@ class FileClaim:
 _ORPHAN_AGE_S = 24 * 3600
 
 
-def new_scratch(parent: Path, prefix: str) -> Path:
-    """A new folder in `parent`, which is created if needed; folders left there by dead processes are removed.
+@contextlib.contextmanager
+def scratch_folder(parent: Path, prefix: str) -> Iterator[Path]:
+    """A new folder in `parent`, which is created if needed; removed afterwards, as are those left by dead processes.
 
     Raises:
         OSError: it can't be created.
     """
     parent.mkdir(parents=True, exist_ok=True)
     _sweep(parent, prefix)
-    return Path(tempfile.mkdtemp(prefix=f"{prefix}{os.getpid()}-", dir=parent))
+    scratch = Path(tempfile.mkdtemp(prefix=f"{prefix}{os.getpid()}-", dir=parent))
+    try:
+        yield scratch
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
 
 
 def _sweep(parent: Path, prefix: str) -> None:

@@ -31,7 +31,7 @@ from core.experiments.bench_plan import (
     Pair,
     Timed,
 )
-from core.files import explain_write_error, file_digest, new_scratch, require_space
+from core.files import explain_write_error, file_digest, require_space, scratch_folder
 from core.models.catalogue import ModelFormat, resolve
 from core.models.child import ChildFailedError, supervise
 from core.models.folder.gguf import convert
@@ -126,8 +126,7 @@ def converted(model: LanguageModel, ref: str | None, target_ref: str, script: Pa
     if script is None:
         raise NotApplicableError(f"{_SCRIPT} was not found; move the build back beside its sources.")
     kept = platformdirs.user_cache_path("outrider", appauthor=False) / "llama.cpp"
-    scratch = new_scratch(kept, ".converting-")
-    try:
+    with scratch_folder(kept, ".converting-") as scratch:
         source = scratch / "source" if entry is None or entry.serves is not None else entry.path
         if not source.exists():
             _write_model(model, source, resolve(target_ref).path)
@@ -137,8 +136,6 @@ def converted(model: LanguageModel, ref: str | None, target_ref: str, script: Pa
             _run_script(script, source, kind, scratch, sum(part.nbytes for part in model.model.parameters()))
             (scratch / "model.gguf").rename(file)
         return file
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
 
 
 def _write_model(model: LanguageModel, folder: Path, tokenizer: Path) -> None:

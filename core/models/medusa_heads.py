@@ -13,7 +13,6 @@ import contextlib
 import hashlib
 import json
 import re
-import shutil
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
@@ -28,7 +27,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from core.errors import ModelUnreadableError, PairMismatchError, SettingsError, first_line
-from core.files import explain_write_error, file_digest, new_scratch, read_json, require_space
+from core.files import explain_write_error, file_digest, read_json, require_space, scratch_folder
 from core.models.catalogue import EMBEDDED
 from core.models.child import (
     STALL_S,
@@ -287,27 +286,22 @@ def _converted(path: Path, check_cancelled: Callable[[], None]) -> Path:
         if result.is_file():
             return result
         require_space(f"{path.name!r} converted", path.stat().st_size, kept, "free some space")
-        scratch = new_scratch(kept, ".converting-")
-    except OSError as error:
-        raise ModelUnreadableError(explain_write_error(error, kept)) from error
-    try:
         memory = _CHILD_MEMORY + 3 * path.stat().st_size
-        for _ in supervise(
-            python_module("core.models.medusa_heads", path.resolve(), scratch / WEIGHTS, str(memory)),
-            environment=child_environment(),
-            folder=scratch,
-            memory_bytes=memory,
-            check_cancelled=check_cancelled,
-        ):
-            pass
-        (scratch / WEIGHTS).replace(result)
+        with scratch_folder(kept, ".converting-") as scratch:
+            for _ in supervise(
+                python_module("core.models.medusa_heads", path.resolve(), scratch / WEIGHTS, str(memory)),
+                environment=child_environment(),
+                folder=scratch,
+                memory_bytes=memory,
+                check_cancelled=check_cancelled,
+            ):
+                pass
+            (scratch / WEIGHTS).replace(result)
     except ChildFailedError as error:
         reason = "it needs too much memory" if error.code == ChildExit.MEMORY else error.last_line[:160]
         raise _unreadable(path, reason or "the process that read it crashed") from error
     except OSError as error:
         raise ModelUnreadableError(explain_write_error(error, kept)) from error
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
     return result
 
 

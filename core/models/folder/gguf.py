@@ -15,7 +15,7 @@ from pathlib import Path
 import platformdirs
 
 from core.errors import ModelUnreadableError, NoSpaceError, OutOfMemoryError
-from core.files import explain_write_error, file_digest, folder_bytes, new_scratch, require_space
+from core.files import explain_write_error, file_digest, folder_bytes, require_space, scratch_folder
 from core.models.child import STALL_S, ChildExit, ChildFailedError, child_environment, python_module, supervise
 from core.models.folder.details import read_config
 from core.models.folder.weight_files import check_gguf, read_weight_headers
@@ -78,22 +78,19 @@ def convert(
 def converting(path: Path, check_cancelled: Callable[[], None] = lambda: None) -> Generator[float, None, Path]:
     """`convert` in steps: yields the completed share, and returns the folder. Close it to cancel."""
     num_bytes = check_gguf(path)
-    folder, scratch = _kept(), None
+    folder = _kept()
     try:
         folder = converted_folder(path, check_cancelled)
         if not _is_whole(folder):
-            scratch = new_scratch(folder.parent, ".converting-")
-            yield from _unpack(path, scratch, num_bytes, check_cancelled)
-            if not _is_whole(folder):  # Otherwise another process was faster.
-                # What is there may have been cut short, such as by a power failure.
-                if folder.exists():
-                    shutil.rmtree(folder, ignore_errors=True)
-                (scratch / "model").rename(folder)
+            with scratch_folder(folder.parent, ".converting-") as scratch:
+                yield from _unpack(path, scratch, num_bytes, check_cancelled)
+                if not _is_whole(folder):  # Otherwise another process was faster.
+                    # What is there may have been cut short, such as by a power failure.
+                    if folder.exists():
+                        shutil.rmtree(folder, ignore_errors=True)
+                    (scratch / "model").rename(folder)
     except OSError as error:
         raise ModelUnreadableError(explain_write_error(error, folder)) from error
-    finally:
-        if scratch is not None:
-            shutil.rmtree(scratch, ignore_errors=True)
     return folder
 
 

