@@ -74,19 +74,9 @@ def new_model(shape: str, vocab_size: int, seed: int) -> LlamaForCausalLM:
 
 
 def rope_for(model: LlamaForCausalLM, length: int) -> tuple[Tensor, Tensor]:
-    """cos and sin of a model's rotary embedding, each (length, head size), in the half-rotated layout of transformers.
-
-    Raises:
-        ValueError: the rotary embedding is not the plain one.
-    """
-    config = model.config
-    rope = config.rope_parameters
-    if rope.get("rope_type", "default") != "default":
-        raise ValueError(f"rotary embeddings of the type {rope['rope_type']} can't be trained here")
-    size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    inverse = rope["rope_theta"] ** (-torch.arange(0, size, 2, dtype=torch.float32) / size)
-    angles = torch.outer(torch.arange(length, dtype=torch.float32), inverse).repeat(1, 2)
-    return angles.cos(), angles.sin()
+    """cos and sin of a model's rotary embedding, each (length, head size), in float32."""
+    cos, sin = model.model.rotary_emb(torch.zeros(1), torch.arange(length)[None])
+    return cos[0], sin[0]
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
