@@ -18,14 +18,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.optim import AdamW
 
-from core.distill.texts import Part, id_counts
+from core.distill.texts import QUICK_LOOK, Part, id_counts
 from core.models.medusa_heads import HeadsConfig, MedusaHeads, norm_fingerprint, save_heads
 from core.training.data import items_of_step
 from core.training.model import replaced_folder
 from core.training.train import Progress, Step, TrainSettings, train
-
-_QUICK_LOOK = 32
-"""Held-out rows that are evaluated during training."""
 
 _PART = 2048
 """Ids of a step's part of the vocabulary: the most frequent ones, those of its texts, and random others."""
@@ -143,7 +140,7 @@ def train_heads(
         return torch.stack(losses).sum(), losses[0].detach(), sum(len(row[0][0]) for row in rows)
 
     def evaluate() -> str:
-        figures = held_out_accuracy(heads, tables, held_out, max_rows=_QUICK_LOOK)
+        figures = held_out_accuracy(heads, tables, held_out, max_rows=QUICK_LOOK)
         return "held out, at temperature 0, top 1 / 4: " + ", ".join(f"{row[0]:.3f} / {row[2]:.3f}" for row in figures)
 
     optimizer = AdamW(heads.parameters(), lr=settings.learning_rate, betas=(0.9, 0.95), weight_decay=0.01)

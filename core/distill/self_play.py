@@ -118,7 +118,7 @@ def write_texts(
     ids = torch.zeros(rows, length, dtype=torch.long)
     ids[:, : len(script.opening)] = torch.tensor(script.opening)
     answer_temperature = torch.tensor([settings.temperatures[i % len(settings.temperatures)] for i in range(rows)])
-    course = _Course(script, settings, rows, generator)
+    course = _Course(script, settings, generator)
     states = np.zeros((rows, length, target.config.hidden_size), dtype=np.float16)
     log_norms = np.zeros((rows, length), dtype=np.float32)
     written = ids[:, : len(script.opening)]
@@ -145,7 +145,8 @@ def write_texts(
 class _Course:
     """The state of each row: in its prompt, on the bridge, in its answer, or done."""
 
-    def __init__(self, script: Script, settings: PlaySettings, rows: int, generator: torch.Generator) -> None:
+    def __init__(self, script: Script, settings: PlaySettings, generator: torch.Generator) -> None:
+        rows = settings.rows
         self._bridge = torch.tensor(script.bridge)
         self._ends = torch.tensor(sorted(script.end_ids) or [-1])
         self._last_prompt = len(script.opening) + settings.longest_prompt
@@ -157,7 +158,7 @@ class _Course:
         self.is_done = torch.zeros(rows, dtype=torch.bool)
         self._sentence_ends = torch.tensor(sorted(script.sentence_ends))
         self._is_turn_over = torch.zeros(rows, dtype=torch.bool)
-        self._first_words, self._is_begun = _first_words(script, settings, rows, generator)
+        self._first_words, self._is_begun = _first_words(script, settings, generator)
 
     def follow(self, position: int, drawn: Tensor) -> Tensor:
         """The tokens (rows,) at a position: those drawn, unless the script fixes them."""
@@ -185,11 +186,9 @@ class _Course:
         return tokens
 
 
-def _first_words(
-    script: Script, settings: PlaySettings, rows: int, generator: torch.Generator
-) -> tuple[Tensor, Tensor]:
+def _first_words(script: Script, settings: PlaySettings, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """Ids (rows, n) fixed at the first n positions, -1 where free, and which rows (rows,) are begun."""
-    start = len(script.opening)
+    start, rows = len(script.opening), settings.rows
     width = start + max(map(len, script.first_words), default=0)
     given, is_begun = torch.full((rows, width), -1), torch.zeros(rows, dtype=torch.bool)
     if not script.first_words:

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn import functional
 from transformers import LlamaForCausalLM
 
-from core.distill.texts import Part, target_log_probs
+from core.distill.texts import QUICK_LOOK, Part, target_log_probs
 from core.errors import ModelUnreadableError, OutriderError
 from core.models.catalogue import SHARES, resolve
 from core.models.folder.details import parse_tokenizer, read_tokens
@@ -28,9 +28,6 @@ from core.models.shared_draft import BORROWED, tokens_sha256
 from core.training.data import items_of_step
 from core.training.model import ARITHMETIC, hidden_states, replaced_folder, rope_for
 from core.training.train import Progress, Step, TrainSettings, kl_tv_loss, make_optimizers, overlap, train, tv_weight
-
-_QUICK_LOOK = 32
-"""Held-out rows that are evaluated during training."""
 
 
 def check_target(target: Any) -> None:
@@ -88,13 +85,11 @@ def export_student(
         save_file(weights, fresh / "model.safetensors", metadata={"format": "pt"})
 
 
-Batch = tuple[Tensor, Tensor, Tensor, Tensor]
-"""Rows of texts: ids, the target's states and log norms, and `counts` (rows, length), 1 at the positions to learn from.
-"""
+def make_batch(part: Part, rows: list[int], first: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Rows of texts: ids, the target's states and log norms, and (rows, length) 1 at the positions to learn from.
 
-
-def make_batch(part: Part, rows: list[int], first: int) -> Batch:
-    """Positions count from `first`, the end of the opening, to the one before a text's end."""
+    These go from `first`, the end of the opening, to the one before a text's end.
+    """
     texts = part.texts
     columns = np.arange(texts.ids.shape[1])
     counts = (columns >= first - 1) & (columns < texts.end[rows][:, None] - 1)
@@ -172,7 +167,7 @@ def train_student(
         return *loss_fn(ids, states, log_norms, counts, tv_weight((0.4, 0.8), share)), int(counts.sum())
 
     def evaluate() -> str:
-        figure = held_out_acceptance(student, held_out, vocabulary, first, max_rows=_QUICK_LOOK)
+        figure = held_out_acceptance(student, held_out, vocabulary, first, max_rows=QUICK_LOOK)
         return f"held out: acceptance {figure:.3f}"
 
     return train(

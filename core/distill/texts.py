@@ -21,6 +21,8 @@ Ids = npt.NDArray[np.int32]
 
 HELD_OUT_ROWS = 200
 """The last rows of the first part, at most four fifths of it, are never trained on."""
+QUICK_LOOK = 32
+"""Held-out rows that are evaluated during training."""
 
 
 @dataclass(frozen=True, slots=True)
