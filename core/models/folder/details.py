@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from core.errors import ModelUnreadableError
 from core.files import open_regular, read_bounded, read_json
@@ -311,7 +311,7 @@ def read_details(entry: ModelEntry) -> ModelDetails:
         number, architecture = functools.partial(positive_number, config), str(config.get("model_type") or "")
     active = number("num_experts_per_tok", "num_experts_per_token", "moe_topk", "expert_used_count")
     experts = number("num_local_experts", "num_experts", "n_routed_experts", "expert_count")
-    counts = _count(tensors, active, experts, is_tied=config.get("tie_word_embeddings") is True)
+    total, body, head, rows = _count(tensors, active, experts, is_tied=config.get("tie_word_embeddings") is True)
     hidden = number("hidden_size", "n_embd", "d_model", "embedding_length")
     heads = number("num_attention_heads", "n_head", "num_heads", "attention.head_count")
     head_dim = number("head_dim", "attention.key_length") or (hidden // heads if heads else 0)
@@ -323,12 +323,12 @@ def read_details(entry: ModelEntry) -> ModelDetails:
         kv_heads, head_dim = 1, next((tensor.shape[0] for tensor in keys if tensor.shape), 0)
     special, source = read_special_tokens(entry), tokenizer_source(entry)
     num_tokens = count_tokens(source) if source else None
-    table_size = counts.table_rows or number("vocab_size")
+    table_size = rows or number("vocab_size")
     drafted = config.get("draft_vocabulary")
     return ModelDetails(
         title=entry.title,
         architecture=architecture or "unknown",
-        num_parameters=counts.total,
+        num_parameters=total,
         precision=_precision(tensors),
         context_length=number("max_position_embeddings", "n_positions", "context_length") or None,
         # Counted as loading does: the tokenizer's ids that have a row in the table.
@@ -343,9 +343,9 @@ def read_details(entry: ModelEntry) -> ModelDetails:
         has_chat_template=special.chat_template is not None,
         is_instruct=special.is_instruct,
         weight_bytes=sum(tensor.num_bytes for tensor in tensors),
-        body_parameters=counts.body,
+        body_parameters=body,
         # A drafter that borrows its target's tables multiplies the borrowed head.
-        head_parameters=counts.head or table_size * hidden,
+        head_parameters=head or table_size * hidden,
         draft_vocabulary_size=len(drafted) if isinstance(drafted, list) and drafted else None,
         shares_tables_with=served_target(config),
         folder=None if entry.format is ModelFormat.GGUF else entry.path,
@@ -368,15 +368,6 @@ def _expected(config: Mapping[str, Any], entry: ModelEntry) -> tuple[TensorInfo,
     shapes["weight"] = (max(0, left),)
     name = str(precision or "float32")
     return tuple(TensorInfo(key, shape, name, math.prod(shape) * item_bytes) for key, shape in shapes.items())
-
-
-class _Counts(NamedTuple):
-    """Parameters in all, in what every step multiplies but the head, and in the head; rows of the token table."""
-
-    total: int
-    body: int
-    head: int
-    table_rows: int
 
 
 def read_config(folder: Path, title: str = "") -> dict[str, Any]:
@@ -403,8 +394,11 @@ def _is_buffer(tensor: TensorInfo) -> bool:
     return is_mask or tensor.name.endswith((".masked_bias", ".inv_freq"))
 
 
-def _count(tensors: Iterable[TensorInfo], active: int, experts: int, *, is_tied: bool) -> _Counts:
-    """Count parameters. `active` of `experts` serve one position; `is_tied`: a head in the file is the embedding."""
+def _count(tensors: Iterable[TensorInfo], active: int, experts: int, *, is_tied: bool) -> tuple[int, int, int, int]:
+    """Parameters in all, in what every step multiplies but the head, and in the head; rows of the token table.
+
+    `active` of `experts` serve one position; `is_tied`: a head in the file is the embedding.
+    """
     share = min(1.0, active / experts) if active and experts else 1.0
     embedding = head = lookups = rest = body = rows = 0
     for name, shape, size in ((tensor.name, tensor.shape, tensor.num_elements) for tensor in tensors):
@@ -420,7 +414,7 @@ def _count(tensors: Iterable[TensorInfo], active: int, experts: int, *, is_tied:
             if _is_text(name):
                 body += round(size * share) if is_expert else size
     own_head = 0 if is_tied and embedding else head
-    return _Counts(rest + lookups + embedding + own_head, body, head or embedding, rows)
+    return rest + lookups + embedding + own_head, body, head or embedding, rows
 
 
 def _precision(tensors: Iterable[TensorInfo]) -> str:
