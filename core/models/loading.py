@@ -24,7 +24,7 @@ from core.models.fit import tokenizer_problem
 from core.models.folder.checks import check_files, check_shapes, empty_model, model_config
 from core.models.language_model import LanguageModel, describe
 from core.models.placement import DeviceMap, choose_place, does_not_fit, first_device, free_by_place, need_of, spread
-from core.models.prompting import load_tokenizer, quiet_transformers
+from core.models.prompting import load_tokenizer
 from core.models.shared_draft import load_shared_draft
 from core.runners.forward_choice import choose_forward
 
@@ -75,7 +75,6 @@ def load(
 
         loaded = _freeing_memory(entry, target.device, target.dtype, load_beside)
     else:
-        quiet_transformers()
         folder = entry.path
         if entry.format is ModelFormat.GGUF:
             from core.models.folder.gguf import convert

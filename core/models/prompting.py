@@ -54,14 +54,6 @@ _lock = threading.Lock()
 """Guards the tokenizers that `render_prompt` keeps, which two threads must not use at once."""
 
 
-def quiet_transformers() -> None:
-    """Switch off transformers' progress bars and advice; its errors are caught and reported in a sentence."""
-    from transformers.utils import logging
-
-    logging.disable_progress_bar()
-    logging.set_verbosity_error()
-
-
 def load_tokenizer(entry: ModelEntry, folder: Path) -> Any:
     """The tokenizer in a model's folder; the same object for equal files.
 
@@ -69,8 +61,11 @@ def load_tokenizer(entry: ModelEntry, folder: Path) -> Any:
         ModelUnreadableError: it is missing, empty or damaged.
     """
     from transformers import AutoTokenizer
+    from transformers.utils import logging
 
-    quiet_transformers()
+    # For all that follows; errors are caught and reported in a sentence.
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()
     try:
         # Without its files transformers would invent a tokenizer of a few special tokens.
         if not any(any(folder.glob(pattern)) for pattern in _FILES):
