@@ -14,14 +14,14 @@ from core.models.folder.details import read_config
 from core.models.folder.weight_files import read_weight_headers
 from core.models.remote import hub, wheel
 from core.models.remote.contents import Revision, ask, refuse_without_tokenizer
-from core.models.remote.hub import DownloadProgress, Meter, explain, ignore_progress, offline_error
+from core.models.remote.hub import DownloadProgress, Meter, explain, offline_error
 from core.models.remote.transfer import FileDownload
 
 
 def download(
     ref: str,
     *,
-    on_progress: Callable[[DownloadProgress], None] = ignore_progress,
+    on_progress: Callable[[DownloadProgress], None] = lambda _progress: None,
     check_cancelled: Callable[[], None] = lambda: None,
     restart: bool = False,
 ) -> ModelEntry:

@@ -59,10 +59,6 @@ class DownloadProgress:
     seconds_left: float | None = None
 
 
-def ignore_progress(_progress: DownloadProgress) -> None:
-    """For callers that show no progress."""
-
-
 class Meter:
     """Counts bytes, and reports at most ten times a second; a new stage or file at once."""
 

