@@ -76,19 +76,15 @@ class ModelShelf:
             keys: the models to count; None for all.
             device_type: count only this one: cpu, cuda or mps; None for all.
         """
-        tensors = {
-            parameter.data_ptr(): parameter.nbytes
-            for key, model in self._models.items()
-            if keys is None or key in keys
-            for parameter in model.model.parameters()
-            if device_type in (None, parameter.device.type)
-        }
+        counted = [model for key, model in self._models.items() if keys is None or key in keys]
+        parameters = [parameter for model in counted for parameter in model.model.parameters()]
+        weights = {each.data_ptr(): each.nbytes for each in parameters if device_type in (None, each.device.type)}
         copies = (
             model.fused_weights.copied_bytes
-            for key, model in self._models.items()
-            if (keys is None or key in keys) and model.fused_weights and device_type in (None, model.device.type)
+            for model in counted
+            if with_copies and model.fused_weights and device_type in (None, model.device.type)
         )
-        return sum(tensors.values()) + (sum(copies) if with_copies else 0)
+        return sum(weights.values()) + sum(copies)
 
     def make_room(self, needed_bytes: int, device: torch.device, keep: Collection[ShelfKey]) -> bool:
         """Drop models, the least recently used first, until `needed_bytes` are free on a device.
