@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import platform
 import shutil
 import tempfile
@@ -236,13 +237,10 @@ def load_model(path: Path) -> LlamaForCausalLM:
 
 def export(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
     """Write a folder that transformers loads, in bfloat16, atomically; the caller's model stays as it is."""
-    copy = LlamaForCausalLM(model.config)
-    copy.load_state_dict(model.state_dict())
-    copy.to(torch.bfloat16)
-    copy.config.dtype = torch.bfloat16
-    copy.generation_config = GenerationConfig(bos_token_id=0, eos_token_id=0, do_sample=True, temperature=1.0, top_k=0)
+    half = copy.deepcopy(model).to(torch.bfloat16)
+    half.generation_config = GenerationConfig(bos_token_id=0, eos_token_id=0, do_sample=True, temperature=1.0, top_k=0)
     with replaced_folder(folder) as fresh:
-        copy.save_pretrained(fresh)
+        half.save_pretrained(fresh)
         tokenizer.save_pretrained(fresh)
         for extra in set(fresh.iterdir()) - {fresh / name for name in FILES}:
             extra.unlink()
