@@ -24,20 +24,18 @@ CONTEXT, REPEATS = 256, 60
 """The prompts of the acceptance, their tokens and the new ones; the cached tokens of a timed step, and its repeats."""
 
 
-def held_out_prompts(
-    documents: Sequence[Document], tokenizer: PreTrainedTokenizerFast, count: int, length: int, seed: int
-) -> Tensor:
-    """(count, length) ids: windows of held-out Python files that start at a line, at most a few from one file."""
-    rng = np.random.default_rng(seed)
+def held_out_prompts(documents: Sequence[Document], tokenizer: PreTrainedTokenizerFast) -> Tensor:
+    """(PROMPTS, PROMPT_TOKENS) ids: windows of held-out Python files that start at a line, a few from one file."""
+    rng = np.random.default_rng(SEED)
     prompts: list[list[int]] = []
-    sources = [document for document in documents if document.path.endswith(".py") and len(document.text) > 8 * length]
-    while len(prompts) < count:
+    sources = [each for each in documents if each.path.endswith(".py") and len(each.text) > 8 * PROMPT_TOKENS]
+    while len(prompts) < PROMPTS:
         document = sources[len(prompts) % len(sources)]
         lines = document.text.splitlines(keepends=True)
         text = "".join(lines[int(rng.integers(0, max(1, len(lines) // 2))) :])
         ids = tokenizer.backend_tokenizer.encode(text, add_special_tokens=False).ids
-        if len(ids) >= length:
-            prompts.append(ids[:length])
+        if len(ids) >= PROMPT_TOKENS:
+            prompts.append(ids[:PROMPT_TOKENS])
     return torch.tensor(prompts)
 
 
@@ -90,7 +88,7 @@ def evaluate(
     max_blocks: int | None = None,
 ) -> dict[str, object]:
     """Every figure of the model card."""
-    starts = held_out_prompts(documents, tokenizer, PROMPTS, PROMPT_TOKENS, SEED)
+    starts = held_out_prompts(documents, tokenizer)
     pair = {"target": target, "draft": draft}
     timings = {name: step_ms(model) for name, model in pair.items()}
     return {
