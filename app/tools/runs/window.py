@@ -249,7 +249,7 @@ class RunsWindow(QDialog):
         for label, edit in self.labels.items():
             if not is_same:
                 self._save_label(label)
-            texts = {_label_of(run, label) for run in runs}
+            texts = {run.tags if label is Label.TAGS else run.note for run in runs}
             if not (is_same and edit.isModified()):
                 edit.setText(texts.pop() if len(texts) == 1 else "")
             edit.setPlaceholderText(DIFFERENT if len(texts) > 1 else LABELS[label][1])
@@ -433,10 +433,6 @@ def _compare_refusal(runs: Sequence[KeptRun]) -> str:
     if len(runs) > MOST_GROUPED:
         return f"Select at most {MOST_GROUPED} runs to compare them"
     return f"Can't be read, so can't be compared: {', '.join(unreadable)}" if unreadable else ""
-
-
-def _label_of(run: KeptRun, label: Label) -> str:
-    return run.tags if label is Label.TAGS else run.note
 
 
 def _short_path(folder: Path) -> str:

@@ -6,7 +6,6 @@ import itertools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -268,7 +267,7 @@ class SweepForm(QWidget):
         return found
 
     def _prompts(self, prompt: str) -> tuple[Prompt, ...]:
-        found = [*_suites(self.suites.ticked()), *self._own]
+        found = [*find_prompts(self.suites.ticked()), *self._own]
         if most_each := self.prompts_each.value():
             found = first_of_each(found, most_each)
         if self.own_prompt.isChecked():
@@ -301,18 +300,16 @@ class SweepForm(QWidget):
 
     def begin_with(self, settings: RunSettings) -> None:
         """Copy the main window's settings."""
-        with QSignalBlocker(self):
-            self.methods.tick([settings.method])
-            self.drafts.tick([settings.draft])
-            self.lengths.setText("1-8")
-            tree = DraftTreeOptions(**settings.method_options.get("draft-tree", {}))
-            for name, line in self.shapes.items():
-                line.setText(str(getattr(tree, name)))
-            self.rules.tick([tree.rule])
-            self.temperatures.setText(f"{settings.temperature:g}")
-            self.own_prompt.setChecked(bool(settings.prompt.strip()))
-            self.seed.setValue(min(settings.seed, self.seed.maximum()))
-            self.length.setValue(min(settings.max_new_tokens, 64))
+        self.methods.tick([settings.method])
+        self.lengths.setText("1-8")
+        tree = DraftTreeOptions(**settings.method_options.get("draft-tree", {}))
+        for name, line in self.shapes.items():
+            line.setText(str(getattr(tree, name)))
+        self.rules.tick([tree.rule])
+        self.temperatures.setText(f"{settings.temperature:g}")
+        self.own_prompt.setChecked(bool(settings.prompt.strip()))
+        self.seed.setValue(min(settings.seed, self.seed.maximum()))
+        self.length.setValue(min(settings.max_new_tokens, 64))
 
     def refresh(self) -> None:
         """Copy what has changed in the main window."""
@@ -447,11 +444,6 @@ def parse_temperatures(text: str) -> tuple[float, ...]:
         shown = f", not {text[:60]!r}" if parts else ""
         raise SettingsError(f"Temperatures are numbers separated by commas, such as 0, 0.5, 1{shown}.")
     return tuple(dict.fromkeys(values))
-
-
-@lru_cache(maxsize=64)
-def _suites(names: tuple[str, ...]) -> tuple[Prompt, ...]:
-    return tuple(find_prompts(names))
 
 
 def size_text(plan: SweepPlan, seconds_each: float | None) -> str:
