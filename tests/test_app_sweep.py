@@ -269,8 +269,8 @@ def test_where_nothing_pays_it_says_not_to_speculate_and_a_target_that_can_not_b
 
 
 def test_a_disk_error_is_reported_and_the_sweep_continues(window, qtbot, monkeypatch, tmp_path):
-    (tmp_path / "file").write_text("in the way", "utf-8")
-    monkeypatch.setattr(files, "logs_folder", lambda _path: tmp_path / "file" / "logs")
+    (tmp_path / "sweep").write_text("in the way", "utf-8")
+    monkeypatch.setattr(files, "new_path", lambda *_: tmp_path / "sweep.jsonl")
     sweeps = start(window)
     finish(qtbot, window)
     assert sweeps.banner.sentence().endswith("The sweep continues.")

@@ -203,7 +203,7 @@ class SweepWindow(ToolWindow):
 
     def _start(self, plan: SweepPlan, path: Path) -> None:
         self._confirmed.set()
-        confirmed, logs = self._confirmed, files.logs_folder(path)
+        confirmed, logs = self._confirmed, path.with_suffix("")  # A folder beside the file.
 
         def work(session: Any, controls: RunControls) -> Iterator[Any]:
             try:
