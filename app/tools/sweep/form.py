@@ -17,7 +17,6 @@ from app.jobs import Jobs
 from app.settings import RunSettings
 from app.setup.prompt import PromptEditor
 from app.setup.settings_panel import SettingsPanel
-from app.tools.sweep.estimate import probe_request
 from app.tools.sweep.sweep_view import WINDOW_SUITE, SweepView
 from app.widgets.compound_fields import TickList
 from app.widgets.fields import (
@@ -38,16 +37,18 @@ from app.widgets.fields import (
     text_label,
     wrapped_label,
 )
-from core.analysis.probe import ProbeRequest
+from core.analysis.probe import ProbeRequest, ProbeText
 from core.draft_length import DraftLength, parse_draft_lengths
 from core.drafters.registry import METHODS, DraftTreeOptions, TreeRule, get_method
-from core.errors import OutriderError, PairMismatchError, SettingsError
+from core.errors import OutriderError, PairMismatchError, PromptError, SettingsError
 from core.experiments.prompt_suites import SUITES, Prompt, find_prompts, first_of_each, read_prompts
 from core.experiments.sweep_plan import ASK_ABOVE, DrafterChoice, SweepPlan
 from core.settings import SETTINGS, LengthPolicy, declared
 from core.text import count_text, duration_text
 
 FEW_PROMPTS = 6
+GENERATED = 64
+"""Tokens that the target writes before an estimate: acceptance depends on the text that it is measured on."""
 K_HELP = "Tokens to draft per step: numbers and ranges separated by commas, such as 1-4, 6, 8"
 T_HELP = "One or several, separated by commas"
 NO_FILE, NO_FILE_HELP = "No file", "Measure without the prompts of this file"
@@ -239,13 +240,24 @@ class SweepForm(QWidget):
         return plan
 
     def quick_request(self) -> ProbeRequest:
-        """The quick estimate for the chosen target, at the first temperature.
+        """The quick estimate for the chosen target, at the first temperature; its drafts are found later.
 
         Raises:
             OutriderError: it can't be run; the message says why.
         """
         first = parse_temperatures(self.temperatures.text())[0]
-        return probe_request(self.target.currentData() or "", replace(self._settings(), temperature=first))
+        settings, target = replace(self._settings(), temperature=first), self.target.currentData()
+        if not target:
+            raise SettingsError("Choose a target first.")
+        if not settings.prompt.strip():
+            raise PromptError("The main window's prompt is empty: write a few words there for the models to read.")
+        return ProbeRequest(
+            target=target,
+            drafts=("?",),
+            texts=(ProbeText("the prompt", prompt=settings.prompt),),
+            generate=GENERATED,
+            **{name: getattr(settings, name) for name in ("sampling", "chat", "device", "dtype")},
+        )
 
     def _swept(self) -> dict[str, tuple[Any, ...]]:
         """The values of each option of a tree."""
