@@ -159,6 +159,10 @@ def test_prompts_come_from_a_file_and_a_bad_one_is_a_sentence(window, dialogs, q
     qtbot.waitUntil(lambda: "2 prompts" in sweeps.form.file_note.text())
     assert sweeps.form.problem.isHidden()
     assert "3 prompts" in sweeps.form.extent.text()
+    sweeps.form.no_file_button.click()
+    assert sweeps.form.file_note.text() == form.NO_FILE
+    assert "1 prompt," in sweeps.form.extent.text()
+    assert sweeps.form.no_file_button.isHidden()
 
 
 # --- Running ---

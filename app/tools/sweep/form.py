@@ -6,7 +6,6 @@ import itertools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
-from pathlib import Path
 from typing import Any
 
 from PySide6.QtCore import QLocale, QSignalBlocker, Signal, Slot
@@ -121,7 +120,8 @@ class SweepForm(QWidget):
         self.file_button = push_button("File…", "sweepFileButton", FILE_HELP, self._on_file_requested)
         describe(self.file_button, "Prompts of a file", FILE_HELP)
         self.file_note = hint_label("sweepFileNote", NO_FILE)
-        self.no_file_button = quiet_button("Remove", "sweepNoFile", "Remove the file", NO_FILE_HELP, self._leave_file)
+        self.no_file_button = quiet_button("Remove", "sweepNoFile", "Remove the file", NO_FILE_HELP)
+        self.no_file_button.clicked.connect(lambda: self._show_file((), NO_FILE, ""))
         self.no_file_button.hide()
         self.file_note.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed)
         self.prompts_each = _spin("sweepPromptsEach", 0, 10_000, FEW_PROMPTS)
@@ -378,30 +378,22 @@ class SweepForm(QWidget):
         if path is not None:
             self._jobs.submit(
                 lambda _job: tuple(read_prompts(path)),
-                lambda prompts: self._show_file(path, prompts),
+                lambda found: self._show_file(found, f"{path.name}: {count_text(len(found), 'prompt')}", str(path)),
                 failed=self._on_file_failed,
                 what="The prompts could not be read",
             )
 
-    def _show_file(self, path: Path, prompts: tuple[Prompt, ...]) -> None:
+    def _show_file(self, prompts: tuple[Prompt, ...], note: str, tip: str) -> None:
+        """Measure with the prompts of a file, or without any."""
         self._own, self._file_problem = prompts, ""
-        self.file_note.setText(f"{path.name}: {count_text(len(prompts), 'prompt')}")
-        self.file_note.setToolTip(plain_tip(str(path)))
-        self.no_file_button.show()
+        self.file_note.setText(note)
+        self.file_note.setToolTip(plain_tip(tip))
+        self.no_file_button.setVisible(bool(prompts))
         self.judge()
 
     def _on_file_failed(self, sentence: str) -> None:
         self._file_problem = sentence
         self.no_file_button.show()
-        self.judge()
-
-    @Slot()
-    def _leave_file(self) -> None:
-        """Measure without the prompts of a file."""
-        self._own, self._file_problem = (), ""
-        self.file_note.setText(NO_FILE)
-        self.file_note.setToolTip("")
-        self.no_file_button.hide()
         self.judge()
 
 
