@@ -39,7 +39,7 @@ def stopped(make, hub, qtbot):
     hub.gate = threading.Semaphore(4)
     window, panel = make()
     window.models.downloads.get(NEW)
-    row = panel.downloads.row(NEW)
+    row = panel.downloads.rows[NEW]
     until(qtbot, lambda: row.percent.text() == "40\u00a0%")
     row.cancel.click()
     assert download_of(window, NEW).state is DownloadState.STOPPED
@@ -58,7 +58,7 @@ def test_a_typed_id_is_downloaded_with_progress_and_listed(make, hub, qtbot):
     qtbot.keyClicks(panel.suggestions.edit, " someone/something ")
     qtbot.keyClick(panel.suggestions.edit, Qt.Key.Key_Return)
     hub.gate.release(3)
-    row = panel.downloads.row("someone/something")
+    row = panel.downloads.rows["someone/something"]
     until(qtbot, lambda: row.note.text() == "300 MB of 1.0 GB · 18.2 MB/s · 38 s left")
     assert row.bar.value() == 300
     assert row.percent.text() == "30\u00a0%"
@@ -91,7 +91,7 @@ def test_cancel_keeps_what_was_received_and_resume_continues_from_there(stopped,
     wait_for_state(qtbot, window, NEW, DownloadState.DONE)
     assert hub.calls == [(NEW, False), (NEW, False)]
     row.dismiss.click()
-    assert panel.downloads.row(NEW) is None
+    assert NEW not in panel.downloads.rows
     assert not panel.downloads.isVisibleTo(panel)
 
 
@@ -110,7 +110,7 @@ def test_a_failure_is_a_sentence_in_the_row_and_can_be_resumed(make, hub, qtbot)
     window, panel = make()
     window.models.downloads.get(NEW)
     wait_for_state(qtbot, window, NEW, DownloadState.FAILED)
-    row = panel.downloads.row(NEW)
+    row = panel.downloads.rows[NEW]
     assert row.note.text() == "The connection broke. Resume when the network is back."
     assert row.resume.isVisibleTo(panel)
     assert next(item for item in panel.suggestions.rows if item.suggestion.ref == NEW).button.text() == "Resume"
@@ -125,7 +125,7 @@ def test_an_unexpected_failure_is_a_sentence_too(make, hub, qtbot):
         hub.download_error = error
         window.models.downloads.get(ref)
         wait_for_state(qtbot, window, ref, DownloadState.FAILED)
-        assert panel.downloads.row(ref).note.text() == f"The download failed: {cause}."
+        assert panel.downloads.rows[ref].note.text() == f"The download failed: {cause}."
 
 
 def test_downloads_run_one_after_the_other_and_a_waiting_one_can_be_cancelled(make, hub, qtbot):
@@ -134,7 +134,7 @@ def test_downloads_run_one_after_the_other_and_a_waiting_one_can_be_cancelled(ma
     for ref in ("a/first", "b/second", "c/third", "c/third"):
         window.models.downloads.get(ref)
     until(qtbot, lambda: window.status.download.text() == "Getting first 10\u00a0%, 2 more")
-    panel.downloads.row("b/second").cancel.click()
+    panel.downloads.rows["b/second"].cancel.click()
     hub.gate.release(100)
     wait_for_state(qtbot, window, "c/third", DownloadState.DONE)
     assert hub.calls == [("a/first", False), ("c/third", False)]

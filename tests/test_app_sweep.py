@@ -159,6 +159,10 @@ def test_prompts_come_from_a_file_and_a_bad_one_is_a_sentence(window, dialogs, q
     qtbot.waitUntil(lambda: "2 prompts" in sweeps.form.file_note.text())
     assert sweeps.form.problem.isHidden()
     assert "3 prompts" in sweeps.form.extent.text()
+    sweeps.form.no_file_button.click()
+    assert sweeps.form.file_note.text() == form.NO_FILE
+    assert "1 prompt," in sweeps.form.extent.text()
+    assert sweeps.form.no_file_button.isHidden()
 
 
 # --- Running ---
@@ -269,8 +273,8 @@ def test_where_nothing_pays_it_says_not_to_speculate_and_a_target_that_can_not_b
 
 
 def test_a_disk_error_is_reported_and_the_sweep_continues(window, qtbot, monkeypatch, tmp_path):
-    (tmp_path / "file").write_text("in the way", "utf-8")
-    monkeypatch.setattr(files, "logs_folder", lambda _path: tmp_path / "file" / "logs")
+    (tmp_path / "sweep").write_text("in the way", "utf-8")
+    monkeypatch.setattr(files, "new_path", lambda *_: tmp_path / "sweep.jsonl")
     sweeps = start(window)
     finish(qtbot, window)
     assert sweeps.banner.sentence().endswith("The sweep continues.")

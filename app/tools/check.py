@@ -229,8 +229,6 @@ ANY_PROMPT = "any"
 class CheckWindow(ToolWindow):
     """Starts a check, and shows, copies and saves its report."""
 
-    task_title = "A check"
-
     def __init__(
         self, main: QWidget | None, controller: RunController, controls: SettingsPanel, jobs: Jobs, dialogs: Dialogs
     ) -> None:
@@ -321,7 +319,7 @@ class CheckWindow(ToolWindow):
 
             return check(session, request, controls)
 
-        if self._start_task(work) is None:
+        if self._start_task("A check", work) is None:
             self.stage.setText(self._controller.busy_sentence())
             return
         self._has_failed = False

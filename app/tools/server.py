@@ -160,12 +160,9 @@ class HistoryPlot(Plot):
         history = self._history
         for name, values in self._columns().items():
             line = self._lines[name]
-            line.setData(history.times[-len(values) :] if values else [], values)
-            # A value between two gaps would be no line.
-            line.setSymbol("o")
-            line.setSymbolSize(4)
-            line.setSymbolPen(None)
-            line.setSymbolBrush(line.opts["pen"].color())
+            times, brush = history.times[-len(values) :] if values else [], line.opts["pen"].color()
+            # With symbols, since a value between two gaps would be no line.
+            line.setData(times, values, symbol="o", symbolSize=4, symbolPen=None, symbolBrush=brush)
         while len(self._bands) < len(history.own):
             band = pg.LinearRegionItem(movable=False)
             band.setZValue(-50)
@@ -240,8 +237,6 @@ class ServerWindow(QDialog):
         self._before: tuple[float, Snapshot] | None = None
         self._chosen = ("", "")
         """The address that was last followed, and why it couldn't be."""
-        current = controller.request if controller.state is not RunState.IDLE else None
-        self._own_url = current.engine if current is not None else ""
         self._began = 0.0
         self._job: Job | None = None
         self._timer = QTimer(self, interval=POLL_MS, singleShot=True)
@@ -338,7 +333,8 @@ class ServerWindow(QDialog):
         is_late = self._server is not None and self._server.product == "llama-server"
         self.subject.setText("" if self._server is None else f"{self._server.text}{f' {LATE}' if is_late else ''}")
         self._say(self._engine.problem() or (FOLLOWING if self._server is not None else NONE_CHOSEN))
-        if self._own_url == self._engine.url and self._controller.state is not RunState.IDLE:
+        request, is_running = self._controller.request, self._controller.state is not RunState.IDLE
+        if is_running and request is not None and request.engine == self._engine.url:
             self.history.own.append((0.0, None))
         self._refresh()
         self.poll()
@@ -406,13 +402,11 @@ class ServerWindow(QDialog):
 
     @Slot(object)
     def _on_run_requested(self, request: RunRequest) -> None:
-        self._own_url = request.engine
         if self._server is not None and request.engine == self._server.address.url:
             self.history.own.append((time.perf_counter() - self._began, None))
 
     @Slot()
     def _on_run_ended(self) -> None:
-        self._own_url = ""
         if self.history.own and self.history.own[-1][1] is None:
             self.history.own[-1] = (self.history.own[-1][0], time.perf_counter() - self._began)
             self._refresh()

@@ -19,8 +19,6 @@ POLL_MS = 100
 class ToolWindow(QDialog):
     """Starts one task of the engine at a time, polls its events, and stops it when the window is closed."""
 
-    task_title = "A task"
-
     def __init__(
         self, main: QWidget | None, controller: RunController, name: str, title: str, poll_ms: int = POLL_MS
     ) -> None:
@@ -54,9 +52,9 @@ class ToolWindow(QDialog):
         """Called when the task is over, for whatever reason, and all its events have been shown."""
         raise NotImplementedError
 
-    def _start_task(self, work: Work, title: str = "") -> EngineTask | None:
-        """Start work in the engine's thread, under another title if it has one; None if the engine is busy."""
-        task = self._controller.start_task(title or self.task_title, work)
+    def _start_task(self, title: str, work: Work) -> EngineTask | None:
+        """Start work in the engine's thread; None if the engine is busy."""
+        task = self._controller.start_task(title, work)
         if task is not None:
             self._task = task
             task.failed.connect(self._show_failure)

@@ -218,7 +218,7 @@ class DownloadsList(QScrollArea):
         super().__init__()
         named(self, "downloadsShelf", "Downloads")
         self._downloads = downloads
-        self._rows: dict[str, DownloadRow] = {}
+        self.rows: dict[str, DownloadRow] = {}
         self._layout = column(None, spacing=0)
         body = boxed(self._layout)
         body.setObjectName("downloadsBody")
@@ -233,24 +233,20 @@ class DownloadsList(QScrollArea):
         for download in downloads.all():
             self._on_changed(download)
 
-    def row(self, ref: str) -> DownloadRow | None:
-        """The row of a download."""
-        return self._rows.get(ref)
-
     @Slot(object)
     def _on_changed(self, download: Download) -> None:
-        is_new = download.ref not in self._rows
+        is_new = download.ref not in self.rows
         if is_new:
-            self._rows[download.ref] = DownloadRow(download.ref, self._downloads)
-            self._layout.insertWidget(self._layout.count() - 1, self._rows[download.ref])
-        self._rows[download.ref].show_download(download)
+            self.rows[download.ref] = DownloadRow(download.ref, self._downloads)
+            self._layout.insertWidget(self._layout.count() - 1, self.rows[download.ref])
+        self.rows[download.ref].show_download(download)
         self.restyle()
         if is_new:
             self.verticalScrollBar().setValue(self.verticalScrollBar().maximum())
 
     @Slot(str)
     def _on_dismissed(self, ref: str) -> None:
-        gone = self._rows.pop(ref)
+        gone = self.rows.pop(ref)
         self._layout.removeWidget(gone)
         gone.hide()
         gone.deleteLater()
@@ -258,6 +254,6 @@ class DownloadsList(QScrollArea):
 
     def restyle(self) -> None:
         """Fit the height to the rows."""
-        heights = [shown.minimumHeight() for shown in self._rows.values()]
+        heights = [shown.minimumHeight() for shown in self.rows.values()]
         self.setFixedHeight(sum(heights[-MAX_ROWS_SHOWN:]) + 2)
         self.setVisible(bool(heights))

@@ -14,7 +14,7 @@ from PySide6.QtCore import QObject, QUrl, Signal, Slot
 from PySide6.QtGui import QDesktopServices
 from PySide6.QtWidgets import QWidget
 
-from app.controller import RunController
+from app.controller import RunController, RunState
 from app.dialogs import Dialogs, OpenKind
 from app.jobs import Job, Jobs
 from app.setup.model_library import ModelLibrary
@@ -28,7 +28,6 @@ from core.models.folder import details
 from core.models.folder.details import ModelDetails
 from core.models.remote import hub, removal
 from core.models.remote.removal import Removal
-from core.settings import RunRequest
 
 BATCH_S = 0.25
 """About how long results for many models are collected before they are shown as a batch."""
@@ -112,8 +111,6 @@ class Models(QObject):
         self._dialogs = dialogs
         self._parent = parent
         self._controller = controller
-        self._running: frozenset[str | None] = frozenset()
-        """The models of the current run."""
         self._details_job: Job | None = None
         self.window: ModelsWindow | None = None
         self.shown_elsewhere: frozenset[str] = frozenset()
@@ -121,8 +118,6 @@ class Models(QObject):
         self.downloads = Downloads(jobs, self)
         self.downloads.changed.connect(self._on_download_changed)
         self.downloads.arrived.connect(self._on_arrived)
-        controller.run_requested.connect(self._on_run_requested)
-        controller.run_ended.connect(self._on_run_ended)
         controller.engine_ready.connect(self.scan)
         form.browse_requested.connect(self.browse)
         form.check_requested.connect(self._check_pairs)
@@ -242,14 +237,6 @@ class Models(QObject):
     # --- Downloads and deletions ---
 
     @Slot(object)
-    def _on_run_requested(self, request: RunRequest) -> None:
-        self._running = frozenset((request.target, request.draft))
-
-    @Slot()
-    def _on_run_ended(self) -> None:
-        self._running = frozenset()
-
-    @Slot(object)
     def _on_download_changed(self, download: Download) -> None:
         is_shown = download.ref in self.shown_elsewhere or (self.window is not None and self.window.isVisible())
         if download.state is DownloadState.FAILED and not is_shown:
@@ -287,9 +274,10 @@ class Models(QObject):
 
     def _is_in_use(self, ref: str) -> bool:
         """Whether a model can't be deleted now; if so, show why."""
-        if self._controller.busy_sentence() and not self._running:
+        is_idle, request = self._controller.state is RunState.IDLE, self._controller.request
+        if is_idle and self._controller.busy_sentence():
             self._show_problem("A check, sweep or estimate may be using this model. Stop it before you delete models.")
-        elif ref in self._running:
+        elif not is_idle and request is not None and ref in {request.target, request.draft}:
             self._show_problem(
                 "This model is in use by the run. Stop the run, or wait for it to end, before you delete it."
             )

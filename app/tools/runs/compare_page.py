@@ -91,25 +91,17 @@ class CompareTable(GridTable):
 
     def __init__(self) -> None:
         super().__init__("compareTable", "Compared runs", BackgroundDelegate())
-        self._shown: tuple[Comparison, bool] | None = None
         self.head = RunHeader()
         self.setHorizontalHeader(self.head)
-        self.restyle()
-
-    def restyle(self) -> None:
-        """Draw in the theme's colours, at the size of the text."""
-        self.verticalHeader().setDefaultSectionSize(scaled(ROW_HEIGHT))
-        if self._shown is not None:
-            self.show_comparison(self._shown[0], with_agreeing=self._shown[1])
 
     def wanted_width(self) -> int:
         """Room for all runs without scrolling."""
         return scaled(TITLE_WIDTH + 24) + (self.columnCount() - 1) * self.head.minimumSectionSize()
 
     def show_comparison(self, comparison: Comparison, *, with_agreeing: bool) -> None:
-        """Show these runs, at the current scroll position."""
-        self._shown = (comparison, with_agreeing)
+        """Show these runs, at the current scroll position, in the theme's colours and at the size of the text."""
         scroll = self.verticalScrollBar().value()
+        self.verticalHeader().setDefaultSectionSize(scaled(ROW_HEIGHT))
         self.clear()
         self.clearSpans()
         self.setRowCount(0)
@@ -235,7 +227,8 @@ class ComparePage(QWidget):
         self._arrange()
 
     def restyle(self) -> None:
-        """Fit table and plots to the size of the text."""
+        """Draw the table in the theme's colours, and fit it and the plots to the size of the text."""
+        self._show_table()
         self._arrange(anew=True)
 
     def _arrange(self, *, anew: bool = False) -> None:

@@ -107,12 +107,11 @@ def _tip(run: KeptRun) -> str:
     return "\n".join(filter(None, (when, settings, cut, run.note, run.tags, beginning)))
 
 
-def when_text(moment: datetime | None, now: datetime | None = None) -> str:
+def when_text(moment: datetime | None) -> str:
     """A local time: today and yesterday by name, this year without the year."""
     if moment is None:
         return UNKNOWN
-    now = (now or datetime.now().astimezone()).astimezone()
-    local = moment.astimezone(now.tzinfo)
+    now, local = datetime.now(), moment.astimezone()
     clock = f"{local:%H:%M}"
     if local.date() == now.date():
         return f"Today {clock}"

@@ -249,7 +249,7 @@ class RunsWindow(QDialog):
         for label, edit in self.labels.items():
             if not is_same:
                 self._save_label(label)
-            texts = {_label_of(run, label) for run in runs}
+            texts = {run.tags if label is Label.TAGS else run.note for run in runs}
             if not (is_same and edit.isModified()):
                 edit.setText(texts.pop() if len(texts) == 1 else "")
             edit.setPlaceholderText(DIFFERENT if len(texts) > 1 else LABELS[label][1])
@@ -341,29 +341,23 @@ class RunsWindow(QDialog):
 
     def delete(self, run_ids: Sequence[str]) -> None:
         """Delete runs; `undo` restores them."""
-
-        def keep_for_undo(deleted: Sequence[str]) -> None:
-            self._deleted.append(deleted)
-            self._show_undo()
-
         if self._kept.running_id() in run_ids:
             self._kept.show_problem(RUNNING)
         elif run_ids:
-            self._change(lambda: self._store.delete(run_ids), "The runs could not be deleted", keep_for_undo)
+            self._change(lambda: self._store.delete(run_ids), "The runs could not be deleted", self._keep_for_undo)
 
     @Slot()
     def undo(self) -> None:
         """Restore the last deleted runs."""
         if self._deleted:
             run_ids = self._deleted.pop()
-
-            def put_back() -> None:
-                self._deleted.append(run_ids)
-                self._show_undo()
-
-            what = "The runs could not be restored"
+            what, put_back = "The runs could not be restored", partial(self._keep_for_undo, run_ids)
             self._change(lambda: self._store.restore(run_ids), what, otherwise=put_back)
             self._show_undo()
+
+    def _keep_for_undo(self, deleted: Sequence[str]) -> None:
+        self._deleted.append(deleted)
+        self._show_undo()
 
     def _show_undo(self) -> None:
         count = len(self._deleted[-1]) if self._deleted else 0
@@ -433,10 +427,6 @@ def _compare_refusal(runs: Sequence[KeptRun]) -> str:
     if len(runs) > MOST_GROUPED:
         return f"Select at most {MOST_GROUPED} runs to compare them"
     return f"Can't be read, so can't be compared: {', '.join(unreadable)}" if unreadable else ""
-
-
-def _label_of(run: KeptRun, label: Label) -> str:
-    return run.tags if label is Label.TAGS else run.note
 
 
 def _short_path(folder: Path) -> str:

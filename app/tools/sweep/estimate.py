@@ -8,18 +8,14 @@ from typing import Any
 from PySide6.QtCore import Slot
 from PySide6.QtWidgets import QWidget
 
-from app.settings import RunSettings
 from app.setup.settings_panel import SettingsPanel
 from app.widgets.fields import boxed, column, hint_label, push_button, row, wrapped_label
 from app.widgets.rows import Column, Row
 from app.widgets.tables import Table
-from core.analysis.probe import DraftProbe, ProbeDone, ProbeRequest, ProbeText, verdict
-from core.errors import PromptError, SettingsError
+from core.analysis.probe import DraftProbe, ProbeDone, ProbeRequest, verdict
 from core.settings import LengthPolicy
 from core.text import percent_text
 
-GENERATED = 64
-"""Number of tokens that the target writes first: acceptance depends on the text that it is measured on."""
 NO_DRAFTS = "Each draft gets a row here, best first: its predicted speedup, and at which K."
 SHOWN_TREES = 5
 STOPPED = "Stopped before a draft was read."
@@ -44,11 +40,6 @@ COLUMNS = (
 )
 OWN_TEXT = "The text is the target's own, so this is exactly what drafting along it would give."
 GIVEN_TEXT = "A product along the text, which assumes that the draft is as good after its own tokens."
-
-
-def is_usable(probe: DraftProbe) -> bool:
-    """Whether the draft pays at any K, or in a tree."""
-    return not probe.problem and (probe.best_k > 0 or probe.faster_tree is not None)
 
 
 def row_of(probe: DraftProbe, title: Callable[[str], str] = str) -> Row[DraftProbe]:
@@ -80,25 +71,6 @@ def row_of(probe: DraftProbe, title: Callable[[str], str] = str) -> Row[DraftPro
     ]
     tip = "\n".join((tip, *(["Trees:", *trees] if trees else [])))
     return Row(probe, probe.draft, texts, tip)
-
-
-def probe_request(target: str, settings: RunSettings) -> ProbeRequest:
-    """A probe of these settings, without its drafts, which are found later.
-
-    Raises:
-        OutriderError: there is no target or prompt, or a setting is out of range.
-    """
-    if not target:
-        raise SettingsError("Choose a target first.")
-    if not settings.prompt.strip():
-        raise PromptError("The main window's prompt is empty: write a few words there for the models to read.")
-    return ProbeRequest(
-        target=target,
-        drafts=("?",),
-        texts=(ProbeText("the prompt", prompt=settings.prompt),),
-        generate=GENERATED,
-        **{name: getattr(settings, name) for name in ("sampling", "chat", "device", "dtype")},
-    )
 
 
 class EstimateView(QWidget):
@@ -153,7 +125,8 @@ class EstimateView(QWidget):
         self._on_selected()
 
     def _selected(self) -> DraftProbe | None:
-        return next(filter(is_usable, self.table.selected()), None)
+        """The selected draft, if it pays at any K, or in a tree."""
+        return next((probe for probe in self.table.selected() if probe.best_k or probe.faster_tree), None)
 
     @Slot()
     def _on_selected(self) -> None:

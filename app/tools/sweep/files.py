@@ -43,11 +43,6 @@ def new_path(folder: Path, plan: SweepPlan, moment: datetime) -> Path:
     return next(path for path in (folder / each for each in names) if not path.exists())
 
 
-def logs_folder(path: Path) -> Path:
-    """The folder with the logs of a sweep's runs, beside its file."""
-    return path.with_suffix("")
-
-
 def earlier_sweeps(folder: Path) -> list[Path]:
     """The newest sweeps, newest first."""
     with contextlib.suppress(OSError):

@@ -6,8 +6,6 @@ import itertools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
-from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 from PySide6.QtCore import QLocale, QSignalBlocker, Signal, Slot
@@ -18,7 +16,6 @@ from app.jobs import Jobs
 from app.settings import RunSettings
 from app.setup.prompt import PromptEditor
 from app.setup.settings_panel import SettingsPanel
-from app.tools.sweep.estimate import probe_request
 from app.tools.sweep.sweep_view import WINDOW_SUITE, SweepView
 from app.widgets.compound_fields import TickList
 from app.widgets.fields import (
@@ -39,16 +36,18 @@ from app.widgets.fields import (
     text_label,
     wrapped_label,
 )
-from core.analysis.probe import ProbeRequest
+from core.analysis.probe import ProbeRequest, ProbeText
 from core.draft_length import DraftLength, parse_draft_lengths
 from core.drafters.registry import METHODS, DraftTreeOptions, TreeRule, get_method
-from core.errors import OutriderError, PairMismatchError, SettingsError
+from core.errors import OutriderError, PairMismatchError, PromptError, SettingsError
 from core.experiments.prompt_suites import SUITES, Prompt, find_prompts, first_of_each, read_prompts
 from core.experiments.sweep_plan import ASK_ABOVE, DrafterChoice, SweepPlan
 from core.settings import SETTINGS, LengthPolicy, declared
 from core.text import count_text, duration_text
 
 FEW_PROMPTS = 6
+GENERATED = 64
+"""Tokens that the target writes before an estimate: acceptance depends on the text that it is measured on."""
 K_HELP = "Tokens to draft per step: numbers and ranges separated by commas, such as 1-4, 6, 8"
 T_HELP = "One or several, separated by commas"
 NO_FILE, NO_FILE_HELP = "No file", "Measure without the prompts of this file"
@@ -121,7 +120,8 @@ class SweepForm(QWidget):
         self.file_button = push_button("File…", "sweepFileButton", FILE_HELP, self._on_file_requested)
         describe(self.file_button, "Prompts of a file", FILE_HELP)
         self.file_note = hint_label("sweepFileNote", NO_FILE)
-        self.no_file_button = quiet_button("Remove", "sweepNoFile", "Remove the file", NO_FILE_HELP, self._leave_file)
+        self.no_file_button = quiet_button("Remove", "sweepNoFile", "Remove the file", NO_FILE_HELP)
+        self.no_file_button.clicked.connect(lambda: self._show_file((), NO_FILE, ""))
         self.no_file_button.hide()
         self.file_note.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed)
         self.prompts_each = _spin("sweepPromptsEach", 0, 10_000, FEW_PROMPTS)
@@ -240,13 +240,24 @@ class SweepForm(QWidget):
         return plan
 
     def quick_request(self) -> ProbeRequest:
-        """The quick estimate for the chosen target, at the first temperature.
+        """The quick estimate for the chosen target, at the first temperature; its drafts are found later.
 
         Raises:
             OutriderError: it can't be run; the message says why.
         """
         first = parse_temperatures(self.temperatures.text())[0]
-        return probe_request(self.target.currentData() or "", replace(self._settings(), temperature=first))
+        settings, target = replace(self._settings(), temperature=first), self.target.currentData()
+        if not target:
+            raise SettingsError("Choose a target first.")
+        if not settings.prompt.strip():
+            raise PromptError("The main window's prompt is empty: write a few words there for the models to read.")
+        return ProbeRequest(
+            target=target,
+            drafts=("?",),
+            texts=(ProbeText("the prompt", prompt=settings.prompt),),
+            generate=GENERATED,
+            **{name: getattr(settings, name) for name in ("sampling", "chat", "device", "dtype")},
+        )
 
     def _swept(self) -> dict[str, tuple[Any, ...]]:
         """The values of each option of a tree."""
@@ -268,7 +279,7 @@ class SweepForm(QWidget):
         return found
 
     def _prompts(self, prompt: str) -> tuple[Prompt, ...]:
-        found = [*_suites(self.suites.ticked()), *self._own]
+        found = [*find_prompts(self.suites.ticked()), *self._own]
         if most_each := self.prompts_each.value():
             found = first_of_each(found, most_each)
         if self.own_prompt.isChecked():
@@ -301,18 +312,16 @@ class SweepForm(QWidget):
 
     def begin_with(self, settings: RunSettings) -> None:
         """Copy the main window's settings."""
-        with QSignalBlocker(self):
-            self.methods.tick([settings.method])
-            self.drafts.tick([settings.draft])
-            self.lengths.setText("1-8")
-            tree = DraftTreeOptions(**settings.method_options.get("draft-tree", {}))
-            for name, line in self.shapes.items():
-                line.setText(str(getattr(tree, name)))
-            self.rules.tick([tree.rule])
-            self.temperatures.setText(f"{settings.temperature:g}")
-            self.own_prompt.setChecked(bool(settings.prompt.strip()))
-            self.seed.setValue(min(settings.seed, self.seed.maximum()))
-            self.length.setValue(min(settings.max_new_tokens, 64))
+        self.methods.tick([settings.method])
+        self.lengths.setText("1-8")
+        tree = DraftTreeOptions(**settings.method_options.get("draft-tree", {}))
+        for name, line in self.shapes.items():
+            line.setText(str(getattr(tree, name)))
+        self.rules.tick([tree.rule])
+        self.temperatures.setText(f"{settings.temperature:g}")
+        self.own_prompt.setChecked(bool(settings.prompt.strip()))
+        self.seed.setValue(min(settings.seed, self.seed.maximum()))
+        self.length.setValue(min(settings.max_new_tokens, 64))
 
     def refresh(self) -> None:
         """Copy what has changed in the main window."""
@@ -369,30 +378,22 @@ class SweepForm(QWidget):
         if path is not None:
             self._jobs.submit(
                 lambda _job: tuple(read_prompts(path)),
-                lambda prompts: self._show_file(path, prompts),
+                lambda found: self._show_file(found, f"{path.name}: {count_text(len(found), 'prompt')}", str(path)),
                 failed=self._on_file_failed,
                 what="The prompts could not be read",
             )
 
-    def _show_file(self, path: Path, prompts: tuple[Prompt, ...]) -> None:
+    def _show_file(self, prompts: tuple[Prompt, ...], note: str, tip: str) -> None:
+        """Measure with the prompts of a file, or without any."""
         self._own, self._file_problem = prompts, ""
-        self.file_note.setText(f"{path.name}: {count_text(len(prompts), 'prompt')}")
-        self.file_note.setToolTip(plain_tip(str(path)))
-        self.no_file_button.show()
+        self.file_note.setText(note)
+        self.file_note.setToolTip(plain_tip(tip))
+        self.no_file_button.setVisible(bool(prompts))
         self.judge()
 
     def _on_file_failed(self, sentence: str) -> None:
         self._file_problem = sentence
         self.no_file_button.show()
-        self.judge()
-
-    @Slot()
-    def _leave_file(self) -> None:
-        """Measure without the prompts of a file."""
-        self._own, self._file_problem = (), ""
-        self.file_note.setText(NO_FILE)
-        self.file_note.setToolTip("")
-        self.no_file_button.hide()
         self.judge()
 
 
@@ -447,11 +448,6 @@ def parse_temperatures(text: str) -> tuple[float, ...]:
         shown = f", not {text[:60]!r}" if parts else ""
         raise SettingsError(f"Temperatures are numbers separated by commas, such as 0, 0.5, 1{shown}.")
     return tuple(dict.fromkeys(values))
-
-
-@lru_cache(maxsize=64)
-def _suites(names: tuple[str, ...]) -> tuple[Prompt, ...]:
-    return tuple(find_prompts(names))
 
 
 def size_text(plan: SweepPlan, seconds_each: float | None) -> str:

@@ -77,8 +77,6 @@ FORM_WIDTH, MIN_FORM, MAX_FORM = 316, 284, 440
 class SweepWindow(ToolWindow):
     """Runs a sweep and shows its results."""
 
-    task_title = "A sweep"
-
     def __init__(
         self,
         main: QWidget | None,
@@ -92,8 +90,7 @@ class SweepWindow(ToolWindow):
         super().__init__(main, controller, "sweep", "Sweep", POLL_MS)
         self._jobs, self._dialogs = jobs, dialogs
         self._confirmed = threading.Event()
-        """The user wants a long sweep to continue after its first run."""
-        self._must_ask = False
+        """Clear from the start of a long sweep until the user wants more than its first run."""
         self.view = SweepView(controls.models.library.in_titles)
         self.banner = Banner()
         self.form = SweepForm(controls, prompt, self.view, jobs, dialogs)
@@ -205,25 +202,23 @@ class SweepWindow(ToolWindow):
             self._start(self.view.plan, self.view.path)
 
     def _start(self, plan: SweepPlan, path: Path) -> None:
-        self._confirmed.clear()
-        confirmed, logs = self._confirmed, files.logs_folder(path)
+        self._confirmed.set()
+        confirmed, logs = self._confirmed, path.with_suffix("")  # A folder beside the file.
 
         def work(session: Any, controls: RunControls) -> Iterator[Any]:
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)
             except OSError as error:
                 raise RunLogError(explain_write_error(error, path)) from error
-            must_ask = False
             for event in sweep(plan, session, out=path, logs=logs, controls=controls):
+                if isinstance(event, SweepStarted) and is_long(event.num_runs - event.num_done):
+                    confirmed.clear()
                 yield event
-                if isinstance(event, SweepStarted):
-                    must_ask = is_long(event.num_runs - event.num_done)
-                elif must_ask and isinstance(event, RunMeasured):
-                    must_ask = False
+                if isinstance(event, RunMeasured):
                     while not controls.is_cancelled and not confirmed.wait(ANSWER_POLL_S):
                         pass
 
-        if self._start_task(work) is None:
+        if self._start_task("A sweep", work) is None:
             self.banner.show_sentence(self._controller.busy_sentence())
             return
         self.banner.dismiss()
@@ -256,10 +251,7 @@ class SweepWindow(ToolWindow):
             self.view.apply(event)
             if isinstance(event, FileFailed):
                 self.banner.show_sentence(f"{event.sentence} The sweep continues.")
-            elif isinstance(event, SweepStarted):
-                self._must_ask = is_long(event.num_runs - event.num_done)
-            elif isinstance(event, RunMeasured) and self._must_ask:
-                self._must_ask = False
+            elif isinstance(event, RunMeasured) and not self._confirmed.is_set():
                 num_left, duration = event.num_runs - event.num_done, duration_text(event.seconds_left)
                 self.question.show_sentence(
                     f"{num_left:,} runs are left, which will take about {duration}. Measure them all?"
@@ -299,7 +291,7 @@ class SweepWindow(ToolWindow):
             yield StageChanged("Looking for drafts…")
             yield from probe(session, replace(asked, drafts=drafts_here(asked.target)), controls)
 
-        if self._start_task(work, "A probe") is None:
+        if self._start_task("A probe", work) is None:
             self.banner.show_sentence(self._controller.busy_sentence())
             return
         self.banner.dismiss()
