@@ -76,10 +76,13 @@ class ModelCombo(QComboBox):
 
     popup_hidden = Signal()
 
-    def __init__(self) -> None:
+    def __init__(self, object_name: str) -> None:
         super().__init__()
         self.is_open = False
+        self.setObjectName(object_name)
+        self.setSizeAdjustPolicy(self.SizeAdjustPolicy.AdjustToMinimumContentsLengthWithIcon)
         self.setItemDelegate(ModelItemDelegate(self))
+        WheelGuard(self).watch(self)
 
     def showPopup(self) -> None:
         """Open the list, with room for reasons."""
@@ -122,15 +125,12 @@ class ModelPicker(QWidget):
         self._method = DRAFT_MODEL
         self._is_served = False
         self._shown: object = None
-        self.combo = ModelCombo()
-        self.combo.setObjectName(f"{role.value}Combo")
+        self.combo = ModelCombo(f"{role.value}Combo")
         self.combo.setMinimumContentsLength(12)
-        self.combo.setSizeAdjustPolicy(QComboBox.SizeAdjustPolicy.AdjustToMinimumContentsLengthWithIcon)
         self.combo.setMaxVisibleItems(16)
         self._items = QStandardItemModel(self.combo)
         self.combo.setModel(self._items)
         boxed(column(labelled(TITLES[role], self.combo, help_text)), self)
-        WheelGuard(self).watch(self.combo)
         self.combo.currentIndexChanged.connect(self._on_chosen)
         self.combo.activated.connect(self._on_activated)
 

@@ -10,7 +10,7 @@ from PySide6.QtWidgets import QWidget
 
 from app.jobs import Job, Jobs
 from app.setup.model_library import memory_text, verdict_text
-from app.widgets.fields import boxed, column, plain_tip, set_flag, wrapped_label
+from app.widgets.fields import boxed, column, named, plain_tip, set_flag, wrapped_label
 from app.widgets.labels import ElidedLabel
 from core.models import fit
 from core.models.fit import PairVerdict
@@ -49,9 +49,7 @@ class VerdictLine(QWidget):
 
     def __init__(self) -> None:
         super().__init__()
-        self.line = ElidedLabel("", "hint")
-        self.line.setObjectName("verdictLine")
-        self.line.setAccessibleName("Memory and expected cost of the pair")
+        self.line = named(ElidedLabel("", "hint"), "verdictLine", "Memory and expected cost of the pair")
         self.warnings = wrapped_label("verdictWarnings", "warning")
         boxed(column(self.line, self.warnings, spacing=4), self)
         self.show_verdict(None)
@@ -88,9 +86,7 @@ class PairForecast(QObject):
         """A device, and the bytes on it that unloading the loaded models would free."""
         self._loaded: tuple[object, ...] | None = None
         """What the last run had in memory."""
-        self._timer = QTimer(self)
-        self._timer.setSingleShot(True)
-        self._timer.setInterval(DELAY_MS)
+        self._timer = QTimer(self, singleShot=True, interval=DELAY_MS)
         self._timer.timeout.connect(self._on_due)
         controller.engine_ready.connect(self._on_engine_ready)
         controller.memory_held.connect(self._on_memory_held)
