@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from app.cli.parsing import (
     names,
     option,
     positive_whole_number,
+    sampling_of,
     switch,
     whole_number,
 )
@@ -55,7 +56,6 @@ from core.models.catalogue import DEFAULT_TARGET, resolve
 from core.runlog.log import read_run_log
 from core.runlog.replay import request_from_config
 from core.runners.threads import limit_spinning
-from core.settings import SamplingParams
 from core.text import percent_text
 from core.types import StageChanged
 
@@ -118,7 +118,7 @@ def add_parser(commands: Any) -> None:
 
 def build_request(args: argparse.Namespace) -> ProbeRequest:
     """The probe that the arguments describe."""
-    target, sampling = args.target, SamplingParams()
+    target = args.target
     texts: tuple[ProbeText, ...]
     if args.log is not None:
         log = read_run_log(args.log)
@@ -127,13 +127,13 @@ def build_request(args: argparse.Namespace) -> ProbeRequest:
         target = target or log.run["config"].get("target")
         if not isinstance(target, str):
             raise RunLogError(f"The log {args.log!r} doesn't name its target; name it with --target.")
-        sampling = _overridden(request_from_config(log.run["config"]).sampling, args)
+        sampling = sampling_of(args, request_from_config(log.run["config"]).sampling)
         if args.generate:
             raise UsageError("--log already holds the target's own text, so leave out --generate or --log.")
         texts = (probe_text(log, target, sampling),)
     else:
         target = target or DEFAULT_TARGET
-        sampling = _overridden(sampling, args)
+        sampling = sampling_of(args)
         texts = _texts(args, target)
     resolve(target)
     return ProbeRequest(
@@ -145,10 +145,6 @@ def build_request(args: argparse.Namespace) -> ProbeRequest:
         max_positions=args.places,
         **common_fields(args),
     )
-
-
-def _overridden(sampling: SamplingParams, args: argparse.Namespace) -> SamplingParams:
-    return replace(sampling, **{name: getattr(args, name) for name in SAMPLING if getattr(args, name) is not None})
 
 
 def _texts(args: argparse.Namespace, target: str) -> tuple[ProbeText, ...]:
