@@ -16,7 +16,6 @@ from app.cli.console import (
     make_engine,
     printing,
     read_prompt,
-    read_text_file,
 )
 from app.cli.errors import Exit, UsageError, say, stop_on_interrupt
 from app.cli.parsing import (
@@ -149,7 +148,9 @@ def build_request(args: argparse.Namespace) -> ProbeRequest:
 
 def _texts(args: argparse.Namespace, target: str) -> tuple[ProbeText, ...]:
     if args.text_file is not None:
-        text = read_text_file(args.text_file, quiet=args.quiet)
+        text = read_prompt(None, args.text_file, quiet=args.quiet)
+        if not text.strip():
+            raise UsageError(f"{args.text_file!r} contains no text; choose another file.")
         return (ProbeText("the text", prompt=text, is_raw=True),)
     if args.prompt is not None or args.prompt_file is not None:
         prompt = read_prompt(args.prompt, args.prompt_file, quiet=args.quiet)
