@@ -293,7 +293,7 @@ class MainWindow(QMainWindow):
         self._on_previous_toggled()
         self.prompt.set_text(settings.run.prompt)
         self.prompt.edit.setFocus()
-        self.controls.engine.show_servers(settings.servers, settings.run.engine)
+        self.controls.engine.servers.update(settings.servers)
         self.controls.apply(settings.run)
         self.controls.advanced.set_open(settings.is_advanced_open)
         self.models.recall(*settings.opened_models, settings.run.target, settings.run.draft)

@@ -2,41 +2,33 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QAction, QActionGroup, QKeySequence
 from PySide6.QtWidgets import QMainWindow, QMenu, QMenuBar
 
 from app.theme import DEFAULT_SCALE, SCALES, ThemeMode
 
+KeyRow = tuple[str, tuple[str, ...]]
+"""An action's title and its keys; none if it is only in the menu."""
 
-@dataclass(frozen=True, slots=True)
-class KeyRow:
-    """An action and its keys; none if it is only in the menu."""
-
-    title: str
-    keys: tuple[str, ...]
-
-
-PANEL_KEYS = (
-    KeyRow("Move to the next control", ("Tab",)),
-    KeyRow("Move to the previous control", ("Shift+Tab",)),
-    KeyRow("Change a value", ("↑", "↓")),
-    KeyRow("Search the runs or models", ("Ctrl+F",)),
-    KeyRow("Move between tokens in the transcript and the inspector", ("←", "→")),
-    KeyRow("Move between steps, or between the candidates of a tree", ("↑", "↓")),
-    KeyRow("Zoom a plot", ("+", "−")),
-    KeyRow("Show a whole plot", ("Home",)),
-    KeyRow("Move along a plot", ("Shift+←", "Shift+→")),
-    KeyRow("Switch pages in the right-hand column", ("←", "→")),
-    KeyRow("Rename a kept run", ("F2",)),
-    KeyRow("Delete a kept run or a model", ("Del",)),
-    KeyRow("Restore the last deleted run", ("Ctrl+Z",)),
-    KeyRow("Move between the cells of a sweep", ("←", "→", "↑", "↓")),
-    KeyRow("List the runs of a sweep cell", ("Enter",)),
-    KeyRow("Open a menu", ("Alt", "F10")),
-    KeyRow("Close a window such as this one", ("Esc",)),
+PANEL_KEYS: tuple[KeyRow, ...] = (
+    ("Move to the next control", ("Tab",)),
+    ("Move to the previous control", ("Shift+Tab",)),
+    ("Change a value", ("↑", "↓")),
+    ("Search the runs or models", ("Ctrl+F",)),
+    ("Move between tokens in the transcript and the inspector", ("←", "→")),
+    ("Move between steps, or between the candidates of a tree", ("↑", "↓")),
+    ("Zoom a plot", ("+", "−")),
+    ("Show a whole plot", ("Home",)),
+    ("Move along a plot", ("Shift+←", "Shift+→")),
+    ("Switch pages in the right-hand column", ("←", "→")),
+    ("Rename a kept run", ("F2",)),
+    ("Delete a kept run or a model", ("Del",)),
+    ("Restore the last deleted run", ("Ctrl+Z",)),
+    ("Move between the cells of a sweep", ("←", "→", "↑", "↓")),
+    ("List the runs of a sweep cell", ("Enter",)),
+    ("Open a menu", ("Alt", "F10")),
+    ("Close a window such as this one", ("Esc",)),
 )
 """Keys that belong to no menu and act on the widget with the focus."""
 
@@ -54,7 +46,7 @@ def menu_actions(bar: QMenuBar) -> list[tuple[str, list[QAction]]]:
 def key_groups(bar: QMenuBar) -> list[tuple[str, list[KeyRow]]]:
     """The actions of each menu, followed by the panels' own keys."""
     groups = [
-        (title, [KeyRow(_plain(action.text()), _keys(action)) for action in actions])
+        (title, [(_plain(action.text()), _keys(action)) for action in actions])
         for title, actions in menu_actions(bar)
         if actions
     ]

@@ -210,7 +210,7 @@ def take_sweep(camera: Camera, window: MainWindow) -> None:
     window.menus.sweep.trigger()
     sweeps = window.sweep
     sweeps.resize(*SIZE)
-    sweeps.form.methods.box("prompt-lookup").setChecked(True)
+    sweeps.form.methods.boxes["prompt-lookup"].setChecked(True)
     sweeps.form.lengths.setText("1-6, 8")
     sweeps.form.temperatures.setText("0, 0.8, 1.2")
     sweeps.form.length.setValue(96)

@@ -92,7 +92,7 @@ def test_k_counts_the_nodes_of_a_tree_up_to_64_and_the_tokens_of_a_chain_up_to_1
 def test_a_methods_options_reach_the_request_outlive_another_method_and_are_checked(window):
     assert request(window).method_options == {"int8": True}
     window.controls.method.combo.setCurrentIndex(1)
-    form = window.controls.method.options
+    form = window.controls.method.options["prompt-lookup"]
     assert set(form.values()) == {"max_ngram", "min_ngram"}
     spin = form.findChild(QAbstractSpinBox, "option_max_ngram")
     assert (spin.minimum(), spin.maximum(), spin.value()) == (1, 10, 3)
@@ -100,7 +100,7 @@ def test_a_methods_options_reach_the_request_outlive_another_method_and_are_chec
     window.controls.method.combo.setCurrentIndex(0)
     window.controls.method.combo.setCurrentIndex(1)
     assert request(window).method_options == {"max_ngram": 5, "min_ngram": 1}
-    window.controls.method.options.findChild(QAbstractSpinBox, "option_min_ngram").setValue(9)
+    form.findChild(QAbstractSpinBox, "option_min_ngram").setValue(9)
     assert "must not be longer" in window.prompt.note.text()
     assert not window.prompt.run_button.isEnabled()
 

@@ -78,7 +78,7 @@ def test_a_model_that_disappeared_is_one_sentence(make_window, run_to_end, tmp_p
     gone = replace(draft, ref=str(tmp_path / "gone"), path=tmp_path / "gone")
     monkeypatch.setattr("core.models.catalogue.embedded_models", lambda: (target, gone))
     window = make_window(open_session)
-    window.controls.draft.want(gone.ref)
+    window.controls.draft.wanted = gone.ref
     window.controls._show_models()
     run_to_end(window, timeout=120_000)
     assert "gone" in window.banner.sentence()

@@ -69,7 +69,7 @@ def test_the_list_of_keys_is_what_the_menus_offer_now_and_nothing_is_left_out(wi
         for action in actions:
             assert action.text().replace("&", "") in text
             assert all(keys.toString() in text for keys in action.shortcuts())
-    assert all(row.title in text for row in PANEL_KEYS)
+    assert all(title in text for title, _ in PANEL_KEYS)
 
 
 def test_the_palette_finds_actions_pages_and_presets_and_does_what_is_chosen(window, qtbot):

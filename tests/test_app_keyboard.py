@@ -127,7 +127,7 @@ def test_tab_goes_from_the_settings_to_the_prompt_and_on_to_the_figures(shown, q
     assert places == sorted(places)
     # The options of another method come after the list.
     shown.controls.method.combo.setCurrentIndex(1)
-    qtbot.waitUntil(shown.controls.method.options.isVisible)
+    qtbot.waitUntil(shown.controls.method.options["prompt-lookup"].isVisible)
     begin_at_prompt(shown, qtbot)
     names = [widget.objectName() for widget in walk(shown)]
     start = names.index("draftCombo")

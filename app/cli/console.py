@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import errno
 import functools
 import gc
 import os
@@ -182,14 +181,11 @@ class Progress:
 
 def check_out(path: str) -> None:
     """Report a file that can't be written before minutes of measuring."""
-    real = os.path.realpath(path)
     try:
-        if os.path.isdir(real):
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         try:
             os.stat(path)  # A name that is too long is an error here.
         except FileNotFoundError:
-            tempfile.TemporaryFile(dir=os.path.dirname(real)).close()
+            tempfile.TemporaryFile(dir=os.path.dirname(os.path.realpath(path))).close()
         else:
             os.close(open_to_write(path))
     except OSError as error:
@@ -236,14 +232,6 @@ def read_prompt(text: str | None, file: str | None, *, quiet: bool) -> str:
     except OSError as error:
         raise UsageError(f"Standard input can't be read ({error}); give the prompt with --prompt TEXT.") from None
     return _decode(data, "standard input")
-
-
-def read_text_file(file: str, *, quiet: bool) -> str:
-    """The text of a file; - is standard input."""
-    text = read_prompt(None, file, quiet=quiet)
-    if not text.strip():
-        raise UsageError(f"{file!r} contains no text; choose another file.")
-    return text
 
 
 def _read_file(name: str) -> bytes:

@@ -8,7 +8,7 @@ import functools
 import os
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import Field, fields
+from dataclasses import Field, fields, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 from urllib.parse import urlsplit
@@ -335,10 +335,10 @@ def add_template(group: Any) -> None:
     switch(template, "--raw", "never apply a chat template", dest="chat", action="store_false")
 
 
-def sampling_of(args: argparse.Namespace) -> SamplingParams:
-    """The sampling that the arguments describe; what they omit is off."""
+def sampling_of(args: argparse.Namespace, otherwise: SamplingParams | None = None) -> SamplingParams:
+    """The sampling that the arguments describe; what they omit is as `otherwise`, by default off."""
     given = {name: getattr(args, name) for name in SAMPLING}
-    return SamplingParams(**{name: value for name, value in given.items() if value is not None})
+    return replace(otherwise or SamplingParams(), **{name: value for name, value in given.items() if value is not None})
 
 
 def common_fields(args: argparse.Namespace, *more: str) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,6 @@ from app.cli.console import (
     make_engine,
     printing,
     read_prompt,
-    read_text_file,
 )
 from app.cli.errors import Exit, UsageError, say, stop_on_interrupt
 from app.cli.parsing import (
@@ -30,6 +29,7 @@ from app.cli.parsing import (
     names,
     option,
     positive_whole_number,
+    sampling_of,
     switch,
     whole_number,
 )
@@ -55,7 +55,6 @@ from core.models.catalogue import DEFAULT_TARGET, resolve
 from core.runlog.log import read_run_log
 from core.runlog.replay import request_from_config
 from core.runners.threads import limit_spinning
-from core.settings import SamplingParams
 from core.text import percent_text
 from core.types import StageChanged
 
@@ -118,7 +117,7 @@ def add_parser(commands: Any) -> None:
 
 def build_request(args: argparse.Namespace) -> ProbeRequest:
     """The probe that the arguments describe."""
-    target, sampling = args.target, SamplingParams()
+    target = args.target
     texts: tuple[ProbeText, ...]
     if args.log is not None:
         log = read_run_log(args.log)
@@ -127,13 +126,13 @@ def build_request(args: argparse.Namespace) -> ProbeRequest:
         target = target or log.run["config"].get("target")
         if not isinstance(target, str):
             raise RunLogError(f"The log {args.log!r} doesn't name its target; name it with --target.")
-        sampling = _overridden(request_from_config(log.run["config"]).sampling, args)
+        sampling = sampling_of(args, request_from_config(log.run["config"]).sampling)
         if args.generate:
             raise UsageError("--log already holds the target's own text, so leave out --generate or --log.")
         texts = (probe_text(log, target, sampling),)
     else:
         target = target or DEFAULT_TARGET
-        sampling = _overridden(sampling, args)
+        sampling = sampling_of(args)
         texts = _texts(args, target)
     resolve(target)
     return ProbeRequest(
@@ -147,13 +146,11 @@ def build_request(args: argparse.Namespace) -> ProbeRequest:
     )
 
 
-def _overridden(sampling: SamplingParams, args: argparse.Namespace) -> SamplingParams:
-    return replace(sampling, **{name: getattr(args, name) for name in SAMPLING if getattr(args, name) is not None})
-
-
 def _texts(args: argparse.Namespace, target: str) -> tuple[ProbeText, ...]:
     if args.text_file is not None:
-        text = read_text_file(args.text_file, quiet=args.quiet)
+        text = read_prompt(None, args.text_file, quiet=args.quiet)
+        if not text.strip():
+            raise UsageError(f"{args.text_file!r} contains no text; choose another file.")
         return (ProbeText("the text", prompt=text, is_raw=True),)
     if args.prompt is not None or args.prompt_file is not None:
         prompt = read_prompt(args.prompt, args.prompt_file, quiet=args.quiet)

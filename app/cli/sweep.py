@@ -208,14 +208,6 @@ def _prompts(target: str, suites: Sequence[str], most: int | None) -> list[Promp
     return first_of_each(find_prompts(["code" if target == DEFAULT_TARGET else "chat"]), most or FEW_PROMPTS)
 
 
-def check_csv(args: argparse.Namespace) -> None:
-    """Report a table that can't be written before hours of measuring."""
-    if args.csv is not None:
-        if os.path.realpath(args.csv) == os.path.realpath(args.out):
-            raise UsageError("--csv and --out name the same file; choose different ones.")
-        check_out(args.csv)
-
-
 def execute(args: argparse.Namespace) -> int:
     """Measure, print, and return the exit code."""
     if args.engine is not None:
@@ -224,7 +216,10 @@ def execute(args: argparse.Namespace) -> int:
     if args.out is None:
         raise UsageError("A sweep needs --out FILE.jsonl, the file that each finished run is appended to.")
     plan = build_plan(args)
-    check_csv(args)
+    if args.csv is not None:
+        if os.path.realpath(args.csv) == os.path.realpath(args.out):
+            raise UsageError("--csv and --out name the same file; choose different ones.")
+        check_out(args.csv)
     check_models(plan)
     limit_spinning()
     return _Run(args, plan).go()

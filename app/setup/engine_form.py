@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
 from PySide6.QtCore import QSignalBlocker, Qt, Signal, Slot
-from PySide6.QtWidgets import QComboBox, QDialog, QLineEdit, QWidget
+from PySide6.QtWidgets import QDialog, QLineEdit, QWidget
 
 from app.jobs import Job, Jobs
 from app.setup.models_form import ModelCombo
 from app.widgets.fields import (
-    WheelGuard,
     boxed,
     column,
     labelled,
@@ -193,23 +191,15 @@ class EngineForm(QWidget):
         self.servers: dict[str, str] = {}
         self.url = ""
         self.server: Server | None = None
-        self.combo = ModelCombo()
-        self.combo.setObjectName("engineCombo")
-        self.combo.setSizeAdjustPolicy(QComboBox.SizeAdjustPolicy.AdjustToMinimumContentsLengthWithIcon)
+        self.combo = ModelCombo("engineCombo")
         self.note = wrapped_label("engineNote", "hint")
         self.dialog: ServerDialog | None = None
         boxed(column(labelled("Engine", self.combo, ENGINE_HELP), self.note), self)
-        WheelGuard(self).watch(self.combo)
         self.combo.activated.connect(self._on_activated)
         self._show()
 
-    def show_servers(self, servers: Mapping[str, str], url: str) -> None:
-        """List the kept servers, and choose one by its address; empty for this machine."""
-        self.servers = dict(servers)
-        self.choose(url)
-
     def choose(self, url: str, name: str = "") -> None:
-        """Choose an engine; a server that isn't in the list yet is added to it."""
+        """Choose an engine by its address, empty for this machine; a server that isn't in the list is added to it."""
         if url:
             self.servers[url] = name or self.servers.get(url) or url.partition("://")[2]
         if url != self.url or name:

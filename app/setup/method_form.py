@@ -32,6 +32,7 @@ class MethodForm(QWidget):
 
     Attributes:
         combo: the methods by name, for programs only: Drafts from offers them.
+        options: each method's options that are not on or off, by the method's name.
         advanced: the options that can be on or off.
     """
 
@@ -42,30 +43,25 @@ class MethodForm(QWidget):
         super().__init__()
         self.combo = named(QComboBox(self), "methodCombo", "Method", "How the next K tokens are proposed.")
         self.combo.hide()
-        self._options: dict[str, SettingsForm] = {}
+        self.options: dict[str, SettingsForm] = {}
         self._switches: dict[str, SettingsForm] = {}
         for method in METHODS.values():
             self.combo.addItem(method.title, method.name)
             self.combo.setItemData(self.combo.count() - 1, method.summary, Qt.ItemDataRole.ToolTipRole)
-            self._options[method.name] = _options_form(method, is_switches=False)
+            self.options[method.name] = _options_form(method, is_switches=False)
             self._switches[method.name] = _options_form(method, is_switches=True)
         left_out = [wrapped_label("methodLeftOut", "problem", problem) for problem in METHODS.problems]
-        boxed(column(*left_out, *self._options.values()), self)
+        boxed(column(*left_out, *self.options.values()), self)
         self.advanced = boxed(column(*self._switches.values()))
         self._show_options()
         self.combo.currentIndexChanged.connect(self._on_method_chosen)
-        for form in (*self._options.values(), *self._switches.values()):
+        for form in (*self.options.values(), *self._switches.values()):
             form.changed.connect(self.changed)
 
     @property
     def method(self) -> Method:
         """The chosen method."""
         return get_method(self.combo.currentData())
-
-    @property
-    def options(self) -> SettingsForm:
-        """The fields of the chosen method's options, switches left out."""
-        return self._options[self.method.name]
 
     def values(self) -> dict[str, Any]:
         """The options of the chosen method, whether or not they are consistent."""
@@ -78,11 +74,11 @@ class MethodForm(QWidget):
 
     def option_values(self) -> dict[str, dict[str, Any]]:
         """The options of every method, by method."""
-        return {name: form.values() | self._switches[name].values() for name, form in self._options.items()}
+        return {name: form.values() | self._switches[name].values() for name, form in self.options.items()}
 
     def apply(self, name: str, options: Mapping[str, Mapping[str, Any]]) -> None:
         """Show a method, and the options of all methods; what isn't valid is shown as its default."""
-        for each, form in self._options.items():
+        for each, form in self.options.items():
             fields, saved = form.fields | self._switches[each].fields, options.get(each, {})
             for key, item in declared(get_method(each).options).items():
                 set_value(fields[key], saved[key] if key in saved and is_valid(item, saved[key]) else item.default)
@@ -109,6 +105,6 @@ class MethodForm(QWidget):
         self.method_changed.emit()
 
     def _show_options(self) -> None:
-        for forms in (self._options, self._switches):
+        for forms in (self.options, self._switches):
             for name, form in forms.items():
                 form.setVisible(name == self.method.name and bool(form.fields))

@@ -76,10 +76,13 @@ class ModelCombo(QComboBox):
 
     popup_hidden = Signal()
 
-    def __init__(self) -> None:
+    def __init__(self, object_name: str) -> None:
         super().__init__()
         self.is_open = False
+        self.setObjectName(object_name)
+        self.setSizeAdjustPolicy(self.SizeAdjustPolicy.AdjustToMinimumContentsLengthWithIcon)
         self.setItemDelegate(ModelItemDelegate(self))
+        WheelGuard(self).watch(self)
 
     def showPopup(self) -> None:
         """Open the list, with room for reasons."""
@@ -105,6 +108,10 @@ class ModelPicker(QWidget):
         model_chosen: its `ModelRole`, and the reference that was chosen.
         method_chosen: the name of the method that was chosen.
         browse_requested: the user wants more models; the choice doesn't change.
+
+    Attributes:
+        ref: the chosen model's reference; empty if there is none to choose.
+        wanted: the reference of the model to choose whenever it is in the list; takes effect with `show_models`.
     """
 
     model_chosen = Signal(object, str)
@@ -114,42 +121,25 @@ class ModelPicker(QWidget):
     def __init__(self, role: ModelRole, help_text: str) -> None:
         super().__init__()
         self._role, self._help = role, help_text
-        self._ref = self._wanted = ""
+        self.ref = self.wanted = ""
         self._method = DRAFT_MODEL
         self._is_served = False
         self._shown: object = None
-        self.combo = ModelCombo()
-        self.combo.setObjectName(f"{role.value}Combo")
+        self.combo = ModelCombo(f"{role.value}Combo")
         self.combo.setMinimumContentsLength(12)
-        self.combo.setSizeAdjustPolicy(QComboBox.SizeAdjustPolicy.AdjustToMinimumContentsLengthWithIcon)
         self.combo.setMaxVisibleItems(16)
         self._items = QStandardItemModel(self.combo)
         self.combo.setModel(self._items)
         boxed(column(labelled(TITLES[role], self.combo, help_text)), self)
-        WheelGuard(self).watch(self.combo)
         self.combo.currentIndexChanged.connect(self._on_chosen)
         self.combo.activated.connect(self._on_activated)
-
-    @property
-    def ref(self) -> str:
-        """The chosen model's reference; empty if there is none to choose."""
-        return self._ref
-
-    @property
-    def wanted(self) -> str:
-        """The reference requested last, even if its model is not available now."""
-        return self._wanted
-
-    def want(self, ref: str) -> None:
-        """Choose this model whenever it is in the list; takes effect with `show_models`."""
-        self._wanted = ref
 
     def show_models(
         self,
         entries: Sequence[ModelEntry],
         *,
         fallback: str,
-        problems: Mapping[str, str | None] | None = None,
+        problems: Mapping[str, str | None],
         methods: Sequence[Method] = (),
         method: str = DRAFT_MODEL,
     ) -> None:
@@ -161,18 +151,17 @@ class ModelPicker(QWidget):
             methods: those that are offered beside the models.
             method: the chosen one.
         """
-        problems = problems or {}
         self._is_served = False
-        self._ref = self._wanted if self._wanted in [entry.ref for entry in entries] else fallback
+        self.ref = self.wanted if self.wanted in [entry.ref for entry in entries] else fallback
         self._method = method
-        chosen = next((entry for entry in entries if entry.ref == self._ref), None)
+        chosen = next((entry for entry in entries if entry.ref == self.ref), None)
         # Plain texts, which can be compared with those shown.
         models = [(entry, problems.get(entry.ref)) for entry in entries]
         others = [
             (item, f"{item.title} · {chosen.title}" if item.needs_draft_model and chosen is not None else item.title)
             for item in methods
         ]
-        shown = (models, others, problems.get(self._ref))
+        shown = (models, others, problems.get(self.ref))
         if shown != self._shown and not self.combo.is_open:
             self._shown = shown
             with QSignalBlocker(self.combo):
@@ -183,7 +172,7 @@ class ModelPicker(QWidget):
                     self._items.appendRow(_plain_item("No model here yet", enabled=False))
                 for item, title in others:
                     self._items.appendRow(
-                        _method_item(item, title, problems.get(self._ref) if item.needs_draft_model else None)
+                        _method_item(item, title, problems.get(self.ref) if item.needs_draft_model else None)
                     )
                 self.combo.insertSeparator(self._items.rowCount())
                 self._items.appendRow(_plain_item(BROWSE_TITLE))
@@ -196,7 +185,7 @@ class ModelPicker(QWidget):
     def show_served(self, names: Sequence[str], chosen: str, help_text: str) -> None:
         """List what a server has in place of this machine's models, which stay wanted."""
         self._is_served, self._shown, self._method = True, None, DRAFT_MODEL
-        self._ref = chosen if chosen in names else next(iter(names), "")
+        self.ref = chosen if chosen in names else next(iter(names), "")
         with QSignalBlocker(self.combo):
             self._items.clear()
             for name in names:
@@ -214,7 +203,7 @@ class ModelPicker(QWidget):
 
     def _show_choice(self) -> None:
         is_model = self._method == DRAFT_MODEL
-        found = self.combo.findData(*((self._ref, REF_ROLE) if is_model else (self._method, METHOD_ROLE)))
+        found = self.combo.findData(*((self.ref, REF_ROLE) if is_model else (self._method, METHOD_ROLE)))
         with QSignalBlocker(self.combo):
             self.combo.setCurrentIndex(max(0, found))
 
@@ -226,8 +215,8 @@ class ModelPicker(QWidget):
             self._method = method
             self.method_chosen.emit(method)
         elif ref:
-            self._ref = ref
-            self._wanted = self._wanted if self._is_served else ref
+            self.ref = ref
+            self.wanted = self.wanted if self._is_served else ref
             self._method = DRAFT_MODEL
             self.model_chosen.emit(self._role, ref)
         elif not self.combo.is_open:  # Else `activated` follows, of the item that is current then.
@@ -277,6 +266,10 @@ class ModelsForm(QWidget):
         draft_chosen: the draft of a pair that was chosen, by its reference; not of one that is restored.
         browse_requested: the user wants more models.
         check_requested: a target, and the drafts to compare with it.
+
+    Attributes:
+        method: the chosen drafting method; takes effect with `show_models`.
+        served_model: the model that was chosen on a server.
     """
 
     changed = Signal()
@@ -288,11 +281,10 @@ class ModelsForm(QWidget):
     def __init__(self, library: ModelLibrary) -> None:
         super().__init__()
         self.library = library
-        self._method = get_method(DRAFT_MODEL)
+        self.method = get_method(DRAFT_MODEL)
         self._served: tuple[str, ...] | None = None
         self._drafting = ""
         self.served_model = ""
-        """The model that was chosen on a server."""
         self._is_draft_free = False
         """Whether the draft may follow the target: it was not chosen by hand since the target was."""
         self.target = ModelPicker(ModelRole.TARGET, "The model whose distribution the text is drawn from.")
@@ -308,15 +300,6 @@ class ModelsForm(QWidget):
             picker.combo.popup_hidden.connect(self.show_models)
         self.draft.method_chosen.connect(self.method_chosen)
 
-    @property
-    def drafts_with_model(self) -> bool:
-        """Whether the chosen method needs a draft model."""
-        return self._method.needs_draft_model
-
-    def set_method(self, method: Method) -> None:
-        """The chosen drafting method; takes effect with `show_models`."""
-        self._method = method
-
     def set_served(self, names: Sequence[str] | None, drafting: str = "") -> None:
         """Offer a server's models, whose drafting a sentence describes; None offers this machine's again."""
         self._served, self._drafting = None if names is None else tuple(names), drafting
@@ -331,12 +314,12 @@ class ModelsForm(QWidget):
             self.changed.emit()
             return
         if role is ModelRole.TARGET:
-            self.target.want(ref)
+            self.target.wanted = ref
             self._is_draft_free = True
             if made := self.library.made_for(ref):
-                self.draft.want(made)
+                self.draft.wanted = made
         else:
-            self.draft.want(ref)
+            self.draft.wanted = ref
             self._is_draft_free = False
             self.method_chosen.emit(DRAFT_MODEL)
         self.show_models()
@@ -362,7 +345,7 @@ class ModelsForm(QWidget):
         drafts = sorted(library.entries, key=lambda entry: bool(problems.get(entry.ref)))
         others = [method for method in METHODS.values() if method.name != DRAFT_MODEL]
         self.draft.show_models(
-            drafts, fallback=library.default_draft, problems=problems, methods=others, method=self._method.name
+            drafts, fallback=library.default_draft, problems=problems, methods=others, method=self.method.name
         )
         self.target.show_problem(library.target_problem(target))
         self.draft.show_problem(self.problem())
@@ -371,7 +354,7 @@ class ModelsForm(QWidget):
     def problem(self) -> str | None:
         """Why the chosen models can't work together; None if they can, or if it isn't known yet."""
         return self.library.target_problem(self.target.ref) or (
-            self.library.problem(self.draft.ref, self.target.ref) if self._method.needs_draft_model else None
+            self.library.problem(self.draft.ref, self.target.ref) if self.method.needs_draft_model else None
         )
 
     def add_model(self, entry: ModelEntry) -> None:
@@ -387,7 +370,7 @@ class ModelsForm(QWidget):
             return
         is_known = not self.library.unchecked_drafts(target)
         if self._is_draft_free and self.problem() and is_known:
-            self.draft.want(self.library.best_draft(target) or self.draft.wanted)
+            self.draft.wanted = self.library.best_draft(target) or self.draft.wanted
             self.draft_chosen.emit(self.draft.wanted)
         self.show_models()
         self.changed.emit()

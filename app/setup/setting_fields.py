@@ -10,11 +10,11 @@ from enum import Enum
 from typing import Any
 
 from PySide6.QtCore import Qt, Signal, Slot
-from PySide6.QtWidgets import QCheckBox, QDoubleSpinBox, QGridLayout, QLineEdit, QSpinBox, QToolButton, QWidget
+from PySide6.QtWidgets import QCheckBox, QDoubleSpinBox, QLineEdit, QSpinBox, QToolButton, QWidget
 
 from app.theme import hold
 from app.widgets.compound_fields import SliderSpin
-from app.widgets.fields import EnumCombo, WheelGuard, describe, labelled, set_flag
+from app.widgets.fields import EnumCombo, WheelGuard, describe, grid, labelled, set_flag
 from core.errors import SettingsError
 from core.settings import MAX_SEED, Coupling
 
@@ -217,9 +217,7 @@ class SettingsForm(QWidget):
         """
         super().__init__()
         self.fields: dict[str, Any] = {name: setting_field(items[name], names[name]) for name in names}
-        grid = QGridLayout(self)
-        grid.setContentsMargins(0, 0, 0, 0)
-        grid.setSpacing(8)
+        layout = grid(self, across=8, down=8)
         guard = WheelGuard(self)
         place = 0
         for name, field in self.fields.items():
@@ -230,10 +228,10 @@ class SettingsForm(QWidget):
             place += -place % columns if is_long else 0
             has_rest = is_long or (is_check and name == [*names][-1])
             span = columns - place % columns if has_rest else 1
-            grid.addWidget(box, place // columns, place % columns, 1, span)
+            layout.addWidget(box, place // columns, place % columns, 1, span)
             if is_check and place % columns:
                 # Level with the field beside it, below that one's label.
-                grid.setAlignment(box, Qt.AlignmentFlag.AlignBottom)
+                layout.setAlignment(box, Qt.AlignmentFlag.AlignBottom)
                 hold(field, least_height=FIELD_HEIGHT)
             place += span
             if not is_check:
@@ -241,7 +239,7 @@ class SettingsForm(QWidget):
                 guard.watch(field)
             on_change(field, self.changed)
         for index in range(columns):
-            grid.setColumnStretch(index, 1)
+            layout.setColumnStretch(index, 1)
 
     def values(self) -> dict[str, Any]:
         """The fields' values, whether or not they are consistent."""

@@ -15,7 +15,7 @@ from app.settings import RunSettings
 from app.setup.engine_form import EngineForm
 from app.setup.method_form import MethodForm
 from app.setup.model_library import ModelLibrary
-from app.setup.models_form import ModelPicker, ModelsForm
+from app.setup.models_form import ModelsForm
 from app.setup.pair import PairQuestion
 from app.setup.setting_fields import SettingsForm, on_change, set_value, setting_field, value_of
 from app.theme import hold
@@ -90,6 +90,7 @@ class SettingsPanel(QScrollArea):
 
     Attributes:
         fields: the field of each setting that is declared in `core.settings`.
+        target, draft: the dropdowns of both models.
     """
 
     changed = Signal()
@@ -102,6 +103,7 @@ class SettingsPanel(QScrollArea):
         self._is_filling = False
         self.engine = EngineForm(jobs)
         self.models = ModelsForm(library)
+        self.target, self.draft = self.models.target, self.models.draft
         self.method = MethodForm()
         single = {name: setting_field(SETTINGS[name], field) for name, field in SINGLE_FIELDS.items()}
         self._filters = SettingsForm(SETTINGS, FILTER_FIELDS, columns=3)
@@ -123,16 +125,6 @@ class SettingsPanel(QScrollArea):
         self.method.method_changed.connect(self._on_method_changed)
         self.models.method_chosen.connect(self._on_method_chosen)
         self.models.draft_chosen.connect(self._start_length)
-
-    @property
-    def target(self) -> ModelPicker:
-        """The target's dropdown."""
-        return self.models.target
-
-    @property
-    def draft(self) -> ModelPicker:
-        """The draft's dropdown."""
-        return self.models.draft
 
     def _lay_out(self) -> None:
         k, policy, seed = (self.fields[name] for name in ("num_draft_tokens", "length_policy", "seed"))
@@ -199,8 +191,8 @@ class SettingsPanel(QScrollArea):
         with self.filling():
             for name, field in self.fields.items():
                 set_value(field, getattr(settings, name))
-        self.target.want(settings.target)
-        self.draft.want(settings.draft)
+        self.target.wanted = settings.target
+        self.draft.wanted = settings.draft
         self.models.served_model = settings.engine_model
         self.engine.choose(settings.engine)
         self._show_models()
@@ -238,17 +230,16 @@ class SettingsPanel(QScrollArea):
         """The question to forecast for the chosen pair; None without a pair."""
         if self.engine.url or not (self.target.ref and self.draft.ref and self.method.method.needs_draft_model):
             return None
-        return PairQuestion(
-            self.draft.ref,
-            self.target.ref,
-            str(self.fields["device"].member()),
-            str(self.fields["dtype"].member()),
-            # Three bytes per token roughly bounds the prompt's length; rounded, so that typing rarely asks again.
-            self.fields["max_new_tokens"].value() + CONTEXT_STEP * (1 + len(prompt.encode()) // (3 * CONTEXT_STEP)),
-            num_nodes=nodes_of(
-                self.method.method.name, length if isinstance(length := self.draft_length(), int) else None
-            ),
-        )
+        length = self.draft_length()
+        # Three bytes per token roughly bounds the prompt's length; rounded, so that typing rarely asks again.
+        prompt_tokens = CONTEXT_STEP * (1 + len(prompt.encode()) // (3 * CONTEXT_STEP))
+        settings = {
+            "device": str(self.fields["device"].member()),
+            "dtype": str(self.fields["dtype"].member()),
+            "context": self.fields["max_new_tokens"].value() + prompt_tokens,
+            "num_nodes": nodes_of(self.method.method.name, length if isinstance(length, int) else None),
+        }
+        return PairQuestion(self.draft.ref, self.target.ref, settings)
 
     def request(self, prompt: str) -> RunRequest:
         """The settings as a request.
@@ -315,7 +306,7 @@ class SettingsPanel(QScrollArea):
         return rule_problem(self.method.method.name, coupling, rule)
 
     def _show_models(self) -> None:
-        self.models.set_method(self.method.method)
+        self.models.method = self.method.method
         self.models.show_models()
 
     @Slot()

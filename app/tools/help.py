@@ -102,11 +102,11 @@ def show_kinds(document: QTextDocument) -> None:
 def keys_html(bar: QMenuBar) -> str:
     """All actions with their keys, as in the menus now."""
     rows: list[str] = []
-    for title, keys in key_groups(bar):
+    for title, actions in key_groups(bar):
         rows.append(f'<tr><td colspan="2">{"<br>" if rows else ""}<b>{escape(title)}</b></td></tr>')
-        for key in keys:
-            value = " or ".join(f"<b>{escape(keys)}</b>" for keys in key.keys) or "–"
-            rows.append(f"<tr><td>{escape(key.title)}</td><td>{value}</td></tr>")
+        for action, keys in actions:
+            value = " or ".join(f"<b>{escape(key)}</b>" for key in keys) or "–"
+            rows.append(f"<tr><td>{escape(action)}</td><td>{value}</td></tr>")
     return f"<table cellspacing='0' cellpadding='3'>{''.join(rows)}</table>"
 
 

@@ -145,6 +145,9 @@ class TickList(QWidget):
 
     Signals:
         changed: the user checked or unchecked one.
+
+    Attributes:
+        boxes: the check boxes by name.
     """
 
     changed = Signal()
@@ -155,20 +158,20 @@ class TickList(QWidget):
         self.setAccessibleName(title)
         self._title = title
         self._num_columns = columns
-        self._boxes: dict[str, QCheckBox] = {}
+        self.boxes: dict[str, QCheckBox] = {}
         self._layout = grid(self, down=2)
         for index in range(columns):
             self._layout.setColumnStretch(index, 1)
 
     def show_items(self, items: Mapping[str, tuple[str, str]]) -> None:
         """Offer these names, with title and help; checked ones stay checked."""
-        if {name: (box.text(), box.toolTip()) for name, box in self._boxes.items()} == dict(items):
+        if {name: (box.text(), box.toolTip()) for name, box in self.boxes.items()} == dict(items):
             return
         ticked = set(self.ticked())
-        for box in self._boxes.values():
+        for box in self.boxes.values():
             self._layout.removeWidget(box)
             box.deleteLater()
-        self._boxes = {}
+        self.boxes = {}
         for index, (name, (title, help_text)) in enumerate(items.items()):
             box = QCheckBox(title)
             box.setObjectName(f"{self.objectName()}{index}")
@@ -177,7 +180,7 @@ class TickList(QWidget):
             box.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed)
             box.setChecked(name in ticked)
             box.toggled.connect(self.changed)
-            self._boxes[name] = box
+            self.boxes[name] = box
             line, place = divmod(index, self._num_columns)
             # A last one alone on its line has all of its width.
             span = self._num_columns if place == 0 and index == len(items) - 1 else 1
@@ -186,17 +189,13 @@ class TickList(QWidget):
     def tick(self, names: Iterable[str]) -> None:
         """Check only these, without a signal."""
         wanted = set(names)
-        for name, box in self._boxes.items():
+        for name, box in self.boxes.items():
             with QSignalBlocker(box):
                 box.setChecked(name in wanted)
 
     def ticked(self) -> tuple[str, ...]:
         """The names that are checked, in order."""
-        return tuple(name for name, box in self._boxes.items() if box.isChecked())
-
-    def box(self, name: str) -> QCheckBox:
-        """The check box of a name."""
-        return self._boxes[name]
+        return tuple(name for name, box in self.boxes.items() if box.isChecked())
 
 
 class Fold(QWidget):

@@ -104,7 +104,7 @@ class ModelsWindow(QDialog):
     def refresh(self) -> None:
         """Show the current library."""
         form = self._models.form
-        roles = {form.draft.ref: "Current draft"} if form.drafts_with_model else {}
+        roles = {form.draft.ref: "Current draft"} if form.method.needs_draft_model else {}
         roles[form.target.ref] = "Current target"
         entries = self._library.entries
         self.table.show_rows([model_row(self._library, entry, roles.get(entry.ref, "")) for entry in entries])
