@@ -203,12 +203,6 @@ class MeasurementsPanel(RunPage):
         self._baseline_ticked = ticked
         self.tiles.show_run(self._run, baseline_ticked=ticked)
 
-    def begin(self) -> None:
-        """A run starts: show it from its start."""
-        for card in self.cards:
-            card.plot.follow()
-        super().begin()
-
     def _show_cards(self, *, has_trees: bool) -> None:
         self.chain_card.setVisible(not has_trees)
         for card in self.tree_cards:

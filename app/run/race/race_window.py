@@ -266,6 +266,7 @@ class RaceWindow(RunPage):
         self.empty.setAlignment(Qt.AlignmentFlag.AlignCenter)
         self.empty.setContentsMargins(48, 0, 48, 0)
         self.timeline = PlotCard("Tokens over time", TimelinePlot(run))
+        self.cards = (self.timeline,)
         self._lay_out()
         self.clock.moved.connect(self._on_moved)
         self._show_run(has_turned=True)
@@ -289,11 +290,6 @@ class RaceWindow(RunPage):
         """Bring the window to the front, with the keyboard on its clock."""
         bring_forward(self)
         self.clock.play_button.setFocus()
-
-    def begin(self) -> None:
-        """A run starts: show it from its start."""
-        self.timeline.plot.follow()
-        super().begin()
 
     def keyPressEvent(self, event: QKeyEvent) -> None:
         """Escape closes the window."""

@@ -134,8 +134,6 @@ class SpeedPage(RunPage):
     def begin(self) -> None:
         """A run starts; the previous run's study is discarded."""
         self._cancel()
-        for each in self.cards:
-            each.plot.follow()
         super().begin()
 
     def _cancel(self) -> None:
