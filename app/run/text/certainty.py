@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple
 
-from app.run.inspector.places import evidence_at, siblings, target_probs
+from app.run.inspector.places import evidence_at, prob_in, siblings, target_probs
 from app.theme import ColorBy
 from core.evidence import PositionEvidence
 from core.types import Step, TokenKind
@@ -49,8 +49,7 @@ def probability(step: Step, slot: int) -> float | None:
     at = step.slots.index(slot)
     token, evidence = step.emitted[at], _whole_evidence(step, slot)
     if evidence is not None:
-        ids = list(evidence.ids)
-        return float(target_probs(evidence)[ids.index(token)]) if token in ids else None
+        return prob_in(target_probs(evidence), evidence, token)
     # Without evidence only the drafted tokens' are known, and in a tree not what earlier candidates took.
     is_known = step.emitted_kinds[at] is TokenKind.ACCEPTED and step.temperature > 0 and not step.parents
     return step.target_probs[slot] if is_known and math.isfinite(step.target_probs[slot]) else None
