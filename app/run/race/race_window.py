@@ -17,7 +17,6 @@ from PySide6.QtWidgets import (
 from app.run.plots.run_plots import TimelinePlot
 from app.run.race.race import (
     Race,
-    Racer,
     comparison_text,
     lead_text,
     length_text,
@@ -54,6 +53,7 @@ from app.window_layout import bring_forward, open_at, splitter
 from core.analysis.run_counts import Timeline
 from core.settings import Coupling
 from core.text import count_text
+from core.types import Step
 
 FRAME_MS = 33
 
@@ -212,13 +212,13 @@ class RaceLane(QWidget):
             self,
         )
 
-    def set_racer(self, racer: Racer, coupling: Coupling) -> None:
-        """Show a run; the bar is full at its last token."""
+    def set_run(self, steps: list[Step], timeline: Timeline, coupling: Coupling) -> None:
+        """Show a run's first steps, those of the timeline; the bar is full at their last token."""
         for fate, word in self._words.items():
             word.set_meaning(fate_help(fate, coupling))
-        self._timeline = racer.timeline
-        self.bar.setRange(0, max(1, racer.timeline.num_tokens))
-        self.text.set_stream(TokenStream(steps=list(racer.steps)))
+        self._timeline = timeline
+        self.bar.setRange(0, max(1, timeline.num_tokens))
+        self.text.set_stream(TokenStream(steps=steps[: len(timeline.counts)]))
 
     def show_time(self, clock_ms: float) -> None:
         """Show the run's progress at this time."""
@@ -334,8 +334,8 @@ class RaceWindow(RunPage):
             self.clock.set_end(0.0)
             return
         speedup = speedup_of(run, race)
-        self.ours.set_racer(race.ours, run.coupling)
-        self.plain.set_racer(race.plain, run.coupling)
+        self.ours.set_run(run.steps, race.ours, run.coupling)
+        self.plain.set_run(run.baseline_steps, race.plain, run.coupling)
         between = f" (95 %: {run.interval})" if run.interval and race.is_whole else ""
         self.speedup.setText(f"{speedup:.2f}×{between}" if speedup is not None else "–")
         self.subject.setText(subject_text(run))
