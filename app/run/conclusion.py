@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from PySide6.QtWidgets import QFrame, QWidget
+from PySide6.QtWidgets import QFrame
 
 from app.controller import RunController
 from app.run.run_view import RunView
@@ -111,8 +111,7 @@ class ConclusionBar(QFrame):
         self.headline = wrapped_label("conclusionHeadline", "title")
         self.basis = wrapped_label("conclusionBasis", "hint")
         self.advice = wrapped_label("conclusionAdvice", "plain")
-        parts: tuple[QWidget, ...] = (self.headline, self.basis, self.advice)
-        boxed(column(*parts, spacing=2), self, margins=(12, 8, 12, 8))
+        boxed(column(self.headline, self.basis, self.advice, spacing=2), self, margins=(12, 8, 12, 8))
         self.hide()
 
     def begin(self) -> None:

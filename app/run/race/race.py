@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain
 
 from app.run.run_view import RunView
 from core.analysis.run_counts import Timeline
@@ -111,9 +110,7 @@ def source_text(run: RunView, race: Race) -> str:
 
 def comparison_text(run: RunView) -> str:
     """How the whole texts of run and baseline compare, in one sentence."""
-    ours, plain = (
-        list(chain.from_iterable(step.emitted for step in steps)) for steps in (run.steps, run.baseline_steps)
-    )
+    ours, plain = ([token for step in steps for token in step.emitted] for steps in (run.steps, run.baseline_steps))
     shared = min(len(ours), len(plain))
     differs = next((i for i in range(shared) if ours[i] != plain[i]), None)
     if differs is None and len(ours) == len(plain):
