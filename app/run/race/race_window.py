@@ -186,11 +186,11 @@ BAR_HELP = "Tokens so far, as a share of the number at which both are compared."
 class RaceLane(QWidget):
     """One of the two runs at the clock's time."""
 
-    def __init__(self, name: str, title: str, help_text: str, *, by_kind: bool) -> None:
+    def __init__(self, name: str, title: str, help_text: str, *, has_legend: bool) -> None:
         super().__init__()
         self.setObjectName(f"{name}Lane")
         self._timeline = Timeline()
-        self.text = TokenText(by_kind=by_kind, font_size=13)
+        self.text = TokenText(font_size=13)
         self.text.setObjectName(f"{name}RaceText")
         self.text.setAccessibleName(f"{title} text")
         self.text.setProperty("role", "raceText")
@@ -204,7 +204,7 @@ class RaceLane(QWidget):
         heading = text_label(title, "section")
         heading.setToolTip(help_text)
         hold(heading, least_height=LANE_HEADING)  # As high as the legend by the other heading.
-        self._words = {fate: LegendWord(fate, fate_help(fate)) for fate in KINDS} if by_kind else {}
+        self._words = {fate: LegendWord(fate, fate_help(fate)) for fate in KINDS} if has_legend else {}
         boxed(
             column(
                 row(heading, (Legend(list(self._words.values())), 1)), self.count, self.bar, (self.text, 1), spacing=4
@@ -253,8 +253,8 @@ class RaceWindow(RunPage):
         self._run = run
         self._race: Race | None = None
         self.clock = RaceClock()
-        self.ours = RaceLane("speculative", "Speculative", OURS_HELP, by_kind=True)
-        self.plain = RaceLane("baseline", "Baseline", PLAIN_HELP, by_kind=False)
+        self.ours = RaceLane("speculative", "Speculative", OURS_HELP, has_legend=True)
+        self.plain = RaceLane("baseline", "Baseline", PLAIN_HELP, has_legend=False)
         self.subject = wrapped_label("raceSubject", "hint")
         self.speedup = text_label("", "title", name="raceSpeedup")
         self.speedup.setToolTip("Time of the baseline / time of the run, for the same number of tokens")

@@ -43,12 +43,8 @@ class TokenText(QPlainTextEdit):
         follows_end: whether the end was in view when the text was last written or scrolled; a larger font hides it.
     """
 
-    def __init__(self, *, by_kind: bool = True, font_size: int = 14) -> None:
-        """
-        Args:
-            by_kind: show each token in the format of its kind; otherwise as plain text.
-            font_size: in pixels.
-        """
+    def __init__(self, *, font_size: int = 14) -> None:
+        """`font_size`: in pixels."""
         super().__init__()
         self.setReadOnly(True)
         self.setUndoRedoEnabled(False)
@@ -56,8 +52,8 @@ class TokenText(QPlainTextEdit):
             Qt.TextInteractionFlag.TextSelectableByMouse | Qt.TextInteractionFlag.TextSelectableByKeyboard
         )
         self._stream = TokenStream()
-        self._by_kind, self._font_size = by_kind, font_size
-        self._formats = token_formats(by_kind=by_kind)
+        self._font_size = font_size
+        self._formats = token_formats()
         self._shows_ghosts = False
         self._limit: int | None = None
         self.follows_end = True
@@ -81,7 +77,7 @@ class TokenText(QPlainTextEdit):
 
     def restyle(self) -> None:
         """Draw everything in the theme's colours."""
-        self._formats = token_formats(by_kind=self._by_kind)
+        self._formats = token_formats()
         self._set_fonts()
         self._rebuild()
 
