@@ -66,14 +66,13 @@ class PlaybackBar(QWidget):
             "", "nextStepButton", "Next step", "One more draft-verify step, then pause (F8)"
         )
         self.branch_button = quiet_button(
-            "",
+            "Branch",
             "branchButton",
             "Branch from here",
             "Select a token first; then rewind to before it, draw again or force another token, and continue from "
             "there (Ctrl+B)",
         )
         self.branch_menu = QMenu(self)
-        self.branch_button.setText("Branch")
         self.branch_button.setMenu(self.branch_menu)
         self.branch_button.setPopupMode(QToolButton.ToolButtonPopupMode.InstantPopup)
         self.branch_button.setEnabled(False)
