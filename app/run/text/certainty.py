@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
 
 from app.run.inspector.places import evidence_at, prob_in, siblings, target_probs
 from app.theme import ColorBy
@@ -18,22 +17,17 @@ HIGHEST_NATS = {ColorBy.ENTROPY: 4.0, ColorBy.SURPRISE: 6.0}
 """From here on the colour is the strongest."""
 
 
-class Alternative(NamedTuple):
-    """A token that the target might have written, and its probability."""
+def alternatives(step: Step, slot: int, count: int) -> list[tuple[int, str, float]]:
+    """The target's most likely tokens at a place, most likely first; empty if its evidence is not there.
 
-    token_id: int
-    text: str
-    probability: float
-
-
-def alternatives(step: Step, slot: int, count: int) -> list[Alternative]:
-    """The target's most likely tokens at a place, most likely first; empty if its evidence is not there."""
+    Of each its id, text and probability.
+    """
     evidence = _whole_evidence(step, slot)
     if evidence is None:
         return []
     listed = zip(evidence.ids, evidence.texts, target_probs(evidence), strict=True)
-    likely = sorted((Alternative(*entry) for entry in listed), key=lambda found: -found.probability)
-    return [found for found in likely[:count] if found.probability > 0.0]
+    likely = sorted(listed, key=lambda entry: -entry[2])
+    return [entry for entry in likely[:count] if entry[2] > 0.0]
 
 
 def doubt(step: Step, slot: int, by: ColorBy) -> float | None:

@@ -342,9 +342,9 @@ def _alternatives(span: Span, step: Step) -> str:
     if not found:
         return ""
     rows = []
-    for item in found:
-        name = _quoted(item.text[:LONGEST_ALTERNATIVE])
-        rows.append((f"<b>{name}</b>" if item.token_id == span.token_id else name, percent(item.probability)))
+    for token, text, probability in found:
+        name = _quoted(text[:LONGEST_ALTERNATIVE])
+        rows.append((f"<b>{name}</b>" if token == span.token_id else name, percent(probability)))
     which = ", at temperature 1" if step.temperature == 0 else ""
     return f"The target's most likely tokens here{which}:{tip_table(rows)}"
 
