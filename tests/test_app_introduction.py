@@ -280,7 +280,7 @@ def test_a_busy_machine_qualifies_the_headline_and_few_steps_tell_nothing():
         return conclusion_of(run, **changes)
 
     busy = spread(40, 3.0)
-    assert busy.is_doubtful
+    assert busy.kind == "doubtful"
     assert busy.headline.startswith("Measured on a busy machine: ")
     assert "machine was busy" not in busy.basis
     assert "Repeat the run" in busy.basis

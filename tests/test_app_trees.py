@@ -333,8 +333,8 @@ def test_many_columns_are_narrowed_to_the_width(view, stream):
 def test_branches_move_together_before_a_token_is_cut(view, stream):
     add(view, stream, tree_step(0, 2, PARENTS, PATH))
     picture = LanePicture(lanes_of(stream, 0))
-    own, columns = picture._own_widths(), 1 + max(cell.column for cell in picture.lanes.cells)
-    least = 2 * MARGIN + sum(picture._column_widths(own).values()) + columns * LEAST_GAP
+    own, columns = picture._widths()
+    least = 2 * MARGIN + sum(columns.values()) + len(columns) * LEAST_GAP
     whole, cut = (picture._places(QRectF(0, 0, width, 120)) for width in (least, least - 20))
     assert {node: place.width() for node, place in whole.items()} == pytest.approx(own)
     assert any(place.width() < own[node] - 1 for node, place in cut.items())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from PySide6.QtWidgets import QFrame, QWidget
+from PySide6.QtWidgets import QFrame
 
 from app.controller import RunController
 from app.run.run_view import RunView
@@ -34,15 +34,14 @@ class Conclusion:
     Attributes:
         headline: whether it was faster than plain decoding, and whether its text is the target's.
         basis: the interval of the speedup, and how steady the machine was.
-        kind: "faster", "slower", "lossy", or empty if there is no clear difference.
-        is_doubtful: whether the machine was too busy for the headline to be trusted.
+        kind: "doubtful" if the machine was too busy for the headline to be trusted, "lossy", "faster", "slower", or
+            empty if there is no clear difference.
         advice: what to try where it wasn't faster; otherwise empty.
     """
 
     headline: str
     basis: str
     kind: str = ""
-    is_doubtful: bool = False
     advice: str = ""
 
 
@@ -59,17 +58,15 @@ def conclusion_of(run: RunView, *, was_stepped: bool = False, is_slowed: bool = 
     if was_stepped:
         return Conclusion(f"No speed comparison, {_sameness(run)}", STEPWISE)
     interval = speedup_interval(run.counts.sums, run.baseline.sums)
-    is_faster = interval is not None and speedup > 1 + LEVEL and interval[0] > 1
-    is_slower = interval is not None and speedup < 1 - LEVEL and interval[1] < 1
     digits = 1 if speedup >= 1.15 else 2
     if interval is None:
-        headline = f"Too few steps to tell: {speedup:.2f} times the speed of plain decoding"
-    elif is_faster:
-        headline = f"{speedup:.{digits}f} times faster than plain decoding"
-    elif is_slower:
-        headline = f"Slower than plain decoding, at {speedup:.2f} times its speed"
+        headline, kind = f"Too few steps to tell: {speedup:.2f} times the speed of plain decoding", ""
+    elif speedup > 1 + LEVEL and interval[0] > 1:
+        headline, kind = f"{speedup:.{digits}f} times faster than plain decoding", "faster"
+    elif speedup < 1 - LEVEL and interval[1] < 1:
+        headline, kind = f"Slower than plain decoding, at {speedup:.2f} times its speed", "slower"
     else:
-        headline = f"No measurable difference from plain decoding ({speedup:.2f}×)"
+        headline, kind = f"No measurable difference from plain decoding ({speedup:.2f}×)", ""
     busy, spread = run.busy_note.removeprefix(BUSY_MACHINE), unsteadiness(run.counts.sums, run.baseline.sums)
     steady = (
         "" if spread is None else f"The machine was steady: the times of equal steps differ by {percent_text(spread)}."
@@ -82,10 +79,9 @@ def conclusion_of(run: RunView, *, was_stepped: bool = False, is_slowed: bool = 
     return Conclusion(
         headline=f"{QUALIFIED + headline[0].lower() + headline[1:] if busy else headline}, {_sameness(run)}",
         basis=" ".join(notes),
-        is_doubtful=bool(busy),
-        kind="lossy" if run.is_lossy else "faster" if is_faster else "slower" if is_slower else "",
+        kind="doubtful" if busy else "lossy" if run.is_lossy else kind,
         # Neither a busy machine's times nor those of a few steps are ground for advice.
-        advice="" if is_faster or busy or interval is None else _advice(run),
+        advice="" if kind == "faster" or busy or interval is None else _advice(run),
     )
 
 
@@ -115,8 +111,7 @@ class ConclusionBar(QFrame):
         self.headline = wrapped_label("conclusionHeadline", "title")
         self.basis = wrapped_label("conclusionBasis", "hint")
         self.advice = wrapped_label("conclusionAdvice", "plain")
-        parts: tuple[QWidget, ...] = (self.headline, self.basis, self.advice)
-        boxed(column(*parts, spacing=2), self, margins=(12, 8, 12, 8))
+        boxed(column(self.headline, self.basis, self.advice, spacing=2), self, margins=(12, 8, 12, 8))
         self.hide()
 
     def begin(self) -> None:
@@ -133,8 +128,8 @@ class ConclusionBar(QFrame):
         if found is not None:
             self.headline.setText(found.headline)
             self.basis.setText(found.basis)
-            set_flag(self.basis, "role", "warning" if found.is_doubtful else "hint")
-            set_flag(self, "kind", "doubtful" if found.is_doubtful else found.kind)
+            set_flag(self.basis, "role", "warning" if found.kind == "doubtful" else "hint")
+            set_flag(self, "kind", found.kind)
             self.advice.setText(f"Try this: {found.advice}")
             self.advice.setVisible(bool(found.advice))
             self.setAccessibleName(f"{found.headline}. {found.basis}")

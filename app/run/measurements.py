@@ -6,7 +6,6 @@ from PySide6.QtCore import Qt
 from PySide6.QtGui import QFont
 from PySide6.QtWidgets import (
     QFrame,
-    QLabel,
     QSizePolicy,
     QWidget,
 )
@@ -42,8 +41,6 @@ class Tile(QFrame):
         hold_font(self.value, 22, weight=QFont.Weight.DemiBold)
         self.note = ElidedLabel("", "tileNote", takes_all=True)
         boxed(column(text_label(title, "tileTitle"), self.value, self.note, spacing=1), self, margins=(12, 8, 8, 8))
-        for label in self.findChildren(QLabel):
-            label.setTextInteractionFlags(Qt.TextInteractionFlag.NoTextInteraction)
 
     def show_value(self, value: str, note: str, short: str = "") -> None:
         """Show a value and its note; `short` stands in for a note that doesn't fit."""
@@ -202,12 +199,6 @@ class MeasurementsPanel(RunPage):
         """Whether the next run will measure its baseline; the empty tile says so."""
         self._baseline_ticked = ticked
         self.tiles.show_run(self._run, baseline_ticked=ticked)
-
-    def begin(self) -> None:
-        """A run starts: show it from its start."""
-        for card in self.cards:
-            card.plot.follow()
-        super().begin()
 
     def _show_cards(self, *, has_trees: bool) -> None:
         self.chain_card.setVisible(not has_trees)

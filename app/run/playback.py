@@ -59,7 +59,6 @@ class PlaybackBar(QWidget):
         super().__init__()
         self.setObjectName("playbackBar")
         self.controller, self.run, self.selection, self.view, self.menus = controller, run, selection, view, menus
-        self._num_shown = -1
         self._is_paused = self._is_live = False
         self.pacing = Pacing()
         self.pause_button = quiet_button("", "pauseButton", "Pause", "Pause before the next step, or resume (Space)")
@@ -67,14 +66,13 @@ class PlaybackBar(QWidget):
             "", "nextStepButton", "Next step", "One more draft-verify step, then pause (F8)"
         )
         self.branch_button = quiet_button(
-            "",
+            "Branch",
             "branchButton",
             "Branch from here",
             "Select a token first; then rewind to before it, draw again or force another token, and continue from "
             "there (Ctrl+B)",
         )
         self.branch_menu = QMenu(self)
-        self.branch_button.setText("Branch")
         self.branch_button.setMenu(self.branch_menu)
         self.branch_button.setPopupMode(QToolButton.ToolButtonPopupMode.InstantPopup)
         self.branch_button.setEnabled(False)
@@ -234,12 +232,6 @@ class PlaybackBar(QWidget):
         # While the models load, the run on screen is the one before.
         return self._is_live and bool(self.run.baseline_steps)
 
-    def _show_all(self) -> None:
-        """Show the whole text again after scrubbing."""
-        self.view.set_limit(None)
-        self._num_shown = -1
-        self._show()
-
     @Slot()
     def _show(self) -> None:
         """Enable what can be used, and show all steps if there are new ones."""
@@ -258,15 +250,19 @@ class PlaybackBar(QWidget):
             self.full_button.setVisible(is_slowed)
             self._fit()
         self.slider.setEnabled(can_scrub and count > 0)
-        if count != self._num_shown or not can_scrub:
+        if count != self.slider.maximum() or not can_scrub:
             # New steps are shown at the end of the text, wherever the reader was.
-            self.view.set_limit(None)
-            self._num_shown = count
-            with QSignalBlocker(self.slider):
-                self.slider.setRange(0, count)
-                self.slider.setValue(count)
-                self.slider.setPageStep(max(1, count // 10))
-            self._show_place()
+            self._show_all()
+
+    def _show_all(self) -> None:
+        """Show the whole text, also after scrubbing."""
+        count = len(self.run.steps)
+        self.view.set_limit(None)
+        with QSignalBlocker(self.slider):
+            self.slider.setRange(0, count)
+            self.slider.setValue(count)
+            self.slider.setPageStep(max(1, count // 10))
+        self._show_place()
 
     def _show_place(self) -> None:
         shown, count = self.slider.value(), self.slider.maximum()

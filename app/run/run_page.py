@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Sequence
 
 from PySide6.QtCore import Slot
 from PySide6.QtGui import QShowEvent
 from PySide6.QtWidgets import QLabel, QSizePolicy, QWidget
 
 from app.widgets.fields import wrapped_label
+from app.widgets.plot_card import PlotCard
 
 
 class RunPage(QWidget):
@@ -17,8 +19,10 @@ class RunPage(QWidget):
 
     Attributes:
         is_running: whether more steps may come.
+        cards: its plots, which follow each run from its start.
     """
 
+    cards: Sequence[PlotCard] = ()
     _pause_s = 0.0
     """Least time between two frames."""
     _shown_at = -math.inf
@@ -36,6 +40,8 @@ class RunPage(QWidget):
 
     def begin(self) -> None:
         """A run starts."""
+        for card in self.cards:
+            card.plot.follow()
         self.is_running = self._has_turned = True
         self._show_if_seen()
 

@@ -6,9 +6,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from app.run.inspector.places import draft_shares, evidence_at, num_places
+from app.run.inspector.places import draft_shares, evidence_at, num_places, prob_in
 from app.run.inspector.shares import Share, known, number, shares_at, show
-from app.run.inspector.verdicts import Decider, Words, chance_of, decider_of, last_text, least_of, prob_in
+from app.run.inspector.verdicts import Decider, Words, chance_of, decider_of, last_text, least_of
 from app.run.run_view import NamedValue
 from app.run.text.tokens import Fate, Place, Span, block, depth_of, fate_of
 from core.evidence import PositionEvidence

@@ -45,10 +45,6 @@ class BlockRow(BlockPicture):
         policy.setHeightForWidth(True)
         self.setSizePolicy(policy)
 
-    def hasHeightForWidth(self) -> bool:
-        """Chips wrap."""
-        return True
-
     def heightForWidth(self, width: int) -> int:
         """The height of all lines."""
         boxes = self.boxes(width)
@@ -197,8 +193,7 @@ class InspectorPanel(RunPage):
         is_coming = run.request is not None and run.request.inspect and run.summary is None
         self._shown = None
         if place is not None:
-            how = {"is_typical": run.is_lossy, "is_coming": is_coming}
-            self._shown = inspect(run.steps, place, run.coupling, **how)
+            self._shown = inspect(run.steps, place, run.coupling, is_typical=run.is_lossy, is_coming=is_coming)
         self._pages.setCurrentIndex(0 if self._shown is None else 1)
         if self._shown is None or place is None:
             self._empty.setText(EMPTY if run.num_tokens else RUN_FIRST)

@@ -24,6 +24,11 @@ def target_probs(evidence: PositionEvidence) -> Probs:
     return evidence.target_probs if evidence.raw_probs is None else evidence.raw_probs
 
 
+def prob_in(probs: Sequence[float], evidence: PositionEvidence, token: int) -> float | None:
+    """A listed token's probability; None if it isn't listed."""
+    return probs[evidence.ids.index(token)] if token in evidence.ids else None
+
+
 # --- Candidates ---
 
 

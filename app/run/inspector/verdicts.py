@@ -6,10 +6,9 @@ import math
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
 
-from app.run.inspector.places import evidence_at, siblings
+from app.run.inspector.places import evidence_at, prob_in, siblings
 from app.run.inspector.shares import known, number, short, show
 from app.run.text.tokens import Fate, fate_of, is_corrected
-from core.evidence import PositionEvidence
 from core.settings import TYPICAL_FLOOR, TYPICAL_SHARE, Coupling
 from core.types import Step, StepSource
 
@@ -50,7 +49,7 @@ def last_text(step: Step) -> str:
     evidence = evidence_at(step, step.slots[-1])
     token = step.emitted[-1]
     if evidence is not None and token in evidence.ids:
-        return show(evidence.texts[list(evidence.ids).index(token)])
+        return show(evidence.texts[evidence.ids.index(token)])
     return show(step.emitted_texts[-1])
 
 
@@ -258,11 +257,6 @@ def least_of(step: Step, slot: int) -> float | None:
     """The threshold of typical acceptance at this token; None if unknown."""
     evidence = evidence_at(step, slot)
     return None if evidence is None else min(TYPICAL_FLOOR, TYPICAL_SHARE * math.exp(-evidence.target_entropy))
-
-
-def prob_in(probs: Sequence[float], evidence: PositionEvidence, token: int) -> float | None:
-    """A listed token's probability; None if it isn't listed."""
-    return probs[list(evidence.ids).index(token)] if token in evidence.ids else None
 
 
 def _sign(is_below: bool) -> str:

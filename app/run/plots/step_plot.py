@@ -102,11 +102,9 @@ class StepPlot(Plot):
         _put(self._hovered, step)
 
     def settle(self, *, is_over: bool) -> None:
-        """Follow a run from its start, or show all of it when it is over, unless the user moved the view."""
-        self._is_over = is_over
-        self._fits = self._fits or not is_over
+        """Follow a run, or show all of it when it is over, unless the user moved the view."""
         self._drawn = None
-        self.refresh()
+        super().settle(is_over=is_over)
 
     # --- As a plot ---
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain
 
 from app.run.run_view import RunView
 from core.analysis.run_counts import Timeline
@@ -22,31 +21,21 @@ MOVED = "The temperature was changed during the run; the baseline ran with the l
 
 
 @dataclass(frozen=True, slots=True)
-class Racer:
-    """One side of a race: its steps up to the last token that counts, and their times."""
-
-    steps: Sequence[Step]
-    timeline: Timeline
-
-
-@dataclass(frozen=True, slots=True)
 class Race:
-    """A run and its baseline, both up to the same number of tokens.
+    """A run and its baseline, both up to the same number of tokens: the largest at which a step of each ended.
 
     Attributes:
-        num_tokens: the largest number at which a step of each ended.
         is_whole: whether neither has more tokens.
     """
 
-    ours: Racer
-    plain: Racer
-    num_tokens: int
+    ours: Timeline
+    plain: Timeline
     is_whole: bool
 
     @property
     def duration_ms(self) -> float:
         """Time until the slower of the two is done."""
-        return max(self.ours.timeline.end_ms, self.plain.timeline.end_ms)
+        return max(self.ours.end_ms, self.plain.end_ms)
 
 
 def race_of(run: RunView) -> Race | None:
@@ -56,29 +45,29 @@ def race_of(run: RunView) -> Race | None:
     if run.summary is None or not num_tokens:
         return None
     is_whole = ours[-1] == plain[-1] == num_tokens
-    return Race(_racer(run.steps, num_tokens), _racer(run.baseline_steps, num_tokens), num_tokens, is_whole)
+    return Race(_up_to(num_tokens, run.steps), _up_to(num_tokens, run.baseline_steps), is_whole)
 
 
-def _racer(steps: Sequence[Step], num_tokens: int) -> Racer:
+def _up_to(num_tokens: int, steps: Sequence[Step]) -> Timeline:
     timeline = Timeline()
     for step in steps:
         if timeline.num_tokens == num_tokens:
             break
         timeline.add(step)
-    return Racer(steps[: len(timeline.counts)], timeline)
+    return timeline
 
 
 def speedup_of(run: RunView, race: Race) -> float | None:
     """The speedup over the tokens that are raced; None if the baseline was stopped."""
     measured = run.summary.measured_speedup if run.summary is not None else None
-    if measured is None or race.is_whole or not race.ours.timeline.end_ms:
+    if measured is None or race.is_whole or not race.ours.end_ms:
         return measured
-    return race.plain.timeline.end_ms / race.ours.timeline.end_ms
+    return race.plain.end_ms / race.ours.end_ms
 
 
 def length_text(run: RunView, race: Race) -> str:
     """Over how many tokens the two are compared, in one sentence."""
-    tokens = count_text(race.num_tokens, "token")
+    tokens = count_text(race.ours.num_tokens, "token")
     if race.is_whole:
         return f"Both wrote {tokens}."
     ours, plain = run.num_tokens, run.baseline.timeline.num_tokens
@@ -102,12 +91,12 @@ def subject_text(run: RunView) -> str:
 
 def source_text(run: RunView, race: Race) -> str:
     """The source of a race's speedup, in one sentence with its numbers."""
-    lines, speedup = (race.ours.timeline, race.plain.timeline), speedup_of(run, race)
-    ours, plain = (line.end_ms / len(line.ends_ms) for line in lines)
+    speedup = speedup_of(run, race)
+    ours, plain = (line.end_ms / len(line.ends_ms) for line in (race.ours, race.plain))
     if speedup is None or not ours or not plain:
         stopped = count_text(run.baseline.timeline.num_tokens, "token")
         return f"The baseline was stopped after {stopped}, so no speedup was measured."
-    efficiency, cost = race.num_tokens / len(race.ours.steps), ours / plain
+    efficiency, cost = race.ours.num_tokens / len(race.ours.ends_ms), ours / plain
     between = f"95 % interval: {run.interval}." if run.interval and race.is_whole else ""
     notes = [f" {note}" for note in (between, run.absence_note, run.busy_note) if note]
     return "".join(
@@ -121,9 +110,7 @@ def source_text(run: RunView, race: Race) -> str:
 
 def comparison_text(run: RunView) -> str:
     """How the whole texts of run and baseline compare, in one sentence."""
-    ours, plain = (
-        list(chain.from_iterable(step.emitted for step in steps)) for steps in (run.steps, run.baseline_steps)
-    )
+    ours, plain = ([token for step in steps for token in step.emitted] for steps in (run.steps, run.baseline_steps))
     shared = min(len(ours), len(plain))
     differs = next((i for i in range(shared) if ours[i] != plain[i]), None)
     if differs is None and len(ours) == len(plain):
@@ -141,7 +128,7 @@ def comparison_text(run: RunView) -> str:
 
 def lead_text(race: Race, clock_ms: float) -> str:
     """Which of the two is ahead at a time, in a few words."""
-    ours, plain = race.ours.timeline, race.plain.timeline
+    ours, plain = race.ours, race.plain
     if clock_ms >= race.duration_ms:
         gap = plain.end_ms - ours.end_ms
         who = "The speculative run" if gap >= 0 else "The baseline"

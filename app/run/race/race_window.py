@@ -17,7 +17,6 @@ from PySide6.QtWidgets import (
 from app.run.plots.run_plots import TimelinePlot
 from app.run.race.race import (
     Race,
-    Racer,
     comparison_text,
     lead_text,
     length_text,
@@ -54,6 +53,7 @@ from app.window_layout import bring_forward, open_at, splitter
 from core.analysis.run_counts import Timeline
 from core.settings import Coupling
 from core.text import count_text
+from core.types import Step
 
 FRAME_MS = 33
 
@@ -186,11 +186,11 @@ BAR_HELP = "Tokens so far, as a share of the number at which both are compared."
 class RaceLane(QWidget):
     """One of the two runs at the clock's time."""
 
-    def __init__(self, name: str, title: str, help_text: str, *, by_kind: bool) -> None:
+    def __init__(self, name: str, title: str, help_text: str, *, has_legend: bool) -> None:
         super().__init__()
         self.setObjectName(f"{name}Lane")
         self._timeline = Timeline()
-        self.text = TokenText(by_kind=by_kind, font_size=13)
+        self.text = TokenText(font_size=13)
         self.text.setObjectName(f"{name}RaceText")
         self.text.setAccessibleName(f"{title} text")
         self.text.setProperty("role", "raceText")
@@ -204,7 +204,7 @@ class RaceLane(QWidget):
         heading = text_label(title, "section")
         heading.setToolTip(help_text)
         hold(heading, least_height=LANE_HEADING)  # As high as the legend by the other heading.
-        self._words = {fate: LegendWord(fate, fate_help(fate)) for fate in KINDS} if by_kind else {}
+        self._words = {fate: LegendWord(fate, fate_help(fate)) for fate in KINDS} if has_legend else {}
         boxed(
             column(
                 row(heading, (Legend(list(self._words.values())), 1)), self.count, self.bar, (self.text, 1), spacing=4
@@ -212,13 +212,13 @@ class RaceLane(QWidget):
             self,
         )
 
-    def set_racer(self, racer: Racer, coupling: Coupling) -> None:
-        """Show a run; the bar is full at its last token."""
+    def set_run(self, steps: list[Step], timeline: Timeline, coupling: Coupling) -> None:
+        """Show a run's first steps, those of the timeline; the bar is full at their last token."""
         for fate, word in self._words.items():
             word.set_meaning(fate_help(fate, coupling))
-        self._timeline = racer.timeline
-        self.bar.setRange(0, max(1, racer.timeline.num_tokens))
-        self.text.set_stream(TokenStream(steps=list(racer.steps)))
+        self._timeline = timeline
+        self.bar.setRange(0, max(1, timeline.num_tokens))
+        self.text.set_stream(TokenStream(steps=steps[: len(timeline.counts)]))
 
     def show_time(self, clock_ms: float) -> None:
         """Show the run's progress at this time."""
@@ -253,8 +253,8 @@ class RaceWindow(RunPage):
         self._run = run
         self._race: Race | None = None
         self.clock = RaceClock()
-        self.ours = RaceLane("speculative", "Speculative", OURS_HELP, by_kind=True)
-        self.plain = RaceLane("baseline", "Baseline", PLAIN_HELP, by_kind=False)
+        self.ours = RaceLane("speculative", "Speculative", OURS_HELP, has_legend=True)
+        self.plain = RaceLane("baseline", "Baseline", PLAIN_HELP, has_legend=False)
         self.subject = wrapped_label("raceSubject", "hint")
         self.speedup = text_label("", "title", name="raceSpeedup")
         self.speedup.setToolTip("Time of the baseline / time of the run, for the same number of tokens")
@@ -266,6 +266,7 @@ class RaceWindow(RunPage):
         self.empty.setAlignment(Qt.AlignmentFlag.AlignCenter)
         self.empty.setContentsMargins(48, 0, 48, 0)
         self.timeline = PlotCard("Tokens over time", TimelinePlot(run))
+        self.cards = (self.timeline,)
         self._lay_out()
         self.clock.moved.connect(self._on_moved)
         self._show_run(has_turned=True)
@@ -289,11 +290,6 @@ class RaceWindow(RunPage):
         """Bring the window to the front, with the keyboard on its clock."""
         bring_forward(self)
         self.clock.play_button.setFocus()
-
-    def begin(self) -> None:
-        """A run starts: show it from its start."""
-        self.timeline.plot.follow()
-        super().begin()
 
     def keyPressEvent(self, event: QKeyEvent) -> None:
         """Escape closes the window."""
@@ -338,8 +334,8 @@ class RaceWindow(RunPage):
             self.clock.set_end(0.0)
             return
         speedup = speedup_of(run, race)
-        self.ours.set_racer(race.ours, run.coupling)
-        self.plain.set_racer(race.plain, run.coupling)
+        self.ours.set_run(run.steps, race.ours, run.coupling)
+        self.plain.set_run(run.baseline_steps, race.plain, run.coupling)
         between = f" (95 %: {run.interval})" if run.interval and race.is_whole else ""
         self.speedup.setText(f"{speedup:.2f}×{between}" if speedup is not None else "–")
         self.subject.setText(subject_text(run))

@@ -13,7 +13,7 @@ from app.jobs import Job, Jobs
 from app.run.race.race import race_of
 from app.run.run_page import RunPage, column_label
 from app.run.run_view import RunView
-from app.run.speed.speed import EMPTY, SpeedReport, speed_report, study_of
+from app.run.speed.speed import EMPTY, LIMITS, SpeedReport, speed_report, study_of
 from app.run.speed.speed_bars import GainBar, TimeBar
 from app.run.speed.speed_figures import INTERVAL
 from app.run.speed.speed_plots import CalibrationPlot, Grouping, Quantity, SpeedupPlot
@@ -90,7 +90,7 @@ class SpeedPage(RunPage):
             SeriesSample("overhead", Mark.BAR, "sample_bar", "Filters, sampling and bookkeeping."),
         ]
         self.limit = column_label("speedLimit", "")
-        self.gain_bars: list[GainBar] = []
+        self.gain_bars = [GainBar() for _ in range(1 + len(LIMITS))]
         self.advice: list[AdviceRow] = []
         self.plot, self.calibration = SpeedupPlot(), CalibrationPlot()
         self.quantity = ChoiceRow({quantity: quantity.title for quantity in Quantity}, "speedQuantity", "Plotted by K")
@@ -114,8 +114,8 @@ class SpeedPage(RunPage):
         self._head, _ = card(head, self.basis, self.compared)
         self._time = _card("Where an average step's time goes", Legend(self.samples), self.step_bar, self.plain_bar)
         hint = column_label("gainsHint", "hint", GAINS_HINT)
-        self._gains, self._advice = column(), column(spacing=12)
-        self._limits = _card("What limits the speedup", self.limit, hint, self._gains)
+        self._limits = _card("What limits the speedup", self.limit, hint, column(*self.gain_bars))
+        self._advice = column(spacing=12)
         self._change = _card("What to change", self._advice)
         self._trees = _card("Shapes of trees", self.shapes)
         self._predictors = _card("Cheaper predictors of acceptance", self.predictors, self.predictors_note)
@@ -134,8 +134,6 @@ class SpeedPage(RunPage):
     def begin(self) -> None:
         """A run starts; the previous run's study is discarded."""
         self._cancel()
-        for each in self.cards:
-            each.plot.follow()
         super().begin()
 
     def _cancel(self) -> None:
@@ -198,9 +196,6 @@ class SpeedPage(RunPage):
         self.race_button.setVisible(race_of(self._run) is not None)
 
     def _show_gains(self, report: SpeedReport) -> None:
-        while len(self.gain_bars) < len(report.gains):
-            self.gain_bars.append(GainBar())
-            self._gains.addWidget(self.gain_bars[-1])
         full = max([1.0, *(gain.speedup for gain in report.gains if math.isfinite(gain.speedup))])
         for index, bar in enumerate(self.gain_bars):
             bar.setVisible(index < len(report.gains))

@@ -50,6 +50,8 @@ class Callout(QFrame):
         self.title.setText(title)
         self.text.setText(text)
         self.setAccessibleName(f"{title}: {text}")
+        # Over all panels, because a small transcript has no room for it.
+        self.setParent(self._view.window())
         self.show()
         self._view.to_end()
         self.fit()
@@ -57,12 +59,6 @@ class Callout(QFrame):
     def fit(self) -> None:
         """Move to the tokens, which may have moved."""
         view, window = self._view, self._view.window()
-        if self.isHidden():
-            return
-        if self.parent() is not window:
-            # Over all panels, because a small transcript has no room for it.
-            self.setParent(window)
-            self.show()
         port = view.viewport()
         # Tokens that were scrolled out of view are somewhere beyond its lower edge.
         edge = QRect(0, port.height() - 1, port.width(), 1)

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
 
-from app.run.inspector.places import evidence_at, siblings, target_probs
+from app.run.inspector.places import evidence_at, prob_in, siblings, target_probs
 from app.theme import ColorBy
 from core.evidence import PositionEvidence
 from core.types import Step, TokenKind
@@ -18,22 +17,17 @@ HIGHEST_NATS = {ColorBy.ENTROPY: 4.0, ColorBy.SURPRISE: 6.0}
 """From here on the colour is the strongest."""
 
 
-class Alternative(NamedTuple):
-    """A token that the target might have written, and its probability."""
+def alternatives(step: Step, slot: int, count: int) -> list[tuple[int, str, float]]:
+    """The target's most likely tokens at a place, most likely first; empty if its evidence is not there.
 
-    token_id: int
-    text: str
-    probability: float
-
-
-def alternatives(step: Step, slot: int, count: int) -> list[Alternative]:
-    """The target's most likely tokens at a place, most likely first; empty if its evidence is not there."""
+    Of each its id, text and probability.
+    """
     evidence = _whole_evidence(step, slot)
     if evidence is None:
         return []
     listed = zip(evidence.ids, evidence.texts, target_probs(evidence), strict=True)
-    likely = sorted((Alternative(*entry) for entry in listed), key=lambda found: -found.probability)
-    return [found for found in likely[:count] if found.probability > 0.0]
+    likely = sorted(listed, key=lambda entry: -entry[2])
+    return [entry for entry in likely[:count] if entry[2] > 0.0]
 
 
 def doubt(step: Step, slot: int, by: ColorBy) -> float | None:
@@ -49,8 +43,7 @@ def probability(step: Step, slot: int) -> float | None:
     at = step.slots.index(slot)
     token, evidence = step.emitted[at], _whole_evidence(step, slot)
     if evidence is not None:
-        ids = list(evidence.ids)
-        return float(target_probs(evidence)[ids.index(token)]) if token in ids else None
+        return prob_in(target_probs(evidence), evidence, token)
     # Without evidence only the drafted tokens' are known, and in a tree not what earlier candidates took.
     is_known = step.emitted_kinds[at] is TokenKind.ACCEPTED and step.temperature > 0 and not step.parents
     return step.target_probs[slot] if is_known and math.isfinite(step.target_probs[slot]) else None

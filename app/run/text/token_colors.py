@@ -40,13 +40,13 @@ def text_format(color: str, *, background: str | None = None, underline: Underli
     return found
 
 
-def token_formats(*, by_kind: bool = True) -> dict[Fate, QTextCharFormat]:
-    """Colour, line style and background of every fate; `by_kind` False shows emitted tokens as plain text."""
-    return _token_formats(current_theme(), by_kind)
+def token_formats() -> dict[Fate, QTextCharFormat]:
+    """Colour, line style and background of every fate."""
+    return _token_formats(current_theme())
 
 
 @lru_cache
-def _token_formats(theme: Theme, by_kind: bool) -> dict[Fate, QTextCharFormat]:
+def _token_formats(theme: Theme) -> dict[Fate, QTextCharFormat]:
     found = {fate: text_format(theme.muted) for fate in (Fate.PROMPT, Fate.GAP)}
     found[Fate.KEPT] = text_format(theme.muted, background=theme.hover)
     found[Fate.FORCED] = text_format(theme.accent, underline=UnderlineStyle.DashDotLine)
@@ -54,8 +54,7 @@ def _token_formats(theme: Theme, by_kind: bool) -> dict[Fate, QTextCharFormat]:
     found[Fate.DRAFTED] = text_format(theme.faint, underline=dashes, underline_color=theme.accepted)
     for fate, kind in KINDS.items():
         style = theme.kind(kind)
-        shown = text_format(style.color, background=style.tint, underline=style.underline)
-        found[fate] = shown if by_kind else QTextCharFormat()
+        found[fate] = text_format(style.color, background=style.tint, underline=style.underline)
     for fate in GHOSTS:
         found[fate] = text_format(theme.faint)
         found[fate].setFontStrikeOut(True)

@@ -38,14 +38,13 @@ class TokenText(QPlainTextEdit):
 
     The document is a sequence of contiguous spans, one per token in order; a token without text has an empty one. A
     subclass draws marks on the text in `_show_marks`.
+
+    Attributes:
+        follows_end: whether the end was in view when the text was last written or scrolled; a larger font hides it.
     """
 
-    def __init__(self, *, by_kind: bool = True, font_size: int = 14) -> None:
-        """
-        Args:
-            by_kind: show each token in the format of its kind; otherwise as plain text.
-            font_size: in pixels.
-        """
+    def __init__(self, *, font_size: int = 14) -> None:
+        """`font_size`: in pixels."""
         super().__init__()
         self.setReadOnly(True)
         self.setUndoRedoEnabled(False)
@@ -53,12 +52,11 @@ class TokenText(QPlainTextEdit):
             Qt.TextInteractionFlag.TextSelectableByMouse | Qt.TextInteractionFlag.TextSelectableByKeyboard
         )
         self._stream = TokenStream()
-        self._by_kind, self._font_size = by_kind, font_size
-        self._formats = token_formats(by_kind=by_kind)
+        self._font_size = font_size
+        self._formats = token_formats()
         self._shows_ghosts = False
         self._limit: int | None = None
-        self._follows = True
-        """Whether the end was in view when the text was last written or scrolled; a larger font hides it."""
+        self.follows_end = True
         self._set_fonts()
         self._start()
         self.verticalScrollBar().valueChanged.connect(self._note_view)
@@ -79,7 +77,7 @@ class TokenText(QPlainTextEdit):
 
     def restyle(self) -> None:
         """Draw everything in the theme's colours."""
-        self._formats = token_formats(by_kind=self._by_kind)
+        self._formats = token_formats()
         self._set_fonts()
         self._rebuild()
 
@@ -97,7 +95,7 @@ class TokenText(QPlainTextEdit):
 
     def refresh(self) -> None:
         """Add new steps; follow the end unless the user scrolled away from it."""
-        self._update(follows=self._follows)
+        self._update(follows=self.follows_end)
 
     @property
     def is_at_end(self) -> bool:
@@ -105,20 +103,15 @@ class TokenText(QPlainTextEdit):
         bar = self.verticalScrollBar()
         return bar.value() >= bar.maximum() - 1
 
-    @property
-    def follows_end(self) -> bool:
-        """Whether the end was in view when the text was last written or scrolled."""
-        return self._follows
-
     @Slot()
     def _note_view(self) -> None:
         """Note what is in view, before another font or size moves it."""
-        self._follows = self.is_at_end
+        self.follows_end = self.is_at_end
 
     @Slot()
     def _follow(self) -> None:
         """The end moved: lines are laid out after they are written, and again at a new width or font."""
-        if self._follows:
+        if self.follows_end:
             self.to_end()
 
     def to_end(self) -> None:
@@ -230,17 +223,21 @@ class TokenText(QPlainTextEdit):
 
     def _cut(self, first: int) -> None:
         """Remove all spans from an index on."""
-        cursor = QTextCursor(self.document())
-        cursor.setPosition(self._length)
-        cursor.setPosition(self._starts[first], QTextCursor.MoveMode.KeepAnchor)
-        cursor.removeSelectedText()
+        self._cursor_over(self._starts[first], self._length).removeSelectedText()
         self._length = self._starts[first]
         del self._spans[first:], self._starts[first:]
         self._tail = ""
 
+    def _cursor_over(self, first: int, last: int) -> QTextCursor:
+        """A cursor that selects the text between two positions."""
+        cursor = QTextCursor(self.document())
+        cursor.setPosition(first)
+        cursor.setPosition(last, QTextCursor.MoveMode.KeepAnchor)
+        return cursor
+
     def _rebuild(self) -> None:
         """Rebuild the text; the step at the top stays there."""
-        top, follows = self.cursorForPosition(QPoint(0, 0)).position(), self._follows
+        top, follows = self.cursorForPosition(QPoint(0, 0)).position(), self.follows_end
         span = self._spans[self._index_at(top)]
         self._start()
         self._update(follows=follows)
@@ -250,7 +247,7 @@ class TokenText(QPlainTextEdit):
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         """Stay at the end if it was in view."""
-        follows = self._follows
+        follows = self.follows_end
         super().resizeEvent(event)
         if follows:
             self.to_end()
@@ -347,7 +344,7 @@ class TokenText(QPlainTextEdit):
     def plain_text(self, first: int, last: int) -> str:
         """Exactly the emitted text between two positions, without rejected or pending drafts."""
         pieces: list[str] = []
-        for index in range(max(0, bisect_right(self._starts, first) - 1), len(self._spans)):
+        for index in range(self._index_at(first), len(self._spans)):
             start, end = self._extent(index)
             if start >= last:
                 break

@@ -111,15 +111,14 @@ class TranscriptView(TreeText):
         news, self._num_colored = self._stream.inspected[self._num_colored :], len(self._stream.inspected)
         if self._by is ColorBy.KIND or not news:
             return
-        cursor = QTextCursor(self.document())
-        cursor.beginEditBlock()
+        edit = QTextCursor(self.document())
+        edit.beginEditBlock()
         for index in (index for step in news for index in self._indices(step) if self._spans[index].fate in KINDS):
             span, (first, last) = self._spans[index], self._extent(index)
             joined = num_joined(self._spans[index - 1].text, span.text)
-            cursor.setPosition(first + num_units(span.text[:joined]))
-            cursor.setPosition(last, QTextCursor.MoveMode.KeepAnchor)
-            cursor.setCharFormat(self._format_of(span))
-        cursor.endEditBlock()
+            shown = self._cursor_over(first + num_units(span.text[:joined]), last)
+            shown.setCharFormat(self._format_of(span))
+        edit.endEditBlock()
 
     # --- Pointing and selecting ---
 
@@ -212,9 +211,7 @@ class TranscriptView(TreeText):
 
     def _mark(self, place: tuple[int, int], color: str) -> QTextEdit.ExtraSelection:
         mark = QTextEdit.ExtraSelection()
-        mark.cursor = QTextCursor(self.document())
-        mark.cursor.setPosition(place[0])
-        mark.cursor.setPosition(place[1], QTextCursor.MoveMode.KeepAnchor)
+        mark.cursor = self._cursor_over(*place)
         mark.format.setBackground(QColor(color))
         return mark
 
@@ -345,9 +342,9 @@ def _alternatives(span: Span, step: Step) -> str:
     if not found:
         return ""
     rows = []
-    for item in found:
-        name = _quoted(item.text[:LONGEST_ALTERNATIVE])
-        rows.append((f"<b>{name}</b>" if item.token_id == span.token_id else name, percent(item.probability)))
+    for token, text, probability in found:
+        name = _quoted(text[:LONGEST_ALTERNATIVE])
+        rows.append((f"<b>{name}</b>" if token == span.token_id else name, percent(probability)))
     which = ", at temperature 1" if step.temperature == 0 else ""
     return f"The target's most likely tokens here{which}:{tip_table(rows)}"
 

@@ -8,7 +8,6 @@ from PySide6.QtWidgets import QBoxLayout, QGraphicsOpacityEffect, QWidget
 
 from app.controller import RunController
 from app.menus import Menus
-from app.run.pacing import Pace
 from app.run.playback import PlaybackBar
 from app.run.run_view import RunView
 from app.run.text.token_colors import ColorScale, ForkSample, LegendWord
@@ -64,7 +63,6 @@ class TranscriptPanel(QWidget):
         frame, layout = card(self._header, self._scale, (self.view, 1), self.playback)
         layout.setContentsMargins(12, 10, 12, 8)
         boxed(column(frame), self)
-        self._shows_ghosts = False
         self.restyle()
         self.ghosts_button.toggled.connect(self.set_ghosts_shown)
         self.colors.currentIndexChanged.connect(self._on_colors_chosen)
@@ -81,7 +79,6 @@ class TranscriptPanel(QWidget):
     def set_ghosts_shown(self, shown: bool) -> None:
         """Show or hide rejected drafts, in the text and in the legend."""
         self.ghosts_button.setChecked(shown)
-        self._shows_ghosts = shown
         self.restyle()
         self.view.set_ghosts_shown(shown)
 
@@ -112,9 +109,9 @@ class TranscriptPanel(QWidget):
         request = self._run.request
         method = METHODS.get(request.method) if request is not None and not request.engine else None
         self._fork_sample.setVisible(method is not None and method.proposes_trees)
-        self._ghost_sample.setVisible(self._shows_ghosts)
+        self._ghost_sample.setVisible(self.ghosts_button.isChecked())
         # At full speed nobody sees a draft before its verdict.
-        self._drafted_sample.setVisible(self.playback.pace.member() is not Pace.FULL)
+        self._drafted_sample.setVisible(self.playback.is_slowed)
         buttons = sum(button.sizeHint().width() + HEADER_SPACING for button in (self.colors, self.ghosts_button))
         is_wide = self._legend.width_on_one_line() + buttons <= self.width() - HEADER_MARGINS
         self._header.setDirection(QBoxLayout.Direction.LeftToRight if is_wide else QBoxLayout.Direction.TopToBottom)

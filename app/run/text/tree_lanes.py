@@ -147,7 +147,7 @@ class LanePicture:
 
     def paint(self, painter: QPainter, area: QRectF, marked: Place | None, pointed: Span | None) -> None:
         """Draw the lanes; `marked` is framed, `pointed` highlighted."""
-        theme, found = current_theme(), self._moving_places(area)
+        theme, found, gap = current_theme(), self._moving_places(area), self._gap(area)
         draw_box(painter, area.adjusted(0, 1, 0, -1), 6, fill=QColor(theme.window))
         self._draw_head(painter, area, found)
         first = self._row(area, 0)
@@ -157,7 +157,7 @@ class LanePicture:
             painter.setOpacity(self._presence(cell))
             painter.setPen(self._pen(cell))
             painter.setBrush(Qt.BrushStyle.NoBrush)
-            painter.drawPath(_edge(found.get(cell.parent, root), found[cell.node], self._gap(area)))
+            painter.drawPath(_edge(found.get(cell.parent, root), found[cell.node], gap))
         painter.setOpacity(1.0)
         painter.setPen(Qt.PenStyle.NoPen)
         painter.setBrush(QColor(theme.accepted))
@@ -174,27 +174,24 @@ class LanePicture:
         height = (area.height() - scaled(HEAD + FOOT)) / (1 + MOST_OTHERS)
         return QRectF(area.left(), area.top() + scaled(HEAD) + height * lane, area.width() - MARGIN, height)
 
-    def _own_widths(self) -> dict[int, float]:
-        """The width of each node's text."""
+    def _widths(self) -> tuple[dict[int, float], dict[int, float]]:
+        """The width of each node's text, and of each column."""
         metrics = QFontMetricsF(mono_font(FONT))
-        return {cell.node: metrics.horizontalAdvance(show(cell.span.text)) + 1 for cell in self.lanes.cells}
-
-    def _column_widths(self, own: dict[int, float]) -> dict[int, float]:
-        widths: dict[int, float] = {}
+        own = {cell.node: metrics.horizontalAdvance(show(cell.span.text)) + 1 for cell in self.lanes.cells}
+        columns: dict[int, float] = {}
         for cell in self.lanes.cells:
-            widths[cell.column] = max(widths.get(cell.column, LEAST_COLUMN), own[cell.node])
-        return widths
+            columns[cell.column] = max(columns.get(cell.column, LEAST_COLUMN), own[cell.node])
+        return own, columns
 
     def _gap(self, area: QRectF) -> float:
         """The space between two columns, which shrinks before a text is cut."""
-        widths = self._column_widths(self._own_widths())
+        _, widths = self._widths()
         free = (area.width() - 2 * MARGIN - sum(widths.values())) / len(widths)
         return min(scaled(GAP), MOST_GAPS * area.width() / len(widths), max(LEAST_GAP, free))
 
     def _places(self, area: QRectF) -> dict[int, QRectF]:
         """The rectangle of each node; columns that don't fit are narrowed, the widest first."""
-        own = self._own_widths()
-        widths = self._column_widths(own)
+        own, widths = self._widths()
         gap, most = self._gap(area), max(widths.values())
         room = area.width() - 2 * MARGIN - len(widths) * gap
         while most > LEAST_COLUMN and sum(min(width, most) for width in widths.values()) > room:
@@ -232,7 +229,7 @@ class LanePicture:
         """What stands above the lanes, the longest first: the block, and how many paths are not shown."""
         if not self.lanes.num_hidden:
             return (self.lanes.caption,)
-        hidden = f"{count_text(self.lanes.num_hidden, 'more path')}"
+        hidden = count_text(self.lanes.num_hidden, "more path")
         return f"{self.lanes.caption} · {hidden}", hidden, f"+{self.lanes.num_hidden}"
 
     def _pen(self, cell: Cell) -> QPen:

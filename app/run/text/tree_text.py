@@ -187,10 +187,7 @@ class TreeText(TokenText):
             return
         index, self._strip = self._strip, None
         first, last = self._extent(index)
-        cursor = QTextCursor(self.document())
-        cursor.setPosition(first)
-        cursor.setPosition(last, QTextCursor.MoveMode.KeepAnchor)
-        cursor.removeSelectedText()
+        self._cursor_over(first, last).removeSelectedText()
         self._move_after(index, first - last, -1)
         del self._spans[index], self._starts[index]
         self._num_pending -= bool(self._num_pending)
