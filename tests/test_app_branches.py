@@ -117,7 +117,7 @@ def test_undo_goes_back_to_the_run_before_the_branch_and_through_branches_of_bra
         qtbot.waitUntil(lambda place=place: window.transcript.view.toPlainText() == texts[place])
         assert window.run_view.started.run_id == ids[place]
     assert not undo.isEnabled()
-    assert window.run_view.summary is not None
+    qtbot.waitUntil(lambda: window.run_view.summary is not None)
     assert len(session.requests) == 4, "nothing is generated again"
 
 

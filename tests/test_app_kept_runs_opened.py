@@ -6,6 +6,8 @@ import json
 import threading
 from dataclasses import replace
 
+from PySide6.QtCore import QTimer
+
 from app.controller import RunState
 from app.tools.runs.kept import BUSY
 from core.errors import ModelNotFoundError
@@ -13,6 +15,8 @@ from core.runlog.log import read_run_log
 from core.runlog.store import KeptState
 from core.settings import Coupling, SamplingParams
 from tests.fakes_runs import RunColumn, cells, keep_run, shown_whole, until
+
+SAME_TEXT = "Ran 'again' again: the same text, character for character"
 
 
 def test_a_kept_run_is_shown_as_it_was(open_runs, folder, qtbot, session, run_to_end):
@@ -130,8 +134,21 @@ def test_a_replay_runs_with_the_same_settings_and_shows_them(open_runs, folder, 
         request, method_options=window.controls.request("x").method_options, inspect=False
     )
     assert request.inspect
-    assert window.status.stage.text() == "Ran 'again' again: the same text, character for character"
+    assert window.status.stage.text() == SAME_TEXT
     until(qtbot, lambda: panel.table.count() == 2)
+
+
+def test_what_is_said_of_a_replay_stays_when_its_end_is_shown_late(monkeypatch, open_runs, folder, qtbot):
+    monkeypatch.setattr("app.run.live.TEXT_MS", 60_000)
+    monkeypatch.setattr("app.run.live.PANELS_MS", 10)  # The plots' timer shows the last steps, and the end.
+    monkeypatch.setattr("app.run.live.APPLY_S", 0.0)
+    keep_run(folder, prompt="again")
+    window, panel = open_runs(1)
+    said = []
+    window.live.run_shown.connect(lambda: QTimer.singleShot(0, lambda: said.append(window.status.stage.text())))
+    panel.replay_button.click()
+    until(qtbot, lambda: bool(said))
+    assert said == [SAME_TEXT]
 
 
 def test_a_replay_that_writes_another_text_says_so(open_runs, folder, qtbot):

@@ -214,6 +214,7 @@ class LiveView(QObject):
         for panel in self._panels:
             panel.end()
         self._show_status()
+        self._has_news = False  # Else the panels' timer would show the status once more, over what is said of the run.
         self.run_shown.emit()
 
     @Slot()
