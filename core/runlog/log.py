@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import heapq
 import json
 import math
 import os
@@ -16,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
+from operator import itemgetter
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Self
@@ -332,14 +334,8 @@ class RunLog:
     def records(self) -> Iterator[Record]:
         """Every record, in the file's order."""
         yield self.run
-        others = iter([*self.others, (-1, {})])
-        at, other = next(others)
-        for number, step in enumerate((*self.steps, *self.baseline_steps, None)):
-            while at == number:
-                yield other
-                at, other = next(others)
-            if step is not None:
-                yield step
+        steps = enumerate((*self.steps, *self.baseline_steps))
+        yield from (record for _, record in heapq.merge(self.others, steps, key=itemgetter(0)))
         if self.summary is not None:
             yield self.summary
 
