@@ -16,7 +16,7 @@ from core.errors import RunLogError
 from core.experiments.sweep_file import SCHEMA, SweepLog, run_to_record
 from core.experiments.sweep_plan import SHAPE_OPTIONS, SUMMARY_FIELDS, DrafterChoice, Measurement
 from core.experiments.sweep_results import SweepResults
-from core.export.run_data import named
+from core.export.run_data import named, without_paths
 from core.export.run_report import compare_page, run_page
 from core.export.sweep_report import sweep_page
 from core.files import FileClaim, open_regular, shown_path, write_atomically
@@ -99,16 +99,7 @@ def export_html(path: File, *logs: RunLog) -> None:
 def export_jsonl(path: File, log: RunLog) -> None:
     """Write a run log without its damaged lines, and without the folders of models on this machine."""
     run, *others = log.records()
-    write_atomically(path, b"".join(map(to_line, ({**run, "config": _shared(run["config"])}, *others))))
-
-
-def _shared(config: Mapping[str, Any]) -> dict[str, Any]:
-    """A run's settings for others to read: of a path only the last part, which says what it was."""
-    options = config.get("method_options")
-    models = {name: named(config[name]) for name in ("target", "draft") if name in config}
-    if isinstance(options, Mapping):
-        models["method_options"] = {name: named(value) for name, value in options.items()}
-    return {**config, **models}
+    write_atomically(path, b"".join(map(to_line, ({**run, "config": without_paths(run["config"])}, *others))))
 
 
 def export_csv(path: File, log: RunLog) -> None:
