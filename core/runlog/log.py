@@ -387,6 +387,11 @@ def mapping_of(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
+def mappings_of(value: Any) -> list[dict[str, Any]]:
+    """The objects in a list; none if it is no list."""
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+
+
 def head_record(line: bytes, name: str, schema: str = SCHEMA, what: str = "run log", of: str = "run") -> Record:
     """The first line of a run's log, or of a file with another `schema`, which is called `what` in sentences.
 
