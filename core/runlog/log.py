@@ -13,7 +13,7 @@ import os
 import platform
 import stat
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -340,13 +340,11 @@ class RunLog:
             yield self.summary
 
 
-def read_run_log(
-    path: str | os.PathLike[str], *, keep: Callable[[Record], object] = lambda record: record["evidence"]
-) -> RunLog:
+def read_run_log(path: str | os.PathLike[str], *, packs_evidence: bool = False) -> RunLog:
     """Read a run log. A torn last line and a missing summary are tolerated and reported in `problems`.
 
     Args:
-        keep: converts a record's evidence, which takes eight times its file size as lists.
+        packs_evidence: keep it as `PackedEvidence`; as lists it takes eight times its size in the file.
 
     Raises:
         RunLogError: the file can't be read, or is not a run log of a known version.
@@ -354,7 +352,7 @@ def read_run_log(
     name = os.fspath(path)
     try:
         with open_regular(path) as file:
-            return _read_lines(file, name, keep)
+            return _read_lines(file, name, packs_evidence)
     except OSError as error:
         raise RunLogError(explain_read_error(error, path, "run log")) from error
 
@@ -416,7 +414,7 @@ def head_record(line: bytes, name: str, schema: str = SCHEMA, what: str = "run l
     return record
 
 
-def _read_lines(file: BinaryIO, name: str, keep: Callable[[Record], object]) -> RunLog:
+def _read_lines(file: BinaryIO, name: str, packs_evidence: bool) -> RunLog:
     # Lines end only at \n: text may hold other characters at which str.splitlines would split.
     lines = read_lines(file)
     log = RunLog(head_record(next(lines, b""), name))
@@ -433,8 +431,8 @@ def _read_lines(file: BinaryIO, name: str, keep: Callable[[Record], object]) -> 
         if record is None:
             torn.append(number)
             continue
-        if "evidence" in record:
-            record["evidence"] = keep(record)
+        if packs_evidence and "evidence" in record:
+            record["evidence"] = evidence.packed(evidence.evidence_from_record(record))
         if problem := _add(log, record):
             log.problems.append(f"Line {number} {problem}")
     for line_number in torn:
