@@ -185,10 +185,6 @@ def _require(condition: bool, sentence: str) -> None:
         raise SettingsError(sentence)
 
 
-def _is_int(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
     """How logits become a distribution. Filters apply in this order; 0, 1 and 0 switch them off.
@@ -399,7 +395,7 @@ class RunRequest:
         )
         _require(all(self.stop), "A stop text is empty. Remove it, or write the text to stop at.")
         kept = (*self.continuation, *self.forced)
-        _require(all(_is_int(token) and token >= 0 for token in kept), "The tokens to continue from must be ids.")
+        _require(all(type(token) is int and token >= 0 for token in kept), "The tokens to continue from must be ids.")
 
     @property
     def is_lossy(self) -> bool:
