@@ -19,14 +19,12 @@ from core.experiments.sweep_results import SweepResults
 from core.export.run_data import named, without_paths
 from core.export.run_report import compare_page, run_page
 from core.export.sweep_report import sweep_page
-from core.files import FileClaim, open_regular, shown_path, write_atomically
+from core.files import FileClaim, open_regular, read_lines, shown_path, write_atomically
 from core.runlog.log import STEP_FIELDS, RunLog, number_of, parse_line, text_of, to_line, to_record
 from core.runlog.replay import steps
 from core.settings import is_lossy, rule_text
 from core.text import csv_text
 
-LONGEST_HEAD = 16_000_000
-"""Most bytes of a sweep's first line, which holds its prompts."""
 CELL_FIELDS = ("method", "draft", *SHAPE_OPTIONS, "num_speculative_tokens", "temperature")
 """A shape is that of trees only. K is num_speculative_tokens, as in vLLM's settings; num_draft_tokens counts all
 tokens that a run drafted."""
@@ -116,7 +114,7 @@ def is_sweep(path: File) -> bool:
     """Whether a file is a sweep, of any version."""
     try:
         with open_regular(path) as file:
-            record = parse_line(file.readline(LONGEST_HEAD).removeprefix(b"\xef\xbb\xbf"))
+            record = parse_line(next(read_lines(file), b"").removeprefix(b"\xef\xbb\xbf"))
     except OSError:
         return False
     schema = record.get("schema") if record else None
