@@ -149,9 +149,9 @@ def is_valid(item: Field[Any], value: Any, *, in_window: bool = False) -> bool:
         return default is None or isinstance(value, type(default))
     if isinstance(value, bool) or not isinstance(value, int if isinstance(default, int) else int | float):
         return False
-    high = rules.get("window_max") if in_window else None
-    low, high = rules.get("min", -math.inf), rules.get("max", math.inf) if high is None else high
-    low = rules.get("window_min", low) if in_window else low
+    low, high = rules.get("min", -math.inf), rules.get("max", math.inf)
+    if in_window:
+        low, high = rules.get("window_min", low), rules.get("window_max", high)
     try:
         is_finite = math.isfinite(value)
     except OverflowError:  # An integer too large for a float.
