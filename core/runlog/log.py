@@ -418,10 +418,8 @@ def _read_lines(file: BinaryIO, name: str, packs_evidence: bool) -> RunLog:
     # Lines end only at \n: text may hold other characters at which str.splitlines would split.
     lines = read_lines(file)
     log = RunLog(head_record(next(lines, b""), name))
-    torn: list[int] = []
-    number = 1
     for number, line in enumerate(lines, start=2):
-        if len(torn) + len(log.problems) > MOST_DAMAGED_LINES or number > MOST_LINES:
+        if len(log.problems) > MOST_DAMAGED_LINES or number > MOST_LINES:
             raise RunLogError(
                 f"{shown_path(name)} is damaged: it contains lines that no run writes. Choose another log."
             )
@@ -429,15 +427,13 @@ def _read_lines(file: BinaryIO, name: str, packs_evidence: bool) -> RunLog:
             continue
         record = parse_line(line)
         if record is None:
-            torn.append(number)
+            where = "is damaged" if line.endswith(b"\n") else "is cut off"
+            log.problems.append(f"Line {number} {where} and was left out.")
             continue
         if packs_evidence and "evidence" in record:
             record["evidence"] = evidence.packed(evidence.evidence_from_record(record))
         if problem := _add(log, record):
             log.problems.append(f"Line {number} {problem}")
-    for line_number in torn:
-        where = "is cut off" if line_number == number else "is damaged"
-        log.problems.append(f"Line {line_number} {where} and was left out.")
     if log.summary is None:
         log.problems.append("The log has no summary: the run was cut off, or is still running.")
     return log
