@@ -28,7 +28,6 @@ from app.tools.models.downloads import Download
 from app.tools.models.models import Models
 from app.widgets.fields import boxed, column, labelled, row, set_flag, text_label, wrapped_label
 from core.errors import OutriderError
-from core.evidence import packed_from_record
 from core.models.catalogue import ModelEntry
 from core.models.remote import hub
 from core.runlog.log import read_run_log
@@ -118,7 +117,7 @@ class Introduction(QObject):
         """Show the recorded run, unless the engine is busy."""
 
         def read(_job: Job) -> tuple[RunRequest, tuple[Event, ...]]:
-            log = read_run_log(RECORDING, keep=packed_from_record)
+            log = read_run_log(RECORDING, packs_evidence=True)
             return request_to_show(log), tuple(events(log))
 
         if sentence := self._controller.busy_sentence():

@@ -111,11 +111,6 @@ def to_record(evidence: PositionEvidence) -> dict[str, Any]:
     return record
 
 
-def packed_from_record(record: Mapping[str, Any]) -> Sequence[PositionEvidence]:
-    """Like `evidence_from_record`, but packed: for reading the log of a whole run."""
-    return packed(evidence_from_record(record))
-
-
 def evidence_from_record(record: Mapping[str, Any]) -> Sequence[PositionEvidence]:
     """The evidence of a log line; empty if it has none, or if any of it is damaged."""
     positions = record.get("evidence")

@@ -149,9 +149,9 @@ def is_valid(item: Field[Any], value: Any, *, in_window: bool = False) -> bool:
         return default is None or isinstance(value, type(default))
     if isinstance(value, bool) or not isinstance(value, int if isinstance(default, int) else int | float):
         return False
-    high = rules.get("window_max") if in_window else None
-    low, high = rules.get("min", -math.inf), rules.get("max", math.inf) if high is None else high
-    low = rules.get("window_min", low) if in_window else low
+    low, high = rules.get("min", -math.inf), rules.get("max", math.inf)
+    if in_window:
+        low, high = rules.get("window_min", low), rules.get("window_max", high)
     try:
         is_finite = math.isfinite(value)
     except OverflowError:  # An integer too large for a float.
@@ -183,10 +183,6 @@ def _bound(item: Field[Any], key: str) -> str:
 def _require(condition: bool, sentence: str) -> None:
     if not condition:
         raise SettingsError(sentence)
-
-
-def _is_int(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
 
 
 @dataclass(frozen=True, slots=True)
@@ -399,7 +395,7 @@ class RunRequest:
         )
         _require(all(self.stop), "A stop text is empty. Remove it, or write the text to stop at.")
         kept = (*self.continuation, *self.forced)
-        _require(all(_is_int(token) and token >= 0 for token in kept), "The tokens to continue from must be ids.")
+        _require(all(type(token) is int and token >= 0 for token in kept), "The tokens to continue from must be ids.")
 
     @property
     def is_lossy(self) -> bool:

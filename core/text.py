@@ -135,11 +135,7 @@ class TextStream:
         self._pending: list[int] = list(prompt_ids[-_CONTEXT:])
         decoded = self._decode(self._pending)
         self._shown = len(decoded) - _num_torn(decoded)
-        self._text = ""
-
-    @property
-    def text(self) -> str:
-        return self._text
+        self.text = ""
 
     def push(self, token: int) -> str:
         """The text that this token completes: empty for a special token or a partial character."""
@@ -154,28 +150,28 @@ class TextStream:
         num_held = min(num_torn, _num_torn(context), _LONGEST_CHARACTER - 1)
         new = decoded[self._shown : len(decoded) - num_held]
         self._shown = len(context) - num_held
-        self._text += new
+        self.text += new
         return new
 
     def flush(self) -> str:
         """The text still held back at the end: an incomplete character."""
         new = self._decode(self._pending)[self._shown :]
         self._shown += len(new)
-        self._text += new
+        self.text += new
         return new
 
     def find_stop(self, stops: Sequence[str], num_new: int) -> int | None:
         """Index of the first stop text, if the last `num_new` characters completed one; else None."""
         found = []
         for stop in stops:
-            at = self._text.find(stop, max(0, len(self._text) - num_new - len(stop) + 1))
+            at = self.text.find(stop, max(0, len(self.text) - num_new - len(stop) + 1))
             if at >= 0:
                 found.append(at)
         return min(found, default=None)
 
     def cut(self, length: int) -> None:
         """Drop all text after the first `length` characters; no push may follow."""
-        self._text = self._text[:length]
+        self.text = self.text[:length]
 
     def _decode(self, ids: list[int]) -> str:
         return self._tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)

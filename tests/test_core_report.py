@@ -170,7 +170,7 @@ def test_the_colours_are_the_windows_in_both_themes():
     light, dark, *_ = (FOLDER / "report.css").read_text("utf-8").split(":root")[1:]
     for ours, theirs in ((light, LIGHT), (dark, DARK)):
         colours = dict(re.findall(r"--(\w+): (#\w+);", ours))
-        assert len(colours) == 23
+        assert len(colours) == 21
         assert {name: getattr(theirs, name) for name in colours} == colours
     assert "prefers-color-scheme: dark" in run_page(make_log())
 

@@ -15,6 +15,7 @@ from core.engines.client import Client
 from core.engines.server import Product, Server
 from core.engines.steps import Chunk, Counts, Token, Told, split_text, unknown_tokens
 from core.errors import ServerError, ServerRefusedError
+from core.runlog.log import mapping_of, mappings_of, text_of
 from core.settings import RunRequest
 from core.types import UNKNOWN_ID, FinishReason
 
@@ -85,10 +86,10 @@ def _openai_chunks(events: Iterator[tuple[float, Any]]) -> Iterator[Chunk]:
     prompt_ids: tuple[int, ...] | None = None
     for at, event in events:
         choices = event.get("choices")
-        choice = _dict(choices[0]) if isinstance(choices, list) and choices else {}
+        choice = mapping_of(choices[0]) if isinstance(choices, list) and choices else {}
         ids = event.get("prompt_token_ids") or choice.get("prompt_token_ids")
         prompt_ids = _ids(ids) or prompt_ids
-        usage = _dict(event.get("usage"))
+        usage = mapping_of(event.get("usage"))
         finish, tokens = choice.get("finish_reason"), _openai_tokens(choice)
         yield Chunk(
             at,
@@ -98,7 +99,7 @@ def _openai_chunks(events: Iterator[tuple[float, Any]]) -> Iterator[Chunk]:
             finish=_finish(finish, choice.get("stop_reason", choice.get("matched_stop")))
             if isinstance(finish, str)
             else None,
-            told=_vllm_told(_dict(_dict(event.get("metrics")).get("speculative_decoding"))),
+            told=_vllm_told(mapping_of(mapping_of(event.get("metrics")).get("speculative_decoding"))),
             prompt_ids=prompt_ids,
             num_prompt_tokens=len(prompt_ids) if prompt_ids else _count(usage.get("prompt_tokens")),
         )
@@ -110,8 +111,8 @@ def _openai_tokens(choice: dict[str, Any]) -> tuple[Token, ...]:
         texts = (delta.get("reasoning") or delta.get("reasoning_content"), delta.get("content"))
         text = "".join(part for part in texts if isinstance(part, str))
     else:
-        text = choice["text"] if isinstance(choice.get("text"), str) else ""
-    ids, logprobs = _ids(choice.get("token_ids")), _dict(choice.get("logprobs"))
+        text = text_of(choice.get("text"))
+    ids, logprobs = _ids(choice.get("token_ids")), mapping_of(choice.get("logprobs"))
     found = _logprobs(logprobs)
     count = len(ids) or len(found)
     if not count:
@@ -129,23 +130,22 @@ def _logprobs(logprobs: dict[str, Any]) -> list[tuple[str, float, tuple[tuple[st
     content = logprobs.get("content")
     if isinstance(content, list):
         return [
-            (
-                str(item.get("token", "")),
-                _float(item.get("logprob")),
-                tuple(
-                    (str(top.get("token", "")), _float(top.get("logprob"))) for top in _dicts(item.get("top_logprobs"))
-                ),
-            )
-            for item in _dicts(content)
+            (*_scored(item), tuple(map(_scored, mappings_of(item.get("top_logprobs")))))
+            for item in mappings_of(content)
         ]
     texts, values, tops = (logprobs.get(name) or () for name in ("tokens", "token_logprobs", "top_logprobs"))
     if not isinstance(texts, list) or not isinstance(values, list) or len(texts) != len(values):
         return []
     tops = tops if isinstance(tops, list) and len(tops) == len(texts) else [{}] * len(texts)
     return [
-        (str(text), _float(value), tuple((str(name), _float(logprob)) for name, logprob in _dict(top).items()))
+        (str(text), _float(value), tuple((str(name), _float(logprob)) for name, logprob in mapping_of(top).items()))
         for text, value, top in zip(texts, values, tops, strict=True)
     ]
+
+
+def _scored(item: dict[str, Any]) -> tuple[str, float]:
+    """The text and logprob of a token in a chat's answer."""
+    return str(item.get("token", "")), _float(item.get("logprob"))
 
 
 def _vllm_told(found: dict[str, Any]) -> Told | None:
@@ -191,8 +191,8 @@ def _sglang(client: Client, request: RunRequest, check_cancelled: Check, top_log
     }
     text, count, seen = "", 0, (0, 0, 0)
     for at, event in client.stream("/generate", body, check_cancelled):
-        meta = _dict(event.get("meta_info"))
-        shown = event["text"] if isinstance(event.get("text"), str) else ""
+        meta = mapping_of(event.get("meta_info"))
+        shown = text_of(event.get("text"))
         # A server may be told to send only what is new.
         new, text = (shown[len(text) :], shown) if shown.startswith(text) else (shown, text + shown)
         total = _count(meta.get("completion_tokens")) or count
@@ -201,7 +201,7 @@ def _sglang(client: Client, request: RunRequest, check_cancelled: Check, top_log
         told = _sglang_told(meta)
         sums = (told.drafts or 0, told.draft_tokens or 0, told.accepted_tokens or 0)
         counts, seen = _sglang_counts(seen, sums, len(tokens)), sums
-        finish = _dict(meta.get("finish_reason"))
+        finish = mapping_of(meta.get("finish_reason"))
         yield Chunk(
             at,
             tokens,
@@ -262,7 +262,7 @@ def _llama_server(client: Client, request: RunRequest, check_cancelled: Check) -
     """
     prompt = request.prompt
     if request.chat is not False:
-        prompt = _dict(client.post("/apply-template", {"messages": _messages(request)})).get("prompt", prompt)
+        prompt = mapping_of(client.post("/apply-template", {"messages": _messages(request)})).get("prompt", prompt)
     body = {
         "prompt": prompt,
         "n_predict": request.max_new_tokens,
@@ -280,9 +280,8 @@ def _llama_server(client: Client, request: RunRequest, check_cancelled: Check) -
     tokens: list[Token] = []
     at = 0.0
     for at, event in client.stream("/completion", body, check_cancelled):
-        timings, num_prompt = _dict(event.get("timings")), _count(event.get("tokens_evaluated"))
-        total, text = _count(timings.get("predicted_n")), event.get("content")
-        text = text if isinstance(text, str) else ""
+        timings, num_prompt = mapping_of(event.get("timings")), _count(event.get("tokens_evaluated"))
+        total, text = _count(timings.get("predicted_n")), text_of(event.get("content"))
         if event.get("stop") is True:
             if tokens:
                 yield Chunk(at, tuple(tokens), counts=counts, num_prompt_tokens=num_prompt)
@@ -312,14 +311,6 @@ def _llama_server(client: Client, request: RunRequest, check_cancelled: Check) -
 
 
 # --- Values that may be anything ----------------------------------------------------------------------------------
-
-
-def _dict(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def _dicts(values: Any) -> list[dict[str, Any]]:
-    return [value for value in values if isinstance(value, dict)] if isinstance(values, list) else []
 
 
 def _count(value: Any) -> int | None:

@@ -43,7 +43,6 @@ class Client:
         headers = {"Accept-Encoding": "identity", "User-Agent": "outrider"}
         if key:
             headers["Authorization"] = f"Bearer {key}"
-        self._has_key = bool(self._secrets)
         self._connection: Any = None
         auth = httpx2.BasicAuth(*address.login) if address.login and not key else None
         try:
@@ -218,7 +217,7 @@ class Client:
             )
         said = self._said(response)
         if status in {401, 403}:
-            why = "refuses the API key" if self._has_key else "requires an API key"
+            why = "refuses the API key" if self._secrets else "requires an API key"
             raise ServerRefusedError(
                 f"{self.address} {why} ({status}). Put a valid key into {KEY_VARIABLE} in the terminal, or choose "
                 "Add server… in the window and give it with this address."

@@ -6,9 +6,7 @@ vLLM, SGLang and llama-server count alike under different names. What a server d
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from core.engines.client import Client
 from core.errors import ServerError
@@ -86,21 +84,24 @@ def parse_metrics(text: str) -> Snapshot | None:
     Raises:
         ServerError: it is no such page.
     """
+    from prometheus_client.parser import text_string_to_metric_families
+
     # Two engines of one server, such as data-parallel ranks, have a sample each.
     sums: dict[str, float] = {}
     positions: dict[int, float] = {}
     known = {name: figure for figure, names in _NAMES.items() for name in names}
     is_known = False
     try:
-        for sample in _samples(text):
-            is_known = is_known or sample.name.startswith(("vllm:", "sglang:", "llamacpp:"))
-            name = sample.name.removesuffix("_total")
-            if not math.isfinite(sample.value):
-                continue
-            if name in known:
-                sums[known[name]] = sums.get(known[name], 0.0) + sample.value
-            elif name in _PER_POSITION and (place := sample.labels.get("position", "")).isdecimal():
-                positions[int(place)] = positions.get(int(place), 0.0) + sample.value
+        for family in text_string_to_metric_families(text):
+            for sample in family.samples:
+                is_known = is_known or sample.name.startswith(("vllm:", "sglang:", "llamacpp:"))
+                name = sample.name.removesuffix("_total")
+                if not math.isfinite(sample.value):
+                    continue
+                if name in known:
+                    sums[known[name]] = sums.get(known[name], 0.0) + sample.value
+                elif name in _PER_POSITION and (place := sample.labels.get("position", "")).isdecimal():
+                    positions[int(place)] = positions.get(int(place), 0.0) + sample.value
     except (ValueError, IndexError, KeyError):
         raise ServerError("The server's /metrics is not in the Prometheus format.") from None
     if not is_known:
@@ -110,13 +111,6 @@ def parse_metrics(text: str) -> Snapshot | None:
         # SGLang counts no accepted tokens, but a request adds one token, and a step those and one of the target's own.
         sums["accepted_tokens"] = max(0.0, sums["generated_tokens"] - sums["requests"] - sums["drafts"])
     return Snapshot(accepted_per_position=per_position, **sums)
-
-
-def _samples(text: str) -> Iterator[Any]:
-    from prometheus_client.parser import text_string_to_metric_families
-
-    for family in text_string_to_metric_families(text):
-        yield from family.samples
 
 
 def difference(before: Snapshot, after: Snapshot) -> Snapshot | None:

@@ -10,6 +10,7 @@ from core.engines.address import Address, key_for
 from core.engines.client import OTHER_PRODUCT, Client
 from core.engines.metrics import Snapshot, read_metrics
 from core.errors import ServerError, ServerRefusedError
+from core.runlog.log import mapping_of, mappings_of
 from core.text import PRODUCT_NAMES, did_you_mean
 
 
@@ -109,13 +110,8 @@ def identify(url: str, key: str | None = None) -> Server:
     address = Address.parse(url)
     key = key_for(address) if key is None else key or None
     with Client(address, key) as client:
-        listed = client.get("/v1/models", missing=(404, 405))
-        models = listed.get("data") if isinstance(listed, dict) else None
-        models = [
-            model
-            for model in (models if isinstance(models, list) else ())
-            if isinstance(model, dict) and isinstance(model.get("id"), str)
-        ]
+        listed = mapping_of(client.get("/v1/models", missing=(404, 405)))
+        models = [model for model in mappings_of(listed.get("data")) if isinstance(model.get("id"), str)]
         if not models:
             raise ServerRefusedError(f"The server at {address} lists no models. {OTHER_PRODUCT} Check the address.")
         product = _OWNERS.get(str(models[0].get("owned_by"))) or _product(client)
@@ -133,7 +129,7 @@ def identify(url: str, key: str | None = None) -> Server:
 
 def _product(client: Client) -> Product | None:
     """The product of a server whose models say nothing, such as fine-tuned ones with an owner of their own."""
-    found: Any = _page(client, "/props")
+    found = _page(client, "/props")
     if "build_info" in found or "default_generation_settings" in found:
         return Product.LLAMA_SERVER
     if _server_info(client):
@@ -168,19 +164,15 @@ def _llama_server(
     client: Client, model: dict[str, Any], metrics: Snapshot | None
 ) -> tuple[str, int | None, Speculation]:
     props = _page(client, "/props")
-    settings = props.get("default_generation_settings")
-    settings = settings if isinstance(settings, dict) else {}
-    meta = model.get("meta")
-    context = _whole(settings.get("n_ctx")) or _whole(meta.get("n_ctx") if isinstance(meta, dict) else None)
-    slots = client.get("/slots", missing=(401, 403, 404, 405, 501, 503))
-    slot = next((slot for slot in slots if isinstance(slot, dict)), {}) if isinstance(slots, list) else {}
-    is_on = slot.get("speculative") if isinstance(slot.get("speculative"), bool) else None
-    if is_on is None and metrics is not None and metrics.drafts:
-        is_on = True
+    settings, meta = mapping_of(props.get("default_generation_settings")), mapping_of(model.get("meta"))
+    context = _whole(settings.get("n_ctx")) or _whole(meta.get("n_ctx"))
+    slots = mappings_of(client.get("/slots", missing=(401, 403, 404, 405, 501, 503)))
+    is_on = slots[0].get("speculative") if slots else None
+    if not isinstance(is_on, bool):
+        is_on = True if metrics is not None and metrics.drafts else None
     method = None
-    for found in slots if isinstance(slots, list) else ():
-        settings = found.get("params") if isinstance(found, dict) else None
-        types = settings.get("speculative.types") if isinstance(settings, dict) else None
+    for slot in slots:
+        types = mapping_of(slot.get("params")).get("speculative.types")
         kinds = [kind for kind in str(types or "").split(",") if kind not in {"", "none"}]
         method = ",".join(kinds) or method
     length = metrics.num_draft_tokens if metrics is not None else None
@@ -196,8 +188,7 @@ def _server_info(client: Client) -> dict[str, Any]:
 
 
 def _page(client: Client, path: str) -> dict[str, Any]:
-    found = client.get(path, missing=(400, 401, 403, 404, 405, 500, 501, 503))
-    return found if isinstance(found, dict) else {}
+    return mapping_of(client.get(path, missing=(400, 401, 403, 404, 405, 500, 501, 503)))
 
 
 def _whole(value: Any) -> int | None:

@@ -97,21 +97,19 @@ class _Run:
         self._num_prompt = self._num_tokens = 0
         self._prefill_ms = 0.0
         self._began = time.perf_counter()
+        self._has_started = False
         self._told: Told | None = None
         self._reason: FinishReason | None = None
 
     def events(self) -> Generator[Event, None, None]:
         before = self._metrics()
         error: str | None = None
-        has_started = False
         try:
-            for event in self._stream():
-                has_started = has_started or isinstance(event, RunStarted)
-                yield event
+            yield from self._stream()
         except Cancelled:
             self._reason = FinishReason.CANCELLED
         except ServerError as problem:
-            if not has_started:
+            if not self._has_started:
                 raise
             error, self._reason = str(problem), FinishReason.ERROR
         if self._reason is None:
@@ -145,13 +143,12 @@ class _Run:
 
     def _answer(self) -> Iterator[Event]:
         chunks = stream_chunks(self._client, self._server, self._request, self._controls.check_cancelled)
-        has_started = False
         with contextlib.closing(chunks):
             for chunk in chunks:
                 self._num_prompt = chunk.num_prompt_tokens or self._num_prompt
-                if not has_started:
-                    has_started = True
+                if not self._has_started:
                     yield run_started(self._server, self._request, chunk.prompt_ids)
+                    self._has_started = True
                 if chunk.tokens:
                     yield from self._tokens(chunk)
                 self._told = chunk.told or self._told

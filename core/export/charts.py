@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from markupsafe import Markup
@@ -126,16 +126,19 @@ class Plot:
 
     def stairs(self, lower: Sequence[float], upper: Sequence[float], width: float, mark: Mark) -> None:
         """The area between two staircases whose steps have this width, starting at 0."""
-        for first, last in _spans(upper):
+        for is_finite, stretch in itertools.groupby(range(len(upper)), lambda index: math.isfinite(upper[index])):
+            steps = list(stretch)
+            if not is_finite:
+                continue
             over = "".join(
-                f"{'L' if index > first else 'M'}{_pair(*self._at(index * width, upper[index]))}"
+                f"{'L' if index > steps[0] else 'M'}{_pair(*self._at(index * width, upper[index]))}"
                 f"H{_short(self._at(min((index + 1) * width, self._x.high), 0)[0])}"
-                for index in range(first, last)
+                for index in steps
             )
             under = "".join(
                 f"L{_pair(*self._at(min((index + 1) * width, self._x.high), lower[index]))}"
                 f"H{_short(self._at(index * width, 0)[0])}"
-                for index in reversed(range(first, last))
+                for index in reversed(steps)
             )
             self._parts.append(f'<path d="{over}{under}Z" fill="var(--{mark.color})"/>')
 
@@ -206,14 +209,6 @@ def _sample(mark: Mark) -> str:
 
 def _dash(mark: Mark) -> str:
     return f' stroke-dasharray="{mark.dash}"' if mark.dash else ""
-
-
-def _spans(values: Sequence[float]) -> Iterator[tuple[int, int]]:
-    """The first and past-the-last index of each stretch of finite values."""
-    for is_finite, stretch in itertools.groupby(range(len(values)), key=lambda index: math.isfinite(values[index])):
-        indexes = list(stretch)
-        if is_finite:
-            yield indexes[0], indexes[-1] + 1
 
 
 def _short(value: float) -> str:

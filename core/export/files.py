@@ -16,17 +16,15 @@ from core.errors import RunLogError
 from core.experiments.sweep_file import SCHEMA, SweepLog, run_to_record
 from core.experiments.sweep_plan import SHAPE_OPTIONS, SUMMARY_FIELDS, DrafterChoice, Measurement
 from core.experiments.sweep_results import SweepResults
-from core.export.run_data import named
+from core.export.run_data import named, without_paths
 from core.export.run_report import compare_page, run_page
 from core.export.sweep_report import sweep_page
-from core.files import FileClaim, open_regular, shown_path, write_atomically
+from core.files import FileClaim, open_regular, read_lines, shown_path, write_atomically
 from core.runlog.log import STEP_FIELDS, RunLog, number_of, parse_line, text_of, to_line, to_record
 from core.runlog.replay import steps
 from core.settings import is_lossy, rule_text
 from core.text import csv_text
 
-LONGEST_HEAD = 16_000_000
-"""Most bytes of a sweep's first line, which holds its prompts."""
 CELL_FIELDS = ("method", "draft", *SHAPE_OPTIONS, "num_speculative_tokens", "temperature")
 """A shape is that of trees only. K is num_speculative_tokens, as in vLLM's settings; num_draft_tokens counts all
 tokens that a run drafted."""
@@ -99,16 +97,7 @@ def export_html(path: File, *logs: RunLog) -> None:
 def export_jsonl(path: File, log: RunLog) -> None:
     """Write a run log without its damaged lines, and without the folders of models on this machine."""
     run, *others = log.records()
-    write_atomically(path, b"".join(map(to_line, ({**run, "config": _shared(run["config"])}, *others))))
-
-
-def _shared(config: Mapping[str, Any]) -> dict[str, Any]:
-    """A run's settings for others to read: of a path only the last part, which says what it was."""
-    options = config.get("method_options")
-    models = {name: named(config[name]) for name in ("target", "draft") if name in config}
-    if isinstance(options, Mapping):
-        models["method_options"] = {name: named(value) for name, value in options.items()}
-    return {**config, **models}
+    write_atomically(path, b"".join(map(to_line, ({**run, "config": without_paths(run["config"])}, *others))))
 
 
 def export_csv(path: File, log: RunLog) -> None:
@@ -125,7 +114,7 @@ def is_sweep(path: File) -> bool:
     """Whether a file is a sweep, of any version."""
     try:
         with open_regular(path) as file:
-            record = parse_line(file.readline(LONGEST_HEAD).removeprefix(b"\xef\xbb\xbf"))
+            record = parse_line(next(read_lines(file), b"").removeprefix(b"\xef\xbb\xbf"))
     except OSError:
         return False
     schema = record.get("schema") if record else None

@@ -34,6 +34,7 @@ class RunData:
     """A run, prepared for a report.
 
     Attributes:
+        config: the log's settings, as in `without_paths`.
         steps: the steps that could be rebuilt.
         counts, baseline: what these and the baseline's steps add up to.
         summary: the log's, or as computed from the steps if it has none.
@@ -42,21 +43,13 @@ class RunData:
     """
 
     log: RunLog
+    config: Mapping[str, Any]
     steps: tuple[Step, ...]
     counts: RunCounts
     baseline: RunCounts
     summary: Summary
     problems: tuple[str, ...]
     was_busy: bool
-
-    @property
-    def config(self) -> Mapping[str, Any]:
-        """The log's settings. Models in folders have the folders' names, without the paths."""
-        config = self.log.run["config"]
-        models = {name: named(config[name]) for name in ("target", "draft") if name in config}
-        if isinstance(options := config.get("method_options"), Mapping):
-            models["method_options"] = {name: named(value) for name, value in options.items()}
-        return {**config, **models}
 
     @property
     def draft_length(self) -> str:
@@ -72,11 +65,6 @@ class RunData:
     def version(self) -> str:
         """The version of Outrider that wrote the log."""
         return text_of(self.log.run.get("outrider_version"))
-
-    @property
-    def text(self) -> str:
-        """The text that the run generated."""
-        return self.summary.text
 
     @property
     def end(self) -> str:
@@ -152,7 +140,8 @@ def run_data(log: RunLog) -> RunData:
     problems += filter(None, (absence_note(counts.sums, baseline.sums), busy))
     if not steps:
         problems.append("The log holds no steps, so there is no text and nothing to plot.")
-    return RunData(log, tuple(steps), counts, baseline, summary, tuple(problems), bool(busy))
+    config = without_paths(log.run["config"])
+    return RunData(log, config, tuple(steps), counts, baseline, summary, tuple(problems), bool(busy))
 
 
 def differences(
@@ -168,6 +157,14 @@ def named(ref: Any) -> Any:
     """A model's reference; of an absolute path only the last part, since the rest is the user's own business."""
     paths = [kind(ref) for kind in (PurePosixPath, PureWindowsPath)] if isinstance(ref, str) else []
     return next((path.name for path in paths if path.is_absolute() and path.name), ref)
+
+
+def without_paths(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A run's settings for others to read, with models and the method's options as in `named`."""
+    models = {name: named(config[name]) for name in ("target", "draft") if name in config}
+    if isinstance(options := config.get("method_options"), Mapping):
+        models["method_options"] = {name: named(value) for name, value in options.items()}
+    return {**config, **models}
 
 
 def minute_text(value: Any) -> str:

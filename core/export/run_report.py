@@ -42,20 +42,18 @@ def run_page(log: RunLog) -> str:
     started = minute_text(log.run.get("started_at"))
     lossy = LOSSY if is_lossy(run.config) else ""
     settings = (
-        ("temperature", "temperature"), ("method", "method"), ("device", "device"),
-        ("", "dtype"),
-    )  # fmt: skip
+        ("K =", run.draft_length),
+        ("temperature", run.setting("temperature")),
+        ("method", run.setting("method")),
+        ("device", run.setting("device")),
+        ("", run.setting("dtype")),
+    )
     return render(
         "run.html",
         title=f"Run {run.run_id}: {run.pair}",
         run=run,
         version=run.version,
-        sampling=", ".join(
-            [
-                *([f"K = {run.draft_length}"] if run.draft_length else []),
-                *(f"{title} {value}".strip() for title, name in settings if (value := run.setting(name))),
-            ]
-        ),
+        sampling=", ".join(f"{title} {value}".strip() for title, value in settings if value),
         facts=" · ".join(filter(None, (f"Run {run.run_id}", f"started {started}" if started else "", run.end, lossy))),
         error=text_of((log.summary or {}).get("error")),
         verdict=verdict(run),

@@ -6,16 +6,18 @@
 from __future__ import annotations
 
 import contextlib
+import heapq
 import json
 import math
 import os
 import platform
 import stat
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
+from operator import itemgetter
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Self
@@ -332,25 +334,17 @@ class RunLog:
     def records(self) -> Iterator[Record]:
         """Every record, in the file's order."""
         yield self.run
-        others = iter([*self.others, (-1, {})])
-        at, other = next(others)
-        for number, step in enumerate((*self.steps, *self.baseline_steps, None)):
-            while at == number:
-                yield other
-                at, other = next(others)
-            if step is not None:
-                yield step
+        steps = enumerate((*self.steps, *self.baseline_steps))
+        yield from (record for _, record in heapq.merge(self.others, steps, key=itemgetter(0)))
         if self.summary is not None:
             yield self.summary
 
 
-def read_run_log(
-    path: str | os.PathLike[str], *, keep: Callable[[Record], object] = lambda record: record["evidence"]
-) -> RunLog:
+def read_run_log(path: str | os.PathLike[str], *, packs_evidence: bool = False) -> RunLog:
     """Read a run log. A torn last line and a missing summary are tolerated and reported in `problems`.
 
     Args:
-        keep: converts a record's evidence, which takes eight times its file size as lists.
+        packs_evidence: keep it as `PackedEvidence`; as lists it takes eight times its size in the file.
 
     Raises:
         RunLogError: the file can't be read, or is not a run log of a known version.
@@ -358,7 +352,7 @@ def read_run_log(
     name = os.fspath(path)
     try:
         with open_regular(path) as file:
-            return _read_lines(file, name, keep)
+            return _read_lines(file, name, packs_evidence)
     except OSError as error:
         raise RunLogError(explain_read_error(error, path, "run log")) from error
 
@@ -391,6 +385,11 @@ def mapping_of(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
+def mappings_of(value: Any) -> list[dict[str, Any]]:
+    """The objects in a list; none if it is no list."""
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+
+
 def head_record(line: bytes, name: str, schema: str = SCHEMA, what: str = "run log", of: str = "run") -> Record:
     """The first line of a run's log, or of a file with another `schema`, which is called `what` in sentences.
 
@@ -415,14 +414,12 @@ def head_record(line: bytes, name: str, schema: str = SCHEMA, what: str = "run l
     return record
 
 
-def _read_lines(file: BinaryIO, name: str, keep: Callable[[Record], object]) -> RunLog:
+def _read_lines(file: BinaryIO, name: str, packs_evidence: bool) -> RunLog:
     # Lines end only at \n: text may hold other characters at which str.splitlines would split.
     lines = read_lines(file)
     log = RunLog(head_record(next(lines, b""), name))
-    torn: list[int] = []
-    number = 1
     for number, line in enumerate(lines, start=2):
-        if len(torn) + len(log.problems) > MOST_DAMAGED_LINES or number > MOST_LINES:
+        if len(log.problems) > MOST_DAMAGED_LINES or number > MOST_LINES:
             raise RunLogError(
                 f"{shown_path(name)} is damaged: it contains lines that no run writes. Choose another log."
             )
@@ -430,15 +427,13 @@ def _read_lines(file: BinaryIO, name: str, keep: Callable[[Record], object]) -> 
             continue
         record = parse_line(line)
         if record is None:
-            torn.append(number)
+            where = "is damaged" if line.endswith(b"\n") else "is cut off"
+            log.problems.append(f"Line {number} {where} and was left out.")
             continue
-        if "evidence" in record:
-            record["evidence"] = keep(record)
+        if packs_evidence and "evidence" in record:
+            record["evidence"] = evidence.packed(evidence.evidence_from_record(record))
         if problem := _add(log, record):
             log.problems.append(f"Line {number} {problem}")
-    for line_number in torn:
-        where = "is cut off" if line_number == number else "is damaged"
-        log.problems.append(f"Line {line_number} {where} and was left out.")
     if log.summary is None:
         log.problems.append("The log has no summary: the run was cut off, or is still running.")
     return log

@@ -260,34 +260,28 @@ def _block(record: Mapping[str, Any], count: int) -> tuple[BlockTest, ...]:
 def summary_from_record(record: Mapping[str, Any], added_up: Summary) -> Summary:
     """A run's own summary; missing counts are those of `added_up`, which was computed from the steps."""
 
-    def whole(name: str, default: int) -> int:
+    def known(name: str, kind: type, default: Any = None) -> Any:
         value = record.get(name)
-        return value if isinstance(value, int) and not isinstance(value, bool) else default
-
-    def text(name: str) -> str | None:
-        value = record.get(name)
-        return value if isinstance(value, str) else None
+        return value if type(value) is kind else default
 
     try:
         reason = FinishReason(record.get("finish_reason", ""))
     except ValueError:
         reason = FinishReason.CANCELLED
-    written, per_position = text("text"), record.get("num_accepted_tokens_per_pos")
-    if not isinstance(per_position, list):
-        per_position = added_up.num_accepted_tokens_per_pos
-    counts: dict[str, Any] = {name: whole(name, getattr(added_up, name)) for name in COUNTS}
+    per_position = known("num_accepted_tokens_per_pos", list, added_up.num_accepted_tokens_per_pos)
+    counts: dict[str, Any] = {name: known(name, int, getattr(added_up, name)) for name in COUNTS}
     rates: dict[str, Any] = {name: number_of(record.get(name)) for name in RATES}
     return Summary(
         finish_reason=reason,
-        text=added_up.text if written is None else written,
+        text=known("text", str, added_up.text),
         **counts,
         num_accepted_tokens_per_pos=tuple(count for count in per_position if isinstance(count, int)),
         **rates,
         prefill_ms=_number(record.get("prefill_ms"), 0.0),
-        baseline_text=text("baseline_text"),
-        num_threads=whole("num_threads", 0) or None,
-        baseline_num_threads=whole("baseline_num_threads", 0) or None,
-        error=text("error"),
+        baseline_text=known("baseline_text", str),
+        num_threads=known("num_threads", int) or None,
+        baseline_num_threads=known("baseline_num_threads", int) or None,
+        error=known("error", str),
         source=StepSource(record["source"]) if record.get("source") in list(StepSource) else None,
     )
 

@@ -183,7 +183,7 @@ def _title(name: str) -> str:
 
 def _read(kept: KeptRun, run: RunData) -> _Run:
     figures = tuple(figure.read(run) for figure in FIGURES)
-    return _Run(kept, _settings(run), figures, run.text, run.end, run.was_busy, *curves(run.counts))
+    return _Run(kept, _settings(run), figures, run.summary.text, run.end, run.was_busy, *curves(run.counts))
 
 
 # --- Curves -----------------------------------------------------------------------------------------------------

@@ -16,7 +16,6 @@ from app.run.live import LiveView
 from app.run.run_view import COMPLETE, RunView
 from app.tools.runs.window import LANE, RunsWindow
 from app.window_layout import bring_forward
-from core.evidence import packed_from_record
 from core.runlog.log import RunLog, read_run_log
 from core.runlog.replay import events, request, request_to_show
 from core.runlog.store import KeptRun, KeptState, RunStore
@@ -125,7 +124,7 @@ class KeptRuns(QObject):
         """Show a run in the main window. Its log may be outside the folder, like those of a sweep."""
 
         def read(job: Job) -> tuple[RunRequest, tuple[Event, ...], list[str]]:
-            log = read_run_log(run.path, keep=packed_from_record)
+            log = read_run_log(run.path, packs_evidence=True)
             return request_to_show(log), tuple(events(log)), log.problems
 
         if not self._is_busy():
