@@ -119,7 +119,8 @@ def check_server(
     """
     try:
         if request.local is None:
-            yield ServerChecked((yield from _Check(request, controls).report()))
+            prompts = request.prompts or tuple(read_prompts(PRESETS))
+            yield ServerChecked((yield from _Check(request, prompts, controls).report()))
             return
         loaded = yield from make_session().load(request.local, controls)
         yield ServerChecked((yield from _CheckHere(request, controls, loaded.target, loaded.draft).report()))
@@ -132,16 +133,12 @@ class _Check:
 
     has_draft = False
 
-    def __init__(self, request: ServerCheckRequest, controls: RunControls) -> None:
-        self._request, self._controls = request, controls
+    def __init__(self, request: ServerCheckRequest, prompts: tuple[Prompt, ...], controls: RunControls) -> None:
+        self._request, self._prompts, self._controls = request, prompts, controls
         self._server = request.server
         self._sampling = request.request.sampling
         self._seed = request.request.seed
         self._num_drafted = 0
-        self._prompts = self._find_prompts()
-
-    def _find_prompts(self) -> tuple[Prompt, ...]:
-        return self._request.prompts or tuple(read_prompts(PRESETS))
 
     def report(self) -> Generator[CheckProgress, None, ServerReport]:
         began = time.monotonic()
@@ -326,15 +323,12 @@ class _CheckHere(_Check):
     def __init__(
         self, request: ServerCheckRequest, controls: RunControls, target: LanguageModel, draft: LanguageModel | None
     ) -> None:
+        prompts = encoded(request.prompts or default_first(target), target, request.request.chat)
+        super().__init__(request, tuple(prompts), controls)
         self._target, self._draft = target, draft
         self.has_draft = draft is not None
         # Some targets have several tokens that end a text, of which a server may tell none: they count as one.
         self._eos = sorted(target.eos_ids)
-        super().__init__(request, controls)
-
-    def _find_prompts(self) -> tuple[Prompt, ...]:
-        prompts = self._request.prompts or default_first(self._target)
-        return tuple(encoded(prompts, self._target, self._request.request.chat))
 
     def _against(self) -> str:
         target = self._target
