@@ -191,15 +191,15 @@ def survivals(found: Comparison, *, is_own_text: bool) -> Array:
     return table
 
 
-def agreement(texts: Sequence[Comparison], *, is_own_text: bool, num_resamples: int = 500) -> Agreement:
+def agreement(texts: Sequence[Comparison], *, is_own_text: bool) -> Agreement:
     """How the models agree over several texts."""
     table = np.concatenate([survivals(found, is_own_text=is_own_text) for found in texts])
     whole = joined(texts)
     sums, counts = _blocks([len(found.overlap) for found in texts], table)
     survival = _survival(sums.sum(0, keepdims=True), counts.sum(0, keepdims=True))
     acceptance, tokens = Estimate(float(whole.overlap.mean())), Curve(tuple(_tokens(survival)[0].tolist()))
-    if num_resamples and len(sums) >= _LEAST_BLOCKS:
-        weights = resampled(len(sums), np.random.default_rng(SEED), num_resamples)
+    if len(sums) >= _LEAST_BLOCKS:
+        weights = resampled(len(sums), np.random.default_rng(SEED))
         drawn = np.concatenate([_survival(weight @ sums, weight @ counts) for weight in weights])
         acceptance = Estimate(acceptance.value, *np.percentile(drawn[:, 0], INTERVAL).tolist())
         tokens = Curve(tokens.values, *map(tuple, np.percentile(_tokens(drawn), INTERVAL, axis=0).tolist()))
