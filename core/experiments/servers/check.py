@@ -138,6 +138,7 @@ class _Check:
         self._server = request.server
         self._sampling = request.request.sampling
         self._seed = request.request.seed
+        self._long = {"max_new_tokens": request.num_tokens}
         self._num_drafted = 0
 
     def report(self) -> Generator[CheckProgress, None, ServerReport]:
@@ -176,10 +177,6 @@ class _Check:
             if found is None or found.is_decided:
                 break
         return found
-
-    @property
-    def _long(self) -> dict[str, int]:
-        return {"max_new_tokens": self._request.num_tokens}
 
     def _ask(
         self,
