@@ -94,7 +94,7 @@ def test_a_speed_needs_steps_that_arrive_one_after_another(
     *_, end = ServerSession(server).run(request)
     assert isinstance(end, Finished)
     assert end.summary.tokens_per_second == (speed if speed is None else pytest.approx(speed))
-    per_token = Answer(0.0, tuple(chunks)).ms_per_token
+    per_token = Answer(tuple(chunks)).ms_per_token
     assert per_token == (None if speed is None else pytest.approx(1e3 / speed))
 
 

@@ -76,7 +76,7 @@ def test_cells_share_prompts_and_seeds_and_the_baseline_the_sampler():
     assert requests[2].num_draft_tokens == 2
     assert requests["auto"].length_policy is LengthPolicy.AUTO
     assert requests["adaptive"].length_policy is LengthPolicy.ADAPTIVE
-    assert len({plan.seed_of(run) for run in plan.order()}) == 4
+    assert len({plan.request(run).seed for run in plan.order()}) == 4
 
 
 def test_models_that_are_not_here_are_reported_before_anything_runs(tmp_path):

@@ -39,7 +39,6 @@ def test_figures_are_those_of_the_diagnosis_and_both_curves_the_formulas_at_ever
     assert (alpha, cost) == pytest.approx((diagnosis.alpha, diagnosis.cost))
     assert found.ran_tokens.value == pytest.approx(diagnosis.tokens_per_step)
     assert found.ran_speedup.value == pytest.approx(diagnosis.speedup)
-    assert found.usual_k == diagnosis.usual_length
     costs, longest = verify_costs(Tally(steps), PLAIN.forward_ms)
     assert found.verify.values == pytest.approx(costs)
     assert found.longest == longest == 6

@@ -188,9 +188,10 @@ def test_a_smaller_tree_gives_what_a_larger_ones_run_predicted():
         # Drafting that takes no time makes the deepest trees the best.
         return [replace(step, draft_ms=0.0, verify_ms=10.0, total_ms=10.0) for step in play(events).steps]
 
-    theory = speedup_theory(Tally(run(9, depth=4)), PLAIN, num_resamples=0)
+    sums = Tally(run(9, depth=4))
+    theory = speedup_theory(sums, PLAIN, num_resamples=0)
     smaller = [len(step.emitted) for step in run(4, depth=4)]
-    error = math.hypot(np.std(smaller) / len(smaller) ** 0.5, 1.5 / theory.num_blocks**0.5)
+    error = math.hypot(np.std(smaller) / len(smaller) ** 0.5, 1.5 / sums.num_blocks**0.5)
     assert abs(np.mean(smaller) - theory.tokens.values[4]) < 4 * error
     assert theory.tokens.values[9] - theory.tokens.values[4] > 4 * error, "else nothing could fail"
 
@@ -198,4 +199,4 @@ def test_a_smaller_tree_gives_what_a_larger_ones_run_predicted():
 def test_a_chain_longer_than_the_window_offers_has_its_point_on_the_curves():
     found = speedup_theory(Tally([make_step(20, 12)] * 30), PLAIN, num_resamples=0)
     assert len(found.tokens.values) == len(found.verify.values) == 21
-    assert found.usual_k == 20
+    assert found.ran_k == 20

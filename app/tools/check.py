@@ -41,6 +41,7 @@ from core.controls import RunControls
 from core.drafters.registry import METHODS
 from core.errors import OutriderError
 from core.experiments.check_plan import (
+    COMPARED,
     DEFAULT_SAMPLES,
     LEAST_SAMPLES,
     LOOSE_BIAS,
@@ -54,7 +55,6 @@ from core.experiments.check_plan import (
     TokenCount,
     Verdict,
     bias_shown,
-    compared_title,
     distribution_remarks,
     divergence_line,
     drafting_text,
@@ -133,7 +133,7 @@ def _compared(item: IdentityResult) -> Row[None]:
     others = len(item.divergences) - ties
     parts = [count_text(ties, "near-tie")] * bool(ties) + [f"{others} unexplained"] * bool(others)
     tip = "\n".join(map(divergence_line, item.divergences)) or "Token by token, to the end of each text."
-    texts = (compared_title(item), f"{item.num_tokens:,}", "", "", ", ".join(parts) or "equal")
+    texts = (COMPARED[item.comparison], f"{item.num_tokens:,}", "", "", ", ".join(parts) or "equal")
     return Row(None, texts[0], texts, tip, is_bad=not item.is_exact)
 
 

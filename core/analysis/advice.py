@@ -53,16 +53,6 @@ class LengthForecast:
     """Whether K is no longer than what ran; beyond that the cost of scoring is extrapolated."""
 
 
-@dataclass(frozen=True, slots=True)
-class LookupForecast:
-    """What prompt lookup would have done with a text: in `num_steps` steps, `num_accepted` of `num_drafted` tokens."""
-
-    num_steps: int
-    num_drafted: int
-    num_accepted: int
-    speedup: float
-
-
 def best_length(sums: Tally, diagnosis: Diagnosis) -> LengthForecast | None:
     """The best K for a chain, from 1 to twice the longest that ran; None without evidence, and for trees.
 
@@ -87,28 +77,27 @@ def best_length(sums: Tally, diagnosis: Diagnosis) -> LengthForecast | None:
     return LengthForecast(best, diagnosis.speedup / speedups[own] * speedups[best], best <= longest)
 
 
-def forecast_lookup(
+def _lookup_forecast(
     prompt: Sequence[int], emitted: Sequence[int], sums: Tally, diagnosis: Diagnosis
-) -> LookupForecast | None:
-    """Replay the run's own text with prompt lookup: a token is accepted where it is the one that was emitted.
+) -> tuple[float, int, int]:
+    """The speedup that prompt lookup would have reached, and the tokens that it would have drafted and accepted.
 
-    In expectation this is exact, since a looked-up token is accepted with the target's probability of it.
+    It replays the run's own text: a token is accepted where it is the one that was emitted. In expectation this is
+    exact, since a looked-up token is accepted with the target's probability of it.
     """
-    if not emitted:
-        return None
     length = min(diagnosis.usual_depth or 4, LONGEST_CHAIN)
     costs, _ = verify_costs(sums, diagnosis.plain.forward_ms)
     ids, at = [*prompt, *emitted], len(prompt)
     ngrams = Ngrams()
-    steps = drafted = accepted = 0
+    drafted = accepted = 0
     total_ms = 0.0
     while at < len(ids):
         found = ngrams.look_up(ids[:at], length)
         kept = next((i for i, token in enumerate(found) if ids[at + i : at + i + 1] != [token]), len(found))
-        steps, drafted, accepted = steps + 1, drafted + len(found), accepted + kept
+        drafted, accepted = drafted + len(found), accepted + kept
         total_ms += diagnosis.plain.forward_ms * costs[len(found)] + diagnosis.overhead_ms
         at += kept + 1
-    return LookupForecast(steps, drafted, accepted, len(emitted) * diagnosis.plain.total_ms / total_ms)
+    return (len(emitted) * diagnosis.plain.total_ms / total_ms if emitted else 0.0), drafted, accepted
 
 
 def advise(
@@ -192,12 +181,14 @@ def _other_settings(
         return
     before = (*(config.get("prompt_token_ids") or ()), *(config.get("continuation_token_ids") or ()))
     prompt = [token for token in before if isinstance(token, int)]
-    lookup = forecast_lookup(prompt[-MAX_LOOKUP_TOKENS:], emitted[:MAX_LOOKUP_TOKENS], sums, diagnosis)
-    if lookup and lookup.speedup >= LEAST_GAIN * max(diagnosis.speedup, BREAK_EVEN):
+    speedup, drafted, accepted = _lookup_forecast(
+        prompt[-MAX_LOOKUP_TOKENS:], emitted[:MAX_LOOKUP_TOKENS], sums, diagnosis
+    )
+    if speedup >= LEAST_GAIN * max(diagnosis.speedup, BREAK_EVEN):
         yield Advice(
-            f"Use prompt lookup: this text repeats itself. {lookup.num_accepted:,} of {lookup.num_drafted:,} tokens, "
-            f"drafted at no cost, would have been accepted: about {lookup.speedup:.2f}×.",
-            lookup.speedup,
+            f"Use prompt lookup: this text repeats itself. {accepted:,} of {drafted:,} tokens, drafted at no cost, "
+            f"would have been accepted: about {speedup:.2f}×.",
+            speedup,
             {"method": "prompt-lookup"},
         )
     halved = diagnosis.speedup * diagnosis.total_ms / (diagnosis.total_ms - diagnosis.draft_ms / 2)

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 # Each function takes the `capacity` of the run, its longest text in positions: some models' rotary frequencies depend
 # on it, see `core.runners.rotary`.
 
-Scores = Callable[[int, Tensor], Tensor]
-"""From a position and logits (..., V) to what the token is the argmax of; Gumbel coupling adds noise."""
+Scores = Callable[[Tensor], Tensor]
+"""From logits (..., V) after the text to what the next token is the argmax of; Gumbel coupling adds noise."""
 
 
 @torch.inference_mode()
@@ -36,7 +36,7 @@ def moved_margin(
     *,
     capacity: int | None = None,
     check_cancelled: Callable[[], None] = lambda: None,
-    scores: Scores = lambda position, logits: logits,
+    scores: Scores = lambda logits: logits,
 ) -> tuple[float, float] | None:
     """The lead of one token over the other after a text, and how far blocks of K + 1 move it; two forwards a token.
 
@@ -60,7 +60,7 @@ def moved_margin(
         rows = _score(target, block, padded[position - 1 : position + num_draft_tokens])
         block.rewind(position)
         in_blocks += rows[end - position : end - position + 1]
-    alone, stacked = scores(end, alone), scores(end, torch.stack(in_blocks))
+    alone, stacked = scores(alone), scores(torch.stack(in_blocks))
     first, other = sorted(tokens, key=lambda token: -float(alone[token]))
     if int(alone.argmax()) != first:
         return None
@@ -78,7 +78,7 @@ def replay_margin(
     *,
     capacity: int | None = None,
     check_cancelled: Callable[[], None] = lambda: None,
-    scores: Scores = lambda position, logits: logits,
+    scores: Scores = lambda logits: logits,
 ) -> float:
     """How far the first of two tokens led the other at one index of a run, its blocks scored again in a fresh cache.
 
@@ -96,7 +96,7 @@ def replay_margin(
         check_cancelled()
         rows = _score(target, runner, (last, *drafted))
         if num_emitted + len(emitted) > index:
-            row = scores(len(prompt_ids) + index, rows[index - num_emitted])
+            row = scores(rows[index - num_emitted])
             return float(row[tokens[0]] - row[tokens[1]])
         num_emitted += len(emitted)
         last = emitted[-1]

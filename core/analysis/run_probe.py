@@ -32,7 +32,7 @@ from core.models.prompting import encode_prompt
 from core.runners.base import Runner, prefill, tree_rows
 from core.runners.timing import Stopwatch
 from core.sampling import probabilities
-from core.settings import RunRequest, SamplingParams
+from core.settings import LONGEST_CHAIN, RunRequest, SamplingParams
 from core.types import DraftContext, StageChanged, Step, TokenKind, Verification, depths_of
 
 if TYPE_CHECKING:
@@ -165,7 +165,6 @@ def compare(target_probs: Tensor, draft_probs: Tensor, tokens: Tensor, draft_ids
 
 # --- What blocks would reach ------------------------------------------------------------------------------------
 
-LONGEST = len(KS) - 1
 _LONGEST_BLOCK, _SHORTEST_BLOCK = 16, 4
 """Neighbouring positions are alike, so they are resampled together: blocks of this size, 16 of them if possible."""
 _LEAST_BLOCKS = 8
@@ -183,24 +182,24 @@ def survivals(found: Comparison, *, is_own_text: bool) -> Array:
     """
     count = len(found.overlap)
     earlier = found.kept if is_own_text else found.overlap
-    table = np.full((count, LONGEST), np.nan)
+    table = np.full((count, LONGEST_CHAIN), np.nan)
     chain = np.ones(count)
-    for index in range(min(LONGEST, count)):
+    for index in range(min(LONGEST_CHAIN, count)):
         left = count - index
         table[:left, index] = chain[:left] * found.overlap[index:]
         chain[:left] *= earlier[index:]
     return table
 
 
-def agreement(texts: Sequence[Comparison], *, is_own_text: bool, num_resamples: int = 500) -> Agreement:
+def agreement(texts: Sequence[Comparison], *, is_own_text: bool) -> Agreement:
     """How the models agree over several texts."""
     table = np.concatenate([survivals(found, is_own_text=is_own_text) for found in texts])
     whole = joined(texts)
     sums, counts = _blocks([len(found.overlap) for found in texts], table)
     survival = _survival(sums.sum(0, keepdims=True), counts.sum(0, keepdims=True))
     acceptance, tokens = Estimate(float(whole.overlap.mean())), Curve(tuple(_tokens(survival)[0].tolist()))
-    if num_resamples and len(sums) >= _LEAST_BLOCKS:
-        weights = resampled(len(sums), np.random.default_rng(SEED), num_resamples)
+    if len(sums) >= _LEAST_BLOCKS:
+        weights = resampled(len(sums), np.random.default_rng(SEED))
         drawn = np.concatenate([_survival(weight @ sums, weight @ counts) for weight in weights])
         acceptance = Estimate(acceptance.value, *np.percentile(drawn[:, 0], INTERVAL).tolist())
         tokens = Curve(tokens.values, *map(tuple, np.percentile(_tokens(drawn), INTERVAL, axis=0).tolist()))

@@ -9,17 +9,12 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import psutil
 
 from core.runlog.tally import COLUMNS, Tally
 from core.text import percent_text
 from core.types import Summary
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 BUSY = 0.5
 """A larger spread of equal forwards is no longer the engine's own: on a quiet machine it is .1 to .3."""
@@ -132,29 +127,20 @@ def speedup_interval(run: Tally, baseline: Tally) -> tuple[float, float] | None:
     """
     import numpy as np  # Late: the terminal reads no numpy before a run.
 
-    from core.analysis.theory import INTERVAL, SEED
+    from core.analysis.theory import INTERVAL, SEED, resampled
 
     drawn = []
     for number, tally in enumerate((run, baseline)):
         if tally.num_steps < _FEWEST:
             return None
-        drawn.append(_resampled_speeds(tally, np.random.default_rng(SEED + number)))
+        table = tally.table()[:, [_EMITTED, _TOTAL_MS]]
+        blocks = np.array([part.sum(0) for part in np.array_split(table, min(_BLOCKS, len(table)))])
+        weights = np.concatenate([*resampled(len(blocks), np.random.default_rng(SEED + number))])
+        tokens, times_ms = (weights @ blocks).T
+        with np.errstate(divide="ignore", invalid="ignore"):
+            drawn.append(tokens / times_ms)
     low, high = np.percentile(drawn[0] / drawn[1], INTERVAL).tolist()
     return (low, high) if 0 < low <= high < np.inf else None
-
-
-def _resampled_speeds(tally: Tally, rng: np.random.Generator) -> NDArray[np.float64]:
-    """(b,) tokens per millisecond of resampled steps."""
-    import numpy as np
-
-    from core.analysis.theory import resampled
-
-    table = tally.table()[:, [_EMITTED, _TOTAL_MS]]
-    parts = np.array_split(table, min(_BLOCKS, len(table)))
-    blocks = np.array([part.sum(0) for part in parts])
-    sums = np.concatenate([weights @ blocks for weights in resampled(len(blocks), rng)])
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.asarray(sums[:, 0] / sums[:, 1], dtype=np.float64)
 
 
 def interval_text(interval: tuple[float, float] | None) -> str:

@@ -154,7 +154,7 @@ class SpeedupTheory:
         leviathan: tau / (K c + 1).
         measured_verify: tau / (K c + v(K+1)).
         tokens_by_position: tau(K) from the acceptance observed at each position, instead of alpha^i.
-        usual_k: the most common K; ran_k: the same if nine of ten steps had it, else the mean over the steps.
+        ran_k: the most common K if nine of ten steps had it, else the mean over the steps.
         ran_tokens, ran_speedup: what the run achieved: tokens per step, and plain time / own time for its tokens.
         share_best, share_wins: shares of the resamples with the same best K, and in which any K beats plain decoding.
     """
@@ -167,12 +167,9 @@ class SpeedupTheory:
     measured_verify: Curve
     longest: int
     tokens_by_position: Curve
-    usual_k: int
     ran_k: float
     ran_tokens: Estimate
     ran_speedup: Estimate
-    num_blocks: int
-    num_tested: int
     share_best: float | None = None
     share_wins: float | None = None
     trees: TreeTheory | None = None
@@ -290,10 +287,7 @@ def speedup_theory(
         ran_speedup=estimate("ran_speedup"),
         longest=max(lengths, default=0),
         tokens_by_position=Curve(tuple(tokens_per_block(sums, k) for k in range(len(ks)))),
-        usual_k=usual,
         ran_k=usual if (drafted == usual).mean() >= _MOST else float(drafted.mean()),
-        num_blocks=sums.num_blocks,
-        num_tested=sums.tested,
         share_best=share_best,
         share_wins=share_wins,
         trees=trees,

@@ -11,10 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from core.analysis.diagnosis import KS, Array
+from core.analysis.diagnosis import Array
 from core.analysis.probe import Shape
 from core.drafters.registry import TreeRule
 from core.drafters.tree_shape import grow
+from core.settings import LONGEST_CHAIN
 
 NUM_RANKS = 4
 """Most siblings considered; a fifth hardly ever pays off."""
@@ -130,7 +131,7 @@ def best_shapes(acceptance: PathAcceptance, level: float, verify: Sequence[float
         for branching in range(2, len(rates) + 1):
             tokens, depth, width = 1.0, 0, 0
             paths: list[tuple[int, ...]] = []
-            for count, node in enumerate(grow(rates, len(KS) - 1, limit, branching), start=1):
+            for count, node in enumerate(grow(rates, LONGEST_CHAIN, limit, branching), start=1):
                 paths.append((*(paths[node.parent] if node.parent >= 0 else ()), node.rank))
                 tokens += acceptance.of(paths[-1])
                 depth, width = max(depth, len(paths[-1])), max(width, node.rank + 1)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from core.analysis.expectation import Curve, expected_tokens
-from core.analysis.run_probe import LONGEST, measure, speedup
+from core.analysis.run_probe import measure, speedup
 from core.distill.heads import TOPS, Tables, export_heads, held_out_accuracy, new_heads, train_heads
 from core.distill.self_play import OWN_WORDS, PlaySettings, Script, script_of, write_texts
 from core.distill.student import check_target, export_student, held_out_acceptance, new_student, train_student
@@ -33,7 +33,7 @@ from core.errors import SettingsError
 from core.files import write_atomically
 from core.models.medusa_heads import WEIGHTS
 from core.models.shared_draft import serves
-from core.settings import SamplingParams
+from core.settings import LONGEST_CHAIN, SamplingParams
 from core.text import duration_text
 from core.training.train import TrainSettings
 
@@ -218,7 +218,7 @@ def expected_speedup(target: LanguageModel, draft: LanguageModel, acceptance: fl
     Times both models here, for a few seconds.
     """
     costs = measure(target, draft, list(range(1, _TIMED_TOKENS + 1)), SamplingParams())
-    tokens = Curve(tuple(expected_tokens(acceptance, k) for k in range(LONGEST + 1)))
+    tokens = Curve(tuple(expected_tokens(acceptance, k) for k in range(LONGEST_CHAIN + 1)))
     _, found = speedup(tokens, costs)
     return found.best, found.values[found.best]
 

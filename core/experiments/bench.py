@@ -204,10 +204,8 @@ class Bench:
             for index, prompt in enumerate(self.prompts):
                 for seen in [present[at] for at in turn_order(len(present), turn * len(self.prompts) + index)]:
                     self._report(f"Round {turn + 1} of {self.settings.rounds} at temperature {temperature:g}")
-                    try:
-                        timed = self._run(seen.contender, temperature, turn + 1, index)
-                    except Exception as error:
-                        self._leave_out(seen.contender.name, error)
+                    timed = self._run(seen.contender, temperature, turn + 1, index)
+                    if timed is None:
                         present.remove(seen)
                         continue
                     seen.rounds[-1].append(timed)
@@ -216,29 +214,28 @@ class Bench:
 
     def _warm_up(self, seen: Observations, temperature: float, index: int) -> bool:
         """The warm-up run: it fills caches and compiles, and its forwards are counted. False if a peer failed."""
-        name = seen.contender.name
-        try:
-            with contextlib.ExitStack() as stack:
-                widths = stack.enter_context(counted(self.pair.target.model)) if name in PEERS else []
-                timed = self._run(seen.contender, temperature, 0, index)
-        except Exception as error:
-            self._leave_out(name, error)
+        with contextlib.ExitStack() as stack:
+            is_peer = seen.contender.name in PEERS
+            widths = stack.enter_context(counted(self.pair.target.model)) if is_peer else []
+            timed = self._run(seen.contender, temperature, 0, index)
+        if timed is None:
             return False
         if timed.num_forwards is None:
             timed = replace(timed, num_forwards=len(widths), longest_draft=max(widths[1:], default=1) - 1)
         seen.warm_ups.append(timed)
         return True
 
-    def _leave_out(self, name: str, error: Exception) -> None:
-        """A peer that fails is left out, and why is reported; of ours, it is an error of the bench."""
-        if name not in PEERS:
-            raise error
-        _log.debug("%s failed", name, exc_info=error)
-        self.absent[name] = f"It failed: {first_line(error)}."
-
-    def _run(self, contender: Contender, temperature: float, turn: int, index: int) -> Timed:
+    def _run(self, contender: Contender, temperature: float, turn: int, index: int) -> Timed | None:
+        """One run. None where a peer fails, which is then left out; if our own engine fails, so does the bench."""
         seed = self.settings.seed + turn * len(self.prompts) + index
-        timed = contender.run(self.prompts[index].ids, temperature=temperature, seed=seed)
+        try:
+            timed = contender.run(self.prompts[index].ids, temperature=temperature, seed=seed)
+        except Exception as error:
+            if contender.name not in PEERS:
+                raise
+            _log.debug("%s failed", contender.name, exc_info=True)
+            self.absent[contender.name] = f"It failed: {first_line(error)}."
+            return None
         self._done += 1
         return timed
 

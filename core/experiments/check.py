@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from core.analysis.near_ties import lead, moved_margin, replay_margin
 from core.controls import Cancelled, RunControls
@@ -229,13 +227,8 @@ def _measure(
         "capacity": min(len(prompt.ids) + context.request.num_tokens, target.context_length),
     }
     if comparison is Comparison.GUMBEL:
-        seed, sampling = context.request.run.seed, context.controls.sampling
-
-        @functools.lru_cache(maxsize=8)
-        def noise(position: int) -> Tensor:
-            return gumbel_noise(seed, position, target.vocab_size, target.device)
-
-        options["scores"] = lambda position, logits: probabilities(logits, sampling).log() + noise(position)
+        noise = gumbel_noise(context.request.run.seed, len(prompt.ids) + at, target.vocab_size, target.device)
+        options["scores"] = lambda logits: probabilities(logits, context.controls.sampling).log() + noise
     margin, in_run = (replay_margin(target, prompt.ids, text.blocks, at, tokens, **options) for text in texts)
     difference = abs(margin - in_run)
     if difference >= margin:

@@ -232,11 +232,12 @@ class CheckFinished:
 
 # --- The report in words ----------------------------------------------------------------------------------------
 
-_COMPARED = {
+COMPARED = {
     Comparison.GREEDY: "Greedy text against plain decoding",
     Comparison.GUMBEL: "Gumbel-coupled text against plain sampling, same seed",
     Comparison.TRANSFORMERS: "Plain greedy text against transformers' generate",
 }
+"""What was compared, in words."""
 
 
 def notes_on(run: RunRequest, dtype: str, distribution: DistributionResult | None) -> tuple[str, ...]:
@@ -317,11 +318,6 @@ def drafting_text(run: RunRequest) -> str:
     return f"{drafted}, K {run.draft_length}, {run.verification} verification"
 
 
-def compared_title(item: IdentityResult) -> str:
-    """What was compared."""
-    return _COMPARED[item.comparison]
-
-
 def divergence_line(divergence: Divergence) -> str:
     """Where two texts diverged, and by what margin."""
     expected, found = divergence.expected, divergence.found
@@ -388,7 +384,7 @@ def _report_lines(report: CheckReport) -> Iterator[str]:
     yield _settings_line(report)
     yield ""
     for item in report.identities:
-        yield f"{compared_title(item)}: {identity_text(item)}"
+        yield f"{COMPARED[item.comparison]}: {identity_text(item)}"
         yield from (f"  {divergence_line(divergence)}" for divergence in item.divergences)
     found = report.distribution
     if found is None:

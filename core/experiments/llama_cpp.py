@@ -294,8 +294,6 @@ class LlamaCpp:
             on_stage(f"Converting {model.ref} for llama.cpp…")
             try:
                 file = converted(model, ref, settings.target, build.script)
-            except NotApplicableError:
-                raise
             except OutriderError as error:
                 raise NotApplicableError(str(error)) from error
             except OSError as error:

@@ -200,10 +200,6 @@ class SweepPlan:
             shuffled += turn
         return shuffled
 
-    def seed_of(self, run: PlannedRun) -> int:
-        """The seed of one run: that of all cells on this prompt in this repeat."""
-        return self.seed + run.repeat * len(self.prompts) + run.prompt
-
     def sampling(self, temperature: float) -> SamplingParams:
         """The sampling of every cell at a temperature, the baseline's as well."""
         return SamplingParams(temperature, self.top_k, self.top_p, self.min_p)
@@ -221,7 +217,7 @@ class SweepPlan:
             method_options=dict(drafter.options),
             **request_fields(length),
             sampling=self.sampling(run.cell.temperature),
-            seed=self.seed_of(run),
+            seed=self.seed + run.repeat * len(self.prompts) + run.prompt,
             coupling=self.coupling,
             verification=self.verification,
             max_new_tokens=self.max_new_tokens,

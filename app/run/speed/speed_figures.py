@@ -40,7 +40,7 @@ def compared_rows(
     """What was measured, and what was predicted for this run."""
     if theory is None:
         return ()
-    k = theory.usual_k
+    k = found.usual_length
     is_own = theory.ran_k == k
     speedup = f"{theory.measured_verify.values[k]:.2f}×" if is_own else UNKNOWN
     tokens = f"{theory.tokens.values[k]:.2f}" if is_own else UNKNOWN
@@ -67,7 +67,7 @@ def figure_rows(
     )
     if theory is None:
         return (NamedValue(*overhead),)
-    k = theory.usual_k
+    k = found.usual_length
     # If K changed during the run, the run's point lies between the curves' points.
     own = theory.ran_k == k
     ran = f"K = {theory.ran_k:.1f}" if not own else f"K = {k}"
@@ -81,7 +81,7 @@ def figure_rows(
     error = "" if found.alpha_error is None else f" Standard error {found.alpha_error:.3f}."
     unit = f"A plain forward takes {found.plain.forward_ms:.2f} ms here."
     rows: tuple[Row, ...] = (
-        ("α, acceptance", *_figure(theory.alpha), f"{tested}. {theory.num_tested:,} were.{error}"),
+        ("α, acceptance", *_figure(theory.alpha), f"{tested}. {found.num_tested:,} were.{error}"),
         ("c, draft cost", *_figure(theory.cost, digits=3), f"time of one {draft_step(found)} / time of a plain "
             f"forward of the target. {unit}"),
         (f"v({k + 1}), verify cost", *_figure(theory.verify.at(k)), f"median time to score {k + 1} positions / "

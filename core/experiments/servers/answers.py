@@ -21,9 +21,8 @@ from core.types import UNKNOWN_ID, StepsCounted, StepSource
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A request's chunks, and when it was sent."""
+    """A request's chunks."""
 
-    began: float
     chunks: tuple[Chunk, ...]
 
     @property
@@ -122,9 +121,8 @@ def ask_all(
                     index, request = waiting.get_nowait()
                 except queue.Empty:
                     return time.perf_counter()
-                began = time.perf_counter()
                 chunks = tuple(stream_chunks(client, server, request, check_cancelled, top_logprobs))
-                found[index] = Answer(began, _checked(server, chunks))
+                found[index] = Answer(_checked(server, chunks))
         except BaseException:
             failed.set()
             raise

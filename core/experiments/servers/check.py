@@ -19,6 +19,7 @@ from torch import Tensor
 from core.controls import Cancelled, RunControls
 from core.engines import Product, Server, Token
 from core.errors import SettingsError
+from core.experiments.bench_plan import num_equal
 from core.experiments.check import MOST_ROUNDING
 from core.experiments.check_plan import (
     DEFAULT_SAMPLES,
@@ -118,7 +119,8 @@ def check_server(
     """
     try:
         if request.local is None:
-            yield ServerChecked((yield from _Check(request, controls).report()))
+            prompts = request.prompts or tuple(read_prompts(PRESETS))
+            yield ServerChecked((yield from _Check(request, prompts, controls).report()))
             return
         loaded = yield from make_session().load(request.local, controls)
         yield ServerChecked((yield from _CheckHere(request, controls, loaded.target, loaded.draft).report()))
@@ -131,16 +133,13 @@ class _Check:
 
     has_draft = False
 
-    def __init__(self, request: ServerCheckRequest, controls: RunControls) -> None:
-        self._request, self._controls = request, controls
+    def __init__(self, request: ServerCheckRequest, prompts: tuple[Prompt, ...], controls: RunControls) -> None:
+        self._request, self._prompts, self._controls = request, prompts, controls
         self._server = request.server
         self._sampling = request.request.sampling
         self._seed = request.request.seed
+        self._long = {"max_new_tokens": request.num_tokens}
         self._num_drafted = 0
-        self._prompts = self._find_prompts()
-
-    def _find_prompts(self) -> tuple[Prompt, ...]:
-        return self._request.prompts or tuple(read_prompts(PRESETS))
 
     def report(self) -> Generator[CheckProgress, None, ServerReport]:
         began = time.monotonic()
@@ -178,10 +177,6 @@ class _Check:
             if found is None or found.is_decided:
                 break
         return found
-
-    @property
-    def _long(self) -> dict[str, int]:
-        return {"max_new_tokens": self._request.num_tokens}
 
     def _ask(
         self,
@@ -248,7 +243,8 @@ class _Check:
             tops.append(sorted((lp for token in answer.tokens[:1] for _, lp in token.top), reverse=True)[:_TOP])
         first = [token for answer in answers for token in answer.tokens[:1]]
         # A token that can't be told, such as the end of a text, would seem never to be drawn.
-        if not tops[0] or len(first) < len(answers) or any(_is_unknown(token) for token in first):
+        is_told = all(token.id != UNKNOWN_ID and not math.isnan(token.logprob) for token in first)
+        if not tops[0] or len(first) < len(answers) or not is_told:
             return
         # Some servers tell logprobs before the temperature, others behind it.
         is_before = all(math.isclose(one, other, abs_tol=1e-2) for one, other in zip(*tops, strict=False))
@@ -278,12 +274,11 @@ class _Check:
             top_logprobs=5,
             **self._long,
         )
-        divergences, num_equal = [], 0
+        divergences, num_tokens = [], 0
         for prompt, plain, found in zip(self._prompts, expected, answers, strict=True):
             ours, theirs = found.ids, plain.ids
-            shared = min(len(ours), len(theirs))
-            same = next((at for at in range(shared) if ours[at] != theirs[at]), shared)
-            num_equal += same
+            shared, same = min(len(ours), len(theirs)), num_equal(ours, theirs)
+            num_tokens += same
             if same == len(ours) == len(theirs) or (same == shared and not (found.is_known and plain.is_known)):
                 continue
             other = found.text_at(same)
@@ -292,7 +287,7 @@ class _Check:
             divergences.append(
                 Divergence(prompt.name, same, plain.text_at(same), other, lead, SERVER_ROUNDING, is_near)
             )
-        return IdentityResult(Comparison.GREEDY, len(answers), num_equal, tuple(divergences))
+        return IdentityResult(Comparison.GREEDY, len(answers), num_tokens, tuple(divergences))
 
     def _compare(
         self, prompt: Prompt, count: int, seed: int, title: str, tally: DistributionTally
@@ -325,15 +320,12 @@ class _CheckHere(_Check):
     def __init__(
         self, request: ServerCheckRequest, controls: RunControls, target: LanguageModel, draft: LanguageModel | None
     ) -> None:
+        prompts = encoded(request.prompts or default_first(target), target, request.request.chat)
+        super().__init__(request, tuple(prompts), controls)
         self._target, self._draft = target, draft
         self.has_draft = draft is not None
         # Some targets have several tokens that end a text, of which a server may tell none: they count as one.
         self._eos = sorted(target.eos_ids)
-        super().__init__(request, controls)
-
-    def _find_prompts(self) -> tuple[Prompt, ...]:
-        prompts = self._request.prompts or default_first(self._target)
-        return tuple(encoded(prompts, self._target, self._request.request.chat))
 
     def _against(self) -> str:
         target = self._target
@@ -383,7 +375,7 @@ class _CheckHere(_Check):
 
     def _greedy(self, answers: Sequence[Answer]) -> Generator[CheckProgress, None, IdentityResult]:
         """Every token is judged given the server's own text before it, also behind a near-tie."""
-        divergences, num_equal = [], 0
+        divergences, num_tokens = [], 0
         limit = MOST_ROUNDING.get(self._target.dtype, MOST_ROUNDING[torch.float32])
         for place, (prompt, answer) in enumerate(zip(self._prompts, answers, strict=True)):
             yield CheckProgress("The target's greedy choices", place, len(answers))
@@ -393,12 +385,12 @@ class _CheckHere(_Check):
                 row = self._merged(logits, is_sum=False)
                 best = int(row.argmax())
                 margin = float(row[best] - row[ids[at]])
-                num_equal += best == ids[at]
+                num_tokens += best == ids[at]
                 if best != ids[at] and (worst is None or (worst.is_near_tie and margin > limit)):
                     texts = display_texts(self._target.tokenizer, [best, ids[at]])
                     worst = Divergence(prompt.name, at, texts[0], texts[1], margin, limit, margin <= limit)
             divergences += [worst] if worst is not None else []
-        return IdentityResult(Comparison.GREEDY, len(answers), num_equal, tuple(divergences))
+        return IdentityResult(Comparison.GREEDY, len(answers), num_tokens, tuple(divergences))
 
     def _compare(
         self, prompt: Prompt, count: int, seed: int, title: str, tally: DistributionTally
@@ -444,10 +436,6 @@ class _CheckHere(_Check):
                 Product.LLAMA_SERVER: "use a newer llama-server",
             }[self._server.product]
             yield f"The server doesn't report what each step drafted, so its acceptance wasn't checked; {how}."
-
-
-def _is_unknown(token: Token) -> bool:
-    return token.id == UNKNOWN_ID or math.isnan(token.logprob)
 
 
 def fit_to_top(top: Sequence[float], tokens: Sequence[Token], power: float) -> tuple[Fit, int]:

@@ -19,7 +19,7 @@ from core.controls import RunControls
 from core.engines.metrics import Snapshot, difference, read_metrics
 from core.engines.server import Server
 from core.errors import ServerBusyError, ServerError, SettingsError
-from core.experiments.bench_plan import Spread, ratios, spread, turn_order
+from core.experiments.bench_plan import Spread, spread, turn_order
 from core.experiments.prompt_suites import Prompt
 from core.experiments.servers.answers import Answer, ask_all, refuse_drafting
 from core.settings import RunRequest
@@ -193,14 +193,14 @@ class LoadResults:
 
     def values(self, concurrency: int, speculates: bool, name: str) -> Spread | None:
         """A figure of `LoadCell` over the repeats; None if no cell has it."""
-        cells = self._cells(concurrency, speculates)
+        cells = [cell for cell in self.cells if (cell.concurrency, cell.speculates) == (concurrency, speculates)]
         values = [value for cell in cells if (value := getattr(cell, name)) is not None]
         return spread(values) if values else None
 
     def speedup(self, concurrency: int) -> Spread | None:
         """Tokens/s with speculation / without, repeat by repeat; None without a baseline."""
-        pairs = [pair for curve in self._curves() for count, *pair in curve if count == concurrency]
-        return ratios([pair[0] for pair in pairs], [pair[1] for pair in pairs]) if pairs else None
+        values = [speedup for curve in self._curves() for count, speedup in curve if count == concurrency]
+        return spread(values) if values else None
 
     @property
     def sentence(self) -> str:
@@ -224,12 +224,15 @@ class LoadResults:
                 for _, value in found
             )
             kind = "faster" if is_gain else "no faster"
-            loads = _range(count for count, _ in found)
+            first, last = found[0][0], found[-1][0]
+            loads = f"from {first} to {last} concurrent requests"
+            if first == last:
+                loads = f"at {count_text(first, 'concurrent request')}"
             return f"With speculation the server is {kind} {loads}{'' if surely else ', by the medians'}."
         return " ".join(self._crossing(at, is_gain) for at, is_gain in crossed)
 
     def _crossing(self, at: float, is_gain: bool) -> str:
-        each = [crossings([(count, ours / theirs) for count, ours, theirs in curve]) for curve in self._curves()]
+        each = [crossings(curve) for curve in self._curves()]
         same = [next((place for place, kind in curve if kind is is_gain), None) for curve in each]
         places = [place for place in same if place is not None]
         repeats = f"{len(places)} of {count_text(len(each), 'repeat')}"
@@ -237,11 +240,8 @@ class LoadResults:
         change = "Speculation pays from" if is_gain else "The lines cross: speculation pays up to"
         return f"{change} about {at:.1f} concurrent requests{interval}."
 
-    def _cells(self, concurrency: int, speculates: bool) -> list[LoadCell]:
-        return [cell for cell in self.cells if (cell.concurrency, cell.speculates) == (concurrency, speculates)]
-
-    def _curves(self) -> Iterator[list[tuple[int, float, float]]]:
-        """Of each repeat: requests at once, tokens/s with speculation and without, where both were measured."""
+    def _curves(self) -> Iterator[list[tuple[int, float]]]:
+        """Of each repeat: requests at once, and the speedup, where both servers were measured."""
         for repeat in range(self.plan.repeats):
             speeds = {
                 (cell.concurrency, cell.speculates): cell.tokens_per_second
@@ -252,7 +252,7 @@ class LoadResults:
             for count in sorted(self.plan.concurrency):
                 ours, theirs = speeds.get((count, True)), speeds.get((count, False))
                 if ours and theirs:
-                    curve.append((count, ours, theirs))
+                    curve.append((count, ours / theirs))
             if curve:
                 yield curve
 
@@ -290,15 +290,6 @@ def crossings(speedups: Sequence[tuple[int, float]]) -> list[tuple[float, bool]]
             share = math.log(before) / (math.log(before) - math.log(after))
             found.append((left * (right / left) ** share, after > 1.0))
     return found
-
-
-def _range(counts: Iterator[int]) -> str:
-    first, *_, last = [*(known := list(counts)), known[-1]]
-    return (
-        f"at {count_text(first, 'concurrent request')}"
-        if first == last
-        else f"from {first} to {last} concurrent requests"
-    )
 
 
 def _described(server: Server, model: str) -> dict[str, Any]:

@@ -148,11 +148,11 @@ def _lines(report: ServerReport) -> Iterator[str]:
     yield f"Greedy text: {identity_text(report.greedy)}"
     for item in report.greedy.divergences:
         where = f"{item.prompt}, token {item.index + 1}: {item.expected!r} expected, {item.found!r} found"
-        kind = "near-tie" if item.is_near_tie else "no near-tie"
-        lead = (
-            "the server doesn't report how close they are" if item.margin is None else significant_text(item.margin, 2)
-        )
-        yield f"  {where}; lead {lead}: {kind}" if item.margin is not None else f"  {where}; {lead}"
+        how_close = "the server doesn't report how close they are"
+        if item.margin is not None:
+            kind = "near-tie" if item.is_near_tie else "no near-tie"
+            how_close = f"lead {significant_text(item.margin, 2)}: {kind}"
+        yield f"  {where}; {how_close}"
     found = report.distribution
     if found is None:
         yield "Sampled text: none at temperature 0."
