@@ -245,6 +245,7 @@ def test_a_field_of_any_kind_counts_as_not_told(value: Any) -> None:
     events = [dict.fromkeys(("choices", "usage", "metrics", "prompt_token_ids"), value)]
     events += [{"choices": [{"delta": value, "logprobs": value, "token_ids": value, "finish_reason": None}]}]
     events += [{"choices": [{"delta": {"content": "a"}, "logprobs": {"content": value}, "token_ids": value}]}]
+    events += [{"choices": [{"delta": {}, "logprobs": {"content": [{"token": "", "logprob": value}]}}]}]
     events += [{"choices": [{"delta": {}, "finish_reason": "stop"}], "metrics": {"speculative_decoding": value}}]
     with FakeServer(vllm(chat=as_stream(events))) as fake:
         assert run(fake)[1].text == "a"

@@ -324,4 +324,7 @@ def _ids(values: Any) -> tuple[int, ...]:
 
 
 def _float(value: Any) -> float:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
+    try:
+        return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
+    except OverflowError:  # An integer too large for a float.
+        return math.nan
