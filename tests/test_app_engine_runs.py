@@ -14,9 +14,8 @@ from app.setup.settings_panel import settings_of
 from app.worker import run_task
 from core.engines import ServerSession, identify
 from core.runlog.log import RunLogWriter
-from core.settings import RunRequest
 from core.types import RunStarted, TokenKind
-from tests.fake_servers import FakeServer, llama_server, recorded, vllm
+from tests.fake_servers import FakeServer, a_request, llama_server, recorded, vllm
 from tests.fakes_runs import shown_whole, until
 
 pytestmark = pytest.mark.usefixtures("keys")
@@ -26,8 +25,7 @@ ANSWERS = {"llama": llama_server(), "vllm": vllm(chat=recorded("vllm-draft", "ru
 
 def keep(folder: Path, fake: FakeServer) -> None:
     """Keep the log of a run on a server."""
-    request = RunRequest("smol", None, "Go", num_draft_tokens=None, max_new_tokens=24, engine=fake.url)
-    events = list(ServerSession(identify(fake.url)).run(request))
+    events = list(ServerSession(identify(fake.url)).run(a_request(engine=fake.url)))
     run_id = next(event.run_id for event in events if isinstance(event, RunStarted))
     folder.mkdir(parents=True)
     with RunLogWriter(folder / f"{run_id}.jsonl") as writer:
@@ -60,16 +58,14 @@ def test_a_run_on_a_server_opens_on_every_page(name, open_runs, tmp_path, qtbot)
 
 def test_a_request_for_a_server_runs_there_and_not_on_this_machine():
     with FakeServer(llama_server()) as fake:
-        settings = {"num_draft_tokens": None, "max_new_tokens": 24, "inspect": True}
-        task = run_task(RunRequest("smol", None, "Go", **settings, engine=fake.url), None)
+        task = run_task(a_request(inspect=True, engine=fake.url), None)
         assert len(list(task.work(None, task.controls))) > 3  # Without an engine of this machine.
         assert fake.bodies("/completion")
 
 
 def test_what_a_server_decides_stays_as_it_is_set_for_this_machine():
     current = RunSettings(method="prompt-lookup", num_draft_tokens=7, method_options={"draft-model": {"int8": False}})
-    request = RunRequest("smol", None, "Go", num_draft_tokens=None, max_new_tokens=24, engine="http://box")
-    shown = settings_of(request, current)
+    shown = settings_of(a_request(engine="http://box"), current)
     assert (shown.engine, shown.engine_model, shown.prompt, shown.max_new_tokens) == ("http://box", "smol", "Go", 24)
     assert replace(shown, engine="", engine_model="", prompt="", max_new_tokens=0, seed=0) == replace(
         current, engine="", engine_model="", prompt="", max_new_tokens=0, seed=0, temperature=shown.temperature
