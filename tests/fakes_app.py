@@ -92,6 +92,13 @@ def make_step(
     )
 
 
+def cursor_at(view, position: int) -> QtGui.QTextCursor:
+    """A cursor in the text of a view."""
+    cursor = QtGui.QTextCursor(view.document())
+    cursor.setPosition(position)
+    return cursor
+
+
 def make_summary(steps: list[Step], reason: FinishReason, **changes: object) -> Summary:
     """The summary of these steps."""
     tokens = sum(len(step.emitted) for step in steps)
