@@ -212,7 +212,6 @@ def engine_p_value(
     coupling: Coupling = Coupling.REJECTION,
     num_draft_tokens: int = 2,
     vocab_size: int = 5,
-    blocks: int = 600,
     seed: int = 0,
 ) -> float:
     """Chi-squared of three tokens together, out of the whole loop: drafter, filters, verification, both caches.
@@ -225,7 +224,7 @@ def engine_p_value(
     run = play(
         speculative(
             target, draft, [0, 0, 0], num_draft_tokens=num_draft_tokens, sampling=sampling, coupling=coupling,
-            max_new_tokens=3 * blocks, seed=seed,
+            max_new_tokens=3 * 600, seed=seed,
         )
     )  # fmt: skip
     tokens = np.array(run.ids).reshape(-1, 3)

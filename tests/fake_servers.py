@@ -15,6 +15,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Self
 
+from core.settings import RunRequest
+
 RECORDINGS = Path(__file__).parent / "recordings"
 CERTIFICATE = Path(__file__).parent / "self_signed.pem"
 SSE = {"content-type": "text/event-stream; charset=utf-8"}
@@ -41,6 +43,13 @@ class Answer:
     def cut(self, count: int, *more: str | Fault) -> Answer:
         """This answer's first pieces, then others."""
         return replace(self, chunks=(*self.chunks[:count], *more))
+
+
+def a_request(**more: Any) -> RunRequest:
+    """A request for a run of 24 tokens on a server."""
+    return RunRequest(
+        **{"target": "smol", "draft": None, "prompt": "Go", "max_new_tokens": 24, "num_draft_tokens": None, **more}
+    )
 
 
 def as_json(value: Any, status: int = 200, **headers: str) -> Answer:

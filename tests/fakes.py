@@ -155,6 +155,18 @@ def fixed_rows(logits: Sequence[float]) -> Logits:
     return lambda ids: row
 
 
+class StubDrafter:
+    """Needs nothing and takes no notice: what it proposes is up to a subclass."""
+
+    needs: frozenset = frozenset()
+
+    def start(self, prompt: torch.Tensor) -> None:
+        pass
+
+    def observe(self, outcome: Verification) -> None:
+        pass
+
+
 @dataclass
 class ScriptDrafter:
     """Proposes what a function of (ids, K) says, without a distribution. Keeps the verdicts."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +14,7 @@ from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QAbstractItemView, QLabel, QMenu, QWidget
 
 from core.controls import Cancelled, RunControls
+from core.runlog.tally import Tally
 from core.settings import LengthPolicy, RunRequest
 from core.types import (
     BaselineStep,
@@ -92,31 +93,17 @@ def make_step(
     )
 
 
+def cursor_at(view, position: int) -> QtGui.QTextCursor:
+    """A cursor in the text of a view."""
+    cursor = QtGui.QTextCursor(view.document())
+    cursor.setPosition(position)
+    return cursor
+
+
 def make_summary(steps: list[Step], reason: FinishReason, **changes: object) -> Summary:
-    """The summary of these steps."""
-    tokens = sum(len(step.emitted) for step in steps)
-    drafted = sum(step.num_draft_tokens for step in steps)
-    accepted = sum(step.num_accepted for step in steps)
-    total_ms = sum(step.total_ms for step in steps)
-    values: dict[str, object] = {
-        "finish_reason": reason,
-        "text": "".join(step.emitted_text for step in steps),
-        "num_tokens": tokens,
-        "num_steps": len(steps),
-        "num_drafts": sum(step.num_draft_tokens > 0 for step in steps),
-        "num_draft_tokens": drafted,
-        "num_accepted_tokens": accepted,
-        "num_accepted_tokens_per_pos": (),
-        "draft_acceptance_rate": accepted / drafted if drafted else None,
-        "block_efficiency": tokens / len(steps) if steps else None,
-        "cost_coefficient": 0.2,
-        "tokens_per_second": 1000 * tokens / total_ms if total_ms else None,
-        "prefill_ms": 12.0,
-        "peak_memory_mb": 210.0,
-        "predicted_speedup": 1.7,
-        **changes,
-    }
-    return Summary(**values)  # type: ignore[arg-type]
+    """The summary of these steps, with a forecast by hand."""
+    figures = {"cost_coefficient": 0.2, "prefill_ms": 12.0, "predicted_speedup": 1.7, **changes}
+    return replace(Tally(steps).summary(reason, peak_memory_mb=210.0), **figures)
 
 
 @dataclass

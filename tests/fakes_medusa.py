@@ -14,11 +14,11 @@ def size_of(target: LanguageModel) -> int:
     return target.model.config.hidden_size
 
 
-def write_heads(folder: Path, target: LanguageModel, vocabulary: list[int] | None, *, num_heads: int = 3) -> Path:
+def write_heads(folder: Path, target: LanguageModel, vocabulary: list[int] | None) -> Path:
     """Heads of two blocks, of which the first reads tokens."""
     torch.manual_seed(0)
     config = HeadsConfig("tiny", norm_fingerprint(target.model), vocabulary)
-    heads = MedusaHeads(size_of(target), [[head + 1, 0] for head in range(num_heads)], config)
+    heads = MedusaHeads(size_of(target), [[head + 1, 0] for head in range(3)], config)
     folder.mkdir()
     save_heads(heads, folder)
     return folder
@@ -36,11 +36,11 @@ _scratches: list[tempfile.TemporaryDirectory] = []
 """Removed when the tests end."""
 
 
-def published(target: LanguageModel, num_heads: int = 2) -> dict[str, torch.Tensor]:
+def published(target: LanguageModel) -> dict[str, torch.Tensor]:
     """Tensors as in a `medusa_lm_head.pt`: one block and an output head of each."""
     generator, size = torch.Generator().manual_seed(0), size_of(target)
     tensors = {}
-    for head in range(num_heads):
+    for head in range(2):
         tensors[f"{head}.0.linear.weight"] = 0.1 * torch.randn(size, size, generator=generator)
         tensors[f"{head}.0.linear.bias"] = 0.1 * torch.randn(size, generator=generator)
         rows = len(target.model.get_output_embeddings().weight)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from datetime import UTC, datetime, timedelta
 from enum import IntEnum
 from pathlib import Path
@@ -30,7 +29,6 @@ def keep_run(
     step_ms: float = 10.0,
     temperature: float = 0.8,
     lines: int | None = None,
-    finish_reason: str = "length",
     **changes: object,
 ) -> str:
     """Write a run's log, or only its first lines; the id."""
@@ -50,16 +48,9 @@ def keep_run(
     records[0] |= {"id": run_id, "started_at": moment.isoformat()}
     records[0]["config"]["num_draft_tokens"] = request.num_draft_tokens or "auto"
     records[0]["config"]["baseline"] = request.baseline
-    records[-1]["finish_reason"] = finish_reason
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{run_id}.jsonl").write_bytes(b"".join([to_line(record) for record in records][:lines]))
     return run_id
-
-
-def config_of(folder: Path, run_id: str) -> dict[str, object]:
-    """The settings in a kept log."""
-    with (folder / f"{run_id}.jsonl").open(encoding="utf-8") as file:
-        return json.loads(file.readline())["config"]
 
 
 def names(panel) -> list[str]:

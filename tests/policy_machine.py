@@ -138,12 +138,12 @@ class TreeMachine:
         return replace(step, uniforms=(), parents=parents * is_branched, accepted_path=tuple(path) * is_branched)
 
 
-def make_step(uniforms, expected, accepted, kinds, draft_ms, verify_ms) -> Step:
+def make_step(uniforms, expected, accepted, kinds, draft_ms, verify_ms, sample_ms=0.0) -> Step:
     count = len(uniforms)
     return Step(
         index=0, position=0, num_draft_tokens=count, temperature=1.0, drafted=(1,) * count,
         drafted_texts=("a",) * count, draft_probs=(0.5,) * count, target_probs=(0.5,) * count,
         acceptance_probs=expected, expected_acceptance=expected, uniforms=uniforms, num_accepted=accepted,
         emitted=(1,) * len(kinds), emitted_kinds=kinds, emitted_texts=("a",) * len(kinds), draft_ms=draft_ms,
-        verify_ms=verify_ms, sample_ms=0.0, total_ms=draft_ms + verify_ms,
+        verify_ms=verify_ms, sample_ms=sample_ms, total_ms=draft_ms + verify_ms + sample_ms,
     )  # fmt: skip

@@ -5,7 +5,6 @@ import signal
 import socket
 import subprocess
 import sys
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -42,7 +41,7 @@ def hub(monkeypatch, tmp_path):
             if isinstance(item, Exception):
                 raise item
             item() if callable(item) else on_progress(item)
-        return replace(entry, path=played.path)
+        return entry
 
     monkeypatch.setattr("core.models.remote.downloads.download", download)
     return played
@@ -58,14 +57,6 @@ def test_get_prints_the_path_and_a_line_for_each_stage_and_file(hub, capsys):
     assert out == f"{hub.path}\n"
     assert err.splitlines() == ["Asking the Hub…", "10.0 MB in total", "Downloading model.safetensors"]
     assert hub.asked == [("owner/model", False)]
-
-
-def test_a_model_that_is_already_downloaded_is_reported(hub, cached, capsys):
-    hub.path, hub.script = cached("owner/model"), []
-    assert models("get", "owner/model") == 0
-    out, err = capsys.readouterr()
-    assert out == f"{hub.path}\n"
-    assert "already downloaded" in err
 
 
 def test_offline_a_downloaded_model_is_found(cached, monkeypatch, capsys):

@@ -8,6 +8,7 @@ from PySide6.QtWidgets import QAbstractItemView, QLineEdit
 
 from app.tools.runs.window import COMPARE, DIFFERENT, LIST, NO_MATCH, NO_RUN, SELECT_MORE
 from app.widgets.title_delegate import BADGE_ROLE
+from tests.errors import failing
 from tests.fakes_runs import RunColumn, cells, keep_run, names, until
 
 
@@ -101,10 +102,6 @@ def test_tags_and_a_note_are_given_to_the_selected_runs_and_found_again(open_run
     assert panel.table.items()[0].tags in panel.table.model().index(0, 0).data(BADGE_ROLE)
 
 
-def fail(_ids):
-    raise OSError("The disk is gone.")
-
-
 def test_deleted_runs_come_back_one_deletion_at_a_time(open_runs, folder, qtbot):
     ids = [keep_run(folder, index) for index in range(4)]
     window, panel = open_runs(4)
@@ -119,7 +116,7 @@ def test_deleted_runs_come_back_one_deletion_at_a_time(open_runs, folder, qtbot)
     until(qtbot, lambda: panel.table.count() == 2)
     assert panel.undo_text.text() == "Deleted 2 runs."
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(window.runs.store, "restore", fail)
+        patch.setattr(window.runs.store, "restore", failing(OSError("The disk is gone.")))
         panel.undo_button.click()
         until(qtbot, lambda: "could not be restored" in panel.banner.sentence())
     panel.undo_button.click()

@@ -46,15 +46,22 @@ IN_ORDER = [
 ]  # fmt: skip
 
 
-def controls(window):
+def fields(window):
     """What a person can do something with, parts of compound fields left out."""
-    found = []
-    for kind in INTERACTIVE:
-        for widget in window.findChildren(kind):
-            is_part = widget.objectName().startswith("qt_") or isinstance(widget, QScrollBar | QHeaderView)
-            if widget.isVisibleTo(window) and not is_part and widget not in found:
-                found.append(widget)
-    return found
+    found = dict.fromkeys(widget for kind in INTERACTIVE for widget in window.findChildren(kind))
+    parts = QScrollBar | QHeaderView
+    return [widget for widget in found if not (widget.objectName().startswith("qt_") or isinstance(widget, parts))]
+
+
+def controls(window):
+    return [widget for widget in fields(window) if widget.isVisibleTo(window)]
+
+
+def nameless(widgets):
+    """Those that a screen reader has no words for."""
+    unnamed = [widget for widget in widgets if not widget.accessibleName()]
+    silent = [widget for widget in unnamed if not (isinstance(widget, QAbstractButton) and widget.text())]
+    return [widget.objectName() or repr(widget) for widget in silent]
 
 
 def walk(window, key=Qt.Key.Key_Tab):
@@ -163,17 +170,11 @@ def test_every_control_has_a_name(shown, qtbot):
     shown.menus.help.trigger()
     about = AboutDialog(shown, "", shown.jobs)
     qtbot.addWidget(about)
-    nameless = [
-        (top.objectName(), widget.objectName() or repr(widget))
-        for top in (shown, shown.models.window, shown.help.page, about)
-        for widget in controls(top)
-        if not (widget.accessibleName() or (isinstance(widget, QAbstractButton) and widget.text()))
-    ]
-    assert nameless == []
+    for top in (shown, shown.models.window, shown.help.page, about):
+        assert nameless(controls(top)) == [], top.objectName()
     for index in range(shown.side.count()):
         shown.side.setCurrentIndex(index)
-        page = shown.side.currentWidget()
-        assert [widget for widget in controls(page) if not (widget.accessibleName() or widget.text())] == []
+        assert nameless(controls(shown.side.currentWidget())) == []
 
 
 # --- Shortcuts ---
@@ -211,15 +212,6 @@ def test_every_tool_window_has_a_name_for_what_takes_keys(window):
     panels = (window.models.window, window.runs.window, window.check, window.sweep)
     assert window.models.window.suggestions.rows
     for panel in (*panels, window.help.page, window.exports.page):
-        unnamed = [
-            widget
-            for kind in INTERACTIVE
-            for widget in panel.findChildren(kind)
-            if widget.window() is panel
-            and widget.focusPolicy() != Qt.FocusPolicy.NoFocus
-            and not widget.objectName().startswith("qt_")
-            and not isinstance(widget, QScrollBar | QHeaderView)
-            and not (isinstance(widget, QLineEdit) and isinstance(widget.parent(), QAbstractSpinBox))
-            and not (widget.accessibleName() or (isinstance(widget, QAbstractButton) and widget.text()))
-        ]
-        assert unnamed == [], panel.objectName()
+        own = [widget for widget in fields(panel) if widget.window() is panel]
+        reached = [widget for widget in own if widget.focusPolicy() != Qt.FocusPolicy.NoFocus]
+        assert nameless(reached) == [], panel.objectName()

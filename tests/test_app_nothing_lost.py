@@ -29,6 +29,9 @@ from tests.fakes_runs import keep_run
 from tests.fakes_sweep import FakeSweepSession, plan_of
 
 UNREADABLE = {
+    "empty": b"",
+    "null": b"null",
+    "no text": b"\xff\xfe\x00",
     "torn": b'{"version": 1, "run": {"prompt": "lost"',
     "not an object": b"[1, 2]",
     "too deep": b"[" * 100_000,
@@ -43,7 +46,10 @@ def test_settings_that_can_not_all_be_read_are_kept_aside_and_what_can_be_read_i
     path.write_bytes(content)
     store = SettingsStore(path)
     settings = store.load()
-    assert settings.run.prompt == ("kept" if b"kept" in content else RunSettings().prompt)
+    if b"kept" in content:
+        assert settings.run.prompt == "kept"
+    else:
+        assert settings == WindowSettings()
     assert "The old file is now" in store.problem
     assert store.save(settings) is None
     assert [aside.read_bytes() for aside in tmp_path.glob("settings-unreadable-*.json")] == [content]
@@ -66,16 +72,20 @@ def test_names_that_can_not_all_be_read_are_kept_aside(tmp_path, content):
 
 def test_two_windows_undo_nothing_of_each_other(tmp_path):
     path = tmp_path / "settings.json"
-    SettingsStore(path).save(WindowSettings())
     first, second = SettingsStore(path), SettingsStore(path)
-    ours, theirs = first.load(), second.load()
-    ours = replace(ours, opened_models=("/a",), run=replace(ours.run, prompt="of the first"))
-    theirs = replace(theirs, opened_models=("/b",), run=replace(theirs.run, temperature=0.25))
+    old = replace(WindowSettings(), servers={"http://old": "Old"})
+    assert first.save(old) is None
+    assert second.load() == old
+    servers = {"http://a": "A"}
+    ours = replace(old, opened_models=("/a",), servers=servers, run=replace(old.run, prompt="of the first"))
+    servers = {**old.servers, "http://b": "B"}
+    theirs = replace(old, opened_models=("/b",), servers=servers, run=replace(old.run, temperature=0.25))
     assert first.save(ours) is None
     assert second.save(theirs) is None
     saved = SettingsStore(path).load()
     assert (saved.run.prompt, saved.run.temperature) == ("of the first", 0.25)
     assert set(saved.opened_models) == {"/a", "/b"}
+    assert saved.servers == {"http://a": "A", "http://b": "B"}
 
 
 def test_the_prompt_is_saved_while_it_is_typed(window, qtbot, tmp_path):

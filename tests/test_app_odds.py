@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 from PySide6.QtCore import Qt
-from PySide6.QtGui import QAction, QGuiApplication, QTextCursor
+from PySide6.QtGui import QAction, QGuiApplication
 from PySide6.QtWidgets import QLabel, QMenu
 
 from app.run.run_view import RunView
@@ -20,7 +20,7 @@ from app.theme import DARK, LIGHT, ColorBy, contrast
 from core.evidence import PositionEvidence
 from core.settings import RunRequest
 from core.types import Inspected
-from tests.fakes_app import make_step
+from tests.fakes_app import cursor_at, make_step
 
 STEP = make_step(0, 9, num_draft_tokens=2, num_accepted=1)
 
@@ -81,9 +81,7 @@ def view(show_at, run):
 
 
 def format_of(view, place):
-    cursor = QTextCursor(view.document())
-    cursor.setPosition(view.place_range(place)[0] + 1)
-    return cursor.charFormat()
+    return cursor_at(view, view.place_range(place)[0] + 1).charFormat()
 
 
 def test_a_token_is_coloured_when_its_evidence_arrives_and_its_line_keeps_its_kind(view, run):

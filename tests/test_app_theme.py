@@ -15,7 +15,7 @@ from PySide6.QtWidgets import QApplication
 from app.run.text.tokens import KINDS, block
 from app.theme import DARK, LIGHT, ThemeMode, contrast, style_sheet
 from core.types import TokenKind
-from tests.fakes_app import MIN_BAR_CONTRAST, MIN_CONTRAST
+from tests.fakes_app import MIN_BAR_CONTRAST, MIN_CONTRAST, cursor_at
 
 THEMES = pytest.mark.parametrize("theme", [LIGHT, DARK], ids=["light", "dark"])
 
@@ -86,14 +86,9 @@ def test_the_theme_can_change_in_the_middle_of_a_run(make_window, qtbot, session
         assert window.transcript.view.toPlainText() == text
         token = block(window.run_view.steps[0], 0)[-1]
         first, _ = window.transcript.view.place_range(token.place)
-        assert color_at(window.transcript.view, first) == theme.kind(KINDS[token.fate]).color
+        shown = cursor_at(window.transcript.view, first + 1).charFormat().foreground()
+        assert shown.color().name() == theme.kind(KINDS[token.fate]).color
     session.gate.release(1000)
     with qtbot.waitSignal(window.live.run_shown):
         pass
     assert window.run_view.summary is not None
-
-
-def color_at(view, position):
-    cursor = view.textCursor()
-    cursor.setPosition(position + 1)
-    return cursor.charFormat().foreground().color().name()

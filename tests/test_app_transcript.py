@@ -18,7 +18,7 @@ from app.run.text.transcript import TranscriptView, tooltip
 from app.theme import DARK, LIGHT
 from core.settings import Coupling
 from core.types import TokenKind
-from tests.fakes_app import make_step
+from tests.fakes_app import cursor_at, make_step
 
 PROMPT = "Once upon"
 
@@ -51,9 +51,7 @@ def add(view, stream, *steps):
 
 
 def format_at(view, position):
-    cursor = QTextCursor(view.document())
-    cursor.setPosition(position + 1)
-    return cursor.charFormat()
+    return cursor_at(view, position + 1).charFormat()
 
 
 @pytest.mark.parametrize("theme", [LIGHT, DARK], ids=["light", "dark"])
@@ -163,12 +161,6 @@ def test_every_token_is_found_under_the_pointer_and_highlighted(view, stream, qt
     qtbot.mouseMove(view.viewport(), view.cursorRect(cursor_at(view, first + 1)).center())
     (selection,) = view.extraSelections()
     assert (selection.cursor.selectionStart(), selection.cursor.selectionEnd()) == (first, last)
-
-
-def cursor_at(view, position):
-    cursor = QTextCursor(view.document())
-    cursor.setPosition(position)
-    return cursor
 
 
 def test_the_text_is_followed_unless_the_reader_scrolled_away(view, stream, qtbot):

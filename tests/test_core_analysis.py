@@ -12,6 +12,7 @@ from core.analysis.expectation import expected_accepted, expected_tokens
 from core.analysis.run_counts import Column, RunCounts
 from core.runlog.tally import Tally
 from core.types import FinishReason, Step, StepSource, TokenKind
+from tests import policy_machine
 
 alphas = st.floats(0.0, 1.0)
 lengths = st.integers(0, 32)
@@ -22,13 +23,7 @@ def make_step(drafted: int, accepted: int, *, is_cut: bool = False, draft_ms=1.0
     last = TokenKind.BONUS if accepted == drafted else TokenKind.CORRECTION
     kinds = (TokenKind.ACCEPTED,) * accepted + (() if is_cut else (last,))
     floats = (0.5,) * drafted
-    return Step(
-        index=0, position=0, num_draft_tokens=drafted, temperature=1.0, drafted=(1,) * drafted,
-        drafted_texts=("a",) * drafted, draft_probs=floats, target_probs=floats, acceptance_probs=floats,
-        expected_acceptance=floats, uniforms=floats, num_accepted=accepted, emitted=(1,) * len(kinds),
-        emitted_kinds=kinds, emitted_texts=("a",) * len(kinds), draft_ms=drafted * draft_ms, verify_ms=verify_ms,
-        sample_ms=0.5, total_ms=drafted * draft_ms + verify_ms + 0.5,
-    )  # fmt: skip
+    return policy_machine.make_step(floats, floats, accepted, kinds, drafted * draft_ms, verify_ms, sample_ms=0.5)
 
 
 def predicted_speedup(alpha, k, cost, verify_cost=1.0):

@@ -19,7 +19,7 @@ from core.session import Session
 from core.settings import DType
 from core.types import Draft, FinishReason, Step
 from tests.children import run_code
-from tests.fakes import is_sentence, refusal, save_model
+from tests.fakes import StubDrafter, is_sentence, refusal, save_model
 from tests.fakes_medusa import write_heads
 from tests.fakes_session import requests_of, save_pair
 
@@ -72,25 +72,18 @@ def test_heads_of_another_target_of_the_same_sizes_are_refused_and_precision_is_
 # --- Parents ----------------------------------------------------------------------------------------------------
 
 
-class OneBadTree:
+class OneBadTree(StubDrafter):
     """Proposes a chain, and then parents that are no tree."""
 
-    needs = frozenset()
     proposes_trees = True
 
     def __init__(self, setup, options=None):
         self.num_proposed = 0
 
-    def start(self, prompt):
-        pass
-
     def propose(self, context):
         self.num_proposed += 1
         parents = [-1, -1] if self.num_proposed < 3 else [1, -1]
         return Draft(torch.tensor([3, 5]), torch.tensor(parents), None)
-
-    def observe(self, outcome):
-        pass
 
 
 def test_parents_that_are_no_tree_end_the_run_with_what_it_has_written(session, request_for, tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-"""The bench: turns that favour nobody, ratios by round, notes on what differs, memory, and the JSON."""
+"""The bench: turns that favour nobody, ratios by round, notes on what differs, memory, the JSON; and contenders."""
 
 import json
 from dataclasses import replace
@@ -6,11 +6,29 @@ from dataclasses import replace
 import pytest
 import torch
 
-from core.errors import OutriderError, PromptError
-from core.experiments.bench import Bench, to_json
-from core.experiments.bench_plan import ASSISTED, GENERATE, PLAIN, num_equal, ratios, spread, turn_order
-from core.experiments.contenders import build_all
-from tests.fakes import failing, greedy_reference, refusal
+from core.errors import OutriderError, PromptError, SettingsError
+from core.experiments.bench import Bench, counted, to_json
+from core.experiments.bench_plan import (
+    ASSISTED,
+    AUTO,
+    FLASHSPEC,
+    FLASHSPEC_AUTO,
+    GENERATE,
+    PLAIN,
+    NotApplicableError,
+    Pair,
+    default_names,
+    known_names,
+    num_equal,
+    ratios,
+    split_name,
+    spread,
+    turn_order,
+)
+from core.experiments.contenders import Generate, Outrider, build, build_all, truncated_draft
+from core.settings import VerificationRule
+from tests.exactness import global_generator_untouched
+from tests.fakes import failing, greedy_reference, is_sentence, language_model, refusal, tiny_model, tiny_module
 from tests.fakes_bench import PROMPTS, REAL, SETTINGS, Fake, K, N, observations, right, small_pair
 
 
@@ -165,3 +183,159 @@ def test_ratios_need_the_contender_they_refer_to_and_forwards_are_those_of_the_w
     assert row["ratio_to_assisted"] is None
     assert row["tokens_per_forward"] == 3.0
     assert row_of(pair, observations("x", seconds=[1]))["tokens_per_forward"] is None
+
+
+# --- Contenders ----------------------------------------------------------------------------------------------------
+
+
+SOME = [GENERATE, ASSISTED, PLAIN, "draft-model"]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("name", REAL)
+def test_every_contender_writes_the_requested_number_of_tokens(pair, name, temperature):
+    contender = build(name, pair, SETTINGS)
+    with global_generator_untouched():
+        timed = contender.run(PROMPTS[0].ids, temperature=temperature, seed=3)
+    assert len(timed.ids) == N
+    assert timed.seconds > 0
+    if temperature == 0.0:
+        assert list(timed.ids) == greedy_reference(pair.target, PROMPTS[0].ids, N)
+
+
+@pytest.mark.parametrize("name", SOME)
+def test_an_end_of_text_stops_no_contender(name):
+    """Every id ends a text here, in the models' own configurations too."""
+    target = language_model(tiny_module("llama", seed=1, eos_token_id=list(range(257))))
+    assert target.eos_ids
+    contender = build(name, Pair(replace(target, eos_ids=frozenset()), target), SETTINGS)
+    assert len(contender.run((1, 2, 3), temperature=0.0, seed=0).ids) == N
+
+
+@pytest.mark.parametrize("name", SOME)
+def test_the_same_seed_gives_the_same_text(pair, name):
+    contender = build(name, pair, SETTINGS)
+    texts = [contender.run(PROMPTS[0].ids, temperature=1.0, seed=seed).ids for seed in (1, 2, 1)]
+    assert texts[0] == texts[2] != texts[1]
+
+
+def test_transformers_leaves_the_models_as_they_were(pair):
+    modules = [pair.target.model, pair.draft.model]
+    before = [(module.generation_config, module.generation_config.to_dict()) for module in modules]
+    contender = Generate(pair, N, K)
+    for temperature in (0.0, 1.0):
+        contender.run(PROMPTS[0].ids, temperature=temperature, seed=0)
+    with pytest.raises(IndexError):  # An id that no table holds.
+        contender.run((10**9,), temperature=0.0, seed=0)
+    for module, (config, values) in zip(modules, before, strict=True):
+        assert module.generation_config is config
+        assert config.to_dict() == values
+
+
+def test_assisted_generation_drafts_k_tokens_in_every_step(pair):
+    """By itself it would draft more after a block that was accepted whole, and stop where it is in doubt."""
+    twin = Pair(pair.target, language_model(tiny_module("llama", seed=1)))
+    with counted(pair.target.model) as widths:
+        Generate(twin, 41, 3).run((1, 2, 3), temperature=0.0, seed=0)
+    # The prompt and a block, then a block behind the last token each time, and what is left.
+    assert widths == [3 + 3, *[1 + 3] * 9, 1]
+
+
+def test_generation_samples_from_the_whole_distribution():
+    """transformers would keep 50 ids where top-k is not named; half of these texts have another first token."""
+    target = tiny_model(seed=5)
+    contender = Generate(Pair(target, None), 1)
+    logits = target.model(torch.tensor([[1, 2, 3]])).logits[0, -1] / 8.0
+    top = set(logits.topk(50).indices.tolist())
+    drawn = [contender.run((1, 2, 3), temperature=8.0, seed=seed).ids[0] for seed in range(40)]
+    assert any(token not in top for token in drawn)
+
+
+def test_forwards_are_counted_by_a_hook_that_is_removed_or_are_our_steps(pair):
+    with counted(pair.target.model) as widths:
+        Generate(pair, N).run(PROMPTS[0].ids, temperature=0.0, seed=0)
+    assert widths == [len(PROMPTS[0].ids), *[1] * (N - 1)]
+    pair.target.model(torch.tensor([[1]]))
+    assert len(widths) == N
+    # Our own forwards are our steps.
+    timed = Outrider(pair, N).run(PROMPTS[0].ids, temperature=0.0, seed=0)
+    assert (timed.num_forwards, timed.longest_draft) == (N, 0)
+    timed = Outrider(Pair(pair.target, pair.target), N, K, "draft-model").run((1, 2), temperature=0.0, seed=0)
+    assert (timed.num_forwards, timed.longest_draft) == (3, K)
+
+
+@pytest.mark.parametrize("name", [FLASHSPEC, FLASHSPEC_AUTO])
+def test_flashspec_runs_where_it_is_installed(pair, name):
+    pytest.importorskip("flashspec")
+    with counted(pair.target.model) as widths:
+        timed = build(name, pair, SETTINGS).run(PROMPTS[0].ids, temperature=0.0, seed=0)
+    assert list(timed.ids) == greedy_reference(pair.target, PROMPTS[0].ids, N)
+    assert timed.num_forwards == len(widths) - 1  # Without the prompt's.
+    assert name == FLASHSPEC_AUTO or timed.longest_draft == K
+
+
+def test_contenders_that_do_not_apply_are_absent_with_a_reason_or_an_error_where_they_were_named(pair):
+    other = language_model(tiny_module("llama", vocab_size=300))
+    with pytest.raises(NotApplicableError, match="257"):
+        Generate(Pair(pair.target, other), N, K)
+    alone = Pair(pair.target, None)
+    present, absent = build_all(alone, SETTINGS)
+    assert {GENERATE, PLAIN, "prompt-lookup", AUTO} <= {contender.name for contender in present}
+    assert {ASSISTED, "draft-model"} <= absent.keys()
+    assert all(map(is_sentence, absent.values()))
+    with pytest.raises(SettingsError, match="assisted can't take part"):
+        build_all(alone, replace(SETTINGS, only=(PLAIN, ASSISTED)))
+
+
+def test_options_follow_a_method_and_named_contenders_run_in_the_given_order(pair):
+    assert split_name("prompt-lookup:max-ngram=5:min-ngram=2") == ("prompt-lookup", {"max_ngram": 5, "min_ngram": 2})
+    assert set(known_names()) <= set(default_names())
+    for name in default_names():
+        split_name(name)
+    contender = build("prompt-lookup:max-ngram=5", pair, SETTINGS)
+    assert (contender.name, contender.title) == ("prompt-lookup:max-ngram=5", "prompt lookup, max-ngram=5")
+    present, absent = build_all(pair, replace(SETTINGS, only=(AUTO, GENERATE)))
+    assert ([contender.name for contender in present], absent) == ([AUTO, GENERATE], {})
+
+
+# --- A draft made of its target's first layers ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2", "opt", "gemma3_text", "qwen3"])
+def test_a_truncated_draft_has_the_first_layers_and_shares_the_tables(family):
+    target = tiny_model(family)
+    most = target.model.config.num_hidden_layers
+    draft = truncated_draft(target, 1)
+    assert (draft.model.config.num_hidden_layers, target.model.config.num_hidden_layers) == (1, most)
+    assert draft.model.get_input_embeddings() is target.model.get_input_embeddings()
+    assert draft.model.get_output_embeddings() is target.model.get_output_embeddings()
+    assert sum(1 for _ in draft.model.parameters()) < sum(1 for _ in target.model.parameters())
+    timed = Generate(Pair(target, draft), N, K).run((1, 2, 3), temperature=0.0, seed=0)
+    assert list(timed.ids) == greedy_reference(target, (1, 2, 3), N)
+
+
+def test_with_all_layers_a_truncated_draft_is_the_target_with_layers_and_hooks_of_its_own(pair):
+    draft = truncated_draft(pair.target, 2)
+    ids = torch.tensor([[1, 2, 3]])
+    with counted(pair.target.model) as widths:
+        logits = draft.model(ids).logits
+    assert widths == []
+    assert torch.allclose(logits, pair.target.model(ids).logits, atol=1e-5)
+    own = {id(parameter) for layer in draft.model.model.layers for parameter in layer.parameters()}
+    assert not own & {id(parameter) for parameter in pair.target.model.parameters()}
+    for count in (0, 3):
+        with pytest.raises(SettingsError, match="from 1 to 2"):
+            truncated_draft(pair.target, count)
+
+
+def test_the_rule_of_verification_is_that_of_every_method_that_it_suits(pair):
+    settings = replace(SETTINGS, verification=VerificationRule.BLOCK)
+    own = build("draft-model", pair, settings)
+    assert own.title.endswith(", block")
+    timed = own.run(PROMPTS[0].ids, temperature=1.0, seed=3)
+    assert any(step.block for step in timed.steps)
+    assert build(PLAIN, pair, settings).title == "plain decoding"
+    with pytest.raises(NotApplicableError, match="for chains"):
+        build("draft-tree", pair, settings)
+    lossy = build(AUTO, pair, replace(SETTINGS, verification=VerificationRule.TYPICAL))
+    assert lossy.title.endswith(", typical (lossy)")

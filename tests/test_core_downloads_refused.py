@@ -35,6 +35,8 @@ from tests.hub_server import Handler, Repository
 
 pytestmark = pytest.mark.usefixtures("home")
 
+Usage = namedtuple("Usage", "total used free")
+
 
 def test_no_network(home, monkeypatch):
     with socket.socket() as closed:
@@ -126,8 +128,7 @@ def test_a_file_that_is_not_what_was_announced_is_removed(server, home, name, se
 
 
 def test_missing_space_is_reported_before_the_first_byte(server, home, monkeypatch):
-    usage = namedtuple("usage", "total used free")
-    monkeypatch.setattr(shutil, "disk_usage", lambda _path: usage(10**9, 10**9, 64_100_000))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _path: Usage(10**9, 10**9, 64_100_000))
     message = refusal(NoSpaceError)
     assert "64.1 MB is free" in message
     assert server.sent == {}
@@ -136,8 +137,7 @@ def test_missing_space_is_reported_before_the_first_byte(server, home, monkeypat
 
 def test_a_downloaded_model_needs_no_space(server, monkeypatch):
     kept = interrupt()
-    usage = namedtuple("usage", "total used free")
-    monkeypatch.setattr(shutil, "disk_usage", lambda _path: usage(10**9, 10**9, 64_000_000 + SIZE - kept))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _path: Usage(10**9, 10**9, 64_000_000 + SIZE - kept))
     download(REF)
 
 

@@ -20,7 +20,7 @@ from core.sampling import gumbel_noise, probabilities
 from core.settings import Coupling, SamplingParams
 from core.types import Draft, DraftContext, TargetFeature, TokenKind, Verification, is_chain
 from tests.exactness import SIGNIFICANCE, chi_squared_p_value, global_generator_untouched, mutate
-from tests.fakes import greedy_reference, is_sentence, play, random_rows, refusal, table_model, tiny_model
+from tests.fakes import StubDrafter, greedy_reference, is_sentence, play, random_rows, refusal, table_model, tiny_model
 from tests.fakes_medusa import heads_for
 
 V = 8
@@ -319,7 +319,7 @@ def test_a_drafter_that_mixes_up_its_ids_is_found(old, new):
     assert first_token_p_value(mutant.DraftModelDrafter, SamplingParams(1.0)) < SIGNIFICANCE
 
 
-class Watcher:
+class Watcher(StubDrafter):
     """Proposes the last ids again, and keeps the states that it is given."""
 
     needs = frozenset({TargetFeature.HIDDEN_STATES, 0, 1})
@@ -331,9 +331,6 @@ class Watcher:
         for feature, states in context.features.items():
             self.seen[feature].append(states)
         return chain(torch.tensor(list(context.ids[-context.num_draft_tokens :])), None)
-
-    def observe(self, outcome) -> None:
-        pass
 
 
 @pytest.mark.parametrize("is_fused", [True, False])

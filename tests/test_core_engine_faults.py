@@ -17,36 +17,26 @@ from core.engines import Address, Client, ServerSession, client, identify, keep_
 from core.errors import ServerBusyError, ServerError, ServerRefusedError
 from core.experiments.servers.answers import ask_all
 from core.runlog.log import to_record
-from core.settings import RunRequest
 from core.types import Event, Finished, FinishReason, RunStarted, StageChanged, Step, Summary
 from tests.errors import failing
-from tests.fake_servers import Answer, FakeServer, Fault, as_json, as_stream, llama_server, recorded, vllm
+from tests.fake_servers import Answer, FakeServer, Fault, a_request, as_json, as_stream, llama_server, recorded, vllm
+from tests.fakes import is_sentence, refusal
 
 pytestmark = pytest.mark.usefixtures("keys")
 
 KEY = "sk-very-secret-1234"
 
 
-def a_request(**more: Any) -> RunRequest:
-    return RunRequest(
-        **{"target": "smol", "draft": None, "prompt": "Go", "max_new_tokens": 24, "num_draft_tokens": None, **more}
-    )
-
-
 def a_sentence(problem: BaseException | str) -> str:
-    """The text of an error, which must be one line that ends as a sentence, without a secret."""
+    """The text of an error, which must be a sentence without a secret."""
     text = str(problem)
-    assert "\n" not in text
-    assert text.endswith(".")
+    assert is_sentence(text)
     assert KEY not in text
-    assert "Traceback" not in text
     return text
 
 
 def a_refusal(error: type[Exception], words: str, call: Callable, *given: object) -> str:
-    with pytest.raises(error, match=words) as caught:
-        call(*given)
-    return a_sentence(caught.value)
+    return a_sentence(refusal(error, call, *given, match=words))
 
 
 def run(fake: FakeServer, controls: RunControls | None = None, **more: Any) -> tuple[list[Event], Summary]:

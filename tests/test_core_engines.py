@@ -18,7 +18,7 @@ from core.export.files import export_csv, export_html, export_jsonl
 from core.runlog.log import RunLogWriter, read_run_log
 from core.runlog.replay import events, request
 from core.runlog.tally import Tally
-from core.settings import Coupling, RunRequest, SamplingParams
+from core.settings import Coupling, SamplingParams
 from core.types import (
     UNKNOWN_ID,
     Event,
@@ -32,15 +32,20 @@ from core.types import (
     Summary,
     TokenKind,
 )
-from tests.fake_servers import Answer, FakeServer, Fault, as_stream, in_pairs, llama_server, recorded, sglang, vllm
+from tests.fake_servers import (
+    Answer,
+    FakeServer,
+    Fault,
+    a_request,
+    as_stream,
+    in_pairs,
+    llama_server,
+    recorded,
+    sglang,
+    vllm,
+)
 
 pytestmark = pytest.mark.usefixtures("keys")
-
-
-def a_request(**more: Any) -> RunRequest:
-    return RunRequest(
-        **{"target": "smol", "draft": None, "prompt": "Go", "max_new_tokens": 24, "num_draft_tokens": None, **more}
-    )
 
 
 def run(answers: dict[str, Any], controls: RunControls | None = None, **more: Any) -> list[Event]:
@@ -286,9 +291,6 @@ def test_steps_of_llama_server_are_told_at_once(name: str) -> None:
     assert sum(len(step.emitted) for step in steps) == summary.num_tokens == timings["predicted_n"]
     assert summary.block_efficiency == pytest.approx(summary.num_tokens / len(steps))
     assert summary.finish_reason is FinishReason.LENGTH
-
-
-# --- Metrics ------------------------------------------------------------------------------------------------------
 
 
 # --- Logs ---------------------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from core.runners import llama
 from core.runners.base import tree_rows
 from core.runners.forward_choice import reads_trees
 from core.settings import SamplingParams
-from tests.fakes import language_model, play, tiny_module
+from tests.fakes import greedy_reference, language_model, play, tiny_module
 from tests.families import (
     ARCHITECTURES,
     WINDOW,
@@ -39,17 +39,9 @@ GREEDY = {"sampling": SamplingParams(0.0), "max_new_tokens": LENGTH}
 @functools.cache
 def spoken(name: str, length: int) -> list[int]:
     """What `generate` adds to an architecture's prompt of this length."""
-    return reference(architecture(name), prompt(length))
-
-
-def reference(model: LanguageModel, ids: list[int]) -> list[int]:
-    """What `generate` adds to a prompt."""
-    inputs = torch.tensor([ids])
-    output = model.model.generate(
-        inputs, attention_mask=torch.ones_like(inputs), do_sample=False, max_new_tokens=LENGTH,
-        min_new_tokens=LENGTH, pad_token_id=0,
-    )  # fmt: skip
-    return output[0, len(ids) :].tolist()
+    text = greedy_reference(architecture(name), prompt(length), LENGTH)
+    assert len(text) == LENGTH
+    return text
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
@@ -75,8 +67,8 @@ def test_the_texts_are_worth_comparing(name):
     assert 0.3 < run.summary.draft_acceptance_rate < 0.99
     if name in WINDOWED:
         assert len(start) + LENGTH > 2 * WINDOW
-        unbounded = reference(language_model(architecture_module(name, sliding_window=10 * LENGTH)), start)
-        assert unbounded != text
+        unbounded = language_model(architecture_module(name, sliding_window=10 * LENGTH))
+        assert greedy_reference(unbounded, start, LENGTH) != text
 
 
 # --- Trees, and where a module counts otherwise --------------------------------------------------------------------
@@ -138,7 +130,7 @@ def embedded() -> tuple[LanguageModel, LanguageModel]:
 def test_texts_of_the_embedded_pair_are_those_of_transformers(text):
     target, draft = embedded()
     ids = target.tokenizer(text)["input_ids"]
-    expected = reference(target, ids)
+    expected = greedy_reference(target, ids, LENGTH)
     plain = play(autoregressive(target, ids, **GREEDY)).ids
     assert len(plain) == LENGTH, "this prompt ends too soon to show much"
     assert plain == expected

@@ -60,12 +60,6 @@ CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 GB = 10**9
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """A tiny Llama, never changed."""
-    return save_model(tmp_path_factory.mktemp("models") / "tiny")
-
-
 @pytest.mark.parametrize(
     ("need", "device", "available", "place"),
     [
@@ -117,12 +111,12 @@ def test_a_model_too_large_for_one_gpu_is_spread_in_its_order_and_never_to_disk(
     assert all(ranks.count(gpu) * taken < available[gpu] - 500e6 for gpu in (0, 1) if gpu in available)
 
 
-def test_a_spread_model_runs_through_its_modules_with_the_same_logits(folder, tmp_path, monkeypatch):
-    expected = greedy_reference(load(str(folder), "cpu"), PROMPT, 12)
+def test_a_spread_model_runs_through_its_modules_with_the_same_logits(saved, tmp_path, monkeypatch):
+    expected = greedy_reference(load(str(saved), "cpu"), PROMPT, 12)
     places = {"model.embed_tokens": "cpu", "model.layers.0": "cpu", "model.layers.1": "disk", "model.norm": "cpu",
               "model.rotary_emb": "cpu", "lm_head": "cpu"}  # fmt: skip
     monkeypatch.setattr(loading, "_device_map", lambda *_: places)
-    model = load(str(folder), "cpu")
+    model = load(str(saved), "cpu")
     assert model.is_spread
     assert model.fused_weights is None
     assert model.device == CPU
@@ -150,14 +144,14 @@ def advice(monkeypatch):
     return say
 
 
-def test_the_error_says_what_would_fit(folder, advice):
+def test_the_error_says_what_would_fit(saved, advice):
     need = Need("Big", 1_700_000_000, torch.float32)
     message = advice(need, "cuda:0", 4 * GB)
     assert message == "Big needs 7.1 GB in float32, but 4.0 GB is free on cuda:0. Choose bfloat16 (3.7 GB)."
     assert "float16 (3.7 GB)" in advice(need, "mps", 4 * GB)
     assert "Choose float16 (3.7 GB)" in advice(need, "cuda:0", 4 * GB, on_cuda=torch.float16)
     assert advice(need, "cuda:0", 4 * GB, processor=9 * GB).endswith("Choose bfloat16 (3.7 GB) or the CPU.")
-    tiny = replace(resolve(str(folder)), title="Tiny")
+    tiny = replace(resolve(str(saved)), title="Tiny")
     message = advice(need, "cuda:0", 3 * GB, others=(tiny, replace(tiny, title="Drafter", serves="x")))
     assert "Choose Tiny (" in message
     assert "Drafter" not in message
@@ -165,31 +159,31 @@ def test_the_error_says_what_would_fit(folder, advice):
     assert "a smaller model" in advice(need, "cuda:0", 1)
 
 
-def test_sizes_are_those_of_the_files(folder):
-    entry = resolve(str(folder))
+def test_sizes_are_those_of_the_files(saved):
+    entry = resolve(str(saved))
     need = need_of(entry, torch.bfloat16)
-    assert need.num_parameters == sum(p.numel() for p in load(str(folder), "cpu").model.parameters())
+    assert need.num_parameters == sum(p.numel() for p in load(str(saved), "cpu").model.parameters())
     assert need.total_bytes == 2 * need.num_parameters * 5 // 4
     assert (bytes_text(2_340_000_000), bytes_text(4_200_000)) == ("2.3 GB", "4.2 MB")
 
 
-def test_a_model_without_room_is_refused_before_its_weights_are_read(folder, monkeypatch):
+def test_a_model_without_room_is_refused_before_its_weights_are_read(saved, monkeypatch):
     monkeypatch.setattr(loading, "free_by_place", lambda _: {"cpu": 1_000})
     monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", None)
-    refusal(OutOfMemoryError, load, str(folder), "cpu", match=r"needs .* in float32")
+    refusal(OutOfMemoryError, load, str(saved), "cpu", match=r"needs .* in float32")
 
 
-def test_a_model_of_an_unknown_kind_that_is_too_large_for_a_gpu_is_a_sentence(folder, tmp_path, monkeypatch):
-    other = shutil.copytree(folder, tmp_path / "other")
+def test_a_model_of_an_unknown_kind_that_is_too_large_for_a_gpu_is_a_sentence(saved, tmp_path, monkeypatch):
+    other = shutil.copytree(saved, tmp_path / "other")
     edit_json(other / "config.json", model_type="outlandish")
     monkeypatch.setattr(loading, "free_by_place", lambda _: {0: 1_000, "cpu": 1_000})
     given = (resolve(str(other)), other, CUDA, torch.float32)
     assert "unknown kind" in refusal(ModelUnreadableError, loading._device_map, *given)
 
 
-def test_a_fused_forward_that_fails_falls_back_to_the_module(folder, monkeypatch):
+def test_a_fused_forward_that_fails_falls_back_to_the_module(saved, monkeypatch):
     monkeypatch.setattr(llama.FusedLlamaRunner, "forward", failing(RuntimeError("a kernel is missing")))
-    model = load(str(folder), "cpu")
+    model = load(str(saved), "cpu")
     assert model.fused_weights is None
     assert play(autoregressive(model, PROMPT, sampling=GREEDY, max_new_tokens=3)).ids
 
@@ -200,7 +194,7 @@ def test_a_fused_forward_that_fails_falls_back_to_the_module(folder, monkeypatch
      RuntimeError("[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory")],
     ids=["cuda", "python", "mps", "cpu"],
 )  # fmt: skip
-def test_a_load_that_runs_out_of_memory_frees_what_it_took(folder, monkeypatch, error):
+def test_a_load_that_runs_out_of_memory_frees_what_it_took(saved, monkeypatch, error):
     seen = []
 
     def fail(loaded) -> None:
@@ -210,13 +204,13 @@ def test_a_load_that_runs_out_of_memory_frees_what_it_took(folder, monkeypatch, 
     with monkeypatch.context() as patch:
         patch.setattr(forward_choice, "choose_reading", fail)
         with pytest.raises(OutOfMemoryError) as caught:
-            load(str(folder), "cpu")
+            load(str(saved), "cpu")
     # pytest's own record of the raised error, and the error's traceback, are still here.
     error.__traceback__ = None
     assert is_sentence(str(caught.value))
     assert caught.value.__context__ is None
     assert [ref() for ref in seen] == [None, None, None]
-    assert load(str(folder), "cpu").vocab_size == 257
+    assert load(str(saved), "cpu").vocab_size == 257
 
 
 def test_the_error_says_which_length_would_fit():
@@ -231,9 +225,9 @@ def test_the_error_says_which_length_would_fit():
 
 
 @pytest.fixture
-def borrower(folder, tmp_path):
+def borrower(saved, tmp_path):
     """A drafter that has a target's name in place of tables."""
-    path = shutil.copytree(folder, tmp_path / "borrower")
+    path = shutil.copytree(saved, tmp_path / "borrower")
     edit_json(path / "config.json", shares_tables_with={"model": "someone/target"})
     return path
 
@@ -243,23 +237,21 @@ def test_a_drafter_that_borrows_is_not_loaded_alone(borrower):
     assert "drafts only for someone/target" in refusal(PairMismatchError, load, str(borrower), "cpu")
 
 
-def test_loading_can_be_cancelled_before_the_weights_are_read(folder, monkeypatch):
+def test_loading_can_be_cancelled_before_the_weights_are_read(saved, monkeypatch):
     monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", None)
     with pytest.raises(Cancelled):
-        load(str(folder), "cpu", check_cancelled=failing(Cancelled()))
+        load(str(saved), "cpu", check_cancelled=failing(Cancelled()))
 
 
-def test_the_revision_of_a_model_goes_with_it(folder, monkeypatch):
-    entry = replace(resolve(str(folder)), revision="c0ffee")
+def test_the_revision_of_a_model_goes_with_it(saved, monkeypatch):
+    entry = replace(resolve(str(saved)), revision="c0ffee")
     monkeypatch.setattr(loading, "resolve", lambda _: entry)
-    assert load(str(folder), "cpu").revision == "c0ffee"
+    assert load(str(saved), "cpu").revision == "c0ffee"
     assert tiny_model().revision is None
 
 
-def test_a_prompt_is_rendered_as_it_will_be_encoded_without_the_weights(tmp_path, monkeypatch):
-    chat = byte_tokenizer()
-    chat.chat_template = "{% for message in messages %}<{{ message['role'] }}>{{ message['content'] }}{% endfor %}<a>"
-    path = save_model(tmp_path / "chat", tokenizer=chat)
+def test_a_prompt_is_rendered_as_it_will_be_encoded_without_the_weights(chatty, tmp_path, monkeypatch):
+    path = shutil.copytree(chatty, tmp_path / "chat")
     model = load(str(path), "cpu")
     monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", None)
     (path / "model.safetensors").write_bytes(b"")
@@ -268,13 +260,13 @@ def test_a_prompt_is_rendered_as_it_will_be_encoded_without_the_weights(tmp_path
         if rendered.num_tokens:
             encoded = encode_prompt(model, prompt, is_chat)
             assert (rendered.num_tokens, rendered.is_chat) == (len(encoded.ids), encoded.is_chat)
-    assert render_prompt(str(path), "hi").text == "<user>hi<a>"
+    assert render_prompt(str(path), "hi").text == "<user>hi<assistant>"
 
 
-def test_a_prompt_that_cant_be_rendered_is_a_sentence(folder, tmp_path):
+def test_a_prompt_that_cant_be_rendered_is_a_sentence(saved, tmp_path):
     with pytest.raises(SettingsError, match="chat template"):
-        render_prompt(str(folder), "hi", True)
-    path = shutil.copytree(folder, tmp_path / "damaged")
+        render_prompt(str(saved), "hi", True)
+    path = shutil.copytree(saved, tmp_path / "damaged")
     (path / "tokenizer.json").write_text("{")
     with pytest.raises(ModelUnreadableError, match="tokenizer"):
         render_prompt(str(path), "hi")
@@ -282,16 +274,16 @@ def test_a_prompt_that_cant_be_rendered_is_a_sentence(folder, tmp_path):
     assert "not been converted yet" in refusal(ModelUnreadableError, render_prompt, str(tmp_path / "x.gguf"), "hi")
 
 
-def test_models_with_equal_tokenizer_files_share_one_tokenizer(folder, tmp_path):
+def test_models_with_equal_tokenizer_files_share_one_tokenizer(saved, tmp_path):
     draft = save_model(tmp_path / "draft", seed=1, num_hidden_layers=1)
-    target = load(str(folder), "cpu")
+    target = load(str(saved), "cpu")
     assert load(str(draft), "cpu").tokenizer is target.tokenizer
     edit_json(draft / "tokenizer_config.json", model_max_length=7)
     assert load(str(draft), "cpu").tokenizer is not target.tokenizer
 
 
-def test_a_tokenizer_that_changed_is_read_again(folder, tmp_path):
-    path = shutil.copytree(folder, tmp_path / "changing")
+def test_a_tokenizer_that_changed_is_read_again(saved, tmp_path):
+    path = shutil.copytree(saved, tmp_path / "changing")
     before = render_prompt(str(path), "ab").num_tokens
     assert before == 2
     byte_tokenizer([("a", "b")]).save_pretrained(path)
@@ -325,18 +317,15 @@ TEMPLATE = "{% for message in messages %}<{{ message['role'] }}>{{ message['cont
 
 
 @pytest.fixture(scope="module")
-def models(tmp_path_factory):
-    """A model with a chat template, and one without."""
-    folder = tmp_path_factory.mktemp("models")
-    chat = byte_tokenizer()
-    chat.chat_template = TEMPLATE
-    save_model(folder / "chat", tokenizer=chat)
-    save_model(folder / "target")
-    return folder
+def chatty(tmp_path_factory):
+    """A model with a chat template."""
+    tokenizer = byte_tokenizer()
+    tokenizer.chat_template = TEMPLATE
+    return save_model(tmp_path_factory.mktemp("models") / "chat", tokenizer=tokenizer)
 
 
-def test_the_chat_template_is_applied_where_there_is_one(models):
-    chat, plain = load(str(models / "chat"), "cpu"), load(str(models / "target"), "cpu")
+def test_the_chat_template_is_applied_where_there_is_one(chatty, saved, monkeypatch):
+    chat, plain = load(str(chatty), "cpu"), load(str(saved), "cpu")
     prompt = encode_prompt(chat, "hello")
     assert prompt.is_chat
     assert prompt.rendered == chat.tokenizer.decode(prompt.ids) == "<user>hello<assistant>"
@@ -350,7 +339,8 @@ def test_the_chat_template_is_applied_where_there_is_one(models):
     for model, template, words in ((plain, None, "has no chat template"), (chat, False, "is run raw")):
         said = refusal(SettingsError, encode_prompt, model, "hello", template, "Be brief.")
         assert f"{words}, so it takes no system prompt" in said
-    chat.tokenizer.chat_template = "{% if messages[0]['role'] == 'system' %}{{ raise_exception('no') }}{% endif %}"
+    failing_template = "{% if messages[0]['role'] == 'system' %}{{ raise_exception('no') }}{% endif %}"
+    monkeypatch.setattr(chat.tokenizer, "chat_template", failing_template)
     with pytest.raises(PromptError, match=r"failed \(no\).*without a system prompt"):
         encode_prompt(chat, "hello", system="Be brief.")
 
@@ -372,7 +362,7 @@ def test_a_gpu_can_be_named_by_its_index(monkeypatch, count):
         resolve_device("cuda:x")
 
 
-def test_lone_surrogates_and_odd_characters_are_taken_as_text(models):
-    plain = load(str(models / "target"), "cpu")
+def test_lone_surrogates_and_odd_characters_are_taken_as_text(saved):
+    plain = load(str(saved), "cpu")
     for text in ("\ud83d", "a\x00b", "\N{ZERO WIDTH JOINER}", "🙂"):
         assert encode_prompt(plain, text).ids

@@ -17,7 +17,6 @@ from core.models.catalogue import DEFAULT_DRAFT, DEFAULT_TARGET, EMBEDDED, SMOLL
 from core.runlog.log import RunLog
 from core.settings import Coupling, RunRequest, SamplingParams
 
-SHELLS = ("vllm", "sglang", "llama.cpp", "mlx")
 NASTY = 'it\'s a "path" $(rm -rf ~) `x` \\ & ; \n# new'
 
 

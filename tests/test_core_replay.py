@@ -14,18 +14,14 @@ from core.runlog.tally import Tally
 from core.session import Session
 from core.settings import Coupling, Device, DType, RunRequest, SamplingParams
 from core.types import BaselineStep, BlockTest, Finished, FinishReason, PrefillDone, RunStarted, StageChanged, Step
-from tests.fakes import save_model
 from tests.fakes_app import FakeSession
 from tests.fakes_log import STEP_EVENT
+from tests.fakes_session import requests_of, save_pair
 
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory):
-    """A target and a draft."""
-    root = tmp_path_factory.mktemp("models")
-    save_model(root / "target", eos_token_id=None)
-    save_model(root / "draft", family="gpt2", seed=1, eos_token_id=None)
-    return root
+    return save_pair(tmp_path_factory.mktemp("models"))
 
 
 def run_and_read(session, asked, folder):
@@ -52,8 +48,7 @@ REQUESTS = {
 
 @pytest.mark.parametrize("changes", REQUESTS.values(), ids=REQUESTS.keys())
 def test_a_real_run_comes_back_field_by_field_and_asks_for_the_same_again(models, tmp_path, changes):
-    settings = {"target": str(models / "target"), "draft": str(models / "draft"), "device": Device.CPU, **changes}
-    asked = RunRequest(prompt="def f(x, x, x):", max_new_tokens=14, **settings)
+    asked = requests_of(models)(prompt="def f(x, x, x):", max_new_tokens=14, **changes)
     session = Session()
     came, log = run_and_read(session, asked, tmp_path)
     back = list(events(log))

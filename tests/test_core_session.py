@@ -18,6 +18,7 @@ from core.runners.module import ModuleRunner
 from core.session import Continuation, Session, run_started
 from core.settings import Coupling, SamplingParams
 from core.types import BaselineStep, Finished, FinishReason, PrefillDone, RunStarted, StageChanged, Step
+from tests.errors import failing
 from tests.fakes import byte_tokenizer, is_sentence, refusal, tiny_model
 from tests.fakes_session import kinds, requests_of, save_pair
 
@@ -158,14 +159,14 @@ def test_a_failure_in_a_run_is_its_last_event_and_the_next_run_works(session, re
     expected = list(session.run(request_for()))[-1].summary.text
     real = core.session.speculative
 
-    def failing(*args, **settings):
+    def stopping(*args, **settings):
         for number, event in enumerate(real(*args, **settings)):
             yield event
             if number == 2:
                 raise error
 
     with monkeypatch.context() as patch:
-        patch.setattr(core.session, "speculative", failing)
+        patch.setattr(core.session, "speculative", stopping)
         events = list(session.run(request_for()))
     assert kinds(events) == [RunStarted, PrefillDone, Step, Finished]
     summary = events[-1].summary
@@ -186,17 +187,13 @@ def test_a_model_that_fails_from_its_first_forward_on_fails_in_the_run(request_f
         assert list(session.run(request_for()))[-1].summary.error is None
         with monkeypatch.context() as patch:
             for runner in (FusedLlamaRunner, ModuleRunner):
-                patch.setattr(runner, "forward", fail)
+                patch.setattr(runner, "forward", failing(RuntimeError("a kernel failed")))
             events = list(session.run(request_for()))
         assert kinds(events) == [RunStarted, Finished]
         assert "kernel failed" in events[-1].summary.error
         assert list(session.run(request_for()))[-1].summary.error is None
     finally:
         torch.set_num_threads(threads)
-
-
-def fail(*_, **__) -> None:
-    raise RuntimeError("a kernel failed")
 
 
 @pytest.mark.parametrize(

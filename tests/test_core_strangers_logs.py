@@ -44,7 +44,7 @@ ODD = (
 )
 
 
-def mutants(record, chance: random.Random):
+def mutant(record, chance: random.Random):
     """The record with one value, at any depth, replaced or removed."""
     record = json.loads(json.dumps(record))
     place, key = record, chance.choice(list(record))
@@ -58,16 +58,21 @@ def mutants(record, chance: random.Random):
     return record
 
 
-def test_300_mutated_logs_are_read_replayed_and_exported_or_refused(tmp_path):
-    chance, sentences = random.Random(28), []
-    run_id = keep_run(tmp_path, baseline=True, max_new_tokens=8)
-    records = list(map(json.loads, (tmp_path / f"{run_id}.jsonl").read_bytes().splitlines()))
-    path = tmp_path / "mutant.jsonl"
+def mutants(log: bytes, path):
+    """Write 300 mutants of a log into a file, one after the other; the number of each."""
+    chance, records = random.Random(28), list(map(json.loads, log.splitlines()))
     for number in range(300):
         changed = list(records)
         at = chance.randrange(len(records))
-        changed[at] = mutants(records[at], chance)
+        changed[at] = mutant(records[at], chance)
         path.write_bytes(b"".join(map(to_line, changed)))
+        yield number
+
+
+def test_300_mutated_logs_are_read_replayed_and_exported_or_refused(tmp_path):
+    run_id = keep_run(tmp_path, baseline=True, max_new_tokens=8)
+    path, sentences = tmp_path / "mutant.jsonl", []
+    for number in mutants((tmp_path / f"{run_id}.jsonl").read_bytes(), path):
         try:
             log = read_run_log(path)
             request_to_show(log)
@@ -81,14 +86,8 @@ def test_300_mutated_logs_are_read_replayed_and_exported_or_refused(tmp_path):
 
 
 def test_300_mutated_sweeps_are_read_and_exported_or_refused(tmp_path):
-    chance, sentences = random.Random(28), []
-    records = list(map(json.loads, keep_sweep(tmp_path / "sweep.jsonl").read_bytes().splitlines()))
-    path = tmp_path / "mutant.jsonl"
-    for number in range(300):
-        changed = list(records)
-        at = chance.randrange(len(records))
-        changed[at] = mutants(records[at], chance)
-        path.write_bytes(b"".join(map(to_line, changed)))
+    path, sentences = tmp_path / "mutant.jsonl", []
+    for number in mutants(keep_sweep(tmp_path / "sweep.jsonl").read_bytes(), path):
         try:
             log = read_sweep(path)
             SweepResults(log.plan, log.measurements).all()

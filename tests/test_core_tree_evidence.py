@@ -30,12 +30,9 @@ from core.verify.backlog import capture
 from core.verify.device import figures_of
 from core.verify.other_rules import verify_as_block
 from tests.fakes import play, random_rows, table_model
+from tests.test_core_evidence import names
 
 VOCAB = 12
-
-
-def names(ids):
-    return tuple(f"#{token}" for token in ids)
 
 
 def left_by_hand(p: list[float], q: list[float]) -> list[float]:

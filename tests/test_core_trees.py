@@ -27,7 +27,7 @@ from core.verify import verify, verify_block, verify_tree
 from core.verify.device import figures_of, verify_gumbel_on_device, verify_on_device
 from core.verify.other_rules import verify_as_block, verify_gumbel, verify_typically
 from tests.exactness import SIGNIFICANCE, V, chi_squared_p_value, joint_p_value, mutate, tree_step, verify_step
-from tests.fakes import GREEDY, NoLook, play, random_rows, table_model, tiny_model
+from tests.fakes import GREEDY, NoLook, StubDrafter, play, random_rows, table_model, tiny_model
 
 PARENTS = [-1, -1, -1, 0, 0, 1]
 """As many siblings as there are tokens, and branches of two and of one."""
@@ -310,23 +310,16 @@ def test_the_end_of_the_text_cuts_a_tree_with_its_figures():
         assert run.summary.num_accepted_tokens == run.kinds.count(TokenKind.ACCEPTED)
 
 
-class OneTree:
+class OneTree(StubDrafter):
     """A drafter that proposes the same draft every time."""
 
     proposes_trees = True
-    needs: frozenset = frozenset()
 
     def __init__(self, draft: Draft) -> None:
         self._draft = draft
 
-    def start(self, prompt: torch.Tensor) -> None:
-        pass
-
     def propose(self, context) -> Draft:
         return self._draft
-
-    def observe(self, outcome) -> None:
-        pass
 
 
 @pytest.mark.parametrize(

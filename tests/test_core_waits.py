@@ -14,7 +14,7 @@ from core.runners import llama
 from core.runners.timing import sent, synchronize
 from core.settings import Coupling, SamplingParams, VerificationRule
 from core.types import Draft, Inspected, Step, TargetFeature
-from tests.fakes import play, tiny_model
+from tests.fakes import StubDrafter, play, tiny_model
 from tests.fakes_device import DEVICE, SimulatedDevice, moved
 
 PROMPT = [5, 6, 7, 8, 5, 6] * 3
@@ -26,7 +26,7 @@ CASES = [
 ]
 
 
-class Tree:
+class Tree(StubDrafter):
     """Proposes one tree of the last ids, and wants the target's states."""
 
     needs = frozenset({TargetFeature.HIDDEN_STATES})
@@ -35,17 +35,11 @@ class Tree:
     def __init__(self) -> None:
         self.num_states = 0
 
-    def start(self, prompt) -> None:
-        pass
-
     def propose(self, context) -> Draft:
         self.num_states += len(context.features[TargetFeature.HIDDEN_STATES])
         assert self.num_states == len(context.ids) - 1
         parents = [-1, -1, 1, 0][: context.num_draft_tokens if context.max_depth > 1 else 2]
         return Draft(torch.tensor(list(context.ids[-len(parents) :])), torch.tensor(parents), None)
-
-    def observe(self, outcome) -> None:
-        pass
 
 
 def events(method, *, on_device: bool, **settings):
