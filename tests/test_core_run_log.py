@@ -184,6 +184,13 @@ def test_a_torn_last_line_is_left_out_and_named(path, missing_bytes):
     assert any("no summary" in problem for problem in log.problems)
 
 
+def test_a_last_line_that_has_an_end_is_damaged_and_not_cut_off(path):
+    whole = write(path, [STARTED, STEP_EVENT]).read_bytes()
+    for end, words in ((b"\n", "is damaged"), (b"", "is cut off")):
+        path.write_bytes(whole + b'{"type": "step", "ind' + end)
+        assert any(f"Line 3 {words}" in problem for problem in read_run_log(path).problems)
+
+
 @pytest.mark.parametrize(
     ("junk", "words"),
     [

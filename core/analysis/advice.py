@@ -80,7 +80,7 @@ def best_length(sums: Tally, diagnosis: Diagnosis) -> LengthForecast | None:
 def _lookup_forecast(
     prompt: Sequence[int], emitted: Sequence[int], sums: Tally, diagnosis: Diagnosis
 ) -> tuple[float, int, int]:
-    """The speedup that prompt lookup would have reached, and the tokens that it would have drafted and accepted.
+    """The speedup that prompt lookup would have reached, 0 without a text, and the tokens drafted and accepted.
 
     It replays the run's own text: a token is accepted where it is the one that was emitted. In expectation this is
     exact, since a looked-up token is accepted with the target's probability of it.

@@ -86,9 +86,9 @@ def export_student(
 
 
 def make_batch(part: Part, rows: list[int], first: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Rows of texts: ids, the target's states and log norms, and (rows, length) 1 at the positions to learn from.
+    """Rows of texts: ids, the target's states and log norms, and counts (rows, length): 1 where to learn from.
 
-    These go from `first`, the end of the opening, to the one before a text's end.
+    Those are the positions from `first`, the end of the opening, to the one before a text's end.
     """
     texts = part.texts
     columns = np.arange(texts.ids.shape[1])

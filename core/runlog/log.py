@@ -335,6 +335,7 @@ class RunLog:
         """Every record, in the file's order."""
         yield self.run
         steps = enumerate((*self.steps, *self.baseline_steps))
+        # At equal numbers `merge` takes the others first: each stood before the step of its number.
         yield from (record for _, record in heapq.merge(self.others, steps, key=itemgetter(0)))
         if self.summary is not None:
             yield self.summary

@@ -260,28 +260,28 @@ def _block(record: Mapping[str, Any], count: int) -> tuple[BlockTest, ...]:
 def summary_from_record(record: Mapping[str, Any], added_up: Summary) -> Summary:
     """A run's own summary; missing counts are those of `added_up`, which was computed from the steps."""
 
-    def known(name: str, kind: type, default: Any = None) -> Any:
+    def of_kind(name: str, kind: type, default: Any = None) -> Any:
         value = record.get(name)
-        return value if type(value) is kind else default
+        return value if type(value) is kind else default  # True is no count.
 
     try:
         reason = FinishReason(record.get("finish_reason", ""))
     except ValueError:
         reason = FinishReason.CANCELLED
-    per_position = known("num_accepted_tokens_per_pos", list, added_up.num_accepted_tokens_per_pos)
-    counts: dict[str, Any] = {name: known(name, int, getattr(added_up, name)) for name in COUNTS}
+    per_position = of_kind("num_accepted_tokens_per_pos", list, added_up.num_accepted_tokens_per_pos)
+    counts: dict[str, Any] = {name: of_kind(name, int, getattr(added_up, name)) for name in COUNTS}
     rates: dict[str, Any] = {name: number_of(record.get(name)) for name in RATES}
     return Summary(
         finish_reason=reason,
-        text=known("text", str, added_up.text),
+        text=of_kind("text", str, added_up.text),
         **counts,
         num_accepted_tokens_per_pos=tuple(count for count in per_position if isinstance(count, int)),
         **rates,
         prefill_ms=_number(record.get("prefill_ms"), 0.0),
-        baseline_text=known("baseline_text", str),
-        num_threads=known("num_threads", int) or None,
-        baseline_num_threads=known("baseline_num_threads", int) or None,
-        error=known("error", str),
+        baseline_text=of_kind("baseline_text", str),
+        num_threads=of_kind("num_threads", int) or None,
+        baseline_num_threads=of_kind("baseline_num_threads", int) or None,
+        error=of_kind("error", str),
         source=StepSource(record["source"]) if record.get("source") in list(StepSource) else None,
     )
 

@@ -75,7 +75,7 @@ def new_model(shape: str, vocab_size: int, seed: int) -> LlamaForCausalLM:
 
 
 def rope_for(model: LlamaForCausalLM, length: int) -> tuple[Tensor, Tensor]:
-    """cos and sin of a model's rotary embedding, each (length, head size), in float32."""
+    """cos and sin, each (length, head size), of the rotary embedding of a model in float32 that doesn't scale it."""
     cos, sin = model.model.rotary_emb(torch.zeros(1), torch.arange(length)[None])
     return cos[0], sin[0]
 

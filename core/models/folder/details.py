@@ -311,7 +311,7 @@ def read_details(entry: ModelEntry) -> ModelDetails:
         number, architecture = functools.partial(positive_number, config), str(config.get("model_type") or "")
     active = number("num_experts_per_tok", "num_experts_per_token", "moe_topk", "expert_used_count")
     experts = number("num_local_experts", "num_experts", "n_routed_experts", "expert_count")
-    total, body, head, rows = _count(tensors, active, experts, is_tied=config.get("tie_word_embeddings") is True)
+    total, body, head_size, rows = _count(tensors, active, experts, is_tied=config.get("tie_word_embeddings") is True)
     hidden = number("hidden_size", "n_embd", "d_model", "embedding_length")
     heads = number("num_attention_heads", "n_head", "num_heads", "attention.head_count")
     head_dim = number("head_dim", "attention.key_length") or (hidden // heads if heads else 0)
@@ -345,7 +345,7 @@ def read_details(entry: ModelEntry) -> ModelDetails:
         weight_bytes=sum(tensor.num_bytes for tensor in tensors),
         body_parameters=body,
         # A drafter that borrows its target's tables multiplies the borrowed head.
-        head_parameters=head or table_size * hidden,
+        head_parameters=head_size or table_size * hidden,
         draft_vocabulary_size=len(drafted) if isinstance(drafted, list) and drafted else None,
         shares_tables_with=served_target(config),
         folder=None if entry.format is ModelFormat.GGUF else entry.path,
