@@ -38,14 +38,9 @@ class RunControls:
         """The controls of a run as it starts."""
         return cls(request.sampling, request.draft_length)
 
-    def plain(self) -> RunControls:
-        """Controls for a baseline: the current sampling, no drafts, no pauses, and the same way to stop."""
-        return self.sharing_stop(self._sampling, 0)
-
     def sharing_stop(self, sampling: SamplingParams, num_draft_tokens: DraftLength) -> RunControls:
         """Controls with settings of their own, no pauses, and the same way to stop."""
-        controls = RunControls(sampling)
-        controls.set_num_draft_tokens(num_draft_tokens)
+        controls = RunControls(sampling, num_draft_tokens)
         controls._cancelled = self._cancelled
         return controls
 
@@ -127,13 +122,11 @@ class RunControls:
         Raises:
             Cancelled: the run was asked to stop, before or during the wait.
         """
-        may_begin = True
-        if self._is_paused:
-            with self._changed:
-                while (may_begin := self._may_begin()) is False and may_block and not self._cancelled.is_set():
-                    self._changed.wait()
-                if may_begin:
-                    self._num_allowed = max(0, self._num_allowed - 1)
+        with self._changed:
+            if may_block:
+                self._changed.wait_for(lambda: self.is_cancelled or self._may_begin())
+            if may_begin := self._may_begin():
+                self._num_allowed = max(0, self._num_allowed - 1)
         self.check_cancelled()
         return may_begin
 
@@ -148,7 +141,7 @@ class RunControls:
         """
         with self._changed:
             if self._is_paused and self._stops_at_drafts:
-                self._changed.wait_for(lambda: self.is_cancelled or not self._is_paused or self._num_allowed > 0)
+                self._changed.wait_for(lambda: self.is_cancelled or self._may_begin())
                 self._num_allowed = max(0, self._num_allowed - 1)
             else:
                 self._changed.wait_for(lambda: self.is_cancelled or not self._is_paused, LOOK_MS / 1000)

@@ -288,7 +288,8 @@ def test_a_followed_step_shows_its_draft_before_its_verdict_and_at_full_speed_no
         assert (drafted.index, drafted.position) == (step.index, step.position)
         assert (drafted.drafted, drafted.drafted_texts) == (step.drafted, step.drafted_texts)
     assert not any(isinstance(event, Drafted) for event in run_with(RunControls(GREEDY, 3)))
-    assert not any(isinstance(event, Drafted) for event in autoregressive(tables()[0], [0], controls=controls.plain()))
+    plain = controls.sharing_stop(GREEDY, 0)
+    assert not any(isinstance(event, Drafted) for event in autoregressive(tables()[0], [0], controls=plain))
 
 
 def test_a_step_in_halves_waits_with_its_draft_until_asked_again_and_nothing_else_changes():
@@ -328,7 +329,7 @@ def test_a_resume_or_a_stop_while_a_draft_is_shown_ends_the_pause(is_stop, in_ha
 def test_the_baseline_does_not_pause_but_can_be_stopped():
     controls = RunControls(GREEDY, 3)
     controls.pause()
-    plain = controls.plain()
+    plain = controls.sharing_stop(GREEDY, 0)
     assert len(play(autoregressive(tables()[0], [0], controls=plain, max_new_tokens=5)).ids) == 5
     controls.cancel()
     with pytest.raises(Cancelled):
