@@ -146,12 +146,9 @@ def sample_blocks(
     Raises:
         Cancelled: the run was asked to stop.
     """
-    room = _usual(controls.num_draft_tokens) + 2
+    length = controls.num_draft_tokens
+    room = (_USUAL_DRAFT if isinstance(length, LengthPolicy) or not length else length) + 2
     return _Run(target, drafter, prompt_ids, controls, room, seed, coupling, (), False, rule).first_blocks()
-
-
-def _usual(num_draft_tokens: DraftLength) -> int:
-    return _USUAL_DRAFT if isinstance(num_draft_tokens, LengthPolicy) else num_draft_tokens or _USUAL_DRAFT
 
 
 class _Run:
@@ -306,7 +303,6 @@ class _Run:
             sample_ms=sample_ms,
             total_ms=sum(times),
             next_uniform=outcome.next_uniform if count > outcome.num_accepted else None,
-            evidence=(),
             parents=tree,
             accepted_path=tuple(place[node] for node in outcome.path[:count]) if tree else (),
             block=outcome.block[: len(nodes) + 1],
