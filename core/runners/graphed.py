@@ -114,63 +114,6 @@ def _static_chain(count: int, device: torch.device) -> StaticTree:
     )
 
 
-class StaticForward:
-    """Runs a fused runner's weights over its cache without reading values on the host. Shapes as in `llama_forward`."""
-
-    def __init__(self, runner: FusedLlamaRunner) -> None:
-        self._weights = runner.weights
-        self._head = runner.head.weights[0]
-        self._qkv, self._output, self._gate_up, self._down = (product.weights for product in runner.products)
-        self._cache = runner.cache
-        self._cos, self._sin = runner.rotary
-        self._columns = torch.arange(runner.capacity, device=runner.device)
-
-    def __call__(
-        self, ids: Tensor, position: Tensor, bucket: int, tree: StaticTree, layers: tuple[int, ...] = ()
-    ) -> Outputs:
-        """ids (n,) from `position` () on -> final states (n, hidden), logits (n, V), and the states that enter these
-        layers.
-
-        Attention reads the first `bucket` places of the cache: all before `position`, and what `tree` says.
-        """
-        weights = self._weights
-        count = ids.shape[0]
-        places, positions = position + self._columns[:count], position + tree.depths
-        cos, sin = self._cos.index_select(0, positions), self._sin.index_select(0, positions)
-        hidden = functional.embedding(ids, weights.embedding)
-        attention_norms, mlp_norms, query_norms, key_norms = weights.norms
-        heads, kv_heads, size = weights.num_heads, weights.num_kv_heads, weights.head_dim
-        # Query heads that share a key-value head are stacked as rows, so no kernel copies keys for grouped heads.
-        per_group = heads // kv_heads
-        is_hidden = (self._columns[:bucket] >= position).repeat(count, 1).index_copy_(1, places, ~tree.visible)
-        mask = torch.zeros((), dtype=hidden.dtype, device=hidden.device)
-        mask = mask.masked_fill(is_hidden.repeat(per_group, 1), -torch.inf)
-        states = []
-        for index, store in enumerate(self._cache):
-            if index in layers:
-                states.append(hidden)
-            normed = rms_norm(hidden, attention_norms[index], weights.epsilon)
-            bias = weights.qkv_bias[index] if weights.qkv_bias else None
-            mixed = functional.linear(normed, self._qkv[index], bias).view(count, heads + 2 * kv_heads, size)
-            query, key, value = mixed.split((heads, kv_heads, kv_heads), 1)
-            if query_norms:
-                query = rms_norm(query, query_norms[index], weights.epsilon)
-                key = rms_norm(key, key_norms[index], weights.epsilon)
-            store.index_copy_(0, places, torch.cat((_rotate(key, cos, sin), value), 1))
-            known = store[:bucket].transpose(0, 1).unsqueeze(0)  # (1, 2 G, bucket, D)
-            stacked = _rotate(query, cos, sin).transpose(0, 1).reshape(1, kv_heads, per_group * count, size)
-            attended = functional.scaled_dot_product_attention(
-                stacked, known[:, :kv_heads], known[:, kv_heads:], attn_mask=mask
-            )
-            attended = attended.view(heads, count, size).transpose(0, 1).reshape(count, heads * size)
-            hidden = torch.addmm(hidden, attended, self._output[index].t())
-            normed = rms_norm(hidden, mlp_norms[index], weights.epsilon)
-            gate, up = functional.linear(normed, self._gate_up[index]).chunk(2, -1)
-            hidden = torch.addmm(hidden, functional.silu(gate) * up, self._down[index].t())
-        hidden = rms_norm(hidden, weights.final_norm, weights.epsilon)
-        return hidden, functional.linear(hidden, self._head), *states
-
-
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Rotary embedding of (n, heads, D); the sign of the swapped half is in the table."""
     first, second = x.chunk(2, -1)
@@ -199,8 +142,8 @@ class GraphedForwards:
         self.eager = eager
         self.num_captures = 0
         self._capture = capture
-        self._static = StaticForward(eager)
         device = eager.device
+        self._columns = torch.arange(eager.capacity, device=device)
         self._ids = torch.zeros(_ROWS[-1], dtype=torch.int64, device=device)
         self._pair = _static_chain(2, device)
         # What the scoring graphs read; a block that is a tree overwrites it, and the next chain restores it.
@@ -230,8 +173,52 @@ class GraphedForwards:
 
     def _score_graph(self, rows: int, bucket: int, layers: tuple[int, ...]) -> _Graph | None:
         layers = tuple(layer for layer in layers if layer != FINAL)  # The final states always come along.
-        body = functools.partial(self._static, self._ids[:rows], self._position, bucket, self._trees[rows], layers)
+        body = functools.partial(self._forward, rows, bucket, self._trees[rows], layers)
         return self._graph(("score", rows, bucket, layers), body)
+
+    def _forward(self, count: int, bucket: int, tree: StaticTree, layers: tuple[int, ...] = ()) -> Outputs:
+        """Final states (n, hidden), logits (n, V), and the states that enter these layers, of the first `count` ids.
+
+        It reads no value on the host. Attention reads the first `bucket` places of the cache: all before the position,
+        and what `tree` says. Shapes as in `llama_forward`.
+        """
+        runner, position = self.eager, self._position
+        weights = runner.weights
+        qkv, output, gate_up, down = (product.weights for product in runner.products)
+        places, positions = position + self._columns[:count], position + tree.depths
+        cos, sin = (table.index_select(0, positions) for table in runner.rotary)
+        hidden = functional.embedding(self._ids[:count], weights.embedding)
+        attention_norms, mlp_norms, query_norms, key_norms = weights.norms
+        heads, kv_heads, size = weights.num_heads, weights.num_kv_heads, weights.head_dim
+        # Query heads that share a key-value head are stacked as rows, so no kernel copies keys for grouped heads.
+        per_group = heads // kv_heads
+        is_hidden = (self._columns[:bucket] >= position).repeat(count, 1).index_copy_(1, places, ~tree.visible)
+        mask = torch.zeros((), dtype=hidden.dtype, device=hidden.device)
+        mask = mask.masked_fill(is_hidden.repeat(per_group, 1), -torch.inf)
+        states = []
+        for index, store in enumerate(runner.cache):
+            if index in layers:
+                states.append(hidden)
+            normed = rms_norm(hidden, attention_norms[index], weights.epsilon)
+            bias = weights.qkv_bias[index] if weights.qkv_bias else None
+            mixed = functional.linear(normed, qkv[index], bias).view(count, heads + 2 * kv_heads, size)
+            query, key, value = mixed.split((heads, kv_heads, kv_heads), 1)
+            if query_norms:
+                query = rms_norm(query, query_norms[index], weights.epsilon)
+                key = rms_norm(key, key_norms[index], weights.epsilon)
+            store.index_copy_(0, places, torch.cat((_rotate(key, cos, sin), value), 1))
+            known = store[:bucket].transpose(0, 1).unsqueeze(0)  # (1, 2 G, bucket, D)
+            stacked = _rotate(query, cos, sin).transpose(0, 1).reshape(1, kv_heads, per_group * count, size)
+            attended = functional.scaled_dot_product_attention(
+                stacked, known[:, :kv_heads], known[:, kv_heads:], attn_mask=mask
+            )
+            attended = attended.view(heads, count, size).transpose(0, 1).reshape(count, heads * size)
+            hidden = torch.addmm(hidden, attended, output[index].t())
+            normed = rms_norm(hidden, mlp_norms[index], weights.epsilon)
+            gate, up = functional.linear(normed, gate_up[index]).chunk(2, -1)
+            hidden = torch.addmm(hidden, functional.silu(gate) * up, down[index].t())
+        hidden = rms_norm(hidden, weights.final_norm, weights.epsilon)
+        return hidden, functional.linear(hidden, runner.head.weights[0]), *states
 
     def _set_tree(self, rows: int, tree: TreeRows | None) -> None:
         """Set what the graphs with this number of rows read: a tree, or a chain."""
@@ -277,7 +264,7 @@ class GraphedForwards:
         def body() -> Outputs:
             """Draw one token, and leave all tensors ready for the next."""
             ids, step = self._ids[:2], self._step
-            _, logits = self._static(ids, self._position, bucket, self._pair)
+            _, logits = self._forward(2, bucket, self._pair)
             row = logits[-1, :limit].float()
             probs = unfiltered_probabilities(row if is_greedy else row / self._temperature, 0.0 if is_greedy else 1.0)
             drawn = draw_in_double(probs, self._uniforms.index_select(0, step)[0]).view(1)
