@@ -80,7 +80,7 @@ class Machine:
         """Milliseconds that the next `length` tokens take."""
         began, goal = self.time_ms, self.text + length
         while self.text < goal:
-            policy.record(self.step(min(policy.choose(), goal - self.text - 1)))
+            policy.record(self.step(min(policy.plan(LengthPolicy.AUTO).most, goal - self.text - 1)))
         return self.time_ms - began
 
 

@@ -30,7 +30,7 @@ def test_a_good_draft_does_nearly_as_well_as_at_its_best_fixed_length(costs, alp
 def test_a_good_draft_on_a_slow_first_moment_is_not_given_up():
     machine = Machine(COSTS["embedded"], lambda _: 0.9, seed=1)
     policy = DraftLengthPolicy(PLAIN_MS)
-    slow = machine.step(policy.choose())
+    slow = machine.step(policy.plan(LengthPolicy.AUTO).most)
     policy.record(make_step(slow.uniforms, slow.expected_acceptance, slow.num_accepted, slow.emitted_kinds, 90.0, 20.0))
     machine.run(policy, 512)
     assert statistics.mean(machine.chosen[-20:]) > 2
@@ -54,7 +54,7 @@ def test_a_first_plain_step_that_was_slow_does_not_let_a_hopeless_draft_seem_to_
     spent = 0.0
     for seed in range(20):
         machine, policy = Machine(Costs(0.4, position=0.0), lambda _: alpha, seed, True), DraftLengthPolicy()
-        first = machine.step(policy.choose())
+        first = machine.step(policy.plan(LengthPolicy.AUTO).most)
         policy.record(replace(first, verify_ms=slow * first.verify_ms, total_ms=slow * first.total_ms))
         spent += machine.run(policy, 199)
     assert spent / 20 < 1.06 * 199 * PLAIN_MS
@@ -249,7 +249,7 @@ def test_a_drafter_that_says_nothing_is_drafted_with_as_auto_does():
     one, other = Machine(COSTS["embedded"], lambda _: 0.7), Machine(COSTS["embedded"], lambda _: 0.7)
     for _ in range(200):
         silent.record(one.step(silent.plan(LengthPolicy.ADAPTIVE).most))
-        auto.record(other.step(auto.choose()))
+        auto.record(other.step(auto.plan(LengthPolicy.AUTO).most))
     assert one.chosen == other.chosen
 
 

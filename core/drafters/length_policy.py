@@ -99,9 +99,6 @@ class DraftLengthPolicy:
         self._confidences: list[float] = []
         self._has_confidences = False
         self._is_adaptive = False
-        self._most = 0
-        self._standing = self._next = self._price = 1.0
-        self._times: list[float] = []
         self._tokens = self._spent_ms = 0.0
 
     def plan(self, length: DraftLength) -> BlockPlan:
@@ -110,27 +107,20 @@ class DraftLengthPolicy:
         self._is_adaptive = length is LengthPolicy.ADAPTIVE
         if not isinstance(length, LengthPolicy):
             return BlockPlan(length)
-        self._most = self.choose()
+        self._asked = most = self._choose()
         is_trial = self._num_drafted_steps < _TRIAL_STEPS or self._earned_ms <= 0.0
         if self._shape is not None:
-            return BlockPlan(self._most, is_trial=is_trial, max_depth=self._shape.depth)
-        if not self._is_adaptive or not self._most:
-            return BlockPlan(self._most, is_trial=is_trial)
+            return BlockPlan(most, is_trial=is_trial, max_depth=self._shape.depth)
+        if not self._is_adaptive or not most:
+            return BlockPlan(most, is_trial=is_trial)
         if self._has_confidences and not self._is_trial:
-            self._most = min(2 * self._costs.longest + 1, LONGEST_CHAIN)
+            most = min(2 * self._costs.longest + 1, LONGEST_CHAIN)
             if self._is_hopeful:
-                self._most = self._promising() or self._most
-        # What doesn't change within the block is computed once.
-        self._standing, self._next, self._price = 1.0, self._later.mean(self._first.mean(PRIOR_CHANCE)), self._rate
-        self._times = self._costs.table(hopeful=self._is_hopeful)
-        return BlockPlan(self._most, self._keep_drafting, is_trial)
-
-    def choose(self) -> int:
-        """K for the next step."""
-        self._asked = self._choose()
-        return self._asked
+                most = self._promising() or most
+        return BlockPlan(most, self._decider(most), is_trial)
 
     def _choose(self) -> int:
+        """K for the next step."""
         self._is_trial = False
         if not self._costs.is_known:
             return 0
@@ -262,16 +252,21 @@ class DraftLengthPolicy:
         # No fixed K pays, but blocks that end where the draft is unsure may.
         return int(self._rate > 1.0 / self._costs.plain_ms)
 
-    def _keep_drafting(self, confidence: float) -> bool:
-        self._confidences.append(confidence)
-        self._standing *= self._calibration.chance(confidence)
-        drafted, chance, gain = len(self._confidences), self._standing, 0.0
-        if drafted >= self._most:
+    def _decider(self, most: int) -> Callable[[float], bool]:
+        """Decides after each token of a block of at most this many whether to continue."""
+        rate, times = self._rate, self._costs.table(hopeful=self._is_hopeful)
+        next_chance, standing = self._later.mean(self._first.mean(PRIOR_CHANCE)), 1.0
+
+        def keep_drafting(confidence: float) -> bool:
+            nonlocal standing
+            self._confidences.append(confidence)
+            standing *= self._calibration.chance(confidence)
+            drafted, chance, gain = len(self._confidences), standing, 0.0
+            for count in range(drafted + 1, most + 1):
+                chance *= next_chance
+                gain += chance
+                if gain > rate * (times[count] - times[drafted]):
+                    return True
             return False
-        here = self._times[drafted]
-        for count in range(drafted + 1, self._most + 1):
-            chance *= self._next
-            gain += chance
-            if gain > self._price * (self._times[count] - here):
-                return True
-        return False
+
+        return keep_drafting
