@@ -31,6 +31,8 @@ class DraftModelDrafter:
     needs: frozenset[TargetFeature] = frozenset()
     _spare = 0
     """Places in the cache beyond the text's."""
+    _runner: Runner
+    """The current text's, from `start` on."""
 
     def __init__(self, setup: DrafterSetup, options: DraftModelOptions | None = None) -> None:
         """Raises:
@@ -42,7 +44,6 @@ class DraftModelDrafter:
         self._options = options or DraftModelOptions()
         self._check_cancelled = setup.check_cancelled
         self._capacity = min(setup.capacity or self.model.context_length, self.model.context_length)
-        self._runner: Runner | None = None
         self._num_committed = 0
         self._num_skipped = 0
         self._is_lost = False
@@ -72,7 +73,6 @@ class DraftModelDrafter:
 
     def read_all(self, ids: Sequence[int]) -> None:
         """End the trial: read the whole text but its last token."""
-        assert self._runner is not None, "read_all() before start()"
         self._num_skipped = 0
         self._runner.rewind(0)
         if not self._lacks(torch.tensor(ids)):
@@ -108,7 +108,6 @@ class DraftModelDrafter:
     def _unread(self, context: DraftContext) -> Tensor | None:
         """Ids to read next, the last committed one at least; None if the draft can't read the text."""
         runner = self._runner
-        assert runner is not None, "propose() before start()"
         if self._num_skipped:
             num_unread = len(context.ids) - self._num_skipped - runner.length
             depth = min(context.num_draft_tokens, context.max_depth)
@@ -188,7 +187,6 @@ class DraftModelDrafter:
             its () probability there, at temperature 1 if sampling is greedy.
         """
         runner, sampling, limit = self._runner, context.sampling, self._num_proposed(context.vocab_size)
-        assert runner is not None, "propose() before start()"
         is_asked = context.keep_drafting is not None
         can_fuse = is_plain(sampling) and not (is_asked and sampling.is_greedy)
         if isinstance(runner, FusedLlamaRunner) and can_fuse and uniform is not None and uniform.is_floating_point():
@@ -224,7 +222,6 @@ class DraftModelDrafter:
         return self._is_lost
 
     def observe(self, outcome: Verification) -> None:
-        assert self._runner is not None, "observe() before start()"
         self._runner.rewind(min(self._runner.length, self._num_committed + outcome.num_accepted))
 
 

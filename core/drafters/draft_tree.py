@@ -40,7 +40,6 @@ class DraftTreeDrafter(DraftModelDrafter):
     def __init__(self, setup: DrafterSetup, options: DraftTreeOptions | None = None) -> None:
         self._shape = options or DraftTreeOptions()
         super().__init__(setup, self._shape)
-        self._lookup = Ngrams() if self._shape.lookup else None
         self._parents: list[int] = []
         self._root = 0
         """The place of the last committed token in the draft's cache."""
@@ -48,18 +47,15 @@ class DraftTreeDrafter(DraftModelDrafter):
         """The nodes behind it, in the order in which they were read."""
         self._unread_nodes: list[int] = []
         """Those to read for the next level."""
-        self._siblings = SiblingRates()
         ids = self.model.draft_ids
         self._host_ids = None if ids is None else ids.cpu()
 
     def start(self, prompt: Tensor, *, is_trial: bool = False) -> None:
-        if self._lookup is not None:
-            self._lookup = Ngrams()
         super().start(prompt, is_trial=is_trial)
-        self._siblings = SiblingRates()
+        self._lookup, self._siblings = Ngrams(), SiblingRates()
 
     def propose(self, context: DraftContext) -> Draft:
-        if self._lookup is None:
+        if not self._shape.lookup:
             return self._tree(context)
         found = self._lookup.look_up(context.ids, context.max_depth)
         # Set aside before anything is drawn: how many nodes are drawn must not depend on what they are.
@@ -73,7 +69,6 @@ class DraftTreeDrafter(DraftModelDrafter):
         self._parents, self._read = [], []
         if pending is None or min(context.num_draft_tokens, depth) <= 0:
             return empty_draft()
-        assert self._runner is not None, "propose() before start()"
         logits = self._runner.forward(pending, num_logits=1).logits
         self._root = self._runner.length - 1
         if context.sampling.is_greedy or self._shape.rule == TreeRule.BEST:
@@ -85,7 +80,6 @@ class DraftTreeDrafter(DraftModelDrafter):
             super().observe(outcome)
             return
         places = [self._root + 1 + self._read.index(node) for node in outcome.path if node in self._read]
-        assert self._runner is not None, "observe() before start()"
         keep_path(self._runner, self._root, places)
         self._siblings.add(self._parents, outcome.path)
 
@@ -93,7 +87,6 @@ class DraftTreeDrafter(DraftModelDrafter):
         """Yields each level's logits (n, R): first those given, behind the root, then those of `_unread_nodes`."""
         yield logits
         runner = self._runner
-        assert runner is not None, "propose() before start()"
         for _ in range(depth - 1):
             # More nodes are read than kept, and near the end of the text the cache has no room for all.
             del self._unread_nodes[max(0, runner.capacity - runner.length) :]

@@ -26,7 +26,7 @@ from core.analysis.steadiness import OtherPrograms
 from core.errors import OutriderError
 from core.files import write_atomically
 from core.models.devices import device_name
-from core.runners.threads import num_processors
+from core.runners.threads import num_processors, threads
 
 _log = logging.getLogger(__name__)
 
@@ -194,9 +194,7 @@ def _each(product: Callable[[Tensor, Any], Tensor], x: Tensor, weights: Sequence
 def fastest_times(candidates: Sequence[Callable[[], object]]) -> list[float]:
     """The shortest time of each in seconds, on all cores, over alternating rounds, so that load affects all equally."""
     times: list[list[float]] = [[] for _ in candidates]
-    threads = torch.get_num_threads()
-    torch.set_num_threads(num_processors())
-    try:
+    with threads(num_processors()):
         begin = time.perf_counter()
         for repeat in range(_REPEATS):
             if repeat >= _FEWEST_REPEATS and time.perf_counter() - begin > _ENOUGH_S:
@@ -206,8 +204,6 @@ def fastest_times(candidates: Sequence[Callable[[], object]]) -> list[float]:
                 start = time.perf_counter()
                 candidate()
                 taken.append(time.perf_counter() - start)
-    finally:
-        torch.set_num_threads(threads)
     return [min(taken) for taken in times]
 
 
