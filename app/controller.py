@@ -137,8 +137,8 @@ class RunController(QObject):
         self.request, self._run = request, run_task(request, self._events, self)
         self._run.failed.connect(self.failed)
         controls = self._controls = self._run.controls
-        controls.set_inspected(self._is_inspected)
-        controls.set_stops_at_drafts(self._stops_at_drafts)
+        controls.is_inspected = self._is_inspected
+        controls.stops_at_drafts = self._stops_at_drafts
         if self._starts_paused:
             controls.pause()
         self._set_state(RunState.PAUSED if self._starts_paused else RunState.RUNNING)
@@ -183,12 +183,12 @@ class RunController(QObject):
     def set_stepwise(self, starts_paused: bool, *, stops_at_drafts: bool = False) -> None:
         """Set whether later runs begin paused, and whether a pause also stops at drafts, now and in later runs."""
         self._starts_paused, self._stops_at_drafts = starts_paused, stops_at_drafts
-        self._controls.set_stops_at_drafts(stops_at_drafts)
+        self._controls.stops_at_drafts = stops_at_drafts
 
     def set_inspected(self, inspected: bool) -> None:
         """Set whether each step's evidence is delivered at once, now and in later runs."""
         self._is_inspected = inspected
-        self._controls.set_inspected(inspected)
+        self._controls.is_inspected = inspected
 
     @Slot(object)
     def set_num_draft_tokens(self, num_draft_tokens: DraftLength) -> None:

@@ -21,16 +21,23 @@ class Cancelled(Exception):  # noqa: N818 - a message to unwind, not an error
 
 
 class RunControls:
-    """Live settings of one run, and the gate before each step."""
+    """Live settings of one run, and the gate before each step.
+
+    Attributes:
+        is_inspected: whether evidence is shown as the run proceeds: each step's is then sent at once; otherwise it
+            follows when the run is paused or over.
+        stops_at_drafts: whether a paused run steps in halves: it also waits between draft and verification, for another
+            `step_once`.
+    """
 
     def __init__(self, sampling: SamplingParams | None = None, num_draft_tokens: DraftLength = 4) -> None:
         self._sampling = sampling or SamplingParams()
         self._num_draft_tokens = check_draft_length(num_draft_tokens)
-        self._is_inspected = False
+        self.is_inspected = False
         self._cancelled = threading.Event()
         self._changed = threading.Condition()
         self._is_paused = False
-        self._stops_at_drafts = False
+        self.stops_at_drafts = False
         self._num_allowed = 0
 
     @classmethod
@@ -56,11 +63,6 @@ class RunControls:
         """K for the next step, or the policy that chooses it."""
         return self._num_draft_tokens
 
-    @property
-    def is_inspected(self) -> bool:
-        """Whether evidence is shown as the run proceeds, and so is needed with each step."""
-        return self._is_inspected
-
     def set_temperature(self, temperature: float) -> None:
         """Applies from the next step.
 
@@ -76,10 +78,6 @@ class RunControls:
             SettingsError: it is out of range; the run continues unchanged.
         """
         self._num_draft_tokens = check_draft_length(num_draft_tokens)
-
-    def set_inspected(self, inspected: bool) -> None:
-        """Send each step's evidence at once; otherwise it follows when the run is paused or over."""
-        self._is_inspected = inspected
 
     # --- Pause --------------------------------------------------------------------------------------------------
 
@@ -105,10 +103,6 @@ class RunControls:
             self._is_paused = True
             self._num_allowed += 1
             self._changed.notify_all()
-
-    def set_stops_at_drafts(self, stops: bool) -> None:
-        """Step in halves: a paused run also waits between draft and verification, for another `step_once`."""
-        self._stops_at_drafts = stops
 
     def wait_for_step(self, *, may_block: bool = True) -> bool:
         """Return when the next step may begin; for the engine's thread.
@@ -140,7 +134,7 @@ class RunControls:
             Cancelled: the run was asked to stop.
         """
         with self._changed:
-            if self._is_paused and self._stops_at_drafts:
+            if self._is_paused and self.stops_at_drafts:
                 self._changed.wait_for(lambda: self.is_cancelled or self._may_begin())
                 self._num_allowed = max(0, self._num_allowed - 1)
             else:

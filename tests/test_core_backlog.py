@@ -36,7 +36,7 @@ def test_at_full_speed_it_follows_the_last_step_in_the_steps_order():
 
 def test_where_somebody_looks_it_comes_before_the_next_step():
     controls = RunControls(SamplingParams())
-    controls.set_inspected(True)
+    controls.is_inspected = True
     seen = kinds(events(controls))
     assert seen[:4] == [("Step", 0), ("Inspected", 0), ("Step", 1), ("Inspected", 1)]
 
@@ -47,7 +47,7 @@ def test_what_is_left_when_somebody_begins_to_look_comes_in_portions():
     for event in events(controls, 100):
         seen.append(event)
         if isinstance(event, Step) and event.index == 20:
-            controls.set_inspected(True)
+            controls.is_inspected = True
     names = [name for name, _ in kinds(seen)]
     portions = [len(list(group)) for name, group in itertools.groupby(names) if name == "Inspected"]
     assert portions[:2] == [core.decode._CATCH_UP] * 2
@@ -125,7 +125,7 @@ def test_where_memory_ran_out_nothing_more_is_looked_at(monkeypatch, error):
 def test_late_evidence_is_the_same_as_evidence_at_once():
     def seen(inspected: bool):
         controls = RunControls(SamplingParams())
-        controls.set_inspected(inspected)
+        controls.is_inspected = inspected
         return play(events(controls, 60)).steps
 
     late, at_once = seen(False), seen(True)

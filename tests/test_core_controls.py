@@ -295,7 +295,7 @@ def test_a_followed_step_shows_its_draft_before_its_verdict_and_at_full_speed_no
 def test_a_step_in_halves_waits_with_its_draft_until_asked_again_and_nothing_else_changes():
     straight = [step for step in run_with(RunControls(SamplingParams(1.0), 3), 12) if isinstance(step, Step)]
     controls = RunControls(SamplingParams(1.0), 3)
-    controls.set_stops_at_drafts(True)
+    controls.stops_at_drafts = True
     controls.pause()
     run, seen = Runner(run_with(controls, 12)), []
     assert isinstance(run.next(), PrefillDone)
@@ -315,7 +315,7 @@ def test_a_step_in_halves_waits_with_its_draft_until_asked_again_and_nothing_els
 def test_a_resume_or_a_stop_while_a_draft_is_shown_ends_the_pause(is_stop, in_halves, monkeypatch):
     monkeypatch.setattr(core.controls, "LOOK_MS", 1000.0 * SOON)
     controls = RunControls(GREEDY, 3)
-    controls.set_stops_at_drafts(in_halves)
+    controls.stops_at_drafts = in_halves
     controls.pause()
     controls.step_once()
     run = Runner(run_with(controls))
