@@ -9,28 +9,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
-from torch import Tensor
-
-
-class Frequencies(NamedTuple):
-    """What one rotary module of transformers, or one of its layer types, computes its cosines and sines from.
-
-    Attributes:
-        module: the rotary module.
-        prefix: of its attributes: a layer type and "_", or "".
-        inverse: (D/2,) inverse frequencies.
-        scaling: factor of cosines and sines.
-    """
-
-    module: Any
-    prefix: str
-    inverse: Tensor
-    scaling: float
+Frequencies = Sequence[tuple[Any, dict[str, Any]]]
+"""Rotary modules of transformers, each with the attributes by which it computes its cosines and sines: once for each of
+its layer types whose frequencies depend on the length."""
 
 
-def frequencies_for(model: Any, capacity: int) -> list[Frequencies]:
+def frequencies_for(model: Any, capacity: int) -> Frequencies:
     """The length-dependent frequencies of a model for texts of up to `capacity` positions; empty if it has none."""
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
@@ -39,24 +25,22 @@ def frequencies_for(model: Any, capacity: int) -> list[Frequencies]:
         prefix, given = (f"{layer_type}_", {"layer_type": layer_type}) if layer_type else ("", {})
         device = getattr(module, f"{prefix}inv_freq").device
         inverse, scaling = ROPE_INIT_FUNCTIONS[kind](module.config, device, seq_len=capacity, **given)
-        found.append(Frequencies(module, prefix, inverse, scaling))
+        # Under this name transformers updates nothing.
+        rope_type = dict.fromkeys(module.rope_type, "default") if layer_type else "default"
+        changes = {"rope_type": rope_type, f"{prefix}inv_freq": inverse, f"{prefix}attention_scaling": scaling}
+        found.append((module, changes))
     return found
 
 
 @contextlib.contextmanager
-def fixed(frequencies: Sequence[Frequencies]) -> Iterator[None]:
+def fixed(frequencies: Frequencies) -> Iterator[None]:
     """Within it, rotary modules use these frequencies, whatever the positions."""
-    before = [(item.module.rope_type, *_get(item)) for item in frequencies]
+    before = [(module, {name: getattr(module, name) for name in changes}) for module, changes in frequencies]
     try:
-        for item in frequencies:
-            # Under this name transformers updates nothing.
-            item.module.rope_type = dict.fromkeys(item.module.rope_type, "default") if item.prefix else "default"
-            _set(item, item.inverse, item.scaling)
+        _set(frequencies)
         yield
     finally:
-        for item, (kind, inverse, scaling) in zip(frequencies, before, strict=True):
-            item.module.rope_type = kind
-            _set(item, inverse, scaling)
+        _set(before)
 
 
 def boundary_of(model: Any) -> int | None:
@@ -78,10 +62,7 @@ def _length_dependent(model: Any) -> Iterator[tuple[Any, str | None, str]]:
                 yield module, layer_type, kind
 
 
-def _get(item: Frequencies) -> tuple[Tensor, float]:
-    return getattr(item.module, f"{item.prefix}inv_freq"), getattr(item.module, f"{item.prefix}attention_scaling")
-
-
-def _set(item: Frequencies, inverse: Tensor, scaling: float) -> None:
-    setattr(item.module, f"{item.prefix}inv_freq", inverse)
-    setattr(item.module, f"{item.prefix}attention_scaling", scaling)
+def _set(frequencies: Frequencies) -> None:
+    for module, changes in frequencies:
+        for name, value in changes.items():
+            setattr(module, name, value)
