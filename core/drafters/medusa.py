@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -14,11 +13,8 @@ from core.errors import OutOfMemoryError, SettingsError
 from core.models.devices import is_out_of_memory
 from core.models.medusa_heads import find_heads, load_heads
 from core.runners.llama_forward import apply_product
-from core.runners.matmul import MOST_QUANTISED, Product, in_full, product_of, quantised
+from core.runners.matmul import MOST_QUANTISED, in_full, product_of, quantised
 from core.types import Draft, DraftContext, TargetFeature, Verification
-
-if TYPE_CHECKING:
-    from core.models.language_model import LanguageModel
 
 _GREEDY_TEMPERATURE = 0.8
 """At temperature 0 the heads are read at this one; on held-out texts .6 to 1 differ little."""
@@ -50,9 +46,12 @@ class MedusaDrafter:
             )
         try:
             self._heads = load_heads(path, target, setup.check_cancelled)
-            ids, outputs = self._heads.config.vocabulary, self._heads.outputs
+            ids, shared = self._heads.config.vocabulary, target.head.weight.detach()
             self._ids = None if ids is None else torch.tensor(ids, device=target.device)
-            self._products = [self._product(output, options.int8) for output in outputs or [self._rows(target)]]
+            # Without outputs of their own, the heads share the target's for the ids that are proposed.
+            outputs = self._heads.outputs or [shared if self._ids is None else shared[self._ids]]
+            products = [product_of([output]) for output in outputs]
+            self._products = [quantised(each) for each in products] if options.int8 else products
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
@@ -103,13 +102,3 @@ class MedusaDrafter:
         product = self._products[min(head, len(self._products) - 1)]
         logits = apply_product(x, product if len(x) <= MOST_QUANTISED else in_full(product), 0)
         return (logits.float() / temperature).log_softmax(-1)
-
-    def _rows(self, target: LanguageModel) -> Tensor:
-        """The target's output head (R, H) for the ids that are proposed."""
-        weight: Tensor = target.head.weight.detach()
-        return weight if self._ids is None else weight[self._ids]
-
-    @staticmethod
-    def _product(weight: Tensor, is_quantised: bool) -> Product:
-        product = product_of([weight])
-        return quantised(product) if is_quantised else product
