@@ -119,5 +119,4 @@ def verify_gumbel(draft_tokens: Tensor, parents: Sequence[int], target_tokens: T
         if parent == (path[-1] if path else -1) and drafted[node] == wanted[parent + 1]:
             path.append(node)
     outcome = outcome_of(path, parents, wanted[path[-1] + 1 if path else 0], (0.0,))
-    chances = tuple(float(drafted[node] == wanted[parent + 1]) for node, parent in enumerate(parents))
-    return replace(outcome, acceptance_probs=chances, next_uniform=None)
+    return replace(outcome, next_uniform=None)
