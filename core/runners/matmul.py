@@ -92,10 +92,7 @@ def _measure_packed(weight: Tensor) -> int:
 
     def is_faster(num_rows: int) -> bool:
         x = torch.ones(num_rows, weight.shape[1], dtype=weight.dtype)
-        plain, ours = fastest_times(
-            [partial(_each, functional.linear, x, copies), partial(_each, in_packed, x, packed)]
-        )
-        return ours < _GAIN * plain
+        return _is_faster(partial(_each, in_packed, x, packed), partial(_each, functional.linear, x, copies))
 
     return min(takewhile(is_faster, _ROWS), default=0)
 
@@ -119,15 +116,10 @@ def quantised(product: Product) -> Product:
 
 def _is_int8_faster(product: Product) -> bool:
     copies, row = _copies(product.weights[0]), torch.ones(1, product.weights[0].shape[1])
-    is_packed = product.fewest == 1
-    usual = partial(_each, in_packed if is_packed else functional.linear, row)
-    plain, small = fastest_times(
-        [
-            partial(usual, [pack(copy) for copy in copies] if is_packed else copies),
-            partial(_each, in_int8, row, [_to_int8(copy) for copy in copies]),
-        ]
-    )
-    return small < _GAIN * plain
+    small = partial(_each, in_int8, row, [_to_int8(copy) for copy in copies])
+    if product.fewest == 1:
+        return _is_faster(small, partial(_each, in_packed, row, [pack(copy) for copy in copies]))
+    return _is_faster(small, partial(_each, functional.linear, row, copies))
 
 
 def in_full(product: Product) -> Product:
@@ -191,20 +183,21 @@ def _each(product: Callable[[Tensor, Any], Tensor], x: Tensor, weights: Sequence
 
 
 @torch.inference_mode()
-def fastest_times(candidates: Sequence[Callable[[], object]]) -> list[float]:
-    """The shortest time of each in seconds, on all cores, over alternating rounds, so that load affects all equally."""
-    times: list[list[float]] = [[] for _ in candidates]
+def _is_faster(ours: Callable[[], object], usual: Callable[[], object]) -> bool:
+    """Whether one's shortest time is clearly below the usual one's, on all cores, over alternating rounds, so that load
+    affects both."""
+    times: tuple[list[float], list[float]] = [], []
     with threads(num_processors()):
         begin = time.perf_counter()
         for repeat in range(_REPEATS):
             if repeat >= _FEWEST_REPEATS and time.perf_counter() - begin > _ENOUGH_S:
                 break
-            for candidate, taken in zip(candidates, times, strict=True):
+            for candidate, taken in zip((ours, usual), times, strict=True):
                 candidate()  # Wakes the threads, which would cost more than the difference to measure.
                 start = time.perf_counter()
                 candidate()
                 taken.append(time.perf_counter() - start)
-    return [min(taken) for taken in times]
+    return min(times[0]) < _GAIN * min(times[1])
 
 
 def _shape(weight: Tensor) -> str:
