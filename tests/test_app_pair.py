@@ -97,7 +97,7 @@ def test_a_pair_that_is_too_large_is_loaded_only_after_a_yes_once_for_each_preci
     window.controls.fields["dtype"].choose(DType.FLOAT32)
     window.controls.changed.emit()
     until(qtbot, lambda: hub.judged[-1][2]["dtype"] == "float32")
-    until(qtbot, lambda: window.forecast._answer[0].settings["dtype"] == "float32")
+    until(qtbot, lambda: window.forecast._answer[0].dtype == "float32")
     run_to_end(window)
     assert len(dialogs.asked) == 3
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING
 
 from PySide6.QtCore import QObject, QTimer, Slot
 from PySide6.QtWidgets import QWidget
@@ -23,12 +23,25 @@ if TYPE_CHECKING:
 DELAY_MS = 150
 
 
-class PairQuestion(NamedTuple):
-    """A pair, and where it will run: the arguments of `core.models.fit.pair_verdict`."""
+@dataclass(frozen=True, slots=True)
+class PairQuestion:
+    """A pair, and where it will run: the arguments of `core.models.fit.pair_verdict`.
+
+    Attributes:
+        context: number of positions in the caches.
+        with_memory: whether to forecast memory, which imports torch.
+        held_bytes: bytes on the device that unloading the loaded models would free.
+        num_nodes: of the largest tree that is drafted; 0 for chains.
+    """
 
     draft: str
     target: str
-    settings: Mapping[str, Any]
+    device: str
+    dtype: str
+    context: int
+    with_memory: bool = False
+    held_bytes: int = 0
+    num_nodes: int = 0
 
 
 class VerdictLine(QWidget):
@@ -86,7 +99,7 @@ class PairForecast(QObject):
             self._answer = None
             self._line.show_verdict(None)
         elif self._answer is None or self._answer[0] != asked:
-            if self._answer is not None and self._answer[0][:2] != asked[:2]:
+            if self._answer is not None and _pair(self._answer[0]) != _pair(asked):
                 self._line.show_verdict(None)
             self._timer.start()
         else:
@@ -99,7 +112,7 @@ class PairForecast(QObject):
         if question is None or question != self._question() or verdict is None or verdict.memory is None:
             return ""
         is_too_large = verdict.memory.fits is False and verdict.problem is None
-        is_new = (request.draft, request.target) == question[:2] and _models(request) != self._loaded
+        is_new = (request.draft, request.target) == _pair(question) and _models(request) != self._loaded
         return memory_text(verdict.memory) if is_new and is_too_large else ""
 
     def note_run(self, run: RunView) -> None:
@@ -110,9 +123,9 @@ class PairForecast(QObject):
     def _question(self) -> PairQuestion | None:
         if self._wanted is None:
             return None
-        settings, (device, num_bytes) = self._wanted.settings, self._held
-        known = {"with_memory": self._is_engine_ready, "held_bytes": num_bytes if device == settings["device"] else 0}
-        return self._wanted._replace(settings={**settings, **known})
+        device, num_bytes = self._held
+        held = num_bytes if device == self._wanted.device else 0
+        return replace(self._wanted, with_memory=self._is_engine_ready, held_bytes=held)
 
     @Slot()
     def _on_engine_ready(self) -> None:
@@ -137,14 +150,17 @@ class PairForecast(QObject):
                 self._answer = (question, verdict)
                 self._line.show_verdict(verdict)
 
+        def judge(_job: Job) -> PairVerdict:
+            settings = asdict(question)
+            return fit.pair_verdict(settings.pop("draft"), settings.pop("target"), **settings)
+
         # A failed forecast is silent: the check of the pair and the engine report what is wrong with the files.
-        self._job = self._jobs.submit(
-            lambda _job: fit.pair_verdict(question.draft, question.target, **question.settings),
-            then=take,
-            failed=lambda _sentence: take(None),
-            lane="models",
-        )
+        self._job = self._jobs.submit(judge, then=take, failed=lambda _sentence: take(None), lane="models")
 
 
 def _models(request: RunRequest) -> tuple[object, ...]:
     return request.draft, request.target, request.device, request.dtype
+
+
+def _pair(question: PairQuestion) -> tuple[str, str]:
+    return question.draft, question.target

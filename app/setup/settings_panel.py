@@ -230,16 +230,17 @@ class SettingsPanel(QScrollArea):
         """The question to forecast for the chosen pair; None without a pair."""
         if self.engine.url or not (self.target.ref and self.draft.ref and self.method.method.needs_draft_model):
             return None
-        length = self.draft_length()
-        # Three bytes per token roughly bounds the prompt's length; rounded, so that typing rarely asks again.
-        prompt_tokens = CONTEXT_STEP * (1 + len(prompt.encode()) // (3 * CONTEXT_STEP))
-        settings = {
-            "device": str(self.fields["device"].member()),
-            "dtype": str(self.fields["dtype"].member()),
-            "context": self.fields["max_new_tokens"].value() + prompt_tokens,
-            "num_nodes": nodes_of(self.method.method.name, length if isinstance(length, int) else None),
-        }
-        return PairQuestion(self.draft.ref, self.target.ref, settings)
+        return PairQuestion(
+            self.draft.ref,
+            self.target.ref,
+            str(self.fields["device"].member()),
+            str(self.fields["dtype"].member()),
+            # Three bytes per token roughly bounds the prompt's length; rounded, so that typing rarely asks again.
+            self.fields["max_new_tokens"].value() + CONTEXT_STEP * (1 + len(prompt.encode()) // (3 * CONTEXT_STEP)),
+            num_nodes=nodes_of(
+                self.method.method.name, length if isinstance(length := self.draft_length(), int) else None
+            ),
+        )
 
     def request(self, prompt: str) -> RunRequest:
         """The settings as a request.
