@@ -137,7 +137,7 @@ class MainWindow(QMainWindow):
             self.banner,
             self.status,
         )
-        cards = (*self.measurements.cards, *self.speed.cards, self.race.timeline)
+        cards = (*self.measurements.cards, *self.speed.cards, *self.race.cards)
         paces = {f"Pace: {title}": partial(self.playback.set_pace, pace) for pace, title in PACES.items()}
         menus, stop = self.menus, self.prompt.stop_button
         self.commands = CommandPalette(

@@ -197,10 +197,15 @@ def palette(theme: Theme) -> QPalette:
 
 def ui_font(pixels: int = 13, *, weight: QFont.Weight = QFont.Weight.Normal) -> QFont:
     """The interface font, with digits of equal width, so that changing numbers don't move."""
+    return QFont(_ui_font(scaled(pixels), weight))
+
+
+@lru_cache
+def _ui_font(pixels: int, weight: QFont.Weight) -> QFont:
     font = QFontDatabase.systemFont(QFontDatabase.SystemFont.GeneralFont)
     if sys.platform.startswith("linux"):
         font.setFamilies(["Inter", "Inter Variable", "Cantarell", "Ubuntu", "Noto Sans", font.family(), "DejaVu Sans"])
-    font.setPixelSize(scaled(pixels))
+    font.setPixelSize(pixels)
     font.setWeight(weight)
     font.setFeature(QFont.Tag("tnum"), 1)
     return font

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import errno
 import functools
 import gc
 import os
@@ -181,11 +182,14 @@ class Progress:
 
 def check_out(path: str) -> None:
     """Report a file that can't be written before minutes of measuring."""
+    real = os.path.realpath(path)
     try:
+        if os.path.isdir(real):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         try:
             os.stat(path)  # A name that is too long is an error here.
         except FileNotFoundError:
-            tempfile.TemporaryFile(dir=os.path.dirname(os.path.realpath(path))).close()
+            tempfile.TemporaryFile(dir=os.path.dirname(real)).close()
         else:
             os.close(open_to_write(path))
     except OSError as error:

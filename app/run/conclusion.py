@@ -60,13 +60,13 @@ def conclusion_of(run: RunView, *, was_stepped: bool = False, is_slowed: bool = 
     interval = speedup_interval(run.counts.sums, run.baseline.sums)
     digits = 1 if speedup >= 1.15 else 2
     if interval is None:
-        headline, kind = f"Too few steps to tell: {speedup:.2f} times the speed of plain decoding", ""
+        headline, verdict = f"Too few steps to tell: {speedup:.2f} times the speed of plain decoding", ""
     elif speedup > 1 + LEVEL and interval[0] > 1:
-        headline, kind = f"{speedup:.{digits}f} times faster than plain decoding", "faster"
+        headline, verdict = f"{speedup:.{digits}f} times faster than plain decoding", "faster"
     elif speedup < 1 - LEVEL and interval[1] < 1:
-        headline, kind = f"Slower than plain decoding, at {speedup:.2f} times its speed", "slower"
+        headline, verdict = f"Slower than plain decoding, at {speedup:.2f} times its speed", "slower"
     else:
-        headline, kind = f"No measurable difference from plain decoding ({speedup:.2f}×)", ""
+        headline, verdict = f"No measurable difference from plain decoding ({speedup:.2f}×)", ""
     busy, spread = run.busy_note.removeprefix(BUSY_MACHINE), unsteadiness(run.counts.sums, run.baseline.sums)
     steady = (
         "" if spread is None else f"The machine was steady: the times of equal steps differ by {percent_text(spread)}."
@@ -79,9 +79,9 @@ def conclusion_of(run: RunView, *, was_stepped: bool = False, is_slowed: bool = 
     return Conclusion(
         headline=f"{QUALIFIED + headline[0].lower() + headline[1:] if busy else headline}, {_sameness(run)}",
         basis=" ".join(notes),
-        kind="doubtful" if busy else "lossy" if run.is_lossy else kind,
+        kind="doubtful" if busy else "lossy" if run.is_lossy else verdict,
         # Neither a busy machine's times nor those of a few steps are ground for advice.
-        advice="" if kind == "faster" or busy or interval is None else _advice(run),
+        advice="" if verdict == "faster" or busy or interval is None else _advice(run),
     )
 
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from PySide6.QtCore import Slot
 from PySide6.QtGui import QShowEvent
 from PySide6.QtWidgets import QLabel, QSizePolicy, QWidget
 
 from app.widgets.fields import wrapped_label
-from app.widgets.plot_card import PlotCard
+
+if TYPE_CHECKING:
+    from app.widgets.plot_card import PlotCard
 
 
 class RunPage(QWidget):

@@ -160,9 +160,9 @@ class HistoryPlot(Plot):
         history = self._history
         for name, values in self._columns().items():
             line = self._lines[name]
-            times, brush = history.times[-len(values) :] if values else [], line.opts["pen"].color()
+            times, color = history.times[-len(values) :] if values else [], line.opts["pen"].color()
             # With symbols, since a value between two gaps would be no line.
-            line.setData(times, values, symbol="o", symbolSize=4, symbolPen=None, symbolBrush=brush)
+            line.setData(times, values, symbol="o", symbolSize=4, symbolPen=None, symbolBrush=color)
         while len(self._bands) < len(history.own):
             band = pg.LinearRegionItem(movable=False)
             band.setZValue(-50)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from operator import itemgetter
 
 from app.run.inspector.places import evidence_at, prob_in, siblings, target_probs
 from app.theme import ColorBy
@@ -26,8 +27,8 @@ def alternatives(step: Step, slot: int, count: int) -> list[tuple[int, str, floa
     if evidence is None:
         return []
     listed = zip(evidence.ids, evidence.texts, target_probs(evidence), strict=True)
-    likely = sorted(listed, key=lambda entry: -entry[2])
-    return [entry for entry in likely[:count] if entry[2] > 0.0]
+    likely = sorted(listed, key=itemgetter(2), reverse=True)
+    return [(token, text, share) for token, text, share in likely[:count] if share > 0.0]
 
 
 def doubt(step: Step, slot: int, by: ColorBy) -> float | None:

@@ -125,7 +125,7 @@ class EstimateView(QWidget):
         self._on_selected()
 
     def _selected(self) -> DraftProbe | None:
-        """The selected draft, if it pays at any K, or in a tree."""
+        """The selected draft, if it pays at any K, or in a tree; one with a problem has neither."""
         return next((probe for probe in self.table.selected() if probe.best_k or probe.faster_tree), None)
 
     @Slot()

@@ -89,8 +89,8 @@ class SweepWindow(ToolWindow):
     ) -> None:
         super().__init__(main, controller, "sweep", "Sweep", POLL_MS)
         self._jobs, self._dialogs = jobs, dialogs
-        self._confirmed = threading.Event()
-        """Clear from the start of a long sweep until the user wants more than its first run."""
+        self._may_go_on = threading.Event()
+        """Of the last sweep; clear from the start of a long one until the user wants more than its first run."""
         self.view = SweepView(controls.models.library.in_titles)
         self.banner = Banner()
         self.form = SweepForm(controls, prompt, self.view, jobs, dialogs)
@@ -202,8 +202,8 @@ class SweepWindow(ToolWindow):
             self._start(self.view.plan, self.view.path)
 
     def _start(self, plan: SweepPlan, path: Path) -> None:
-        self._confirmed.set()
-        confirmed, logs = self._confirmed, path.with_suffix("")  # A folder beside the file.
+        may_go_on, logs = threading.Event(), path.with_suffix("")  # A folder beside the file.
+        may_go_on.set()
 
         def work(session: Any, controls: RunControls) -> Iterator[Any]:
             try:
@@ -212,15 +212,16 @@ class SweepWindow(ToolWindow):
                 raise RunLogError(explain_write_error(error, path)) from error
             for event in sweep(plan, session, out=path, logs=logs, controls=controls):
                 if isinstance(event, SweepStarted) and is_long(event.num_runs - event.num_done):
-                    confirmed.clear()
+                    may_go_on.clear()
                 yield event
                 if isinstance(event, RunMeasured):
-                    while not controls.is_cancelled and not confirmed.wait(ANSWER_POLL_S):
+                    while not controls.is_cancelled and not may_go_on.wait(ANSWER_POLL_S):
                         pass
 
         if self._start_task("A sweep", work) is None:
             self.banner.show_sentence(self._controller.busy_sentence())
             return
+        self._may_go_on = may_go_on
         self.banner.dismiss()
         self._is_estimate = False
         self.view.begin(plan, path)
@@ -229,7 +230,7 @@ class SweepWindow(ToolWindow):
     @Slot()
     def _on_measure_all(self) -> None:
         self.question.dismiss()
-        self._confirmed.set()
+        self._may_go_on.set()
 
     def _show_stopping(self) -> None:
         self.view.stage = STOPPING
@@ -251,7 +252,7 @@ class SweepWindow(ToolWindow):
             self.view.apply(event)
             if isinstance(event, FileFailed):
                 self.banner.show_sentence(f"{event.sentence} The sweep continues.")
-            elif isinstance(event, RunMeasured) and not self._confirmed.is_set():
+            elif isinstance(event, RunMeasured) and not self._may_go_on.is_set():
                 num_left, duration = event.num_runs - event.num_done, duration_text(event.seconds_left)
                 self.question.show_sentence(
                     f"{num_left:,} runs are left, which will take about {duration}. Measure them all?"
