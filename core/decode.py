@@ -147,8 +147,8 @@ def sample_blocks(
         Cancelled: the run was asked to stop.
     """
     length = controls.num_draft_tokens
-    room = (_USUAL_DRAFT if isinstance(length, LengthPolicy) or not length else length) + 2
-    return _Run(target, drafter, prompt_ids, controls, room, seed, coupling, (), False, rule).first_blocks()
+    usual = _USUAL_DRAFT if isinstance(length, LengthPolicy) else length or _USUAL_DRAFT
+    return _Run(target, drafter, prompt_ids, controls, usual + 2, seed, coupling, (), False, rule).first_blocks()
 
 
 class _Run:

@@ -187,8 +187,7 @@ class Session:
             return summary
         yield StageChanged("Measuring the baseline…")
         # With the settings in force at the run's end, in case the temperature was changed.
-        plain = controls.sharing_stop(controls.sampling, 0)
-        plainly = autoregressive(target, ids, controls=plain, **shared)
+        plainly = autoregressive(target, ids, controls=controls.sharing_stop(controls.sampling, 0), **shared)
         try:
             return (yield from _with_baseline(summary, tally, plainly, governor))
         except Exception as error:

@@ -308,6 +308,18 @@ def test_machines_that_share_a_home_keep_their_own_choices(monkeypatch, others):
     assert len(matmul._read_choices()) == 2
 
 
+def test_a_kernel_is_chosen_only_where_it_is_clearly_faster(monkeypatch):
+    clock = SimpleNamespace(now=0.0)
+    monkeypatch.setattr(matmul, "time", SimpleNamespace(perf_counter=lambda: clock.now))
+
+    def product(seconds):
+        return lambda: setattr(clock, "now", clock.now + seconds)
+
+    assert matmul._beats(product(0.001), product(0.002))
+    assert not matmul._beats(product(0.002), product(0.001))
+    assert not matmul._beats(product(0.00199), product(0.002))
+
+
 def test_no_kernel_is_chosen_for_good_where_memory_was_too_short_to_measure(monkeypatch):
     monkeypatch.setattr(matmul, "_choices", {})
     weight = torch.ones(512, 256)

@@ -116,6 +116,18 @@ def test_the_baseline_runs_after_and_says_the_same_at_temperature_0(request_for)
     assert summary.measured_speedup == pytest.approx(summary.tokens_per_second / summary.baseline_tokens_per_second)
 
 
+def test_the_baseline_has_the_settings_in_force_at_the_end(request_for):
+    controls = RunControls(SamplingParams(1.0))
+    events = Session().run(request_for(baseline=True), controls)
+    for event in events:
+        if isinstance(event, Step):
+            controls.set_temperature(0.0)
+        elif isinstance(event, Finished):
+            baseline = event.summary.baseline_text
+    *_, greedy = Session().run(request_for(sampling=SamplingParams(0.0)))
+    assert baseline == greedy.summary.text
+
+
 def test_a_system_prompt_is_logged_where_there_is_one(request_for):
     prompt, target = EncodedPrompt([1], "x", True), tiny_model()
     started = run_started(request_for(system="Be brief."), target, prompt, Continuation())

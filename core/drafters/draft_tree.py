@@ -36,6 +36,9 @@ class DraftTreeDrafter(DraftModelDrafter):
 
     proposes_trees = True
     _spare = MAX_DRAFT_TOKENS
+    _lookup: Ngrams
+    _siblings: SiblingRates
+    """The current text's, from `start` on."""
 
     def __init__(self, setup: DrafterSetup, options: DraftTreeOptions | None = None) -> None:
         self._shape = options or DraftTreeOptions()

@@ -253,7 +253,10 @@ class DraftLengthPolicy:
         return int(self._rate > 1.0 / self._costs.plain_ms)
 
     def _decider(self, most: int) -> Callable[[float], bool]:
-        """Decides after each token of a block of at most this many whether to continue."""
+        """What decides after each token of a block of at most this many whether to continue.
+
+        What doesn't change within a block is computed once, here.
+        """
         rate, times = self._rate, self._costs.table(hopeful=self._is_hopeful)
         next_chance, standing = self._later.mean(self._first.mean(PRIOR_CHANCE)), 1.0
 

@@ -92,7 +92,7 @@ def _measure_packed(weight: Tensor) -> int:
 
     def is_faster(num_rows: int) -> bool:
         x = torch.ones(num_rows, weight.shape[1], dtype=weight.dtype)
-        return _is_faster(partial(_each, in_packed, x, packed), partial(_each, functional.linear, x, copies))
+        return _beats(partial(_each, in_packed, x, packed), partial(_each, functional.linear, x, copies))
 
     return min(takewhile(is_faster, _ROWS), default=0)
 
@@ -118,8 +118,8 @@ def _is_int8_faster(product: Product) -> bool:
     copies, row = _copies(product.weights[0]), torch.ones(1, product.weights[0].shape[1])
     small = partial(_each, in_int8, row, [_to_int8(copy) for copy in copies])
     if product.fewest == 1:
-        return _is_faster(small, partial(_each, in_packed, row, [pack(copy) for copy in copies]))
-    return _is_faster(small, partial(_each, functional.linear, row, copies))
+        return _beats(small, partial(_each, in_packed, row, [pack(copy) for copy in copies]))
+    return _beats(small, partial(_each, functional.linear, row, copies))
 
 
 def in_full(product: Product) -> Product:
@@ -183,21 +183,24 @@ def _each(product: Callable[[Tensor, Any], Tensor], x: Tensor, weights: Sequence
 
 
 @torch.inference_mode()
-def _is_faster(ours: Callable[[], object], usual: Callable[[], object]) -> bool:
-    """Whether one's shortest time is clearly below the usual one's, on all cores, over alternating rounds, so that load
-    affects both."""
-    times: tuple[list[float], list[float]] = [], []
+def _beats(ours: Callable[[], object], usual: Callable[[], object]) -> bool:
+    """Whether our shortest time is clearly below the usual one, on all cores.
+
+    Over alternating rounds, so that load affects both.
+    """
+    our_times: list[float] = []
+    usual_times: list[float] = []
     with threads(num_processors()):
         begin = time.perf_counter()
         for repeat in range(_REPEATS):
             if repeat >= _FEWEST_REPEATS and time.perf_counter() - begin > _ENOUGH_S:
                 break
-            for candidate, taken in zip((ours, usual), times, strict=True):
+            for candidate, taken in ((ours, our_times), (usual, usual_times)):
                 candidate()  # Wakes the threads, which would cost more than the difference to measure.
                 start = time.perf_counter()
                 candidate()
                 taken.append(time.perf_counter() - start)
-    return min(times[0]) < _GAIN * min(times[1])
+    return min(our_times) < _GAIN * min(usual_times)
 
 
 def _shape(weight: Tensor) -> str:

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 Frequencies = Sequence[tuple[Any, dict[str, Any]]]
-"""Rotary modules of transformers, each with the attributes by which it computes its cosines and sines: once for each of
-its layer types whose frequencies depend on the length."""
+"""Rotary modules of transformers, each with the attributes by which it computes its cosines and sines: `rope_type`,
+`inv_freq` (D/2,) and `attention_scaling`, the last two with a prefix for each of several layer types."""
 
 
 def frequencies_for(model: Any, capacity: int) -> Frequencies:
