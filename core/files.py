@@ -198,7 +198,7 @@ def require_space(what: str, num_bytes: int, folder: Path, way_out: str) -> None
     free = shutil.disk_usage(folder).free
     if num_bytes and num_bytes + _SPARE_BYTES > free:
         raise NoSpaceError(
-            f"{what} needs {bytes_text(num_bytes + _SPARE_BYTES)} on disk, but {bytes_text(free)} is free. "
+            f"{what} needs {bytes_text(num_bytes + _SPARE_BYTES)} on disk, but only {bytes_text(free)} is free. "
             f"Free some space, or {way_out}."
         )
 

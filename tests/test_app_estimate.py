@@ -83,7 +83,7 @@ def test_drafts_are_ranked_with_a_sentence_and_one_press_puts_draft_and_k_into_t
     panel.estimate.use_button.click()
     assert window.controls.draft_length() == 2
     assert window.controls.draft.ref == DRAFT.ref
-    assert "are in the settings" in panel.estimate.note.text()
+    assert "The settings now have" in panel.estimate.note.text()
 
 
 def test_a_tree_that_is_faster_than_any_chain_is_named_and_used(probing, qtbot):
@@ -121,11 +121,11 @@ def test_a_probe_that_is_stopped_keeps_what_it_has_and_no_run_starts_beside_it(p
     assert panel.form.stop_button.isEnabled()
     assert not panel.form.start_button.isEnabled()
     window.prompt.run_button.click()
-    assert "A probe is " in window.banner.label.text()
+    assert "An estimate is " in window.banner.label.text()
     assert not window.run_view.steps
     panel.form.stop_button.click() if num_probed else panel.close()
     qtbot.waitUntil(lambda: not panel.is_running)
-    assert ("Stopped before all" if num_probed else "Stopped before a draft") in panel.estimate.headline.text()
+    assert ("Stopped before all" if num_probed else "Stopped before any draft") in panel.estimate.headline.text()
     assert panel.form.start_button.isEnabled()
 
 

@@ -147,7 +147,7 @@ def advice(monkeypatch):
 def test_the_error_says_what_would_fit(saved, advice):
     need = Need("Big", 1_700_000_000, torch.float32)
     message = advice(need, "cuda:0", 4 * GB)
-    assert message == "Big needs 7.1 GB in float32, but 4.0 GB is free on cuda:0. Choose bfloat16 (3.7 GB)."
+    assert message == "Big needs 7.1 GB in float32, but only 4.0 GB is free on cuda:0. Choose bfloat16 (3.7 GB)."
     assert "float16 (3.7 GB)" in advice(need, "mps", 4 * GB)
     assert "Choose float16 (3.7 GB)" in advice(need, "cuda:0", 4 * GB, on_cuda=torch.float16)
     assert advice(need, "cuda:0", 4 * GB, processor=9 * GB).endswith("Choose bfloat16 (3.7 GB) or the CPU.")
@@ -219,7 +219,7 @@ def test_the_error_says_which_length_would_fit():
     assert bytes_per_position(model) == 2 * 2 * 2 * 8 * 4
     message = run_does_not_fit([model, model], 5_000, 1_000 * 2 * bytes_per_position(model))
     assert is_sentence(message)
-    assert "about 800 would fit" in message
+    assert "about 800 tokens would fit" in message
     assert "bfloat16 or a smaller model" in message
     assert "would fit" not in run_does_not_fit([model], 5_000, 10**9)
 

@@ -232,7 +232,7 @@ def test_invalid_values_are_left_out_and_the_rest_is_drawn(log, tmp_path):
     path.write_text("\n".join(json.dumps(record) for record in log.records()), encoding="utf-8")
     page = Page(run_page(read_run_log(path)))
     assert page.problems == []
-    assert "1 of its" in page.text
+    assert "1 of the log's" in page.text
     assert "are damaged and were left out" in page.text
     assert not any(word in page.text for word in ("nan", "NaN", "inf "))
 

@@ -119,7 +119,7 @@ def test_a_run_out_of_memory_gives_back_its_caches_and_says_what_would_fit(reque
     summary = seen[-1].summary
     assert summary.finish_reason is FinishReason.ERROR
     assert is_sentence(summary.error)
-    assert "cpu ran out of memory in a text of up to 21 tokens" in summary.error
+    assert "cpu ran out of memory with a text of up to 21 tokens" in summary.error
     assert len(made) >= 2
     assert not list(runners)
     # What the run used is still here, the rest made room.
@@ -151,8 +151,11 @@ def test_a_gguf_file_is_unpacked_and_its_progress_reported(request_for, models, 
     monkeypatch.setattr("core.models.folder.gguf.convert", lambda *_: models / "target")
     seen = list(Session().run(request_for(target=str(tmp_path / "packed.gguf"), method="prompt-lookup")))
     assert [event.text for event in seen if isinstance(event, StageChanged)] == [
-        "Converting packed, once… 0\xa0%", "Converting packed, once… 40\xa0%", "Loading packed…", "Reading the prompt…"
-    ]  # fmt: skip
+        "Converting packed (only once)… 0\xa0%",
+        "Converting packed (only once)… 40\xa0%",
+        "Loading packed…",
+        "Reading the prompt…",
+    ]
 
 
 def test_a_stop_while_a_file_is_unpacked_ends_it(request_for, monkeypatch, tmp_path):

@@ -76,7 +76,7 @@ def add_parser(commands: Any) -> None:
         "bench",
         execute,
         help="compare this engine's speed with others",
-        description="Run this engine, transformers and, if installed, flashspec and llama.cpp alternately on the "
+        description="Run this engine, transformers, flashspec if installed, and llama.cpp if named, alternately on the "
         "same prompts, with the same seeds, precision, K and number of tokens, and print medians and ratios with their "
         "spread. Without flags the embedded pair runs.",
         examples=(

@@ -41,7 +41,7 @@ def add_parser(commands: Any) -> None:
     option(parser, "--work FOLDER", "folder for texts and checkpoints (default: that of --out, with -work added)")
     option(parser, "--layers N", "layers of the draft, or blocks of each head", positive_whole_number, 2)
     option(parser, "--heads N", "Medusa heads", positive_whole_number, 3)
-    text = "ids that it proposes: the target's most frequent ones"
+    text = "how many ids to propose: the target's most frequent ones"
     option(parser, "--vocabulary N", text, positive_whole_number, 8192)
     option(parser, "--texts N", "texts that the target writes", positive_whole_number, 1920)
     option(parser, "--length N", "maximum length of a text in tokens, prompt and answer", positive_whole_number, 400)

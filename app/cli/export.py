@@ -55,7 +55,7 @@ def add_parser(commands: Any) -> None:
     option(parser, "--gpus N", "for --serve: GPUs of each machine (1)", positive_whole_number)
     option(parser, "--machines N", "for --serve: machines that serve together (1)", positive_whole_number)
     switch(parser, "--force", "replace an existing file")
-    group = parser.add_argument_group("settings for --config without a run log")
+    group = parser.add_argument_group("settings for --config; with a run log, only -k")
     option(group, "--target REF", "the model to sample from")
     option(group, "--draft REF", "the model that drafts")
     option(group, "--method NAME", "draft-model or prompt-lookup (default: as in outrider run)")

@@ -327,7 +327,7 @@ def add_parser(commands: Any) -> None:
         help="download a model from the Hub",
         description="Download a model into the Hub cache, after checking the free space, and print its path. What "
         "was received before a Ctrl-C or a lost connection is kept, and the same command resumes it.",
-        epilog="With HF_HUB_OFFLINE=1 in the environment nothing touches the network, and nothing is downloaded. "
+        epilog="With HF_HUB_OFFLINE=1 in the environment nothing is downloaded. "
         "Exit codes: 0 downloaded, 1 the download failed, 2 bad usage or no such model, 130 stopped.",
     )
     option(action, "REF", "a Hub id, such as those of `outrider models list --suggested`")

@@ -17,12 +17,12 @@ from core.text import percent_text
 
 STEPWISE = (
     "The steps were taken one by one, so their times say nothing about speed: run again at full speed or at a slower "
-    "pace, which doesn't affect the figures."
+    "pace."
 )
 QUALIFIED = "Measured on a busy machine: "
 SHORT_MS = 20.0
 """Shorter steps than this are disturbed by the window's own drawing."""
-DRAWING = "At a slower Pace, drawing text and plots disturbs short steps less."
+DRAWING = "A slower Pace disturbs short steps less: text and plots are drawn less often."
 LEVEL = 0.005
 """Speedups this close to 1 are written as 1.00."""
 
@@ -88,7 +88,7 @@ def conclusion_of(run: RunView, *, was_stepped: bool = False, is_slowed: bool = 
 def _sameness(run: RunView) -> str:
     """How the text relates to the target's own."""
     if run.is_lossy:
-        return "but a different distribution (lossy)"
+        return "different distribution (lossy)"
     ours, plain = ([token for step in steps for token in step.emitted] for steps in (run.steps, run.baseline_steps))
     is_repeatable = run.coupling is Coupling.GUMBEL or {step.temperature for step in run.steps} == {0.0}
     return "same text" if is_repeatable and ours == plain else "same distribution"

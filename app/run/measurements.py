@@ -57,7 +57,7 @@ TILES = (
         "Measured speedup",
         "speedupValue",
         "Tokens per second of this run / those of the target alone, run here right afterwards with the same "
-        "sampling. Wall-clock time, never an estimate; below 1, drafting doesn't pay here. With a 95 % interval from "
+        "sampling. Measured, never estimated; below 1, drafting doesn't pay here. With a 95 % interval from "
         "the variation of the steps.",
     ),
     (
@@ -73,7 +73,7 @@ TILES = (
     (
         "Block efficiency",
         "efficiencyValue",
-        "New tokens / forwards of the target, including resampled and bonus tokens. Plain decoding has 1.",
+        "New tokens, resampled and bonus ones included / forwards of the target. Plain decoding has 1.",
     ),
     (
         "Chosen K",

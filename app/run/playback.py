@@ -40,9 +40,9 @@ LEAST_SLIDER = 110
 
 
 PACE_HELP = (
-    "How fast the text is shown. The engine runs at full speed, so a slow pace doesn't affect the figures; Stop shows "
-    "the rest at once. Step by step starts a run paused; a change of K or temperature applies to its next step. With "
-    "Draft, verify, Next step first shows the drafted block, and then verifies it. Such steps are slower, because "
+    "How fast the text is shown. The engine runs at full speed, so a slow pace doesn't slow it; Stop shows the rest at "
+    "once. Step by step starts a run paused; a change of K or temperature applies to its next step. At the pace "
+    "“Draft, verify”, “Next step” first shows the drafted block, then verifies it. Such steps are slower, because "
     "processors clock down while they wait."
 )
 

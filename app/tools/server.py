@@ -273,13 +273,13 @@ class ServerWindow(QDialog):
 
     def _plots(self) -> Sequence[HistoryPlot]:
         positions = {
-            f"position {place}": (f"run_{place}", "Accepted / drafts at this position of the draft")
+            f"position {place}": (f"run_{place}", "Tokens accepted at this position / steps that drafted")
             for place in range(1, MOST_POSITIONS + 1)
         }
         drafts = {
-            "drafted": ("draft_bar", "Drafted tokens a second"),
-            "accepted": ("target_bar", "Accepted tokens a second"),
-            "drafts": ("sample_bar", "Steps that drafted, a second"),
+            "drafted": ("draft_bar", "Drafted tokens per second"),
+            "accepted": ("target_bar", "Accepted tokens per second"),
+            "drafts": ("sample_bar", "Drafting steps per second"),
         }
         levels = {
             "running": ("accent", "Requests being processed"),

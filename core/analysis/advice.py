@@ -132,7 +132,7 @@ def advise(
     else:
         text = f"These settings are good: no others promise a gain above {percent_text(LEAST_GAIN - 1)}."
     if sums.is_tree:
-        text += " Larger trees are not forecast here."
+        text += " Nothing is predicted here for larger trees."
     return [Advice(text), *found]
 
 
@@ -201,7 +201,7 @@ def _other_settings(
         )
         options = config.get("method_options") or {}
         if config.get("device") == "cpu" and options.get("int8") is False:
-            text = "Tick Draft in int8: the draft runs faster on most processors, and the text stays exact."
+            text = "Tick “Draft in int8”: the draft runs faster on most processors, and the text stays exact."
             yield Advice(text, settings={"method_options": {config["method"]: {"int8": True}}})
 
 
@@ -219,7 +219,7 @@ def _other_shape(diagnosis: Diagnosis, config: Mapping[str, Any], theory: Speedu
         settings["method"] = "draft-model"
     else:
         settings["method_options"] = {"draft-tree": {"depth": shape.depth}}
-    text = f"Draft a {shape.title}, instead of {own} nodes: about {speedup:.2f}×, from this run's trees."
+    text = f"Draft a {shape.title} instead of {own} nodes: about {speedup:.2f}×, from this run's trees."
     yield Advice(text, speedup, settings)
 
 

@@ -42,7 +42,7 @@ def check_target(target: Any) -> None:
             else "has biases, scaled rotary embeddings or an activation other than SiLU"
         )
         raise ModelUnreadableError(
-            f"A draft can be distilled from plain Llama models only, and this one {what}. Choose another target."
+            f"Only plain Llama models can be distilled from, and this one {what}. Choose another target."
         )
 
 

@@ -345,7 +345,7 @@ def p_text(p_value: float | None) -> str:
 
 def distribution_remarks(found: DistributionResult, samples: str = "blocks", *, has_draft: bool = True) -> list[str]:
     """Further notes on the sampled distribution."""
-    remarks = ["Draft and target agree too much, or there were too few samples, for a bias to be measured."]
+    remarks = ["Draft and target agree too closely, or there are too few samples, to measure a bias."]
     if not has_draft:
         remarks = []
     if found.bias is not None and found.bias_error is not None:

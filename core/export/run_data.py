@@ -130,7 +130,7 @@ def run_data(log: RunLog) -> RunData:
             summary = event.summary
     problems = list(log.problems)
     if lost := len(log.steps) - len(steps):
-        problems.append(f"{lost:,} of its {len(log.steps):,} steps are damaged and were left out.")
+        problems.append(f"{lost:,} of the log's {len(log.steps):,} steps are damaged and were left out.")
     sources = {step.source for step in steps}
     if StepSource.TEXT in sources:
         problems.append("The server reported nothing about drafting, so only the text is shown.")
@@ -247,7 +247,7 @@ FIGURES: tuple[Figure, ...] = (
         "Measured speedup",
         "measured_speedup",
         "Tokens per second of this run / those of the target alone, run right afterwards with the same sampling. "
-        "Wall-clock time, never an estimate.",
+        "Measured, never estimated.",
         "{:.2f}×",
         better=1,
         is_timed=True,
@@ -290,7 +290,7 @@ FIGURES: tuple[Figure, ...] = (
     _logged(
         "Block efficiency",
         "block_efficiency",
-        "New tokens / forwards of the target, including resampled and bonus tokens. Plain decoding has 1.",
+        "New tokens, resampled and bonus ones included / forwards of the target. Plain decoding has 1.",
         better=1,
     ),
     Figure(
@@ -320,7 +320,7 @@ FIGURES: tuple[Figure, ...] = (
     ),
     _logged("Peak memory, MB", "peak_memory_mb", "Of the device, or of the process.", "{:,.0f}"),
     _logged("New tokens", "num_tokens", "Tokens that the run generated.", "{:,.0f}"),
-    _logged("Steps", "num_steps", "Rounds of drafting and verification.", "{:,.0f}"),
+    _logged("Steps", "num_steps", "Steps, plain ones included.", "{:,.0f}"),
 )
 
 

@@ -114,12 +114,14 @@ def _tokens(run: RunData) -> Iterator[Token]:
 def _tip(step: Step, slot: int, kind: TokenKind, is_rejection: bool) -> str:
     parts = [f"step {step.index + 1}"]
     if slot < len(step.drafted) and kind is not TokenKind.BONUS:
-        if kind is TokenKind.CORRECTION:
-            parts.append(f"in place of “{step.drafted_texts[slot]}”, which had")
         named = [("p", step.target_probs[slot]), ("q", step.draft_probs[slot])]
         if is_rejection and slot < len(step.uniforms):
             named.append(("u", step.uniforms[slot]))
-        parts += [f"{name} {significant_text(value, 3)}" for name, value in named if math.isfinite(value)]
+        figures = [f"{name} {significant_text(value, 3)}" for name, value in named if math.isfinite(value)]
+        if kind is TokenKind.CORRECTION:
+            of_rejected = f" with {', '.join(figures)}" if figures else ""
+            figures = [f"in place of “{step.drafted_texts[slot]}”{of_rejected}"]
+        parts += figures
     elif step.next_uniform is not None:
         parts.append(f"u {significant_text(step.next_uniform, 3)}")
     return " · ".join(parts)
@@ -128,7 +130,7 @@ def _tip(step: Step, slot: int, kind: TokenKind, is_rejection: bool) -> str:
 # --- Plots: acceptance, latency, tokens over time, acceptance by position -----------------------------------------
 
 SHARE = Mark("of the step’s drafted tokens", "draft_bar", is_dots=True)
-RUNNING = Mark("running share", "accepted")
+RUNNING = Mark("acceptance so far", "accepted")
 PREDICTED = Mark("predicted for rejection sampling", "correction", dash="6 4")
 DRAFTING = Mark("draft", "draft_bar", is_area=True)
 VERIFYING = Mark("target", "target_bar", is_area=True)
@@ -190,7 +192,7 @@ def _acceptance(counts: RunCounts) -> Markup:
     plot = Plot(
         "acceptance",
         "Acceptance per step",
-        "Accepted / drafted tokens of each step, in per cent. The lines show the running share over all steps so far, "
+        "Accepted / drafted tokens of each step, in per cent. The lines show the acceptance over all steps so far, "
         f"and the share predicted for rejection sampling from the overlap of the two distributions.{note}",
         _step_axis(counts),
         Axis("accepted, %", 0, 1.04, percent),

@@ -55,7 +55,7 @@ SERVERS: Mapping[str, _Server] = {
         key="",
     ),
 }
-_FOLDERS = "Put the models below one folder, as {names}, and set MODELS to it; or link them there."
+_FOLDERS = "Put or link the models in one folder, as {names}, and set MODELS to it."
 _SCRIPT = """#!/bin/sh
 {head}#
 # HOST=0.0.0.0 opens the server to the network; {key}.

@@ -375,6 +375,6 @@ def _memory_warnings(memory: MemoryForecast, positions: int) -> list[str]:
     if memory.fits is not False or memory.available_bytes is None:
         return []
     return [
-        f"With a text of {positions:,} tokens both models need about {bytes_text(memory.total_bytes)}, but "
+        f"With a text of {positions:,} tokens both models need about {bytes_text(memory.total_bytes)}, but only "
         f"{bytes_text(memory.available_bytes)} is free. Choose smaller models, a shorter text, or a lower precision."
     ]

@@ -122,8 +122,8 @@ def does_not_fit(need: Need, device: torch.device, free_bytes: int) -> OutOfMemo
     if choices:
         advice = f"Choose {' or '.join(filter(None, (', '.join(choices[:-1]), choices[-1])))}."
     return OutOfMemoryError(
-        f"{need.title} needs {bytes_text(need.total_bytes)} in {_name(need.dtype)}, but {bytes_text(free_bytes)} is "
-        f"free on {device}. {advice}"
+        f"{need.title} needs {bytes_text(need.total_bytes)} in {_name(need.dtype)}, but only {bytes_text(free_bytes)} "
+        f"is free on {device}. {advice}"
     )
 
 
@@ -173,16 +173,15 @@ def run_does_not_fit(models: Sequence[LanguageModel], capacity: int, free_bytes:
         num_nodes: of the largest tree that the run drafted; 0 for chains.
     """
     target = models[0]
-    problem = f"{target.device} ran out of memory in a text of up to {capacity:,} tokens"
+    problem = f"{target.device} ran out of memory with a text of up to {capacity:,} tokens"
+    shorten = "Shorten the prompt"
+    if num_nodes > 1:
+        problem += f" and trees of up to {num_nodes} nodes"
+        shorten = "Draft smaller trees (a smaller K)"
     # Leave room for a forward.
     fitting = int(_CACHE_SHARE * free_bytes / max(1, sum(bytes_per_position(model) for model in models)))
     fitting = fitting // 100 * 100
     if 100 <= fitting < capacity:
-        problem += f", and about {fitting:,} would fit"
+        problem += f"; about {fitting:,} tokens would fit"
     halved = "" if target.dtype.itemsize <= 2 else f"{_name(_shorter_dtype(target.device))} or "
-    if num_nodes > 1:
-        return (
-            f"{problem}, with trees of up to {num_nodes} nodes. Draft smaller trees (a smaller K), ask for fewer new "
-            f"tokens, or choose {halved}a smaller model."
-        )
-    return f"{problem}. Shorten the prompt, ask for fewer new tokens, or choose {halved}a smaller model."
+    return f"{problem}. {shorten}, ask for fewer new tokens, or choose {halved}a smaller model."

@@ -188,7 +188,7 @@ def _convert(entry: ModelEntry, check_cancelled: Callable[[], None]) -> Generato
     shown = ""
     with contextlib.closing(converting(entry.path, check_cancelled)) as steps:
         for share in steps:
-            text = f"Converting {entry.title}, once… {percent_text(share)}"
+            text = f"Converting {entry.title} (only once)… {percent_text(share)}"
             if text != shown:
                 yield StageChanged(text)
             shown = text

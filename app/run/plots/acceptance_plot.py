@@ -99,8 +99,8 @@ class AcceptancePlot(StepPlot):
             rows.append(("nodes scored", f"{drafted:.0f}, {percent_text(accepted / drafted)} useful"))
         if np.isfinite(rate):
             rows += [
-                ("mean so far", f"{rate * values[Column.MEAN_DRAFTED]:.2f} tokens"),
-                ("running rate", percent_text(rate, 1)),
+                ("accepted so far", f"{rate * values[Column.MEAN_DRAFTED]:.2f} tokens"),
+                ("acceptance so far", percent_text(rate, 1)),
             ]
         if np.isfinite(low):
             rows.append(("95 % band", f"{percent_text(low, 1)} to {percent_text(high, 1)}"))

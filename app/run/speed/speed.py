@@ -33,7 +33,7 @@ ON_SERVER = (
 UNDRAFTED = "Nothing was drafted: this was plain decoding."
 LATER = "Advice and intervals follow when the run is over."
 COMPUTING = "Computing the intervals…"
-MEASURE = "Tick Measure the baseline, and run again."
+MEASURE = "Tick “Measure the baseline”, and run again."
 BUSY = "Busy machine. "
 REPEAT = "First repeat the run while the machine is idle: these figures come from a busy one."
 

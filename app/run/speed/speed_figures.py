@@ -30,7 +30,7 @@ SPEEDUP_HOW = (
 TOKENS_HOW = "Measured: new tokens / forwards of the target. Predicted: what the formula gives for this α and K."
 ALPHA_HOW = (
     "Measured: accepted / tested tokens. Predicted: the mean of Σ min(p, q) = 1 − TV over the same tokens. It is "
-    "higher than the draft acceptance rate on the Run page, which also counts the tokens after a rejection."
+    "higher than the acceptance rate on the Run page, which also counts the tokens after a rejection."
 )
 
 
@@ -74,14 +74,15 @@ def figure_rows(
     predicted_tokens = _figure(theory.tokens.at(k)) if own else (UNKNOWN, "")
     predicted = _figure(theory.measured_verify.at(k), "×") if own else (UNKNOWN, "")
     tested = (
-        "levels at which a candidate was accepted / levels tested; those after a rejection are not"
+        f"levels at which a candidate was accepted / levels tested ({found.num_tested:,} here); those after a "
+        "rejection are not tested"
         if found.is_tree
-        else "accepted / tested tokens; those after a rejection are not tested"
+        else f"accepted / tested tokens ({found.num_tested:,} here); those after a rejection are not tested"
     )
     error = "" if found.alpha_error is None else f" Standard error {found.alpha_error:.3f}."
     unit = f"A plain forward takes {found.plain.forward_ms:.2f} ms here."
     rows: tuple[Row, ...] = (
-        ("α, acceptance", *_figure(theory.alpha), f"{tested}. {found.num_tested:,} were.{error}"),
+        ("α, acceptance", *_figure(theory.alpha), f"{tested}.{error}"),
         ("c, draft cost", *_figure(theory.cost, digits=3), f"time of one {draft_step(found)} / time of a plain "
             f"forward of the target. {unit}"),
         (f"v({k + 1}), verify cost", *_figure(theory.verify.at(k)), f"median time to score {k + 1} positions / "

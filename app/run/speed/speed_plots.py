@@ -29,7 +29,7 @@ class Grouping(Enum):
         "Dashed: mean of Σ min(p, q) = 1 − TV over the same tested tokens.",
     )
     TENTHS = (
-        "By expectation",
+        "By prediction",
         "predicted α, %",
         "Points: accepted / tested tokens, grouped by predicted α in tenths, with Wilson's 95 % interval.",
         "Dashed: where both are equal.",

@@ -37,7 +37,7 @@ TIME_HELP = (
     "run."
 )
 GROUP = "Group by settings"
-GROUP_HELP = "Show runs that differ only in seed or prompt as one: their mean, with an interval from three runs on"
+GROUP_HELP = "Show runs that differ only in seed or prompt as one: their mean, with an interval for three or more runs"
 LEAST_PLOTS = 250
 SAVED_ROOM = 240
 """Pixels for all runs' names together in a saved plot."""
@@ -178,7 +178,7 @@ class ComparePage(QWidget):
         self.table = CompareTable()
         self.acceptance = OverlayPlot(
             object_name="compareAcceptance",
-            title="Running acceptance over tokens",
+            title="Acceptance so far over tokens",
             labels=("tokens generated", "accepted, %"),
             columns=("tokens", "running_acceptance"),
             x_text=lambda tokens: f"{tokens:,.0f} tokens",
@@ -195,7 +195,7 @@ class ComparePage(QWidget):
             x_text=lambda seconds: f"{seconds:,.2f} s",
             y_text=lambda tokens: f"{tokens:,.0f}",
         )
-        self.cards = (PlotCard("Running acceptance", self.acceptance), PlotCard("Tokens over time", self.time))
+        self.cards = (PlotCard("Acceptance so far", self.acceptance), PlotCard("Tokens over time", self.time))
         for card, help_text in zip(self.cards, (ACCEPTANCE_HELP, TIME_HELP), strict=True):
             card.setToolTip(plain_tip(help_text))
             card.plot.setAccessibleDescription(help_text)

@@ -59,8 +59,8 @@ SIGNS = {
 }
 """How the settings that tell columns apart are written above them, the most telling first."""
 GROUP_HELP = (
-    "The number of runs averaged in the column. ± is half of the 95 % interval of the mean, by Student's t, from "
-    "three runs on."
+    "The number of runs averaged in the column. ± is half of the 95 % interval of the mean, by Student's t, for "
+    "three or more runs."
 )
 TEXT_HELP = "Whether the text equals that of the first run here, character for character."
 MACHINE_HELP = "Busy: equal steps of the run or its baseline differed in time. Then no speed is marked as best."

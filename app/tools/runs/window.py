@@ -46,13 +46,13 @@ LANE = "runs"
 """Jobs that use the store of kept runs run one at a time."""
 SIDE = 16
 """Pixels at the left and at the right."""
-NO_MATCH = "No saved run matches."
+NO_MATCH = "No kept run matches."
 SELECT_MORE = "Select two or more runs to compare them"
 NO_RUN = "No runs yet. Press Run in the main window: every run is kept here."
 RUNNING = "This run has not ended yet. Stop it or wait until it ends before you delete it."
 LABELS = {
     Label.TAGS: ("Tags", "for example: greedy, laptop", "Words to find the selected runs by, separated by commas."),
-    Label.NOTE: ("Note", "What you want to remember of this run", "A note on the selected runs."),
+    Label.NOTE: ("Note", "What you want to remember about this run", "A note on the selected runs."),
 }
 """The title, placeholder and help of each field below the list."""
 DIFFERENT = "(different)"

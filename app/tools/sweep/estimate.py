@@ -18,14 +18,14 @@ from core.text import percent_text
 
 NO_DRAFTS = "Each draft gets a row here, best first: its predicted speedup, and at which K."
 SHOWN_TREES = 5
-STOPPED = "Stopped before a draft was read."
+STOPPED = "Stopped before any draft was estimated."
 COLUMNS = (
     Column("Draft", "Models on this computer that are smaller than the target and have the same tokenizer.", width=170),
     *(
         Column(title, help_text, is_figure=True, rank=rank)
         for rank, title, help_text in (
             (0, "Predicted", "τ(K) / (K c + v(K+1)) at its best K; 95 % interval over the positions of the text."),
-            (0, "Best K", "The K from 1 to 16 of the highest predicted speedup; none if plain decoding is faster."),
+            (0, "Best K", "The K from 1 to 16 with the best predicted speedup; none if plain decoding is faster."),
             (
                 2,
                 "Best tree",
@@ -85,7 +85,7 @@ class EstimateView(QWidget):
         self.headline = wrapped_label("estimateHeadline", "title")
         self.subject = wrapped_label("estimateSubject", "hint")
         self.table: Table[DraftProbe] = Table("estimateTable", "Drafts, best first", COLUMNS, NO_DRAFTS)
-        use_help = "Copy the target, the draft and K to the settings, or its best tree if that is faster"
+        use_help = "Put the target, the draft and its best K, or its best tree if faster, into the settings"
         self.use_button = push_button("Use this draft and K", "estimateUseButton", use_help, self._on_use)
         self.note = hint_label("estimateNote")
         foot = row((self.note, 1), self.use_button)
@@ -108,7 +108,7 @@ class EstimateView(QWidget):
             self._show_probes((*self._probes, event))
         elif isinstance(event, ProbeDone):
             self._show_probes(event.probes)
-            stopped = " Stopped before all of them were read." if event.is_stopped else ""
+            stopped = " Stopped before all were estimated." if event.is_stopped else ""
             if event.probes or not event.is_stopped:
                 self.headline.setText(f"{self._in_titles(verdict(event.probes))}{stopped}")
             self.subject.setText(" · ".join(filter(None, (self.subject.text(), " ".join(event.notes)))))
@@ -139,9 +139,9 @@ class EstimateView(QWidget):
         k, shape = probe.best_k, ""
         chosen: dict[str, Any] = {"method": "draft-model"}
         if (tree := probe.faster_tree) is not None:
-            k, shape = tree.num_nodes, f", in a tree of depth {tree.depth},"
+            k, shape = tree.num_nodes, f" in a tree of depth {tree.depth}"
             options = {"draft-tree": {"depth": tree.depth, "branching": tree.branching}}
             chosen = {"method": "draft-tree", "method_options": options}
         pair = {"engine": "", "target": self._target, "draft": probe.draft}
         self._controls.change({**pair, **chosen, "num_draft_tokens": k, "length_policy": LengthPolicy.FIXED})
-        self.note.setText(f"{self._in_titles(probe.draft)} and K = {k}{shape} are in the settings.")
+        self.note.setText(f"The settings now have {self._in_titles(probe.draft)} with K = {k}{shape}.")

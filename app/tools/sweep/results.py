@@ -77,10 +77,10 @@ class SweepVerdicts(QScrollArea):
 RUN_COLUMNS = (
     Column("Prompt"),
     Column("Repeat", is_figure=True, rank=1),
-    Column("Tokens/s", "New tokens / seconds of model work", is_figure=True),
+    Column("Tokens/s", "New tokens / the sum of the steps' times", is_figure=True),
     Column(
         "Speedup",
-        "Relative to plain decoding of the same prompt and temperature, the run nearest in time",
+        "Relative to plain decoding of the same prompt and temperature, in the run nearest in time",
         is_figure=True,
     ),
     Column("Acceptance", "Accepted / drafted tokens", is_figure=True, rank=2),

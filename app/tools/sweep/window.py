@@ -292,7 +292,7 @@ class SweepWindow(ToolWindow):
             yield StageChanged("Looking for drafts…")
             yield from probe(session, replace(asked, drafts=drafts_here(asked.target)), controls)
 
-        if self._start_task("A probe", work) is None:
+        if self._start_task("An estimate", work) is None:
             self.banner.show_sentence(self._controller.busy_sentence())
             return
         self.banner.dismiss()

@@ -103,8 +103,8 @@ def _unpack(
     available = available_memory(with_swap=True)
     if num_bytes + _SPARE_MEMORY > available:
         raise OutOfMemoryError(
-            f"{path.name!r} needs {bytes_text(num_bytes)} unpacked, but {bytes_text(available)} of memory is free. "
-            "Close other programs, or choose a smaller model."
+            f"{path.name!r} needs {bytes_text(num_bytes)} unpacked, but only {bytes_text(available)} of memory is "
+            "free. Close other programs, or choose a smaller model."
         )
     # A tensor exists twice while it is unpacked, and the file's pages count as memory while they are read.
     memory = _BASE_MEMORY + 2 * (num_bytes + path.stat().st_size)
