@@ -51,7 +51,7 @@ def test_an_exact_pair_gets_a_tick_a_plain_sentence_and_its_p_values(checking, q
     assert (panel.mark.text(), panel.mark.property("kind")) == ("✓", "exact")
     assert panel.headline.text().startswith("Exact: ")
     assert texts(panel.table)[0] == ["Greedy text against plain decoding", "576", "", "", "equal"]
-    assert texts(panel.table)[1] == ["Token 1 of a block", "3,000", "16.4", "18", "p = 0.563"]
+    assert texts(panel.table)[1] == ["Token 1 of a block", "3,000", "16.4", "18", "✓ p = 0.563"]
     assert texts(panel.table)[3][-1] == "too few to test"
     assert panel.remarks.text()
     assert (fake.requests[0].num_samples, fake.requests[0].run.target) == (5_000, TARGET.ref)

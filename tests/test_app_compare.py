@@ -6,13 +6,13 @@ import json
 
 import numpy as np
 import pytest
-from PySide6.QtCore import QRectF, Qt
+from PySide6.QtCore import Qt
 
 import core.export.run_data
 from app.theme import DARK, LIGHT, contrast
 from app.tools.runs.compare_page import AGREEING, DIFFERING, RESULTS, ComparePage
 from app.tools.runs.comparison import MAX_POINTS, MAX_RUNS, compare, curves
-from app.tools.runs.overlay_plot import DASHES, MARKERS, RunSample, run_color
+from app.tools.runs.overlay_plot import DASHES, MARKERS, SAMPLE_WIDTH, RunSample, run_color
 from app.widgets.pictures import to_csv
 from core.analysis.run_counts import RunCounts
 from core.errors import OutriderError
@@ -92,6 +92,7 @@ def test_runs_with_the_same_settings_become_their_mean_and_its_interval(folder):
     half = 4.302653 * np.std(ys, ddof=1) / 3**0.5
     assert np.interp(at, mean.x, mean.high - mean.y) == pytest.approx(half, rel=0.05)
     assert two.low is None, "two runs say almost nothing about their spread"
+    assert row(found.differing, "Seed").texts == ("0, 1, 2", "0"), "of each group's runs"
     keep_run(folder, 5, num_draft_tokens=2)
     assert comparison(folder, grouped=True).names[2] == "K 2"
 
@@ -239,6 +240,6 @@ def test_no_two_runs_share_a_colour_a_line_style_or_a_marker_and_all_stand_out(t
         sample = RunSample("a run with a long name that has to be cut somewhere", index, 190)
         qtbot.addWidget(sample)
         picture = sample.grab().toImage()
-        middle = QRectF(0, 0, 32, picture.height()).center().toPoint()
-        assert picture.pixelColor(middle).name() == colors[index]
+        drawn = {picture.pixelColor(x, picture.height() // 2).name() for x in range(SAMPLE_WIDTH)}
+        assert drawn & set(colors) == {colors[index]}
         assert sample.sizeHint().width() < 260

@@ -61,9 +61,9 @@ def conclusion_of(run: RunView, *, was_stepped: bool = False, is_slowed: bool = 
     digits = 1 if speedup >= 1.15 else 2
     if interval is None:
         headline, verdict = f"Too few steps to tell: {speedup:.2f} times the speed of plain decoding", ""
-    elif speedup > 1 + LEVEL and interval[0] > 1:
+    elif speedup > 1 + LEVEL and round(interval[0], 2) > 1:  # As it is shown.
         headline, verdict = f"{speedup:.{digits}f} times faster than plain decoding", "faster"
-    elif speedup < 1 - LEVEL and interval[1] < 1:
+    elif speedup < 1 - LEVEL and round(interval[1], 2) < 1:
         headline, verdict = f"Slower than plain decoding, at {speedup:.2f} times its speed", "slower"
     else:
         headline, verdict = f"No measurable difference from plain decoding ({speedup:.2f}×)", ""

@@ -278,7 +278,7 @@ class LiveView(QObject):
             is_generating = run.started is not None and self.upcoming is None
             stage = run.stage or ("Generating…" if is_generating else "Preparing…")
         self._status.stage.setText(stage)
-        self._status.stage.set_short(run.outcome.partition(":")[0] if stage == run.outcome else "")
+        self._status.stage.set_short(NOT_STARTED if stage.startswith(NOT_STARTED) else run.outcome.partition(":")[0])
 
     def _show_status(self) -> None:
         self._show_stage()

@@ -266,14 +266,15 @@ class PlaybackBar(QWidget):
 
     def _show_place(self) -> None:
         shown, count = self.slider.value(), self.slider.maximum()
-        self.place.setText(f"{shown:,} of {count_text(count, 'step')}" if count else "no steps")
+        text = f"{shown:,} of {count_text(count, 'step')}" if count else "no steps"
+        self.place.setText(f"step {shown:,}" if self._is_live and 0 < shown == count else text)
         self.place.setToolTip(f"Steps shown, of {count:,}")
 
 
 def _icon(name: str) -> QIcon:
     """An icon in the theme's colours, enabled and disabled."""
     theme, icon, svg = current_theme(), QIcon(), (RESOURCES / "icons" / f"{name}.svg").read_text("utf-8")
-    for mode, color in ((QIcon.Mode.Normal, theme.text), (QIcon.Mode.Disabled, theme.faint)):
+    for mode, color in ((QIcon.Mode.Normal, theme.text), (QIcon.Mode.Disabled, theme.field_border)):
         pixmap = QPixmap()
         pixmap.loadFromData(svg.replace("currentColor", color).encode(), "SVG")
         pixmap.setDevicePixelRatio(3.0)

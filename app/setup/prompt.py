@@ -98,7 +98,7 @@ class PromptReading(QPlainTextEdit):
 DELAY_MS = 120
 READY_HINT = "Ctrl+Enter starts a run."
 LIVE_HINT = "Esc stops. K and temperature can be changed."
-PAUSED_HINT = "F8 takes the next step. Space resumes. Esc stops."
+PAUSED_HINT = "F8: next step. Space resumes. K and temperature are live."
 SERVED_HINT = "The server writes; settings apply from the next run."
 NO_READING = "Only the server knows how its model reads the prompt. For a local model's input, choose This machine."
 LIVE_HINT_SHORT = "K and temperature are live."

@@ -46,9 +46,10 @@ POLL_MS = 1_500
 MOST_POINTS = 2_400
 """An hour; older points are dropped."""
 MOST_POSITIONS = 6
-NONE_CHOSEN = "Monitor a server's acceptance and throughput."
+NONE_CHOSEN = "Monitor a server's acceptance and throughput"
 BEGIN = (
-    "Start a server with speculative decoding. Tools > Deploy has the command for the current pair.",
+    "Start a server with speculative decoding. Tools > Deploy has the command for the last run's pair, or, before a "
+    "run, for the chosen one.",
     "Add its address, such as http://127.0.0.1:8000. If it is already listed under Engine in the main window, "
     "choose it there.",
     "Keep this window open. It plots the server's counters for the requests of all clients.",

@@ -159,7 +159,10 @@ def draw_step(painter: QPainter, picture: StepPicture, width: int) -> None:
         if slot.uniform is not None and slot.fate is not Fate.DISCARDED:
             relation = "<" if slot.fate is Fate.ACCEPTED else "≥"
             place.translate(0, line + 2)
-            draw_text(painter, place, f"u {relation} {_share(slot.acceptance)}", theme.muted, pixels=SMALL)
+            threshold = _share(slot.acceptance)
+            if threshold[0] in "<>":  # After the relation, three digits instead of another one.
+                threshold = f"{slot.acceptance:.3f}".removeprefix("0")
+            draw_text(painter, place, f"u {relation} {threshold}", theme.muted, pixels=SMALL)
     if picture.next_kind is not None:
         x, style = left + len(picture.slots) * column, theme.kind(picture.next_kind)
         _draw_chip(painter, QRectF(x, 0, column, scaled(CHIP)), picture.next_text, style.color, None)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pyqtgraph as pg
-from PySide6.QtCore import QPointF, Qt, Signal, Slot
+from PySide6.QtCore import QPointF, QRectF, Qt, Signal, Slot
 from PySide6.QtGui import QColor, QPen, QTextOption
 from PySide6.QtWidgets import QGraphicsItem
 
@@ -49,6 +49,15 @@ MARGIN = 1.03
 """Free space after the last figure once no more will come."""
 
 
+class EndedAxis(pg.AxisItem):  # type: ignore[misc]  # pyqtgraph has no types
+    """An axis that also labels its ends, which pyqtgraph leaves out where half of a label lies beyond the axis."""
+
+    def boundingRect(self) -> QRectF:
+        """With room for half a label at both ends."""
+        room, found = scaled(9), QRectF(super().boundingRect())
+        return found.adjusted(0, -room, 0, room) if self.orientation == "left" else found.adjusted(-room, 0, room, 0)
+
+
 class Plot(pg.PlotWidget):  # type: ignore[misc]  # pyqtgraph has no types
     """Base of all plots: axes, theme, legend, a hint while empty, and pointer handling.
 
@@ -62,7 +71,8 @@ class Plot(pg.PlotWidget):  # type: ignore[misc]  # pyqtgraph has no types
     pointed = Signal(int)
 
     def __init__(self, *, object_name: str, title: str, x_label: str, y_label: str) -> None:
-        super().__init__(background=None, enableMenu=False)
+        axes = {name: EndedAxis(name) for name in ("left", "bottom")}
+        super().__init__(background=None, enableMenu=False, axisItems=axes)
         self.setObjectName(object_name)
         self.setAccessibleName(title)
         self.setFrameShape(self.Shape.NoFrame)
@@ -275,7 +285,7 @@ class Plot(pg.PlotWidget):  # type: ignore[misc]  # pyqtgraph has no types
         self._hint.setColor(theme.muted)
         for name, label in self._labels.items():
             self._style_axis(self.getPlotItem().getAxis(name), label)
-        self.getPlotItem().showGrid(x=False, y=not self._is_empty, alpha=0.25)
+        self.getPlotItem().showGrid(x=False, y=not self._is_empty, alpha=0.5)
         for paint in self._paints:
             paint(theme)
 

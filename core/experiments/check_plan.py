@@ -266,7 +266,10 @@ def notes_on(run: RunRequest, dtype: str, distribution: DistributionResult | Non
     if run.coupling is Coupling.GUMBEL:
         notes.append("Gumbel coupling keeps the distribution, and a seed gives the same text as without a draft.")
     elif not (run.sampling.is_greedy or run.is_lossy):
-        notes.append("Without a draft, the seed gives a different text.")
+        notes.append(
+            "With and without a draft the distribution is the same; one seed gives two texts, as random numbers are "
+            "used differently."
+        )
         if run.num_draft_tokens is None:
             name = "Auto" if run.length_policy is LengthPolicy.AUTO else "Adaptive"
             notes.append(

@@ -263,8 +263,8 @@ def _verdict(results: SweepResults, temperature: float) -> Verdict:
     elif is_sure is None:
         second = f"; {ranked[1][1].cell.title} comes next at {ranked[1][0]:.2f}×" if len(ranked) > 1 else ""
         text = (
-            f"{name} has the highest median, {median:.2f}× plain decoding{second}; too few runs for a verdict: "
-            "repeat them more often."
+            f"{name} has the highest median, {median:.2f}× plain decoding{second}; a verdict needs "
+            f"{FEWEST_RUNS} runs of each cell, and there are {len(speeds)}: repeat them, or add prompts."
         )
     else:
         lead, is_ahead = "there is no other cell to compare it with.", True

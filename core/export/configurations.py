@@ -231,7 +231,11 @@ def _vllm(choice: Choice, target: Place, draft: Place | None) -> Recipe:
         "vllm:spec_decode_num_accepted_tokens / vllm:spec_decode_num_draft_tokens at /metrics is Outrider's "
         "draft_acceptance_rate."
     )
-    return _command(["vllm", "serve", target.name], ["--speculative-config", _json(settings)]), notes
+    config = _plain(_json(settings))
+    for name in settings:  # One on each line; a quote within a value is escaped, so only the keys fit.
+        config = config.replace(f', "{name}": ', f',\n        "{name}": ', 1)
+    command = _command(["vllm", "serve", target.name]).rstrip("\n")
+    return f"{command} \\\n    --speculative-config {shlex.quote(config)}\n", notes
 
 
 def _sglang(choice: Choice, target: Place, draft: Place | None) -> Recipe:

@@ -281,7 +281,7 @@ FIGURES: tuple[Figure, ...] = (
         better=1,
     ),
     Figure(
-        "Alpha",
+        "α",
         "",
         "Accepted / tested tokens: the probability that a tested token is accepted.",
         lambda run: run.alpha,

@@ -267,8 +267,8 @@ def check_prompt_length(num_ids: int, target: LanguageModel) -> None:
         raise PromptError("The prompt is empty. Write a few words for the model to continue.")
     if num_ids >= target.context_length:
         raise PromptError(
-            f"The prompt has {num_ids:,} tokens, but {target.ref} reads at most {target.context_length:,}, including "
-            "the new ones. Shorten the prompt."
+            f"The prompt has {num_ids:,} tokens. {target.ref} reads at most {target.context_length:,}, prompt and new "
+            f"tokens together: remove at least {num_ids - target.context_length + 1:,} tokens."
         )
 
 

@@ -46,6 +46,7 @@ class LatencyPlot(StepPlot):
         self.baseline_line = self.add_line("text", "baseline", baseline_help, dashes=DASHED, angle=0)
         self._baseline_sample = self._samples[-1]
         self._samples.append(self._samples.pop(self._samples.index(self._previous_sample)))
+        self.cut = self.add_points("text", 7, symbol="t1")
         self._baseline_ms: float | None = None
         self._top = 0.0
         self.set_hint("One bar per step: its draft, verify and sample time, per token")
@@ -111,6 +112,9 @@ class LatencyPlot(StepPlot):
         lines = max(means[-1] if means else 0.0, self._baseline_ms or 0.0, self._draw_previous(first, last, width))
         highest = float(floor.max(initial=0.0))
         self._fit_times(max(lines, min(highest, MOST_ABOVE * lines)) if math.isfinite(lines) else highest)
+        # An arrow on each bar that goes on above the plot.
+        is_cut = floor > self._top
+        self.cut.setData(x[is_cut], np.full(int(is_cut.sum()), 0.95 * self._top))
 
     def _fit_times(self, highest: float) -> None:
         top = grown(self._top, max(highest, self._baseline_ms or 0.0) * HEADROOM)

@@ -41,7 +41,7 @@ class PositionPlot(Plot):
         self._run = run
         self.getPlotItem().getAxis("left").setTicks([QUARTERS])
         self.bars = self.add_bars("draft_bar", "of all drafted", UNCONDITIONAL_HELP)
-        self.whiskers = self.add_whiskers("muted", beam=0.18)
+        self.whiskers = self.add_whiskers("text", beam=0.18)
         self.line = self.add_line("text", "if all earlier ones were accepted", CONDITIONAL_HELP)
         self.points = self.add_points("text", 6)
         self.getPlotItem().setMouseEnabled(x=True, y=False)

@@ -139,8 +139,8 @@ class CostPlot(Plot):
         self._run = run
         self._points: dict[int, tuple[float, float, float, int]] = {}
         """By nodes: median, 10th and 90th percentile, number of steps."""
-        self.plain_line = self.add_line("text", "one token", PLAIN_FORWARD_HELP, dashes=DASHED, width=THIN, angle=0)
-        self.whiskers = self.add_whiskers("muted", beam=0.3)
+        self.plain_line = self.add_line("text", "plain forward", PLAIN_FORWARD_HELP, dashes=DASHED, width=THIN, angle=0)
+        self.whiskers = self.add_whiskers("text", beam=0.3)
         self.line = self.add_line("target_bar")
         self.points = self.add_points("target_bar", 7, "median step", f"{COST_HELP} Whiskers: {SPREAD_HELP.lower()}")
         self._samples.reverse()

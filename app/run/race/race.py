@@ -102,7 +102,7 @@ def source_text(run: RunView, race: Race) -> str:
     return "".join(
         [
             f"{efficiency:.2f} tokens per forward of the target, in steps that take {cost:.2f} times as long as a "
-            f"plain one ({ours:.1f} ms against {plain:.1f} ms): {efficiency:.2f} / {cost:.2f} = {speedup:.2f}×.",
+            f"plain one ({ours:.2f} ms against {plain:.2f} ms): {efficiency:.2f} / {cost:.2f} = {speedup:.2f}×.",
             *notes,
         ]
     )
@@ -151,6 +151,8 @@ def waiting_text(run: RunView, *, is_running: bool) -> str:
     if is_running and run.wants_baseline:
         return "When the run and its baseline are done, the two can be replayed here side by side."
     if run.wants_baseline and run.summary is not None:
+        if not run.steps:
+            return "No race: the run ended before its first token."
         return "No race: this run and its baseline can't be compared. The main window says how they ended."
     what = "This run measures no baseline to race against." if is_running else "No race yet."
     return f"{what} Run with “Measure the baseline” ticked: the two are then replayed here side by side, on one clock."

@@ -192,7 +192,7 @@ def _headline(
     if not found.plain.is_measured:
         # One forward that was timed before the run is no ground for a verdict.
         if run.summary is None and run.wants_baseline:
-            return f"Too early to tell: about {speed} {at} so far. The baseline will show whether drafting pays."
+            return "Too early to tell. The baseline will show whether drafting pays."
         return f"An estimated {speed} {at}: only a run with the baseline shows whether drafting pays."
     if not found.is_enough:
         return f"{speed}, but too few steps to tell: {found.num_blocks} drafted, and {LEAST_BLOCKS} are needed."

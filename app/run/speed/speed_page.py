@@ -95,7 +95,7 @@ class SpeedPage(RunPage):
         self.plot, self.calibration = SpeedupPlot(), CalibrationPlot()
         self.quantity = ChoiceRow({quantity: quantity.title for quantity in Quantity}, "speedQuantity", "Plotted by K")
         self.grouping = ChoiceRow({by: by.title for by in Grouping}, "alphaGrouping", "Group tested tokens")
-        self.cards = PlotCard("Predicted, by K", self.plot), PlotCard("Acceptance of tested tokens", self.calibration)
+        self.cards = PlotCard("Prediction by K", self.plot), PlotCard("Acceptance of tested tokens", self.calibration)
         hold(self.plot, height=PLOT_HEIGHT)
         hold(self.calibration, height=SMALL_PLOT_HEIGHT)
         self.cards[0].add_row(self.quantity)

@@ -109,9 +109,11 @@ class TranscriptPanel(QWidget):
         request = self._run.request
         method = METHODS.get(request.method) if request is not None and not request.engine else None
         self._fork_sample.setVisible(method is not None and method.proposes_trees)
-        self._ghost_sample.setVisible(self.ghosts_button.isChecked())
         # At full speed nobody sees a draft before its verdict.
         self._drafted_sample.setVisible(self.playback.is_slowed)
         buttons = sum(button.sizeHint().width() + HEADER_SPACING for button in (self.colors, self.ghosts_button))
+        # With this sample either way: else the button that shows it would move away from the pointer.
+        self._ghost_sample.setVisible(True)
         is_wide = self._legend.width_on_one_line() + buttons <= self.width() - HEADER_MARGINS
+        self._ghost_sample.setVisible(self.ghosts_button.isChecked())
         self._header.setDirection(QBoxLayout.Direction.LeftToRight if is_wide else QBoxLayout.Direction.TopToBottom)

@@ -94,7 +94,7 @@ class ModelDetailsPane(QWidget):
             return push_button(title, name, "", clicked)
 
         self.again = button("Download again", "getAgainButton", lambda: models.downloads.get(self.ref, restart=True))
-        self.copy = quiet_button("Copy path", "copyPathButton", "Copy the path", "", self._on_copy)
+        self.copy = quiet_button("Copy path", "copyPathButton", "Copy the path", "", self._on_copy, role="link")
         self.use_target = button("Use as target", "useTargetButton", lambda: use_as(ModelRole.TARGET))
         self.use_draft = button("Use as draft", "useDraftButton", lambda: use_as(ModelRole.DRAFT))
         self.folder = button("Show in folder", "showFolderButton", lambda: models.show_folder(self.ref))

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 HERE, GET = 0, 1
 NO_MATCH = "No model on this computer matches these words."
-NO_MODEL = "There is no model on this computer yet. Open one, or choose one under Get models."
+NO_MODEL = "There is no model on this computer yet. Add one, or choose one under Get models."
 
 
 class ModelsWindow(QDialog):
@@ -49,7 +49,7 @@ class ModelsWindow(QDialog):
         self.tabs.addTab("Get models")
         filter_help = "By name, owner, precision or kind (Ctrl+F)"
         self.filter = line_edit("modelsFilter", "Filter", "Filter the models", filter_help)
-        self.open_button = menu_button("Open", "openModelButton", "Add a model from another folder")
+        self.open_button = menu_button("Add model", "openModelButton", "Add a model from another folder")
         for kind, title in OPEN_TITLES.items():
             self.open_button.menu().addAction(title).triggered.connect(partial(models.ask_for_model, kind))
         self.banner = Banner()

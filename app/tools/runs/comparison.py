@@ -155,6 +155,11 @@ def compare(runs: Iterable[tuple[KeptRun, RunLog]], *, grouped: bool = False) ->
         )
     tables = [_shared([run.settings for run in group]) for group in groups]
     differing, agreeing = differences(tables)
+    varied = {
+        name for name in NOT_GROUPED if any(len({run.settings.get(name) for run in group}) > 1 for group in groups)
+    }
+    differing += [row for row in agreeing if row[0] in varied]
+    agreeing = [row for row in agreeing if row[0] not in varied]
     return Comparison(
         columns=tuple(tuple(run.kept for run in group) for group in groups),
         names=tuple(_names(groups, dict(differing))),

@@ -23,7 +23,7 @@ DASHES: tuple[tuple[float, ...], ...] = ((), (5, 2), (1.5, 1.8), (6, 2, 1.5, 2),
 MARKERS = ("o", "s", "t", "d", "+", "x")
 """Each run's marker, by pyqtgraph's letters."""
 NUM_MARKERS = 7
-SAMPLE_WIDTH = 30
+SAMPLE_WIDTH = 46
 PLACES_PER_UNIT = 1000
 """A plot's places are whole numbers: thousandths of a token or a second."""
 

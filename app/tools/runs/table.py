@@ -31,7 +31,7 @@ COLUMNS = (
     Column("Draft or method", width=152),
     Column("K", "Tokens drafted per step; auto: chosen before each step", 48, is_figure=True),
     Column("Temp.", "The temperature at the start of the run", 60, is_figure=True, rank=3),
-    Column("Accepted", "Accepted / drafted tokens", 80, is_figure=True),
+    Column("Acceptance", "Accepted / drafted tokens", 90, is_figure=True),
     Column("Tokens/s", "Generated tokens per second, without the prefill", 82, is_figure=True),
     Column("Speedup", "Tokens per second / those of the baseline measured in the same run", 76, is_figure=True),
     Column("State", width=92, rank=4),

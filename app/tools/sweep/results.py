@@ -63,7 +63,8 @@ class SweepVerdicts(QScrollArea):
     def heightForWidth(self, width: int) -> int:
         """As high as the sentences, up to a share of the window."""
         most = max(scaled(MAX_VERDICTS_HEIGHT), round(MOST_OF_WINDOW * self.window().height()))
-        return min(most, max(scaled(20), self._grid.totalHeightForWidth(width))) + 2
+        inner = width - self.verticalScrollBar().sizeHint().width()  # It may be shown while the height is found.
+        return min(most, max(scaled(20), self._grid.totalHeightForWidth(inner))) + 2
 
     def sizeHint(self) -> QSize:
         """Before the width is known."""
