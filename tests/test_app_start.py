@@ -175,7 +175,8 @@ from app.tools.models.models import find_problem
 application = QApplication([])
 window = MainWindow()
 window.close()
-window.controller.join(5000)
+while not (window.controller.is_closed and window.jobs.is_idle):
+    application.processEvents()
 find_problem("nowhere", "elsewhere")
 """
 

@@ -29,7 +29,8 @@ import app.main_window
 application = QApplication([])
 window = app.main_window.MainWindow()
 window.close()
-window.controller.join(5000)
+while not (window.controller.is_closed and window.jobs.is_idle):
+    application.processEvents()
 print(app.main_window.__file__)
 """
 
