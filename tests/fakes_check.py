@@ -70,7 +70,7 @@ def make_report(request, *, broken=False, near=False, seconds=27.4):
     )
     notes = (
         "No setting of Outrider trades exactness for speed: method, K and an int8 draft change only the speed.",
-        "Without a draft, the seed gives a different text.",
+        "One seed gives different texts with and without a draft: random numbers are used differently.",
     )
     greedy = checks.IdentityResult(Comparison.GREEDY, 9, 576 - 46 * near, ties)
     return CheckReport(request, "cpu", "float32", (greedy,), distribution, notes, seconds)

@@ -16,6 +16,7 @@ from app.run.pacing import Pace
 from app.settings import SettingsStore
 from app.theme import RESOURCES
 from app.tools.models.downloads import Download, DownloadState
+from core.analysis.steadiness import interval_text
 from core.models.catalogue import ModelEntry, ModelFormat, ModelOrigin
 from core.runlog.log import read_run_log
 from core.runlog.replay import events
@@ -270,6 +271,22 @@ def test_where_a_run_is_slower_it_says_so_and_what_to_try():
     faster = concluded(10.0)
     assert "times faster than plain decoding" in faster.headline
     assert not faster.advice
+
+
+@pytest.mark.parametrize(
+    ("interval", "words"),
+    [
+        ((1.004, 1.1), "no measurable difference"),
+        ((1.006, 1.1), "times faster"),
+        ((0.9, 0.996), "no measurable difference"),
+        ((0.9, 0.994), "slower"),
+    ],
+)
+def test_the_headline_follows_from_the_interval_as_it_is_shown(monkeypatch, interval, words):
+    monkeypatch.setattr("app.run.conclusion.speedup_interval", lambda *_: interval)
+    found = concluded(10.0 if interval[0] > 1 else 60.0)
+    assert words in found.headline.lower()
+    assert interval_text(interval) in found.basis
 
 
 def test_a_busy_machine_qualifies_the_headline_and_few_steps_tell_nothing():

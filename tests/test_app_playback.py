@@ -267,6 +267,7 @@ def test_a_finished_run_can_be_gone_through_and_is_whole_at_the_end(window, run_
     run_to_end(window)
     view, slider, steps = window.transcript.view, bar(window).slider, window.run_view.steps
     whole = view.toPlainText()
+    assert bar(window).place.text() == f"{len(steps)} of {len(steps)} steps"
     for shown in (3, 0, 1, len(steps) - 1, 2):
         slider.setValue(shown)
         assert view.toPlainText() == window.prompt.text() + "".join(step.emitted_text for step in steps[:shown])

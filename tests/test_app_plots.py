@@ -252,6 +252,15 @@ def test_a_reproducible_run_shows_what_rejection_would_have_accepted(window, run
     assert window.run_view.counts.columns[Column.PREDICTED_RATE][-1] == pytest.approx(rate)
 
 
+def test_a_bar_that_goes_on_above_the_plot_has_an_arrow(run, plots):
+    _, latency = plots
+    append(run, [make_step(index, 3 * index, num_accepted=2, ms=300.0 if index == 7 else 5.0) for index in range(20)])
+    latency.settle(is_over=True)
+    x, y = latency.cut.getData()
+    assert [round(place) for place in x] == [8]
+    assert 0 < y[0] < latency.getViewBox().viewRange()[1][1]
+
+
 def test_bars_and_lines_equal_the_events(run, plots):
     acceptance, latency = plots
     steps = append(run, random_steps(30))

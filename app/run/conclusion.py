@@ -11,7 +11,7 @@ from app.controller import RunController
 from app.run.run_view import RunView
 from app.widgets.fields import boxed, column, set_flag, wrapped_label
 from core.analysis.diagnosis import diagnose
-from core.analysis.steadiness import BUSY_MACHINE, interval_text, speedup_interval, unsteadiness
+from core.analysis.steadiness import BUSY_MACHINE, covers_one, interval_text, speedup_interval, unsteadiness
 from core.settings import Coupling
 from core.text import percent_text
 
@@ -22,7 +22,7 @@ STEPWISE = (
 QUALIFIED = "Measured on a busy machine: "
 SHORT_MS = 20.0
 """Shorter steps than this are disturbed by the window's own drawing."""
-DRAWING = "A slower Pace disturbs short steps less: text and plots are drawn less often."
+DRAWING = "A slower Pace disturbs short steps less: text and plots are drawn after them."
 LEVEL = 0.005
 """Speedups this close to 1 are written as 1.00."""
 
@@ -61,12 +61,12 @@ def conclusion_of(run: RunView, *, was_stepped: bool = False, is_slowed: bool = 
     digits = 1 if speedup >= 1.15 else 2
     if interval is None:
         headline, verdict = f"Too few steps to tell: {speedup:.2f} times the speed of plain decoding", ""
-    elif speedup > 1 + LEVEL and round(interval[0], 2) > 1:  # As it is shown.
-        headline, verdict = f"{speedup:.{digits}f} times faster than plain decoding", "faster"
-    elif speedup < 1 - LEVEL and round(interval[1], 2) < 1:
-        headline, verdict = f"Slower than plain decoding, at {speedup:.2f} times its speed", "slower"
-    else:
+    elif covers_one(interval) or abs(speedup - 1) <= LEVEL:
         headline, verdict = f"No measurable difference from plain decoding ({speedup:.2f}×)", ""
+    elif speedup > 1:
+        headline, verdict = f"{speedup:.{digits}f} times faster than plain decoding", "faster"
+    else:
+        headline, verdict = f"Slower than plain decoding, at {speedup:.2f} times its speed", "slower"
     busy, spread = run.busy_note.removeprefix(BUSY_MACHINE), unsteadiness(run.counts.sums, run.baseline.sums)
     steady = (
         "" if spread is None else f"The machine was steady: the times of equal steps differ by {percent_text(spread)}."

@@ -278,7 +278,8 @@ class LiveView(QObject):
             is_generating = run.started is not None and self.upcoming is None
             stage = run.stage or ("Generating…" if is_generating else "Preparing…")
         self._status.stage.setText(stage)
-        self._status.stage.set_short(NOT_STARTED if stage.startswith(NOT_STARTED) else run.outcome.partition(":")[0])
+        short = NOT_STARTED if self._is_refused else run.outcome.partition(":")[0]
+        self._status.stage.set_short(short if is_idle and not (run.stage or self.kept_title) else "")
 
     def _show_status(self) -> None:
         self._show_stage()

@@ -170,7 +170,7 @@ def _speedup(run: RunView, baseline_ticked: bool) -> tuple[str, str, str]:
         return UNKNOWN, "the baseline did not run", "no baseline ran"
     if not (run.wants_baseline or (baseline_ticked and not run.num_tokens)):
         # The next run's tick says nothing about the one on screen.
-        return UNKNOWN, "run without a baseline" if baseline_ticked else "tick Measure the baseline", "no baseline"
+        return UNKNOWN, "run without a baseline" if baseline_ticked else "tick “Measure the baseline”", "no baseline"
     if plain is not None:
         return UNKNOWN, *measured
     return UNKNOWN, "measured after the run", "after the run"

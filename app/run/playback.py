@@ -166,6 +166,7 @@ class PlaybackBar(QWidget):
         """A run is over and can be scrubbed."""
         self._is_live = False
         self._show()
+        self._show_place()
 
     @property
     def is_slowed(self) -> bool:

@@ -77,7 +77,7 @@ HERE_ONLY = {
 }
 """Settings that a server doesn't take, and why."""
 DEFAULTS = RunSettings()
-NO_TARGET = "There is no target model yet. Open a model, or get one, under File > Models."
+NO_TARGET = "There is no target model yet. Add a model, or get one, under File > Models."
 
 
 class SettingsPanel(QScrollArea):

@@ -144,7 +144,6 @@ def _tested(test: DistributionTest) -> Row[None]:
         is_small = test.p_value < SMALLEST_SHOWN_P
         tip = f"{tip} p = {result}." if is_small else tip
         result = f"p < {SMALLEST_SHOWN_P:g}" if is_small else f"p = {test.p_value:.3f}"
-    if test.p_value is not None:
         result = f"{'✕' if test.is_failed else '✓'} {result}"
     texts = (title_of(test), f"{test.num_samples:,}", *figures, result)
     return Row(None, test.name, texts, tip, is_bad=test.is_failed)

@@ -48,8 +48,8 @@ MOST_POINTS = 2_400
 MOST_POSITIONS = 6
 NONE_CHOSEN = "Monitor a server's acceptance and throughput"
 BEGIN = (
-    "Start a server with speculative decoding. Tools > Deploy has the command for the last run's pair, or, before a "
-    "run, for the chosen one.",
+    "Start a server with speculative decoding. Tools > Deploy has the command for the pair of the run on screen, "
+    "or, before a run, for the chosen pair.",
     "Add its address, such as http://127.0.0.1:8000. If it is already listed under Engine in the main window, "
     "choose it there.",
     "Keep this window open. It plots the server's counters for the requests of all clients.",
@@ -290,7 +290,10 @@ class ServerWindow(QDialog):
             HistoryPlot(self.history, positions, title="Acceptance by position", y_label="of drafts, %", is_share=True),
             HistoryPlot(self.history, drafts, title="Drafts", y_label="per second"),
             HistoryPlot(
-                self.history, {"tokens": ("accent", "Generated tokens a second")}, title="Tokens", y_label="per second"
+                self.history,
+                {"tokens": ("accent", "Generated tokens per second")},
+                title="Tokens",
+                y_label="per second",
             ),
             HistoryPlot(self.history, levels, title="Requests", y_label="requests"),
         )

@@ -161,7 +161,7 @@ def draw_step(painter: QPainter, picture: StepPicture, width: int) -> None:
             place.translate(0, line + 2)
             threshold = _share(slot.acceptance)
             if threshold[0] in "<>":  # After the relation, three digits instead of another one.
-                threshold = f"{slot.acceptance:.3f}".removeprefix("0")
+                threshold = f"{min(max(slot.acceptance, 0.001), 0.999):.3f}".removeprefix("0")
             draw_text(painter, place, f"u {relation} {threshold}", theme.muted, pixels=SMALL)
     if picture.next_kind is not None:
         x, style = left + len(picture.slots) * column, theme.kind(picture.next_kind)

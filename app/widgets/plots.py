@@ -43,6 +43,8 @@ TITLE_MARGINS = 24
 """Pixels around a title's words that may be cut."""
 
 
+LABEL_ROOM = 9
+"""Pixels beyond the ends of an axis, for half a label."""
 SPARE = 1.25
 """How far the view grows beyond the figures, so that the axes rarely move."""
 MARGIN = 1.03
@@ -50,11 +52,11 @@ MARGIN = 1.03
 
 
 class EndedAxis(pg.AxisItem):  # type: ignore[misc]  # pyqtgraph has no types
-    """An axis that also labels its ends, which pyqtgraph leaves out where half of a label lies beyond the axis."""
+    """An axis that also has short labels at its ends: pyqtgraph leaves out those that reach beyond the axis."""
 
     def boundingRect(self) -> QRectF:
-        """With room for half a label at both ends."""
-        room, found = scaled(9), QRectF(super().boundingRect())
+        """With room for half a label at both ends, as in the plot's margins."""
+        room, found = scaled(LABEL_ROOM), QRectF(super().boundingRect())
         return found.adjusted(0, -room, 0, room) if self.orientation == "left" else found.adjusted(-room, 0, room, 0)
 
 
@@ -90,7 +92,6 @@ class Plot(pg.PlotWidget):  # type: ignore[misc]  # pyqtgraph has no types
         item.hideButtons()
         # pyqtgraph's own menu, never shown, has no parent: it would outlive the window, and be styled with it.
         item.ctrlMenu.setParent(self, item.ctrlMenu.windowFlags())  # Without its flags it would be shown as a part.
-        item.setContentsMargins(0, 4, 4, 0)
         box = item.getViewBox()
         box.setDefaultPadding(0.0)
         box.disableAutoRange()
@@ -283,6 +284,7 @@ class Plot(pg.PlotWidget):  # type: ignore[misc]  # pyqtgraph has no types
         self.setBackground(theme.surface)
         self._hint.setFont(ui_font(12))
         self._hint.setColor(theme.muted)
+        self.getPlotItem().setContentsMargins(0, scaled(LABEL_ROOM), scaled(LABEL_ROOM), 0)
         for name, label in self._labels.items():
             self._style_axis(self.getPlotItem().getAxis(name), label)
         self.getPlotItem().showGrid(x=False, y=not self._is_empty, alpha=0.5)

@@ -143,6 +143,11 @@ def speedup_interval(run: Tally, baseline: Tally) -> tuple[float, float] | None:
     return (low, high) if 0 < low <= high < np.inf else None
 
 
+def covers_one(interval: tuple[float, float]) -> bool:
+    """Whether an interval of a speedup includes 1, as it is shown."""
+    return round(interval[0], 2) <= 1 <= round(interval[1], 2)
+
+
 def interval_text(interval: tuple[float, float] | None) -> str:
     """An interval in words, such as "1.31 to 1.55"; empty for None."""
     return "" if interval is None else f"{interval[0]:.2f} to {interval[1]:.2f}"

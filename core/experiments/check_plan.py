@@ -266,10 +266,7 @@ def notes_on(run: RunRequest, dtype: str, distribution: DistributionResult | Non
     if run.coupling is Coupling.GUMBEL:
         notes.append("Gumbel coupling keeps the distribution, and a seed gives the same text as without a draft.")
     elif not (run.sampling.is_greedy or run.is_lossy):
-        notes.append(
-            "With and without a draft the distribution is the same; one seed gives two texts, as random numbers are "
-            "used differently."
-        )
+        notes.append("One seed gives different texts with and without a draft: random numbers are used differently.")
         if run.num_draft_tokens is None:
             name = "Auto" if run.length_policy is LengthPolicy.AUTO else "Adaptive"
             notes.append(

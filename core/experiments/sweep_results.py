@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from core.analysis.steadiness import BUSY, SHIFT
+from core.analysis.steadiness import BUSY, SHIFT, covers_one
 from core.experiments.bench_plan import Spread, spread
 from core.experiments.sweep_plan import (
     Cell,
@@ -248,7 +248,7 @@ def _verdict(results: SweepResults, temperature: float) -> Verdict:
     name, interval, is_sure, is_ahead = best.cell.title, "", None, False
     if len(speeds) >= FEWEST_RUNS:
         low, high = (float(value) for value in np.quantile(bootstrap_medians(speeds), (1 - _SURE, _SURE)))
-        is_sure = not low <= 1.0 <= high
+        is_sure = not covers_one((low, high))
         prompts = len({prompt for prompt, _ in speeds})
         these = "this prompt" if prompts == 1 else f"these {prompts} prompts"
         here = f" on {these}" if prompts < FEWEST_PROMPTS else ""
@@ -264,7 +264,7 @@ def _verdict(results: SweepResults, temperature: float) -> Verdict:
         second = f"; {ranked[1][1].cell.title} comes next at {ranked[1][0]:.2f}×" if len(ranked) > 1 else ""
         text = (
             f"{name} has the highest median, {median:.2f}× plain decoding{second}; a verdict needs "
-            f"{FEWEST_RUNS} runs of each cell, and there are {len(speeds)}: repeat them, or add prompts."
+            f"{FEWEST_RUNS} runs of each cell, and this one has {len(speeds)}: repeat them, or add prompts."
         )
     else:
         lead, is_ahead = "there is no other cell to compare it with.", True

@@ -8,7 +8,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from core.analysis.steadiness import interval_text
+from core.analysis.steadiness import covers_one, interval_text
 from core.drafters.registry import get_method
 from core.errors import SettingsError
 from core.export.run_data import run_data
@@ -114,7 +114,7 @@ class Choice:
         measure = "Before serving, measure this pair on the serving machine."
         if self.was_busy:
             return f"The machine was busy during this run. {measure}"
-        if self.interval and self.interval[0] < 1.0 < self.interval[1]:
+        if self.interval and covers_one(self.interval):
             return f"This run can't tell whether drafting pays with K = {self.k}. {measure}"
         return "" if self.measured_speedup >= 1.0 else f"Drafting did not pay in this run with K = {self.k}. {measure}"
 

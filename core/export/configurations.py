@@ -170,8 +170,8 @@ def _command(*words: Iterable[str]) -> str:
     return " \\\n    ".join(shlex.join(_plain(word) for word in group) for group in words if group) + "\n"
 
 
-def _json(values: dict[str, Any]) -> str:
-    return json.dumps(values, ensure_ascii=False)
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
 
 
 def _refuse_gguf(reason: str, *places: Place | None) -> None:
@@ -231,9 +231,8 @@ def _vllm(choice: Choice, target: Place, draft: Place | None) -> Recipe:
         "vllm:spec_decode_num_accepted_tokens / vllm:spec_decode_num_draft_tokens at /metrics is Outrider's "
         "draft_acceptance_rate."
     )
-    config = _plain(_json(settings))
-    for name in settings:  # One on each line; a quote within a value is escaped, so only the keys fit.
-        config = config.replace(f', "{name}": ', f',\n        "{name}": ', 1)
+    pairs = (f'"{name}": {_plain(_json(value))}' for name, value in settings.items())
+    config = "{" + ",\n        ".join(pairs) + "}"
     command = _command(["vllm", "serve", target.name]).rstrip("\n")
     return f"{command} \\\n    --speculative-config {shlex.quote(config)}\n", notes
 

@@ -10,7 +10,7 @@ from pathlib import PurePosixPath, PureWindowsPath
 from typing import Any
 
 from core.analysis.run_counts import Column, RunCounts
-from core.analysis.steadiness import absence_note, busy_note, interval_text, speedup_interval
+from core.analysis.steadiness import absence_note, busy_note, covers_one, interval_text, speedup_interval
 from core.draft_length import shown_draft_length
 from core.export.templates import UNKNOWN
 from core.runlog.log import CONFIG_FIELDS, ENVIRONMENT_FIELDS, RunLog, mapping_of, number_of, text_of
@@ -335,7 +335,7 @@ def verdict(run: RunData) -> str:
         return "The baseline did not run, so this run doesn't show whether speculation pays here."
     interval = run.interval
     between = f" (95 % interval {interval_text(interval)})" if interval else ""
-    if interval and interval[0] < 1 < interval[1]:
+    if interval and covers_one(interval):
         return f"This run can’t tell whether speculation pays: {speedup:.2f}× the speed of the target alone{between}."
     if speedup < 1:
         return f"Don’t speculate here: this run was slower than the target alone, at {speedup:.2f}× its speed{between}."

@@ -31,7 +31,7 @@ from core.files import read_bounded, read_json
 from core.models import template_child
 from core.models.catalogue import ModelEntry, ModelFormat, resolve
 from core.models.child import ChildExit, ChildFailedError, child_environment, python_module, supervise
-from core.text import TextStream, visible
+from core.text import TextStream, count_text, visible
 from core.types import FinishReason
 
 if TYPE_CHECKING:
@@ -268,7 +268,7 @@ def check_prompt_length(num_ids: int, target: LanguageModel) -> None:
     if num_ids >= target.context_length:
         raise PromptError(
             f"The prompt has {num_ids:,} tokens. {target.ref} reads at most {target.context_length:,}, prompt and new "
-            f"tokens together: remove at least {num_ids - target.context_length + 1:,} tokens."
+            f"tokens together: remove at least {count_text(num_ids - target.context_length + 1, 'token')}."
         )
 
 

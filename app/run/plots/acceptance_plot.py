@@ -85,7 +85,7 @@ class AcceptancePlot(StepPlot):
         if drafted != depth:
             return f"step {step + 1}: {accepted} of {depth}, {drafted} nodes"
         rate = self._run.counts.columns[Column.RUNNING_RATE][step]
-        running = f", running {percent_text(rate)}" if np.isfinite(rate) else ""
+        running = f", so far {percent_text(rate)}" if np.isfinite(rate) else ""
         return f"step {step + 1}: {accepted} of {drafted}{running}"
 
     def details(self, step: int) -> list[tuple[str, str]]:

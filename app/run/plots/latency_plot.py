@@ -22,7 +22,7 @@ PART_SERIES = (
 WHOLE_HELP = "Between the arrivals of two steps from the server, which doesn't report the parts."
 MEAN_HELP = (
     "Time of all steps so far / the tokens that they added. Below the baseline, drafting pays. Bars more than four "
-    "times as high as the lines are cut off."
+    "times as high as the lines are cut off, and have an arrow."
 )
 MOST_ABOVE = 4.0
 """How much higher than the lines a plot is at most: one slow step would press all others flat."""

@@ -236,9 +236,7 @@ class LoadResults:
         same = [next((place for place, kind in curve if kind is is_gain), None) for curve in each]
         places = [place for place in same if place is not None]
         repeats = f"{len(places)} of {count_text(len(each), 'repeat')}"
-        interval = (
-            f" ({min(places):.1f} to {max(places):.1f} in {repeats})" if places else " (but no single repeat crosses)"
-        )
+        interval = f" ({min(places):.1f} to {max(places):.1f} in {repeats})" if places else ", but in no single repeat"
         change = "Speculation pays from" if is_gain else "The lines cross: speculation pays up to"
         return f"{change} about {at:.1f} concurrent requests{interval}."
 
