@@ -117,7 +117,7 @@ def test_a_remembered_model_that_no_longer_exists_does_no_harm(make_window, qtbo
 def test_without_any_model_the_window_says_what_to_do(make_window, hub):
     hub.embedded = ()
     window = make_window()
-    assert "Open a model" in window.prompt.note.text()
+    assert "Add a model" in window.prompt.note.text()
     assert not window.prompt.run_button.isEnabled()
 
 

@@ -71,7 +71,7 @@ def test_a_chats_answer_starts_on_a_line_of_its_own_and_without_the_baseline_a_h
     shown = window.transcript.view.toPlainText()
     assert shown == window.prompt.text() + "\n\n" + window.run_view.summary.text
     assert window.measurements.tiles.speedup.value.text() == "–"
-    assert window.measurements.tiles.speedup.note.text() == "tick Measure the baseline"
+    assert window.measurements.tiles.speedup.note.text() == "tick “Measure the baseline”"
     assert window.measurements.latency.baseline_line.isVisible() is False
 
 

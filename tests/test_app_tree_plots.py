@@ -90,7 +90,7 @@ def test_a_chain_has_nothing_below_the_line(run, plot):
     assert not plot.node_bars.opts["height"].any()
     assert plot._labels["left"] == "tokens"
     assert plot.plain_sample.isHidden()
-    assert plot.readout(0) == "step 1: 2 of 4, running 50\u00a0%"
+    assert plot.readout(0) == "step 1: 2 of 4, so far 50\u00a0%"
 
 
 def test_the_tile_names_the_nodes_and_their_useful_share(run, qtbot, sound_binding):
