@@ -42,6 +42,7 @@ from core.drafters.registry import METHODS, DraftTreeOptions, TreeRule, get_meth
 from core.errors import OutriderError, PairMismatchError, PromptError, SettingsError
 from core.experiments.prompt_suites import SUITES, Prompt, find_prompts, first_of_each, read_prompts
 from core.experiments.sweep_plan import ASK_ABOVE, DrafterChoice, SweepPlan
+from core.experiments.sweep_results import FEWEST_RUNS
 from core.settings import SETTINGS, LengthPolicy, declared
 from core.text import count_text, duration_text
 
@@ -455,6 +456,8 @@ def size_text(plan: SweepPlan, seconds_each: float | None) -> str:
     cells, baselines = count_text(plan.num_cells, "cell"), count_text(len(plan.temperatures), "baseline")
     prompts, repeats = count_text(len(plan.prompts), "prompt"), count_text(plan.repeats, "repeat")
     text = f"{count_text(plan.num_runs, 'run')}: {cells} and {baselines}, each on {prompts}, {repeats}."
+    if len(plan.prompts) * plan.repeats < FEWEST_RUNS:
+        text += f" A verdict needs {FEWEST_RUNS} runs of each cell."
     if seconds_each is not None:
         return f"{text} About {duration_text(seconds_each * plan.num_runs)}, judging by the latest runs."
     return f"{text} You are asked to confirm after the first run." if is_long(plan.num_runs) else text
