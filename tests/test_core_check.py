@@ -76,7 +76,9 @@ def test_the_sentence_says_how_large_a_bias_would_have_shown_which_more_blocks_m
     ):
         said = exact_sentence(Verdict.EXACT, replace(found, bias_error=error))
         assert said.startswith(f"{start}no difference in {found.num_blocks:,} blocks, {words}")
-    assert "bias" not in exact_sentence(Verdict.EXACT, replace(found, bias_error=None))
+    unmeasured = replace(found, bias_error=None)
+    assert "as far as tested" in exact_sentence(Verdict.EXACT, unmeasured)
+    assert "bias" not in exact_sentence(Verdict.EXACT, unmeasured, has_draft=False)
 
 
 def test_at_temperature_0_the_greedy_text_alone_is_checked():

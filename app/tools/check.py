@@ -44,7 +44,6 @@ from core.experiments.check_plan import (
     COMPARED,
     DEFAULT_SAMPLES,
     LEAST_SAMPLES,
-    LOOSE_BIAS,
     CheckFinished,
     CheckProgress,
     CheckReport,
@@ -54,10 +53,10 @@ from core.experiments.check_plan import (
     IdentityResult,
     TokenCount,
     Verdict,
-    bias_shown,
     distribution_remarks,
     divergence_line,
     drafting_text,
+    is_loose,
     p_text,
     report_json,
     report_text,
@@ -407,8 +406,7 @@ class CheckWindow(ToolWindow):
         """Show a verdict and its reasons."""
         self._report = report
         sentence, distribution = verdict_sentence(report), report.distribution
-        is_loose = distribution is not None and bias_shown(distribution) > LOOSE_BIAS
-        is_weak = is_loose and report.verdict is Verdict.EXACT
+        is_weak = report.verdict is Verdict.EXACT and distribution is not None and is_loose(distribution)
         self._show_mark(*(LOOSE_MARK if is_weak else MARKS[report.verdict]), sentence)
         self.say(sentence, role="verdict")
         remarks = [*(distribution_remarks(distribution) if distribution is not None else []), *report.notes]

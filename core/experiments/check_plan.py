@@ -287,23 +287,30 @@ def verdict_sentence(report: CheckReport) -> str:
     return exact_sentence(report.verdict, report.distribution)
 
 
-def exact_sentence(verdict: Verdict, found: DistributionResult | None, samples: str = "blocks") -> str:
+def exact_sentence(
+    verdict: Verdict, found: DistributionResult | None, samples: str = "blocks", *, has_draft: bool = True
+) -> str:
     """What was found where nothing differs from the target's output, and how large a bias would have been found."""
-    parts = ["texts diverge only where rounding decides"] if verdict is Verdict.NEAR_TIES else []
+    name, parts = str(verdict).capitalize(), []
+    if verdict is Verdict.NEAR_TIES:
+        parts.append("texts diverge only where rounding decides")
     if found is not None:
-        bias = bias_shown(found)
-        least = percent_text(bias, 1)
-        equal = f"no difference in {found.num_blocks:,} {samples}"
-        if bias > LOOSE_BIAS:
-            said = "; ".join([*parts, f"{equal}, enough to find only a bias of {least} or more"])
-            return f"{str(verdict).capitalize()} as far as tested: {said}. Sample more to find a smaller one."
-        parts.append(f"{equal}, where a bias of {least} would have shown" if bias else equal)
-    return f"{str(verdict).capitalize()}: {'; '.join(parts) or 'all texts are equal'}."
+        parts.append(f"no difference in {found.num_blocks:,} {samples}")
+        least = percent_text(BIAS_ERRORS * (found.bias_error or 0.0), 1)
+        if has_draft and found.bias_error is None:
+            parts.append(f"draft and target agree too closely, or the {samples} are too few, to measure a bias")
+            return f"{name} as far as tested: {'; '.join(parts)}."
+        if found.bias_error is not None and is_loose(found):
+            found_bias = f"{'; '.join(parts)}, enough to find only a bias of {least} or more"
+            return f"{name} as far as tested: {found_bias}. Sample more to find a smaller one."
+        if found.bias_error is not None:
+            parts[-1] += f", where a bias of {least} would have shown"
+    return f"{name}: {'; '.join(parts) or 'all texts are equal'}."
 
 
-def bias_shown(found: DistributionResult) -> float:
-    """The smallest bias towards the draft that nine of ten such checks find, as a share; 0 if it isn't known."""
-    return BIAS_ERRORS * (found.bias_error or 0.0)
+def is_loose(found: DistributionResult) -> bool:
+    """Whether nine of ten such checks would find only a large bias towards the draft, or none."""
+    return found.bias_error is None or BIAS_ERRORS * found.bias_error > LOOSE_BIAS
 
 
 def drafting_text(run: RunRequest) -> str:
@@ -343,11 +350,9 @@ def p_text(p_value: float | None) -> str:
     return f"{p_value:.3f}" if p_value >= 0.001 else significant_text(p_value, 2)
 
 
-def distribution_remarks(found: DistributionResult, samples: str = "blocks", *, has_draft: bool = True) -> list[str]:
+def distribution_remarks(found: DistributionResult, samples: str = "blocks") -> list[str]:
     """Further notes on the sampled distribution."""
-    remarks = ["Draft and target agree too closely, or there are too few samples, to measure a bias."]
-    if not has_draft:
-        remarks = []
+    remarks = []
     if found.bias is not None and found.bias_error is not None:
         remarks = [
             f"Bias towards the draft: {percent_text(found.bias, 1)} ± {percent_text(found.bias_error, 1)} (one "

@@ -125,7 +125,8 @@ def report_sentence(report: ServerReport) -> str:
     if report.verdict is Verdict.NOT_EXACT:
         text = f"Not exact: the server's output differs from that of {report.against}."
     else:
-        text = exact_sentence(report.verdict, report.distribution, "sampled texts")
+        has_draft = bool(report.acceptances)
+        text = exact_sentence(report.verdict, report.distribution, "sampled texts", has_draft=has_draft)
     if report.drafts_seldom and report.verdict is not Verdict.NOT_EXACT and report.distribution is not None:
         count = f"{report.num_drafted:,} of {report.distribution.num_blocks:,}"
         text += (
@@ -157,10 +158,9 @@ def _lines(report: ServerReport) -> Iterator[str]:
     if found is None:
         yield "Sampled text: none at temperature 0."
     else:
-        has_bias = any(test.name == "bias" for test in found.tests)
         yield f"Sampled text at temperature {report.temperature:g}: {found.num_blocks:,} short texts, chi-squared"
         yield from table_of(found.tests, _title)
-        yield from (f"  {remark}" for remark in distribution_remarks(found, "texts", has_draft=has_bias))
+        yield from (f"  {remark}" for remark in distribution_remarks(found, "texts"))
         yield f"  The server is known to have drafted in {report.num_drafted:,} of these texts."
     for acceptance in report.acceptances:
         low = "  far below what the pair allows" if acceptance.is_far_below else ""
