@@ -244,8 +244,6 @@ class Plot(pg.PlotWidget):  # type: ignore[misc]  # pyqtgraph has no types
         extent = self._extent()
         is_empty = extent[0] <= 0
         self._hint.setVisible(is_empty)
-        # A run that has just begun will fill it: changing the style twice would disturb the run's first steps.
-        is_empty = is_empty and self._is_over
         if is_empty != self._is_empty:
             self._is_empty = is_empty
             self._style()

@@ -50,8 +50,8 @@ LIMITS = {
         "τ P / (T - draft time): the same tokens, proposed at no cost. c = 0 in τ / (K c + v + overhead).",
     ),
     Limit.VERIFY: (
-        "If scoring cost one plain forward",
-        "Scoring the block holds the speedup back most: if it cost one plain forward, the speedup would be {:.2f}×.",
+        "If verifying cost one plain forward",
+        "Verifying holds the speedup back most: if it cost one plain forward, the speedup would be {:.2f}×.",
         "τ P / (T - (verify - plain forward)): v(K+1) = 1 in τ / (K c + v + overhead).",
     ),
     Limit.OVERHEAD: (
@@ -237,10 +237,10 @@ def _parts(found: Diagnosis) -> tuple[Part, ...]:
         Part("draft", found.draft_ms, "draft_bar", f"Mean draft time per step: all of its {draft_step(found)}s."),
         Part("plain forward", found.verify_ms - extra, "target_bar", "The target's forward for one token."),
         Part(
-            "extra scoring",
+            "extra to verify",
             extra,
             "target_bar",
-            "Verify time minus a plain forward: the extra time for scoring the drafted tokens as well.",
+            "Verify time minus a plain forward: the extra time for the drafted tokens.",
             is_extra=True,
         ),
         Part(

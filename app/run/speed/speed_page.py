@@ -81,12 +81,12 @@ class SpeedPage(RunPage):
         self.headline, self.basis = column_label("speedHeadline", "title"), column_label("speedBasis", "hint")
         race_help = "Replay the run and its baseline side by side, on one clock"
         self.race_button = push_button("Race…", "raceButton", race_help)
-        self.compared = FigureTable("speedCompared", ("", "measured", "predicted"))
+        self.compared = FigureTable("speedCompared", ("", "this run", "predicted"))
         self.step_bar, self.plain_bar = TimeBar("stepBar"), TimeBar("plainBar")
         self.samples = [
             SeriesSample("draft", Mark.BAR, "draft_bar", "Time to propose the block."),
             SeriesSample("plain forward", Mark.BAR, "target_bar", "The target's forward for one token."),
-            SeriesSample("extra scoring", Mark.HATCHED, "target_bar", "The extra time to score the draft as well."),
+            SeriesSample("extra to verify", Mark.HATCHED, "target_bar", "The extra time to verify the draft as well."),
             SeriesSample("overhead", Mark.BAR, "sample_bar", "Filters, sampling and bookkeeping."),
         ]
         self.limit = column_label("speedLimit", "")
@@ -110,8 +110,7 @@ class SpeedPage(RunPage):
         self._show(SpeedReport(EMPTY))
 
     def _lay_out(self) -> None:
-        head = row((self.headline, 1), (self.race_button, 0))
-        self._head, _ = card(head, self.basis, self.compared)
+        self._head, _ = card(self.headline, self.basis, self.compared, row(None, self.race_button))
         self._time = _card("Where an average step's time goes", Legend(self.samples), self.step_bar, self.plain_bar)
         hint = column_label("gainsHint", "hint", GAINS_HINT)
         self._limits = _card("What limits the speedup", self.limit, hint, column(*self.gain_bars))
