@@ -112,9 +112,9 @@ def test_the_recorded_step_obeys_the_method_that_it_explains():
     picture = example()
     for slot in picture.slots:
         assert slot.acceptance == pytest.approx(min(1.0, slot.target_prob / slot.draft_prob), rel=0.02)
-        if slot.fate is not Fate.DISCARDED:
+        if slot.fate is not Fate.UNTESTED:
             assert (slot.uniform < slot.acceptance) is (slot.fate is Fate.ACCEPTED)
-    assert {slot.fate for slot in picture.slots} == {Fate.ACCEPTED, Fate.REJECTED, Fate.DISCARDED}
+    assert {slot.fate for slot in picture.slots} == {Fate.ACCEPTED, Fate.REJECTED, Fate.UNTESTED}
     assert picture.next_kind is TokenKind.CORRECTION
 
 
@@ -127,7 +127,7 @@ def test_the_picture_is_of_the_latest_step_that_shows_all():
     ]
     picture = picture_of(steps)
     assert picture.caption == "Step 2 of this run"
-    assert [slot.fate for slot in picture.slots] == [Fate.ACCEPTED, Fate.REJECTED, *[Fate.DISCARDED] * 2]
+    assert [slot.fate for slot in picture.slots] == [Fate.ACCEPTED, Fate.REJECTED, *[Fate.UNTESTED] * 2]
     assert "Step 3" in picture_of(steps[2:]).caption
     assert picture_of(steps[3:]) == picture_of([]) == example()
     whole = steps[0]

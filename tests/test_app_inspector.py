@@ -66,7 +66,7 @@ def facts(inspection) -> dict[str, str]:
 def test_a_block_is_shown_with_each_tokens_fate():
     block = inspect(STEPS, Place(0, 0)).chips
     assert [chip.fate for chip in block] == [
-        Fate.ACCEPTED, Fate.ACCEPTED, Fate.REJECTED, Fate.DISCARDED, Fate.RESAMPLED,
+        Fate.ACCEPTED, Fate.ACCEPTED, Fate.REJECTED, Fate.UNTESTED, Fate.RESAMPLED,
     ]  # fmt: skip
     assert [chip.slot for chip in block] == [0, 1, 2, 3, 2]
     assert block[-1].text == "␣last"
@@ -90,7 +90,7 @@ def test_the_test_of_an_accepted_token_is_explained_with_its_figures():
     }
 
 
-def test_a_rejection_names_what_was_drawn_instead_and_a_discarded_token_was_never_tested():
+def test_a_rejection_names_what_was_drawn_instead_and_one_after_it_was_never_tested():
     seen = inspect(STEPS, Place(0, 2))
     assert seen.verdict == (
         "Rejected: u·q = 0.1500 ≥ p = 0.1000. “␣last” was drawn from the residual instead, with a draw of 0.6250."
@@ -99,7 +99,7 @@ def test_a_rejection_names_what_was_drawn_instead_and_a_discarded_token_was_neve
     assert [share.fate for share in seen.shares[:2]] == [Fate.REJECTED, Fate.RESAMPLED]
     assert seen.shares[1].residual == pytest.approx(0.89)
     seen = inspect(STEPS, Place(0, 3))
-    assert seen.verdict.startswith("Discarded, untested:")
+    assert seen.verdict.startswith("Not tested: it follows")
     assert all(share.residual is None for share in seen.shares)
 
 

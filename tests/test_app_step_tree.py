@@ -217,7 +217,7 @@ def test_block_verification_is_explained_by_its_texts_weights_and_own_residual()
     )
     assert inspect([cut], Place(0, 0)).verdict.startswith("Accepted: a longer prefix passed as a whole")
     cold = replace(BLOCK, temperature=0.0)
-    assert inspect([cold], Place(0, 3)).verdict.startswith("Discarded, untested")
+    assert inspect([cold], Place(0, 3)).verdict.startswith("Not tested: it follows")
     assert inspect([cold], Place(0, 2)).tests == ()
 
 

@@ -12,6 +12,7 @@ import pytest
 from PySide6.QtCore import QEvent, QPoint, Qt
 from PySide6.QtGui import QHelpEvent, QTextCursor
 
+from app.run.text.token_colors import token_formats
 from app.run.text.token_text import num_joined
 from app.run.text.tokens import GHOSTS, KINDS, Fate, Place, TokenStream, block, num_units
 from app.run.text.transcript import TranscriptView, tooltip
@@ -97,12 +98,12 @@ def test_ghosts_are_struck_through_break_no_lines_are_not_copied_and_go_again(vi
     assert view.toPlainText() == before
 
 
-def test_the_first_ghost_was_rejected_and_the_rest_discarded(view, stream):
+def test_the_first_ghost_was_rejected_and_the_rest_not_tested(view, stream):
     view.set_ghosts_shown(True)
     ended = make_step(1, 4, num_draft_tokens=4, num_accepted=2)
     ended = replace(ended, emitted=ended.emitted[:2], emitted_kinds=ended.emitted_kinds[:2], emitted_texts=(" a", "."))
     add(view, stream, make_step(0, 2, num_draft_tokens=4, num_accepted=1), ended)
-    assert [ghost.fate for ghost in ghosts(stream, 0)] == [Fate.REJECTED, Fate.DISCARDED, Fate.DISCARDED]
+    assert [ghost.fate for ghost in ghosts(stream, 0)] == [Fate.REJECTED, Fate.UNTESTED, Fate.UNTESTED]
     assert view.toPlainText().endswith(" a."), "a text that ends within the block leaves none"
 
 
@@ -116,7 +117,7 @@ def test_the_tooltip_gives_step_kind_and_probabilities(stream):
             ("accepted", "Step", ">1<", "0.6000", "0.5000", "1.0000", "1002", "t2"),
             ("resampled", "In place of", "0.1000", "0.2000", "residual"),
             ("rejected",),
-            ("discarded",),
+            ("not tested",),
             ("&lt;b&gt;&amp;",),
         ),
         strict=True,
@@ -256,7 +257,7 @@ def test_up_and_down_go_from_step_to_step_and_shift_selects_text(view, stream, q
     assert view.selected_span().place == Place(1, 0)
 
 
-def test_discarded_drafts_are_walked_through_where_they_are_shown(view, stream, qtbot):
+def test_untested_drafts_are_walked_through_where_they_are_shown(view, stream, qtbot):
     view.set_ghosts_shown(True)
     stream.steps.append(make_step(0, 0, num_draft_tokens=4, num_accepted=1))
     stream.steps.append(make_step(1, 2, num_draft_tokens=2, num_accepted=2))
@@ -367,9 +368,13 @@ def test_the_end_stays_in_view_at_another_size_of_the_text(view, stream, apply_t
 def test_the_legend_has_every_kind_and_the_ghosts_where_they_are_shown(make_window):
     window = make_window(is_shown=True)
     assert set(window.transcript._samples) == set(KINDS)
-    assert not window.transcript._ghost_sample.isVisibleTo(window)
+    ghosts = window.transcript._ghost_samples
+    assert list(ghosts) == [Fate.REJECTED, Fate.UNTESTED]
+    assert not any(sample.isVisibleTo(window) for sample in ghosts.values())
     window.menus.show_ghosts.setChecked(True)
-    assert window.transcript._ghost_sample.isVisibleTo(window)
+    assert all(sample.isVisibleTo(window) for sample in ghosts.values())
+    struck = {fate: token_formats()[fate].fontStrikeOut() for fate in ghosts}
+    assert struck == {Fate.REJECTED: True, Fate.UNTESTED: False}
 
 
 @pytest.mark.parametrize("length", [5, 20, 60])

@@ -117,7 +117,7 @@ def test_the_accepted_path_comes_first_then_those_that_lost_a_test(stream):
         0: [(0, " n1", Fate.ACCEPTED), (1, " n3", Fate.ACCEPTED), (2, " end", Fate.RESAMPLED)],
         1: [(2, " n5", Fate.REJECTED)],
         2: [(2, " n6", Fate.REJECTED)],
-        3: [(0, " n0", Fate.REJECTED), (1, " n7", Fate.DISCARDED)],
+        3: [(0, " n0", Fate.REJECTED), (1, " n7", Fate.UNTESTED)],
     }
     assert lanes.num_hidden == 3, "n2, n9, and n4 with n8"
     assert LanePicture(lanes).captions() == ("2 of 10 nodes accepted · 3 more paths", "3 more paths", "+3")
@@ -168,7 +168,7 @@ def test_a_chains_rejected_drafts_are_in_the_text_as_before_and_open_no_strip(vi
     add(view, stream, make_step(0, 2, num_accepted=1))
     assert view._strip is None
     assert " t2" in view.toPlainText()
-    assert sum(span.fate is Fate.DISCARDED for span in view._spans) == 2
+    assert sum(span.fate is Fate.UNTESTED for span in view._spans) == 2
     view.show_tree(0)
     assert view._strip is None
 
@@ -210,7 +210,7 @@ def test_whatever_is_shown_the_text_is_what_was_emitted_and_each_token_is_at_its
             for index, span in enumerate(view._spans):
                 if span.fate not in {Fate.FORK, Fate.STRIP}:
                     first, last = view._extent(index)
-                    assert text[first:last] == span.text or span.fate in {Fate.REJECTED, Fate.DISCARDED, Fate.DRAFTED}
+                    assert text[first:last] == span.text or span.fate in {Fate.REJECTED, Fate.UNTESTED, Fate.DRAFTED}
 
 
 def test_the_strip_moves_with_the_selection_and_what_stood_at_the_top_stays(view, stream):

@@ -57,7 +57,8 @@ MEANINGS = {
     Fate.RESAMPLED: "drawn by the target in place of a rejected token",
     Fate.BONUS: "drawn by the target after all drafted tokens were accepted",
     Fate.PLAIN: "drawn by the target in a step without a draft",
-    Fate.REJECTED: "drafted, but rejected or never tested; shown on request",
+    Fate.REJECTED: "drafted, tested and rejected; shown on request",
+    Fate.UNTESTED: "drafted, but never tested, since a token before it was rejected; shown on request",
 }
 COLUMN_SHARES = (26, 31, 9, 34)
 """Widths of the formula tables' columns, in percent."""

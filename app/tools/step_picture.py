@@ -26,7 +26,7 @@ EXAMPLE = RESOURCES / "help" / "example_step.json"
 VISIBLE = str.maketrans({"\n": "↵", "\r": "↵", "\t": "⇥", " ": "·"})
 
 
-MARKS = {Fate.ACCEPTED: "✓", Fate.REJECTED: "✗", Fate.DISCARDED: "–"}
+MARKS = {Fate.ACCEPTED: "✓", Fate.REJECTED: "✗", Fate.UNTESTED: "–"}
 
 
 class Slot(NamedTuple):
@@ -147,7 +147,7 @@ def draw_step(painter: QPainter, picture: StepPicture, width: int) -> None:
     column = (width - left) / max(1, picture.num_columns)
     # If all tokens are improbable, bars on a scale up to 1 would be too low to compare.
     most = max((max(slot.draft_prob, slot.target_prob) for slot in picture.slots), default=1.0) or 1.0
-    colors = {Fate.ACCEPTED: theme.accepted, Fate.REJECTED: theme.muted, Fate.DISCARDED: theme.faint}
+    colors = {Fate.ACCEPTED: theme.accepted, Fate.REJECTED: theme.muted, Fate.UNTESTED: theme.faint}
     for index, slot in enumerate(picture.slots):
         x, ink = left + index * column, colors[slot.fate]
         _draw_chip(painter, QRectF(x, 0, column, scaled(CHIP)), slot.text, ink, slot.fate)
@@ -156,7 +156,7 @@ def draw_step(painter: QPainter, picture: StepPicture, width: int) -> None:
         place = QRectF(x, verdict, column, line)
         words = f"{MARKS[slot.fate]} {TEST_WORDS[slot.fate]}"
         draw_text(painter, place, words, ink, pixels=SMALL, is_strong=True)
-        if slot.uniform is not None and slot.fate is not Fate.DISCARDED:
+        if slot.uniform is not None and slot.fate is not Fate.UNTESTED:
             relation = "<" if slot.fate is Fate.ACCEPTED else "≥"
             place.translate(0, line + 2)
             threshold = _share(slot.acceptance)
@@ -176,7 +176,7 @@ def draw_step(painter: QPainter, picture: StepPicture, width: int) -> None:
 
 def _draw_chip(painter: QPainter, column: QRectF, text: str, ink: str, fate: Fate | None) -> None:
     place = column.adjusted(3, 1, -3, -1)
-    style = Qt.PenStyle.DashLine if fate is Fate.DISCARDED else Qt.PenStyle.SolidLine
+    style = Qt.PenStyle.DashLine if fate is Fate.UNTESTED else Qt.PenStyle.SolidLine
     draw_box(painter, place, 5, fill=QColor(current_theme().field), line=QPen(QColor(ink), 1, style))
     font = mono_font(13)
     font.setStrikeOut(fate is Fate.REJECTED)
@@ -200,7 +200,7 @@ def _draw_bars(painter: QPainter, column: QRectF, slot: Slot, most: float, line:
 
 
 def _draw_test(painter: QPainter, track: QRectF, slot: Slot, ink: str, line: float) -> None:
-    theme, is_tested = current_theme(), slot.fate is not Fate.DISCARDED
+    theme, is_tested = current_theme(), slot.fate is not Fate.UNTESTED
     draw_box(painter, track, 3, fill=QColor(theme.track), line=QPen(QColor(theme.field_border), 1))
     color = QColor(ink)
     color.setAlphaF(0.8 if is_tested else 0.35)

@@ -86,7 +86,7 @@ class Words:
         if self._decider is Decider.BLOCK:
             return self._in_block(slot)
         # Block verification tests whole texts; at temperature 0 that is the same as token by token.
-        if fate is Fate.DISCARDED or (not step.parents and slot > step.num_accepted):
+        if fate is Fate.UNTESTED or (not step.parents and slot > step.num_accepted):
             return self._untested(slot)
         is_kept = fate is Fate.ACCEPTED
         if self._decider is Decider.NOISE:
@@ -107,7 +107,7 @@ class Words:
     def _untested(self, slot: int) -> str:
         step = self._step
         if not step.parents:
-            said = "Discarded, untested: it follows the rejected token."
+            said = "Not tested: it follows the rejected token."
             return f"{said} Its distributions are those after the drafted text."
         if kept := [node for node in siblings(step, slot) if node in step.path]:
             return f"Not tested: an earlier candidate, “{show(step.drafted_texts[kept[0]])}”, was accepted."
@@ -228,7 +228,7 @@ class Words:
             return f"p {short(p)} {'>' if is_passed else '≤'} {short(least)}, {word}"
         if self._decider is not Decider.DRAW:
             return f"p {short(p)}, {outcome}"
-        if fate is Fate.DISCARDED:
+        if fate is Fate.UNTESTED:
             return outcome
         u, chance = known(step.uniforms, node), known(step.acceptance_probs, node)
         return f"u {short(u)} {_sign(fate is Fate.ACCEPTED)} {short(chance)}, {outcome}"
@@ -245,7 +245,7 @@ class Words:
             yield f"    p is now “{text}” {short(p)}"
 
 
-TEST_WORDS = {Fate.ACCEPTED: "accepted", Fate.REJECTED: "rejected", Fate.DISCARDED: "not tested"}
+TEST_WORDS = {Fate.ACCEPTED: "accepted", Fate.REJECTED: "rejected", Fate.UNTESTED: "not tested"}
 
 
 def chance_of(step: Step, slot: int) -> float | None:

@@ -57,7 +57,8 @@ def _token_formats(theme: Theme) -> dict[Fate, QTextCharFormat]:
         found[fate] = text_format(style.color, background=style.tint, underline=style.underline)
     for fate in GHOSTS:
         found[fate] = text_format(theme.faint)
-        found[fate].setFontStrikeOut(True)
+        # What was never tested was not turned down.
+        found[fate].setFontStrikeOut(fate is Fate.REJECTED)
     return found
 
 

@@ -77,7 +77,7 @@ class Fate(StrEnum):
     PLAIN = "plain"
     """Of a step in which nothing was drafted: the target's own token, as in plain decoding."""
     REJECTED = "rejected"
-    DISCARDED = "discarded"
+    UNTESTED = "not tested"
     DRAFTED = "drafted"
     FORK = "fork"
     """Before a token of a tree's path: the number of other candidates for its position."""
@@ -88,7 +88,7 @@ class Fate(StrEnum):
 EMITTED = {TokenKind.ACCEPTED: Fate.ACCEPTED, TokenKind.CORRECTION: Fate.RESAMPLED, TokenKind.BONUS: Fate.BONUS}
 KINDS: dict[Fate, TokenKind | None] = {fate: kind for kind, fate in EMITTED.items()} | {Fate.PLAIN: None}
 """What was added to the text, with the kind that the log gives it; plain steps have no style of their own."""
-GHOSTS = frozenset({Fate.REJECTED, Fate.DISCARDED})
+GHOSTS = frozenset({Fate.REJECTED, Fate.UNTESTED})
 """Drafted tokens that were not accepted."""
 NOT_COPIED = GHOSTS | {Fate.DRAFTED, Fate.FORK, Fate.STRIP}
 
@@ -100,7 +100,7 @@ FATE_HELP = {
     Fate.BONUS: "Drawn from the target itself, after a fully accepted block.",
     Fate.PLAIN: "Nothing was drafted: the target's own token, as in plain decoding.",
     Fate.REJECTED: "Drafted, tested and rejected.",
-    Fate.DISCARDED: "Drafted, and never tested: a token before it was rejected, or another candidate accepted. It "
+    Fate.UNTESTED: "Drafted, and never tested: a token before it was rejected, or another candidate accepted. It "
     "counts as drafted, not as rejected.",
     Fate.DRAFTED: "Drafted, and not yet verified by the target.",
 }
@@ -190,7 +190,7 @@ def fate_of(step: Step, slot: int) -> Fate:
         return Fate.BONUS if step.drafted else Fate.PLAIN
     if slot in step.path:
         return Fate.ACCEPTED
-    return Fate.REJECTED if slot in step.tested else Fate.DISCARDED
+    return Fate.REJECTED if slot in step.tested else Fate.UNTESTED
 
 
 def depth_of(step: Step, slot: int) -> int:

@@ -28,7 +28,6 @@ COLOR_TITLES = {
     ColorBy.SURPRISE: "Colour by surprise",
 }
 COLORS_HELP = "What the text's colours show: each token's kind, or how sure the target was of it"
-GHOST_HELP = "A drafted token that was rejected, or came after a rejected one. It is shown, but never copied."
 
 
 class TranscriptPanel(QWidget):
@@ -45,9 +44,9 @@ class TranscriptPanel(QWidget):
         self.view = TranscriptView()
         self.playback = PlaybackBar(controller, run, selection, self.view, menus)
         self._samples = {fate: LegendWord(fate, fate_help(fate)) for fate in KINDS}
-        self._ghost_sample, self._fork_sample = LegendWord(Fate.REJECTED, GHOST_HELP), ForkSample()
-        self._drafted_sample = LegendWord(Fate.DRAFTED, fate_help(Fate.DRAFTED))
-        samples = *self._samples.values(), self._drafted_sample, self._ghost_sample, self._fork_sample
+        self._ghost_samples = {fate: LegendWord(fate, fate_help(fate)) for fate in (Fate.REJECTED, Fate.UNTESTED)}
+        self._drafted_sample, self._fork_sample = LegendWord(Fate.DRAFTED, fate_help(Fate.DRAFTED)), ForkSample()
+        samples = *self._samples.values(), self._drafted_sample, *self._ghost_samples.values(), self._fork_sample
         self._legend = Legend(samples, gap=HEADER_SPACING)
         self._run = run
         help_text = "Show drafted tokens that were not accepted; for a tree, its paths in a strip below the line"
@@ -71,7 +70,7 @@ class TranscriptPanel(QWidget):
 
     def begin(self, stream: TokenStream) -> None:
         """Show a stream from its start."""
-        for fate, sample in self._samples.items():
+        for fate, sample in (self._samples | self._ghost_samples).items():
             sample.set_meaning(fate_help(fate, stream.coupling))
         self.restyle()
         self.view.set_stream(stream)
@@ -112,8 +111,10 @@ class TranscriptPanel(QWidget):
         # At full speed nobody sees a draft before its verdict.
         self._drafted_sample.setVisible(self.playback.is_slowed)
         buttons = sum(button.sizeHint().width() + HEADER_SPACING for button in (self.colors, self.ghosts_button))
-        # With this sample either way: else the button that shows it would move away from the pointer.
-        self._ghost_sample.setVisible(True)
+        # With these samples either way: else the button that shows them would move away from the pointer.
+        for sample in self._ghost_samples.values():
+            sample.setVisible(True)
         is_wide = self._legend.width_on_one_line() + buttons <= self.width() - HEADER_MARGINS
-        self._ghost_sample.setVisible(self.ghosts_button.isChecked())
+        for sample in self._ghost_samples.values():
+            sample.setVisible(self.ghosts_button.isChecked())
         self._header.setDirection(QBoxLayout.Direction.LeftToRight if is_wide else QBoxLayout.Direction.TopToBottom)

@@ -251,8 +251,6 @@ class LanePicture:
             shown.setForeground(QColor(theme.text))
         elif cell.span.fate in GHOSTS:
             shown.setForeground(mixed(theme.text, theme.faint, self.progress))
-            # What was never tested was not turned down.
-            shown.setFontStrikeOut(cell.span.fate is Fate.REJECTED)
         font = mono_font(FONT)
         inset = (place.height() - QFontMetricsF(font).height()) / 2
         painter.setOpacity(self._presence(cell))
