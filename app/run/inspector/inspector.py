@@ -22,13 +22,12 @@ from app.run.inspector.inspection import Inspection, inspect
 from app.run.inspector.places import next_candidate, next_slot, next_step
 from app.run.inspector.shares import shorten
 from app.run.inspector.step_tree import BlockPicture, StepTree, lay_out
-from app.run.run_page import RunPage
+from app.run.run_page import RunPage, column_label
 from app.run.run_view import RunView
 from app.run.text.token_colors import draw_token, token_formats
 from app.run.text.tokens import KINDS, Place, Selection, fate_help
 from app.theme import current_theme, mono_font, scaled, ui_font
 from app.widgets.fields import boxed, card, column, quiet_button, row, scrolled, text_label, wrapped_label
-from app.widgets.labels import ElidedLabel
 from app.widgets.painted import LEFT, draw_box, draw_text
 from app.widgets.tables import FigureTable
 from core.types import Step
@@ -116,8 +115,8 @@ class InspectorPanel(RunPage):
         self._selection = selection
         self._shown: Inspection | None = None
         self._shows_all = False
-        self.title = ElidedLabel("", "title")
-        self.subtitle = ElidedLabel("", "hint")
+        self.title = column_label("inspectorTitle", "title")
+        self.subtitle = column_label("inspectorSubtitle", "hint")
         self.before = quiet_button("‹", "stepBefore", "Previous step", "Previous step (Up)")
         self.behind = quiet_button("›", "stepAfter", "Next step", "Next step (Down)")
         self.block = BlockRow()

@@ -71,6 +71,7 @@ class ModelDetailsPane(QWidget):
 
     def __init__(self, models: Models) -> None:
         super().__init__()
+        self._form = models.form
         self.ref = ""
         """Reference of the shown model; empty if there is none."""
         self.title = ElidedLabel("", "title")
@@ -152,9 +153,13 @@ class ModelDetailsPane(QWidget):
         self._show_facts(facts(entry, details))
         self.drafts.setText(library.drafts_text(ref))
         self.path.setText(str(entry.path))
-        reason = library.target_problem(ref) or ""
-        self.use_target.setEnabled(not reason)
-        self.use_target.setToolTip(plain_tip(reason))
+        has_draft = self._form.method.needs_draft_model
+        for button, reason in {
+            self.use_target: "Already the target." if ref == self._form.target.ref else library.target_problem(ref),
+            self.use_draft: "Already the draft." if has_draft and ref == self._form.draft.ref else "",
+        }.items():
+            button.setEnabled(not reason)
+            button.setToolTip(plain_tip(reason or ""))
         self.delete.setEnabled(is_removable)
         self.delete.setToolTip("" if is_removable else NOT_OURS)
 
