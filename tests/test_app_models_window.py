@@ -129,7 +129,8 @@ def test_details_name_path_and_drafts_outlive_a_scan_and_choose_in_the_main_wind
     panel.table.select([SMALL.ref])
     panel.details.use_draft.click()
     assert (window.controls.target.ref, window.controls.draft.ref) == (LARGE.ref, SMALL.ref)
-    assert panel.details.use_target.isEnabled() and not panel.details.use_draft.isEnabled()
+    assert panel.details.use_target.isEnabled()
+    assert not panel.details.use_draft.isEnabled()
     assert window.controls.request("x").draft == SMALL.ref
     model = panel.table.model()
     said = [model.index(row, 0).data(SUBTITLE_ROLE) for row in range(model.rowCount())]
