@@ -123,6 +123,10 @@ def test_settings_can_replace_a_run(capsys):
     out, _ = capsys.readouterr()
     for words in ("vllm serve o/t", "assistant_model=draft", "STANDALONE", "llama-server", "mlx_lm.generate"):
         assert words in out
+    assert main(["export", "--config", "all", "--target", "/home/me/t", "--draft", "/home/me/d"]) == 0
+    out, _ = capsys.readouterr()
+    assert "vllm serve /home/me/t" in out
+    assert not [line for line in out.splitlines() if line.startswith("#") and "/home" in line]
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from app.__main__ import main
 from app.main_window import MainWindow
 from app.settings import RunSettings, SettingsStore, WindowSettings
 from app.theme import RESOURCES
-from core.errors import RunLogError
+from core.errors import GenerationError, RunLogError
 from core.experiments.sweep import sweep
 from core.models.remote import hub
 from core.runlog.log import RunLogWriter, read_run_log
@@ -26,7 +26,7 @@ from tests.children import run_code
 from tests.fakes_app import assert_no_markup
 from tests.fakes_log import EVENTS, write
 from tests.fakes_runs import keep_run
-from tests.fakes_sweep import FakeSweepSession, plan_of
+from tests.fakes_sweep import FakeSweepSession, fails_at, keep_sweep, plan_of
 
 UNREADABLE = {
     "empty": b"",
@@ -126,9 +126,16 @@ def test_no_export_replaces_a_log_that_is_being_written(tmp_path, capsys, form):
     assert not list(tmp_path.glob(".*"))
 
 
-def test_mending_keeps_the_records_that_only_a_newer_version_knows(tmp_path):
-    path = write(tmp_path / "a.jsonl")
+def kept_sweep(path):
+    return keep_sweep(path, plan_of(target="/big"), FakeSweepSession(on_run=fails_at(1, GenerationError("No '/big'."))))
+
+
+@pytest.mark.parametrize("keep", [write, kept_sweep], ids=["run", "sweep"])
+def test_mending_keeps_the_paths_and_the_records_that_only_a_newer_version_knows(tmp_path, keep):
+    path = keep(tmp_path / "a.jsonl")
+    path.write_text(path.read_text("utf-8").replace('"target": 1', '"target": "/big"'), "utf-8")
     lines = path.read_text("utf-8").split("\n")[:-1]
+    assert '"/big"' in lines[0]
     newer = ['{"type": "weather", "sky": "blue"}', '{"kind": "untyped"}']
     whole = [lines[0], newer[0], *lines[1:-1], newer[1], lines[-1]]
     path.write_text("\n".join([*whole[:2], '{"torn": ', *whole[2:]]) + "\n", "utf-8")

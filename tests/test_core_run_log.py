@@ -159,10 +159,13 @@ def test_a_whole_log_reads_back_and_is_exported_as_it_was_written(path, tmp_path
 
 
 def test_an_exported_log_names_models_without_the_folders_they_are_in(path, tmp_path):
-    log = read_run_log(write(path, [STARTED, STEP_EVENT]))
+    log = read_run_log(write(path, [STARTED, STEP_EVENT, Finished(SUMMARY_EVENT)]))
+    log.summary["error"] = "There is no local model '/home/me/big'."
     log.run["config"] |= {"target": "/home/me/big", "draft": "org/small", "method_options": {"heads": "/home/me/heads"}}
     export_jsonl(tmp_path / "copy.jsonl", log)
-    config = read_run_log(tmp_path / "copy.jsonl").run["config"]
+    copy = read_run_log(tmp_path / "copy.jsonl")
+    config = copy.run["config"]
+    assert copy.summary["error"] == "There is no local model 'big'."
     assert (config["target"], config["draft"], config["method_options"]) == ("big", "org/small", {"heads": "heads"})
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from app.__main__ import main
-from core.experiments.sweep_file import SweepFile, SweepLog, read_sweep
+from core.experiments.sweep_file import SCHEMA, SweepFile, SweepLog, plan_to_config, read_sweep
 from core.experiments.sweep_plan import DrafterChoice, Measurement, PlannedRun, SweepPlan
 from core.export.files import SWEEP_CSV_FIELDS, export_sweep_csv, export_sweep_jsonl, is_sweep
 from core.export.sweep_report import sweep_page
@@ -32,7 +32,8 @@ def measured(run: PlannedRun, index: int) -> Measurement:
 def sweep(plan: SweepPlan | None = None, count: int | None = None) -> SweepLog:
     plan = plan or plan_of()
     runs = [measured(run, index) for index, run in enumerate(plan.order())]
-    return SweepLog(plan, runs[:count], {"id": "s1", "outrider_version": "0.1.0", "started_at": "2026-01-02"})
+    head = {"schema": SCHEMA, "type": "sweep", "id": "s1", "outrider_version": "0.1.0", "started_at": "2026-01-02"}
+    return SweepLog(plan, runs[:count], {**head, "config": plan_to_config(plan)})
 
 
 @pytest.fixture
@@ -140,18 +141,27 @@ def test_damaged_newer_and_other_files_are_sentences(path, tmp_path, capsys):
 def test_reports_and_tables_hold_no_absolute_paths(tmp_path):
     plan = plan_of(target="/home/me/target", drafters=tuple(DrafterChoice("draft-model", f"/home/{n}/d") for n in "xy"))
     log = sweep(plan)
+    error = """There is no '/home/me/my d': "/home/o'me/d", '/home/n/e' and /home/n/f don't open, C:\\home\\g does."""
+    log.measurements[0] = replace(log.measurements[0], summary=None, error=error)
+    log.problems.append("The last line of '/home/me/sweep.jsonl' is cut off.")
     page = sweep_page(log)
     assert "/home/" not in page
     assert "K = 1 with d (2)" in page
+    assert """no 'my d': "d", 'e' and f don't open, g does.""" in Page(page).text
     heads = sweep(plan_of(drafters=tuple(DrafterChoice("medusa", None, {"heads": f"/home/{n}/heads"}) for n in "xy")))
     page = sweep_page(heads)
     assert "/home/" not in page
     assert "heads (2)" in page
     export_sweep_csv(tmp_path / "out.csv", log)
+    assert "no 'my d'" in (tmp_path / "out.csv").read_text("utf-8")
     assert "/home/" not in (tmp_path / "out.csv").read_text("utf-8")
     # A run's log in another folder is named as seen from the new file.
     log.measurements[0] = replace(log.measurements[0], log=tmp_path / "logs" / "run.jsonl")
     (tmp_path / "reports").mkdir()
     export_sweep_jsonl(tmp_path / "reports" / "out.jsonl", log)
-    lines = (tmp_path / "reports" / "out.jsonl").read_text("utf-8").splitlines()
-    assert json.loads(lines[1])["log"] == "../logs/run.jsonl"
+    text = (tmp_path / "reports" / "out.jsonl").read_text("utf-8")
+    assert "/home/" not in text
+    assert json.loads(text.splitlines()[1])["log"] == "../logs/run.jsonl"
+    again = read_sweep(tmp_path / "reports" / "out.jsonl")
+    assert ([choice.draft for choice in again.plan.drafters], again.problems) == (["d", "d (2)"], [])
+    assert len(again.measurements) == len(log.measurements)

@@ -78,15 +78,16 @@ def execute(args: argparse.Namespace) -> int:
         _only(args.log, f"--{form}")
     if not args.log:
         raise UsageError("Name the run log to export; see outrider export --help.")
-    _check_place(target, args.log, is_mending=form == "jsonl", force=args.force)
+    # A log that replaces itself is mended.
+    how = {"in_place": True} if _is_own(target, args.log, is_mending=form == "jsonl", force=args.force) else {}
     with files.replacing(target):
         if len(args.log) == 1 and files.is_sweep(args.log[0]):
             sweep = read_sweep(args.log[0])
             for problem in sweep.problems:
                 say(problem)
-            getattr(files, f"export_sweep_{form}")(target, sweep)
+            getattr(files, f"export_sweep_{form}")(target, sweep, **how)
         else:
-            getattr(files, f"export_{form}")(target, *map(_read, args.log))
+            getattr(files, f"export_{form}")(target, *map(_read, args.log), **how)
     return Exit.DONE
 
 
@@ -152,12 +153,17 @@ def _read(path: str) -> RunLog:
     return log
 
 
-def _check_place(target: str, logs: list[str], *, is_mending: bool, force: bool) -> None:
-    """Refuse to overwrite a file without --force. Only clean JSON Lines may replace their own log."""
+def _is_own(target: str, logs: list[str], *, is_mending: bool, force: bool) -> bool:
+    """Whether the target is one of the logs, which only clean JSON Lines may replace.
+
+    Raises:
+        UsageError: an existing file would be replaced, and not by --force.
+    """
     if not os.path.isfile(target):  # Writing to a device or pipe overwrites nothing.
-        return
+        return False
     is_log = any(os.path.exists(path) and os.path.samefile(path, target) for path in logs)
     if is_log and not is_mending:
         raise UsageError(f"{target!r} is the run log itself; choose another name.")
     if not is_log and not force:
         raise UsageError(f"{target!r} already exists; add --force to replace it, or choose another name.")
+    return is_log

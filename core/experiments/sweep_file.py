@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import heapq
 import os
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -189,7 +191,8 @@ def now() -> str:
 class SweepLog:
     """A sweep's file that was read: its plan, its runs, its first line, and a sentence for each problem.
 
-    Of a repeated run the last counts. length is the size in bytes of the lines that are whole.
+    Of a repeated run the last counts. length is the size in bytes of the lines that are whole. others are sessions'
+    heads and lines of types that only newer versions know, each with the number of the runs before it.
     """
 
     plan: SweepPlan
@@ -197,6 +200,13 @@ class SweepLog:
     head: Record = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
     length: int = 0
+    others: list[tuple[int, Record]] = field(default_factory=list)
+
+    def records(self, folder: Path) -> Iterator[Record]:
+        """Every record, in the file's order, for a file in this folder."""
+        yield self.head
+        runs = enumerate(run_to_record(item, self.plan, folder) for item in self.measurements)
+        yield from (record for _, record in heapq.merge(self.others, runs, key=itemgetter(0)))
 
 
 def read_sweep(path: str | os.PathLike[str]) -> SweepLog:
@@ -228,7 +238,9 @@ def _read_lines(lines: Iterator[bytes], name: str, folder: Path) -> SweepLog:
         log.length += len(line)
         record = parse_line(line) if line.strip() else {}
         if record is not None and record.get("type") != "run":
-            continue  # A session's head, or a line of a later Outrider with the same schema.
+            if record:
+                log.others.append((len(seen), record))
+            continue
         measurement = None if record is None else run_from_record(record, log.plan, folder)
         if measurement is None:
             log.problems.append(f"Line {number} of {name!r} is damaged and was left out.")

@@ -16,6 +16,7 @@ from typing import Any
 from core.drafters.registry import get_method
 from core.errors import SettingsError
 from core.export.choice import Choice, Place, PlaceKind, place_of
+from core.export.run_data import named
 from core.settings import LOSSY, Coupling, SamplingParams, VerificationRule
 
 CHECKED_ON = "2026-11-22"
@@ -129,18 +130,18 @@ def _refuse_what_only_outrider_does(choice: Choice, draft: Place | None, title: 
         raise UnsupportedError("No draft model is chosen; choose one, or choose prompt lookup.")
     if draft is not None and draft.serves:
         raise UnsupportedError(
-            f"The draft borrows the embedding and output head of {draft.serves}, which only Outrider reads: {title} "
-            "needs a draft that is a model of its own, with embedding, head and tokenizer."
+            f"The draft borrows the embedding and output head of {named(draft.serves)}, which only Outrider reads: "
+            f"{title} needs a draft that is a model of its own, with embedding, head and tokenizer."
         )
 
 
 def _head(title: str, choice: Choice) -> list[str]:
     """What a configuration serves, and where the settings come from."""
-    draft = f" with {choice.request.draft}" if choice.request.draft else ""
+    draft = f" with {named(choice.request.draft)}" if choice.request.draft else ""
     words = "greedy" if choice.request.sampling.is_greedy else choice.request.sampling.text
     origin = f"Outrider's run {choice.run_id}" if choice.run_id else "Outrider's settings"
     lines = [
-        f"{title}: {choice.request.target}{draft}, {choice.request.method}, {choice.shape}, {words}.",
+        f"{title}: {named(choice.request.target)}{draft}, {choice.request.method}, {choice.shape}, {words}.",
         f"From {origin}. {choice.k_note}".strip(),
     ]
     if choice.request.is_lossy:

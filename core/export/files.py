@@ -16,9 +16,9 @@ from core.errors import RunLogError
 from core.experiments.sweep_file import SCHEMA, SweepLog, run_to_record
 from core.experiments.sweep_plan import SHAPE_OPTIONS, SUMMARY_FIELDS, DrafterChoice, Measurement
 from core.experiments.sweep_results import SweepResults
-from core.export.run_data import named, without_paths
+from core.export.run_data import named, without_folders, without_paths
 from core.export.run_report import compare_page, run_page
-from core.export.sweep_report import sweep_page
+from core.export.sweep_report import sweep_page, sweep_without_paths
 from core.files import FileClaim, open_regular, read_lines, shown_path, write_atomically
 from core.runlog.log import STEP_FIELDS, RunLog, number_of, parse_line, text_of, to_line, to_record
 from core.runlog.replay import steps
@@ -94,10 +94,13 @@ def export_html(path: File, *logs: RunLog) -> None:
     write_atomically(path, run_page(logs[0]) if len(logs) == 1 else compare_page(logs))
 
 
-def export_jsonl(path: File, log: RunLog) -> None:
-    """Write a run log without its damaged lines, and without the folders of models on this machine."""
-    run, *others = log.records()
-    write_atomically(path, b"".join(map(to_line, ({**run, "config": without_paths(run["config"])}, *others))))
+def export_jsonl(path: File, log: RunLog, *, in_place: bool = False) -> None:
+    """Write a run log without its damaged lines, and, unless it replaces itself, without this machine's folders."""
+    if not in_place:
+        log = replace(log, run=log.run | {"config": without_paths(log.run["config"])})
+        if log.summary and "error" in log.summary:
+            log.summary = log.summary | {"error": without_folders(text_of(log.summary["error"]))}
+    write_atomically(path, b"".join(map(to_line, log.records())))
 
 
 def export_csv(path: File, log: RunLog) -> None:
@@ -126,20 +129,20 @@ def export_sweep_html(path: File, log: SweepLog) -> None:
     write_atomically(path, sweep_page(log))
 
 
-def export_sweep_jsonl(path: File, log: SweepLog) -> None:
-    """Write the sweep's plan and its complete runs; paths of the runs' logs are relative to the new file."""
+def export_sweep_jsonl(path: File, log: SweepLog, *, in_place: bool = False) -> None:
+    """Write a sweep without its damaged lines, and, unless it replaces itself, without this machine's folders: paths of
+    the runs' logs are then relative to the new file."""
     folder = Path(path).absolute().parent
-    kept = (
-        item if item.log is None or item.log.is_relative_to(folder) else _moved(item, folder)
-        for item in log.measurements
-    )
-    records = (run_to_record(item, log.plan, folder) for item in kept)
-    write_atomically(path, b"".join(map(to_line, (log.head, *records))))
+    if not in_place:
+        log = sweep_without_paths(log)
+        log.measurements = [_moved(item, folder) for item in log.measurements]
+    write_atomically(path, b"".join(map(to_line, log.records(folder))))
 
 
 def _moved(item: Measurement, folder: Path) -> Measurement:
     """A run whose log is named as seen from another folder, not by its whole path; not at all from another disk."""
-    assert item.log is not None, "a run with a log"
+    if item.log is None or item.log.is_relative_to(folder):
+        return item
     try:
         return replace(item, log=Path(os.path.relpath(item.log.absolute(), folder)))
     except ValueError:
@@ -152,6 +155,7 @@ def export_sweep_csv(path: File, log: SweepLog) -> None:
 
 
 def _sweep_rows(log: SweepLog) -> Iterator[list[Any]]:
+    log = sweep_without_paths(log)
     results = SweepResults(log.plan, log.measurements)
     for item in sorted(log.measurements, key=lambda measurement: measurement.index):
         run = item.run
@@ -159,7 +163,6 @@ def _sweep_rows(log: SweepLog) -> Iterator[list[Any]]:
         values = {
             **record,
             **run.cell.to_record(),
-            "draft": run.cell.drafter and named(run.cell.drafter.draft),
             **(run.cell.drafter or DrafterChoice("plain")).shape,
             "num_speculative_tokens": run.cell.num_draft_tokens,
             **(record["summary"] or dict.fromkeys(SUMMARY_FIELDS)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -20,6 +21,9 @@ from core.types import BaselineStep, Finished, FinishReason, Step, StepSource, S
 
 LONG = frozenset({"prompt", "prompt_token_ids", "continuation_token_ids", "continuation_text", "forced_text"})
 """Settings that tables leave out."""
+_ROOT = r"(?:/|\\\\|[A-Za-z]:[\\/])"
+_PATH = re.compile(rf"""(?P<quote>["'])(?P<path>{_ROOT}.*?)(?P=quote)|(?<![\w/\\:.]){_ROOT}[^\s"'/\\]+[/\\][^\s"']*""")
+"""An absolute path in a sentence: in quotes, or, if it has several parts, without."""
 ENDS = {
     FinishReason.LENGTH: "length reached",
     FinishReason.EOS: "the model ended its text",
@@ -157,6 +161,11 @@ def named(ref: Any) -> Any:
     """A model's reference; of an absolute path only the last part, since the rest is the user's own business."""
     paths = [kind(ref) for kind in (PurePosixPath, PureWindowsPath)] if isinstance(ref, str) else []
     return next((path.name for path in paths if path.is_absolute() and path.name), ref)
+
+
+def without_folders(sentence: str) -> str:
+    """A sentence for others to read, with paths as in `named`."""
+    return _PATH.sub(lambda found: found[0].replace(path := found["path"] or found[0], named(path)), sentence)
 
 
 def without_paths(config: Mapping[str, Any]) -> dict[str, Any]:

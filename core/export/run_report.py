@@ -11,7 +11,7 @@ from markupsafe import Markup
 from core.analysis.expectation import wilson
 from core.analysis.run_counts import Column, RunCounts
 from core.export.charts import MAX_POINTS, Axis, Mark, Plot, Point, headroom, percent, series_mark, thinned
-from core.export.run_data import FIGURES, RunData, differences, minute_text, run_data, verdict
+from core.export.run_data import FIGURES, RunData, differences, minute_text, run_data, verdict, without_folders
 from core.export.templates import UNKNOWN, render
 from core.runlog.log import RunLog, text_of
 from core.runlog.tally import PositionCounts
@@ -55,7 +55,7 @@ def run_page(log: RunLog) -> str:
         version=run.version,
         sampling=", ".join(f"{title} {value}".strip() for title, value in settings if value),
         facts=" · ".join(filter(None, (f"Run {run.run_id}", f"started {started}" if started else "", run.end, lossy))),
-        error=text_of((log.summary or {}).get("error")),
+        error=without_folders(text_of((log.summary or {}).get("error"))),
         verdict=verdict(run),
         has_two_speedups=_has_two_speedups(run),
         figures=[(figure, text) for figure in FIGURES if (text := figure.text(run)) != UNKNOWN],

@@ -13,7 +13,7 @@ from core.experiments.sweep_file import SweepLog, plan_to_config
 from core.experiments.sweep_plan import CellResult, DrafterChoice, SweepPlan
 from core.experiments.sweep_results import COLUMNS, FIGURES, SPEEDUP, SweepFigure, SweepResults, verdicts
 from core.export.charts import Axis, Mark, Plot, headroom, series_mark
-from core.export.run_data import minute_text, named, shown
+from core.export.run_data import minute_text, named, shown, without_folders
 from core.export.templates import UNKNOWN, render
 from core.runlog.log import mapping_of, text_of
 
@@ -36,7 +36,7 @@ class HeatCell:
 
 def sweep_page(log: SweepLog) -> str:
     """A sweep so far, as a complete HTML file."""
-    log = _without_paths(log)
+    log = sweep_without_paths(log)
     plan, results = log.plan, SweepResults(log.plan, log.measurements)
     cells = results.all()
     started = minute_text(log.head.get("started_at"))
@@ -61,7 +61,7 @@ def sweep_page(log: SweepLog) -> str:
     )
 
 
-def _without_paths(log: SweepLog) -> SweepLog:
+def sweep_without_paths(log: SweepLog) -> SweepLog:
     """The sweep with models and files named as in `named`; those that would share a name are numbered."""
     names: dict[str, str] = {}
 
@@ -85,8 +85,12 @@ def _without_paths(log: SweepLog) -> SweepLog:
         cell = item.run.cell
         if cell.drafter is not None:
             cell = replace(cell, drafter=drafters[cell.drafter])
-        measurements.append(replace(item, run=item.run._replace(cell=cell)))
-    return replace(log, plan=plan, measurements=measurements)
+        error = item.error and without_folders(item.error)
+        measurements.append(replace(item, run=item.run._replace(cell=cell), error=error))
+    names_only = {name: plan_to_config(plan)[name] for name in ("target", "drafters")}
+    head = log.head | {"config": mapping_of(log.head.get("config")) | names_only}
+    problems = list(map(without_folders, log.problems))
+    return replace(log, plan=plan, measurements=measurements, head=head, problems=problems)
 
 
 def _missing(results: SweepResults) -> Iterator[str]:
