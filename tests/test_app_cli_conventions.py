@@ -1,5 +1,6 @@
 """What holds for every command line: other names of flags, lists, misspelt names, examples, and shell completion."""
 
+import os
 import re
 import shlex
 import shutil
@@ -33,6 +34,51 @@ def help_of(capsys, *command):
         main([*command, "--help"])
     assert ended.value.code == 0
     return capsys.readouterr().out
+
+
+# --- Files ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "run --prompt-file {read} --log {written} --force",
+        "run Hi --target {read} --log {written} --force",
+        "check --prompts code,{read} --json {written}",
+        "check D {read} --json {written}",
+        "sweep --prompts {read} --out new --csv {written}",
+        "sweep --prompts {read} --out {written} --restart",
+        "sweep --engine localhost:1 --prompts {read} --out {written}",
+        "bench --prompts {read} --out {written}",
+        "bench --llama-cpp {read} --out {written}",
+        "probe --prompt-file {read} --json {written}",
+        "probe --text-file {read} --json {written}",
+        "probe --log {read} --draft a,b --json {written}",
+        "export other {read} --html {written} --force",
+        "export {read} --csv {written} --force",
+        "distill T --texts-from {folder}/a --out {folder}",
+        "distill {folder} --out {folder}",
+    ],
+)
+def test_no_command_replaces_what_it_reads(tmp_path, capsys, monkeypatch, command):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    read = tmp_path / "folder" / "a"
+    read.write_text("precious")
+    (tmp_path / "link").symlink_to(read)
+    os.link(read, tmp_path / "twin")
+    for written in (read, "link", "twin", "folder/../folder/a"):
+        words = command.format(read="folder/a", written=written, folder="folder").split()
+        assert "would replace" in refused(capsys, *words)
+    assert read.read_text() == "precious"
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["a", "folder", "link", "twin"]
+
+
+@pytest.mark.parametrize("command", ["distill T --out draft", "bench --prompts /dev/null --out /dev/null"])
+def test_a_choice_is_no_file_and_a_device_holds_nothing_to_lose(tmp_path, monkeypatch, command):
+    (tmp_path / "draft").mkdir()  # As the default of --kind.
+    monkeypatch.chdir(tmp_path)
+    assert parsed(*command.split()).out == command.split()[-1]
 
 
 # --- Names ------------------------------------------------------------------------------------------------------

@@ -65,7 +65,7 @@ def test_an_existing_file_is_replaced_only_with_force(log, tmp_path, capsys, fla
 @pytest.mark.parametrize("flag", ["--csv", "--html"])
 def test_no_other_format_replaces_its_own_log(log, capsys, flag):
     before = log.read_bytes()
-    assert "the run log itself" in refused(capsys, "export", log, flag, log, "--force")
+    assert "would replace what LOG names" in refused(capsys, "export", log, flag, log, "--force")
     assert log.read_bytes() == before
 
 

@@ -22,6 +22,7 @@ from app.cli.console import (
 from app.cli.errors import Exit, UsageError, stop_on_interrupt
 from app.cli.parsing import (
     Listing,
+    Output,
     add_command,
     add_engine,
     add_models,
@@ -117,7 +118,7 @@ def add_parser(commands: Any) -> None:
     output = parser.add_argument_group("output")
     text = "also measure the peak memory of each, in a separate process"
     switch(output, "--memory", text)
-    option(output, "--out FILE.json", "write all figures here")
+    option(output, "--out FILE.json", "write all figures here", action=Output)
 
 
 def build_settings(args: argparse.Namespace) -> BenchSettings:

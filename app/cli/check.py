@@ -11,6 +11,7 @@ from app.cli.errors import Exit, UsageError, say, stop_on_interrupt, write_outpu
 from app.cli.parsing import (
     SAMPLING,
     Listing,
+    Output,
     add_command,
     add_engine,
     add_method_options,
@@ -83,7 +84,7 @@ def add_parser(commands: Any) -> None:
     text = f"suites ({', '.join(SUITES)}) and files with one prompt per line (default: the presets)"
     option(parser, "--prompts NAME|FILE,…", text, names, (), action=Listing)
     switch(parser, "--transformers", "also compare with transformers' own generate")
-    option(parser, "--json FILE", "also write the report here")
+    option(parser, "--json FILE", "also write the report here", action=Output)
     add_method_options(parser)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from app.cli.errors import Exit, UsageError, say, write_output
 from app.cli.parsing import (
     SAMPLING,
+    Output,
     add_command,
     add_settings,
     choose_models,
@@ -46,9 +47,9 @@ def add_parser(commands: Any) -> None:
     )
     option(parser, "LOG", f"{text} that compares them", nargs="*")
     form = parser.add_mutually_exclusive_group(required=True)
-    option(form, "--csv FILE", "one row per step, or per run of a sweep; lists joined by spaces")
+    option(form, "--csv FILE", "one row per step, or per run of a sweep; lists joined by spaces", action=Output)
     option(form, "--jsonl FILE", "the log without damaged lines")
-    option(form, "--html FILE", "a report in one file, with the coloured text and the plots")
+    option(form, "--html FILE", "a report in one file, with the coloured text and the plots", action=Output)
     names = "vllm, transformers, sglang, llama.cpp, mlx, or all"
     option(form, "--config NAME", f"print how to serve this pair and K elsewhere: {names}")
     option(parser, "--serve FOLDER", "with --config vllm or sglang: also write a script and a compose file")
@@ -78,8 +79,7 @@ def execute(args: argparse.Namespace) -> int:
         _only(args.log, f"--{form}")
     if not args.log:
         raise UsageError("Name the run log to export; see outrider export --help.")
-    # A log that replaces itself is mended.
-    how = {"in_place": True} if _is_own(target, args.log, is_mending=form == "jsonl", force=args.force) else {}
+    how = {"in_place": True} if _is_own(target, args.log, force=args.force) else {}
     with files.replacing(target):
         if len(args.log) == 1 and files.is_sweep(args.log[0]):
             sweep = read_sweep(args.log[0])
@@ -153,8 +153,8 @@ def _read(path: str) -> RunLog:
     return log
 
 
-def _is_own(target: str, logs: list[str], *, is_mending: bool, force: bool) -> bool:
-    """Whether the target is one of the logs, which only clean JSON Lines may replace.
+def _is_own(target: str, logs: list[str], *, force: bool) -> bool:
+    """Whether a log replaces itself, as only clean JSON Lines may.
 
     Raises:
         UsageError: an existing file would be replaced, and not by --force.
@@ -162,8 +162,6 @@ def _is_own(target: str, logs: list[str], *, is_mending: bool, force: bool) -> b
     if not os.path.isfile(target):  # Writing to a device or pipe overwrites nothing.
         return False
     is_log = any(os.path.exists(path) and os.path.samefile(path, target) for path in logs)
-    if is_log and not is_mending:
-        raise UsageError(f"{target!r} is the run log itself; choose another name.")
     if not is_log and not force:
         raise UsageError(f"{target!r} already exists; add --force to replace it, or choose another name.")
     return is_log

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import Field, fields, replace
 from enum import Enum
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 from urllib.parse import urlsplit
 
@@ -63,7 +64,20 @@ class Parser(argparse.ArgumentParser):
         if unknown:
             problem = f"{echo(unknown[0])} is one argument too many"
             raise UsageError(f"{problem}; put a text of several words in quotes, or see {self.prog} --help.")
+        self._refuse_to_replace(found)
         return found, unknown
+
+    def _refuse_to_replace(self, found: argparse.Namespace) -> None:
+        """Refuse to write a file that the same command reads, or writes as something else."""
+        for output in (action for action in self._actions if isinstance(action, Output)):
+            written = getattr(found, output.dest)
+            for action in self._actions:
+                value, name = getattr(found, action.dest, None), next(iter(action.option_strings), action.metavar)
+                texts = value if isinstance(value, list | tuple) else [value]
+                is_file = written is not None and action is not output and action.choices is None
+                if is_file and any(output.replaces(text, written) for text in texts):
+                    problem = f"{output.option_strings[0]} {echo(written)} would replace what {name} names"
+                    raise UsageError(f"{problem}; choose another name.")
 
     def _refuse_flags(self, unknown: Iterable[str]) -> None:
         known = [flag for action in self._actions for flag in action.option_strings]
@@ -204,6 +218,22 @@ class Listing(argparse.Action):
         groups = values if self.nargs == "+" else [values]
         kept = () if before is self.default else before
         setattr(namespace, self.dest, tuple(dict.fromkeys((*kept, *(value for group in groups for value in group)))))
+
+
+class Output(argparse.Action):
+    """Names what the command writes, and thereby replaces; it may not be what the command reads."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        setattr(namespace, self.dest, values)
+
+    def replaces(self, read: Any, written: str) -> bool:
+        """Whether writing this file, or this folder as a whole, replaces what another argument names, if anything."""
+        if type(read) is not str or not os.path.exists(read):
+            return False
+        if self.metavar == "FOLDER":
+            return Path(os.path.realpath(read)).is_relative_to(os.path.realpath(written))
+        # Devices hold nothing to lose.
+        return os.path.isfile(written) and os.path.samefile(read, written)
 
 
 def switch(group: Any, flag: str, text: str, **more: Any) -> None:

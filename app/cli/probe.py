@@ -22,6 +22,7 @@ from app.cli.parsing import (
     REF_HELP,
     SAMPLING,
     Listing,
+    Output,
     add_command,
     add_settings,
     add_template,
@@ -111,7 +112,7 @@ def add_parser(commands: Any) -> None:
     add_settings(sampling, *SAMPLING, **dict.fromkeys(SAMPLING))
     option(sampling, "--seed N", "random seed", whole_number, 0)
     output = parser.add_argument_group("output")
-    option(output, "--json FILE", "write everything as JSON")
+    option(output, "--json FILE", "write everything as JSON", action=Output)
     switch(output, "--quiet", "no progress on standard error")
 
 

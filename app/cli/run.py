@@ -21,6 +21,7 @@ from app.cli.console import NONE, figure_text, make_engine, printable, read_prom
 from app.cli.errors import Exit, OutputClosed, OutputError, UsageError, say, stop_on_interrupt
 from app.cli.parsing import (
     SAMPLING,
+    Output,
     add_command,
     add_engine,
     add_method_options,
@@ -112,7 +113,7 @@ def add_parser(commands: Any) -> None:
         "write the run log here, line by line during the run; - for standard output, in place of the text. An existing "
     )
     text += "run log is kept, and the new one numbered"
-    option(output, "--log FILE.jsonl", text)
+    option(output, "--log FILE.jsonl", text, action=Output)
     switch(output, "--force", "let --log replace an existing file")
     switch(output, "--quiet", "print only the uncoloured text and errors")
     add_method_options(parser)
@@ -166,7 +167,7 @@ def _open_log(args: argparse.Namespace) -> Iterator[RunLogWriter]:
     """The log of --log, which replaces nothing without --force.
 
     Raises:
-        UsageError: the file is no run log, or it is the prompt.
+        UsageError: the file is no run log.
         RunLogError: it can't be written, or another run is writing it.
     """
     if args.log == "-":
@@ -176,8 +177,6 @@ def _open_log(args: argparse.Namespace) -> Iterator[RunLogWriter]:
         yield RunLogWriter("-", os.fdopen(os.dup(sys.stdout.fileno()), "wb", buffering=0))
         return
     path = Path(args.log)
-    if args.prompt_file and path.exists() and os.path.exists(args.prompt_file) and path.samefile(args.prompt_file):
-        raise UsageError(f"--log {args.log!r} is the file with the prompt; choose another name.")
     for number in itertools.count(2):
         if args.force or not path.is_file() or not path.stat().st_size:
             break

@@ -28,6 +28,7 @@ from app.cli.console import (
 from app.cli.errors import Exit, UsageError, say, stop_on_interrupt
 from app.cli.parsing import (
     Listing,
+    Output,
     add_command,
     add_engine,
     add_models,
@@ -129,10 +130,10 @@ def add_parser(commands: Any) -> None:
     add_template(sampling)
     output = parser.add_argument_group("output")
     text = "file that each finished run is appended to; the same command resumes from it"
-    option(output, "--out FILE.jsonl", f"{text}; with --engine optional, and written at the end")
+    option(output, "--out FILE.jsonl", f"{text}; with --engine optional, and written at the end", action=Output)
     switch(output, "--restart", "start over and replace --out")
     option(output, "--logs FOLDER", "keep the log of every run here")
-    option(output, "--csv FILE", "also write the table here")
+    option(output, "--csv FILE", "also write the table here", action=Output)
     switch(output, "--yes", "don't ask before a long sweep")
 
 
