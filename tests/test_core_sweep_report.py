@@ -87,6 +87,11 @@ def test_a_report_says_what_to_do_and_shows_the_grid():
     assert "The model returned NaN." in page.text
     assert "def f" in page.text
     assert len([item for item in page.named("svg") if item.get("role")]) == 1
+    # A table that grows with the grid scrolls in its own box, so that no window cuts it.
+    pairs = zip(page.elements, page.elements[1:], strict=False)
+    boxes = [box for box, (tag, table) in pairs if tag == "table" and table["aria-label"] != "Settings of the sweep"]
+    assert boxes == [("div", {"class": "wide"})] * 6
+    assert ".wide { overflow-x: auto; }" in source
 
 
 def test_a_sweep_that_is_not_complete_or_empty_says_so():
