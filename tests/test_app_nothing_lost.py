@@ -22,8 +22,9 @@ from core.models.remote import hub
 from core.runlog.log import RunLogWriter, read_run_log
 from core.runlog.store import Label, RunStore
 from tests import fakes_downloads
-from tests.children import run_code
+from tests.children import ROOT, run_code
 from tests.fakes_app import assert_no_markup
+from tests.fakes_cli import refused
 from tests.fakes_log import EVENTS, write
 from tests.fakes_runs import keep_run
 from tests.fakes_sweep import FakeSweepSession, fails_at, keep_sweep, plan_of
@@ -168,6 +169,37 @@ def test_a_signal_ends_a_run_with_its_summary_and_a_code_of_its_own(tmp_path, na
     summary = read_run_log(tmp_path / "a.jsonl").summary
     assert summary is not None
     assert summary["finish_reason"] == "cancelled"
+
+
+HELD = """
+import os, sys
+from app.cli import run
+from app.__main__ import main
+from tests.fakes_cli import GOOD, FakeEngine
+
+def wait(_):
+    os.write(1, b"!")
+    sys.stdin.read()
+
+run.make_engine = lambda: FakeEngine([*GOOD[:-1], wait, GOOD[-1]])
+sys.exit(main(["run", "--prompt", "Hi", "--quiet", "--log", sys.argv[1]]))
+"""
+
+
+def test_a_second_process_never_writes_the_log_of_a_run(tmp_path, capsys):
+    path = tmp_path / "a.jsonl"
+    command = [sys.executable, "-c", HELD, str(path)]
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        while child.stdout.read(1) not in {b"!", b""}:
+            pass
+        before = path.read_bytes()
+        assert "Another run is writing" in refused(capsys, "run", "Hi", "--quiet", "--force", "--log", path)
+        assert path.read_bytes() == before
+        child.communicate(timeout=60)
+    assert child.returncode == 0
+    log = read_run_log(path)
+    assert (len(log.steps), log.problems) == (2, [])
+    assert log.summary is not None
 
 
 STUCK = """
