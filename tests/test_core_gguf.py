@@ -85,7 +85,7 @@ def child_is(monkeypatch):
 
 WRITES = """
 os.mkdir(out)
-for name in ("config.json", "tokenizer_config.json"):
+for name in ("config.json", "tokenizer_config.json", "tokenizer.json"):
     open(os.path.join(out, name), "w").write("{}")
 header = b'{"w":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}'
 open(os.path.join(out, "model.safetensors"), "wb").write(len(header).to_bytes(8, "little") + header + bytes(4))
@@ -106,13 +106,15 @@ def test_progress_is_reported_and_the_result_is_kept(gguf_file, child_is):
 
 def test_a_kept_conversion_that_was_cut_short_is_made_again(gguf_file, child_is):
     child_is(WRITES)
-    weights = convert(gguf_file) / "model.safetensors"
-    whole = weights.read_bytes()
-    for name, content in (("model.safetensors", whole[:-2]), ("config.json", b""), ("model.safetensors", b"")):
-        (weights.parent / name).write_bytes(content)
-        assert not is_converted(gguf_file)
-        assert convert(gguf_file) == weights.parent
-        assert weights.read_bytes() == whole
+    folder = convert(gguf_file)
+    whole = {path: path.read_bytes() for path in folder.iterdir()}
+    assert len(whole) == 5, "what the child wrote, and the list of it"
+    for path, content in whole.items():
+        for left in (content[:-1], None):
+            path.unlink() if left is None else path.write_bytes(left)
+            assert not is_converted(gguf_file), (path, left)
+            assert convert(gguf_file) == folder
+            assert {path: path.read_bytes() for path in folder.iterdir()} == whole
 
 
 @pytest.mark.parametrize(

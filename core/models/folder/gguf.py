@@ -6,6 +6,7 @@ A child process does the unpacking, so that a malformed file can crash only that
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import os
 import shutil
@@ -15,7 +16,7 @@ from pathlib import Path
 import platformdirs
 
 from core.errors import ModelUnreadableError, NoSpaceError, OutOfMemoryError
-from core.files import explain_write_error, file_digest, folder_bytes, require_space, scratch_folder
+from core.files import explain_write_error, file_digest, folder_bytes, read_json, require_space, scratch_folder
 from core.models.child import STALL_S, ChildExit, ChildFailedError, child_environment, python_module, supervise
 from core.models.folder.details import read_config
 from core.models.folder.weight_files import check_gguf, read_weight_headers
@@ -31,6 +32,8 @@ _SLOWEST_RATE = 10_000_000
 """Bytes of float32 that any machine unpacks and writes per second of processor time."""
 _UNPACKING_SHARE = 0.7
 """Unpacking's share of the time; the rest is writing."""
+_SIZES = "sizes.json"
+"""Written last: the sizes of a conversion's other files by name."""
 
 _digests: dict[tuple[Path, int, int], str] = {}
 
@@ -126,8 +129,9 @@ def _unpack(
         except ChildFailedError as error:
             _log.debug("unpacking %s failed: %s", path, error)
             raise _explain(error, path) from error
-    if not _is_whole(scratch / "model"):
+    if not _is_model(scratch / "model"):
         raise _unreadable(path, "it was not unpacked completely")
+    (scratch / "model" / _SIZES).write_text(json.dumps(_sizes(scratch / "model")), "utf-8")
 
 
 def _command(source: Path, scratch: Path, memory_bytes: int, seconds: int) -> list[str]:
@@ -154,6 +158,18 @@ def _unpacked_share(scratch: Path) -> float:
 
 
 def _is_whole(folder: Path) -> bool:
+    """Whether a conversion is as it was when it ended; one of an older version, without the list, is made again."""
+    try:
+        return _sizes(folder).items() >= read_json(folder / _SIZES).items() and _is_model(folder)
+    except (OSError, ValueError, AttributeError):
+        return False
+
+
+def _sizes(folder: Path) -> dict[str, int]:
+    return {path.name: path.stat().st_size for path in folder.iterdir()}
+
+
+def _is_model(folder: Path) -> bool:
     try:
         read_config(folder)
         return (folder / "tokenizer_config.json").is_file() and bool(read_weight_headers(folder, folder.name))
