@@ -71,7 +71,16 @@ def read_bounded(path: str | os.PathLike[str], most_bytes: int = LARGEST_JSON) -
         OSError: as `open_regular`, or it is larger than this.
     """
     with open_regular(path) as file:
-        data = file.read(most_bytes + 1)
+        return read_rest(file, most_bytes)
+
+
+def read_rest(file: BinaryIO, most_bytes: int) -> bytes:
+    """The rest of an open file, or of a pipe.
+
+    Raises:
+        OSError: it can't be read, or is larger than this.
+    """
+    data = file.read(most_bytes + 1)
     if len(data) > most_bytes:
         raise OSError(errno.EFBIG, f"it is larger than {bytes_text(most_bytes)}")
     return data

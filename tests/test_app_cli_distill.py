@@ -1,5 +1,7 @@
 """`outrider distill`: a draft of one's own, and what it says to bad input."""
 
+import os
+
 import pytest
 
 import core.distill.pipeline as pipeline
@@ -58,10 +60,13 @@ def test_a_draft_is_made_and_reported(target, tmp_path, capsys, monkeypatch):
         (["--out", "{tmp}/file"], "already exists"),
         (["--out", "{tmp}/file/new"], "file"),
         (["--out", "{tmp}/new", "--texts-from", "{tmp}/file"], "no readable texts"),
+        (["--out", "{tmp}/new", "--texts-from", "{tmp}/pipe"], "no readable texts"),
     ],
 )
 def test_bad_input_is_a_sentence(target, tmp_path, capsys, arguments, word):
     (tmp_path / "file").write_text("x")
+    if hasattr(os, "mkfifo"):  # Not on Windows, where there is no such file then.
+        os.mkfifo(tmp_path / "pipe")
     assert main(["distill", str(target), *(argument.format(tmp=tmp_path) for argument in arguments)]) in {1, 2}
     out, said = capsys.readouterr()
     assert out == ""

@@ -214,6 +214,18 @@ def test_a_prompt_file_that_cannot_be_used_is_a_sentence(play, tmp_path, capsys,
     assert "is a folder" in refused(capsys, "run", "--prompt-file", tmp_path)
 
 
+@pytest.mark.skipif(not os.path.exists("/dev/zero"), reason="no such devices here")
+def test_a_prompt_that_never_comes_or_never_ends_is_refused(play, tmp_path, monkeypatch, capsys):
+    play()
+    os.mkfifo(tmp_path / "pipe")
+    for name in (tmp_path / "pipe", "/dev/zero"):
+        assert "a pipe or a device" in refused(capsys, "run", "--prompt-file", name)
+    with open("/dev/zero") as endless:
+        monkeypatch.setattr(sys, "stdin", endless)
+        for name in ("-", f"/dev/fd/{endless.fileno()}"):
+            assert "larger than 256 MB" in refused(capsys, "run", "--quiet", "--prompt-file", name)
+
+
 LONG = "a" * 300
 
 

@@ -1,5 +1,6 @@
 """Distilling a draft: the texts follow the script, the draft gains acceptance and stays exact, stopped work resumes."""
 
+import io
 import shutil
 from dataclasses import replace
 
@@ -114,17 +115,22 @@ def test_states_and_greedy_answers_are_the_targets_own_and_a_seed_repeats_the_te
     assert play_texts(script, seed=1).ids.tolist() != part.texts.ids.tolist()
 
 
-def test_existing_texts_are_read(tmp_path):
+def test_existing_texts_are_read(tmp_path, monkeypatch):
     ids = np.array([[1, 2, 3, 9, 0], [1, 2, 3, 4, 5]], dtype=np.uint16)
     file = tmp_path / "texts.npz"
     np.savez(file, ids=ids, answer_start=np.array([2, 2]), answer_temperature=np.array([0.01, 1.0], dtype=np.float16))
     texts = read_texts(file, frozenset({9}))
     assert texts.end.tolist() == [4, 5]
     assert texts.temperature.tolist() == [0.0, 1.0]
-    for damaged in (file.read_bytes()[:-30], b"no archive", b""):
+    whole = file.read_bytes()
+    array = io.BytesIO()
+    np.save(array, ids)
+    for damaged in (whole[:-30], whole.replace(b"(2, 5)", b"(2, 9)"), array.getvalue(), b"no archive", b""):
         file.write_bytes(damaged)
-        with pytest.raises(ModelUnreadableError, match=r"texts\.npz"):
-            read_texts(file, frozenset({9}))
+        refusal(ModelUnreadableError, read_texts, file, frozenset({9}), match=r"texts\.npz")
+    file.write_bytes(whole)
+    monkeypatch.setattr("core.distill.texts._MOST_BYTES", 400)
+    refusal(ModelUnreadableError, read_texts, file, frozenset({9}))
 
 
 def test_the_last_texts_come_first_and_are_held_out():

@@ -67,7 +67,7 @@ def test_a_bare_model_type_is_not_built_in_its_usual_size(folder):
     assert "parameters" in refusal(folder)
 
 
-@pytest.mark.parametrize("name", ["config.json", "generation_config.json", "tokenizer_config.json"])
+@pytest.mark.parametrize("name", ["config.json", "generation_config.json", "tokenizer_config.json", "tokenizer.json"])
 @pytest.mark.parametrize("kind", ["pipe", "device", "endless", "deep", "large"])
 def test_a_file_that_never_ends_is_refused(folder, name, kind):
     path = folder / name
@@ -85,6 +85,8 @@ def test_a_file_that_never_ends_is_refused(folder, name, kind):
             file.truncate(1 << 40 if kind == "endless" else 17_000_000)
     if (kind, name) != ("large", "tokenizer_config.json"):
         refusal(folder)
+        if name != "generation_config.json":  # The window's preview doesn't read it.
+            fakes.refusal(ModelUnreadableError, render_prompt, str(folder), "x")
 
 
 def test_no_implementation_that_a_configuration_asks_for_is_used(folder):

@@ -12,7 +12,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from rich.console import Console
@@ -22,7 +21,7 @@ from rich.text import Text
 from app.cli.errors import UsageError, say, writing_output
 from core.errors import RunLogError
 from core.experiments.bench_plan import Spread
-from core.files import explain_read_error, explain_write_error, open_to_write, read_bounded
+from core.files import explain_read_error, explain_write_error, open_to_write, read_bounded, read_rest
 from core.runners.threads import without_collection
 from core.text import duration_text, spaced_percent, visible
 
@@ -232,17 +231,22 @@ def read_prompt(text: str | None, file: str | None, *, quiet: bool) -> str:
         say("Reading the prompt from standard input.")
     buffer = getattr(stream, "buffer", None)
     try:
-        data = buffer.read() if buffer else stream.read().encode()
+        data = read_rest(buffer, MOST_PROMPT_BYTES) if buffer else stream.read().encode()
     except OSError as error:
-        raise UsageError(f"Standard input can't be read ({error}); give the prompt with --prompt TEXT.") from None
+        reason = error.strerror or error
+        raise UsageError(
+            f"Standard input can't be read ({reason}); shorten the prompt, or give it with --prompt TEXT."
+        ) from None
     return _decode(data, "standard input")
 
 
 def _read_file(name: str) -> bytes:
     try:
         # Process substitution, as in bash's <(...), gives a pipe under /dev/fd.
-        is_given = name.startswith(("/dev/fd/", "/dev/stdin"))
-        return Path(name).read_bytes() if is_given else read_bounded(name, MOST_PROMPT_BYTES)
+        if name.startswith(("/dev/fd/", "/dev/stdin")):
+            with open(name, "rb") as file:
+                return read_rest(file, MOST_PROMPT_BYTES)
+        return read_bounded(name, MOST_PROMPT_BYTES)
     except OSError as error:
         raise UsageError(explain_read_error(error, name, "text file with the prompt")) from None
 

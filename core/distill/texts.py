@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
+from zipfile import ZipFile
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from core.errors import ModelUnreadableError, SettingsError
+from core.files import open_regular
+from core.text import bytes_text
 from core.training.model import hidden_states, logits_of, rope_for
 
 Ids = npt.NDArray[np.int32]
@@ -25,6 +27,8 @@ HELD_OUT_ROWS = 200
 """The last rows of the first part, at most four fifths of it, are never trained on."""
 QUICK_LOOK = 32
 """Held-out rows that are evaluated during training."""
+_MOST_BYTES = 1_000_000_000
+"""Most bytes of given texts; the target's states on them take hundreds of times as many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,11 +166,16 @@ def read_texts(path: Path, end_ids: frozenset[int]) -> Texts:
         ModelUnreadableError: the file is damaged or has another form.
     """
     try:
-        with np.load(path) as file:
-            ids, start = file["ids"].astype(np.int32), file["answer_start"].astype(np.int32)
-            temperature = file["answer_temperature"].astype(np.float32)
-    except (OSError, EOFError, KeyError, ValueError, BadZipFile) as error:
-        raise ModelUnreadableError(f"{path.name!r} holds no readable texts. Leave it out.") from error
+        with open_regular(path) as file, ZipFile(file) as archive:
+            if sum(item.file_size for item in archive.infolist()) > _MOST_BYTES:
+                raise ValueError
+            names = ("ids.npy", "answer_start.npy", "answer_temperature.npy")
+            ids, start, temperature = (np.lib.format.read_array(archive.open(name)) for name in names)
+        ids, start, temperature = ids.astype(np.int32), start.astype(np.int32), temperature.astype(np.float32)
+    except Exception as error:  # The libraries raise many kinds.
+        raise ModelUnreadableError(
+            f"{path.name!r} holds no readable texts, or more than {bytes_text(_MOST_BYTES)} of them. Leave it out."
+        ) from error
     temperature[temperature < 0.05] = 0.0  # Near-greedy rows count as greedy ones.
     is_end = np.isin(ids, sorted(end_ids)) & (np.arange(ids.shape[1]) >= start[:, None])
     end = np.where(is_end.any(1), is_end.argmax(1) + 1, ids.shape[1]).astype(np.int32)

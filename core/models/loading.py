@@ -21,7 +21,7 @@ from core.errors import (
 from core.models.catalogue import ModelEntry, ModelFormat, resolve
 from core.models.devices import free_memory, is_out_of_memory, release_memory, resolve_device, resolve_dtype
 from core.models.fit import tokenizer_problem
-from core.models.folder.checks import check_files, check_shapes, empty_model, model_config
+from core.models.folder.checks import check_shapes, empty_model, model_config
 from core.models.language_model import LanguageModel, describe
 from core.models.placement import DeviceMap, choose_place, does_not_fit, first_device, free_by_place, need_of, spread
 from core.models.prompting import load_tokenizer
@@ -81,8 +81,6 @@ def load(
 
             folder = convert(entry.path, check_cancelled)
         check_cancelled()
-        if not entry.embedded:
-            check_files(folder, entry.title)
         tokenizer = load_tokenizer(entry, folder)
         check_cancelled()
 

@@ -31,6 +31,7 @@ from core.files import read_bounded, read_json
 from core.models import template_child
 from core.models.catalogue import ModelEntry, ModelFormat, resolve
 from core.models.child import ChildExit, ChildFailedError, child_environment, python_module, supervise
+from core.models.folder.checks import check_files
 from core.text import TextStream, count_text, visible
 from core.types import FinishReason
 
@@ -55,14 +56,16 @@ _lock = threading.Lock()
 
 
 def load_tokenizer(entry: ModelEntry, folder: Path) -> Any:
-    """The tokenizer in a model's folder; the same object for equal files.
+    """The tokenizer in a model's folder, whose files are checked first; the same object for equal files.
 
     Raises:
-        ModelUnreadableError: it is missing, empty or damaged.
+        ModelUnreadableError: it is missing, empty or damaged, or as `check_files`.
     """
     from transformers import AutoTokenizer
     from transformers.utils import logging
 
+    if not entry.embedded:
+        check_files(folder, entry.title)
     # For all that follows; errors are caught and reported in a sentence.
     logging.disable_progress_bar()
     logging.set_verbosity_error()
