@@ -21,6 +21,10 @@ class PromptError(OutriderError, ValueError):
     """A prompt that this model can't continue: empty, or longer than its context."""
 
 
+class TokenizerError(PromptError):
+    """A tokenizer panicked, which is no fault of the prompt; another prompt may work."""
+
+
 class ModelNotFoundError(OutriderError):
     """A reference names no model on this machine."""
 
@@ -119,17 +123,17 @@ def is_panic(error: BaseException) -> bool:
 
 @contextlib.contextmanager
 def explaining_panics(what: str) -> Iterator[None]:
-    """Turn a panic into a sentence.
+    """Turn a panic into a `TokenizerError`.
 
     Args:
-        what: begins the sentence, such as "The tokenizer of gpt2".
+        what: begins its sentence, such as "The tokenizer of gpt2".
     """
     try:
         yield
     except BaseException as error:
         if not is_panic(error):
             raise
-        raise PromptError(
+        raise TokenizerError(
             f"{what} can't handle this text ({first_line(error)}). Shorten the text, or choose another model."
         ) from None
 

@@ -315,6 +315,10 @@ def save_model(folder, *, family: str = "llama", seed: int = 0, tokenizer=None, 
     return folder
 
 
+PANICS = {"normalizer": {"type": "Replace", "pattern": {"String": ""}, "content": "xx"}}
+"""Changes of a tokenizer.json with which the library panics on any text."""
+
+
 def edit_json(path, **changes) -> None:
     """Change values of a JSON file; None removes one."""
     values = {**json.loads(path.read_text("utf-8")), **changes}

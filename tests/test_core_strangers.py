@@ -12,8 +12,10 @@ import sys
 import pytest
 from safetensors.torch import load_file, save_file
 
-from core.errors import ModelUnreadableError, OutriderError, PromptError, ran_out_of_memory
+from app.__main__ import main
+from core.errors import ModelUnreadableError, OutriderError, PromptError, TokenizerError, ran_out_of_memory
 from core.models import load
+from core.models.catalogue import DEFAULT_TARGET
 from core.models.devices import available_memory
 from core.models.folder.weight_files import read_weight_headers
 from core.models.prompting import encode_prompt, render_prompt
@@ -22,7 +24,7 @@ from core.settings import RunRequest
 from core.types import FinishReason
 from tests import fakes
 from tests.children import run_code
-from tests.fakes import edit_json, is_sentence, save_model
+from tests.fakes import PANICS, edit_json, is_sentence, save_model
 
 
 @pytest.fixture
@@ -273,19 +275,29 @@ def test_a_chat_template_renders_as_transformers_does(folder):
 
 
 TOKENIZERS = {
-    "a regex": {
-        "pre_tokenizer": {"type": "Split", "pattern": {"Regex": "(x+x+)+y"}, "behavior": "Isolated", "invert": False}
-    },
-    "a normaliser": {"normalizer": {"type": "Replace", "pattern": {"String": ""}, "content": "xx"}},
-    "a table": {"normalizer": {"type": "Precompiled", "precompiled_charsmap": "AAAA"}},
+    "a regex": (
+        {"pre_tokenizer": {"type": "Split", "pattern": {"Regex": "(x+x+)+y"}, "behavior": "Isolated", "invert": False}},
+        TokenizerError,
+    ),
+    "a normaliser": (PANICS, TokenizerError),
+    "a table": ({"normalizer": {"type": "Precompiled", "precompiled_charsmap": "AAAA"}}, ModelUnreadableError),
 }
 
 
-@pytest.mark.parametrize("changes", TOKENIZERS.values(), ids=TOKENIZERS)
-def test_a_tokenizer_that_panics_is_a_sentence(folder, changes):
-    path = folder / "tokenizer.json"
-    path.write_text(json.dumps({**json.loads(path.read_text("utf-8")), **changes}), "utf-8")
-    fakes.refusal(OutriderError, render_prompt, str(folder), "x" * 60)
+@pytest.mark.parametrize(("changes", "error"), TOKENIZERS.values(), ids=TOKENIZERS)
+def test_a_tokenizer_that_panics_is_a_sentence_and_a_failure(folder, changes, error, capfd, monkeypatch):
+    monkeypatch.setenv("RUST_BACKTRACE", "1")
+    edit_json(folder / "tokenizer.json", **changes)
+    said = fakes.refusal(error, render_prompt, str(folder), "x" * 60)
+    flags = ["--prompt", "x" * 60, "--method", "prompt-lookup", "--device", "cpu", "--quiet"]
+    assert main(["run", "--target", str(folder), *flags]) == (1 if error is TokenizerError else 2)
+    written = capfd.readouterr().err
+    assert written.splitlines()[-1] == said
+    assert "backtrace:" not in written
+
+
+def test_a_text_that_makes_the_shipped_tokenizer_panic_is_a_sentence():
+    fakes.refusal(TokenizerError, render_prompt, DEFAULT_TARGET, " " * 12_000_000, match="Shorten the text")
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes with names here")

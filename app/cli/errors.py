@@ -22,6 +22,7 @@ from core.errors import (
     OutriderError,
     ServerError,
     ServerRefusedError,
+    TokenizerError,
     is_panic,
     ran_out_of_memory,
 )
@@ -56,7 +57,7 @@ class OutputClosed(Exception):  # noqa: N818 - a message to unwind, not an error
 PATIENCE_S = 1.0
 """How long Python may take to handle a signal that ends the process."""
 _ENDING = {getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)}
-_FAILURES = (DownloadError, GenerationError, OutOfMemoryError, OutputError, ServerError)
+_FAILURES = (DownloadError, GenerationError, OutOfMemoryError, OutputError, ServerError, TokenizerError)
 
 
 def exit_code(error: OutriderError) -> Exit:

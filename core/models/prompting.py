@@ -7,6 +7,7 @@ import functools
 import hashlib
 import json
 import math
+import os
 import tempfile
 import threading
 import time
@@ -69,6 +70,7 @@ def load_tokenizer(entry: ModelEntry, folder: Path) -> Any:
     # For all that follows; errors are caught and reported in a sentence.
     logging.disable_progress_bar()
     logging.set_verbosity_error()
+    os.environ["RUST_BACKTRACE"] = "0"
     try:
         # Without its files transformers would invent a tokenizer of a few special tokens.
         if not any(any(folder.glob(pattern)) for pattern in _FILES):
@@ -128,6 +130,7 @@ def encode_prompt(target: LanguageModel, prompt: str, chat: bool | None = None, 
     Raises:
         SettingsError: chat is True, or there is a system prompt, and the tokenizer has no template or may not use it.
         PromptError: nothing to continue, or no room left in the context to continue it.
+        TokenizerError: the tokenizer panics.
     """
     encoded = _encode(target.tokenizer, target.ref, prompt, chat, system)
     check_prompt_length(len(encoded.ids), target)
