@@ -17,7 +17,7 @@ import torch
 import core.models.folder.gguf as engine
 from core.controls import Cancelled
 from core.decode import autoregressive
-from core.errors import ModelUnreadableError, NoSpaceError, OutOfMemoryError
+from core.errors import ModelUnreadableError, NoSpaceError, OutOfMemoryError, PromptError
 from core.models import child, load
 from core.models.catalogue import ModelFormat, resolve
 from core.models.child import ChildExit, ChildFailedError, supervise
@@ -25,6 +25,7 @@ from core.models.fit import pair_problem
 from core.models.folder.gguf import convert, converted_folder, converting, is_converted
 from core.models.folder.gguf_child import unpack
 from core.models.folder.weight_files import check_gguf
+from core.models.prompting import encode_prompt
 from tests import fakes
 from tests.fakes import GREEDY, PROMPT, failing, greedy_reference, is_sentence, play
 from tests.fakes_gguf import fake, left_over, refusal, write_gguf
@@ -34,7 +35,7 @@ NO_SIGNALS = pytest.mark.skipif(sys.platform == "win32", reason="no signals ther
 
 @pytest.fixture(scope="module")
 def gguf_file(tmp_path_factory):
-    return write_gguf(tmp_path_factory.mktemp("gguf") / "tiny ü.gguf")
+    return write_gguf(tmp_path_factory.mktemp("gguf") / "tiny ü.gguf", template="{{ 'x' * 9000000000 }}")
 
 
 def test_a_gguf_file_is_converted_once_and_runs(gguf_file, tmp_path, monkeypatch):
@@ -66,6 +67,7 @@ def test_a_gguf_file_is_converted_once_and_runs(gguf_file, tmp_path, monkeypatch
     assert play(autoregressive(again, PROMPT, sampling=GREEDY, max_new_tokens=8)).ids == run.ids
     assert (kept / "model.safetensors").stat().st_mtime_ns == changed
     assert pair_problem(str(gguf_file), str(gguf_file)) is None
+    fakes.refusal(PromptError, encode_prompt, model, "hi", chat=True, match="too much memory")
 
 
 @pytest.fixture

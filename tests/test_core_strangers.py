@@ -8,15 +8,25 @@ import os
 import random
 import re
 import sys
+from functools import partial
 
 import pytest
 from safetensors.torch import load_file, save_file
 
 from app.__main__ import main
-from core.errors import ModelUnreadableError, OutriderError, PromptError, TokenizerError, ran_out_of_memory
+from core.errors import (
+    ModelUnreadableError,
+    OutOfMemoryError,
+    OutriderError,
+    PromptError,
+    TokenizerError,
+    ran_out_of_memory,
+)
 from core.models import load
-from core.models.catalogue import DEFAULT_TARGET
+from core.models.catalogue import DEFAULT_TARGET, resolve
 from core.models.devices import available_memory
+from core.models.fit import forecast, pair_verdict
+from core.models.folder.details import read_details
 from core.models.folder.weight_files import read_weight_headers
 from core.models.prompting import encode_prompt, render_prompt
 from core.session import Session
@@ -140,6 +150,21 @@ def test_the_limit_of_a_service_counts_as_memory_and_so_do_those_above_it(tmp_pa
     assert available_memory(tmp_path, membership) > 2_000_000
 
 
+def test_under_the_limit_of_a_container_a_model_too_large_is_not_loaded_and_forecast_not_to_fit(
+    folder, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("core.models.devices.available_memory", partial(available_memory, tmp_path))
+    (tmp_path / "memory.current").write_text("1000000\n")
+    (tmp_path / "memory.max").write_text("500000000\n")
+    details = read_details(resolve(str(folder)))
+    assert forecast([details], device="cpu").fits
+    load(str(folder), "cpu")
+    (tmp_path / "memory.max").write_text("1100000\n")
+    assert not forecast([details], device="cpu").fits
+    assert "100 KB is free" in refusal(folder, OutOfMemoryError)
+    assert "100 KB is free" in pair_verdict(str(folder), str(folder), device="cpu").warnings[0]
+
+
 LIMITED = """
 import resource, sys
 from app.__main__ import main
@@ -243,6 +268,11 @@ NESTED = "{% for a in range(99999) %}{% for b in range(99999) %}{% for c in rang
 TEMPLATES = {
     "a loop": (NESTED + "{% endfor %}" * 3, "1 seconds"),
     "a text": ("{{ 'x' * 9000000000 }}", "memory"),
+    "a list": ("{{ [0] * 9000000000 }}", "memory"),
+    "a centred text": ("{{ 'x' | center(9000000000) }}", "memory"),
+    "a format": ("{{ '%9000000000d' | format(1) }}", "memory"),
+    "a format's method": ("{{ '{:9000000000}'.format(1) }}", "memory"),
+    "JSON": ("{{ ('x' * 270000000) | tojson }}", "memory"),
     "doubling": (
         "{% set n = namespace(s='x') %}{% for a in range(60) %}{% set n.s = n.s + n.s %}{% endfor %}{{ n.s }}",
         "memory",
@@ -302,8 +332,13 @@ def test_a_text_that_makes_the_shipped_tokenizer_panic_is_a_sentence():
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes with names here")
 @pytest.mark.timeout(60)
-def test_weights_that_are_a_pipe_are_refused_before_the_library_waits_for_them(folder):
+@pytest.mark.parametrize("kind", ["pipe", "device"])
+def test_weights_that_are_no_file_are_refused_before_the_library_waits_for_them(folder, kind):
     (folder / "model.safetensors").unlink()
-    os.mkfifo(folder / "model.safetensors")
+    if kind == "pipe":
+        os.mkfifo(folder / "model.safetensors")
+    else:
+        (folder / "model.safetensors").symlink_to("/dev/zero")
+    assert "pipe or a device" in refusal(folder)
     with pytest.raises(ModelUnreadableError, match="pipe or a device"):
         read_weight_headers(folder, "model")

@@ -15,7 +15,7 @@ from core.experiments.sweep_file import read_sweep
 from core.experiments.sweep_results import SweepResults
 from core.export import files
 from core.files import LONGEST_LINE
-from core.runlog.log import read_run_log, to_line
+from core.runlog.log import RunLogWriter, read_run_log, to_line
 from core.runlog.replay import events, request_to_show
 from core.runlog.store import RunStore, read_head
 from core.types import StepsCounted
@@ -158,6 +158,11 @@ def test_a_log_that_is_no_log_is_refused_and_hides_no_other(tmp_path, kind):
     spoil(tmp_path / f"{bad}.jsonl", kind)
     refusal(RunLogError, read_run_log, tmp_path / f"{bad}.jsonl")
     assert good in {run.id for run in RunStore(tmp_path).runs()}
+
+
+@pytest.mark.parametrize("open_log", [RunLogWriter, read_run_log, read_sweep])
+def test_a_name_that_no_log_can_have_is_a_sentence(open_log):
+    refusal(RunLogError, open_log, "a\0b.jsonl")
 
 
 @pytest.mark.parametrize("kind", [["x"], {}, 1, None])
