@@ -106,7 +106,9 @@ class Session:
         controls = controls or RunControls.from_request(request)
         try:
             target, draft = yield from self._load(request, controls)
-            prompt = encode_prompt(target, request.prompt, request.chat, request.system)
+            prompt = encode_prompt(
+                target, request.prompt, request.chat, request.system, max_new_tokens=request.max_new_tokens
+            )
             continuation = continue_prompt(target, prompt.ids, request)
             governor = _thread_governor(target, controls)
             ids = [*prompt.ids, *continuation.ids]

@@ -50,7 +50,7 @@ def test_an_exact_pair_gets_a_tick_a_plain_sentence_and_its_p_values(checking, q
     assert not hint.isVisible()
     assert (panel.mark.text(), panel.mark.property("kind")) == ("✓", "exact")
     assert panel.headline.text().startswith("Exact: ")
-    assert texts(panel.table)[0] == ["Greedy text against plain decoding", "576", "", "", "equal"]
+    assert texts(panel.table)[0] == ["Greedy text against plain decoding", "576", "", "", "✓ equal"]
     assert texts(panel.table)[1] == ["Token 1 of a block", "3,000", "16.4", "18", "✓ p = 0.563"]
     assert texts(panel.table)[3][-1] == "too few to test"
     assert panel.remarks.text()
@@ -84,7 +84,7 @@ def test_near_ties_are_shown_with_margin_and_difference_and_that_the_settings_ha
     finish(qtbot, panel)
     assert panel.mark.text() == "≈"
     assert panel.headline.text().startswith("Exact up to near-ties")
-    assert texts(panel.table)[0][-1] == "1 near-tie"
+    assert texts(panel.table)[0][-1] == "≈ 1 near-tie"
     assert "margin 2.1\u00a0×\u00a010⁻⁶, measured difference 4.4\u00a0×\u00a010⁻⁶" in cell(
         panel.table, role=Qt.ItemDataRole.ToolTipRole
     )

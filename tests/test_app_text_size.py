@@ -200,7 +200,7 @@ def test_the_controls_beside_run_are_never_cut_off(qtbot):
     prompt.show_state(RunState.RUNNING, None)
     assert note.text() == "Esc stops. K and temperature can be changed."
     prompt.resize(prompt.minimumSizeHint().width(), 300)
-    qtbot.waitUntil(lambda: note.text() == "K and temperature are live.")
+    qtbot.waitUntil(lambda: note.text() == "Esc stops.")
     # A problem has no short form: the note takes the height that it needs.
     prompt.show_state(RunState.IDLE, "The prompt is empty. Write a few words for the model to continue.")
     qtbot.waitUntil(lambda: note.height() >= note.heightForWidth(note.width()) > 60)

@@ -22,7 +22,7 @@ STEPWISE = (
 QUALIFIED = "Measured on a busy machine: "
 SHORT_MS = 20.0
 """Shorter steps than this are disturbed by the window's own drawing."""
-DRAWING = "A slower Pace disturbs short steps less: text and plots are drawn after them."
+DRAWING = "Drawing the window disturbs steps this short; at a slower Pace, it draws between them."
 LEVEL = 0.005
 """Speedups this close to 1 are written as 1.00."""
 

@@ -85,7 +85,7 @@ class RunView:
         last = self.request
         if last is None or (last.engine, last.target, last.draft) != (request.engine, request.target, request.draft):
             self.previous = None
-        elif len(self.counts):
+        elif len(self.counts) > 1:  # A line has two points.
             self.previous = self.counts
         self._clear()
         self.request = request

@@ -72,11 +72,11 @@ def describe(entry: ModelEntry) -> str:
 
 
 def memory_text(memory: MemoryForecast) -> str:
-    """Whether a pair fits: "Fits: uses 1.9 of 22 GB"."""
+    """Whether a pair fits: "Fits in memory: 1.9 of 22 GB free"."""
     if memory.available_bytes is None:
         return f"Needs {bytes_text(memory.total_bytes)}"
     amount = bytes_of_text(memory.total_bytes, memory.available_bytes)
-    return f"Fits: uses {amount}" if memory.fits else f"Too large: {amount}"
+    return f"{'Fits in memory' if memory.fits else 'Too large'}: {amount} free"
 
 
 def verdict_text(verdict: PairVerdict) -> tuple[str, str]:

@@ -98,10 +98,10 @@ class PromptReading(QPlainTextEdit):
 DELAY_MS = 120
 READY_HINT = "Ctrl+Enter starts a run."
 LIVE_HINT = "Esc stops. K and temperature can be changed."
-PAUSED_HINT = "F8: next step. Space resumes. K and temperature are live."
+PAUSED_HINT = "F8: next step. Space resumes. K and temperature can be changed."
 SERVED_HINT = "The server writes; settings apply from the next run."
 NO_READING = "Only the server knows how its model reads the prompt. For a local model's input, choose This machine."
-LIVE_HINT_SHORT = "K and temperature are live."
+LIVE_HINT_SHORT = "Esc stops."
 OPEN_HEIGHT, FOLDED_LINES, LARGE_SCALE = 64, 2, 1.2
 
 

@@ -22,6 +22,7 @@ from app.widgets.fields import (
     boxed,
     card,
     column,
+    hint_label,
     named,
     offer,
     push_button,
@@ -132,7 +133,8 @@ def _compared(item: IdentityResult) -> Row[None]:
     others = len(item.divergences) - ties
     parts = [count_text(ties, "near-tie")] * bool(ties) + [f"{others} unexplained"] * bool(others)
     tip = "\n".join(map(divergence_line, item.divergences)) or "Token by token, to the end of each text."
-    texts = (COMPARED[item.comparison], f"{item.num_tokens:,}", "", "", ", ".join(parts) or "equal")
+    mark = "✕" if not item.is_exact else "≈" if ties else "✓"
+    texts = (COMPARED[item.comparison], f"{item.num_tokens:,}", "", "", f"{mark} {', '.join(parts) or 'equal'}")
     return Row(None, texts[0], texts, tip, is_bad=not item.is_exact)
 
 
@@ -215,7 +217,7 @@ class CheckBars(PaintedWidget):
         draw_box(painter, observed, fill=QColor(current_theme().draft_bar))
 
 
-LEGEND = "outlined: expected · filled: drawn"
+LEGEND = "{}; outlined: expected, filled: drawn"
 MIN_ROWS, MAX_ROWS = 4, 9
 BUTTON_WIDTH = 94
 MAX_BLOCKS = 200_000
@@ -271,6 +273,7 @@ class CheckWindow(ToolWindow):
         self.remarks = wrapped_label("checkRemarks", "hint")
         prompts_help = "The prompts for which blocks were drawn"
         self.prompts = named(QComboBox(), "checkPromptsCombo", "First tokens after", prompts_help)
+        self.legend = hint_label("checkLegend")
         self.bars = CheckBars()
         self._guard = WheelGuard(self)
         self._guard.watch(self.blocks, self.prompts)
@@ -278,7 +281,7 @@ class CheckWindow(ToolWindow):
         head.setAlignment(self.mark, Qt.AlignmentFlag.AlignTop)
         blocks = text_label("Blocks to sample", "field", buddy=self.blocks)
         after = text_label("First tokens after", "field", buddy=self.prompts)
-        self._tokens, _ = card(row(after, (self.prompts, 1), text_label(LEGEND, "hint")), self.bars)
+        self._tokens, _ = card(row(after, (self.prompts, 1), self.legend), self.bars)
         self._results = column(table_card(self.table), self.remarks, self._tokens, None)
         results = boxed(self._results)
         self._options = (blocks, self.blocks, self.with_transformers)
@@ -375,9 +378,7 @@ class CheckWindow(ToolWindow):
     def _show_end(self) -> None:
         self._show_running(is_running=False)
         self.stage.clear()
-        if self._report is not None:
-            self.stage.setText(f"It took {duration_text(self._report.seconds)}.")
-        elif not self._has_failed:
+        if self._report is None and not self._has_failed:
             self.say(STOPPED)
         self.refresh()
 
@@ -394,8 +395,9 @@ class CheckWindow(ToolWindow):
             self.subject.setText(str(error))
             return
         shown = chosen if self._report is None else self._report.request.run
+        took = f" · took {duration_text(self._report.seconds)}" if self._report is not None else ""
         has_changed = "" if _checked(shown) == _checked(chosen) else "\nThe settings have changed since."
-        self.subject.setText(f"{self._in_titles(subject_of(shown))}{has_changed}")
+        self.subject.setText(f"{self._in_titles(subject_of(shown))}{took}{has_changed}")
 
     def _clear(self) -> None:
         self._report = None
@@ -440,7 +442,10 @@ class CheckWindow(ToolWindow):
     @Slot()
     def _on_prompt_chosen(self) -> None:
         place = self.prompts.currentIndex()
-        self.bars.show_tokens(self._first_tokens[place] if 0 <= place < len(self._first_tokens) else None)
+        found = self._first_tokens[place] if 0 <= place < len(self._first_tokens) else None
+        self.bars.show_tokens(found)
+        blocks = count_text(sum(item.observed for item in found.counts) if found is not None else 0, "block")
+        self.legend.setText(LEGEND.format(blocks))
 
     # --- The report as text ---
 

@@ -299,7 +299,7 @@ def exact_sentence(
         least = percent_text(BIAS_ERRORS * (found.bias_error or 0.0), 1)
         if has_draft and found.bias_error is None:
             parts.append(f"draft and target agree too closely, or the {samples} are too few, to measure a bias")
-            return f"{name} as far as tested: {'; '.join(parts)}."
+            return f"{name} as far as tested: {'; '.join(parts)}. If they differ, sample more."
         if found.bias_error is not None and is_loose(found):
             found_bias = f"{'; '.join(parts)}, enough to find only a bias of {least} or more"
             return f"{name} as far as tested: {found_bias}. Sample more to find a smaller one."

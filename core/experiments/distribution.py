@@ -392,7 +392,7 @@ def _choose_prompts(context: CheckContext) -> Generator[CheckProgress, None, tup
         yield CheckProgress("Looking for positions where draft and target differ", index, len(prompts))
         lengths = {round(share * len(prompt.ids)) for share in _SHARES} - {len(prompt.ids)}
         cut = [
-            replace(prompt, name=f"{prompt.name}, first {length} tokens", ids=prompt.ids[:length])
+            replace(prompt, name=f"{prompt.name}, cut after {length} tokens", ids=prompt.ids[:length])
             for length in sorted(lengths)
             if length >= _LEAST_IDS
         ]

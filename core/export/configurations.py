@@ -216,8 +216,8 @@ def _vllm(choice: Choice, target: Place, draft: Place | None) -> Recipe:
         settings = {"method": "draft_model", "model": draft.name, "num_speculative_tokens": k}
         notes.append(
             "Draft models need a vLLM later than 0.10.0, and up to 0.15.0 they rule out pipeline parallelism. Draft "
-            "and target must share a vocabulary; use_heterogeneous_vocab drafts with tokens that both vocabularies "
-            "share, with greedy drafting only."
+            "and target must share a vocabulary, unless use_heterogeneous_vocab is set: then only tokens that both "
+            "have are drafted, greedily."
         )
         if not sampling.is_greedy:
             settings["draft_sample_method"] = "probabilistic"

@@ -276,7 +276,7 @@ FIGURES: tuple[Figure, ...] = (
         "{:,.1f}",
     ),
     _logged(
-        "Predicted speedup",
+        "Predicted speedup, from mean times",
         "predicted_speedup",
         "τ / (K c + v), with this run's own α, and c and v from total times (the Speed page's predicted speedup takes "
         "medians). For a tree, K is its depth and α that of a level.",
@@ -295,6 +295,7 @@ FIGURES: tuple[Figure, ...] = (
         "Accepted / tested tokens: the probability that a tested token is accepted.",
         lambda run: run.alpha,
         "{:.1%}",
+        better=1,
     ),
     _logged(
         "Block efficiency",
@@ -307,6 +308,7 @@ FIGURES: tuple[Figure, ...] = (
         "mean_acceptance_length",
         "1 + accepted tokens / drafts, over the steps that drafted, as vLLM computes it.",
         mean_acceptance_length,
+        better=1,
     ),
     _logged(
         "Cost coefficient c",

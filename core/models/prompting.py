@@ -118,7 +118,9 @@ class EncodedPrompt(NamedTuple):
     is_chat: bool
 
 
-def encode_prompt(target: LanguageModel, prompt: str, chat: bool | None = None, system: str = "") -> EncodedPrompt:
+def encode_prompt(
+    target: LanguageModel, prompt: str, chat: bool | None = None, system: str = "", *, max_new_tokens: int = 1
+) -> EncodedPrompt:
     """Apply the chat template if requested, and tokenize.
 
     Args:
@@ -126,6 +128,7 @@ def encode_prompt(target: LanguageModel, prompt: str, chat: bool | None = None, 
         prompt: as typed.
         chat: True, False, or None for "if there is a template".
         system: the system prompt, which only a template can format.
+        max_new_tokens: how many are to follow, which an error about the length says.
 
     Raises:
         SettingsError: chat is True, or there is a system prompt, and the tokenizer has no template or may not use it.
@@ -133,7 +136,7 @@ def encode_prompt(target: LanguageModel, prompt: str, chat: bool | None = None, 
         TokenizerError: the tokenizer panics.
     """
     encoded = _encode(target.tokenizer, target.ref, prompt, chat, system)
-    check_prompt_length(len(encoded.ids), target)
+    check_prompt_length(len(encoded.ids), target, max_new_tokens)
     return encoded
 
 
@@ -265,16 +268,18 @@ def _render(request: str, _day: date) -> str:
         return read_bounded(folder / "rendered", template_child.LONGEST_BYTES).decode("utf-8")
 
 
-def check_prompt_length(num_ids: int, target: LanguageModel) -> None:
+def check_prompt_length(num_ids: int, target: LanguageModel, max_new_tokens: int = 1) -> None:
     """Raises:
     PromptError: nothing to continue, or no room left in the context to continue it.
     """
     if not num_ids:
         raise PromptError("The prompt is empty. Write a few words for the model to continue.")
     if num_ids >= target.context_length:
+        excess = num_ids - target.context_length
+        room = f", or {excess + max_new_tokens:,} for all {max_new_tokens:,} new ones" if max_new_tokens > 1 else ""
         raise PromptError(
             f"The prompt has {num_ids:,} tokens. {target.ref} reads at most {target.context_length:,}, prompt and new "
-            f"tokens together: remove at least {count_text(num_ids - target.context_length + 1, 'token')}."
+            f"tokens together: remove at least {count_text(excess + 1, 'token')}{room}."
         )
 
 

@@ -100,7 +100,7 @@ def _place_name(step: Step, slot: int) -> str:
         return "bonus token"
     if step.parents:
         return f"node {slot + 1} of {len(step.drafted)}"
-    return f"drafted {slot + 1} of {len(step.drafted)}"
+    return f"draft token {slot + 1} of {len(step.drafted)}"
 
 
 # --- The table of figures, for each way of testing ---

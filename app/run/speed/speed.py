@@ -163,7 +163,7 @@ def speed_report(run: RunView, done: Study | None = None) -> SpeedReport:
         headline=f"{BUSY if is_busy else ''}{_headline(run, found, theory, advice, interval)}",
         # On top of a measured speedup, the window says it.
         basis=" ".join(filter(None, (_basis(found), "" if has_speedup else run.busy_note, note))),
-        compared=compared_rows(found, theory, calibration),
+        compared=compared_rows(found, theory),
         parts=_parts(found),
         replaced=_replaced(found),
         replaced_title=f"{found.tokens_per_step:.2f} tokens by plain decoding",

@@ -29,29 +29,25 @@ SPEEDUP_HOW = (
 )
 TOKENS_HOW = "Measured: new tokens / forwards of the target. Predicted: what the formula gives for this α and K."
 ALPHA_HOW = (
-    "Measured: accepted / tested tokens. Predicted: the mean of Σ min(p, q) = 1 − TV over the same tokens. It is "
-    "higher than the acceptance rate on the Run page, which also counts the tokens after a rejection."
+    "Accepted / tested tokens; the two predictions start from it. It is higher than the acceptance rate on the Run "
+    "page, which also counts the tokens after a rejection."
 )
 
 
-def compared_rows(
-    found: Diagnosis, theory: SpeedupTheory | None, calibration: Calibration | None
-) -> tuple[NamedValue, ...]:
-    """What was measured, and what was predicted for this run."""
+def compared_rows(found: Diagnosis, theory: SpeedupTheory | None) -> tuple[NamedValue, ...]:
+    """What was measured, and what the formula predicts from this run's α."""
     if theory is None:
         return ()
     k = found.usual_length
     is_own = theory.ran_k == k
     speedup = f"{theory.measured_verify.values[k]:.2f}×" if is_own else UNKNOWN
     tokens = f"{theory.tokens.values[k]:.2f}" if is_own else UNKNOWN
-    # α of a tree is that of a level; the distributions predict each candidate.
-    predicted_alpha = UNKNOWN if calibration is None or found.is_tree else f"{calibration.overall.predicted:.2f}"
     tested = f"α, acceptance of tested {'levels' if found.is_tree else 'tokens'}"
     ran = "Speedup" if found.plain.is_measured else "Speedup, estimated"
     return (
         NamedValue(ran, f"{found.speedup:.2f}×", speedup, SPEEDUP_HOW),
         NamedValue("τ, block efficiency", f"{theory.ran_tokens.value:.2f}", tokens, TOKENS_HOW),
-        NamedValue(tested, f"{theory.alpha.value:.2f}", predicted_alpha, ALPHA_HOW),
+        NamedValue(tested, f"{theory.alpha.value:.2f}", UNKNOWN, ALPHA_HOW),
     )
 
 

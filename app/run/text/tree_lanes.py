@@ -151,7 +151,7 @@ class LanePicture:
         draw_box(painter, area.adjusted(0, 1, 0, -1), 6, fill=QColor(theme.window))
         self._draw_head(painter, area, found)
         first = self._row(area, 0)
-        root = QRectF(first.left() + MARGIN - 3, first.top(), 3, first.height())
+        root = QRectF(first.left() + scaled(MARGIN) - 3, first.top(), 3, first.height())
         # The accepted lane covers the beginnings of the others.
         for cell in reversed(self.lanes.cells):
             painter.setOpacity(self._presence(cell))
@@ -172,7 +172,7 @@ class LanePicture:
     def _row(area: QRectF, lane: int) -> QRectF:
         """A lane from end to end."""
         height = (area.height() - scaled(HEAD + FOOT)) / (1 + MOST_OTHERS)
-        return QRectF(area.left(), area.top() + scaled(HEAD) + height * lane, area.width() - MARGIN, height)
+        return QRectF(area.left(), area.top() + scaled(HEAD) + height * lane, area.width() - scaled(MARGIN), height)
 
     def _widths(self) -> tuple[dict[int, float], dict[int, float]]:
         """The width of each node's text, and of each column."""
@@ -186,17 +186,17 @@ class LanePicture:
     def _gap(self, area: QRectF) -> float:
         """The space between two columns, which shrinks before a text is cut."""
         _, widths = self._widths()
-        free = (area.width() - 2 * MARGIN - sum(widths.values())) / len(widths)
+        free = (area.width() - 2 * scaled(MARGIN) - sum(widths.values())) / len(widths)
         return min(scaled(GAP), MOST_GAPS * area.width() / len(widths), max(LEAST_GAP, free))
 
     def _places(self, area: QRectF) -> dict[int, QRectF]:
         """The rectangle of each node; columns that don't fit are narrowed, the widest first."""
         own, widths = self._widths()
         gap, most = self._gap(area), max(widths.values())
-        room = area.width() - 2 * MARGIN - len(widths) * gap
+        room = area.width() - 2 * scaled(MARGIN) - len(widths) * gap
         while most > LEAST_COLUMN and sum(min(width, most) for width in widths.values()) > room:
             most -= 1
-        lefts = [area.left() + MARGIN + gap]
+        lefts = [area.left() + scaled(MARGIN) + gap]
         for column in range(len(widths)):
             lefts.append(lefts[-1] + min(widths[column], most) + gap)
         found = {}
@@ -215,7 +215,8 @@ class LanePicture:
         return found
 
     def _draw_head(self, painter: QPainter, area: QRectF, found: dict[int, QRectF]) -> None:
-        theme, head = current_theme(), QRectF(area.left(), area.top() + 2, area.width() - MARGIN, scaled(HEAD) - 2)
+        theme, width = current_theme(), area.width() - scaled(MARGIN)
+        head = QRectF(area.left(), area.top() + 2, width, scaled(HEAD) - 2)
         lefts = {cell.column: found[cell.node].left() for cell in self.lanes.cells}
         for column, left in lefts.items():
             above = head.adjusted(left - head.left(), 0, 0, 0)

@@ -29,7 +29,8 @@ from core.text import percent_text
 ROW_HEIGHT = 28
 TITLE_WIDTH, RUN_WIDTH, WIDE_RUN_WIDTH = 214, 100, 150
 HEADER_HEIGHT, NAME_LINE = 30, 16
-DIFFERING, SAME, RESULTS, AGREEING = "Settings that differ", "No setting differs", "Results", "Shared settings"
+DIFFERING, SAME, AGREEING = "Settings that differ", "No setting differs", "Shared settings"
+RESULTS = "Results (bold: best)"
 SAME_GROUP = "Only seed or prompt may differ"
 ACCEPTANCE_HELP = "Accepted / drafted tokens of the run so far, over the tokens generated."
 TIME_HELP = (

@@ -167,9 +167,13 @@ def compare(runs: Iterable[tuple[KeptRun, RunLog]], *, grouped: bool = False) ->
         results=tuple(_results(groups)),
         agreeing=tuple(map(_row, agreeing)),
         acceptance=tuple(mean_curve([run.acceptance for run in group], most=1.0) for group in groups),
-        time=tuple(mean_curve([run.time for run in group]) for group in groups),
+        time=tuple(mean_curve([run.time for run in group], most=_most_tokens(group)) for group in groups),
         can_group=len(alike) < len(found),
     )
+
+
+def _most_tokens(group: Group) -> float:
+    return max(float(run.time.y[-1]) for run in group)
 
 
 def _key(run: _Run) -> tuple[tuple[str, str], ...]:
@@ -321,7 +325,10 @@ def _figure(groups: Sequence[Group], place: int, figure: Figure) -> ComparedRow:
         for mean, half in found
     )
     known = {index: (mean, half or 0.0) for index, (mean, half) in enumerate(found) if mean is not None}
-    is_contest = len({_key(run) for group in groups for run in group}) > 1
+    # What isn't timed doesn't depend on the machine: there, only the settings can make a difference.
+    ignored = () if figure.is_timed else ENVIRONMENT
+    keys = {tuple(item for item in _key(run) if item[0] not in ignored) for group in groups for run in group}
+    is_contest = len(keys) > 1
     was_busy = figure.is_timed and any(run.was_busy for group in groups for run in group)
     if was_busy or not (figure.better and known and is_contest):
         return ComparedRow(figure.title, texts, figure.meaning)

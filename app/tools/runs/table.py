@@ -25,7 +25,7 @@ MAX_TIP = 400
 MAX_BADGE = 24
 """Most characters of the tags beside a run's title."""
 COLUMNS = (
-    Column("Run", width=212),
+    Column("Run", width=204),
     Column("When", width=114, rank=1),
     Column("Target", width=152, rank=2),
     Column("Draft or method", width=152),
