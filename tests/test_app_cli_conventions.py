@@ -149,7 +149,7 @@ def test_lists_are_written_with_commas_by_repetition_or_both():
         (["export", "run.jsonl", "--cvs", "x"], "--csv", "outrider export"),
         (["distill", "T", "--otu", "x"], "--out", "outrider distill"),
         (["rnu"], "run", "outrider"),
-        (["run", "--method", "medsua", "--prompt", "Hi"], "medusa", ""),
+        (["run", "--method", "medsua", "--prompt", "Hi"], "medusa", "outrider run"),
         (["run", "--target", "SmolLM2-135M-Instruct", "--prompt", "Hi"], "HuggingFaceTB/SmolLM2-135M-Instruct", ""),
         (["models", "info", "outrider-code-taget"], "outrider-code-target", ""),
     ],
@@ -158,6 +158,21 @@ def test_a_misspelt_name_is_answered_with_the_one_meant_and_the_commands_own_hel
     error = refused(capsys, *arguments)
     assert f"Did you mean {meant}?" in error
     assert not command or f"See {command} --help." in error
+
+
+@pytest.mark.parametrize(
+    ("arguments", "command"),
+    [
+        ("run -k 99", "run"), ("run --temp hot", "run"), ("run --temp 50", "run"), ("run --device tpu", "run"),
+        ("run --depth 2 Hi", "run"), ("sweep", "sweep"), ("check a b c", "check"),
+        ("models check a b c", "models check"), ("bench --only nobody", "bench"),
+        ("probe --places 0", "probe"), ("export", "export"), ("distill T", "distill"),
+    ],
+)  # fmt: skip
+def test_a_bad_value_is_answered_in_a_short_sentence_with_the_commands_own_help(capsys, arguments, command):
+    said = refused(capsys, *arguments.split())
+    assert re.search(rf"(\. See|; see) outrider {command} --help\.$", said), said
+    assert said.count("--help") == 1
 
 
 def test_words_without_quotes_are_explained(capsys):

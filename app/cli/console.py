@@ -19,7 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from app.cli.errors import UsageError, say, writing_output
-from core.errors import RunLogError
+from core.errors import PromptError, RunLogError
 from core.experiments.bench_plan import Spread
 from core.files import explain_read_error, explain_write_error, open_to_write, read_bounded, read_rest
 from core.runners.threads import without_collection
@@ -248,12 +248,12 @@ def _read_file(name: str) -> bytes:
                 return read_rest(file, MOST_PROMPT_BYTES)
         return read_bounded(name, MOST_PROMPT_BYTES)
     except OSError as error:
-        raise UsageError(explain_read_error(error, name, "text file with the prompt")) from None
+        raise PromptError(explain_read_error(error, name, "text file with the prompt")) from None
 
 
 def _decode(data: bytes, source: str) -> str:
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise UsageError(f"The prompt in {source} is not UTF-8 text; save it as UTF-8.") from None
+        raise PromptError(f"The prompt in {source} is not UTF-8 text; save it as UTF-8.") from None
     return text.removesuffix("\n").removesuffix("\r")

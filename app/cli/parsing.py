@@ -7,7 +7,7 @@ import contextlib
 import functools
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import Field, fields, replace
 from enum import Enum
 from pathlib import Path
@@ -59,11 +59,12 @@ class Parser(argparse.ArgumentParser):
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """As in argparse, but each command reports its own unknown arguments."""
         self._given = list(args or ())
-        found, unknown = super().parse_known_args(args, namespace)
-        self._refuse_flags(part for part in unknown if part.startswith("-"))
-        if unknown:
-            problem = f"{echo(unknown[0])} is one argument too many"
-            raise UsageError(f"{problem}; put a text of several words in quotes, or see {self.prog} --help.")
+        with self.naming_help():
+            found, unknown = super().parse_known_args(args, namespace)
+            self._refuse_flags(part for part in unknown if part.startswith("-"))
+            if unknown:
+                problem = f"{echo(unknown[0])} is one argument too many"
+                raise UsageError(f"{problem}; put a text of several words in quotes, or see {self.prog} --help.")
         self._refuse_to_replace(found)
         return found, unknown
 
@@ -83,7 +84,17 @@ class Parser(argparse.ArgumentParser):
         known = [flag for action in self._actions for flag in action.option_strings]
         for flag in (part.partition("=")[0] for part in unknown):
             if flag not in known:
-                raise UsageError(f"There is no option {flag}.{did_you_mean(flag, known)} See {self.prog} --help.")
+                raise UsageError(f"There is no option {flag}.{did_you_mean(flag, known)}")
+
+    @contextlib.contextmanager
+    def naming_help(self) -> Iterator[None]:
+        """Let errors in the arguments end with the command's own --help, unless they name it already."""
+        try:
+            yield
+        except (UsageError, SettingsError) as error:
+            if "--help" in str(error):
+                raise
+            raise UsageError(f"{error} See {self.prog} --help.") from error
 
     def error(self, message: str) -> NoReturn:
         if "required" in message:  # What is missing may have been misspelt.
@@ -95,8 +106,8 @@ class Parser(argparse.ArgumentParser):
         if choice := re.fullmatch(r"invalid choice: '(.*)' \(choose from (.*)\)", problem, re.DOTALL):
             known = re.findall(r"[\w.-]+", choice[2])
             meant = did_you_mean(choice[1], known)
-            problem = f"must be one of {', '.join(known)}, not {echo(choice[1])}.{meant} See"
-            raise UsageError(f"{flag.partition('/')[0]} {problem} {self.prog} --help.")
+            problem = f"must be one of {', '.join(known)}, not {echo(choice[1])}.{meant}"
+            raise UsageError(f"{flag.partition('/')[0]} {problem}")
         if problem == "expected one argument":
             message += " (write a value that begins with a dash after '=')"
         raise UsageError(f"{message[:1].upper()}{message[1:]}; see {self.prog} --help.")
@@ -115,7 +126,7 @@ def add_command(
     shown = "".join(f"\n  {example}" for example in examples)
     parser: Parser = commands.add_parser(name, epilog=f"examples:{shown}\n\n{epilog}", **texts)
     if execute is not None:
-        parser.set_defaults(execute=execute)
+        parser.set_defaults(execute=parser.naming_help()(execute))
     return parser
 
 
