@@ -44,7 +44,7 @@ def build_parser(command: str = "") -> Parser:
     parser = Parser(
         prog="outrider",
         description="A desktop playground for speculative decoding. With no command, the window opens.",
-        epilog='examples:\n  outrider\n  outrider run "def fibonacci(n):" --baseline\n'
+        epilog='examples:\n  outrider\n  outrider run "class Stack:" --baseline\n'
         "  source <(outrider --completion bash)",
     )
     parser.add_argument("--version", action="version", version=f"outrider {__version__}")

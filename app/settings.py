@@ -24,7 +24,17 @@ from core.errors import OutriderError
 from core.experiments.prompt_suites import PRESETS, read_prompts
 from core.files import keep_aside, read_own_json, write_atomically
 from core.models.catalogue import DEFAULT_DRAFT, DEFAULT_TARGET, MEASURED_LENGTHS
-from core.settings import SETTINGS, Coupling, Device, DType, LengthPolicy, SamplingParams, VerificationRule, is_valid
+from core.settings import (
+    SETTINGS,
+    Coupling,
+    Device,
+    DType,
+    LengthPolicy,
+    SamplingParams,
+    VerificationRule,
+    is_valid,
+    user_default,
+)
 
 SCHEMA = 1
 APP_NAME = "outrider"
@@ -64,7 +74,7 @@ FIRST_PROMPT = read_prompts(PRESETS)[0].text
 
 def _default(name: str) -> Any:
     """A setting's value when the window is first used."""
-    return SETTINGS[name].metadata.get("window_default", SETTINGS[name].default)
+    return user_default(name, in_window=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -110,8 +110,8 @@ def setting(default: Any, *, label: str, help: str = "", **more: Any) -> Any:
         more: min, max, step: of a number. above: it must be greater than min, not equal. off: the number that
             switches it off. subject: its name at the beginning of a sentence, if not the label. is_optional: it may be
             None. titles: the name of each value, for a choice. aliases: its other names in the run search.
-            flags: its other names on the command line. window_default, window_min, window_max: the window's, if
-            different. metavar: of its flag.
+            flags: its other names on the command line. user_default: that of flags and the window, if different from
+            a log's; window_default, window_min, window_max: the window's. metavar: of its flag.
     """
     return field(default=default, metadata={"label": label, "help": help, **more})
 
@@ -200,7 +200,7 @@ class SamplingParams:
         min=0.0,
         max=MAX_TEMPERATURE,
         step=0.05,
-        window_default=0.7,
+        user_default=0.7,
         window_max=2.0,
         aliases=("t", "temp"),
         flags=("--temp",),
@@ -410,3 +410,10 @@ class RunRequest:
 
 SETTINGS = {**declared(RunRequest), **declared(SamplingParams)}
 """Every declared setting of a run, by name."""
+
+
+def user_default(name: str, *, in_window: bool = False) -> Any:
+    """A setting's value where a user chooses none, in the terminal or in the window."""
+    rules = SETTINGS[name].metadata
+    value = rules.get("user_default", SETTINGS[name].default)
+    return rules.get("window_default", value) if in_window else value

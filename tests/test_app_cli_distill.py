@@ -27,6 +27,7 @@ def test_medusa_heads_are_made_and_reported(target, tmp_path, capsys):
     assert "held out, head 1, top 4: " in said
     assert "predicted speedup, measured here with one prompt in float32: " in said
     assert f"next: outrider run --target '{target}' --method medusa --heads {out} -k " in said.splitlines()[-1]
+    assert " --temperature 1 " in said.splitlines()[-1], "as what was predicted"
     assert len(load_heads(out, load(str(target), "cpu"))) == 2
 
 
@@ -42,6 +43,7 @@ def test_a_draft_is_made_and_reported(target, tmp_path, capsys, monkeypatch):
     assert "nan" not in said
     assert "predicted speedup, from the acceptance above and both models' times here in float32: " in said
     assert f"next: outrider run --target '{target}' --draft {out} -k " in said.splitlines()[-1]
+    assert " --temperature 1 " in said.splitlines()[-1], "as what was predicted"
     assert resolve(str(out)).serves == str(target)
     assert (tmp_path / "draft-work" / "student.pt").is_file()
 

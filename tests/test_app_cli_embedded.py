@@ -12,7 +12,7 @@ pytestmark = pytest.mark.slow
 
 
 def outrider(log, *arguments):
-    return main(["run", "--prompt", "def fibonacci(n):", "--device", "cpu", "--log", str(log), *arguments])
+    return main(["run", "--prompt", "class Stack:", "--device", "cpu", "--log", str(log), *arguments])
 
 
 def test_without_a_model_the_embedded_pair_writes_text_and_a_log_that_follows_the_schema(log, capfdbinary):

@@ -30,7 +30,7 @@ pytestmark = pytest.mark.usefixtures("clean_environment")
 def test_with_only_a_prompt_the_embedded_pair_runs():
     request = request_of()
     assert (request.target, request.draft, request.method) == (DEFAULT_TARGET, DEFAULT_DRAFT, "draft-model")
-    assert (request.num_draft_tokens, request.sampling.temperature, request.seed) == (2, 1.0, 0)
+    assert (request.num_draft_tokens, request.sampling.temperature, request.seed) == (2, 0.7, 0)
     assert (request.max_new_tokens, request.chat, request.baseline, request.stop) == (128, None, False, ())
 
 

@@ -54,7 +54,7 @@ def plan_for(*arguments):
 def test_with_no_flags_it_is_the_embedded_pair_on_a_few_prompts():
     plan = plan_for()
     assert (plan.target, plan.drafters) == (DEFAULT_TARGET, (DrafterChoice("draft-model", DEFAULT_DRAFT),))
-    assert (plan.num_draft_tokens, plan.temperatures) == ((1, 2, 3, 4, 6, 8), (1.0,))
+    assert (plan.num_draft_tokens, plan.temperatures) == ((1, 2, 3, 4, 6, 8), (0.7,))
     assert len(plan.prompts) == FEW_PROMPTS
     assert {prompt.suite for prompt in plan.prompts} == {"code"}
     # The command of the README needs no question.
@@ -172,8 +172,8 @@ def test_several_suites_and_drafters_have_tables_of_their_own(capsys, session, o
     text = capsys.readouterr().out
     for words in (
         "speedup by suite",
-        "Temperature 1, outrider-code-draft",
-        "Temperature 1, prompt-lookup",
+        "Temperature 0.7, outrider-code-draft",
+        "Temperature 0.7, prompt-lookup",
         "a verdict needs",
     ):
         assert words in text
@@ -195,7 +195,7 @@ def test_real_models_are_swept(capsys, out, tmp_path):
     prompts.write_text("a b a b a b\n", "utf-8")
     grid = ["--k", "1", "--prompts", str(prompts), "--repeats", "1", "--max-new-tokens", "4", "--device", "cpu"]
     assert main(["sweep", *grid, "--target", target, "--out", str(out)]) == 0
-    assert "Temperature 1" in capsys.readouterr().out
+    assert "Temperature 0.7" in capsys.readouterr().out
     assert json.loads(out.read_text("utf-8").splitlines()[0])["environment"]["device_name"]
 
 
@@ -253,7 +253,7 @@ def test_without_a_terminal_a_long_sweep_needs_yes(capsys, session, out, monkeyp
     # The file holds that sweep now, and no other may be written to it.
     message = refused(capsys, "sweep", *GRID, "--yes", "--temperature", "0", "--out", out)
     assert is_sentence(message)
-    assert "the temperatures (1 there, 0 here)" in message
+    assert "the temperatures (0.7 there, 0 here)" in message
 
 
 @pytest.mark.parametrize(("answer", "code", "count"), [("y", 0, 12), ("n", 130, 1), ("", 130, 1)])

@@ -9,6 +9,8 @@ from PySide6.QtCore import Qt
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QDialog, QSplitter, QWidget
 
+from app.__main__ import build_parser
+from app.cli import check, export, probe, run, sweep
 from app.main_window import MainWindow
 from app.settings import (
     MAX_OPENED_MODELS,
@@ -24,7 +26,8 @@ from app.setup.models_form import ModelRole
 from app.theme import ThemeMode
 from app.widgets.fields import column
 from app.window_layout import open_at, splitter
-from core.settings import Coupling, Device, DType, LengthPolicy
+from core.runlog.replay import request_from_config
+from core.settings import Coupling, Device, DType, LengthPolicy, SamplingParams
 
 UNUSUAL = WindowSettings(
     theme=ThemeMode.DARK,
@@ -254,3 +257,24 @@ def test_a_tools_window_opens_as_it_was_closed_but_never_beyond_the_screen(opene
 def test_a_kept_layout_that_makes_no_sense_is_ignored(opened, tmp_path):
     (tmp_path / "windows.ini").write_text("[someWindow]\ngeometry=@ByteArray(no)\nsomeParts=7\n[[")
     assert (opened().width(), opened().height()) == (300, 200)
+
+
+def test_commands_and_the_window_begin_with_the_same_temperature_and_a_log_without_one_means_1(make_window):
+    def parsed(*arguments):
+        return build_parser(arguments[0]).parse_args(arguments)
+
+    window = make_window()
+    window.menus.sweep.trigger()
+    usual = window.controls.settings("Hi").temperature
+    assert usual == 0.7
+    for sampling in (
+        window.controls.request("Hi").sampling,
+        run.build_request(parsed("run", "Hi")).sampling,
+        check.build_request(parsed("check")).run.sampling,
+        probe.build_request(parsed("probe", "--draft", "D")).sampling,
+        export._choice(parsed("export", "--config", "vllm"), None).request.sampling,
+    ):
+        assert sampling == SamplingParams(usual)
+    for plan in (window.sweep.form.plan(), sweep.build_plan(parsed("sweep", "--out", "x"))):
+        assert plan.temperatures == (usual,)
+    assert request_from_config({"target": "t", "prompt": "p", "seed": 0}).sampling.temperature == 1.0

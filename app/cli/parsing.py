@@ -19,7 +19,7 @@ from core.draft_length import DraftLength, parse_draft_length, parse_draft_lengt
 from core.drafters.registry import METHODS, Method, get_method, split_options
 from core.errors import OutriderError, SettingsError
 from core.models.catalogue import DEFAULT_DRAFT, DEFAULT_TARGET, embedded_models, resolve
-from core.settings import SETTINGS, SamplingParams, declared
+from core.settings import SETTINGS, SamplingParams, declared, user_default
 from core.text import did_you_mean
 
 if TYPE_CHECKING:
@@ -290,7 +290,7 @@ SAMPLING = ("temperature", "top_k", "top_p", "min_p")
 def add_settings(group: Any, *names: str, **defaults: Any) -> None:
     """Add the flags of run settings, by name; `defaults` override those of a run, and None means no default."""
     for name in names:
-        add_setting(group, SETTINGS[name], default=defaults.get(name, SETTINGS[name].default))
+        add_setting(group, SETTINGS[name], default=defaults.get(name, user_default(name)))
 
 
 def add_models(parser: argparse.ArgumentParser, *, many: bool = False, method: bool = True) -> Any:
@@ -377,9 +377,10 @@ def add_template(group: Any) -> None:
 
 
 def sampling_of(args: argparse.Namespace, otherwise: SamplingParams | None = None) -> SamplingParams:
-    """The sampling that the arguments describe; what they omit is as `otherwise`, by default off."""
+    """The sampling that the arguments describe; what they omit is as `otherwise`, by default as in the window."""
     given = {name: getattr(args, name) for name in SAMPLING}
-    return replace(otherwise or SamplingParams(), **{name: value for name, value in given.items() if value is not None})
+    otherwise = otherwise or SamplingParams(**{name: user_default(name) for name in SAMPLING})
+    return replace(otherwise, **{name: value for name, value in given.items() if value is not None})
 
 
 def common_fields(args: argparse.Namespace, *more: str) -> dict[str, Any]:

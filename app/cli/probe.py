@@ -56,6 +56,7 @@ from core.models.catalogue import DEFAULT_TARGET, resolve
 from core.runlog.log import read_run_log
 from core.runlog.replay import request_from_config
 from core.runners.threads import limit_spinning
+from core.settings import user_default
 from core.text import percent_text
 from core.types import StageChanged
 
@@ -108,7 +109,8 @@ def add_parser(commands: Any) -> None:
     option(text, "--generate N", said, whole_number, 0)
     option(text, "--places N", "maximum number of positions to compare", positive_whole_number, DEFAULT_POSITIONS)
     add_template(text)
-    sampling = parser.add_argument_group("sampling (default: the log's, else temperature 1 and no filters)")
+    usual = user_default("temperature")
+    sampling = parser.add_argument_group(f"sampling (default: the log's, else temperature {usual:g} and no filters)")
     add_settings(sampling, *SAMPLING, **dict.fromkeys(SAMPLING))
     option(sampling, "--seed N", "random seed", whole_number, 0)
     output = parser.add_argument_group("output")

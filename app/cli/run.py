@@ -81,7 +81,7 @@ def add_parser(commands: Any) -> None:
         description="Run a prompt with speculative decoding. The text goes to standard output, everything else to "
         "standard error. Without --target and --draft the embedded pair runs.",
         examples=(
-            'outrider run "def fibonacci(n):" --baseline --log run.jsonl',
+            'outrider run "class Stack:" --baseline --log run.jsonl',
             'outrider run -m TARGET -md DRAFT -k 4 --temp 0 -n 64 -p "Why is the sky blue?"',
             "outrider run -m TARGET --method prompt-lookup --prompt-file notes.txt",
             'outrider run --engine http://127.0.0.1:8000 "Why is the sky blue?"',

@@ -70,7 +70,7 @@ from core.experiments.sweep_results import SweepResults, to_csv
 from core.files import write_atomically
 from core.models.catalogue import DEFAULT_TARGET
 from core.runners.threads import limit_spinning
-from core.settings import SETTINGS, declared
+from core.settings import declared, user_default
 from core.text import count_text, duration_text
 from core.types import StageChanged
 
@@ -109,7 +109,7 @@ def add_parser(commands: Any) -> None:
     shown = ",".join(map(str, DEFAULT_CONCURRENCY))
     text = f"with --engine: concurrent requests (default: {shown})"
     option(grid, "--concurrency N,…", text, whole_numbers, (), action=Listing)
-    usual = (SETTINGS["temperature"].default,)
+    usual = (user_default("temperature"),)
     option(grid, "--temperature T,…", "one or more temperatures", numbers, usual, action=Listing)
     for name, item in _listed_options().items():
         text = f"{name.replace('_', ' ')} for the methods that have it: one or more values or ranges, as in 2-4,6"

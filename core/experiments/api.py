@@ -102,7 +102,7 @@ def measure(
     prompts: Iterable[str] = (),
     *,
     num_draft_tokens: int = 4,
-    temperature: float = 0.0,
+    temperature: float = 1.0,
     max_new_tokens: int = 64,
     rounds: int = 5,
     seed: int = 0,
@@ -110,6 +110,7 @@ def measure(
     """Measure how much faster a drafter is than plain decoding, as `outrider bench` does.
 
     Every text has `max_new_tokens` tokens, even if it would end earlier. Without prompts, it takes three presets.
+    Without a temperature, it samples at 1, as `generate` and `check` do without `sampling`.
 
     Raises:
         OutriderError: it can't be done, in one sentence.
