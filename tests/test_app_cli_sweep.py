@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 import signal
 import sys
 
@@ -177,6 +178,8 @@ def test_several_suites_and_drafters_have_tables_of_their_own(capsys, session, o
         "a verdict needs",
     ):
         assert words in text
+    _, _, by_suite = text.partition("speedup by suite")
+    assert re.search(r"K = 2 with outrider-code-draft +3\.00× \(3\.00–3\.00\)", by_suite)
 
 
 def test_a_cell_that_fails_is_reported_and_the_rest_is_shown(capsys, session, out):

@@ -291,7 +291,10 @@ def test_two_texts_of_different_lengths_race_to_the_same_token():
     assert speedup_of(found, raced) == pytest.approx(plain_ms / ours_ms)
     said = length_text(found, raced)
     assert said.startswith(f"Both are compared up to {num_tokens} tokens: the run wrote {found.num_tokens},")
-    assert said.endswith("Over all tokens, the measured speedup is 1.50×.")
+    assert found.interval
+    assert said.endswith(f"Over all tokens, the measured speedup is 1.50× (95 %: {found.interval}).")
+    few = race(ours[:5], plain[:6])
+    assert length_text(few, race_of(few)).endswith("is 1.50×."), "too few steps to tell"
     assert length_text(race(ours), race_of(race(ours))) == f"Both wrote {found.num_tokens} tokens."
 
 

@@ -403,10 +403,10 @@ def _runs(result: CellResult) -> str:
 
 
 def _suites(results: SweepResults, cells: Sequence[CellResult]) -> Table:
-    """The median speedup of each cell by suite."""
+    """The speedup of each cell by suite."""
 
     def column(suite: str) -> Callable[[CellResult], str]:
-        return lambda result: spread_text(results.result(result.cell, suite).speedup, ".2f", "×", ends="")
+        return lambda result: spread_text(results.result(result.cell, suite).speedup, ".2f", "×")
 
     suites = [(suite or NONE, column(suite)) for suite in results.suites]
     return figure_table(cells, [("speedup by suite", lambda result: result.cell.title), *suites])

@@ -72,7 +72,8 @@ def length_text(run: RunView, race: Race) -> str:
         return f"Both wrote {tokens}."
     ours, plain = run.num_tokens, run.baseline.timeline.num_tokens
     measured = run.summary.measured_speedup if run.summary is not None else None
-    over_all = f" Over all tokens, the measured speedup is {measured:.2f}×." if measured is not None else ""
+    between = f" (95 %: {run.interval})" if run.interval else ""
+    over_all = f" Over all tokens, the measured speedup is {measured:.2f}×{between}." if measured is not None else ""
     return f"Both are compared up to {tokens}: the run wrote {ours:,}, the baseline {plain:,}.{over_all}"
 
 
