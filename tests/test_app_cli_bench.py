@@ -1,6 +1,7 @@
 """`outrider bench`: arguments, streams, exit codes, the file it writes."""
 
 import json
+import re
 import sys
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 import core.experiments.bench as measuring
 from app.__main__ import build_parser, main
 from app.cli.bench import build_settings
+from core.drafters.registry import METHODS
 from core.models.catalogue import DEFAULT_DRAFT, DEFAULT_TARGET, SMOLLM2_DRAFTER
 from tests.fakes import failing, is_sentence, save_model
 
@@ -99,6 +101,36 @@ def test_the_table_goes_to_stdout_and_the_rest_to_stderr(target, capsys):
         assert sum(line.startswith(title) for line in lines) == 1
     assert "Round 1 of 1" in said
     assert "tokens/s" not in said
+
+
+STALLS = """
+import torch
+from core.drafters.base import chain
+
+class Stalls:
+    needs = frozenset()
+    count = 0
+    def __init__(self, setup, options): pass
+    def start(self, prompt): pass
+    def propose(self, context):
+        self.count += 1
+        sum(range(3_000_000 if self.count % 4 == 0 else 0))
+        return chain(torch.full((context.num_draft_tokens,), 1), None)
+    def observe(self, outcome): pass
+"""
+
+
+def test_a_bench_of_short_runs_says_that_the_machine_was_busy_and_how_long_it_takes(
+    target, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(METHODS, "_methods", dict(METHODS))
+    (tmp_path / "stalls.py").write_text(STALLS)
+    only = ["--only", "stalls:Stalls", "-k", "1", "--rounds", "3", "--max-new-tokens", "6"]
+    assert main(["bench", "--target", target, *QUICK, *only]) == 0
+    out, said = capsys.readouterr()
+    assert "The machine was busy: the times of equal steps differ widely. Repeat the bench when it is idle." in out
+    assert re.search(r"^Round 1 of 3 .*, about .+ left$", said, re.MULTILINE)
 
 
 def test_absent_contenders_are_listed_with_the_reason(target, capsys, monkeypatch):

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from core.errors import OutriderError, PromptError, SettingsError
-from core.experiments.bench import Bench, counted, to_json
+from core.experiments.bench import Bench, Observations, counted, to_json
 from core.experiments.bench_plan import (
     ASSISTED,
     AUTO,
@@ -17,6 +17,7 @@ from core.experiments.bench_plan import (
     PLAIN,
     NotApplicableError,
     Pair,
+    Timed,
     default_names,
     known_names,
     num_equal,
@@ -30,6 +31,7 @@ from core.settings import VerificationRule
 from tests.exactness import global_generator_untouched
 from tests.fakes import failing, greedy_reference, is_sentence, language_model, refusal, tiny_model, tiny_module
 from tests.fakes_bench import PROMPTS, REAL, SETTINGS, Fake, K, N, observations, right, small_pair
+from tests.fakes_cli import step
 
 
 @pytest.fixture(scope="module")
@@ -174,6 +176,21 @@ def test_another_greedy_text_is_noted_with_its_position_and_margin(pair):
 def test_another_length_and_other_drafts_are_noted(pair, name, changes, note):
     reference = [tuple(range(N))] if "texts" in changes else None
     assert row_of(pair, observations(name, seconds=[1], **changes), reference)["notes"] == [note]
+
+
+@pytest.mark.parametrize("count", [4, 40], ids=["short runs", "long runs"])
+def test_equal_steps_that_take_unequal_times_mean_a_busy_machine(pair, count):
+    def was_busy(slowdown):
+        def run(turn):
+            times = [10 * (1 + at / count) * (slowdown if (turn + at) % 4 == 0 else 1) for at in range(count)]
+            steps = (replace(step("a"), position=at, total_ms=time) for at, time in enumerate(times))
+            return Timed((), 1.0, steps=tuple(steps))
+
+        seen = Observations(Fake(PLAIN), [run(0)] * 2, [[run(turn)] * 2 for turn in range(5)])
+        return Bench(pair, PROMPTS, SETTINGS).document([row_of(pair, seen)])["was_busy"]
+
+    assert was_busy(3.0)
+    assert not was_busy(1.0), "steps grow slower with the text, evenly"
 
 
 def test_ratios_need_the_contender_they_refer_to_and_forwards_are_those_of_the_warm_up(pair):

@@ -365,10 +365,18 @@ class Bench:
 
 
 def _median_unsteadiness(seen: Observations) -> float | None:
-    """The median spread of our own equal steps' times in a run; see `core.analysis.steadiness`."""
-    found = [unsteadiness(Tally(run.steps)) for runs in seen.rounds for run in runs if run.steps]
-    known = [spread for spread in found if spread is not None]
-    return statistics.median(known) if known else None
+    """The median spread of our own equal steps' times, see `core.analysis.steadiness`: in a run, or, where every run is
+    too short to tell, in all runs of a prompt."""
+    single = [run.steps for runs in seen.rounds for run in runs]
+    # By position, so that steps grow slower evenly, as in a run.
+    pooled = [
+        sorted((step for run in runs for step in run.steps), key=lambda step: step.position)
+        for runs in zip(*seen.rounds, strict=False)
+    ]
+    for parts in (single, pooled):
+        if known := [spread for part in parts if (spread := unsteadiness(Tally(part))) is not None]:
+            return statistics.median(known)
+    return None
 
 
 def to_json(document: Record) -> str:
