@@ -1,6 +1,7 @@
 """`outrider check`: its arguments, its report, its exit codes."""
 
 import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -79,6 +80,9 @@ def test_an_exact_pair_ends_with_0_and_its_report_on_standard_output(tables, cap
     assert "Token 1 of a block" in printed.out
     assert "Bonus token" in printed.out
     assert "Greedy text, prompt 1 of 2" in printed.err
+    assert re.search(r"^Blocks: .+ of 300, about .+ left$", printed.err, re.MULTILINE)
+    assert re.search(r", took .+ s$", printed.out.splitlines()[1])
+    assert re.search(r"Bias towards the draft: [^±]+ ± [\d.]+\s% \(one standard error\)\.", printed.out)
     assert json.loads(out.read_text("utf-8"))["verdict"] == "exact"
 
 
