@@ -1,5 +1,6 @@
 """Drafters of others: packages with an entry point, classes named by the user, and what is wrong with either."""
 
+import re
 import sys
 
 import pytest
@@ -12,7 +13,7 @@ from core.errors import DrafterError, SettingsError
 from core.experiments.api import check, generate, measure
 from core.experiments.check_plan import Verdict
 from core.settings import SamplingParams, VerificationRule
-from tests.fakes import greedy_reference, is_sentence, random_rows, refusal, table_model, tiny_model
+from tests.fakes import greedy_reference, is_sentence, random_rows, refusal, save_model, table_model, tiny_model
 
 DRAFTER = '''
 from dataclasses import dataclass
@@ -175,6 +176,34 @@ def test_the_terminal_runs_a_class_in_the_current_folder_with_its_flags(folder, 
     log = (folder / "run.jsonl").read_text("utf-8")
     assert f'"method": "{module}:Stubborn"' in log
     assert '"token": 7' in log
+
+
+COMMANDS = {
+    "run": ("--prompt", "abc", "--max-new-tokens", "4", "--log", "{out}"),
+    "check": ("--samples", "200", "--prompts", "{folder}/prompts.txt", "--max-new-tokens", "4", "--json", "{out}"),
+    "sweep": ("--prompts", "{folder}/prompts.txt", "--repeats", "1", "--max-new-tokens", "4", "--out", "{out}"),
+}
+
+
+@pytest.mark.parametrize("is_package", [False, True], ids=["class", "package"])
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_named_class_and_a_method_of_a_package_run_in_every_command(
+    folder, module, monkeypatch, capsys, command, is_package
+):
+    name = f"{module}:Stubborn"
+    if is_package:
+        install(folder, f"stubborn = {module}:Stubborn")
+        monkeypatch.setattr(METHODS, "_has_looked", False)
+        name = "stubborn"
+    target, out = str(save_model(folder / "target")), folder / "out.json"
+    (folder / "prompts.txt").write_text("abc\n", "utf-8")
+    more = [part.format(folder=folder, out=out) for part in COMMANDS[command]]
+    assert main([command, "--method", name, "--token", "7", "--target", target, "-k", "2", *more]) == 0, (
+        capsys.readouterr().err
+    )
+    record = out.read_text("utf-8").replace("\n", "")
+    assert re.search(rf'"method": ?"{re.escape(name)}"', record)
+    assert re.search(r'"token": ?7\b', record)
 
 
 @pytest.mark.parametrize("is_model", [False, True])
