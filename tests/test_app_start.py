@@ -9,7 +9,8 @@ from types import SimpleNamespace
 import pytest
 
 from app.preflight import find_problem
-from tests.children import imports_of
+from tests.children import imports_of, run_code
+from tests.test_core_methods import DRAFTER, install
 
 linux_only = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="asks for Linux's displays")
 
@@ -183,3 +184,41 @@ find_problem("nowhere", "elsewhere")
 
 def test_no_engine_is_imported_before_it_is_needed_by_the_window_and_the_check_of_a_pair():
     assert imports_of(WINDOW, "torch", "transformers", "scipy", "accelerate", "huggingface_hub") == []
+
+
+CHOSEN = """
+import sys
+from pathlib import Path
+
+import pytest
+from PySide6.QtCore import QTimer
+
+import app.main_window
+from app.__main__ import main
+from tests.fakes_app import FakeSession, keep_files_in
+from tests.fakes_models import FakeHub
+
+FakeHub().install(pytest.MonkeyPatch())
+keep_files_in(Path(sys.argv[1]), pytest.MonkeyPatch())
+
+class Window(app.main_window.MainWindow):
+    def __init__(self):
+        super().__init__(open_session=FakeSession)
+        QTimer.singleShot(0, self.end)
+
+    def end(self):
+        request = self.controls.request("Hi")
+        print(request.method, dict(request.method_options), request.draft)
+        self.close()
+
+app.main_window.MainWindow = Window
+sys.exit(main(sys.argv[2:]))
+"""
+
+
+@pytest.mark.parametrize("name", ["own_drafter:Stubborn", "stubborn"])
+def test_the_window_opens_with_a_named_class_or_a_method_of_a_package(tmp_path, name):
+    (tmp_path / "own_drafter.py").write_text(DRAFTER)
+    install(tmp_path, "stubborn = own_drafter:Stubborn")
+    done = run_code(CHOSEN, tmp_path / "files", "--method", name, PYTHONPATH=str(tmp_path))
+    assert (done.returncode, done.stdout) == (0, f"{name} {{'token': 1}} None\n"), done.stderr
