@@ -175,6 +175,20 @@ def test_a_bad_value_is_answered_in_a_short_sentence_with_the_commands_own_help(
     assert said.count("--help") == 1
 
 
+NAMED_BY_FLAGS = ("run Hi", "sweep --out x", "check", "bench", "probe", "models check", "export --config vllm")
+NAMED_BY_PLACE = ("distill --out x", "models get", "models info", "models remove")
+
+
+@pytest.mark.parametrize("empty", ["", " "])
+@pytest.mark.parametrize(
+    "command",
+    [*(f"{command} {flag}" for command in NAMED_BY_FLAGS for flag in ("--target", "--draft")), *NAMED_BY_PLACE],
+)
+def test_an_empty_name_of_a_model_is_refused_by_every_command(capsys, command, empty):
+    said = refused(capsys, *command.split(), empty)
+    assert re.search(rf"must be a name(, or several)?, not {empty!r}\.", said), said
+
+
 def test_words_without_quotes_are_explained(capsys):
     said = refused(capsys, "run", "write", "a", "poem")
     assert "'a' is one argument too many; put a text of several words in quotes" in said

@@ -1,4 +1,4 @@
-"""`outrider run` on the models that ship with it, from the command line to the log."""
+"""`outrider run` on the models that ship with it and on a small one, from the command line to the log."""
 
 import json
 
@@ -6,7 +6,9 @@ import pytest
 
 from app.__main__ import main
 from core.runlog.log import read_run_log
+from tests.fakes import byte_tokenizer, save_model
 from tests.fakes_log import CONFIG, ENVIRONMENT, STEP, SUMMARY
+from tests.test_core_loading import TEMPLATE
 
 pytestmark = pytest.mark.slow
 
@@ -52,3 +54,16 @@ def test_the_text_printed_is_the_text_logged_where_a_stop_text_ends_it(log, capf
     summary = read_run_log(log).summary
     assert capfdbinary.readouterr().out == summary["text"].encode() + b"\n"
     assert stop not in summary["text"]
+
+
+def test_a_system_prompt_reaches_the_chat_template_and_is_refused_without_one(log, tmp_path, capsys):
+    tokenizer = byte_tokenizer()
+    for template, code in ((TEMPLATE, 0), (None, 2)):
+        tokenizer.chat_template = template
+        target = str(save_model(tmp_path / f"{code}", tokenizer=tokenizer))
+        assert outrider(log, "--target", target, "--system", "Be brief.", "--max-new-tokens", "2") == code
+    assert "takes no system prompt" in capsys.readouterr().err
+    config = read_run_log(log).run["config"]
+    assert config["system"] == "Be brief."
+    read = tokenizer.decode(config["prompt_token_ids"])
+    assert read == "<system>Be brief.<user>class Stack:<assistant>"
