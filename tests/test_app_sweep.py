@@ -114,7 +114,7 @@ def test_the_form_begins_with_the_windows_own_choice_and_says_how_many_runs_that
     assert [prompt.text for prompt in plan.prompts] == [window.prompt.text()]
     form = choose_small(window).form
     assert form.extent.text().startswith("6 runs: 2 cells and 1 baseline, each on 1 prompt, 2 repeats.")
-    assert "A verdict needs 6 runs of each cell." in form.extent.text()
+    assert "A verdict needs 6 runs of each cell: raise Repeats, or add prompts." in form.extent.text()
     form.repeats.setValue(6)
     assert "A verdict needs" not in form.extent.text()
     form.repeats.setValue(500)

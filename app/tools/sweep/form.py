@@ -127,7 +127,7 @@ class SweepForm(QWidget):
         self.file_note.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed)
         self.prompts_each = _spin("sweepPromptsEach", 0, 10_000, FEW_PROMPTS)
         self.prompts_each.setSpecialValueText("All")
-        self.repeats = _spin("sweepRepeats", 1, 1000, 3)
+        self.repeats = _spin("sweepRepeats", 1, 1000, FEWEST_RUNS)
         self.length = _spin("sweepTokens", 1, SETTINGS["max_new_tokens"].metadata["window_max"], 64)
         self.seed = _spin("sweepSeed", 0, 2**31 - 1, 0)
         self.extent = wrapped_label("sweepExtent", "hint")
@@ -138,7 +138,7 @@ class SweepForm(QWidget):
             "Estimate, within seconds, the speedup of each draft on this computer at the first temperature: the models "
             "read the main window's prompt once, and draft nothing."
         )
-        self.quick_button = push_button("Quick estimate", "sweepQuickButton", quick_help)
+        self.quick_button = push_button("Quick estimate of speedups", "sweepQuickButton", quick_help)
         stop_help = "End it and keep its results so far (Esc)"
         self.stop_button = push_button("Stop", "sweepStopButton", stop_help)
 
@@ -457,7 +457,7 @@ def size_text(plan: SweepPlan, seconds_each: float | None) -> str:
     prompts, repeats = count_text(len(plan.prompts), "prompt"), count_text(plan.repeats, "repeat")
     text = f"{count_text(plan.num_runs, 'run')}: {cells} and {baselines}, each on {prompts}, {repeats}."
     if len(plan.prompts) * plan.repeats < FEWEST_RUNS:
-        text += f" A verdict needs {FEWEST_RUNS} runs of each cell."
+        text += f" A verdict needs {FEWEST_RUNS} runs of each cell: raise Repeats, or add prompts."
     if seconds_each is not None:
         return f"{text} About {duration_text(seconds_each * plan.num_runs)}, judging by the latest runs."
     return f"{text} You are asked to confirm after the first run." if is_long(plan.num_runs) else text
