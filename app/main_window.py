@@ -123,6 +123,7 @@ class MainWindow(QMainWindow):
             self.status,
             (*pages, self.playback, self.conclusion, self.introduction),
             evidence_reader=self.inspector,
+            dimmed=(self.transcript.view, self.conclusion),
             parent=self,
         )
         self.runs = KeptRuns(runs_folder(), self.jobs, self.controller, self.live, self.run_view, self._dialogs, self)

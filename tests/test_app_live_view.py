@@ -190,11 +190,12 @@ def test_a_run_that_is_stopped_while_its_models_load_leaves_the_last_one_whole(w
     with qtbot.waitSignal(window.live.run_shown):
         window.prompt.run_button.click()
         qtbot.waitUntil(lambda: len(session.controls) == 2)
-        qtbot.waitUntil(lambda: window.transcript.view.graphicsEffect() is not None)
+        shown = (window.transcript.view, window.conclusion)
+        qtbot.waitUntil(lambda: None not in [widget.graphicsEffect() for widget in shown])
         window.prompt.stop_button.click()
         session.load_gate.set()
     assert (window.run_view.summary, text_of(window.run_view), window.measurements.tiles.speed.value.text()) == before
-    assert window.transcript.view.graphicsEffect() is None
+    assert [widget.graphicsEffect() for widget in shown] == [None, None]
     assert window.status.stage.text() == "The run did not start; the text is the previous run's"
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol
 
 from PySide6.QtCore import QObject, QTimer, Signal, Slot
-from PySide6.QtWidgets import QWidget
+from PySide6.QtWidgets import QGraphicsOpacityEffect, QWidget
 
 from app.controller import RunController, RunState
 from app.run.run_view import RunView
@@ -21,8 +21,8 @@ from core.types import Event, RunStarted, StageChanged, StepsCounted
 
 TEXT_MS = 95
 PANELS_MS = 230
-DIM_MS = 400
-"""A run that takes this long to start, since its models are loading, dims the text of the last one."""
+DIMMED, DIM_MS = 0.4, 400
+"""A run that takes this long to start, since its models are loading, dims the text and the verdict of the last one."""
 APPLY_S = 0.03
 """Longest time that one frame spends applying events; a kept run may have thousands."""
 NOT_STARTED = "The run did not start"
@@ -65,16 +65,18 @@ class LiveView(QObject):
         status: StatusStrip,
         panels: Sequence[LivePanel],
         evidence_reader: QWidget,
+        dimmed: Sequence[QWidget],
         parent: QObject | None = None,
     ) -> None:
         """
         Args:
             panels: what shows the run beside the text.
             evidence_reader: while it is visible, the engine sends each step's evidence at once.
+            dimmed: what shows the last run while another one is on its way.
         """
         super().__init__(parent)
         self._controller, self._run, self._transcript, self._status = controller, run, transcript, status
-        self._panels, self._evidence_reader = panels, evidence_reader
+        self._panels, self._evidence_reader, self._dimmed = panels, evidence_reader, dimmed
         self._pacing = transcript.playback.pacing
         self._has_news = False
         self._is_ending = False
@@ -92,7 +94,7 @@ class LiveView(QObject):
         self._panels_timer = QTimer(self, interval=PANELS_MS)
         self._panels_timer.timeout.connect(self._on_panels_due)
         self._dim_timer = QTimer(self, singleShot=True, interval=DIM_MS)
-        self._dim_timer.timeout.connect(lambda: transcript.set_dimmed(True))
+        self._dim_timer.timeout.connect(self._dim)
         controller.run_requested.connect(self._on_run_requested)
         controller.run_ended.connect(self._on_run_ended)
         controller.engine_ready.connect(self._on_engine_ready)
@@ -158,9 +160,17 @@ class LiveView(QObject):
             panel.begin()
         self.run_replaced.emit()
 
+    @Slot()
+    def _dim(self) -> None:
+        for widget in self._dimmed:
+            effect = QGraphicsOpacityEffect(widget)
+            effect.setOpacity(DIMMED)
+            widget.setGraphicsEffect(effect)
+
     def _undim(self) -> None:
         self._dim_timer.stop()
-        self._transcript.set_dimmed(False)
+        for widget in self._dimmed:
+            widget.setGraphicsEffect(None)  # type: ignore[arg-type]  # None removes it.
 
     def _start_timers(self) -> None:
         self._text_timer.start()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from PySide6.QtCore import Signal, Slot
 from PySide6.QtGui import QResizeEvent
-from PySide6.QtWidgets import QBoxLayout, QGraphicsOpacityEffect, QWidget
+from PySide6.QtWidgets import QBoxLayout, QWidget
 
 from app.controller import RunController
 from app.menus import Menus
@@ -20,7 +20,6 @@ from core.drafters.registry import METHODS
 
 HEADER_SPACING = 8
 HEADER_MARGINS = 26
-DIMMED = 0.4
 COLOR_TITLES = {
     ColorBy.KIND: "Colour by kind",
     ColorBy.PROBABILITY: "Colour by probability",
@@ -80,14 +79,6 @@ class TranscriptPanel(QWidget):
         self.ghosts_button.setChecked(shown)
         self.restyle()
         self.view.set_ghosts_shown(shown)
-
-    def set_dimmed(self, is_dimmed: bool) -> None:
-        """Dim the text while another run is on its way."""
-        effect = None
-        if is_dimmed:
-            effect = QGraphicsOpacityEffect(self.view)
-            effect.setOpacity(DIMMED)
-        self.view.setGraphicsEffect(effect)  # type: ignore[arg-type]  # None removes it.
 
     @Slot()
     def _on_colors_chosen(self) -> None:
