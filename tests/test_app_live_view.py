@@ -201,7 +201,10 @@ def test_a_run_that_is_stopped_while_its_models_load_leaves_the_last_one_whole(w
 
 def test_only_a_run_of_the_same_models_is_the_previous_one():
     run, first = RunView(), RunRequest(target="a", draft="b", prompt="x")
-    for request, has_previous in ((first, False), (first, True), (replace(first, draft="c"), False)):
+    # A single step draws no line.
+    runs = ((first, 1, False), (first, 2, False), (first, 2, True), (replace(first, draft="c"), 2, False))
+    for request, num_steps, has_previous in runs:
         run.begin(request)
         assert (run.previous is not None) is has_previous
-        run.apply(make_step(0, 4, num_accepted=1))
+        for index in range(num_steps):
+            run.apply(make_step(index, 4, num_accepted=1))
