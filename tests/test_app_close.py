@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
 import sys
 import threading
 
 import pytest
 
+from app.settings import SettingsStore, WindowSettings
 from core.runlog.log import read_run_log
-from tests.children import run_code
+from tests.children import ROOT, run_code
 
 
 def close_and_join(window, qtbot):
@@ -207,6 +210,62 @@ def test_a_library_that_never_returns_keeps_no_closed_window_alive_and_the_log_i
     assert len(log.steps) == 2
     (problem,) = log.problems
     assert "has no summary" in problem
+
+
+TYPING = """
+import sys
+from pathlib import Path
+from threading import Semaphore
+
+import pytest
+from PySide6.QtCore import QTimer
+from PySide6.QtTest import QTest
+
+import app.main_window
+from app.__main__ import main
+from tests.fakes_app import FakeSession, keep_files_in
+
+keep_files_in(Path(sys.argv[1]), pytest.MonkeyPatch())
+app.main_window.SAVE_DELAY_MS = 600_000
+
+class Window(app.main_window.MainWindow):
+    def __init__(self):
+        super().__init__(open_session=lambda: FakeSession(gate=Semaphore(2)))
+        QTimer.singleShot(0, self.prompt.run_button.click)
+        self.timer = QTimer(self)
+        self.timer.timeout.connect(self.type)
+        self.timer.start(50)
+
+    def type(self):
+        if self.run_view.counts.sums.num_steps == 2:
+            self.timer.stop()
+            self.controls.fields["temperature"].set_value(1.25)
+            self.prompt.edit.selectAll()
+            QTest.keyClicks(self.prompt.edit, "typed just before")
+            print(flush=True)
+
+app.main_window.MainWindow = Window
+sys.exit(main([]))
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such signals")
+@pytest.mark.parametrize(("name", "code"), [("SIGTERM", 143), ("SIGHUP", 129)])
+def test_a_signal_ends_the_window_with_its_run_and_what_was_typed_just_before(tmp_path, name, code):
+    settings = SettingsStore(tmp_path / "settings.json")
+    assert settings.save(WindowSettings(introduction_seen=True)) is None
+    command = [sys.executable, "-c", TYPING, str(tmp_path)]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
+        child.stdout.readline()
+        child.send_signal(getattr(signal, name))
+        _, complaints = child.communicate(timeout=60)
+    assert child.returncode == code, complaints
+    assert "Traceback" not in complaints
+    run = settings.load().run
+    assert (run.prompt, run.temperature) == ("typed just before", 1.25)
+    (path,) = (tmp_path / "runs").glob("*.jsonl")
+    log = read_run_log(path)
+    assert (len(log.steps), log.summary["finish_reason"], log.problems) == (2, "cancelled", [])
 
 
 EARLY = """
