@@ -2,6 +2,7 @@
 
 import gzip
 import hashlib
+import json
 import os
 import shutil
 import socket
@@ -17,6 +18,7 @@ from core.errors import (
     ModelNotFoundError,
     ModelUnreadableError,
     NoSpaceError,
+    OutriderError,
 )
 from core.models.catalogue import DEFAULT_TARGET, local_models
 from core.models.remote import contents, hub, transfer
@@ -196,7 +198,56 @@ def test_a_download_that_trickles_is_given_up(server, monkeypatch):
     assert "bytes a second" in refusal(HubUnreachableError)
 
 
-def test_a_hub_that_announces_no_hash(server, home, monkeypatch):
-    monkeypatch.setattr(Repository, "sibling", lambda _self, name: {"rfilename": name})
-    assert "neither size nor hash" in refusal(DownloadError)
+LIES = [
+    {"sha": "../../evil"}, {"sha": None}, {"siblings": None}, {"siblings": WEIGHTS}, {"siblings": [{}]},
+    {"siblings": [{"rfilename": 3}]}, {"safetensors": 3}, {"createdAt": "never"}, {"self": 3},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_hub_that_describes_a_model_wrongly(server, home, lie):
+    repository = server.repositories[REF]
+    truth = {"id": REF, "sha": repository.commit, "siblings": [*map(repository.sibling, repository.files)]}
+    server.body = json.dumps(truth | lie).encode()
+    refusal(OutriderError)
+    assert server.sent == {}
     assert left_behind(home) == []
+
+
+@pytest.mark.parametrize("lie", [
+    {}, {"size": -1}, {"size": "9"}, {"size": 1.5}, {"size": 10**30}, {"blobId": "../../evil"}, {"blobId": ["a" * 40]},
+    {"blobId": "a" * 40 + "\n"}, {"lfs": "x"}, {"lfs": {"size": 9, "sha256": "../../evil", "pointerSize": 1}},
+])  # fmt: skip
+def test_a_hub_that_describes_a_file_wrongly(server, home, monkeypatch, lie):
+    truth = Repository.sibling
+    monkeypatch.setattr(
+        Repository, "sibling", lambda self, name: truth(self, name) | lie if lie else {"rfilename": name}
+    )
+    refusal(DownloadError)
+    assert server.sent == {}
+    assert left_behind(home) == []
+
+
+@pytest.mark.parametrize("name", ["t" * 300 + ".model", "t\0.model", "t\ud800.model"])
+def test_a_hub_with_a_file_that_no_disk_takes(server, name):
+    server.repositories[REF] = Repository(model_files(**{name: b"t"}))
+    refusal(DownloadError)
+    assert WEIGHTS not in server.sent
+
+
+@pytest.mark.parametrize("place", ["describe", "send_content"])
+@pytest.mark.parametrize("answer", [
+    b"", b"hello\r\n\r\n", b"HTTP/1.1 204 X\r\n\r\n", b"HTTP/1.1 302 X\r\nLocation: http://[::\r\n\r\n",
+    b"HTTP/1.1 302 X\r\nLocation: file:///etc/passwd\r\n\r\n",
+    b"HTTP/1.1 302 X\r\nLocation: /api/models/owner/tiny-model\r\n\r\n",
+    b"HTTP/1.1 200 X\r\nContent-Length: -1\r\n\r\n{}", b"HTTP/1.1 200 X\r\nContent-Length: 99\r\n\r\n{}",
+    b"HTTP/1.1 200 X\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", b"HTTP/1.1 200 X\r\nX: " + b"y" * 1_000_000,
+])  # fmt: skip
+def test_a_hub_that_speaks_no_proper_http(server, home, monkeypatch, place, answer):
+    def say(handler, *_):
+        handler.wfile.write(answer)
+        handler.close_connection = True
+
+    monkeypatch.setattr(Handler, place, say)
+    refusal(DownloadError)
+    assert "config.json" not in left_behind(home)
