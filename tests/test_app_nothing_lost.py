@@ -15,7 +15,7 @@ import pytest
 from app.__main__ import main
 from app.main_window import MainWindow
 from app.settings import RunSettings, SettingsStore, WindowSettings
-from app.theme import RESOURCES
+from app.theme import RESOURCES, ThemeMode
 from core.errors import GenerationError, RunLogError
 from core.experiments.sweep import sweep
 from core.models.remote import hub
@@ -71,22 +71,27 @@ def test_names_that_can_not_all_be_read_are_kept_aside(tmp_path, content):
     assert aside.read_bytes() == content.replace(b'"a"', f'"{first}"'.encode())
 
 
-def test_two_windows_undo_nothing_of_each_other(tmp_path):
-    path = tmp_path / "settings.json"
-    first, second = SettingsStore(path), SettingsStore(path)
-    old = replace(WindowSettings(), servers={"http://old": "Old"})
-    assert first.save(old) is None
-    assert second.load() == old
-    servers = {"http://a": "A"}
-    ours = replace(old, opened_models=("/a",), servers=servers, run=replace(old.run, prompt="of the first"))
-    servers = {**old.servers, "http://b": "B"}
-    theirs = replace(old, opened_models=("/b",), servers=servers, run=replace(old.run, temperature=0.25))
-    assert first.save(ours) is None
-    assert second.save(theirs) is None
-    saved = SettingsStore(path).load()
-    assert (saved.run.prompt, saved.run.temperature) == ("of the first", 0.25)
-    assert set(saved.opened_models) == {"/a", "/b"}
-    assert saved.servers == {"http://a": "A", "http://b": "B"}
+@pytest.mark.parametrize("order", [1, -1])
+def test_two_windows_undo_nothing_of_each_other_whichever_is_closed_last(make_window, qtbot, tmp_path, order):
+    store = SettingsStore(tmp_path / "settings.json")
+    assert store.save(replace(WindowSettings(), servers={"http://127.0.0.1:1": "Old"})) is None
+    windows = first, second = make_window(is_shown=True), make_window(is_shown=True)
+    for window, url, name in zip(windows, ("http://127.0.0.1:2", "http://127.0.0.1:3"), "AB", strict=True):
+        window.controls.engine.choose(url, name)
+        window.controls.engine.choose("")
+        window.models.model_opened.emit(f"/{name}")
+    first.prompt.edit.setPlainText("of the first")
+    first.menus.theme_actions[ThemeMode.DARK].trigger()
+    second.controls.fields["temperature"].set_value(0.25)
+    second.menus.show_ghosts.trigger()
+    for window in windows[::order]:
+        window.close()
+        qtbot.waitUntil(lambda window=window: window.controller.is_closed)
+    saved = store.load()
+    assert (saved.run.prompt, saved.theme) == ("of the first", ThemeMode.DARK)
+    assert (saved.run.temperature, saved.show_ghosts) == (0.25, True)
+    assert set(saved.opened_models) == {"/A", "/B"}
+    assert set(saved.servers.values()) == {"Old", "A", "B"}
 
 
 def test_the_prompt_is_saved_while_it_is_typed(window, qtbot, tmp_path):

@@ -42,7 +42,7 @@ class MedusaDrafter:
         if path is None:
             raise SettingsError(
                 f"Outrider includes no Medusa heads for {target.ref}. Name a folder of them, or train some with "
-                "`outrider distill --kind medusa`."
+                "`outrider distill TARGET --kind medusa --out FOLDER`."
             )
         try:
             self._heads = load_heads(path, target, setup.check_cancelled)
