@@ -1,6 +1,9 @@
 """`outrider run` on the models that ship with it and on a small one, from the command line to the log."""
 
 import json
+import re
+import shlex
+from pathlib import Path
 
 import pytest
 
@@ -67,3 +70,14 @@ def test_a_system_prompt_reaches_the_chat_template_and_is_refused_without_one(lo
     assert config["system"] == "Be brief."
     read = tokenizer.decode(config["prompt_token_ids"])
     assert read == "<system>Be brief.<user>class Stack:<assistant>"
+
+
+def test_the_readmes_run_and_its_exports_work_one_after_the_other(tmp_path, monkeypatch):
+    readme = Path(__file__).resolve().parents[1] / "README.md"
+    lines = re.findall(r"^\$ outrider ((?:run|export) .*?)  +#", readme.read_text("utf-8"), re.MULTILINE)
+    monkeypatch.chdir(tmp_path)
+    local = [shlex.split(line) for line in lines if "--engine" not in line]
+    assert [command for command, *_ in local] == ["run", "export", "export"]
+    for arguments in local:
+        assert main([*arguments, *(["-n", "8"] if arguments[0] == "run" else [])]) == 0
+    assert {path.name for path in tmp_path.iterdir()} == {"run.jsonl", "report.html", "served"}
