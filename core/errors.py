@@ -22,7 +22,7 @@ class PromptError(OutriderError, ValueError):
 
 
 class TokenizerError(PromptError):
-    """A tokenizer panicked, which is no fault of the prompt; another prompt may work."""
+    """A tokenizer panicked on a text; another text may work."""
 
 
 class ModelNotFoundError(OutriderError):

@@ -69,16 +69,22 @@ def test_no_command_replaces_what_it_reads(tmp_path, capsys, monkeypatch, comman
     os.link(read, tmp_path / "twin")
     for written in (read, "link", "twin", "folder/../folder/a"):
         words = command.format(read="folder/a", written=written, folder="folder").split()
-        assert "would replace" in refused(capsys, *words)
+        sentence = refused(capsys, *words)
+        assert "would replace" in sentence
+        assert f"See outrider {words[0]} --help." in sentence
     assert read.read_text() == "precious"
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["a", "folder", "link", "twin"]
 
 
-@pytest.mark.parametrize("command", ["distill T --out draft", "bench --prompts /dev/null --out /dev/null"])
-def test_a_choice_is_no_file_and_a_device_holds_nothing_to_lose(tmp_path, monkeypatch, command):
-    (tmp_path / "draft").mkdir()  # As the default of --kind.
+@pytest.mark.parametrize(
+    "command",
+    ["distill T --out draft", "bench --prompts /dev/null --out /dev/null", "run draft --stop draft --log draft"],
+)
+def test_a_choice_or_a_text_is_no_file_and_a_device_holds_nothing_to_lose(tmp_path, monkeypatch, command):
+    (tmp_path / "draft").touch()  # As the default of --kind.
     monkeypatch.chdir(tmp_path)
-    assert parsed(*command.split()).out == command.split()[-1]
+    found = parsed(*command.split())
+    assert (found.log if "run" in command else found.out) == command.split()[-1]
 
 
 # --- Names ------------------------------------------------------------------------------------------------------

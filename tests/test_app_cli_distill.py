@@ -60,13 +60,16 @@ def test_a_draft_is_made_and_reported(target, tmp_path, capsys, monkeypatch):
         (["--out", "{tmp}/new", "--minutes", "nan"], "--minutes"),
         (["--out", "{tmp}"], "would replace what TARGET names"),
         (["--out", "{tmp}/file"], "already exists"),
+        (["--out", "{tmp}/other"], "already exists"),
         (["--out", "{tmp}/file/new"], "file"),
         (["--out", "{tmp}/new", "--texts-from", "{tmp}/file"], "no readable texts"),
         (["--out", "{tmp}/new", "--texts-from", "{tmp}/pipe"], "no readable texts"),
     ],
 )
 def test_bad_input_is_a_sentence(target, tmp_path, capsys, arguments, word):
-    (tmp_path / "file").write_text("x")
+    (tmp_path / "other").mkdir()
+    for path in (tmp_path / "file", tmp_path / "other" / "file"):
+        path.write_text("x")
     if hasattr(os, "mkfifo"):  # Not on Windows, where there is no such file then.
         os.mkfifo(tmp_path / "pipe")
     assert main(["distill", str(target), *(argument.format(tmp=tmp_path) for argument in arguments)]) in {1, 2}

@@ -164,7 +164,8 @@ def test_a_sweep_prints_a_table_and_an_answer_and_writes_both_files(capsys, sess
     assert len(list((tmp_path / "logs").iterdir())) == 12
 
 
-def test_several_suites_and_drafters_have_tables_of_their_own(capsys, session, out):
+def test_several_suites_and_drafters_have_tables_of_their_own(capsys, monkeypatch, session, out):
+    monkeypatch.setenv("COLUMNS", "160")
     several = ["--prompts", "code", "chat", "--num-prompts", "1", "--repeats", "1"]
     several += ["--method", "draft-model,prompt-lookup"]
     assert main(["sweep", *GRID, *several, "--out", str(out)]) == 0
@@ -173,9 +174,9 @@ def test_several_suites_and_drafters_have_tables_of_their_own(capsys, session, o
         "speedup by suite",
         "Temperature 0.7, outrider-code-draft",
         "Temperature 0.7, prompt-lookup",
-        "too few for a verdict",
+        "A verdict needs",
     ):
-        assert words in text
+        assert words in " ".join(text.split())
     _, _, by_suite = text.partition("speedup by suite")
     assert re.search(r"K = 2 with outrider-code-draft +3\.00× \(3\.00–3\.00\)", by_suite)
 

@@ -17,7 +17,7 @@ from core.models.prompting import with_added_tokens
 from core.settings import Device, DType
 from tests.fakes_models import DRAFT, TARGET, until
 
-FITS = "Fits in memory: 1.9 of 22.0 GB free · Draft step\u00a0≈\u00a00.13\u00a0target steps, by size"
+FITS = "Fits: needs 1.9 of 22.0 GB free memory · Draft step\u00a0≈\u00a00.13\u00a0target steps, by size"
 COST_ONLY = "Draft step\u00a0≈\u00a00.13\u00a0target steps, by size"
 TOO_MUCH = MemoryForecast(30_000_000_000, 500_000_000, 0, 22_000_000_000)
 
@@ -86,10 +86,10 @@ def test_a_pair_that_is_too_large_is_loaded_only_after_a_yes_once_for_each_preci
     hub.memory = TOO_MUCH
     window = make_window()
     warm_up(window, qtbot)
-    until(qtbot, lambda: line(window).text().startswith("Too large: 30.5 of 22.0 GB"))
+    until(qtbot, lambda: line(window).text().startswith("Too large: needs 30.5 GB, and 22.0 GB is free"))
     assert line(window).property("role") == "problem"
     window.prompt.run_button.click()
-    assert (dialogs.asked, session.requests) == (["Too large: 30.5 of 22.0 GB free"], [])
+    assert (dialogs.asked, session.requests) == (["Too large: needs 30.5 GB, and 22.0 GB is free"], [])
     dialogs.says_yes = True
     run_to_end(window)
     run_to_end(window)

@@ -255,7 +255,7 @@ def test_the_page_fits_its_column_its_plots_can_be_saved_and_bars_explain_what_t
             assert len(contents_of(kind, card)()) > 100
     assert contents_of(PlotFormat.CSV, page.cards[0])().count("\n") == 18
     places = page.step_bar.parts()
-    assert [part.title for part, _ in places] == ["draft", "plain forward", "extra to verify", "overhead"]
+    assert [part.title for part, _ in places] == ["draft", "plain forward", "extra verify time", "overhead"]
     for part, place in places:
         assert page.step_bar.tip_at(place.center()).startswith(part.title)
     assert page.step_bar.tip_at(QPointF(0, 0)) == ""

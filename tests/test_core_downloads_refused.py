@@ -223,7 +223,8 @@ def test_a_hub_that_describes_a_file_wrongly(server, home, monkeypatch, lie):
     monkeypatch.setattr(
         Repository, "sibling", lambda self, name: truth(self, name) | lie if lie else {"rfilename": name}
     )
-    refusal(DownloadError)
+    sentence = refusal(DownloadError)
+    assert lie or "neither size nor hash" in sentence
     assert server.sent == {}
     assert left_behind(home) == []
 

@@ -96,10 +96,10 @@ def test_the_policy_that_chose_k_is_named_and_a_plain_run_has_no_verdict_about_d
 
 def test_a_report_holds_no_absolute_path_of_a_model(log):
     log.run["config"] |= {"target": "/home/me/models/big one", "draft": "C:\\Users\\me\\small"}
-    log.summary["error"] = "The prompt is too long for /home/me/models/big."
+    log.summary["error"] = "The prompt is too long for /home/me/models/big; http://host:1/v1/models answers with 404."
     page = run_page(log)
     assert "big one with small" in page
-    assert "too long for big." in page
+    assert "too long for big; http://host:1/v1/models answers" in page
     assert not any(place in page for place in ("/home/me", "Users"))
 
 

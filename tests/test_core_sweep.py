@@ -237,7 +237,7 @@ def test_an_interval_over_few_prompts_covers_only_these(count, words):
 def test_few_runs_give_no_interval_and_no_runs_no_verdict():
     (verdict,) = swept(lambda request, is_plain: 10.0 if is_plain else 20.0, repeats=1)
     assert verdict.is_sure is None
-    assert "too few for a verdict: 2 of this cell, and 6 are needed" in verdict.sentence
+    assert "A verdict needs 6 runs of each cell, and the leader has 2" in verdict.sentence
     (verdict,) = verdicts(SweepResults(plan_of()))
     assert verdict.best is None
     assert is_sentence(verdict.sentence)

@@ -62,10 +62,10 @@ def add_parser(commands: Any) -> None:
         "error.",
         examples=(
             "outrider check",
-            "outrider check --target TARGET --draft DRAFT --temperature 0.7 --samples 5000",
+            "outrider check --target TARGET --draft DRAFT --temperature 1 --samples 5000",
             "outrider check --target TARGET --method prompt-lookup --prompts code,mine.txt",
             "outrider check --method draft-tree -k 8 --depth 4 --rule independent",
-            "outrider check --engine http://127.0.0.1:8000 --target TARGET --draft DRAFT --temperature 0.7",
+            "outrider check --engine http://127.0.0.1:8000 --target TARGET --draft DRAFT",
         ),
         epilog="Exit codes: 0 exact, or exact up to near-ties; 1 not exact, a server that accepts too little, or "
         "failed while running; 2 bad usage or input; 130 stopped.",

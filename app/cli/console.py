@@ -233,10 +233,9 @@ def read_prompt(text: str | None, file: str | None, *, quiet: bool) -> str:
     try:
         data = read_rest(buffer, MOST_PROMPT_BYTES) if buffer else stream.read().encode()
     except OSError as error:
-        reason = error.strerror or error
-        raise UsageError(
-            f"Standard input can't be read ({reason}); shorten the prompt, or give it with --prompt TEXT."
-        ) from None
+        if error.errno == errno.EFBIG:
+            raise PromptError(f"The prompt can't be read: {error.strerror}. Shorten it.") from None
+        raise UsageError(f"Standard input can't be read ({error}); give the prompt with --prompt TEXT.") from None
     return _decode(data, "standard input")
 
 

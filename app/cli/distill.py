@@ -105,7 +105,7 @@ def execute(args: argparse.Namespace) -> int:
         next_command += ["--draft", str(out)]
     found = f"{speedup:.2f}× plain decoding at K = {k}" if k else "no speedup; train longer, or use fewer layers"
     say(f"predicted speedup, {source}: {found}")
-    next_command += ["-k", str(k or "auto"), "--temperature", "1"]  # That of both speedups.
+    next_command += ["-k", str(k or "auto"), "--temperature", "1"]  # Both speedups were taken there.
     next_command += ["--device", "cpu", "--dtype", "float32", "--baseline", "--prompt", PROMPT]
     say(f"next: {shlex.join(next_command)}")
     write_output(f"{out}\n")

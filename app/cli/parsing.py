@@ -65,18 +65,20 @@ class Parser(argparse.ArgumentParser):
             if unknown:
                 problem = f"{echo(unknown[0])} is one argument too many"
                 raise UsageError(f"{problem}; put a text of several words in quotes, or see {self.prog} --help.")
-        self._refuse_to_replace(found)
+            self._refuse_to_replace(found)
         return found, unknown
 
     def _refuse_to_replace(self, found: argparse.Namespace) -> None:
-        """Refuse to write a file that the same command reads, or writes as something else."""
-        for output in (action for action in self._actions if isinstance(action, Output)):
-            written = getattr(found, output.dest)
-            for action in self._actions:
+        """Refuse to write a file that another argument names."""
+        # Neither a choice nor a text, which is of type str, names a file.
+        naming = [action for action in self._actions if action.choices is None and action.type is not str]
+        for output in (action for action in naming if isinstance(action, Output)):
+            if (written := getattr(found, output.dest)) is None:
+                continue
+            for action in (other for other in naming if other is not output):
                 value, name = getattr(found, action.dest, None), next(iter(action.option_strings), action.metavar)
                 texts = value if isinstance(value, list | tuple) else [value]
-                is_file = written is not None and action is not output and action.choices is None
-                if is_file and any(output.replaces(text, written) for text in texts):
+                if any(output.replaces(text, written) for text in texts):
                     problem = f"{output.option_strings[0]} {echo(written)} would replace what {name} names"
                     raise UsageError(f"{problem}; choose another name.")
 
@@ -88,11 +90,11 @@ class Parser(argparse.ArgumentParser):
 
     @contextlib.contextmanager
     def naming_help(self) -> Iterator[None]:
-        """Let errors in the arguments end with the command's own --help, unless they name it already."""
+        """Let errors in the arguments end with the command's own --help, unless they name it or another command."""
         try:
             yield
         except (UsageError, SettingsError) as error:
-            if "--help" in str(error):
+            if "outrider " in str(error):
                 raise
             raise UsageError(f"{error} See {self.prog} --help.") from error
 
@@ -239,7 +241,7 @@ class Output(argparse.Action):
 
     def replaces(self, read: Any, written: str) -> bool:
         """Whether writing this file, or this folder as a whole, replaces what another argument names, if anything."""
-        if type(read) is not str or not os.path.exists(read):
+        if not isinstance(read, str) or not os.path.exists(read):
             return False
         if self.metavar == "FOLDER":
             return Path(os.path.realpath(read)).is_relative_to(os.path.realpath(written))

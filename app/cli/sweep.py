@@ -367,7 +367,8 @@ def write_results(results: SweepResults, verdicts: Sequence[Verdict]) -> None:
                 show(_table(own, verdict, is_wide=show.width >= _WIDE))
             if len(results.suites) > 1:
                 show()
-                show(_suites(results, [result for result in cells if not result.cell.is_baseline]))
+                own = [result for result in cells if not result.cell.is_baseline]
+                show(_suites(results, own, is_wide=show.width >= _WIDE))
         show()
         for verdict in verdicts:
             show(verdict.sentence)
@@ -402,11 +403,12 @@ def _runs(result: CellResult) -> str:
     return str(measured) if measured == planned else f"{measured} of {planned}"
 
 
-def _suites(results: SweepResults, cells: Sequence[CellResult]) -> Table:
+def _suites(results: SweepResults, cells: Sequence[CellResult], *, is_wide: bool) -> Table:
     """The speedup of each cell by suite."""
+    ends = "quartiles" if is_wide else ""
 
     def column(suite: str) -> Callable[[CellResult], str]:
-        return lambda result: spread_text(results.result(result.cell, suite).speedup, ".2f", "×")
+        return lambda result: spread_text(results.result(result.cell, suite).speedup, ".2f", "×", ends=ends)
 
     suites = [(suite or NONE, column(suite)) for suite in results.suites]
     return figure_table(cells, [("speedup by suite", lambda result: result.cell.title), *suites])

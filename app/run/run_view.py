@@ -85,8 +85,8 @@ class RunView:
         last = self.request
         if last is None or (last.engine, last.target, last.draft) != (request.engine, request.target, request.draft):
             self.previous = None
-        elif len(self.counts) > 1:  # A line has two points.
-            self.previous = self.counts
+        elif len(self.counts):  # A line has two points.
+            self.previous = self.counts if len(self.counts) > 1 else None
         self._clear()
         self.request = request
         self.tokens.prompt, self.tokens.coupling = request.prompt, request.coupling

@@ -72,11 +72,12 @@ def describe(entry: ModelEntry) -> str:
 
 
 def memory_text(memory: MemoryForecast) -> str:
-    """Whether a pair fits: "Fits in memory: 1.9 of 22 GB free"."""
+    """Whether a pair fits: "Fits: needs 1.9 of 22 GB free memory"."""
     if memory.available_bytes is None:
         return f"Needs {bytes_text(memory.total_bytes)}"
-    amount = bytes_of_text(memory.total_bytes, memory.available_bytes)
-    return f"{'Fits in memory' if memory.fits else 'Too large'}: {amount} free"
+    if memory.fits:
+        return f"Fits: needs {bytes_of_text(memory.total_bytes, memory.available_bytes)} free memory"
+    return f"Too large: needs {bytes_text(memory.total_bytes)}, and {bytes_text(memory.available_bytes)} is free"
 
 
 def verdict_text(verdict: PairVerdict) -> tuple[str, str]:

@@ -58,7 +58,8 @@ MEANINGS = {
     Fate.BONUS: "drawn by the target after all drafted tokens were accepted",
     Fate.PLAIN: "drawn by the target in a step without a draft",
     Fate.REJECTED: "drafted, tested and rejected; shown on request",
-    Fate.UNTESTED: "drafted, but never tested, since a token before it was rejected; shown on request",
+    Fate.UNTESTED: "drafted, but never tested: a token before it was rejected, or another candidate accepted; shown on "
+    "request",
 }
 COLUMN_SHARES = (26, 31, 9, 34)
 """Widths of the formula tables' columns, in percent."""

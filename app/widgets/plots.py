@@ -85,7 +85,7 @@ class Plot(pg.PlotWidget):  # type: ignore[misc]  # pyqtgraph has no types
         self._fits = True
         self._shown: Any = (0.0, 0.0)
         """What `_fit` has brought into view."""
-        self._is_empty = self._is_over = True
+        self._is_empty = True
         self._pointer: QPointF | None = None
         self._spare = SPARE
         item = self.getPlotItem()
@@ -265,7 +265,7 @@ class Plot(pg.PlotWidget):  # type: ignore[misc]  # pyqtgraph has no types
 
     def settle(self, *, is_over: bool) -> None:
         """Set whether more figures will come, and fit the view, unless the user moved it."""
-        self._is_over, self._spare = is_over, MARGIN if is_over else SPARE
+        self._spare = MARGIN if is_over else SPARE
         if self._fits:
             self.reset_view()
         else:

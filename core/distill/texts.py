@@ -28,7 +28,7 @@ HELD_OUT_ROWS = 200
 QUICK_LOOK = 32
 """Held-out rows that are evaluated during training."""
 _MOST_BYTES = 1_000_000_000
-"""Most bytes of given texts; the target's states on them take hundreds of times as many."""
+"""Largest size of a file of texts; the target's states on them take hundreds of times as much."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +172,8 @@ def read_texts(path: Path, end_ids: frozenset[int]) -> Texts:
             names = ("ids.npy", "answer_start.npy", "answer_temperature.npy")
             ids, start, temperature = (np.lib.format.read_array(archive.open(name)) for name in names)
         ids, start, temperature = ids.astype(np.int32), start.astype(np.int32), temperature.astype(np.float32)
+        if ids.ndim != 2 or not start.shape == temperature.shape == ids.shape[:1]:
+            raise ValueError
     except Exception as error:  # The libraries raise many kinds.
         raise ModelUnreadableError(
             f"{path.name!r} holds no readable texts, or more than {bytes_text(_MOST_BYTES)} of them. Leave it out."

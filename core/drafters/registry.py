@@ -138,7 +138,7 @@ class MedusaOptions:
     heads: str = setting(
         "",
         label="Heads",
-        help="A folder written by `outrider distill --kind medusa`, or published heads (medusa_lm_head.pt or "
+        help="A folder written by `outrider distill TARGET --kind medusa`, or published heads (medusa_lm_head.pt or "
         ".safetensors). Empty: those included for this target.",
         path=True,
         metavar="PATH",

@@ -227,7 +227,7 @@ class Client:
                 f"{self.address} is too busy ({status}){said}. Try again later.", _seconds(response.headers)
             )
         if status == 404 and not said:
-            raise ServerRefusedError(f"{self.address} has no endpoint {response.url.path} (404). Check the address.")
+            raise ServerRefusedError(f"{self.address} answers {response.url} with 404. Check the address.")
         kind = ServerRefusedError if status < 500 else ServerError
         raise kind(f"{self.address} refused the request ({status}){said}.")
 

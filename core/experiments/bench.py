@@ -374,7 +374,9 @@ def _median_unsteadiness(seen: Observations) -> float | None:
         for runs in zip(*seen.rounds, strict=False)
     ]
     for parts in (single, pooled):
-        if known := [spread for part in parts if (spread := unsteadiness(Tally(part))) is not None]:
+        spreads = [unsteadiness(Tally(part)) for part in parts]
+        known = [spread for spread in spreads if spread is not None]
+        if known:
             return statistics.median(known)
     return None
 

@@ -294,18 +294,21 @@ def exact_sentence(
     name, parts = str(verdict).capitalize(), []
     if verdict is Verdict.NEAR_TIES:
         parts.append("texts diverge only where rounding decides")
-    if found is not None:
-        parts.append(f"no difference in {found.num_blocks:,} {samples}")
-        least = percent_text(BIAS_ERRORS * (found.bias_error or 0.0), 1)
-        if has_draft and found.bias_error is None:
-            parts.append(f"draft and target agree too closely, or the {samples} are too few, to measure a bias")
-            return f"{name} as far as tested: {'; '.join(parts)}. If they differ, sample more."
-        if found.bias_error is not None and is_loose(found):
-            found_bias = f"{'; '.join(parts)}, enough to find only a bias of {least} or more"
-            return f"{name} as far as tested: {found_bias}. Sample more to find a smaller one."
-        if found.bias_error is not None:
-            parts[-1] += f", where a bias of {least} would have shown"
-    return f"{name}: {'; '.join(parts) or 'all texts are equal'}."
+    if found is None:
+        return f"{name}: {'; '.join(parts) or 'all texts are equal'}."
+    equal, error = f"no difference in {found.num_blocks:,} {samples}", found.bias_error
+    if error is None:
+        parts.append(equal)
+        if not has_draft:
+            return f"{name}: {'; '.join(parts)}."
+        parts.append("draft and target agree too closely, or too few tokens were drafted, to measure a bias")
+        return f"{name} as far as tested: {'; '.join(parts)}. More {samples} may help."
+    least = percent_text(BIAS_ERRORS * error, 1)
+    if is_loose(found):
+        parts.append(f"{equal}, enough to find only a bias of {least} or more")
+        return f"{name} as far as tested: {'; '.join(parts)}. Sample more to find a smaller one."
+    parts.append(f"{equal}, where a bias of {least} would have shown")
+    return f"{name}: {'; '.join(parts)}."
 
 
 def is_loose(found: DistributionResult) -> bool:

@@ -36,6 +36,8 @@ from core.settings import Coupling, Device, DType, VerificationRule
 from core.types import FinishReason, Summary
 
 SCHEMA = "outrider.sweep/1"
+MOST_OTHERS = 100_000
+"""Most lines that are no runs: more than any sweep has sessions."""
 
 _WORDS = {
     "target": "the target", "drafters": "the drafters", "num_draft_tokens": "K", "temperatures": "the temperatures",
@@ -229,7 +231,8 @@ def _read_lines(lines: Iterator[bytes], name: str, folder: Path) -> SweepLog:
     log = SweepLog(plan_from_config(head["config"]), head=head, length=len(first) if first.endswith(b"\n") else 0)
     seen: dict[PlannedRun, Measurement] = {}
     for number, line in enumerate(lines, start=2):
-        if len(log.problems) > MOST_DAMAGED_LINES or number > MOST_LINES:
+        is_strange = len(log.problems) > MOST_DAMAGED_LINES or len(log.others) > MOST_OTHERS
+        if is_strange or number > MOST_LINES:
             raise RunLogError(f"{shown_path(name)} is damaged: a sweep writes no such lines. Name another file.")
         if not line.endswith(b"\n"):
             if line.strip():

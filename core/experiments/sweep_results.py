@@ -161,7 +161,7 @@ class SweepResults:
         )
         if not busy:
             return ""
-        which = f"all {busy:,} runs" if busy == len(runs) else f"{busy:,} of these {len(runs):,} runs"
+        which = f"all {busy:,} runs" if 1 < busy == len(runs) else f"{busy:,} of these {len(runs):,} runs"
         return f"The machine was busy in {which}; repeat the sweep on an idle machine."
 
     @property
@@ -264,8 +264,8 @@ def _verdict(results: SweepResults, temperature: float) -> Verdict:
     elif is_sure is None:
         second = f"; {ranked[1][1].cell.title} comes next at {ranked[1][0]:.2f}×" if len(ranked) > 1 else ""
         text = (
-            f"{name} leads with {median:.2f}× plain decoding{second}. These runs are too few for a verdict: "
-            f"{len(speeds)} of this cell, and {FEWEST_RUNS} are needed. Repeat them, or add prompts."
+            f"{name} leads with {median:.2f}× plain decoding{second}. A verdict needs {FEWEST_RUNS} "
+            f"runs of each cell, and the leader has {len(speeds)}: repeat them, or add prompts."
         )
     else:
         lead, is_ahead = "there is no other cell to compare it with.", True

@@ -97,9 +97,10 @@ def export_html(path: File, *logs: RunLog) -> None:
 def export_jsonl(path: File, log: RunLog, *, in_place: bool = False) -> None:
     """Write a run log without its damaged lines, and, unless it replaces itself, without this machine's folders."""
     if not in_place:
-        log = replace(log, run=log.run | {"config": without_paths(log.run["config"])})
-        if log.summary and "error" in log.summary:
-            log.summary = log.summary | {"error": without_folders(text_of(log.summary["error"]))}
+        run, summary = log.run | {"config": without_paths(log.run["config"])}, log.summary
+        if summary and "error" in summary:
+            summary = summary | {"error": without_folders(text_of(summary["error"]))}
+        log = replace(log, run=run, summary=summary)
     write_atomically(path, b"".join(map(to_line, log.records())))
 
 
@@ -130,12 +131,11 @@ def export_sweep_html(path: File, log: SweepLog) -> None:
 
 
 def export_sweep_jsonl(path: File, log: SweepLog, *, in_place: bool = False) -> None:
-    """Write a sweep without its damaged lines, and, unless it replaces itself, without this machine's folders: paths of
-    the runs' logs are then relative to the new file."""
+    """Write a sweep without its damaged lines, and, unless it replaces itself, without this machine's folders; paths of
+    the runs' logs are relative to the new file."""
     folder = Path(path).absolute().parent
-    if not in_place:
-        log = sweep_without_paths(log)
-        log.measurements = [_moved(item, folder) for item in log.measurements]
+    log = log if in_place else sweep_without_paths(log)
+    log = replace(log, measurements=[_moved(item, folder) for item in log.measurements])
     write_atomically(path, b"".join(map(to_line, log.records(folder))))
 
 

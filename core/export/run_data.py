@@ -22,8 +22,9 @@ from core.types import BaselineStep, Finished, FinishReason, Step, StepSource, S
 LONG = frozenset({"prompt", "prompt_token_ids", "continuation_token_ids", "continuation_text", "forced_text"})
 """Settings that tables leave out."""
 _ROOT = r"(?:/|\\\\|[A-Za-z]:[\\/])"
-_PATH = re.compile(rf"""(?P<quote>["'])(?P<path>{_ROOT}.*?)(?P=quote)|(?<![\w/\\:.]){_ROOT}[^\s"'/\\]+[/\\][^\s"']*""")
-"""An absolute path in a sentence: in quotes, or, if it has several parts, without."""
+_QUOTED = re.compile(rf"""(["'])({_ROOT}.*?)\1""")
+_BARE = re.compile(rf"""(?<![\w/\\.~"']){_ROOT}[^\s"',/\\]+[/\\][^\s"',]*""")
+"""An absolute path of several parts in a sentence, without quotes."""
 ENDS = {
     FinishReason.LENGTH: "length reached",
     FinishReason.EOS: "the model ended its text",
@@ -165,7 +166,8 @@ def named(ref: Any) -> Any:
 
 def without_folders(sentence: str) -> str:
     """A sentence for others to read, with paths as in `named`."""
-    return _PATH.sub(lambda found: found[0].replace(path := found["path"] or found[0], named(path)), sentence)
+    sentence = _QUOTED.sub(lambda found: f"{found[1]}{named(found[2])}{found[1]}", sentence)
+    return _BARE.sub(lambda found: str(named(found[0])), sentence)
 
 
 def without_paths(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -276,7 +278,7 @@ FIGURES: tuple[Figure, ...] = (
         "{:,.1f}",
     ),
     _logged(
-        "Predicted speedup, from mean times",
+        "Predicted speedup (means)",
         "predicted_speedup",
         "τ / (K c + v), with this run's own α, and c and v from total times (the Speed page's predicted speedup takes "
         "medians). For a tree, K is its depth and α that of a level.",

@@ -62,7 +62,8 @@ def sweep_page(log: SweepLog) -> str:
 
 
 def sweep_without_paths(log: SweepLog) -> SweepLog:
-    """The sweep with models and files named as in `named`; those that would share a name are numbered."""
+    """The sweep with models and files named as in `named`; those that would share a name are numbered. It has no lines
+    that only newer versions know: what they hold is unknown."""
     names: dict[str, str] = {}
 
     def without_path(value: Any) -> Any:
@@ -87,10 +88,11 @@ def sweep_without_paths(log: SweepLog) -> SweepLog:
             cell = replace(cell, drafter=drafters[cell.drafter])
         error = item.error and without_folders(item.error)
         measurements.append(replace(item, run=item.run._replace(cell=cell), error=error))
-    names_only = {name: plan_to_config(plan)[name] for name in ("target", "drafters")}
-    head = log.head | {"config": mapping_of(log.head.get("config")) | names_only}
+    config = plan_to_config(plan)
+    named_config = mapping_of(log.head.get("config")) | {name: config[name] for name in ("target", "drafters")}
+    head = log.head | {"config": named_config}
     problems = list(map(without_folders, log.problems))
-    return replace(log, plan=plan, measurements=measurements, head=head, problems=problems)
+    return replace(log, plan=plan, measurements=measurements, head=head, problems=problems, others=[])
 
 
 def _missing(results: SweepResults) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 Head d reads the state that the next token is drawn from, and predicts the token d + 1 after that one. Its blocks are
 x + silu(W x + b), and its logits those of an output head: its own, as in published files, or the target's rows of the
-most frequent ids, as in the heads that `outrider distill --kind medusa` makes. The latter's blocks also read the
+most frequent ids, as in the heads that `outrider distill TARGET --kind medusa` makes. The latter's blocks also read the
 embeddings of the tokens in between, which are known when a tree is built level by level (Hydra: Ankner et al.,
 2402.05109).
 """
@@ -152,7 +152,7 @@ def find_heads(target: LanguageModel) -> Path | None:
 def load_heads(path: Path, target: LanguageModel, check_cancelled: Callable[[], None] = lambda: None) -> MedusaHeads:
     """Heads on the target's device and in its precision, from a folder or a file.
 
-    A folder of `outrider distill --kind medusa`, or published heads: `medusa_lm_head.pt` or .safetensors.
+    A folder of `outrider distill TARGET --kind medusa`, or published heads: `medusa_lm_head.pt` or .safetensors.
 
     Raises:
         SettingsError: there are no heads at this path.

@@ -7,7 +7,6 @@ import functools
 import hashlib
 import json
 import math
-import os
 import tempfile
 import threading
 import time
@@ -70,7 +69,6 @@ def load_tokenizer(entry: ModelEntry, folder: Path) -> Any:
     # For all that follows; errors are caught and reported in a sentence.
     logging.disable_progress_bar()
     logging.set_verbosity_error()
-    os.environ["RUST_BACKTRACE"] = "0"
     try:
         # Without its files transformers would invent a tokenizer of a few special tokens.
         if not any(any(folder.glob(pattern)) for pattern in _FILES):
@@ -276,7 +274,8 @@ def check_prompt_length(num_ids: int, target: LanguageModel, max_new_tokens: int
         raise PromptError("The prompt is empty. Write a few words for the model to continue.")
     if num_ids >= target.context_length:
         excess = num_ids - target.context_length
-        room = f", or {excess + max_new_tokens:,} for all {max_new_tokens:,} new ones" if max_new_tokens > 1 else ""
+        is_possible = 1 < max_new_tokens < target.context_length
+        room = f", or {excess + max_new_tokens:,} for all {max_new_tokens:,} new ones" if is_possible else ""
         raise PromptError(
             f"The prompt has {num_ids:,} tokens. {target.ref} reads at most {target.context_length:,}, prompt and new "
             f"tokens together: remove at least {count_text(excess + 1, 'token')}{room}."

@@ -42,7 +42,7 @@ class StepPlot(Plot):
     def __init__(self, run: RunView, *, object_name: str, title: str, y_label: str) -> None:
         super().__init__(object_name=object_name, title=title, x_label="step", y_label=y_label)
         self._run = run
-        self._shows_previous = True
+        self._shows_previous = self._is_over = True
         self._drawn: tuple[int, int, int, float] | None = None
         self._bar_width = BAR_WIDTH
         """In steps."""
@@ -103,7 +103,7 @@ class StepPlot(Plot):
 
     def settle(self, *, is_over: bool) -> None:
         """Follow a run, or show all of it when it is over, unless the user moved the view."""
-        self._drawn = None
+        self._drawn, self._is_over = None, is_over
         super().settle(is_over=is_over)
 
     # --- As a plot ---

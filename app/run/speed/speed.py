@@ -27,7 +27,7 @@ from core.draft_length import shown_draft_length
 EMPTY = "Start a run, and this page shows whether drafting pays, and what limits it."
 NO_UNIT = "There is no plain step to compare this run with."
 ON_SERVER = (
-    "A server doesn't report its times for drafting and scoring. In the terminal, outrider sweep measures whether "
+    "A server doesn't report its times for drafting and verifying. In the terminal, outrider sweep measures whether "
     "drafting pays there."
 )
 UNDRAFTED = "Nothing was drafted: this was plain decoding."
@@ -237,7 +237,7 @@ def _parts(found: Diagnosis) -> tuple[Part, ...]:
         Part("draft", found.draft_ms, "draft_bar", f"Mean draft time per step: all of its {draft_step(found)}s."),
         Part("plain forward", found.verify_ms - extra, "target_bar", "The target's forward for one token."),
         Part(
-            "extra to verify",
+            "extra verify time",
             extra,
             "target_bar",
             "Verify time minus a plain forward: the extra time for the drafted tokens.",

@@ -24,10 +24,10 @@ Row = tuple[str, str, str, str]
 """A `NamedValue`: title, value, interval, and how it is computed."""
 
 SPEEDUP_HOW = (
-    "Measured: tokens × time of a plain step / time of all steps. Predicted: τ / (K c + v(K+1)), which leaves out "
+    "This run: tokens × time of a plain step / time of all steps. Predicted: τ / (K c + v(K+1)), which leaves out "
     "sampling and overhead."
 )
-TOKENS_HOW = "Measured: new tokens / forwards of the target. Predicted: what the formula gives for this α and K."
+TOKENS_HOW = "This run: new tokens / forwards of the target. Predicted: what the formula gives for this α and K."
 ALPHA_HOW = (
     "Accepted / tested tokens; the two predictions start from it. It is higher than the acceptance rate on the Run "
     "page, which also counts the tokens after a rejection."

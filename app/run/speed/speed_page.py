@@ -86,7 +86,9 @@ class SpeedPage(RunPage):
         self.samples = [
             SeriesSample("draft", Mark.BAR, "draft_bar", "Time to propose the block."),
             SeriesSample("plain forward", Mark.BAR, "target_bar", "The target's forward for one token."),
-            SeriesSample("extra to verify", Mark.HATCHED, "target_bar", "The extra time to verify the draft as well."),
+            SeriesSample(
+                "extra verify time", Mark.HATCHED, "target_bar", "The extra time to verify the draft as well."
+            ),
             SeriesSample("overhead", Mark.BAR, "sample_bar", "Filters, sampling and bookkeeping."),
         ]
         self.limit = column_label("speedLimit", "")

@@ -156,7 +156,7 @@ class Quantity(Enum):
         "Speedup",
         "speedup, ×",
         ("predicted", "Line: τ / (K c + v(K+1)) with this run's α, c and v. Band: 95 % over resampled steps."),
-        ("if scoring were free (v = 1)", "Dashed: τ / (K c + 1), Leviathan et al., theorem 3.8: assumes that "
+        ("if verifying were free (v = 1)", "Dashed: τ / (K c + 1), Leviathan et al., theorem 3.8: assumes that "
          "more positions cost nothing."),
         ("trees", "Line: tokens / (levels × c + v(K+1)) of the first K nodes of this run's trees, at the "
          "fastest depth. Band: 95 % over resampled steps."),

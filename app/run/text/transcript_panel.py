@@ -48,7 +48,10 @@ class TranscriptPanel(QWidget):
         samples = *self._samples.values(), self._drafted_sample, *self._ghost_samples.values(), self._fork_sample
         self._legend = Legend(samples, gap=HEADER_SPACING)
         self._run = run
-        help_text = "Show drafted tokens that were not accepted; for a tree, its paths in a strip below the line"
+        help_text = (
+            "Show drafted tokens that were not accepted; for a tree, its paths in a strip below the line. They are "
+            "never copied"
+        )
         self.ghosts_button = quiet_button("Rejected", "ghostsButton", "Show rejected drafts", help_text)
         self.ghosts_button.setCheckable(True)
         self.colors = EnumCombo(COLOR_TITLES, "colorCombo", is_compact=True)

@@ -221,10 +221,11 @@ class LanePicture:
         for column, left in lefts.items():
             above = head.adjusted(left - head.left(), 0, 0, 0)
             draw_text(painter, above, str(column + 1), theme.faint, LEFT, pixels=10)
-        before = QRectF(head.left(), head.top(), min(lefts.values()) - head.left() - scaled(3), head.height())
-        draw_text(painter, before, "depth", theme.faint, RIGHT, pixels=10)
-        free = head.adjusted(max(lefts.values()) - head.left() + scaled(24), 0, 0, 0)
         metrics = QFontMetricsF(ui_font(10))
+        before = QRectF(head.left(), head.top(), min(lefts.values()) - head.left() - scaled(3), head.height())
+        if metrics.horizontalAdvance("depth") <= before.width():
+            draw_text(painter, before, "depth", theme.faint, RIGHT, pixels=10)
+        free = head.adjusted(max(lefts.values()) - head.left() + scaled(24), 0, 0, 0)
         fitting = (text for text in self.captions() if metrics.horizontalAdvance(text) <= free.width())
         draw_text(painter, free, next(fitting, ""), theme.muted, RIGHT, pixels=10)
 

@@ -86,6 +86,9 @@ class ModelsWindow(QDialog):
         self.filter.textChanged.connect(self._on_filter_changed)
         self.table.chosen.connect(self._on_chosen)
         self.table.activated.connect(self.details.use_target.click)
+        for button in (self.details.use_target, self.details.use_draft):
+            # The button is disabled then, and the next one must not get the focus.
+            button.clicked.connect(self.table.setFocus)
         self._models.form.changed.connect(self.refresh)
         # Queued: the settings tell the form of the method.
         self._models.form.method_chosen.connect(self.refresh, Qt.ConnectionType.QueuedConnection)

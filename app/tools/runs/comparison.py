@@ -326,7 +326,7 @@ def _figure(groups: Sequence[Group], place: int, figure: Figure) -> ComparedRow:
     )
     known = {index: (mean, half or 0.0) for index, (mean, half) in enumerate(found) if mean is not None}
     # What isn't timed doesn't depend on the machine: there, only the settings can make a difference.
-    ignored = () if figure.is_timed else ENVIRONMENT
+    ignored = () if figure.is_timed else (*ENVIRONMENT, "device", "outrider")
     keys = {tuple(item for item in _key(run) if item[0] not in ignored) for group in groups for run in group}
     is_contest = len(keys) > 1
     was_busy = figure.is_timed and any(run.was_busy for group in groups for run in group)

@@ -161,6 +161,7 @@ class _Check:
             distribution=distribution,
             num_drafted=self._num_drafted,
             acceptances=tuple(found for found in acceptances if found is not None),
+            has_draft=self.has_draft,
             notes=tuple(self._notes(any(acceptances))),
             seconds=time.monotonic() - began,
         )

@@ -96,6 +96,7 @@ class ServerReport:
     distribution: DistributionResult | None
     num_drafted: int
     acceptances: tuple[Acceptance, ...]
+    has_draft: bool
     notes: tuple[str, ...]
     seconds: float
 
@@ -125,8 +126,8 @@ def report_sentence(report: ServerReport) -> str:
     if report.verdict is Verdict.NOT_EXACT:
         text = f"Not exact: the server's output differs from that of {report.against}."
     else:
-        has_draft = bool(report.acceptances)
-        text = exact_sentence(report.verdict, report.distribution, "sampled texts", has_draft=has_draft)
+        samples = "sampled texts"
+        text = exact_sentence(report.verdict, report.distribution, samples, has_draft=report.has_draft)
     if report.drafts_seldom and report.verdict is not Verdict.NOT_EXACT and report.distribution is not None:
         count = f"{report.num_drafted:,} of {report.distribution.num_blocks:,}"
         text += (
