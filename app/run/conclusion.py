@@ -22,7 +22,7 @@ STEPWISE = (
 QUALIFIED = "Measured on a busy machine: "
 SHORT_MS = 20.0
 """Shorter steps than this are disturbed by the window's own drawing."""
-DRAWING = "The window's drawing disturbs steps this short. At a slower Pace, the window draws between steps."
+DRAWING = "Drawing the window disturbs steps this short: choose a slower Pace."
 LEVEL = 0.005
 """Speedups this close to 1 are written as 1.00."""
 

@@ -98,7 +98,7 @@ class PromptReading(QPlainTextEdit):
 DELAY_MS = 120
 READY_HINT = "Ctrl+Enter starts a run."
 LIVE_HINT = "Esc stops. K and temperature can be changed."
-PAUSED_HINT = "F8: next step. Space resumes. K and temperature can be changed."
+PAUSED_HINT = "F8 steps, Space resumes; K and temperature can be changed."
 SERVED_HINT = "The server writes; settings apply from the next run."
 NO_READING = "Only the server knows how its model reads the prompt. For a local model's input, choose This machine."
 LIVE_HINT_SHORT = "Esc stops."
@@ -257,7 +257,7 @@ class PromptEditor(QWidget):
         elif self._controls.engine.url:
             self._note(SERVED_HINT)
         elif state is RunState.PAUSED:
-            self._note(PAUSED_HINT, short="F8: next step.")
+            self._note(PAUSED_HINT, short="F8 steps.")
         else:
             self._note(LIVE_HINT, short=LIVE_HINT_SHORT)
 

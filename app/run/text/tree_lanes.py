@@ -222,7 +222,7 @@ class LanePicture:
             above = head.adjusted(left - head.left(), 0, 0, 0)
             draw_text(painter, above, str(column + 1), theme.faint, LEFT, pixels=10)
         metrics = QFontMetricsF(ui_font(10))
-        before = QRectF(head.left(), head.top(), min(lefts.values()) - head.left() - scaled(3), head.height())
+        before = QRectF(head.left(), head.top(), min(lefts.values()) - head.left() - scaled(1), head.height())
         if metrics.horizontalAdvance("depth") <= before.width():
             draw_text(painter, before, "depth", theme.faint, RIGHT, pixels=10)
         free = head.adjusted(max(lefts.values()) - head.left() + scaled(24), 0, 0, 0)
