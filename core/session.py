@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from core.analysis.steadiness import busy_note, speedup_interval
 from core.controls import Cancelled, RunControls
 from core.decode import autoregressive, speculative
 from core.draft_length import config_fields
@@ -212,7 +213,7 @@ def _with_baseline(
         elif isinstance(event, Finished) and event.summary.finish_reason is not FinishReason.CANCELLED:
             plain, ours = event.summary.tokens_per_second, summary.tokens_per_second
             cost, predicted = tally.forecast(baseline.verify_ms / baseline.tokens if baseline.tokens else None)
-            return replace(
+            measured = replace(
                 summary,
                 cost_coefficient=cost or summary.cost_coefficient,
                 predicted_speedup=predicted or summary.predicted_speedup,
@@ -220,7 +221,9 @@ def _with_baseline(
                 baseline_text=event.summary.text,
                 baseline_num_threads=torch.get_num_threads(),
                 measured_speedup=ours / plain if ours and plain else None,
+                measured_speedup_interval=speedup_interval(tally, baseline) if ours and plain else None,
             )
+            return replace(measured, was_busy=bool(busy_note(tally, baseline, measured)))
     return summary
 
 

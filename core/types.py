@@ -420,6 +420,8 @@ class Summary:
         tokens_per_second: num_tokens / the sum of the steps' total_ms; None if these are too few or too short to tell.
         predicted_speedup: tau / (K c + v(K+1)) from this run's measured alpha, c and v.
         measured_speedup: tokens_per_second / baseline_tokens_per_second; None if the baseline did not run.
+        measured_speedup_interval: its 95 % interval; None where there are few steps.
+        was_busy: whether the machine was busy during the run or its baseline, so far as their steps show.
         expected_acceptance_rate: the accepted / drafted expected of the run's way of testing, or, under Gumbel
             coupling, of rejection sampling; None under typical acceptance.
         num_threads, baseline_num_threads: CPU threads in use at the end of each.
@@ -449,6 +451,8 @@ class Summary:
     num_threads: int | None = None
     baseline_num_threads: int | None = None
     measured_speedup: float | None = None
+    measured_speedup_interval: tuple[float, float] | None = None
+    was_busy: bool | None = None
     error: str | None = None
     expected_acceptance_rate: float | None = None
     target_step_ms: float | None = None

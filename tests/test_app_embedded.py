@@ -6,9 +6,12 @@ from dataclasses import replace
 
 import pytest
 
+from app.tools.runs.table import run_row
 from app.worker import open_session
+from core.analysis.steadiness import interval_text
 from core.models.catalogue import DEFAULT_DRAFT, DEFAULT_TARGET, SMOLLM2_DRAFTER, embedded_models
 from core.runlog.log import read_run_log
+from core.runlog.store import read_head
 from core.types import FinishReason
 
 pytestmark = pytest.mark.slow
@@ -41,6 +44,11 @@ def test_the_embedded_pair_runs_and_its_baseline_is_measured(window, run_to_end,
     assert window.measurements.latency.baseline_line.isVisible()
     (path,) = (tmp_path / "runs").glob("*.jsonl")
     assert read_run_log(path).problems == []
+    run = window.run_view
+    assert run.interval == interval_text(summary.measured_speedup_interval)
+    assert summary.was_busy is bool(run.busy_note)
+    row = run_row(read_head(path))
+    assert (f" · speedup {run.interval}" in row.subtitle, "busy machine" in row.tip) == (True, summary.was_busy)
 
 
 def test_stop_in_a_run_keeps_the_engine_usable(window, qtbot, run_to_end):

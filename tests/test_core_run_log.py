@@ -18,7 +18,7 @@ from core.runlog.log import (
     to_line,
     to_record,
 )
-from core.runlog.replay import events
+from core.runlog.replay import events, summary_from_record
 from core.types import BaselineStep, Finished
 from tests.fakes_log import CONFIG, ENVIRONMENT, RUN, STARTED, STEP, STEP_EVENT, SUMMARY, SUMMARY_EVENT, lines, write
 
@@ -61,10 +61,17 @@ def test_a_step_s_line_is_the_line_of_its_record(changed):
 
 def test_the_baseline_is_in_the_summary_only_if_it_ran():
     without = to_record(Finished(SUMMARY_EVENT))
-    assert not any("baseline" in name or name == "measured_speedup" for name in without)
-    summary = replace(SUMMARY_EVENT, baseline_tokens_per_second=300.0, measured_speedup=1.78, baseline_text="x")
+    assert not any("baseline" in name or name.startswith("measured_speedup") for name in without)
+    assert "was_busy" not in without
+    found = {"measured_speedup": 1.78, "measured_speedup_interval": (1.5, 2.0), "was_busy": True}
+    summary = replace(SUMMARY_EVENT, baseline_tokens_per_second=300.0, baseline_text="x", **found)
     record = to_record(Finished(summary))
     assert (record["baseline_tokens_per_second"], record["measured_speedup"]) == (300.0, 1.78)
+    assert summary_from_record(record, SUMMARY_EVENT) == summary
+    for bad in (None, [1.5], [1.5, "x"], [1.5, True], {}):
+        assert (
+            summary_from_record({**record, "measured_speedup_interval": bad}, summary).measured_speedup_interval is None
+        )
 
 
 def test_nan_infinity_and_lone_surrogates_do_not_stop_the_log(path):

@@ -78,6 +78,7 @@ SUMMARY_FIELDS = (
     "tokens_per_second", "prefill_ms", "peak_memory_mb", "predicted_speedup",
 )  # fmt: skip
 BASELINE_FIELDS = ("baseline_tokens_per_second", "measured_speedup")
+_OF_BASELINE = (*BASELINE_FIELDS, "measured_speedup_interval", "was_busy", "baseline_text", "baseline_num_threads")
 
 
 # --- The beginning of a run -------------------------------------------------------------------------------------
@@ -181,7 +182,7 @@ def _summary_fields(summary: Summary) -> Record:
     values = _values(summary)
     names: tuple[str, ...] = SUMMARY_FIELDS
     if summary.baseline_tokens_per_second is None:
-        for name in (*BASELINE_FIELDS, "baseline_text", "baseline_num_threads"):
+        for name in _OF_BASELINE:
             del values[name]
     else:
         names += BASELINE_FIELDS

@@ -278,12 +278,21 @@ def summary_from_record(record: Mapping[str, Any], added_up: Summary) -> Summary
         num_accepted_tokens_per_pos=tuple(count for count in per_position if isinstance(count, int)),
         **rates,
         prefill_ms=_number(record.get("prefill_ms"), 0.0),
+        measured_speedup_interval=interval_of(record),
+        was_busy=of_kind("was_busy", bool),
         baseline_text=of_kind("baseline_text", str),
         num_threads=of_kind("num_threads", int) or None,
         baseline_num_threads=of_kind("baseline_num_threads", int) or None,
         error=of_kind("error", str),
         source=StepSource(record["source"]) if record.get("source") in list(StepSource) else None,
     )
+
+
+def interval_of(record: Mapping[str, Any]) -> tuple[float, float] | None:
+    """The interval of a summary's measured speedup; None where it has none."""
+    found = record.get("measured_speedup_interval")
+    bounds = [number_of(bound) for bound in found] if isinstance(found, list) else []
+    return (bounds[0], bounds[1]) if len(bounds) == 2 and bounds[0] is not None and bounds[1] is not None else None
 
 
 def _whole(value: Any) -> int:

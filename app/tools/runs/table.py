@@ -12,9 +12,11 @@ from PySide6.QtWidgets import QLineEdit, QStyleOptionViewItem, QWidget
 from app.setup.model_library import UNKNOWN
 from app.widgets.rows import Column, Index, Role, Row
 from app.widgets.title_delegate import TitleDelegate
+from core.analysis.steadiness import interval_text
 from core.draft_length import shown_draft_length
 from core.drafters.registry import METHODS
 from core.runlog.log import number_of
+from core.runlog.replay import interval_of
 from core.runlog.search import searchable
 from core.runlog.store import MAX_LABEL, KeptRun, KeptState, Label
 from core.settings import VerificationRule, is_lossy
@@ -76,7 +78,8 @@ def run_row(run: KeptRun) -> Row[KeptRun]:
 
 def _subtitle(run: KeptRun) -> str:
     """Details that distinguish runs of the same prompt, or why the run can't be read."""
-    config, seed, count = run.config, run.config.get("seed"), (run.summary or {}).get("num_tokens")
+    config, summary, seed = run.config, run.summary or {}, run.config.get("seed")
+    count = summary.get("num_tokens")
     if not run.is_readable:
         return run.problem
     parts = [str(run.state)] if run.state is not KeptState.FINISHED else []
@@ -88,6 +91,9 @@ def _subtitle(run: KeptRun) -> str:
     parts += [part for part in (config.get("device"), config.get("dtype")) if isinstance(part, str)]
     parts += ["reproducible"] if config.get("coupling") == "gumbel" else []
     parts += ["block verification"] if config.get("verification") == VerificationRule.BLOCK else []
+    interval = interval_text(interval_of(summary))
+    parts += [f"speedup {interval}"] if interval else []
+    parts += ["busy machine"] if summary.get("was_busy") is True else []
     return " · ".join(["lossy", *parts] if is_lossy(config) else parts)
 
 
@@ -102,9 +108,9 @@ def _tip(run: KeptRun) -> str:
     cut = "The log ends before the run did." if run.state is KeptState.CUT_OFF else ""
     temperature = number_of(run.config.get("temperature"))
     parts = (short(run.config.get("target")), draft_text(run), "" if temperature is None else f"T = {temperature:g}")
-    # In a narrow table these columns are hidden.
+    # In a narrow table these columns are hidden, and the details are cut.
     settings = " · ".join(filter(None, parts))
-    return "\n".join(filter(None, (when, settings, cut, run.note, run.tags, beginning)))
+    return "\n".join(filter(None, (when, settings, _subtitle(run), cut, run.note, run.tags, beginning)))
 
 
 def when_text(moment: datetime | None) -> str:
