@@ -79,5 +79,7 @@ def test_windows_that_come_and_go_leave_no_object_thread_or_file(qtbot, sound_bi
         return threading.active_count(), files, len(gc.get_objects())
 
     _, first, *_, last = [open_and_close() for _ in range(20)]
-    assert last[:2] == first[:2]
-    assert last[2] - first[2] < 18 * 4, "objects"
+    # Earlier tests may still close files.
+    threads, files, objects = (now - before for now, before in zip(last, first, strict=True))
+    assert max(threads, files) <= 0
+    assert objects < 18 * 4

@@ -146,7 +146,7 @@ def test_hundreds_of_runs_leave_nothing_behind_and_change_nothing(models, monkey
         if number == SETTLED:
             settled = held()
     tensors, files, objects, size = (now - before for now, before in zip(held(), settled, strict=True))
-    assert (max(tensors, 0), files) == (0, 0)
+    assert max(tensors, files) <= 0
     assert objects < MOST_NEW_OBJECTS
     assert size < MOST_NEW_BYTES
     assert set(threading.enumerate()) == threads
