@@ -2,9 +2,12 @@
 
 import ast
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -15,6 +18,12 @@ def run_code(code: str, *arguments: object, **environment: str) -> subprocess.Co
     return subprocess.run(
         command, cwd=ROOT, env={**os.environ, **environment}, capture_output=True, text=True, timeout=120, check=False
     )
+
+
+def skip_if_ignored(name: str) -> None:
+    """Skip a test of a signal that `nohup` has told these processes to ignore."""
+    if signal.getsignal(getattr(signal, name)) is signal.SIG_IGN:
+        pytest.skip(f"{name} is ignored here")
 
 
 def imports_of(code: str, *names: str) -> list[str]:

@@ -11,7 +11,7 @@ import pytest
 
 from app.settings import SettingsStore, WindowSettings
 from core.runlog.log import read_run_log
-from tests.children import ROOT, run_code
+from tests.children import ROOT, run_code, skip_if_ignored
 
 
 def close_and_join(window, qtbot):
@@ -252,6 +252,7 @@ sys.exit(main([]))
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such signals")
 @pytest.mark.parametrize(("name", "code"), [("SIGTERM", 143), ("SIGHUP", 129)])
 def test_a_signal_ends_the_window_with_its_run_and_what_was_typed_just_before(tmp_path, name, code):
+    skip_if_ignored(name)
     settings = SettingsStore(tmp_path / "settings.json")
     assert settings.save(WindowSettings(introduction_seen=True)) is None
     command = [sys.executable, "-c", TYPING, str(tmp_path)]
