@@ -83,6 +83,9 @@ def _subtitle(run: KeptRun) -> str:
     if not run.is_readable:
         return run.problem
     parts = [str(run.state)] if run.state is not KeptState.FINISHED else []
+    parts += ["busy machine"] if summary.get("was_busy") is True else []
+    interval = interval_text(interval_of(summary))
+    parts += [f"speedup {interval}"] if interval else []
     parts += [f"seed {seed}"] if isinstance(seed, int) else []
     if isinstance(count, int):
         parts.append(f"{count:,} tokens")
@@ -91,9 +94,6 @@ def _subtitle(run: KeptRun) -> str:
     parts += [part for part in (config.get("device"), config.get("dtype")) if isinstance(part, str)]
     parts += ["reproducible"] if config.get("coupling") == "gumbel" else []
     parts += ["block verification"] if config.get("verification") == VerificationRule.BLOCK else []
-    interval = interval_text(interval_of(summary))
-    parts += [f"speedup {interval}"] if interval else []
-    parts += ["busy machine"] if summary.get("was_busy") is True else []
     return " · ".join(["lossy", *parts] if is_lossy(config) else parts)
 
 
