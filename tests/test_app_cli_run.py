@@ -51,13 +51,15 @@ def test_the_context_is_named_as_the_end_if_fewer_tokens_came_than_requested(pla
 
 
 def test_the_baseline_is_reported_and_its_text_is_not_printed(play, capsys):
-    summary = finished("def f", baseline_tokens_per_second=100.5, measured_speedup=1.23)
+    figures = {"measured_speedup": 1.23, "measured_speedup_interval": (1.1, 1.4)}
+    summary = finished("def f", baseline_tokens_per_second=100.5, **figures)
     play(STARTED, step("def", " f"), StageChanged("Running the baseline"), BaselineStep(step("def")), summary)
     assert outrider("--baseline") == 0
     out, err = capsys.readouterr()
     assert out == "def f\n"
     assert "100.5" in err
     assert "1.23×" in err
+    assert "95 % interval 1.10 to 1.40" in words(err)
 
 
 def test_a_reproducible_run_reports_the_acceptance_that_rejection_would_have(play, capsys):

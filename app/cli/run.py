@@ -39,7 +39,7 @@ from app.cli.parsing import (
     switch,
 )
 from app.cli.text import STYLES, Sink, Transcript
-from core.analysis.steadiness import absence_note, busy_note, interval_text, speedup_interval
+from core.analysis.steadiness import absence_note, busy_note, interval_text
 from core.controls import RunControls
 from core.draft_length import request_fields
 from core.drafters.registry import check_rule
@@ -247,13 +247,14 @@ def _show_results(console: Console, rows: Iterable[tuple[str, str, str]]) -> Non
     console.print(table)
 
 
-def _rows(summary: Summary, request: RunRequest, device: str, interval: str) -> list[tuple[str, str, str]]:
-    """Name, value and meaning of each figure; interval is that of the speedup, in words."""
+def _rows(summary: Summary, request: RunRequest, device: str) -> list[tuple[str, str, str]]:
+    """Name, value and meaning of each figure."""
     end = _ENDS.get(summary.finish_reason, str(summary.finish_reason))
     if summary.finish_reason is FinishReason.LENGTH and summary.num_tokens < request.max_new_tokens:
         end = "at the end of the model's context"
     if request.engine:
         return _server_rows(summary, end)
+    interval = interval_text(summary.measured_speedup_interval)
     between = f"; 95 % interval {interval}" if interval else ""
     if summary.baseline_tokens_per_second is not None:
         baseline = figure_text(summary.baseline_tokens_per_second, ".1f")
@@ -393,8 +394,7 @@ class _Run:
             otherwise = Exit.STOPPED if self._controls.is_cancelled else Exit.FAILED if summary.error else Exit.DONE
             self._code = codes.get(summary.finish_reason, otherwise)
         self._show(lambda transcript: transcript.finish(summary.text))
-        interval = interval_text(speedup_interval(self._ours, self._plain))
-        _show_results(self._console, _rows(summary, self._request, self._device, interval))
+        _show_results(self._console, _rows(summary, self._request, self._device))
         notes = [absence_note(self._ours, self._plain), busy_note(self._ours, self._plain, summary)]
         if self._request.engine:
             from core.engines import advice
