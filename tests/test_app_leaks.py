@@ -74,7 +74,7 @@ def test_windows_that_come_and_go_leave_no_object_thread_or_file(qtbot, sound_bi
         del window
         QCoreApplication.sendPostedEvents(None, QEvent.Type.DeferredDelete)
         # The last job's thread may still hold what its job did.
-        qtbot.waitUntil(lambda: gc.collect() >= 0 and gone() is None)
+        qtbot.waitUntil(lambda: gc.collect() >= 0 and gone() is None, timeout=30_000)
         files = 0 if psutil.WINDOWS else psutil.Process().num_fds()
         return threading.active_count(), files, len(gc.get_objects())
 
