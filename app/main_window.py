@@ -421,6 +421,7 @@ class MainWindow(QMainWindow):
         self.columns.apart.setVisible(self.columns.is_apart)
         if not self._was_shown:
             self._was_shown = True
+            self.columns.remember()
             QTimer.singleShot(WARM_UP_DELAY_MS, self, self._on_first_shown)
 
     @Slot()

@@ -123,27 +123,23 @@ class Columns:
     def __init__(self, window: QWidget, parts: QSplitter, settings: QWidget, text: QWidget, pages: QTabWidget) -> None:
         self._window, self._parts = window, parts
         self._settings, self._text, self._pages = settings, text, pages
-        self._state, self._state_width = QByteArray(), 0
-        """The splitter's state before a column left it, and the settings' least width then."""
+        self._state = QByteArray()
+        """The splitter's state before a column left it."""
         self.apart = PagesWindow(window)
         self.is_apart = self.is_narrow = False
         self._chosen: list[int] = []
         self._chosen_least = 0
-        """The columns' widths as the user left them, and the settings' least width then. A change of the text's size
-        starts from these, so that changing it back restores them."""
-        parts.splitterMoved.connect(self._remember)
+        """The columns' widths as the user left them, and the settings' least width then. A change of the window's or
+        the text's size starts from these, so that changing it back restores them."""
+        parts.splitterMoved.connect(self.remember)
         self._room = 0
         """The width from which on all columns fit; 0 until `fit`."""
 
     def fit(self) -> None:
         """Set the columns' least widths: the settings' scales with the text, the others' less or not at all."""
         widths = (max(scaled(272), 228), max(372, scaled(340)), 172 + scaled(160))
-        if self._chosen_least in {0, self._settings.minimumWidth()}:
-            self._remember()
         for part, width in zip((self._settings, self._text, self._pages), widths, strict=True):
             part.setMinimumWidth(width)
-        if self._parts.count() == ALL and self._chosen_least:
-            self._grow(self._chosen, widths[0] / self._chosen_least)
         settings, text, pages = widths
         self._window.setMinimumSize(text + max(settings, pages) + MARGINS + HANDLE, LEAST_HEIGHT)
         self._room = sum(widths) + MARGINS + 2 * HANDLE
@@ -153,6 +149,7 @@ class Columns:
         """Show the settings in a column if the window is wide enough for it, else as a page."""
         is_narrow = not self.is_apart and self._window.width() < self._room
         if is_narrow is self.is_narrow:
+            self._lay_out()
             return
         self._keep()
         self.is_narrow = is_narrow
@@ -164,7 +161,7 @@ class Columns:
             self._pages.removeTab(0)
             self._parts.insertWidget(0, self._settings)
             self._settings.show()
-            self._restore()
+            self._lay_out()
         if focus is not None and self._settings.isAncestorOf(focus):
             self.show_settings()
             focus.setFocus()
@@ -186,7 +183,7 @@ class Columns:
         else:
             self.arrange()
             self._parts.addWidget(self._pages)
-            self._restore()
+            self._lay_out()
         self.apart.setVisible(is_apart and self._window.isVisible())
 
     def state(self) -> QByteArray:
@@ -194,24 +191,27 @@ class Columns:
         return self._parts.saveState() if self._parts.count() == ALL else self._state
 
     @Slot()
-    def _remember(self) -> None:
+    def remember(self) -> None:
+        """Take the columns' widths for the user's choice: when the window is first shown, and when a handle is moved."""
         if self._parts.count() == ALL:
             self._chosen, self._chosen_least = self._parts.sizes(), self._settings.minimumWidth()
 
     def _keep(self) -> None:
         if self._parts.count() == ALL:
-            self._state, self._state_width = self._parts.saveState(), self._settings.minimumWidth()
+            self._state = self._parts.saveState()
 
-    def _restore(self) -> None:
-        if self._parts.count() == ALL:
+    def _lay_out(self) -> None:
+        """Give the settings their width, grown with the text, and the pages their share; the text has the rest."""
+        if self._parts.count() != ALL or not self._room:
+            return
+        self._parts.refresh()  # Handles of columns that just came back count, too.
+        if not self._chosen:  # The window was first shown with fewer columns.
             self._parts.restoreState(self._state)
-            # The size of the text may have changed since.
-            least = self._settings.minimumWidth()
-            self._grow(self._parts.sizes(), least / (self._state_width or least))
-
-    def _grow(self, sizes: list[int], grown: float) -> None:
-        settings = round(sizes[0] * grown)
-        self._parts.setSizes([settings, sizes[1] + sizes[0] - settings, sizes[2]])
+            self.remember()
+        room = sum(self._parts.sizes())
+        settings = round(self._chosen[0] * self._settings.minimumWidth() / self._chosen_least)
+        pages = round(self._chosen[2] * room / sum(self._chosen))
+        self._parts.setSizes([settings, room - settings - pages, pages])
 
 
 def to_text(data: QByteArray) -> str:

@@ -324,3 +324,9 @@ def assert_no_markup(text: str, *windows: QWidget) -> None:
     rich = [tip for tip in tips if QtGui.Qt.mightBeRichText(tip)]
     assert not [tip for tip in rich if "<img" in tip or "<b>" in tip], text
     assert not [tip for tip in tips if "\u202e" in tip], text
+
+
+def drag_columns(window: QWidget, widths: list[int]) -> None:
+    """Give a main window's columns other widths, as by dragging the handles between them."""
+    window.main_splitter.setSizes(widths)
+    window.main_splitter.splitterMoved.emit(0, 1)

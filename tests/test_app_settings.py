@@ -28,6 +28,7 @@ from app.widgets.fields import column
 from app.window_layout import open_at, splitter
 from core.runlog.replay import request_from_config
 from core.settings import Coupling, Device, DType, LengthPolicy, SamplingParams
+from tests.fakes_app import drag_columns
 
 UNUSUAL = WindowSettings(
     theme=ThemeMode.DARK,
@@ -157,8 +158,11 @@ def test_the_window_comes_back_as_it_was_left(make_window):
 def test_columns_keep_the_widths_that_they_were_given(make_window):
     window = make_window(is_shown=True)
     window.resize(1280, 800)
-    window.main_splitter.setSizes([380, 480, 372])
+    drag_columns(window, [380, 480, 372])
     sizes = window.main_splitter.sizes()
+    for width in (1920, 1100, 1900, 1280):
+        window.resize(width, 800)
+    assert window.main_splitter.sizes() == sizes
     window.close()
     again = make_window(is_shown=True)
     again.resize(1280, 800)
@@ -168,7 +172,7 @@ def test_columns_keep_the_widths_that_they_were_given(make_window):
 def test_the_pages_can_have_a_window_of_their_own_which_is_remembered_until_it_is_closed(make_window, qtbot):
     window = make_window(is_shown=True)
     window.resize(1280, 800)
-    window.main_splitter.setSizes([310, 500, 422])
+    drag_columns(window, [310, 500, 422])
     sizes = window.main_splitter.sizes()
     window.menus.apart.trigger()
     apart = window.columns.apart

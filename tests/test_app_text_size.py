@@ -25,7 +25,7 @@ from app.setup.model_library import ModelLibrary
 from app.setup.prompt import PromptEditor
 from app.setup.settings_panel import SettingsPanel
 from app.theme import DARK, LIGHT, SCALES, apply_style, mono_font, next_scale, scaled, text_scale, ui_font
-from tests.fakes_app import run_of
+from tests.fakes_app import drag_columns, run_of
 from tests.test_core_diagnosis import drawn
 
 
@@ -123,7 +123,7 @@ def test_at_every_size_the_columns_fit_into_the_least_window_and_the_ends_say_so
         press(window, "larger")
     window.resize(1280, 800)
     press(window, "default_size")
-    window.main_splitter.setSizes([300, 520, 412])
+    drag_columns(window, [300, 520, 412])
     sizes = window.main_splitter.sizes()
     press(window, "larger")
     assert window.controls.width() > 300, "the settings grow with their text"
@@ -141,7 +141,7 @@ def test_at_every_size_the_columns_fit_into_the_least_window_and_the_ends_say_so
 def test_a_narrow_window_has_its_settings_as_a_page_and_a_wide_one_gets_its_columns_back(make_window, qtbot):
     window = make_window(is_shown=True)
     window.resize(1280, 800)
-    window.main_splitter.setSizes([310, 500, 422])
+    drag_columns(window, [310, 500, 422])
     sizes = window.main_splitter.sizes()
     field = window.controls.fields["seed"]
     window.activateWindow()
@@ -161,7 +161,7 @@ def test_a_narrow_window_has_its_settings_as_a_page_and_a_wide_one_gets_its_colu
     assert window.side.count() == 3
     assert window.controls.isVisible()
     assert window.main_splitter.sizes() == sizes
-    window.main_splitter.setSizes([272, 538, 422])
+    drag_columns(window, [272, 538, 422])
     width = window.controls.width()
     press(window, "larger", times=3)
     window.transcript.view.setFocus()
