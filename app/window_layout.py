@@ -192,7 +192,7 @@ class Columns:
 
     @Slot()
     def remember(self) -> None:
-        """Take the columns' widths for the user's choice: when the window is first shown, and when a handle is moved."""
+        """Take the widths of the columns as the user's choice: at first, and when a handle was moved."""
         if self._parts.count() == ALL:
             self._chosen, self._chosen_least = self._parts.sizes(), self._settings.minimumWidth()
 

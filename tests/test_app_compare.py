@@ -10,7 +10,7 @@ from PySide6.QtCore import Qt
 
 import core.export.run_data
 from app.theme import DARK, LIGHT, contrast
-from app.tools.runs.compare_page import AGREEING, DIFFERING, RESULTS, ComparePage
+from app.tools.runs.compare_page import AGREEING, DIFFERING, WITH_BEST, ComparePage
 from app.tools.runs.comparison import MAX_POINTS, MAX_RUNS, compare, curves
 from app.tools.runs.overlay_plot import DASHES, MARKERS, SAMPLE_WIDTH, RunSample, run_color
 from app.widgets.pictures import to_csv
@@ -196,13 +196,13 @@ def test_the_page_lists_differences_then_results_and_shared_settings_on_request(
     def sections():
         return [title for title, cell in cells(page).items() if cell is None]
 
-    assert sections() == [DIFFERING, RESULTS]
+    assert sections() == [DIFFERING, WITH_BEST]
     assert cells(page)["K"].background().color().name() == LIGHT.correction_tint
     assert cells(page)["Tokens per second"].background().style() is Qt.BrushStyle.NoBrush
     page.agreeing.click()
-    assert sections() == [DIFFERING, RESULTS, AGREEING]
+    assert sections() == [DIFFERING, WITH_BEST, AGREEING]
     page.agreeing.click()
-    assert sections() == [DIFFERING, RESULTS]
+    assert sections() == [DIFFERING, WITH_BEST]
 
 
 def test_each_run_has_a_curve_in_both_plots_under_its_name_until_the_next_comparison(page, folder):

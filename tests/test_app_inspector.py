@@ -75,7 +75,7 @@ def test_a_block_is_shown_with_each_tokens_fate():
 
 def test_the_test_of_an_accepted_token_is_explained_with_its_figures():
     seen = inspect(STEPS, Place(0, 1))
-    assert seen.title == "Step 1 · draft token 2 of 4"
+    assert seen.title == "Step 1 · draft token\u00a02\u00a0of\u00a04"
     assert seen.subtitle == "text position 10 · temperature 0.8"
     assert seen.verdict == "Accepted: u·q = 0.1500 < p = 0.6000."
     assert facts(seen) == {
@@ -95,7 +95,7 @@ def test_a_rejection_names_what_was_drawn_instead_and_one_after_it_was_never_tes
     assert seen.verdict == (
         "Rejected: u·q = 0.1500 ≥ p = 0.1000. “␣last” was drawn from the residual instead, with a draw of 0.6250."
     )
-    assert facts(seen)["Residual of the drawn token"] == "0.8900"
+    assert facts(seen)["Residual probability of the token drawn"] == "0.8900"
     assert [share.fate for share in seen.shares[:2]] == [Fate.REJECTED, Fate.RESAMPLED]
     assert seen.shares[1].residual == pytest.approx(0.89)
     seen = inspect(STEPS, Place(0, 3))
@@ -260,7 +260,7 @@ def test_a_click_on_a_chip_selects_its_place(qtbot, panel):
 def test_a_selected_place_is_shown_and_described_and_the_other_listed_tokens_are_a_click_away(qtbot, panel):
     assert not panel.scroll_area.isVisible()
     panel._selection.select(Place(0, 2))
-    assert panel.title.text() == "Step 1 · draft token 3 of 4"
+    assert panel.title.text() == "Step 1 · draft token\u00a03\u00a0of\u00a04"
     assert "“␣last” resampled (shown)" in panel.block.accessibleDescription()
     assert "“␣no” (id " in panel.bars.accessibleDescription()
     assert "rejected here" in panel.bars.accessibleDescription()

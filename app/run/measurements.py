@@ -149,7 +149,7 @@ def _predicted(run: RunView) -> tuple[str, str]:
         return f"{nodes} scored", nodes
     if run.coupling is Coupling.GUMBEL:
         return f"rejection sampling {share}", f"rejection {share}"
-    return f"predicted {share}", ""
+    return f"of drafted, predicted {share}", f"predicted {share}"
 
 
 def _speedup(run: RunView, baseline_ticked: bool) -> tuple[str, str, str]:

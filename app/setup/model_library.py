@@ -72,11 +72,11 @@ def describe(entry: ModelEntry) -> str:
 
 
 def memory_text(memory: MemoryForecast) -> str:
-    """Whether a pair fits: "Fits: needs 1.9 of 22 GB free memory"."""
+    """Whether a pair fits: "Fits: needs 1.9 of 22 GB free"."""
     if memory.available_bytes is None:
         return f"Needs {bytes_text(memory.total_bytes)}"
     if memory.fits:
-        return f"Fits: needs {bytes_of_text(memory.total_bytes, memory.available_bytes)} free memory"
+        return f"Fits: needs {bytes_of_text(memory.total_bytes, memory.available_bytes)} free"
     return f"Too large: needs {bytes_text(memory.total_bytes)}, and {bytes_text(memory.available_bytes)} is free"
 
 
@@ -90,7 +90,7 @@ def verdict_text(verdict: PairVerdict) -> tuple[str, str]:
         if memory.available_bytes is not None:
             lines.append(f"Free on the device: {bytes_text(memory.available_bytes)}")
     if verdict.cost_coefficient is not None:
-        parts.append(f"Draft step\u00a0≈\u00a0{verdict.cost_coefficient:.2f}\u00a0target steps, by size")
+        parts.append(f"Draft step: about {verdict.cost_coefficient:.2f} of a target step, by model size")
         lines.append(
             "The cost c: one draft step's time / one target step's time, expected from the numbers of parameters."
         )

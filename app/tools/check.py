@@ -273,6 +273,8 @@ class CheckWindow(ToolWindow):
         self.remarks = wrapped_label("checkRemarks", "hint")
         prompts_help = "The prompts for which blocks were drawn"
         self.prompts = named(QComboBox(), "checkPromptsCombo", "First tokens after", prompts_help)
+        self.prompts.setMinimumContentsLength(12)
+        self.prompts.setSizeAdjustPolicy(QComboBox.SizeAdjustPolicy.AdjustToMinimumContentsLengthWithIcon)
         self.legend = hint_label("checkLegend")
         self.bars = CheckBars()
         self._guard = WheelGuard(self)

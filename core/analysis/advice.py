@@ -219,7 +219,7 @@ def _other_shape(diagnosis: Diagnosis, config: Mapping[str, Any], theory: Speedu
         settings["method"] = "draft-model"
     else:
         settings["method_options"] = {"draft-tree": {"depth": shape.depth}}
-    text = f"Draft a {shape.title} instead of {own} nodes: about {speedup:.2f}×, from this run's trees."
+    text = f"Draft a {shape.title} instead of {own} nodes: about {speedup:.2f}×, estimated from this run's trees."
     yield Advice(text, speedup, settings)
 
 

@@ -313,7 +313,8 @@ class Verdict:
 
     is_sure: whether a 95 % bootstrap interval of the best cell's median speedup excludes 1; None where there are too
     few runs to say. The interval does not account for the choice: the best of many similar cells is, in truth, a
-    little slower than it looks. is_ahead: whether the best cell surely leads the runner-up.
+    little slower than it looks. is_ahead: whether the best cell surely leads the runner-up. was_busy: whether the
+    machine was busy in so many runs that the verdict may be due to that.
     """
 
     temperature: float
@@ -322,6 +323,7 @@ class Verdict:
     speculates: bool = False
     is_sure: bool | None = None
     is_ahead: bool = False
+    was_busy: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,8 @@ FEWEST_RUNS = 6
 FEWEST_PROMPTS = 6
 """With fewer prompts, the interval covers only these prompts."""
 _SURE = 0.975
+_MANY = 0.25
+"""Share of busy runs from which a verdict may be due to them."""
 _SAMPLES, _MOST_DRAWS = 2_000, 5_000_000
 
 
@@ -141,8 +143,8 @@ class SweepResults:
         """Runs that did not fail."""
         return sum(item.summary is not None for seen in self._by_cell.values() for item in seen.values())
 
-    def busy_note(self, temperature: float) -> str:
-        """A sentence if the machine was busy in some of the runs at a temperature; empty if not.
+    def busy_runs(self, temperature: float) -> tuple[int, int]:
+        """In how many of the runs at a temperature the machine was busy, and their number.
 
         Equal steps of a run, or the bare forwards of different runs, then took unequal times.
         """
@@ -159,10 +161,7 @@ class SweepResults:
             or (_figure(item, "target_step_ms") or 0.0) > SHIFT * usual.get(item.run.prompt, math.inf)
             for item in runs
         )
-        if not busy:
-            return ""
-        which = f"all {busy:,} runs" if 1 < busy == len(runs) else f"{busy:,} of these {len(runs):,} runs"
-        return f"The machine was busy in {which}; repeat the sweep on an idle machine."
+        return busy, len(runs)
 
     @property
     def suites(self) -> tuple[str, ...]:
@@ -239,12 +238,16 @@ def _verdict(results: SweepResults, temperature: float) -> Verdict:
             f"{len(left_out)} cells whose speedups are more than their tokens per forward allow are left out: the "
             "machine was busy during the baseline."
         ]
-    notes += filter(None, [results.busy_note(temperature), LOSSY if results.plan.is_lossy else ""])
+    notes += [LOSSY] if results.plan.is_lossy else []
     ranked.sort(key=lambda item: item[0], reverse=True)
-    at = f"At temperature {temperature:g}:"
+    at, (busy, runs) = f"At temperature {temperature:g}:", results.busy_runs(temperature)
+    was_busy = busy > _MANY * runs
+    if busy:
+        which = f"all {busy:,} runs" if 1 < busy == runs else f"{busy:,} of these {runs:,} runs"
+        at = f"The machine was busy in {which}; repeat the sweep on an idle machine. {at}"
     if not ranked:
         text = "no cell has both a run and a baseline to compare it with."
-        return Verdict(temperature, " ".join((at, text, *notes)))
+        return Verdict(temperature, " ".join((at, text, *notes)), was_busy=was_busy)
     (median, best), speeds = ranked[0], results.speedups(ranked[0][1].cell)
     name, interval, is_sure, is_ahead = best.cell.title, "", None, False
     if len(speeds) >= FEWEST_RUNS:
@@ -273,7 +276,9 @@ def _verdict(results: SweepResults, temperature: float) -> Verdict:
             lead, is_ahead = _lead(results, best, *ranked[1])
         text = f"{name} is fastest, {median:.2f}× plain decoding{interval}; {lead}"
     said = " ".join((at, text, *notes))
-    return Verdict(temperature, said, best, speculates=median > 1.0, is_sure=is_sure, is_ahead=is_ahead)
+    return Verdict(
+        temperature, said, best, speculates=median > 1.0, is_sure=is_sure, is_ahead=is_ahead, was_busy=was_busy
+    )
 
 
 def _lead(results: SweepResults, best: CellResult, median: float, other: CellResult) -> tuple[str, bool]:

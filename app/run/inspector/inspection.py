@@ -100,7 +100,7 @@ def _place_name(step: Step, slot: int) -> str:
         return "bonus token"
     if step.parents:
         return f"node {slot + 1} of {len(step.drafted)}"
-    return f"draft token {slot + 1} of {len(step.drafted)}"
+    return f"draft token\u00a0{slot + 1}\u00a0of\u00a0{len(step.drafted)}"
 
 
 # --- The table of figures, for each way of testing ---
@@ -158,7 +158,7 @@ def _drafted_facts(step: Step, slot: int, decider: Decider) -> list[NamedValue]:
     if evidence is not None and evidence.residual_probs is not None:
         how = "For the token drawn instead: its max(0, p − q), divided by the residual mass."
         drawn = prob_in(evidence.residual_probs, evidence, step.emitted[-1])
-        rows.append(("Residual of the drawn token", drawn, how))
+        rows.append(("Residual probability of the token drawn", drawn, how))
     return _named(rows) + _entropies(evidence)
 
 

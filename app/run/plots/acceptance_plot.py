@@ -180,7 +180,7 @@ class AcceptancePlot(StepPlot):
         first = 0 if has_trees else every
         self.zero_line.setVisible(has_trees)
         self.drafted_sample.set_meaning(*((NODES, NODES_HELP) if has_trees else (LINE, DRAFTED_HELP)))
-        below = [(-BELOW * depth, f"{nodes:.0f}\nnodes")] if has_trees else []
+        below = [(-BELOW * depth, f"{nodes:.0f} nodes")] if has_trees else []
         self.getPlotItem().getAxis("left").setTicks([[*ticks(range(first, int(depth) + 1, every)), *below]])
         low, high = (-1.55 * BELOW, 1.15) if has_trees else (0.0, 1.15)
         self.getViewBox().setYRange(low * depth, high * depth, padding=0)

@@ -15,6 +15,10 @@ from core.settings import LOSSY, Coupling
 from core.text import count_text
 from core.types import Step
 
+HOW = (
+    "Run with “Measure the baseline” ticked: the run and its baseline are then replayed here side by side, on one "
+    "clock."
+)
 SAME = "Same text, token for token."
 SAME_DISTRIBUTION = "The texts differ because they are two random draws; both follow the target's own distribution."
 MOVED = "The temperature was changed during the run; the baseline ran with the last one, so the texts may differ."
@@ -103,7 +107,7 @@ def source_text(run: RunView, race: Race) -> str:
     return "".join(
         [
             f"{efficiency:.2f} tokens per forward of the target, in steps that take {cost:.2f} times as long as a "
-            f"plain one ({ours:.2f} ms against {plain:.2f} ms): {efficiency:.2f} / {cost:.2f} = {speedup:.2f}×.",
+            f"plain one ({ours:.2f} ms against {plain:.2f} ms): {efficiency:.2f} / {cost:.2f} ≈ {speedup:.2f}×.",
             *notes,
         ]
     )
@@ -131,7 +135,7 @@ def lead_text(race: Race, clock_ms: float) -> str:
     """Which of the two is ahead at a time, in a few words."""
     ours, plain = race.ours, race.plain
     if clock_ms >= race.duration_ms:
-        gap = plain.end_ms - ours.end_ms
+        gap = round(plain.end_ms) - round(ours.end_ms)  # The times beside it are rounded, too.
         who = "The speculative run" if gap >= 0 else "The baseline"
         return f"{who} finished {seconds_text(abs(gap))} earlier"
     lead = ours.tokens_at(clock_ms) - plain.tokens_at(clock_ms)
@@ -153,7 +157,7 @@ def waiting_text(run: RunView, *, is_running: bool) -> str:
         return "When the run and its baseline are done, the two can be replayed here side by side."
     if run.wants_baseline and run.summary is not None:
         if not run.steps:
-            return "No race: the run ended before its first token."
+            return f"No race: the last run ended before its first token. {HOW}"
         return "No race: this run and its baseline can't be compared. The main window says how they ended."
     what = "This run measures no baseline to race against." if is_running else "No race yet."
-    return f"{what} Run with “Measure the baseline” ticked: the two are then replayed here side by side, on one clock."
+    return f"{what} {HOW}"

@@ -223,12 +223,12 @@ def _basis(found: Diagnosis) -> str:
     if found.is_tree:
         steps += f", most with a tree of {found.usual_length} nodes in {found.usual_depth} levels"
     tested = f", {found.num_tested:,} tested {'levels' if found.is_tree else 'tokens'}" if found.num_blocks else ""
-    unit = (
-        f"the baseline's {found.plain.total_ms:.2f} ms per token"
+    plain = (
+        f"The baseline took {found.plain.total_ms:.2f} ms per token"
         if found.plain.is_measured
-        else f"one plain forward of {found.plain.forward_ms:.2f} ms, timed before the run"
+        else f"One plain forward took {found.plain.forward_ms:.2f} ms, timed before the run"
     )
-    return f"{steps}{tested}, against {unit}."
+    return f"{steps}{tested}. {plain}."
 
 
 def _parts(found: Diagnosis) -> tuple[Part, ...]:

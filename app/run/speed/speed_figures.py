@@ -47,7 +47,7 @@ def compared_rows(found: Diagnosis, theory: SpeedupTheory | None) -> tuple[Named
     return (
         NamedValue(ran, f"{found.speedup:.2f}×", speedup, SPEEDUP_HOW),
         NamedValue("τ, block efficiency", f"{theory.ran_tokens.value:.2f}", tokens, TOKENS_HOW),
-        NamedValue(tested, f"{theory.alpha.value:.2f}", UNKNOWN, ALPHA_HOW),
+        NamedValue(tested, f"{theory.alpha.value:.2f}", "", ALPHA_HOW),
     )
 
 

@@ -156,8 +156,8 @@ class Quantity(Enum):
         "Speedup",
         "speedup, ×",
         ("predicted", "Line: τ / (K c + v(K+1)) with this run's α, c and v. Band: 95 % over resampled steps."),
-        ("if verifying were free (v = 1)", "Dashed: τ / (K c + 1), Leviathan et al., theorem 3.8: assumes that "
-         "more positions cost nothing."),
+        ("predicted at v = 1", "Dashed: τ / (K c + 1), Leviathan et al., theorem 3.8: assumes that verifying "
+         "any number of positions costs one plain forward."),
         ("trees", "Line: tokens / (levels × c + v(K+1)) of the first K nodes of this run's trees, at the "
          "fastest depth. Band: 95 % over resampled steps."),
         (RAN, "Diamond: the run itself, tokens × plain step's time / total time, with its 95 % interval."),

@@ -30,12 +30,14 @@ ROW_HEIGHT = 28
 TITLE_WIDTH, RUN_WIDTH, WIDE_RUN_WIDTH = 214, 100, 150
 HEADER_HEIGHT, NAME_LINE = 30, 16
 DIFFERING, SAME, AGREEING = "Settings that differ", "No setting differs", "Shared settings"
-RESULTS = "Results (bold: best)"
+RESULTS, WITH_BEST = "Results", "Results (bold: best)"
 SAME_GROUP = "Only seed or prompt may differ"
-ACCEPTANCE_HELP = "Accepted / drafted tokens of the run so far, over the tokens generated."
+ACCEPTANCE_HELP = (
+    "Accepted / drafted tokens of the run so far, over the tokens generated. Band: the mean's 95 % interval."
+)
 TIME_HELP = (
     "Tokens over the time spent in steps, without the prefill. A steeper line is faster. A mean ends with its shortest "
-    "run."
+    "run. Band: its 95 % interval."
 )
 GROUP = "Group by settings"
 GROUP_HELP = "Show runs that differ only in seed or prompt as one: their mean, with an interval for three or more runs"
@@ -112,7 +114,8 @@ class CompareTable(GridTable):
         for place, name in enumerate(names, start=1):
             self.set_head(place, "", name, name)
         same = SAME_GROUP if comparison.is_grouped else SAME
-        sections = {DIFFERING if comparison.differing else same: comparison.differing, RESULTS: comparison.results}
+        results = WITH_BEST if any(each.best for each in comparison.results) else RESULTS
+        sections = {DIFFERING if comparison.differing else same: comparison.differing, results: comparison.results}
         for title, rows in (sections | ({AGREEING: comparison.agreeing} if with_agreeing else {})).items():
             self._add_section(title)
             for each in rows:

@@ -85,7 +85,7 @@ def _subtitle(run: KeptRun) -> str:
     parts = [str(run.state)] if run.state is not KeptState.FINISHED else []
     parts += ["busy machine"] if summary.get("was_busy") is True else []
     interval = interval_text(interval_of(summary))
-    parts += [f"speedup {interval}"] if interval else []
+    parts += [f"95 % interval {interval}"] if interval else []
     parts += [f"seed {seed}"] if isinstance(seed, int) else []
     if isinstance(count, int):
         parts.append(f"{count:,} tokens")

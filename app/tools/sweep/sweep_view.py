@@ -258,7 +258,7 @@ class SweepView:
         rank = LEFT_OUT if result.problem else ""
         if is_best:
             at = [verdict for verdict in self.verdicts if verdict.temperature == cell.temperature]
-            is_sure = any(verdict.is_ahead or not verdict.speculates for verdict in at)
+            is_sure = any((verdict.is_ahead or not verdict.speculates) and not verdict.was_busy for verdict in at)
             rank = BEST if is_sure else LEADING
         note = rank if figure is SPEEDUP else ""
         if 0 < done < result.num_planned:
@@ -344,8 +344,8 @@ class SweepView:
             result, at = self._results[cell], f"At temperature {cell.temperature:g}"
             lead = f"{at}, no cell is faster than plain decoding."
             if not cell.is_baseline and result.speedup is not None:
-                runs = f"{result.num_measured} of {result.num_planned} runs"
-                lead = f"{at}, {cell.title} leads with {result.speedup.median:.2f}× plain decoding, {runs}."
+                runs = f"{result.num_measured} of its {result.num_planned} runs"
+                lead = f"{at}, {cell.title} leads with {result.speedup.median:.2f}× plain decoding after {runs}."
             lossy = f" {LOSSY}" if self.plan is not None and self.plan.is_lossy else ""
             lines.append(VerdictLine("So far", None, self._in_titles(lead) + lossy))
         return lines
@@ -356,9 +356,9 @@ def _word(verdict: Verdict) -> tuple[str, bool | None]:
     if verdict.best is None:
         return "No answer", None
     if not verdict.speculates:
-        return "Don't speculate", False
-    # A few runs may favour drafting by chance.
-    return f"K = {verdict.best.cell.num_draft_tokens}", True if verdict.is_sure else None
+        return "Don't speculate", None if verdict.was_busy else False
+    # A few runs may favour drafting by chance, and so may a busy machine.
+    return f"K = {verdict.best.cell.num_draft_tokens}", True if verdict.is_sure and not verdict.was_busy else None
 
 
 def _median_speedup(result: CellResult) -> float:
