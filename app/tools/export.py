@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from PySide6.QtCore import QObject, Slot
 from PySide6.QtGui import QGuiApplication
@@ -186,10 +187,8 @@ class Exports(QObject):
             choice = choice_from_request(self._controls.request_here(NO_PROMPT, "Deploy"))
             return choice, "From the current settings: no run has finished yet."
         refuse_server(started.config)
-        record = to_record(Finished(summary))
-        choice = choice_from_request(
-            request_from_config(started.config),
-            record,
+        choice = replace(
+            choice_from_request(request_from_config(started.config), to_record(Finished(summary))),
             run_id=started.run_id,
             dtype=str(started.config.get("dtype") or ""),
             interval=speedup_interval(self._run.counts.sums, self._run.baseline.sums),

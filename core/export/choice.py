@@ -123,16 +123,8 @@ class Choice:
         return self.request.method_options.get(name, getattr(get_method(self.request.method).parse(), name))
 
 
-def choice_from_request(
-    request: RunRequest,
-    summary: Mapping[str, Any] | None = None,
-    *,
-    run_id: str = "",
-    dtype: str = "",
-    interval: tuple[float, float] | None = None,
-    was_busy: bool = False,
-) -> Choice:
-    """The choice of a request, with what its run measured if there is a summary; see `Choice`.
+def choice_from_request(request: RunRequest, summary: Mapping[str, Any] | None = None) -> Choice:
+    """The choice of a request, with the mean K and the speedup of its run if there is a summary.
 
     Raises:
         SettingsError: there is no such method, or nothing is drafted.
@@ -148,7 +140,7 @@ def choice_from_request(
             k = max(1, round(drafted / drafts))
             note = f"Outrider chose K before each step; {drafted / drafts:.1f} tokens on average."
         request = replace(request, num_draft_tokens=k)
-    return Choice(request, note, run_id, number_of(summary.get("measured_speedup")), dtype, interval, was_busy)
+    return Choice(request, note, measured_speedup=number_of(summary.get("measured_speedup")))
 
 
 def refuse_server(config: Mapping[str, Any]) -> None:
@@ -165,12 +157,6 @@ def choice_from_log(log: RunLog) -> Choice:
         SettingsError: it names a method that this version of Outrider doesn't have, or it was made on a server.
     """
     refuse_server(log.run["config"])
-    request, run = replayed(log), run_data(log)
-    return choice_from_request(
-        request,
-        log.summary,
-        run_id=run.run_id,
-        dtype=run.setting("dtype"),
-        interval=run.interval,
-        was_busy=run.was_busy,
-    )
+    choice, run = choice_from_request(replayed(log), log.summary), run_data(log)
+    dtype = run.setting("dtype")
+    return replace(choice, run_id=run.run_id, dtype=dtype, interval=run.interval, was_busy=run.was_busy)
