@@ -163,21 +163,15 @@ def _last_record(file: BinaryIO) -> Record | None:
     while True:
         start = max(first, size - length)
         file.seek(start)
-        tail = file.read(size - start)
-        end = len(tail)
-        for _ in range(MOST_TAIL_LINES):
-            at = tail.rfind(b"\n", 0, end) + 1
-            if not at and start > first:
-                break  # The line began before the tail.
-            record = parse_line(tail[at:end])
+        rest, *lines = file.read(size - start).rsplit(b"\n", MOST_TAIL_LINES)
+        is_whole = start == first and len(lines) < MOST_TAIL_LINES
+        for line in reversed([rest, *lines] if is_whole else lines):
+            record = parse_line(line)
             if record is not None and record.get("type") in {"summary", "step"}:
                 return record
-            if not at:
-                return None
-            end = at - 1
-        else:
-            return {"type": "unknown"}
-        if length >= MAX_TAIL_BYTES:
+        if is_whole:
+            return None
+        if length >= MAX_TAIL_BYTES or len(lines) == MOST_TAIL_LINES:
             return {"type": "unknown"}
         length *= 4
 
