@@ -173,6 +173,14 @@ def shown_path(path: str | os.PathLike[str]) -> str:
     return repr(name if len(name) <= 120 else f"{name[:119]}…")
 
 
+def short_path(folder: Path) -> str:
+    """A folder's path, with ~ for the home folder."""
+    try:
+        return str(Path("~") / folder.relative_to(Path.home()))
+    except (ValueError, RuntimeError):
+        return str(folder)
+
+
 # --- Writing ----------------------------------------------------------------------------------------------------
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from PySide6.QtCore import Qt, Slot
@@ -12,17 +10,20 @@ from PySide6.QtGui import QKeySequence, QShortcut
 from PySide6.QtWidgets import QDialog, QStackedWidget, QTabBar, QWidget
 
 from app.dialogs import OPEN_TITLES
+from app.setup.model_library import ORIGINS, UNKNOWN, ModelLibrary, describe, kind_text
+from app.setup.model_library import count_text as parameters_text
 from app.theme import scaled
 from app.tools.models.details import ModelDetailsPane
 from app.tools.models.downloads import DownloadsList
 from app.tools.models.suggestions import SuggestionsPage
-from app.tools.models.table import COLUMNS, model_row
 from app.widgets.fields import boxed, column, hint_label, line_edit, menu_button, named, row, table_card
 from app.widgets.labels import Banner
+from app.widgets.rows import Column, Row
 from app.widgets.tables import Table
 from app.widgets.title_delegate import TitleDelegate
 from app.window_layout import bring_forward, hold_beside, open_at, splitter
-from core.models.catalogue import ModelEntry
+from core.files import short_path
+from core.models.catalogue import ModelEntry, ModelOrigin
 from core.text import bytes_text, count_text
 
 if TYPE_CHECKING:
@@ -31,6 +32,52 @@ if TYPE_CHECKING:
 HERE, GET = 0, 1
 NO_MATCH = "No model on this computer matches these words."
 NO_MODEL = "There is no model on this computer yet. Add one, or choose one under Get models."
+
+COLUMNS = (
+    Column("Model", width=240),
+    Column("Parameters", width=90, is_figure=True, rank=1),
+    Column("Precision", width=84, rank=2),
+    Column("Context", width=78, is_figure=True, rank=3),
+    Column("Vocabulary", width=90, is_figure=True, rank=4),
+    Column("Size", width=84, is_figure=True),
+)
+
+
+def model_row(library: ModelLibrary, entry: ModelEntry, role: str) -> Row[ModelEntry]:
+    """What is known about a model, with dashes for what is unknown, and its role in the next run, if any."""
+    details, problem = library.details(entry.ref), library.details_problem(entry.ref)
+    parameters, context, vocabulary, precision = 0, 0, 0, UNKNOWN
+    if details is not None:
+        parameters, context = details.num_parameters, details.context_length or 0
+        vocabulary, precision = details.vocab_size, details.precision
+    texts = (
+        entry.title,
+        UNKNOWN if details is None else parameters_text(parameters),
+        precision,
+        f"{context:,}" if context else UNKNOWN,
+        f"{vocabulary:,}" if vocabulary else UNKNOWN,
+        bytes_text(entry.size_bytes),
+    )
+    kind, size = kind_text(entry, details), entry.size_bytes
+    return Row(
+        item=entry,
+        key=entry.ref,
+        texts=texts,
+        tip=problem or describe(entry),
+        sort_keys=(entry.title.lower(), parameters, precision, context, vocabulary, size),
+        subtitle=_subtitle(entry, role),
+        badge="Damaged" if problem else kind,
+        words=" ".join((entry.ref, kind, *texts, ORIGINS[entry.origin])).casefold(),
+    )
+
+
+def _subtitle(entry: ModelEntry, role: str) -> str:
+    """A model's role, its owner or folder, and its only target or its origin."""
+    is_own = entry.origin in {ModelOrigin.FOLDER, ModelOrigin.GGUF}
+    owner = str(entry.path.parent) if is_own else entry.ref.rpartition("/")[0]
+    # What a drafter is for says more than its origin, and both don't fit.
+    last = f"For {entry.serves.rpartition('/')[2]}" if entry.serves else ORIGINS[entry.origin]
+    return " · ".join(filter(None, (role, owner, last)))
 
 
 class ModelsWindow(QDialog):
@@ -128,10 +175,7 @@ class ModelsWindow(QDialog):
     def show_place(self, found: FoundModels) -> None:
         """Show where downloads are stored, and the free space there."""
         free = "" if found.free_bytes is None else f"{bytes_text(found.free_bytes)} free · "
-        folder = str(found.folder)
-        with contextlib.suppress(ValueError, RuntimeError):
-            folder = str(Path("~") / found.folder.relative_to(Path.home()))
-        self._place = f"{free}downloads: {folder}"
+        self._place = f"{free}downloads: {short_path(found.folder)}"
         self._show_list()
 
     def set_offline(self, is_offline: bool) -> None:

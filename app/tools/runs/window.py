@@ -34,6 +34,7 @@ from app.widgets.rows import Row
 from app.widgets.tables import Table
 from app.window_layout import open_at
 from core.export.files import export_run, readable_name
+from core.files import short_path
 from core.runlog.search import matches
 from core.runlog.store import MAX_LABEL, KeptRun, KeptState, Label
 from core.text import bytes_text, count_text
@@ -215,7 +216,7 @@ class RunsWindow(QDialog):
         count, shown = len(self._runs), self.table.count()
         total = f"{count_text(count, 'run')}, {bytes_text(sum(run.num_bytes for run in self._runs))}"
         found = f"{shown:,} of {total}" if shown != count else total
-        self._say(f"{found}{'' if self._is_complete else ', reading…'} · in {_short_path(self._store.folder)}")
+        self._say(f"{found}{'' if self._is_complete else ', reading…'} · in {short_path(self._store.folder)}")
 
     @Slot(str)
     def _on_searched(self, words: str) -> None:
@@ -427,10 +428,3 @@ def _compare_refusal(runs: Sequence[KeptRun]) -> str:
     if len(runs) > MOST_GROUPED:
         return f"Select at most {MOST_GROUPED} runs to compare them"
     return f"Can't be read, so can't be compared: {', '.join(unreadable)}" if unreadable else ""
-
-
-def _short_path(folder: Path) -> str:
-    try:
-        return str(Path("~") / folder.relative_to(Path.home()))
-    except (ValueError, RuntimeError):
-        return str(folder)
