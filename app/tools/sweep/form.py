@@ -87,9 +87,8 @@ class SweepForm(QWidget):
         self._file_problem = ""
         self._make_fields()
         self._lay_out()
-        settings = self._settings()
-        self.begin_with(settings)
-        self._show_targets(settings.target)
+        self.begin_with(self._settings())
+        self._show_targets()
         self._show_drafts()
         self.drafts.tick([controls.draft.ref])
         self._connect()
@@ -326,7 +325,7 @@ class SweepForm(QWidget):
 
     def refresh(self) -> None:
         """Copy what has changed in the main window."""
-        self._show_targets(self._controls.target.ref)
+        self._show_targets()
         self._show_drafts()
         self.judge()
 
@@ -336,8 +335,8 @@ class SweepForm(QWidget):
         for start in (self.start_button, self.quick_button):
             offer(start, self.stop_button, is_running=is_running)
 
-    def _show_targets(self, chosen: str) -> None:
-        current = self.target.currentData() or chosen
+    def _show_targets(self) -> None:
+        current = self.target.currentData() or self._controls.target.ref
         with QSignalBlocker(self.target):
             self.target.clear()
             for entry in self._library.entries:
@@ -460,9 +459,4 @@ def size_text(plan: SweepPlan, seconds_each: float | None) -> str:
         text += f" A verdict needs {FEWEST_RUNS} runs of each cell: raise Repeats, or add prompts."
     if seconds_each is not None:
         return f"{text} About {duration_text(seconds_each * plan.num_runs)}, judging by the latest runs."
-    return f"{text} You are asked to confirm after the first run." if is_long(plan.num_runs) else text
-
-
-def is_long(num_runs: int) -> bool:
-    """Whether a sweep with this many runs left asks for confirmation after the first."""
-    return num_runs > ASK_ABOVE
+    return f"{text} You are asked to confirm after the first run." if plan.num_runs > ASK_ABOVE else text

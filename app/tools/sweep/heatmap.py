@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from PySide6.QtCore import QModelIndex, QPointF, QRectF, QSize, Qt, Signal, Slot
+from PySide6.QtCore import QPointF, QRectF, QSize, Qt, Signal, Slot
 from PySide6.QtGui import QColor, QFontMetricsF, QKeyEvent, QLinearGradient, QPainter, QPen
 from PySide6.QtWidgets import QHeaderView, QStyle, QStyledItemDelegate, QStyleOptionViewItem, QTableWidgetItem
 
@@ -143,12 +143,12 @@ class Heatmap(GridTable):
     """A row for each temperature and drafter, with columns for plain decoding and each K.
 
     Signals:
-        cell_chosen: the new current `Cell`.
-        cell_opened: a `Cell` whose runs the user wants to see.
+        cell_chosen: the current cell is another one.
+        cell_opened: the user wants to see its runs.
     """
 
-    cell_chosen = Signal(object)
-    cell_opened = Signal(object)
+    cell_chosen = Signal()
+    cell_opened = Signal()
 
     def __init__(self, view: SweepView) -> None:
         super().__init__("sweepHeatmap", "", HeatmapDelegate())
@@ -238,16 +238,16 @@ class Heatmap(GridTable):
 
     def keyPressEvent(self, event: QKeyEvent) -> None:
         """Enter and Space open the current cell."""
-        cell = self.current_cell()
-        if cell is not None and event.key() in {Qt.Key.Key_Return, Qt.Key.Key_Enter, Qt.Key.Key_Space}:
-            self.cell_opened.emit(cell)
-            return
-        super().keyPressEvent(event)
+        opens = event.key() in {Qt.Key.Key_Return, Qt.Key.Key_Enter, Qt.Key.Key_Space}
+        if opens and self.currentIndex().isValid():
+            self.cell_opened.emit()
+        else:
+            super().keyPressEvent(event)
 
-    @Slot(QModelIndex)
-    def _on_chosen(self, _index: QModelIndex) -> None:
-        if (cell := self.current_cell()) is not None:
-            self.cell_chosen.emit(cell)
+    @Slot()
+    def _on_chosen(self) -> None:
+        if self.currentIndex().isValid():
+            self.cell_chosen.emit()
 
 
 def _row_texts(view: SweepView, row: SweepRow) -> tuple[str, str]:

@@ -25,7 +25,7 @@ from app.tools.runs.kept import KeptRuns
 from app.tools.sweep import files
 from app.tools.sweep.estimate import EstimateView
 from app.tools.sweep.files import SweepExport
-from app.tools.sweep.form import SweepForm, is_long
+from app.tools.sweep.form import SweepForm
 from app.tools.sweep.heatmap import Heatmap, HeatmapLegend, picture_of
 from app.tools.sweep.results import CellRuns, SweepVerdicts
 from app.tools.sweep.sweep_view import STOPPING, SweepView
@@ -48,14 +48,7 @@ from app.window_layout import hold_beside, open_at, splitter
 from core.controls import RunControls
 from core.errors import OutriderError, RunLogError
 from core.experiments.sweep import sweep
-from core.experiments.sweep_plan import (
-    Cell,
-    FileFailed,
-    RunMeasured,
-    SweepFinished,
-    SweepPlan,
-    SweepStarted,
-)
+from core.experiments.sweep_plan import ASK_ABOVE, FileFailed, RunMeasured, SweepFinished, SweepPlan, SweepStarted
 from core.experiments.sweep_results import FIGURES
 from core.files import explain_write_error, write_atomically
 from core.text import duration_text
@@ -156,7 +149,7 @@ class SweepWindow(ToolWindow):
     def _connect(self) -> None:
         self.figures.currentIndexChanged.connect(self._on_figure_chosen)
         self.heatmap.cell_chosen.connect(self._show_cell)
-        self.heatmap.cell_opened.connect(self._on_cell_opened)
+        self.heatmap.cell_opened.connect(self.cell.focus_runs)
         self.form.start_requested.connect(self.start)
         self.form.quick_requested.connect(self.start_estimate)
         self.form.stop_requested.connect(self.stop)
@@ -211,7 +204,7 @@ class SweepWindow(ToolWindow):
             except OSError as error:
                 raise RunLogError(explain_write_error(error, path)) from error
             for event in sweep(plan, session, out=path, logs=logs, controls=controls):
-                if isinstance(event, SweepStarted) and is_long(event.num_runs - event.num_done):
+                if isinstance(event, SweepStarted) and event.num_runs - event.num_done > ASK_ABOVE:
                     may_go_on.clear()
                 yield event
                 if isinstance(event, RunMeasured):
@@ -338,11 +331,6 @@ class SweepWindow(ToolWindow):
     def _on_figure_chosen(self) -> None:
         self.heatmap.show_figure(self.figures.member())
         self.legend.show_scale(self.heatmap.scale)
-
-    @Slot(object)
-    def _on_cell_opened(self, _cell: Cell) -> None:
-        self._show_cell()
-        self.cell.focus_runs()
 
     # --- Earlier sweeps ---
 
