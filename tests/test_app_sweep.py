@@ -8,7 +8,8 @@ import pytest
 from PySide6.QtCore import Qt
 
 from app.settings import sweeps_folder
-from app.tools.sweep import files, form
+from app.tools.sweep import files
+from app.tools.sweep.form import NO_FILE
 from core.experiments.sweep_file import read_sweep
 from core.settings import LengthPolicy
 from tests.fakes_app import cell, texts
@@ -163,7 +164,7 @@ def test_prompts_come_from_a_file_and_a_bad_one_is_a_sentence(window, dialogs, q
     assert sweeps.form.problem.isHidden()
     assert "3 prompts" in sweeps.form.extent.text()
     sweeps.form.no_file_button.click()
-    assert sweeps.form.file_note.text() == form.NO_FILE
+    assert sweeps.form.file_note.text() == NO_FILE
     assert "1 prompt," in sweeps.form.extent.text()
     assert sweeps.form.no_file_button.isHidden()
 
@@ -288,7 +289,7 @@ def test_a_disk_error_is_reported_and_the_sweep_continues(window, qtbot, monkeyp
 
 
 def test_a_long_sweep_asks_after_its_first_run(window, engine, qtbot, monkeypatch):
-    monkeypatch.setattr(form, "ASK_ABOVE", 4)
+    monkeypatch.setattr("app.tools.sweep.window.ASK_ABOVE", 4)
     sweeps = choose_small(window)
     for button, num_done in ((sweeps.no_button, 1), (sweeps.yes_button, 6)):
         engine.calls.clear()
@@ -310,7 +311,7 @@ def test_closing_in_the_middle_stops_in_order_and_keeps_what_is_measured(
     window, engine, qtbot, tmp_path, monkeypatch, which
 ):
     if which == "asked":
-        monkeypatch.setattr(form, "ASK_ABOVE", 2)
+        monkeypatch.setattr("app.tools.sweep.window.ASK_ABOVE", 2)
     engine.on_run = Pause(at=2)
     sweeps = start(window)
     qtbot.waitUntil(lambda: window.sweep.view.num_done == 1)
