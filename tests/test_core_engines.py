@@ -16,7 +16,7 @@ from core.engines import ServerSession, advice, identify, stream_chunks
 from core.errors import SettingsError
 from core.export.files import export_csv, export_html, export_jsonl
 from core.runlog.log import RunLogWriter, read_run_log
-from core.runlog.replay import events, request
+from core.runlog.replay import events, request_from_config
 from core.runlog.tally import Tally
 from core.settings import Coupling, SamplingParams
 from core.types import (
@@ -329,7 +329,7 @@ def test_a_log_lacks_what_the_server_did_not_tell_and_opens_everywhere(
     assert [step.num_accepted for step in of_kind(again, Step)] == [step.num_accepted for step in final_steps(found)]
     assert [step.source for step in of_kind(again, Step)] == [step.source for step in final_steps(found)]
     assert summary_of(again).draft_acceptance_rate == summary_of(found).draft_acceptance_rate
-    assert request(log).engine == engine["address"]
+    assert request_from_config(log.run["config"]).engine == engine["address"]
     for export, name in ((export_csv, "a.csv"), (export_html, "a.html"), (export_jsonl, "a.jsonl")):
         export(tmp_path / name, log)
         text = (tmp_path / name).read_text("utf-8")

@@ -9,7 +9,7 @@ import pytest
 from core.controls import RunControls
 from core.errors import RunLogError
 from core.runlog.log import RunLogWriter, event_line, read_run_log, to_line, to_record
-from core.runlog.replay import CUT_OFF, events, request, step_from_record
+from core.runlog.replay import CUT_OFF, events, request_from_config, step_from_record
 from core.runlog.tally import Tally
 from core.session import Session
 from core.settings import Coupling, Device, DType, RunRequest, SamplingParams
@@ -68,7 +68,7 @@ def test_a_real_run_comes_back_field_by_field_and_asks_for_the_same_again(models
             assert new == replace(old, target_step_ms=log.summary["target_step_ms"])
         else:
             assert new == old
-    again = request(log)
+    again = request_from_config(log.run["config"])
     assert replace(again, method_options={}, chat=None) == replace(asked, method_options={}, chat=None)
     assert again.method_options.items() >= asked.method_options.items()
     repeated = [event for event in session.run(again) if isinstance(event, Finished)]
@@ -147,19 +147,19 @@ def test_odd_figures_in_a_summary_become_unknown_and_counts_are_added_up(log):
 def test_a_log_that_can_not_be_replayed_says_why(log, changes, words):
     log.run["config"].update(changes)
     with pytest.raises(RunLogError, match=words):
-        request(log)
+        request_from_config(log.run["config"])
 
 
 def test_a_gpus_index_and_a_system_prompt_come_back_and_without_them_a_log_is_replayed_where_it_ran(log):
     log.run["config"] |= {"device": "cuda:0", "dtype": "bfloat16"}
-    again = request(log)
+    again = request_from_config(log.run["config"])
     assert (again.device, again.dtype, again.baseline, again.system) == (Device.CUDA, DType.BFLOAT16, False, "")
     log.run["config"] |= {"requested_device": "cuda:1", "system": "Be brief."}
-    again = request(log)
+    again = request_from_config(log.run["config"])
     assert (again.device, again.system) == ("cuda:1", "Be brief.")
     log.run["config"]["system"] = ["Be brief."]
     with pytest.raises(RunLogError, match="can't read"):
-        request(log)
+        request_from_config(log.run["config"])
 
 
 def test_the_tests_of_a_block_are_read_if_there_is_one_for_each_text():

@@ -16,7 +16,7 @@ from core.models.catalogue import EMBEDDED, EMBEDDED_TITLES
 from core.models.remote.hub import is_hub_id
 from core.models.shared_draft import serves
 from core.runlog.log import RunLog, number_of
-from core.runlog.replay import request as replayed
+from core.runlog.replay import request_from_config
 from core.settings import RunRequest
 
 DEFAULT_K = 4
@@ -156,7 +156,8 @@ def choice_from_log(log: RunLog) -> Choice:
         RunLogError: the log holds settings that no run can have.
         SettingsError: it names a method that this version of Outrider doesn't have, or it was made on a server.
     """
-    refuse_server(log.run["config"])
-    choice, run = choice_from_request(replayed(log), log.summary), run_data(log)
+    config = log.run["config"]
+    refuse_server(config)
+    choice, run = choice_from_request(request_from_config(config), log.summary), run_data(log)
     dtype = run.setting("dtype")
     return replace(choice, run_id=run.run_id, dtype=dtype, interval=run.interval, was_busy=run.was_busy)

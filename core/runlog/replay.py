@@ -51,20 +51,11 @@ PER_TOKEN = ("draft_probs", "target_probs", "acceptance_probs", "expected_accept
 TIMES = ("draft_ms", "verify_ms", "sample_ms", "total_ms", "absent_ms")
 
 
-def request(log: RunLog) -> RunRequest:
-    """The request that this run carried out.
-
-    Raises:
-        RunLogError: the log lacks a setting, or holds one that no run can have.
-    """
-    return request_from_config(log.run["config"])
-
-
 def request_to_show(log: RunLog) -> RunRequest:
     """A request for displaying this run: its own, or one with only its models and prompt if that is invalid."""
     config = log.run["config"]
     try:
-        return request(log)
+        return request_from_config(config)
     except RunLogError:
         is_lossy = config.get("verification") == VerificationRule.TYPICAL
         return RunRequest(
@@ -77,7 +68,11 @@ def request_to_show(log: RunLog) -> RunRequest:
 
 
 def request_from_config(config: Mapping[str, Any]) -> RunRequest:
-    """The request that a log's `config` was made from; see `request`."""
+    """The request that a log's `config` was made from.
+
+    Raises:
+        RunLogError: it lacks a setting, or holds one that no run can have.
+    """
     missing = [name for name in ("target", "prompt", "seed") if config.get(name) is None]
     if missing:
         raise RunLogError(f"This run can't be replayed: its log lacks {' and '.join(missing)}.")

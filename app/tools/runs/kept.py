@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from PySide6.QtCore import QObject, Signal, Slot
 from PySide6.QtWidgets import QWidget
@@ -17,7 +16,7 @@ from app.run.run_view import COMPLETE, RunView
 from app.tools.runs.window import LANE, RunsWindow
 from app.window_layout import bring_forward
 from core.runlog.log import RunLog, read_run_log
-from core.runlog.replay import events, request, request_to_show
+from core.runlog.replay import events, request_from_config, request_to_show
 from core.runlog.store import KeptRun, KeptState, RunStore
 from core.settings import RunRequest
 from core.types import Event, RunStarted
@@ -147,7 +146,7 @@ class KeptRuns(QObject):
 
         def read(job: Job) -> tuple[RunRequest, str | None]:
             log = self.store.load(run.id)
-            return request(log), _final_text(log)
+            return request_from_config(log.run["config"]), _final_text(log)
 
         if not self._is_busy(self._controller.busy_sentence()):
             what = f"{run.title!r} could not be read"
@@ -190,6 +189,6 @@ class KeptRuns(QObject):
 
 def _final_text(log: RunLog) -> str | None:
     """The text of a run that ended by itself; None for any other."""
-    summary: dict[str, Any] = log.summary or {}
+    summary = log.summary or {}
     text = summary.get("text")
     return text if summary.get("finish_reason") in COMPLETE and isinstance(text, str) else None
