@@ -11,11 +11,11 @@ from typing import Any
 
 from PySide6.QtCore import Qt, Slot
 from PySide6.QtGui import QGuiApplication
-from PySide6.QtWidgets import QDialog, QGridLayout, QWidget
+from PySide6.QtWidgets import QDialog, QWidget
 
 from app import __version__
 from app.jobs import Job, Jobs
-from app.widgets.fields import column, push_button, row, text_label, wrapped_label
+from app.widgets.fields import column, grid, push_button, row, text_label, wrapped_label
 from core.errors import OutriderError
 from core.files import LARGEST_JSON, parse_json
 from core.models.catalogue import embedded_models
@@ -125,24 +125,22 @@ class AboutDialog(QDialog):
         self.copy_button = push_button("Copy versions", "copyVersionsButton", "For a bug report", self._on_copy)
         self.close_button = push_button("Close", "closeAboutButton", "", self.accept)
         self.close_button.setDefault(True)
-        grid = QGridLayout()
-        grid.setHorizontalSpacing(24)
-        grid.setVerticalSpacing(4)
+        table = grid(across=24, down=4)
         for line, (name, version, licence) in enumerate(self._versions):
             value = text_label(version, "plain")
             value.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
             value.setAccessibleName(f"{name} {version}")
-            grid.addWidget(text_label(name, "field"), line, 0)
+            table.addWidget(text_label(name, "field"), line, 0)
             # The system's name is long, and has no licence beside it.
-            grid.addWidget(value, line, 1, 1, 1 if licence else 2)
+            table.addWidget(value, line, 1, 1, 1 if licence else 2)
             if licence:
-                grid.addWidget(wrapped_label("", "hint", licence), line, 2)
-        grid.setColumnStretch(2, 1)
+                table.addWidget(wrapped_label("", "hint", licence), line, 2)
+        table.setColumnStretch(2, 1)
         what = text_label("A desktop playground for speculative decoding.", "hint")
         layout = column(text_label("Outrider", "title"), what, spacing=6)
         layout.setContentsMargins(24, 20, 24, 16)
         layout.addSpacing(8)
-        layout.addLayout(grid)
+        layout.addLayout(table)
         layout.addStretch(1)
         layout.addSpacing(12)
         layout.addWidget(self.answer)

@@ -453,18 +453,17 @@ class CheckWindow(ToolWindow):
 
     @Slot()
     def _on_copy(self) -> None:
-        if self._report is not None:
-            QGuiApplication.clipboard().setText(report_text(self._report))
-            self.stage.setText("The report is on the clipboard.")
+        assert self._report is not None, "the button is off until there is one"
+        QGuiApplication.clipboard().setText(report_text(self._report))
+        self.stage.setText("The report is on the clipboard.")
 
     @Slot()
     def _on_save(self) -> None:
-        path = None
-        if self._report is not None:
-            path = self._dialogs.ask_save_path(self, "exactness.txt", title="Save report", filters=REPORT_FILTERS)
-        if path is None or self._report is None:
+        report = self._report
+        path = self._dialogs.ask_save_path(self, "exactness.txt", title="Save report", filters=REPORT_FILTERS)
+        if path is None or report is None:
             return
-        text = (report_json if path.suffix.lower() == ".json" else report_text)(self._report)
+        text = (report_json if path.suffix.lower() == ".json" else report_text)(report)
         self._jobs.submit(
             lambda _job: write_atomically(path, text),
             lambda _: self.stage.setText(f"Saved to {path}"),

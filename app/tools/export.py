@@ -98,11 +98,10 @@ class ProductionPage(QDialog):
     def _on_turned(self) -> None:
         self.saved.clear()
         self.copy_all_button.setText(COPY_ALL)
-        if self._found:
-            self._reset_copy()
-            can = bool(self.current().program)
-            self.copy_button.setEnabled(can)
-            self.copy_button.setToolTip(self.copy_button.accessibleDescription() if can else NO_COMMAND)
+        self._reset_copy()
+        can = bool(self.current().program)
+        self.copy_button.setEnabled(can)
+        self.copy_button.setToolTip(self.copy_button.accessibleDescription() if can else NO_COMMAND)
 
     @Slot()
     def _on_copy(self) -> None:

@@ -92,8 +92,7 @@ def picture_of(steps: Sequence[Step]) -> StepPicture:
 def example() -> StepPicture:
     """A recorded step of the embedded pair."""
     step = step_from_record(json.loads(EXAMPLE.read_text("utf-8"))["step"])
-    if step is None:
-        raise ValueError(f"{EXAMPLE} holds no step.")
+    assert step is not None, "it ships with Outrider"
     return StepPicture("A step of the pair that ships with Outrider", step)
 
 

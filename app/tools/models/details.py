@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from PySide6.QtCore import Qt, Slot
 from PySide6.QtGui import QGuiApplication
-from PySide6.QtWidgets import QFormLayout, QGridLayout, QPushButton, QWidget
+from PySide6.QtWidgets import QFormLayout, QWidget
 
 from app.setup.model_library import ORIGINS, REMOVABLE, UNKNOWN, ModelLibrary, count_text, kind_text
 from app.setup.models_form import ModelRole
@@ -17,6 +16,7 @@ from app.widgets.fields import (
     card,
     column,
     describe,
+    grid,
     plain_tip,
     push_button,
     quiet_button,
@@ -87,19 +87,14 @@ class ModelDetailsPane(QWidget):
         self.problem = wrapped_label("detailsProblem", "problem")
         self.drafts = wrapped_label("detailsDrafts", "plain")
         self.path = wrapped_label("detailsPath", "path")
-
-        def use_as(role: ModelRole) -> None:
-            models.form.choose(role, self.ref)
-
-        def button(title: str, name: str, clicked: Callable[[], None]) -> QPushButton:
-            return push_button(title, name, "", clicked)
-
-        self.again = button("Download again", "getAgainButton", lambda: models.downloads.get(self.ref, restart=True))
+        form, downloads = models.form, models.downloads
+        self.again = push_button("Download again", "getAgainButton", "", lambda: downloads.get(self.ref, restart=True))
         self.copy = quiet_button("Copy path", "copyPathButton", "Copy the path", "", self._on_copy, role="link")
-        self.use_target = button("Use as target", "useTargetButton", lambda: use_as(ModelRole.TARGET))
-        self.use_draft = button("Use as draft", "useDraftButton", lambda: use_as(ModelRole.DRAFT))
-        self.folder = button("Show in folder", "showFolderButton", lambda: models.show_folder(self.ref))
-        self.delete = button("Delete…", "deleteModelButton", lambda: models.remove(self.ref))
+        target, draft = ModelRole.TARGET, ModelRole.DRAFT
+        self.use_target = push_button("Use as target", "useTargetButton", "", lambda: form.choose(target, self.ref))
+        self.use_draft = push_button("Use as draft", "useDraftButton", "", lambda: form.choose(draft, self.ref))
+        self.folder = push_button("Show in folder", "showFolderButton", "", lambda: models.show_folder(self.ref))
+        self.delete = push_button("Delete…", "deleteModelButton", "", lambda: models.remove(self.ref))
         self.delete.setProperty("role", "danger")
         self._buttons = (self.use_target, self.use_draft, self.folder, self.delete)
         self.set_offline(False)
@@ -118,8 +113,7 @@ class ModelDetailsPane(QWidget):
         self._body = boxed(inner)
         inner.setContentsMargins(0, 0, 8, 0)
         self._body.setObjectName("detailsBody")
-        buttons = QGridLayout()
-        buttons.setSpacing(8)
+        buttons = grid(across=8, down=8)
         for index, button in enumerate(self._buttons):
             buttons.addWidget(button, index // 2, index % 2)
         head = row(self.title, self.badge, None)

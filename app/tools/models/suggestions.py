@@ -7,7 +7,7 @@ from itertools import groupby
 
 from PySide6.QtCore import Qt, Slot
 from PySide6.QtGui import QResizeEvent, QShowEvent
-from PySide6.QtWidgets import QFrame, QGridLayout, QLabel, QStackedLayout, QWidget
+from PySide6.QtWidgets import QFrame, QLabel, QStackedLayout, QWidget
 
 from app.setup.model_library import count_text
 from app.theme import hold, scaled
@@ -17,6 +17,7 @@ from app.widgets.fields import (
     card,
     column,
     describe,
+    grid,
     hint_label,
     line_edit,
     plain_tip,
@@ -66,10 +67,8 @@ class SuggestionRow(QWidget):
         badges += [_badge("Gated", GATED_HELP)] * suggestion.is_gated
         drafts = [EMBEDDED_TITLES.get(ref) or ref.rpartition("/")[2] for ref in suggestion.drafts]
         text = f"Drafts: {', '.join(drafts)}" if drafts else "A draft for the larger ones"
-        layout = QGridLayout(self)
+        layout = grid(self, down=2)
         layout.setContentsMargins(0, 6, 0, 6)
-        layout.setHorizontalSpacing(12)
-        layout.setVerticalSpacing(2)
         layout.addLayout(row(ElidedLabel(suggestion.title, "strong"), *badges, None, spacing=6), 0, 0)
         layout.addLayout(row((ElidedLabel(text, "hint", takes_all=True), 1), self.pair), 1, 0)
         sizes = (count_text(suggestion.num_parameters), 56), (bytes_text(suggestion.download_bytes), 64)
