@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 from PySide6.QtCore import QLocale, QSignalBlocker, Signal, Slot
@@ -314,10 +314,10 @@ class SweepForm(QWidget):
         """Copy the main window's settings."""
         self.methods.tick([settings.method])
         self.lengths.setText("1-8")
-        tree = DraftTreeOptions(**settings.method_options.get("draft-tree", {}))
+        tree = settings.method_options["draft-tree"]
         for name, line in self.shapes.items():
-            line.setText(str(getattr(tree, name)))
-        self.rules.tick([tree.rule])
+            line.setText(str(tree[name]))
+        self.rules.tick([tree["rule"]])
         self.temperatures.setText(f"{settings.temperature:g}")
         self.own_prompt.setChecked(bool(settings.prompt.strip()))
         self.seed.setValue(min(settings.seed, self.seed.maximum()))
@@ -422,9 +422,8 @@ def _drafters(
         method = get_method(name)
         if method.needs_draft_model and not drafts:
             raise SettingsError(f"The method {method.title} needs a draft model: tick one, or leave the method out.")
-        given, known = options.get(name, {}), [item.name for item in fields(method.options)]
-        default, chosen = method.parse(), method.parse({key: given[key] for key in known if key in given})
-        changed = {key: given[key] for key in known if getattr(chosen, key) != getattr(default, key)}
+        default = method.parse()
+        changed = {key: value for key, value in options[name].items() if value != getattr(default, key)}
         varied = swept if name == "draft-tree" else {}
         for values in itertools.product(*varied.values()):
             each = {**changed, **dict(zip(varied, values, strict=True))}
