@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from PySide6.QtCore import QObject, Signal, Slot
 from PySide6.QtWidgets import QWidget
@@ -13,7 +15,7 @@ from app.dialogs import Dialogs
 from app.jobs import Job, Jobs
 from app.run.live import LiveView
 from app.run.run_view import COMPLETE, RunView
-from app.tools.runs.window import LANE, RunsWindow
+from app.tools.runs.window import RunsWindow
 from app.window_layout import bring_forward
 from core.runlog.log import RunLog, read_run_log
 from core.runlog.replay import events, request_from_config, request_to_show
@@ -58,7 +60,7 @@ class KeptRuns(QObject):
         controller.engine_ready.connect(self._look_back)
         live.run_shown.connect(self._on_run_shown)
         live.run_begun.connect(self.refresh)
-        jobs.submit(lambda job: self.store.empty_trash(), lane=LANE)
+        self.submit(lambda job: self.store.empty_trash())
 
     # --- The window ---
 
@@ -73,7 +75,7 @@ class KeptRuns(QObject):
 
     def close(self) -> None:
         """Remove deleted runs for good."""
-        self._jobs.submit(lambda job: self.store.empty_trash(), lane=LANE, must_finish=True)
+        self.submit(lambda job: self.store.empty_trash(), must_finish=True)
 
     @Slot()
     def refresh(self) -> None:
@@ -92,6 +94,12 @@ class KeptRuns(QObject):
         window = self.window
         (window.banner.show_sentence if window is not None and window.isVisible() else self.failed.emit)(sentence)
 
+    def submit(
+        self, work: Callable[[Job], Any], then: Callable[[Any], None] | None = None, what: str = "", **settings: Any
+    ) -> Job:
+        """Run a job that uses the store, which is for one at a time; see `Jobs.submit`."""
+        return self._jobs.submit(work, then, what=what, lane="runs", **{"failed": self.show_problem, **settings})
+
     @Slot()
     def _look_back(self) -> None:
         """Report it if the last run was cut off."""
@@ -100,10 +108,7 @@ class KeptRuns(QObject):
             if run is not None and run.state is KeptState.CUT_OFF and self._run.request is None:
                 self.reported.emit(f"The last run, {run.title!r}, was cut off. Find it under File > Runs (Ctrl+O)")
 
-        what = "The kept runs could not be listed"
-        self._jobs.submit(
-            lambda job: next(iter(self.store.runs()), None), tell, failed=self.show_problem, what=what, lane=LANE
-        )
+        self.submit(lambda job: next(self.store.runs(), None), tell, "The kept runs could not be listed")
 
     # --- Opening and replaying ---
 
@@ -127,8 +132,7 @@ class KeptRuns(QObject):
             return request_to_show(log), tuple(events(log)), log.problems
 
         if not self._is_busy():
-            what = f"{run.title!r} could not be opened"
-            self._jobs.submit(read, lambda read: self.show(run, *read), failed=self.show_problem, what=what, lane=LANE)
+            self.submit(read, lambda read: self.show(run, *read), f"{run.title!r} could not be opened")
 
     def show(self, run: KeptRun, request: RunRequest, events: tuple[Event, ...], problems: list[str]) -> None:
         """Show the run that was read, unless another one has started meanwhile."""
@@ -149,10 +153,7 @@ class KeptRuns(QObject):
             return request_from_config(log.run["config"]), _final_text(log)
 
         if not self._is_busy(self._controller.busy_sentence()):
-            what = f"{run.title!r} could not be read"
-            self._jobs.submit(
-                read, lambda read: self._replay(run, *read), failed=self.show_problem, what=what, lane=LANE
-            )
+            self.submit(read, lambda read: self._replay(run, *read), f"{run.title!r} could not be read")
 
     def _replay(self, run: KeptRun, request: RunRequest, text: str | None) -> None:
         if self._is_busy(self._controller.busy_sentence()):

@@ -43,8 +43,6 @@ if TYPE_CHECKING:
     from app.tools.runs.kept import KeptRuns
 
 LIST, COMPARE = 0, 1
-LANE = "runs"
-"""Jobs that use the store of kept runs run one at a time."""
 SIDE = 16
 """Pixels at the left and at the right."""
 NO_MATCH = "No kept run matches."
@@ -182,7 +180,7 @@ class RunsWindow(QDialog):
             return rows
 
         what = "The kept runs could not be listed"
-        self._listing = self._submit(find, self._show_all, what, failed=self._on_not_listed)
+        self._listing = self._kept.submit(find, self._show_all, what, failed=self._on_not_listed)
 
     def _show_all(self, rows: Sequence[Row[KeptRun]]) -> None:
         self._listing, self._is_complete = None, True
@@ -317,7 +315,7 @@ class RunsWindow(QDialog):
         def work(job: Job) -> Comparison:
             return compare(((run, self._store.load(run.id)) for run in runs), grouped=is_grouped)
 
-        self._submit(work, self._show_comparison, "These runs could not be compared")
+        self._kept.submit(work, self._show_comparison, "These runs could not be compared")
 
     def _show_comparison(self, comparison: Comparison) -> None:
         self.compare_page.show_comparison(comparison)
@@ -385,7 +383,7 @@ class RunsWindow(QDialog):
             export_run(path, *(self._store.load(run_id) for run_id in run_ids))
 
         what = f"The run{'' if len(run_ids) == 1 else 's'} could not be exported"
-        self._submit(write, lambda _: self._show_saved(f"Exported to {path}"), what, must_finish=True)
+        self._kept.submit(write, lambda _: self._show_saved(f"Exported to {path}"), what, must_finish=True)
 
     @Slot()
     def _on_folder(self) -> None:
@@ -414,10 +412,7 @@ class RunsWindow(QDialog):
             self._kept.show_problem(sentence)
             self.refresh()
 
-        self._submit(lambda job: work(), changed, what, failed=failed, must_finish=True)
-
-    def _submit(self, work: Callable[[Job], Any], then: Callable[[Any], None], what: str, **settings: Any) -> Job:
-        return self._jobs.submit(work, then, what=what, lane=LANE, **{"failed": self._kept.show_problem, **settings})
+        self._kept.submit(lambda job: work(), changed, what, failed=failed, must_finish=True)
 
 
 def _compare_refusal(runs: Sequence[KeptRun]) -> str:
