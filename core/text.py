@@ -112,6 +112,11 @@ def server_text(engine: Mapping[str, Any]) -> str:
     return f"{PRODUCT_NAMES.get(product, product)} {engine.get('version') or ''}".rstrip()
 
 
+def short_name(ref: str) -> str:
+    """A model's reference without its owner or folders."""
+    return ref.rstrip("/\\").replace("\\", "/").rpartition("/")[2] or ref
+
+
 def visible(text: str) -> str:
     """Text for a terminal or a label, without characters that move the cursor, hide text or turn its direction."""
     return "".join(letter if letter.isprintable() or letter in _HARMLESS else _REPLACEMENT for letter in text)

@@ -16,14 +16,14 @@ from core.errors import RunLogError
 from core.experiments.sweep_file import SCHEMA, SweepLog, run_to_record
 from core.experiments.sweep_plan import SHAPE_OPTIONS, SUMMARY_FIELDS, DrafterChoice, Measurement
 from core.experiments.sweep_results import SweepResults
-from core.export.run_data import named, without_folders, without_paths
+from core.export.run_data import without_folders, without_paths
 from core.export.run_report import compare_page, run_page
 from core.export.sweep_report import sweep_page, sweep_without_paths
 from core.files import FileClaim, open_regular, read_lines, shown_path, write_atomically
 from core.runlog.log import STEP_FIELDS, RunLog, number_of, parse_line, text_of, to_line, to_record
 from core.runlog.replay import steps
 from core.settings import is_lossy, rule_text
-from core.text import csv_text
+from core.text import csv_text, short_name
 
 CELL_FIELDS = ("method", "draft", *SHAPE_OPTIONS, "num_speculative_tokens", "temperature")
 """A shape is that of trees only. K is num_speculative_tokens, as in vLLM's settings; num_draft_tokens counts all
@@ -48,7 +48,7 @@ def readable_name(config: Mapping[str, Any], started_at: datetime | None, name: 
         config: the log's settings.
         name: what the user calls the run, if anything; it replaces the target.
     """
-    target = named(text_of(config.get("target"))).replace("\\", "/").rstrip("/").rpartition("/")[2]
+    target = short_name(text_of(config.get("target")))
     k, temperature = shown_draft_length(config), number_of(config.get("temperature"))
     parts = (
         "outrider",

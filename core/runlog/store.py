@@ -12,6 +12,7 @@ import math
 import os
 import shutil
 import stat
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -133,8 +134,6 @@ def read_head(path: Path) -> KeptRun:
         for name, value in head["config"].items()
         if name != "prompt_token_ids"
     }
-    if "prompt" in config:
-        config["prompt"] = text_of(config["prompt"])
     summary, num_steps, state = None, None, KeptState.CUT_OFF
     if last.get("type") == "summary":
         summary = {name: value for name, value in last.items() if name not in {"text", "baseline_text"}}
@@ -179,8 +178,8 @@ def _last_record(file: BinaryIO) -> Record | None:
 def moment_of(text: str, written_at: float = math.nan) -> datetime | None:
     """The time in a log, or else when that was written; None where neither is a time."""
     try:
-        time = datetime.fromisoformat(text)
-        return (time if time.tzinfo else time.replace(tzinfo=UTC)).astimezone(UTC)
+        moment = datetime.fromisoformat(text)
+        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC)
     except (ValueError, OverflowError):
         with contextlib.suppress(ValueError, OverflowError, OSError):
             return datetime.fromtimestamp(written_at, UTC)
@@ -190,9 +189,7 @@ def moment_of(text: str, written_at: float = math.nan) -> datetime | None:
 def _is_written_elsewhere(run: KeptRun, written_at: float) -> bool:
     """Whether another process seems to be writing this log."""
     pid = run.environment.get("process")
-    if not isinstance(pid, int) or pid == os.getpid():
-        return False
-    if datetime.now(UTC).timestamp() - written_at > RUNNING_SECONDS:
+    if not isinstance(pid, int) or pid == os.getpid() or time.time() - written_at > RUNNING_SECONDS:
         return False
     try:
         # Process ids are reused; the writer of this log started before its last line.

@@ -15,12 +15,12 @@ from app.widgets.title_delegate import TitleDelegate
 from core.analysis.steadiness import interval_text
 from core.draft_length import shown_draft_length
 from core.drafters.registry import METHODS
-from core.runlog.log import number_of
+from core.runlog.log import number_of, text_of
 from core.runlog.replay import interval_of
 from core.runlog.search import searchable
 from core.runlog.store import MAX_LABEL, KeptRun, KeptState, Label
 from core.settings import VerificationRule, is_lossy
-from core.text import count_text, percent_text
+from core.text import count_text, percent_text, short_name
 
 MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 MAX_TIP = 400
@@ -46,7 +46,7 @@ def run_row(run: KeptRun) -> Row[KeptRun]:
     k, temperature = shown_draft_length(run.config), run.config.get("temperature")
     names = ("draft_acceptance_rate", "tokens_per_second", "measured_speedup")
     acceptance, speed, speedup = (number_of(summary.get(name)) for name in names)
-    title, target, draft = run.title, short(run.config.get("target")), draft_text(run)
+    title, (target, draft) = run.title, _models(run)
     state = str(run.state).capitalize()
     texts = (
         title,
@@ -101,13 +101,12 @@ def _tip(run: KeptRun) -> str:
     """The exact start time, the note, the tags and the beginning of the prompt, or why the run can't be read."""
     if not run.is_readable:
         return run.problem
-    prompt = run.config.get("prompt")
-    text = prompt if isinstance(prompt, str) else ""
+    text = text_of(run.config.get("prompt"))
     beginning = text if len(text) <= MAX_TIP else f"{text[:MAX_TIP]}…"
     when = f"{run.started_at.astimezone():%Y-%m-%d %H:%M:%S}" if run.started_at else ""
     cut = "The log ends before the run did." if run.state is KeptState.CUT_OFF else ""
     temperature = number_of(run.config.get("temperature"))
-    parts = (short(run.config.get("target")), draft_text(run), "" if temperature is None else f"T = {temperature:g}")
+    parts = (*_models(run), "" if temperature is None else f"T = {temperature:g}")
     # In a narrow table these columns are hidden, and the details are cut.
     settings = " · ".join(filter(None, parts))
     return "\n".join(filter(None, (when, settings, _subtitle(run), cut, run.note, run.tags, beginning)))
@@ -127,20 +126,12 @@ def when_text(moment: datetime | None) -> str:
     return f"{day} {clock}" if local.year == now.year else f"{day} {local.year}"
 
 
-def short(ref: object) -> str:
-    """A model's reference without its owner or folder."""
-    if not isinstance(ref, str) or not ref:
-        return UNKNOWN
-    return ref.rstrip("/\\").replace("\\", "/").rpartition("/")[2] or ref
-
-
-def draft_text(run: KeptRun) -> str:
-    """The draft model, or the method if it needs none."""
-    if run.config.get("draft"):
-        return short(run.config["draft"])
-    name = run.config.get("method")
-    method = METHODS.get(name) if isinstance(name, str) else None
-    return method.title if method is not None else (name if isinstance(name, str) and name else UNKNOWN)
+def _models(run: KeptRun) -> tuple[str, str]:
+    """The target, and the draft model or the method if it needs none."""
+    target, draft, name = (text_of(run.config.get(key)) for key in ("target", "draft", "method"))
+    method = METHODS.get(name)
+    title = name if method is None else method.title
+    return short_name(target) or UNKNOWN, short_name(draft) or title or UNKNOWN
 
 
 class RunNameDelegate(TitleDelegate):

@@ -14,6 +14,7 @@ from core.experiments.sweep_plan import SweepFinished, SweepPlan, SweepStarted
 from core.experiments.sweep_results import SweepResults, to_csv, verdicts
 from core.export.files import export_sweep_csv, export_sweep_html, export_sweep_jsonl
 from core.files import write_atomically
+from core.text import short_name
 
 MAX_LISTED = 20
 _STAMP = "%Y%m%d-%H%M%S"
@@ -37,7 +38,7 @@ class SweepExport(StrEnum):
 
 def new_path(folder: Path, plan: SweepPlan, moment: datetime) -> Path:
     """An unused path, named after the time and the target."""
-    name = re.sub(r"[^A-Za-z0-9.]+", "-", plan.target.rstrip("/\\").replace("\\", "/").rpartition("/")[2]).strip("-.")
+    name = re.sub(r"[^A-Za-z0-9.]+", "-", short_name(plan.target)).strip("-.")
     stem = f"{moment.strftime(_STAMP)}-{name[:40] or 'sweep'}"
     names = (f"{stem}{f'-{number}' if number > 1 else ''}.jsonl" for number in range(1, 1000))
     return next(path for path in (folder / each for each in names) if not path.exists())
