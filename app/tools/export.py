@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from PySide6.QtCore import QObject, Slot
@@ -37,14 +37,11 @@ NO_PROMPT = "Write your prompt here."
 
 
 class ProductionPage(QDialog):
-    """Shows one configuration per engine; stays open beside the main window.
+    """Shows one configuration per engine; stays open beside the main window."""
 
-    Args:
-        save: writes a configuration to a file that the user names.
-    """
-
-    def __init__(self, save: Callable[[Configuration], None], parent: QWidget | None = None) -> None:
+    def __init__(self, jobs: Jobs, dialogs: Dialogs, parent: QWidget) -> None:
         super().__init__(parent)
+        self._jobs, self._dialogs = jobs, dialogs
         self.setObjectName("productionPage")
         self.setWindowTitle("Deploy")
         self._found: Sequence[Configuration] = ()
@@ -63,7 +60,7 @@ class ProductionPage(QDialog):
         self.copy_button = push_button(COPY, "copyCommandButton", command, self._on_copy)
         self.copy_all_button = push_button(COPY_ALL, "copyConfigurationButton", everything, self._on_copy_all)
         save_help = "Write the whole text to a file"
-        self.save_button = push_button("Save…", "saveConfigurationButton", save_help, lambda: save(self.current()))
+        self.save_button = push_button("Save…", "saveConfigurationButton", save_help, self._on_save)
         self.close_button = push_button("Close", "closeProductionButton", "", self.close)
         buttons = (self.copy_button, self.copy_all_button, self.save_button, self.close_button)
         layout = column(self.heading, self.verdict, self.note, (self.tabs, 1), row((self.saved, 1), *buttons))
@@ -114,6 +111,21 @@ class ProductionPage(QDialog):
         QGuiApplication.clipboard().setText(self.current().text)
         self._reset_copy()
         self.copy_all_button.setText(COPIED)
+
+    @Slot()
+    def _on_save(self) -> None:
+        found = self.current()
+        name = f"{found.project.name}{found.project.suffix}"
+        path = self._dialogs.ask_save_path(self, name, title="Save configuration")
+        if path is not None:
+            self._jobs.submit(
+                lambda _job: write_atomically(path, found.text),
+                lambda _: self.saved.setText(f"Saved to {path}"),
+                failed=self.saved.setText,
+                what="The configuration could not be written",
+                lane="files",
+                must_finish=True,
+            )
 
     def _reset_copy(self) -> None:
         title = COPY_PROGRAM if self.current().project.suffix == ".py" else COPY
@@ -177,7 +189,7 @@ class Exports(QObject):
             self._banner.show_sentence(str(error))
             return
         if self.page is None:
-            self.page = ProductionPage(self._save, self._window)
+            self.page = ProductionPage(self._jobs, self._dialogs, self._window)
         self.page.open_choice(choice, origin)
 
     def _choice(self) -> tuple[Choice, str]:
@@ -196,18 +208,3 @@ class Exports(QObject):
         moment = moment_of(started.started_at)
         when = f" of {moment.astimezone():%Y-%m-%d %H:%M}" if moment else ""
         return choice, f"From the run{when}."
-
-    def _save(self, found: Configuration) -> None:
-        assert self.page is not None
-        shown = self.page.saved
-        name = f"{found.project.name}{found.project.suffix}"
-        path = self._dialogs.ask_save_path(self.page, name, title="Save configuration")
-        if path is not None:
-            self._jobs.submit(
-                lambda _job: write_atomically(path, found.text),
-                lambda _: shown.setText(f"Saved to {path}"),
-                failed=shown.setText,
-                what="The configuration could not be written",
-                lane="files",
-                must_finish=True,
-            )

@@ -29,6 +29,7 @@ from app.widgets.fields import (
 from app.widgets.labels import ElidedLabel
 from core.models.catalogue import ModelEntry, ModelFormat
 from core.models.folder.details import ModelDetails
+from core.models.remote import hub
 from core.text import bytes_text
 
 if TYPE_CHECKING:
@@ -89,6 +90,8 @@ class ModelDetailsPane(QWidget):
         self.path = wrapped_label("detailsPath", "path")
         form, downloads = models.form, models.downloads
         self.again = push_button("Download again", "getAgainButton", "", lambda: downloads.get(self.ref, restart=True))
+        self.again.setEnabled(not hub.is_offline())
+        describe(self.again, "Download this model again", OFFLINE if hub.is_offline() else AGAIN_HELP)
         self.copy = quiet_button("Copy path", "copyPathButton", "Copy the path", "", self._on_copy, role="link")
         target, draft = ModelRole.TARGET, ModelRole.DRAFT
         self.use_target = push_button("Use as target", "useTargetButton", "", lambda: form.choose(target, self.ref))
@@ -97,7 +100,6 @@ class ModelDetailsPane(QWidget):
         self.delete = push_button("Delete…", "deleteModelButton", "", lambda: models.remove(self.ref))
         self.delete.setProperty("role", "danger")
         self._buttons = (self.use_target, self.use_draft, self.folder, self.delete)
-        self.set_offline(False)
         self._lay_out()
 
     def _lay_out(self) -> None:
@@ -156,11 +158,6 @@ class ModelDetailsPane(QWidget):
             button.setToolTip(plain_tip(reason or ""))
         self.delete.setEnabled(is_removable)
         self.delete.setToolTip("" if is_removable else NOT_OURS)
-
-    def set_offline(self, is_offline: bool) -> None:
-        """Whether offline mode is on."""
-        self.again.setEnabled(not is_offline)
-        describe(self.again, "Download this model again", OFFLINE if is_offline else AGAIN_HELP)
 
     def _show_facts(self, shown: list[tuple[str, str]]) -> None:
         if shown == self._shown:

@@ -138,7 +138,6 @@ class Models(QObject):
         if self.window is None:
             self.window = ModelsWindow(self, self._parent)
             self.check_drafts(self.window.selected())
-        self.window.set_offline(hub.is_offline())
         self.scan()
         self.window.open_page(page)
 

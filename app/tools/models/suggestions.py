@@ -112,7 +112,7 @@ class SuggestionsPage(QWidget):
     def __init__(self, suggestions: Sequence[Suggestion], downloads: Downloads) -> None:
         super().__init__()
         self._suggestions, self._downloads = suggestions, downloads
-        self._is_offline = False
+        self._is_offline = hub.is_offline()
         self._num_columns = 0
         self._states: dict[str, DownloadState] = {}
         self._here: frozenset[str] = frozenset()
@@ -123,6 +123,8 @@ class SuggestionsPage(QWidget):
         hold(self.get, least_width=ACTION_WIDTH)
         self.note = hint_label("getNote", ID_HINT)
         self.note.setWordWrap(True)
+        if self._is_offline:
+            self._show_note(OFFLINE, "warning")
         self._columns = [column(spacing=12), column(spacing=12)]
         self._body = row(*((each, 1) for each in self._columns))
         for each in self._columns:
@@ -176,12 +178,6 @@ class SuggestionsPage(QWidget):
         self._here = frozenset(refs)
         self._show()
 
-    def set_offline(self, is_offline: bool) -> None:
-        """Whether offline mode is on."""
-        self._is_offline = is_offline
-        self._show_note(OFFLINE if is_offline else ID_HINT, "warning" if is_offline else "hint")
-        self._show()
-
     def _show_note(self, text: str, role: str) -> None:
         self.note.setText(text)
         set_flag(self.note, "role", role)
@@ -216,10 +212,12 @@ class SuggestionsPage(QWidget):
 
     @Slot()
     def _on_get(self) -> None:
+        if self._is_offline:
+            return
         ref = self.edit.text().strip()
         is_id = hub.is_hub_id(ref) and "/" in ref
         self._show_note(ID_HINT if is_id else NO_ID.format(ref[:60]), "hint" if is_id else "problem")
-        if is_id and self.get.isEnabled():
+        if is_id:
             self.edit.clear()
             self._downloads.get(ref)
 

@@ -178,11 +178,6 @@ class ModelsWindow(QDialog):
         self._place = f"{free}downloads: {short_path(found.folder)}"
         self._show_list()
 
-    def set_offline(self, is_offline: bool) -> None:
-        """Whether offline mode is on."""
-        self.suggestions.set_offline(is_offline)
-        self.details.set_offline(is_offline)
-
     def _show_list(self) -> None:
         entries = self._library.entries
         self.table.hint.setText(NO_MATCH if entries else NO_MODEL)

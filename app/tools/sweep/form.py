@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from PySide6.QtCore import QLocale, QSignalBlocker, Signal, Slot
-from PySide6.QtWidgets import QCheckBox, QComboBox, QGridLayout, QSizePolicy, QSpinBox, QWidget
+from PySide6.QtCore import QLocale, QSignalBlocker, Slot
+from PySide6.QtWidgets import QCheckBox, QComboBox, QSizePolicy, QSpinBox, QWidget
 
 from app.dialogs import Dialogs
 from app.jobs import Jobs
@@ -65,16 +65,7 @@ SHAPE_HELP = "Numbers and ranges separated by commas, such as 2-4, 6: every comb
 
 
 class SweepForm(QWidget):
-    """Chooses what to sweep, starting from the main window's settings.
-
-    Signals:
-        start_requested, quick_requested, stop_requested: the user wants the sweep, or a quick estimate, to start, or
-            what is running to end.
-    """
-
-    start_requested = Signal()
-    quick_requested = Signal()
-    stop_requested = Signal()
+    """Chooses what to sweep, starting from the main window's settings."""
 
     def __init__(
         self, controls: SettingsPanel, prompt: PromptEditor, view: SweepView, jobs: Jobs, dialogs: Dialogs
@@ -142,19 +133,15 @@ class SweepForm(QWidget):
         self.stop_button = push_button("Stop", "sweepStopButton", stop_help)
 
     def _lay_out(self) -> None:
-        numbers = QGridLayout()
-        numbers.setColumnStretch(0, 1)
-        numbers.setColumnStretch(1, 1)
-        numbers.setSpacing(8)
-        for place, (title, spin, help_text) in enumerate(
-            (
-                ("Prompts per suite", self.prompts_each, "The first prompts of each suite; 0 uses all."),
-                ("Repeats", self.repeats, "Runs of each cell on each prompt, each with different random numbers."),
-                ("New tokens", self.length, "The maximum length of a run."),
-                ("Seed", self.seed, "Sets the order and the first run's random numbers."),
-            )
-        ):
-            numbers.addWidget(labelled(title, spin, help_text), place // 2, place % 2)
+        repeats_help = "Runs of each cell on each prompt, each with different random numbers."
+        counts = row(
+            (labelled("Prompts per suite", self.prompts_each, "The first prompts of each suite; 0 uses all."), 1),
+            (labelled("Repeats", self.repeats, repeats_help), 1),
+        )
+        runs = row(
+            (labelled("New tokens", self.length, "The maximum length of a run."), 1),
+            (labelled("Seed", self.seed, "Sets the order and the first run's random numbers."), 1),
+        )
         shapes = row(
             *((labelled(TREE[name].metadata["label"], line, SHAPE_HELP), 1) for name, line in self.shapes.items())
         )
@@ -175,7 +162,8 @@ class SweepForm(QWidget):
             labelled("Suites", self.suites, spacing=2),
             self.own_prompt,
             row(self.file_button, (self.file_note, 1), self.no_file_button),
-            numbers,
+            counts,
+            runs,
             None,
             spacing=7,
         )
@@ -201,9 +189,6 @@ class SweepForm(QWidget):
             ticks.changed.connect(self.judge)
         self.own_prompt.toggled.connect(self.judge)
         self.target.activated.connect(self._on_target_chosen)
-        self.start_button.clicked.connect(self.start_requested)
-        self.quick_button.clicked.connect(self.quick_requested)
-        self.stop_button.clicked.connect(self.stop_requested)
         # The main window may get new models, and its prompt may be part of the sweep.
         self._controls.changed.connect(self._on_window_changed)
         self._prompt.changed.connect(self._on_window_changed)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from PySide6.QtCore import Qt, Slot
-from PySide6.QtGui import QAction, QKeySequence, QResizeEvent, QShortcut
+from PySide6.QtGui import QKeySequence, QResizeEvent, QShortcut
 from PySide6.QtWidgets import QBoxLayout, QProgressBar, QStackedWidget, QWidget
 
 from app.controller import RunController
@@ -108,7 +108,7 @@ class SweepWindow(ToolWindow):
         for kind in SweepExport:
             if kind is SweepExport.PNG:
                 self.export_button.menu().addSeparator()
-            self.export_button.menu().addAction(kind.value).setData(kind.value)
+            self.export_button.menu().addAction(kind.value).triggered.connect(partial(self.export, kind))
         self.bar = named(QProgressBar(), "sweepBar", "Progress of the sweep")
         self.bar.setTextVisible(False)
         hold(self.bar, width=120)
@@ -150,12 +150,10 @@ class SweepWindow(ToolWindow):
         self.figures.currentIndexChanged.connect(self._on_figure_chosen)
         self.heatmap.cell_chosen.connect(self._show_cell)
         self.heatmap.cell_opened.connect(self.cell.focus_runs)
-        self.form.start_requested.connect(self.start)
-        self.form.quick_requested.connect(self.start_estimate)
-        self.form.stop_requested.connect(self.stop)
+        self.form.start_button.clicked.connect(self.start)
+        self.form.quick_button.clicked.connect(self.start_estimate)
+        self.form.stop_button.clicked.connect(self.stop)
         self.earlier.menu().aboutToShow.connect(self.list_earlier)
-        self.earlier.menu().triggered.connect(self._on_earlier_chosen)
-        self.export_button.menu().triggered.connect(self._on_export_chosen)
         for keys in ("Ctrl+Return", "Ctrl+Enter"):
             QShortcut(QKeySequence(keys), self).activated.connect(self.form.start_button.click)
 
@@ -341,19 +339,17 @@ class SweepWindow(ToolWindow):
         menu.clear()
         for path in files.earlier_sweeps(sweeps_folder()):
             action = menu.addAction(files.title_of(path))
-            action.setData(str(path))
+            action.triggered.connect(partial(self.open_sweep, path))
             action.setToolTip(plain_tip(str(path)))
         menu.addSeparator()
-        menu.addAction("Open a sweep's file…").setData("")
+        menu.addAction("Open a sweep's file…").triggered.connect(self._on_file_wanted)
 
-    @Slot(QAction)
-    def _on_earlier_chosen(self, action: QAction) -> None:
-        chosen = action.data()
-        path = Path(chosen) if chosen else self._dialogs.ask_sweep_path(self, sweeps_folder())
-        if path is not None:
+    @Slot()
+    def _on_file_wanted(self) -> None:
+        if (path := self._dialogs.ask_sweep_path(self, sweeps_folder())) is not None:
             self.open_sweep(path)
 
-    def open_sweep(self, path: Path) -> None:
+    def open_sweep(self, path: Path, _checked: bool = False) -> None:
         """Read an earlier sweep and show it."""
         if self.is_running:
             self.banner.show_sentence(BUSY)
@@ -376,11 +372,7 @@ class SweepWindow(ToolWindow):
 
     # --- Export ---
 
-    @Slot(QAction)
-    def _on_export_chosen(self, action: QAction) -> None:
-        self.export(SweepExport(action.data()))
-
-    def export(self, kind: SweepExport) -> None:
+    def export(self, kind: SweepExport, _checked: bool = False) -> None:
         """Ask for a path, and write the sweep there."""
         source = self.view.path
         if source is None:
