@@ -130,8 +130,9 @@ MIN_WIDTH = 24
 class ElidedLabel(QLabel):
     """A one-line label, shortened if there is no room; the tooltip has the whole text."""
 
-    def __init__(self, text: str, role: str, *, takes_all: bool = False) -> None:
+    def __init__(self, text: str, role: str, *, name: str = "", takes_all: bool = False) -> None:
         super().__init__(text)
+        self.setObjectName(name)
         self._short = ""
         self.setProperty("role", role)
         self.setTextFormat(Qt.TextFormat.PlainText)

@@ -75,8 +75,7 @@ class ModelDetailsPane(QWidget):
         self._form = models.form
         self.ref = ""
         """Reference of the shown model; empty if there is none."""
-        self.title = ElidedLabel("", "title")
-        self.title.setObjectName("detailsTitle")
+        self.title = ElidedLabel("", "title", name="detailsTitle")
         self.badge = text_label("", "badge")
         self.name = wrapped_label("detailsRef", "hint")
         self.facts = QFormLayout()

@@ -28,7 +28,7 @@ from app.widgets.fields import (
     table_card,
     text_label,
 )
-from app.widgets.labels import Banner
+from app.widgets.labels import Banner, ElidedLabel
 from app.widgets.plot_card import save_plots
 from app.widgets.rows import Row
 from app.widgets.tables import Table
@@ -43,8 +43,6 @@ if TYPE_CHECKING:
     from app.tools.runs.kept import KeptRuns
 
 LIST, COMPARE = 0, 1
-SIDE = 16
-"""Pixels at the left and at the right."""
 NO_MATCH = "No kept run matches."
 SELECT_MORE = "Select two or more runs to compare them"
 NO_RUN = "No runs yet. Press Run in the main window: every run is kept here."
@@ -109,8 +107,7 @@ class RunsWindow(QDialog):
         self.undo_button = quiet_button("Undo", "runUndoButton", "Undo", undo_help, self.undo, role="link")
         self.undo_line = boxed(row(self.undo_text, self.undo_button, spacing=2))
         self.undo_line.hide()
-        self.foot = hint_label("runsFoot")
-        self.foot.setMinimumWidth(1)  # otherwise a long sentence would widen the window
+        self.foot = ElidedLabel("", "hint", takes_all=True, name="runsFoot")
         self.compare_page = ComparePage(self.show_list, self._compare, self._export_comparison)
         self._lay_out()
         self._connect()
@@ -127,11 +124,8 @@ class RunsWindow(QDialog):
         table = table_card(self.table)
         self.pages.addWidget(boxed(column(self.search, (table, 1), given, row(*first, None, *others))))
         self.pages.addWidget(self.compare_page)
-        boxed(
-            column(self.banner, (self.pages, 1), row((self.foot, 1), self.undo_line)),
-            self,
-            margins=(SIDE, 12, SIDE, 12),
-        )
+        foot = row((self.foot, 1), self.undo_line)
+        boxed(column(self.banner, (self.pages, 1), foot), self, margins=(16, 12, 16, 12))
         self.setMinimumSize(900, 480)
         open_at(self, 1200, 720)
 
@@ -214,7 +208,7 @@ class RunsWindow(QDialog):
         count, shown = len(self._runs), self.table.count()
         total = f"{count_text(count, 'run')}, {bytes_text(sum(run.num_bytes for run in self._runs))}"
         found = f"{shown:,} of {total}" if shown != count else total
-        self._say(f"{found}{'' if self._is_complete else ', reading…'} · in {short_path(self._store.folder)}")
+        self.foot.setText(f"{found}{'' if self._is_complete else ', reading…'} · in {short_path(self._store.folder)}")
 
     @Slot(str)
     def _on_searched(self, words: str) -> None:
@@ -265,13 +259,8 @@ class RunsWindow(QDialog):
     # --- Messages ---
 
     def _show_saved(self, sentence: str) -> None:
-        self._say(sentence)
+        self.foot.setText(sentence)
         self._kept.reported.emit(sentence)
-
-    def _say(self, sentence: str) -> None:
-        room = self.width() - self.undo_line.sizeHint().width() - 2 * SIDE
-        self.foot.setText(self.foot.fontMetrics().elidedText(sentence, Qt.TextElideMode.ElideMiddle, room))
-        self.foot.setToolTip(plain_tip(sentence))
 
     def reject(self) -> None:
         """Escape leaves the comparison first, then closes the window."""

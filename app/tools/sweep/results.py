@@ -8,7 +8,6 @@ from dataclasses import replace
 from PySide6.QtCore import QSize, Qt, Slot
 from PySide6.QtWidgets import QGridLayout, QScrollArea, QSizePolicy, QWidget
 
-from app.setup.prompt import PromptEditor
 from app.setup.settings_panel import SettingsPanel, settings_of
 from app.theme import scaled
 from app.tools.runs.kept import KeptRuns
@@ -105,19 +104,15 @@ class CellRuns(QWidget):
         self,
         view: SweepView,
         controls: SettingsPanel,
-        prompt: PromptEditor,
         kept: KeptRuns,
         *,
         say: Callable[[str], None],
         warn: Callable[[str], None],
     ) -> None:
         super().__init__()
-        self._view, self._controls, self._prompt, self._kept, self._say, self._warn = (
-            view, controls, prompt, kept, say, warn
-        )  # fmt: skip
+        self._view, self._controls, self._kept, self._say, self._warn = view, controls, kept, say, warn
         self._cell: Cell | None = None
-        self.title = ElidedLabel(CHOOSE, "strong", takes_all=True)
-        self.title.setObjectName("sweepCellTitle")
+        self.title = ElidedLabel(CHOOSE, "strong", takes_all=True, name="sweepCellTitle")
         self.problem = wrapped_label("sweepCellProblem", "problem")
         last = len(RUN_COLUMNS) - 1
         self.table: Table[Measurement] = Table("sweepRuns", "Runs of the cell", RUN_COLUMNS, stretched=last)
@@ -179,12 +174,10 @@ class CellRuns(QWidget):
         cell, plan = self._cell, self._view.plan
         if cell is None or plan is None:
             return
-        kept = self._controls.settings(self._prompt.text())
-        found = settings_of(plan.request(PlannedRun(cell, 0, 0)), kept)
+        kept = self._controls.settings("")
         # Settings that the cell doesn't determine stay unchanged.
-        kept_too = {name: getattr(kept, name) for name in ("prompt", "system", "seed", "max_new_tokens", "baseline")}
-        found = replace(found, **kept_too)
-        self._controls.apply(found)
+        others = {name: getattr(kept, name) for name in ("prompt", "system", "seed", "max_new_tokens", "baseline")}
+        self._controls.apply(replace(settings_of(plan.request(PlannedRun(cell, 0, 0)), kept), **others))
         self._controls.changed.emit()
         self._say(f"The main window is set to {self._view.cell_title(cell)}")
 
