@@ -86,7 +86,7 @@ class MainWindow(QMainWindow):
         self.controller = RunController(open_session, self)
         library = ModelLibrary(catalogue.embedded_models())
         self.controls = SettingsPanel(library, self.jobs)
-        self.models = Models(self.jobs, library, self.controls.models, self.controller, self._dialogs, self)
+        self.models = Models(self.jobs, self.controls.models, self.controller, self._dialogs, self)
         self.forecast = PairForecast(self.jobs, self.controller, self.controls.models.verdict, self)
         self.prompt = PromptEditor(self.controls, self.jobs)
         self.menus = Menus(self)

@@ -17,7 +17,6 @@ from PySide6.QtWidgets import QWidget
 from app.controller import RunController, RunState
 from app.dialogs import Dialogs, OpenKind
 from app.jobs import Job, Jobs
-from app.setup.model_library import ModelLibrary
 from app.setup.models_form import ModelsForm
 from app.tools.models.downloads import Download, Downloads, DownloadState
 from app.tools.models.window import GET, HERE, ModelsWindow
@@ -98,7 +97,6 @@ class Models(QObject):
     def __init__(
         self,
         jobs: Jobs,
-        library: ModelLibrary,
         form: ModelsForm,
         controller: RunController,
         dialogs: Dialogs,
@@ -106,7 +104,7 @@ class Models(QObject):
     ) -> None:
         super().__init__(parent)
         self._submit = partial(jobs.submit, lane="models")
-        self.library = library
+        self.library = form.library
         self.form = form
         self._dialogs = dialogs
         self._parent = parent
