@@ -135,7 +135,6 @@ class Models(QObject):
     def _open(self, page: int) -> None:
         if self.window is None:
             self.window = ModelsWindow(self, self._parent)
-            self.check_drafts(self.window.selected())
         self.scan()
         self.window.open_page(page)
 
@@ -172,7 +171,6 @@ class Models(QObject):
         def take(entry: ModelEntry) -> None:
             self.form.add_model(entry)
             self._read_details()
-            self._refresh()
             if is_new:
                 self.model_opened.emit(entry.ref)
                 if self.window is not None:
@@ -189,8 +187,6 @@ class Models(QObject):
         self._read_details()
         if self.window is not None:
             self.window.show_place(found)
-            self.window.refresh()
-            self.check_drafts(self.window.selected())
 
     def _read_details(self) -> None:
         if self._details_job is not None:
@@ -217,11 +213,6 @@ class Models(QObject):
     def _refresh(self) -> None:
         if self.window is not None:
             self.window.refresh()
-
-    def check_drafts(self, ref: str) -> None:
-        """Find out which drafts fit a target, unless that is known; empty: no target."""
-        if ref and not self.library.target_problem(ref) and (drafts := self.library.take_questions(ref)):
-            self._check_pairs(ref, drafts)
 
     def show_folder(self, ref: str) -> None:
         """Open a model's folder on the desktop."""

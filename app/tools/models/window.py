@@ -159,7 +159,7 @@ class ModelsWindow(QDialog):
         entries = self._library.entries
         self.table.show_rows([model_row(self._library, entry, roles.get(entry.ref, "")) for entry in entries])
         self.suggestions.show_here(self._library.refs)
-        self.details.show_model(self._library, self.selected())
+        self._on_chosen()
         self._show_list()
 
     def select(self, ref: str) -> None:
@@ -202,7 +202,7 @@ class ModelsWindow(QDialog):
     def _on_chosen(self) -> None:
         ref = self.selected()
         self.details.show_model(self._library, ref)
-        self._models.check_drafts(ref)
+        self._models.form.ask(ref)
 
     @Slot()
     def _on_find(self) -> None:
