@@ -140,8 +140,7 @@ class ModelsWindow(QDialog):
         # Queued: the settings tell the form of the method.
         self._models.form.method_chosen.connect(self.refresh, Qt.ConnectionType.QueuedConnection)
         QShortcut(QKeySequence.StandardKey.Find, self).activated.connect(self._on_find)
-        delete = QShortcut(QKeySequence.StandardKey.Delete, self.table)
-        delete.setContext(Qt.ShortcutContext.WidgetShortcut)
+        delete = QShortcut(QKeySequence.StandardKey.Delete, self.table, context=Qt.ShortcutContext.WidgetShortcut)
         delete.activated.connect(self.details.delete.click)
 
     def open_page(self, page: int) -> None:

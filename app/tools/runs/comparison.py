@@ -248,12 +248,12 @@ def _names(groups: Sequence[Group], differing: dict[str, list[str]]) -> list[str
         if not (name in NOT_GROUPED and (is_grouped or name == "prompt"))
         and max(map(len, map(_short, texts))) <= LONGEST_SIGN
     ]
-    known = [name for name in SIGNS if name in telling][:MOST_SIGNS]
-    signs = [_sign(name, differing[name]) for name in known]
-    found = [_joined(*(sign[place] for sign in signs)) for place in range(len(groups))]
-    if len(set(found)) < len(groups):
-        signs += [_sign(name, differing[name]) for name in telling if name not in SIGNS][: MOST_SIGNS - len(signs)]
+    known = [name for name in SIGNS if name in telling]
+    for names in (known, [*known, *(name for name in telling if name not in SIGNS)]):
+        signs = [_sign(name, differing[name]) for name in names[:MOST_SIGNS]]
         found = [_joined(*(sign[place] for sign in signs)) for place in range(len(groups))]
+        if len(set(found)) == len(groups):
+            break
     titles = [textwrap.shorten(group[0].kept.title, LONGEST_SIGN, placeholder="…") for group in groups]
     if len(set(found)) < len(groups) and (len(set(titles)) > 1 or not signs):
         found = list(map(_joined, found, titles))

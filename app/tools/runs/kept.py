@@ -23,6 +23,7 @@ from core.runlog.store import KeptRun, KeptState, RunStore
 from core.settings import RunRequest
 from core.types import Event, RunStarted
 
+NOT_REMOVED = "The deleted runs could not be removed"
 BUSY = "A run is in progress. Stop it or wait until it ends before you open or rerun another."
 
 
@@ -60,7 +61,7 @@ class KeptRuns(QObject):
         controller.engine_ready.connect(self._look_back)
         live.run_shown.connect(self._on_run_shown)
         live.run_begun.connect(self.refresh)
-        self.submit(lambda job: self.store.empty_trash())
+        self.submit(lambda job: self.store.empty_trash(), None, NOT_REMOVED)
 
     # --- The window ---
 
@@ -75,7 +76,7 @@ class KeptRuns(QObject):
 
     def close(self) -> None:
         """Remove deleted runs for good."""
-        self.submit(lambda job: self.store.empty_trash(), must_finish=True)
+        self.submit(lambda job: self.store.empty_trash(), None, NOT_REMOVED, must_finish=True)
 
     @Slot()
     def refresh(self) -> None:
@@ -94,9 +95,7 @@ class KeptRuns(QObject):
         window = self.window
         (window.banner.show_sentence if window is not None and window.isVisible() else self.failed.emit)(sentence)
 
-    def submit(
-        self, work: Callable[[Job], Any], then: Callable[[Any], None] | None = None, what: str = "", **settings: Any
-    ) -> Job:
+    def submit(self, work: Callable[[Job], Any], then: Callable[[Any], None] | None, what: str, **settings: Any) -> Job:
         """Run a job that uses the store, which is for one at a time; see `Jobs.submit`."""
         return self._jobs.submit(work, then, what=what, lane="runs", **{"failed": self.show_problem, **settings})
 

@@ -151,8 +151,7 @@ class RunsWindow(QDialog):
             (QKeySequence.StandardKey.Undo, self.undo_button),
             (QKeySequence("F2"), self.rename_button),
         ):
-            shortcut = QShortcut(keys, self.table)
-            shortcut.setContext(Qt.ShortcutContext.WidgetShortcut)
+            shortcut = QShortcut(keys, self.table, context=Qt.ShortcutContext.WidgetShortcut)
             shortcut.activated.connect(button.click)
 
     # --- The list ---
