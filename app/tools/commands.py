@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from PySide6.QtCore import QEvent, QObject, QRegularExpression, QSortFilterProxyModel, Qt, Slot
+from PySide6.QtCore import QEvent, QObject, Qt, Slot
 from PySide6.QtGui import QAction, QKeyEvent, QKeySequence, QStandardItem, QStandardItemModel
 from PySide6.QtWidgets import QDialog, QListView, QMainWindow, QMenu
 
@@ -15,7 +15,8 @@ from app.widgets.title_delegate import NOTE_ROLE, TitleDelegate
 from app.window_layout import fit_screen
 
 RUN_ROLE = Qt.ItemDataRole.UserRole
-CASELESS = QRegularExpression.PatternOption.CaseInsensitiveOption
+Command = tuple[str, str, Callable[[], object]]
+"""Title; keys and, for a setting, whether it is on; what it does."""
 MOVES = {Qt.Key.Key_Up, Qt.Key.Key_Down, Qt.Key.Key_PageUp, Qt.Key.Key_PageDown}
 
 
@@ -40,9 +41,8 @@ class CommandPalette(QDialog):
         self.setObjectName("commandPalette")
         self.setWindowTitle("Commands")
         self.search = line_edit("commandSearch", "What do you want to do?", "Search the commands")
-        self._items = QStandardItemModel(self)
-        self._found = QSortFilterProxyModel(self)
-        self._found.setSourceModel(self._items)
+        self._known: list[Command] = []
+        self._found = QStandardItemModel(self)
         self.list = named(QListView(), "commandList", "Commands")
         self.list.setModel(self._found)
         self.list.setFocusPolicy(Qt.FocusPolicy.NoFocus)
@@ -57,14 +57,7 @@ class CommandPalette(QDialog):
     @Slot()
     def open(self) -> None:
         """Show what can be done now."""
-        self._items.clear()
-        for title, note, run in self._commands():
-            item = QStandardItem(title)
-            item.setEditable(False)
-            item.setData(run, RUN_ROLE)
-            item.setData(note, NOTE_ROLE)
-            item.setData(f"{title}, {note}" if note else title, Qt.ItemDataRole.AccessibleTextRole)
-            self._items.appendRow(item)
+        self._known = self._commands()
         self.search.clear()
         self._on_searched("")
         self.resize(scaled(560), scaled(440))  # In front of the main window each time, so not `open_at`.
@@ -72,9 +65,8 @@ class CommandPalette(QDialog):
         self.show()
         self.search.setFocus()
 
-    def _commands(self) -> list[tuple[str, str, Callable[[], object]]]:
-        """Title, keys, and what it does; for a setting, whether it is on."""
-        found: list[tuple[str, str, Callable[[], object]]] = []
+    def _commands(self) -> list[Command]:
+        found: list[Command] = []
         for menu, actions in menu_actions(self._window.menuBar()):
             for action in actions:
                 keys = action.shortcut().toString(QKeySequence.SequenceFormat.NativeText)
@@ -88,9 +80,15 @@ class CommandPalette(QDialog):
 
     @Slot(str)
     def _on_searched(self, words: str) -> None:
-        # Every word, in any order.
-        wanted = "".join(f"(?=.*{QRegularExpression.escape(word)})" for word in words.split())
-        self._found.setFilterRegularExpression(QRegularExpression(f"^{wanted}", CASELESS))
+        self._found.clear()
+        for title, note, run in self._known:
+            if all(word in title.casefold() for word in words.casefold().split()):
+                item = QStandardItem(title)
+                item.setEditable(False)
+                item.setData(run, RUN_ROLE)
+                item.setData(note, NOTE_ROLE)
+                item.setData(f"{title}, {note}" if note else title, Qt.ItemDataRole.AccessibleTextRole)
+                self._found.appendRow(item)
         self.list.setCurrentIndex(self._found.index(0, 0))
 
     @Slot()

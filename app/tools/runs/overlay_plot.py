@@ -24,6 +24,7 @@ MARKERS = ("o", "s", "t", "d", "+", "x")
 """Each run's marker, by pyqtgraph's letters."""
 NUM_MARKERS = 7
 SAMPLE_WIDTH = 46
+ENDED = "ended"
 PLACES_PER_UNIT = 1000
 """A plot's places are whole numbers: thousandths of a token or a second."""
 
@@ -128,13 +129,12 @@ class OverlayPlot(Plot):
 
     def readout(self, place: int) -> str:
         """The values at a place, in the order of the runs."""
-        values = " · ".join("–" if value is None else text for text, value in self._values(place))
+        values = " · ".join("–" if text == ENDED else text for text in self._values(place))
         return f"{self._x_text(place / PLACES_PER_UNIT)}: {values}"
 
     def details(self, place: int) -> list[tuple[str, str]]:
         """The value of each run at a place."""
-        texts = [text for text, _ in self._values(place)]
-        return [(self._x_text(place / PLACES_PER_UNIT), ""), *zip(self._names, texts, strict=True)]
+        return [(self._x_text(place / PLACES_PER_UNIT), ""), *zip(self._names, self._values(place), strict=True)]
 
     def table(self) -> Table:
         """The points of all curves, column by column, and the edges of their bands if there are any."""
@@ -149,20 +149,18 @@ class OverlayPlot(Plot):
         names = [name for name, curve in zip(self._names, self.curves, strict=True) for _ in curve.x]
         return {"run": names} | {name: [float(y) for part in parts for y in part] for name, parts in points.items()}
 
-    def _values(self, place: int) -> list[tuple[str, float | None]]:
-        """Each curve's value at a place, in words and as a number; None outside the curve."""
-        found: list[tuple[str, float | None]] = []
-        x = place / PLACES_PER_UNIT
+    def _values(self, place: int) -> list[str]:
+        found, x = [], place / PLACES_PER_UNIT
         for curve in self.curves:
             value = _at(x, curve.x, curve.y)
             if x > curve.x[-1]:
-                found.append(("ended", None))
+                found.append(ENDED)
             elif math.isnan(value):
-                found.append(("–", None))
+                found.append("–")
             else:
                 high = math.nan if curve.high is None else _at(x, curve.x, curve.high)
                 half = "" if math.isnan(high) else f" ± {self._y_text(high - value)}"
-                found.append((f"{self._y_text(value)}{half}", value))
+                found.append(f"{self._y_text(value)}{half}")
         return found
 
     def _draw(self) -> None:
