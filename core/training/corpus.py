@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import hashlib
-import importlib.metadata
 import re
 import sysconfig
 import zipfile
@@ -213,19 +212,14 @@ def read_folder(root: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def read_source(source: Source, wheels: Path) -> Iterator[tuple[str, bytes]]:
-    """(path, bytes) of a pinned distribution: from its wheel in `wheels`, or else from this environment."""
+    """(path, bytes) of a pinned distribution, from its wheel in `wheels`."""
     for wheel in sorted(wheels.glob("*.whl")):
         name, version = wheel.name.split("-")[:2]
         if canonical(name) == canonical(source.name) and version == source.version:
             with zipfile.ZipFile(wheel) as archive:
                 yield from ((path, archive.read(path)) for path in sorted(archive.namelist()) if wanted(path))
             return
-    distribution = importlib.metadata.distribution(source.name)
-    if distribution.version.split("+")[0] != source.version:
-        raise FileNotFoundError(f"{source.name} {source.version} is pinned, {distribution.version} is installed")
-    for entry in sorted(distribution.files or [], key=str):
-        if wanted(entry.as_posix()):
-            yield entry.as_posix(), Path(str(entry.locate())).read_bytes()
+    raise FileNotFoundError(f"There is no wheel of {source.name} {source.version} in {str(wheels)!r}.")
 
 
 def canonical(name: str) -> str:
