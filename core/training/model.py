@@ -6,7 +6,6 @@ import contextlib
 import copy
 import platform
 import shutil
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
+from core.files import scratch_folder
 from core.training.corpus import MAX_POSITIONS
 
 
@@ -80,16 +81,9 @@ def rope_for(model: LlamaForCausalLM, length: int) -> tuple[Tensor, Tensor]:
     return cos[0], sin[0]
 
 
-def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotary embedding (Su et al. 2021) of x (batch, heads, length, head_dim)."""
-    half = x.shape[-1] // 2
-    return x * cos + torch.cat((-x[..., half:], x[..., :half]), -1) * sin
-
-
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """Root-mean-square norm over the last dimension, computed in float32."""
-    wide = x.float()
-    return (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)).to(x.dtype) * weight.to(x.dtype)
+    return functional.rms_norm(x.float(), weight.shape, eps=eps).to(x.dtype) * weight.to(x.dtype)
 
 
 @dataclass
@@ -137,7 +131,7 @@ def hidden_states(
                 (attention.v_proj, kv_heads),
             )
         )
-        q, k = rotate(q, cos, sin), rotate(k, cos, sin)
+        q, k = apply_rotary_pos_emb(q, k, cos, sin, unsqueeze_dim=0)
         if cache is not None:
             k, v = cache.append(index, k, v)
         elif heads != kv_heads:
@@ -249,9 +243,8 @@ def export(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: 
 @contextlib.contextmanager
 def replaced_folder(folder: Path) -> Iterator[Path]:
     """A new folder to write to, which replaces `folder` once writing is complete; its model cards are kept."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".export-") as scratch:
-        fresh = Path(scratch) / "fresh"
+    with scratch_folder(folder.parent, ".export-") as scratch:
+        fresh = scratch / "fresh"
         fresh.mkdir()
         yield fresh
         for card in folder.glob("*.md"):
@@ -260,5 +253,5 @@ def replaced_folder(folder: Path) -> Iterator[Path]:
         for file in fresh.iterdir():
             file.chmod(0o644)
         if folder.exists():
-            folder.rename(Path(scratch) / "old")
+            folder.rename(scratch / "old")
         fresh.rename(folder)
