@@ -93,7 +93,7 @@ def summary_with(speed: float, **changes: Any) -> Summary:
 def events_of(plan: SweepPlan, session: FakeSweepSession, **settings: Any) -> list[Any]:
     """The events of a whole sweep; its file goes."""
     with TemporaryDirectory() as folder:
-        return list(sweep(plan, session, out=Path(folder) / "sweep.jsonl", **settings))
+        return list(sweep(plan, session.run, out=Path(folder) / "sweep.jsonl", **settings))
 
 
 def measured(events: Iterable[Any]) -> list[Any]:
@@ -114,7 +114,7 @@ def fails_at(k: int, error: Exception | None = None):
 def keep_sweep(path: Path, plan: SweepPlan | None = None, engine: FakeSweepSession | None = None) -> Path:
     """Write a whole sweep's file, with the logs of its runs beside it."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    for _ in sweep(plan or plan_of(), engine or FakeSweepSession(), out=path, logs=path.with_suffix("")):
+    for _ in sweep(plan or plan_of(), (engine or FakeSweepSession()).run, out=path, logs=path.with_suffix("")):
         pass
     return path
 

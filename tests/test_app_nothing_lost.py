@@ -291,7 +291,7 @@ elif place == "log":
 elif place == "sweep":
     from core.experiments.sweep import sweep
     from tests.fakes_sweep import FakeSweepSession, plan_of
-    for event in sweep(plan_of(), FakeSweepSession(), out=folder / "sweep.jsonl"):
+    for event in sweep(plan_of(), FakeSweepSession().run, out=folder / "sweep.jsonl"):
         getattr(event, "num_done", 0) == 2 and die()
 elif place == "download":
     from tests.fakes_downloads import REF, download, hub
@@ -317,7 +317,7 @@ def test_kill_9_leaves_every_file_whole_and_what_follows_works(tmp_path, home, s
     if place == "log":
         assert len(read_run_log(tmp_path / "log.jsonl").steps) == 1
     elif place == "sweep":
-        events = list(sweep(plan_of(), FakeSweepSession(), out=tmp_path / "sweep.jsonl"))
+        events = list(sweep(plan_of(), FakeSweepSession().run, out=tmp_path / "sweep.jsonl"))
         assert (events[0].num_done, events[-1].is_complete) == (2, True)
     elif place == "download":
         kept = hub.partial_bytes(fakes_downloads.REF)

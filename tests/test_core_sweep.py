@@ -96,7 +96,7 @@ def test_a_sweep_reports_its_start_every_run_and_its_end():
     runs = [event for event in events if isinstance(event, RunMeasured)]
     assert isinstance(events[0], SweepStarted)
     assert isinstance(events[-1], SweepFinished)
-    assert (events[0].num_runs, events[0].num_done, events[-1].is_complete) == (12, 0, True)
+    assert (events[0].plan.num_runs, events[0].num_done, events[-1].is_complete) == (12, 0, True)
     assert [event.num_done for event in runs] == list(range(1, 13))
     assert runs[0].seconds_left > 0 == runs[-1].seconds_left
     assert Counter(is_plain for _, is_plain in session.calls) == {False: 8, True: 4}

@@ -25,13 +25,13 @@ def lines(path) -> list[dict]:
 
 
 def run(plan, out, session=None, **settings):
-    return list(sweep(plan, session or FakeSweepSession(), out=out, **settings))
+    return list(sweep(plan, (session or FakeSweepSession()).run, out=out, **settings))
 
 
 def stopped_after(count, plan, out) -> None:
     """Leave a sweep's file with so many runs."""
     controls = RunControls()
-    for event in sweep(plan, FakeSweepSession(), out=out, controls=controls):
+    for event in sweep(plan, FakeSweepSession().run, out=out, controls=controls):
         if isinstance(event, RunMeasured) and event.num_done == count:
             controls.cancel()
 
@@ -223,7 +223,7 @@ def test_a_place_that_cannot_be_written_is_reported_before_anything_runs(tmp_pat
 
 
 def test_a_sweep_without_a_run_leaves_no_file_and_a_restart_the_old_one(out):
-    events = sweep(plan_of(), FakeSweepSession(), out=out)
+    events = sweep(plan_of(), FakeSweepSession().run, out=out)
     assert isinstance(next(events), SweepStarted)
     events.close()
     assert not out.exists()
@@ -266,7 +266,7 @@ class Disk:
 def test_a_disk_that_fills_is_reported_once_and_nothing_written_is_lost(out, monkeypatch, has_room_again):
     monkeypatch.setattr(sweep_file, "open", lambda *a, **k: Disk(open(*a, **k)), raising=False)  # noqa: SIM115
     events = []
-    for event in sweep(plan_of(), FakeSweepSession(), out=out):
+    for event in sweep(plan_of(), FakeSweepSession().run, out=out):
         if isinstance(event, RunMeasured):
             Disk.is_full = 4 <= event.num_done < (8 if has_room_again else 99)
         events.append(event)
@@ -281,7 +281,7 @@ def test_a_disk_that_fills_is_reported_once_and_nothing_written_is_lost(out, mon
 
 
 def test_two_sweeps_do_not_write_over_each_others_runs(out):
-    first = sweep(plan_of(), FakeSweepSession(), out=out)
+    first = sweep(plan_of(), FakeSweepSession().run, out=out)
     for event in first:
         if isinstance(event, RunMeasured):
             break

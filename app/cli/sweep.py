@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import itertools
 import os
 import sys
@@ -11,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import Field
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.table import Table
 
@@ -70,12 +71,9 @@ from core.experiments.sweep_results import SweepResults, to_csv
 from core.files import write_atomically
 from core.models.catalogue import DEFAULT_TARGET
 from core.runners.threads import limit_spinning
-from core.settings import declared, user_default
+from core.settings import RunRequest, declared, user_default
 from core.text import count_text, duration_text
-from core.types import StageChanged
-
-if TYPE_CHECKING:
-    from core.session import Session
+from core.types import Event, StageChanged
 
 DEFAULT_LENGTHS: tuple[DraftLength, ...] = (1, 2, 3, 4, 6, 8)
 FEW_PROMPTS = 6
@@ -226,17 +224,6 @@ def execute(args: argparse.Namespace) -> int:
     return _Run(args, plan).go()
 
 
-class _LateEngine:
-    """Creates the engine at the first run: torch takes seconds to import, and bad files are reported first."""
-
-    def __init__(self) -> None:
-        self._engine: Session | None = None
-
-    def run(self, request: Any, controls: Any) -> Iterator[Any]:
-        self._engine = self._engine or make_engine()
-        return self._engine.run(request, controls)
-
-
 class _Run:
     """One call of the command: events in, progress and table out."""
 
@@ -253,9 +240,12 @@ class _Run:
         """Sweep until the end, Ctrl-C, or the answer no."""
         args, plan = self._args, self._results.plan
         logs = None if args.logs is None else Path(args.logs).absolute()
-        events = sweep(
-            plan, _LateEngine(), out=Path(args.out), logs=logs, controls=self._controls, restart=args.restart
-        )
+        engine = functools.cache(make_engine)  # Made at the first run: torch takes seconds, and bad files come first.
+
+        def run(request: RunRequest, controls: RunControls) -> Iterator[Event]:
+            return engine().run(request, controls)
+
+        events = sweep(plan, run, out=Path(args.out), logs=logs, controls=self._controls, restart=args.restart)
         # The first Ctrl-C stops the current run and shows the results; loading a model can't be interrupted.
         interrupts = stop_on_interrupt(self._controls, can_wait=lambda: self._can_wait)
         finished = None
@@ -299,9 +289,9 @@ class _Run:
         for result in event.results:
             for measurement in result.measurements:
                 self._results.add(measurement)
-        left = event.num_runs - event.num_done
+        left = event.plan.num_runs - event.num_done
         if event.num_done:
-            self._progress.say(f"{self._args.out!r} already has {event.num_done:,} of {event.num_runs:,} runs.")
+            self._progress.say(f"{self._args.out!r} already has {event.num_done:,} of {event.plan.num_runs:,} runs.")
         if left > ASK_ABOVE and not self._args.yes:
             if not (self._progress.is_terminal and is_terminal(sys.stdin)):
                 raise UsageError(
@@ -319,9 +309,10 @@ class _Run:
             cell = measurement.run.cell
             failure = f"{cell.title} at temperature {cell.temperature:g} failed: {measurement.error}"
             self._progress.say_once(failure, key=measurement.error)
-        left, duration = event.num_runs - event.num_done, duration_text(event.seconds_left)
+        num_runs, duration = self._results.plan.num_runs, duration_text(event.seconds_left)
+        left = num_runs - event.num_done
         self._progress.show(
-            "Runs", event.num_done, event.num_runs, f"about {duration} left" if event.seconds_left else "done"
+            "Runs", event.num_done, num_runs, f"about {duration} left" if event.seconds_left else "done"
         )
         self._can_wait = not self._must_ask
         if self._must_ask:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from core.analysis.steadiness import unsteadiness
 from core.controls import RunControls
@@ -41,15 +41,13 @@ HOPELESS = 5
 """Failed runs after which a cell without a success is abandoned."""
 
 
-class Session(Protocol):
-    """What a sweep needs of `core.session.Session`."""
-
-    def run(self, request: RunRequest, controls: RunControls) -> Iterator[Event]: ...
+Run = Callable[[RunRequest, RunControls], Iterator[Event]]
+"""`core.session.Session.run`."""
 
 
 def sweep(
     plan: SweepPlan,
-    session: Session,
+    run: Run,
     *,
     out: Path,
     logs: Path | None = None,
@@ -72,16 +70,14 @@ def sweep(
     """
     file = SweepFile(out, plan, restart=restart)
     try:
-        yield from _Sweep(plan, session, file, logs, controls or RunControls()).events()
+        yield from _Sweep(plan, run, file, logs, controls or RunControls()).events()
     finally:
         file.close()
 
 
 class _Sweep:
-    def __init__(
-        self, plan: SweepPlan, session: Session, file: SweepFile, logs: Path | None, controls: RunControls
-    ) -> None:
-        self._plan, self._session, self._file, self._logs, self._controls = plan, session, file, logs, controls
+    def __init__(self, plan: SweepPlan, run: Run, file: SweepFile, logs: Path | None, controls: RunControls) -> None:
+        self._plan, self._run, self._file, self._logs, self._controls = plan, run, file, logs, controls
         self._results = SweepResults(plan, file.measurements)
         self._next_index = max((item.index for item in file.measurements), default=-1) + 1
         # Failed runs are tried again: the memory that was missing may be free by now.
@@ -94,9 +90,8 @@ class _Sweep:
         self._reported: set[str] = set()
 
     def events(self) -> Iterator[SweepEvent]:
-        num_runs, file = self._plan.num_runs, self._file
-        num_done = num_runs - len(self._todo)
-        yield SweepStarted(self._plan, num_runs, num_done, self._results.all(), tuple(file.problems))
+        plan, file = self._plan, self._file
+        yield SweepStarted(plan, plan.num_runs - len(self._todo), self._results.all(), tuple(file.problems))
         yield from self._warm_up()
         while self._todo and not self._controls.is_cancelled:
             measurement = yield from self._measure(self._todo[0])
@@ -144,7 +139,7 @@ class _Sweep:
             RunLogError: the file's runs were measured on another device, whose times can't be mixed with these.
         """
         has_started = False
-        for event in self._session.run(request, controls):
+        for event in self._run(request, controls):
             if isinstance(event, RunStarted):
                 has_started = True
                 self._environment = {name: value for name, value in event.environment.items() if name != "process"}
@@ -219,11 +214,11 @@ class _Sweep:
             self._file.append(measurement, self._environment)
         except RunLogError as refusal:
             yield from self._fail(str(refusal))
-        num_runs, num_left = self._plan.num_runs, len(self._todo)
+        num_left = len(self._todo)
         seconds_left = sum(self._seconds) / len(self._seconds) * num_left
         results = tuple(self._results.result(each) for each in changed)
-        num_done = num_runs - num_left - self._num_skipped
-        yield RunMeasured(measurement, results, num_done, num_runs, seconds_left)
+        num_done = self._plan.num_runs - num_left - self._num_skipped
+        yield RunMeasured(measurement, results, num_done, seconds_left)
 
     def _fail(self, sentence: str) -> Iterator[SweepEvent]:
         """Report what could not be written, each sentence once."""

@@ -331,7 +331,6 @@ class SweepStarted:
     """First event: what earlier sessions did, the baselines' results first, and what is wrong with the file."""
 
     plan: SweepPlan
-    num_runs: int
     num_done: int
     results: tuple[CellResult, ...]
     problems: tuple[str, ...] = ()
@@ -344,7 +343,6 @@ class RunMeasured:
     measurement: Measurement
     results: tuple[CellResult, ...]
     num_done: int
-    num_runs: int
     seconds_left: float
 
 

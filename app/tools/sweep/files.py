@@ -66,10 +66,10 @@ def open_sweep(path: Path) -> tuple[SweepStarted, SweepFinished]:
         OutriderError: it can't be read.
     """
     log = read_sweep(path)
-    results, num_runs, num_done = SweepResults(log.plan, log.measurements), log.plan.num_runs, len(log.measurements)
+    results, num_done = SweepResults(log.plan, log.measurements), len(log.measurements)
     cells = results.all()
-    started = SweepStarted(log.plan, num_runs, num_done, cells, tuple(log.problems))
-    return started, SweepFinished(num_done >= num_runs, cells, verdicts(results))
+    started = SweepStarted(log.plan, num_done, cells, tuple(log.problems))
+    return started, SweepFinished(num_done >= log.plan.num_runs, cells, verdicts(results))
 
 
 def export_sweep(source: Path, kind: SweepExport, path: Path) -> None:

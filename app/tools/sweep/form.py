@@ -238,7 +238,7 @@ class SweepForm(QWidget):
             raise PromptError("The main window's prompt is empty: write a few words there for the models to read.")
         return ProbeRequest(
             target=target,
-            drafts=("?",),
+            drafts=(),
             texts=(ProbeText("the prompt", prompt=settings.prompt),),
             generate=GENERATED,
             **{name: getattr(settings, name) for name in ("sampling", "chat", "device", "dtype")},

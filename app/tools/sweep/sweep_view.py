@@ -170,7 +170,7 @@ class SweepView:
                 self._set_plan(event.plan)
             runs = (item for result in event.results for item in result.measurements)
             self._runs, self.verdicts = SweepResults(event.plan, runs), ()
-            self.num_done, self.num_runs = event.num_done, event.num_runs
+            self.num_done, self.num_runs = event.num_done, event.plan.num_runs
             self._take(event.results)
         elif isinstance(event, StageChanged):
             self.stage = self.stage if self.stage == STOPPING else event.text

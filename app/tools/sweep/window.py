@@ -198,8 +198,8 @@ class SweepWindow(ToolWindow):
                 path.parent.mkdir(parents=True, exist_ok=True)
             except OSError as error:
                 raise RunLogError(explain_write_error(error, path)) from error
-            for event in sweep(plan, session, out=path, logs=logs, controls=controls):
-                if isinstance(event, SweepStarted) and event.num_runs - event.num_done > ASK_ABOVE:
+            for event in sweep(plan, session.run, out=path, logs=logs, controls=controls):
+                if isinstance(event, SweepStarted) and plan.num_runs - event.num_done > ASK_ABOVE:
                     may_go_on.clear()
                 yield event
                 if isinstance(event, RunMeasured):
@@ -241,7 +241,7 @@ class SweepWindow(ToolWindow):
             if isinstance(event, FileFailed):
                 self.banner.show_sentence(f"{event.sentence} The sweep continues.")
             elif isinstance(event, RunMeasured) and not self._may_go_on.is_set():
-                num_left, duration = event.num_runs - event.num_done, duration_text(event.seconds_left)
+                num_left, duration = self.view.num_runs - event.num_done, duration_text(event.seconds_left)
                 self.question.show_sentence(
                     f"{num_left:,} runs are left, which will take about {duration}. Measure them all?"
                 )
