@@ -46,8 +46,6 @@ def test_a_spread_is_median_quartiles_and_extremes_and_ratios_are_taken_round_by
     found = spread([4.0, 1.0, 3.0, 2.0, 10.0])
     assert (found.median, found.quartiles, found.extremes) == (3.0, (2.0, 4.0), (1.0, 10.0))
     assert spread([2.0]).quartiles == (2.0, 2.0)
-    with pytest.raises(ValueError, match="median"):
-        spread([])
     # A machine that is slower in one round slows both.
     assert ratios([20.0, 2.0, 40.0], [10.0, 1.0, 20.0]).values == (2.0, 2.0, 2.0)
     with pytest.raises(ValueError, match="longer"):
@@ -69,10 +67,8 @@ BAD = {
     "num_draft_tokens": (0, 65),
     "rounds": (0,),
     "max_new_tokens": (0,),
-    "temperatures": ((), (-1.0,)),
+    "temperatures": ((-1.0,),),
     "seed": (-1,),
-    "threads": (0,),
-    "draft_layers": (2,),
     "only": (
         *(("nobody",), ("plain:x=1",), ("prompt-lookup:max-ngram=99",), ("prompt-lookup:max-ngram=many",)),
         ("prompt-lookup:depth=1",),

@@ -229,9 +229,6 @@ def test_probabilities_that_hold_nan_are_a_problem_of_the_pair(loader):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"drafts": ()}, "at least one draft"),
-        ({"target": " "}, "target"),
-        ({"texts": ()}, "no text"),
         ({"generate": -1}, "0 or more"),
         ({"max_positions": 0}, "from 1 to"),
     ],

@@ -43,15 +43,7 @@ class Curve:
 
 
 def expected_tokens(alpha: float, num_draft_tokens: float) -> float:
-    """tau, tokens emitted per step: (1 - alpha^(K+1)) / (1 - alpha), equation 1.
-
-    Raises:
-        ValueError: alpha outside [0, 1], or a negative K.
-    """
-    if not 0.0 <= alpha <= 1.0:
-        raise ValueError(f"alpha is a probability, not {alpha!r}.")
-    if num_draft_tokens < 0:
-        raise ValueError(f"K can't be negative, as {num_draft_tokens!r} is.")
+    """tau, tokens emitted per step: (1 - alpha^(K+1)) / (1 - alpha), equation 1, for alpha from 0 to 1."""
     if alpha == 1.0:
         return num_draft_tokens + 1.0
     return (1.0 - alpha ** (num_draft_tokens + 1)) / (1.0 - alpha)

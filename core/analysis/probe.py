@@ -9,13 +9,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from core.analysis.expectation import Curve, Estimate
-from core.errors import ModelNotFoundError, RunLogError, SettingsError
+from core.errors import ModelNotFoundError, RunLogError
 from core.models.catalogue import ModelEntry, resolve, suggested_drafts
 from core.models.fit import fitting_drafts
 from core.runlog.log import RunLog
-from core.runlog.replay import events, request_from_config
+from core.runlog.replay import request_from_config, steps
 from core.settings import Device, DType, SamplingParams, setting, validate
-from core.types import Step
 
 SCHEMA = "outrider.probe/1"
 DEFAULT_POSITIONS = 2000
@@ -61,12 +60,6 @@ class ProbeRequest:
     dtype: DType = DType.AUTO
 
     def __post_init__(self) -> None:
-        if not self.target.strip():
-            raise SettingsError("Choose a target model.")
-        if not self.drafts or not all(draft.strip() for draft in self.drafts):
-            raise SettingsError("Name at least one draft to probe.")
-        if not self.texts:
-            raise SettingsError("There is no text to probe.")
         validate(self)
 
 
@@ -220,16 +213,16 @@ def probe_text(log: RunLog, target: str, sampling: SamplingParams) -> ProbeText:
         RunLogError: the run wrote nothing.
     """
     config = log.run["config"]
-    steps = [event for event in events(log) if isinstance(event, Step)]
-    written = tuple(token for step in steps for token in step.emitted)
+    rebuilt = list(steps(log))
+    written = tuple(token for step in rebuilt for token in step.emitted)
     if not written:
         raise RunLogError("This run generated no text to probe.")
     before = (*_ids(config.get("prompt_token_ids")), *_ids(config.get("continuation_token_ids")))
     if target != config.get("target") or not before:
-        text = "".join(step.emitted_text for step in steps)
+        text = "".join(step.emitted_text for step in rebuilt)
         return ProbeText("the run's text", prompt=str(config.get("prompt") or ""), continuation=text)
     is_own = sampling == request_from_config(config).sampling
-    is_own = is_own and all(step.temperature == sampling.temperature for step in steps)
+    is_own = is_own and all(step.temperature == sampling.temperature for step in rebuilt)
     return ProbeText("the run's text", prompt_ids=before, continuation_ids=written, is_own=is_own)
 
 

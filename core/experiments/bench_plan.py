@@ -113,16 +113,6 @@ class BenchSettings:
 
     def __post_init__(self) -> None:
         validate(self)
-        for is_wrong, sentence in (
-            (not self.temperatures, "Name at least one temperature."),
-            (self.threads is not None and self.threads < 1, f"Threads must be 1 or more, not {self.threads}."),
-            (
-                self.draft is not None and self.draft_layers is not None,
-                "A draft is either named or made of the target's first layers; leave one of the two out.",
-            ),
-        ):
-            if is_wrong:
-                raise SettingsError(sentence)
         for temperature in self.temperatures:
             SamplingParams(temperature=temperature)
         for name in self.only:
@@ -185,13 +175,7 @@ class Spread:
 
 
 def spread(values: Sequence[float]) -> Spread:
-    """Median, interpolated quartiles, minimum and maximum.
-
-    Raises:
-        ValueError: there are none.
-    """
-    if not values:
-        raise ValueError("No values, no median.")
+    """Median, interpolated quartiles, minimum and maximum of at least one value."""
     low = high = values[0]
     if len(values) > 1:
         low, _, high = statistics.quantiles(values, n=4, method="inclusive")
@@ -199,11 +183,7 @@ def spread(values: Sequence[float]) -> Spread:
 
 
 def ratios(ours: Sequence[float], theirs: Sequence[float]) -> Spread:
-    """Ours / theirs, round by round, so that a slow moment of the machine affects both.
-
-    Raises:
-        ValueError: none, or not as many of the one as of the other.
-    """
+    """Ours / theirs, round by round, so that a slow moment of the machine affects both."""
     return spread([our / their for our, their in zip(ours, theirs, strict=True)])
 
 

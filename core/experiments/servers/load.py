@@ -55,8 +55,6 @@ class LoadPlan:
     repeats: int = DEFAULT_REPEATS
 
     def __post_init__(self) -> None:
-        if not self.prompts:
-            raise SettingsError("There is no prompt; name some with --prompts.")
         if not all(1 <= count <= MOST_AT_ONCE for count in self.concurrency):
             raise SettingsError(f"A number of concurrent requests must be between 1 and {MOST_AT_ONCE}.")
         if self.engine.speculation.is_on is False:
@@ -84,7 +82,7 @@ class LoadCell:
     Attributes:
         tokens_per_second: while every worker was busy.
         ms_per_token: median over the requests, from the first tokens on.
-        draft_acceptance_rate: None without drafts, or if the server doesn't tell.
+        draft_acceptance_rate: None without drafts, or if the server doesn't report it.
         was_shared: somebody else used the server meanwhile.
         error: why it failed; there are no figures then.
     """
@@ -172,7 +170,7 @@ def _metrics(server: Server) -> Snapshot | None:
 
 
 def _acceptance(answers: Sequence[Answer], grown: Snapshot | None) -> float | None:
-    """Accepted / drafted: what each answer tells, else what the server counted meanwhile."""
+    """Accepted / drafted: what each answer reports, else what the server counted meanwhile."""
     told = [answer.told for answer in answers]
     drafted = [item.draft_tokens for item in told if item is not None and item.draft_tokens is not None]
     accepted = [item.accepted_tokens for item in told if item is not None and item.accepted_tokens is not None]
