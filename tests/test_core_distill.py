@@ -319,7 +319,7 @@ def test_where_bfloat16_is_emulated_small_steps_use_adamw(target, tmp_path, monk
     student, part = new_student(target.model, 1), play_part(script_of(target.tokenizer, target.eos_ids))
     for arithmetic in (torch.float32, torch.bfloat16):
         monkeypatch.setattr("core.distill.student.ARITHMETIC", arithmetic)
-        train_student(student, [part], part, torch.arange(8), 0, TrainSettings(8, compile=False), tmp_path / "c", quiet)
+        train_student(student, torch.arange(8), [part], part, 0, TrainSettings(8, compile=False), tmp_path / "c", quiet)
     assert [[type(optimizer).__name__ for optimizer in each] for each in seen] == [["AdamW"] * 2, ["Muon", "AdamW"]]
 
 

@@ -90,7 +90,6 @@ def distill(
 
     Args:
         target: in float32 on the CPU.
-        settings: what to make.
         work: folder for texts, states and the checkpoint; a later call with the same folder resumes.
         out: folder that the result is written to.
         log: called periodically with a line of progress.
@@ -113,8 +112,7 @@ def distill(
         )
     work.mkdir(parents=True, exist_ok=True)
     _claim(work, target)
-    stages = _Stages(target, settings, work, out, log, check_cancelled)
-    first = stages.write_parts()
+    first = _write_parts(target, settings, work, log, check_cancelled)
     training, held_out = split([read_part(path) for path in parts_in(work)])
     _check_judgeable(held_out)
     texts = [part.texts for part in training]
@@ -122,82 +120,67 @@ def distill(
     rows, number = sum(map(len, texts)), sum(int(some.end.sum()) for some in texts)
     duration = duration_text(settings.training.seconds) if settings.training.seconds else ""
     log(f"training on {rows} texts, {number:,} tokens{duration and f', for {duration}'}")
-    return (stages.heads if settings.kind is Kind.MEDUSA else stages.draft)(ids, training, held_out, first)
-
-
-@dataclass(frozen=True, slots=True)
-class _Stages:
-    """The stages of one `distill`, whose arguments these are."""
-
-    target: LanguageModel
-    settings: DistillSettings
-    work: Path
-    out: Path
-    log: Callable[[str], None]
-    check_cancelled: Callable[[], None]
-
-    def write_parts(self) -> int:
-        """Write texts until there are enough; returns the length of their opening."""
-        settings, target, work = self.settings, self.target, self.work
-        script = script_of(target.tokenizer, target.eos_ids)
-        given = _given_parts(target, script, settings)
-        began, number_before = time.monotonic(), None
-        # All texts of one training have the same length.
-        lengths = {texts.ids.shape[1] for texts in (*given, *(read_part(path).texts for path in parts_in(work)))}
-        if len(lengths) > 1:
-            raise SettingsError(f"The texts in {str(work)!r} have a different length. Choose another --work folder.")
-        play = replace(settings.play, length=lengths.pop()) if lengths else settings.play
-        # A word of the user's, or those that a base model begins with, and one of the answer.
-        fewest = len(script.opening) + len(script.bridge) + (1 if script.bridge else OWN_WORDS) + 1
-        if not fewest <= play.length <= target.context_length:
-            raise SettingsError(
-                f"Texts of {play.length:,} tokens don't fit this target. Choose a length from {fewest} to "
-                f"{target.context_length:,}."
-            )
-        while True:
-            parts = parts_in(work)
-            index, number = len(parts), sum(len(read_part(path).texts) for path in parts)
-            path = work / f"part-{index:04}"
-            if index < len(given):
-                self.log(f"the target reads texts: part {index + 1} of {len(given)}")
-                compiled = settings.training.compile
-                write_part(target.model, given[index], path, compiled=compiled, check_cancelled=self.check_cancelled)
-            elif number < settings.num_texts:
-                number_before = number if number_before is None else number_before
-                pace = (time.monotonic() - began) / (number - number_before) if number > number_before else 0.0
-                left = f", about {duration_text(pace * (settings.num_texts - number))} left" if pace else ""
-                self.log(f"the target writes texts: {number} of {settings.num_texts} so far{left}")
-                generator = torch.Generator().manual_seed(settings.seed + 7919 * index)
-                save_part(write_texts(target.model, script, play, generator, self.check_cancelled), path)
-            else:
-                return len(script.opening)
-
-    def draft(self, ids: list[int], training: list[Part], held_out: Part, first: int) -> dict[str, float]:
-        """Train and export a draft of these ids; returns its acceptance."""
-        vocabulary = torch.tensor(ids)
-        student = new_student(self.target.model, self.settings.num_layers)
-        shared = self.settings.training, self.work / "student.pt", self.log, self.check_cancelled
-        train_student(student, training, held_out, vocabulary, first, *shared)
-        export_student(student, self.target.tokenizer, self.target.ref, ids, self.out)
-        return {
-            f"acceptance at {at:g}": held_out_acceptance(student, held_out, vocabulary, first, temperature=at)
-            for at in sorted(set(held_out.texts.temperature.tolist()))
-        }
-
-    def heads(self, ids: list[int], training: list[Part], held_out: Part, first: int) -> dict[str, float]:
-        """Train and export Medusa heads for these ids; returns their accuracy."""
-        settings = self.settings
+    shared = training, held_out, first, settings.training
+    if settings.kind is Kind.MEDUSA:
         torch.manual_seed(settings.seed)
-        heads = new_heads(self.target.model, self.target.ref, settings.num_heads, settings.num_layers, ids)
-        tables = Tables.of(self.target.model, held_out)
-        shared = settings.training, self.work / "heads.pt", self.log, self.check_cancelled
-        train_heads(heads, tables, training, held_out, first, *shared)
-        export_heads(heads, tables.scale, self.out)
+        heads = new_heads(target.model, target.ref, settings.num_heads, settings.num_layers, ids)
+        tables = Tables.of(target.model, held_out)
+        train_heads(heads, tables, *shared, work / "heads.pt", log, check_cancelled)
+        export_heads(heads, tables.scale, out)
         return {
             f"head {head}, top {top}": share
             for head, shares in enumerate(held_out_accuracy(heads, tables, held_out))
             for top, share in zip(TOPS, shares, strict=True)
         }
+    student, vocabulary = new_student(target.model, settings.num_layers), torch.tensor(ids)
+    train_student(student, vocabulary, *shared, work / "student.pt", log, check_cancelled)
+    export_student(student, target.tokenizer, target.ref, ids, out)
+    return {
+        f"acceptance at {at:g}": held_out_acceptance(student, held_out, vocabulary, first, temperature=at)
+        for at in sorted(set(held_out.texts.temperature.tolist()))
+    }
+
+
+def _write_parts(
+    target: LanguageModel,
+    settings: DistillSettings,
+    work: Path,
+    log: Callable[[str], None],
+    check_cancelled: Callable[[], None],
+) -> int:
+    """Write texts until there are enough; returns the length of their opening."""
+    script = script_of(target.tokenizer, target.eos_ids)
+    given = _given_parts(target, script, settings)
+    began, number_before = time.monotonic(), None
+    # All texts of one training have the same length.
+    lengths = {texts.ids.shape[1] for texts in (*given, *(read_part(path).texts for path in parts_in(work)))}
+    if len(lengths) > 1:
+        raise SettingsError(f"The texts in {str(work)!r} have a different length. Choose another --work folder.")
+    play = replace(settings.play, length=lengths.pop()) if lengths else settings.play
+    # A word of the user's, or those that a base model begins with, and one of the answer.
+    fewest = len(script.opening) + len(script.bridge) + (1 if script.bridge else OWN_WORDS) + 1
+    if not fewest <= play.length <= target.context_length:
+        raise SettingsError(
+            f"Texts of {play.length:,} tokens don't fit this target. Choose a length from {fewest} to "
+            f"{target.context_length:,}."
+        )
+    while True:
+        parts = parts_in(work)
+        index, number = len(parts), sum(len(read_part(path).texts) for path in parts)
+        path = work / f"part-{index:04}"
+        if index < len(given):
+            log(f"the target reads texts: part {index + 1} of {len(given)}")
+            compiled = settings.training.compile
+            write_part(target.model, given[index], path, compiled=compiled, check_cancelled=check_cancelled)
+        elif number < settings.num_texts:
+            number_before = number if number_before is None else number_before
+            pace = (time.monotonic() - began) / (number - number_before) if number > number_before else 0.0
+            left = f", about {duration_text(pace * (settings.num_texts - number))} left" if pace else ""
+            log(f"the target writes texts: {number} of {settings.num_texts} so far{left}")
+            generator = torch.Generator().manual_seed(settings.seed + 7919 * index)
+            save_part(write_texts(target.model, script, play, generator, check_cancelled), path)
+        else:
+            return len(script.opening)
 
 
 def _check_judgeable(held_out: Part) -> None:

@@ -139,9 +139,9 @@ def held_out_acceptance(
 
 def train_student(
     student: LlamaForCausalLM,
+    vocabulary: Tensor,
     parts: list[Part],
     held_out: Part,
-    vocabulary: Tensor,
     first: int,
     settings: TrainSettings,
     checkpoint: Path,

@@ -184,8 +184,6 @@ def train(
         model: to train, but for parameters without a gradient; its `config` is stored with it.
         compute: the loss of a step, from its index and the share of the budget that is used. What it reads must
             depend on these and the seed alone, so that a resumed run continues exactly.
-        settings: how to train.
-        checkpoint: its file.
         log: called periodically with a line of progress.
         reports: name of the figure that steps report.
         evaluate: called every `evaluate_seconds`; returns a line for the log.
