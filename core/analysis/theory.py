@@ -82,7 +82,7 @@ class ShapeTheory:
 
 @dataclass(frozen=True, slots=True)
 class TreeTheory:
-    """What a run of trees tells about smaller ones.
+    """What a run of trees shows about smaller ones.
 
     Attributes:
         depths: for each K from 0, the depth at which the first K nodes pay best.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import queue
 import threading
 import time
 from collections.abc import Sequence
@@ -31,18 +30,18 @@ class Answer:
 
     @property
     def ids(self) -> tuple[int, ...]:
-        """The tokens' ids, up to the first that isn't told."""
+        """The tokens' ids, up to the first that isn't reported."""
         ids = [token.id for token in self.tokens]
         return tuple(ids[: ids.index(UNKNOWN_ID)] if UNKNOWN_ID in ids else ids)
 
     @property
     def is_known(self) -> bool:
-        """Whether all ids are told."""
+        """Whether all ids are reported."""
         return len(self.ids) == len(self.tokens)
 
     @property
     def told(self) -> Told | None:
-        """What the server told about drafting at the end."""
+        """What the server reported about drafting at the end."""
         return next((chunk.told for chunk in reversed(self.chunks) if chunk.told), None)
 
     @property
@@ -58,7 +57,7 @@ class Answer:
         return self.tokens[place].text if place < len(self.tokens) else ""
 
     def lead(self, place: int, other: str) -> float | None:
-        """How far a token leads another one, in logprobs; None if the server doesn't tell."""
+        """How far a token leads another one, in logprobs; None if the server doesn't report it."""
         token = self.tokens[place]
         lead = token.logprob - dict(token.top).get(other, math.nan)
         return lead if math.isfinite(lead) else None
@@ -104,9 +103,7 @@ def ask_all(
         Cancelled: the controls asked to stop.
     """
     failed = threading.Event()
-    waiting = queue.SimpleQueue[tuple[int, RunRequest]]()
-    for item in enumerate(requests):
-        waiting.put(item)
+    waiting = iter(list(enumerate(requests)))  # Shared: each worker takes the next one.
     found: list[Answer | None] = [None] * len(requests)
 
     def check_cancelled() -> None:
@@ -116,13 +113,10 @@ def ask_all(
 
     def work(client: Client) -> float:
         try:
-            while True:
-                try:
-                    index, request = waiting.get_nowait()
-                except queue.Empty:
-                    return time.perf_counter()
+            for index, request in waiting:
                 chunks = tuple(stream_chunks(client, server, request, check_cancelled, top_logprobs))
                 found[index] = Answer(_checked(server, chunks))
+            return time.perf_counter()
         except BaseException:
             failed.set()
             raise
@@ -141,7 +135,7 @@ def ask_all(
 
 
 def _checked(server: Server, chunks: tuple[Chunk, ...]) -> tuple[Chunk, ...]:
-    """An answer that ends as it should, and tells how many tokens came when."""
+    """An answer that ends as it should, and reports how many tokens came when."""
     if not any(chunk.finish for chunk in chunks):
         raise ServerError(f"{server.address} ended a text without saying why. Check its log.")
     if any(chunk.tokens and not chunk.is_step for chunk in chunks):

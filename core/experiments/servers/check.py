@@ -139,7 +139,7 @@ class _Check:
         self._sampling = request.request.sampling
         self._seed = request.request.seed
         self._long = {"max_new_tokens": request.num_tokens}
-        self._num_drafted = 0
+        self._tally, self._num_drafted = DistributionTally(), 0
 
     def report(self) -> Generator[CheckProgress, None, ServerReport]:
         began = time.monotonic()
@@ -200,7 +200,7 @@ class _Check:
 
     def _sample(self, count: int, is_second: bool) -> Generator[CheckProgress, None, DistributionResult]:
         """Short sampled texts after a few prompts, and the tests of each position."""
-        tally = DistributionTally()
+        self._tally = DistributionTally()
         self._num_drafted = 0
         title = "A second test: fresh texts" if is_second else "Short sampled texts"
         chosen = self._prompts[:PROMPTS]
@@ -208,11 +208,11 @@ class _Check:
             share = count // len(chosen) + (place < count % len(chosen))
             # Seeds that no other request of this check has.
             seed = self._seed + (1 + place + PROMPTS * is_second) * 1_000_000
-            yield from self._compare(prompt, share, seed, title, tally)
-        return tally.result(count, math.inf)
+            yield from self._compare(prompt, share, seed, title)
+        return self._tally.result(count, math.inf)
 
     def _texts(
-        self, server: Server, prompt: Prompt, count: int, seed: int, title: str, tally: DistributionTally
+        self, server: Server, prompt: Prompt, count: int, seed: int, title: str
     ) -> Generator[CheckProgress, None, dict[tuple[int, ...], Counter[int]]]:
         """From the beginning of a text to how often each token followed it on a server."""
         answers = yield from self._ask(
@@ -225,12 +225,10 @@ class _Check:
             for place, token in enumerate(ids):
                 followers.setdefault(ids[:place], Counter())[token] += 1
         if server is self._server:
-            yield from self._test_own(prompt, answers, title, tally)
+            yield from self._test_own(prompt, answers, title)
         return followers
 
-    def _test_own(
-        self, prompt: Prompt, answers: Sequence[Answer], title: str, tally: DistributionTally
-    ) -> Generator[CheckProgress, None, None]:
+    def _test_own(self, prompt: Prompt, answers: Sequence[Answer], title: str) -> Iterator[CheckProgress]:
         """Test the likely first tokens against the server's own logprobs: of its sampling, whatever its weights."""
         temperature = self._sampling.temperature
         if self._sampling != SamplingParams(temperature):
@@ -243,15 +241,15 @@ class _Check:
             )
             tops.append(sorted((lp for token in answer.tokens[:1] for _, lp in token.top), reverse=True)[:_TOP])
         first = [token for answer in answers for token in answer.tokens[:1]]
-        # A token that can't be told, such as the end of a text, would seem never to be drawn.
+        # A token without an id, such as the end of a text, would seem never to be drawn.
         is_told = all(token.id != UNKNOWN_ID and not math.isnan(token.logprob) for token in first)
         if not tops[0] or len(first) < len(answers) or not is_told:
             return
-        # Some servers tell logprobs before the temperature, others behind it.
+        # Some servers report logprobs before the temperature, others after it.
         is_before = all(math.isclose(one, other, abs_tol=1e-2) for one, other in zip(*tops, strict=False))
         power = 1.0 / temperature if is_before else 1.0
         found, count = fit_to_top(tops[0], first, power)
-        tally.count(OWN, found.statistic, found.degrees, count)
+        self._tally.count(OWN, found.statistic, found.degrees, count)
 
     # What differs when the target is run here. ---------------------------------------------------------------------
 
@@ -260,7 +258,7 @@ class _Check:
         return f"the server without speculation at {self._request.baseline.address}"
 
     def _ids(self, prompt: Prompt, answer: Answer) -> tuple[int, ...]:
-        """The tokens up to the first whose id isn't told; a text's end is -2, as not every server tells its token."""
+        """The tokens up to the first without an id; a text's end is -2, as not every server reports its token."""
         is_end = answer.chunks[-1].finish is FinishReason.EOS and answer.is_known
         return (*answer.ids, -2) if is_end else answer.ids
 
@@ -290,18 +288,15 @@ class _Check:
             )
         return IdentityResult(Comparison.GREEDY, len(answers), num_tokens, tuple(divergences))
 
-    def _compare(
-        self, prompt: Prompt, count: int, seed: int, title: str, tally: DistributionTally
-    ) -> Generator[CheckProgress, None, None]:
+    def _compare(self, prompt: Prompt, count: int, seed: int, title: str) -> Iterator[CheckProgress]:
         assert self._request.baseline is not None
-        found = yield from self._texts(self._server, prompt, count, seed, title, tally)
-        plain = yield from self._texts(
-            self._request.baseline, prompt, count, seed + 500_000, f"{title} of the baseline", tally
-        )
+        found = yield from self._texts(self._server, prompt, count, seed, title)
+        seed += 500_000
+        plain = yield from self._texts(self._request.baseline, prompt, count, seed, f"{title} of the baseline")
         for block in sorted(found.keys() & plain.keys()):
             if min(sum(found[block].values()), sum(plain[block].values())) >= LEAST_FOLLOWERS:
                 statistic, degrees = homogeneity(found[block], plain[block])
-                tally.count(len(block) + 1, statistic, degrees, sum(found[block].values()))
+                self._tally.count(len(block) + 1, statistic, degrees, sum(found[block].values()))
 
     def _tested(self, answers: Sequence[Answer], sampling: SamplingParams) -> Iterator[tuple[bool, float, float]]:
         """Of each tested token whether it was accepted, and how likely that is for a drawn and the likeliest draft."""
@@ -325,7 +320,7 @@ class _CheckHere(_Check):
         super().__init__(request, tuple(prompts), controls)
         self._target, self._draft = target, draft
         self.has_draft = draft is not None
-        # Some targets have several tokens that end a text, of which a server may tell none: they count as one.
+        # Some targets have several tokens that end a text, of which a server may report none: they count as one.
         self._eos = sorted(target.eos_ids)
 
     def _against(self) -> str:
@@ -393,10 +388,8 @@ class _CheckHere(_Check):
             divergences += [worst] if worst is not None else []
         return IdentityResult(Comparison.GREEDY, len(answers), num_tokens, tuple(divergences))
 
-    def _compare(
-        self, prompt: Prompt, count: int, seed: int, title: str, tally: DistributionTally
-    ) -> Generator[CheckProgress, None, None]:
-        followers = yield from self._texts(self._server, prompt, count, seed, title, tally)
+    def _compare(self, prompt: Prompt, count: int, seed: int, title: str) -> Iterator[CheckProgress]:
+        followers = yield from self._texts(self._server, prompt, count, seed, title)
         models = [model for model in (self._target, self._draft) if model is not None]
         exact = [
             TargetDistribution(model, prompt.ids, NUM_SAMPLED, self._sampling, self._controls.check_cancelled)
@@ -406,7 +399,7 @@ class _CheckHere(_Check):
             if sum(counts.values()) >= LEAST_FOLLOWERS:
                 yield CheckProgress("The target's exact distributions", 0, 0)
                 probs = [self._padded(self._merged(item.after(block), is_sum=True)) for item in exact]
-                tally.add(len(block) + 1, counts, probs[0], probs[-1])
+                self._tally.add(len(block) + 1, counts, probs[0], probs[-1])
 
     def _padded(self, probs: Tensor) -> Tensor:
         size = self._target.vocab_size

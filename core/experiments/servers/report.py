@@ -85,7 +85,7 @@ class ServerReport:
     """All results of a check; no distribution at temperature 0, no acceptance without a draft here.
 
     `num_drafted` counts the short texts in which the server is known to have drafted; `speculates` is None if it
-    doesn't tell whether it drafts at all.
+    doesn't report whether it drafts at all.
     """
 
     server: str
