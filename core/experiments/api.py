@@ -170,14 +170,10 @@ def _drafter(target: LanguageModel, drafter: Drafter | LanguageModel, capacity: 
     if isinstance(drafter, LanguageModel):
         check_pair(drafter, target)
         return DraftModelDrafter(DrafterSetup(target, drafter, capacity))
-    if isinstance(drafter, type) or not isinstance(drafter, Drafter):
-        name = drafter.__name__ if isinstance(drafter, type) else type(drafter).__name__
-        made = (
-            f"Create an instance first: {name}(…)."
-            if isinstance(drafter, type)
-            else "It needs start, propose and observe."
-        )
-        raise DrafterError(f"{name} is not a drafter. {made}")
+    if isinstance(drafter, type):
+        raise DrafterError(f"{drafter.__name__} is not a drafter. Create an instance first: {drafter.__name__}(…).")
+    if not isinstance(drafter, Drafter):
+        raise DrafterError(f"{type(drafter).__name__} is not a drafter. It needs start, propose and observe.")
     return drafter
 
 

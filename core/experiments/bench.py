@@ -53,9 +53,6 @@ _log = logging.getLogger(__name__)
 
 Record = dict[str, Any]
 
-Progress = Callable[[str, int, int], None]
-"""What is running, and how many of all runs are done."""
-
 
 # --- Forwards ---------------------------------------------------------------------------------------------------
 
@@ -147,6 +144,8 @@ class Observations:
 class Bench:
     """Measures contenders with one pair, on prompts whose ids are known. absent: who did not run, and why.
 
+    on_progress is called with what is running, and how many of all runs are done.
+
     Raises:
         PromptError: a prompt leaves no room for the new tokens and a block after them.
     """
@@ -156,7 +155,7 @@ class Bench:
         pair: Pair,
         prompts: Sequence[Prompt],
         settings: BenchSettings,
-        on_progress: Progress = lambda what, done, total: None,
+        on_progress: Callable[[str, int, int], None] = lambda what, done, total: None,
     ) -> None:
         self.pair, self.prompts, self.settings = pair, prompts, settings
         self.absent: dict[str, str] = {}

@@ -80,8 +80,7 @@ def check(session: Session, request: CheckRequest, controls: RunControls) -> Gen
             setup = DrafterSetup(loaded.target, loaded.draft, capacity, own.check_cancelled)
             return build_drafter(run.method, setup, run.method_options)
 
-        report = yield from _checked(_context(request, loaded, own, make_drafter))
-        yield CheckFinished(report)
+        yield from _checked(request, loaded, own, make_drafter)
     except Cancelled:
         yield CheckFinished(None)
 
@@ -97,27 +96,19 @@ def check_drafter(target: LanguageModel, make_drafter: Callable[[int], Drafter],
         OutriderError: it can't be checked, in one sentence.
     """
     controls = RunControls(request.run.sampling, request.run.draft_length)
-    steps = _checked(_context(request, Loaded(target, None, None), controls, make_drafter))
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            return end.value
+    *_, last = _checked(request, Loaded(target, None, None), controls, make_drafter)
+    assert isinstance(last, CheckFinished)
+    assert last.report is not None
+    return last.report
 
 
-def _context(
+def _checked(
     request: CheckRequest, loaded: Loaded, controls: RunControls, make_drafter: Callable[[int], Drafter]
-) -> CheckContext:
+) -> Iterator[CheckProgress | CheckFinished]:
+    began, target = time.monotonic(), loaded.target
     # Sampled blocks follow the first prompts.
-    prompts = request.prompts or default_first(loaded.target)
-    return CheckContext(
-        request, loaded, tuple(encoded(prompts, loaded.target, request.run.chat)), controls, make_drafter
-    )
-
-
-def _checked(context: CheckContext) -> Generator[CheckProgress, None, CheckReport]:
-    began = time.monotonic()
-    request, target = context.request, context.target
+    prompts = tuple(encoded(request.prompts or default_first(target), target, request.run.chat))
+    context = CheckContext(request, loaded, prompts, controls, make_drafter)
     sampling = request.run.sampling
     identities = [(yield from compare_texts(context, Comparison.GREEDY))]
     if request.run.coupling is Coupling.GUMBEL and not sampling.is_greedy:
@@ -127,8 +118,8 @@ def _checked(context: CheckContext) -> Generator[CheckProgress, None, CheckRepor
     distribution = None
     if not sampling.is_greedy:
         distribution = yield from judge_distribution(context)
-    return CheckReport(
-        request=replace(request, prompts=tuple(replace(prompt, ids=()) for prompt in context.prompts)),
+    report = CheckReport(
+        request=replace(request, prompts=tuple(replace(prompt, ids=()) for prompt in prompts)),
         device=str(target.device),
         dtype=str(target.dtype).removeprefix("torch."),
         identities=tuple(identities),
@@ -136,6 +127,7 @@ def _checked(context: CheckContext) -> Generator[CheckProgress, None, CheckRepor
         notes=notes_on(request.run, str(target.dtype), distribution),
         seconds=time.monotonic() - began,
     )
+    yield CheckFinished(report)
 
 
 # --- Texts that must be equal -----------------------------------------------------------------------------------

@@ -414,12 +414,15 @@ def _worth(context: CheckContext, prompt: Prompt) -> float:
     return float((1.0 - accepted.sum()) * accepted.max())
 
 
+Followers = dict[tuple[bool, tuple[int, ...]], Counter[int]]
+"""From whether a prefix was a fully accepted draft, and the prefix, to how often each token followed it."""
+
+
 def _sampled(
     context: CheckContext, count: int, seeds: torch.Generator, title: str
 ) -> Generator[CheckProgress, None, DistributionResult]:
-    tally = DistributionTally()
-    asked = context.request.run.draft_length
-    method = METHODS.get(context.request.run.method)
+    run, tally = context.request.run, DistributionTally()
+    asked, method = run.draft_length, METHODS.get(run.method)
     has_leaves = method is not None and method.proposes_trees
     # K = 1 as well: after a long chain the bonus token is too rare to be tested. A tree has many ends.
     lengths: list[DraftLength] = [asked] if asked == 1 or has_leaves else [asked, 1]
@@ -427,8 +430,27 @@ def _sampled(
     done = 0
     for index, (prompt, length) in enumerate(series):
         share = count // len(series) + (index < count % len(series))
-        seed = int(torch.randint(2**62, (), generator=seeds))
-        followers = yield from _draw(context, prompt, length, share, seed, (title, done, count), tally)
+        blocks = sample_blocks(
+            context.target,
+            context.make_drafter(len(prompt.ids) + _longest(length) + 2),
+            prompt.ids,
+            seed=int(torch.randint(2**62, (), generator=seeds)),
+            controls=context.controls.sharing_stop(run.sampling, length),
+            coupling=run.coupling,
+            rule=run.verification,
+        )
+        followers: Followers = {}
+        for number, step in zip(range(share), blocks, strict=False):
+            if number % 20 == 0:
+                yield CheckProgress(title, done + number, count)
+            if number % 100 == 99:
+                context.loaded.look_again()
+            context.loaded.record(step)
+            tally.shapes[step.parents] += 1
+            for position, token in enumerate(step.emitted):
+                # A token without any draft is the target's own, but not a bonus.
+                is_bonus = step.num_draft_tokens > 0 and step.emitted_kinds[position] is TokenKind.BONUS
+                followers.setdefault((is_bonus, step.emitted[:position]), Counter())[token] += 1
         done += share
         yield CheckProgress("The target's exact distributions", done, count)
         _compare(context, prompt, length, followers, tally)
@@ -437,45 +459,6 @@ def _sampled(
 
 def _longest(length: DraftLength) -> int:
     return MOST_CHOSEN if isinstance(length, LengthPolicy) else length
-
-
-Followers = dict[tuple[bool, tuple[int, ...]], Counter[int]]
-"""From whether a prefix was a fully accepted draft, and the prefix, to how often each token followed it."""
-
-
-def _draw(
-    context: CheckContext,
-    prompt: Prompt,
-    length: DraftLength,
-    count: int,
-    seed: int,
-    progress: tuple[str, int, int],
-    tally: DistributionTally,
-) -> Generator[CheckProgress, None, Followers]:
-    run = context.request.run
-    title, done, total = progress
-    blocks = sample_blocks(
-        context.target,
-        context.make_drafter(len(prompt.ids) + _longest(length) + 2),
-        prompt.ids,
-        seed=seed,
-        controls=context.controls.sharing_stop(run.sampling, length),
-        coupling=run.coupling,
-        rule=run.verification,
-    )
-    followers: Followers = {}
-    for index, step in zip(range(count), blocks, strict=False):
-        if index % 20 == 0:
-            yield CheckProgress(title, done + index, total)
-        if index % 100 == 99:
-            context.loaded.look_again()
-        context.loaded.record(step)
-        tally.shapes[step.parents] += 1
-        for position, token in enumerate(step.emitted):
-            # A token without any draft is the target's own, but not a bonus.
-            is_bonus = step.num_draft_tokens > 0 and step.emitted_kinds[position] is TokenKind.BONUS
-            followers.setdefault((is_bonus, step.emitted[:position]), Counter())[token] += 1
-    return followers
 
 
 def _compare(
