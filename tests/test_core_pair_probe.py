@@ -11,8 +11,10 @@ import torch
 from core.analysis import run_probe
 from core.analysis.expectation import Curve
 from core.analysis.probe import Costs, DraftProbe, ProbeDone, ProbeRequest, ProbeText, verdict
-from core.analysis.run_probe import Comparison, agreement, compare, compare_over, probe, speedup, survivals
+from core.analysis.run_probe import agreement, compare, compare_over, paths_of, probe, speedup
+from core.analysis.tree_forecast import PathAcceptance, compare_siblings
 from core.controls import RunControls
+from core.drafters.registry import TreeRule
 from core.errors import OutriderError, PairMismatchError, PromptError, SettingsError
 from core.sampling import probabilities
 from core.settings import SamplingParams
@@ -42,12 +44,12 @@ def test_each_position_equals_a_full_computation(sampling, rows):
     target, draft = a_pair()
     ids = a_text()
     found = compare_over(target, draft, ids, 5, sampling, most_rows=rows)
-    assert len(found.overlap) == len(ids) - 5
+    assert len(found.siblings) == len(ids) - 5
     for at, token in enumerate(ids[5:]):
         p, q = (probabilities(model.logits_of(ids[: at + 5]), sampling).double() for model in (target, draft))
-        assert found.overlap[at] == pytest.approx(float(torch.minimum(p, q).sum()), abs=1e-6)
+        assert found.siblings[at, 0] == pytest.approx(float(torch.minimum(p, q).sum()), abs=1e-6)
         kept = min(1.0, float(q[token] / p[token])) if p[token] > 0 else 0.0
-        assert found.kept[at] == pytest.approx(kept, abs=1e-5)
+        assert found.siblings_kept[at, 0] == pytest.approx(kept, abs=1e-5)
         divergence = float(torch.where(p > 0, p * (p.log() - q.log()), 0.0).sum())
         assert found.kl_target_draft[at] == pytest.approx(divergence, abs=1e-5)
         assert found.same_top[at] == (int(p.argmax()) == int(q.argmax()))
@@ -61,9 +63,13 @@ def test_a_draft_that_proposes_few_ids_is_compared_over_these():
     draft = torch.softmax(torch.randn(4, 3), -1)
     tokens = torch.tensor([0, 1, 4, 3])
     whole = torch.zeros(4, V).index_copy_(1, few, draft)
-    ours, padded = compare(target, draft, tokens, few), compare(target, whole, tokens)
-    np.testing.assert_allclose(ours.overlap, padded.overlap, atol=1e-6)
-    np.testing.assert_allclose(ours.kept, padded.kept, atol=1e-6)
+    ours, padded = compare(target, draft, few), compare(target, whole)
+    found = [
+        compare_siblings(target, probs, tokens, ids, TreeRule.WITHOUT, torch.Generator())
+        for probs, ids in ((draft, few), (whole, None))
+    ]
+    for own, other in zip(*found, strict=True):
+        np.testing.assert_allclose(own[:, 0], other[:, 0], atol=1e-6)
     assert (ours.same_top == padded.same_top).all()
     assert np.isinf(ours.kl_target_draft).all()
     assert np.isinf(padded.kl_target_draft).all()
@@ -72,7 +78,7 @@ def test_a_draft_that_proposes_few_ids_is_compared_over_these():
 def test_a_token_that_the_draft_can_not_read_ends_its_proposals():
     target, draft = table_model(fixed_rows([0.0] * V), V), table_model(fixed_rows([0.0] * 4), 4)
     found = compare_over(target, draft, [0, 1, 2, 5, 1, 2], 1, WARM, most_rows=1)
-    assert found.overlap.tolist() == pytest.approx([4 / 6, 4 / 6, 4 / 6, 0, 0])
+    assert found.siblings[:, 0].tolist() == pytest.approx([4 / 6, 4 / 6, 4 / 6, 0, 0])
 
 
 # --- Blocks -----------------------------------------------------------------------------------------------------
@@ -91,17 +97,19 @@ def test_over_the_targets_own_texts_the_estimate_is_exactly_the_chance_of_every_
             # Each row of at + 1 tokens is met once for each way to go on.
             exact[at] += both / 3 ** (length - 1 - at)
         places = compare_over(target, draft, ids, 3, WARM)
-        mean += chance * survivals(places, is_own_text=True)[0, :length]
+        paths = paths_of([places], is_own_text=True)
+        mean += chance * np.array([paths.reached((0,) * (at + 1))[0] for at in range(length)])
     np.testing.assert_allclose(mean, exact, atol=1e-6)
 
 
 def test_the_chain_estimate_is_the_product_along_the_text():
-    ones = np.ones(4)
-    places = Comparison(np.array([0.9, 0.5, 0.8, 1.0]), 0.1 * ones, ones, ones, ones, ones, ones)
-    table = survivals(places, is_own_text=False)
-    assert table[0, :4].tolist() == pytest.approx([0.9, 0.45, 0.36, 0.36])
-    assert table[2, :2].tolist() == pytest.approx([0.8, 0.8])
+    sums = np.array([[0.9], [0.5], [0.8], [1.0]])
+    paths = PathAcceptance([(sums, 0.1 * np.ones((4, 1)))], is_own_text=False)
+    table = np.array([paths.reached((0,) * length) for length in range(1, 17)])
+    assert table[:4, 0].tolist() == pytest.approx([0.9, 0.45, 0.36, 0.36])
+    assert table[:2, 2].tolist() == pytest.approx([0.8, 0.8])
     assert np.isnan(table[2, 2])
+    assert np.isnan(table[4:]).all()
 
 
 def test_a_draft_equal_to_its_target_keeps_every_block_and_a_stranger_at_temperature_0_hardly_any():

@@ -53,13 +53,11 @@ _WINDOW = 1024
 class Comparison(NamedTuple):
     """Two distributions compared at each position of a text, (m,) each; p is the target's, q the draft's.
 
-    overlap is sum(min(p, q)) = 1 - TV; kept is min(1, q / p) of the token in the text. Divergences and entropies are in
-    nats; a divergence is infinite where one distribution excludes what the other allows. siblings and siblings_kept are
-    the same as overlap and kept for each candidate of a tree, (m, ranks), see `core.analysis.tree_forecast`.
+    Divergences and entropies are in nats; a divergence is infinite where one distribution excludes what the other
+    allows. siblings and siblings_kept: of each candidate of a tree, (m, ranks), see `compare_siblings`; of the first,
+    sum(min(p, q)) = 1 - TV, and min(1, q / p) of the token in the text.
     """
 
-    overlap: Array
-    kept: Array
     kl_target_draft: Array
     kl_draft_target: Array
     target_entropy: Array
@@ -110,10 +108,10 @@ def compare_over(
                 # The draft can't continue after an id that is not in its table: nothing is accepted there.
                 nothing, never = np.zeros(stop - start), np.full(stop - start, np.inf)
                 none = np.zeros((stop - start, NUM_RANKS))
-                pieces.append(Comparison(nothing, nothing, never, never, nothing, nothing, nothing, none, none))
+                pieces.append(Comparison(never, never, nothing, nothing, nothing, none, none))
                 continue
             tokens, drafted = torch.tensor(ids[start + 1 : stop + 1]), logits(runners[1], start, stop, limit)
-            found = compare(target_probs, probabilities(drafted, sampling), tokens, draft.draft_ids)
+            found = compare(target_probs, probabilities(drafted, sampling), draft.draft_ids)
             # At temperature 0 a tree's candidates are the draft's most likely tokens.
             rule, ranking = TreeRule.WITHOUT, sampling
             if sampling.is_greedy:
@@ -125,19 +123,21 @@ def compare_over(
     return joined(pieces)
 
 
-def compare(target_probs: Tensor, draft_probs: Tensor, tokens: Tensor, draft_ids: Tensor | None = None) -> Comparison:
+def compare(target_probs: Tensor, draft_probs: Tensor, draft_ids: Tensor | None = None) -> Comparison:
     """Compare distributions, without the candidates of trees.
 
     Args:
         target_probs: (n, V).
         draft_probs: (n, R), of `draft_ids` (R,), or of the first R ids where that is None; all others have
-        probability 0. tokens: (n,) ids that the text has there.
+            probability 0.
 
     Raises:
         GenerationError: distributions that hold NaN.
     """
     device = target_probs.device
-    draft_probs, tokens = draft_probs.to(device), tokens.to(device).unsqueeze(1)
+    draft_probs = draft_probs.to(device)
+    if bool(target_probs.isnan().any()) or bool(draft_probs.isnan().any()):
+        raise GenerationError("A model returned numbers that can't be compared (NaN). Try float32.")
     columns = (torch.arange(draft_probs.shape[1]) if draft_ids is None else draft_ids).to(device)
     shared = target_probs[:, : len(columns)] if draft_ids is None else target_probs[:, columns]
     target_entropy, draft_entropy = (
@@ -146,11 +146,7 @@ def compare(target_probs: Tensor, draft_probs: Tensor, tokens: Tensor, draft_ids
     outside = target_probs.sum(-1) - shared.sum(-1) > 1e-6
     cross = -torch.where(shared > 0, shared * draft_probs.log(), 0.0).sum(-1)
     reverse = -torch.where(draft_probs > 0, draft_probs * shared.log(), 0.0).sum(-1)
-    p = target_probs.gather(1, tokens).squeeze(1)
-    q = torch.where(columns == tokens, draft_probs, 0.0).sum(-1)
     found = {
-        "overlap": torch.minimum(shared, draft_probs).sum(-1).clamp(max=1.0),
-        "kept": torch.where(p > 0, (q / p).clamp(max=1.0), 0.0),
         "kl_target_draft": torch.where(outside, torch.inf, cross - target_entropy).clamp(min=0.0),
         "kl_draft_target": (reverse - draft_entropy).clamp(min=0.0),
         "target_entropy": target_entropy,
@@ -158,8 +154,6 @@ def compare(target_probs: Tensor, draft_probs: Tensor, tokens: Tensor, draft_ids
         "same_top": (target_probs.argmax(-1) == columns[draft_probs.argmax(-1)]).float(),
     }
     table = torch.stack(list(found.values())).cpu().double().numpy()
-    if not np.isfinite(table[0]).all():
-        raise GenerationError("A model returned numbers that can't be compared (NaN). Try float32.")
     return Comparison(**dict(zip(found, table, strict=True)))
 
 
@@ -171,33 +165,20 @@ _LEAST_BLOCKS = 8
 """Fewer blocks would give too narrow an interval."""
 
 
-def survivals(found: Comparison, *, is_own_text: bool) -> Array:
-    """(m, 16) for a block that starts at each position: the chance that its first i tokens are accepted; NaN past
-    the end.
-
-    is_own_text: over texts drawn from the target's p, the chance that i tokens in a row are accepted is the mean of
-    the product of min(1, q / p), exactly; the last factor is replaced by its mean, sum(min(p, q)).
-
-    else: the product of sum(min(p, q)) along the text, which assumes that the draft is as good after its own tokens.
-    """
-    count = len(found.overlap)
-    earlier = found.kept if is_own_text else found.overlap
-    table = np.full((count, LONGEST_CHAIN), np.nan)
-    chain = np.ones(count)
-    for index in range(min(LONGEST_CHAIN, count)):
-        left = count - index
-        table[:left, index] = chain[:left] * found.overlap[index:]
-        chain[:left] *= earlier[index:]
-    return table
+def paths_of(texts: Sequence[Comparison], *, is_own_text: bool) -> PathAcceptance:
+    """The acceptance of paths along several texts."""
+    return PathAcceptance([(text.siblings, text.siblings_kept) for text in texts], is_own_text=is_own_text)
 
 
 def agreement(texts: Sequence[Comparison], *, is_own_text: bool) -> Agreement:
     """How the models agree over several texts."""
-    table = np.concatenate([survivals(found, is_own_text=is_own_text) for found in texts])
+    paths = paths_of(texts, is_own_text=is_own_text)
+    # Of a chain, which is the path of first candidates: the chance that its first i tokens are accepted.
+    table = np.stack([paths.reached((0,) * length) for length in range(1, LONGEST_CHAIN + 1)], 1)
     whole = joined(texts)
-    sums, counts = _blocks([len(found.overlap) for found in texts], table)
+    sums, counts = _blocks([len(found.siblings) for found in texts], table)
     survival = _survival(sums.sum(0, keepdims=True), counts.sum(0, keepdims=True))
-    acceptance, tokens = Estimate(float(whole.overlap.mean())), Curve(tuple(_tokens(survival)[0].tolist()))
+    acceptance, tokens = Estimate(float(whole.siblings[:, 0].mean())), Curve(tuple(_tokens(survival)[0].tolist()))
     if len(sums) >= _LEAST_BLOCKS:
         weights = resampled(len(sums), np.random.default_rng(SEED))
         drawn = np.concatenate([_survival(weight @ sums, weight @ counts) for weight in weights])
@@ -209,7 +190,7 @@ def agreement(texts: Sequence[Comparison], *, is_own_text: bool) -> Agreement:
         return float(finite.mean()) if finite.size else None
 
     return Agreement(
-        num_places=len(whole.overlap),
+        num_places=len(whole.siblings),
         acceptance=acceptance,
         survival=tuple(survival[0].tolist()),
         tokens=tokens,
@@ -434,9 +415,8 @@ def _probe_draft(
     verify, expected = speedup(found.tokens, costs)
     trees: tuple[Shape, ...] = ()
     if costs.level_ms is not None:
-        siblings = [(text.siblings, text.siblings_kept) for text in compared]
-        acceptance = PathAcceptance(siblings, is_own_text=is_own_text)
-        trees = best_shapes(acceptance, costs.level_ms / costs.target_step_ms, verify.values)
+        paths = paths_of(compared, is_own_text=is_own_text)
+        trees = best_shapes(paths, costs.level_ms / costs.target_step_ms, verify.values)
     return DraftProbe(draft_ref, "", found, costs, verify, expected, time.perf_counter() - began, trees)
 
 

@@ -71,7 +71,7 @@ def compare_siblings(
         (accepted.sum(-1), torch.where(is_token, accepted, 0.0).sum(-1) / p.clamp(min=1e-30))
         for accepted in sibling_acceptance(shared, draft_probs, rule, NUM_RANKS, generator)
     ]
-    sums, kept = (torch.stack(part, 1).cpu().double().numpy() for part in zip(*found, strict=True))
+    sums, kept = (torch.stack(part, 1).clamp(max=1.0).cpu().double().numpy() for part in zip(*found, strict=True))
     return sums, kept
 
 
@@ -102,18 +102,25 @@ class PathAcceptance:
     def of(self, path: tuple[int, ...]) -> float:
         """The probability that all of it is accepted; 0 where no text is as long."""
         if path not in self._known:
-            depth, count = len(path) - 1, len(self._left) - len(path) + 1
-            is_whole = self._left[: max(count, 0)] > depth
-            reached = self._chain(path[:-1])[: len(is_whole)] * self._sums[depth:, path[-1]][: len(is_whole)]
-            found = float(reached[is_whole].mean()) if is_whole.any() else 0.0
-            self._known[path] = min(found, self.of(path[:-1]))
+            reached = self.reached(path)
+            whole = reached[~np.isnan(reached)]
+            self._known[path] = min(float(whole.mean()) if whole.size else 0.0, self.of(path[:-1]))
         return self._known[path]
+
+    def reached(self, path: tuple[int, ...]) -> Array:
+        """(m,) the same for a tree at each start, whose mean over starts is that; NaN past the end of its text."""
+        depth = len(path) - 1
+        count = max(0, len(self._left) - depth)
+        product = self._chain(path[:-1])[:count] * self._sums[depth:, path[-1]]
+        found = np.full(len(self._left), np.nan)
+        found[:count] = np.where(self._left[:count] > depth, product, np.nan)
+        return found
 
     def _chain(self, path: tuple[int, ...]) -> Array:
         """(m,) for a tree at each start: the product along the text; meaningless where it leaves its text."""
         if path not in self._chains:
             chain, depth = self._chain(path[:-1]).copy(), len(path) - 1
-            chain[: len(chain) - depth] *= self._kept[depth:, path[-1]]
+            chain[: max(0, len(chain) - depth)] *= self._kept[depth:, path[-1]]
             self._chains[path] = chain
         return self._chains[path]
 
