@@ -243,7 +243,7 @@ def export(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: 
 @contextlib.contextmanager
 def replaced_folder(folder: Path) -> Iterator[Path]:
     """A new folder to write to, which replaces `folder` once writing is complete; its model cards are kept."""
-    with scratch_folder(folder.parent, ".export-") as scratch:
+    with scratch_folder(folder.parent, ".outrider-export-") as scratch:
         fresh = scratch / "fresh"
         fresh.mkdir()
         yield fresh
