@@ -17,7 +17,6 @@ import torch
 
 from core.analysis.near_ties import lead
 from core.analysis.steadiness import BUSY, unsteadiness
-from core.decode import autoregressive
 from core.errors import PromptError, first_line
 from core.experiments.bench_plan import (
     ASSISTED,
@@ -41,7 +40,6 @@ from core.runlog.tally import Tally
 from core.runners.base import Runner, prefill
 from core.runners.threads import threads
 from core.runners.timing import Stopwatch
-from core.settings import SamplingParams
 from core.types import Step
 
 if TYPE_CHECKING:
@@ -213,9 +211,8 @@ class Bench:
 
     def _warm_up(self, seen: Observations, temperature: float, index: int) -> bool:
         """The warm-up run: it fills caches and compiles, and its forwards are counted. False if a peer failed."""
-        with contextlib.ExitStack() as stack:
-            is_peer = seen.contender.name in PEERS
-            widths = stack.enter_context(counted(self.pair.target.model)) if is_peer else []
+        is_peer = seen.contender.name in PEERS
+        with counted(self.pair.target.model) if is_peer else contextlib.nullcontext(list[int]()) as widths:
             timed = self._run(seen.contender, temperature, 0, index)
         if timed is None:
             return False
@@ -257,9 +254,7 @@ class Bench:
 
     def _plain_text(self, prompt: Prompt) -> tuple[int, ...]:
         self._report(f"Writing the reference for {PLAIN} decoding")
-        length, greedy = self.settings.max_new_tokens, SamplingParams(temperature=0.0)
-        events = autoregressive(self.pair.target, prompt.ids, sampling=greedy, max_new_tokens=length)
-        text = tuple(token for event in events if isinstance(event, Step) for token in event.emitted)
+        text = Outrider(self.pair, self.settings.max_new_tokens).run(prompt.ids, temperature=0.0, seed=0).ids
         self._done += 1
         return text
 
