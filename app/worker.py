@@ -17,11 +17,10 @@ from PySide6.QtCore import QObject, QThread, Signal, Slot
 from app.settings import runs_folder
 from core.controls import RunControls
 from core.errors import OutriderError, sentence_of
-from core.evidence import packed
 from core.runlog.log import RunLogWriter
 from core.runners.threads import limit_spinning, without_collection
 from core.settings import RunRequest
-from core.types import Event, Finished, FinishReason, Inspected, RunStarted, StageChanged
+from core.types import Event, Finished, FinishReason, RunStarted, StageChanged
 
 if TYPE_CHECKING:
     from core.session import Session
@@ -93,8 +92,7 @@ def run_task(request: RunRequest, events: deque[Any], parent: QObject | None = N
         try:
             for event in _events(session, request, controls):
                 log.write(event)
-                # The window keeps the evidence of the whole run, and shows that of one step at a time.
-                yield replace(event, evidence=packed(event.evidence)) if isinstance(event, Inspected) else event
+                yield event
                 if isinstance(event, Finished):
                     # A complete run may still report an error of its baseline.
                     if event.summary.error is not None:
