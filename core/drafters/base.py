@@ -102,11 +102,7 @@ def blaming(drafter: object) -> Iterator[None]:
 
 
 def check_types(draft: object, name: str) -> None:
-    """Refuse what isn't a draft of tensors, on which the loop would fail as if the model had.
-
-    Raises:
-        DrafterError: another type was returned, or tokens that aren't whole numbers in a row.
-    """
+    """Raise DrafterError for what isn't a draft of tensors, on which the loop would fail as if the model had."""
     if not isinstance(draft, Draft):
         raise DrafterError(f"{name} returned {type(draft).__name__}, not a Draft. Fix its code.")
     for what, ids in (("tokens", draft.tokens), ("parents", draft.parents)):
@@ -117,18 +113,8 @@ def check_types(draft: object, name: str) -> None:
 
 
 def check_draft(draft: Draft, tokens: Sequence[int], most: int, max_depth: int, vocab_size: int, name: str) -> None:
-    """Refuse a draft that can't be verified.
-
-    Args:
-        draft: what was proposed.
-        tokens: its ids, on the host.
-        most, max_depth: how many tokens were requested, and how many of them in a row.
-        vocab_size: V.
-        name: of the drafter.
-
-    Raises:
-        DrafterError: too many tokens, parents that don't form a tree, an id out of range, or rows of the wrong shape.
-    """
+    """Raise DrafterError for a draft that can't be verified: more than `most` tokens, or `max_depth` in a row, parents
+    that don't form a tree, an id out of range, or rows of the wrong shape. `tokens` are its ids, on the host."""
     parents, count = draft.parents.tolist(), len(tokens)
     if len(parents) != count or not all(-1 <= parent < node for node, parent in enumerate(parents)):
         raise DrafterError(
@@ -148,11 +134,7 @@ def check_draft(draft: Draft, tokens: Sequence[int], most: int, max_depth: int, 
 
 
 def check_distributions(probs: Tensor, name: str) -> None:
-    """Refuse rows (N, V) that aren't distributions: they would silently change the output's distribution.
-
-    Raises:
-        DrafterError: a negative entry, NaN, or a row that doesn't sum to 1.
-    """
+    """Raise DrafterError for rows (N, V) that aren't distributions: they would silently change the output's."""
     if not bool((probs >= 0).all()) or not bool(((probs.sum(-1) - 1).abs() <= SUM_TOLERANCE).all()):
         raise DrafterError(
             f"{name} returned rows that aren't distributions: each must be non-negative and sum to 1. Fix its code."

@@ -336,7 +336,7 @@ METHODS = Methods(
             "The target itself proposes the next K tokens, from an int8 copy of its weights. CPU only.",
             False,
             NoOptions,
-            "core.drafters.self_draft:SelfDraftDrafter",
+            "core.drafters.draft_model:SelfDraftDrafter",
         ),
         Method(
             "draft-tree",
