@@ -4,6 +4,8 @@ import json
 import shutil
 import weakref
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -21,12 +23,12 @@ from core.errors import (
     PromptError,
     SettingsError,
 )
-from core.models.catalogue import resolve
+from core.models.catalogue import ModelEntry, ModelFormat, resolve
 from core.models.devices import resolve_device
 from core.models.folder.checks import empty_model
+from core.models.folder.details import read_details
 from core.models.loading import load
 from core.models.placement import (
-    Need,
     bytes_per_position,
     choose_place,
     does_not_fit,
@@ -132,12 +134,15 @@ def test_every_place_of_this_machine_has_a_size():
 def advice(monkeypatch):
     """Says what would fit on a machine with so much memory and these other models."""
 
-    def say(need, device, free, *, processor=0, others=(), on_cuda=torch.bfloat16) -> str:
+    def say(device, free, *, processor=0, others=(), on_cuda=torch.bfloat16) -> str:
         shorter = {"cuda": on_cuda, "mps": torch.float16}
         monkeypatch.setattr(placement, "resolve_dtype", lambda _, where: shorter[where.type])
         monkeypatch.setattr(placement, "free_memory", lambda _: processor)
         monkeypatch.setattr(placement, "local_models", lambda: others)
-        error = does_not_fit(need, torch.device(device), free)
+        big = ModelEntry("big", "Big", Path("big"), ModelFormat.SAFETENSORS, 0)
+        details = SimpleNamespace(num_parameters=1_700_000_000)
+        monkeypatch.setattr(placement, "read_details", lambda each: details if each is big else read_details(each))
+        error = does_not_fit(big, torch.float32, torch.device(device), free)
         assert is_sentence(str(error))
         return str(error)
 
@@ -145,25 +150,23 @@ def advice(monkeypatch):
 
 
 def test_the_error_says_what_would_fit(saved, advice):
-    need = Need("Big", 1_700_000_000, torch.float32)
-    message = advice(need, "cuda:0", 4 * GB)
+    message = advice("cuda:0", 4 * GB)
     assert message == "Big needs 7.1 GB in float32, but only 4.0 GB is free on cuda:0. Choose bfloat16 (3.7 GB)."
-    assert "float16 (3.7 GB)" in advice(need, "mps", 4 * GB)
-    assert "Choose float16 (3.7 GB)" in advice(need, "cuda:0", 4 * GB, on_cuda=torch.float16)
-    assert advice(need, "cuda:0", 4 * GB, processor=9 * GB).endswith("Choose bfloat16 (3.7 GB) or the CPU.")
+    assert "float16 (3.7 GB)" in advice("mps", 4 * GB)
+    assert "Choose float16 (3.7 GB)" in advice("cuda:0", 4 * GB, on_cuda=torch.float16)
+    assert advice("cuda:0", 4 * GB, processor=9 * GB).endswith("Choose bfloat16 (3.7 GB) or the CPU.")
     tiny = replace(resolve(str(saved)), title="Tiny")
-    message = advice(need, "cuda:0", 3 * GB, others=(tiny, replace(tiny, title="Drafter", serves="x")))
+    message = advice("cuda:0", 3 * GB, others=(tiny, replace(tiny, title="Drafter", serves="x")))
     assert "Choose Tiny (" in message
     assert "Drafter" not in message
     assert "bfloat16" not in message
-    assert "a smaller model" in advice(need, "cuda:0", 1)
+    assert "a smaller model" in advice("cuda:0", 1)
 
 
 def test_sizes_are_those_of_the_files(saved):
     entry = resolve(str(saved))
-    need = need_of(entry, torch.bfloat16)
-    assert need.num_parameters == sum(p.numel() for p in load(str(saved), "cpu").model.parameters())
-    assert need.total_bytes == 2 * need.num_parameters * 5 // 4
+    num_parameters = sum(p.numel() for p in load(str(saved), "cpu").model.parameters())
+    assert need_of(entry, torch.bfloat16) == 2 * num_parameters * 5 // 4
     assert (bytes_text(2_340_000_000), bytes_text(4_200_000)) == ("2.3 GB", "4.2 MB")
 
 

@@ -106,7 +106,7 @@ def _freeing_memory(
         _log.debug("%s: memory ran out: %s", entry.title, error)
     # Outside the except block, since the error's frames hold what was loaded.
     release_memory()
-    raise does_not_fit(need_of(entry, dtype), device, free)
+    raise does_not_fit(entry, dtype, device, free)
 
 
 def _device_map(entry: ModelEntry, folder: Path, device: torch.device, dtype: torch.dtype) -> DeviceMap:
@@ -117,7 +117,7 @@ def _device_map(entry: ModelEntry, folder: Path, device: torch.device, dtype: to
         ModelUnreadableError: its parts are unknown.
     """
     available = free_by_place(device)
-    place = choose_place(need_of(entry, dtype).total_bytes, device, available)
+    place = choose_place(need_of(entry, dtype), device, available)
     if place is not None:
         return {"": place}
     if device.type == "cuda":

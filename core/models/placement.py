@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 import torch
@@ -92,54 +92,39 @@ _WORKING_BYTES = 256 * 2**20
 _CACHE_SHARE = 0.8
 
 
-@dataclass(frozen=True, slots=True)
-class Need:
-    """A model by its title, number of parameters (0 if its files don't say), and the precision it is loaded in."""
-
-    title: str
-    num_parameters: int
-    dtype: torch.dtype
-
-    @property
-    def total_bytes(self) -> int:
-        """The weights, plus the minimum needed to run them."""
-        weights = self.num_parameters * self.dtype.itemsize
-        return weights + min(weights // 4, _WORKING_BYTES)
-
-
-def need_of(entry: ModelEntry, dtype: torch.dtype) -> Need:
-    """A model's needs. A file with an unreadable header counts as 0, and fails when loaded."""
+def need_of(entry: ModelEntry, dtype: torch.dtype) -> int:
+    """A model's weights in a precision, plus the minimum needed to run them; 0 if its files don't say."""
     try:
-        return Need(entry.title, read_details(entry).num_parameters, dtype)
-    except OutriderError:
-        return Need(entry.title, 0, dtype)
+        weights = read_details(entry).num_parameters * dtype.itemsize
+    except OutriderError:  # Loading reports it.
+        return 0
+    return weights + min(weights // 4, _WORKING_BYTES)
 
 
-def does_not_fit(need: Need, device: torch.device, free_bytes: int) -> OutOfMemoryError:
+def does_not_fit(entry: ModelEntry, dtype: torch.dtype, device: torch.device, free_bytes: int) -> OutOfMemoryError:
     """The error for a model that does not fit into the free bytes of a device, with what would fit."""
-    choices = list(_choices(need, device, free_bytes))
+    choices = list(_choices(entry, dtype, device, free_bytes))
     advice = "Choose a smaller model, or a machine with more memory."
     if choices:
         advice = f"Choose {' or '.join(filter(None, (', '.join(choices[:-1]), choices[-1])))}."
     return OutOfMemoryError(
-        f"{need.title} needs {bytes_text(need.total_bytes)} in {_name(need.dtype)}, but only {bytes_text(free_bytes)} "
-        f"is free on {device}. {advice}"
+        f"{entry.title} needs {bytes_text(need_of(entry, dtype))} in {_name(dtype)}, but only "
+        f"{bytes_text(free_bytes)} is free on {device}. {advice}"
     )
 
 
-def _choices(need: Need, device: torch.device, free: int) -> Iterator[str]:
-    shorter = Need(need.title, need.num_parameters, _shorter_dtype(device))
-    if 0 < shorter.total_bytes < need.total_bytes and shorter.total_bytes <= free:
-        yield f"{_name(shorter.dtype)} ({bytes_text(shorter.total_bytes)})"
+def _choices(entry: ModelEntry, dtype: torch.dtype, device: torch.device, free: int) -> Iterator[str]:
+    needed, shorter = need_of(entry, dtype), _shorter_dtype(device)
+    if 0 < (in_shorter := need_of(entry, shorter)) < needed and in_shorter <= free:
+        yield f"{_name(shorter)} ({bytes_text(in_shorter)})"
     # A drafter that borrows its target's tables is not an alternative.
-    others = [need_of(entry, need.dtype) for entry in local_models() if entry.serves is None]
-    room = min(free, need.total_bytes)
-    fitting = [o for o in others if o.num_parameters and o.total_bytes <= room and o.title != need.title]
+    others = [other for other in local_models() if other.serves is None and other.title != entry.title]
+    sizes = ((need_of(other, dtype), other.title) for other in others)
+    fitting = [(size, title) for size, title in sizes if 0 < size <= min(free, needed)]
     if fitting:
-        largest = max(fitting, key=lambda other: other.num_parameters)
-        yield f"{largest.title} ({bytes_text(largest.total_bytes)})"
-    on_processor = Need(need.title, need.num_parameters, torch.float32)
-    if device.type == "cuda" and need.num_parameters and on_processor.total_bytes <= free_memory(torch.device("cpu")):
+        size, title = max(fitting, key=itemgetter(0))
+        yield f"{title} ({bytes_text(size)})"
+    if device.type == "cuda" and 0 < need_of(entry, torch.float32) <= free_memory(torch.device("cpu")):
         yield "the CPU"
 
 
