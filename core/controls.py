@@ -24,6 +24,9 @@ class RunControls:
     """Live settings of one run, and the gate before each step.
 
     Attributes:
+        sampling: temperature and filters for the next step.
+        num_draft_tokens: K for the next step, or the policy that chooses it.
+        is_paused: whether the run waits before its next step.
         is_inspected: whether evidence is shown as the run proceeds: each step's is then sent at once; otherwise it
             follows when the run is paused or over.
         stops_at_drafts: whether a paused run steps in halves: it also waits between draft and verification, for another
@@ -31,13 +34,13 @@ class RunControls:
     """
 
     def __init__(self, sampling: SamplingParams | None = None, num_draft_tokens: DraftLength = 4) -> None:
-        self._sampling = sampling or SamplingParams()
-        self._num_draft_tokens = check_draft_length(num_draft_tokens)
+        self.sampling = sampling or SamplingParams()
+        self.num_draft_tokens = check_draft_length(num_draft_tokens)
         self.is_inspected = False
+        self.stops_at_drafts = False
+        self.is_paused = False
         self._cancelled = threading.Event()
         self._changed = threading.Condition()
-        self._is_paused = False
-        self.stops_at_drafts = False
         self._num_allowed = 0
 
     @classmethod
@@ -53,23 +56,13 @@ class RunControls:
 
     # --- Settings -----------------------------------------------------------------------------------------------
 
-    @property
-    def sampling(self) -> SamplingParams:
-        """Temperature and filters for the next step."""
-        return self._sampling
-
-    @property
-    def num_draft_tokens(self) -> DraftLength:
-        """K for the next step, or the policy that chooses it."""
-        return self._num_draft_tokens
-
     def set_temperature(self, temperature: float) -> None:
         """Applies from the next step.
 
         Raises:
             SettingsError: it is out of range; the run continues unchanged.
         """
-        self._sampling = replace(self._sampling, temperature=temperature)
+        self.sampling = replace(self.sampling, temperature=temperature)
 
     def set_num_draft_tokens(self, num_draft_tokens: DraftLength) -> None:
         """Applies from the next step.
@@ -77,30 +70,25 @@ class RunControls:
         Raises:
             SettingsError: it is out of range; the run continues unchanged.
         """
-        self._num_draft_tokens = check_draft_length(num_draft_tokens)
+        self.num_draft_tokens = check_draft_length(num_draft_tokens)
 
     # --- Pause --------------------------------------------------------------------------------------------------
-
-    @property
-    def is_paused(self) -> bool:
-        """Whether the run waits before its next step."""
-        return self._is_paused
 
     def pause(self) -> None:
         """Pause the run before its next step. Waiting is not timed."""
         with self._changed:
-            self._is_paused, self._num_allowed = True, 0
+            self.is_paused, self._num_allowed = True, 0
 
     def resume(self) -> None:
         """Resume a paused run."""
         with self._changed:
-            self._is_paused, self._num_allowed = False, 0
+            self.is_paused, self._num_allowed = False, 0
             self._changed.notify_all()
 
     def step_once(self) -> None:
         """Run one more step, then pause. Steps requested meanwhile add up."""
         with self._changed:
-            self._is_paused = True
+            self.is_paused = True
             self._num_allowed += 1
             self._changed.notify_all()
 
@@ -125,7 +113,7 @@ class RunControls:
         return may_begin
 
     def _may_begin(self) -> bool:
-        return not self._is_paused or self._num_allowed > 0
+        return not self.is_paused or self._num_allowed > 0
 
     def wait_to_look(self) -> None:
         """Keep a draft on screen before its result, for a moment or, in halves, until asked; for the engine's thread.
@@ -134,11 +122,11 @@ class RunControls:
             Cancelled: the run was asked to stop.
         """
         with self._changed:
-            if self._is_paused and self.stops_at_drafts:
+            if self.is_paused and self.stops_at_drafts:
                 self._changed.wait_for(lambda: self.is_cancelled or self._may_begin())
                 self._num_allowed = max(0, self._num_allowed - 1)
             else:
-                self._changed.wait_for(lambda: self.is_cancelled or not self._is_paused, LOOK_MS / 1000)
+                self._changed.wait_for(lambda: self.is_cancelled or not self.is_paused, LOOK_MS / 1000)
         self.check_cancelled()
 
     # --- Stop ---------------------------------------------------------------------------------------------------

@@ -405,12 +405,7 @@ def check_rule(run: RunRequest) -> None:
 
 
 def build_drafter(name: str, setup: DrafterSetup, options: Mapping[str, Any] | None = None) -> Drafter:
-    """Make a drafter of the method called `name`.
-
-    Args:
-        name: a key of `METHODS`.
-        setup: the models, and what else a drafter is made with.
-        options: values for the method's options dataclass.
+    """Make a drafter of the method called `name`, with these values of its options.
 
     Raises:
         SettingsError: an unknown method or option, a value out of range, or a missing draft model.

@@ -110,12 +110,7 @@ def _freeing_memory(
 
 
 def _device_map(entry: ModelEntry, folder: Path, device: torch.device, dtype: torch.dtype) -> DeviceMap:
-    """The device of each part of a model.
-
-    Raises:
-        OutOfMemoryError: they fit nowhere.
-        ModelUnreadableError: its parts are unknown.
-    """
+    """The device of each part of a model."""
     available = free_by_place(device)
     place = choose_place(need_of(entry, dtype), device, available)
     if place is not None:

@@ -27,12 +27,9 @@ _PROCESSOR_RESERVE = 0.2
 
 
 def choose_place(need_bytes: int, device: torch.device, available: Mapping[Place, int]) -> torch.device | None:
-    """The single device for a model; None if it fits on none.
+    """The single device for a model that needs these bytes; None if it fits on none.
 
-    Args:
-        need_bytes: the whole model, including what it needs to run.
-        device: the requested device; if it is a GPU, any other GPU will do.
-        available: free bytes of each place.
+    `available` is free in each place. If the requested device is a GPU, any other GPU will do.
     """
     if device.type != "cuda":
         return device if need_bytes <= available[device.type] else None
@@ -45,10 +42,7 @@ def choose_place(need_bytes: int, device: torch.device, available: Mapping[Place
 def spread(model: Any, dtype: torch.dtype, available: Mapping[Place, int]) -> DeviceMap | None:
     """Which part of a model goes where: the GPUs in order, then the processor's memory; None without room.
 
-    Args:
-        model: its module on the meta device, its tied weights tied.
-        dtype: that it will have.
-        available: free bytes of each place, before anything is left for caches.
+    `model` is on the meta device; `available` are the free bytes of each place, before anything is left for caches.
     """
     from accelerate import infer_auto_device_map
 
@@ -149,13 +143,9 @@ def bytes_per_position(model: LanguageModel) -> int:
 
 
 def run_does_not_fit(models: Sequence[LanguageModel], capacity: int, free_bytes: int, num_nodes: int = 0) -> str:
-    """One sentence for a run whose memory ran out.
+    """One sentence for a run of these models, target first, whose memory ran out with a text of `capacity` positions.
 
-    Args:
-        models: those that ran, target first.
-        capacity: positions planned for the text.
-        free_bytes: on their device after the run.
-        num_nodes: of the largest tree that the run drafted; 0 for chains.
+    `free_bytes` are those of their device after the run, `num_nodes` those of the largest tree; 0 for chains.
     """
     target = models[0]
     problem = f"{target.device} ran out of memory with a text of up to {capacity:,} tokens"

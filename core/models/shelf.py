@@ -87,13 +87,9 @@ class ModelShelf:
         return sum(weights.values()) + sum(copies)
 
     def make_room(self, needed_bytes: int, device: torch.device, keep: Collection[ShelfKey]) -> bool:
-        """Drop models, the least recently used first, until `needed_bytes` are free on a device.
+        """Drop models, the least recently used first, until `needed_bytes` are free on a device; whether they are now.
 
-        Args:
-            keep: keys never dropped, nor the models they borrow from.
-
-        Returns:
-            Whether they are free now.
+        Those to `keep`, and the models they borrow from, stay.
         """
         while self._room_of(device) < needed_bytes:
             oldest = next((key for key in self._models if not _is_kept(key, keep)), None)
@@ -129,9 +125,6 @@ def load_models(
 
     Yields:
         The current stage.
-
-    Returns:
-        The target, and the draft where the method needs one.
 
     Raises:
         OutriderError: one of them can't be loaded, or they don't go together.
@@ -198,18 +191,14 @@ def _needed_bytes(entries: list[ModelEntry], request: RunRequest) -> int:
     context = len(request.prompt.encode("utf-8", "replace")) // _BYTES_PER_TOKEN + request.max_new_tokens
     try:
         details = [read_details(entry) for entry in dict.fromkeys(entries)]
-        heads = (
-            heads_parameters(str(request.method_options.get("heads", "")), entries[0])
-            if request.method == "medusa"
-            else 0
-        )
+        heads = str(request.method_options.get("heads", ""))
         needed = forecast(
             details,
             device=request.device,
             dtype=request.dtype,
             context=context,
             num_nodes=nodes_of(request.method, request.num_draft_tokens),
-            num_head_parameters=heads,
+            num_head_parameters=heads_parameters(heads, entries[0]) if request.method == "medusa" else 0,
         )
         return needed.total_bytes
     except (OutriderError, OSError):

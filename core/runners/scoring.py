@@ -29,12 +29,9 @@ class TargetScorer:
     def __init__(
         self, model: LanguageModel, limit: int, needs: frozenset[Feature] = frozenset(), spare: int = 0
     ) -> None:
-        """
-        Args:
-            model: the target.
-            limit: positions of the longest text.
-            needs: what a drafter wants to see of each position.
-            spare: additional places in the cache, for the branches of a tree.
+        """For texts of up to `limit` positions, with `spare` places in the cache for the branches of a tree.
+
+        `needs` is what a drafter wants to see of each position.
         """
         self._model = model
         self._runner = model.runner(limit, spare=spare)
@@ -56,13 +53,10 @@ class TargetScorer:
         return getattr(self._runner, "num_captures", 0)
 
     def prepare(self, end: int, num_rows: Iterable[int], check_cancelled: Callable[[], None]) -> None:
-        """Do each shape's one-time work before timing starts: capture CUDA graphs, or build CPU kernels.
+        """Do each shape's one-time work before timing starts.
 
-        Args:
-            end: positions of the longest text, for which graphs are captured.
-            num_rows: row counts to run once. On the CPU, the library builds a kernel for each, which takes longer than
-                a small model's forward.
-            check_cancelled: called before each forward; may raise to stop.
+        Capture CUDA graphs for texts of up to `end` positions, or, on the CPU, run each of these row counts once: the
+        library builds a kernel for each, which takes longer than a small model's forward.
         """
         if isinstance(self._runner, GraphedRunner):
             self._runner.prepare(end, layers=self._layers)

@@ -97,12 +97,7 @@ class ThreadGovernor:
     """Chooses between all threads and one by timing both; checks again when steps become slow."""
 
     def __init__(self, time_step: Callable[[], float], set_threads: Callable[[int], None], most: int) -> None:
-        """
-        Args:
-            time_step: runs a forward with the current number of threads and returns its milliseconds.
-            set_threads: sets the number of threads.
-            most: the number of threads to use while the cores are free.
-        """
+        """`time_step` runs a forward and returns its milliseconds; `most` threads are used while the cores are free."""
         self._time_step = time_step
         self._set_threads = set_threads
         self._most = most

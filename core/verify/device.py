@@ -197,15 +197,9 @@ def _decide(
     table: Tensor,
     draws: Tensor,
 ) -> Tensor:
-    """The recursion of `core.verify` without reading any value.
+    """The recursion of `core.verify` without reading any value: nodes are tested against `rows` (N, V).
 
-    Args:
-        rows: (N, V) what each node is tested against.
-        table: (5, N) from `_table`.
-        draws: (N + 1,).
-
-    Returns:
-        (N + 1,) the accepted path as node + 1, filled up with 0; the next token.
+    Returns (N + 1,): the accepted path as node + 1, filled up with 0; the next token.
     """
     count, device = len(parents), target_probs.device
     if not count:

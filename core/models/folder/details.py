@@ -53,7 +53,6 @@ class TokenizerSource:
 
     content: str
     path: Path = field(compare=False)
-    format: ModelFormat = field(compare=False)
 
 
 def parse_tokenizer(tokenizer: Mapping[str, Any]) -> TokenTable:
@@ -78,7 +77,7 @@ def tokenizer_source(entry: ModelEntry) -> TokenizerSource | None:
     try:
         if entry.format is ModelFormat.GGUF:
             state = entry.path.stat()
-            return TokenizerSource(f"{entry.path}:{state.st_size}:{state.st_mtime_ns}", entry.path, entry.format)
+            return TokenizerSource(f"{entry.path}:{state.st_size}:{state.st_mtime_ns}", entry.path)
         names = ("tokenizer.json",) if (entry.path / "tokenizer.json").is_file() else (
             "vocab.json", "merges.txt", "added_tokens.json"
         )  # fmt: skip
@@ -89,7 +88,7 @@ def tokenizer_source(entry: ModelEntry) -> TokenizerSource | None:
                 if state.st_size > LARGEST_TOKENIZER:
                     return None
                 digests.append(_digest(path, state.st_size, state.st_mtime_ns))
-        return TokenizerSource("".join(digests), entry.path, entry.format) if digests else None
+        return TokenizerSource("".join(digests), entry.path) if digests else None
     except OSError:
         return None
 
@@ -97,7 +96,7 @@ def tokenizer_source(entry: ModelEntry) -> TokenizerSource | None:
 def read_table(source: TokenizerSource) -> TokenTable | None:
     """The vocabulary; None if its files are damaged."""
     try:
-        return _read_gguf(source.path) if source.format is ModelFormat.GGUF else _read_folder(source)
+        return _read_gguf(source.path) if source.path.is_file() else _read_folder(source)
     except _UNREADABLE:
         return None
 

@@ -40,15 +40,10 @@ _TRUE = {"1", "ON", "YES", "TRUE"}
 
 @dataclass(frozen=True, slots=True)
 class DownloadProgress:
-    """The progress of a download.
+    """The progress of a download: its stage in words, and its current file, if there is one.
 
-    Attributes:
-        stage: the current stage, in words.
-        file: the current file; empty if there is none.
-        done_bytes: of all files together, including those that were here already.
-        total_bytes: of all files together; None while unknown.
-        bytes_per_second: smoothed over a few seconds; None until measured.
-        seconds_left: at that rate; None if unknown.
+    Bytes are of all files together, including those that were here already. The rate is smoothed over a few seconds.
+    None stands for what isn't known yet.
     """
 
     stage: str

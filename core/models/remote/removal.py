@@ -18,13 +18,7 @@ _PARTIAL = "Its download was interrupted, and would have to start again."
 
 
 class Removal(NamedTuple):
-    """The effect of removing a model.
-
-    Attributes:
-        entry: the model; of an interrupted download, its folder in the cache.
-        frees_bytes: disk space freed.
-        note: a sentence for the confirmation.
-    """
+    """The effect of removing a model, or an interrupted download; `note` is a sentence for the confirmation."""
 
     entry: ModelEntry
     frees_bytes: int
