@@ -272,11 +272,12 @@ class _Run:
         kinds = [TokenKind.ACCEPTED] * outcome.num_accepted + [outcome.next_kind]
         texts, ended = self._text.write(tokens)
         count = len(texts)
+        has_next = count > outcome.num_accepted
         nodes: Sequence[int] = range(len(drafted))
         if ended is not None:
             # The target's cache drops what lies beyond the end. The draft's cache ends with the run.
             self._rounds.scorer.rewind(len(self._ids) - 1)
-        if ended is not None and count <= outcome.num_accepted:
+        if ended is not None and not has_next:
             # Statistics drop it, too. A block that ends with its own correction or bonus is whole.
             nodes = [node for node, depth in enumerate(depths_of(done.parents)) if depth < count]
             figures = figures.of(nodes)
@@ -302,14 +303,13 @@ class _Run:
             verify_ms=verify_ms,
             sample_ms=sample_ms,
             total_ms=sum(times),
-            next_uniform=outcome.next_uniform if count > outcome.num_accepted else None,
+            next_uniform=outcome.next_uniform if has_next else None,
             parents=tree,
             accepted_path=tuple(place[node] for node in outcome.path[:count]) if tree else (),
             block=outcome.block[: len(nodes) + 1],
             absent_ms=done.clock.absent_ms,
         )
         if self._backlog is not None:
-            has_next = count > outcome.num_accepted
             self._backlog.put(
                 step.index,
                 done.draft,

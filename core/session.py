@@ -64,7 +64,7 @@ class Session:
         shelf: ModelShelf | None = None,
         while_loading: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext,
     ) -> None:
-        """Args: shelf: keeps the models. while_loading: entered while models are loaded."""
+        """`while_loading` is entered while models are loaded."""
         self._shelf = shelf or ModelShelf()
         self._while_loading = while_loading
 

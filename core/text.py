@@ -167,12 +167,8 @@ class TextStream:
 
     def find_stop(self, stops: Sequence[str], num_new: int) -> int | None:
         """Index of the first stop text, if the last `num_new` characters completed one; else None."""
-        found = []
-        for stop in stops:
-            at = self.text.find(stop, max(0, len(self.text) - num_new - len(stop) + 1))
-            if at >= 0:
-                found.append(at)
-        return min(found, default=None)
+        begins = (self.text.find(stop, max(0, len(self.text) - num_new - len(stop) + 1)) for stop in stops)
+        return min((at for at in begins if at >= 0), default=None)
 
     def cut(self, length: int) -> None:
         """Drop all text after the first `length` characters; no push may follow."""

@@ -46,7 +46,7 @@ class ChildFailedError(Exception):
 def supervise(
     command: Sequence[str],
     *,
-    environment: Mapping[str, str],
+    environment: Mapping[str, str] | None = None,
     folder: Path,
     memory_bytes: int,
     stall_s: float | None = None,
@@ -57,7 +57,7 @@ def supervise(
     Its stdin stays open while this process lives, so that the child can exit when it closes.
 
     Args:
-        environment: the child's complete environment.
+        environment: the child's complete environment; None for `child_environment`.
         folder: what the child writes here counts as progress; its output goes to `child.log` in it.
         memory_bytes: limit of its resident memory.
         stall_s: how long it may write nothing; None for `STALL_S`.
@@ -76,8 +76,8 @@ def supervise(
     with log.open("wb") as output:
         # In its own session: Ctrl+C reaches only this process, which then ends the child.
         child = subprocess.Popen(
-            list(command), env=dict(environment), stdin=subprocess.PIPE, stdout=output, stderr=subprocess.STDOUT,
-            creationflags=flags, start_new_session=True,
+            list(command), env=dict(environment or child_environment()), stdin=subprocess.PIPE, stdout=output,
+            stderr=subprocess.STDOUT, creationflags=flags, start_new_session=True,
         )  # fmt: skip
     written, progress_at, limit = -1, 0.0, 0
     stall_s = STALL_S if stall_s is None else stall_s

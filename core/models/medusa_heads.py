@@ -29,16 +29,7 @@ from torch.nn import functional
 from core.errors import ModelUnreadableError, PairMismatchError, SettingsError, first_line
 from core.files import explain_write_error, file_digest, read_json, require_space, scratch_folder
 from core.models.catalogue import EMBEDDED
-from core.models.child import (
-    STALL_S,
-    ChildExit,
-    ChildFailedError,
-    child_environment,
-    exit_code,
-    limit,
-    python_module,
-    supervise,
-)
+from core.models.child import STALL_S, ChildExit, ChildFailedError, exit_code, limit, python_module, supervise
 
 if TYPE_CHECKING:
     from core.models.language_model import LanguageModel
@@ -290,7 +281,6 @@ def _converted(path: Path, check_cancelled: Callable[[], None]) -> Path:
         with scratch_folder(kept, ".converting-") as scratch:
             for _ in supervise(
                 python_module("core.models.medusa_heads", path.resolve(), scratch / WEIGHTS, str(memory)),
-                environment=child_environment(),
                 folder=scratch,
                 memory_bytes=memory,
                 check_cancelled=check_cancelled,

@@ -119,11 +119,9 @@ class EncodedPrompt(NamedTuple):
 def encode_prompt(
     target: LanguageModel, prompt: str, chat: bool | None = None, system: str = "", *, max_new_tokens: int = 1
 ) -> EncodedPrompt:
-    """Apply the chat template if requested, and tokenize.
+    """Apply the target's chat template if requested, and tokenize.
 
     Args:
-        target: its tokenizer and context length apply.
-        prompt: as typed.
         chat: True, False, or None for "if there is a template".
         system: the system prompt, which only a template can format.
         max_new_tokens: how many are to follow, which an error about the length says.

@@ -60,10 +60,7 @@ def choose_forward(loaded: LanguageModel) -> None:
 def choose_reading(loaded: LanguageModel) -> torch.Tensor:
     """Set how the module continues a text from its cache: the first way that is right. Most read blocks.
 
-    Reads a short text as a whole, and in parts with a rejected block between them.
-
-    Returns:
-        The module's logits (n, V) for that text, read as a whole.
+    Reads a short text as a whole, whose logits (n, V) it returns, and in parts with a rejected block between them.
 
     Raises:
         ModelUnreadableError: the module can't be run at all, or its tokens depend on later ones.

@@ -106,12 +106,7 @@ def verify_gumbel(draft_tokens: Tensor, parents: Sequence[int], target_tokens: T
     """Verify a Gumbel-coupled block: drafted tokens are accepted where the target draws the same ones.
 
     The target draws with the same Gumbel noise as the draft, keyed by position, so the text is identical to that of
-    plain sampling.
-
-    Args:
-        draft_tokens: (N,) drafted ids.
-        parents: of each node, as in `core.verify.verify_tree`.
-        target_tokens: (N + 1,) ids that the target draws after the last committed token and after each node.
+    plain sampling: `target_tokens` (N + 1,), after the last committed token and after each node.
     """
     drafted, wanted = draft_tokens.tolist(), target_tokens.tolist()
     path: list[int] = []

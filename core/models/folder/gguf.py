@@ -17,7 +17,7 @@ import platformdirs
 
 from core.errors import ModelUnreadableError, NoSpaceError, OutOfMemoryError
 from core.files import explain_write_error, file_digest, folder_bytes, read_json, require_space, scratch_folder
-from core.models.child import STALL_S, ChildExit, ChildFailedError, child_environment, python_module, supervise
+from core.models.child import STALL_S, ChildExit, ChildFailedError, python_module, supervise
 from core.models.folder.details import read_config
 from core.models.folder.weight_files import check_gguf, read_weight_headers
 from core.text import bytes_text
@@ -105,7 +105,6 @@ def _unpack(
     reserved = (os.cpu_count() or 1) * _THREAD_MEMORY
     child = supervise(
         _command(_alone(path, scratch), scratch, memory + reserved, round(STALL_S + num_bytes / _SLOWEST_RATE)),
-        environment=child_environment(),
         folder=scratch,
         memory_bytes=memory,
         check_cancelled=check_cancelled,

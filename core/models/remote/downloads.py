@@ -31,7 +31,6 @@ def download(
     can't be reached, a model that is here whole is returned as it is.
 
     Args:
-        ref: a Hub id.
         on_progress: called at most ten times a second, in the caller's thread.
         check_cancelled: called for every chunk received; raises Cancelled to stop. Received data is kept.
         restart: discard an earlier partial download, and fetch files with a wrong hash again.

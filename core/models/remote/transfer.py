@@ -73,8 +73,7 @@ class FileDownload:
     def fetch(self, bytes_before: int) -> None:
         """Download the file unless it is here, resuming an earlier partial download.
 
-        Args:
-            bytes_before: of the model's earlier files, for the progress.
+        `bytes_before` are those of the model's earlier files, for the progress.
 
         Raises:
             DownloadError: the file is not what the Hub announced; it is removed.

