@@ -40,7 +40,7 @@ _LINE = "\n"
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """Loaded models for work other than a run, such as a check or a probe."""
+    """The models of a request, and what chooses the number of threads, if there is a choice."""
 
     target: LanguageModel
     draft: LanguageModel | None
@@ -48,7 +48,10 @@ class Loaded:
 
     def record(self, step: Step) -> None:
         """Adapt the number of threads."""
-        _govern(self.governor, step)
+        if self.governor is not None:
+            # Decoding handles a stop during this timing.
+            with contextlib.suppress(Cancelled):
+                self.governor.record(step)
 
     def look_again(self) -> None:
         """Choose the number of threads again: long work must not depend on a single measurement at its start."""
@@ -111,7 +114,7 @@ class Session:
                 target, request.prompt, request.chat, request.system, max_new_tokens=request.max_new_tokens
             )
             continuation = continue_prompt(target, prompt.ids, request)
-            governor = _thread_governor(target, controls)
+            loaded = Loaded(target, draft, _thread_governor(target, controls))
             ids = [*prompt.ids, *continuation.ids]
             capacity = len(ids) + request.max_new_tokens
             setup = DrafterSetup(target, draft, capacity, controls.check_cancelled)
@@ -125,7 +128,7 @@ class Session:
         failure: str | None = None
         has_room = True
         try:
-            summary = yield from self._decode(request, controls, target, drafter, ids, tally, governor)
+            summary = yield from self._decode(request, controls, loaded, drafter, ids, tally)
         except BaseException as error:
             if not isinstance(error, Exception) and not is_panic(error):
                 raise
@@ -138,7 +141,7 @@ class Session:
             has_room = not isinstance(error, OutOfMemoryError) and not is_out_of_memory(error)
         if failure is not None:
             # The error and the frames that held the caches are gone by now; the drafter still holds its own.
-            drafter = governor = None
+            del drafter, loaded
             release_memory()
             if not has_room:
                 models = [target] if draft is None else [target, draft]
@@ -159,11 +162,10 @@ class Session:
         self,
         request: RunRequest,
         controls: RunControls,
-        target: LanguageModel,
+        loaded: Loaded,
         drafter: Any,
         ids: list[int],
         tally: Tally,
-        governor: ThreadGovernor | None,
     ) -> Generator[Event, None, Summary]:
         yield StageChanged("Reading the prompt…")
         shared: dict[str, Any] = {
@@ -174,7 +176,7 @@ class Session:
         }
         summary = None
         asked: dict[str, Any] = {"controls": controls, "inspect": request.inspect, "rule": request.verification}
-        for event in speculative(target, drafter, ids, **asked, **shared):
+        for event in speculative(loaded.target, drafter, ids, **asked, **shared):
             if isinstance(event, Finished):
                 summary = event.summary
                 break
@@ -182,7 +184,7 @@ class Session:
                 tally.prefill_ms, tally.target_step_ms = event.prefill_ms, event.target_step_ms
             if isinstance(event, Step):
                 tally.add(event)
-                _govern(governor, event)
+                loaded.record(event)
             yield event
         assert summary is not None, "decoding ends with Finished"
         summary = replace(summary, num_threads=torch.get_num_threads())
@@ -190,9 +192,9 @@ class Session:
             return summary
         yield StageChanged("Measuring the baseline…")
         # With the settings in force at the run's end, in case the temperature was changed.
-        plainly = autoregressive(target, ids, controls=controls.sharing_stop(controls.sampling, 0), **shared)
+        plainly = autoregressive(loaded.target, ids, controls=controls.sharing_stop(controls.sampling, 0), **shared)
         try:
-            return (yield from _with_baseline(summary, tally, plainly, governor))
+            return (yield from _with_baseline(summary, tally, plainly, loaded))
         except Exception as error:
             # The run itself is complete; only its baseline is not.
             _log.debug("the baseline failed", exc_info=True)
@@ -202,13 +204,13 @@ class Session:
 
 
 def _with_baseline(
-    summary: Summary, tally: Tally, events: Iterator[Any], governor: ThreadGovernor | None
+    summary: Summary, tally: Tally, events: Iterator[Any], loaded: Loaded
 ) -> Generator[Event, None, Summary]:
     baseline = Tally()
     for event in events:
         if isinstance(event, Step):
             baseline.add(event)
-            _govern(governor, event)
+            loaded.record(event)
             yield BaselineStep(event)
         elif isinstance(event, Finished) and event.summary.finish_reason is not FinishReason.CANCELLED:
             plain, ours = event.summary.tokens_per_second, summary.tokens_per_second
@@ -225,13 +227,6 @@ def _with_baseline(
             )
             return replace(measured, was_busy=bool(busy_note(tally, baseline, measured)))
     return summary
-
-
-def _govern(governor: ThreadGovernor | None, step: Step) -> None:
-    if governor is not None:
-        # Decoding handles a stop during this timing.
-        with contextlib.suppress(Cancelled):
-            governor.record(step)
 
 
 def _thread_governor(target: LanguageModel, controls: RunControls) -> ThreadGovernor | None:

@@ -67,18 +67,17 @@ def _openai(
         "stream_options": {"include_usage": True, "continuous_usage_stats": True},
         "return_token_ids": True,
     }
-    chat = {**body, "messages": _messages(request), "logprobs": True, "top_logprobs": top_logprobs}
+    if request.chat is not False:
+        chat = {**body, "messages": _messages(request), "logprobs": True, "top_logprobs": top_logprobs}
+        try:
+            yield from _openai_chunks(client.stream("/v1/chat/completions", chat, check_cancelled))
+            return
+        except ServerRefusedError as error:
+            # As on this machine, a model without a chat template gets the bare prompt.
+            if request.chat or request.system or "chat template" not in str(error):
+                raise
     plain = {**body, "prompt": request.prompt, "logprobs": top_logprobs}
-    if request.chat is False:
-        yield from _openai_chunks(client.stream("/v1/completions", plain, check_cancelled))
-        return
-    try:
-        yield from _openai_chunks(client.stream("/v1/chat/completions", chat, check_cancelled))
-    except ServerRefusedError as error:
-        # As on this machine, a model without a chat template gets the bare prompt.
-        if request.chat or request.system or "chat template" not in str(error):
-            raise
-        yield from _openai_chunks(client.stream("/v1/completions", plain, check_cancelled))
+    yield from _openai_chunks(client.stream("/v1/completions", plain, check_cancelled))
 
 
 def _openai_chunks(events: Iterator[tuple[float, Any]]) -> Iterator[Chunk]:

@@ -114,10 +114,8 @@ class _Run:
             error, self._reason = str(problem), FinishReason.ERROR
         if self._reason is None:
             # A connection may end without a word.
-            error, self._reason = (
-                f"{self._server.address} ended the text without saying why. Check its log.",
-                FinishReason.ERROR,
-            )
+            error = f"{self._server.address} ended the text without saying why. Check its log."
+            self._reason = FinishReason.ERROR
         counts = self._counts()
         if any(counts.counts) and any(step.source is not StepSource.SERVER for step in self._maker.steps):
             yield counts
