@@ -113,7 +113,7 @@ class DraftContext:
     ids: Sequence[int]
     num_draft_tokens: int
     sampling: SamplingParams
-    generator: torch.Generator | None
+    generator: torch.Generator
     vocab_size: int
     check_cancelled: Callable[[], None]
     max_depth: int = MAX_DRAFT_TOKENS

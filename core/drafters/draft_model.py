@@ -84,7 +84,7 @@ class DraftModelDrafter:
         count = min(context.num_draft_tokens, self._room)
         if pending is None or count <= 0:
             return empty_draft()
-        uniforms = None if context.gumbel else draw_uniforms(count, generator_of(context))
+        uniforms = None if context.gumbel else draw_uniforms(count, context.generator)
         self._logits = []
         block = self._whole_block(pending, context, uniforms)
         if block is None:
@@ -239,11 +239,6 @@ class SelfDraftDrafter(DraftModelDrafter):
                 f"{str(target.dtype).removeprefix('torch.')}. Choose the CPU and float32, or another method."
             )
         super().__init__(replace(setup, draft=target), DraftModelOptions(int8=True))
-
-
-def generator_of(context: DraftContext) -> torch.Generator:
-    assert context.generator is not None, "rejection coupling needs a generator"
-    return context.generator
 
 
 def over_vocabulary(probs: Tensor, proposed: Tensor | None, vocab_size: int) -> Tensor:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from core.drafters.base import DrafterSetup, empty_draft
-from core.drafters.draft_model import DraftModelDrafter, generator_of, over_vocabulary
+from core.drafters.draft_model import DraftModelDrafter, over_vocabulary
 from core.drafters.ngrams import Ngrams
 from core.drafters.prompt_lookup import merged
 from core.drafters.registry import DraftTreeOptions, TreeRule
@@ -140,7 +140,7 @@ class DraftTreeDrafter(DraftModelDrafter):
         shape = grow(self._siblings.rates, context.num_draft_tokens, depth, self._shape.branching)
         self._parents = [node.parent for node in shape]
         depths = depths_of(self._parents)
-        uniforms = None if context.gumbel else draw_uniforms(len(shape), generator_of(context))
+        uniforms = None if context.gumbel else draw_uniforms(len(shape), context.generator)
         proposed, limit = self._host_ids, self._num_proposed(context.vocab_size)
         tokens: list[int] = [-1] * len(shape)
         drawn_from: list[Tensor | None] = [None] * len(shape)

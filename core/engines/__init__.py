@@ -31,7 +31,7 @@ of one sentence: `ServerBusyError` (429, 503: has `retry_after`; `run` waits for
 from core.engines.adapters import stream_chunks
 from core.engines.address import Address, keep_key, key_for
 from core.engines.client import Client
-from core.engines.metrics import Snapshot, difference, parse_metrics, read_metrics
+from core.engines.metrics import Snapshot, difference, read_metrics
 from core.engines.server import Product, Server, Speculation, identify
 from core.engines.session import ServerSession, advice, check_request
 from core.engines.steps import Chunk, Token, Told, tells_speed
@@ -53,7 +53,6 @@ __all__ = [
     "identify",
     "keep_key",
     "key_for",
-    "parse_metrics",
     "read_metrics",
     "stream_chunks",
     "tells_speed",

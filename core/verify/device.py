@@ -24,17 +24,7 @@ from core.verify.rejection import drafted_rows, outcome_of, residuals, tested_ro
 
 
 class Figures(NamedTuple):
-    """What a step reports of each node.
-
-    Attributes:
-        tokens: its id.
-        draft_probs, target_probs: q and p of that id. In a tree whose siblings are tested by draws, p is what the
-            earlier ones leave.
-        acceptance_probs: min(1, p / q), p being what earlier siblings leave; under block verification the weight of the
-            prefix that ends here.
-        expected_acceptance: the sum of min(p, q) over the vocabulary, or of min(w p, q) under block verification. Both
-            are NaN under typical acceptance.
-    """
+    """What a step reports of each node: its id, and the probabilities of the same names in `core.types.Step`."""
 
     tokens: tuple[int, ...]
     draft_probs: tuple[float, ...]
