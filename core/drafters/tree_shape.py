@@ -8,6 +8,7 @@ from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from core.drafters.estimates import Acceptance
 from core.settings import LONGEST_CHAIN, MAX_DRAFT_TOKENS
 from core.types import Step, depths_of
 
@@ -76,27 +77,24 @@ class SiblingRates:
     """The measured acceptance of a node by its number of rejected siblings, with decaying weights."""
 
     def __init__(self) -> None:
-        self._tested = [0.0] * len(_FIRST_RATES)
-        self._passed = [0.0] * len(_FIRST_RATES)
+        self._by_rank = [Acceptance() for _ in _FIRST_RATES]
 
     def add(self, parents: Iterable[int], path: Sequence[int]) -> None:
         """Add a verified tree, and its accepted path."""
-        self._tested = [_MEMORY_OF_TESTS * weight for weight in self._tested]
-        self._passed = [_MEMORY_OF_TESTS * weight for weight in self._passed]
+        for acceptance in self._by_rank:
+            acceptance.fade(_MEMORY_OF_TESTS)
         at, rank = -1, 0
         for node, parent in enumerate(parents):
             if parent == at:
-                self._tested[rank] += 1.0
-                self._passed[rank] += node in path
+                self._by_rank[rank].add((float(node in path),))
                 at, rank = (node, 0) if node in path else (at, min(rank + 1, len(_FIRST_RATES) - 1))
 
     @property
     def rates(self) -> list[float]:
         """By number of rejected siblings; they never rise, so that siblings are added in order."""
         rates: list[float] = []
-        for rank, prior in enumerate(_FIRST_RATES):
-            rate = (self._passed[rank] + _PRIOR_TESTS * prior) / (self._tested[rank] + _PRIOR_TESTS)
-            rates.append(min([rate, *rates[-1:]]))
+        for acceptance, prior in zip(self._by_rank, _FIRST_RATES, strict=True):
+            rates.append(min([acceptance.mean(prior, _PRIOR_TESTS), *rates[-1:]]))
         return rates
 
 
