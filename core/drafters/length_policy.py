@@ -178,9 +178,9 @@ class DraftLengthPolicy:
         self._num_missed = 0
         self._num_drafted_steps += 1
         # A token's own test: its probability is more informative than its outcome.
-        is_own = step.uniforms and not step.block
-        chances = step.expected_acceptance if is_own else (1.0,) * step.num_accepted + (0.0,)
-        chances = chances[: min(step.num_accepted + 1, count)]
+        is_own, tested = step.uniforms and not step.block, min(step.num_accepted + 1, count)
+        outcomes = (1.0,) * step.num_accepted + (0.0,)
+        chances = (step.expected_acceptance if is_own else outcomes)[:tested]
         memory = _MEMORY if self._balance_ms >= 0.0 else _MEMORY_IN_DEBT
         self._first.fade(memory)
         self._later.fade(memory)
@@ -189,14 +189,13 @@ class DraftLengthPolicy:
         if not self._confidences:
             return
         self._has_confidences = True
-        chances = step.acceptance_probs if is_own else (1.0,) * step.num_accepted + (0.0,)
-        tested = min(step.num_accepted + 1, step.num_draft_tokens)
+        chances = step.acceptance_probs if is_own else outcomes
         for confidence, chance in zip(self._confidences[:tested], chances, strict=False):
             self._calibration.add(confidence, chance)
         accepted = expected_of(step) if step.uniforms else None
         tokens = len(step.emitted) if accepted is None else 1.0 + accepted
         self._tokens = _MEMORY_OF_BLOCKS * self._tokens + tokens
-        self._spent_ms = _MEMORY_OF_BLOCKS * self._spent_ms + self._costs.table()[step.num_draft_tokens]
+        self._spent_ms = _MEMORY_OF_BLOCKS * self._spent_ms + self._costs.table()[count]
 
     def _book(self, step: Step) -> None:
         """Add the time that drafting gained or lost."""

@@ -109,8 +109,10 @@ def forecast(
     free = available_bytes(where)
     # A tree's branches have places of their own after the text.
     spare, rows = (MAX_DRAFT_TOKENS, max(_MAX_ROWS, num_nodes + 1)) if num_nodes else (0, _MAX_ROWS)
+    # A trimmed head is a copy of some rows.
+    parameters = sum(m.num_parameters + (m.draft_vocabulary_size or 0) * m.hidden_size for m in distinct)
     return MemoryForecast(
-        weights_bytes=sum(_weights_bytes(model, size) for model in distinct) + num_head_parameters * size,
+        weights_bytes=(parameters + num_head_parameters) * size,
         # Keys and values of every layer and position, also beyond a sliding window, to rewind.
         cache_bytes=sum(2 * m.num_layers * m.num_kv_heads * m.head_dim * (positions[m] + spare) * size for m in models),
         # The models run one at a time, so only the larger activations count.
@@ -169,11 +171,6 @@ def positions_of(model: ModelDetails, context: int | None) -> int:
     """Positions that a forecast assumes for a model's cache."""
     wanted = DEFAULT_CONTEXT if context is None else context
     return min(wanted, model.context_length or wanted)
-
-
-def _weights_bytes(model: ModelDetails, item_bytes: int) -> int:
-    # A trimmed head is a copy of some rows.
-    return (model.num_parameters + (model.draft_vocabulary_size or 0) * model.hidden_size) * item_bytes
 
 
 def _working_bytes(model: ModelDetails, positions: int, item_bytes: int, rows: int) -> int:
