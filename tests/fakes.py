@@ -92,7 +92,7 @@ class LetterTokenizer:
     def __init__(self, num_letters: int) -> None:
         self._num_letters = num_letters
 
-    def __call__(self, text: str) -> dict[str, list[int]]:
+    def __call__(self, text: str, add_special_tokens: bool = True) -> dict[str, list[int]]:
         return {"input_ids": [ord(letter) - 97 for letter in text]}
 
     def get_vocab(self) -> dict[str, int]:

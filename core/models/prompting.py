@@ -208,12 +208,11 @@ def _encode(tokenizer: Any, name: str, prompt: str, chat: bool | None, system: s
         raise SettingsError(
             f"{name} {reason}, so it takes no system prompt. Write it into the prompt, or choose an instruct model."
         )
-    if not is_chat:
-        with explaining_panics(f"The tokenizer of {name}"):
-            return EncodedPrompt(list(tokenizer(text)["input_ids"]), text, False)
-    rendered = _rendered(tokenizer, name, text, system)
+    rendered = _rendered(tokenizer, name, text, system) if is_chat else text
     with explaining_panics(f"The tokenizer of {name}"):
-        return EncodedPrompt(list(tokenizer(rendered, add_special_tokens=False)["input_ids"]), rendered, True)
+        # A template writes its special tokens itself.
+        ids = tokenizer(rendered, add_special_tokens=not is_chat)["input_ids"]
+    return EncodedPrompt(list(ids), rendered, is_chat)
 
 
 def _rendered(tokenizer: Any, name: str, text: str, system: str) -> str:
