@@ -121,12 +121,11 @@ class RunControls:
         Raises:
             Cancelled: the run was asked to stop.
         """
+        if self.is_paused and self.stops_at_drafts:
+            self.wait_for_step()
+            return
         with self._changed:
-            if self.is_paused and self.stops_at_drafts:
-                self._changed.wait_for(lambda: self.is_cancelled or self._may_begin())
-                self._num_allowed = max(0, self._num_allowed - 1)
-            else:
-                self._changed.wait_for(lambda: self.is_cancelled or not self.is_paused, LOOK_MS / 1000)
+            self._changed.wait_for(lambda: self.is_cancelled or not self.is_paused, LOOK_MS / 1000)
         self.check_cancelled()
 
     # --- Stop ---------------------------------------------------------------------------------------------------
