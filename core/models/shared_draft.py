@@ -83,10 +83,8 @@ def load_shared_draft(entry: ModelEntry, target: LanguageModel) -> Any:
             model = AutoModelForCausalLM.from_config(config, dtype=target.dtype, trust_remote_code=False)
         weights = {name: tensor.to(target.device, target.dtype) for name, tensor in weights.items()}
         left = model.load_state_dict(weights, strict=False, assign=True)
-    except PairMismatchError:
-        raise
     except Exception as error:
-        if is_out_of_memory(error):
+        if is_out_of_memory(error) or isinstance(error, PairMismatchError):
             raise
         raise ModelUnreadableError(
             f"The files of {entry.title} are damaged or incomplete ({first_line(error)}). {way_out}"
