@@ -21,7 +21,7 @@ from app.run.conclusion import ConclusionBar
 from app.run.inspector.inspector import InspectorPanel
 from app.run.live import LiveView
 from app.run.measurements import MeasurementsPanel
-from app.run.pacing import PACES
+from app.run.pacing import Pace
 from app.run.plots.step_plot import StepPlot
 from app.run.race.race_window import RaceWindow
 from app.run.run_view import RunView
@@ -139,7 +139,7 @@ class MainWindow(QMainWindow):
             self.status,
         )
         cards = (*self.measurements.cards, *self.speed.cards, *self.race.cards)
-        paces = {f"Pace: {title}": partial(self.playback.set_pace, pace) for pace, title in PACES.items()}
+        paces = {f"Pace: {pace.title}": partial(self.playback.set_pace, pace) for pace in Pace}
         menus, stop = self.menus, self.prompt.stop_button
         self.commands = CommandPalette(
             self,

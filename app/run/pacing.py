@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from enum import StrEnum
+from enum import Enum
 
 from core.types import Drafted, Event, RunStarted, Step
 
@@ -12,33 +12,22 @@ QUIET_S = 1.0
 """How long a slowed run's start is held back at most: painting takes time from the engine, which is being measured."""
 
 
-class Pace(StrEnum):
-    """How fast a run is shown."""
+class Pace(Enum):
+    """How fast a run is shown: its title, and the tokens shown per second; 0 if they are shown as they come."""
 
-    FULL = "full"
-    SLOWED = "slowed"
-    SLOWER = "slower"
-    STEPWISE = "stepwise"
-    HALVES = "halves"
+    FULL = "Full speed", 0.0
+    SLOWED = "8 tokens/s", 8.0
+    SLOWER = "2 tokens/s", 2.0
+    STEPWISE = "Step by step", 0.0
+    HALVES = "Draft, verify", 0.0
+
+    def __init__(self, title: str, tokens_per_second: float) -> None:
+        self.title, self.tokens_per_second = title, tokens_per_second
 
     @property
     def is_stepwise(self) -> bool:
         """Whether the user asks for each step, or half of one."""
         return self in {Pace.STEPWISE, Pace.HALVES}
-
-    @property
-    def tokens_per_second(self) -> float:
-        """Tokens shown per second; 0 if they are shown as they come."""
-        return {Pace.SLOWED: 8.0, Pace.SLOWER: 2.0}.get(self, 0.0)
-
-
-PACES = {
-    Pace.FULL: "Full speed",
-    Pace.SLOWED: "8 tokens/s",
-    Pace.SLOWER: "2 tokens/s",
-    Pace.STEPWISE: "Step by step",
-    Pace.HALVES: "Draft, verify",
-}
 
 
 class Pacing:

@@ -10,7 +10,7 @@ from PySide6.QtGui import QIcon, QPixmap, QResizeEvent
 from PySide6.QtWidgets import QMenu, QSlider, QToolButton, QWidget
 
 from app.controller import RunController, RunState
-from app.run.pacing import PACES, Pace, Pacing
+from app.run.pacing import Pace, Pacing
 from app.run.plots.step_plot import StepPlot
 from app.run.run_view import RunView
 from app.run.text.tokens import Place, Selection
@@ -37,8 +37,6 @@ ROOM_FOR_WORDS = 470
 """From this width on, the last button has a label beside its icon."""
 LEAST_SLIDER = 110
 """Width that the slider needs beside the buttons; with less it has its own row."""
-
-
 PACE_HELP = (
     "How fast the text is shown. The engine runs at full speed, so a slow pace doesn't slow it; Stop shows the rest at "
     "once. Step by step starts a run paused; a change of K or temperature applies to its next step. At the pace "
@@ -76,7 +74,7 @@ class PlaybackBar(QWidget):
         self.branch_button.setMenu(self.branch_menu)
         self.branch_button.setPopupMode(QToolButton.ToolButtonPopupMode.InstantPopup)
         self.branch_button.setEnabled(False)
-        self.pace = EnumCombo(PACES, "paceCombo", is_compact=True)
+        self.pace = EnumCombo({pace: pace.title for pace in Pace}, "paceCombo", is_compact=True)
         describe(self.pace, "Pace", PACE_HELP)
         self._pace_label = text_label("Pace", "hint", buddy=self.pace)
         self._pace_label.setToolTip(plain_tip(PACE_HELP))
