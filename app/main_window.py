@@ -210,9 +210,9 @@ class MainWindow(QMainWindow):
 
     def _connect(self) -> None:
         menus, status = self.menus, self.status
-        for changed in (self.controls.changed, self.prompt.changed, self.controller.state_changed):
+        for changed in (self.controls.changed, self.prompt.edit.textChanged, self.controller.state_changed):
             changed.connect(self._on_settings_changed)
-        for changed in (self.controls.changed, self.prompt.changed):
+        for changed in (self.controls.changed, self.prompt.edit.textChanged):
             changed.connect(self._saving.start)
             changed.connect(self._on_form_changed)
         self.controls.advanced.button.toggled.connect(self._saving.start)
@@ -220,9 +220,9 @@ class MainWindow(QMainWindow):
         self.runs.failed.connect(self.banner.show_sentence)
         for failed in (self.models.failed, self.controller.failed):
             failed.connect(self._on_failed)
-        for wanted in (self.prompt.run_requested, menus.run.triggered):
+        for wanted in (self.prompt.run_button.clicked, menus.run.triggered):
             wanted.connect(self._on_run_requested)
-        for wanted in (self.prompt.stop_requested, menus.stop.triggered):
+        for wanted in (self.prompt.stop_button.clicked, menus.stop.triggered):
             wanted.connect(self.controller.stop)
             # The engine is ahead of a slowed text, so there may be nothing left to stop.
             wanted.connect(self.live.finish)
@@ -233,7 +233,7 @@ class MainWindow(QMainWindow):
         self.models.line_changed.connect(status.show_download)
         menus.models.triggered.connect(self.models.open)
         menus.show_reading.toggled.connect(self.prompt.reading_button.setChecked)
-        self.prompt.reading_toggled.connect(menus.show_reading.setChecked)
+        self.prompt.reading_button.toggled.connect(menus.show_reading.setChecked)
         self.transcript.ghosts_button.toggled.connect(menus.show_ghosts.setChecked)
         menus.show_ghosts.toggled.connect(self.transcript.set_ghosts_shown)
         self.transcript.colors_chosen.connect(self._saving.start)

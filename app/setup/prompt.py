@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from PySide6.QtCore import QEvent, QObject, Qt, QTimer, Signal, Slot
-from PySide6.QtGui import QAction, QColor, QFocusEvent, QTextCharFormat, QTextCursor
+from PySide6.QtGui import QAction, QFocusEvent, QTextCharFormat, QTextCursor, QTextDocument
 from PySide6.QtWidgets import (
     QApplication,
     QMenu,
@@ -35,8 +34,6 @@ if TYPE_CHECKING:
     from app.setup.settings_panel import SettingsPanel
 
 WAITING = "Reading the target's tokenizer…"
-
-
 FOR_CHAT = "For chat models"
 LINE_ENDS = {0x2028: "\n", 0x2029: "\n"}
 """Qt's own ends of lines and paragraphs."""
@@ -73,20 +70,14 @@ class PromptReading(QPlainTextEdit):
         """Show what a model reads; nothing if there was a problem."""
         self._rendered = rendered
         self.setPlainText(rendered.text)
-        if not rendered.special_tokens:
-            return
         special = QTextCharFormat()
-        palette = QApplication.palette()
-        special.setBackground(QColor(palette.color(palette.ColorRole.Highlight)))
-        longest_first = sorted(rendered.special_tokens, key=len, reverse=True)
-        text = self.toPlainText()
-        for match in re.finditer("|".join(map(re.escape, longest_first)), text):
-            cursor = QTextCursor(self.document())
-            # Qt counts in units of UTF-16.
-            start = len(text[: match.start()].encode("utf-16-le")) // 2
-            cursor.setPosition(start)
-            cursor.setPosition(start + len(match.group().encode("utf-16-le")) // 2, QTextCursor.MoveMode.KeepAnchor)
-            cursor.setCharFormat(special)
+        special.setBackground(QApplication.palette().highlight())
+        exactly = QTextDocument.FindFlag.FindCaseSensitively
+        for token in rendered.special_tokens:
+            found = self.document().find(token, 0, exactly)
+            while not found.isNull():
+                found.setCharFormat(special)
+                found = self.document().find(token, found, exactly)
 
     def changeEvent(self, event: QEvent) -> None:
         """Mark the special tokens in the colours of a new theme."""
@@ -109,17 +100,10 @@ class PromptEditor(QWidget):
     """A card with the prompt, which can also be shown as the target reads it.
 
     Signals:
-        changed: the prompt's text has changed.
         preset_chosen: the `Preset` that the prompt is from.
-        run_requested, stop_requested: a button was pressed.
-        reading_toggled: whether to show the prompt as the target reads it.
     """
 
-    changed = Signal()
-    reading_toggled = Signal(bool)
     preset_chosen = Signal(object)
-    run_requested = Signal()
-    stop_requested = Signal()
 
     def __init__(self, controls: SettingsPanel, jobs: Jobs) -> None:
         super().__init__()
@@ -164,11 +148,8 @@ class PromptEditor(QWidget):
         boxed(column(frame), self)
         self.set_folded(is_folded=False)
         self.reading_button.toggled.connect(self._on_reading_toggled)
-        self.edit.textChanged.connect(self.changed)
         self.edit.textChanged.connect(self._open)
-        self.run_button.clicked.connect(self.run_requested)
-        self.stop_button.clicked.connect(self.stop_requested)
-        for changed in (self.changed, controls.changed):
+        for changed in (self.edit.textChanged, controls.changed):
             changed.connect(self._on_changed)
 
     def _presets_menu(self) -> QMenu:
@@ -302,7 +283,6 @@ class PromptEditor(QWidget):
         else:
             self.reading.clear()
             self.show_state(self._state, self._problem or None)
-        self.reading_toggled.emit(is_reading)
 
     @Slot()
     def _on_changed(self) -> None:

@@ -56,8 +56,6 @@ from core.text import count_text
 from core.types import Step
 
 FRAME_MS = 33
-
-
 SLOWED, SLOWED_MS = "in 12 s", 12_000.0
 """The pace at which any race takes this long."""
 MEASURED, SHORT_MS = "1×", 3_000.0

@@ -109,8 +109,6 @@ GUMBEL_HELP = {
     Fate.RESAMPLED: "The target's own draw under the shared noise, which differs from the draft's.",
     Fate.REJECTED: "Drafted, and rejected: the target's own draw under the shared noise differs from it.",
 }
-
-
 GREEDY_HELP = {
     Fate.ACCEPTED: "Drafted, and accepted: it is the target's most likely token.",
     Fate.RESAMPLED: "The target's most likely token, in place of the rejected one.",

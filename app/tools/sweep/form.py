@@ -191,7 +191,7 @@ class SweepForm(QWidget):
         self.target.activated.connect(self._on_target_chosen)
         # The main window may get new models, and its prompt may be part of the sweep.
         self._controls.changed.connect(self._on_window_changed)
-        self._prompt.changed.connect(self._on_window_changed)
+        self._prompt.edit.textChanged.connect(self._on_window_changed)
 
     # --- The plan ---
 
