@@ -8,7 +8,6 @@ from functools import partial
 from PySide6.QtCore import QRectF, QSize, Qt, Slot
 from PySide6.QtGui import (
     QColor,
-    QFocusEvent,
     QFontMetrics,
     QKeyEvent,
     QPainter,
@@ -157,18 +156,6 @@ class InspectorPanel(RunPage):
     def refresh(self, *, has_news: bool) -> None:
         """Show the evidence of the selected place once it has arrived."""
         super().refresh(has_news=has_news and (self._shown is None or not self._shown.shares))
-
-    def focusInEvent(self, event: QFocusEvent) -> None:
-        """Show that it has the keyboard focus."""
-        super().focusInEvent(event)
-        self.block.set_focus_shown(True)
-        self.tree.set_focus_shown(True)
-
-    def focusOutEvent(self, event: QFocusEvent) -> None:
-        """Hide the focus frame."""
-        super().focusOutEvent(event)
-        self.block.set_focus_shown(False)
-        self.tree.set_focus_shown(False)
 
     def keyPressEvent(self, event: QKeyEvent) -> None:
         """Go from token to token and from step to step."""

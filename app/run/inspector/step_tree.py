@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from PySide6.QtCore import QEvent, QPointF, QRectF, QSize, Qt, Signal
 from PySide6.QtGui import QColor, QMouseEvent, QPainter, QPainterPath, QPen, QResizeEvent
-from PySide6.QtWidgets import QScrollArea
+from PySide6.QtWidgets import QApplication, QScrollArea
 
 from app.run.inspector.places import in_order
 from app.run.text.token_colors import draw_token, token_formats
@@ -90,7 +90,6 @@ class BlockPicture(PaintedWidget):
         self._current = -1
         self._meaning: Callable[[Fate], str] = fate_help
         self._hovered: int | None = None
-        self._has_focus = False
 
     def boxes(self) -> list[QRectF]:
         """The places of the tokens."""
@@ -121,15 +120,12 @@ class BlockPicture(PaintedWidget):
         chip = self._chips[index]
         return f"“{chip.text}”, {chip.fate.value}. {self._meaning(chip.fate)}"
 
-    def set_focus_shown(self, shown: bool) -> None:
-        """Fill the current token while the arrow keys move from it."""
-        self._has_focus = shown
-        self.update()
-
     def _fill(self, index: int) -> str:
-        """The colour of a token's box."""
-        is_current = self._has_focus and self._chips[index].slot == self._current
-        return current_theme().hover if is_current or index == self._hovered else current_theme().surface
+        # The arrow keys move from the current token while the panel has the focus; Qt repaints all of it then.
+        focused = QApplication.focusWidget()
+        has_focus = focused is not None and focused.isAncestorOf(self)
+        is_marked = index == self._hovered or (has_focus and self._chips[index].slot == self._current)
+        return current_theme().hover if is_marked else current_theme().surface
 
     def mouseMoveEvent(self, event: QMouseEvent) -> None:
         """Show that a token can be clicked."""
