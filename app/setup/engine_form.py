@@ -223,18 +223,13 @@ class EngineForm(QWidget):
         if url:
             self._job = self._jobs.submit(
                 lambda _job: _identified(url),
-                then=self._take,
-                failed=self._fail,
+                then=self._learn,
+                failed=partial(self._learn, None),
                 what=f"{url} could not be reached",
             )
 
-    def _take(self, server: Server) -> None:
-        self.server = server
-        self._show()
-        self.changed.emit()
-
-    def _fail(self, sentence: str) -> None:
-        self._failure = sentence
+    def _learn(self, server: Server | None, failure: str = "") -> None:
+        self.server, self._failure = server, failure
         self._show()
         self.changed.emit()
 

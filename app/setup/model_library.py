@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from core.models.catalogue import (
     DEFAULT_DRAFT,
     DEFAULT_TARGET,
-    SUGGESTIONS,
     ModelEntry,
     ModelFormat,
     ModelOrigin,
@@ -105,7 +104,6 @@ class ModelLibrary:
         self._details: dict[str, ModelDetails | str] = {}
         self._problems: dict[tuple[str, str], str | None] = {}
         self._asked: set[tuple[str, str]] = set()
-        self.suggestions = SUGGESTIONS
 
     @property
     def entries(self) -> tuple[ModelEntry, ...]:

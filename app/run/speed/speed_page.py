@@ -146,10 +146,9 @@ class SpeedPage(RunPage):
         self._cancel()
         self._show(speed_report(self._run))
         if compute := study_of(self._run):
-            self._job = self._jobs.submit(lambda _job: compute(), self._show_study, lane="speed")
-
-    def _show_study(self, done: Any) -> None:
-        self._show(speed_report(self._run, done))
+            self._job = self._jobs.submit(
+                lambda _job: compute(), lambda done: self._show(speed_report(self._run, done)), lane="speed"
+            )
 
     def _show(self, report: SpeedReport) -> None:
         has_parts, has_curves = bool(report.parts), report.theory is not None

@@ -14,6 +14,7 @@ from PySide6.QtWidgets import QMenu, QWidget
 
 from app.controller import RunState
 from app.dialogs import Dialogs
+from app.run.inspector.places import siblings
 from app.run.inspector.shares import percent, show
 from app.run.live import LiveView
 from app.run.playback import PlaybackBar
@@ -70,12 +71,10 @@ def choices(run: RunView, place: Place) -> list[Choice]:
         for token_id, text, prob in sorted(listed, key=lambda entry: -entry[2])[:MOST_CHOICES]:
             found[token_id] = Choice(token_id, text, float(prob), token_id == emitted)
     found.setdefault(emitted, Choice(emitted, step.emitted_texts[at], None, True))
-    parents = step.parents or range(-1, step.num_draft_tokens - 1)
-    for node in range(step.num_draft_tokens if slot < step.num_draft_tokens else 0):
-        if parents[node] == parents[slot]:
-            drafted = step.drafted[node]
-            choice = Choice(drafted, step.drafted_texts[node], step.target_probs[node], drafted == emitted)
-            found.setdefault(drafted, choice)
+    for node in siblings(step, slot) if slot < step.num_draft_tokens else ():
+        drafted = step.drafted[node]
+        choice = Choice(drafted, step.drafted_texts[node], step.target_probs[node], drafted == emitted)
+        found.setdefault(drafted, choice)
     return list(found.values())
 
 

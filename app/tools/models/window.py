@@ -23,7 +23,7 @@ from app.widgets.tables import Table
 from app.widgets.title_delegate import TitleDelegate
 from app.window_layout import bring_forward, hold_beside, open_at, splitter
 from core.files import short_path
-from core.models.catalogue import ModelEntry, ModelOrigin
+from core.models.catalogue import SUGGESTIONS, ModelEntry, ModelOrigin
 from core.text import bytes_text, count_text
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ class ModelsWindow(QDialog):
             "modelsTable", "Models on this computer", COLUMNS, NO_MODEL, delegate=TitleDelegate(), keeps_one=True
         )
         self.details = ModelDetailsPane(models)
-        self.suggestions = SuggestionsPage(self._library.suggestions, models.downloads)
+        self.suggestions = SuggestionsPage(SUGGESTIONS, models.downloads)
         self.downloads = DownloadsList(models.downloads)
         self.foot = hint_label("modelsFoot")
         self._lay_out()
