@@ -95,7 +95,6 @@ def _sameness(run: RunView) -> str:
 
 
 def _advice(run: RunView) -> str:
-    """The most promising change."""
     found = diagnose(run.counts.sums, run.plain_step)
     return next((advice.text for advice in run.advice(found)), "") if found is not None else ""
 

@@ -388,13 +388,9 @@ class SettingsPanel(QScrollArea):
 
 
 def settings_of(request: RunRequest, current: RunSettings) -> RunSettings:
-    """Show a request's settings; a control that can't hold a value takes the nearest, or keeps its own."""
-    shown = replace(
-        current,
-        **{name: getattr(request, name) for name in ("seed", "chat", "system", "prompt", "engine")},
-        **asdict(request.sampling) | {"temperature": min(request.sampling.temperature, _window_max("temperature"))},
-        max_new_tokens=min(request.max_new_tokens, _window_max("max_new_tokens")),
-    )
+    """A request's settings, to apply to the controls, which take the nearest value that they can hold."""
+    names = ("seed", "chat", "system", "prompt", "engine", "max_new_tokens")
+    shown = replace(current, **{name: getattr(request, name) for name in names}, **asdict(request.sampling))
     if request.engine:  # What a server decides stays as it is for this machine.
         return replace(shown, engine_model=request.target)
     if request.method in METHODS:
@@ -409,7 +405,3 @@ def settings_of(request: RunRequest, current: RunSettings) -> RunSettings:
         num_draft_tokens=max(1, k) if k is not None else current.num_draft_tokens,
         length_policy=request.length_policy if k is None else LengthPolicy.FIXED,
     )
-
-
-def _window_max(name: str) -> Any:
-    return SETTINGS[name].metadata["window_max"]

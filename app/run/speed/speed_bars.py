@@ -32,7 +32,6 @@ class ReportBar(PaintedWidget):
         return QSize(200, self._line_height() + 4 + scaled(self._height))
 
     def _place(self, left: float, width: float) -> QRectF:
-        """A part of the bar."""
         return QRectF(left, self._line_height() + 3, width, scaled(self._height))
 
     def _paint(self, painter: QPainter) -> None:

@@ -204,7 +204,6 @@ def _correlation(value: float | None) -> str:
 
 
 def _figure(estimate: Estimate, unit: str = "", digits: int = 2) -> tuple[str, str]:
-    """A value and its interval."""
     interval = ""
     if estimate.low is not None and estimate.high is not None:
         interval = f"{estimate.low:.{digits}f} – {estimate.high:.{digits}f}"

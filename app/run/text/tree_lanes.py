@@ -170,7 +170,6 @@ class LanePicture:
 
     @staticmethod
     def _row(area: QRectF, lane: int) -> QRectF:
-        """A lane from end to end."""
         height = (area.height() - scaled(HEAD + FOOT)) / (1 + MOST_OTHERS)
         return QRectF(area.left(), area.top() + scaled(HEAD) + height * lane, area.width() - scaled(MARGIN), height)
 
