@@ -367,9 +367,9 @@ def test_the_end_stays_in_view_at_another_size_of_the_text(view, stream, apply_t
 
 def test_the_legend_has_every_kind_and_the_ghosts_where_they_are_shown(make_window):
     window = make_window(is_shown=True)
-    assert set(window.transcript._samples) == set(KINDS)
-    ghosts = window.transcript._ghost_samples
-    assert list(ghosts) == [Fate.REJECTED, Fate.UNTESTED]
+    words = window.transcript._words
+    assert list(words) == [*KINDS, Fate.DRAFTED, Fate.REJECTED, Fate.UNTESTED]
+    ghosts = {fate: words[fate] for fate in (Fate.REJECTED, Fate.UNTESTED)}
     assert not any(sample.isVisibleTo(window) for sample in ghosts.values())
     window.menus.show_ghosts.setChecked(True)
     assert all(sample.isVisibleTo(window) for sample in ghosts.values())

@@ -31,7 +31,7 @@ from app.run.run_page import RunPage, column_label
 from app.run.run_view import RunView
 from app.run.text.token_colors import LegendWord
 from app.run.text.token_text import TokenText
-from app.run.text.tokens import KINDS, TokenStream, fate_help
+from app.run.text.tokens import KINDS, TokenStream
 from app.theme import hold, scaled
 from app.widgets.fields import (
     NO_LIMIT,
@@ -202,18 +202,14 @@ class RaceLane(QWidget):
         heading = text_label(title, "section")
         heading.setToolTip(help_text)
         hold(heading, least_height=LANE_HEADING)  # As high as the legend by the other heading.
-        self._words = {fate: LegendWord(fate, fate_help(fate)) for fate in KINDS} if has_legend else {}
-        boxed(
-            column(
-                row(heading, (Legend(list(self._words.values())), 1)), self.count, self.bar, (self.text, 1), spacing=4
-            ),
-            self,
-        )
+        self._words = [LegendWord(fate) for fate in KINDS] if has_legend else []
+        head = row(heading, (Legend(self._words), 1))
+        boxed(column(head, self.count, self.bar, (self.text, 1), spacing=4), self)
 
     def set_run(self, steps: list[Step], timeline: Timeline, coupling: Coupling) -> None:
         """Show a run's first steps, those of the timeline; the bar is full at their last token."""
-        for fate, word in self._words.items():
-            word.set_meaning(fate_help(fate, coupling))
+        for word in self._words:
+            word.explain(coupling)
         self._timeline = timeline
         self.bar.setRange(0, max(1, timeline.num_tokens))
         self.text.set_stream(TokenStream(steps=steps[: len(timeline.counts)]))

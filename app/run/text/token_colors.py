@@ -17,10 +17,11 @@ from PySide6.QtGui import (
 from PySide6.QtWidgets import QSizePolicy
 
 from app.run.text.certainty import HIGHEST_NATS
-from app.run.text.tokens import GHOSTS, KINDS, Fate, num_units
+from app.run.text.tokens import GHOSTS, KINDS, Fate, fate_help, num_units
 from app.theme import ColorBy, Theme, current_theme, mixed, mono_font, scaled, ui_font
 from app.widgets.fields import plain_tip
 from app.widgets.painted import LEFT, PaintedWidget, draw_box, draw_text
+from core.settings import Coupling
 
 UnderlineStyle = QTextCharFormat.UnderlineStyle
 FORK_FONT = 9
@@ -92,14 +93,15 @@ def draw_token(painter: QPainter, text: str, chosen: QTextCharFormat, place: QRe
 class LegendWord(PaintedWidget):
     """A fate in its own format, drawn as in the text."""
 
-    def __init__(self, fate: Fate, meaning: str) -> None:
+    def __init__(self, fate: Fate) -> None:
         super().__init__("")
         self._fate, self._by = fate, ColorBy.KIND
-        self.set_meaning(meaning)
+        self.explain(Coupling.REJECTION)
         self.setSizePolicy(QSizePolicy.Policy.Fixed, QSizePolicy.Policy.Fixed)
 
-    def set_meaning(self, meaning: str) -> None:
-        """Set the tooltip."""
+    def explain(self, coupling: Coupling) -> None:
+        """Say what the fate means in a run."""
+        meaning = fate_help(self._fate, coupling)
         self.setToolTip(plain_tip(meaning))
         self.setAccessibleName(f"{self._fate.value}: {meaning}")
 

@@ -11,7 +11,7 @@ from app.menus import Menus
 from app.run.playback import PlaybackBar
 from app.run.run_view import RunView
 from app.run.text.token_colors import ColorScale, ForkSample, LegendWord
-from app.run.text.tokens import KINDS, Fate, Selection, TokenStream, fate_help
+from app.run.text.tokens import GHOSTS, KINDS, Fate, Selection, TokenStream
 from app.run.text.transcript import TranscriptView
 from app.theme import ColorBy
 from app.widgets.fields import EnumCombo, boxed, card, column, describe, quiet_button, row
@@ -42,11 +42,10 @@ class TranscriptPanel(QWidget):
         super().__init__()
         self.view = TranscriptView()
         self.playback = PlaybackBar(controller, run, selection, self.view, menus)
-        self._samples = {fate: LegendWord(fate, fate_help(fate)) for fate in KINDS}
-        self._ghost_samples = {fate: LegendWord(fate, fate_help(fate)) for fate in (Fate.REJECTED, Fate.UNTESTED)}
-        self._drafted_sample, self._fork_sample = LegendWord(Fate.DRAFTED, fate_help(Fate.DRAFTED)), ForkSample()
-        samples = *self._samples.values(), self._drafted_sample, *self._ghost_samples.values(), self._fork_sample
-        self._legend = Legend(samples, gap=HEADER_SPACING)
+        self._words = {fate: LegendWord(fate) for fate in (*KINDS, Fate.DRAFTED, Fate.REJECTED, Fate.UNTESTED)}
+        self._ghosts = [self._words[fate] for fate in GHOSTS]
+        self._fork_sample = ForkSample()
+        self._legend = Legend((*self._words.values(), self._fork_sample), gap=HEADER_SPACING)
         self._run = run
         help_text = (
             "Show drafted tokens that were not accepted; for a tree, its paths in a strip below the line. They are "
@@ -72,8 +71,8 @@ class TranscriptPanel(QWidget):
 
     def begin(self, stream: TokenStream) -> None:
         """Show a stream from its start."""
-        for fate, sample in (self._samples | self._ghost_samples).items():
-            sample.set_meaning(fate_help(fate, stream.coupling))
+        for word in self._words.values():
+            word.explain(stream.coupling)
         self.restyle()
         self.view.set_stream(stream)
 
@@ -86,8 +85,8 @@ class TranscriptPanel(QWidget):
     @Slot()
     def _on_colors_chosen(self) -> None:
         by = self.colors.member()
-        for sample in self._samples.values():
-            sample.color_by(by)
+        for word in self._words.values():
+            word.color_by(by)
         self._scale.color_by(by)
         self.view.color_by(by)
         self.colors_chosen.emit()
@@ -103,12 +102,12 @@ class TranscriptPanel(QWidget):
         method = METHODS.get(request.method) if request is not None and not request.engine else None
         self._fork_sample.setVisible(method is not None and method.proposes_trees)
         # At full speed nobody sees a draft before its verdict.
-        self._drafted_sample.setVisible(self.playback.is_slowed)
+        self._words[Fate.DRAFTED].setVisible(self.playback.is_slowed)
         buttons = sum(button.sizeHint().width() + HEADER_SPACING for button in (self.colors, self.ghosts_button))
         # With these samples either way: else the button that shows them would move away from the pointer.
-        for sample in self._ghost_samples.values():
-            sample.setVisible(True)
+        for word in self._ghosts:
+            word.setVisible(True)
         is_wide = self._legend.width_on_one_line() + buttons <= self.width() - HEADER_MARGINS
-        for sample in self._ghost_samples.values():
-            sample.setVisible(self.ghosts_button.isChecked())
+        for word in self._ghosts:
+            word.setVisible(self.ghosts_button.isChecked())
         self._header.setDirection(QBoxLayout.Direction.LeftToRight if is_wide else QBoxLayout.Direction.TopToBottom)
