@@ -13,6 +13,7 @@ from app.guide_bar import Part
 from app.introduction import CHAT_MODEL, callouts_of
 from app.run.conclusion import DRAWING, conclusion_of
 from app.run.pacing import Pace
+from app.run.text.tokens import Place
 from app.settings import SettingsStore
 from app.theme import RESOURCES
 from app.tools.models.downloads import Download, DownloadState
@@ -121,7 +122,7 @@ def test_the_last_callout_points_at_the_token_that_was_replaced(new_window, qtbo
 
     def is_at_the_token():
         window.introduction.refresh(has_news=True)
-        places = view.rectangles_of(number, window.run_view.steps[number].num_accepted)
+        places = view.rectangles_of(Place(number, window.run_view.steps[number].num_accepted))
         tip = view.viewport().mapFrom(window, callout.pos() + callout._tip.toPoint())
         return any(place.adjusted(-1, -3, 1, 3).contains(tip) for place in places)
 

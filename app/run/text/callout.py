@@ -24,7 +24,7 @@ class Callout(QFrame):
     def __init__(self, view: TokenText) -> None:
         super().__init__(view)
         self._view = view
-        self._step, self._slot = -1, -1
+        self._at = Place(-1, -1)
         self._tip = QPointF()
         self.setObjectName("callout")
         hold_font(self, 13)  # Not that of the text which it stands on.
@@ -45,7 +45,7 @@ class Callout(QFrame):
         Args:
             at: the step that it points at, and one of its tokens; the whole block if the slot is -1.
         """
-        self._step, self._slot = at.step, at.slot
+        self._at = at
         self.place.setText(place)
         self.title.setText(title)
         self.text.setText(text)
@@ -62,7 +62,7 @@ class Callout(QFrame):
         port = view.viewport()
         # Tokens that were scrolled out of view are somewhere beyond its lower edge.
         edge = QRect(0, port.height() - 1, port.width(), 1)
-        places = [found.toAlignedRect() for found in view.rectangles_of(self._step, self._slot)] or [edge]
+        places = [found.toAlignedRect() for found in view.rectangles_of(self._at)] or [edge]
         first, last = (QRect(port.mapTo(window, place.topLeft()), place.size()) for place in (places[0], places[-1]))
         width = min(scaled(WIDTH), window.width() - 2 * GAP)
         self.setFixedWidth(width)

@@ -134,7 +134,6 @@ class TokenText(QPlainTextEdit):
         self._length = 0
         self._tail = ""
         self._last_format = QTextCharFormat()
-        self._has_opening = False
         self._num_pending = 0
         self._insert([Span(Fate.PROMPT, self._stream.prompt)])
 
@@ -167,7 +166,6 @@ class TokenText(QPlainTextEdit):
         self._show_marks()
 
     def _format_of(self, span: Span) -> QTextCharFormat:
-        """The format of a span."""
         return self._formats[span.fate]
 
     def _shown_block(self, number: int) -> Sequence[Span]:
@@ -183,8 +181,7 @@ class TokenText(QPlainTextEdit):
 
     def _opening(self) -> Iterator[Span]:
         """The spans between the prompt and the first step."""
-        if not self._has_opening:
-            self._has_opening = True
+        if len(self._spans) == 1:
             for fate in (Fate.GAP, Fate.KEPT, Fate.FORCED):
                 if text := getattr(self._stream, fate):
                     yield Span(fate, text)
@@ -222,14 +219,12 @@ class TokenText(QPlainTextEdit):
         self._tail = "" if span.fate in GHOSTS else (self._tail + text)[-TAIL:]
 
     def _cut(self, first: int) -> None:
-        """Remove all spans from an index on."""
         self._cursor_over(self._starts[first], self._length).removeSelectedText()
         self._length = self._starts[first]
         del self._spans[first:], self._starts[first:]
         self._tail = ""
 
     def _cursor_over(self, first: int, last: int) -> QTextCursor:
-        """A cursor that selects the text between two positions."""
         cursor = QTextCursor(self.document())
         cursor.setPosition(first)
         cursor.setPosition(last, QTextCursor.MoveMode.KeepAnchor)
@@ -284,7 +279,6 @@ class TokenText(QPlainTextEdit):
         return max(0, bisect_right(self._starts, position) - 1)
 
     def _indices(self, step: int) -> range:
-        """The spans of a step, by its index."""
         if not 0 <= step < len(self._firsts):
             return range(0)
         is_last = step + 1 == len(self._firsts)
@@ -318,11 +312,11 @@ class TokenText(QPlainTextEdit):
             block = block.next()
         return found
 
-    def rectangles_of(self, step: int, slot: int = -1) -> list[QRectF]:
-        """Where a step, its draft while that awaits verification, or its token at a slot is visible in the viewport."""
-        if self._num_pending and step == len(self._firsts):
+    def rectangles_of(self, place: Place) -> list[QRectF]:
+        """Where a place is visible in the viewport; its whole step, or pending draft, if the slot is -1."""
+        if self._num_pending and place.step == len(self._firsts):
             return self.rectangles(self._starts[-self._num_pending], self._length)
-        found = self._step_range(step) if slot < 0 else self.place_range(Place(step, slot))
+        found = self._step_range(place.step) if place.slot < 0 else self.place_range(place)
         return [] if found is None else self.rectangles(*found)
 
     def _scroll_to(self, position: int, *, lines_above: int) -> None:
