@@ -13,7 +13,7 @@ import app.run.pacing
 import core.controls
 from app.controller import RunState
 from app.run.pacing import Pace, Pacing
-from app.run.text.tokens import Fate, Place
+from app.run.text.tokens import KINDS, Fate, Place
 from core.types import BaselineStep, Drafted, FinishReason, PrefillDone, RunStarted
 from tests.fakes_app import make_step, text_of
 
@@ -353,7 +353,7 @@ def test_nothing_in_the_header_and_the_bar_is_cut_off(make_window, qtbot):
     panel.setParent(None)
     qtbot.addWidget(panel)
     panel.setMinimumWidth(380)  # As the column has it, whatever stands in it.
-    shown = [*panel._samples.values(), panel.ghosts_button, bar(window).place]
+    shown = [*(panel._words[fate] for fate in KINDS), panel.ghosts_button, bar(window).place]
     shown += [bar(window).pause_button, bar(window).step_button, bar(window).branch_button]
     for width in (380, 900):
         panel.resize(width, 400)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from PySide6.QtCore import QSignalBlocker, QSize, Qt, Slot
 from PySide6.QtGui import QIcon, QPixmap, QResizeEvent
-from PySide6.QtWidgets import QMenu, QSlider, QToolButton, QWidget
+from PySide6.QtWidgets import QSlider, QWidget
 
 from app.controller import RunController, RunState
 from app.run.pacing import Pace, Pacing
@@ -21,6 +21,7 @@ from app.widgets.fields import (
     column,
     describe,
     hint_label,
+    menu_button,
     named,
     plain_tip,
     quiet_button,
@@ -63,23 +64,23 @@ class PlaybackBar(QWidget):
         self.step_button = quiet_button(
             "", "nextStepButton", "Next step", "One more draft-verify step, then pause (F8)"
         )
-        self.branch_button = quiet_button(
+        self.branch_button = menu_button(
             "Branch",
             "branchButton",
-            "Branch from here",
             "Select a token first; then rewind to before it, draw again or force another token, and continue from "
             "there (Ctrl+B)",
+            "Branch from here",
+            role="quiet",
         )
-        self.branch_menu = QMenu(self)
-        self.branch_button.setMenu(self.branch_menu)
-        self.branch_button.setPopupMode(QToolButton.ToolButtonPopupMode.InstantPopup)
+        self.branch_menu = self.branch_button.menu()
         self.branch_button.setEnabled(False)
         self.pace = EnumCombo({pace: pace.title for pace in Pace}, "paceCombo", is_compact=True)
         describe(self.pace, "Pace", PACE_HELP)
         self._pace_label = text_label("Pace", "hint", buddy=self.pace)
         self._pace_label.setToolTip(plain_tip(PACE_HELP))
+        full_help = "Show the text as fast as it is generated"
         self.full_button = quiet_button(
-            "Full speed", "fullSpeedButton", "Full speed", "Show the text as fast as it is generated", role="link"
+            "Full speed", "fullSpeedButton", "Full speed", full_help, lambda: self.set_pace(Pace.FULL), role="link"
         )
         slider_help = "Drag to see the text as it was after any step"
         self.slider = named(QSlider(Qt.Orientation.Horizontal), "scrubSlider", "Steps shown", slider_help)
@@ -103,7 +104,6 @@ class PlaybackBar(QWidget):
         for step in (self.step_button.clicked, self.menus.next_step.triggered):
             step.connect(self._on_step_wanted)
         self.pace.activated.connect(self._on_pace_chosen)
-        self.full_button.clicked.connect(lambda: self.set_pace(Pace.FULL))
         self.slider.valueChanged.connect(self._on_scrubbed)
         self.controller.state_changed.connect(self._show)
         self.view.place_chosen.connect(self.selection.select)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from PySide6.QtCore import Qt, Slot
-from PySide6.QtWidgets import QFrame, QProgressBar, QToolButton
+from PySide6.QtWidgets import QFrame, QProgressBar
 
 from app.theme import hold
-from app.widgets.fields import boxed, hint_label, named, row, text_label
+from app.widgets.fields import boxed, hint_label, named, quiet_button, row, text_label
 from app.widgets.labels import STEPS, ElidedLabel
 from core.settings import LOSSY
 
@@ -27,10 +27,7 @@ class StatusStrip(QFrame):
         hold(self.count, least_width=132)
         self.lossy = named(text_label("Lossy", "problem"), "lossyLabel", LOSSY, LOSSY)
         self.lossy.hide()
-        self.download = QToolButton()
-        self.download.setObjectName("downloadLine")
-        self.download.setToolTip("Show the downloads")
-        self.download.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
+        self.download = quiet_button("", "downloadLine", "", "Show the downloads", role="")
         self.download.hide()
         self.bar = named(QProgressBar(), "progressBar", "Progress")
         self.bar.setTextVisible(False)

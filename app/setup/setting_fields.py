@@ -14,7 +14,7 @@ from PySide6.QtWidgets import QCheckBox, QDoubleSpinBox, QLineEdit, QSpinBox, QT
 
 from app.theme import hold
 from app.widgets.compound_fields import SliderSpin
-from app.widgets.fields import EnumCombo, WheelGuard, describe, grid, labelled, set_flag
+from app.widgets.fields import EnumCombo, WheelGuard, describe, grid, labelled, named, set_flag
 from core.errors import SettingsError
 from core.settings import MAX_SEED, Coupling
 
@@ -57,11 +57,9 @@ class SeedEdit(QLineEdit):
     def __init__(self) -> None:
         super().__init__()
         self.setMinimumWidth(48)  # The widest seed must not set the panel's width.
-        self.new_button = QToolButton()
-        self.new_button.setObjectName("newSeedButton")
-        self.new_button.setText("New")
-        describe(self.new_button, "Draw a new seed")
+        self.new_button = named(QToolButton(), "newSeedButton", "Draw a new seed")
         self.new_button.setToolTip("Draw a new seed")
+        self.new_button.setText("New")
         self.textChanged.connect(self._on_edited)
         self.new_button.clicked.connect(self._on_new)
 

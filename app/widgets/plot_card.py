@@ -11,12 +11,12 @@ from html import escape
 import pyqtgraph as pg
 from PySide6.QtCore import QEvent, QObject, QPoint, QPointF, QRectF, QSize, Qt, Signal, Slot
 from PySide6.QtGui import QAction, QColor, QHelpEvent, QKeyEvent, QPainter
-from PySide6.QtWidgets import QGraphicsItem, QMenu, QToolButton, QToolTip, QWidget
+from PySide6.QtWidgets import QGraphicsItem, QToolTip, QWidget
 
 from app.dialogs import Dialogs
 from app.jobs import Jobs
 from app.theme import current_theme, scaled
-from app.widgets.fields import boxed, card, column, quiet_button, row, set_flag, text_label, tip_table
+from app.widgets.fields import boxed, card, column, menu_button, row, set_flag, text_label, tip_table
 from app.widgets.legend import Legend, SeriesSample
 from app.widgets.painted import LEFT, draw_text
 from app.widgets.pictures import image_of, png_bytes, svg_of, to_csv
@@ -63,10 +63,9 @@ class PlotCard(QWidget):
         self.title, self.plot, self.samples = title, plot, plot.legend()
         self._place = -1
         self._readout = text_label("", "hint")
-        self.menu = self._make_menu()
-        self.menu_button = quiet_button("⋯", "plotMenuButton", f"{title}: view and save", MENU_HELP)
-        self.menu_button.setMenu(self.menu)
-        self.menu_button.setPopupMode(QToolButton.ToolButtonPopupMode.InstantPopup)
+        self.menu_button = menu_button("⋯", "plotMenuButton", MENU_HELP, f"{title}: view and save", role="quiet")
+        self.menu = self.menu_button.menu()
+        self._fill_menu()
         header = row(text_label(title, "section"), None, self._readout, self.menu_button)
         self._frame, self._layout = card(header, Legend(self.samples), (plot, 1))
         self._layout.setContentsMargins(12, 8, 8, 4)
@@ -78,9 +77,8 @@ class PlotCard(QWidget):
         plot.setContextMenuPolicy(Qt.ContextMenuPolicy.CustomContextMenu)
         plot.customContextMenuRequested.connect(self._on_menu_requested)
 
-    def _make_menu(self) -> QMenu:
-        menu = QMenu(self)
-        menu.setToolTipsVisible(True)
+    def _fill_menu(self) -> None:
+        menu = self.menu
         reset = menu.addAction("Reset view")
         reset.setToolTip("Show all again, and follow a run in progress (double click)")
         reset.triggered.connect(self.plot.reset_view)
@@ -90,7 +88,6 @@ class PlotCard(QWidget):
             action.setToolTip(FORMAT_HELP[kind])
             action.setData(kind)
         menu.triggered.connect(self._on_chosen)
-        return menu
 
     def add_row(self, row: QWidget) -> None:
         """Put a row of controls under the title."""

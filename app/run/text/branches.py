@@ -174,6 +174,7 @@ class Branching(QObject):
     def _on_context_menu(self, menu: QMenu) -> None:
         menu.addSeparator()
         submenu = menu.addMenu("Branch from here")
+        submenu.setToolTipsVisible(True)
         submenu.setEnabled(self._place is not None)
         self._fill(submenu)
         menu.addAction(self._undo)
@@ -182,7 +183,6 @@ class Branching(QObject):
         place = self._place
         if place is None:
             return
-        menu.setToolTipsVisible(True)
         step = self._run.steps[place.step]
         menu.addAction(f"Continue from before {_quoted(step.emitted_texts[step.slots.index(place.slot)])}").setEnabled(
             False
