@@ -5,7 +5,6 @@ Both clocks start after the prefill and sum the steps' own times.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from app.run.run_view import RunView
@@ -13,7 +12,6 @@ from core.analysis.run_counts import Timeline
 from core.drafters.registry import METHODS
 from core.settings import LOSSY, Coupling
 from core.text import count_text
-from core.types import Step
 
 HOW = (
     "Run with “Measure the baseline” ticked: the run and its baseline are then replayed here side by side, on one "
@@ -49,16 +47,13 @@ def race_of(run: RunView) -> Race | None:
     if run.summary is None or not num_tokens:
         return None
     is_whole = ours[-1] == plain[-1] == num_tokens
-    return Race(_up_to(num_tokens, run.steps), _up_to(num_tokens, run.baseline_steps), is_whole)
+    return Race(_up_to(num_tokens, run.counts.timeline), _up_to(num_tokens, run.baseline.timeline), is_whole)
 
 
-def _up_to(num_tokens: int, steps: Sequence[Step]) -> Timeline:
-    timeline = Timeline()
-    for step in steps:
-        if timeline.num_tokens == num_tokens:
-            break
-        timeline.add(step)
-    return timeline
+def _up_to(num_tokens: int, whole: Timeline) -> Timeline:
+    found, count = Timeline(), whole.counts.index(num_tokens) + 1
+    found.ends_ms, found.counts = whole.ends_ms[:count], whole.counts[:count]
+    return found
 
 
 def speedup_of(run: RunView, race: Race) -> float | None:
