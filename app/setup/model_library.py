@@ -6,14 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from core.models.catalogue import (
-    DEFAULT_DRAFT,
-    DEFAULT_TARGET,
-    ModelEntry,
-    ModelFormat,
-    ModelOrigin,
-    suggested_drafts,
-)
+from core.models.catalogue import DEFAULT_DRAFT, DEFAULT_TARGET, ModelEntry, ModelFormat, ModelOrigin, suggested_drafts
 from core.models.fit import MemoryForecast, PairVerdict
 from core.models.folder.details import ModelDetails
 from core.models.remote.hub import DownloadProgress

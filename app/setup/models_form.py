@@ -7,12 +7,7 @@ from enum import StrEnum
 
 from PySide6.QtCore import QSignalBlocker, QSize, Qt, QTimer, Signal, Slot
 from PySide6.QtGui import QPainter, QPalette, QStandardItem, QStandardItemModel
-from PySide6.QtWidgets import (
-    QApplication,
-    QComboBox,
-    QStyleOptionViewItem,
-    QWidget,
-)
+from PySide6.QtWidgets import QApplication, QComboBox, QStyleOptionViewItem, QWidget
 
 from app.setup.model_library import ModelLibrary
 from app.setup.model_library import describe as describe_model
@@ -171,9 +166,8 @@ class ModelPicker(QWidget):
                 if not models:
                     self._items.appendRow(_plain_item("No model here yet", enabled=False))
                 for item, title in others:
-                    self._items.appendRow(
-                        _method_item(item, title, problems.get(self.ref) if item.needs_draft_model else None)
-                    )
+                    problem = problems.get(self.ref) if item.needs_draft_model else None
+                    self._items.appendRow(_item(title, problem, item.summary, METHOD_ROLE, item.name))
                 self.combo.insertSeparator(self._items.rowCount())
                 self._items.appendRow(_plain_item(BROWSE_TITLE))
         self._show_choice()
@@ -230,20 +224,14 @@ class ModelPicker(QWidget):
 
 
 def _model_item(entry: ModelEntry, problem: str | None) -> QStandardItem:
-    item = _item(entry.title, problem, describe_model(entry))
-    item.setData(entry.ref, REF_ROLE)
+    item = _item(entry.title, problem, describe_model(entry), REF_ROLE, entry.ref)
     item.setData(bytes_text(entry.size_bytes), NOTE_ROLE)
     return item
 
 
-def _method_item(method: Method, title: str, problem: str | None) -> QStandardItem:
-    item = _item(title, problem, method.summary)
-    item.setData(method.name, METHOD_ROLE)
-    return item
-
-
-def _item(title: str, problem: str | None, tip: str) -> QStandardItem:
+def _item(title: str, problem: str | None, tip: str, role: int, value: str) -> QStandardItem:
     item = _plain_item(title if problem is None else f"{title} (not compatible)", enabled=problem is None)
+    item.setData(value, role)
     item.setData(problem or "", SUBTITLE_ROLE)
     item.setToolTip(plain_tip(problem or tip))
     item.setData(item.text() if problem is None else f"{item.text()}: {problem}", Qt.ItemDataRole.AccessibleTextRole)

@@ -120,10 +120,7 @@ def percent(value: float) -> str:
 def share_text(share: Share) -> str:
     """A row in words."""
     name = share.text if share.token is None else f"“{share.text}” (id {share.token})"
-    parts = [f"target {number(share.target)}"]
-    if share.draft is not None:
-        parts.append(f"draft {number(share.draft)}")
-    if share.residual is not None:
-        parts.append(f"residual {number(share.residual)}")
+    values = {"target": share.target, "draft": share.draft, "residual": share.residual}
+    parts = (f"{model} {number(value)}" for model, value in values.items() if value is not None)
     fate = f", {share.fate.value} here" if share.fate is not None else ""
     return f"{name}{fate}: {', '.join(parts)}"

@@ -124,9 +124,8 @@ def _shape_row(shape: ShapeTheory) -> NamedValue:
 
 
 def _calibration_rows(found: Calibration, coupling: Coupling, *, is_tree: bool) -> tuple[Row, ...]:
-    overall, name, tested = found.overall, "α", "tokens"
-    if is_tree:
-        name, tested = "Candidates accepted,", "candidates"
+    overall = found.overall
+    name, tested = ("Candidates accepted,", "candidates") if is_tree else ("α", "tokens")
     z = UNKNOWN if found.z is None else f"{found.z:+.1f}".replace("-", "−")
     note = (
         " This run shares its noise: acceptance is lower by design, between (1 − TV) / (1 + TV) and 1 − TV."
