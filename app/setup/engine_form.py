@@ -92,7 +92,7 @@ class ServerDialog(QDialog):
         self.found = wrapped_label("serverFound", "hint")
         self.found.setMinimumHeight(3 * self.found.fontMetrics().lineSpacing())
         self.found.setAlignment(Qt.AlignmentFlag.AlignTop)
-        layout = column(
+        fields = column(
             labelled("Address", self.address, ADDRESS_HELP),
             labelled("Name", self.name, "Its name in the list"),
             labelled("API key", self.key, KEY_HELP),
@@ -100,8 +100,7 @@ class ServerDialog(QDialog):
             row(self.test_button, None, self.cancel_button, self.add_button),
             spacing=12,
         )
-        layout.setContentsMargins(20, 16, 20, 16)
-        self.setLayout(layout)
+        boxed(fields, self, margins=(20, 16, 20, 16))
         self.setMinimumWidth(440)
         for edit in (self.address, self.key):
             edit.textChanged.connect(self._on_edited)

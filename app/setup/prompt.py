@@ -23,7 +23,7 @@ from app.controller import RunState
 from app.jobs import Job, Jobs
 from app.setup.setting_fields import value_of
 from app.theme import hold_font, text_scale
-from app.widgets.fields import NO_LIMIT, boxed, card, column, describe, named, quiet_button, row, set_flag, text_label
+from app.widgets.fields import NO_LIMIT, boxed, card, column, named, quiet_button, row, set_flag, text_label
 from app.widgets.labels import FittingNote
 from core.experiments.prompt_suites import PRESETS
 from core.models import prompting
@@ -60,11 +60,10 @@ class PromptReading(QPlainTextEdit):
 
     def __init__(self) -> None:
         super().__init__()
-        self.setObjectName("promptReading")
+        named(self, "promptReading", "The prompt as the target reads it")
         self.setReadOnly(True)
         hold_font(self, 13, is_mono=True)
         self.setTabChangesFocus(True)
-        describe(self, "The prompt as the target reads it")
 
     def show_rendered(self, rendered: RenderedPrompt) -> None:
         """Show what a model reads; nothing if there was a problem."""
