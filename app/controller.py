@@ -64,12 +64,11 @@ class RunController(QObject):
         """Of the current run, or of the last one."""
         self._task: EngineTask | None = None
         self._is_closing = False
-        self._starts_paused = self._stops_at_drafts = False
+        self._starts_paused = False
         self.request: RunRequest | None = None
         """Of the current run, or of the last one."""
         self._stepped: list[RunRequest] = []
         """Of the runs whose steps were taken one by one; idle processors are slower."""
-        self._is_inspected = False
         self._events: deque[Event] = deque()
         self._worker = EngineWorker(self._events, open_session)
         self._thread = QThread()
@@ -81,7 +80,6 @@ class RunController(QObject):
         self._worker.ready.connect(self.engine_ready)
         self._worker.memory_held.connect(self.memory_held)
         self._worker.failed.connect(self.failed)
-        self._worker.task_failed.connect(self._on_task_failed)
         self._worker.task_ended.connect(self._on_task_ended)
         self._thread.finished.connect(self.closed)
         # The engine needs the interpreter many times per token; by default the window's thread holds it for 5 ms.
@@ -136,11 +134,10 @@ class RunController(QObject):
             return False
         self.request, self._run = request, run_task(request, self._events, self)
         self._run.failed.connect(self.failed)
-        controls = self._controls = self._run.controls
-        controls.is_inspected = self._is_inspected
-        controls.stops_at_drafts = self._stops_at_drafts
+        before, self._controls = self._controls, self._run.controls
+        self._controls.is_inspected, self._controls.stops_at_drafts = before.is_inspected, before.stops_at_drafts
         if self._starts_paused:
-            controls.pause()
+            self._controls.pause()
         self._set_state(RunState.PAUSED if self._starts_paused else RunState.RUNNING)
         self.run_requested.emit(request)
         self._task_wanted.emit(self._run)
@@ -182,12 +179,11 @@ class RunController(QObject):
 
     def set_stepwise(self, starts_paused: bool, *, stops_at_drafts: bool = False) -> None:
         """Set whether later runs begin paused, and whether a pause also stops at drafts, now and in later runs."""
-        self._starts_paused, self._stops_at_drafts = starts_paused, stops_at_drafts
+        self._starts_paused = starts_paused
         self._controls.stops_at_drafts = stops_at_drafts
 
     def set_inspected(self, inspected: bool) -> None:
         """Set whether each step's evidence is delivered at once, now and in later runs."""
-        self._is_inspected = inspected
         self._controls.is_inspected = inspected
 
     @Slot(object)
@@ -213,10 +209,6 @@ class RunController(QObject):
     def join(self, milliseconds: int) -> bool:
         """Wait for the thread after `begin_close`; True if it has ended."""
         return self._thread.wait(milliseconds)
-
-    @Slot(object, str)
-    def _on_task_failed(self, task: EngineTask, sentence: str) -> None:
-        task.failed.emit(sentence)
 
     @Slot(object)
     def _on_task_ended(self, task: EngineTask) -> None:

@@ -20,7 +20,7 @@ from core.errors import OutriderError, sentence_of
 from core.runlog.log import RunLogWriter
 from core.runners.threads import limit_spinning, without_collection
 from core.settings import RunRequest
-from core.types import Event, Finished, FinishReason, RunStarted, StageChanged
+from core.types import Event, Finished, RunStarted, StageChanged
 
 if TYPE_CHECKING:
     from core.session import Session
@@ -93,12 +93,9 @@ def run_task(request: RunRequest, events: deque[Any], parent: QObject | None = N
             for event in _events(session, request, controls):
                 log.write(event)
                 yield event
-                if isinstance(event, Finished):
-                    # A complete run may still report an error of its baseline.
-                    if event.summary.error is not None:
-                        task.failed.emit(event.summary.error)
-                    elif event.summary.finish_reason is FinishReason.ERROR:
-                        task.failed.emit("The run failed, and the engine did not say why.")
+                # A complete run may still report an error of its baseline.
+                if isinstance(event, Finished) and event.summary.error is not None:
+                    task.failed.emit(event.summary.error)
         finally:
             log.close()
 
@@ -152,13 +149,12 @@ class EngineWorker(QObject):
         ready: the engine has been imported, or the import failed.
         failed: one sentence about the start of the engine.
         memory_held: a device, and the bytes on it that unloading the kept models would free. Sent before a run ends.
-        task_failed: the task, and one sentence. task_ended: the task; always sent.
+        task_ended: a task is over; always sent.
     """
 
     ready = Signal()
     failed = Signal(str)
     memory_held = Signal(str, object)
-    task_failed = Signal(object, str)
     task_ended = Signal(object)
 
     def __init__(self, events: deque[Any], open_session: OpenSession = open_session) -> None:
@@ -187,7 +183,7 @@ class EngineWorker(QObject):
             for event in task.work(self._opened_session(), task.controls):
                 task.events.append(event)
         except BaseException as error:  # A panic of a tokenizer is no Exception.
-            self.task_failed.emit(task, sentence_of(error, f"{task.title} failed"))
+            task.failed.emit(sentence_of(error, f"{task.title} failed"))
         finally:
             if task.events is self._events:
                 self._events.append(StageChanged(""))  # A run that failed while loading is no longer loading.

@@ -247,7 +247,7 @@ def _show_results(console: Console, rows: Iterable[tuple[str, str, str]]) -> Non
     console.print(table)
 
 
-def _rows(summary: Summary, request: RunRequest, device: str) -> list[tuple[str, str, str]]:
+def _rows(summary: Summary, request: RunRequest, config: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     """Name, value and meaning of each figure."""
     end = _ENDS.get(summary.finish_reason, str(summary.finish_reason))
     if summary.finish_reason is FinishReason.LENGTH and summary.num_tokens < request.max_new_tokens:
@@ -272,7 +272,8 @@ def _rows(summary: Summary, request: RunRequest, device: str) -> list[tuple[str,
     accepted = f"{summary.num_accepted_tokens} of {summary.num_draft_tokens} drafted tokens"
     if request.coupling is Coupling.GUMBEL and summary.expected_acceptance_rate is not None:
         accepted += f"; rejection sampling would reach {percent_text(summary.expected_acceptance_rate, 1)}"
-    memory = "on the device, in this run" if device.startswith("cuda") else "of this process so far"
+    is_on_gpu = str(config.get("device")).startswith("cuda")
+    memory = "on the device, in this run" if is_on_gpu else "of this process so far"
     return [
         ("tokens", str(summary.num_tokens), f"in {count_text(summary.num_steps, 'step')}; ended {end}"),
         ("tokens/s", figure_text(summary.tokens_per_second, ".1f"), "tokens / time of all steps, without the prefill"),
@@ -328,16 +329,14 @@ class _Run:
         self._controls = RunControls.from_request(request)
         sink = Sink(sys.stdout, styled=not quiet)
         self._on_terminal = sink.is_terminal
-        self._has_legend = sink.is_terminal and not quiet
         self._transcript: Transcript | None = Transcript(sink, request.stop) if shows_text else None
-        self._device = ""
         self._ours, self._plain = Tally(), Tally()
-        self._has_started = self._has_steps = self._log_failed = False
+        self._has_steps = self._log_failed = False
         self._code: Exit | None = None
 
     def go(self) -> Exit:
         # The first Ctrl-C lets the step finish and the summary be written; before the run there is nothing to keep.
-        interrupts = stop_on_interrupt(self._controls, can_wait=lambda: self._has_started)
+        interrupts = stop_on_interrupt(self._controls, can_wait=lambda: bool(self._config))
         try:
             with interrupts, contextlib.closing(self._make().run(self._request, self._controls)) as events:
                 for event in events:
@@ -370,9 +369,8 @@ class _Run:
 
     def _on_event(self, event: Event) -> None:
         if isinstance(event, RunStarted):
-            self._has_started = True
-            self._config, self._device = event.config, str(event.config.get("device"))
-            _show_start(self._console, event.config, legend=self._has_legend)
+            self._config = event.config
+            _show_start(self._console, event.config, legend=self._on_terminal)
         elif isinstance(event, Step):
             self._has_steps = True
             self._ours.add(event)
@@ -394,7 +392,7 @@ class _Run:
             otherwise = Exit.STOPPED if self._controls.is_cancelled else Exit.FAILED if summary.error else Exit.DONE
             self._code = codes.get(summary.finish_reason, otherwise)
         self._show(lambda transcript: transcript.finish(summary.text))
-        _show_results(self._console, _rows(summary, self._request, self._device))
+        _show_results(self._console, _rows(summary, self._request, self._config))
         notes = [absence_note(self._ours, self._plain), busy_note(self._ours, self._plain, summary)]
         if self._request.engine:
             from core.engines import advice
@@ -404,8 +402,6 @@ class _Run:
             self._console.print(note, soft_wrap=True)
         if summary.error is not None:  # Also if only the baseline failed.
             say(summary.error)
-        elif summary.finish_reason is FinishReason.ERROR:
-            say("The run failed; the engine gave no reason.")
 
     def _show(self, action: Callable[[Transcript], None]) -> None:
         """Write text; if its reader has gone, end the run as if stopped, so that its log is complete."""
