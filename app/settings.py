@@ -170,32 +170,29 @@ class SettingsStore:
                 data, is_whole = read_own_json(self.path, SCHEMA)
                 if not is_whole:
                     keep_aside(self.path)
-                merged = _merged(self._known, settings, parse_settings(data)) if data else settings
-                write_atomically(self.path, json.dumps({"version": SCHEMA, **asdict(merged)}, indent=2) + "\n")
+                values = asdict(settings)
+                if data:
+                    values = _merged(asdict(self._known), values, asdict(parse_settings(data)))
+                write_atomically(self.path, json.dumps({"version": SCHEMA, **values}, indent=2) + "\n")
         except (OSError, OutriderError) as error:
             return f"The settings could not be saved: {error}"
         self._known = settings
         return None
 
 
-def _merged(known: S, ours: S, theirs: S) -> S:
-    """`theirs`, with the values in which `ours` differs from what was `known` before."""
-    changes: dict[str, Any] = {}
-    for item in fields(ours):
-        mine: Any = getattr(ours, item.name)
-        other: Any = getattr(theirs, item.name)
-        if mine == getattr(known, item.name):
+def _merged(known: dict[str, Any], ours: dict[str, Any], theirs: dict[str, Any]) -> dict[str, Any]:
+    """`theirs`, with what `ours` has changed, added or removed since it was `known`."""
+    result = {key: value for key, value in theirs.items() if key in ours or key not in known}
+    for key, value in ours.items():
+        if key in known and value == known[key]:
             continue
-        if item.name == "run":
-            mine = _merged(getattr(known, item.name), mine, other)
-        elif isinstance(mine, Mapping):
-            before: Any = getattr(known, item.name)
-            kept = {key: value for key, value in other.items() if key in mine or key not in before}
-            mine = kept | {key: value for key, value in mine.items() if key not in before or value != before[key]}
-        elif item.name == "opened_models":
-            mine = tuple(dict.fromkeys((*mine, *other)))[:MAX_OPENED_MODELS]
-        changes[item.name] = mine
-    return replace(theirs, **changes)
+        if isinstance(value, dict):
+            result[key] = _merged(known.get(key, {}), value, theirs.get(key, {}))
+        elif key == "opened_models":
+            result[key] = tuple(dict.fromkeys((*value, *theirs[key])))[:MAX_OPENED_MODELS]
+        else:
+            result[key] = value
+    return result
 
 
 def parse_settings(data: Mapping[str, Any]) -> WindowSettings:
@@ -208,8 +205,8 @@ def parse_settings(data: Mapping[str, Any]) -> WindowSettings:
 
 def remember_model(settings: WindowSettings, ref: str) -> WindowSettings:
     """Move a model to the front of the opened ones; the oldest are dropped."""
-    others = tuple(known for known in settings.opened_models if known != ref)
-    return replace(settings, opened_models=(ref, *others)[:MAX_OPENED_MODELS])
+    refs = dict.fromkeys((ref, *settings.opened_models))
+    return replace(settings, opened_models=tuple(refs)[:MAX_OPENED_MODELS])
 
 
 def _parse(default: S, data: Mapping[str, Any]) -> S:
