@@ -206,7 +206,7 @@ def test_the_curves_pass_through_one_at_k_0_and_the_point_stands_at_the_runs_own
     assert page.plot.quantity is Quantity.TOKENS
     assert page.plot.readout(0) == "K 0: 1.00"
     assert page.plot.line.getData()[0][-1] == 16
-    assert "position by position" in page.plot.legend()[1].accessibleName()
+    assert "position by position" in page.plot.samples[1].accessibleName()
     assert [group.title for group in page.calibration.groups] == ["1", "2", "3", "4"]
     page.grouping.group.button(1).click()
     assert page.calibration.grouping is Grouping.TENTHS
@@ -309,5 +309,5 @@ def test_a_run_of_trees_shows_shapes_beside_a_chain_and_a_chain_again_after_it(q
     assert "chain_speedup" in contents_of(PlotFormat.CSV, page.cards[0])()
     page.plot.show_theory(None)
     page = page_of(qtbot, run_of(steps))
-    assert "v = 1" in page.plot.legend()[1].accessibleName()
+    assert "v = 1" in page.plot.samples[1].accessibleName()
     assert not page.shapes.isVisible()

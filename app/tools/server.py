@@ -134,7 +134,7 @@ class HistoryPlot(Plot):
         self._lines = {
             name: self.add_line(token, name.removeprefix("position "), text) for name, (token, text) in series.items()
         }
-        self._samples.append(SeriesSample("own runs", Mark.BAND, "accent", OWN_HELP))
+        self.samples.append(SeriesSample("own runs", Mark.BAND, "accent", OWN_HELP))
         self._bands: list[pg.LinearRegionItem] = []
         self._marks: list[pg.InfiniteLine] = []
         self.getPlotItem().setMouseEnabled(x=True, y=False)
@@ -181,9 +181,9 @@ class HistoryPlot(Plot):
         for mark, at in zip(self._marks, history.restarts, strict=False):
             mark.setValue(at)
             mark.show()
-        for sample, name in zip(self._samples, self._lines, strict=False):
+        for sample, name in zip(self.samples, self._lines, strict=False):
             sample.setVisible(name in history.values)
-        self._samples[-1].setVisible(bool(history.own))
+        self.samples[-1].setVisible(bool(history.own))
 
     def _place_at(self, x: float) -> int:
         times = self._history.times

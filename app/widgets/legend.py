@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from enum import StrEnum
+from typing import TypeVar
 
 from PySide6.QtCore import QEvent, QPoint, QPointF, QRect, QRectF, QSize, Qt
 from PySide6.QtGui import QBrush, QColor, QFontMetrics, QPainter, QPen
@@ -28,6 +29,7 @@ class Mark(StrEnum):
     HATCHED = "hatched"
 
 
+W = TypeVar("W", bound=QWidget)
 GAP = 10
 
 SHAPES = (Mark.BAR, Mark.DOT, Mark.DIAMOND, Mark.HOLLOW, Mark.HATCHED)
@@ -103,6 +105,19 @@ class SeriesSample(PaintedWidget):
             painter.drawPolygon(corners)
 
 
+def flow(samples: Iterable[W], width: int, gap: int, down: int = 0) -> Iterator[tuple[W, QRect]]:
+    """The samples that are shown, each with its place, on as many lines as the width needs; gaps in pixels."""
+    x = y = 0
+    for sample in samples:
+        if sample.isHidden():
+            continue
+        size = sample.sizeHint()
+        if x and x + size.width() > width:
+            x, y = 0, y + size.height() + down
+        yield sample, QRect(QPoint(x, y), size)
+        x += size.width() + gap
+
+
 class Legend(QWidget):
     """Samples, on as many lines as their width needs."""
 
@@ -125,13 +140,8 @@ class Legend(QWidget):
         return sum(sample.sizeHint().width() + self._gap for sample in self._samples if not sample.isHidden())
 
     def _place(self) -> None:
-        x = y = height = 0
-        for sample in self._samples:
-            if sample.isHidden():
-                continue
-            size = sample.sizeHint()
-            if x and x + size.width() > self.width():
-                x, y = 0, y + size.height()
-            sample.setGeometry(QRect(QPoint(x, y), size))
-            x, height = x + size.width() + self._gap, y + size.height()
+        height = 0
+        for sample, place in flow(self._samples, self.width(), self._gap):
+            sample.setGeometry(place)
+            height = place.y() + place.height()
         self.setFixedHeight(height)

@@ -9,7 +9,7 @@ from functools import partial
 from html import escape
 
 import pyqtgraph as pg
-from PySide6.QtCore import QEvent, QObject, QPoint, QPointF, QRectF, QSize, Qt, Signal, Slot
+from PySide6.QtCore import QEvent, QObject, QPoint, QPointF, QRect, QRectF, QSize, Qt, Signal, Slot
 from PySide6.QtGui import QAction, QColor, QHelpEvent, QKeyEvent, QPainter
 from PySide6.QtWidgets import QGraphicsItem, QToolTip, QWidget
 
@@ -17,7 +17,7 @@ from app.dialogs import Dialogs
 from app.jobs import Jobs
 from app.theme import current_theme, scaled
 from app.widgets.fields import boxed, card, column, menu_button, row, set_flag, text_label, tip_table
-from app.widgets.legend import Legend, SeriesSample
+from app.widgets.legend import Legend, SeriesSample, flow
 from app.widgets.painted import LEFT, draw_text
 from app.widgets.pictures import image_of, png_bytes, svg_of, to_csv
 from app.widgets.plots import Plot
@@ -60,7 +60,7 @@ class PlotCard(QWidget):
 
     def __init__(self, title: str, plot: Plot) -> None:
         super().__init__()
-        self.title, self.plot, self.samples = title, plot, plot.legend()
+        self.title, self.plot, self.samples = title, plot, plot.samples
         self._place = -1
         self._readout = text_label("", "hint")
         self.menu_button = menu_button("⋯", "plotMenuButton", MENU_HELP, f"{title}: view and save", role="quiet")
@@ -178,19 +178,11 @@ def _size(card: PlotCard) -> QSize:
 
 def _header(card: PlotCard) -> int:
     """Room for the title and the lines of the legend."""
-    return scaled(HEADER) + max((top for _, _, top in _legend(card)), default=0)
+    return scaled(HEADER) + max((place.y() for _, place in _legend(card)), default=0)
 
 
-def _legend(card: PlotCard) -> list[tuple[SeriesSample, int, int]]:
-    """The samples shown, each with its place to the right and below the first one's, on as many lines as they need."""
-    placed, x, y = [], 0, 0
-    for sample in (sample for sample in card.samples if not sample.isHidden()):
-        size = sample.sizeHint()
-        if x and x + size.width() > card.plot.width():
-            x, y = 0, y + size.height() + 2
-        placed.append((sample, x, y))
-        x += size.width() + 14
-    return placed
+def _legend(card: PlotCard) -> Iterator[tuple[SeriesSample, QRect]]:
+    return flow(card.samples, card.plot.width(), gap=14, down=2)
 
 
 def _paint(painter: QPainter, card: PlotCard) -> None:
@@ -199,10 +191,10 @@ def _paint(painter: QPainter, card: PlotCard) -> None:
     painter.fillRect(QRectF(QPointF(0, 0), _size(card).toSizeF()), QColor(theme.surface))
     head = QRectF(MARGIN, 8, _size(card).width(), scaled(20))
     draw_text(painter, head, card.title, theme.text, LEFT, pixels=13, is_strong=True)
-    for sample, x, y in _legend(card):
+    for sample, place in _legend(card):
         painter.save()
-        painter.translate(MARGIN + x, scaled(30) + y)
-        sample.draw(painter, sample.sizeHint())
+        painter.translate(MARGIN + place.x(), scaled(30) + place.y())
+        sample.draw(painter, place.size())
         painter.restore()
     source = plot.mapToScene(plot.viewport().rect()).boundingRect()
     with _as_lines(plot.scene().items()):

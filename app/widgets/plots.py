@@ -80,7 +80,8 @@ class Plot(pg.PlotWidget):  # type: ignore[misc]  # pyqtgraph has no types
         self.setFrameShape(self.Shape.NoFrame)
         hold(self, least_height=110)
         self._labels = {"bottom": x_label, "left": y_label}
-        self._samples: list[SeriesSample] = []
+        self.samples: list[SeriesSample] = []
+        """The series, for a legend beside the plot."""
         self._paints: list[Callable[[Theme], None]] = []
         self._fits = True
         self._shown: Any = (0.0, 0.0)
@@ -113,7 +114,7 @@ class Plot(pg.PlotWidget):  # type: ignore[misc]  # pyqtgraph has no types
         self._paints.append(paint)
         paint(current_theme())
         if sample is not None:
-            self._samples.append(sample)
+            self.samples.append(sample)
         return item
 
     def add_bars(self, token: str, name: str = "", help_text: str = "", *, is_hollow: bool = False) -> Any:
@@ -234,10 +235,6 @@ class Plot(pg.PlotWidget):  # type: ignore[misc]  # pyqtgraph has no types
                 self.getPlotItem().getAxis(name).setTicks([places])
 
     # --- For cards and pages ---
-
-    def legend(self) -> list[SeriesSample]:
-        """The series, for a legend beside the plot."""
-        return self._samples
 
     def refresh(self) -> None:
         """Show what is new since the last call."""

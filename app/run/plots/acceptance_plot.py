@@ -65,10 +65,10 @@ class AcceptancePlot(StepPlot):
         self.rate_line = self.add_line("text", "mean", BAND_HELP, mark=Mark.BAND)
         self.chosen_line = self.add_line("accent", "K", CHOSEN_HELP, width=1.25)
         self.drafted_sample, accepted, self.plain_sample, previous, self.predicted_sample, mean, self.chosen_sample = (
-            self._samples
+            self.samples
         )
         bars = accepted, self.drafted_sample, self.plain_sample
-        self._samples[:] = *bars, mean, self.predicted_sample, self.chosen_sample, previous
+        self.samples[:] = *bars, mean, self.predicted_sample, self.chosen_sample, previous
         self.set_hint("One bar per step: accepted of drafted tokens")
         self._has_trees = False
         self._scale: tuple[float, float] = (0.0, 0.0)

@@ -44,8 +44,8 @@ class LatencyPlot(StepPlot):
         self.mean_line = self.add_line("text", "mean", MEAN_HELP)
         baseline_help = "Mean time of a plain step, which adds one token."
         self.baseline_line = self.add_line("text", "baseline", baseline_help, dashes=DASHED, angle=0)
-        self._baseline_sample = self._samples[-1]
-        self._samples.append(self._samples.pop(self._samples.index(self._previous_sample)))
+        self._baseline_sample = self.samples[-1]
+        self.samples.append(self.samples.pop(self.samples.index(self._previous_sample)))
         self.cut = self.add_points("text", 7, symbol="t1")
         self._baseline_ms: float | None = None
         self._top = 0.0
@@ -96,7 +96,7 @@ class LatencyPlot(StepPlot):
     def _draw_bars(self, first: int, last: int, width: int) -> None:
         counts, request = self._run.counts, self._run.request
         is_server = request is not None and bool(request.engine)
-        for place, sample in enumerate(self._samples[: len(PARTS) + 1]):
+        for place, sample in enumerate(self.samples[: len(PARTS) + 1]):
             sample.setVisible(is_server == (place == len(PARTS)))
         # Over a bin: the time of its steps / their tokens.
         tokens = np.maximum(counts.binned(Column.TOKENS, first, last, width), 1.0 / width)

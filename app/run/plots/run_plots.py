@@ -123,7 +123,7 @@ class TimelinePlot(Plot):
         for line in (self.plain_line, self.ours_line):
             line.setClipToView(True)
             line.setDownsampling(auto=True, method="subsample")
-        self._samples.reverse()
+        self.samples.reverse()
         self.getViewBox().setLimits(xMin=0, yMin=0, minXRange=0.01, minYRange=4)
         self.set_hint("Both runs' tokens on one clock")
 

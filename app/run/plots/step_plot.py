@@ -58,7 +58,7 @@ class StepPlot(Plot):
         """Add the previous run's line: the product of these columns."""
         self._previous_columns = columns
         self.previous_line = self.add_line("faint", "previous run", PREVIOUS_HELP, width=1.25)
-        self._previous_sample = self._samples[-1]
+        self._previous_sample = self.samples[-1]
 
     @Slot(bool)
     def show_previous(self, shown: bool) -> None:

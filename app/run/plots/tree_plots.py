@@ -39,7 +39,7 @@ class RankPlot(Plot):
         self.bars = pg.BarGraphItem(x=[], y0=[], height=[], width=CELL)
         sample = SeriesSample("accepted of tested, %", Mark.BAR, "draft_bar", RANK_HELP)
         self.add_item(self.bars, lambda theme: self.bars.setOpts(pen=pg.mkPen(theme.field_border, width=1)), sample)
-        self._samples.append(SeriesSample("never tested", Mark.HOLLOW, "field_border", RANK_HELP))
+        self.samples.append(SeriesSample("never tested", Mark.HOLLOW, "field_border", RANK_HELP))
         self.getPlotItem().setMouseEnabled(x=False, y=False)
         self.getViewBox().invertY(True)
         self.set_hint("How often each candidate of a tree is accepted")
@@ -143,7 +143,7 @@ class CostPlot(Plot):
         self.whiskers = self.add_whiskers("text", beam=0.3)
         self.line = self.add_line("target_bar")
         self.points = self.add_points("target_bar", 7, "median step", f"{COST_HELP} Whiskers: {SPREAD_HELP.lower()}")
-        self._samples.reverse()
+        self.samples.reverse()
         self.getViewBox().setLimits(xMin=-1, yMin=0, minXRange=2)
         self.set_hint("What each further node costs to verify")
 

@@ -57,7 +57,7 @@ class CalibrationPlot(Plot):
         self.predicted = self.add_line("text", *predicted, dashes=DASHED)
         self.whiskers = self.add_whiskers("draft_bar", beam=0.18)
         self.points = self.add_points("draft_bar", 8, *observed, edge=1)
-        self._samples.reverse()
+        self.samples.reverse()
         self.getPlotItem().setMouseEnabled(x=True, y=False)
         self.set_hint("Whether acceptance was as predicted")
 
@@ -70,7 +70,7 @@ class CalibrationPlot(Plot):
         """Group the tokens in another way."""
         self.grouping = grouping
         self._labels["bottom"] = grouping.axis
-        for sample, meaning in zip(self._samples, grouping.meanings, strict=True):
+        for sample, meaning in zip(self.samples, grouping.meanings, strict=True):
             sample.set_meaning(*meaning)
         self.restyle()
         self.reset_view()
@@ -197,8 +197,8 @@ class SpeedupPlot(Plot):
         self.line = self.add_line("accent", *first, mark=Mark.BAND)
         self.whisker = self.add_whiskers("text", beam=0.35)
         self.point = self.add_points("text", 12, *ran, symbol="d", edge=THIN)
-        dashed, self._beyond_sample, whole, diamond = self._samples
-        self._samples[:] = whole, dashed, diamond, self._beyond_sample
+        dashed, self._beyond_sample, whole, diamond = self.samples
+        self.samples[:] = whole, dashed, diamond, self._beyond_sample
         self.getViewBox().setLimits(xMin=-0.5, minXRange=2, yMin=0, minYRange=0.1)
         self.set_hint("The predicted speedup at each K")
 
@@ -216,7 +216,7 @@ class SpeedupPlot(Plot):
         self.setAccessibleName(f"{quantity.title} over K")
         self._labels["left"] = quantity.axis
         self._labels["bottom"] = "K, draft tokens" if self._trees is None else "K, nodes"
-        for sample, meaning in zip(self._samples[:3], self._meanings, strict=True):
+        for sample, meaning in zip(self.samples[:3], self._meanings, strict=True):
             sample.set_meaning(*meaning)
         self.restyle()
         self.reset_view()
