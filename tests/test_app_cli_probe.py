@@ -38,7 +38,7 @@ def engine(monkeypatch):
     monkeypatch.setattr(command, "resolve", lambda ref: ref)
     monkeypatch.setattr(run_probe, "resolve", lambda ref: ref)
     monkeypatch.setattr(command, "drafts_here", lambda target: ("same",))
-    monkeypatch.setattr(command, "_is_instruct", lambda target: False)
+    monkeypatch.setattr(command, "read_details", lambda entry: SimpleNamespace(is_instruct=False))
     monkeypatch.setattr("core.analysis.run_probe._ROUNDS", 3)
 
 

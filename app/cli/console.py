@@ -7,6 +7,7 @@ import contextlib
 import errno
 import functools
 import gc
+import io
 import os
 import sys
 import tempfile
@@ -54,15 +55,20 @@ def printable(text: str) -> str:
 
 
 class Printer:
-    """Prints lines and tables on standard output, if there is one."""
+    """Prints lines and tables on standard output, if there is one.
+
+    Attributes:
+        is_wide: whether each figure of a table has room for its quartiles or extremes.
+    """
 
     def __init__(self) -> None:
-        self._console = None if sys.stdout is None else plain_console(None, None if sys.stdout.isatty() else PIPE_WIDTH)
-        self.width = PIPE_WIDTH if self._console is None else self._console.width
+        stream = sys.stdout or io.StringIO()
+        self._console = plain_console(stream, None if stream.isatty() else PIPE_WIDTH)
+        self.width = self._console.width
+        self.is_wide = self.width >= 112
 
     def __call__(self, item: str | Table = "", style: str = "") -> None:
-        if self._console is not None:
-            self._console.print(Text(printable(item), style) if isinstance(item, str) else item)
+        self._console.print(Text(printable(item), style) if isinstance(item, str) else item)
 
 
 @contextlib.contextmanager
@@ -181,14 +187,11 @@ class Progress:
 
 def check_out(path: str) -> None:
     """Report a file that can't be written before minutes of measuring."""
-    real = os.path.realpath(path)
     try:
-        if os.path.isdir(real):
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         try:
             os.stat(path)  # A name that is too long is an error here.
         except FileNotFoundError:
-            tempfile.TemporaryFile(dir=os.path.dirname(real)).close()
+            tempfile.TemporaryFile(dir=os.path.dirname(os.path.realpath(path))).close()
         else:
             os.close(open_to_write(path))
     except OSError as error:

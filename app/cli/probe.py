@@ -53,6 +53,7 @@ from core.errors import RunLogError
 from core.experiments.prompt_suites import default_prompts
 from core.files import write_atomically
 from core.models.catalogue import DEFAULT_TARGET, resolve
+from core.models.folder.details import read_details
 from core.runlog.log import read_run_log
 from core.runlog.replay import request_from_config
 from core.runners.threads import limit_spinning
@@ -158,14 +159,8 @@ def _texts(args: argparse.Namespace, target: str) -> tuple[ProbeText, ...]:
     if args.prompt is not None or args.prompt_file is not None:
         prompt = read_prompt(args.prompt, args.prompt_file, quiet=args.quiet)
         return (ProbeText("the prompt", prompt=prompt),)
-    is_chat = args.chat is not False and _is_instruct(target)
+    is_chat = args.chat is not False and bool(read_details(resolve(target)).is_instruct)
     return tuple(ProbeText(prompt.name, prompt=prompt.text) for prompt in default_prompts(is_chat=is_chat))
-
-
-def _is_instruct(target: str) -> bool:
-    from core.models.folder.details import read_details
-
-    return bool(read_details(resolve(target)).is_instruct)
 
 
 def execute(args: argparse.Namespace) -> int:

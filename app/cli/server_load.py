@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from core.experiments.servers.load import LoadPlan, LoadResults
 
 DEFAULT_CONCURRENCY = (1, 2, 4, 8, 16)
-_WIDE = 112
 _LEGEND = (
     "Medians over the repeats, lowest and highest in brackets. speedup: tokens/s with speculation / without, repeat by "
     "repeat. tokens/s: of all requests together, while the full number of requests is running. ms/token: of one "
@@ -131,7 +130,7 @@ def write_results(results: LoadResults) -> None:
             f"{plan.request.max_new_tokens} new tokens"
         )
         show()
-        show(_table(results, is_wide=show.width >= _WIDE))
+        show(_table(results, "extremes" if show.is_wide else ""))
         show()
         show(results.sentence)
         shared = [cell for cell in results.cells if cell.was_shared]
@@ -141,13 +140,9 @@ def write_results(results: LoadResults) -> None:
         show(_LEGEND, "dim")
 
 
-def _table(results: LoadResults, *, is_wide: bool) -> Table:
+def _table(results: LoadResults, ends: str) -> Table:
     def figure(name: str, speculates: bool, form: str) -> Callable[[int], str]:
-        def shown(concurrency: int) -> str:
-            found = results.values(concurrency, speculates, name)
-            return spread_text(found, form, ends="extremes" if is_wide else "")
-
-        return shown
+        return lambda concurrency: spread_text(results.values(concurrency, speculates, name), form, ends=ends)
 
     columns: list[tuple[str, Callable[[int], str]]] = [("requests", str)]
     has_baseline = results.plan.baseline is not None

@@ -333,8 +333,6 @@ class _Run:
 
 # --- The results ------------------------------------------------------------------------------------------------
 
-_WIDE = 112
-"""From this width on, every figure has quartiles; below it, only the speedup does, and c is left out."""
 _LEGEND = (
     "Medians over prompts and repeats, quartiles in brackets. speedup: tokens/s relative to plain decoding of the same "
     "prompt and temperature, in the run nearest in time. acceptance: accepted / drafted tokens. tokens/forward: per "
@@ -347,6 +345,7 @@ def write_results(results: SweepResults, verdicts: Sequence[Verdict]) -> None:
     """Print a table and the verdict for each temperature."""
     plan = results.plan
     with printing() as show:
+        ends = "quartiles" if show.is_wide else ""
         prompts, repeats = count_text(len(plan.prompts), "prompt"), count_text(plan.repeats, "repeat")
         show(f"{plan.target}; {prompts}, {repeats}, up to {plan.max_new_tokens} new tokens")
         for verdict in verdicts:
@@ -355,11 +354,11 @@ def write_results(results: SweepResults, verdicts: Sequence[Verdict]) -> None:
                 show()
                 show(f"Temperature {verdict.temperature:g}, {drafter.title}", "bold")
                 own = [result for result in cells if result.cell.drafter in (None, drafter)]
-                show(_table(own, verdict, is_wide=show.width >= _WIDE))
+                show(_table(own, verdict, ends))
             if len(results.suites) > 1:
                 show()
                 own = [result for result in cells if not result.cell.is_baseline]
-                show(_suites(results, own, is_wide=show.width >= _WIDE))
+                show(_suites(results, own, ends))
         show()
         for verdict in verdicts:
             show(verdict.sentence)
@@ -368,10 +367,9 @@ def write_results(results: SweepResults, verdicts: Sequence[Verdict]) -> None:
             show(line)
 
 
-def _table(cells: Sequence[CellResult], verdict: Verdict, *, is_wide: bool) -> Table:
-    """The cells of one drafter at one temperature, below the baseline."""
+def _table(cells: Sequence[CellResult], verdict: Verdict, ends: str) -> Table:
+    """The cells of one drafter at one temperature, below the baseline; without room for `ends`, c is left out."""
     best = verdict.best.cell if verdict.best is not None and verdict.speculates else None
-    ends = "quartiles" if is_wide else ""
     columns: list[tuple[str, Callable[[CellResult], str]]] = [
         ("K", lambda result: "plain" if result.cell.is_baseline else str(result.cell.num_draft_tokens)),
         ("", lambda result: "*" if result.cell == best else "!" if result.problem else ""),
@@ -382,7 +380,7 @@ def _table(cells: Sequence[CellResult], verdict: Verdict, *, is_wide: bool) -> T
         ("c", lambda result: spread_text(result.cost_coefficient, ".3f", ends=ends)),
         ("runs", _runs),
     ]
-    if not is_wide:
+    if not ends:
         del columns[-2]
     return figure_table(
         cells, columns, lambda result: "dim" if result.cell.is_baseline else "bold" if result.cell == best else ""
@@ -394,9 +392,8 @@ def _runs(result: CellResult) -> str:
     return str(measured) if measured == planned else f"{measured} of {planned}"
 
 
-def _suites(results: SweepResults, cells: Sequence[CellResult], *, is_wide: bool) -> Table:
+def _suites(results: SweepResults, cells: Sequence[CellResult], ends: str) -> Table:
     """The speedup of each cell by suite."""
-    ends = "quartiles" if is_wide else ""
 
     def column(suite: str) -> Callable[[CellResult], str]:
         return lambda result: spread_text(results.result(result.cell, suite).speedup, ".2f", "×", ends=ends)
