@@ -31,7 +31,7 @@ class Job:
     what: str
     lane: str
     must_finish: bool
-    _report: Callable[[Job, Any], None] | None = None
+    _report: Callable[[Job, Any], None]
     _cancelled: threading.Event = field(default_factory=threading.Event)
 
     def cancel(self) -> None:
@@ -50,8 +50,7 @@ class Job:
 
     def report(self, value: Any) -> None:
         """Pass a value to `progress`, in the window's thread. Called by the work."""
-        if self._report is not None:
-            self._report(self, value)
+        self._report(self, value)
 
 
 class Jobs(QObject):
@@ -170,7 +169,7 @@ class Jobs(QObject):
         self._running.remove(job)
         called, value = (job.then, result) if sentence is None else (job.failed, sentence)
         # Here and not in the pool's thread: these may hold the last reference to a widget.
-        job.work = job.then = job.failed = job.progress = job._report = None
+        job.work = job.then = job.failed = job.progress = None
         self._start_waiting()
         if called is not None and not job.is_cancelled:
             called(value)

@@ -174,11 +174,7 @@ def _x11_problem(load: Load) -> str | None:
     except OSError:
         return None
     xcb.xcb_connect.restype = ctypes.c_void_p
-    xcb.xcb_connect.argtypes = [ctypes.c_char_p, ctypes.c_void_p]
-    xcb.xcb_connection_has_error.argtypes = [ctypes.c_void_p]
-    xcb.xcb_disconnect.argtypes = [ctypes.c_void_p]
-    xcb.xcb_disconnect.restype = None
-    connection = xcb.xcb_connect(None, None)  # Never null; it holds the error, if any.
+    connection = ctypes.c_void_p(xcb.xcb_connect(None, None))  # Never null; it holds the error, if any.
     refused = bool(xcb.xcb_connection_has_error(connection))
     xcb.xcb_disconnect(connection)
     return f"The display that DISPLAY names does not answer; check it, or {_TERMINAL}." if refused else None
@@ -190,10 +186,7 @@ def _wayland_problem(load: Load) -> str | None:
     except OSError:
         return None
     wayland.wl_display_connect.restype = ctypes.c_void_p
-    wayland.wl_display_connect.argtypes = [ctypes.c_char_p]
-    wayland.wl_display_disconnect.argtypes = [ctypes.c_void_p]
-    wayland.wl_display_disconnect.restype = None
-    display = wayland.wl_display_connect(None)
+    display = ctypes.c_void_p(wayland.wl_display_connect(None))
     if not display:
         return f"The display that WAYLAND_DISPLAY names does not answer; check it, or {_TERMINAL}."
     wayland.wl_display_disconnect(display)

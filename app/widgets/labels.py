@@ -18,7 +18,7 @@ from PySide6.QtWidgets import (
 )
 
 from app.theme import scaled
-from app.widgets.fields import boxed, plain_tip, row, wrapped_label
+from app.widgets.fields import boxed, named, plain_tip, row, wrapped_label
 
 
 class MessageBar(QFrame):
@@ -59,10 +59,8 @@ class Banner(MessageBar):
     _is_until_changed = False
 
     def __init__(self) -> None:
-        self.close_button = QToolButton()
-        self.close_button.setObjectName("dismissButton")
+        self.close_button = named(QToolButton(), "dismissButton", "Dismiss the message")
         self.close_button.setText("Dismiss")
-        self.close_button.setAccessibleName("Dismiss the message")
         super().__init__("banner", "bannerText", "", self.close_button)
         self.close_button.clicked.connect(self.dismiss)
 

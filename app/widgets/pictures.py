@@ -27,9 +27,8 @@ def image_of(size: QSize, paint: Paint) -> QImage:
     """The picture at twice its size on screen."""
     image = QImage(size * SCALE, QImage.Format.Format_RGB32)
     image.setDevicePixelRatio(SCALE)
-    painter = QPainter(image)
-    paint(painter)
-    painter.end()
+    with QPainter(image) as painter:
+        paint(painter)
     return image
 
 
@@ -50,9 +49,8 @@ def svg_of(size: QSize, paint: Paint, title: str, *, resolution: int | None = No
     generator.setSize(size)
     generator.setViewBox(QRectF(QPointF(0, 0), size.toSizeF()))
     generator.setTitle(title)
-    painter = QPainter(generator)
-    paint(painter)
-    painter.end()
+    with QPainter(generator) as painter:
+        paint(painter)
     return bytes(buffer.data().data())
 
 
