@@ -86,9 +86,8 @@ class Introduction(QObject):
         pairs = (row((one, 1), (other, 1)) for one, other in zip(others[::2], others[1::2], strict=True))
         note = wrapped_label("recordedNote", "hint", OWN_SETTINGS)
         self._settings = boxed(column(text_label("Recorded run", "section"), target, draft, *pairs, note))
-        self._callouts: list[tuple[str, str]] = []
-        """The callouts that are still to come."""
-        self._num_callouts = 0
+        self._callouts: list[tuple[str, str, str]] = []
+        """The callouts that are still to come: which of how many, title and text."""
         self._explained: Step | None = None
         self._part = Part.NOTHING
         self._is_running = False
@@ -173,8 +172,9 @@ class Introduction(QObject):
         for event in found:
             if event is explained and self._playback.pacing.is_slow:
                 self._playback.pacing.pause()
-                self._callouts, self._explained = callouts_of(explained), explained
-                self._num_callouts = len(self._callouts)
+                texts = callouts_of(explained)
+                self._callouts = [(f"{number} of {len(texts)}", *each) for number, each in enumerate(texts, 1)]
+                self._explained = explained
                 QTimer.singleShot(0, self, self._show_next_callout)  # Once the draft is on screen.
             yield event
 
@@ -183,14 +183,13 @@ class Introduction(QObject):
         if not self._callouts or self._explained is None:
             self._end_callouts()
             return
-        title, text = self._callouts.pop(0)
+        number, title, text = self._callouts.pop(0)
         # The last one points at the token that was replaced.
         at = Place(self._explained.index, -1 if self._callouts else self._explained.num_accepted)
         if not self._callouts:
             self._playback.pacing.step_once()
         self._playback.refresh(has_news=False)
-        number = self._num_callouts - len(self._callouts)
-        self.callout.show_text(f"{number} of {self._num_callouts}", title, text, at)
+        self.callout.show_text(number, title, text, at)
         self._timer.start()
 
     def _end_callouts(self) -> None:

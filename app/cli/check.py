@@ -35,12 +35,6 @@ from core.controls import RunControls
 from core.draft_length import request_fields
 from core.drafters.registry import METHODS, check_rule
 from core.experiments import check_plan as checks
-from core.experiments.check_plan import (
-    DEFAULT_SAMPLES,
-    DEFAULT_TOKENS,
-    CheckProgress,
-    CheckRequest,
-)
 from core.experiments.prompt_suites import SUITES, find_prompts
 from core.files import write_atomically
 from core.runners.threads import limit_spinning
@@ -79,8 +73,8 @@ def add_parser(commands: Any) -> None:
     option(parser, "--method NAME", text)
     option(parser, "-k --k N|auto|adaptive", f"tokens to draft (default: {DEFAULT_LENGTH})", draft_length)
     add_settings(parser, *SAMPLING, "seed", "coupling", "verification")
-    option(parser, "--samples N", "blocks to sample", whole_number, DEFAULT_SAMPLES)
-    add_settings(parser, "max_new_tokens", max_new_tokens=DEFAULT_TOKENS)
+    option(parser, "--samples N", "blocks to sample", whole_number, checks.DEFAULT_SAMPLES)
+    add_settings(parser, "max_new_tokens", max_new_tokens=checks.DEFAULT_TOKENS)
     text = f"suites ({', '.join(SUITES)}) and files with one prompt per line (default: the presets)"
     option(parser, "--prompts NAME|FILE,…", text, names, (), action=Listing)
     switch(parser, "--transformers", "also compare with transformers' own generate")
@@ -88,7 +82,7 @@ def add_parser(commands: Any) -> None:
     add_method_options(parser)
 
 
-def build_request(args: argparse.Namespace) -> CheckRequest:
+def build_request(args: argparse.Namespace) -> checks.CheckRequest:
     """The check that the arguments describe."""
     method, target, draft = choose_models(args.method, *named_pair(args))
     run = RunRequest(
@@ -102,7 +96,7 @@ def build_request(args: argparse.Namespace) -> CheckRequest:
         **common_fields(args),
     )
     check_rule(run)
-    return CheckRequest(
+    return checks.CheckRequest(
         run=run,
         prompts=tuple(find_prompts(args.prompts)),
         num_samples=args.samples,
@@ -168,7 +162,7 @@ def _server_check(args: argparse.Namespace, controls: RunControls) -> Iterator[A
     return check_server(make_engine, request, controls)
 
 
-def open_check(request: CheckRequest, controls: RunControls) -> Iterator[Any]:
+def open_check(request: checks.CheckRequest, controls: RunControls) -> Iterator[Any]:
     """The events of a check with the real engine."""
     engine = make_engine()
     from core.experiments.check import check
@@ -183,7 +177,7 @@ def _follow(events: Iterator[Any]) -> Any:
         for event in events:
             if isinstance(event, StageChanged):
                 progress.show(event.text)
-            elif isinstance(event, CheckProgress):
+            elif isinstance(event, checks.CheckProgress):
                 progress.show_left(event.text, event.done, event.total)
             else:
                 report = event.report

@@ -6,14 +6,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from PySide6.QtCore import QAbstractTableModel, QModelIndex, Qt, Signal
+from PySide6.QtCore import QAbstractTableModel, QModelIndex, QPersistentModelIndex, Qt, Signal
 from PySide6.QtGui import QColor
 from PySide6.QtWidgets import QWidget
 
 from app.theme import current_theme
 from app.widgets.fields import plain_tip
-from app.widgets.title_delegate import BADGE_ROLE, SUBTITLE_ROLE, Index
+from app.widgets.title_delegate import BADGE_ROLE, SUBTITLE_ROLE
 
+Index = QModelIndex | QPersistentModelIndex
 Role = Qt.ItemDataRole
 T = TypeVar("T")
 
