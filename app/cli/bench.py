@@ -15,8 +15,8 @@ from app.cli.console import (
     check_out,
     figure_table,
     figure_text,
+    prepare_libraries,
     printing,
-    quiet_libraries,
     spread_text,
 )
 from app.cli.errors import Exit, UsageError, stop_on_interrupt
@@ -41,7 +41,7 @@ from app.cli.server_load import measure
 from core.experiments.bench_plan import LLAMA_CPP, BenchSettings, known_names
 from core.files import write_atomically
 from core.models.catalogue import DEFAULT_TARGET
-from core.runners.threads import limit_spinning, num_processors
+from core.runners.threads import num_processors
 from core.settings import LOSSY, Coupling, SamplingParams, is_lossy
 from core.text import count_text
 
@@ -146,8 +146,7 @@ def execute(args: argparse.Namespace) -> int:
     settings = build_settings(args)
     if args.out is not None:
         check_out(args.out)
-    limit_spinning()
-    quiet_libraries()
+    prepare_libraries()
     from core.experiments.bench import to_json
     from core.experiments.llama_cpp import find_build
 

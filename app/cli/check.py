@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Iterator
 from typing import Any
 
-from app.cli.console import Progress, check_out, make_engine
+from app.cli.console import Progress, check_out, make_engine, prepare_libraries
 from app.cli.errors import Exit, UsageError, say, stop_on_interrupt, write_output
 from app.cli.parsing import (
     SAMPLING,
@@ -37,7 +37,6 @@ from core.drafters.registry import METHODS, check_rule
 from core.experiments import check_plan as checks
 from core.experiments.prompt_suites import SUITES, find_prompts
 from core.files import write_atomically
-from core.runners.threads import limit_spinning
 from core.settings import RunRequest
 from core.types import StageChanged
 
@@ -113,7 +112,7 @@ def execute(args: argparse.Namespace) -> int:
         request = build_request(args)
     if args.json is not None:
         check_out(args.json)
-    limit_spinning()
+    prepare_libraries()
     controls = RunControls()
     with stop_on_interrupt(controls):
         report = _follow(_server_check(args, controls) if request is None else open_check(request, controls))

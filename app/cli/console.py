@@ -23,7 +23,7 @@ from app.cli.errors import UsageError, say, writing_output
 from core.errors import PromptError, RunLogError
 from core.experiments.bench_plan import Spread
 from core.files import explain_read_error, explain_write_error, open_to_write, read_bounded, read_rest
-from core.runners.threads import without_collection
+from core.runners.threads import limit_spinning, without_collection
 from core.text import duration_text, spaced_percent, visible
 
 if TYPE_CHECKING:
@@ -198,15 +198,16 @@ def check_out(path: str) -> None:
         raise RunLogError(explain_write_error(error, path)) from error
 
 
-def quiet_libraries() -> None:
-    """Keep progress bars and warnings of transformers off stderr."""
+def prepare_libraries() -> None:
+    """Before torch is imported: let its threads spin only briefly, and keep bars and warnings off stderr."""
+    limit_spinning()
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 
 
 def make_engine() -> Session:
     """An engine with nothing loaded. Imports torch, which takes seconds."""
-    quiet_libraries()
+    prepare_libraries()
     # Python would look for garbage among all that torch and transformers make: during the import, and at exit.
     atexit.register(gc.freeze)
     with without_collection():

@@ -56,7 +56,6 @@ from core.models.catalogue import DEFAULT_TARGET, resolve
 from core.models.folder.details import read_details
 from core.runlog.log import read_run_log
 from core.runlog.replay import request_from_config
-from core.runners.threads import limit_spinning
 from core.settings import user_default
 from core.text import percent_text
 from core.types import StageChanged
@@ -168,12 +167,12 @@ def execute(args: argparse.Namespace) -> int:
     request = build_request(args)
     if args.json is not None:
         check_out(args.json)
-    limit_spinning()
+    engine = make_engine()
     from core.analysis.run_probe import probe
 
     controls, done = RunControls(), None
     with stop_on_interrupt(controls):
-        for event in probe(make_engine(), request, controls):
+        for event in probe(engine, request, controls):
             if isinstance(event, ProbeDone):
                 done = event
             elif not args.quiet:

@@ -47,7 +47,6 @@ from core.errors import RunLogError
 from core.models.catalogue import usual_draft_length
 from core.runlog.log import RunLogWriter
 from core.runlog.tally import Tally
-from core.runners.threads import limit_spinning
 from core.settings import LOSSY, SETTINGS, Coupling, LengthPolicy, RunRequest, is_lossy
 from core.text import count_text, percent_text, server_text
 from core.types import (
@@ -157,7 +156,6 @@ def execute(args: argparse.Namespace) -> int:
     request = build_request(args, server)
     with contextlib.ExitStack() as stack:
         log = None if args.log is None else stack.enter_context(_open_log(args))
-        limit_spinning()
         make = make_engine if server is None else functools.partial(ServerSession, server)
         return _Run(request, log, make, quiet=args.quiet, shows_text=args.log != "-").go()
 

@@ -70,7 +70,6 @@ from core.experiments.sweep_plan import (
 from core.experiments.sweep_results import SweepResults, to_csv
 from core.files import write_atomically
 from core.models.catalogue import DEFAULT_TARGET
-from core.runners.threads import limit_spinning
 from core.settings import RunRequest, declared, user_default
 from core.text import count_text, duration_text
 from core.types import Event, StageChanged
@@ -220,7 +219,6 @@ def execute(args: argparse.Namespace) -> int:
             raise UsageError("--csv and --out name the same file; choose different ones.")
         check_out(args.csv)
     check_models(plan)
-    limit_spinning()
     return _Run(args, plan).go()
 
 

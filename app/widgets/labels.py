@@ -159,14 +159,11 @@ class ElidedLabel(QLabel):
         option.initFrom(self)
         with QPainter(self) as painter:
             self.style().drawPrimitive(QStyle.PrimitiveElement.PE_Widget, option, painter, self)
-            shown = self.fontMetrics().elidedText(self.shown_text(), Qt.TextElideMode.ElideRight, self.width())
+            fits = self.fontMetrics().horizontalAdvance(self.text()) <= self.width()
+            text = self.text() if fits or not self._short else self._short
+            shown = self.fontMetrics().elidedText(text, Qt.TextElideMode.ElideRight, self.width())
             painter.setPen(self.palette().color(self.foregroundRole()))
             painter.drawText(self.rect(), Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter, shown)
-
-    def shown_text(self) -> str:
-        """The whole text, or the short one if only that fits."""
-        fits = self.fontMetrics().horizontalAdvance(self.text()) <= self.width()
-        return self.text() if fits or not self._short else self._short
 
 
 STEPS = 1000
