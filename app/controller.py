@@ -80,6 +80,7 @@ class RunController(QObject):
         self._worker.ready.connect(self.engine_ready)
         self._worker.memory_held.connect(self.memory_held)
         self._worker.failed.connect(self.failed)
+        self._worker.task_failed.connect(self._on_task_failed)
         self._worker.task_ended.connect(self._on_task_ended)
         self._thread.finished.connect(self.closed)
         # The engine needs the interpreter many times per token; by default the window's thread holds it for 5 ms.
@@ -209,6 +210,10 @@ class RunController(QObject):
     def join(self, milliseconds: int) -> bool:
         """Wait for the thread after `begin_close`; True if it has ended."""
         return self._thread.wait(milliseconds)
+
+    @Slot(object, str)
+    def _on_task_failed(self, task: EngineTask, sentence: str) -> None:
+        task.failed.emit(sentence)  # In this thread: from the engine's it doesn't reach a tool window.
 
     @Slot(object)
     def _on_task_ended(self, task: EngineTask) -> None:

@@ -149,12 +149,13 @@ class EngineWorker(QObject):
         ready: the engine has been imported, or the import failed.
         failed: one sentence about the start of the engine.
         memory_held: a device, and the bytes on it that unloading the kept models would free. Sent before a run ends.
-        task_ended: a task is over; always sent.
+        task_failed: the task, and one sentence. task_ended: the task; always sent.
     """
 
     ready = Signal()
     failed = Signal(str)
     memory_held = Signal(str, object)
+    task_failed = Signal(object, str)
     task_ended = Signal(object)
 
     def __init__(self, events: deque[Any], open_session: OpenSession = open_session) -> None:
@@ -182,7 +183,7 @@ class EngineWorker(QObject):
             for event in task.work(self._opened_session(), task.controls):
                 task.events.append(event)
         except BaseException as error:  # A panic of a tokenizer is no Exception.
-            task.failed.emit(sentence_of(error, f"{task.title} failed"))
+            self.task_failed.emit(task, sentence_of(error, f"{task.title} failed"))
         finally:
             if task.events is self._events:
                 self._events.append(StageChanged(""))  # A run that failed while loading is no longer loading.

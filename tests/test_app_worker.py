@@ -42,10 +42,10 @@ def test_a_run_whose_tokenizer_panics_ends_as_failed_with_a_sentence(tmp_path, q
     edit_json(save_model(tmp_path / "model") / "tokenizer.json", **PANICS)
     said, ended = [], []
     worker = EngineWorker(deque(), Session)
+    worker.task_failed.connect(lambda task, sentence: said.append(sentence))
     worker.task_ended.connect(ended.append)
     request = RunRequest(str(tmp_path / "model"), None, prompt="abc", method="prompt-lookup", device="cpu")
     task = run_task(request, deque())
-    task.failed.connect(said.append)
     worker.perform(task)
     assert ended == [task]
     assert len(said) == 1
