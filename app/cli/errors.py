@@ -134,10 +134,8 @@ def _ending_signals() -> Iterator[list[int]]:
     previous = {}
     for name in ("SIGTERM", "SIGHUP"):
         number = getattr(signal, name, None)  # Windows has no SIGHUP.
-        # `nohup` ignores SIGHUP on purpose; and only the main thread may receive signals.
-        if number is not None and signal.getsignal(number) == signal.SIG_DFL:
-            with contextlib.suppress(ValueError):
-                previous[number] = signal.signal(number, act)
+        if number is not None and signal.getsignal(number) == signal.SIG_DFL:  # `nohup` ignores SIGHUP on purpose.
+            previous[number] = signal.signal(number, act)
     try:
         yield received
     finally:
@@ -207,8 +205,7 @@ def stop_on_interrupt(
 ) -> Iterator[None]:
     """Make the first Ctrl-C ask the engine to stop, and the second exit at once, as the first does unless `can_wait`.
 
-    Without controls, the first interrupts the command, and the second ends it even within a library. Has no effect
-    outside the main thread, which alone receives signals.
+    Without controls, the first interrupts the command, and the second ends it even within a library.
     """
 
     handled: list[int] = []
@@ -219,11 +216,7 @@ def stop_on_interrupt(
             raise KeyboardInterrupt
         controls.cancel()
 
-    try:
-        previous = signal.signal(signal.SIGINT, act)
-    except ValueError:
-        yield
-        return
+    previous = signal.signal(signal.SIGINT, act)
     try:
         with _ending_if_stuck(handled, can_wait):
             yield
