@@ -246,40 +246,11 @@ def session():
     return FakeSession()
 
 
-def _asks(answer: str):
-    """A dialog that answers with this attribute, and notes what it was asked about."""
-
-    def ask(self, _parent, *about, **_how):
-        self.asked.extend(about)
-        return getattr(self, answer)
-
-    return ask
-
-
-class ScriptedDialogs:
-    """Answers in a person's place. A path or text of None: the dialog is dismissed."""
-
-    export_path = model_path = sweep_path = prompts_path = forced_text = None
-    says_yes = False
-
-    def __init__(self) -> None:
-        self.asked = []
-
-    ask_removal = ask_too_large = _asks("says_yes")
-    ask_save_path = _asks("export_path")
-    ask_sweep_path = _asks("sweep_path")
-    ask_prompts_path = _asks("prompts_path")
-    ask_model_path = _asks("model_path")
-    ask_forced_text = _asks("forced_text")
-
-    def show_about(self, _parent, device, _jobs):
-        self.asked.append("about")
-        self.device = device
-
-
 @pytest.fixture
 def dialogs():
     """Dialogs that answer without a user."""
+    from tests.fakes_app import ScriptedDialogs
+
     return ScriptedDialogs()
 
 
@@ -322,8 +293,14 @@ def apply_theme(qapp):
     apply_style(LIGHT)
 
 
+@pytest.fixture(scope="session")
+def engine_imported():
+    """The engine, before fakes take the place of functions that it imports: it would keep them for later tests."""
+    import core.session  # noqa: F401
+
+
 @pytest.fixture
-def hub(monkeypatch):
+def hub(engine_imported, monkeypatch):
     """Models and a Hub that are played."""
     from tests.fakes_models import FakeHub
 

@@ -286,6 +286,37 @@ def keep_files_in(folder: Path, patches: pytest.MonkeyPatch) -> None:
     patches.setattr("app.settings.config_file", lambda: folder / "settings.json")
 
 
+def _asks(answer: str):
+    """A dialog that answers with this attribute, and notes what it was asked about."""
+
+    def ask(self, _parent, *about, **_how):
+        self.asked.extend(about)
+        return getattr(self, answer)
+
+    return ask
+
+
+class ScriptedDialogs:
+    """Answers in a person's place. A path or text of None: the dialog is dismissed."""
+
+    export_path = model_path = sweep_path = prompts_path = forced_text = None
+    says_yes = False
+
+    def __init__(self) -> None:
+        self.asked = []
+
+    ask_removal = ask_too_large = _asks("says_yes")
+    ask_save_path = _asks("export_path")
+    ask_sweep_path = _asks("sweep_path")
+    ask_prompts_path = _asks("prompts_path")
+    ask_model_path = _asks("model_path")
+    ask_forced_text = _asks("forced_text")
+
+    def show_about(self, _parent, device, _jobs):
+        self.asked.append("about")
+        self.device = device
+
+
 MIN_CONTRAST = 4.5
 """WCAG AA for text; every pair of text and background below meets it."""
 MIN_BAR_CONTRAST = 3.0

@@ -7,7 +7,6 @@ import pytest
 from core.controls import Cancelled
 from core.models.remote import hub
 from core.models.remote.downloads import download
-from tests import fakes
 
 REF = "owner/tiny-model"
 WEIGHTS = "model.safetensors"
@@ -31,6 +30,8 @@ def model_files(**changes: bytes | None) -> dict[str, bytes]:
 
 def refusal(error, ref=REF, **arguments) -> str:
     """Downloads what can't be downloaded, and returns the message."""
+    from tests import fakes  # With torch, which a process that is killed in a download can do without.
+
     return fakes.refusal(error, download, ref, **arguments)
 
 

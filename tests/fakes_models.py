@@ -118,8 +118,6 @@ class FakeHub:
 
     def install(self, monkeypatch) -> FakeHub:
         """Put this in place of the core's functions on models."""
-        import core.session  # noqa: F401 - a module first imported now would keep them for all later tests.
-
         monkeypatch.setattr("app.tools.models.models.find_models", self.find_models)
         for name, function in {
             "catalogue.embedded_models": lambda: self.embedded,

@@ -24,7 +24,7 @@ from tests.fakes_models import (
 
 
 @pytest.fixture
-def hub(monkeypatch):
+def hub(engine_imported, monkeypatch):
     return small_hub().install(monkeypatch)
 
 

@@ -36,7 +36,7 @@ DAMAGED = "The file model.safetensors is cut off."
 
 
 @pytest.fixture
-def hub(monkeypatch):
+def hub(engine_imported, monkeypatch):
     return small_hub().install(monkeypatch)
 
 
