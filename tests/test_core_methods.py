@@ -208,9 +208,10 @@ def test_a_named_class_and_a_method_of_a_package_run_in_every_command(
 
 @pytest.mark.parametrize("is_model", [False, True])
 def test_one_call_generates_measures_and_checks(module, is_model):
-    target, prompt = tiny_model(), "abcabc"
+    target, draft = (tiny_model(seed=seed, is_fused=True) for seed in (0, 1))
+    prompt = "abcabc"
     METHODS.add_class(f"{module}:Stubborn")
-    drafter = tiny_model(seed=1) if is_model else build_drafter(f"{module}:Stubborn", DrafterSetup(target))
+    drafter = draft if is_model else build_drafter(f"{module}:Stubborn", DrafterSetup(target))
     sampling, ids = SamplingParams(0.0), list(b"abcabc")
     expected = greedy_reference(target, ids, 12)
     assert list(generate(target, drafter, ids, sampling=sampling, max_new_tokens=12).ids) == expected
