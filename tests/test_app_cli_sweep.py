@@ -2,7 +2,6 @@
 
 import csv
 import io
-import json
 import re
 import signal
 import sys
@@ -15,7 +14,7 @@ from app.cli.sweep import FEW_PROMPTS, build_plan
 from core.experiments.sweep_file import read_sweep
 from core.experiments.sweep_plan import DrafterChoice
 from core.models.catalogue import DEFAULT_DRAFT, DEFAULT_TARGET, SMOLLM2_DRAFTER
-from tests.fakes import is_sentence, save_model
+from tests.fakes import is_sentence
 from tests.fakes_cli import refused
 from tests.fakes_sweep import FakeSweepSession, fails_at
 
@@ -190,15 +189,6 @@ def test_a_cell_that_fails_is_reported_and_the_rest_is_shown(capsys, session, ou
     assert "0 of 4" in captured.out
     session.on_run = lambda request, controls: fails_at(controls.num_draft_tokens or 99)(request, controls)
     assert main(["sweep", *GRID, "--out", str(out.with_name("none.jsonl"))]) == 1, "only the baseline was measured"
-
-
-def test_real_models_are_swept(capsys, out, tmp_path):
-    target, prompts = str(save_model(tmp_path / "target")), tmp_path / "own.txt"
-    prompts.write_text("a b a b a b\n", "utf-8")
-    grid = ["--k", "1", "--prompts", str(prompts), "--repeats", "1", "--max-new-tokens", "4", "--device", "cpu"]
-    assert main(["sweep", *grid, "--target", target, "--out", str(out)]) == 0
-    assert "Temperature 0.7" in capsys.readouterr().out
-    assert json.loads(out.read_text("utf-8").splitlines()[0])["environment"]["device_name"]
 
 
 # --- Stopping and resuming --------------------------------------------------------------------------------------

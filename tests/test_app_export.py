@@ -12,7 +12,6 @@ import pytest
 from app.dialogs import EXPORT_FILTERS, with_suffix
 from core.export.files import readable_name
 from core.runlog.log import read_run_log
-from tests.errors import failing
 from tests.fakes_app import files_beside_settings
 
 
@@ -111,17 +110,6 @@ def test_a_path_that_can_not_be_written_is_explained_and_the_run_is_kept(finishe
     dialogs.export_path = tmp_path / "good.jsonl"
     export(finished)
     assert dialogs.export_path.exists()
-
-
-def test_a_failed_export_leaves_the_file_before_it_untouched(finished, export, dialogs, tmp_path, monkeypatch):
-    target = tmp_path / "out.jsonl"
-    target.write_text("precious")
-    dialogs.export_path = target
-    monkeypatch.setattr(os, "replace", failing(OSError(28, "No space left on device")))
-    export(finished)
-    assert "space" in finished.banner.sentence()
-    assert target.read_text() == "precious"
-    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".outrider")] == []
 
 
 def test_a_failed_run_can_be_exported_too(window, export, session, dialogs, run_to_end, tmp_path):

@@ -108,6 +108,9 @@ BROKEN = {
     "draws colder than it says": (core.drafters.draft_model, DRAFTERS["draws colder than it says"]),
 }  # fmt: skip
 
+SUBTLE = "lenience", "one draw for the whole block", "draws colder than it says"
+"""These need many blocks to show; of the others, 800 give p-values below 1e-40."""
+
 
 def break_engine(monkeypatch, module, mutation):
     """Have the engine run with a mutant of this module."""
@@ -121,7 +124,7 @@ def break_engine(monkeypatch, module, mutation):
 @pytest.mark.parametrize("name", BROKEN)
 def test_a_broken_verifier_or_drafter_is_not_exact(name, monkeypatch):
     break_engine(monkeypatch, *BROKEN[name])
-    report = checked(make_check(num_samples=2_000))
+    report = checked(make_check(num_samples=2_000 if name in SUBTLE else 800))
     assert report.verdict is Verdict.NOT_EXACT
     assert "Not exact" in report_text(report)
 

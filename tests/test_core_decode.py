@@ -15,13 +15,12 @@ from core.drafters.base import DrafterSetup, blaming
 from core.drafters.draft_model import DraftModelDrafter
 from core.drafters.prompt_lookup import PromptLookupDrafter
 from core.errors import DrafterError, OutriderError, PairMismatchError, SettingsError
-from core.runlog.log import SUMMARY_FIELDS, to_record
 from core.runners import matmul
 from core.runners.llama import FusedLlamaWeights
 from core.runners.timing import Stopwatch
 from core.sampling import probabilities
 from core.settings import Coupling, SamplingParams
-from core.types import Draft, Finished, TokenKind
+from core.types import Draft, TokenKind
 from tests.exactness import SIGNIFICANCE, always, engine_p_value, global_generator_untouched
 from tests.fakes import (
     GREEDY,
@@ -244,12 +243,6 @@ def test_what_a_coupled_run_expects_of_rejection_is_what_rejection_does():
         assert mean(coupling, "expected_acceptance_rate") == pytest.approx(reached, abs=0.03)
     # Coupling by shared noise keeps less, which is the price that is shown.
     assert mean(Coupling.GUMBEL, "draft_acceptance_rate") < reached - 0.01
-
-
-def test_the_log_holds_the_figure_after_the_older_fields():
-    record = to_record(Finished(sixteen(Coupling.GUMBEL, 1)))
-    assert list(record)[1 : 1 + len(SUMMARY_FIELDS)] == list(SUMMARY_FIELDS)
-    assert 0.0 < record["expected_acceptance_rate"] < 1.0
 
 
 def test_a_draft_goes_quiet_at_an_id_that_it_lacks():

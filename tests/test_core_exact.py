@@ -107,7 +107,7 @@ def test_with_shared_noise_the_text_is_that_of_plain_sampling(method, is_fused):
     for seed, (name, sampling) in enumerate(FILTERS.items()):
         settings = {"sampling": sampling, "seed": seed, "coupling": Coupling.GUMBEL}
         expected = plain(target, **settings).ids
-        for length in (1 + seed, LengthPolicy.AUTO, LengthPolicy.ADAPTIVE):
+        for length in (1 + seed, (LengthPolicy.AUTO, LengthPolicy.ADAPTIVE)[seed % 2]):
             assert spoken(method, target, draft, num_draft_tokens=length, **settings).ids == expected, name
 
 

@@ -92,15 +92,6 @@ def test_of_equal_tokens_at_the_nucleus_edge_the_lowest_ids_stay(top_k):
     assert torch.equal(probs, torch.stack([probabilities(row, SamplingParams(1.0, top_k, 0.26)) for row in logits]))
 
 
-@given(rows, params)
-def test_temperature_zero_is_argmax_whatever_the_filters(row, settings):
-    greedy = SamplingParams(0.0, settings.top_k, settings.top_p, settings.min_p)
-    probs = probabilities(torch.tensor(row), greedy)
-    expected = torch.zeros(len(row))
-    expected[row.index(max(row))] = 1.0  # the lowest id of several equals
-    assert torch.equal(probs, expected)
-
-
 @given(rows, params.filter(lambda settings: settings.temperature > 0))
 @settings(max_examples=400)
 def test_agrees_with_transformers_own_filters(row, settings):

@@ -21,7 +21,7 @@ from core.drafters.tree_shape import ShapeChoice, grow, node_gains
 from core.errors import DrafterError
 from core.runners.base import tree_rows
 from core.sampling import draw_uniforms
-from core.settings import Coupling, SamplingParams, VerificationRule
+from core.settings import VerificationRule
 from core.types import Draft, TokenKind, depths_of, is_chain
 from core.verify import verify, verify_block, verify_tree
 from core.verify.device import figures_of, verify_gumbel_on_device, verify_on_device
@@ -283,15 +283,6 @@ def test_a_branch_is_kept_and_read_as_if_written_in_a_row():
         assert runner.length == plain.length == 6
         after = [each.forward(torch.tensor([30]), num_logits=1).logits for each in (runner, plain)]
         torch.testing.assert_close(*after, rtol=1e-4, atol=1e-4)
-
-
-@pytest.mark.parametrize("temperature", [0.0, 0.8])
-def test_with_shared_noise_a_tree_gives_the_text_of_plain_sampling(temperature):
-    target, draft = tiny_model(seed=0, is_fused=True), tiny_model(seed=1, is_fused=True)
-    asked = {"sampling": SamplingParams(temperature), "coupling": Coupling.GUMBEL, "seed": 5, "max_new_tokens": 24}
-    expected = play(autoregressive(target, [1, 2, 3], **asked)).ids
-    run = play(speculative(target, drafted_by_tree(draft, target), [1, 2, 3], num_draft_tokens=8, **asked))
-    assert run.ids == expected
 
 
 def test_the_end_of_the_text_cuts_a_tree_with_its_figures():
