@@ -17,10 +17,10 @@ os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
 # As the commands do: a run's second thread, waiting, would take from the other process of tests the core that it needs.
 limit_spinning()
 
-_LONGEST = ("core_exact", "package", "core_trees", "app_close", "core_check", "core_server_check", "core_soak",
-            "project", "app_nothing_lost", "core_families", "core_waits", "core_mutants", "core_strangers",
-            "core_policy", "app_cli_bench", "core_bad_trees", "core_hybrids", "core_check_trees", "core_verify",
-            "core_sampling", "core_decode", "app_kept_runs_opened", "core_gguf", "app_text_size")  # fmt: skip
+_LONGEST = ("core_exact", "core_server_check", "app_close", "core_trees", "core_strangers", "core_families",
+            "core_mutants", "core_waits", "project", "core_check", "core_check_trees", "core_soak", "app_nothing_lost",
+            "app_cli_bench", "app_text_size", "core_policy", "core_hybrids", "core_decode", "app_start", "package",
+            "core_bad_trees")  # fmt: skip
 """Files of more than 10 seconds, the longest first."""
 
 
@@ -337,6 +337,16 @@ def make_window(sound_binding, qtbot, session, dialogs, hub, tmp_path, monkeypat
 def window(make_window):
     """A window that was never shown: nothing is imported in its engine's thread."""
     return make_window()
+
+
+@pytest.fixture
+def run(request):
+    """What the window has of a run that began with the file's request."""
+    from app.run.run_view import RunView
+
+    view = RunView()
+    view.begin(request.module.REQUEST)
+    return view
 
 
 @pytest.fixture

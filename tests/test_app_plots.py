@@ -19,7 +19,6 @@ from app.run.plots.acceptance_plot import AcceptancePlot
 from app.run.plots.latency_plot import LatencyPlot
 from app.run.plots.step_plot import FOLLOWED_STEPS, MAX_BARS
 from app.run.race.race_window import RaceWindow
-from app.run.run_view import RunView
 from core.analysis.expectation import BlockSums, expected_accepted, wilson
 from core.analysis.run_counts import Column
 from core.settings import LengthPolicy, RunRequest
@@ -38,13 +37,6 @@ def feed(run, count=40, seed=0, plain=0):
         position += len(run.steps[-1].emitted)
     for index in range(plain):
         run.apply(BaselineStep(make_step(index, 9 + index, num_draft_tokens=0, num_accepted=0, ms=9.0)))
-
-
-@pytest.fixture
-def run():
-    view = RunView()
-    view.begin(REQUEST)
-    return view
 
 
 @pytest.fixture

@@ -69,13 +69,6 @@ def feed(run):
 
 
 @pytest.fixture
-def run():
-    view = RunView()
-    view.begin(REQUEST)
-    return view
-
-
-@pytest.fixture
 def page(show_at, run):
     return show_at(RaceWindow(run), 552, 640)
 

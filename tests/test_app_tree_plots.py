@@ -14,7 +14,6 @@ from PySide6.QtCore import QPointF
 from app.run.measurements import MeasurementsPanel, MetricTiles
 from app.run.plots.acceptance_plot import AcceptancePlot
 from app.run.plots.tree_plots import CostPlot, RankPlot
-from app.run.run_view import RunView
 from app.theme import DARK, LIGHT, contrast
 from core.analysis.diagnosis import LEAST_TIMED
 from core.analysis.run_counts import MOST_RANKS
@@ -24,13 +23,6 @@ from tests.fakes_app import make_step
 from tests.fakes_trees import random_tree, tree_step
 
 REQUEST = RunRequest(target="t", draft="d", prompt="x", method="draft-tree")
-
-
-@pytest.fixture
-def run():
-    view = RunView()
-    view.begin(REQUEST)
-    return view
 
 
 def feed(run, count=40, seed=0):
