@@ -233,7 +233,7 @@ def test_columns_and_running_rates_are_those_of_the_run_so_far(run):
 def test_a_reproducible_run_shows_what_rejection_would_have_accepted(window, run_to_end):
     plot, tile = window.measurements.acceptance, window.measurements.tiles.acceptance
     run_to_end(window)
-    assert tile.note.text().startswith("predicted")
+    assert tile.note.text().startswith("of drafted, predicted")
     assert plot.predicted_sample.accessibleName().startswith("predicted: ")
     window.controls.fields["coupling"].click()
     run_to_end(window)

@@ -64,7 +64,7 @@ def test_a_bar_is_as_high_as_the_tree_is_deep_its_nodes_hang_below_and_plain_ste
     assert nodes.tolist() == pytest.approx([scale * step.num_draft_tokens for step in steps])
     assert useful.tolist() == pytest.approx([scale * step.num_accepted for step in steps])
     (ticks,) = plot.getPlotItem().getAxis("left")._tickLevels
-    assert dict(map(reversed, ticks))[f"{largest}\nnodes"] == pytest.approx(nodes.min()), "labelled with their number"
+    assert dict(map(reversed, ticks))[f"{largest} nodes"] == pytest.approx(nodes.min()), "labelled with their number"
     low, high = plot.getViewBox().viewRange()[1]
     assert low < nodes.min()
     assert high > max(step.depth for step in steps)

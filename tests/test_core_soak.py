@@ -21,11 +21,11 @@ from tests.faults import strike
 
 pytestmark = pytest.mark.slow
 
-NUM_RUNS, SETTLED = 320, 80
+NUM_RUNS, SETTLED = 500, 80
 """How many, and after how many every cache of Python, of torch and of transformers has what it wants."""
 
-MOST_NEW_BYTES, MOST_NEW_OBJECTS = 3 << 20, (NUM_RUNS - SETTLED) // 20
-"""Less than the caches of a run each, which an allocator may keep, and than an object every twentieth run."""
+MOST_NEW_BYTES, MOST_NEW_OBJECTS = 2 << 20, (NUM_RUNS - SETTLED) // 20
+"""What an allocator keeps for itself, and less than an object every twentieth run."""
 
 LETTERS = "abcde (x):\n"
 
@@ -64,7 +64,7 @@ def any_request(chance: random.Random, models: Path) -> RunRequest:
     )  # fmt: skip
 
 
-MISHAPS = {"none": 50, "stop": 12, "stop in a forward": 8, "closed": 8, "failure": 14, "no memory": 2, "moved": 8}
+MISHAPS = {"none": 50, "stop": 12, "stop in a forward": 8, "closed": 8, "failure": 14, "no memory": 1, "moved": 8}
 """What befalls a run, and how often of about a hundred runs."""
 
 
