@@ -178,8 +178,8 @@ class Columns:
         self._keep()
         self.is_apart = is_apart
         if is_apart:
-            self.arrange()
             self.apart.place.addWidget(self._pages)
+            self.arrange()
         else:
             self.arrange()
             self._parts.addWidget(self._pages)
@@ -202,7 +202,7 @@ class Columns:
 
     def _lay_out(self) -> None:
         """Give the settings their width, grown with the text, and the pages their share; the text has the rest."""
-        if self._parts.count() != ALL or not self._room:
+        if self._parts.count() != ALL or not self._parts.isVisible():
             return
         self._parts.refresh()  # Handles of columns that just came back count, too.
         if not self._chosen:  # The window was first shown with fewer columns.

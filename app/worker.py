@@ -175,6 +175,7 @@ class EngineWorker(QObject):
             self._opened_session()
         except BaseException as error:
             self.failed.emit(sentence_of(error, "The engine could not be started"))
+            self._report_ready()
 
     @Slot(object)
     def perform(self, task: EngineTask) -> None:
@@ -205,11 +206,12 @@ class EngineWorker(QObject):
     def _opened_session(self) -> Session:
         if self._session is None:
             self._events.append(StageChanged(WARM_UP_STAGE))
-            try:
-                with without_collection():
-                    self._session = self._open_session()
-            finally:
-                # The stage first: on `ready` the window reads the events for the last time.
-                self._events.append(StageChanged(""))
-                self.ready.emit()
+            with without_collection():
+                self._session = self._open_session()
+            self._report_ready()
         return self._session
+
+    def _report_ready(self) -> None:
+        # The stage first: on `ready` the window reads the events for the last time.
+        self._events.append(StageChanged(""))
+        self.ready.emit()

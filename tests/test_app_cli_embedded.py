@@ -51,11 +51,12 @@ def test_greedy_text_equals_the_baselines(log):
     assert summary["measured_speedup"] > 0
 
 
-def test_the_text_printed_is_the_text_logged_where_a_stop_text_ends_it(log, capfdbinary):
-    stop = "):"
+@pytest.mark.parametrize("stop", ["\n", "e"])
+def test_the_text_printed_is_the_text_logged_where_a_stop_text_ends_it(log, capfdbinary, stop):
     assert outrider(log, "--max-new-tokens", "32", "--quiet", "--stop", stop, "--stop", "never there") == 0
     summary = read_run_log(log).summary
     assert capfdbinary.readouterr().out == summary["text"].encode() + b"\n"
+    assert summary["finish_reason"] == "stop"
     assert stop not in summary["text"]
 
 

@@ -155,9 +155,11 @@ def test_the_window_comes_back_as_it_was_left(make_window):
     assert again.height() == 700
 
 
-def test_columns_keep_the_widths_that_they_were_given(make_window):
-    window = make_window(is_shown=True)
+def test_columns_keep_the_widths_that_they_were_given(make_window, qtbot):
+    window = make_window()
     window.resize(1280, 800)
+    window.show()
+    assert window.main_splitter.sizes() == [296, 552, 384]
     drag_columns(window, [380, 480, 372])
     sizes = window.main_splitter.sizes()
     for width in (1920, 1100, 1900, 1280):

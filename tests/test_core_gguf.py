@@ -97,12 +97,11 @@ open(os.path.join(out, "model.safetensors"), "wb").write(len(header).to_bytes(8,
 def test_progress_is_reported_and_the_result_is_kept(gguf_file, child_is):
     child_is("for i in range(5): progress(f'{i} 5'); time.sleep(0.1)\nprogress('x')\nprogress('9 0')" + WRITES)
     shares = list(converting(gguf_file, lambda: None))
-    folder = converted_folder(gguf_file)
     assert 0 <= min(shares) < max(shares) <= 1
     assert is_converted(gguf_file)
     assert left_over() == []
     child_is("sys.exit('not again')")
-    assert convert(gguf_file) == folder
+    convert(gguf_file)
 
 
 def test_a_kept_conversion_that_was_cut_short_is_made_again(gguf_file, child_is):

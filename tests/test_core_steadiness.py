@@ -122,11 +122,14 @@ def test_a_verdict_says_in_how_many_runs_the_machine_was_busy():
     runs[1] = replace(runs[1], summary=replace(runs[1].summary, target_step_ms=99.0))
     others = [replace(run, summary=replace(run.summary, target_step_ms=5.0 + 10 * run.run.prompt)) for run in runs[2:]]
     [verdict] = verdicts(SweepResults(plan, [*runs[:2], *others]))
-    assert "The machine was busy in 2 of these 12 runs; repeat the sweep on an idle machine." in verdict.sentence
+    assert verdict.sentence.endswith(
+        " The machine was busy in 2 of the 12 runs at temperature 0; repeat the sweep on an idle machine."
+    )
     assert not verdict.was_busy, "two runs alone don't decide"
     busy = [replace(run, unsteadiness=0.9) for run in runs[:4]]
     [verdict] = verdicts(SweepResults(plan, [*busy, *others[2:]]))
     assert verdict.was_busy
+    assert verdict.sentence.startswith("The machine was busy in 4 of the 12 runs")
     cell = next(plan.cells())  # Of which nothing was measured.
     assert CellResult(cell, 1, (Measurement(PlannedRun(cell, 0, 0), 0, 0, "", 1.0),)).problem == ""
 

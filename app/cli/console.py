@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 Row = TypeVar("Row")
 PIPE_WIDTH = 140
 """Width in characters of a table in a file or a pipe."""
+WIDE = 112
+"""From this width on, every figure of a table has quartiles or extremes."""
 NONE = "–"
 
 
@@ -65,7 +67,7 @@ class Printer:
         stream = sys.stdout or io.StringIO()
         self._console = plain_console(stream, None if stream.isatty() else PIPE_WIDTH)
         self.width = self._console.width
-        self.is_wide = self.width >= 112
+        self.is_wide = self.width >= WIDE
 
     def __call__(self, item: str | Table = "", style: str = "") -> None:
         self._console.print(Text(printable(item), style) if isinstance(item, str) else item)

@@ -343,7 +343,6 @@ def write_results(results: SweepResults, verdicts: Sequence[Verdict]) -> None:
     """Print a table and the verdict for each temperature."""
     plan = results.plan
     with printing() as show:
-        ends = "quartiles" if show.is_wide else ""
         prompts, repeats = count_text(len(plan.prompts), "prompt"), count_text(plan.repeats, "repeat")
         show(f"{plan.target}; {prompts}, {repeats}, up to {plan.max_new_tokens} new tokens")
         for verdict in verdicts:
@@ -352,11 +351,11 @@ def write_results(results: SweepResults, verdicts: Sequence[Verdict]) -> None:
                 show()
                 show(f"Temperature {verdict.temperature:g}, {drafter.title}", "bold")
                 own = [result for result in cells if result.cell.drafter in (None, drafter)]
-                show(_table(own, verdict, ends))
+                show(_table(own, verdict, is_wide=show.is_wide))
             if len(results.suites) > 1:
                 show()
                 own = [result for result in cells if not result.cell.is_baseline]
-                show(_suites(results, own, ends))
+                show(_suites(results, own, is_wide=show.is_wide))
         show()
         for verdict in verdicts:
             show(verdict.sentence)
@@ -365,8 +364,9 @@ def write_results(results: SweepResults, verdicts: Sequence[Verdict]) -> None:
             show(line)
 
 
-def _table(cells: Sequence[CellResult], verdict: Verdict, ends: str) -> Table:
-    """The cells of one drafter at one temperature, below the baseline; without room for `ends`, c is left out."""
+def _table(cells: Sequence[CellResult], verdict: Verdict, *, is_wide: bool) -> Table:
+    """The cells of one drafter at one temperature, below the baseline."""
+    ends = "quartiles" if is_wide else ""
     best = verdict.best.cell if verdict.best is not None and verdict.speculates else None
     columns: list[tuple[str, Callable[[CellResult], str]]] = [
         ("K", lambda result: "plain" if result.cell.is_baseline else str(result.cell.num_draft_tokens)),
@@ -378,7 +378,7 @@ def _table(cells: Sequence[CellResult], verdict: Verdict, ends: str) -> Table:
         ("c", lambda result: spread_text(result.cost_coefficient, ".3f", ends=ends)),
         ("runs", _runs),
     ]
-    if not ends:
+    if not is_wide:
         del columns[-2]
     return figure_table(
         cells, columns, lambda result: "dim" if result.cell.is_baseline else "bold" if result.cell == best else ""
@@ -390,8 +390,9 @@ def _runs(result: CellResult) -> str:
     return str(measured) if measured == planned else f"{measured} of {planned}"
 
 
-def _suites(results: SweepResults, cells: Sequence[CellResult], ends: str) -> Table:
+def _suites(results: SweepResults, cells: Sequence[CellResult], *, is_wide: bool) -> Table:
     """The speedup of each cell by suite."""
+    ends = "quartiles" if is_wide else ""
 
     def column(suite: str) -> Callable[[CellResult], str]:
         return lambda result: spread_text(results.result(result.cell, suite).speedup, ".2f", "×", ends=ends)

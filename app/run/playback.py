@@ -69,7 +69,7 @@ class PlaybackBar(QWidget):
             "branchButton",
             "Select a token first; then rewind to before it, draw again or force another token, and continue from "
             "there (Ctrl+B)",
-            "Branch from here",
+            accessible_name="Branch from here",
             role="quiet",
         )
         self.branch_menu = self.branch_button.menu()

@@ -64,7 +64,7 @@ def describe(entry: ModelEntry) -> str:
 
 
 def memory_text(memory: MemoryForecast) -> str:
-    """Whether a pair fits: "Fits: needs 1.9 of 22 GB free"."""
+    """Whether a pair fits: "Fits: needs 1.9 of the 22 GB free"."""
     if memory.available_bytes is None:
         return f"Needs {bytes_text(memory.total_bytes)}"
     if memory.fits:
@@ -82,7 +82,7 @@ def verdict_text(verdict: PairVerdict) -> tuple[str, str]:
         if memory.available_bytes is not None:
             lines.append(f"Free on the device: {bytes_text(memory.available_bytes)}")
     if verdict.cost_coefficient is not None:
-        parts.append(f"Draft step: about {verdict.cost_coefficient:.2f} of a target step, by model size")
+        parts.append(f"Draft step: about {verdict.cost_coefficient:.2f} of a target step, judging by model size")
         lines.append(
             "The cost c: one draft step's time / one target step's time, expected from the numbers of parameters."
         )

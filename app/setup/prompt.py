@@ -72,7 +72,7 @@ class PromptReading(QPlainTextEdit):
         special = QTextCharFormat()
         special.setBackground(QApplication.palette().highlight())
         exactly = QTextDocument.FindFlag.FindCaseSensitively
-        for token in rendered.special_tokens:
+        for token in filter(rendered.text.__contains__, rendered.special_tokens):
             found = self.document().find(token, 0, exactly)
             while not found.isNull():
                 found.setCharFormat(special)

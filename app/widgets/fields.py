@@ -198,9 +198,9 @@ def quiet_button(
     return button
 
 
-def menu_button(title: str, name: str, help_text: str, spoken: str = "", *, role: str = "") -> QToolButton:
-    """A button that opens its menu; `spoken` is its name for assistive technology, if that isn't the title."""
-    button = quiet_button(title, name, spoken or title, help_text, role=role)
+def menu_button(title: str, name: str, help_text: str, *, accessible_name: str = "", role: str = "") -> QToolButton:
+    """A button that opens its menu."""
+    button = quiet_button(title, name, accessible_name or title, help_text, role=role)
     button.setPopupMode(QToolButton.ToolButtonPopupMode.InstantPopup)
     button.setMenu(QMenu(button))
     button.menu().setToolTipsVisible(True)

@@ -63,7 +63,9 @@ class PlotCard(QWidget):
         self.title, self.plot, self.samples = title, plot, plot.samples
         self._place = -1
         self._readout = text_label("", "hint")
-        self.menu_button = menu_button("⋯", "plotMenuButton", MENU_HELP, f"{title}: view and save", role="quiet")
+        self.menu_button = menu_button(
+            "⋯", "plotMenuButton", MENU_HELP, accessible_name=f"{title}: view and save", role="quiet"
+        )
         self.menu = self.menu_button.menu()
         self._fill_menu()
         header = row(text_label(title, "section"), None, self._readout, self.menu_button)

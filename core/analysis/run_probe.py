@@ -190,7 +190,7 @@ def agreement(texts: Sequence[Comparison], *, is_own_text: bool) -> Agreement:
         return float(finite.mean()) if finite.size else None
 
     return Agreement(
-        num_places=len(whole.siblings),
+        num_places=len(whole.same_top),
         acceptance=acceptance,
         survival=tuple(survival[0].tolist()),
         tokens=tokens,

@@ -108,7 +108,7 @@ class PathAcceptance:
         return self._known[path]
 
     def reached(self, path: tuple[int, ...]) -> Array:
-        """(m,) the same for a tree at each start, whose mean over starts is that; NaN past the end of its text."""
+        """(m,) the same for a tree at each start; NaN where its text ends earlier. `of` is the mean of these."""
         depth = len(path) - 1
         count = max(0, len(self._left) - depth)
         product = self._chain(path[:-1])[:count] * self._sums[depth:, path[-1]]

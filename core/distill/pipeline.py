@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -120,12 +121,12 @@ def distill(
     rows, number = sum(map(len, texts)), sum(int(some.end.sum()) for some in texts)
     duration = duration_text(settings.training.seconds) if settings.training.seconds else ""
     log(f"training on {rows} texts, {number:,} tokens{duration and f', for {duration}'}")
-    shared = training, held_out, first, settings.training
     if settings.kind is Kind.MEDUSA:
         torch.manual_seed(settings.seed)
         heads = new_heads(target.model, target.ref, settings.num_heads, settings.num_layers, ids)
         tables = Tables.of(target.model, held_out)
-        train_heads(heads, tables, *shared, work / "heads.pt", log, check_cancelled)
+        checkpoint = work / "heads.pt"
+        train_heads(heads, tables, training, held_out, first, settings.training, checkpoint, log, check_cancelled)
         export_heads(heads, tables.scale, out)
         return {
             f"head {head}, top {top}": share
@@ -133,7 +134,8 @@ def distill(
             for top, share in zip(TOPS, shares, strict=True)
         }
     student, vocabulary = new_student(target.model, settings.num_layers), torch.tensor(ids)
-    train_student(student, vocabulary, *shared, work / "student.pt", log, check_cancelled)
+    checkpoint = work / "student.pt"
+    train_student(student, vocabulary, training, held_out, first, settings.training, checkpoint, log, check_cancelled)
     export_student(student, target.tokenizer, target.ref, ids, out)
     return {
         f"acceptance at {at:g}": held_out_acceptance(student, held_out, vocabulary, first, temperature=at)
@@ -166,7 +168,9 @@ def _write_parts(
         )
     while True:
         parts = parts_in(work)
-        index, number = len(parts), sum(len(read_part(path).texts) for path in parts)
+        number = sum(len(read_part(path).texts) for path in parts)
+        # A damaged part that the user deleted is written again.
+        index = next(place for place in itertools.count() if not (work / f"part-{place:04}").exists())
         path = work / f"part-{index:04}"
         if index < len(given):
             log(f"the target reads texts: part {index + 1} of {len(given)}")

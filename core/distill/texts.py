@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -17,7 +19,7 @@ from torch.nn import functional
 from core.errors import ModelUnreadableError, SettingsError
 from core.files import open_regular
 from core.text import bytes_text
-from core.training.model import hidden_states, logits_of, replaced_folder, rope_for
+from core.training.model import hidden_states, logits_of, rope_for
 
 Ids = npt.NDArray[np.int32]
 
@@ -72,11 +74,17 @@ class Part:
 
 def save_part(part: Part, path: Path) -> None:
     """Write a part as a folder, atomically."""
-    with replaced_folder(path) as fresh:
-        np.save(fresh / "states.npy", part.states)
-        np.save(fresh / "log_norms.npy", part.log_norms)
+    scratch = path.with_name(f".{path.name}")
+    scratch.mkdir(parents=True, exist_ok=True)
+    try:
+        np.save(scratch / "states.npy", part.states)
+        np.save(scratch / "log_norms.npy", part.log_norms)
         for field in fields(Texts):
-            np.save(fresh / f"{field.name}.npy", getattr(part.texts, field.name))
+            np.save(scratch / f"{field.name}.npy", getattr(part.texts, field.name))
+        os.replace(scratch, path)
+    except BaseException:
+        shutil.rmtree(scratch, ignore_errors=True)
+        raise
 
 
 def read_part(path: Path) -> Part:

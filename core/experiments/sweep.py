@@ -41,13 +41,13 @@ HOPELESS = 5
 """Failed runs after which a cell without a success is abandoned."""
 
 
-Run = Callable[[RunRequest, RunControls], Iterator[Event]]
+RunRequests = Callable[[RunRequest, RunControls], Iterator[Event]]
 """`core.session.Session.run`."""
 
 
 def sweep(
     plan: SweepPlan,
-    run: Run,
+    run: RunRequests,
     *,
     out: Path,
     logs: Path | None = None,
@@ -76,7 +76,9 @@ def sweep(
 
 
 class _Sweep:
-    def __init__(self, plan: SweepPlan, run: Run, file: SweepFile, logs: Path | None, controls: RunControls) -> None:
+    def __init__(
+        self, plan: SweepPlan, run: RunRequests, file: SweepFile, logs: Path | None, controls: RunControls
+    ) -> None:
         self._plan, self._run, self._file, self._logs, self._controls = plan, run, file, logs, controls
         self._results = SweepResults(plan, file.measurements)
         self._next_index = max((item.index for item in file.measurements), default=-1) + 1

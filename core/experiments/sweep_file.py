@@ -227,7 +227,7 @@ def read_sweep(path: str | os.PathLike[str]) -> SweepLog:
 
 def _read_lines(lines: Iterator[bytes], name: str, folder: Path) -> SweepLog:
     first = next(lines, b"")
-    head = head_record(first, name, SCHEMA, "sweep", "sweep")
+    head = _head(first, name)
     log = SweepLog(plan_from_config(head["config"]), head=head, length=len(first) if first.endswith(b"\n") else 0)
     seen: dict[PlannedRun, Measurement] = {}
     for number, line in enumerate(lines, start=2):
@@ -251,6 +251,10 @@ def _read_lines(lines: Iterator[bytes], name: str, folder: Path) -> SweepLog:
             seen[measurement.run] = measurement
     log.measurements = list(seen.values())
     return log
+
+
+def _head(line: bytes, name: str) -> Record:
+    return head_record(line, name, SCHEMA, "sweep", "sweep")
 
 
 # --- Writing ----------------------------------------------------------------------------------------------------
@@ -302,7 +306,7 @@ class SweepFile:
             # Outrider may replace only a sweep, even one with damaged runs.
             if restart:
                 with open_regular(self.path) as file:
-                    head_record(next(read_lines(file), b""), name, SCHEMA, "sweep", "sweep")
+                    _head(next(read_lines(file), b""), name)
                 return
             log = read_sweep(self.path)
         except (RunLogError, OSError) as error:

@@ -35,7 +35,7 @@ FEWEST_PROMPTS = 6
 """With fewer prompts, the interval covers only these prompts."""
 _SURE = 0.975
 _MANY = 0.25
-"""Share of busy runs from which a verdict may be due to them."""
+"""Share of busy runs above which a verdict may be due to them."""
 _SAMPLES, _MOST_DRAWS = 2_000, 5_000_000
 
 
@@ -240,11 +240,13 @@ def _verdict(results: SweepResults, temperature: float) -> Verdict:
         ]
     notes += [LOSSY] if results.plan.is_lossy else []
     ranked.sort(key=lambda item: item[0], reverse=True)
-    at, (busy, runs) = f"At temperature {temperature:g}:", results.busy_runs(temperature)
+    at = f"At temperature {temperature:g}:"
+    busy, runs = results.busy_runs(temperature)
     was_busy = busy > _MANY * runs
     if busy:
-        which = f"all {busy:,} runs" if 1 < busy == runs else f"{busy:,} of these {runs:,} runs"
-        at = f"The machine was busy in {which}; repeat the sweep on an idle machine. {at}"
+        which = f"all {busy:,} runs" if 1 < busy == runs else f"{busy:,} of the {runs:,} runs"
+        note = f"The machine was busy in {which} at temperature {temperature:g}; repeat the sweep on an idle machine."
+        at, notes = (f"{note} {at}", notes) if was_busy else (at, [*notes, note])
     if not ranked:
         text = "no cell has both a run and a baseline to compare it with."
         return Verdict(temperature, " ".join((at, text, *notes)), was_busy=was_busy)

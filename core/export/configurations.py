@@ -229,8 +229,8 @@ def _vllm(choice: Choice, target: Place, draft: Place | None) -> Recipe:
             )
     notes.append(
         "K is fixed for a batch of requests: a K that pays for one request at a time may not pay for many. To compare, "
-        "vllm:spec_decode_num_accepted_tokens / vllm:spec_decode_num_draft_tokens at /metrics is what "
-        "Outrider shows as acceptance (draft_acceptance_rate in its logs)."
+        "divide vllm:spec_decode_num_accepted_tokens by vllm:spec_decode_num_draft_tokens at /metrics; Outrider shows "
+        "the same figure as acceptance (draft_acceptance_rate in its logs)."
     )
     pairs = (f'"{name}": {_plain(_json(value))}' for name, value in settings.items())
     config = "{" + ",\n        ".join(pairs) + "}"
@@ -456,8 +456,8 @@ PROJECTS: dict[str, Project] = {
             "vLLM",
             ".sh",
             "vLLM's docs/features/speculative_decoding/README.md, draft_model.md and acceptance_metrics.md; "
-            "docs/features/quantization/gguf.md; vllm/config/speculative.py and vllm/sampling_params.py (source of "
-            "2026; its release is not known)",
+            "docs/features/quantization/gguf.md; vllm/config/speculative.py and vllm/sampling_params.py (2026 "
+            "sources, release unknown)",
             _vllm,
         ),
         Project(
@@ -473,7 +473,7 @@ PROJECTS: dict[str, Project] = {
             "SGLang",
             ".sh",
             "SGLang's docs_new/docs/advanced_features/speculative_decoding.mdx; the verification of drafts in "
-            "python/sglang/srt/speculative (source of 2026; its release is not known)",
+            "python/sglang/srt/speculative (2026 sources, release unknown)",
             _sglang,
         ),
         Project(
@@ -481,14 +481,14 @@ PROJECTS: dict[str, Project] = {
             "llama.cpp",
             ".sh",
             "llama.cpp's docs/speculative.md, and the --help of llama-server as quoted by others (builds of 2026); "
-            "common/speculative.cpp and common/sampling.h (source of 2026)",
+            "common/speculative.cpp and common/sampling.h (2026 sources)",
             _llama_cpp,
         ),
         Project(
             "mlx",
             "MLX",
             ".sh",
-            "mlx-lm's mlx_lm/generate.py and mlx_lm/sample_utils.py (source of 2026; its release is not known)",
+            "mlx-lm's mlx_lm/generate.py and mlx_lm/sample_utils.py (2026 sources, release unknown)",
             _mlx,
         ),
     )

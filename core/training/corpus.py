@@ -215,11 +215,13 @@ def read_source(source: Source, wheels: Path) -> Iterator[tuple[str, bytes]]:
     """(path, bytes) of a pinned distribution, from its wheel in `wheels`."""
     for wheel in sorted(wheels.glob("*.whl")):
         name, version = wheel.name.split("-")[:2]
-        if canonical(name) == canonical(source.name) and version == source.version:
+        if canonical(name) == canonical(source.name) and version.split("+")[0] == source.version:
             with zipfile.ZipFile(wheel) as archive:
                 yield from ((path, archive.read(path)) for path in sorted(archive.namelist()) if wanted(path))
             return
-    raise FileNotFoundError(f"There is no wheel of {source.name} {source.version} in {str(wheels)!r}.")
+    raise FileNotFoundError(
+        f"There is no wheel of {source.name} {source.version} in {str(wheels)!r}; see the model's card."
+    )
 
 
 def canonical(name: str) -> str:

@@ -6,6 +6,7 @@ import contextlib
 import copy
 import platform
 import shutil
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,6 @@ from torch.nn import functional
 from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
-from core.files import scratch_folder
 from core.training.corpus import MAX_POSITIONS
 
 
@@ -243,8 +243,9 @@ def export(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: 
 @contextlib.contextmanager
 def replaced_folder(folder: Path) -> Iterator[Path]:
     """A new folder to write to, which replaces `folder` once writing is complete; its model cards are kept."""
-    with scratch_folder(folder.parent, ".outrider-export-") as scratch:
-        fresh = scratch / "fresh"
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".export-") as scratch:
+        fresh = Path(scratch) / "fresh"
         fresh.mkdir()
         yield fresh
         for card in folder.glob("*.md"):
@@ -253,5 +254,5 @@ def replaced_folder(folder: Path) -> Iterator[Path]:
         for file in fresh.iterdir():
             file.chmod(0o644)
         if folder.exists():
-            folder.rename(scratch / "old")
+            folder.rename(Path(scratch) / "old")
         fresh.rename(folder)

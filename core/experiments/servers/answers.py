@@ -103,7 +103,7 @@ def ask_all(
         Cancelled: the controls asked to stop.
     """
     failed = threading.Event()
-    waiting = iter(list(enumerate(requests)))  # Shared: each worker takes the next one.
+    waiting = iter(list(enumerate(requests)))  # Each worker takes the next one; Python's lock lets only one at a time.
     found: list[Answer | None] = [None] * len(requests)
 
     def check_cancelled() -> None:

@@ -139,7 +139,8 @@ class _Check:
         self._sampling = request.request.sampling
         self._seed = request.request.seed
         self._long = {"max_new_tokens": request.num_tokens}
-        self._tally, self._num_drafted = DistributionTally(), 0
+        self._num_drafted = 0
+        self._tally: DistributionTally
 
     def report(self) -> Generator[CheckProgress, None, ServerReport]:
         began = time.monotonic()
