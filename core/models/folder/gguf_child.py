@@ -1,7 +1,7 @@
 """The child process that unpacks one GGUF file: `python -m core.models.folder.gguf_child SOURCE SCRATCH MEMORY TIME`.
 
 It takes at most MEMORY bytes besides the libraries, and TIME seconds of processor time. It writes the folder
-SCRATCH/model, and to SCRATCH/progress lines such as "3 20", the tensors done and all. It ends with a
+SCRATCH/model, and to SCRATCH/progress a line "3 20" for each tensor. It ends with a
 `core.models.child.ChildExit` code and the reason on its last line of output, or when its stdin is closed.
 """
 
@@ -11,7 +11,7 @@ import os
 import sys
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -40,16 +40,8 @@ def unpack(source: Path, destination: Path, on_progress: Callable[[int, int], No
     """Write the model and tokenizer of a .gguf file as a folder of float32 safetensors."""
     import torch
     import transformers
-    from tqdm import tqdm
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from transformers.utils import logging
-
-    class Counted(tqdm):
-        """A progress bar that reports its count."""
-
-        def display(self, *_: Any, **__: Any) -> None:
-            if self.n:
-                on_progress(self.n, max(self.total or 0, self.n))
 
     logging.set_verbosity_error()
     options: dict[str, Any] = {"gguf_file": source.name, "local_files_only": True, "trust_remote_code": False}
@@ -58,7 +50,7 @@ def unpack(source: Path, destination: Path, on_progress: Callable[[int, int], No
     if hasattr(transformers, "GgufConfig"):
         options["quantization_config"] = transformers.GgufConfig(dequantize=True)
     if hasattr(logging, "set_tqdm_hook"):
-        logging.set_tqdm_hook(lambda _factory, items, settings: Counted(*items, **settings | {"disable": False}))
+        logging.set_tqdm_hook(lambda _factory, items, settings: _Counted(items, settings, on_progress))
     model, info = AutoModelForCausalLM.from_pretrained(
         source.parent, dtype=torch.float32, output_loading_info=True, **options
     )
@@ -71,6 +63,36 @@ def unpack(source: Path, destination: Path, on_progress: Callable[[int, int], No
         del model.config.quantization_config
     tokenizer.save_pretrained(destination)
     model.save_pretrained(destination)
+
+
+class _Counted:
+    """Replaces a progress bar, and reports its count."""
+
+    def __init__(
+        self, items: tuple[Any, ...], settings: dict[str, Any], on_progress: Callable[[int, int], None]
+    ) -> None:
+        self._items: Iterable[Any] = items[0] if items else settings.get("iterable") or ()
+        self._total = settings.get("total") or (len(self._items) if hasattr(self._items, "__len__") else 0)
+        self._on_progress = on_progress
+        self._done = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        for item in self._items:
+            yield item
+            self.update()
+
+    def __enter__(self) -> _Counted:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+    def __getattr__(self, _name: str) -> Callable[..., None]:
+        return lambda *_, **__: None
+
+    def update(self, count: int = 1) -> None:
+        self._done += count
+        self._on_progress(self._done, max(self._total, self._done))
 
 
 if __name__ == "__main__":
