@@ -116,7 +116,7 @@ class Introduction(QObject):
         """Show the recorded run, unless the engine is busy."""
 
         def read(_job: Job) -> tuple[RunRequest, tuple[Event, ...]]:
-            log = read_run_log(RECORDING, parses_evidence=True)
+            log = read_run_log(RECORDING, packs_evidence=True)
             return request_to_show(log), tuple(events(log))
 
         if sentence := self._controller.busy_sentence():

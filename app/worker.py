@@ -17,10 +17,11 @@ from PySide6.QtCore import QObject, QThread, Signal, Slot
 from app.settings import runs_folder
 from core.controls import RunControls
 from core.errors import OutriderError, sentence_of
+from core.evidence import packed
 from core.runlog.log import RunLogWriter
 from core.runners.threads import limit_spinning, without_collection
 from core.settings import RunRequest
-from core.types import Event, Finished, RunStarted, StageChanged
+from core.types import Event, Finished, Inspected, RunStarted, StageChanged
 
 if TYPE_CHECKING:
     from core.session import Session
@@ -92,7 +93,8 @@ def run_task(request: RunRequest, events: deque[Any], parent: QObject | None = N
         try:
             for event in _events(session, request, controls):
                 log.write(event)
-                yield event
+                # The window keeps the evidence of the whole run, and shows that of one step at a time.
+                yield replace(event, evidence=packed(event.evidence)) if isinstance(event, Inspected) else event
                 # A complete run may still report an error of its baseline.
                 if isinstance(event, Finished) and event.summary.error is not None:
                     task.failed.emit(event.summary.error)

@@ -6,9 +6,9 @@ Imports no torch, so the window can show a saved run without the engine; `core.v
 from __future__ import annotations
 
 import math
-import sys
+import pickle
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -61,6 +61,40 @@ class PositionEvidence:
         return len(self.ids)
 
 
+class PackedEvidence(Sequence[PositionEvidence]):
+    """A block's positions in one piece of memory, unpacked on each access: a long run has hundreds of thousands."""
+
+    __slots__ = ("_count", "_packed")
+
+    def __init__(self, positions: Sequence[PositionEvidence]) -> None:
+        self._count = len(positions)
+        self._packed = pickle.dumps(tuple(positions), pickle.HIGHEST_PROTOCOL)
+
+    def _unpacked(self) -> tuple[PositionEvidence, ...]:
+        # Safe to unpickle: the object's own bytes, not a file's.
+        positions: tuple[PositionEvidence, ...] = pickle.loads(self._packed)
+        return positions
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._unpacked()[index]
+
+    def __iter__(self) -> Iterator[PositionEvidence]:
+        return iter(self._unpacked())
+
+    def __eq__(self, other: object) -> bool:
+        return self._unpacked() == tuple(other) if isinstance(other, tuple | PackedEvidence) else NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]  # like its positions, which hold arrays
+
+
+def packed(positions: Sequence[PositionEvidence]) -> Sequence[PositionEvidence]:
+    """The same positions, packed; an empty sequence as it is."""
+    return PackedEvidence(positions) if positions and not isinstance(positions, PackedEvidence) else positions
+
+
 # --- In a log ---------------------------------------------------------------------------------------------------
 
 
@@ -80,7 +114,7 @@ def to_record(evidence: PositionEvidence) -> dict[str, Any]:
 def evidence_from_record(record: Mapping[str, Any]) -> Sequence[PositionEvidence]:
     """The evidence of a log line; empty if it has none, or if any of it is damaged."""
     positions = record.get("evidence")
-    if isinstance(positions, tuple):
+    if isinstance(positions, PackedEvidence):
         return positions
     if not isinstance(positions, list):
         return ()
@@ -91,9 +125,8 @@ def evidence_from_record(record: Mapping[str, Any]) -> Sequence[PositionEvidence
 
 
 def _from_record(record: Mapping[str, Any]) -> PositionEvidence:
-    # Each text is kept once: a long run lists the same tokens a million times.
-    ids, texts = array("i", record["ids"]), tuple(map(sys.intern, record["texts"]))
-    if not len(ids) == len(texts) <= MAX_LISTED:
+    ids, texts = array("i", record["ids"]), tuple(record["texts"])
+    if not len(ids) == len(texts) <= MAX_LISTED or not all(isinstance(text, str) for text in texts):
         raise ValueError("ids and texts don't fit")
     if any(token < 0 for token in ids):
         raise ValueError("an id is negative")

@@ -20,7 +20,7 @@ from app.run.run_view import RunView
 from app.run.text.tokens import Fate, Place, Selection, block
 from app.run.text.transcript import tooltip
 from app.theme import DARK, LIGHT
-from core.evidence import PositionEvidence
+from core.evidence import PositionEvidence, packed
 from core.settings import TYPICAL_FLOOR, Coupling, RunRequest, VerificationRule
 from core.types import BlockTest, TokenKind, depths_of
 from tests.fakes_app import make_step
@@ -107,7 +107,7 @@ def test_siblings_stand_in_the_order_of_the_drafts_probability_and_without_evide
 
 
 def test_the_ordered_tests_of_a_place_are_shown_with_p_after_each_rejection():
-    step = replace(TREE, evidence=EVIDENCE)
+    step = replace(TREE, evidence=packed(EVIDENCE))
     assert inspect([step], Place(0, 0)).tests == (
         "Candidates in the order of their tests:",
         "▸ 1 “the”: u 0.630 ≥ 0.200, rejected",

@@ -6,6 +6,7 @@ from collections import deque
 from types import SimpleNamespace
 
 from app.worker import EngineWorker, run_task
+from core.evidence import PackedEvidence
 from core.session import Session
 from core.settings import RunRequest
 from core.types import Finished, Inspected
@@ -14,7 +15,7 @@ from tests.fakes_app import FakeSession, keep_files_in, make_step
 from tests.test_app_inspector import inspected
 
 
-def test_the_window_and_the_log_get_the_evidence_of_a_run(tmp_path, qapp, monkeypatch):
+def test_the_window_gets_evidence_packed_and_the_log_gets_it_unchanged(tmp_path, qapp, monkeypatch):
     step = inspected(make_step(0, 9))
     places = step.evidence
 
@@ -33,6 +34,7 @@ def test_the_window_and_the_log_get_the_evidence_of_a_run(tmp_path, qapp, monkey
     request = RunRequest("target", "draft", "prompt")
     worker.perform(run_task(request, events))
     (sent,) = (event for event in events if isinstance(event, Inspected))
+    assert isinstance(sent.evidence, PackedEvidence)
     assert sent.evidence == places
     (written,) = (event for event in logged if isinstance(event, Inspected))
     assert written.evidence is places

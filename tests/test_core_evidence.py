@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from core.decode import speculative
-from core.evidence import MAX_LISTED, evidence_from_record
+from core.evidence import MAX_LISTED, evidence_from_record, packed
 from core.runlog.log import STEP_FIELDS, RunLogWriter, read_run_log, to_line, to_record
 from core.runlog.replay import step_from_record
 from core.runlog.store import read_head
@@ -272,8 +272,8 @@ def test_evidence_that_came_behind_its_steps_is_read_back_with_them(tmp_path):
     path = tmp_path / "run.jsonl"
     steps = write_run(path)
     assert read_run_log(path).steps == lines(steps)
-    parsed = [step_from_record(record) for record in read_run_log(path, parses_evidence=True).steps]
-    assert parsed == [step_from_record(record) for record in read_run_log(path).steps]
+    packed = [step_from_record(record) for record in read_run_log(path, packs_evidence=True).steps]
+    assert packed == [step_from_record(record) for record in read_run_log(path).steps]
     with path.open("ab") as file:
         file.truncate(path.stat().st_size - 9)
     assert read_head(path).num_steps == len(steps)
@@ -294,7 +294,17 @@ def test_evidence_that_was_lost_or_damaged_leaves_its_step_whole(tmp_path):
     at = next(number for number, line in enumerate(written) if b'"evidence"' in line)
     written[at] = to_line({**json.loads(written[at]), "evidence": [None]}).rstrip()
     path.write_bytes(b"\n".join(written))
-    log = read_run_log(path, parses_evidence=True)
+    log = read_run_log(path, packs_evidence=True)
     found = [bool(step_from_record(record).evidence) for record in log.steps]
     assert found == [0 < index < 4 for index in range(len(steps))]
     assert log.problems == ["The log has no summary: the run was cut off, or is still running."]
+
+
+def test_packed_evidence_is_the_same_to_the_last_bit():
+    for step in a_run(inspect=True, count=3).steps:
+        places, kept = step.evidence, packed(step.evidence)
+        assert kept == places
+        assert packed(kept) is kept
+        assert (list(kept), len(kept), kept[-1], kept[:2]) == (list(places), len(places), places[-1], places[:2])
+        assert to_record(Inspected(step.index, kept)) == to_record(Inspected(step.index, places))
+    assert packed(()) == ()

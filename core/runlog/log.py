@@ -342,11 +342,11 @@ class RunLog:
             yield self.summary
 
 
-def read_run_log(path: str | os.PathLike[str], *, parses_evidence: bool = False) -> RunLog:
+def read_run_log(path: str | os.PathLike[str], *, packs_evidence: bool = False) -> RunLog:
     """Read a run log. A torn last line and a missing summary are tolerated and reported in `problems`.
 
     Args:
-        parses_evidence: keep it as `PositionEvidence`; as lists it takes eight times its size in the file.
+        packs_evidence: keep it as `PackedEvidence`; as lists it takes eight times its size in the file.
 
     Raises:
         RunLogError: the file can't be read, or is not a run log of a known version.
@@ -354,7 +354,7 @@ def read_run_log(path: str | os.PathLike[str], *, parses_evidence: bool = False)
     name = os.fspath(path)
     try:
         with open_regular(path) as file:
-            return _read_lines(file, name, parses_evidence)
+            return _read_lines(file, name, packs_evidence)
     except OSError as error:
         raise RunLogError(explain_read_error(error, path, "run log")) from error
 
@@ -416,7 +416,7 @@ def head_record(line: bytes, name: str, schema: str = SCHEMA, what: str = "run l
     return record
 
 
-def _read_lines(file: BinaryIO, name: str, parses_evidence: bool) -> RunLog:
+def _read_lines(file: BinaryIO, name: str, packs_evidence: bool) -> RunLog:
     # Lines end only at \n: text may hold other characters at which str.splitlines would split.
     lines = read_lines(file)
     log = RunLog(head_record(next(lines, b""), name))
@@ -432,8 +432,8 @@ def _read_lines(file: BinaryIO, name: str, parses_evidence: bool) -> RunLog:
             where = "is damaged" if line.endswith(b"\n") else "is cut off"
             log.problems.append(f"Line {number} {where} and was left out.")
             continue
-        if parses_evidence and "evidence" in record:
-            record["evidence"] = evidence.evidence_from_record(record)
+        if packs_evidence and "evidence" in record:
+            record["evidence"] = evidence.packed(evidence.evidence_from_record(record))
         if problem := _add(log, record):
             log.problems.append(f"Line {number} {problem}")
     if log.summary is None:

@@ -127,7 +127,7 @@ class KeptRuns(QObject):
         """Show a run in the main window. Its log may be outside the folder, like those of a sweep."""
 
         def read(job: Job) -> tuple[RunRequest, tuple[Event, ...], list[str]]:
-            log = read_run_log(run.path, parses_evidence=True)
+            log = read_run_log(run.path, packs_evidence=True)
             return request_to_show(log), tuple(events(log)), log.problems
 
         if not self._is_busy():
