@@ -23,6 +23,8 @@ class Cancelled(Exception):  # noqa: N818 - a message to unwind, not an error
 class RunControls:
     """Live settings of one run, and the gate before each step.
 
+    Temperature, K and pauses are changed by the methods, which check them and wake the engine.
+
     Attributes:
         sampling: temperature and filters for the next step.
         num_draft_tokens: K for the next step, or the policy that chooses it.

@@ -102,7 +102,7 @@ def test_the_tree_drafter_in_the_document_branches_and_stays_exact():
     exec(next(text for text in examples if "proposes_trees" in text), names)
     drafter = names["BigramTreeDrafter"]()
     assert isinstance(drafter, Drafter)
-    target, prompt = tiny_model(is_fused=True), list(b"abcabcabd abcabc")
+    target, prompt = tiny_model(), list(b"abcabcabd abcabc")
     settings = {"sampling": SamplingParams(temperature=0.0), "num_draft_tokens": 12, "max_new_tokens": 60}
     run, again = (play(speculative(target, drafter, prompt, **settings)) for _ in range(2))
     assert run.ids == greedy_reference(target, prompt, 60)[: len(run.ids)]

@@ -1,4 +1,5 @@
-"""Drafting with a smaller model of the same vocabulary (Leviathan et al., 2211.17192; Chen et al., 2302.01318)."""
+"""Drafting with a smaller model of the same vocabulary (Leviathan et al., 2211.17192; Chen et al., 2302.01318), or
+with the target itself in int8."""
 
 from __future__ import annotations
 

@@ -178,7 +178,8 @@ class DraftLengthPolicy:
         self._num_missed = 0
         self._num_drafted_steps += 1
         # A token's own test: its probability is more informative than its outcome.
-        is_own, tested = step.uniforms and not step.block, min(step.num_accepted + 1, count)
+        is_own = step.uniforms and not step.block
+        tested = min(step.num_accepted + 1, count)
         outcomes = (1.0,) * step.num_accepted + (0.0,)
         chances = (step.expected_acceptance if is_own else outcomes)[:tested]
         memory = _MEMORY if self._balance_ms >= 0.0 else _MEMORY_IN_DEBT

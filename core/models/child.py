@@ -76,7 +76,8 @@ def supervise(
     with log.open("wb") as output:
         # In its own session: Ctrl+C reaches only this process, which then ends the child.
         child = subprocess.Popen(
-            list(command), env=dict(environment or child_environment()), stdin=subprocess.PIPE, stdout=output,
+            list(command), stdin=subprocess.PIPE, stdout=output,
+            env=dict(child_environment() if environment is None else environment),
             stderr=subprocess.STDOUT, creationflags=flags, start_new_session=True,
         )  # fmt: skip
     written, progress_at, limit = -1, 0.0, 0

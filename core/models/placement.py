@@ -29,7 +29,7 @@ _PROCESSOR_RESERVE = 0.2
 def choose_place(need_bytes: int, device: torch.device, available: Mapping[Place, int]) -> torch.device | None:
     """The single device for a model that needs these bytes; None if it fits on none.
 
-    `available` is free in each place. If the requested device is a GPU, any other GPU will do.
+    `available` gives the free bytes of each place. If the requested device is a GPU, any other GPU will do.
     """
     if device.type != "cuda":
         return device if need_bytes <= available[device.type] else None
@@ -42,7 +42,8 @@ def choose_place(need_bytes: int, device: torch.device, available: Mapping[Place
 def spread(model: Any, dtype: torch.dtype, available: Mapping[Place, int]) -> DeviceMap | None:
     """Which part of a model goes where: the GPUs in order, then the processor's memory; None without room.
 
-    `model` is on the meta device; `available` are the free bytes of each place, before anything is left for caches.
+    `model` is on the meta device, its tied weights tied; `available` gives the free bytes of each place, before
+    anything is left for caches.
     """
     from accelerate import infer_auto_device_map
 
@@ -109,7 +110,8 @@ def does_not_fit(entry: ModelEntry, dtype: torch.dtype, device: torch.device, fr
 
 def _choices(entry: ModelEntry, dtype: torch.dtype, device: torch.device, free: int) -> Iterator[str]:
     needed, shorter = need_of(entry, dtype), _shorter_dtype(device)
-    if 0 < (in_shorter := need_of(entry, shorter)) < needed and in_shorter <= free:
+    in_shorter = need_of(entry, shorter)
+    if 0 < in_shorter < needed and in_shorter <= free:
         yield f"{_name(shorter)} ({bytes_text(in_shorter)})"
     # A drafter that borrows its target's tables is not an alternative.
     others = [other for other in local_models() if other.serves is None and other.title != entry.title]

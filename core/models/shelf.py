@@ -87,9 +87,9 @@ class ModelShelf:
         return sum(weights.values()) + sum(copies)
 
     def make_room(self, needed_bytes: int, device: torch.device, keep: Collection[ShelfKey]) -> bool:
-        """Drop models, the least recently used first, until `needed_bytes` are free on a device; whether they are now.
+        """Drop models, the least recently used first, until `needed_bytes` are free on a device.
 
-        Those to `keep`, and the models they borrow from, stay.
+        Models with keys in `keep`, and those that they borrow from, stay. Returns whether there is enough room.
         """
         while self._room_of(device) < needed_bytes:
             oldest = next((key for key in self._models if not _is_kept(key, keep)), None)
@@ -125,6 +125,9 @@ def load_models(
 
     Yields:
         The current stage.
+
+    Returns:
+        The target, and the draft where the method needs one.
 
     Raises:
         OutriderError: one of them can't be loaded, or they don't go together.

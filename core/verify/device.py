@@ -189,6 +189,8 @@ def _decide(
 ) -> Tensor:
     """The recursion of `core.verify` without reading any value: nodes are tested against `rows` (N, V).
 
+    `table` (5, N) is `_table`'s, `draws` (N + 1,) those of the nodes and of the next token.
+
     Returns (N + 1,): the accepted path as node + 1, filled up with 0; the next token.
     """
     count, device = len(parents), target_probs.device

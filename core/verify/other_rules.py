@@ -106,7 +106,8 @@ def verify_gumbel(draft_tokens: Tensor, parents: Sequence[int], target_tokens: T
     """Verify a Gumbel-coupled block: drafted tokens are accepted where the target draws the same ones.
 
     The target draws with the same Gumbel noise as the draft, keyed by position, so the text is identical to that of
-    plain sampling: `target_tokens` (N + 1,), after the last committed token and after each node.
+    plain sampling. `draft_tokens` is (N,); `target_tokens` (N + 1,) are the target's draws after the last committed
+    token and after each node.
     """
     drafted, wanted = draft_tokens.tolist(), target_tokens.tolist()
     path: list[int] = []
