@@ -250,6 +250,9 @@ def test_work_of_another_kind_is_refused(target, tmp_path):
     assert "outside the target's vocabulary" in refused(start_from=file)
     (work / "part-0000" / "ids.npy").write_bytes(b"")
     assert "part-0000" in refused()
+    shutil.rmtree(work / "part-0000")  # As it says to.
+    distill(target, settings(), work, out, quiet)
+    assert len(read_part(work / "part-0000").texts)
 
 
 def test_texts_that_are_written_are_as_long_as_those_that_were_given(target, tmp_path):
