@@ -123,7 +123,10 @@ def test_the_ordered_tests_of_a_place_are_shown_with_p_after_each_rejection():
         "Rejected: u·q = 0.4800 ≥ p = 0.0500. “#7” was drawn from the residual instead, with a draw of 0.2500."
     )
     assert "the residual that earlier, rejected candidates leave" in last.note
-    assert (last.title, last.subtitle) == ("Step 1 · node 4 of 5", "text position 10 · depth 2 · temperature 0.8")
+    assert (last.title, last.subtitle) == (
+        "Step 1 · node\u00a04\u00a0of\u00a05",
+        "text position 10 · depth 2 · temperature 0.8",
+    )
     assert "against the residual" in inspect([step], Place(0, 0)).verdict
     unreached = inspect([step], Place(0, 4))
     assert unreached.verdict == "Never reached: “the”, which it follows, was not accepted."

@@ -168,6 +168,12 @@ class Timeline:
         """All tokens so far."""
         return self.counts[-1] if self.counts else 0
 
+    def up_to(self, num_tokens: int) -> Timeline:
+        """The part up to the step that ended with this many tokens."""
+        part, count = Timeline(), self.counts.index(num_tokens) + 1
+        part.ends_ms, part.counts = self.ends_ms[:count], self.counts[:count]
+        return part
+
     def steps_at(self, clock_ms: float) -> int:
         """How many steps had ended by then."""
         return bisect_right(self.ends_ms, clock_ms)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from app.run.inspector.places import draft_shares, evidence_at, num_places, prob_in
 from app.run.inspector.shares import Share, known, number, shares_at, show
@@ -61,8 +61,7 @@ def inspect(
     """
     if not 0 <= place.step < len(steps) or not 0 <= place.slot < num_places(steps[place.step]):
         return None
-    # Unpacked once: it is looked at for each node.
-    step, slot = replace(steps[place.step], evidence=tuple(steps[place.step].evidence)), place.slot
+    step, slot = steps[place.step], place.slot
     decider = decider_of(step, coupling, is_typical=is_typical)
     words = Words(step, decider)
     is_drafted = slot < len(step.drafted)
@@ -99,7 +98,7 @@ def _place_name(step: Step, slot: int) -> str:
     if slot == len(step.drafted):
         return "bonus token"
     if step.parents:
-        return f"node {slot + 1} of {len(step.drafted)}"
+        return f"node\u00a0{slot + 1}\u00a0of\u00a0{len(step.drafted)}"
     return f"draft token\u00a0{slot + 1}\u00a0of\u00a0{len(step.drafted)}"
 
 

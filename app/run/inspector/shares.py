@@ -119,8 +119,8 @@ def percent(value: float) -> str:
 
 def share_text(share: Share) -> str:
     """A row in words."""
-    name = share.text if share.token is None else f"“{share.text}” (id {share.token})"
+    title = share.text if share.token is None else f"“{share.text}” (id {share.token})"
     values = {"target": share.target, "draft": share.draft, "residual": share.residual}
-    parts = (f"{model} {number(value)}" for model, value in values.items() if value is not None)
+    parts = (f"{name} {number(value)}" for name, value in values.items() if value is not None)
     fate = f", {share.fate.value} here" if share.fate is not None else ""
-    return f"{name}{fate}: {', '.join(parts)}"
+    return f"{title}{fate}: {', '.join(parts)}"

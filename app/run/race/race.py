@@ -42,18 +42,12 @@ class Race:
 
 def race_of(run: RunView) -> Race | None:
     """The race of a run that is over; None if it has no baseline."""
-    ours, plain = run.counts.timeline.counts, run.baseline.timeline.counts
-    num_tokens = max(set(ours) & set(plain), default=0)
+    ours, plain = run.counts.timeline, run.baseline.timeline
+    num_tokens = max(set(ours.counts) & set(plain.counts), default=0)
     if run.summary is None or not num_tokens:
         return None
-    is_whole = ours[-1] == plain[-1] == num_tokens
-    return Race(_up_to(num_tokens, run.counts.timeline), _up_to(num_tokens, run.baseline.timeline), is_whole)
-
-
-def _up_to(num_tokens: int, whole: Timeline) -> Timeline:
-    found, count = Timeline(), whole.counts.index(num_tokens) + 1
-    found.ends_ms, found.counts = whole.ends_ms[:count], whole.counts[:count]
-    return found
+    is_whole = ours.num_tokens == plain.num_tokens == num_tokens
+    return Race(ours.up_to(num_tokens), plain.up_to(num_tokens), is_whole)
 
 
 def speedup_of(run: RunView, race: Race) -> float | None:

@@ -33,11 +33,12 @@ DIFFERING, SAME, AGREEING = "Settings that differ", "No setting differs", "Share
 RESULTS, WITH_BEST = "Results", "Results (bold: best)"
 SAME_GROUP = "Only seed or prompt may differ"
 ACCEPTANCE_HELP = (
-    "Accepted / drafted tokens of the run so far, over the tokens generated. Band: the mean's 95 % interval."
+    "Accepted / drafted tokens of the run so far, over the tokens generated. Band, for three or more grouped runs: "
+    "the mean's 95 % interval."
 )
 TIME_HELP = (
     "Tokens over the time spent in steps, without the prefill. A steeper line is faster. A mean ends with its shortest "
-    "run. Band: its 95 % interval."
+    "run. Band, for three or more grouped runs: the mean's 95 % interval."
 )
 GROUP = "Group by settings"
 GROUP_HELP = "Show runs that differ only in seed or prompt as one: their mean, with an interval for three or more runs"

@@ -249,8 +249,8 @@ def _names(groups: Sequence[Group], differing: dict[str, list[str]]) -> list[str
         and max(map(len, map(_short, texts))) <= LONGEST_SIGN
     ]
     known = [name for name in SIGNS if name in telling]
-    for names in (known, [*known, *(name for name in telling if name not in SIGNS)]):
-        signs = [_sign(name, differing[name]) for name in names[:MOST_SIGNS]]
+    for tried in (known, [*known, *(name for name in telling if name not in SIGNS)]):
+        signs = [_sign(name, differing[name]) for name in tried[:MOST_SIGNS]]
         found = [_joined(*(sign[place] for sign in signs)) for place in range(len(groups))]
         if len(set(found)) == len(groups):
             break

@@ -143,7 +143,7 @@ class Heatmap(GridTable):
     """A row for each temperature and drafter, with columns for plain decoding and each K.
 
     Signals:
-        cell_chosen: the current cell is another one.
+        cell_chosen: another cell became current, or the current one was clicked.
         cell_opened: the user wants to see its runs.
     """
 

@@ -355,9 +355,9 @@ def _word(verdict: Verdict) -> tuple[str, bool | None]:
     """A verdict in a word, and whether drafting pays."""
     if verdict.best is None:
         return "No answer", None
+    # A few runs may favour drafting by chance, and a busy machine distorts the speedup.
     if not verdict.speculates:
         return "Don't speculate", None if verdict.was_busy else False
-    # A few runs may favour drafting by chance, and so may a busy machine.
     return f"K = {verdict.best.cell.num_draft_tokens}", True if verdict.is_sure and not verdict.was_busy else None
 
 
