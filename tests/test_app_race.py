@@ -14,6 +14,7 @@ from app.run.race.race import (
     MOVED,
     SAME,
     SAME_DISTRIBUTION,
+    Race,
     comparison_text,
     lead_text,
     length_text,
@@ -108,6 +109,10 @@ def test_before_a_race_the_page_says_what_to_do_for_one(page, run, show_at):
     run.request = REQUEST
     page.end()
     assert page.empty.text().startswith("No race: this run and its baseline")
+    run.begin(REQUEST)
+    run.apply(Finished(make_summary([], FinishReason.LENGTH)))
+    page.end()
+    assert page.empty.text().startswith("No race: this run ended before its first token. Run again")
 
 
 def test_a_race_first_shows_its_end_and_its_texts_are_at_any_moment_what_was_written_by_then(page, run):
@@ -269,6 +274,24 @@ def test_who_leads_and_by_how_much_follows_the_clock():
     gap = seconds_text(5 * plain_ms - ours_ms)
     assert lead_text(race_of(found), race_of(found).duration_ms) == f"The speculative run finished {gap} earlier"
     assert race_of(found).duration_ms == pytest.approx(5 * plain_ms)
+
+
+@pytest.mark.parametrize(
+    ("ours_ms", "plain_ms", "said"),
+    [
+        (406.4, 563.5, "The speculative run finished 158 ms earlier"),
+        (9.6, 10.4, "Both finished at the same time"),
+        (1251.0, 1254.0, "Both finished at the same time"),
+        (1254.4, 1255.6, "The speculative run finished 1 ms earlier"),
+        (1255.3, 1254.7, "The baseline finished 1 ms earlier"),
+        (2500.0, 900.4, "The baseline finished 1.60 s earlier"),
+    ],
+)
+def test_the_gap_at_the_end_agrees_with_the_two_times_beside_it(ours_ms, plain_ms, said):
+    ours, plain = Timeline(), Timeline()
+    for timeline, end_ms in ((ours, ours_ms), (plain, plain_ms)):
+        timeline.ends_ms, timeline.counts = [end_ms], [5]
+    assert lead_text(Race(ours, plain, is_whole=True), 5000.0) == said
 
 
 def test_two_texts_of_different_lengths_race_to_the_same_token():

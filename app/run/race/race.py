@@ -19,6 +19,8 @@ HOW = (
 )
 SAME = "Same text, token for token."
 SAME_DISTRIBUTION = "The texts differ because they are two random draws; both follow the target's own distribution."
+SECONDS_FROM_MS = 999.5
+"""Shorter times are shown in milliseconds."""
 MOVED = "The temperature was changed during the run; the baseline ran with the last one, so the texts may differ."
 
 
@@ -124,8 +126,12 @@ def lead_text(race: Race, clock_ms: float) -> str:
     """Which of the two is ahead at a time, in a few words."""
     ours, plain = race.ours, race.plain
     if clock_ms >= race.duration_ms:
-        gap = round(plain.end_ms) - round(ours.end_ms)  # The times beside it are rounded, too.
-        who = "The speculative run" if gap >= 0 else "The baseline"
+        if seconds_text(ours.end_ms) == seconds_text(plain.end_ms):
+            return "Both finished at the same time"
+        gap = plain.end_ms - ours.end_ms
+        if race.duration_ms < SECONDS_FROM_MS:
+            gap = round(plain.end_ms) - round(ours.end_ms)  # The times beside it are rounded, too.
+        who = "The speculative run" if gap > 0 else "The baseline"
         return f"{who} finished {seconds_text(abs(gap))} earlier"
     lead = ours.tokens_at(clock_ms) - plain.tokens_at(clock_ms)
     if not lead:
@@ -135,7 +141,7 @@ def lead_text(race: Race, clock_ms: float) -> str:
 
 def seconds_text(milliseconds: float) -> str:
     """A readable time: 84 ms, 1.25 s, 74.1 s."""
-    if milliseconds < 999.5:
+    if milliseconds < SECONDS_FROM_MS:
         return f"{milliseconds:.0f} ms"
     return f"{milliseconds / 1000:.2f} s" if milliseconds < 59_995 else f"{milliseconds / 1000:.1f} s"
 
@@ -146,7 +152,7 @@ def waiting_text(run: RunView, *, is_running: bool) -> str:
         return "When the run and its baseline are done, the two can be replayed here side by side."
     if run.wants_baseline and run.summary is not None:
         if not run.steps:
-            return f"No race: the last run ended before its first token. {HOW}"
+            return "No race: this run ended before its first token. Run again, perhaps with another prompt."
         return "No race: this run and its baseline can't be compared. The main window says how they ended."
     what = "This run measures no baseline to race against." if is_running else "No race yet."
     return f"{what} {HOW}"
