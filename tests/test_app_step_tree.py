@@ -20,6 +20,7 @@ from app.run.run_view import RunView
 from app.run.text.tokens import Fate, Place, Selection, block
 from app.run.text.transcript import tooltip
 from app.theme import DARK, LIGHT
+from app.widgets.fields import boxed, column
 from core.evidence import PositionEvidence, packed
 from core.settings import TYPICAL_FLOOR, Coupling, RunRequest, VerificationRule
 from core.types import BlockTest, TokenKind, depths_of
@@ -254,13 +255,17 @@ def test_keys_move_in_depth_and_between_candidates_and_on_to_other_steps():
 REQUEST = RunRequest(target="t", draft="d", prompt="x")
 
 
-@pytest.fixture
-def panel(show_at):
+def make_panel():
     run = RunView()
     run.begin(REQUEST)
     for step in STEPS:
         run.apply(step)
-    return show_at(InspectorPanel(run, Selection()), 340, 700)
+    return InspectorPanel(run, Selection())
+
+
+@pytest.fixture
+def panel(show_at):
+    return show_at(make_panel(), 340, 700)
 
 
 def test_a_tree_is_drawn_and_a_click_selects_and_a_chain_looks_as_before(qtbot, panel):
@@ -278,6 +283,18 @@ def test_a_tree_is_drawn_and_a_click_selects_and_a_chain_looks_as_before(qtbot, 
     panel._selection.select(Place(1, 0))
     assert panel.block.isVisible()
     assert not any(part.isVisible() for part in (panel.tree.area, panel.tree_hint, panel.tests))
+
+
+def test_the_current_token_is_marked_while_the_panel_has_the_focus_and_not_its_window(qtbot, show_at):
+    panel = make_panel()
+    window = show_at(boxed(column(panel)), 340, 700)
+    panel._selection.select(Place(0, 1))
+    for focused, num_marked in ((panel, 1), (window, 0)):
+        focused.setFocus()
+        qtbot.waitUntil(focused.hasFocus)
+        fills = panel.tree._fills()
+        assert [fills.count(LIGHT.hover), fills.count(LIGHT.surface)] == [num_marked, len(fills) - num_marked]
+        assert (fills[1] == LIGHT.hover) is bool(num_marked)
 
 
 @pytest.mark.parametrize(("theme", "scale"), [(LIGHT, 1.0), (DARK, 1.5)])

@@ -70,10 +70,10 @@ class BlockRow(BlockPicture):
 
     def _paint(self, painter: QPainter) -> None:
         theme, mono, formats = current_theme(), mono_font(12), token_formats()
-        for index, (chip, box) in enumerate(zip(self._chips, self.boxes(), strict=True)):
+        for chip, box, fill in zip(self._chips, self.boxes(), self._fills(), strict=True):
             is_current = chip.slot == self._current
             pen = QPen(QColor(theme.accent), 2) if is_current else QPen(QColor(theme.field_border), 1)
-            draw_box(painter, box.adjusted(0.5, 0.5, -0.5, -0.5), 6, fill=QColor(self._fill(index)), line=pen)
+            draw_box(painter, box.adjusted(0.5, 0.5, -0.5, -0.5), 6, fill=QColor(fill), line=pen)
             inside = box.adjusted(PADDING_PX, scaled(4), 1 - PADDING_PX, 0)
             draw_token(painter, chip.text, formats[chip.fate], inside, mono)
             color = theme.kind(KINDS[chip.fate]).color if chip.fate in KINDS else theme.muted

@@ -120,12 +120,16 @@ class BlockPicture(PaintedWidget):
         chip = self._chips[index]
         return f"“{chip.text}”, {chip.fate.value}. {self._meaning(chip.fate)}"
 
-    def _fill(self, index: int) -> str:
-        # The arrow keys move from the current token while the panel has the focus; Qt repaints all of it then.
-        focused = QApplication.focusWidget()
-        has_focus = focused is not None and focused.isAncestorOf(self)
-        is_marked = index == self._hovered or (has_focus and self._chips[index].slot == self._current)
-        return current_theme().hover if is_marked else current_theme().surface
+    def _fills(self) -> list[str]:
+        """The tokens' backgrounds; the current one is marked while the arrow keys move from it."""
+        theme, focused = current_theme(), QApplication.focusWidget()
+        # Qt repaints the panel when its focus changes.
+        has_focus = focused is not None and focused.isAncestorOf(self) and not focused.isWindow()
+        marked = (
+            index == self._hovered or (has_focus and chip.slot == self._current)
+            for index, chip in enumerate(self._chips)
+        )
+        return [theme.hover if is_marked else theme.surface for is_marked in marked]
 
     def mouseMoveEvent(self, event: QMouseEvent) -> None:
         """Show that a token can be clicked."""
@@ -219,8 +223,8 @@ class StepTree(BlockPicture):
         painter.setPen(Qt.PenStyle.NoPen)
         painter.setBrush(QColor(theme.muted))
         painter.drawEllipse(root, 3, 3)
-        for index, (node, box) in enumerate(zip(self._nodes, boxes, strict=True)):
-            self._paint_node(painter, node, box, self._fill(index))
+        for node, box, fill in zip(self._nodes, boxes, self._fills(), strict=True):
+            self._paint_node(painter, node, box, fill)
 
     def _paint_edge(self, painter: QPainter, node: Node, start: QPointF, end: QPointF) -> None:
         color, style = _ink(node.chip.fate)
