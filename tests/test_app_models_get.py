@@ -8,7 +8,7 @@ import pytest
 from PySide6.QtCore import Qt
 
 from app.tools.models.downloads import DownloadState
-from app.tools.models.suggestions import OFFLINE
+from app.tools.models.suggestions import ID_HINT, OFFLINE
 from core.models.catalogue import EMBEDDED_TITLES, SUGGESTIONS
 from core.text import bytes_text
 from tests.fakes_models import (
@@ -54,6 +54,9 @@ def test_a_typed_id_is_downloaded_with_progress_and_listed(make, hub, qtbot):
     qtbot.keyClick(panel.suggestions.edit, Qt.Key.Key_Return)
     assert "owner/name" in panel.suggestions.note.text(), "a name without an owner is not sent to the Hub"
     assert (panel.suggestions.edit.text(), hub.calls) == ("gpt2", [])
+    panel.close()
+    window.models.browse()
+    assert (panel.suggestions.note.text(), panel.suggestions.note.property("role")) == (ID_HINT, "hint")
     panel.suggestions.edit.clear()
     qtbot.keyClicks(panel.suggestions.edit, " someone/something ")
     qtbot.keyClick(panel.suggestions.edit, Qt.Key.Key_Return)

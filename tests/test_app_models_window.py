@@ -162,6 +162,8 @@ def test_a_drafter_made_for_a_target_is_chosen_with_it_and_cannot_be_a_target(ma
     assert panel.details.badge.text() == "Drafter"
     assert not panel.details.use_target.isEnabled()
     assert LARGE.ref in panel.details.use_target.toolTip()
+    library = window.models.library
+    assert library.take_questions("owner/drafter") == library.refs, "no draft was compared with it"
 
 
 def test_a_draft_that_fits_is_chosen_where_the_old_one_does_not(make_window, hub, qtbot):

@@ -364,7 +364,7 @@ class ModelsForm(QWidget):
         self.changed.emit()
 
     def ask(self, target: str) -> None:
-        """Request a check of the drafts that have not been compared with a target."""
-        if target and (drafts := self.library.take_questions(target)):
+        """Request a check of the drafts that have not been compared with a target, if the model can be one."""
+        if target and not self.library.target_problem(target) and (drafts := self.library.take_questions(target)):
             # The chosen one first.
             self.check_requested.emit(target, tuple(sorted(drafts, key=lambda ref: ref != self.draft.ref)))

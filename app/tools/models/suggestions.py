@@ -121,10 +121,8 @@ class SuggestionsPage(QWidget):
         self.edit = line_edit("hubIdEdit", "owner/name of a model on the Hub", "Hub id of a model to get")
         self.get = push_button("Get", "getButton", "", self._on_get)
         hold(self.get, least_width=ACTION_WIDTH)
-        self.note = hint_label("getNote", ID_HINT)
+        self.note = hint_label("getNote")
         self.note.setWordWrap(True)
-        if self._is_offline:
-            self._show_note(OFFLINE, "warning")
         self._columns = [column(spacing=12), column(spacing=12)]
         self._body = row(*((each, 1) for each in self._columns))
         for each in self._columns:
@@ -152,9 +150,10 @@ class SuggestionsPage(QWidget):
         return self._rows
 
     def showEvent(self, event: QShowEvent) -> None:
-        """Build the catalogue."""
+        """Build the catalogue, and forget that an id was wrong."""
         super().showEvent(event)
         assert self.rows
+        self._show_note(*((OFFLINE, "warning") if self._is_offline else (ID_HINT, "hint")))
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         """Arrange the families in two columns if there is room."""
