@@ -171,6 +171,11 @@ def test_a_comparison_is_exported_but_never_over_a_runs_log_and_left_by_escape(
         panel.compare_page.export.click()
     assert panel.foot.isVisible()
     assert f"Exported to {dialogs.export_path}" in panel.foot.toolTip()
+    pictures = []
+    for ending in "ab":
+        panel.foot.setText(f"Exported to {'x' * 999}{ending}")
+        pictures.append(panel.foot.grab().toImage())
+    assert pictures[0] != pictures[1], "a path that doesn't fit is cut in its middle"
     page = dialogs.export_path.read_text("utf-8")
     assert "2 runs compared" in page
     assert all(run_id in page for run_id in kept)

@@ -254,7 +254,7 @@ class CheckWindow(ToolWindow):
         self.progress = named(QProgressBar(), "checkProgress", "Progress of this part of the check")
         self.progress.setTextVisible(False)
         self.progress.setFixedWidth(110)
-        self.stage = ElidedLabel("", "hint", takes_all=True, name="checkStage")
+        self.stage = ElidedLabel("", "hint", takes_all=True, name="checkStage", elided=Qt.TextElideMode.ElideMiddle)
         self.mark = text_label("", "verdictMark", name="checkMark")
         self.mark.setAlignment(Qt.AlignmentFlag.AlignCenter)
         self.blocks = named(QSpinBox(), "checkBlocksSpin", "Blocks", BLOCKS_HELP)

@@ -126,12 +126,20 @@ MIN_WIDTH = 24
 
 
 class ElidedLabel(QLabel):
-    """A one-line label, shortened if there is no room; the tooltip has the whole text."""
+    """A one-line label, shortened where `elided` says if there is no room; the tooltip has the whole text."""
 
-    def __init__(self, text: str, role: str, *, name: str = "", takes_all: bool = False) -> None:
+    def __init__(
+        self,
+        text: str,
+        role: str,
+        *,
+        name: str = "",
+        takes_all: bool = False,
+        elided: Qt.TextElideMode = Qt.TextElideMode.ElideRight,
+    ) -> None:
         super().__init__(text)
         self.setObjectName(name)
-        self._short = ""
+        self._short, self._elided = "", elided
         self.setProperty("role", role)
         self.setTextFormat(Qt.TextFormat.PlainText)
         wide = QSizePolicy.Policy.Ignored if takes_all else QSizePolicy.Policy.Preferred
@@ -161,7 +169,7 @@ class ElidedLabel(QLabel):
             self.style().drawPrimitive(QStyle.PrimitiveElement.PE_Widget, option, painter, self)
             fits = self.fontMetrics().horizontalAdvance(self.text()) <= self.width()
             text = self.text() if fits or not self._short else self._short
-            shown = self.fontMetrics().elidedText(text, Qt.TextElideMode.ElideRight, self.width())
+            shown = self.fontMetrics().elidedText(text, self._elided, self.width())
             painter.setPen(self.palette().color(self.foregroundRole()))
             painter.drawText(self.rect(), Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter, shown)
 

@@ -107,7 +107,7 @@ class RunsWindow(QDialog):
         self.undo_button = quiet_button("Undo", "runUndoButton", "Undo", undo_help, self.undo, role="link")
         self.undo_line = boxed(row(self.undo_text, self.undo_button, spacing=2))
         self.undo_line.hide()
-        self.foot = ElidedLabel("", "hint", takes_all=True, name="runsFoot")
+        self.foot = ElidedLabel("", "hint", takes_all=True, name="runsFoot", elided=Qt.TextElideMode.ElideMiddle)
         self.compare_page = ComparePage(self.show_list, self._compare, self._export_comparison)
         self._lay_out()
         self._connect()

@@ -112,7 +112,9 @@ class SweepWindow(ToolWindow):
         self.bar = named(QProgressBar(), "sweepBar", "Progress of the sweep")
         self.bar.setTextVisible(False)
         hold(self.bar, width=120)
-        self.progress = ElidedLabel("", "hint", takes_all=True, name="sweepProgress")
+        self.progress = ElidedLabel(
+            "", "hint", takes_all=True, name="sweepProgress", elided=Qt.TextElideMode.ElideMiddle
+        )
         continue_help = "Measure what is missing"
         self.continue_button = push_button("Continue", "sweepContinueButton", continue_help, self._on_continue)
         self.cell = CellRuns(self.view, controls, runs, say=self.progress.setText, warn=self.banner.show_sentence)
