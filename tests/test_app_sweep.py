@@ -289,7 +289,7 @@ def test_a_disk_error_is_reported_and_the_sweep_continues(window, qtbot, monkeyp
 
 
 def test_a_long_sweep_asks_after_its_first_run(window, engine, qtbot, monkeypatch):
-    monkeypatch.setattr("app.tools.sweep.window.ASK_ABOVE", 4)
+    monkeypatch.setattr("core.experiments.sweep_plan.ASK_ABOVE", 4)
     sweeps = choose_small(window)
     for button, num_done in ((sweeps.no_button, 1), (sweeps.yes_button, 6)):
         engine.calls.clear()
@@ -311,7 +311,7 @@ def test_closing_in_the_middle_stops_in_order_and_keeps_what_is_measured(
     window, engine, qtbot, tmp_path, monkeypatch, which
 ):
     if which == "asked":
-        monkeypatch.setattr("app.tools.sweep.window.ASK_ABOVE", 2)
+        monkeypatch.setattr("core.experiments.sweep_plan.ASK_ABOVE", 2)
     engine.on_run = Pause(at=2)
     sweeps = start(window)
     qtbot.waitUntil(lambda: window.sweep.view.num_done == 1)

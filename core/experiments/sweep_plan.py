@@ -187,6 +187,10 @@ class SweepPlan:
         """Number of runs of all cells, including the baselines."""
         return (self.num_cells + len(self.temperatures)) * len(self.prompts) * self.repeats
 
+    def is_long(self, num_done: int = 0) -> bool:
+        """Whether so many runs remain that the user is asked after the first one whether to measure the rest."""
+        return self.num_runs - num_done > ASK_ABOVE
+
     def order(self) -> list[PlannedRun]:
         """Every run, in the order in which it is measured: shuffled within each repeat.
 

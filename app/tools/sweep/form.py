@@ -41,7 +41,7 @@ from core.draft_length import DraftLength, parse_draft_lengths
 from core.drafters.registry import METHODS, DraftTreeOptions, TreeRule, get_method
 from core.errors import OutriderError, PairMismatchError, PromptError, SettingsError
 from core.experiments.prompt_suites import SUITES, Prompt, find_prompts, first_of_each, read_prompts
-from core.experiments.sweep_plan import ASK_ABOVE, DrafterChoice, SweepPlan
+from core.experiments.sweep_plan import DrafterChoice, SweepPlan
 from core.experiments.sweep_results import FEWEST_RUNS
 from core.settings import SETTINGS, LengthPolicy, declared
 from core.text import count_text, duration_text
@@ -443,4 +443,4 @@ def size_text(plan: SweepPlan, seconds_each: float | None) -> str:
         text += f" A verdict needs {FEWEST_RUNS} runs of each cell: raise Repeats, or add prompts."
     if seconds_each is not None:
         return f"{text} About {duration_text(seconds_each * plan.num_runs)}, judging by the latest runs."
-    return f"{text} You are asked to confirm after the first run." if plan.num_runs > ASK_ABOVE else text
+    return f"{text} You are asked to confirm after the first run." if plan.is_long() else text

@@ -174,7 +174,7 @@ class CellRuns(QWidget):
         cell, plan = self._cell, self._view.plan
         if cell is None or plan is None:
             return
-        kept = self._controls.settings("")
+        kept = self._controls.settings("")  # The prompt has its own editor, which the controls don't change.
         # Settings that the cell doesn't determine stay unchanged.
         others = {name: getattr(kept, name) for name in ("prompt", "system", "seed", "max_new_tokens", "baseline")}
         self._controls.apply(replace(settings_of(plan.request(PlannedRun(cell, 0, 0)), kept), **others))

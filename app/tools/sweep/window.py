@@ -48,7 +48,7 @@ from app.window_layout import hold_beside, open_at, splitter
 from core.controls import RunControls
 from core.errors import OutriderError, RunLogError
 from core.experiments.sweep import sweep
-from core.experiments.sweep_plan import ASK_ABOVE, FileFailed, RunMeasured, SweepFinished, SweepPlan, SweepStarted
+from core.experiments.sweep_plan import FileFailed, RunMeasured, SweepFinished, SweepPlan, SweepStarted
 from core.experiments.sweep_results import FIGURES
 from core.files import explain_write_error, write_atomically
 from core.text import duration_text
@@ -201,7 +201,7 @@ class SweepWindow(ToolWindow):
             except OSError as error:
                 raise RunLogError(explain_write_error(error, path)) from error
             for event in sweep(plan, session.run, out=path, logs=logs, controls=controls):
-                if isinstance(event, SweepStarted) and plan.num_runs - event.num_done > ASK_ABOVE:
+                if isinstance(event, SweepStarted) and plan.is_long(event.num_done):
                     may_go_on.clear()
                 yield event
                 if isinstance(event, RunMeasured):
