@@ -23,7 +23,6 @@ from core.runlog.store import KeptRun, KeptState, RunStore
 from core.settings import RunRequest
 from core.types import Event, RunStarted
 
-NOT_REMOVED = "The deleted runs could not be removed"
 BUSY = "A run is in progress. Stop it or wait until it ends before you open or rerun another."
 
 
@@ -61,7 +60,7 @@ class KeptRuns(QObject):
         controller.engine_ready.connect(self._look_back)
         live.run_shown.connect(self._on_run_shown)
         live.run_begun.connect(self.refresh)
-        self.submit(lambda job: self.store.empty_trash(), None, NOT_REMOVED)
+        self.submit(lambda job: self.store.empty_trash())
 
     # --- The window ---
 
@@ -76,7 +75,7 @@ class KeptRuns(QObject):
 
     def close(self) -> None:
         """Remove deleted runs for good."""
-        self.submit(lambda job: self.store.empty_trash(), None, NOT_REMOVED, must_finish=True)
+        self.submit(lambda job: self.store.empty_trash(), must_finish=True)
 
     @Slot()
     def refresh(self) -> None:
@@ -95,9 +94,9 @@ class KeptRuns(QObject):
         window = self.window
         (window.banner.show_sentence if window is not None and window.isVisible() else self.failed.emit)(sentence)
 
-    def submit(self, work: Callable[[Job], Any], then: Callable[[Any], None] | None, what: str, **settings: Any) -> Job:
-        """Run a job that uses the store, which is for one at a time; see `Jobs.submit`."""
-        return self._jobs.submit(work, then, what=what, lane="runs", **{"failed": self.show_problem, **settings})
+    def submit(self, work: Callable[[Job], Any], then: Callable[[Any], None] | None = None, **settings: Any) -> Job:
+        """Run a job on the store; such jobs run one at a time. See `Jobs.submit`."""
+        return self._jobs.submit(work, then, lane="runs", **{"failed": self.show_problem, **settings})
 
     @Slot()
     def _look_back(self) -> None:
@@ -107,7 +106,7 @@ class KeptRuns(QObject):
             if run is not None and run.state is KeptState.CUT_OFF and self._run.request is None:
                 self.reported.emit(f"The last run, {run.title!r}, was cut off. Find it under File > Runs (Ctrl+O)")
 
-        self.submit(lambda job: next(self.store.runs(), None), tell, "The kept runs could not be listed")
+        self.submit(lambda job: next(self.store.runs(), None), tell, what="The kept runs could not be listed")
 
     # --- Opening and replaying ---
 
@@ -131,7 +130,7 @@ class KeptRuns(QObject):
             return request_to_show(log), tuple(events(log)), log.problems
 
         if not self._is_busy():
-            self.submit(read, lambda read: self.show(run, *read), f"{run.title!r} could not be opened")
+            self.submit(read, lambda read: self.show(run, *read), what=f"{run.title!r} could not be opened")
 
     def show(self, run: KeptRun, request: RunRequest, events: tuple[Event, ...], problems: list[str]) -> None:
         """Show the run that was read, unless another one has started meanwhile."""
@@ -152,7 +151,7 @@ class KeptRuns(QObject):
             return request_from_config(log.run["config"]), _final_text(log)
 
         if not self._is_busy(self._controller.busy_sentence()):
-            self.submit(read, lambda read: self._replay(run, *read), f"{run.title!r} could not be read")
+            self.submit(read, lambda read: self._replay(run, *read), what=f"{run.title!r} could not be read")
 
     def _replay(self, run: KeptRun, request: RunRequest, text: str | None) -> None:
         if self._is_busy(self._controller.busy_sentence()):

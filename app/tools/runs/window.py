@@ -173,7 +173,7 @@ class RunsWindow(QDialog):
             return rows
 
         what = "The kept runs could not be listed"
-        self._listing = self._kept.submit(find, self._show_all, what, failed=self._on_not_listed)
+        self._listing = self._kept.submit(find, self._show_all, what=what, failed=self._on_not_listed)
 
     def _show_all(self, rows: Sequence[Row[KeptRun]]) -> None:
         self._listing, self._is_complete = None, True
@@ -303,7 +303,7 @@ class RunsWindow(QDialog):
         def work(job: Job) -> Comparison:
             return compare(((run, self._store.load(run.id)) for run in runs), grouped=is_grouped)
 
-        self._kept.submit(work, self._show_comparison, "These runs could not be compared")
+        self._kept.submit(work, self._show_comparison, what="These runs could not be compared")
 
     def _show_comparison(self, comparison: Comparison) -> None:
         self.compare_page.show_comparison(comparison)
@@ -371,7 +371,7 @@ class RunsWindow(QDialog):
             export_run(path, *(self._store.load(run_id) for run_id in run_ids))
 
         what = f"The run{'' if len(run_ids) == 1 else 's'} could not be exported"
-        self._kept.submit(write, lambda _: self._show_saved(f"Exported to {path}"), what, must_finish=True)
+        self._kept.submit(write, lambda _: self._show_saved(f"Exported to {path}"), what=what, must_finish=True)
 
     @Slot()
     def _on_folder(self) -> None:
@@ -400,7 +400,7 @@ class RunsWindow(QDialog):
             self._kept.show_problem(sentence)
             self.refresh()
 
-        self._kept.submit(lambda job: work(), changed, what, failed=failed, must_finish=True)
+        self._kept.submit(lambda job: work(), changed, what=what, failed=failed, must_finish=True)
 
 
 def _compare_refusal(runs: Sequence[KeptRun]) -> str:
