@@ -214,6 +214,7 @@ def test_each_run_has_a_curve_in_both_plots_under_its_name_until_the_next_compar
     assert page.time.readout(0) == "0.00 s: 0 · 0 · 0"
     assert [name for name, _ in page.time.details(0)[1:]] == names
     assert page.time.details(10)[3] == (names[2], "ended")
+    assert page.time.readout(10).endswith(" · –")
     assert to_csv(page.acceptance.table()).startswith("run,tokens,running_acceptance")
     store = RunStore(folder)
     page.show_comparison(compare([(run, store.load(run.id)) for run in list(store.runs())[1:]]))

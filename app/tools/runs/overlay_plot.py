@@ -24,7 +24,6 @@ MARKERS = ("o", "s", "t", "d", "+", "x")
 """Each run's marker, by pyqtgraph's letters."""
 NUM_MARKERS = 7
 SAMPLE_WIDTH = 46
-ENDED = "ended"
 PLACES_PER_UNIT = 1000
 """A plot's places are whole numbers: thousandths of a token or a second."""
 
@@ -129,8 +128,7 @@ class OverlayPlot(Plot):
 
     def readout(self, place: int) -> str:
         """The values at a place, in the order of the runs."""
-        values = " · ".join("–" if text == ENDED else text for text in self._values(place))
-        return f"{self._x_text(place / PLACES_PER_UNIT)}: {values}"
+        return f"{self._x_text(place / PLACES_PER_UNIT)}: {' · '.join(self._values(place, ended='–'))}"
 
     def details(self, place: int) -> list[tuple[str, str]]:
         """The value of each run at a place."""
@@ -149,12 +147,12 @@ class OverlayPlot(Plot):
         names = [name for name, curve in zip(self._names, self.curves, strict=True) for _ in curve.x]
         return {"run": names} | {name: [float(y) for part in parts for y in part] for name, parts in points.items()}
 
-    def _values(self, place: int) -> list[str]:
+    def _values(self, place: int, *, ended: str = "ended") -> list[str]:
         found, x = [], place / PLACES_PER_UNIT
         for curve in self.curves:
             value = _at(x, curve.x, curve.y)
             if x > curve.x[-1]:
-                found.append(ENDED)
+                found.append(ended)
             elif math.isnan(value):
                 found.append("–")
             else:
