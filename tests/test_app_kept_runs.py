@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 from PySide6.QtCore import Qt
+from PySide6.QtGui import QFontMetrics
 from PySide6.QtWidgets import QAbstractItemView, QLineEdit
 
+from app.theme import ui_font
 from app.tools.runs.window import COMPARE, DIFFERENT, LIST, NO_MATCH, NO_RUN, SELECT_MORE
-from app.widgets.title_delegate import BADGE_ROLE
+from app.widgets.title_delegate import BADGE_ROLE, first_parts
 from tests.errors import failing
 from tests.fakes_runs import RunColumn, cells, keep_run, names, until
 
@@ -24,6 +26,12 @@ def test_runs_are_listed_with_their_settings_and_results(open_runs, folder):
     assert oldest[RunColumn.DRAFT : RunColumn.K + 1] == ["Prompt lookup", "auto"]
     assert oldest[RunColumn.SPEEDUP] == "–"
     assert "2 runs" in panel.foot.text()
+
+
+def test_in_a_narrow_column_the_last_details_are_left_out_whole(qapp):
+    whole, metrics = "seed 0 · speedup's 95 % interval 1.31 to 1.55 · 64 tokens", QFontMetrics(ui_font(12))
+    found = {first_parts(whole, room, metrics) for room in range(600)}
+    assert found == {whole, "seed 0 · speedup's 95 % interval 1.31 to 1.55", "seed 0"}
 
 
 def test_the_list_is_sorted_and_searched_and_keeps_what_is_selected(open_runs, folder):

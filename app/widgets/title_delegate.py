@@ -14,6 +14,8 @@ BADGE_ROLE = Qt.ItemDataRole.UserRole + 20
 NOTE_ROLE = Qt.ItemDataRole.UserRole + 21
 """A short text at the right end of the title's line."""
 SUBTITLE_ROLE = Qt.ItemDataRole.UserRole + 22
+BETWEEN = " · "
+"""Separates the parts of a subtitle."""
 GAP, TITLE_HEIGHT, SUBTITLE_HEIGHT = 8, 20, 16
 BADGE_HEIGHT, BADGE_PADDING, BADGE_RADIUS = 16, 6, 4
 FONT_PX, SMALL_PX, BADGE_PX = 13, 12, 11
@@ -26,7 +28,7 @@ class TitleDelegate(QStyledItemDelegate):
 
     inset = 10
     elided = Qt.TextElideMode.ElideMiddle
-    """Where a subtitle is cut: paths may differ at either end."""
+    """Where a subtitle is cut: paths may differ at either end. At the right, its last parts are left out first."""
 
     def paint(self, painter: QPainter, option: QStyleOptionViewItem, index: Index) -> None:
         """Draw the style's background, and the texts over it."""
@@ -63,5 +65,14 @@ class TitleDelegate(QStyledItemDelegate):
             painter.drawText(place, CENTRE, badge)
         draw_text(painter, line, note, faint, RIGHT, pixels=FONT_PX)
         below = QRectF(line.left(), line.bottom(), line.width(), scaled(SUBTITLE_HEIGHT))
+        if self.elided is Qt.TextElideMode.ElideRight:
+            subtitle = first_parts(subtitle, below.width(), QFontMetrics(ui_font(SMALL_PX)))
         draw_text(painter, below, subtitle, faint, LEFT, pixels=SMALL_PX, elided=self.elided)
         painter.restore()
+
+
+def first_parts(subtitle: str, room: float, metrics: QFontMetrics) -> str:
+    """As many whole parts of a subtitle as fit, but at least the first."""
+    while BETWEEN in subtitle and metrics.horizontalAdvance(subtitle) > room:
+        subtitle = subtitle.rpartition(BETWEEN)[0]
+    return subtitle

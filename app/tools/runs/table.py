@@ -11,7 +11,7 @@ from PySide6.QtWidgets import QLineEdit, QStyleOptionViewItem, QWidget
 
 from app.setup.model_library import UNKNOWN
 from app.widgets.rows import Column, Index, Role, Row
-from app.widgets.title_delegate import TitleDelegate
+from app.widgets.title_delegate import BETWEEN, TitleDelegate
 from core.analysis.steadiness import interval_text
 from core.draft_length import shown_draft_length
 from core.drafters.registry import METHODS
@@ -84,9 +84,9 @@ def _subtitle(run: KeptRun) -> str:
         return run.problem
     parts = [str(run.state)] if run.state is not KeptState.FINISHED else []
     parts += ["busy machine"] if summary.get("was_busy") is True else []
-    interval = interval_text(interval_of(summary))
-    parts += [f"95 % interval {interval}"] if interval else []
     parts += [f"seed {seed}"] if isinstance(seed, int) else []
+    interval = interval_text(interval_of(summary))
+    parts += [f"speedup's 95 % interval {interval}"] if interval else []
     if isinstance(count, int):
         parts.append(f"{count:,} tokens")
     elif run.num_steps is not None:
@@ -94,7 +94,7 @@ def _subtitle(run: KeptRun) -> str:
     parts += [part for part in (config.get("device"), config.get("dtype")) if isinstance(part, str)]
     parts += ["reproducible"] if config.get("coupling") == "gumbel" else []
     parts += ["block verification"] if config.get("verification") == VerificationRule.BLOCK else []
-    return " · ".join(["lossy", *parts] if is_lossy(config) else parts)
+    return BETWEEN.join(["lossy", *parts] if is_lossy(config) else parts)
 
 
 def _tip(run: KeptRun) -> str:
@@ -107,8 +107,8 @@ def _tip(run: KeptRun) -> str:
     cut = "The log ends before the run did." if run.state is KeptState.CUT_OFF else ""
     temperature = number_of(run.config.get("temperature"))
     parts = (*_models(run), "" if temperature is None else f"T = {temperature:g}")
-    # In a narrow table these columns are hidden, and the details are cut.
-    settings = " · ".join(filter(None, parts))
+    # In a narrow table these columns are hidden, and the last details are left out.
+    settings = BETWEEN.join(filter(None, parts))
     return "\n".join(filter(None, (when, settings, _subtitle(run), cut, run.note, run.tags, beginning)))
 
 
