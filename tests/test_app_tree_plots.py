@@ -10,11 +10,12 @@ from dataclasses import replace
 
 import pytest
 from PySide6.QtCore import QPointF
+from PySide6.QtGui import QFontMetrics
 
 from app.run.measurements import MeasurementsPanel, MetricTiles
 from app.run.plots.acceptance_plot import AcceptancePlot
 from app.run.plots.tree_plots import CostPlot, RankPlot
-from app.theme import DARK, LIGHT, contrast
+from app.theme import DARK, LIGHT, contrast, ui_font
 from core.analysis.diagnosis import LEAST_TIMED
 from core.analysis.run_counts import MOST_RANKS
 from core.settings import RunRequest
@@ -63,8 +64,14 @@ def test_a_bar_is_as_high_as_the_tree_is_deep_its_nodes_hang_below_and_plain_ste
     assert scale < 0
     assert nodes.tolist() == pytest.approx([scale * step.num_draft_tokens for step in steps])
     assert useful.tolist() == pytest.approx([scale * step.num_accepted for step in steps])
-    (ticks,) = plot.getPlotItem().getAxis("left")._tickLevels
-    assert dict(map(reversed, ticks))[f"{largest} nodes"] == pytest.approx(nodes.min()), "labelled with their number"
+    axis = plot.getPlotItem().getAxis("left")
+    assert axis.labelText == "nodes · tokens"
+    (ticks,) = axis._tickLevels
+    texts = dict(ticks)
+    assert texts[min(texts)] == f"{largest}", "labelled with their number"
+    assert min(texts) == pytest.approx(nodes.min())
+    room = axis.width() - QFontMetrics(ui_font(11)).height()
+    assert max(map(QFontMetrics(ui_font(11)).horizontalAdvance, texts.values())) < room, "drawn beside the title"
     low, high = plot.getViewBox().viewRange()[1]
     assert low < nodes.min()
     assert high > max(step.depth for step in steps)

@@ -171,6 +171,10 @@ class AcceptancePlot(StepPlot):
         has_trees, scale = self._run.counts.has_trees, (grown(self._scale[0], depth), grown(self._scale[1], nodes))
         if (scale, has_trees) == (self._scale, self._has_trees):
             return
+        if has_trees is not self._has_trees:
+            # A tick has no room for a word. The title is read upwards, so each word is beside its own bars.
+            self._labels["left"] = "nodes · tokens" if has_trees else "tokens"
+            self._style()
         self._scale, self._has_trees = scale, has_trees
         depth, nodes = scale
         most = 3 if has_trees else 5
@@ -178,7 +182,7 @@ class AcceptancePlot(StepPlot):
         first = 0 if has_trees else every
         self.zero_line.setVisible(has_trees)
         self.drafted_sample.set_meaning(*((NODES, NODES_HELP) if has_trees else (LINE, DRAFTED_HELP)))
-        below = [(-BELOW * depth, f"{nodes:.0f} nodes")] if has_trees else []
+        below = [(-BELOW * depth, f"{nodes:.0f}")] if has_trees else []
         self.getPlotItem().getAxis("left").setTicks([[*ticks(range(first, int(depth) + 1, every)), *below]])
         low, high = (-1.55 * BELOW, 1.15) if has_trees else (0.0, 1.15)
         self.getViewBox().setYRange(low * depth, high * depth, padding=0)
