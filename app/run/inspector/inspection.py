@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from app.run.inspector.places import draft_shares, evidence_at, num_places, prob_in
 from app.run.inspector.shares import Share, known, number, shares_at, show
@@ -61,7 +61,8 @@ def inspect(
     """
     if not 0 <= place.step < len(steps) or not 0 <= place.slot < num_places(steps[place.step]):
         return None
-    step, slot = steps[place.step], place.slot
+    # Unpacked once: it is looked at for each node.
+    step, slot = replace(steps[place.step], evidence=tuple(steps[place.step].evidence)), place.slot
     decider = decider_of(step, coupling, is_typical=is_typical)
     words = Words(step, decider)
     is_drafted = slot < len(step.drafted)

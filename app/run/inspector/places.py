@@ -41,10 +41,10 @@ def siblings(step: Step, slot: int) -> list[int]:
 
 def draft_shares(step: Step) -> list[float]:
     """The draft's probability of each drafted token before any of its siblings was drawn, if the evidence holds it."""
-    shares = list(step.draft_probs)
+    shares, places = list(step.draft_probs), tuple(step.evidence)
     for first in {siblings(step, node)[0] for node in range(len(step.drafted))} if step.parents else ():
         # A token that is proposed without a distribution counts as a one-hot, which says nothing about its siblings.
-        row = evidence_at(step, first) if step.draft_probs[first] < 1.0 else None
+        row = places[first] if first < len(places) and step.draft_probs[first] < 1.0 else None
         if row is not None and row.draft_probs is not None:
             known = dict(zip(row.ids, row.draft_probs, strict=True))
             for node in siblings(step, first):
