@@ -64,7 +64,7 @@ def describe(entry: ModelEntry) -> str:
 
 
 def memory_text(memory: MemoryForecast) -> str:
-    """Whether a pair fits: "Fits: needs 1.9 of the 22 GB free"."""
+    """Whether a pair fits: "Fits: needs 1.9 of 22 GB free"."""
     if memory.available_bytes is None:
         return f"Needs {bytes_text(memory.total_bytes)}"
     if memory.fits:
