@@ -17,7 +17,7 @@ from core.models.prompting import with_added_tokens
 from core.settings import Device, DType
 from tests.fakes_models import DRAFT, TARGET, until
 
-COST_ONLY = "Draft step: about 0.13 of a target step, judging by model size"
+COST_ONLY = "Draft step: about 0.13 of a target step"
 FITS = f"Fits: needs 1.9 of 22.0 GB free · {COST_ONLY}"
 TOO_MUCH = MemoryForecast(30_000_000_000, 500_000_000, 0, 22_000_000_000)
 

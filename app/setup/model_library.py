@@ -82,7 +82,7 @@ def verdict_text(verdict: PairVerdict) -> tuple[str, str]:
         if memory.available_bytes is not None:
             lines.append(f"Free on the device: {bytes_text(memory.available_bytes)}")
     if verdict.cost_coefficient is not None:
-        parts.append(f"Draft step: about {verdict.cost_coefficient:.2f} of a target step, judging by model size")
+        parts.append(f"Draft step: about {verdict.cost_coefficient:.2f} of a target step")
         lines.append(
             "The cost c: one draft step's time / one target step's time, expected from the numbers of parameters."
         )
