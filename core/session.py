@@ -18,7 +18,7 @@ from core.decode import autoregressive, speculative
 from core.draft_length import config_fields
 from core.drafters.base import DrafterSetup
 from core.drafters.registry import build_drafter, check_rule, get_method
-from core.errors import OutOfMemoryError, OutriderError, PromptError, first_line, is_panic
+from core.errors import OutOfMemoryError, OutriderError, PromptError, explaining_panics, first_line, is_panic
 from core.models.devices import device_name, free_memory, is_out_of_memory, release_memory, resolve_device
 from core.models.fit import nodes_of
 from core.models.language_model import LanguageModel
@@ -285,7 +285,8 @@ def _ids_of(text: str, tokenizer: Any, before: Sequence[int]) -> tuple[int, ...]
         return ()
 
     def encode(text: str) -> list[int]:
-        return list(tokenizer(text, add_special_tokens=False)["input_ids"])
+        with explaining_panics("The target's tokenizer"):
+            return list(tokenizer(text, add_special_tokens=False)["input_ids"])
 
     # Some tokenizers add a space at the start of a text, so the text is also tried after a line end.
     text = text.encode("utf-8", "replace").decode("utf-8")

@@ -324,6 +324,12 @@ def test_a_tokenizer_that_panics_is_a_sentence_and_a_failure(folder, changes, er
     assert written.splitlines()[-1] == said
 
 
+def test_a_forced_text_that_makes_a_tokenizer_panic_is_a_sentence(folder):
+    edit_json(folder / "tokenizer.json", **TOKENIZERS["a regex"][0])
+    request = RunRequest(str(folder), None, prompt="abc", method="prompt-lookup", forced_text="x" * 60, device="cpu")
+    fakes.refusal(TokenizerError, lambda: list(Session().run(request)), match="Shorten the text")
+
+
 def test_a_text_that_makes_the_shipped_tokenizer_panic_is_a_sentence():
     fakes.refusal(TokenizerError, render_prompt, DEFAULT_TARGET, " " * 12_000_000, match="Shorten the text")
 
