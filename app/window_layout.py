@@ -177,6 +177,7 @@ class Columns:
             return
         self._keep()
         self.is_apart = is_apart
+        focus = self._window.focusWidget()
         if is_apart:
             self.apart.place.addWidget(self._pages)
             self.arrange()
@@ -184,6 +185,9 @@ class Columns:
             self.arrange()
             self._parts.addWidget(self._pages)
             self._lay_out()
+        if focus is not None and self._settings.isAncestorOf(focus):
+            self.show_settings()
+            focus.setFocus()
         self.apart.setVisible(is_apart and self._window.isVisible())
 
     def state(self) -> QByteArray:

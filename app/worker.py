@@ -188,8 +188,8 @@ class EngineWorker(QObject):
         except BaseException as error:  # A panic of a tokenizer is no Exception.
             self.task_failed.emit(task, sentence_of(error, f"{task.title} failed"))
         finally:
-            if task.events is self._events:
-                self._events.append(StageChanged(""))  # A run that failed while loading is no longer loading.
+            if task.events is self._events or self._session is None:
+                self._events.append(StageChanged(""))  # What failed while loading is no longer loading.
             with contextlib.suppress(Exception):  # Only for forecasts; the run itself reports a missing device.
                 if task.device and self._session is not None:
                     self.memory_held.emit(task.device, self._session.held_bytes(task.device))

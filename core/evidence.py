@@ -62,30 +62,26 @@ class PositionEvidence:
 
 
 class PackedEvidence(Sequence[PositionEvidence]):
-    """A block's positions in one piece of memory, unpacked on each access: a long run has hundreds of thousands."""
+    """A block's positions, each unpacked on access: a long run has hundreds of thousands, of several objects each."""
 
-    __slots__ = ("_count", "_packed")
+    __slots__ = ("_packed",)
 
     def __init__(self, positions: Sequence[PositionEvidence]) -> None:
-        self._count = len(positions)
-        self._packed = pickle.dumps(tuple(positions), pickle.HIGHEST_PROTOCOL)
-
-    def _unpacked(self) -> tuple[PositionEvidence, ...]:
-        # Safe to unpickle: the object's own bytes, not a file's.
-        positions: tuple[PositionEvidence, ...] = pickle.loads(self._packed)
-        return positions
+        self._packed = tuple(pickle.dumps(position, pickle.HIGHEST_PROTOCOL) for position in positions)
 
     def __len__(self) -> int:
-        return self._count
+        return len(self._packed)
 
     def __getitem__(self, index: Any) -> Any:
-        return self._unpacked()[index]
+        # Safe to unpickle: the object's own bytes, not a file's.
+        chosen = self._packed[index]
+        return tuple(map(pickle.loads, chosen)) if isinstance(index, slice) else pickle.loads(chosen)
 
     def __iter__(self) -> Iterator[PositionEvidence]:
-        return iter(self._unpacked())
+        return map(pickle.loads, self._packed)
 
     def __eq__(self, other: object) -> bool:
-        return self._unpacked() == tuple(other) if isinstance(other, tuple | PackedEvidence) else NotImplemented
+        return tuple(self) == tuple(other) if isinstance(other, tuple | PackedEvidence) else NotImplemented
 
     __hash__ = None  # type: ignore[assignment]  # like its positions, which hold arrays
 

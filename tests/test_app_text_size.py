@@ -152,6 +152,10 @@ def test_a_narrow_window_has_its_settings_as_a_page_and_a_wide_one_gets_its_colu
         "Settings", "Run", "Inspector", "Speed"]  # fmt: skip
     assert field.isVisible(), "the page with the focus is in front"
     assert field.hasFocus()
+    window.menus.apart.trigger()
+    assert window.focusWidget() is field, "also where the pages are taken out"
+    window.menus.apart.trigger()
+    assert window.focusWidget() is field
     window.menus.pages[0].trigger()
     assert window.side.currentWidget() is window.measurements
     window.speed.applied.emit({"draft": None})

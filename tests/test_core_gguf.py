@@ -101,7 +101,7 @@ def test_progress_is_reported_and_the_result_is_kept(gguf_file, child_is):
     assert is_converted(gguf_file)
     assert left_over() == []
     child_is("sys.exit('not again')")
-    convert(gguf_file)
+    assert convert(gguf_file) == converted_folder(gguf_file)
 
 
 def test_a_kept_conversion_that_was_cut_short_is_made_again(gguf_file, child_is):

@@ -126,7 +126,7 @@ MIN_WIDTH = 24
 
 
 class ElidedLabel(QLabel):
-    """A one-line label, shortened where `elided` says if there is no room; the tooltip has the whole text."""
+    """A one-line label, cut where `elided` says if there is no room for all of it; the tooltip has the whole text."""
 
     def __init__(
         self,

@@ -246,7 +246,10 @@ def _verdict(results: SweepResults, temperature: float) -> Verdict:
     if busy:
         which = f"all {busy:,} runs" if 1 < busy == runs else f"{busy:,} of the {runs:,} runs"
         note = f"The machine was busy in {which} at temperature {temperature:g}; repeat the sweep on an idle machine."
-        at, notes = (f"{note} {at}", notes) if was_busy else (at, [*notes, note])
+        if was_busy:
+            at = f"{note} {at}"
+        else:
+            notes.append(note)
     if not ranked:
         text = "no cell has both a run and a baseline to compare it with."
         return Verdict(temperature, " ".join((at, text, *notes)), was_busy=was_busy)

@@ -121,15 +121,14 @@ class BlockPicture(PaintedWidget):
         return f"“{chip.text}”, {chip.fate.value}. {self._meaning(chip.fate)}"
 
     def _fills(self) -> list[str]:
-        """The tokens' backgrounds; the current one is marked while the arrow keys move from it."""
+        """The tokens' backgrounds: the current one is marked while the panel has the focus, and so the arrow keys."""
         theme, focused = current_theme(), QApplication.focusWidget()
         # Qt repaints the panel when its focus changes.
         has_focus = focused is not None and focused.isAncestorOf(self) and not focused.isWindow()
-        marked = (
-            index == self._hovered or (has_focus and chip.slot == self._current)
+        return [
+            theme.hover if index == self._hovered or (has_focus and chip.slot == self._current) else theme.surface
             for index, chip in enumerate(self._chips)
-        )
-        return [theme.hover if is_marked else theme.surface for is_marked in marked]
+        ]
 
     def mouseMoveEvent(self, event: QMouseEvent) -> None:
         """Show that a token can be clicked."""

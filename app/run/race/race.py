@@ -126,11 +126,11 @@ def lead_text(race: Race, clock_ms: float) -> str:
     """Which of the two is ahead at a time, in a few words."""
     ours, plain = race.ours, race.plain
     if clock_ms >= race.duration_ms:
-        if seconds_text(ours.end_ms) == seconds_text(plain.end_ms):
-            return "Both finished at the same time"
         gap = plain.end_ms - ours.end_ms
         if race.duration_ms < SECONDS_FROM_MS:
             gap = round(plain.end_ms) - round(ours.end_ms)  # The times beside it are rounded, too.
+        if not round(gap) or seconds_text(ours.end_ms) == seconds_text(plain.end_ms):
+            return "Both finished at the same time"
         who = "The speculative run" if gap > 0 else "The baseline"
         return f"{who} finished {seconds_text(abs(gap))} earlier"
     lead = ours.tokens_at(clock_ms) - plain.tokens_at(clock_ms)
@@ -152,7 +152,7 @@ def waiting_text(run: RunView, *, is_running: bool) -> str:
         return "When the run and its baseline are done, the two can be replayed here side by side."
     if run.wants_baseline and run.summary is not None:
         if not run.steps:
-            return "No race: this run ended before its first token. Run again, perhaps with another prompt."
+            return "No race: this run ended before its first token. The main window says why; then run again."
         return "No race: this run and its baseline can't be compared. The main window says how they ended."
     what = "This run measures no baseline to race against." if is_running else "No race yet."
     return f"{what} {HOW}"

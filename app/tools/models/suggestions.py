@@ -153,7 +153,8 @@ class SuggestionsPage(QWidget):
         """Build the catalogue, and forget that an id was wrong."""
         super().showEvent(event)
         assert self.rows
-        self._show_note(*((OFFLINE, "warning") if self._is_offline else (ID_HINT, "hint")))
+        if not event.spontaneous():
+            self._show_note(*((OFFLINE, "warning") if self._is_offline else (ID_HINT, "hint")))
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         """Arrange the families in two columns if there is room."""

@@ -1,7 +1,7 @@
 """The child process that unpacks one GGUF file: `python -m core.models.folder.gguf_child SOURCE SCRATCH MEMORY TIME`.
 
 It takes at most MEMORY bytes besides the libraries, and TIME seconds of processor time. It writes the folder
-SCRATCH/model, and to SCRATCH/progress a line "3 20" for each tensor. It ends with a
+SCRATCH/model, and to SCRATCH/progress a line for each tensor, such as "3 20": the tensors done, and all. It ends with a
 `core.models.child.ChildExit` code and the reason on its last line of output, or when its stdin is closed.
 """
 
