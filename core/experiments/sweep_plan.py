@@ -188,7 +188,7 @@ class SweepPlan:
         return (self.num_cells + len(self.temperatures)) * len(self.prompts) * self.repeats
 
     def is_long(self, num_done: int = 0) -> bool:
-        """Whether so many runs remain that the user is asked after the first one whether to measure the rest."""
+        """Whether enough runs remain that the user is asked to confirm after the first one."""
         return self.num_runs - num_done > ASK_ABOVE
 
     def order(self) -> list[PlannedRun]:
@@ -318,7 +318,7 @@ class Verdict:
     is_sure: whether a 95 % bootstrap interval of the best cell's median speedup excludes 1; None where there are too
     few runs to say. The interval does not account for the choice: the best of many similar cells is, in truth, a
     little slower than it looks. is_ahead: whether the best cell surely leads the runner-up. was_busy: whether the
-    machine was busy in so many runs that the verdict may be due to that.
+    machine was busy in enough of the runs to affect the verdict.
     """
 
     temperature: float
