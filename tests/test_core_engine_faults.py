@@ -246,6 +246,20 @@ def test_a_field_of_any_kind_counts_as_not_told(value: Any) -> None:
     assert text_of(found) == "ab"
 
 
+def test_counts_that_no_step_has_are_not_kept() -> None:
+    many, end = 10**7, {"choices": [{"delta": {}, "finish_reason": "stop"}]}
+    told = {"speculative_decoding": {"per_step_drafted": [many], "per_step_accepted": [1]}}
+    events = [{"choices": [{"delta": {"content": text}, "token_ids": [1]}]} for text in "ab"]
+    with FakeServer(vllm(chat=as_stream([*events, {**end, "metrics": told}]))) as fake:
+        summary = run(fake)[1]
+    assert len(summary.num_accepted_tokens_per_pos) < 10
+    events = [{"content": "a", "tokens": [1], "timings": {"predicted_n": 1, "draft_n": many}}]
+    with FakeServer(llama_server(raw=as_stream([*events, {"stop": True}]))) as fake:
+        found = list(ServerSession(identify(fake.url)).run(a_request()))
+    assert text_of(found) == "a"
+    assert not any(event.drafted for event in found if isinstance(event, Step))
+
+
 # --- Busy servers and restarts ------------------------------------------------------------------------------------
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from core.engines.client import Client
 from core.engines.server import Product, Server
-from core.engines.steps import Chunk, Counts, Token, Told, split_text, unknown_tokens
+from core.engines.steps import MAX_COUNT, Chunk, Counts, Token, Told, split_text, unknown_tokens
 from core.errors import ServerError, ServerRefusedError
 from core.runlog.log import mapping_of, mappings_of, text_of
 from core.settings import RunRequest
@@ -154,6 +154,8 @@ def _vllm_told(found: dict[str, Any]) -> Told | None:
     steps, draft_tokens, accepted_tokens = (_count(found.get(name)) for name in names)
     drafted, accepted = _ids(found.get("per_step_drafted")), _ids(found.get("per_step_accepted"))
     per_step = tuple(zip(drafted, accepted, strict=True)) if len(drafted) == len(accepted) else ()
+    if any(max(counts) > MAX_COUNT for counts in per_step):
+        per_step = ()
     return Told(steps, draft_tokens, accepted_tokens, per_step)
 
 

@@ -14,6 +14,9 @@ from core.types import UNKNOWN_ID, FinishReason, Step, StepSource, TokenKind
 Counts = tuple[int, int]
 """Of a step: how many tokens were drafted, and how many of them accepted."""
 
+MAX_COUNT = 1_000
+"""Counts of a step above this are a server's mistake, and not kept."""
+
 
 @dataclass(frozen=True, slots=True)
 class Token:
@@ -118,7 +121,7 @@ class StepMaker:
             source=source,
         )
         # Without counts, all tokens stand for themselves.
-        step = replace(step.counted(*counts), source=source) if any(counts) else step
+        step = replace(step.counted(*counts), source=source) if 0 < max(counts) <= MAX_COUNT else step
         self.steps.append(step)
         return step
 
