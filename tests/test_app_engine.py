@@ -76,6 +76,15 @@ def test_a_server_is_tested_and_added_and_its_key_is_kept_in_the_keyring_only(ma
     assert not again.controls.engine.servers
 
 
+def test_a_kept_server_with_an_address_that_is_refused_can_be_removed(window, keys):
+    engine = window.controls.engine
+    engine.servers["http://me:pw@127.0.0.1:1"] = "old"
+    engine.choose("http://me:pw@127.0.0.1:1")
+    engine._remove()
+    assert not engine.servers
+    assert not engine.url
+
+
 def test_a_log_of_a_stranger_is_not_run_again_on_the_server_that_it_names(window, monkeypatch):
     """The API key in the environment would be sent there."""
     started = []

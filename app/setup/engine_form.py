@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -283,7 +284,8 @@ class EngineForm(QWidget):
 
     def _remove(self) -> None:
         """Forget the chosen server, and its key."""
-        address = parse_address(self.url)
         self.servers.pop(self.url)
-        self._jobs.submit(lambda _job: _keep(address, ""), must_finish=True)
+        with suppress(ServerRefusedError):  # An address from a damaged settings file has no key.
+            address = parse_address(self.url)
+            self._jobs.submit(lambda _job: _keep(address, ""), must_finish=True)
         self.choose("")
