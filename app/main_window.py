@@ -13,11 +13,11 @@ from PySide6.QtWidgets import QDialog, QMainWindow, QWidget
 
 from app.controller import RunController
 from app.dialogs import Dialogs
-from app.guide_bar import RECORDED
 from app.introduction import Introduction
 from app.jobs import Jobs
 from app.menus import Menus, menu_actions
 from app.run.conclusion import ConclusionBar
+from app.run.guide_bar import RECORDED
 from app.run.inspector.inspector import InspectorPanel
 from app.run.live import LiveView
 from app.run.measurements import MeasurementsPanel
@@ -122,7 +122,6 @@ class MainWindow(QMainWindow):
             self.transcript,
             self.status,
             (*pages, self.playback, self.conclusion, self.introduction),
-            evidence_reader=self.inspector,
             dimmed=(self.transcript.view, self.conclusion),
             parent=self,
         )
@@ -238,6 +237,7 @@ class MainWindow(QMainWindow):
         menus.show_ghosts.toggled.connect(self.transcript.set_ghosts_shown)
         self.transcript.colors_chosen.connect(self._saving.start)
         menus.show_previous.toggled.connect(self._on_previous_toggled)
+        self.side.currentChanged.connect(self._on_page_chosen)
         # Only on a click: moving by keys, or along a plot, keeps the current page beside the text.
         self.transcript.view.place_clicked.connect(partial(self.side.setCurrentWidget, self.inspector))
         self.live.run_replaced.connect(self._on_run_begun)
@@ -375,6 +375,10 @@ class MainWindow(QMainWindow):
         self.prompt.show_state(self.controller.state, problem, is_slowed=self.live.is_slowed)
         self.forecast.want(self.controls.pair_question(self.prompt.text()))
         self.measurements.set_baseline_ticked(self.controls.fields["baseline"].isChecked())
+
+    @Slot()
+    def _on_page_chosen(self) -> None:
+        self.controller.set_inspected(self.side.currentWidget() is self.inspector)
 
     def _show_page(self, page: QWidget) -> None:
         self.side.setCurrentWidget(page)

@@ -317,19 +317,13 @@ def test_evidence_of_a_missing_step_is_not_given_to_another(run):
     assert run.steps == [make_step(1, 9)]
 
 
-def test_a_run_sends_its_evidence_at_once_while_the_inspector_is_seen_and_only_then(qtbot, window):
-    window.show()
+def test_runs_send_their_evidence_at_once_while_the_inspector_is_the_chosen_page_and_only_then(qtbot, window):
+    window.side.setCurrentWidget(window.inspector)
     assert window.controller.start(REQUEST)
     controls = window.controller._controls
-    for page, is_wanted in ((window.inspector, True), (window.speed, False)):
+    assert controls.is_inspected
+    for page, is_wanted in ((window.speed, False), (window.inspector, True)):
         window.side.setCurrentWidget(page)
-        window.live._on_text_due()
-        assert controls.is_inspected is is_wanted
-    window.side.setCurrentWidget(window.inspector)
-    for put_away, is_wanted in ((window.showMinimized, False), (window.showNormal, True)):
-        # In a minimised window nobody looks.
-        put_away()
-        window.live._on_text_due()
         assert controls.is_inspected is is_wanted
     window.controller.stop()
 

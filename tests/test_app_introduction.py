@@ -9,9 +9,9 @@ import pytest
 
 import app.introduction
 import app.run.pacing
-from app.guide_bar import Part
 from app.introduction import CHAT_MODEL, callouts_of
 from app.run.conclusion import DRAWING, conclusion_of
+from app.run.guide_bar import Part
 from app.run.pacing import Pace
 from app.run.text.tokens import Place
 from app.settings import SettingsStore

@@ -64,19 +64,17 @@ class LiveView(QObject):
         transcript: TranscriptPanel,
         status: StatusStrip,
         panels: Sequence[LivePanel],
-        evidence_reader: QWidget,
         dimmed: Sequence[QWidget],
         parent: QObject | None = None,
     ) -> None:
         """
         Args:
             panels: what shows the run beside the text.
-            evidence_reader: while it is visible, the engine sends each step's evidence at once.
             dimmed: what shows the last run while another one is on its way.
         """
         super().__init__(parent)
         self._controller, self._run, self._transcript, self._status = controller, run, transcript, status
-        self._panels, self._evidence_reader, self._dimmed = panels, evidence_reader, dimmed
+        self._panels, self._dimmed = panels, dimmed
         self._pacing = transcript.playback.pacing
         self._has_news = False
         self._is_ending = False
@@ -182,9 +180,6 @@ class LiveView(QObject):
 
     @Slot()
     def _on_text_due(self) -> None:
-        # A minimised window counts as visible in Qt.
-        reader = self._evidence_reader
-        self._controller.set_inspected(reader.isVisible() and not reader.window().isMinimized())
         if not self._is_ending and self._take_events(APPLY_S):
             self._show_news()
         if self._is_ending:

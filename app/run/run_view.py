@@ -56,7 +56,8 @@ def log_of(started: RunStarted, steps: Sequence[Step], plain: Sequence[Step], su
 
 
 class RunView:
-    """The state of one run, fed by `apply`. Its steps are append-only; evidence is added later.
+    """The state of one run, fed by `apply`. Steps are only added; their evidence, and counts that a server
+    reports at the end, come later.
 
     Attributes:
         counts, baseline: what is counted over its steps, and over those of its baseline.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from PySide6.QtCore import QObject, Signal, Slot
 from PySide6.QtWidgets import QWidget
@@ -13,7 +13,6 @@ from PySide6.QtWidgets import QWidget
 from app.controller import RunController, RunState
 from app.dialogs import Dialogs
 from app.jobs import Job, Jobs
-from app.run.live import LiveView
 from app.run.run_view import COMPLETE, RunView
 from app.tools.runs.window import RunsWindow
 from app.window_layout import bring_forward
@@ -22,6 +21,9 @@ from core.runlog.replay import events, request_from_config, request_to_show
 from core.runlog.store import KeptRun, KeptState, RunStore
 from core.settings import RunRequest
 from core.types import Event, RunStarted
+
+if TYPE_CHECKING:
+    from app.run.live import LiveView
 
 BUSY = "A run is in progress. Stop it or wait until it ends before you open or rerun another."
 
