@@ -290,9 +290,8 @@ END_OF_TEXT = "<|endoftext|>"
 VOCAB_SIZE = 6144
 MAX_POSITIONS = 1024
 
-# Newlines and the indentation after them are tokens of their own: a prompt may then end after a colon, after the line
-# break or after the indent, and what follows is tokenized as in training. A word takes the one space or mark before it
-# with it (" in", ".append", "(self").
+# Newlines and indents are separate tokens: after a prompt that ends in one, or in a colon, text is tokenized as in
+# training. A word includes the one space or mark before it (" in", ".append", "(self").
 PATTERN = r"\n+|(?<=\n)[ ]+| ?[^\s\p{L}\p{N}]?\p{L}+| ?\p{N}{1,2}| ?[^\s\p{L}\p{N}]+|[^\S\n]+(?=\S)|[^\S\n]+"
 
 
