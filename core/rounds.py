@@ -32,7 +32,7 @@ from core.settings import MAX_DRAFT_TOKENS, Coupling, LengthPolicy, SamplingPara
 from core.types import Draft, DraftContext, Verification, depths_of, is_chain
 from core.verify import verify_block
 from core.verify.checks import check_finite
-from core.verify.device import Figures, figures_of, verify_gumbel_on_device, verify_on_device
+from core.verify.device import NodeProbs, figures_of, verify_gumbel_on_device, verify_on_device
 from core.verify.other_rules import verify_as_block, verify_gumbel, verify_typically
 
 USUAL_ROWS = 9
@@ -73,7 +73,7 @@ class Verified:
 
     target_probs: Tensor
     outcome: Verification
-    figures: Figures
+    figures: NodeProbs
     raw_probs: Tensor | None
 
 
@@ -227,7 +227,7 @@ class Rounds:
             raw = probabilities(logits[:, : self._target.vocab_size], SamplingParams())
         return Verified(target_probs, outcome, figures, raw)
 
-    def _decide(self, position: int, done: Round, target_probs: Tensor) -> tuple[Verification, Figures | None]:
+    def _decide(self, position: int, done: Round, target_probs: Tensor) -> tuple[Verification, NodeProbs | None]:
         """Test a block. The figures come along if the target's device runs asynchronously."""
         device, parents, probs = target_probs.device, done.parents, done.draft.probs
         is_behind, tokens, clock = is_asynchronous(device), sent(done.draft.tokens, device), done.clock

@@ -32,7 +32,7 @@ from core.models.placement import (
     bytes_per_position,
     choose_place,
     does_not_fit,
-    free_by_place,
+    free_by_device,
     need_of,
     run_does_not_fit,
     spread,
@@ -126,8 +126,8 @@ def test_a_spread_model_runs_through_its_modules_with_the_same_logits(saved, tmp
 
 
 def test_every_place_of_this_machine_has_a_size():
-    assert free_by_place(CPU).keys() == {"cpu"}
-    assert free_by_place(CPU)["cpu"] > 0
+    assert free_by_device(CPU).keys() == {"cpu"}
+    assert free_by_device(CPU)["cpu"] > 0
 
 
 @pytest.fixture
@@ -171,7 +171,7 @@ def test_sizes_are_those_of_the_files(saved):
 
 
 def test_a_model_without_room_is_refused_before_its_weights_are_read(saved, monkeypatch):
-    monkeypatch.setattr(loading, "free_by_place", lambda _: {"cpu": 1_000})
+    monkeypatch.setattr(loading, "free_by_device", lambda _: {"cpu": 1_000})
     monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", None)
     refusal(OutOfMemoryError, load, str(saved), "cpu", match=r"needs .* in float32")
 
@@ -179,7 +179,7 @@ def test_a_model_without_room_is_refused_before_its_weights_are_read(saved, monk
 def test_a_model_of_an_unknown_kind_that_is_too_large_for_a_gpu_is_a_sentence(saved, tmp_path, monkeypatch):
     other = shutil.copytree(saved, tmp_path / "other")
     edit_json(other / "config.json", model_type="outlandish")
-    monkeypatch.setattr(loading, "free_by_place", lambda _: {0: 1_000, "cpu": 1_000})
+    monkeypatch.setattr(loading, "free_by_device", lambda _: {0: 1_000, "cpu": 1_000})
     given = (resolve(str(other)), other, CUDA, torch.float32)
     assert "unknown kind" in refusal(ModelUnreadableError, loading._device_map, *given)
 
@@ -359,8 +359,8 @@ def test_a_gpu_can_be_named_by_its_index(monkeypatch, count):
     else:
         with pytest.raises(DeviceError, match="no cuda:1; its last GPU is cuda:0"):
             resolve_device("cuda:1")
-    assert free_by_place(torch.device("cuda:1")).keys() == {1, "cpu"}, "no other GPU takes its place"
-    assert free_by_place(torch.device("cuda")).keys() == {*range(count), "cpu"}
+    assert free_by_device(torch.device("cuda:1")).keys() == {1, "cpu"}, "no other GPU takes its place"
+    assert free_by_device(torch.device("cuda")).keys() == {*range(count), "cpu"}
     with pytest.raises(SettingsError, match="no device 'cuda:x'"):
         resolve_device("cuda:x")
 

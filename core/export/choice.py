@@ -22,7 +22,7 @@ from core.settings import RunRequest
 DEFAULT_K = 4
 
 
-class PlaceKind(StrEnum):
+class SourceKind(StrEnum):
     """The kind of a model's source, which the other program must be able to read."""
 
     HUB = "hub"
@@ -31,7 +31,7 @@ class PlaceKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ModelSource:
     """A model, as other programs name it.
 
     Attributes:
@@ -40,24 +40,24 @@ class Place:
         serves: the target whose tables the draft borrows, so that other programs can't load it.
     """
 
-    kind: PlaceKind
+    kind: SourceKind
     name: str
     serves: str | None = None
 
 
-def place_of(ref: str) -> Place:
+def source_of(ref: str) -> ModelSource:
     """The source of a model. Never fails: the model may no longer exist."""
     if ref in EMBEDDED_TITLES:
-        return Place(PlaceKind.FOLDER, str(EMBEDDED / ref), serves(EMBEDDED / ref))
+        return ModelSource(SourceKind.FOLDER, str(EMBEDDED / ref), serves(EMBEDDED / ref))
     try:
         path = Path(ref).expanduser().absolute()
         if ref.lower().endswith(".gguf"):
-            return Place(PlaceKind.GGUF, str(path))
+            return ModelSource(SourceKind.GGUF, str(path))
         if path.is_dir():
-            return Place(PlaceKind.FOLDER, str(path), serves(path))
+            return ModelSource(SourceKind.FOLDER, str(path), serves(path))
     except (OSError, RuntimeError, ValueError):
         pass
-    return Place(PlaceKind.HUB if is_hub_id(ref) else PlaceKind.FOLDER, ref)
+    return ModelSource(SourceKind.HUB if is_hub_id(ref) else SourceKind.FOLDER, ref)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from typing import Any
 
 from core.drafters.registry import get_method
 from core.errors import SettingsError
-from core.export.choice import Choice, Place, PlaceKind, place_of
+from core.export.choice import Choice, ModelSource, SourceKind, source_of
 from core.export.run_data import named
 from core.settings import LOSSY, Coupling, SamplingParams, VerificationRule
 
@@ -53,7 +53,7 @@ class Project:
     title: str
     suffix: str
     sources: str
-    write: Callable[[Choice, Place, Place | None], Recipe]
+    write: Callable[[Choice, ModelSource, ModelSource | None], Recipe]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,15 +84,17 @@ def get_project(name: str) -> Project:
         raise SettingsError(f"There is no configuration for {name!r}. Choose one of: {known}.") from None
 
 
-def configuration(choice: Choice, project: Project, places: tuple[Place, Place | None] | None = None) -> Configuration:
+def configuration(
+    choice: Choice, project: Project, models: tuple[ModelSource, ModelSource | None] | None = None
+) -> Configuration:
     """An engine's configuration for a choice, with the differences and the sources they were checked against.
 
     Args:
-        places: the sources of target and draft, if they are not where the request says.
+        models: target and draft, if they are not where the request says.
     """
-    if places is None:
-        places = place_of(choice.request.target), place_of(choice.request.draft) if choice.request.draft else None
-    target, draft = places
+    if models is None:
+        models = source_of(choice.request.target), source_of(choice.request.draft) if choice.request.draft else None
+    target, draft = models
     program, notes, problem = "", list[str](), ""
     try:
         _refuse_what_only_outrider_does(choice, draft, project.title)
@@ -117,7 +119,7 @@ def configuration(choice: Choice, project: Project, places: tuple[Place, Place |
     return Configuration(project, above + (f"\n{program}\n" if program else "") + below, program, problem)
 
 
-def _refuse_what_only_outrider_does(choice: Choice, draft: Place | None, title: str) -> None:
+def _refuse_what_only_outrider_does(choice: Choice, draft: ModelSource | None, title: str) -> None:
     if choice.request.method == "self-draft":
         raise UnsupportedError(
             f"{title} has no equivalent of Outrider's self-draft, which drafts with an int8 copy of the target; "
@@ -175,15 +177,15 @@ def _json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def _refuse_gguf(reason: str, *places: Place | None) -> None:
-    if any(place is not None and place.kind is PlaceKind.GGUF for place in places):
+def _refuse_gguf(reason: str, *models: ModelSource | None) -> None:
+    if any(model is not None and model.kind is SourceKind.GGUF for model in models):
         raise UnsupportedError(f"{reason} Use the models that the GGUF files were made from instead.")
 
 
 # --- The engines --------------------------------------------------------------------------------------------------
 
 
-def _vllm(choice: Choice, target: Place, draft: Place | None) -> Recipe:
+def _vllm(choice: Choice, target: ModelSource, draft: ModelSource | None) -> Recipe:
     _refuse_gguf(
         "vLLM reads GGUF files only with the plugin vllm-gguf-plugin, which its documentation calls highly "
         "experimental; drafting with them is not documented.",
@@ -238,7 +240,7 @@ def _vllm(choice: Choice, target: Place, draft: Place | None) -> Recipe:
     return f"{command} \\\n    --speculative-config {shlex.quote(config)}\n", notes
 
 
-def _sglang(choice: Choice, target: Place, draft: Place | None) -> Recipe:
+def _sglang(choice: Choice, target: ModelSource, draft: ModelSource | None) -> Recipe:
     _refuse_gguf("Whether SGLang speculates with GGUF files is not documented.", target, draft)
     sampling, k = choice.request.sampling, choice.k
     request = {"temperature": sampling.temperature}
@@ -288,12 +290,12 @@ def _sglang(choice: Choice, target: Place, draft: Place | None) -> Recipe:
     return _command(*words), notes
 
 
-def _llama_cpp(choice: Choice, target: Place, draft: Place | None) -> Recipe:
+def _llama_cpp(choice: Choice, target: ModelSource, draft: ModelSource | None) -> Recipe:
     sampling, k = choice.request.sampling, str(choice.k)
     conversion, file = _as_gguf(target, "target")
     words = [["llama-server", "--metrics"], ["-m", file]]
     notes = []
-    if any(place is not None and place.kind is not PlaceKind.GGUF for place in (target, draft)):
+    if any(model is not None and model.kind is not SourceKind.GGUF for model in (target, draft)):
         notes.append(
             "llama.cpp reads GGUF files only. convert_hf_to_gguf.py is in its repository and does not know every "
             "architecture; quantising the files afterwards changes both distributions, and thus the acceptance."
@@ -330,13 +332,13 @@ def _llama_cpp(choice: Choice, target: Place, draft: Place | None) -> Recipe:
     return conversion + _command(*words), notes
 
 
-def _as_gguf(place: Place, role: str) -> tuple[str, str]:
+def _as_gguf(source: ModelSource, role: str) -> tuple[str, str]:
     """The commands that convert a model to GGUF, and the file's name."""
-    if place.kind is PlaceKind.GGUF:
-        return "", place.name
-    fetch, folder = "", place.name
-    if place.kind is PlaceKind.HUB:
-        fetch, folder = _command(["hf", "download", place.name, "--local-dir", role]), role
+    if source.kind is SourceKind.GGUF:
+        return "", source.name
+    fetch, folder = "", source.name
+    if source.kind is SourceKind.HUB:
+        fetch, folder = _command(["hf", "download", source.name, "--local-dir", role]), role
     return fetch + _command(["python3", "convert_hf_to_gguf.py", folder, "--outfile", f"{role}.gguf"]), f"{role}.gguf"
 
 
@@ -345,7 +347,7 @@ def _sampling_flags(sampling: SamplingParams) -> list[str]:
     return ["--temp", f"{sampling.temperature:g}", *([] if sampling.is_greedy else filters)]
 
 
-def _mlx(choice: Choice, target: Place, draft: Place | None) -> Recipe:
+def _mlx(choice: Choice, target: ModelSource, draft: ModelSource | None) -> Recipe:
     if draft is None:
         raise UnsupportedError("mlx-lm only drafts with a model: it has no prompt lookup.")
     _refuse_gguf("mlx-lm reads safetensors, not GGUF files.", target, draft)
@@ -373,7 +375,7 @@ def _mlx(choice: Choice, target: Place, draft: Place | None) -> Recipe:
     return program, notes
 
 
-def _transformers(choice: Choice, target: Place, draft: Place | None) -> Recipe:
+def _transformers(choice: Choice, target: ModelSource, draft: ModelSource | None) -> Recipe:
     sampling, k = choice.request.sampling, choice.k
     lines = [
         "from transformers import AutoModelForCausalLM, AutoTokenizer",
@@ -432,20 +434,20 @@ def _transformers(choice: Choice, target: Place, draft: Place | None) -> Recipe:
         'new = output[0, inputs["input_ids"].shape[1] :]',
         "print(tokenizer.decode(new, skip_special_tokens=True))",
     ]
-    if target.kind is PlaceKind.GGUF:
+    if target.kind is SourceKind.GGUF:
         notes.append("transformers dequantises a GGUF file when it loads it, and needs the package gguf for that.")
     return "\n".join(lines) + "\n", notes
 
 
-def _python_source(place: Place) -> str:
-    if place.kind is PlaceKind.GGUF:
-        folder, _, file = place.name.rpartition("/") if "/" in place.name else place.name.rpartition("\\")
+def _python_source(source: ModelSource) -> str:
+    if source.kind is SourceKind.GGUF:
+        folder, _, file = source.name.rpartition("/") if "/" in source.name else source.name.rpartition("\\")
         return f"{folder or '.'!r}, gguf_file={file!r}"
-    return repr(place.name)
+    return repr(source.name)
 
 
-def _python_model(place: Place) -> str:
-    return f'AutoModelForCausalLM.from_pretrained({_python_source(place)}, dtype="auto", device_map="auto")'
+def _python_model(source: ModelSource) -> str:
+    return f'AutoModelForCausalLM.from_pretrained({_python_source(source)}, dtype="auto", device_map="auto")'
 
 
 PROJECTS: dict[str, Project] = {

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from core.errors import SettingsError
-from core.export.choice import Choice, Place, PlaceKind, place_of
+from core.export.choice import Choice, ModelSource, SourceKind, source_of
 from core.export.configurations import Project, configuration
 from core.files import write_atomically
 
@@ -113,7 +113,7 @@ def serving_files(choice: Choice, project: Project, *, gpus: int = 1, machines: 
     found = configuration(replace(choice, request=request), project, (target, draft))
     if found.problem:
         raise SettingsError(found.problem)
-    names = list(dict.fromkeys(place.name for place in (target, draft) if place and place.kind is not PlaceKind.HUB))
+    names = list(dict.fromkeys(model.name for model in (target, draft) if model and model.kind is not SourceKind.HUB))
     folder = ""
     if names:
         folder = f"# {_FOLDERS.format(names=' and '.join(map(ascii, names)))}\n"
@@ -153,16 +153,16 @@ def write_serving_files(folder: Path, files: Mapping[str, str], *, force: bool =
         write_atomically(folder / name, text)
 
 
-def _named(choice: Choice) -> tuple[Place, Place | None]:
+def _named(choice: Choice) -> tuple[ModelSource, ModelSource | None]:
     """The models as the files name them: by the Hub's id, or by the folder's own name."""
-    target = place_of(choice.request.target)
-    draft = place_of(choice.request.draft) if choice.request.draft else None
+    target = source_of(choice.request.target)
+    draft = source_of(choice.request.draft) if choice.request.draft else None
 
-    def named(place: Place, role: str, other: Place | None) -> Place:
-        if place.kind is PlaceKind.HUB:
-            return place
-        name = Path(place.name).name
-        is_taken = other is not None and other.name != place.name and Path(other.name).name == name
-        return replace(place, name=role if is_taken or not name else name)
+    def named(source: ModelSource, role: str, other: ModelSource | None) -> ModelSource:
+        if source.kind is SourceKind.HUB:
+            return source
+        name = Path(source.name).name
+        is_taken = other is not None and other.name != source.name and Path(other.name).name == name
+        return replace(source, name=role if is_taken or not name else name)
 
     return named(target, "target", draft), named(draft, "draft", target) if draft else None

@@ -23,7 +23,7 @@ from core.models.devices import free_memory, is_out_of_memory, release_memory, r
 from core.models.fit import tokenizer_problem
 from core.models.folder.checks import check_shapes, empty_model, model_config
 from core.models.language_model import LanguageModel, describe
-from core.models.placement import DeviceMap, choose_place, does_not_fit, first_device, free_by_place, need_of, spread
+from core.models.placement import DeviceMap, choose_place, does_not_fit, first_device, free_by_device, need_of, spread
 from core.models.prompting import load_tokenizer
 from core.models.shared_draft import load_shared_draft
 from core.runners.forward_choice import choose_forward
@@ -111,7 +111,7 @@ def _freeing_memory(
 
 def _device_map(entry: ModelEntry, folder: Path, device: torch.device, dtype: torch.dtype) -> DeviceMap:
     """The device of each part of a model."""
-    available = free_by_place(device)
+    available = free_by_device(device)
     place = choose_place(need_of(entry, dtype), device, available)
     if place is not None:
         return {"": place}

@@ -15,7 +15,7 @@ from core.models.folder.details import read_details
 from core.models.language_model import LanguageModel
 from core.text import bytes_text
 
-Place = int | str
+DeviceKey = int | str
 """A GPU by its number, or "cpu"."""
 
 DeviceMap = dict[str, Any]
@@ -26,10 +26,10 @@ _LEAST_RESERVE = 512 * 2**20
 _PROCESSOR_RESERVE = 0.2
 
 
-def choose_place(need_bytes: int, device: torch.device, available: Mapping[Place, int]) -> torch.device | None:
+def choose_place(need_bytes: int, device: torch.device, available: Mapping[DeviceKey, int]) -> torch.device | None:
     """The single device for a model that needs these bytes; None if it fits on none.
 
-    `available` gives the free bytes of each place. If the requested device is a GPU, any other GPU will do.
+    `available` gives the free bytes of each device. If the requested device is a GPU, any other GPU will do.
     """
     if device.type != "cuda":
         return device if need_bytes <= available[device.type] else None
@@ -39,15 +39,15 @@ def choose_place(need_bytes: int, device: torch.device, available: Mapping[Place
     return None if place is None else device if place == first else torch.device("cuda", place)
 
 
-def spread(model: Any, dtype: torch.dtype, available: Mapping[Place, int]) -> DeviceMap | None:
+def spread(model: Any, dtype: torch.dtype, available: Mapping[DeviceKey, int]) -> DeviceMap | None:
     """Which part of a model goes where: the GPUs in order, then the processor's memory; None without room.
 
-    `model` is on the meta device, its tied weights tied; `available` gives the free bytes of each place, before
+    `model` is on the meta device, its tied weights tied; `available` gives the free bytes of each device, before
     anything is left for caches.
     """
     from accelerate import infer_auto_device_map
 
-    room: dict[Place, int] = {}
+    room: dict[DeviceKey, int] = {}
     for place, free in available.items():
         reserve = _PROCESSOR_RESERVE * free if place == "cpu" else max(_GPU_RESERVE * free, _LEAST_RESERVE)
         room[place] = max(0, int(free - reserve))
@@ -61,11 +61,11 @@ def spread(model: Any, dtype: torch.dtype, available: Mapping[Place, int]) -> De
     return dict(device_map)
 
 
-def free_by_place(device: torch.device) -> dict[Place, int]:
+def free_by_device(device: torch.device) -> dict[DeviceKey, int]:
     """Free bytes wherever a model for this device may be loaded: on all GPUs, or on the one requested."""
     if device.type == "mps":
         return {"mps": free_memory(device)}
-    free: dict[Place, int] = {}
+    free: dict[DeviceKey, int] = {}
     if device.type == "cuda":
         gpus = range(torch.cuda.device_count()) if device.index is None else [device.index]
         free |= {index: free_memory(torch.device("cuda", index)) for index in gpus}

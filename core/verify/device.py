@@ -23,7 +23,7 @@ from core.verify.other_rules import block_outcome, decide_block, longest_path, p
 from core.verify.rejection import drafted_rows, outcome_of, residuals, tested_rows
 
 
-class Figures(NamedTuple):
+class NodeProbs(NamedTuple):
     """What a step reports of each node: its id, and the probabilities of the same names in `core.types.Step`."""
 
     tokens: tuple[int, ...]
@@ -32,10 +32,10 @@ class Figures(NamedTuple):
     acceptance_probs: tuple[float, ...]
     expected_acceptance: tuple[float, ...]
 
-    def of(self, nodes: Sequence[int]) -> Figures:
+    def of(self, nodes: Sequence[int]) -> NodeProbs:
         """Those of some nodes."""
         tokens, *others = (tuple(values[node] for node in nodes) for values in self)
-        return Figures(tuple(map(int, tokens)), *others)
+        return NodeProbs(tuple(map(int, tokens)), *others)
 
 
 Fetch = Callable[[Tensor], list[float]]
@@ -52,7 +52,7 @@ def verify_on_device(
     draws: Tensor | None = None,
     rule: VerificationRule = VerificationRule.TOKEN,
     fetch: Fetch = Tensor.tolist,
-) -> tuple[Verification, Figures]:
+) -> tuple[Verification, NodeProbs]:
     """Test a block by a rule; tensors as in `core.verify.verify_block`, all but the uniforms on the device.
 
     `draws` are the uniforms as `core.sampling.for_device` makes them, if they are on the device already.
@@ -98,7 +98,7 @@ def verify_gumbel_on_device(
     target_tokens: Tensor,
     *,
     fetch: Fetch = Tensor.tolist,
-) -> tuple[Verification, Figures]:
+) -> tuple[Verification, NodeProbs]:
     """`core.verify.other_rules.verify_gumbel`, whose tensors are on the device.
 
     Raises:
@@ -120,10 +120,10 @@ def figures_of(
     outcome: Verification,
     *,
     is_typical: bool = False,
-) -> Figures:
+) -> NodeProbs:
     """The figures of a verified block whose tensors are on the host."""
     if not parents:
-        return Figures((), (), (), (), ())
+        return NodeProbs((), (), (), (), ())
     rows = tested_rows(draft_tokens, parents, draft_probs, target_probs)
     table = _table(draft_tokens, parents, draft_probs, target_probs, rows, is_drawn=bool(outcome.uniforms))
     return _figures(table.tolist(), outcome, is_typical=is_typical)
@@ -151,7 +151,7 @@ def _table(
     return torch.stack([each.to(dtype) for each in (draft_tokens, q, p, overlap.clamp(max=1.0), shown)])
 
 
-def _figures(table: Sequence[Sequence[float]], outcome: Verification, *, is_typical: bool) -> Figures:
+def _figures(table: Sequence[Sequence[float]], outcome: Verification, *, is_typical: bool) -> NodeProbs:
     """From the values of `_table`."""
     tokens, q, p, expected, shown = map(tuple, table)
     chances = tuple(1.0 if own >= drafted else own / drafted for drafted, own in zip(q, p, strict=True))
@@ -161,7 +161,7 @@ def _figures(table: Sequence[Sequence[float]], outcome: Verification, *, is_typi
         chances = tuple(test.weight for test in outcome.block[1:])
         # The sum of min(w p, q) is w less the residual's mass.
         expected = tuple(max(0.0, test.weight - test.residual) for test in outcome.block[:-1])
-    return Figures(tuple(map(int, tokens)), q, shown, chances, expected)
+    return NodeProbs(tuple(map(int, tokens)), q, shown, chances, expected)
 
 
 def _read(
