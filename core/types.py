@@ -45,7 +45,7 @@ class StepSource(StrEnum):
     """How the steps of a run on a server are known; a run on this machine measures its own."""
 
     SERVER = "server"
-    """The server told each step's counts."""
+    """The server reported each step's counts."""
     CHUNKS = "chunks"
     """Inferred: each piece of the stream is taken for a step, and the last of its tokens for the target's own."""
     TEXT = "text"
@@ -53,7 +53,7 @@ class StepSource(StrEnum):
 
 
 UNKNOWN_ID = -1
-"""Stands for the id of a token that a server doesn't tell, such as a rejected one; null in the log."""
+"""Stands for the id of a token that a server doesn't report, such as a rejected one; null in the log."""
 
 
 class TargetFeature(StrEnum):
@@ -244,7 +244,7 @@ class Step:
         block: as in `Verification`.
         absent_ms: time in which the machine slept or the process was suspended; no other time includes it.
         source: of a step on a server how its counts are known; None for one on this machine. Such a step holds NaN for
-            what the server doesn't tell, and `UNKNOWN_ID` for ids; its time is that between two arrivals.
+            what the server doesn't report, and `UNKNOWN_ID` for ids; its time is that between two arrivals.
     """
 
     index: int
@@ -373,7 +373,7 @@ class Inspected:
 
 @dataclass(frozen=True, slots=True)
 class StepsCounted:
-    """What a server tells at the end about steps that were inferred.
+    """What a server reports at the end about steps that were inferred.
 
     Attributes:
         counts: by step, drafted and accepted of each of the steps that it really was: a server may send several at

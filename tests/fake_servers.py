@@ -210,12 +210,12 @@ sglang:spec_verify_calls_total{model_name="tiny"} 40.0
 """
 
 
-def sglang(*, is_new: bool = True, tells_steps: bool = True) -> dict[str, Answer | list[Answer]]:
+def sglang(*, is_new: bool = True, reports_steps: bool = True) -> dict[str, Answer | list[Answer]]:
     """What SGLang answers: a chain of 3 drafted tokens, one fully accepted, one rejected at its second token.
 
     Args:
         is_new: use the names of newer versions for the counts.
-        tells_steps: tell the sums in each chunk; else only at the end.
+        reports_steps: report the sums in each chunk; else only at the end.
     """
     drafted, accepted = (
         ("spec_num_proposed_drafts", "spec_num_correct_drafts")
@@ -232,7 +232,7 @@ def sglang(*, is_new: bool = True, tells_steps: bool = True) -> dict[str, Answer
             "output_token_logprobs": [[-0.5, 100 + place, word] for place, word in enumerate(words[:count])],
             "finish_reason": {"type": "length", "length": 7} if is_last else None,
         }
-        if tells_steps or is_last:
+        if reports_steps or is_last:
             meta |= dict(zip(("spec_verify_ct", drafted, accepted), sums, strict=True))
         text = "".join(words[:count])
         events.append({"text": text, "output_ids": list(range(100, 100 + count)), "meta_info": meta})

@@ -61,12 +61,12 @@ def cases(product: str) -> dict[str, Case]:
         found["native-completion"] = ("POST", "/completion", native)
         found["tokenize"] = ("POST", "/tokenize", {"content": RAW, "add_special": True})
     # As Outrider's own engine asks.
-    told = {"stream_options": {"include_usage": True, "continuous_usage_stats": True}, "return_token_ids": True}
+    reports = {"stream_options": {"include_usage": True, "continuous_usage_stats": True}, "return_token_ids": True}
     for name, values in sampling.items():
         if product == "vllm":
-            chat = {**STREAM, **told, "messages": CHAT, "logprobs": True, "top_logprobs": 0, **values}
+            chat = {**STREAM, **reports, "messages": CHAT, "logprobs": True, "top_logprobs": 0, **values}
             found[f"run-chat-{name}"] = ("POST", "/v1/chat/completions", chat)
-            raw = {**STREAM, **told, "prompt": RAW, "logprobs": 0, **values}
+            raw = {**STREAM, **reports, "prompt": RAW, "logprobs": 0, **values}
             found[f"run-raw-{name}"] = ("POST", "/v1/completions", raw)
         else:
             found["apply-template"] = ("POST", "/apply-template", {"messages": CHAT})

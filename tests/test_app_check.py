@@ -164,5 +164,5 @@ def test_the_progress_says_how_long_the_current_part_takes_and_begins_anew_with_
     clock = iter((0.0, 10.0, 20.0, 21.0))
     monkeypatch.setattr("app.tools.check.time", SimpleNamespace(monotonic=lambda: next(clock)))
     seen = (("Greedy text, prompt 1 of 9", 0, 9), ("Greedy text, prompt 4 of 9", 3, 9), ("Blocks", 0, 200))
-    told = [panel._time_left(*each) for each in (*seen, ("Blocks", 199, 200))]
-    assert told == ["", "about 20 s left in this part", "", ""]
+    shown = [panel._time_left(*each) for each in (*seen, ("Blocks", 199, 200))]
+    assert shown == ["", "about 20 s left in this part", "", ""]

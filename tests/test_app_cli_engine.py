@@ -39,7 +39,9 @@ def test_text_figures_and_log_of_a_run_on_a_server(capsys: pytest.CaptureFixture
         assert absent not in shown.err
 
 
-def test_what_is_inferred_is_labelled_and_the_flag_that_would_tell_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_inferred_is_labelled_and_the_flag_that_would_report_it_is_named(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     chat = recorded("vllm-draft", "run-chat-greedy")
     quiet = Answer([str(chunk).replace('"metrics":', '"other":') for chunk in chat.chunks], 200, chat.headers)
     with FakeServer(vllm(chat=quiet)) as fake:
@@ -49,7 +51,7 @@ def test_what_is_inferred_is_labelled_and_the_flag_that_would_tell_is_named(caps
     assert "--per-request-spec-decode-metrics detailed" in shown
 
 
-def test_a_text_that_comes_at_once_tells_no_speed(
+def test_a_text_that_comes_at_once_shows_no_speed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], log: Path
 ) -> None:
     monkeypatch.setattr(steps, "SHORTEST_MS", 1e9)

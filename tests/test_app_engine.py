@@ -145,7 +145,7 @@ def test_a_run_streams_from_the_server_with_its_own_counts_and_a_log(window, qtb
     assert controls.draft.combo.isEnabled()
 
 
-def test_inferred_steps_are_called_so_and_the_flag_that_tells_more_is_named(window, qtbot, run_to_end):
+def test_inferred_steps_are_called_so_and_the_flag_that_reports_more_is_named(window, qtbot, run_to_end):
     chat = recorded("vllm-draft", "run-chat-sampled")
     plain = chat.cut(0, *(chunk.replace('"metrics"', '"left_out"') for chunk in chat.chunks))
     with FakeServer(vllm(chat=plain)) as fake:
@@ -155,7 +155,7 @@ def test_inferred_steps_are_called_so_and_the_flag_that_tells_more_is_named(wind
     assert "--per-request-spec-decode-metrics" in window.status.stage.text()
 
 
-def test_a_text_that_comes_at_once_tells_no_speed(window, qtbot, run_to_end, monkeypatch):
+def test_a_text_that_comes_at_once_shows_no_speed(window, qtbot, run_to_end, monkeypatch):
     monkeypatch.setattr(steps, "SHORTEST_MS", 1e9)
     with FakeServer(vllm()) as fake:
         add(qtbot, window, fake.url)

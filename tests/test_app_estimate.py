@@ -145,7 +145,7 @@ def test_a_failure_is_one_sentence_in_the_window(probing, qtbot):
     fake.error = ModelNotFoundError("There is no draft here for it.")
     finish(qtbot, panel)
     assert panel.banner.sentence() == "There is no draft here for it."
-    assert panel.estimate.headline.text() == "", "and told once"
+    assert panel.estimate.headline.text() == "", "and shown once"
     window.prompt.set_text("  ")
     panel.form.quick_button.click()
     assert "prompt is empty" in panel.banner.sentence()

@@ -32,7 +32,7 @@ def test_a_draft_that_does_not_fit_says_why_and_can_not_be_run(window, qtbot):
     assert window.controls.draft.combo.property("invalid")
     assert not window.prompt.run_button.isEnabled()
     window.menus.run.trigger()
-    assert window.banner.sentence() == "", "told once, beside Run"
+    assert window.banner.sentence() == "", "shown once, beside Run"
     window.controls.draft.combo.setCurrentIndex(1)
     assert window.prompt.run_button.isEnabled(), "another choice"
     assert not window.controls.draft.combo.property("invalid")

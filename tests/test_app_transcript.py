@@ -129,7 +129,7 @@ def test_the_tooltip_gives_step_kind_and_probabilities(stream):
     unknown = (math.nan,) * 4
     changes = {"draft_probs": unknown, "target_probs": unknown, "acceptance_probs": unknown}
     stream.steps.append(replace(make_step(2, 9, num_accepted=1), **changes))
-    assert "nan" not in tooltip(at(stream, 9), stream), "a server doesn't tell them"
+    assert "nan" not in tooltip(at(stream, 9), stream), "a server doesn't report them"
 
 
 def test_with_shared_noise_the_tooltip_shows_the_targets_own_draw(view, stream, monkeypatch):

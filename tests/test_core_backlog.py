@@ -72,7 +72,7 @@ def test_a_run_that_is_held_looks_at_everything_while_it_waits():
     assert isinstance(next(run), Drafted)
 
 
-def test_a_run_that_is_stopped_still_tells_what_it_has_kept():
+def test_a_run_that_is_stopped_still_reports_what_it_has_kept():
     controls = RunControls(SamplingParams())
     seen = []
     for event in events(controls):
@@ -98,7 +98,7 @@ def failing_at(monkeypatch, index: int, error: Exception):
     monkeypatch.setattr(core.decode._Run, "_commit", fail)
 
 
-def test_a_run_that_fails_tells_what_was_said_before(monkeypatch):
+def test_a_run_that_fails_reports_what_was_said_before(monkeypatch):
     failing_at(monkeypatch, 3, GenerationError("NaN"))
     seen = []
     with pytest.raises(GenerationError):

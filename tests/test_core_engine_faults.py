@@ -231,7 +231,7 @@ def test_an_answer_that_is_no_stream() -> None:
 @pytest.mark.parametrize(
     "value", [None, "x", {}, True, [{}], {"a": [1]}, 10**400], ids=lambda value: type(value).__name__
 )
-def test_a_field_of_any_kind_counts_as_not_told(value: Any) -> None:
+def test_a_field_of_any_kind_counts_as_not_reported(value: Any) -> None:
     events = [dict.fromkeys(("choices", "usage", "metrics", "prompt_token_ids"), value)]
     events += [{"choices": [{"delta": value, "logprobs": value, "token_ids": value, "finish_reason": None}]}]
     events += [{"choices": [{"delta": {"content": "a"}, "logprobs": {"content": value}, "token_ids": value}]}]
@@ -248,9 +248,9 @@ def test_a_field_of_any_kind_counts_as_not_told(value: Any) -> None:
 
 def test_counts_that_no_step_has_are_not_kept() -> None:
     many, end = 10**7, {"choices": [{"delta": {}, "finish_reason": "stop"}]}
-    told = {"speculative_decoding": {"per_step_drafted": [many], "per_step_accepted": [1]}}
+    reported = {"speculative_decoding": {"per_step_drafted": [many], "per_step_accepted": [1]}}
     events = [{"choices": [{"delta": {"content": text}, "token_ids": [1]}]} for text in "ab"]
-    with FakeServer(vllm(chat=as_stream([*events, {**end, "metrics": told}]))) as fake:
+    with FakeServer(vllm(chat=as_stream([*events, {**end, "metrics": reported}]))) as fake:
         summary = run(fake)[1]
     assert len(summary.num_accepted_tokens_per_pos) < 10
     events = [{"content": "a", "tokens": [1], "timings": {"predicted_n": 1, "draft_n": many}}]

@@ -1,4 +1,4 @@
-"""Servers as engines: what each product's stream becomes, and that nothing is claimed that it doesn't tell."""
+"""Servers as engines: what each product's stream becomes, and that nothing is claimed that it doesn't report."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_a_renamed_owner_does_not_hide_the_product() -> None:
 # --- vLLM ---------------------------------------------------------------------------------------------------------
 
 
-def told(folder: str, name: str) -> dict[str, Any]:
+def reported(folder: str, name: str) -> dict[str, Any]:
     """What the recorded stream says at its end about its steps."""
     last = recorded(folder, name).chunks[-2]
     assert isinstance(last, str)
@@ -116,9 +116,9 @@ def told(folder: str, name: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", ["run-chat-greedy", "run-chat-sampled"])
-def test_steps_of_vllm_are_those_that_it_tells_at_the_end(name: str) -> None:
+def test_steps_of_vllm_are_those_that_it_reports_at_the_end(name: str) -> None:
     found = run(vllm(chat=recorded("vllm-draft", name)))
-    said, summary, steps = told("vllm-draft", name), summary_of(found), final_steps(found)
+    said, summary, steps = reported("vllm-draft", name), summary_of(found), final_steps(found)
     drafted = [step for step in steps if step.num_draft_tokens]
     *accepted, last = said["per_step_accepted"]
     assert [step.num_accepted for step in drafted] == [*accepted, min(last, len(drafted[-1].emitted))]
@@ -133,9 +133,9 @@ def test_steps_of_vllm_are_those_that_it_tells_at_the_end(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["run-chat-greedy", "run-chat-sampled"])
-def test_with_n_grams_only_the_steps_that_are_certain_are_told(name: str) -> None:
+def test_with_n_grams_only_the_steps_that_are_certain_are_reported(name: str) -> None:
     found = run(vllm("vllm-ngram", chat=recorded("vllm-ngram", name)))
-    said, summary, steps = told("vllm-ngram", name), summary_of(found), final_steps(found)
+    said, summary, steps = reported("vllm-ngram", name), summary_of(found), final_steps(found)
     certain = [(step.num_draft_tokens, step.num_accepted) for step in steps if step.source is StepSource.SERVER]
     listed = list(zip(said["per_step_drafted"], said["per_step_accepted"], strict=True))
     assert [pair for pair in certain if pair[1]][:-1] == [pair for pair in listed if pair[1]][: len(certain)][:-1]
@@ -255,8 +255,8 @@ def test_a_request_that_the_server_aborts_is_a_failure_in_its_words() -> None:
     assert "(The cache is full)" in str(summary.error)
 
 
-def test_sglang_that_tells_sums_only_at_the_end() -> None:
-    found = run(sglang(tells_steps=False), chat=False)
+def test_sglang_that_reports_sums_only_at_the_end() -> None:
+    found = run(sglang(reports_steps=False), chat=False)
     assert {step.source for step in of_kind(found, Step)} == {StepSource.CHUNKS}
     summary = summary_of(found)
     assert (summary.source, summary.num_drafts, summary.num_draft_tokens) == (StepSource.SERVER, 2, 6)
@@ -279,7 +279,7 @@ def test_tokens_without_ids_and_logprobs_are_no_step_and_a_stop_text_is_known_by
 
 
 @pytest.mark.parametrize("name", ["run-raw-greedy", "run-raw-sampled"])
-def test_steps_of_llama_server_are_told_at_once(name: str) -> None:
+def test_steps_of_llama_server_are_reported_as_they_arrive(name: str) -> None:
     last = recorded("llama-draft", name).chunks[-1]
     assert isinstance(last, str)
     timings = json.loads(last.removeprefix("data: "))["timings"]
@@ -308,7 +308,7 @@ SAMPLED = recorded("vllm-draft", "run-chat-sampled")
     ],
     ids=["vllm", "in pairs", "llama"],
 )
-def test_a_log_lacks_what_the_server_did_not_tell_and_opens_everywhere(
+def test_a_log_lacks_what_the_server_did_not_report_and_opens_everywhere(
     answers: dict[str, Any], shown: str, tmp_path: Any
 ) -> None:
     found = run(answers)
@@ -336,7 +336,7 @@ def test_a_log_lacks_what_the_server_did_not_tell_and_opens_everywhere(
         assert not re.search(r"(^|[\s>,:])nan\b", text, re.IGNORECASE)
     page = (tmp_path / "a.html").read_text("utf-8")
     assert f"smol on {shown}" in page
-    assert not re.search(r"[ .\dLHM]nan", page), "parts of a step that a server doesn't tell aren't drawn"
+    assert not re.search(r"[ .\dLHM]nan", page), "parts of a step that a server doesn't report aren't drawn"
     is_inferred = any(step.source is StepSource.CHUNKS for step in final_steps(found))
     assert ("Steps are inferred" in page) is is_inferred
     assert "outrider sweep --engine" in page

@@ -116,12 +116,12 @@ def completion(
         }
         if place == 0:
             top = {chr(97 + token): logprob for token, logprob in enumerate(logprobs)} if body["logprobs"] else {}
-            told = {"tokens": [chr(97 + ids[0])], "token_logprobs": [logprobs[ids[0]]], "top_logprobs": [top]}
-            choice["logprobs"] = told
+            reported = {"tokens": [chr(97 + ids[0])], "token_logprobs": [logprobs[ids[0]]], "top_logprobs": [top]}
+            choice["logprobs"] = reported
         events.append({"choices": [choice]})
     names = ("per_step_drafted", "per_step_accepted")
-    told = dict(zip(names, map(list, zip(*counts, strict=True)), strict=True)) if counts else {}
-    events.append({"choices": [], "metrics": {"speculative_decoding": told} if told else {}})
+    reported = dict(zip(names, map(list, zip(*counts, strict=True)), strict=True)) if counts else {}
+    events.append({"choices": [], "metrics": {"speculative_decoding": reported} if reported else {}})
     return as_stream(events)
 
 
@@ -260,7 +260,7 @@ def test_first_tokens_that_follow_the_servers_own_logprobs_tell_other_weights_fr
 
 
 @pytest.mark.parametrize("is_behind", [False, True])
-def test_logprobs_may_be_told_before_or_behind_the_temperature(is_behind):
+def test_logprobs_may_be_reported_before_or_after_the_temperature(is_behind):
     report = checked(speculating, temperature=0.5, samples=300, is_behind=is_behind)
     assert report.distribution.tests[0].name == "own logprobs"
     assert "own logprobs" not in failed(report)

@@ -81,14 +81,14 @@ def drafter(target, tmp_path):
     return tmp_path / "draft"
 
 
-def test_a_target_of_another_width_is_told_before_and_at_loading(drafter, tmp_path):
+def test_a_target_of_another_width_is_reported_before_and_at_loading(drafter, tmp_path):
     other = save_model(tmp_path / "wide", hidden_size=64, tokenizer=chat_tokenizer())
     assert "64" in pair_problem(str(drafter), str(other))
     with pytest.raises(PairMismatchError, match="owner/target"):
         load_shared_draft(resolve(str(drafter)), load(str(other), "cpu"))
 
 
-def test_a_target_with_other_tokens_is_told(drafter, target_folder, tmp_path):
+def test_a_target_with_other_tokens_is_reported(drafter, target_folder, tmp_path):
     other = shutil.copytree(target_folder, tmp_path / "other")
     tokenizer = (other / "tokenizer.json").read_text("utf-8")
     (other / "tokenizer.json").write_text(tokenizer.replace("<|end|>", "<|stop|>"), "utf-8")

@@ -285,7 +285,7 @@ def _rows(summary: Summary, request: RunRequest, config: Mapping[str, Any]) -> l
 
 
 def _server_rows(summary: Summary, end: str) -> list[tuple[str, str, str]]:
-    """The figures that a server tells, or that its stream shows."""
+    """The figures that a server reports, or that its stream shows."""
     is_known = summary.source is not StepSource.TEXT
     how = "; inferred" if summary.source is StepSource.CHUNKS else ""
     in_steps = f"in {count_text(summary.num_steps, 'step')}{how}; " if is_known else ""

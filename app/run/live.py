@@ -85,7 +85,7 @@ class LiveView(QObject):
         self._kept: Iterator[Event] | None = None
         self.kept_title = ""
         """The name of the run on screen, if it is a kept run."""
-        self._is_told = False
+        self._is_paced = False
         """Whether the kept run is shown at a pace, as in the introduction."""
         self._text_timer = QTimer(self, interval=TEXT_MS)
         self._text_timer.timeout.connect(self._on_text_due)
@@ -109,7 +109,7 @@ class LiveView(QObject):
         """Show a kept run, at once or at the chosen pace. Not while another one is running."""
         self._finish_last()
         self._pacing.begin()
-        self._is_told = paced
+        self._is_paced = paced
         if not paced:
             self._pacing.hurry()
         self._is_refused, self._kept, self.kept_title = False, iter(events), title
@@ -277,7 +277,7 @@ class LiveView(QObject):
                 outcome = f"{NOT_STARTED}{OLDER if run.started is not None and not self.kept_title else ''}"
             stage = run.stage or outcome or ("Not run" if run.request is not None else "Ready")
             if self.kept_title:
-                name = self.kept_title if self._is_told else f"Kept run {self.kept_title!r}"
+                name = self.kept_title if self._is_paced else f"Kept run {self.kept_title!r}"
                 stage = f"Opening {self.kept_title!r}…" if self._kept else f"{name} · {stage}"
         else:
             is_generating = run.started is not None and self.upcoming is None

@@ -108,9 +108,9 @@ class MetricTiles(QWidget):
             tokens, speed = summary.num_tokens, summary.tokens_per_second
             acceptance, efficiency = summary.draft_acceptance_rate, summary.block_efficiency
         elif is_on_server:
-            from core.engines import tells_speed  # Late: most runs need no HTTP.
+            from core.engines import shows_speed  # Late: most runs need no HTTP.
 
-            speed = speed if tells_speed(sums.num_steps - 1, sums.total_ms) else None
+            speed = speed if shows_speed(sums.num_steps - 1, sums.total_ms) else None
         if speed is None and is_on_server and summary is not None:
             self.speed.show_value(UNKNOWN, "too few steps, or all came at once", "too few steps")
         elif speed is None:

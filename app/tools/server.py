@@ -101,7 +101,7 @@ class History:
 
 
 def rates(grown: Snapshot, seconds: float) -> dict[str, float]:
-    """The values of all series from what happened within some seconds; what the server doesn't tell is left out."""
+    """The values of all series from what happened within some seconds; what the server doesn't report is left out."""
     per_second = {
         "tokens": grown.generated_tokens,
         "drafts": grown.drafts,
@@ -382,7 +382,7 @@ class ServerWindow(QDialog):
         self._refresh()
 
     def _miss(self, sentence: str) -> None:
-        # It may come back; what was read last tells whether it restarted meanwhile.
+        # It may come back; what was read last shows whether it restarted meanwhile.
         self._timer.start()
         self._say(sentence, is_problem=True)
         self.history.add(time.perf_counter() - self._began, {})

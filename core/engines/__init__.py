@@ -8,14 +8,14 @@
         ...                                                # RunStarted, PrefillDone, Step, StepsCounted, Finished
 
 `target` is a model's name on the server; `server.model("")` is its default one. A `Step` holds `source`: SERVER
-(told), CHUNKS (inferred from the stream) or TEXT (nothing known); NaN and `UNKNOWN_ID` stand for what isn't told, and
-the log lacks it. A `StepsCounted` holds counts that came only at the end; its `applied(steps)` gives the steps with
-these. `summary.source` says the same of the whole run, and `advice(config, summary)` names the flag that would make the
-server tell more.
+(reported), CHUNKS (inferred from the stream) or TEXT (nothing known); NaN and `UNKNOWN_ID` stand for what isn't
+reported, and the log lacks it. A `StepsCounted` holds counts that came only at the end; its `applied(steps)` gives the
+steps with these. `summary.source` says the same of the whole run, and `advice(config, summary)` names the flag that
+would make the server report more.
 
     with server.client() as client:                        # a text without its steps, for sweeps and checks
         for chunk in stream_chunks(client, server, request, controls.check_cancelled, top_logprobs=20):
-            chunk.arrived, chunk.tokens[0].id, .text, .logprob, .top   # also .counts, .told, .finish
+            chunk.arrived, chunk.tokens[0].id, .text, .logprob, .top   # also .counts, .reported, .finish
 
     with server.client() as client:
         before = read_metrics(client)                      # -> Snapshot, or None if the server has no /metrics
@@ -34,19 +34,19 @@ from core.engines.client import Client
 from core.engines.metrics import Snapshot, difference, read_metrics
 from core.engines.server import Product, Server, Speculation, identify
 from core.engines.session import ServerSession, advice, check_request
-from core.engines.steps import Chunk, Token, Told, tells_speed
+from core.engines.steps import Chunk, Reported, Token, shows_speed
 
 __all__ = [
     "Address",
     "Chunk",
     "Client",
     "Product",
+    "Reported",
     "Server",
     "ServerSession",
     "Snapshot",
     "Speculation",
     "Token",
-    "Told",
     "advice",
     "check_request",
     "difference",
@@ -54,6 +54,6 @@ __all__ = [
     "keep_key",
     "key_for",
     "read_metrics",
+    "shows_speed",
     "stream_chunks",
-    "tells_speed",
 ]

@@ -13,7 +13,7 @@ from typing import Any
 
 from core.engines.client import Client
 from core.engines.server import Product, Server
-from core.engines.steps import MAX_COUNT, Chunk, Counts, Token, Told, split_text, unknown_tokens
+from core.engines.steps import MAX_COUNT, Chunk, Counts, Reported, Token, split_text, unknown_tokens
 from core.errors import ServerError, ServerRefusedError
 from core.runlog.log import mapping_of, mappings_of, text_of
 from core.settings import RunRequest
@@ -27,7 +27,7 @@ _MOST_TOKENS = 1_000
 def stream_chunks(
     client: Client, server: Server, request: RunRequest, check_cancelled: Check, top_logprobs: int = 0
 ) -> Generator[Chunk, None, None]:
-    """Ask a server for a text, in the way that tells most about its steps.
+    """Ask a server for a text, in the way that reports most about its steps.
 
     Args:
         top_logprobs: how many of the likeliest tokens to ask for at each position; llama-server's are not used.
@@ -81,7 +81,7 @@ def _openai(
 
 
 def _openai_chunks(events: Iterator[tuple[float, Any]]) -> Iterator[Chunk]:
-    # Nothing is lost if a field is of an unexpected kind: it counts as not told.
+    # Nothing is lost if a field is of an unexpected kind: it counts as not reported.
     prompt_ids: tuple[int, ...] | None = None
     for at, event in events:
         choices = event.get("choices")
@@ -98,7 +98,7 @@ def _openai_chunks(events: Iterator[tuple[float, Any]]) -> Iterator[Chunk]:
             finish=_finish(finish, choice.get("stop_reason", choice.get("matched_stop")))
             if isinstance(finish, str)
             else None,
-            told=_vllm_told(mapping_of(mapping_of(event.get("metrics")).get("speculative_decoding"))),
+            reported=_vllm_reported(mapping_of(mapping_of(event.get("metrics")).get("speculative_decoding"))),
             prompt_ids=prompt_ids,
             num_prompt_tokens=len(prompt_ids) if prompt_ids else _count(usage.get("prompt_tokens")),
         )
@@ -147,7 +147,7 @@ def _scored(item: dict[str, Any]) -> tuple[str, float]:
     return str(item.get("token", "")), _float(item.get("logprob"))
 
 
-def _vllm_told(found: dict[str, Any]) -> Told | None:
+def _vllm_reported(found: dict[str, Any]) -> Reported | None:
     if not found:
         return None
     names = ("num_spec_steps", "num_draft_tokens", "num_accepted_draft_tokens")
@@ -156,7 +156,7 @@ def _vllm_told(found: dict[str, Any]) -> Told | None:
     per_step = tuple(zip(drafted, accepted, strict=True)) if len(drafted) == len(accepted) else ()
     if any(max(counts) > MAX_COUNT for counts in per_step):
         per_step = ()
-    return Told(steps, draft_tokens, accepted_tokens, per_step)
+    return Reported(steps, draft_tokens, accepted_tokens, per_step)
 
 
 def _finish(reason: str, stop_reason: Any, message: str = "") -> FinishReason:
@@ -194,13 +194,13 @@ def _sglang(client: Client, request: RunRequest, check_cancelled: Check, top_log
     for at, event in client.stream("/generate", body, check_cancelled):
         meta = mapping_of(event.get("meta_info"))
         shown = text_of(event.get("text"))
-        # A server may be told to send only what is new.
+        # A server may be set to send only what is new.
         new, text = (shown[len(text) :], shown) if shown.startswith(text) else (shown, text + shown)
         total = _count(meta.get("completion_tokens")) or count
         added, count = min(max(0, total - count), _MOST_TOKENS), max(total, count)
         tokens = _sglang_tokens(event, meta, new, added)
-        told = _sglang_told(meta)
-        sums = (told.drafts or 0, told.draft_tokens or 0, told.accepted_tokens or 0)
+        reported = _sglang_reported(meta)
+        sums = (reported.drafts or 0, reported.draft_tokens or 0, reported.accepted_tokens or 0)
         counts, seen = _sglang_counts(seen, sums, len(tokens)), sums
         finish = mapping_of(meta.get("finish_reason"))
         yield Chunk(
@@ -210,13 +210,13 @@ def _sglang(client: Client, request: RunRequest, check_cancelled: Check, top_log
             finish=_finish(str(finish["type"]), finish.get("matched"), client.shown(str(finish.get("message") or "")))
             if "type" in finish
             else None,
-            told=told if "type" in finish and told != Told() else None,
+            reported=reported if "type" in finish and reported != Reported() else None,
             num_prompt_tokens=_count(meta.get("prompt_tokens")),
         )
 
 
 def _sglang_counts(before: tuple[int, int, int], now: tuple[int, int, int], emitted: int) -> Counts | None:
-    """The counts of one step, where each chunk tells the sums; a chunk that ends a silent stream holds all of them."""
+    """The counts of one step, if each chunk reports the sums; a chunk that ends a silent stream holds all of them."""
     drafts, drafted, accepted = (new - old for new, old in zip(now, before, strict=True))
     return (drafted, accepted) if drafts == 1 and emitted - 1 == accepted <= drafted else None
 
@@ -243,12 +243,12 @@ def _sglang_tokens(event: dict[str, Any], meta: dict[str, Any], text: str, count
     )
 
 
-def _sglang_told(meta: dict[str, Any]) -> Told:
+def _sglang_reported(meta: dict[str, Any]) -> Reported:
     drafted, accepted = (
         next((count for name in names if (count := _count(meta.get(name))) is not None), None)
         for names in (_DRAFTED, _ACCEPTED)
     )
-    return Told(_count(meta.get("spec_verify_ct")), drafted, accepted)
+    return Reported(_count(meta.get("spec_verify_ct")), drafted, accepted)
 
 
 # --- llama-server -------------------------------------------------------------------------------------------------
@@ -287,9 +287,10 @@ def _llama_server(client: Client, request: RunRequest, check_cancelled: Check) -
             if tokens:
                 yield Chunk(at, tuple(tokens), counts=counts, num_prompt_tokens=num_prompt)
             drafted, accepted = (_count(timings.get(name)) for name in ("draft_n", "draft_n_accepted"))
-            told = None if drafted is None else Told(None, drafted, accepted)
+            reported = None if drafted is None else Reported(None, drafted, accepted)
             tail = unknown_tokens(text) if text else ()
-            yield Chunk(at, tail, (0, 0), True, _LLAMA_ENDS.get(str(event.get("stop_type"))), told, None, num_prompt)
+            finish = _LLAMA_ENDS.get(str(event.get("stop_type")))
+            yield Chunk(at, tail, (0, 0), True, finish, reported, None, num_prompt)
             return
         if total is None:  # An old server, which says nothing about its steps.
             yield Chunk(at, unknown_tokens(text), is_step=False, num_prompt_tokens=num_prompt)

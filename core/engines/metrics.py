@@ -28,11 +28,11 @@ _LEVELS = ("running", "waiting")
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Figures of a server since it started, summed over its engines; None for what it doesn't tell.
+    """Figures of a server since it started, summed over its engines; None for what it doesn't report.
 
     Attributes:
         drafts: steps that drafted. draft_tokens, accepted_tokens: of these.
-        accepted_per_position: how often a drafted token was accepted at each position, from 0; empty if not told.
+        accepted_per_position: how often a drafted token was accepted at each position, from 0; empty if not reported.
         generated_tokens, requests: tokens generated, and requests finished.
         running, waiting: requests at this moment.
     """
@@ -48,7 +48,7 @@ class Snapshot:
 
     @property
     def acceptance_rate(self) -> float | None:
-        """Accepted / drafted; None if nothing was drafted, or isn't told."""
+        """Accepted / drafted; None if nothing was drafted, or isn't reported."""
         return (
             self.accepted_tokens / self.draft_tokens if self.draft_tokens and self.accepted_tokens is not None else None
         )

@@ -30,11 +30,11 @@ _OWNERS = {"vllm": Product.VLLM, "sglang": Product.SGLANG, "llamacpp": Product.L
 
 @dataclass(frozen=True, slots=True)
 class Speculation:
-    """How a server drafts, as far as it tells.
+    """How a server drafts, as far as it reports it.
 
     Attributes:
-        is_on: None if it doesn't tell.
-        method: in the server's own words, such as EAGLE3 or draft-simple; vLLM tells none.
+        is_on: None if it doesn't report it.
+        method: in the server's own words, such as EAGLE3 or draft-simple; vLLM reports none.
         num_draft_tokens: K, the most tokens that it drafts in a step.
         drafts_always: whether every step drafts, as with a draft model; with n-grams only some do.
     """
@@ -61,7 +61,7 @@ class Server:
 
     Attributes:
         models: the names that a request may ask for, the first being its default.
-        context_length: tokens of prompt and text together; None if it isn't told.
+        context_length: tokens of prompt and text together; None if it isn't reported.
         metrics: a first reading of /metrics; None if the server offers none.
     """
 

@@ -15,7 +15,7 @@ from core.engines.adapters import stream_chunks
 from core.engines.client import Client
 from core.engines.metrics import Snapshot, difference, read_metrics
 from core.engines.server import Product, Server
-from core.engines.steps import Chunk, StepMaker, Told, align, tells_speed
+from core.engines.steps import Chunk, Reported, StepMaker, align, shows_speed
 from core.errors import ServerBusyError, ServerError, SettingsError
 from core.runlog.log import started_now
 from core.runlog.tally import Tally
@@ -52,7 +52,7 @@ class ServerSession:
 
         Yields:
             `StageChanged` while the server is waited for, then `RunStarted`, `PrefillDone` with the first token, a
-            `Step` for each step as far as the server shows them, a `StepsCounted` where it tells more about them at the
+            `Step` for each step as far as the server shows them, a `StepsCounted` if it reports more about them at the
             end, and `Finished`. A failure after `RunStarted` ends the run with a `Finished` that names it.
 
         Raises:
@@ -98,7 +98,7 @@ class _Run:
         self._prefill_ms = 0.0
         self._began = time.perf_counter()
         self._has_started = False
-        self._told: Told | None = None
+        self._reported: Reported | None = None
         self._reason: FinishReason | None = None
 
     def events(self) -> Generator[Event, None, None]:
@@ -149,7 +149,7 @@ class _Run:
                     self._has_started = True
                 if chunk.tokens:
                     yield from self._tokens(chunk)
-                self._told = chunk.told or self._told
+                self._reported = chunk.reported or self._reported
                 self._reason = chunk.finish or self._reason
 
     def _tokens(self, chunk: Chunk) -> Iterator[Event]:
@@ -168,9 +168,9 @@ class _Run:
 
     def _counts(self) -> StepsCounted:
         """The server's counts of each step, where they came only at the end."""
-        if self._told is None or self._reason is FinishReason.ERROR:
+        if self._reported is None or self._reason is FinishReason.ERROR:
             return StepsCounted(())
-        return StepsCounted(align([len(step.emitted) for step in self._maker.steps], self._told.per_step))
+        return StepsCounted(align([len(step.emitted) for step in self._maker.steps], self._reported.per_step))
 
     def _metrics(self) -> Snapshot | None:
         if self._server.metrics is None:
@@ -185,22 +185,22 @@ class _Run:
         tally.prefill_ms = self._prefill_ms
         summary = tally.summary(self._reason or FinishReason.ERROR, error=error)
         waits = [step.total_ms for step in self._maker.steps[1:]]
-        if not tells_speed(len(waits), sum(waits)):
+        if not shows_speed(len(waits), sum(waits)):
             summary = replace(summary, tokens_per_second=None)
         sources = {step.source for step in steps}
         source = StepSource.SERVER if sources <= {StepSource.SERVER} else StepSource.CHUNKS
-        told = self._told
-        if told is not None and told.draft_tokens is not None and told.accepted_tokens is not None:
-            drafts = tally.num_blocks if told.drafts is None else told.drafts
-            positions = per_position(told.per_step) if told.per_step else summary.num_accepted_tokens_per_pos
+        reported = self._reported
+        if reported is not None and reported.draft_tokens is not None and reported.accepted_tokens is not None:
+            drafts = tally.num_blocks if reported.drafts is None else reported.drafts
+            positions = per_position(reported.per_step) if reported.per_step else summary.num_accepted_tokens_per_pos
             if source is not StepSource.SERVER:
                 # A piece of the stream may hold several steps: only the drafts, and the prompt's step, are counted.
-                is_known = self._server.speculation.drafts_always and told.drafts is not None
+                is_known = self._server.speculation.drafts_always and reported.drafts is not None
                 num_steps = drafts + 1 if is_known else summary.num_steps
                 efficiency = summary.num_tokens / num_steps if is_known else None
                 summary = replace(summary, num_steps=num_steps, block_efficiency=efficiency)
-                source = StepSource.SERVER if is_known or told.per_step else StepSource.CHUNKS
-            return _with_counts(summary, source, drafts, told.draft_tokens, told.accepted_tokens, positions)
+                source = StepSource.SERVER if is_known or reported.per_step else StepSource.CHUNKS
+            return _with_counts(summary, source, drafts, reported.draft_tokens, reported.accepted_tokens, positions)
         if source is StepSource.SERVER:
             return replace(summary, source=source)
         ours = self._counted_since(before)
@@ -246,7 +246,7 @@ def per_position(per_step: Sequence[tuple[int, int]]) -> tuple[int, ...]:
 
 
 def run_started(server: Server, request: RunRequest, prompt_ids: tuple[int, ...] | None) -> RunStarted:
-    """A run's settings as far as a server takes or tells them; the others are absent."""
+    """A run's settings as far as a server takes or reports them; the others are absent."""
     speculation = server.speculation
     engine: dict[str, Any] = {
         "product": str(server.product),
@@ -276,7 +276,7 @@ def run_started(server: Server, request: RunRequest, prompt_ids: tuple[int, ...]
 
 
 def advice(config: Mapping[str, Any], summary: Summary) -> str:
-    """What a run on a server doesn't show, and what would make the server tell it; empty if it tells all."""
+    """What a run on a server doesn't show, and what would make the server report it; empty if it reports all."""
     engine, source = config.get("engine"), summary.source
     product = engine.get("product") if isinstance(engine, dict) else None
     if product is None or source in {None, StepSource.SERVER}:

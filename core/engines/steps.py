@@ -1,4 +1,4 @@
-"""From what a server streams to the steps of a run: counts that it tells, or, labelled so, inferred ones."""
+"""From what a server streams to the steps of a run: counts that it reports, or inferred ones, labelled so."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ MAX_COUNT = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A token as a server tells it.
+    """A token as a server reports it.
 
     Attributes:
-        id: `UNKNOWN_ID` if it isn't told.
+        id: `UNKNOWN_ID` if it isn't reported.
         text: as it stands in the text; empty for a special token.
-        logprob: of the target, as the server computes it; NaN if it isn't told.
+        logprob: of the target, as the server computes it; NaN if it isn't reported.
         top: the likeliest tokens here with their logprobs, by text, if they were asked for.
     """
 
@@ -36,10 +36,10 @@ class Token:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """What a server tells about a whole request, at its end; None if it doesn't.
+class Reported:
+    """What a server reports about a whole request, at its end; None if it doesn't.
 
-    `per_step` holds the counts of each step that drafted, in order; empty if they aren't told.
+    `per_step` holds the counts of each step that drafted, in order; empty if they aren't reported.
     """
 
     drafts: int | None = None
@@ -55,11 +55,11 @@ class Chunk:
     Attributes:
         arrived: `time.perf_counter` when its last token arrived.
         tokens: may be none, as in the last chunk.
-        counts: those of this step, if the server tells them at once.
+        counts: those of this step, if the server reports them with it.
         is_step: False where a piece says nothing about steps.
         finish: why the text ends, in the chunk that ends it.
-        told: in the last chunk.
-        prompt_ids, num_prompt_tokens: of the prompt, as soon as the server tells them.
+        reported: in the last chunk.
+        prompt_ids, num_prompt_tokens: of the prompt, as soon as the server reports them.
     """
 
     arrived: float
@@ -67,7 +67,7 @@ class Chunk:
     counts: Counts | None = None
     is_step: bool = True
     finish: FinishReason | None = None
-    told: Told | None = None
+    reported: Reported | None = None
     prompt_ids: tuple[int, ...] | None = None
     num_prompt_tokens: int | None = None
 
@@ -76,8 +76,8 @@ FEWEST_WAITS, SHORTEST_MS, SHORTEST_WAIT_MS = 3, 50.0, 1.0
 """What a speed needs: waits for a step, and how long they lasted in all and on average."""
 
 
-def tells_speed(num_waits: int, waited_ms: float) -> bool:
-    """Whether the waits between steps tell a speed: fewer, or shorter ones, say more about the way here.
+def shows_speed(num_waits: int, waited_ms: float) -> bool:
+    """Whether the waits between steps show a speed: fewer, or shorter ones, say more about the connection.
 
     A proxy or a busy machine may hold steps back and send them at once.
     """
@@ -126,7 +126,7 @@ class StepMaker:
         return step
 
     def _inferred(self, chunk: Chunk) -> tuple[Counts, StepSource]:
-        """The counts of a chunk that tells none: its last token is the target's own, those before were accepted."""
+        """The counts of a chunk that reports none: its last token is the target's own, those before were accepted."""
         most, accepted = self._speculation.num_draft_tokens, len(chunk.tokens) - 1
         if self._speculation.is_on is False:
             return (0, 0), StepSource.SERVER

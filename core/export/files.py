@@ -106,7 +106,7 @@ def export_jsonl(path: File, log: RunLog, *, in_place: bool = False) -> None:
 
 def export_csv(path: File, log: RunLog) -> None:
     """Write one row per step, with the schema's fields of a step as columns, and the run's rule of verification. Lists
-    are joined by spaces. What a server didn't tell is empty."""
+    are joined by spaces. What a server didn't report is empty."""
     rule = rule_text(log.run["config"])
     is_ours = all(step.get("source") is None for step in log.steps)
     records = log.steps if is_ours else [to_record(step) or {} for step in steps(log)]

@@ -93,7 +93,7 @@ class RunData:
         return number_of(getattr(self.summary, name))
 
     def mean_ms(self, name: str) -> float | None:
-        """The mean of one of the steps' times; None if it isn't told, or too little of it to tell a speed."""
+        """The mean of one of the steps' times; None if it isn't reported, or too little of it to show a speed."""
         if self.summary.source is not None and self.summary.tokens_per_second is None:
             return None
         values = [value for value in self.counts.columns[Column(name)] if math.isfinite(value)]

@@ -214,14 +214,14 @@ def _latency(run: RunData) -> Markup:
         [ms / max(count, 1 / width) for ms, count in zip(part, columns[3], strict=True)] for part in columns[:3]
     )
     both = [first + second for first, second in zip(draft, verify, strict=True)]
-    is_told = any(map(math.isfinite, both))  # A server tells no parts.
-    total = list(map(max, total, both)) if is_told else total
+    has_parts = any(map(math.isfinite, both))  # A server reports no parts.
+    total = list(map(max, total, both)) if has_parts else total
     plain = _plain_ms_per_token(run)
     plot = Plot(
         "latency",
         "Latency per token",
         "Where each step’s time went, in milliseconds divided by the tokens that it added"
-        + (", stacked: drafting, the target’s forward, and sampling with verification" if is_told else "")
+        + (", stacked: drafting, the target’s forward, and sampling with verification" if has_parts else "")
         + ". The solid line is the mean over all tokens so far"
         + (", the dashed one the target alone." if plain is not None else ".")
         + note,
@@ -230,10 +230,10 @@ def _latency(run: RunData) -> Markup:
     )
     zero = [0.0] * len(draft)
     areas = ((zero, draft, DRAFTING), (draft, both, VERIFYING), (both, total, SAMPLING))
-    for lower, upper, mark in areas if is_told else ((zero, total, WHOLE_STEP),):
+    for lower, upper, mark in areas if has_parts else ((zero, total, WHOLE_STEP),):
         plot.stairs(lower, upper, width, mark)
     plot.line(_by_step(run.counts, Column.RUNNING_MS_PER_TOKEN), MEAN)
-    marks = (*((DRAFTING, VERIFYING, SAMPLING) if is_told else (WHOLE_STEP,)), MEAN)
+    marks = (*((DRAFTING, VERIFYING, SAMPLING) if has_parts else (WHOLE_STEP,)), MEAN)
     if plain is None:
         return plot.figure(marks)
     plot.level(plain, ALONE)

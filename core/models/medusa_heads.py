@@ -45,7 +45,7 @@ _NAME = re.compile(r"(?:medusa_head\.)?(\d+)\.(\d+)\.(?:(linear)\.(weight|bias)|
 
 @dataclass(frozen=True, slots=True)
 class HeadsConfig:
-    """What the tensors don't tell.
+    """What the tensors don't show.
 
     Attributes:
         target: the reference of the model that they were trained for.
@@ -240,7 +240,7 @@ def _files(path: Path) -> tuple[Path, Path]:
 
 
 def _read_config(file: Path) -> HeadsConfig | None:
-    """None if the file describes something else, such as published heads, whose tensors tell everything."""
+    """None if the file describes something else, such as published heads, whose tensors show everything."""
     try:
         values = read_json(file)
     except (OSError, ValueError) as error:

@@ -68,7 +68,7 @@ STEP_FIELDS = (
 _ONLY_IF_ANY = ("parents", "accepted_path", "block", "absent_ms", "source")
 """Fields that only steps of a tree, of block verification, across a sleep of the machine, or of a server have."""
 _SURELY = ("index", "position", "num_draft_tokens", "drafted", "num_accepted", "emitted", "emitted_kinds")
-"""Fields that a step of a server has, too; it lacks what the server doesn't tell."""
+"""Fields that a step of a server has, too; it lacks what the server doesn't report."""
 BASELINE_STEP_FIELDS = ("index", "position", "emitted", "emitted_text", "total_ms")
 BASELINE_TIMES = ("verify_ms",)
 """Additional fields of a baseline step, which older logs lack."""
@@ -162,11 +162,11 @@ def _step_record(step: Step) -> Record:
     record = {"type": "step", **{name: values.pop(name) for name in STEP_FIELDS}, **values}
     if step.evidence:
         record["evidence"] = list(map(evidence.to_record, step.evidence))
-    return record if step.source is None else _told(record)
+    return record if step.source is None else _as_reported(record)
 
 
-def _told(record: Record) -> Record:
-    """A record of a server without what the server didn't tell, and with null for an unknown id."""
+def _as_reported(record: Record) -> Record:
+    """A record of a server without what the server didn't report, and with null for an unknown id."""
     for name in ("drafted", "emitted"):
         record[name] = [None if token == UNKNOWN_ID else token for token in record[name]]
     plain = ((name, _plain(value)) for name, value in record.items())

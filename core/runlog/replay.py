@@ -155,13 +155,13 @@ def events(log: RunLog) -> Iterator[Event]:
 
 
 def steps(log: RunLog) -> Iterator[Step]:
-    """The steps that can be rebuilt, with the counts that a server told at the run's end."""
+    """The steps that can be rebuilt, with the counts that a server reported at the run's end."""
     rebuilt = [step for record in log.steps if (step := step_from_record(record)) is not None]
-    told: list[Any] = []
+    reported: list[Any] = []
     for _, record in log.others:
         if record.get("type") == "steps_counted" and isinstance(record.get("counts"), list):
-            told = record["counts"]
-    return StepsCounted(tuple(map(_counts, told))).applied(rebuilt)
+            reported = record["counts"]
+    return StepsCounted(tuple(map(_counts, reported))).applied(rebuilt)
 
 
 def _counts(found: Any) -> tuple[tuple[int, int], ...] | None:

@@ -131,15 +131,15 @@ class Tally:
             self.timed_draft_ms += step.draft_ms
 
     def positions_of(self, summary: Summary | None) -> PositionCounts:
-        """Counts by position: the summary's where a server told all, and its steps show only some of their drafts."""
+        """Counts by position: the summary's where a server reported all, but its steps show only some drafts."""
         if summary is None or summary.source is None or summary.num_drafts <= self.num_blocks:
             return self.positions
         drafts, accepted = summary.num_drafts, summary.num_accepted_tokens_per_pos
         whole = drafts * len(accepted), sum(accepted)
         falls = [drafts, *accepted, 0]
         # A log may be a stranger's, and blocks may differ in length.
-        is_told = whole == (summary.num_draft_tokens, summary.num_accepted_tokens)
-        if not is_told or falls != sorted(falls, reverse=True):
+        is_consistent = whole == (summary.num_draft_tokens, summary.num_accepted_tokens)
+        if not is_consistent or falls != sorted(falls, reverse=True):
             return self.positions
         found = PositionCounts()
         found.drafted, found.tested, found.accepted = [drafts] * len(accepted), falls[:-2], list(accepted)

@@ -105,7 +105,7 @@ def _check_long_texts(loaded: LanguageModel, probe: torch.Tensor) -> None:
     if boundary is None or boundary >= loaded.context_length:
         return
     end = min(loaded.context_length, 2 * boundary)
-    # Far apart, so that their distances tell; without a mask transformers takes gaps for the ends of texts.
+    # Far apart, so that distances matter; without a mask transformers takes gaps for the ends of texts.
     at = torch.linspace(0, end - 1, len(probe), device=loaded.device).long().unsqueeze(0)
     ids = probe.to(loaded.device).unsqueeze(0)
     given = {"input_ids": ids, "position_ids": at, "attention_mask": torch.ones_like(ids), "use_cache": False}

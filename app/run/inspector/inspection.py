@@ -16,7 +16,7 @@ from core.settings import TYPICAL_FLOOR, TYPICAL_SHARE, Coupling
 from core.types import Step
 
 NOT_KEPT = "The distributions of this run were not kept."
-NOT_TOLD = "Distributions need the models on this machine; a server doesn't provide them."
+NOT_REPORTED = "Distributions need the models on this machine; a server doesn't provide them."
 NOT_YET = "The distributions of this step have not arrived yet."
 LONGEST_NAME = 12
 """Most characters of a token in a figure's name."""
@@ -67,7 +67,7 @@ def inspect(
     words = Words(step, decider)
     is_drafted = slot < len(step.drafted)
     targets = [words.target_prob(node) for node in range(len(step.parents))]
-    why_none = NOT_TOLD if step.source is not None else NOT_YET if is_coming else NOT_KEPT
+    why_none = NOT_REPORTED if step.source is not None else NOT_YET if is_coming else NOT_KEPT
     return Inspection(
         title=f"Step {place.step + 1} · {_place_name(step, slot)}",
         subtitle=" · ".join(

@@ -364,7 +364,7 @@ def _facts(span: Span, step: Step, coupling: Coupling) -> list[tuple[str, str]]:
         }
         if coupling is Coupling.REJECTION:
             figures["Acceptance probability"] = step.acceptance_probs[span.slot]
-        # A server tells none, and neither do old logs.
+        # A server reports none, and old logs hold none.
         rows += [(title, f"{value:.4f}") for title, value in figures.items() if math.isfinite(value)]
     return rows
 

@@ -137,7 +137,7 @@ class ModelsWindow(QDialog):
             # The button is disabled then, and the next one must not get the focus.
             button.clicked.connect(self.table.setFocus)
         self._models.form.changed.connect(self.refresh)
-        # Queued: the settings tell the form of the method.
+        # Queued: the settings set the form's method first.
         self._models.form.method_chosen.connect(self.refresh, Qt.ConnectionType.QueuedConnection)
         QShortcut(QKeySequence.StandardKey.Find, self).activated.connect(self._on_find)
         delete = QShortcut(QKeySequence.StandardKey.Delete, self.table, context=Qt.ShortcutContext.WidgetShortcut)

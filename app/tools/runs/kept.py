@@ -104,11 +104,11 @@ class KeptRuns(QObject):
     def _look_back(self) -> None:
         """Report it if the last run was cut off."""
 
-        def tell(run: KeptRun | None) -> None:
+        def report(run: KeptRun | None) -> None:
             if run is not None and run.state is KeptState.CUT_OFF and self._run.request is None:
                 self.reported.emit(f"The last run, {run.title!r}, was cut off. Find it under File > Runs (Ctrl+O)")
 
-        self.submit(lambda job: next(self.store.runs(), None), tell, what="The kept runs could not be listed")
+        self.submit(lambda job: next(self.store.runs(), None), report, what="The kept runs could not be listed")
 
     # --- Opening and replaying ---
 

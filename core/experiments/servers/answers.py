@@ -11,8 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from core.controls import Cancelled, RunControls
-from core.engines import Chunk, Client, Server, Token, Told, stream_chunks
-from core.engines.steps import StepMaker, align, tells_speed
+from core.engines import Chunk, Client, Reported, Server, Token, stream_chunks
+from core.engines.steps import StepMaker, align, shows_speed
 from core.errors import ServerError, ServerRefusedError, SettingsError
 from core.settings import RunRequest
 from core.types import UNKNOWN_ID, StepsCounted, StepSource
@@ -40,9 +40,9 @@ class Answer:
         return len(self.ids) == len(self.tokens)
 
     @property
-    def told(self) -> Told | None:
+    def reported(self) -> Reported | None:
         """What the server reported about drafting at the end."""
-        return next((chunk.told for chunk in reversed(self.chunks) if chunk.told), None)
+        return next((chunk.reported for chunk in reversed(self.chunks) if chunk.reported), None)
 
     @property
     def ms_per_token(self) -> float | None:
@@ -50,7 +50,7 @@ class Answer:
         chunks = [chunk for chunk in self.chunks if chunk.tokens]
         later = sum(len(chunk.tokens) for chunk in chunks[1:])
         waited_ms = (chunks[-1].arrived - chunks[0].arrived) * 1e3 if chunks else 0.0
-        return waited_ms / later if tells_speed(len(chunks) - 1, waited_ms) else None
+        return waited_ms / later if shows_speed(len(chunks) - 1, waited_ms) else None
 
     def text_at(self, place: int) -> str:
         """A token's text; empty past the end."""
@@ -69,9 +69,10 @@ class Answer:
         """
         maker = StepMaker(server.speculation, temperature)
         steps = [maker.step(chunk, 0) for chunk in self.chunks if chunk.tokens]
-        if self.told and self.told.per_step:
+        if self.reported and self.reported.per_step:
             steps = [replace(step, source=StepSource.TEXT) for step in steps]
-            steps = list(StepsCounted(align([len(step.emitted) for step in steps], self.told.per_step)).applied(steps))
+            counts = align([len(step.emitted) for step in steps], self.reported.per_step)
+            steps = list(StepsCounted(counts).applied(steps))
         found: dict[int, bool] = {}
         place = 0
         for step in steps:

@@ -243,8 +243,8 @@ class _Check:
             tops.append(sorted((lp for token in answer.tokens[:1] for _, lp in token.top), reverse=True)[:_TOP])
         first = [token for answer in answers for token in answer.tokens[:1]]
         # A token without an id, such as the end of a text, would seem never to be drawn.
-        is_told = all(token.id != UNKNOWN_ID and not math.isnan(token.logprob) for token in first)
-        if not tops[0] or len(first) < len(answers) or not is_told:
+        is_reported = all(token.id != UNKNOWN_ID and not math.isnan(token.logprob) for token in first)
+        if not tops[0] or len(first) < len(answers) or not is_reported:
             return
         # Some servers report logprobs before the temperature, others after it.
         is_before = all(math.isclose(one, other, abs_tol=1e-2) for one, other in zip(*tops, strict=False))
@@ -335,8 +335,8 @@ class _CheckHere(_Check):
         if any(token >= self._target.vocab_size for token in ids):
             raise SettingsError(f"The server sends tokens that {self._target.ref} doesn't have; name its own model.")
         is_whole = answer.is_known and answer.chunks[-1].finish is FinishReason.EOS
-        is_told = bool(ids) and ids[-1] in self._eos[:1]
-        return (*ids, self._eos[0]) if is_whole and self._eos and not is_told else ids
+        has_end = bool(ids) and ids[-1] in self._eos[:1]
+        return (*ids, self._eos[0]) if is_whole and self._eos and not has_end else ids
 
     def _check_prompt(self, prompt: Prompt, answer: Answer) -> None:
         ids = next((chunk.prompt_ids for chunk in answer.chunks if chunk.prompt_ids), None)

@@ -171,9 +171,9 @@ def _metrics(server: Server) -> Snapshot | None:
 
 def _acceptance(answers: Sequence[Answer], grown: Snapshot | None) -> float | None:
     """Accepted / drafted: what each answer reports, else what the server counted meanwhile."""
-    told = [answer.told for answer in answers]
-    drafted = [item.draft_tokens for item in told if item is not None and item.draft_tokens is not None]
-    accepted = [item.accepted_tokens for item in told if item is not None and item.accepted_tokens is not None]
+    reported = [answer.reported for answer in answers]
+    drafted = [item.draft_tokens for item in reported if item is not None and item.draft_tokens is not None]
+    accepted = [item.accepted_tokens for item in reported if item is not None and item.accepted_tokens is not None]
     if len(drafted) == len(accepted) == len(answers):
         return sum(accepted) / sum(drafted) if sum(drafted) else None
     return None if grown is None else grown.acceptance_rate
@@ -291,13 +291,13 @@ def crossings(speedups: Sequence[tuple[int, float]]) -> list[tuple[float, bool]]
 
 
 def _described(server: Server, model: str) -> dict[str, Any]:
-    told = server.speculation
+    speculation = server.speculation
     return {
         "product": str(server.product),
         "version": server.version,
         "address": server.address.url,
         "model": server.model(model),
-        "speculates": told.is_on,
-        "method": told.method,
-        "num_draft_tokens": told.num_draft_tokens,
+        "speculates": speculation.is_on,
+        "method": speculation.method,
+        "num_draft_tokens": speculation.num_draft_tokens,
     }
