@@ -1,4 +1,4 @@
-"""The sentence that counts, above the text of a finished run: is it faster than plain decoding, and is it the same?"""
+"""The verdict above the text of a finished run: was it faster than plain decoding, and is the text the same?"""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STEPWISE = (
 )
 QUALIFIED = "Measured on a busy machine: "
 SHORT_MS = 20.0
-"""Shorter steps than this are disturbed by the window's own drawing."""
+"""Steps shorter than this are disturbed by the window's own drawing."""
 DRAWING = "Drawing the window disturbs steps this short: choose a slower Pace."
 LEVEL = 0.005
 """Speedups this close to 1 are written as 1.00."""
@@ -80,7 +80,7 @@ def conclusion_of(run: RunView, *, was_stepped: bool = False, is_slowed: bool = 
         headline=f"{QUALIFIED + headline[0].lower() + headline[1:] if busy else headline}, {_sameness(run)}",
         basis=" ".join(notes),
         kind="doubtful" if busy else "lossy" if run.is_lossy else verdict,
-        # Neither a busy machine's times nor those of a few steps are ground for advice.
+        # Neither a busy machine's times nor those of a few steps are grounds for advice.
         advice="" if verdict == "faster" or busy or interval is None else _advice(run),
     )
 

@@ -106,7 +106,7 @@ class LiveView(QObject):
             self._start_timers()
 
     def show_kept(self, request: RunRequest, events: Iterable[Event], title: str, *, paced: bool = False) -> None:
-        """Show a kept run, at once or at the chosen pace. Not while another one is running."""
+        """Show a kept run, all at once or at the chosen pace. Not while another one is running."""
         self._finish_last()
         self._pacing.begin()
         self._is_paced = paced
@@ -119,18 +119,18 @@ class LiveView(QObject):
 
     @property
     def is_slowed(self) -> bool:
-        """Whether steps that are here already wait to be shown, although the engine may be done."""
+        """Whether steps that have arrived are waiting to be shown, although the engine may be done."""
         waits = self._kept is not None or self._pacing.is_behind or self._controller.has_events
         return waits and self._pacing.is_slow
 
     def forget_refusal(self) -> None:
-        """What kept the last run from starting was changed."""
+        """Clear the refusal from the status, since its cause has changed."""
         if self._is_refused:
             self._is_refused = False
             self._show_status()
 
     def finish(self) -> None:
-        """Show the rest of a run at once, as far as the engine has come. Call it before another run begins."""
+        """Show the rest of a run immediately, as far as the engine has got. Call it before another run begins."""
         self._pacing.hurry()
         if self._is_ending:
             self._end_if_whole(math.inf)
@@ -219,7 +219,7 @@ class LiveView(QObject):
         for panel in self._panels:
             panel.end()
         self._show_status()
-        self._has_news = False  # Else the panels' timer would show the status once more, over what is said of the run.
+        self._has_news = False  # Otherwise the panels' timer would show the status again, over the run's outcome.
         self.run_shown.emit()
 
     @Slot()
@@ -247,7 +247,7 @@ class LiveView(QObject):
                     continue  # The end of a run that never started: the one on screen stays as it is.
             self._run.apply(event)
             is_any = True
-            if isinstance(event, StepsCounted):  # Other kinds of tokens: all is drawn anew.
+            if isinstance(event, StepsCounted):  # The kinds of tokens change: redraw everything.
                 self._transcript.playback.selection.clear()
                 self._transcript.begin(self._run.tokens)
                 for panel in self._panels:

@@ -203,7 +203,7 @@ class MeasurementsPanel(RunPage):
 
     def _show_run(self, *, has_turned: bool) -> None:
         self.tiles.show_run(self._run, baseline_ticked=self._baseline_ticked)
-        # Until the first block of a run, the plots of the one before it stay, empty.
+        # Until a run's first block, the plots of the previous run stay, empty.
         if self._run.counts.sums.num_blocks:
             self._show_cards(has_trees=self._run.counts.has_trees)
         for card in self.cards:

@@ -1,4 +1,4 @@
-"""The pace at which a run is shown. Only the showing is slowed: the engine runs at full speed, which is measured."""
+"""The pace at which a run is shown. Only the display is slowed: the engine runs at full speed, which is measured."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from enum import Enum
 from core.types import Drafted, Event, RunStarted, Step
 
 QUIET_S = 1.0
-"""How long a slowed run's start is held back at most: painting takes time from the engine, which is being measured."""
+"""The longest that a slowed run's start is held back: painting takes time from the engine, which is being measured."""
 
 
 class Pace(Enum):

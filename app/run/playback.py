@@ -182,7 +182,7 @@ class PlaybackBar(QWidget):
             return
         if self._is_paused:
             self._show_all()
-        # A slowed run is ahead of what is shown, so the showing is paused, and not the engine.
+        # A slowed run is ahead of what is shown, so the display is paused, not the engine.
         pausable = self.pacing if self.pacing.is_slow else self.controller
         (pausable.resume if self._is_paused else pausable.pause)()
         self._show()
@@ -199,7 +199,7 @@ class PlaybackBar(QWidget):
         self.pacing.resume()
         self.pacing.tokens_per_second = pace.tokens_per_second
         if pace.tokens_per_second:
-            self.controller.resume()  # From here on the showing is paused instead.
+            self.controller.resume()  # From here on, the display is paused instead.
         self.controller.set_stepwise(pace.is_stepwise, stops_at_drafts=pace is Pace.HALVES)
         if pace.is_stepwise and self._can_pause:
             self.controller.pause()
@@ -228,7 +228,7 @@ class PlaybackBar(QWidget):
 
     @property
     def _has_baseline(self) -> bool:
-        # While the models load, the run on screen is the one before.
+        # While the models load, the run on screen is the previous one.
         return self._is_live and bool(self.run.baseline_steps)
 
     @Slot()
@@ -254,7 +254,7 @@ class PlaybackBar(QWidget):
             self._show_all()
 
     def _show_all(self) -> None:
-        """Show the whole text, also after scrubbing."""
+        """Show the whole text, even after scrubbing."""
         count = len(self.run.steps)
         self.view.set_limit(None)
         with QSignalBlocker(self.slider):

@@ -44,7 +44,7 @@ class NamedValue:
 
 
 COMPLETE = frozenset({FinishReason.LENGTH, FinishReason.EOS, FinishReason.STOP})
-"""The ways in which a run ends by itself."""
+"""The ways in which a run ends on its own."""
 
 
 def log_of(started: RunStarted, steps: Sequence[Step], plain: Sequence[Step], summary: Summary | None) -> RunLog:
@@ -199,7 +199,7 @@ class RunView:
         return (self.request is not None and self.request.is_lossy) or is_lossy(self.config)
 
     def file_prefix(self) -> str:
-        """The beginning of the names of files that show this run; empty before it has started."""
+        """The start of this run's file names; empty before it has started."""
         return "" if self.started is None else f"{self.started.run_id}-{'lossy-' if self.is_lossy else ''}"
 
     @property

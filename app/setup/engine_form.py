@@ -254,11 +254,11 @@ class EngineForm(QWidget):
     @Slot(int)
     def _on_activated(self, index: int) -> None:
         data, was_open = self.combo.itemData(index), self.combo.is_open
-        self._show()  # The entries below the line are no choices.
+        self._show()  # The entries below the line aren't choices.
         if isinstance(data, str):
             self.choose(data)
         elif not was_open:
-            return  # A key on the closed list would act at once.
+            return  # A key on the closed list would act immediately.
         elif data is None:
             self.add()
         else:

@@ -201,7 +201,7 @@ class PromptEditor(QWidget):
         return super().event(event)
 
     def eventFilter(self, watched: QObject, event: QEvent) -> bool:
-        """Unfold the prompt that gets the focus or a click, but not the one that has it back from a menu or window."""
+        """Unfold the prompt that gets the focus or a click, but not one that regains focus from a menu or window."""
         reason = Qt.FocusReason
         is_back = isinstance(event, QFocusEvent) and event.reason() in {
             reason.PopupFocusReason,
@@ -223,7 +223,7 @@ class PromptEditor(QWidget):
         cursor.insertText(text)
 
     def show_state(self, state: RunState, problem: str | None, *, is_slowed: bool = False) -> None:
-        """Enable the buttons that apply, and show why Run can't be pressed; Stop also ends a slowed showing."""
+        """Enable the buttons that apply, and show why Run can't be pressed; Stop also ends a slowed display."""
         self._state, self._problem = state, problem or ""
         is_idle = state is RunState.IDLE
         self.run_button.setEnabled(is_idle and problem is None)

@@ -67,7 +67,7 @@ NODES_HELP = (
 )
 CONTEXT_STEP = 256
 SECTION_GAP = 6
-"""Pixels above a section's title, beside the distance of all rows."""
+"""Extra pixels above a section's title, on top of the usual row spacing."""
 HERE_ONLY = {
     "device": "The server's device is set when it is started.",
     "dtype": "The server's precision is set when it is started.",

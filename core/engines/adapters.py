@@ -1,4 +1,4 @@
-"""How each product is asked for a text, and what its stream means: one function a way of asking.
+"""How each product is asked for a text, and what its stream means: one function for each way of asking.
 
 Each yields `Chunk`s and raises `ServerError`; closing it ends the request on the server. All settings of the sampler
 are sent: a server's own defaults, such as those in a model's generation_config.json, would change the distribution.

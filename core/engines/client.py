@@ -1,4 +1,4 @@
-"""HTTP with one server: only the address that the person gave, everything bounded, every fault one sentence.
+"""HTTP with one server: only the given address is contacted, everything is bounded, each fault is one sentence.
 
 No proxy, no .netrc and no redirect: a key and a prompt reach nobody but that address. Certificates are checked
 against the system's store. A key never appears in a text or a repr.
@@ -30,7 +30,7 @@ MOST_BYTES, MOST_LINE_BYTES = 16_000_000, 1_000_000
 _MOST_WAITING = 4_096
 """Chunks read ahead of a paused run; then the server has to wait."""
 _LOOK_S = 0.1
-"""How often a wait for the server looks whether the run was stopped."""
+"""How often a wait for the server checks whether the run was stopped."""
 
 
 class Client:
@@ -118,7 +118,7 @@ class Client:
             except BaseException as error:
                 put(error)
 
-        # A thread of its own: arrival times are right also while the run is paused, and a stop is prompt.
+        # In its own thread, so that arrival times stay right while the run is paused, and a stop is prompt.
         reader = threading.Thread(target=read, name="outrider-stream", daemon=True)
         reader.start()
         try:
@@ -156,7 +156,7 @@ class Client:
             self._connection = info["return_value"]
 
     def _hang_up(self) -> None:
-        """End the connection from another thread than the one that reads, which then raises."""
+        """End the connection from outside the reading thread, which then raises."""
         # Closing a response is not safe from another thread; ending its socket wakes the reader.
         with contextlib.suppress(Exception):
             self._connection.get_extra_info("socket").shutdown(socket.SHUT_RDWR)

@@ -60,7 +60,7 @@ class Snapshot:
 
     @property
     def drafts_always(self) -> bool:
-        """Whether almost every step so far drafted, as with a draft model, and unlike with n-grams."""
+        """Whether almost every step so far drafted, as with a draft model but not with n-grams."""
         if not self.drafts or self.generated_tokens is None or self.accepted_tokens is None:
             return False
         steps = self.generated_tokens - self.accepted_tokens - (self.requests or 0)

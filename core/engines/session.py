@@ -33,7 +33,7 @@ from core.types import (
 )
 
 MOST_TRIES, MOST_WAIT_S, USUAL_WAIT_S = 3, 30.0, 2.0
-"""How often a busy server is asked, the longest that is waited for it, and how long if it doesn't say."""
+"""How often a busy server is asked, the longest wait for it, and the wait if it doesn't say."""
 
 
 class ServerSession:

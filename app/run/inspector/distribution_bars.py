@@ -84,6 +84,6 @@ class DistributionBars(PaintedWidget):
             top, length = head.height() + index * height, max(LEAST_BAR_PX, head.width() * value / most)
             if value > 0:
                 painter.fillRect(QRectF(left, top + 3, length, height - 6), pale)
-            # The number is on the bar, so that in a narrow panel the bar can fill its column.
+            # The number is on the bar, so the bar can fill its column in a narrow panel.
             place = QRectF(left, top, head.width() - 4, height)
             draw_text(painter, place, percent(value), theme.text if value > 0 else theme.faint, RIGHT, pixels=11)

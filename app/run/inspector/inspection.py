@@ -24,7 +24,7 @@ LONGEST_NAME = 12
 
 @dataclass(frozen=True, slots=True)
 class Inspection:
-    """All that is shown for one place; `shares` is empty if no evidence was kept.
+    """Everything shown for one place; `shares` is empty if no evidence was kept.
 
     Attributes:
         chips: the whole block, with texts that make spaces visible.
@@ -180,7 +180,7 @@ def _block_facts(step: Step, slot: int) -> list[Fact]:
 
 
 def _own_facts(step: Step, slot: int, decider: Decider) -> list[NamedValue]:
-    """The figures of a token that the target drew by itself."""
+    """The figures of a token that the target drew on its own."""
     evidence = evidence_at(step, slot)
     if decider is Decider.ARGMAX:
         return _named(_raw_facts(step, slot, step.emitted[-1], "taken"))

@@ -1,4 +1,4 @@
-"""The Inspector's pictures of a block: the base of both, and that of a tree, as it was drafted and decided."""
+"""The Inspector's pictures of a block: their base class, and a tree as it was drafted and decided."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Node:
         chip: its text, slot and fate.
         parent: index in the picture; -1 for the last committed token.
         level, row: its place: depth, and lines from the top.
-        q, p: the draft's and the target's probability; NaN where unknown, as of what the target added.
+        q, p: the draft's and the target's probability; NaN where unknown, as for the target's own token.
     """
 
     chip: Span
@@ -189,7 +189,7 @@ class StepTree(BlockPicture):
         self.update()
 
     def sizeHint(self) -> QSize:
-        """The least size."""
+        """The minimum size."""
         return self.minimumSize()
 
     def tip_at(self, point: QPointF) -> str:
@@ -244,7 +244,7 @@ class StepTree(BlockPicture):
         is_current = node.chip.slot == self._current
         tint = {Fate.BONUS: theme.bonus_tint, Fate.RESAMPLED: theme.correction_tint}.get(fate)
         pen = QPen(color, 2.0 if fate is Fate.ACCEPTED else 1.0, style)
-        # What the target added is round, what was drafted is not.
+        # The target's own token is round; drafted tokens are not.
         radius = box.height() / 2 if fate in ADDED else 4.0
         draw_box(painter, box.adjusted(0.5, 0.5, -0.5, -0.5), radius, fill=QColor(tint or fill), line=pen)
         if is_current:

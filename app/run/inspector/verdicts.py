@@ -15,7 +15,7 @@ from core.types import Step, StepSource
 ARGMAX_NOTE = "At temperature 0 the target's most likely token is taken. These are the probabilities at temperature 1."
 LEFT_NOTE = "p is the token's probability in the residual that earlier, rejected candidates leave."
 NUM_LEFT = 3
-"""Tokens named of what a rejection leaves."""
+"""How many of the tokens that a rejection leaves are named."""
 
 
 class Decider(StrEnum):

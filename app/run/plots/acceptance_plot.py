@@ -167,7 +167,7 @@ class AcceptancePlot(StepPlot):
             edge.setData(x[is_there], bound[is_there])
 
     def _fit_tokens(self, depth: float, nodes: float) -> None:
-        """Scale tokens above and nodes below the line; both grow at once, and shrink when much room is empty."""
+        """Scale tokens above and nodes below the line; both grow immediately, and shrink when much room is empty."""
         has_trees, scale = self._run.counts.has_trees, (grown(self._scale[0], depth), grown(self._scale[1], nodes))
         if (scale, has_trees) == (self._scale, self._has_trees):
             return

@@ -25,7 +25,7 @@ MEAN_HELP = (
     "times as high as the lines are cut off, and have an arrow."
 )
 MOST_ABOVE = 4.0
-"""How much higher than the lines a plot is at most: one slow step would press all others flat."""
+"""The tallest a plot gets, relative to its lines: otherwise one slow step would flatten the others."""
 HEADROOM = 1.12
 
 

@@ -86,7 +86,7 @@ class PositionPlot(Plot):
 
     def _fit(self, extent: tuple[float, float]) -> None:
         count = int(extent[0])
-        # Few positions stand in the middle, where no bar seems to be missing.
+        # A few positions are centred: at the left, bars would seem to be missing.
         middle, half = (count + 1) / 2, max(count, MIN_POSITIONS) / 2 + 0.1
         marked = ticks(range(1, count + 1, math.ceil(max(count, 1) / LABELLED_POSITIONS)))
         self._frame((middle - half, middle + half), (0, TOP), {"bottom": marked})

@@ -166,5 +166,5 @@ def bar_centres(first: int, count: int, width: int) -> Array:
 
 
 def grown(shown: float, wanted: float) -> float:
-    """The top of a scale: grows at once, and shrinks only when much of it is empty."""
+    """The top of a scale: grows immediately, and shrinks only when much of it is empty."""
     return wanted if wanted > shown or wanted < 0.6 * shown else shown

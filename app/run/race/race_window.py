@@ -59,7 +59,7 @@ FRAME_MS = 33
 SLOWED, SLOWED_MS = "in 12 s", 12_000.0
 """The pace at which any race takes this long."""
 MEASURED, SHORT_MS = "1×", 3_000.0
-"""The measured pace; at it, races shorter than this end too soon."""
+"""The measured pace, at which races shorter than this end too soon."""
 PACES = {SLOWED: 0.0, "¼×": 0.25, MEASURED: 1.0, "4×": 4.0}
 STOPS = 100
 """Steps of the arrow keys from start to end."""

@@ -94,7 +94,7 @@ class Gain:
 
 @dataclass(frozen=True, slots=True)
 class SpeedReport:
-    """All that the page shows; only the headline and the advice if there are no `parts`.
+    """Everything on the page; only the headline and the advice if there are no `parts`.
 
     Attributes:
         compared: measured values, with the predicted ones in place of an interval.
@@ -161,7 +161,7 @@ def speed_report(run: RunView, done: Study | None = None) -> SpeedReport:
     has_speedup = run.summary is not None and run.summary.measured_speedup is not None
     return SpeedReport(
         headline=f"{BUSY if is_busy else ''}{_headline(run, found, theory, advice, interval)}",
-        # On top of a measured speedup, the window says it.
+        # With a measured speedup, the window already says it.
         basis=" ".join(filter(None, (_basis(found), "" if has_speedup else run.busy_note, note))),
         compared=compared_rows(found, theory),
         parts=_parts(found),
@@ -190,7 +190,7 @@ def _headline(
         return UNDRAFTED
     speed, at = f"{found.speedup:.2f}×", _setting(run, found, theory)
     if not found.plain.is_measured:
-        # One forward that was timed before the run is no ground for a verdict.
+        # A single forward, timed before the run, is not enough for a verdict.
         if run.summary is None and run.wants_baseline:
             return "Too early to tell. The baseline will show whether drafting pays."
         return f"An estimated {speed} {at}: only a run with the baseline shows whether drafting pays."

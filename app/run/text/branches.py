@@ -104,7 +104,7 @@ def branch(
 
 @dataclass(frozen=True, slots=True)
 class Before:
-    """A run that was left by a branch: what shows it again, and the branch's request, by which the branch is known."""
+    """A run left for a branch: what shows it again, and the branch's request, which identifies the branch."""
 
     request: RunRequest
     events: tuple[Event, ...]
@@ -234,7 +234,7 @@ class Branching(QObject):
 
     @Slot()
     def _on_undo(self) -> None:
-        """Go back to the run that was left. The branch is among the kept runs, as every run."""
+        """Go back to the run that was left. The branch is among the kept runs, like every run."""
         if not self._can_undo:
             return
         if self._controller.state is RunState.IDLE:

@@ -27,7 +27,7 @@ class Callout(QFrame):
         self._at = Place(-1, -1)
         self._tip = QPointF()
         self.setObjectName("callout")
-        hold_font(self, 13)  # Not that of the text which it stands on.
+        hold_font(self, 13)  # Not the font of the text around it.
         self.place = text_label("", "hint")
         self.title = text_label("", "title")
         self.text = wrapped_label("calloutText", "plain")

@@ -21,7 +21,7 @@ HIGHEST_NATS = {ColorBy.ENTROPY: 4.0, ColorBy.SURPRISE: 6.0}
 def alternatives(step: Step, slot: int, count: int) -> list[tuple[int, str, float]]:
     """The target's most likely tokens at a place, most likely first; empty if its evidence is not there.
 
-    Of each its id, text and probability.
+    Each has its id, text and probability.
     """
     evidence = _whole_evidence(step, slot)
     if evidence is None:
@@ -45,7 +45,7 @@ def probability(step: Step, slot: int) -> float | None:
     token, evidence = step.emitted[at], _whole_evidence(step, slot)
     if evidence is not None:
         return prob_in(target_probs(evidence), evidence, token)
-    # Without evidence only the drafted tokens' are known, and in a tree not what earlier candidates took.
+    # Without evidence only drafted tokens' are known; in a tree, earlier candidates took an unknown share.
     is_known = step.emitted_kinds[at] is TokenKind.ACCEPTED and step.temperature > 0 and not step.parents
     return step.target_probs[slot] if is_known and math.isfinite(step.target_probs[slot]) else None
 

@@ -174,7 +174,7 @@ def num_alternatives(parents: Sequence[int], path: Sequence[int], depth: int) ->
 
 
 def first_path(parents: Sequence[int]) -> list[int]:
-    """The nodes of a tree's most promising path: of each node's children the first."""
+    """The nodes of a tree's most promising path: the first of each node's children."""
     path: list[int] = []
     for node, parent in enumerate(parents):
         if parent == (path[-1] if path else -1):

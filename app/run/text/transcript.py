@@ -332,7 +332,7 @@ def tooltip(span: Span, stream: TokenStream) -> str:
 
 
 def _limited(html: str) -> str:
-    """A tooltip that is wrapped at a width that is read easily; Qt would use up to the screen's."""
+    """A tooltip wrapped at a readable width; Qt would use up to the screen's."""
     return f"<table width='{scaled(TIP_PX)}'><tr><td>{html}</td></tr></table>"
 
 

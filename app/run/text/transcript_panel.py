@@ -101,7 +101,7 @@ class TranscriptPanel(QWidget):
         # At full speed nobody sees a draft before its verdict.
         self._words[Fate.DRAFTED].setVisible(self.playback.is_slowed)
         buttons = sum(button.sizeHint().width() + HEADER_SPACING for button in (self.colors, self.ghosts_button))
-        # With these samples either way: else the button that shows them would move away from the pointer.
+        # Counted even when hidden: otherwise the button that shows them would move away from the pointer.
         for word in self._ghosts:
             word.setVisible(True)
         is_wide = self._legend.width_on_one_line() + buttons <= self.width() - HEADER_MARGINS

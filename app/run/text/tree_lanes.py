@@ -83,7 +83,7 @@ def paths_of(parents: Sequence[int], first: Sequence[int]) -> list[list[int]]:
 def chosen_paths(parents: Sequence[int], first: Sequence[int], tested: Sequence[int]) -> tuple[list[list[int]], int]:
     """The paths to show, and how many more there are: those that lost a test before those never reached.
 
-    In the order in which branches cross no lane: below each path those that leave it, the latest first.
+    Ordered so that branches cross no lane: below each path, those that leave it, the latest first.
     """
     head, *others = paths_of(parents, first)
     others.sort(key=lambda path: path[0] not in tested)

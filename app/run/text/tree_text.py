@@ -28,7 +28,7 @@ FADE_MS = 350
 STILL_S = 0.4
 """Verdicts that follow each other faster don't fade."""
 FOLLOWED = 32
-"""The latest tree is looked for in this many steps."""
+"""How many of the last steps are searched for a tree."""
 
 
 class TreeText(TokenText):
@@ -127,7 +127,7 @@ class TreeText(TokenText):
         super()._start()
 
     def _update(self, *, follows: bool) -> None:
-        # One edit in all: each would lay out the last paragraph again, which may be the whole text.
+        # A single edit, since each lays out the last paragraph again, which may be the whole text.
         edit = QTextCursor(self.document())
         edit.beginEditBlock()
         self._close_strip()
@@ -217,7 +217,7 @@ class TreeText(TokenText):
         return QRectF(margin, start, self.viewport().width() - 2 * margin, height)
 
     def _begin_fade(self, *, is_slow: bool) -> None:
-        """Let the paths that lost fade, unless the next verdict follows at once or the desktop shows no animations."""
+        """Let lost paths fade, unless the next verdict follows immediately or the desktop shows no animations."""
         now, hint = time.monotonic(), QStyle.StyleHint.SH_Widget_Animation_Duration
         is_still, self._changed_at = now - self._changed_at > STILL_S, now
         self._fade.stop()
