@@ -175,8 +175,7 @@ def greedy(machine: Machine, pair_of: Callable[..., Loaded], lengths: Sequence[i
             return
         is_cut, leads = at == min(map(len, texts)), []
         for target, run in () if is_cut else pair:
-            blocks = [(step.drafted, step.emitted) for step in run.steps]
-            leads.append(replay_margin(target, ids, blocks, at, (texts[0][at], texts[1][at])))
+            leads.append(replay_margin(target, ids, run.steps, at, (texts[0][at], texts[1][at])))
         is_tie = not is_cut and leads[1] <= 0 <= leads[0] <= leads[1] + MOST_ROUNDING[pair[1][0].dtype]
         found = f"{pair[1][0].dtype}, {name}, prompt of {len(ids)}, token {at + 1}: "
         found += "one text ended" if is_cut else f"a lead of {leads[0]:.2g} is {leads[1]:.2g}"
@@ -246,13 +245,12 @@ def near_ties(machine: Machine) -> str:
     ids, worst = prompt_of(cpu, 40), 0.0
     text = play(machine.decode(cpu, "", ids)).ids
     run = play(machine.decode(pair, "draft-model", ids))
-    blocks = [(step.drafted, step.emitted) for step in run.steps]
     for at in range(2, NUM_TOKENS, 5):
         tokens = text[at], (text[at] + 1) % 256
         expected = lead(cpu.target, [*ids, *text[:at]], tokens)
         moved = moved_margin(pair.target, ids, text[:at], tokens, 4)
         assert moved is not None, f"token {at + 1}: another token leads than on the CPU"
-        margins = moved[0], replay_margin(pair.target, ids, blocks, at, tokens)
+        margins = moved[0], replay_margin(pair.target, ids, run.steps, at, tokens)
         worst = max(worst, moved[1], *(abs(margin - expected) for margin in margins))
     figures = f"margins differ by at most {worst:.2g} from the CPU's"
     assert worst <= MOST_ROUNDING[F32], figures

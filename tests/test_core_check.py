@@ -226,6 +226,16 @@ def test_in_half_precision_every_divergence_is_explained(coupling):
     assert "In bfloat16" in report_text(report)
 
 
+def test_in_half_precision_every_divergence_in_a_tree_is_explained():
+    module = tiny_module("llama")
+    module.lm_head.weight.mul_(4.0)  # So that another row's logits are beyond what rounding is believed to do.
+    target = language_model(module.bfloat16(), is_fused=True)
+    prompts = tuple(Prompt(text, text) for text in ("jN[Cugn~", "Wf=qycZ=", "**HG5ViA"))
+    run = {"method": "draft-tree", "num_draft_tokens": 6, "sampling": SamplingParams(0.0)}
+    report = checked(make_check(num_tokens=40, prompts=prompts, **run), TableSession(target, target))
+    assert report.verdict is Verdict.NEAR_TIES
+
+
 def test_a_target_that_scores_blocks_differently_is_not_exact_in_its_sampled_distribution():
     found = checked(make_check(), TableSession(shifting(0.5))).distribution
     assert found.is_misscored

@@ -5,9 +5,11 @@ from dataclasses import fields
 import pytest
 import torch
 
-from core.analysis.near_ties import moved_margin
+from core.analysis.near_ties import lead, moved_margin, replay_margin
 from core.controls import Cancelled
 from core.decode import autoregressive, speculative
+from core.drafters.base import DrafterSetup
+from core.drafters.registry import build_drafter
 from core.errors import GenerationError
 from core.models.language_model import LanguageModel
 from tests.fakes import (
@@ -96,6 +98,18 @@ def test_a_lead_and_how_far_blocks_move_it(length, tokens, k, moved):
     model = table_model(margins, 8)
     wobbly = WobblyModel(**{item.name: getattr(model, item.name) for item in fields(TableModel) if item.init})
     assert moved_margin(wobbly, [0], [0] * (length - 1), tokens, k) == moved
+
+
+@pytest.mark.parametrize("method", ["draft-model", "draft-tree"])
+def test_a_replayed_lead_is_that_after_the_text_whatever_was_drafted(method):
+    target, prompt, capacity = tiny_model("llama", is_fused=True), [5, 6, 7], 27
+    drafter = build_drafter(method, DrafterSetup(target, target, capacity))
+    settings = {"num_draft_tokens": 6, "sampling": GREEDY, "max_new_tokens": capacity - len(prompt)}
+    run = play(speculative(target, drafter, prompt, **settings))
+    for at in range(len(run.ids)):
+        tokens = run.ids[at], (run.ids[at] + 1) % 257
+        replayed = replay_margin(target, prompt, run.steps, at, tokens, capacity=capacity)
+        assert replayed == pytest.approx(lead(target, [*prompt, *run.ids[:at]], tokens), abs=1e-3)
 
 
 def test_nan_is_a_sentence_and_measuring_can_be_cancelled():

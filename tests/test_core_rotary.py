@@ -96,12 +96,11 @@ def test_near_ties_are_measured_with_the_frequencies_of_the_run(kind):
     prompt = torch.randint(257, (PROMPTS["below"],), generator=torch.Generator().manual_seed(3)).tolist()
     capacity = len(prompt) + 60
     run = play(autoregressive(model, prompt, sampling=SamplingParams(0.0), max_new_tokens=60))
-    blocks = [(step.drafted, step.emitted) for step in run.steps]
     for at in range(5, 20, 5):
         tokens = run.ids[at], (run.ids[at] + 1) % 257
         leads = [
             lead(model, [*prompt, *run.ids[:at]], tokens, capacity=capacity),
-            replay_margin(model, prompt, blocks, at, tokens, capacity=capacity),
+            replay_margin(model, prompt, run.steps, at, tokens, capacity=capacity),
             moved_margin(model, prompt, run.ids[:at], tokens, 4, capacity=capacity)[0],
         ]
         assert leads == pytest.approx([leads[0]] * 3, abs=2e-3)

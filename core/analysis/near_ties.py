@@ -14,7 +14,9 @@ import torch
 from torch import Tensor
 
 from core.errors import GenerationError
-from core.runners.base import Runner, prefill
+from core.runners.base import Runner, TreeRows, keep_path, prefill, tree_rows
+from core.settings import MAX_DRAFT_TOKENS
+from core.types import Step
 
 if TYPE_CHECKING:
     from core.models.language_model import LanguageModel
@@ -72,7 +74,7 @@ def moved_margin(
 def replay_margin(
     target: LanguageModel,
     prompt_ids: Sequence[int],
-    blocks: Sequence[tuple[Sequence[int], Sequence[int]]],
+    steps: Sequence[Step],
     index: int,
     tokens: tuple[int, int],
     *,
@@ -83,25 +85,29 @@ def replay_margin(
     """How far the first of two tokens led the other at one index of a run, its blocks scored again in a fresh cache.
 
     This repeats the run's rounding, which depends on how every earlier position was scored, but none of its mistakes.
-    blocks are (drafted, emitted) of each step up to the index in the text after the prompt.
+    steps are the run's, at least up to the index in the text after the prompt.
 
     Raises:
         GenerationError: logits that hold NaN.
     """
-    longest = max(len(drafted) for drafted, _ in blocks)
-    runner = target.runner(capacity or len(prompt_ids) + index + longest + 2)
+    longest = max(step.num_draft_tokens for step in steps)
+    spare = MAX_DRAFT_TOKENS if any(step.parents for step in steps) else 0
+    runner = target.runner(capacity or len(prompt_ids) + index + longest + 2, spare=spare)
     prefill(runner, prompt_ids[:-1], check_cancelled)
     last, num_emitted = prompt_ids[-1], 0
-    for drafted, emitted in blocks:
+    for step in steps:
         check_cancelled()
-        rows = _score(target, runner, (last, *drafted))
-        if num_emitted + len(emitted) > index:
-            row = scores(rows[index - num_emitted])
+        root, ids = runner.length, (last, *step.drafted)
+        tree = tree_rows(step.parents, root, len(ids)) if step.parents else None
+        rows = _score(target, runner, ids, tree=tree)
+        if num_emitted + len(step.emitted) > index:
+            node = (-1, *step.path)[index - num_emitted]
+            row = scores(rows[node + 1])
             return float(row[tokens[0]] - row[tokens[1]])
-        num_emitted += len(emitted)
-        last = emitted[-1]
-        runner.rewind(len(prompt_ids) + num_emitted - 1)
-    raise ValueError(f"The blocks end before token {index}.")
+        num_emitted += len(step.emitted)
+        last = step.emitted[-1]
+        keep_path(runner, root, [root + 1 + node for node in step.path])
+    raise ValueError(f"The steps end before token {index}.")
 
 
 @torch.inference_mode()
@@ -111,10 +117,13 @@ def lead(target: LanguageModel, ids: Sequence[int], tokens: tuple[int, int], *, 
     return float(row[tokens[0]] - row[tokens[1]])
 
 
-def _score(target: LanguageModel, runner: Runner, ids: Sequence[int], num_logits: int = 0) -> Tensor:
+def _score(
+    target: LanguageModel, runner: Runner, ids: Sequence[int], num_logits: int = 0, tree: TreeRows | None = None
+) -> Tensor:
     """(n, V) float32 logits that follow each of the ids, or the last ones, of tokens that may be emitted."""
-    logits = runner.forward(torch.tensor(ids), num_logits=num_logits or len(ids)).logits[:, : target.vocab_size]
-    logits = logits.to(torch.float32, copy=True)  # The next forward may overwrite a graph's output.
+    output = runner.forward(torch.tensor(ids), num_logits=num_logits or len(ids), tree=tree)
+    # Copied, since the next forward may overwrite a graph's output.
+    logits = output.logits[:, : target.vocab_size].to(torch.float32, copy=True)
     if bool(logits.isnan().any()):
         raise GenerationError("The target's logits hold NaN. Choose float32, or another target model.")
     return logits

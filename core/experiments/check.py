@@ -135,10 +135,10 @@ def _checked(
 
 @dataclass(frozen=True, slots=True)
 class _Text:
-    """A decoded text, and what each step drafted and emitted."""
+    """A decoded text and its steps."""
 
     ids: tuple[int, ...]
-    blocks: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = ()
+    steps: tuple[Step, ...] = ()
 
 
 def compare_texts(context: CheckContext, comparison: Comparison) -> Generator[CheckProgress, None, IdentityResult]:
@@ -178,13 +178,13 @@ def _decode_both(context: CheckContext, comparison: Comparison, prompt: Prompt) 
 
 
 def _decoded(context: CheckContext, events: Iterator[Any]) -> _Text:
-    blocks: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
+    steps: list[Step] = []
     for event in events:
         if isinstance(event, Step):
             context.loaded.record(event)
-            blocks.append((event.drafted, event.emitted))
+            steps.append(event)
     context.controls.check_cancelled()
-    return _Text(tuple(token for _, emitted in blocks for token in emitted), tuple(blocks))
+    return _Text(tuple(token for step in steps for token in step.emitted), tuple(steps))
 
 
 def _divergence(
@@ -221,12 +221,12 @@ def _measure(
     if comparison is Comparison.GUMBEL:
         noise = gumbel_noise(context.request.run.seed, len(prompt.ids) + at, target.vocab_size, target.device)
         options["scores"] = lambda logits: probabilities(logits, context.controls.sampling).log() + noise
-    margin, in_run = (replay_margin(target, prompt.ids, text.blocks, at, tokens, **options) for text in texts)
+    margin, in_run = (replay_margin(target, prompt.ids, text.steps, at, tokens, **options) for text in texts)
     difference = abs(margin - in_run)
     if difference >= margin:
         return margin, difference
     # The run may have used another number of threads, which sums in another order, as blocks do at any position.
-    longest = max(len(drafted) for drafted, _ in texts[1].blocks)
+    longest = max(step.num_draft_tokens for step in texts[1].steps)
     moved = moved_margin(target, prompt.ids, texts[0].ids[:at], tokens, longest, **options)
     return moved if moved is not None and moved[1] >= moved[0] else (margin, difference)
 
