@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import core.models.language_model
+from core.analysis.near_ties import moved_margin
 from core.controls import RunControls
 from core.decode import autoregressive, speculative
 from core.drafters.base import DrafterSetup
@@ -273,6 +274,15 @@ def test_the_text_of_a_seed_is_the_same_with_graphs_and_without(temperature, req
     plain = run(temperature)
     request.getfixturevalue("captures")
     assert run(temperature) == plain
+
+
+def test_margins_are_not_of_logits_that_a_later_forward_has_overwritten(request):
+    settings = {"sampling": SamplingParams(0.0), "max_new_tokens": 9}
+    *text, last = play(autoregressive(tiny_model(is_fused=True), [1, 2, 3], **settings)).ids
+    margins = partial(moved_margin, prompt_ids=[1, 2, 3], text=text, tokens=(last, 0), num_draft_tokens=4)
+    eager = margins(tiny_model(is_fused=True))
+    request.getfixturevalue("captures")
+    assert margins(tiny_model(is_fused=True)) == pytest.approx(eager, abs=1e-4)
 
 
 @pytest.mark.usefixtures("captures")
