@@ -292,6 +292,23 @@ def test_the_check_at_load_is_not_misled_by_outputs_that_the_next_forward_overwr
 
 
 @pytest.mark.usefixtures("captures")
+@pytest.mark.parametrize("is_first", [True, False])
+def test_the_check_at_load_notices_a_mistake_in_a_prompts_first_chunk_or_a_later_one(is_first, monkeypatch):
+    forward = FusedLlamaRunner.forward
+
+    def wrong(self, ids, **asked):
+        start = self.length
+        output = forward(self, ids, **asked)
+        if not asked["num_logits"] and (start == 0) is is_first:
+            self.cache[0][start : self.length] += 1.0
+        return output
+
+    monkeypatch.setattr(FusedLlamaRunner, "forward", wrong)
+    model = prepare("tiny", tiny_module("llama"), shared_tokenizer(), torch.device("cpu"), torch.float32)
+    assert model.fused_weights is None
+
+
+@pytest.mark.usefixtures("captures")
 def test_a_run_with_nan_leaves_none_for_the_next():
     model, settings = tiny_model(is_fused=True), {"sampling": SamplingParams(0.0), "max_new_tokens": 12}
     expected = play(autoregressive(model, [1, 2, 3], **settings)).ids
