@@ -32,7 +32,7 @@ from core.controls import RunControls
 from core.decode import autoregressive, speculative
 from core.drafters.base import DrafterSetup
 from core.drafters.registry import build_drafter
-from core.errors import DeviceError, GenerationError, sentence_of
+from core.errors import GenerationError, OutriderError, sentence_of
 from core.experiments.bench import Bench
 from core.experiments.bench_plan import BenchSettings, num_equal
 from core.experiments.check import MOST_ROUNDING, check
@@ -46,8 +46,9 @@ from core.models.loading import load, prepare
 from core.runners.base import prefill
 from core.runners.graphed import CudaCapture, GraphPool, captures_graphs
 from core.runners.threads import num_processors
+from core.sampling import gumbel_noise
 from core.session import Loaded, Session
-from core.settings import Coupling, RunRequest, SamplingParams
+from core.settings import Coupling, Device, RunRequest, SamplingParams
 from core.types import Finished, PrefillDone, Step
 from core.verify.device import verify_on_device
 from tests.exactness import SIGNIFICANCE, joint_p_value, verify_step
@@ -59,8 +60,9 @@ GREEDY = SamplingParams(0.0)
 METHODS = ("draft-model", "prompt-lookup")
 KS, ONE_KERNEL = (1, 4, 7, 16), 7
 """With CUDA graphs, plain decoding and blocks of up to the latter K run the same kernels, with the same rounding."""
-LENGTHS = (20, 232, 247, 248, 256, 257)
-"""Of prompts. A graph reads 256 positions of the cache while 8 more rows fit into them, then 512."""
+LENGTHS = (20, 232, 247, 248, 256, 257, 600)
+"""Of prompts. A graph reads 256 positions of the cache while 8 more rows fit into them, then 512. The longest prompt is
+read in two chunks."""
 NUM_TOKENS, NUM_BLOCKS = 24, 2_000
 CONTENDERS = ("generate", "assisted", "plain", "draft-model", "prompt-lookup", "auto")
 
@@ -80,6 +82,11 @@ class Machine:
     device: torch.device
     ends_at: float = float("inf")
     bench_table: str = ""
+
+    @property
+    def setting(self) -> Device:
+        """The device as settings name it."""
+        return Device(str(self.device))
 
     def look_at_the_clock(self, *_: object) -> None:
         if time.monotonic() > self.ends_at:
@@ -116,7 +123,7 @@ def tiny_pair(device: torch.device, dtype: torch.dtype) -> Loaded:
 def embedded_pair(device: torch.device, dtype: torch.dtype | None) -> Loaded:
     """The pair that comes with Outrider; None is the device's own precision."""
     name = str(dtype).removeprefix("torch.") if dtype else "auto"
-    return Loaded(*(load(ref, device.type, name) for ref in (DEFAULT_TARGET, DEFAULT_DRAFT)), None)
+    return Loaded(*(load(ref, str(device), name) for ref in (DEFAULT_TARGET, DEFAULT_DRAFT)), None)
 
 
 def prompt_of(loaded: Loaded, length: int) -> list[int]:
@@ -136,22 +143,24 @@ def require(problems: Sequence[str]) -> None:
 
 
 def verification(machine: Machine) -> str:
-    """All tokens of a block together, of known distributions, verified on the device."""
+    """All tokens of a block together, of known distributions, verified on the device; its Gumbel noise is the CPU's."""
 
     def on_device(tokens: torch.Tensor, parents: Sequence[int], *rest: torch.Tensor) -> Any:
         *rows, uniforms = rest
         here = (each.to(machine.device) for each in rows)
         return verify_on_device(tokens.to(machine.device), parents, *here, uniforms)[0]
 
+    noise = (gumbel_noise(7, 1_000, 50_000, device).cpu() for device in (machine.device, CPU))
+    assert torch.allclose(*noise, rtol=1e-6, atol=1e-6), "the Gumbel noise is not the CPU's"
     p_value = joint_p_value(verify_step(on_device), samples=2 * NUM_BLOCKS)
     figures = f"joint p = {p_text(p_value)} of {2 * NUM_BLOCKS:,} blocks"
     assert p_value >= SIGNIFICANCE, figures
     return figures
 
 
-def distribution(machine: Machine, coupling: Coupling) -> str:
+def distribution(machine: Machine, **settings: Any) -> str:
     """`outrider check` with the embedded pair, in the device's own precision."""
-    run = RunRequest(DEFAULT_TARGET, DEFAULT_DRAFT, "-", coupling=coupling, device=machine.device.type)
+    run = RunRequest(DEFAULT_TARGET, DEFAULT_DRAFT, "-", device=machine.setting, **settings)
     prompts = tuple(default_prompts(is_chat=False))
     request = CheckRequest(run, prompts, num_samples=NUM_BLOCKS, num_tokens=NUM_TOKENS)
     with contextlib.closing(Session()) as session:
@@ -185,9 +194,9 @@ def greedy(machine: Machine, pair_of: Callable[..., Loaded], lengths: Sequence[i
         pair, ids = pair_of(machine.device, dtype), prompt_of(cpu, length)
         plain, of_cpu = (play(machine.decode(each, "", ids)) for each in (pair, cpu))
         compare("plain against the CPU", ids, (cpu.target, of_cpu), (pair.target, plain))
-        for method, k in product(METHODS, KS):
+        for method, k in (*product(METHODS, KS), *[("draft-tree", 8)] * (dtype is F32)):
             run = play(machine.decode(pair, method, ids, k))
-            is_strict = captures_graphs(machine.device) and k <= ONE_KERNEL
+            is_strict = captures_graphs(machine.device) and method in METHODS and k <= ONE_KERNEL
             compare(f"{method}, K = {k}", ids, (pair.target, plain), (pair.target, run), is_strict=is_strict)
     require(problems)
     return "; ".join([f"{sum(equal):,} tokens equal in {len(equal)} texts, {len(ties)} near-ties", *ties[:4]])
@@ -262,7 +271,7 @@ def memory(machine: Machine) -> str:
     tiny_pair.cache_clear()
     embedded_pair.cache_clear()
     before, held, peaks = held_mb(machine.device, is_idle=True), [], []
-    request = RunRequest(DEFAULT_TARGET, DEFAULT_DRAFT, "def add(a, b):", device=machine.device.type)
+    request = RunRequest(DEFAULT_TARGET, DEFAULT_DRAFT, "def add(a, b):", device=machine.setting)
     with contextlib.closing(Session()) as session:
         for _ in range(2):
             *_, finished = machine.in_time(session.run(request))
@@ -291,9 +300,10 @@ def held_mb(device: torch.device, *, is_idle: bool = False) -> float:
 
 
 def counting(capture: Callable[..., Any], counts: Counter[str]) -> Callable[..., Any]:
-    """A capture that counts the graphs, and their launches."""
+    """A capture that counts the attempts, the graphs, and their launches."""
 
     def counted(function: Callable[[], Any]) -> Any:
+        counts["tried"] += 1
         outputs, replay = capture(function)
         counts["captured"] += 1
         return outputs, lambda: (counts.update(["launched"]), replay())
@@ -302,7 +312,8 @@ def counting(capture: Callable[..., Any], counts: Counter[str]) -> Callable[...,
 
 
 def graphs(machine: Machine) -> str:
-    """The fused forward runs from graphs, captured before the first step, and used again by the next run."""
+    """The fused forward runs from graphs, captured before the first step, used again by the next run, and captured anew
+    for a longer text."""
     if not captures_graphs(machine.device):
         raise SkippedError("only CUDA has graphs")
     problems, figures = [], []
@@ -312,17 +323,20 @@ def graphs(machine: Machine) -> str:
             model._graphs = GraphPool(counting(CudaCapture(machine.device), counts))
             if model.fused_weights is None:
                 problems.append(f"{model.ref}, {model.dtype}: transformers' module runs, not the fused forward")
-        for method, temperature, turn in product(("", *METHODS), (0.0, 1.0), (1, 2)):
+        turns = enumerate((230, 230, 600), start=1)
+        for method, temperature, (turn, length) in product(("", *METHODS), (0.0, 1.0), turns):
             first, num_steps = counts.copy(), 0
-            for event in machine.decode(pair, method, prompt_of(pair, 230), sampling=SamplingParams(temperature)):
+            for event in machine.decode(pair, method, prompt_of(pair, length), sampling=SamplingParams(temperature)):
                 if isinstance(event, PrefillDone):
                     ready = counts.copy()
                 num_steps += isinstance(event, Step)
-            late = counts["captured"] - (ready if turn == 1 else first)["captured"]
+            late = counts["captured"] - (first if turn == 2 else ready)["captured"]
+            failed = counts["tried"] - first["tried"] - (counts["captured"] - first["captured"])
             launched = counts["launched"] - ready["launched"]
-            if late or launched < num_steps:
+            if late or failed or launched < num_steps:
                 name = f"{pair.target.dtype}, {method or 'plain'}, temperature {temperature:g}, run {turn}"
-                problems.append(f"{name}: {late} graphs captured late, {launched} launched in {num_steps} steps")
+                found = f"{late} graphs captured late, {failed} not captured, {launched} launched in {num_steps} steps"
+                problems.append(f"{name}: {found}")
         figures.append(f"{pair.target.dtype}: {counts['captured']} captured, launched {counts['launched']:,} times")
     require(problems)
     return f"fused forward; {'; '.join(figures)}; none captured in steps or second runs"
@@ -388,7 +402,7 @@ def waits(machine: Machine) -> str:
 def bench(machine: Machine) -> str:
     """`outrider bench` on the embedded pair."""
     settings = BenchSettings(
-        DEFAULT_TARGET, DEFAULT_DRAFT, rounds=2, device=machine.device.type, threads=num_processors(), only=CONTENDERS
+        DEFAULT_TARGET, DEFAULT_DRAFT, rounds=2, device=machine.setting, threads=num_processors(), only=CONTENDERS
     )
     pair = load_pair(settings)
     contest = Bench(pair, encoded(default_prompts(is_chat=False), pair.target), settings, machine.look_at_the_clock)
@@ -401,7 +415,8 @@ def bench(machine: Machine) -> str:
 
 CHECKS: dict[str, Callable[[Machine], str]] = {
     "verification": verification,
-    "distribution, rejection": functools.partial(distribution, coupling=Coupling.REJECTION),
+    "distribution, rejection": distribution,
+    "distribution, filtered": functools.partial(distribution, sampling=SamplingParams(0.8, 40, 0.9)),
     "distribution, Gumbel": functools.partial(distribution, coupling=Coupling.GUMBEL),
     "CUDA graphs": graphs,
     "waits of a step": waits,
@@ -452,13 +467,13 @@ def page(machine: Machine, done: Sequence[Row]) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the checks; 1 if one failed."""
     parser = argparse.ArgumentParser(prog="python -m tests.device_check", description=__doc__)
-    parser.add_argument("--device", choices=("auto", "cuda", "mps", "cpu"), default="auto")
+    parser.add_argument("--device", default="auto", help="auto, cuda, cuda:1, mps or cpu")
     parser.add_argument("--out", type=Path, metavar="FILE.md", help="write the page here, after every check")
     parser.add_argument("--minutes", type=float, default=8.0, help="what has no time left is skipped")
     given = parser.parse_args(arguments)
     try:
         device = resolve_device(given.device)
-    except DeviceError as error:
+    except OutriderError as error:
         parser.error(str(error))
     if given.device == "auto" and device == CPU:
         print(NO_DEVICE)

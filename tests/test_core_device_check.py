@@ -3,10 +3,13 @@
 import pytest
 import torch
 
+import core.models.language_model
+from core.settings import RunRequest
 from tests import device_check
-from tests.device_check import NO_DEVICE, SkippedError, main
+from tests.device_check import CPU, NO_DEVICE, Machine, SkippedError, main
 from tests.errors import failing
 from tests.fakes_device import DEVICE, SimulatedDevice
+from tests.test_core_graphed import Captures
 
 
 def test_without_a_device_it_says_so_and_does_nothing_and_a_named_one_is_bad_usage(monkeypatch, capsys, tmp_path):
@@ -20,6 +23,36 @@ def test_without_a_device_it_says_so_and_does_nothing_and_a_named_one_is_bad_usa
         main(["--device", "cuda"])
     assert ended.value.code == 2
     assert "no CUDA device" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("name", "words"), [("cuda:1", "no CUDA device"), ("gpu", "no device 'gpu'")])
+def test_a_second_gpu_can_be_named_and_what_is_no_device_is_bad_usage(name, words, monkeypatch, capsys):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(SystemExit) as ended:
+        main(["--device", name])
+    assert ended.value.code == 2
+    assert words in capsys.readouterr().err
+    assert RunRequest("target", "draft", "-", device=Machine(torch.device("cuda:1")).setting).device == "cuda:1"
+
+
+def test_a_graph_that_is_not_captured_anew_for_a_longer_text_is_a_failure(monkeypatch):
+    captures, most, pair = Captures(), 999, device_check.tiny_pair(CPU, torch.float32)
+
+    def capture(function):
+        if captures.number == most:
+            raise RuntimeError("no more graphs")
+        return captures(function)
+
+    monkeypatch.setattr(device_check, "METHODS", ("draft-model",))
+    monkeypatch.setattr(device_check, "embedded_pair", lambda *_: pair)
+    for module in (device_check, core.models.language_model):
+        monkeypatch.setattr(module, "captures_graphs", lambda _: True)
+    monkeypatch.setattr(device_check, "CudaCapture", lambda _: capture)
+    assert "none captured in steps" in device_check.graphs(Machine(CPU))
+    captures.number, most = 0, 12  # The target's, and the draft's for the first text.
+    with pytest.raises(AssertionError, match="draft-model, temperature 0, run 3: 0 graphs captured late, 1 not"):
+        device_check.graphs(Machine(CPU))
+    device_check.tiny_pair.cache_clear()
 
 
 def benches(machine):
