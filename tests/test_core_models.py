@@ -131,6 +131,12 @@ def test_a_config_that_does_not_describe_the_weights_is_a_sentence(folder, chang
     refusal(folder)
 
 
+def test_of_a_vision_language_model_it_is_said_that_only_plain_language_models_run(folder):
+    """It does generate text."""
+    edit_json(folder / "config.json", model_type="qwen2_5_vl", architectures=["Qwen2_5_VLForConditionalGeneration"])
+    assert "'qwen2_5_vl' model, which can't be run: Outrider runs plain language models only" in refusal(folder)
+
+
 @pytest.mark.parametrize("family", ["llama", "gpt2", "opt"])
 def test_a_missing_tokenizer(tmp_path, family):
     folder = save_model(tmp_path, family=family)
