@@ -380,7 +380,8 @@ def counted_waits(device: torch.device) -> Iterator[Callable[[], int]]:
 
 
 def waits(machine: Machine) -> str:
-    """A step waits for the device once, whatever the method, the filters and the coupling."""
+    """A step of plain decoding, a draft model with a fixed K or prompt lookup waits for the device once, whatever the
+    filters and the coupling."""
     if machine.device == CPU:
         raise SkippedError("the host doesn't wait for a CPU")
     pair, problems, num_steps = embedded_pair(machine.device, None), [], 0

@@ -1,4 +1,5 @@
-"""On a device that runs behind the host a step waits for it once; its text is the one of the processor."""
+"""On a device that runs behind the host a step waits for it once, if its drafter reads no value; its text is the one of
+the processor."""
 
 import itertools
 import weakref

@@ -1,7 +1,7 @@
 """Verification on a device that runs asynchronously: all that a step needs comes back in one copy.
 
-The host waits for the device once a step, here. Until then nothing reads a value, and nothing is copied to the device
-in a way that would wait.
+Verification waits for the device once, here. Until then it reads no value, and copies nothing to the device in a way
+that would wait.
 """
 
 from __future__ import annotations
