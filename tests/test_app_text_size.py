@@ -14,6 +14,7 @@ from PySide6.QtWidgets import (
     QMenu,
     QPlainTextEdit,
     QStyle,
+    QStyleOptionComboBox,
     QToolButton,
     QWidget,
 )
@@ -25,6 +26,7 @@ from app.setup.model_library import ModelLibrary
 from app.setup.prompt import PromptEditor
 from app.setup.settings_panel import SettingsPanel
 from app.theme import DARK, LIGHT, SCALES, apply_style, mono_font, next_scale, scaled, text_scale, ui_font
+from app.widgets.fields import EnumCombo
 from tests.fakes_app import drag_columns, run_of
 from tests.test_core_diagnosis import drawn
 
@@ -210,6 +212,31 @@ def test_the_controls_beside_run_are_never_cut_off(qtbot):
     qtbot.waitUntil(lambda: note.height() >= note.heightForWidth(note.width()) > 60)
     prompt.resize(900, 300)
     qtbot.waitUntil(lambda: note.minimumHeight() < 60)
+
+
+@pytest.mark.parametrize("size", [QSize(1024, 700), QSize(1280, 800)])
+def test_the_text_of_every_fixed_choice_is_whole(make_window, qtbot, size):
+    window = make_window(is_shown=True)
+    window.resize(size)
+    controls, choices = window.controls, window.findChildren(EnumCombo)
+    controls.advanced.set_open(True)
+
+    def cut():
+        for combo in filter(QWidget.isVisible, choices):
+            option = QStyleOptionComboBox()
+            combo.initStyleOption(option)
+            part = QStyle.SubControl.SC_ComboBoxEditField
+            room = combo.style().subControlRect(QStyle.ComplexControl.CC_ComboBox, option, part, combo).width()
+            texts = map(combo.itemText, range(combo.count()))
+            yield from (text for text in texts if combo.fontMetrics().horizontalAdvance(text) > room)
+
+    for times in (0, 2, 1):
+        press(window, "larger", times)
+        window.columns.show_settings()
+        for method in ("draft-tree", "medusa", "draft-model"):
+            controls.method.choose(method)
+            assert controls.fields["verification"].isVisible()
+            qtbot.waitUntil(lambda: not [*cut()])
 
 
 def test_no_tooltip_is_a_line_across_the_screen(window):
