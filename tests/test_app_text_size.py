@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from PySide6.QtCore import QSize
+from PySide6.QtCore import QSize, Qt
 from PySide6.QtWidgets import (
     QAbstractButton,
     QAbstractItemView,
@@ -245,4 +245,6 @@ def test_no_tooltip_is_a_line_across_the_screen(window):
     # pyqtgraph's own menus are never shown.
     widgets = [widget for widget in window.findChildren(QWidget) if not isinstance(widget.window(), QMenu)]
     tips = {widget.toolTip() for widget in widgets}
+    for combo in window.findChildren(QComboBox):
+        tips |= {combo.itemData(index, Qt.ItemDataRole.ToolTipRole) or "" for index in range(combo.count())}
     assert [tip for tip in tips if len(tip) > 120 and not tip.startswith("<")] == []

@@ -132,7 +132,7 @@ class SettingsPanel(QScrollArea):
         hold(policy, width=SPIN_WIDTH)
         describe(policy, rules["label"], f"{rules['help']}\n{REPEATABLE}")
         for index, line in enumerate(rules["help"].splitlines()):
-            policy.setItemData(index, line, Qt.ItemDataRole.ToolTipRole)
+            policy.setItemData(index, plain_tip(line), Qt.ItemDataRole.ToolTipRole)
         WheelGuard(self).watch(policy)
         k.add_above_number(policy)
         length = self.fields["max_new_tokens"]
