@@ -15,7 +15,7 @@ from core.draft_length import DraftLength
 from core.settings import RunRequest
 from core.types import Event
 
-BUSY_SENTENCE = "A run is in progress. Stop it, or wait for it to end, before you start another."
+BUSY_SENTENCE = "A run is in progress. Stop it, or wait for it to end, before you start or open another."
 BUSY_TASK_SENTENCE = "{} is in progress. Stop it, or wait for it to end, before you start anything else."
 
 SWITCH_S = 0.0005
@@ -40,6 +40,7 @@ class RunController(QObject):
         engine_ready: the engine has been imported, or the import failed.
         memory_held: a device, and the bytes on it that unloading the kept models would free.
         failed: one sentence that says why.
+        freed: the engine can be used again; the sentence that said why not.
         run_ended: the run is over, for whatever reason, and all its events are available.
         closed: the engine's thread has ended.
     """
@@ -49,6 +50,7 @@ class RunController(QObject):
     engine_ready = Signal()
     memory_held = Signal(str, object)
     failed = Signal(str)
+    freed = Signal(str)
     run_ended = Signal()
     closed = Signal()
 
@@ -217,6 +219,7 @@ class RunController(QObject):
 
     @Slot(object)
     def _on_task_ended(self, task: EngineTask) -> None:
+        sentence = self.busy_sentence()
         if task is self._run:
             self._run = None
             self._set_state(RunState.IDLE)
@@ -224,6 +227,7 @@ class RunController(QObject):
         else:
             self._task = None
             task.ended.emit()
+        self.freed.emit(sentence)
         task.deleteLater()
 
     def _set_state(self, state: RunState) -> None:

@@ -217,6 +217,8 @@ class MainWindow(QMainWindow):
         self.controls.advanced.button.toggled.connect(self._saving.start)
         self._saving.timeout.connect(self._save)
         self.runs.failed.connect(self.banner.show_sentence)
+        for mended in (self.controller.freed, self.models.mended):
+            mended.connect(self.banner.retract)
         for failed in (self.models.failed, self.controller.failed):
             failed.connect(self._on_failed)
         for wanted in (self.prompt.run_button.clicked, menus.run.triggered):

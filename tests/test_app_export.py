@@ -100,7 +100,7 @@ def test_a_window_that_is_closed_meanwhile_waits_for_the_file(finished, dialogs,
         assert len(list(csv.DictReader(file))) == finished.run_view.counts.sums.num_steps
 
 
-def test_a_path_that_can_not_be_written_is_explained_and_the_run_is_kept(finished, export, dialogs, tmp_path):
+def test_a_path_that_can_not_be_written_is_explained_until_one_can(finished, export, dialogs, tmp_path, qtbot):
     (tmp_path / "file").write_text("")
     for name in ("missing/out.jsonl", "", "file/out.csv"):
         dialogs.export_path = tmp_path / name if name else tmp_path
@@ -108,8 +108,9 @@ def test_a_path_that_can_not_be_written_is_explained_and_the_run_is_kept(finishe
         assert finished.banner.sentence().endswith(".")
         assert len(finished.banner.sentence()) > 20
     dialogs.export_path = tmp_path / "good.jsonl"
-    export(finished)
-    assert dialogs.export_path.exists()
+    finished.menus.export.trigger()
+    qtbot.waitUntil(dialogs.export_path.exists)
+    assert finished.banner.sentence() == "", "it was written in the end"
 
 
 def test_a_failed_run_can_be_exported_too(window, export, session, dialogs, run_to_end, tmp_path):

@@ -63,11 +63,16 @@ def test_a_method_without_a_draft_runs_where_the_pair_would_not(window, qtbot, r
 def test_an_opened_model_is_selected_and_remembered(make_window, dialogs, qtbot):
     window = make_window()
     window.menus.models.trigger()
+    dialogs.model_path = "/nowhere"
+    window.models.ask_for_model(OpenKind.FOLDER)
+    qtbot.waitUntil(lambda: "no model '/nowhere'" in window.models.window.banner.sentence())
+    dialogs.asked.clear()
     dialogs.model_path = STRANGER.ref
     for action in window.models.window.open_button.menu().actions():
         action.trigger()
     assert dialogs.asked == list(OpenKind)
     qtbot.waitUntil(lambda: window.models.window.selected() == STRANGER.ref)
+    assert window.models.window.banner.sentence() == ""
     again = make_window()
     qtbot.waitUntil(lambda: STRANGER.ref in again.models.library.refs)
 

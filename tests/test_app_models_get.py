@@ -189,6 +189,10 @@ def test_a_failure_while_its_window_is_closed_is_shown_in_the_main_window(make, 
     panel.close()
     window.models.downloads.get(NEW)
     until(qtbot, lambda: window.banner.sentence() == "There is no space left.")
+    hub.fail_after = None
+    window.models.downloads.get(NEW)
+    wait_for_state(qtbot, window, NEW, DownloadState.DONE)
+    assert window.banner.sentence() == ""
 
 
 def test_a_new_download_moves_nothing_above_it(make, hub, qtbot):

@@ -106,12 +106,15 @@ def test_stop_ends_the_run_and_keeps_its_text_however_often_it_is_pressed(runnin
     assert window.run_view.summary.finish_reason is FinishReason.LENGTH
 
 
-def test_run_during_a_run_says_so_and_changes_nothing(running, session):
+def test_run_during_a_run_says_so_until_it_ends_and_changes_nothing(running, session, qtbot):
     assert not running.prompt.run_button.isEnabled()
     running.menus.run.trigger()
     assert running.banner.sentence() == BUSY_SENTENCE
     assert len(session.requests) == 1
     assert steps_shown(running) == 1
+    running.controller.stop()
+    qtbot.waitUntil(lambda: running.controller.state is RunState.IDLE)
+    assert running.banner.sentence() == ""
 
 
 def test_k_and_temperature_are_live_and_all_else_stays_as_it_was_at_the_start(running, qtbot, gated, session):

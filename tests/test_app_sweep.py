@@ -210,6 +210,7 @@ def test_cells_fill_as_runs_end_a_sweep_and_a_run_exclude_each_other_and_each_sw
     assert "A sweep is " in window.banner.sentence()
     pause.gate.set()
     finish(qtbot, window)
+    assert window.banner.sentence() == ""
     assert len(list(sweeps_folder().glob("*.jsonl"))) == 2
     engine.on_run = second = Pause(at=1)
     window.prompt.run_button.click()
@@ -218,6 +219,7 @@ def test_cells_fill_as_runs_end_a_sweep_and_a_run_exclude_each_other_and_each_sw
     assert sweeps.banner.sentence() == window.controller.busy_sentence() != ""
     second.gate.set()
     qtbot.waitUntil(lambda: not window.controller.busy_sentence())
+    assert sweeps.banner.sentence() == ""
 
 
 def test_escape_stops_a_sweep_and_only_then_closes_the_window_and_it_can_be_continued(window, engine, qtbot):

@@ -152,6 +152,8 @@ class Exports(QObject):
         self._window, self._run, self._controls, self._store, self._jobs = window, run, controls, store, jobs
         self._dialogs, self._banner, self._status = dialogs, banner, status
         self.page: ProductionPage | None = None
+        self._failure = ""
+        """Why the last export failed."""
         menus.export.triggered.connect(self.export)
         menus.production.triggered.connect(self.open_production)
 
@@ -170,15 +172,20 @@ class Exports(QObject):
             self._store.refuse_own(path, [started.run_id])
             export_run(path, log())
 
+        self._banner.retract(self._failure)
         self._status.stage.setText(f"Exporting to {path}…")
         self._jobs.submit(
             write,
             lambda _: self._status.stage.setText(f"Exported to {path}"),
-            failed=self._banner.show_sentence,
+            failed=self._on_failed,
             what="The run could not be written",
             lane="files",
             must_finish=True,
         )
+
+    def _on_failed(self, sentence: str) -> None:
+        self._failure = sentence
+        self._banner.show_sentence(sentence)
 
     @Slot()
     def open_production(self) -> None:

@@ -76,6 +76,12 @@ class Banner(MessageBar):
         self.show_sentence(sentence)
         self._is_until_changed = True
 
+    @Slot(str)
+    def retract(self, sentence: str) -> None:
+        """Hide this sentence, whose cause is mended; another one stays."""
+        if sentence == self.sentence():
+            self.dismiss()
+
     @Slot()
     def dismiss_if_changed(self) -> None:
         """Hide such a problem."""

@@ -86,11 +86,13 @@ class Models(QObject):
 
     Signals:
         failed: one sentence for the main window, if the models window is not open to show it.
+        mended: such a sentence about a download that was started again.
         model_opened: the reference of a model that the user opened.
         line_changed: a few words on the active downloads.
     """
 
     failed = Signal(str)
+    mended = Signal(str)
     model_opened = Signal(str)
     line_changed = Signal(str)
 
@@ -113,6 +115,8 @@ class Models(QObject):
         self.window: ModelsWindow | None = None
         self.shown_elsewhere: frozenset[str] = frozenset()
         """Models whose downloads another panel shows, failures included."""
+        self._told: dict[str, str] = {}
+        """The failures of downloads that `failed` reported, by the model's reference."""
         self.downloads = Downloads(jobs, self)
         self.downloads.changed.connect(self._on_download_changed)
         self.downloads.arrived.connect(self._on_arrived)
@@ -174,6 +178,7 @@ class Models(QObject):
             if is_new:
                 self.model_opened.emit(entry.ref)
                 if self.window is not None:
+                    self.window.banner.dismiss()
                     self.window.select(entry.ref)
 
         # A model from an earlier session may be on a disk that is missing now, and the user did not just ask for it.
@@ -227,7 +232,10 @@ class Models(QObject):
     @Slot(object)
     def _on_download_changed(self, download: Download) -> None:
         is_shown = download.ref in self.shown_elsewhere or (self.window is not None and self.window.isVisible())
+        if told := self._told.pop(download.ref, ""):
+            self.mended.emit(told)
         if download.state is DownloadState.FAILED and not is_shown:
+            self._told[download.ref] = download.sentence
             self.failed.emit(download.sentence)
         self.line_changed.emit(self.downloads.line())
 

@@ -25,8 +25,6 @@ from core.types import Event, RunStarted
 if TYPE_CHECKING:
     from app.run.live import LiveView
 
-BUSY = "A run is in progress. Stop it or wait until it ends before you open or rerun another."
-
 
 class KeptRuns(QObject):
     """The kept runs, as seen by the main window.
@@ -71,6 +69,7 @@ class KeptRuns(QObject):
         """Show the window of kept runs."""
         if self.window is None:
             self.window = RunsWindow(self, self._jobs, self._dialogs, self._parent)
+            self._controller.freed.connect(self.window.banner.retract)
         bring_forward(self.window)
         self.window.table.setFocus()
         self.refresh()
@@ -114,7 +113,7 @@ class KeptRuns(QObject):
 
     def busy_sentence(self) -> str:
         """Why no run can be opened now; empty if one can."""
-        return BUSY if self._controller.state is not RunState.IDLE else ""
+        return self._controller.busy_sentence() if self._controller.state is not RunState.IDLE else ""
 
     def _is_busy(self, sentence: str = "") -> bool:
         if sentence := self.busy_sentence() or sentence:

@@ -146,6 +146,7 @@ class SweepWindow(ToolWindow):
         self.restyle()
 
     def _connect(self) -> None:
+        self._controller.freed.connect(self.banner.retract)
         self.figures.currentIndexChanged.connect(self._on_figure_chosen)
         self.heatmap.cell_chosen.connect(self._show_cell)
         self.heatmap.cell_opened.connect(self.cell.focus_runs)
