@@ -244,7 +244,8 @@ class MainWindow(QMainWindow):
         self.transcript.view.place_clicked.connect(partial(self.side.setCurrentWidget, self.inspector))
         self.live.run_replaced.connect(self._on_run_begun)
         self.live.run_shown.connect(self._on_run_shown)
-        self.speed.applied.connect(self._on_advice_applied)
+        for applied in (self.speed.applied, self.conclusion.advice.applied):
+            applied.connect(self._on_advice_applied)
         for wanted in (menus.race.triggered, self.speed.race_button.clicked):
             wanted.connect(self.race.open)
         for action, page in zip(menus.pages, (self.measurements, self.inspector, self.speed), strict=True):

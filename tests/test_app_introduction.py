@@ -307,7 +307,7 @@ def test_a_busy_machine_qualifies_the_headline_and_few_steps_tell_nothing():
     assert DRAWING not in spread(40, is_slowed=True).basis
     few = spread(4)
     assert few.headline.startswith("Too few steps to tell")
-    assert (few.kind, few.advice) == ("", "")
+    assert (few.kind, few.advice) == ("", None)
 
 
 def test_a_run_that_was_stepped_through_has_no_speed():

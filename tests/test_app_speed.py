@@ -192,6 +192,17 @@ def test_advice_that_names_a_setting_is_applied_to_the_controls(make_window):
     assert window.controls.method.values()["int8"] is False
 
 
+def test_the_sentence_on_top_of_a_slow_run_has_its_advice_applied_with_one_click(window, qtbot):
+    run = run_of(drawn(0.5, 10, draft_ms=2.0, verify_ms=20.0))
+    run.summary = replace(run.summary, measured_speedup=0.5)
+    with qtbot.waitSignal(window.live.run_shown):
+        window.live.show_kept(run.request, run.past_events(), "slow")
+    line = window.conclusion.advice
+    assert line.text.text().startswith("Try this: Use prompt lookup")
+    line.button.click()
+    assert window.controls.method.method.name == "prompt-lookup"
+
+
 def test_the_curves_pass_through_one_at_k_0_and_the_point_stands_at_the_runs_own_k(qtbot, steps):
     page = page_of(qtbot, run_of(steps))
     x, y = page.plot.line.getData()

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from PySide6.QtWidgets import QFrame
 
 from app.controller import RunController
 from app.run.run_view import RunView
+from app.run.speed.speed_page import AdviceRow
 from app.widgets.fields import boxed, column, set_flag, wrapped_label
+from core.analysis.advice import Advice
 from core.analysis.diagnosis import diagnose
 from core.analysis.steadiness import BUSY_MACHINE, covers_one, interval_text, speedup_interval, unsteadiness
 from core.settings import Coupling
@@ -36,13 +38,13 @@ class Conclusion:
         basis: the interval of the speedup, and how steady the machine was.
         kind: "doubtful" if the machine was too busy for the headline to be trusted, "lossy", "faster", "slower", or
             empty if there is no clear difference.
-        advice: what to try where it wasn't faster; otherwise empty.
+        advice: what to try where it wasn't faster; otherwise None.
     """
 
     headline: str
     basis: str
     kind: str = ""
-    advice: str = ""
+    advice: Advice | None = None
 
 
 def conclusion_of(run: RunView, *, was_stepped: bool = False, is_slowed: bool = False) -> Conclusion | None:
@@ -81,7 +83,7 @@ def conclusion_of(run: RunView, *, was_stepped: bool = False, is_slowed: bool = 
         basis=" ".join(notes),
         kind="doubtful" if busy else "lossy" if run.is_lossy else verdict,
         # Neither a busy machine's times nor those of a few steps are grounds for advice.
-        advice="" if verdict == "faster" or busy or interval is None else _advice(run),
+        advice=None if verdict == "faster" or busy or interval is None else _advice(run),
     )
 
 
@@ -94,9 +96,9 @@ def _sameness(run: RunView) -> str:
     return "same text" if is_repeatable and ours == plain else "same distribution"
 
 
-def _advice(run: RunView) -> str:
+def _advice(run: RunView) -> Advice | None:
     found = diagnose(run.counts.sums, run.plain_step)
-    return next((advice.text for advice in run.advice(found)), "") if found is not None else ""
+    return next(iter(run.advice(found)), None) if found is not None else None
 
 
 class ConclusionBar(QFrame):
@@ -109,7 +111,7 @@ class ConclusionBar(QFrame):
         self._run, self._controller, self._is_slowed = run, controller, is_slowed
         self.headline = wrapped_label("conclusionHeadline", "title")
         self.basis = wrapped_label("conclusionBasis", "hint")
-        self.advice = wrapped_label("conclusionAdvice", "plain")
+        self.advice = AdviceRow()
         boxed(column(self.headline, self.basis, self.advice, spacing=2), self, margins=(12, 8, 12, 8))
         self.hide()
 
@@ -129,7 +131,8 @@ class ConclusionBar(QFrame):
             self.basis.setText(found.basis)
             set_flag(self.basis, "role", "warning" if found.kind == "doubtful" else "hint")
             set_flag(self, "kind", found.kind)
-            self.advice.setText(f"Try this: {found.advice}")
-            self.advice.setVisible(bool(found.advice))
+            self.advice.setVisible(found.advice is not None)
+            if found.advice is not None:
+                self.advice.show_advice(replace(found.advice, text=f"Try this: {found.advice.text}"))
             self.setAccessibleName(f"{found.headline}. {found.basis}")
         self.setVisible(found is not None)
