@@ -199,10 +199,11 @@ def test_a_run_that_is_stopped_while_its_models_load_leaves_the_last_one_whole(w
     assert window.status.stage.text() == "The run did not start; the text is the previous run's"
 
 
-def test_only_a_run_of_the_same_models_is_the_previous_one():
+def test_only_a_run_of_the_same_target_is_the_previous_one_whatever_its_draft():
     run, first = RunView(), RunRequest(target="a", draft="b", prompt="x")
     # A single step draws no line.
-    runs = ((first, 1, False), (first, 2, False), (first, 2, True), (replace(first, draft="c"), 2, False))
+    looked_up, other = replace(first, draft=None, method="prompt-lookup"), replace(first, target="c")
+    runs = ((first, 1, False), (first, 2, False), (first, 2, True), (looked_up, 2, True), (other, 2, False))
     for request, num_steps, has_previous in runs:
         run.begin(request)
         assert (run.previous is not None) is has_previous

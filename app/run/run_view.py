@@ -61,7 +61,8 @@ class RunView:
 
     Attributes:
         counts, baseline: what is counted over its steps, and over those of its baseline.
-        previous: the counts of the run shown before; None if there was none, or if it had other models.
+        previous: the counts of the run shown before, maybe of another draft; None if there was none, or if it had
+            another target.
         prefill, summary: None until they have arrived.
     """
 
@@ -84,7 +85,7 @@ class RunView:
     def begin(self, request: RunRequest) -> None:
         """Start with another run's events."""
         last = self.request
-        if last is None or (last.engine, last.target, last.draft) != (request.engine, request.target, request.draft):
+        if last is None or (last.engine, last.target) != (request.engine, request.target):
             self.previous = None
         elif len(self.counts):  # A line has two points.
             self.previous = self.counts if len(self.counts) > 1 else None
