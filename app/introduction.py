@@ -255,10 +255,12 @@ class Introduction(QObject):
         except OutriderError as error:
             self.failed.emit(str(error))
             return
+        # Only for this run: the controls keep their values.
+        if part in {Part.LIVE, Part.RACE}:
+            request = replace(request, baseline=True)
         if part is Part.RACE:
-            # Only for this run: the controls keep their values.
-            request = replace(request, coupling=Coupling.GUMBEL, verification=VerificationRule.TOKEN, baseline=True)
-        self._playback.set_pace(Pace.FULL if part is Part.RACE else Pace.SLOWED)
+            request = replace(request, coupling=Coupling.GUMBEL, verification=VerificationRule.TOKEN)
+        self._playback.set_pace(Pace.SLOWED if part is Part.LIVE else Pace.FULL)
         self.run_wanted.emit(request)
 
     @Slot()

@@ -165,6 +165,7 @@ def test_the_live_run_is_slowed_and_the_race_draws_the_same_text_without_a_chang
 ):
     window = make_window(is_shown=True)
     introduction, bar = window.introduction, window.introduction.bar
+    window.controls.fields["baseline"].setChecked(False)
     introduction._show_part(Part.LIVE)
     with qtbot.waitSignal(window.live.run_shown):
         bar.go_button.click()
@@ -175,6 +176,7 @@ def test_the_live_run_is_slowed_and_the_race_draws_the_same_text_without_a_chang
         assert window.playback.pace.member() is Pace.FULL
     assert [request.coupling for request in session.requests] == [Coupling.REJECTION, Coupling.GUMBEL]
     assert window.controls.fields["coupling"].member() is Coupling.REJECTION
+    assert not window.controls.fields["baseline"].isChecked()
     assert window.race.clock.is_playing
     assert part(window) is Part.GET_CHAT
 
@@ -235,6 +237,7 @@ def test_the_chat_model_that_has_arrived_is_asked_with_one_click(window, qtbot, 
     with qtbot.waitSignal(window.live.run_shown):
         window.introduction.bar.go_button.click()
     assert (session.requests[0].target, session.requests[0].prompt) == (CHAT_MODEL, text)
+    assert window.playback.pace.member() is Pace.FULL, "later runs are not slowed"
     assert part(window) is Part.NOTHING
 
 

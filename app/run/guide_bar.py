@@ -40,7 +40,7 @@ WORDS = {
         "Skip",
     ),
     Part.LIVE: Words(
-        "Now live on this machine: the small pair that ships with Outrider writes Python.",
+        "Now live on this machine: your settings and your prompt, compared with plain decoding.",
         "Run it here",
     ),
     Part.RACE: Words(
