@@ -254,6 +254,7 @@ class MainWindow(QMainWindow):
         menus.apart.toggled.connect(self._saving.start)
         self.columns.apart.closed.connect(partial(menus.apart.setChecked, False))
         menus.runs.triggered.connect(self.runs.open)
+        self.branches.undone.connect(self._show_seed)
         self.introduction.failed.connect(self.banner.show_sentence)
         self.introduction.replay_wanted.connect(self._on_introduction_read)
         self.introduction.run_wanted.connect(self._start)
@@ -323,11 +324,15 @@ class MainWindow(QMainWindow):
         self.live.finish()
         if (forecast := self.forecast.too_large(request)) and not self._dialogs.ask_too_large(self, forecast):
             return
-        # A branch may have drawn another seed.
-        set_value(self.controls.fields["seed"], request.seed)
+        self._show_seed(request)
         # The Inspector needs the evidence, even for a run that is replayed from a log of the terminal.
         if self.controller.start(replace(request, inspect=True)):
             self.banner.dismiss()
+
+    @Slot(object)
+    def _show_seed(self, request: RunRequest) -> None:
+        # A branch may have drawn another seed.
+        set_value(self.controls.fields["seed"], request.seed)
 
     @Slot(str)
     def _on_failed(self, sentence: str) -> None:

@@ -101,6 +101,7 @@ def test_undo_goes_back_to_the_run_before_the_branch_and_through_branches_of_bra
     window, undo = finished, finished.menus.undo_branch
     assert not undo.isEnabled()
     texts, ids = [window.transcript.view.toPlainText()], [window.run_view.started.run_id]
+    seed = window.controls.fields["seed"]
     for _ in range(2):
         window.transcript.view.choose(Place(1, 0))
         take(window, qtbot, "Draw again")
@@ -116,6 +117,7 @@ def test_undo_goes_back_to_the_run_before_the_branch_and_through_branches_of_bra
         undo.trigger()
         qtbot.waitUntil(lambda place=place: window.transcript.view.toPlainText() == texts[place])
         assert window.run_view.started.run_id == ids[place]
+        assert seed.value() == window.run_view.request.seed, "Run repeats what is shown"
     assert not undo.isEnabled()
     qtbot.waitUntil(lambda: window.run_view.summary is not None)
     assert len(session.requests) == 4, "nothing is generated again"

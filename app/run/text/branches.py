@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
-from PySide6.QtCore import QObject, Slot
+from PySide6.QtCore import QObject, Signal, Slot
 from PySide6.QtGui import QAction
 from PySide6.QtWidgets import QMenu, QWidget
 
@@ -119,7 +119,13 @@ AT_ZERO = "At temperature 0 nothing is drawn; force another token."
 
 
 class Branching(QObject):
-    """Fills the branch menu for the selected token, starts what is chosen there, and goes back from it."""
+    """Fills the branch menu for the selected token, starts what is chosen there, and goes back from it.
+
+    Signals:
+        undone: the `RunRequest` of the run that is shown again.
+    """
+
+    undone = Signal(object)
 
     def __init__(
         self,
@@ -242,6 +248,7 @@ class Branching(QObject):
             before = self._left.pop()
             self._selection.clear()
             self._live.show_kept(before.request, before.events, before.title)
+            self.undone.emit(before.request)
         else:
             self._is_going_back = True
             self._controller.stop()
