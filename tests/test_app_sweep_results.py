@@ -130,6 +130,7 @@ def test_the_figure_can_be_switched_and_the_scale_has_its_unit(opened):
 
 def test_a_sweep_is_exported_in_every_form_or_a_sentence_says_why_not(qtbot, opened, dialogs, tmp_path):
     sweeps = opened()
+    assert "HTML" in sweeps.export_button.menu().actions()[0].text(), "what most people want comes first"
     for kind, beginning in {
         SweepExport.CELLS: b"target,",
         SweepExport.RUNS: b"method,",

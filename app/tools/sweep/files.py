@@ -23,10 +23,10 @@ _STAMP = "%Y%m%d-%H%M%S"
 class SweepExport(StrEnum):
     """What a sweep is exported as; pictures are drawn by the window."""
 
+    HTML = "Report, HTML…"
     CELLS = "Table of cells, CSV…"
     RUNS = "Table of runs, CSV…"
     JSONL = "Sweep, JSON Lines…"
-    HTML = "Report, HTML…"
     PNG = "Heatmap, PNG…"
     SVG = "Heatmap, SVG…"
 
