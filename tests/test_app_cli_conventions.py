@@ -16,7 +16,8 @@ from app.cli import check
 from app.cli.console import Progress
 from app.cli.errors import write_output
 from app.cli.parsing import named_pair
-from core.settings import DType
+from core.drafters.registry import METHODS
+from core.settings import DType, declared
 from tests.fakes_cache import Terminal
 from tests.fakes_cli import outrider, refused, request_of
 
@@ -244,6 +245,14 @@ def test_every_help_ends_with_examples_that_are_parsed(capsys, command):
     for _, *arguments in examples:
         assert tuple(arguments[: len(command)]) == command
         build_parser().parse_args(arguments)
+
+
+@pytest.mark.parametrize("command", ["run", "sweep"])
+def test_what_a_methods_option_means_is_said_wherever_it_can_be_given(capsys, command):
+    text = " ".join(help_of(capsys, command).split())
+    options = declared(METHODS["draft-tree"].options)
+    for name in ("depth", "branching", "rule"):
+        assert options[name].metadata["help"].rstrip(".") in text
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)

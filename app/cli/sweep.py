@@ -109,10 +109,11 @@ def add_parser(commands: Any) -> None:
     usual = (user_default("temperature"),)
     option(grid, "--temperature T,…", "one or more temperatures", numbers, usual, action=Listing)
     for name, item in _listed_options().items():
-        text = f"{name.replace('_', ' ')} for the methods that have it: one or more values or ranges, as in 2-4,6"
+        listed = "One or more values or ranges, as in 2-4,6"
         if isinstance(item.default, Enum):
-            text = f"{name} for the methods that have it: one or more of {', '.join(map(str, type(item.default)))}"
-        option(grid, f"{flag_of(name)} LIST", f"{text} (default: {item.default})", names, action=Listing)
+            listed = f"One or more of {', '.join(map(str, type(item.default)))}"
+        text = f"{item.metadata['help']} {listed} (default: {item.default})"
+        option(grid, f"{flag_of(name)} LIST", text, names, action=Listing)
     text = (
         f"suites ({', '.join(SUITES)}) and files: one prompt per line, JSON Lines with a text or prompt each, or "
         f"Spec-Bench's question.jsonl (default: the first {FEW_PROMPTS} of code or chat)"
