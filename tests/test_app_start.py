@@ -208,7 +208,8 @@ class Window(app.main_window.MainWindow):
 
     def end(self):
         request = self.controls.request("Hi")
-        print(request.method, dict(request.method_options), request.draft)
+        is_within = self.size().boundedTo(self.screen().availableSize()) == self.size()
+        print(request.method, dict(request.method_options), request.draft, is_within)
         self.close()
 
 app.main_window.MainWindow = Window
@@ -217,8 +218,8 @@ sys.exit(main(sys.argv[2:]))
 
 
 @pytest.mark.parametrize("name", ["own_drafter:Stubborn", "stubborn"])
-def test_the_window_opens_with_a_named_class_or_a_method_of_a_package(tmp_path, name):
+def test_the_window_opens_within_the_screen_with_a_named_class_or_a_method_of_a_package(tmp_path, name):
     (tmp_path / "own_drafter.py").write_text(DRAFTER)
     install(tmp_path, "stubborn = own_drafter:Stubborn")
     done = run_code(CHOSEN, tmp_path / "files", "--method", name, PYTHONPATH=str(tmp_path))
-    assert (done.returncode, done.stdout) == (0, f"{name} {{'token': 1}} None\n"), done.stderr
+    assert (done.returncode, done.stdout) == (0, f"{name} {{'token': 1}} None True\n"), done.stderr
