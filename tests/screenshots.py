@@ -249,6 +249,7 @@ def gallery(camera: Camera, window: MainWindow) -> None:
     wait_until(lambda: window.controller.state is RunState.IDLE)
     take_failure(camera, window)
     take_trees(camera, window)
+    take_rare(camera, window)
 
 
 def take_tools(camera: Camera, window: MainWindow, state: str) -> None:
@@ -333,6 +334,22 @@ def take_trees(camera: Camera, window: MainWindow) -> None:
     window.transcript.playback.pace.activated.emit(0)
     run_once(window)
     camera.take_pages("tree")
+
+
+def take_rare(camera: Camera, window: MainWindow) -> None:
+    """The models that can be downloaded, the advanced settings, and a callout of the first minute."""
+    window.models.browse()
+    assert window.models.window is not None
+    camera.take_all("models-get", window.models.window)
+    window.models.window.close()
+    window.controls.advanced.set_open(True)
+    window.controls.fields["verification"].setFocus()
+    camera.take_all("advanced")
+    window.menus.introduction.trigger()
+    wait_until(lambda: not window.introduction.callout.isHidden())
+    for mode in (ThemeMode.DARK, ThemeMode.LIGHT):
+        camera.turn(mode)
+        camera.take(f"callout-{mode.value}")
 
 
 if __name__ == "__main__":
