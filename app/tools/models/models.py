@@ -115,8 +115,8 @@ class Models(QObject):
         self.window: ModelsWindow | None = None
         self.shown_elsewhere: frozenset[str] = frozenset()
         """Models whose downloads another panel shows, failures included."""
-        self._told: dict[str, str] = {}
-        """The failures of downloads that `failed` reported, by the model's reference."""
+        self._reported: dict[str, str] = {}
+        """The sentence of each failed download that `failed` reported, by its reference."""
         self.downloads = Downloads(jobs, self)
         self.downloads.changed.connect(self._on_download_changed)
         self.downloads.arrived.connect(self._on_arrived)
@@ -232,10 +232,10 @@ class Models(QObject):
     @Slot(object)
     def _on_download_changed(self, download: Download) -> None:
         is_shown = download.ref in self.shown_elsewhere or (self.window is not None and self.window.isVisible())
-        if told := self._told.pop(download.ref, ""):
-            self.mended.emit(told)
+        if sentence := self._reported.pop(download.ref, ""):
+            self.mended.emit(sentence)
         if download.state is DownloadState.FAILED and not is_shown:
-            self._told[download.ref] = download.sentence
+            self._reported[download.ref] = download.sentence
             self.failed.emit(download.sentence)
         self.line_changed.emit(self.downloads.line())
 
