@@ -173,7 +173,8 @@ class SettingsStore:
                 values = asdict(settings)
                 if data:
                     values = _merged(asdict(self._known), values, asdict(parse_settings(data)))
-                write_atomically(self.path, json.dumps({"version": SCHEMA, **values}, indent=2) + "\n")
+                record = {"version": SCHEMA, **values}
+                write_atomically(self.path, json.dumps(record, ensure_ascii=False, indent=2) + "\n")
         except (OSError, OutriderError) as error:
             return f"The settings could not be saved: {error}"
         self._known = settings

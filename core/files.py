@@ -33,6 +33,8 @@ _SPARE_BYTES = 64_000_000
 
 LARGEST_JSON = 16_000_000
 """Most bytes of a small JSON file, such as a configuration."""
+_LARGEST_OWN = 512_000_000
+"""Most bytes of what Outrider itself keeps: with its escapes, the longest prompt may take twice its size."""
 LONGEST_LINE = 32_000_000
 """Most bytes of a line of JSON Lines; a prompt of a million tokens takes 11 million."""
 _MOST_VALUES = 8_000_000
@@ -127,7 +129,7 @@ def read_own_json(path: Path, version: int) -> tuple[dict[str, Any], bool]:
     False means that the file must be kept aside before it is replaced: it is damaged, or a newer version wrote it.
     """
     try:
-        data = read_bounded(path)
+        data = read_bounded(path, _LARGEST_OWN)
     except FileNotFoundError:
         return {}, True
     except OSError:
@@ -135,8 +137,9 @@ def read_own_json(path: Path, version: int) -> tuple[dict[str, Any], bool]:
     # One bad byte, in the text of a prompt or a name, costs that character alone.
     text = data.decode("utf-8", "replace")
     try:
-        record = parse_json(text.encode())
-    except ValueError:
+        # Not `parse_json`, which would count the commas of a prompt as values.
+        record = json.loads(text, parse_constant=lambda _: None)
+    except (ValueError, RecursionError):
         return {}, False
     if not isinstance(record, dict):
         return {}, False

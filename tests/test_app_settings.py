@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from PySide6.QtCore import Qt
@@ -69,6 +70,15 @@ def test_settings_come_back_as_they_were_saved(tmp_path):
     store = SettingsStore(tmp_path / "deep" / "settings.json")
     assert store.save(UNUSUAL) is None
     assert store.load() == UNUSUAL
+
+
+def test_a_prompt_of_many_megabytes_costs_no_settings(tmp_path):
+    store = SettingsStore(tmp_path / "settings.json")
+    settings = replace(UNUSUAL, run=replace(UNUSUAL.run, prompt="雪," * 8_100_000 + "\ud800"))
+    for _ in range(2):
+        assert store.save(settings) is None
+    assert SettingsStore(store.path).load() == settings
+    assert not list(tmp_path.glob("*unreadable*"))
 
 
 def test_values_of_the_wrong_kind_give_the_defaults():
