@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from PySide6 import QtGui
 from PySide6.QtCore import Qt
-from PySide6.QtWidgets import QAbstractItemView, QLabel, QMenu, QWidget
+from PySide6.QtWidgets import QAbstractItemView, QLabel, QMenu, QTabWidget, QWidget
 
 from core.controls import Cancelled, RunControls
 from core.runlog.tally import Tally
@@ -347,6 +347,8 @@ def assert_no_markup(text: str, *windows: QWidget) -> None:
     assert any("img" in label.text() for label in labels), text
     assert {label.textFormat() for label in labels} == {Qt.TextFormat.PlainText}
     tips = [widget.toolTip() for window in windows for widget in window.findChildren(QWidget)]
+    for tabs in (tabs for window in windows for tabs in window.findChildren(QTabWidget)):
+        tips += map(tabs.tabToolTip, range(tabs.count()))
     for view in (view for window in windows for view in window.findChildren(QAbstractItemView)):
         model = view.model()
         cells = [model.index(row, column) for row in range(model.rowCount()) for column in range(model.columnCount())]

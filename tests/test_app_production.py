@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
 from PySide6.QtGui import QGuiApplication
 
 from core.errors import SettingsError
+from core.export.choice import choice_from_request
 from core.export.configurations import PROJECTS
 from core.types import Finished, FinishReason
 from tests.errors import failing
-from tests.fakes_app import files_beside_settings, make_step, make_summary
+from tests.fakes_app import assert_no_markup, files_beside_settings, make_step, make_summary
 
 
 @pytest.fixture
@@ -118,3 +120,12 @@ def test_a_run_on_a_server_or_without_drafts_has_nothing_to_deploy(window, run_t
         assert words in window.banner.sentence()
         assert window.exports.page is None
         window.run_view.started = started
+
+
+def test_nothing_that_a_draft_says_of_itself_is_shown_as_markup(window, opened, tmp_path):
+    picture = "<img src='/dev/zero'><b>&amp;\u202egpj"
+    (tmp_path / "config.json").write_text(json.dumps({"shares_tables_with": {"model": picture}}))
+    page = opened()
+    page.open_choice(choice_from_request(replace(window.controls.request("Hi"), draft=str(tmp_path))), picture)
+    assert "borrows the embedding" in show(page, "vLLM")
+    assert_no_markup(picture, page)

@@ -16,7 +16,7 @@ from app.run.run_view import RunView
 from app.run.status_strip import StatusStrip
 from app.setup.settings_panel import SettingsPanel
 from app.theme import hold_font
-from app.widgets.fields import column, named, push_button, row, wrapped_label
+from app.widgets.fields import column, named, plain_tip, push_button, row, wrapped_label
 from app.widgets.labels import Banner, SidePanel
 from app.window_layout import bring_forward, open_at
 from core.analysis.steadiness import speedup_interval
@@ -83,7 +83,7 @@ class ProductionPage(QDialog):
             page = self.tabs.widget(index)
             assert isinstance(page, QPlainTextEdit)
             page.setPlainText(one.text)
-            self.tabs.setTabToolTip(index, one.problem or one.project.title)
+            self.tabs.setTabToolTip(index, plain_tip(one.problem or one.project.title))
         self._on_turned()
         bring_forward(self)
 
