@@ -171,7 +171,8 @@ class Rounds:
         with blaming(self._drafter):
             draft = self._drafter.propose(
                 DraftContext(
-                    ids=ids,
+                    # A drafter of somebody else may do as it likes with its own copy.
+                    ids=ids if is_own(self._drafter) else list(ids),
                     num_draft_tokens=wanted,
                     sampling=sampling,
                     generator=self._generator,

@@ -128,6 +128,17 @@ def test_drafters_may_propose_fewer_tokens_than_k_or_none():
     assert run.summary.num_drafts == sum(step.num_draft_tokens > 0 for step in run.steps)
 
 
+def test_a_drafter_that_writes_into_its_ids_changes_no_text():
+    target, _ = tables()
+
+    def script(ids, count):
+        ids.append(5)
+        return ids[-1:]
+
+    run = play(speculative(target, ScriptDrafter(script), [0], num_draft_tokens=2, sampling=GREEDY, max_new_tokens=12))
+    assert run.ids == plain_ids(target, count=12, sampling=GREEDY)
+
+
 def test_a_drafter_learns_of_every_verdict():
     target, _ = tables()
     drafter = always([1, 2, 3])
