@@ -32,7 +32,7 @@ from core.sampling import draw_gumbel, draw_uniforms, for_device, gumbel_noise, 
 from core.settings import MAX_DRAFT_TOKENS, Coupling, LengthPolicy, SamplingParams, VerificationRule
 from core.types import Draft, DraftContext, Verification, depths_of, is_chain
 from core.verify import verify_block
-from core.verify.checks import check_finite
+from core.verify.checks import check_finite, normalised
 from core.verify.device import NodeProbs, figures_of, verify_gumbel_on_device, verify_on_device
 from core.verify.other_rules import verify_as_block, verify_gumbel, verify_typically
 
@@ -189,6 +189,8 @@ class Rounds:
         device = self._target.device
         tokens = draft.tokens if is_asynchronous(device) else draft.tokens.to(device)
         probs = None if draft.probs is None else draft.probs.to(device)
+        if probs is not None and not is_own(self._drafter):
+            probs = normalised(probs)
         return draft if tokens is draft.tokens and probs is draft.probs else replace(draft, tokens=tokens, probs=probs)
 
     def check(self, done: Round, tokens: Sequence[int]) -> None:

@@ -27,7 +27,7 @@ from core.verify import verify, verify_block, verify_tree
 from core.verify.device import figures_of, verify_gumbel_on_device, verify_on_device
 from core.verify.other_rules import verify_as_block, verify_gumbel, verify_typically
 from tests.exactness import SIGNIFICANCE, V, chi_squared_p_value, joint_p_value, mutate, tree_step, verify_step
-from tests.fakes import GREEDY, NoLook, StubDrafter, play, random_rows, table_model, tiny_model
+from tests.fakes import GREEDY, NoLook, StubDrafter, fixed_rows, play, random_rows, table_model, tiny_model
 
 PARENTS = [-1, -1, -1, 0, 0, 1]
 """As many siblings as there are tokens, and branches of two and of one."""
@@ -326,6 +326,16 @@ def test_a_drafter_of_others_that_breaks_exactness_is_named(parents, probs, mess
     target = table_model(random_rows(4, 1), 4)
     with pytest.raises(DrafterError, match=message):
         play(speculative(target, OneTree(draft), [0, 1], num_draft_tokens=4, max_new_tokens=8))
+
+
+@pytest.mark.parametrize("scale", [0.992, 1.008])
+def test_rows_of_others_that_half_precision_has_rounded_are_normalised_before_they_are_verified(scale):
+    target = table_model(fixed_rows(torch.tensor([0.5, 0.3, 0.2]).log().tolist()), 3)
+    draft = Draft(torch.tensor([0]), torch.tensor([-1]), torch.tensor([[0.5, 0.3, 0.2]]) * scale)
+    run = play(speculative(target, OneTree(draft), [0], num_draft_tokens=1, max_new_tokens=9))
+    for step in run.steps[:-1]:
+        assert step.draft_probs == pytest.approx((0.5,), abs=1e-6)
+        assert step.acceptance_probs == pytest.approx((1.0,), abs=1e-6)
 
 
 # --- Shapes -----------------------------------------------------------------------------------------------------

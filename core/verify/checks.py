@@ -60,10 +60,14 @@ def check_parents(parents: Tensor, count: int) -> None:
 
 
 def normalised(rows: Tensor) -> Tensor:
-    """Rows (..., V) in float32 or wider, each divided by its sum unless that is 1 up to float32's rounding."""
+    """Rows (..., V) in float32 or wider, each divided by its sum if that is off 1 by half precision's rounding.
+
+    A row whose sum is further off is no distribution, and stays as it is.
+    """
     rows = rows if rows.dtype is torch.float64 else rows.float()
     sums = rows.sum(-1, keepdim=True)
-    return torch.where((sums - 1).abs() > _ROUNDING, rows / sums, rows)
+    error = (sums - 1).abs()
+    return torch.where((error > _ROUNDING) & (error <= SUM_TOLERANCE), rows / sums, rows)
 
 
 def _check_rows(name: str, rows: Tensor) -> None:
