@@ -7,6 +7,7 @@ import os
 import shutil
 import socket
 from collections import namedtuple
+from types import SimpleNamespace
 
 import pytest
 from filelock import FileLock
@@ -196,6 +197,15 @@ def test_a_download_that_trickles_is_given_up(server, monkeypatch):
     monkeypatch.setattr(transfer, "RATE_SECONDS", 0.0)
     monkeypatch.setattr(transfer, "SLOWEST_RATE", 1 << 60)
     assert "bytes a second" in refusal(HubUnreachableError)
+
+
+def test_one_that_trickles_over_many_connections_is_given_up(server, monkeypatch):
+    server.break_after[WEIGHTS] = 1
+    # Each request takes ten seconds.
+    monkeypatch.setattr(transfer, "time", SimpleNamespace(monotonic=lambda: 10.0 * len(server.requests)))
+    monkeypatch.setattr(transfer, "SLOWEST_RATE", 1 << 60)
+    assert "bytes a second" in refusal(HubUnreachableError)
+    assert len(server.sent[WEIGHTS]) < 10
 
 
 LIES = [

@@ -109,6 +109,8 @@ class FileDownload:
         num_failures = 0
         if _size(self.partial) > self.remote.size:
             self.partial.unlink()
+        # Across connections: each may bring a byte and end.
+        self._since, self._at = time.monotonic(), max(0, _size(self.partial))
         while _size(self.partial) < self.remote.size:
             self._check_cancelled()
             start, problem = max(0, _size(self.partial)), None
@@ -153,16 +155,15 @@ class FileDownload:
             resumes = str(response.headers.get("Content-Range", "")).startswith(f"bytes {start}-")
             if start and (response.status_code != 206 or not resumes):
                 self._meter.done_bytes -= start
-                start = 0
+                start = self._at = 0
             try:
                 with self.partial.open("ab" if start else "wb") as out:
-                    since, at = time.monotonic(), out.tell()
                     for chunk in response.iter_raw():
                         self._check_cancelled()
-                        if (elapsed := time.monotonic() - since) > RATE_SECONDS:
-                            if out.tell() - at < SLOWEST_RATE * elapsed:
+                        if (elapsed := time.monotonic() - self._since) > RATE_SECONDS:
+                            if out.tell() - self._at < SLOWEST_RATE * elapsed:
                                 raise HubUnreachableError(_TOO_SLOW)
-                            since, at = time.monotonic(), out.tell()
+                            self._since, self._at = time.monotonic(), out.tell()
                         out.write(chunk)
                         self._meter.count(len(chunk))
                         if out.tell() > self.remote.size:
