@@ -59,6 +59,12 @@ def test_a_line_without_a_prompt_is_a_sentence(tmp_path, line):
     refusal(PromptError, read_prompts, path, match="Line 2 .* is not a JSON object with")
 
 
+def test_a_line_of_millions_of_values_is_a_sentence(tmp_path):
+    path = tmp_path / "own.jsonl"
+    path.write_text('{"prompt": "a", "n": [' + "0," * 8_000_000 + "0]}\n", "utf-8")
+    refusal(PromptError, read_prompts, path, match="Line 1 .* is not a JSON object with")
+
+
 @pytest.mark.parametrize("name", ["cod", "missing.jsonl", "\0", "a.txt", "blank.txt", "odd.txt", "a.jsonl", "b.jsonl"])
 def test_what_is_neither_a_suite_nor_a_prompt_file_is_a_sentence(tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from core.errors import PromptError
-from core.files import read_bounded
+from core.files import parse_json, read_bounded
 from core.models.catalogue import RESOURCES
 
 if TYPE_CHECKING:
@@ -122,8 +121,8 @@ def read_prompts(path: Path) -> list[Prompt]:
 
 def _from_json(line: str, number: int, path: Path) -> Prompt:
     try:
-        record: Any = json.loads(line)
-    except (ValueError, RecursionError):
+        record: Any = parse_json(line.encode())
+    except ValueError:
         record = None
     text = _text(record) if isinstance(record, dict) else None
     if not isinstance(text, str) or not text:
