@@ -28,6 +28,8 @@ _LAYER = re.compile(r"(?:^|\.)(layers|layer|h|blocks|block)\.(\d+)\.")
 _SLACK = 1.02
 _SPARE = 10_000_000
 """A model may have this many times the parameters of its file, and these: loading names what is missing."""
+_MOST_BUFFERED = 100_000_000
+"""A model may have as many numbers in tables, such as those of its positions, as its file has parameters, and these."""
 _PACKED = 9
 """The same if the file packs its weights, in four bits or more."""
 
@@ -109,6 +111,11 @@ def check_shapes(model: torch.nn.Module, folder: Path, title: str, *, is_packed:
         raise ModelUnreadableError(
             f"The config.json of {title} describes a model of {there:,} parameters, but its weights have {here:,}. "
             "Download the model again."
+        )
+    if (buffered := sum(item.numel() for item in model.buffers())) > here + _MOST_BUFFERED:
+        raise ModelUnreadableError(
+            f"The config.json of {title} asks for tables of {buffered:,} numbers, such as for its positions, which no "
+            "model of its size has. Choose another model."
         )
     ignored = getattr(model, "_keys_to_ignore_on_load_unexpected", None) or ()
     names = [tensor.name for tensor in tensors if not any(re.search(pattern, tensor.name) for pattern in ignored)]
