@@ -40,6 +40,8 @@ LONGEST_LINE = 32_000_000
 _MOST_VALUES = 8_000_000
 """Most values in a JSON document; as Python objects they take up to a hundred times their bytes."""
 _MOST_BLANK_LINES = 10_000
+_LEAST_MEMORY, _BETWEEN_LOOKS = 500_000_000, 4_000_000
+"""Free memory that the values of one line may take, and how many bytes are read before it is looked at again."""
 
 
 # --- Reading what others wrote ----------------------------------------------------------------------------------
@@ -111,15 +113,21 @@ def read_lines(file: BinaryIO) -> Iterator[bytes]:
     """The lines of a file, which end at \\n alone.
 
     Raises:
-        OSError: a line is longer than any that Outrider writes, or thousands are blank.
+        OSError: a line is longer than any that Outrider writes, thousands are blank, or memory runs short: what
+            becomes of a line may take fifty times its size.
     """
-    num_blank = 0
+    num_blank = num_unseen = 0
     while line := file.readline(LONGEST_LINE + 1):
         if len(line) > LONGEST_LINE:
             raise OSError(errno.EFBIG, f"a line of it is longer than {bytes_text(LONGEST_LINE)}")
         num_blank += line.isspace()
         if num_blank > _MOST_BLANK_LINES:
             raise OSError(errno.EFBIG, "it is full of blank lines")
+        num_unseen += len(line)
+        if num_unseen > _BETWEEN_LOOKS:
+            num_unseen = 0
+            if psutil.virtual_memory().available < _LEAST_MEMORY:
+                raise OSError(errno.ENOMEM, "it takes more memory than is free")
         yield line
 
 

@@ -7,7 +7,9 @@ import json
 import os
 import random
 from dataclasses import replace
+from types import SimpleNamespace
 
+import psutil
 import pytest
 
 from core.errors import OutriderError, RunLogError
@@ -158,6 +160,16 @@ def test_a_log_that_is_no_log_is_refused_and_hides_no_other(tmp_path, kind):
     spoil(tmp_path / f"{bad}.jsonl", kind)
     refusal(RunLogError, read_run_log, tmp_path / f"{bad}.jsonl")
     assert good in {run.id for run in RunStore(tmp_path).runs()}
+
+
+@pytest.mark.parametrize(("keep", "read"), [(write, read_run_log), (keep_sweep, read_sweep)])
+def test_a_log_whose_values_memory_does_not_hold_is_refused(tmp_path, monkeypatch, keep, read):
+    path = keep(tmp_path / "a.jsonl")
+    with path.open("ab") as file:
+        file.write((b'{"type": "later", "values": [' + b"[]," * 100_000 + b"[]]}\n") * 20)
+    read(path)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=400_000_000))
+    refusal(RunLogError, read, path, match="more memory than is free")
 
 
 @pytest.mark.parametrize("open_log", [RunLogWriter, read_run_log, read_sweep])
