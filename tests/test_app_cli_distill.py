@@ -1,11 +1,14 @@
 """`outrider distill`: a draft of one's own, and what it says to bad input."""
 
 import os
+from dataclasses import replace
 
 import pytest
 
 import core.distill.pipeline as pipeline
 from app.__main__ import main
+from core.experiments.api import measure
+from core.experiments.bench_plan import spread
 from core.models import load
 from core.models.catalogue import resolve
 from core.models.medusa_heads import load_heads
@@ -17,7 +20,13 @@ def target(tmp_path):
     return save_model(tmp_path / "ein Modell", eos_token_id=256, max_position_embeddings=512)
 
 
-def test_medusa_heads_are_made_and_reported(target, tmp_path, capsys):
+def measured(*args, **settings):
+    """A bench whose rounds happen to give these."""
+    return replace(measure(*args, **settings), speedup=spread([1.2, 1.5]))
+
+
+def test_medusa_heads_are_made_and_reported(target, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("core.experiments.api.measure", measured)
     out = tmp_path / "heads"
     arguments = ["distill", str(target), "--out", str(out), "--kind", "medusa", "--heads", "2", "--vocabulary", "64"]
     arguments += ["--texts", "6", "--batch", "6", "--length", "40", "--minutes", "0.02", "--threads", "1"]
@@ -25,7 +34,8 @@ def test_medusa_heads_are_made_and_reported(target, tmp_path, capsys):
     written, said = capsys.readouterr()
     assert written.strip() == str(out)
     assert "held out, head 1, top 4: " in said
-    assert "predicted speedup, measured here with one prompt in float32: " in said
+    found = "1.35× plain decoding at K = 2 (1.20 to 1.50 in two rounds)"
+    assert f"predicted speedup, measured here with one prompt in float32: {found}\n" in said
     assert f"next: outrider run --target '{target}' --method medusa --heads {out} -k " in said.splitlines()[-1]
     assert " --temperature 1 " in said.splitlines()[-1], "as what was predicted"
     assert len(load_heads(out, load(str(target), "cpu"))) == 2

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from app.cli.errors import Exit, OutputError, say, stop_on_interrupt, write_output
 from app.cli.parsing import REF_HELP, Output, add_command, option, positive_number, positive_whole_number, whole_number
+from core.analysis.steadiness import interval_text
 from core.files import explain_write_error
 from core.settings import MAX_DRAFT_TOKENS
 
 if TYPE_CHECKING:
+    from core.experiments.bench_plan import Spread
     from core.models.language_model import LanguageModel
 
 PROMPT = "Why is the sky blue?"
@@ -95,15 +97,19 @@ def execute(args: argparse.Namespace) -> int:
         say(f"held out, {name}: {value:.3f}")
     next_command = ["outrider", "run", "--target", args.target]
     if kind is Kind.MEDUSA:
-        k, speedup = measured_speedup(target, out, args.heads)
+        k, measured = measured_speedup(target, out, args.heads)
+        speedup, between = measured.median, f" ({interval_text(measured.extremes)} in two rounds)"
         source = "measured here with one prompt in float32"
         next_command += ["--method", "medusa", "--heads", str(out)]
     else:
         acceptance = figures.get("acceptance at 1", next(iter(figures.values())))
+        between = ""
         k, speedup = expected_speedup(target, load(str(out), target=target), acceptance)
         source = "from the acceptance above and both models' times here in float32"
         next_command += ["--draft", str(out)]
-    found = f"{speedup:.2f}× plain decoding at K = {k}" if k else "no speedup; train longer, or use fewer layers"
+    found = (
+        f"{speedup:.2f}× plain decoding at K = {k}{between}" if k else "no speedup; train longer, or use fewer layers"
+    )
     say(f"predicted speedup, {source}: {found}")
     next_command += ["-k", str(k or "auto"), "--temperature", "1"]  # Both speedups were taken there.
     next_command += ["--device", "cpu", "--dtype", "float32", "--baseline", "--prompt", PROMPT]
@@ -112,18 +118,19 @@ def execute(args: argparse.Namespace) -> int:
     return Exit.DONE
 
 
-def measured_speedup(target: LanguageModel, heads: Path, num_heads: int) -> tuple[int, float]:
+def measured_speedup(target: LanguageModel, heads: Path, num_heads: int) -> tuple[int, Spread]:
     """The best K for Medusa heads, a chain or a tree, 0 for none, and its speedup in two rounds of a bench."""
     from core.drafters.base import DrafterSetup
     from core.drafters.medusa import MedusaDrafter
     from core.drafters.registry import MedusaOptions
     from core.experiments.api import measure
+    from core.experiments.bench_plan import spread
 
     drafter = MedusaDrafter(DrafterSetup(target), MedusaOptions(heads=str(heads)))
-    found = {0: 1.0}
+    found = {0: spread([1.0])}
     for k in (num_heads, min(4 * num_heads, MAX_DRAFT_TOKENS)):
-        found[k] = measure(target, drafter, [PROMPT], num_draft_tokens=k, temperature=1.0, rounds=2).speedup.median
-    best = max(found, key=lambda k: found[k])
+        found[k] = measure(target, drafter, [PROMPT], num_draft_tokens=k, temperature=1.0, rounds=2).speedup
+    best = max(found, key=lambda k: found[k].median)
     return best, found[best]
 
 
