@@ -124,6 +124,11 @@ def test_results_are_those_of_the_logs_and_the_best_are_marked(folder):
     speedup = row(found.results, "Measured speedup")
     assert speedup.texts[1] == "–"
     assert speedup.best == frozenset(), "one figure is no contest"
+    titles = [line.title for line in found.results]
+    between = found.results[titles.index("Measured speedup") + 1]
+    low, high = map(float, between.texts[0].split(" to "))
+    assert low <= float(speedup.texts[0].rstrip("×")) <= high
+    assert (between.title, between.texts[1]) == ("Speedup, 95 % interval", "–")
     steps = store.load(found.runs[0].id).steps
     mean = sum(step["verify_ms"] for step in steps) / len(steps)
     assert row(found.results, "  verify, ms").texts[0] == f"{mean:.2f}"

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from app.setup.model_library import UNKNOWN
 from core.analysis.expectation import t95
 from core.analysis.run_counts import Column, RunCounts
+from core.analysis.steadiness import interval_text
 from core.draft_length import shown_draft_length
 from core.errors import OutriderError
 from core.export.run_data import FIGURES, Figure, RunData, differences, run_data, shown
@@ -62,6 +63,7 @@ GROUP_HELP = (
     "The number of runs averaged in the column. ± is half of the 95 % interval of the mean, by Student's t, for "
     "three or more runs."
 )
+INTERVAL_HELP = "Of the measured speedup: what varied within the run and its baseline, not the machine between them."
 TEXT_HELP = "Whether the text equals that of the first run here, character for character."
 MACHINE_HELP = "Busy: equal steps of the run or its baseline differed in time. Then no speed is marked as best."
 NOT_GROUPED = {"seed", "prompt"}
@@ -127,6 +129,7 @@ class _Run:
     kept: KeptRun
     settings: dict[str, str]
     figures: tuple[float | None, ...]
+    interval: str
     text: str
     end: str
     was_busy: bool
@@ -192,7 +195,8 @@ def _title(name: str) -> str:
 
 def _read(kept: KeptRun, run: RunData) -> _Run:
     figures = tuple(figure.read(run) for figure in FIGURES)
-    return _Run(kept, _settings(run), figures, run.summary.text, run.end, run.was_busy, *curves(run.counts))
+    interval, summary = interval_text(run.interval), run.summary
+    return _Run(kept, _settings(run), figures, interval, summary.text, run.end, run.was_busy, *curves(run.counts))
 
 
 # --- Curves -----------------------------------------------------------------------------------------------------
@@ -308,6 +312,9 @@ def _results(groups: Sequence[Group]) -> list[ComparedRow]:
         found.insert(
             0, ComparedRow("Runs (± is a 95 % interval)", tuple(str(len(group)) for group in groups), GROUP_HELP)
         )
+    elif any(group[0].interval for group in groups):
+        intervals = tuple(group[0].interval or UNKNOWN for group in groups)
+        found.insert(1, ComparedRow("Speedup, 95 % interval", intervals, INTERVAL_HELP))
     found.append(ComparedRow("Ended by", tuple(ends)))
     if any(run.was_busy for group in groups for run in group):
         states = ("busy" if any(run.was_busy for run in group) else UNKNOWN for group in groups)
