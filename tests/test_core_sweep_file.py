@@ -10,6 +10,7 @@ import pytest
 import core.experiments.sweep_file as sweep_file
 from core.controls import RunControls
 from core.errors import RunLogError
+from core.experiments.prompt_suites import Prompt
 from core.experiments.sweep import sweep
 from core.experiments.sweep_file import SCHEMA, SweepFile, plan_from_config, plan_to_config, read_sweep
 from core.experiments.sweep_plan import DrafterChoice, FileFailed, RunMeasured, SweepFinished, SweepStarted
@@ -213,6 +214,14 @@ def test_a_sweep_with_a_damaged_plan_is_a_sentence(out):
         record["config"] |= changes
         out.write_text(json.dumps(record) + "\n" + "".join(rest), "utf-8")
         refusal(RunLogError, read_sweep, out)
+
+
+@pytest.mark.parametrize("text", ["x" * 11_000_000, "," * 3_000_000])
+def test_prompts_that_the_file_could_not_be_read_with_are_refused_before_anything_runs(out, text):
+    session, prompts = FakeSweepSession(), [Prompt(name, text) for name in "abc"]
+    refusal(RunLogError, run, plan_of(prompts=tuple(prompts)), out, session, match="Leave some out")
+    assert not session.warm_ups
+    assert not out.exists()
 
 
 @pytest.mark.parametrize("name", ["", "missing/sweep.jsonl"])

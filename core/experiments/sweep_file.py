@@ -17,7 +17,15 @@ from core.draft_length import parse_draft_length
 from core.errors import RunLogError, SettingsError
 from core.experiments.prompt_suites import Prompt
 from core.experiments.sweep_plan import SUMMARY_FIELDS, Cell, DrafterChoice, Measurement, PlannedRun, SweepPlan
-from core.files import FileClaim, explain_read_error, explain_write_error, open_regular, read_lines, shown_path
+from core.files import (
+    LONGEST_LINE,
+    FileClaim,
+    explain_read_error,
+    explain_write_error,
+    open_regular,
+    read_lines,
+    shown_path,
+)
 from core.runlog.log import (
     MOST_DAMAGED_LINES,
     MOST_LINES,
@@ -268,7 +276,8 @@ class SweepFile:
     next one. device_name is that of the earlier runs; num_unsaved runs are not in the file.
 
     Raises:
-        RunLogError: the file holds something else, can't be read or written, or another sweep is writing it.
+        RunLogError: the file holds something else, can't be read or written, or another sweep is writing it; or the
+            plan's prompts are too long.
     """
 
     def __init__(self, path: str | os.PathLike[str], plan: SweepPlan, *, restart: bool = False) -> None:
@@ -282,6 +291,9 @@ class SweepFile:
         self.problems: Sequence[str] = ()
         self._claim = FileClaim(self.path)
         name = os.fspath(path)
+        head = to_line(plan_to_config(plan))
+        if len(head) > 0.99 * LONGEST_LINE or parse_line(head) is None:
+            raise RunLogError("The prompts of this sweep are too long for its file to be read again. Leave some out.")
         if self.path.is_dir():
             raise RunLogError(f"{name!r} is a folder; name a file inside it.")
         self._is_new = not self.path.exists()
