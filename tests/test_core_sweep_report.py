@@ -71,7 +71,11 @@ def test_clean_lines_are_read_again_as_the_same_sweep(path, tmp_path):
     export_sweep_jsonl(tmp_path / "clean.jsonl", torn)
     clean = read_sweep(tmp_path / "clean.jsonl")
     assert clean.problems == []
-    assert clean.measurements == before.measurements[:-1]
+    assert clean.measurements == [
+        replace(item, log=item.log and tmp_path / "r.jsonl") for item in before.measurements[:-1]
+    ]
+    export_sweep_jsonl(path, torn, in_place=True)
+    assert read_sweep(path).measurements == before.measurements[:-1]
 
 
 def test_a_report_says_what_to_do_and_shows_the_grid():
@@ -160,13 +164,15 @@ def test_reports_and_tables_hold_no_absolute_paths(tmp_path):
     export_sweep_csv(tmp_path / "out.csv", log)
     assert "no 'my d'" in (tmp_path / "out.csv").read_text("utf-8")
     assert "/home/" not in (tmp_path / "out.csv").read_text("utf-8")
-    # A run's log in another folder is named as seen from the new file.
+    # As seen from the new file, the path of a log in another folder tells where the folder is.
     log.measurements[0] = replace(log.measurements[0], log=tmp_path / "logs" / "run.jsonl")
     (tmp_path / "reports").mkdir()
     export_sweep_jsonl(tmp_path / "reports" / "out.jsonl", log)
     text = (tmp_path / "reports" / "out.jsonl").read_text("utf-8")
     assert "/home/" not in text
-    assert json.loads(text.splitlines()[1])["log"] == "../logs/run.jsonl"
+    assert json.loads(text.splitlines()[1])["log"] == "run.jsonl"
+    export_sweep_jsonl(tmp_path / "reports" / ".." / "out.jsonl", log)
+    assert json.loads((tmp_path / "out.jsonl").read_bytes().splitlines()[1])["log"] == "logs/run.jsonl"
     again = read_sweep(tmp_path / "reports" / "out.jsonl")
     assert ([choice.draft for choice in again.plan.drafters], again.problems) == (["d", "d (2)"], [])
     assert len(again.measurements) == len(log.measurements)

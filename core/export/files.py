@@ -131,22 +131,19 @@ def export_sweep_html(path: File, log: SweepLog) -> None:
 
 
 def export_sweep_jsonl(path: File, log: SweepLog, *, in_place: bool = False) -> None:
-    """Write a sweep without its damaged lines, and, unless it replaces itself, without this machine's folders; paths of
-    the runs' logs are relative to the new file."""
-    folder = Path(path).absolute().parent
-    log = log if in_place else sweep_without_paths(log)
-    log = replace(log, measurements=[_moved(item, folder) for item in log.measurements])
+    """Write a sweep without its damaged lines, and, unless it replaces itself, without this machine's folders: of a
+    run's log outside the new file's folder, only the name."""
+    folder = Path(os.path.abspath(path)).parent
+    if not in_place:
+        log = sweep_without_paths(log)
+        log = replace(log, measurements=[_moved(item, folder) for item in log.measurements])
     write_atomically(path, b"".join(map(to_line, log.records(folder))))
 
 
 def _moved(item: Measurement, folder: Path) -> Measurement:
-    """A run whose log is named as seen from another folder, not by its whole path; not at all from another disk."""
-    if item.log is None or item.log.is_relative_to(folder):
+    if item.log is None or item.log.absolute().is_relative_to(folder):
         return item
-    try:
-        return replace(item, log=Path(os.path.relpath(item.log.absolute(), folder)))
-    except ValueError:
-        return replace(item, log=None)
+    return replace(item, log=Path(item.log.name))
 
 
 def export_sweep_csv(path: File, log: SweepLog) -> None:
