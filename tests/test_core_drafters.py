@@ -11,7 +11,7 @@ import core.drafters.draft_model
 from core.controls import RunControls
 from core.decode import autoregressive, sample_blocks, speculative
 from core.drafters.base import Drafter, DrafterSetup, chain
-from core.drafters.draft_model import DraftModelDrafter, SelfDraftDrafter
+from core.drafters.draft_model import DraftModelDrafter
 from core.drafters.ngrams import Ngrams
 from core.drafters.prompt_lookup import PromptLookupDrafter
 from core.drafters.registry import METHODS, PromptLookupOptions, build_drafter, get_method
@@ -20,18 +20,7 @@ from core.sampling import gumbel_noise, probabilities
 from core.settings import Coupling, SamplingParams
 from core.types import Draft, DraftContext, TargetFeature, TokenKind, Verification, is_chain
 from tests.exactness import SIGNIFICANCE, chi_squared_p_value, global_generator_untouched, mutate
-from tests.fakes import (
-    StubDrafter,
-    greedy_reference,
-    is_sentence,
-    language_model,
-    play,
-    random_rows,
-    refusal,
-    table_model,
-    tiny_model,
-    tiny_module,
-)
+from tests.fakes import StubDrafter, greedy_reference, is_sentence, play, random_rows, refusal, table_model, tiny_model
 from tests.fakes_medusa import heads_for
 
 V = 8
@@ -211,16 +200,6 @@ def test_a_stop_is_looked_for_before_each_forward():
     looks = []
     drafter.propose(context(PROMPT, 3, check_cancelled=lambda: looks.append(model.last_runner.length)))
     assert looks == [5, 6, 7]
-
-
-@pytest.mark.parametrize("is_faster", [True, False])
-def test_a_self_draft_that_is_not_faster_in_int8_warns_of_it_once(is_faster, monkeypatch, caplog):
-    monkeypatch.setattr("core.runners.llama.quantised", lambda product: product._replace(int8=["copy"] * is_faster))
-    for is_fused in (True, False):
-        model = language_model(tiny_module("llama"), is_fused=is_fused, ref=f"model {is_faster}, {is_fused}")
-        for _ in range(2):
-            SelfDraftDrafter(DrafterSetup(model)).choose_kernels()
-        assert caplog.text.count(f"{model.ref} isn't faster in int8") == (not (is_faster and is_fused))
 
 
 def test_a_missing_draft_or_a_wrong_option_is_a_sentence():

@@ -3,10 +3,9 @@ with the target itself in int8."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -18,13 +17,10 @@ from core.errors import SettingsError
 from core.runners.base import PREFILL_CHUNK, Runner, prefill
 from core.runners.graphed import Draws, GraphedRunner
 from core.runners.llama import FusedLlamaRunner
-from core.runners.matmul import Product
 from core.runners.timing import sent
 from core.sampling import draw, draw_gumbel, draw_uniforms, for_device, is_plain, probabilities
 from core.settings import SamplingParams
 from core.types import Draft, DraftContext, TargetFeature, Verification
-
-_log = logging.getLogger(__name__)
 
 _TRIAL_CONTEXT = 64
 """Tokens of the text that a draft on trial reads. With 16, good drafts predicted so poorly that they were given up."""
@@ -247,21 +243,6 @@ class SelfDraftDrafter(DraftModelDrafter):
                 f"{str(target.dtype).removeprefix('torch.')}. Choose the CPU and float32, or another method."
             )
         super().__init__(replace(setup, draft=target), DraftModelOptions(int8=True))
-
-    def choose_kernels(self) -> None:
-        super().choose_kernels()
-        products: list[Product] = []
-        if (weights := self.model.fused_weights) is not None:
-            head = weights.draft_head(self.model.draft_ids, is_quantised=True)
-            products = [*weights.draft_products(is_quantised=True), head]
-        if not any(product.int8 for product in products):
-            _warn_of_slow_int8(self.model.ref)
-
-
-@cache
-def _warn_of_slow_int8(ref: str) -> None:
-    """Cached, so that a model's runs say it once."""
-    _log.warning("%s isn't faster in int8 here, so self-draft only slows it down: choose another method.", ref)
 
 
 def over_vocabulary(probs: Tensor, proposed: Tensor | None, vocab_size: int) -> Tensor:
