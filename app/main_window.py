@@ -13,11 +13,11 @@ from PySide6.QtWidgets import QDialog, QMainWindow, QWidget
 
 from app.controller import RunController
 from app.dialogs import Dialogs
-from app.introduction import Introduction
+from app.introduction.guide_bar import RECORDED
+from app.introduction.introduction import Introduction
 from app.jobs import Jobs
 from app.menus import Menus, menu_actions
 from app.run.conclusion import ConclusionBar
-from app.run.guide_bar import RECORDED
 from app.run.inspector.inspector import InspectorPanel
 from app.run.live import LiveView
 from app.run.measurements import MeasurementsPanel

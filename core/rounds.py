@@ -1,7 +1,7 @@
 """One round of decoding: draft a block, score and verify it, and rewind both caches to what was accepted.
 
-On a device that runs asynchronously, a round waits for it once, when the verdict is read. Drafting waits as well where
-it reads values: at each level of a tree, and after each token if that decides whether to continue.
+On a device that runs asynchronously, verification waits for it once, when the verdict is read. Drafting waits where it
+reads values: at each level of a tree, and after each token if its probability decides whether to continue.
 """
 
 from __future__ import annotations

@@ -194,7 +194,8 @@ def greedy(machine: Machine, pair_of: Callable[..., Loaded], lengths: Sequence[i
         pair, ids = pair_of(machine.device, dtype), prompt_of(cpu, length)
         plain, of_cpu = (play(machine.decode(each, "", ids)) for each in (pair, cpu))
         compare("plain against the CPU", ids, (cpu.target, of_cpu), (pair.target, plain))
-        for method, k in (*product(METHODS, KS), *[("draft-tree", 8)] * (dtype is F32)):
+        trees = [("draft-tree", 8)] if dtype is F32 else []
+        for method, k in (*product(METHODS, KS), *trees):
             run = play(machine.decode(pair, method, ids, k))
             is_strict = captures_graphs(machine.device) and method in METHODS and k <= ONE_KERNEL
             compare(f"{method}, K = {k}", ids, (pair.target, plain), (pair.target, run), is_strict=is_strict)

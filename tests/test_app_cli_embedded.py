@@ -75,10 +75,10 @@ def test_a_system_prompt_reaches_the_chat_template_and_is_refused_without_one(lo
 
 def test_the_readmes_run_and_its_exports_work_one_after_the_other(tmp_path, monkeypatch):
     readme = Path(__file__).resolve().parents[1] / "README.md"
-    lines = re.findall(r"^\$ outrider ((?:run|export) .*?)  +#", readme.read_text("utf-8"), re.MULTILINE)
+    lines = re.findall(r"(?:^\$ |`)outrider ((?:run|export) .*?)(?:  +#|`)", readme.read_text("utf-8"), re.MULTILINE)
     monkeypatch.chdir(tmp_path)
     local = [shlex.split(line) for line in lines if "--engine" not in line]
     assert [command for command, *_ in local] == ["run", "export", "export"]
     for arguments in local:
         assert main([*arguments, *(["-n", "8"] if arguments[0] == "run" else [])]) == 0
-    assert {path.name for path in tmp_path.iterdir()} == {"run.jsonl", "report.html", "served"}
+    assert {path.name for path in tmp_path.iterdir()} == {"run.jsonl", "report.html", "FOLDER"}

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-import app.introduction
+import app.introduction.introduction
 import app.run.pacing
-from app.introduction import CHAT_MODEL, callouts_of
+from app.introduction.guide_bar import Part
+from app.introduction.introduction import CHAT_MODEL, callouts_of
 from app.run.conclusion import DRAWING, conclusion_of
-from app.run.guide_bar import Part
 from app.run.pacing import Pace
 from app.run.text.tokens import Place
 from app.settings import SettingsStore
@@ -39,7 +39,7 @@ def clock(monkeypatch):
 def new_window(make_window, monkeypatch, clock):
     """A window at its very first start; callouts wait for Next."""
     window = make_window()
-    monkeypatch.setattr(app.introduction, "RECORDING", RECORDING)
+    monkeypatch.setattr(app.introduction.introduction, "RECORDING", RECORDING)
     window.introduction._timer.setInterval(1_000_000)
     window.introduction.start_if_new()
     return window

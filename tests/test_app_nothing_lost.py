@@ -108,7 +108,7 @@ def test_a_window_says_that_its_settings_were_kept_aside(make_window, qtbot, mon
     window: MainWindow = make_window()
     assert "settings-unreadable-1.json" in window.banner.sentence()
     # Without its settings, the window opens as at its first start.
-    monkeypatch.setattr("app.introduction.RECORDING", RESOURCES / "introduction" / "recorded.jsonl")
+    monkeypatch.setattr("app.introduction.introduction.RECORDING", RESOURCES / "introduction" / "recorded.jsonl")
     with qtbot.waitSignal(window.introduction.replay_wanted, timeout=30_000):
         window.introduction.start_if_new()
     assert "settings-unreadable-1.json" in window.banner.sentence()

@@ -17,7 +17,7 @@ from core.engines import Address, Client, ServerSession, client, identify, keep_
 from core.errors import ServerBusyError, ServerError, ServerRefusedError
 from core.experiments.servers.answers import ask_all
 from core.runlog.log import to_record
-from core.types import Event, Finished, FinishReason, RunStarted, StageChanged, Step, Summary
+from core.types import Event, Finished, FinishReason, RunStarted, StageChanged, Step, StepSource, Summary
 from tests.errors import failing
 from tests.fake_servers import Answer, FakeServer, Fault, a_request, as_json, as_stream, llama_server, recorded, vllm
 from tests.fakes import is_sentence, refusal
@@ -258,6 +258,7 @@ def test_counts_that_no_step_has_are_not_kept() -> None:
         found = list(ServerSession(identify(fake.url)).run(a_request()))
     assert text_of(found) == "a"
     assert not any(event.drafted for event in found if isinstance(event, Step))
+    assert {event.source for event in found if isinstance(event, Step)} == {StepSource.TEXT}
 
 
 # --- Busy servers and restarts ------------------------------------------------------------------------------------

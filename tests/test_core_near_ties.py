@@ -103,9 +103,14 @@ def test_a_lead_and_how_far_blocks_move_it(length, tokens, k, moved):
 @pytest.mark.parametrize("method", ["draft-model", "draft-tree"])
 def test_a_replayed_lead_is_that_after_the_text_whatever_was_drafted(method):
     target, prompt, capacity = tiny_model("llama", is_fused=True), [5, 6, 7], 27
-    drafter = build_drafter(method, DrafterSetup(target, target, capacity))
+    weights = tiny_module("llama")  # The target's, moved so that some drafts are rejected.
+    with torch.no_grad():
+        head = weights.lm_head.weight
+        head += 0.3 * head.std() * torch.randn(head.shape, generator=torch.Generator().manual_seed(0))
+    drafter = build_drafter(method, DrafterSetup(target, language_model(weights, is_fused=True), capacity))
     settings = {"num_draft_tokens": 6, "sampling": GREEDY, "max_new_tokens": capacity - len(prompt)}
     run = play(speculative(target, drafter, prompt, **settings))
+    assert {0, 2} < {len(step.path) for step in run.steps}, "tokens are rejected at several places"
     for at in range(len(run.ids)):
         tokens = run.ids[at], (run.ids[at] + 1) % 257
         replayed = replay_margin(target, prompt, run.steps, at, tokens, capacity=capacity)

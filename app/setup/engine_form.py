@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -285,7 +284,10 @@ class EngineForm(QWidget):
     def _remove(self) -> None:
         """Forget the chosen server, and its key."""
         self.servers.pop(self.url)
-        with suppress(ServerRefusedError):  # An address from a damaged settings file has no key.
+        try:
             address = parse_address(self.url)
+        except ServerRefusedError:
+            pass  # An address that is refused has no key.
+        else:
             self._jobs.submit(lambda _job: _keep(address, ""), must_finish=True)
         self.choose("")

@@ -121,7 +121,10 @@ class StepMaker:
             source=source,
         )
         # Without counts, all tokens stand for themselves.
-        step = replace(step.counted(*counts), source=source) if 0 < max(counts) <= MAX_COUNT else step
+        if max(counts) > MAX_COUNT:
+            step = replace(step, source=StepSource.TEXT)
+        elif any(counts):
+            step = replace(step.counted(*counts), source=source)
         self.steps.append(step)
         return step
 

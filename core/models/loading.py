@@ -140,7 +140,7 @@ def _load_module(entry: ModelEntry, folder: Path, device_map: DeviceMap, dtype: 
         )
     if kind not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
         raise ModelUnreadableError(
-            f"{entry.title} is a {kind!r} model, which can't be run: Outrider runs plain language models only. "
+            f"{entry.title} is a {kind!r} model, which transformers can't load as a causal language model. "
             "Choose another model."
         )
     try:

@@ -172,7 +172,7 @@ def find_fused_weights(loaded: LanguageModel, expected: torch.Tensor) -> FusedLl
     probe = _probe(loaded)
     weights = FusedLlamaWeights(loaded.model)
     runner = replace(loaded, fused_weights=weights).runner(len(probe))
-    # As a prompt in two chunks and two blocks are read; copied, as the second block overwrites a graph's output.
+    # Two parts are read without logits, as a prompt is. The others are copied: a graph overwrites its output.
     parts = [part for part in probe.tensor_split(4) if len(part)]
     for part in parts[:-2]:
         runner.forward(part, num_logits=0)

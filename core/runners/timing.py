@@ -119,7 +119,7 @@ class StepClock:
         self._parts[-1].append((began, self._now(), max(0.0, self._silence_ms() - before), computed_ms))
 
     def fetch(self, values: Tensor) -> list[float]:
-        """Read a tensor (n,) within a part: on a GPU verification's one wait."""
+        """Read a tensor (n,) within a part: the only wait of verification on a GPU."""
         self.stop()
         found: list[float] = values.tolist()
         _in_flight.clear()

@@ -11,9 +11,9 @@ from dataclasses import replace
 from PySide6.QtCore import QObject, QTimer, Signal, Slot
 
 from app.controller import RunController
+from app.introduction.guide_bar import GuideBar, Part
 from app.jobs import Job, Jobs
 from app.menus import Menus
-from app.run.guide_bar import GuideBar, Part
 from app.run.pacing import Pace
 from app.run.playback import PlaybackBar
 from app.run.run_view import COMPLETE, RunView
