@@ -164,16 +164,15 @@ def test_reports_and_tables_hold_no_absolute_paths(tmp_path):
     export_sweep_csv(tmp_path / "out.csv", log)
     assert "no 'my d'" in (tmp_path / "out.csv").read_text("utf-8")
     assert "/home/" not in (tmp_path / "out.csv").read_text("utf-8")
-    # A run's log is named as seen from the new file; one far away by its name alone.
+    # As seen from the new file, the path of a log in another folder tells where the folder is.
     log.measurements[0] = replace(log.measurements[0], log=tmp_path / "logs" / "run.jsonl")
     (tmp_path / "reports").mkdir()
     export_sweep_jsonl(tmp_path / "reports" / "out.jsonl", log)
     text = (tmp_path / "reports" / "out.jsonl").read_text("utf-8")
     assert "/home/" not in text
-    assert json.loads(text.splitlines()[1])["log"] == "../logs/run.jsonl"
-    (tmp_path / "far" / "away").mkdir(parents=True)
-    export_sweep_jsonl(tmp_path / "far" / "away" / "out.jsonl", log)
-    assert json.loads((tmp_path / "far" / "away" / "out.jsonl").read_bytes().splitlines()[1])["log"] == "run.jsonl"
+    assert json.loads(text.splitlines()[1])["log"] == "run.jsonl"
+    export_sweep_jsonl(tmp_path / "reports" / ".." / "out.jsonl", log)
+    assert json.loads((tmp_path / "out.jsonl").read_bytes().splitlines()[1])["log"] == "logs/run.jsonl"
     again = read_sweep(tmp_path / "reports" / "out.jsonl")
     assert ([choice.draft for choice in again.plan.drafters], again.problems) == (["d", "d (2)"], [])
     assert len(again.measurements) == len(log.measurements)

@@ -132,7 +132,7 @@ def export_sweep_html(path: File, log: SweepLog) -> None:
 
 def export_sweep_jsonl(path: File, log: SweepLog, *, in_place: bool = False) -> None:
     """Write a sweep without its damaged lines, and, unless it replaces itself, without this machine's folders: of a
-    run's log that is far from the new file, only the name."""
+    run's log outside the new file's folder, only the name."""
     folder = Path(os.path.abspath(path)).parent
     if not in_place:
         log = sweep_without_paths(log)
@@ -143,9 +143,7 @@ def export_sweep_jsonl(path: File, log: SweepLog, *, in_place: bool = False) -> 
 def _moved(item: Measurement, folder: Path) -> Measurement:
     if item.log is None or item.log.absolute().is_relative_to(folder):
         return item
-    # From farther away than a folder next to it, the way there would tell where this machine keeps its files.
-    is_near = folder.parent != Path(folder.anchor) and item.log.absolute().is_relative_to(folder.parent)
-    return replace(item, log=Path(os.path.relpath(item.log.absolute(), folder) if is_near else item.log.name))
+    return replace(item, log=Path(item.log.name))
 
 
 def export_sweep_csv(path: File, log: SweepLog) -> None:
