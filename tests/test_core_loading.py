@@ -266,13 +266,6 @@ def test_a_prompt_is_rendered_as_it_will_be_encoded_without_the_weights(chatty, 
     assert render_prompt(str(path), "hi").text == "<user>hi<assistant>"
 
 
-def test_a_rendered_prompt_is_kept_unless_it_is_long(chatty):
-    for prompt, is_kept in (("hello", True), ("hello " * 10_000, False)):
-        first, second = (render_prompt(str(chatty), prompt, True).text for _ in range(2))
-        assert first == second
-        assert (first is second) == is_kept
-
-
 def test_a_prompt_that_cant_be_rendered_is_a_sentence(saved, tmp_path):
     with pytest.raises(SettingsError, match="chat template"):
         render_prompt(str(saved), "hi", True)

@@ -44,8 +44,6 @@ _FILES = ("tokenizer.json", "vocab.*", "*.model", "*.tiktoken", "tekken.json")
 _BESIDE = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "merges.txt", "chat_template*")
 """Other files of a tokenizer; from config.json only the model type."""
 
-_LONGEST_KEPT = 20_000
-"""Most characters of a prompt that is kept as rendered: of a longer one, each pause in typing would keep another."""
 _TEMPLATE_BASE_BYTES = 256 << 20
 _TEMPLATE_STALL_S = 60.0
 """What the child that renders a template takes besides, and how long it may take to start."""
@@ -229,9 +227,8 @@ def _rendered(tokenizer: Any, name: str, text: str, system: str) -> str:
             "add_generation_prompt": True,
             **tokenizer.special_tokens_map,
         }
-        render = _render if len(text) <= _LONGEST_KEPT else _render.__wrapped__
         # The day, since a template may write it.
-        return render(json.dumps(request, default=str), datetime.now().date())
+        return _render(json.dumps(request, default=str), datetime.now().date())
     except ChildFailedError as error:
         if error.code == ChildExit.MEMORY:
             problem = "it needs too much memory"
