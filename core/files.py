@@ -34,14 +34,16 @@ _SPARE_BYTES = 64_000_000
 LARGEST_JSON = 16_000_000
 """Most bytes of a small JSON file, such as a configuration."""
 _LARGEST_OWN = 512_000_000
-"""Most bytes of what Outrider itself keeps: with its escapes, the longest prompt may take twice its size."""
+"""Most bytes of what Outrider itself keeps: escapes make the longest prompt longer."""
 LONGEST_LINE = 32_000_000
 """Most bytes of a line of JSON Lines; a prompt of a million tokens takes 11 million."""
 _MOST_VALUES = 8_000_000
 """Most values in a JSON document; as Python objects they take up to a hundred times their bytes."""
 _MOST_BLANK_LINES = 10_000
-_LEAST_MEMORY, _BETWEEN_LOOKS = 500_000_000, 4_000_000
-"""Free memory that the values of one line may take, and how many bytes are read before it is looked at again."""
+_LEAST_MEMORY, _BYTES_PER_BYTE = 500_000_000, 50
+"""Free memory that large files leave, and how much of it the values of a small one may take."""
+_BETWEEN_LOOKS = 4_000_000
+"""Bytes that are read before the free memory is looked at again."""
 
 
 # --- Reading what others wrote ----------------------------------------------------------------------------------
@@ -116,18 +118,18 @@ def read_lines(file: BinaryIO) -> Iterator[bytes]:
         OSError: a line is longer than any that Outrider writes, thousands are blank, or memory runs short: what
             becomes of a line may take fifty times its size.
     """
-    num_blank = num_unseen = 0
+    num_blank = num_unseen = num_read = 0
     while line := file.readline(LONGEST_LINE + 1):
         if len(line) > LONGEST_LINE:
             raise OSError(errno.EFBIG, f"a line of it is longer than {bytes_text(LONGEST_LINE)}")
         num_blank += line.isspace()
         if num_blank > _MOST_BLANK_LINES:
             raise OSError(errno.EFBIG, "it is full of blank lines")
-        num_unseen += len(line)
+        num_read, num_unseen = num_read + len(line), num_unseen + len(line)
         if num_unseen > _BETWEEN_LOOKS:
             num_unseen = 0
-            if psutil.virtual_memory().available < _LEAST_MEMORY:
-                raise OSError(errno.ENOMEM, "it takes more memory than is free")
+            if psutil.virtual_memory().available < min(_LEAST_MEMORY, _BYTES_PER_BYTE * num_read):
+                raise OSError(errno.ENOMEM, "too little memory is free")
         yield line
 
 

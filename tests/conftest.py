@@ -314,9 +314,8 @@ def make_window(sound_binding, qtbot, session, dialogs, hub, tmp_path, monkeypat
     from tests.fakes_app import keep_files_in
 
     keep_files_in(tmp_path, monkeypatch)
-    monkeypatch.setattr(
-        "app.introduction.introduction.RECORDING", tmp_path / "none"
-    )  # No introduction, unless a test asks.
+    # No introduction, unless a test asks for it.
+    monkeypatch.setattr("app.introduction.introduction.RECORDING", tmp_path / "none")
     windows = []
 
     def make(open_session=lambda: session, *, is_shown: bool = False):

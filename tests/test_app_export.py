@@ -100,7 +100,7 @@ def test_a_window_that_is_closed_meanwhile_waits_for_the_file(finished, dialogs,
         assert len(list(csv.DictReader(file))) == finished.run_view.counts.sums.num_steps
 
 
-def test_a_path_that_can_not_be_written_is_explained_until_one_can(finished, export, dialogs, tmp_path, qtbot):
+def test_a_path_that_can_not_be_written_is_explained_until_the_next_export(finished, export, dialogs, tmp_path, qtbot):
     (tmp_path / "file").write_text("")
     for name in ("missing/out.jsonl", "", "file/out.csv"):
         dialogs.export_path = tmp_path / name if name else tmp_path

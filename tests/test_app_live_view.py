@@ -36,8 +36,9 @@ def test_a_flood_of_events_is_applied_over_several_frames(flooded):
         assert len(flooded.run_view.steps) == number
 
 
-def test_text_is_drawn_ten_times_a_second_and_the_panels_four_times():
-    assert (live_view.TEXT_MS <= 100, live_view.PANELS_MS <= 250) == (True, True)
+def test_text_is_due_ten_times_a_second_and_the_panels_four_times():
+    assert live_view.TEXT_MS <= 100
+    assert live_view.PANELS_MS <= 250
 
 
 def test_with_the_first_text_the_status_no_longer_says_that_the_prompt_is_read(window):

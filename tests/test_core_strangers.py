@@ -79,7 +79,7 @@ def test_a_table_of_positions_that_no_memory_holds_is_refused_before_it_is_made(
     folder = save_model(tmp_path / "gptj", family="gptj", n_positions=128, **small)
     assert load(str(folder), "cpu").context_length == 128
     edit_json(folder / "config.json", n_positions=30_000_000)
-    assert "such as for its positions" in refusal(folder)
+    assert "such as those of its positions" in refusal(folder)
 
 
 def test_a_bare_model_type_is_not_built_in_its_usual_size(folder):
@@ -103,9 +103,6 @@ def test_a_file_that_never_ends_is_refused(folder, name, kind):
     else:
         with path.open("wb") as file:
             file.truncate(1 << 40 if kind == "endless" else 17_000_000)
-        if (kind, name) == ("large", "tokenizer.json"):
-            os.truncate(path, 101_000_000)
-            assert "at most 101 MB" in refusal(folder)
     if (kind, name) != ("large", "tokenizer_config.json"):
         refusal(folder)
         if name != "generation_config.json":  # The window's preview doesn't read it.

@@ -219,7 +219,7 @@ def test_a_sweep_with_a_damaged_plan_is_a_sentence(out):
 @pytest.mark.parametrize("text", ["x" * 11_000_000, "," * 3_000_000])
 def test_prompts_that_the_file_could_not_be_read_with_are_refused_before_anything_runs(out, text):
     session, prompts = FakeSweepSession(), [Prompt(name, text) for name in "abc"]
-    refusal(RunLogError, run, plan_of(prompts=tuple(prompts)), out, session, match="Leave some out")
+    refusal(RunLogError, run, plan_of(prompts=tuple(prompts)), out, session, match="shorter prompts")
     assert not session.warm_ups
     assert not out.exists()
 

@@ -112,7 +112,8 @@ def add_parser(commands: Any) -> None:
         listed = "One or more values or ranges, as in 2-4,6"
         if isinstance(item.default, Enum):
             listed = f"One or more of {', '.join(map(str, type(item.default)))}"
-        text = f"{item.metadata['help']} {listed} (default: {item.default})"
+        methods = " or ".join(method for method, found in METHODS.items() if name in declared(found.options))
+        text = f"with {methods}: {item.metadata['help'].rstrip('.')}. {listed} (default: {item.default})"
         option(grid, f"{flag_of(name)} LIST", text, names, action=Listing)
     text = (
         f"suites ({', '.join(SUITES)}) and files: one prompt per line, JSON Lines with a text or prompt each, or "

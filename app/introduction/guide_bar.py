@@ -40,7 +40,7 @@ WORDS = {
         "Skip",
     ),
     Part.LIVE: Words(
-        "Now live on this machine: your settings and your prompt, compared with plain decoding.",
+        "Now run your prompt with your settings on this machine, and compare it with plain decoding.",
         "Run it here",
     ),
     Part.RACE: Words(

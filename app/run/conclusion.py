@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from PySide6.QtWidgets import QFrame
 
@@ -133,6 +133,6 @@ class ConclusionBar(QFrame):
             set_flag(self, "kind", found.kind)
             self.advice.setVisible(found.advice is not None)
             if found.advice is not None:
-                self.advice.show_advice(replace(found.advice, text=f"Try this: {found.advice.text}"))
+                self.advice.show_advice(found.advice, lead="Try this: ")
             self.setAccessibleName(f"{found.headline}. {found.basis}")
         self.setVisible(found is not None)

@@ -65,7 +65,7 @@ def sweep(
 
     Raises:
         RunLogError: `out` holds something other than this sweep, was measured on another device, or can't be written;
-            before any run counts.
+            before any run counts; or the plan's prompts are too long for it.
         OutriderError: the target can't be loaded.
     """
     file = SweepFile(out, plan, restart=restart)

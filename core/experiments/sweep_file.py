@@ -292,8 +292,11 @@ class SweepFile:
         self._claim = FileClaim(self.path)
         name = os.fspath(path)
         head = to_line(plan_to_config(plan))
+        # The line will also name the sweep and this machine.
         if len(head) > 0.99 * LONGEST_LINE or parse_line(head) is None:
-            raise RunLogError("The prompts of this sweep are too long for its file to be read again. Leave some out.")
+            raise RunLogError(
+                "This sweep's prompts are too long: its file could not be read again. Use fewer or shorter prompts."
+            )
         if self.path.is_dir():
             raise RunLogError(f"{name!r} is a folder; name a file inside it.")
         self._is_new = not self.path.exists()

@@ -46,10 +46,10 @@ class AdviceRow(QWidget):
         self._settings: Mapping[str, Any] = {}
         boxed(row((self.text, 1), (self.button, 0)), self)
 
-    def show_advice(self, advice: Advice) -> None:
-        """Show a piece of advice."""
+    def show_advice(self, advice: Advice, lead: str = "") -> None:
+        """Show a piece of advice, after words that lead to it."""
         self._settings = advice.settings
-        self.text.setText(advice.text)
+        self.text.setText(lead + advice.text)
         is_choice = None in advice.settings.values()
         self.button.setText("Choose…" if is_choice else "Apply")
         describe(self.button, f"{self.button.text()}: {advice.text}", "Change the settings in the left column")

@@ -116,6 +116,7 @@ class Models(QObject):
         self.shown_elsewhere: frozenset[str] = frozenset()
         """Models whose downloads another panel shows, failures included."""
         self._reported: dict[str, str] = {}
+        self._unopened = ""
         """The sentence of each failed download that `failed` reported, by its reference."""
         self.downloads = Downloads(jobs, self)
         self.downloads.changed.connect(self._on_download_changed)
@@ -178,11 +179,15 @@ class Models(QObject):
             if is_new:
                 self.model_opened.emit(entry.ref)
                 if self.window is not None:
-                    self.window.banner.dismiss()
+                    self.window.banner.retract(self._unopened)
                     self.window.select(entry.ref)
 
+        def fail(sentence: str) -> None:
+            self._unopened = sentence
+            self._show_problem(sentence)
+
         # A model from an earlier session may be on a disk that is missing now, and the user did not just ask for it.
-        failed = self._show_problem if is_new else None
+        failed = fail if is_new else None
         self._submit(lambda _job: catalogue.resolve(ref), then=take, failed=failed, what=f"{ref} could not be opened")
 
     def _on_scanned(self, found: FoundModels) -> None:

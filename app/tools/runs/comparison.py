@@ -63,7 +63,10 @@ GROUP_HELP = (
     "The number of runs averaged in the column. ± is half of the 95 % interval of the mean, by Student's t, for "
     "three or more runs."
 )
-INTERVAL_HELP = "Of the measured speedup: what varied within the run and its baseline, not the machine between them."
+INTERVAL_HELP = (
+    "The 95 % interval of the measured speedup. It covers what varied within the run and within its baseline, not a "
+    "machine that was faster during one of them."
+)
 TEXT_HELP = "Whether the text equals that of the first run here, character for character."
 MACHINE_HELP = "Busy: equal steps of the run or its baseline differed in time. Then no speed is marked as best."
 NOT_GROUPED = {"seed", "prompt"}
@@ -195,7 +198,8 @@ def _title(name: str) -> str:
 
 def _read(kept: KeptRun, run: RunData) -> _Run:
     figures = tuple(figure.read(run) for figure in FIGURES)
-    interval, summary = interval_text(run.interval), run.summary
+    interval = interval_text(run.interval) if run.figure("measured_speedup") is not None else ""
+    summary = run.summary
     return _Run(kept, _settings(run), figures, interval, summary.text, run.end, run.was_busy, *curves(run.counts))
 
 

@@ -63,7 +63,6 @@ EMPTY = (
 )
 HEATMAP, ESTIMATE = 1, 2
 """Pages; the first one is empty."""
-BUSY = "A sweep is running. Stop it, or wait for it to end, before you open another."
 FORM_WIDTH, MIN_FORM, MAX_FORM = 316, 284, 440
 
 
@@ -352,7 +351,7 @@ class SweepWindow(ToolWindow):
     def open_sweep(self, path: Path, _checked: bool = False) -> None:
         """Read an earlier sweep and show it."""
         if self.is_running:
-            self.banner.show_sentence(BUSY)
+            self.banner.show_sentence(self._controller.busy_sentence())
             return
         self._jobs.submit(
             lambda _job: files.open_sweep(path),

@@ -28,10 +28,10 @@ _LAYER = re.compile(r"(?:^|\.)(layers|layer|h|blocks|block)\.(\d+)\.")
 _SLACK = 1.02
 _SPARE = 10_000_000
 """A model may have this many times the parameters of its file, and these: loading names what is missing."""
-_MOST_BUFFERED = 100_000_000
-"""A model may have as many numbers in tables, such as those of its positions, as its file has parameters, and these."""
 _PACKED = 9
 """The same if the file packs its weights, in four bits or more."""
+_MOST_BUFFERED = 100_000_000
+"""A model may have as many numbers in tables, such as those of its positions, as its file has parameters, and these."""
 
 
 def check_files(folder: Path, title: str) -> None:
@@ -102,7 +102,7 @@ def check_shapes(model: torch.nn.Module, folder: Path, title: str, *, is_packed:
         is_packed: whether the file's weights are quantised, and take less than they are loaded as.
 
     Raises:
-        ModelUnreadableError: it is larger than its files, or has other layers.
+        ModelUnreadableError: it is larger than its files, has other layers, or tables that no model has.
     """
     tensors = read_weight_headers(folder, title)
     parameters = dict(model.named_parameters())
@@ -114,8 +114,8 @@ def check_shapes(model: torch.nn.Module, folder: Path, title: str, *, is_packed:
         )
     if (buffered := sum(item.numel() for item in model.buffers())) > here + _MOST_BUFFERED:
         raise ModelUnreadableError(
-            f"The config.json of {title} asks for tables of {buffered:,} numbers, such as for its positions, which no "
-            "model of its size has. Choose another model."
+            f"The config.json of {title} describes tables, such as those of its positions, of {buffered:,} numbers in "
+            "all; no model of its size has that many. Choose another model."
         )
     ignored = getattr(model, "_keys_to_ignore_on_load_unexpected", None) or ()
     names = [tensor.name for tensor in tensors if not any(re.search(pattern, tensor.name) for pattern in ignored)]

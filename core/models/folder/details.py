@@ -17,7 +17,7 @@ from core.files import open_regular, read_bounded, read_json
 from core.models.catalogue import ModelEntry, ModelFormat, served_target
 from core.models.folder.weight_files import TensorInfo, positive_number, read_gguf_header, read_weight_headers
 
-LARGEST_TOKENIZER = 96 << 20
+LARGEST_TOKENIZER = 256 << 20
 """Largest tokenizer file that is parsed, in bytes; the largest known has about 35 MB."""
 
 _GGUF_UNUSED = 5

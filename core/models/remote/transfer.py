@@ -28,6 +28,8 @@ PAUSE_SECONDS = 1.0
 RATE_SECONDS = 60.0
 SLOWEST_RATE = 1_000
 """A download that brings fewer bytes a second, over this many seconds, is given up."""
+LEAST_PROGRESS = 1 << 16
+"""A connection that ends with fewer bytes than this counts as failed."""
 _TOO_SLOW = (
     f"The Hub sends less than {SLOWEST_RATE:,} bytes a second. Check the connection, and try again; what was "
     "downloaded is kept."
@@ -109,8 +111,6 @@ class FileDownload:
         num_failures = 0
         if _size(self.partial) > self.remote.size:
             self.partial.unlink()
-        # Across connections: each may bring a byte and end.
-        self._since, self._at = time.monotonic(), max(0, _size(self.partial))
         while _size(self.partial) < self.remote.size:
             self._check_cancelled()
             start, problem = max(0, _size(self.partial)), None
@@ -123,14 +123,15 @@ class FileDownload:
                 if response is not None and response.status_code < 500 and response.status_code != 408:
                     raise  # A retry would get the same answer.
                 problem = error
-            if _size(self.partial) > start:
+            received = _size(self.partial) - start
+            if received >= LEAST_PROGRESS or _size(self.partial) >= self.remote.size:
                 num_failures = 0
-            elif problem is None:
+            elif problem is None and received <= 0:
                 return  # The Hub has no more; the size check fails.
             else:
                 num_failures += 1
                 if num_failures > NUM_RETRIES:
-                    raise problem
+                    raise problem or HubUnreachableError(_TOO_SLOW)
                 until = time.monotonic() + PAUSE_SECONDS * 2 ** (num_failures - 1)
                 while (left := until - time.monotonic()) > 0:
                     self._check_cancelled()
@@ -155,15 +156,16 @@ class FileDownload:
             resumes = str(response.headers.get("Content-Range", "")).startswith(f"bytes {start}-")
             if start and (response.status_code != 206 or not resumes):
                 self._meter.done_bytes -= start
-                start = self._at = 0
+                start = 0
+            since, at = time.monotonic(), start
             try:
                 with self.partial.open("ab" if start else "wb") as out:
                     for chunk in response.iter_raw():
                         self._check_cancelled()
-                        if (elapsed := time.monotonic() - self._since) > RATE_SECONDS:
-                            if out.tell() - self._at < SLOWEST_RATE * elapsed:
+                        if (elapsed := time.monotonic() - since) > RATE_SECONDS:
+                            if out.tell() - at < SLOWEST_RATE * elapsed:
                                 raise HubUnreachableError(_TOO_SLOW)
-                            self._since, self._at = time.monotonic(), out.tell()
+                            since, at = time.monotonic(), out.tell()
                         out.write(chunk)
                         self._meter.count(len(chunk))
                         if out.tell() > self.remote.size:
