@@ -131,10 +131,10 @@ def test_a_config_that_does_not_describe_the_weights_is_a_sentence(folder, chang
     refusal(folder)
 
 
-def test_of_a_vision_language_model_it_is_said_that_only_plain_language_models_run(folder):
+def test_a_vision_language_model_is_refused_with_a_true_reason(folder):
     """It does generate text."""
     edit_json(folder / "config.json", model_type="qwen2_5_vl", architectures=["Qwen2_5_VLForConditionalGeneration"])
-    assert "'qwen2_5_vl' model, which can't be run: Outrider runs plain language models only" in refusal(folder)
+    assert "'qwen2_5_vl' model, which transformers can't load as a causal language model" in refusal(folder)
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt2", "opt"])

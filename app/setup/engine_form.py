@@ -238,7 +238,7 @@ class EngineForm(QWidget):
             self.combo.addItem(HERE, "")
             for url, name in self.servers.items():
                 self.combo.addItem(name, url)
-                self.combo.setItemData(self.combo.count() - 1, url, Qt.ItemDataRole.ToolTipRole)
+                self.combo.setItemData(self.combo.count() - 1, plain_tip(url), Qt.ItemDataRole.ToolTipRole)
             self.combo.insertSeparator(self.combo.count())
             self.combo.addItem("Add server…")
             if self.url:

@@ -9,7 +9,7 @@ from PySide6.QtCore import QSignalBlocker, Qt, Signal, Slot
 from PySide6.QtWidgets import QComboBox, QWidget
 
 from app.setup.setting_fields import SettingsForm, set_value
-from app.widgets.fields import boxed, column, named, wrapped_label
+from app.widgets.fields import boxed, column, named, plain_tip, wrapped_label
 from core.drafters.registry import METHODS, Method, get_method
 from core.errors import SettingsError
 from core.settings import declared, is_valid
@@ -47,7 +47,7 @@ class MethodForm(QWidget):
         self._switches: dict[str, SettingsForm] = {}
         for method in METHODS.values():
             self.combo.addItem(method.title, method.name)
-            self.combo.setItemData(self.combo.count() - 1, method.summary, Qt.ItemDataRole.ToolTipRole)
+            self.combo.setItemData(self.combo.count() - 1, plain_tip(method.summary), Qt.ItemDataRole.ToolTipRole)
             self.options[method.name] = _options_form(method, is_switches=False)
             self._switches[method.name] = _options_form(method, is_switches=True)
         left_out = [wrapped_label("methodLeftOut", "problem", problem) for problem in METHODS.problems]
