@@ -16,7 +16,7 @@ from core.settings import RunRequest
 from core.types import Event
 
 BUSY_SENTENCE = "A run is in progress. Stop it, or wait for it to end, before you start or open another."
-BUSY_TASK_SENTENCE = "{} is in progress. Stop it, or wait for it to end, before you start anything else."
+BUSY_TASK_SENTENCE = "{} is in progress. Stop it, or wait for it to end, before you start or open anything else."
 
 SWITCH_S = 0.0005
 """How long a thread computes in Python before it yields to another."""

@@ -34,14 +34,16 @@ _SPARE_BYTES = 64_000_000
 LARGEST_JSON = 16_000_000
 """Most bytes of a small JSON file, such as a configuration."""
 _LARGEST_OWN = 512_000_000
-"""Most bytes of what Outrider itself keeps: escapes make the longest prompt longer."""
+"""Most bytes of what Outrider itself keeps: the longest prompt, 256 MB, may double with its escapes."""
 LONGEST_LINE = 32_000_000
 """Most bytes of a line of JSON Lines; a prompt of a million tokens takes 11 million."""
 _MOST_VALUES = 8_000_000
 """Most values in a JSON document; as Python objects they take up to a hundred times their bytes."""
 _MOST_BLANK_LINES = 10_000
-_LEAST_MEMORY, _BYTES_PER_BYTE = 500_000_000, 50
-"""Free memory that large files leave, and how much of it the values of a small one may take."""
+_LEAST_MEMORY = 500_000_000
+"""While a file's lines are read, this much memory stays free, or less for a small file."""
+_MEMORY_PER_BYTE = 50
+"""How much of it each byte that was read asks for."""
 _BETWEEN_LOOKS = 4_000_000
 """Bytes that are read before the free memory is looked at again."""
 
@@ -128,7 +130,7 @@ def read_lines(file: BinaryIO) -> Iterator[bytes]:
         num_read, num_unseen = num_read + len(line), num_unseen + len(line)
         if num_unseen > _BETWEEN_LOOKS:
             num_unseen = 0
-            if psutil.virtual_memory().available < min(_LEAST_MEMORY, _BYTES_PER_BYTE * num_read):
+            if psutil.virtual_memory().available < min(_LEAST_MEMORY, _MEMORY_PER_BYTE * num_read):
                 raise OSError(errno.ENOMEM, "too little memory is free")
         yield line
 

@@ -258,7 +258,7 @@ def test_counts_that_no_step_has_are_not_kept() -> None:
         found = list(ServerSession(identify(fake.url)).run(a_request()))
     assert text_of(found) == "a"
     assert not any(event.drafted for event in found if isinstance(event, Step))
-    assert {event.source for event in found if isinstance(event, Step)} == {StepSource.TEXT}
+    assert {event.source for event in found if isinstance(event, Step)} == {StepSource.CHUNKS}
 
 
 # --- Busy servers and restarts ------------------------------------------------------------------------------------

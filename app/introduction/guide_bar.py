@@ -40,7 +40,7 @@ WORDS = {
         "Skip",
     ),
     Part.LIVE: Words(
-        "Now run your prompt with your settings on this machine, and compare it with plain decoding.",
+        "Now run your prompt with your settings on this machine, and compare the speed with plain decoding.",
         "Run it here",
     ),
     Part.RACE: Words(

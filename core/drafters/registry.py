@@ -333,8 +333,8 @@ METHODS = Methods(
         Method(
             "self-draft",
             "Self-draft (int8)",
-            "The target itself proposes the next K tokens, from an int8 copy of its weights: for Llama-shaped targets "
-            "on the CPU, where int8 is faster. Elsewhere it drafts with the weights as they are, and can't pay.",
+            "The target itself proposes the next K tokens, from an int8 copy of its weights. It needs the CPU and "
+            "float32, and pays only for Llama-shaped models.",
             False,
             NoOptions,
             "core.drafters.draft_model:SelfDraftDrafter",

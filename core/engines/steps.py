@@ -96,6 +96,8 @@ class StepMaker:
     def step(self, chunk: Chunk, position: int) -> Step:
         """The step of a chunk with tokens. The first has no time of its own: it came with the prefill."""
         counts, source = (chunk.counts, StepSource.SERVER) if chunk.counts else self._inferred(chunk)
+        if max(counts) > MAX_COUNT:
+            counts, source = (0, 0), StepSource.CHUNKS
         elapsed = math.nan if self._last is None else max(0.0, chunk.arrived - self._last) * 1e3
         self._last = chunk.arrived
         step = Step(
@@ -121,10 +123,7 @@ class StepMaker:
             source=source,
         )
         # Without counts, all tokens stand for themselves.
-        if max(counts) > MAX_COUNT:
-            step = replace(step, source=StepSource.TEXT)
-        elif any(counts):
-            step = replace(step.counted(*counts), source=source)
+        step = replace(step.counted(*counts), source=source) if any(counts) else step
         self.steps.append(step)
         return step
 

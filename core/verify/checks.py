@@ -65,10 +65,13 @@ def normalised(rows: Tensor) -> Tensor:
     A row whose sum is further off is no distribution, and stays as it is.
     """
     rows = rows if rows.dtype is torch.float64 else rows.float()
-    sums = rows.sum(-1, keepdim=True)
+    sums = _sums(rows).unsqueeze(-1)
     error = (sums - 1).abs()
-    # Twice, as the check of sums may add in another precision.
-    return torch.where((error > _ROUNDING) & (error <= 2 * SUM_TOLERANCE), rows / sums, rows)
+    return torch.where((error > _ROUNDING) & (error <= SUM_TOLERANCE), (rows / sums).to(rows.dtype), rows)
+
+
+def _sums(rows: Tensor) -> Tensor:
+    return rows.double().sum(-1) if rows.device.type != "mps" else rows.float().sum(-1)
 
 
 def _check_rows(name: str, rows: Tensor) -> None:
@@ -78,7 +81,7 @@ def _check_rows(name: str, rows: Tensor) -> None:
         raise ValueError(f"{name} holds NaN or infinity.")
     if bool((rows < 0).any()):
         raise ValueError(f"{name} holds a negative entry.")
-    sums = rows.double().sum(-1) if rows.device.type != "mps" else rows.float().sum(-1)
+    sums = _sums(rows)
     if bool((sums <= 0).any()):
         raise ValueError(f"{name} holds a row that sums to 0.")
     if bool(((sums - 1).abs() > SUM_TOLERANCE).any()):

@@ -116,8 +116,9 @@ class Models(QObject):
         self.shown_elsewhere: frozenset[str] = frozenset()
         """Models whose downloads another panel shows, failures included."""
         self._reported: dict[str, str] = {}
-        self._unopened = ""
         """The sentence of each failed download that `failed` reported, by its reference."""
+        self._unopened = ""
+        """The sentence that said why a model couldn't be opened."""
         self.downloads = Downloads(jobs, self)
         self.downloads.changed.connect(self._on_download_changed)
         self.downloads.arrived.connect(self._on_arrived)

@@ -64,8 +64,8 @@ GROUP_HELP = (
     "three or more runs."
 )
 INTERVAL_HELP = (
-    "The 95 % interval of the measured speedup. It covers what varied within the run and within its baseline, not a "
-    "machine that was faster during one of them."
+    "The 95 % interval of the measured speedup. It covers what varied within the run and within its baseline; it "
+    "doesn't show whether the machine was faster during one of the two."
 )
 TEXT_HELP = "Whether the text equals that of the first run here, character for character."
 MACHINE_HELP = "Busy: equal steps of the run or its baseline differed in time. Then no speed is marked as best."
@@ -199,8 +199,7 @@ def _title(name: str) -> str:
 def _read(kept: KeptRun, run: RunData) -> _Run:
     figures = tuple(figure.read(run) for figure in FIGURES)
     interval = interval_text(run.interval) if run.figure("measured_speedup") is not None else ""
-    summary = run.summary
-    return _Run(kept, _settings(run), figures, interval, summary.text, run.end, run.was_busy, *curves(run.counts))
+    return _Run(kept, _settings(run), figures, interval, run.summary.text, run.end, run.was_busy, *curves(run.counts))
 
 
 # --- Curves -----------------------------------------------------------------------------------------------------

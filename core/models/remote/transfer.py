@@ -20,7 +20,7 @@ from core.models.remote.contents import TIMEOUT_SECONDS, RemoteFile
 from core.models.remote.hub import Meter, http_error
 
 NUM_RETRIES = 4
-"""Consecutive connection failures allowed without receiving a byte."""
+"""Consecutive connections that may fail, or end with less than `LEAST_PROGRESS`."""
 
 PAUSE_SECONDS = 1.0
 """Wait before the first retry; doubled for each further one."""
@@ -30,6 +30,9 @@ SLOWEST_RATE = 1_000
 """A download that brings fewer bytes a second, over this many seconds, is given up."""
 LEAST_PROGRESS = 1 << 16
 """A connection that ends with fewer bytes than this counts as failed."""
+_ENDS_EARLY = (
+    "The Hub's connections keep ending early. Check the connection, and try again; what was downloaded is kept."
+)
 _TOO_SLOW = (
     f"The Hub sends less than {SLOWEST_RATE:,} bytes a second. Check the connection, and try again; what was "
     "downloaded is kept."
@@ -131,7 +134,7 @@ class FileDownload:
             else:
                 num_failures += 1
                 if num_failures > NUM_RETRIES:
-                    raise problem or HubUnreachableError(_TOO_SLOW)
+                    raise problem or HubUnreachableError(_ENDS_EARLY)
                 until = time.monotonic() + PAUSE_SECONDS * 2 ** (num_failures - 1)
                 while (left := until - time.monotonic()) > 0:
                     self._check_cancelled()
