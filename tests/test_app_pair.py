@@ -18,7 +18,7 @@ from core.settings import Device, DType
 from tests.fakes_models import DRAFT, TARGET, until
 
 COST_ONLY = "Draft step: about 0.13 of a target step"
-FITS = f"Fits: needs 1.9 of 22.0 GB free · {COST_ONLY}"
+FITS = f"Memory: needs 1.9 of 22.0 GB free · {COST_ONLY}"
 TOO_MUCH = MemoryForecast(30_000_000_000, 500_000_000, 0, 22_000_000_000)
 
 
@@ -86,10 +86,10 @@ def test_a_pair_that_is_too_large_is_loaded_only_after_a_yes_once_for_each_preci
     hub.memory = TOO_MUCH
     window = make_window()
     warm_up(window, qtbot)
-    until(qtbot, lambda: line(window).text().startswith("Too large: needs 30.5 GB, and 22.0 GB is free"))
+    until(qtbot, lambda: line(window).text().startswith("Too large for memory: needs 30.5 GB, and 22.0 GB is free"))
     assert line(window).property("role") == "problem"
     window.prompt.run_button.click()
-    assert (dialogs.asked, session.requests) == (["Too large: needs 30.5 GB, and 22.0 GB is free"], [])
+    assert (dialogs.asked, session.requests) == (["Too large for memory: needs 30.5 GB, and 22.0 GB is free"], [])
     dialogs.says_yes = True
     run_to_end(window)
     run_to_end(window)

@@ -49,10 +49,11 @@ def test_an_earlier_sweep_is_opened_from_the_list(window, qtbot, opened, tmp_pat
     qtbot.waitUntil(lambda: window.sweep.view.path == path)
     assert window.sweep.progress.text() == "All 12 runs done"
     before = window.sweep.view.verdicts
-    assert [(line.word, line.pays) for line in window.sweep.verdicts.lines] == [("K = 2", None)], "too few runs"
-    for state, pays in ({}, True), ({"was_busy": True}, None), ({"speculates": False}, False):
+    assert [(line.word, line.pays) for line in window.sweep.verdicts.lines] == [("Not sure", None)], "too few runs"
+    states = {"was_busy": False}, {"was_busy": True}, {"speculates": False}
+    for state, word in zip(states, (("K = 2", True), ("Not sure", None), ("Don't speculate", False)), strict=True):
         window.sweep.view.verdicts = [replace(verdict, is_sure=True, **state) for verdict in before]
-        assert [line.pays for line in window.sweep.view.verdict_lines()] == [pays]
+        assert [(line.word, line.pays) for line in window.sweep.view.verdict_lines()] == [word]
 
 
 def test_a_torn_line_is_reported_and_any_other_file_is_a_sentence(window, qtbot, opened, tmp_path):

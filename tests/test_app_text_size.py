@@ -23,7 +23,7 @@ from app.controller import RunState
 from app.jobs import Jobs
 from app.run.speed.speed import speed_report
 from app.setup.model_library import ModelLibrary
-from app.setup.prompt import PromptEditor
+from app.setup.prompt import LIVE_HINT, PromptEditor
 from app.setup.settings_panel import SettingsPanel
 from app.theme import DARK, LIGHT, SCALES, apply_style, mono_font, next_scale, scaled, text_scale, ui_font
 from app.widgets.fields import EnumCombo
@@ -204,7 +204,7 @@ def test_the_controls_beside_run_are_never_cut_off(qtbot):
     prompt.resize(900, 300)
     prompt.show()
     prompt.show_state(RunState.RUNNING, None)
-    assert note.text() == "Esc stops. K and temperature can be changed."
+    assert note.text() == LIVE_HINT
     prompt.resize(prompt.minimumSizeHint().width(), 300)
     qtbot.waitUntil(lambda: note.text() == "Esc stops.")
     # A problem has no short form: the note takes the height that it needs.

@@ -50,19 +50,21 @@ def test_a_temperature_that_moves_keeps_greedy_steps_greedy():
 
 
 class StopsWhereUnsure(DraftLengthPolicy):
-    """A policy that looks at no clock, so that its texts are the same everywhere."""
+    """A policy that looks at no clock, so that it does the same everywhere."""
 
     def plan(self, length):
-        return BlockPlan(4, stops_at_the_unsure)
+        return BlockPlan(4, stops_at_the_unsure) if isinstance(length, LengthPolicy) else BlockPlan(length)
 
 
 @pytest.mark.parametrize("coupling", Coupling)
 def test_the_loop_keeps_the_distribution_where_blocks_end_by_what_was_drawn(coupling, monkeypatch):
     monkeypatch.setattr(core.decode, "DraftLengthPolicy", StopsWhereUnsure)
-    assert engine_p_value(speculative, sampling=SamplingParams(0.8, 3, 0.9, 0.02), coupling=coupling) > SIGNIFICANCE
+    sampling, length = SamplingParams(0.8, 3, 0.9, 0.02), LengthPolicy.ADAPTIVE
+    assert engine_p_value(speculative, sampling=sampling, coupling=coupling, num_draft_tokens=length) > SIGNIFICANCE
 
 
-def test_the_policy_may_change_in_the_middle_of_a_run():
+def test_the_policy_may_change_in_the_middle_of_a_run(monkeypatch):
+    monkeypatch.setattr(core.decode, "DraftLengthPolicy", StopsWhereUnsure)
     target = tables()[0]
     draft = table_model(random_rows(8, 1, scale=1.5), 8)
     controls, asked, ids, count = RunControls(GREEDY, 3), [], [], 0

@@ -84,7 +84,7 @@ def test_a_run_is_called_busy_for_unequal_steps_another_baseline_or_a_speedup_th
     assert busy_note(ours, plain, summary_of()) == ""
     assert busy_note(ours, steps_of(steady(15.0), forward=2 / 3), summary_of()) == "", "sampling is no forward"
     for note, word in (
-        (busy_note(ours, steps_of(stalled(10.0)), summary_of()), "equal steps"),
+        (busy_note(ours, steps_of(stalled(10.0)), summary_of()), "same work"),
         (busy_note(ours, plain, summary_of(target_step_ms=4.0)), "4.0 ms in the run and 10.0 ms"),
         (busy_note(ours, plain, summary_of(measured_speedup=2.4)), "2.40× is more than 2.00 tokens"),
     ):

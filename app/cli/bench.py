@@ -63,7 +63,7 @@ _LLAMA_CPP = (
     "llama.cpp: the same weights, converted by its own script; its cache has its default precision, and it never "
     "emits an end-of-text token."
 )
-_BUSY = "The machine was busy: the times of equal steps differ widely. Repeat the bench when it is idle."
+_BUSY = "The machine was busy: steps with the same work varied widely in time. Repeat the bench when it is idle."
 _OTHERS = {"flashspec": "flashspec", "llama.cpp": "llama_cpp"}
 _RANDOM = (
     "Above temperature 0 each engine has its own random stream: the texts differ, but their distributions should not."

@@ -70,9 +70,8 @@ def conclusion_of(run: RunView, *, was_stepped: bool = False, is_slowed: bool = 
     else:
         headline, verdict = f"Slower than plain decoding, at {speedup:.2f} times its speed", "slower"
     busy, spread = run.busy_note.removeprefix(BUSY_MACHINE), unsteadiness(run.counts.sums, run.baseline.sums)
-    steady = (
-        "" if spread is None else f"The machine was steady: the times of equal steps differ by {percent_text(spread)}."
-    )
+    varied = f"steps with the same work varied in time by {percent_text(spread or 0.0)}."
+    steady = "" if spread is None else f"The machine was steady: {varied}"
     notes = [f"95 % interval {interval_text(interval)}." if interval else "Generate more tokens to get an interval."]
     notes += [note for note in (run.absence_note, busy[:1].upper() + busy[1:] or steady) if note]
     sums = run.counts.sums

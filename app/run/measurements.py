@@ -32,16 +32,16 @@ class Tile(QFrame):
         self.setObjectName("card")
         self.setToolTip(plain_tip(how))
         self.setAccessibleDescription(how)
-        self._title = title
         self.value = text_label(UNKNOWN, "", name=object_name)
         hold_font(self.value, 22, weight=QFont.Weight.DemiBold)
         self.note = ElidedLabel("", "tileNote", takes_all=True)
-        boxed(column(text_label(title, "tileTitle"), self.value, self.note, spacing=1), self, margins=(12, 8, 8, 8))
+        self.heading = text_label(title, "tileTitle")
+        boxed(column(self.heading, self.value, self.note, spacing=1), self, margins=(12, 8, 8, 8))
 
     def show_value(self, value: str, note: str, short: str = "") -> None:
         """Show a value and its note; `short` stands in for a note that doesn't fit."""
         self.value.setText(value)
-        self.setAccessibleName(f"{self._title}: {value}")
+        self.setAccessibleName(f"{self.heading.text()}: {value}")
         self.note.setText(note)
         self.note.set_short(short)
         self.note.setToolTip(plain_tip(f"{note}\n\n{self.accessibleDescription()}"))
@@ -119,6 +119,7 @@ class MetricTiles(QWidget):
             taken = f"in {sums.total_ms / 1000:.2f} s"
             self.speed.show_value(f"{speed:,.1f}", f"{tokens:,} tokens {taken}", f"{tokens:,} {taken}")
         self.speedup.show_value(*_speedup(run, baseline_ticked))
+        self.acceptance.heading.setText("Nodes accepted" if run.counts.has_trees else "Acceptance rate")
         self.acceptance.show_value(UNKNOWN if acceptance is None else percent_text(acceptance), *_predicted(run))
         shown = UNKNOWN if efficiency is None else f"{efficiency:.2f}"
         self.efficiency.show_value(shown, "tokens per target forward", "tokens per forward")

@@ -142,9 +142,9 @@ class PlaybackBar(QWidget):
         others += [] if self.full_button.isHidden() else [self.full_button]
         needed = sum(widget.sizeHint().width() + self._row.spacing() for widget in others)
         has_room = self.width() >= needed + self.pace.sizeHint().width() + scaled(LEAST_SLIDER)
-        wanted, first = (self._row, 4) if has_room else (self._second_row, 0)
+        wanted, first = (self._row, 5) if has_room else (self._second_row, 0)
         if wanted.indexOf(self.slider) < 0:
-            for index, widget in enumerate((self.full_button, self.slider, self.place), start=first):
+            for index, widget in enumerate((self.slider, self.place), start=first):
                 wanted.insertWidget(index, widget, int(widget is self.slider))
 
     def begin(self) -> None:

@@ -64,12 +64,13 @@ def describe(entry: ModelEntry) -> str:
 
 
 def memory_text(memory: MemoryForecast) -> str:
-    """Whether a pair fits: "Fits: needs 1.9 of 22 GB free"."""
+    """Whether a pair fits: "Memory: needs 1.9 of 22 GB free"."""
     if memory.available_bytes is None:
         return f"Needs {bytes_text(memory.total_bytes)}"
     if memory.fits:
-        return f"Fits: needs {bytes_of_text(memory.total_bytes, memory.available_bytes)} free"
-    return f"Too large: needs {bytes_text(memory.total_bytes)}, and {bytes_text(memory.available_bytes)} is free"
+        return f"Memory: needs {bytes_of_text(memory.total_bytes, memory.available_bytes)} free"
+    needed, free = bytes_text(memory.total_bytes), bytes_text(memory.available_bytes)
+    return f"Too large for memory: needs {needed}, and {free} is free"
 
 
 def verdict_text(verdict: PairVerdict) -> tuple[str, str]:

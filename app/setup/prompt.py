@@ -87,8 +87,8 @@ class PromptReading(QPlainTextEdit):
 
 DELAY_MS = 120
 READY_HINT = "Ctrl+Enter starts a run."
-LIVE_HINT = "Esc stops. K and temperature can be changed."
-PAUSED_HINT = "F8 steps, Space resumes; K and temperature can be changed."
+LIVE_HINT = "Esc stops. K and temperature change this run, other settings the next."
+PAUSED_HINT = "F8 steps, Space resumes. K and temperature change this run, other settings the next."
 SERVED_HINT = "The server writes; settings apply from the next run."
 NO_READING = "Only the server knows how its model reads the prompt. For a local model's input, choose This machine."
 LIVE_HINT_SHORT = "Esc stops."

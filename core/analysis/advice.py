@@ -165,7 +165,7 @@ def _other_settings(
     if best and best.num_draft_tokens != diagnosis.usual_length and best.speedup >= least:
         basis = "from this run's acceptance at each position and its scoring times"
         if not best.is_within:
-            basis += "; no block of this run was that long, so try it"
+            basis = "extrapolated from this run's shorter blocks, so try it"
         text = f"Set K to {best.num_draft_tokens} instead of {diagnosis.usual_length}: about {best.speedup:.2f}× "
         text += f"(this run: {diagnosis.speedup:.2f}×)"
         k = {"num_draft_tokens": best.num_draft_tokens, "length_policy": LengthPolicy.FIXED}

@@ -96,8 +96,8 @@ def busy_note(run: Tally, baseline: Tally, summary: Summary) -> str:
         return ""
     found = unsteadiness(run, baseline)
     if found is not None and found > BUSY:
-        share = percent_text(found)
-        return f"{BUSY_MACHINE}the times of equal steps differ by {share}. Repeat the run when the machine is idle."
+        varied = f"steps with the same work varied in time by {percent_text(found)}"
+        return f"{BUSY_MACHINE}{varied}. Repeat the run when the machine is idle."
     plain = [row[_VERIFY_MS] for row in baseline.table().tolist()][:_BLOCKS]
     before, after = summary.target_step_ms, statistics.median(plain) if len(plain) >= _FEWEST else None
     same_threads = summary.num_threads == summary.baseline_num_threads

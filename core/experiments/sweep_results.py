@@ -267,13 +267,13 @@ def _verdict(results: SweepResults, temperature: float) -> Verdict:
     elif is_sure is False:
         text = (
             f"{name} is fastest by its median, {median:.2f}× plain decoding{interval}, but these runs can't "
-            "distinguish it from plain decoding; repeat them more often."
+            f"distinguish it from plain decoding{'' if was_busy else '; add repeats'}."
         )
     elif is_sure is None:
         second = f"; {ranked[1][1].cell.title} comes next at {ranked[1][0]:.2f}×" if len(ranked) > 1 else ""
         text = (
             f"{name} leads with {median:.2f}× plain decoding{second}. A verdict needs {FEWEST_RUNS} "
-            f"runs of each cell, and the leader has {len(speeds)}: repeat them, or add prompts."
+            f"runs of each cell, and the leader has {len(speeds)}: add repeats or prompts."
         )
     else:
         lead, is_ahead = "there is no other cell to compare it with.", True

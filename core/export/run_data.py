@@ -278,7 +278,7 @@ FIGURES: tuple[Figure, ...] = (
         "{:,.1f}",
     ),
     _logged(
-        "Predicted speedup (means)",
+        "Predicted speedup, from mean times",
         "predicted_speedup",
         "τ / (K c + v), with this run's own α, and c and v from total times (the Speed page's predicted speedup takes "
         "medians). For a tree, K is its depth and α that of a level.",
@@ -292,11 +292,11 @@ FIGURES: tuple[Figure, ...] = (
         better=1,
     ),
     Figure(
-        "α",
+        "α, of tested tokens",
         "",
         "Accepted / tested tokens: the probability that a tested token is accepted.",
         lambda run: run.alpha,
-        "{:.1%}",
+        "{:.2f}",
         better=1,
     ),
     _logged(

@@ -80,6 +80,8 @@ def subject_text(run: RunView) -> str:
     # A third-party method may be missing here.
     method = METHODS[request.method].title if request.method in METHODS else request.method
     k = f"{request.length_policy} K" if request.num_draft_tokens is None else f"K = {request.num_draft_tokens}"
+    if run.counts.has_trees:
+        k += " nodes"
     changed = "temperature varied" if len({step.temperature for step in run.steps}) > 1 else ""
     busy = "measured on a busy machine" if run.busy_note else ""
     return " · ".join(filter(None, (method, k, request.sampling.text, changed, busy)))
@@ -152,7 +154,7 @@ def waiting_text(run: RunView, *, is_running: bool) -> str:
         return "When the run and its baseline are done, the two can be replayed here side by side."
     if run.wants_baseline and run.summary is not None:
         if not run.steps:
-            return "No race: this run ended before its first token. The main window says why; then run again."
+            return "No race: this run wrote no tokens. The main window says why; then run again."
         return "No race: this run and its baseline can't be compared. The main window says how they ended."
     what = "This run measures no baseline to race against." if is_running else "No race yet."
     return f"{what} {HOW}"

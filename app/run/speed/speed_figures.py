@@ -24,18 +24,18 @@ Row = tuple[str, str, str, str]
 """A `NamedValue`: title, value, interval, and how it is computed."""
 
 SPEEDUP_HOW = (
-    "This run: tokens × time of a plain step / time of all steps. Predicted: τ / (K c + v(K+1)), which leaves out "
+    "This run: tokens × time of a plain step / time of all steps. Formula: τ / (K c + v(K+1)), which leaves out "
     "sampling and overhead."
 )
-TOKENS_HOW = "This run: new tokens / forwards of the target. Predicted: what the formula gives for this α and K."
+TOKENS_HOW = "This run: new tokens / forwards of the target. Formula: what this α and K give."
 ALPHA_HOW = (
-    "Accepted / tested tokens; the two predictions start from it. It is higher than the acceptance rate on the Run "
+    "Accepted / tested tokens; both formulas start from it. It is higher than the acceptance rate on the Run "
     "page, which also counts the tokens after a rejection."
 )
 
 
 def compared_rows(found: Diagnosis, theory: SpeedupTheory | None) -> tuple[NamedValue, ...]:
-    """What was measured, and what the formula predicts from this run's α."""
+    """What was measured, and what the formulas give for this run's α."""
     if theory is None:
         return ()
     k = found.usual_length

@@ -81,7 +81,7 @@ class SpeedPage(RunPage):
         self.headline, self.basis = column_label("speedHeadline", "title"), column_label("speedBasis", "hint")
         race_help = "Replay the run and its baseline side by side, on one clock"
         self.race_button = push_button("Race…", "raceButton", race_help)
-        self.compared = FigureTable("speedCompared", ("", "this run", "predicted"))
+        self.compared = FigureTable("speedCompared", ("", "this run", "formula"))
         self.step_bar, self.plain_bar = TimeBar("stepBar"), TimeBar("plainBar")
         self.samples = [
             SeriesSample("draft", Mark.BAR, "draft_bar", "Time to propose the block."),

@@ -54,7 +54,7 @@ class SuggestionRow(QWidget):
         pair = f"{suggestion.title} with its draft {draft}"
         name = f"getPair_{suggestion.ref}"
         self.pair = quiet_button(
-            "Get both", name, f"Get {pair}", f"Download {pair}", self._on_pair_clicked, role="link"
+            "Get with draft", name, f"Get {pair}", f"Download {pair}", self._on_pair_clicked, role="link"
         )
         self.word = text_label("", "hint")
         self.word.setAlignment(Qt.AlignmentFlag.AlignCenter)
@@ -66,11 +66,12 @@ class SuggestionRow(QWidget):
         badges = [_badge("Instruct" if suggestion.is_instruct else "Base")]
         badges += [_badge("Gated", GATED_HELP)] * suggestion.is_gated
         drafts = [EMBEDDED_TITLES.get(ref) or ref.rpartition("/")[2] for ref in suggestion.drafts]
-        text = f"Drafts: {', '.join(drafts)}" if drafts else "A draft for the larger ones"
+        use = f"drafts: {', '.join(drafts)}" if drafts else "a draft for the larger ones"
+        note = ElidedLabel(f"{suggestion.licence} · {use}", "hint", takes_all=True)
         layout = grid(self, down=2)
         layout.setContentsMargins(0, 6, 0, 6)
         layout.addLayout(row(ElidedLabel(suggestion.title, "strong"), *badges, None, spacing=6), 0, 0)
-        layout.addLayout(row((ElidedLabel(text, "hint", takes_all=True), 1), self.pair), 1, 0)
+        layout.addLayout(row((note, 1), self.pair), 1, 0)
         sizes = (count_text(suggestion.num_parameters), 56), (bytes_text(suggestion.download_bytes), 64)
         for place, (text, width) in enumerate(sizes, start=1):
             label = text_label(text, "plain")
@@ -223,8 +224,7 @@ class SuggestionsPage(QWidget):
 
 
 def _family_card(family: str, rows: list[SuggestionRow]) -> QFrame:
-    licences = dict.fromkeys(each.suggestion.licence for each in rows)
-    frame, layout = card(row(text_label(family, "section"), None, text_label(" · ".join(licences), "hint")))
+    frame, layout = card(text_label(family, "section"))
     layout.setSpacing(0)
     layout.setContentsMargins(12, 10, 12, 6)
     layout.addSpacing(2)

@@ -358,7 +358,9 @@ def _word(verdict: Verdict) -> tuple[str, bool | None]:
     # A few runs may favour drafting by chance, and a busy machine distorts the speedup.
     if not verdict.speculates:
         return "Don't speculate", None if verdict.was_busy else False
-    return f"K = {verdict.best.cell.num_draft_tokens}", True if verdict.is_sure and not verdict.was_busy else None
+    if verdict.was_busy or not verdict.is_sure:
+        return "Not sure", None
+    return f"K = {verdict.best.cell.num_draft_tokens}", True
 
 
 def _median_speedup(result: CellResult) -> float:
