@@ -252,7 +252,7 @@ def test_what_a_methods_option_means_is_said_wherever_it_can_be_given(capsys, co
     text = " ".join(help_of(capsys, command).split())
     options = declared(METHODS["draft-tree"].options)
     for name in ("depth", "branching", "rule"):
-        assert options[name].metadata["help"].rstrip(".") in text
+        assert options[name].metadata["help"][1:].rstrip(".") in text
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
