@@ -95,7 +95,7 @@ def pytest_runtest_logfinish():
 def kernels():
     """Choices by size instead of by timing, so that all processes compute the same on every machine."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("core.runners.matmul._measure_packed", lambda weight: int(weight.numel() >= 2**16))
+        patch.setattr("core.runners.matmul._measure_packed", lambda weights: int(weights[0].numel() >= 2**16))
         patch.setattr("core.runners.matmul._is_int8_faster", lambda product: product.weights[0].numel() >= 2**16)
         yield
 

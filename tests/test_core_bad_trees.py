@@ -115,7 +115,8 @@ CHILD = """
     from core.types import Finished
 
     torch.set_num_threads(1)
-    matmul._measure_packed = lambda weight: int(weight.numel() >= 2**16)  # As `kernels`: to time this head takes long.
+    # As `kernels`: to time this head takes long.
+    matmul._measure_packed = lambda weights: int(weights[0].numel() >= 2**16)
     matmul._is_int8_faster = lambda product: product.weights[0].numel() >= 2**16
     target, draft = sys.argv[1:]
     asked = dict(target=target, draft=draft, prompt="def f(x):", max_new_tokens=6, device="cpu", dtype="float32")

@@ -325,8 +325,14 @@ def test_no_kernel_is_chosen_for_good_where_memory_was_too_short_to_measure(monk
     weight = torch.ones(512, 256)
     with monkeypatch.context() as patch:
         patch.setattr(matmul, "_measure_packed", failing(RuntimeError("DefaultCPUAllocator: not enough memory")))
-        assert matmul._fewest_packed(weight) == 0
-    assert matmul._fewest_packed(weight) == 1
+        assert matmul._fewest_packed([weight]) == 0
+    assert matmul._fewest_packed([weight]) == 1
+
+
+def test_a_models_own_layers_are_timed_as_far_as_a_limit(monkeypatch):
+    weights = [torch.ones(4, 8) for _ in range(5)]
+    monkeypatch.setattr(matmul, "_MEASURED_BYTES", 3 * weights[0].nbytes)
+    assert list(map(id, matmul._measured(weights))) == list(map(id, weights[:3]))
 
 
 def test_weights_are_packed_only_where_memory_is_left(monkeypatch):

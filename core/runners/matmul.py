@@ -40,10 +40,11 @@ _NO_KERNEL = (RuntimeError, AttributeError, NotImplementedError)
 MOST_QUANTISED = 16
 """With more rows no product is in int8: they share one scale."""
 
-_ROWS = (5, 2, 1)
+_ROWS = (5, 4, 2, 1)
 """Row counts for which packed weights are timed, in this order, up to the first for which they are not faster."""
 _REPEATS, _FEWEST_REPEATS, _ENOUGH_S = 9, 4, 0.2
-_CACHE_BYTES, _MOST_COPIES = 32 << 20, 8
+_MEASURED_BYTES = 256 << 20
+"""Of a model's layers so many bytes are timed: more than most caches hold, as all of them are read in each forward."""
 _GAIN = 0.9
 """A replacement must take at most this share of the plain kernel's time, so that noise doesn't decide."""
 
@@ -71,28 +72,29 @@ def product_of(weights: list[Tensor], *, may_pack: bool = True) -> Product:
         weights: one per layer; kept, since a head's rows and int8 copies are made of them.
         may_pack: whether there is memory for a second copy.
     """
-    fewest = _fewest_packed(weights[0]) if may_pack else 0
+    fewest = _fewest_packed(weights) if may_pack else 0
     return Product(weights, [], [pack(weight) for weight in weights] if fewest else [], fewest)
 
 
-def _fewest_packed(weight: Tensor) -> int:
-    """The smallest number of rows for which packed products of a weight are faster; 0 if never."""
+def _fewest_packed(weights: list[Tensor]) -> int:
+    """The smallest number of rows for which packed products of these weights are faster; 0 if never."""
+    weight = weights[0]
     if weight.device.type != "cpu" or weight.dtype not in (torch.float32, torch.bfloat16):
         return 0
     try:
-        return _remembered(f"packed {_shape(weight)}", lambda: _measure_packed(weight))
+        return _remembered(f"packed layers {_shape(weight)}", lambda: _measure_packed(weights))
     except _NO_KERNEL:  # Or no memory to measure in, which is not remembered.
         _log.debug("no packed products here", exc_info=True)
         return 0
 
 
-def _measure_packed(weight: Tensor) -> int:
-    copies = _copies(weight)
-    packed = [pack(copy) for copy in copies]
+def _measure_packed(weights: list[Tensor]) -> int:
+    layers = _measured(weights)
+    packed = [pack(weight) for weight in layers]
 
     def is_faster(num_rows: int) -> bool:
-        x = torch.ones(num_rows, weight.shape[1], dtype=weight.dtype)
-        return _beats(partial(_each, in_packed, x, packed), partial(_each, functional.linear, x, copies))
+        x = torch.ones(num_rows, layers[0].shape[1], dtype=layers[0].dtype)
+        return _beats(partial(_each, in_packed, x, packed), partial(_each, functional.linear, x, layers))
 
     return min(takewhile(is_faster, _ROWS), default=0)
 
@@ -106,7 +108,7 @@ def quantised(product: Product) -> Product:
     if first.device.type != "cpu" or first.dtype is not torch.float32:
         return product
     try:
-        if not _remembered(f"int8 {_shape(first)}", lambda: int(_is_int8_faster(product))):
+        if not _remembered(f"int8 layers {_shape(first)}", lambda: int(_is_int8_faster(product))):
             return product
         return product._replace(int8=[_to_int8(weight) for weight in product.weights])
     except _NO_KERNEL:
@@ -115,11 +117,11 @@ def quantised(product: Product) -> Product:
 
 
 def _is_int8_faster(product: Product) -> bool:
-    copies, row = _copies(product.weights[0]), torch.ones(1, product.weights[0].shape[1])
-    small = partial(_each, in_int8, row, [_to_int8(copy) for copy in copies])
+    layers, row = _measured(product.weights), torch.ones(1, product.weights[0].shape[1])
+    small = partial(_each, in_int8, row, [_to_int8(weight) for weight in layers])
     if product.fewest == 1:
-        return _beats(small, partial(_each, in_packed, row, [pack(copy) for copy in copies]))
-    return _beats(small, partial(_each, functional.linear, row, copies))
+        return _beats(small, partial(_each, in_packed, row, product.packed[: len(layers)]))
+    return _beats(small, partial(_each, functional.linear, row, layers))
 
 
 def in_full(product: Product) -> Product:
@@ -171,10 +173,9 @@ def _pack_int8(weight: Tensor, largest: int) -> Any:
 # --- Measuring --------------------------------------------------------------------------------------------------
 
 
-def _copies(weight: Tensor) -> list[Tensor]:
-    """Several of a weight, so that they are read from memory, like a model's layers, and not from a cache."""
-    number = max(1, min(_MOST_COPIES, _CACHE_BYTES // max(1, weight.nbytes)))
-    return [weight.clone() for _ in range(number)]
+def _measured(weights: list[Tensor]) -> list[Tensor]:
+    """The layers to time: as many as a model reads in a row, so that as much of them is in a cache as in a run."""
+    return weights[: max(1, _MEASURED_BYTES // max(1, weights[0].nbytes))]
 
 
 def _each(product: Callable[[Tensor, Any], Tensor], x: Tensor, weights: Sequence[Any]) -> None:
