@@ -114,7 +114,7 @@ def add_parser(commands: Any) -> None:
             listed = f"One or more of {', '.join(map(str, type(item.default)))}"
         methods = " or ".join(method for method, found in METHODS.items() if name in declared(found.options))
         help_text = item.metadata["help"].rstrip(".")
-        text = f"with {methods}: {help_text[0].lower()}{help_text[1:]}. {listed} (default: {item.default})"
+        text = f"with {methods}: {help_text[:1].lower()}{help_text[1:]}. {listed} (default: {item.default})"
         option(grid, f"{flag_of(name)} LIST", text, names, action=Listing)
     text = (
         f"suites ({', '.join(SUITES)}) and files: one prompt per line, JSON Lines with a text or prompt each, or "

@@ -25,7 +25,7 @@ DIMMED, DIM_MS = 0.4, 400
 """A run that takes this long to start, since its models are loading, dims the text and the verdict of the last one."""
 APPLY_S = 0.03
 """Longest time that one frame spends applying events; a kept run may have thousands."""
-NOT_STARTED, SHORT_NOT_STARTED = "The run did not start", "Not started; older text"
+NOT_STARTED, SHORT_OLDER = "The run did not start", "Not started; older text"
 OLDER = "; the text is the previous run's"
 
 
@@ -283,7 +283,9 @@ class LiveView(QObject):
             is_generating = run.started is not None and self.upcoming is None
             stage = run.stage or ("Generating…" if is_generating else "Preparing…")
         self._status.stage.setText(stage)
-        short = SHORT_NOT_STARTED if self._is_refused else run.outcome.partition(":")[0]
+        short = run.outcome.partition(":")[0]
+        if self._is_refused:
+            short = NOT_STARTED if run.started is None else SHORT_OLDER
         self._status.stage.set_short(short if is_idle and not (run.stage or self.kept_title) else "")
 
     def _show_status(self) -> None:

@@ -44,7 +44,7 @@ _ROWS = (5, 4, 2, 1)
 """Row counts for which packed weights are timed, in this order, up to the first for which they are not faster."""
 _REPEATS, _FEWEST_REPEATS, _ENOUGH_S = 9, 4, 0.2
 _MEASURED_BYTES = 256 << 20
-"""Of a model's layers so many bytes are timed: more than most caches hold, as all of them are read in each forward."""
+"""Of a model's layers at most so many bytes are timed: a few copies would stay in a large cache, unlike in a run."""
 _GAIN = 0.9
 """A replacement must take at most this share of the plain kernel's time, so that noise doesn't decide."""
 
@@ -82,7 +82,7 @@ def _fewest_packed(weights: list[Tensor]) -> int:
     if weight.device.type != "cpu" or weight.dtype not in (torch.float32, torch.bfloat16):
         return 0
     try:
-        return _remembered(f"packed layers {_shape(weight)}", lambda: _measure_packed(weights))
+        return _remembered(f"packed {_shape(weights)}", lambda: _measure_packed(weights))
     except _NO_KERNEL:  # Or no memory to measure in, which is not remembered.
         _log.debug("no packed products here", exc_info=True)
         return 0
@@ -108,7 +108,7 @@ def quantised(product: Product) -> Product:
     if first.device.type != "cpu" or first.dtype is not torch.float32:
         return product
     try:
-        if not _remembered(f"int8 layers {_shape(first)}", lambda: int(_is_int8_faster(product))):
+        if not _remembered(f"int8 {_shape(product.weights)}", lambda: int(_is_int8_faster(product))):
             return product
         return product._replace(int8=[_to_int8(weight) for weight in product.weights])
     except _NO_KERNEL:
@@ -174,7 +174,7 @@ def _pack_int8(weight: Tensor, largest: int) -> Any:
 
 
 def _measured(weights: list[Tensor]) -> list[Tensor]:
-    """The layers to time: as many as a model reads in a row, so that as much of them is in a cache as in a run."""
+    """The layers to time."""
     return weights[: max(1, _MEASURED_BYTES // max(1, weights[0].nbytes))]
 
 
@@ -204,8 +204,9 @@ def _beats(ours: Callable[[], object], usual: Callable[[], object]) -> bool:
     return min(our_times) < _GAIN * min(usual_times)
 
 
-def _shape(weight: Tensor) -> str:
-    return f"{weight.shape[0]}x{weight.shape[1]} {str(weight.dtype).removeprefix('torch.')}"
+def _shape(weights: list[Tensor]) -> str:
+    rows, columns = weights[0].shape
+    return f"{len(_measured(weights))} of {rows}x{columns} {str(weights[0].dtype).removeprefix('torch.')}"
 
 
 _choices: dict[str, int] = {}

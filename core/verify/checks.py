@@ -67,7 +67,7 @@ def normalised(rows: Tensor) -> Tensor:
     rows = rows if rows.dtype is torch.float64 else rows.float()
     sums = _sums(rows).unsqueeze(-1)
     error = (sums - 1).abs()
-    return torch.where((error > _ROUNDING) & (error <= SUM_TOLERANCE), (rows / sums).to(rows.dtype), rows)
+    return torch.where((error > _ROUNDING) & (error <= SUM_TOLERANCE), rows / sums.to(rows.dtype), rows)
 
 
 def _sums(rows: Tensor) -> Tensor:
