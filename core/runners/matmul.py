@@ -44,7 +44,7 @@ _ROWS = (5, 4, 2, 1)
 """Row counts for which packed weights are timed, in this order, up to the first for which they are not faster."""
 _REPEATS, _FEWEST_REPEATS, _ENOUGH_S = 9, 4, 0.2
 _MEASURED_BYTES = 256 << 20
-"""Of a model's layers at most so many bytes are timed: a few copies would stay in a large cache, unlike in a run."""
+"""At most this many bytes of a model's layers are timed. A few copies would stay in a large cache, unlike in a run."""
 _GAIN = 0.9
 """A replacement must take at most this share of the plain kernel's time, so that noise doesn't decide."""
 
