@@ -160,11 +160,12 @@ def test_the_file_is_written_completely(target, tmp_path, capsys):
 
 def test_a_stopped_bench_leaves_no_file(target, tmp_path, capsys, monkeypatch):
     path = tmp_path / "out.json"
-    path.write_text("before")
+    before = '{"schema": "outrider.bench/1"}'
+    path.write_text(before)
     monkeypatch.setattr(measuring.Bench, "_run", failing(KeyboardInterrupt()))
     assert main(["bench", "--target", target, *QUICK, *OURS, "--out", str(path)]) == 130
     out, said = capsys.readouterr()
-    assert (out, path.read_text()) == ("", "before")
+    assert (out, path.read_text()) == ("", before)
     assert said.endswith("Stopped.\n")
 
 

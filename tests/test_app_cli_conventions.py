@@ -79,6 +79,27 @@ def test_no_command_replaces_what_it_reads(tmp_path, capsys, monkeypatch, comman
 
 @pytest.mark.parametrize(
     "command",
+    [
+        "run --log notes.txt Hi",
+        "check --json notes.txt",
+        "check --engine localhost:1 --json notes.txt",
+        "bench --out notes.txt",
+        "probe --json notes.txt",
+        "sweep --out new --csv notes.txt",
+        "sweep --engine localhost:1 --target T --out notes.txt",
+    ],
+)
+def test_results_replace_only_results_of_their_kind(tmp_path, capsys, monkeypatch, command):
+    monkeypatch.chdir(tmp_path)
+    for contents in ("precious", '{"schema": "outrider.other/1"}'):
+        Path("notes.txt").write_text(contents)
+        assert "choose another name" in refused(capsys, *command.split())
+        assert Path("notes.txt").read_text() == contents
+    assert os.listdir() == ["notes.txt"]
+
+
+@pytest.mark.parametrize(
+    "command",
     ["distill T --out draft", "bench --prompts /dev/null --out /dev/null", "run draft --stop draft --log draft"],
 )
 def test_a_choice_or_a_text_is_no_file_and_a_device_holds_nothing_to_lose(tmp_path, monkeypatch, command):

@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from app.cli.console import check_out
+from app.cli.errors import UsageError
 from core.errors import RunLogError
 from core.files import write_atomically
 from tests.errors import failing
@@ -79,6 +80,16 @@ def test_a_device_is_written_to_and_not_replaced():
 def test_a_pipe_is_written_to_by_its_descriptors_name():
     reader, writer = os.pipe()
     with os.fdopen(reader) as file, os.fdopen(writer):
-        check_out(f"/dev/fd/{writer}")
+        check_out(f"/dev/fd/{writer}", "ours")
         write_atomically(f"/dev/fd/{writer}", "new")
         assert os.read(file.fileno(), 9) == b"new"
+
+
+def test_only_an_empty_file_and_results_of_the_same_kind_may_be_replaced(tmp_path):
+    path = tmp_path / "out"
+    for contents in ("", '{"schema": "ours/1"', "\n" * 4000 + "ours/1"):
+        path.write_text(contents)
+        check_out(path, "ours/1")
+    path.write_text(" " * 5000 + "ours/1")
+    with pytest.raises(UsageError, match="something other"):
+        check_out(path, "ours/1")

@@ -312,18 +312,30 @@ def test_a_chat_template_renders_as_transformers_does(folder):
     assert encoded.is_chat
 
 
+def replacing(pattern, content):
+    return {"type": "Replace", "pattern": pattern, "content": content}
+
+
 TOKENIZERS = {
     "a regex": (
         {"pre_tokenizer": {"type": "Split", "pattern": {"Regex": "(x+x+)+y"}, "behavior": "Isolated", "invert": False}},
         TokenizerError,
     ),
     "a normaliser": (PANICS, TokenizerError),
+    "doublings": (
+        {"normalizer": {"type": "Sequence", "normalizers": [replacing({"String": "x"}, "xx")] * 40}},
+        ModelUnreadableError,
+    ),
+    "insertions": (
+        {"decoder": {"type": "Sequence", "decoders": [replacing({"Regex": ""}, "x")] * 40}},
+        ModelUnreadableError,
+    ),
     "a table": ({"normalizer": {"type": "Precompiled", "precompiled_charsmap": "AAAA"}}, ModelUnreadableError),
 }
 
 
 @pytest.mark.parametrize(("changes", "error"), TOKENIZERS.values(), ids=TOKENIZERS)
-def test_a_tokenizer_that_panics_is_a_sentence_and_a_failure(folder, changes, error, capfd):
+def test_a_tokenizer_that_panics_or_grows_its_text_is_a_sentence_and_a_failure(folder, changes, error, capfd):
     edit_json(folder / "tokenizer.json", **changes)
     said = fakes.refusal(error, render_prompt, str(folder), "x" * 60)
     flags = ["--prompt", "x" * 60, "--method", "prompt-lookup", "--device", "cpu", "--quiet"]

@@ -144,12 +144,12 @@ def execute(args: argparse.Namespace) -> int:
         return measure(_one_at_a_time(args), 3, ("draft_layers", "threads", "only", "llama_cpp", "memory"))
     refuse_without_engine(args)
     settings = build_settings(args)
-    if args.out is not None:
-        check_out(args.out)
     prepare_libraries()
-    from core.experiments.bench import to_json
+    from core.experiments.bench import SCHEMA, to_json
     from core.experiments.llama_cpp import find_build
 
+    if args.out is not None:
+        check_out(args.out, SCHEMA)
     if settings.llama_cpp is not None:
         find_build(settings.llama_cpp)  # Before models are loaded.
     document = run_bench(settings, prompts_file=args.prompts, measures_memory=args.memory)

@@ -110,18 +110,18 @@ def execute(args: argparse.Namespace) -> int:
     if args.engine is None:
         refuse_without_engine(args)
         request = build_request(args)
-    if args.json is not None:
-        check_out(args.json)
     prepare_libraries()
+    words: Any = checks
+    if request is None:
+        from core.experiments.servers import report as words
+    if args.json is not None:
+        check_out(args.json, words.SCHEMA)
     controls = RunControls()
     with stop_on_interrupt(controls):
         report = _follow(_server_check(args, controls) if request is None else open_check(request, controls))
     if report is None:
         say("Stopped.")
         return Exit.STOPPED
-    words: Any = checks
-    if request is None:
-        from core.experiments.servers import report as words
     write_output(words.report_text(report))
     if args.json is not None:
         write_atomically(args.json, words.report_json(report))

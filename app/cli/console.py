@@ -22,7 +22,7 @@ from rich.text import Text
 from app.cli.errors import UsageError, say, writing_output
 from core.errors import PromptError, RunLogError
 from core.experiments.bench_plan import Spread
-from core.files import explain_read_error, explain_write_error, open_to_write, read_bounded, read_rest
+from core.files import explain_read_error, explain_write_error, open_regular, open_to_write, read_bounded, read_rest
 from core.runners.threads import limit_spinning, without_collection
 from core.text import duration_text, spaced_percent, visible
 
@@ -37,6 +37,8 @@ PIPE_WIDTH = 140
 WIDE = 112
 """From this width on, every figure of a table has quartiles or extremes."""
 NONE = "–"
+_BEGINNING = 4096
+"""Bytes of a file in which its kind is found."""
 
 
 def is_terminal(stream: Any) -> bool:
@@ -187,8 +189,19 @@ class Progress:
         return self._bar
 
 
-def check_out(path: str) -> None:
-    """Report a file that can't be written before minutes of measuring."""
+def check_out(path: str | os.PathLike[str], mark: str) -> None:
+    """Report a file that can't be written, or that holds something else, before minutes of measuring.
+
+    Args:
+        path: where the results go.
+        mark: what the beginning of such results contains.
+
+    Raises:
+        UsageError: the file holds something else.
+        RunLogError: it can't be written.
+    """
+    if holds_other(path, mark):
+        raise UsageError(f"{os.fspath(path)!r} holds something other than such results; choose another name.")
     try:
         try:
             os.stat(path)  # A name that is too long is an error here.
@@ -198,6 +211,14 @@ def check_out(path: str) -> None:
             os.close(open_to_write(path))
     except OSError as error:
         raise RunLogError(explain_write_error(error, path)) from error
+
+
+def holds_other(path: str | os.PathLike[str], mark: str) -> bool:
+    """Whether a file has contents, and `mark` isn't in their beginning."""
+    with contextlib.suppress(OSError), open_regular(path) as file:
+        start = file.read(_BEGINNING)
+        return bool(start) and mark.encode() not in start
+    return False
 
 
 def prepare_libraries() -> None:

@@ -166,7 +166,7 @@ def execute(args: argparse.Namespace) -> int:
     """Probe, and return the exit code."""
     request = build_request(args)
     if args.json is not None:
-        check_out(args.json)
+        check_out(args.json, SCHEMA)
     engine = make_engine()
     from core.analysis.run_probe import probe
 

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from app.cli.console import NONE, figure_text, make_engine, printable, read_prompt
+from app.cli.console import NONE, figure_text, holds_other, make_engine, printable, read_prompt
 from app.cli.errors import Exit, OutputClosed, OutputError, UsageError, say, stop_on_interrupt
 from app.cli.parsing import (
     SAMPLING,
@@ -45,6 +45,7 @@ from core.draft_length import request_fields
 from core.drafters.registry import check_rule
 from core.errors import RunLogError
 from core.models.catalogue import usual_draft_length
+from core.runlog.log import SCHEMA as RUN_SCHEMA
 from core.runlog.log import RunLogWriter
 from core.runlog.tally import Tally
 from core.settings import LOSSY, SETTINGS, Coupling, LengthPolicy, RunRequest, is_lossy
@@ -65,9 +66,6 @@ from core.types import (
 if TYPE_CHECKING:
     from core.engines import Server, ServerSession
     from core.session import Session
-
-_FIRST_LINE = 10_000_000
-"""Most bytes of a log's first line, which holds the prompt and its ids."""
 
 
 def add_parser(commands: Any) -> None:
@@ -178,18 +176,12 @@ def _open_log(args: argparse.Namespace) -> Iterator[RunLogWriter]:
     for number in itertools.count(2):
         if args.force or not path.is_file() or not path.stat().st_size:
             break
-        if not _is_run_log(path):
+        if holds_other(path, RUN_SCHEMA):
             raise UsageError(f"{str(path)!r} exists and is not a run log; choose another name, or add --force.")
         kept, path = path, Path(args.log).with_stem(f"{Path(args.log).stem}-{number}")
         if not path.exists():
             say(f"{str(kept)!r} is kept; the log goes to {str(path)!r}.")
     yield RunLogWriter(path)
-
-
-def _is_run_log(path: Path) -> bool:
-    with contextlib.suppress(OSError), path.open("rb") as file:
-        return b'"outrider.run/' in file.readline(_FIRST_LINE)
-    return False
 
 
 # --- The report -------------------------------------------------------------------------------------------------

@@ -6,7 +6,6 @@ import argparse
 import contextlib
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.table import Table
@@ -71,25 +70,12 @@ def build_plan(args: argparse.Namespace, few: int, local: Iterable[str]) -> Load
     return LoadPlan(engine, baseline, request, args.target or "", tuple(prompts), counts, args.repeats)
 
 
-def _refuse_other_file(path: Path) -> None:
-    """Refuse to replace what isn't an earlier measurement of servers, such as a sweep of this machine."""
-    from core.experiments.servers.load import SCHEMA
-
-    if not path.is_file() or not path.stat().st_size:
-        return
-    with path.open("rb") as file:
-        is_ours = f'"{SCHEMA}"'.encode() in file.readline(4096)
-    if not is_ours:
-        raise UsageError(f"{str(path)!r} holds something other than server measurements; name another file.")
-
-
 def measure(args: argparse.Namespace, few: int, local: Iterable[str]) -> int:
     """Measure, print, and return the exit code."""
-    from core.experiments.servers.load import CellMeasured, LoadResults, measure_load
+    from core.experiments.servers.load import SCHEMA, CellMeasured, LoadResults, measure_load
 
     if args.out is not None:
-        check_out(args.out)
-        _refuse_other_file(Path(args.out))
+        check_out(args.out, SCHEMA)
     plan = build_plan(args, few, local)
     results, controls = LoadResults(plan), RunControls()
     code = Exit.DONE

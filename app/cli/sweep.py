@@ -67,7 +67,7 @@ from core.experiments.sweep_plan import (
     Verdict,
     check_models,
 )
-from core.experiments.sweep_results import SweepResults, to_csv
+from core.experiments.sweep_results import CSV_COUNTS, SweepResults, to_csv
 from core.files import write_atomically
 from core.models.catalogue import DEFAULT_TARGET
 from core.settings import RunRequest, declared, user_default
@@ -220,7 +220,7 @@ def execute(args: argparse.Namespace) -> int:
     if args.csv is not None:
         if os.path.realpath(args.csv) == os.path.realpath(args.out):
             raise UsageError("--csv and --out name the same file; choose different ones.")
-        check_out(args.csv)
+        check_out(args.csv, CSV_COUNTS)
     check_models(plan)
     return _Run(args, plan).go()
 

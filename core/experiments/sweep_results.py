@@ -327,6 +327,10 @@ def bootstrap_medians(values: Mapping[Key, float]) -> NDArray[np.float64]:
 # --- The table --------------------------------------------------------------------------------------------------
 
 
+CSV_COUNTS = "num_planned,num_measured,num_failed"
+"""Columns of a sweep's CSV that no other table has."""
+
+
 def to_csv(results: SweepResults) -> str:
     """The table as CSV: each cell, the baselines first, over all prompts, then by suite; empty where there is no
     value."""

@@ -44,6 +44,9 @@ _FILES = ("tokenizer.json", "vocab.*", "*.model", "*.tiktoken", "tekken.json")
 _BESIDE = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "merges.txt", "chat_template*")
 """Other files of a tokenizer; from config.json only the model type."""
 
+_MOST_GROWTH = 1000
+"""Real tokenizers write a few characters anew, one for one or two."""
+
 _TEMPLATE_BASE_BYTES = 256 << 20
 _TEMPLATE_STALL_S = 60.0
 """What the child that renders a template takes besides, and how long it may take to start."""
@@ -90,8 +93,29 @@ def load_tokenizer(entry: ModelEntry, folder: Path) -> Any:
         ) from error
     if not len(tokenizer):
         raise ModelUnreadableError(f"The tokenizer of {entry.title} is missing or empty. Download the model again.")
+    if digest not in _alive and _growth(tokenizer) > _MOST_GROWTH:
+        raise ModelUnreadableError(
+            f"The tokenizer of {entry.title} could make a text more than {_MOST_GROWTH:,} times as long and fill the "
+            "memory. Choose another model."
+        )
     _alive[digest] = tokenizer
     return tokenizer
+
+
+def _growth(tokenizer: Any) -> float:
+    """How many times longer a tokenizer's replacements could make a text, at most."""
+
+    def times(step: Any) -> float:
+        if not isinstance(step, dict):
+            return 1.0
+        if step.get("type") == "Replace":
+            text, length = step["pattern"].get("String"), len(step["content"])
+            return max(1.0, length / len(text)) if text else 1.0 + length  # A regex may match before each character.
+        return math.prod(map(times, step.get("normalizers", []) + step.get("decoders", [])))
+
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    steps = [step for step in (getattr(backend, "normalizer", None), getattr(backend, "decoder", None)) if step]
+    return max([times(json.loads(step.__getstate__())) for step in steps], default=1.0)
 
 
 def _digest(folder: Path) -> str:
