@@ -123,7 +123,7 @@ def visible(text: str) -> str:
 
 
 _CONTEXT = 6
-"""Tokens decoded before a new one, because some tokenizers drop a leading space."""
+"""Least number of tokens decoded before a new one, because some tokenizers drop a leading space."""
 
 _LONGEST_CHARACTER = 4
 """Bytes of UTF-8."""
@@ -137,7 +137,8 @@ class TextStream:
 
     def __init__(self, tokenizer: Any, prompt_ids: Sequence[int]) -> None:
         self._tokenizer = tokenizer
-        self._pending: list[int] = list(prompt_ids[-_CONTEXT:])
+        self._pending: list[int] = list(prompt_ids[-4 * _CONTEXT :])
+        self._pending = self._context(_num_torn(self._decode(self._pending)))
         decoded = self._decode(self._pending)
         self._shown = len(decoded) - _num_torn(decoded)
         self.text = ""
@@ -150,7 +151,7 @@ class TextStream:
         if num_torn and len(self._pending) < 4 * _CONTEXT:
             return ""
         # This many invalid bytes are shown as such, except the last ones, which may begin a character.
-        self._pending = self._pending[-_CONTEXT:]
+        self._pending = self._context(num_torn)
         context = self._decode(self._pending)
         num_held = min(num_torn, _num_torn(context), _LONGEST_CHARACTER - 1)
         new = decoded[self._shown : len(decoded) - num_held]
@@ -173,6 +174,14 @@ class TextStream:
     def cut(self, length: int) -> None:
         """Drop all text after the first `length` characters; no push may follow."""
         self.text = self.text[:length]
+
+    def _context(self, num_torn: int) -> list[int]:
+        """The last ids, from the beginning of a character: some tokenizers show whole ones after a torn one as torn."""
+        for length in range(_CONTEXT, _CONTEXT + _LONGEST_CHARACTER):
+            ids = self._pending[-length:]
+            if _num_torn(self._decode(ids)) <= num_torn:
+                return ids
+        return self._pending[-_CONTEXT:]
 
     def _decode(self, ids: list[int]) -> str:
         return self._tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)

@@ -7,6 +7,7 @@ import pytest
 
 from core.controls import RunControls
 from core.errors import RunLogError
+from core.files import FileClaim
 from core.runlog.log import to_line, to_record
 from core.runlog.search import matches
 from core.runlog.store import KeptState, Label, RunStore
@@ -114,20 +115,16 @@ def test_invalid_figures_leave_a_run_in_the_list(tmp_path, keep, value):
     assert not matches(run, "speed>1")
 
 
-def test_the_run_that_is_written_is_marked_and_one_of_another_window_until_that_is_gone(tmp_path, keep):
-    head, *steps = log_lines()[:4]
-    record = json.loads(head)
-
-    def state_of(process):
-        record["environment"]["process"] = process
-        keep("x", [to_line(record), *steps])
-        return runs(tmp_path)["x"].state
-
-    # The parent of this process lives.
-    assert state_of(os.getppid()) is KeptState.RUNNING
-    assert state_of(2**22 + 1) is KeptState.CUT_OFF
-    assert state_of(os.getpid()) is KeptState.CUT_OFF
-    assert state_of("nonsense") is KeptState.CUT_OFF
+def test_a_run_that_is_being_written_is_marked_however_long_it_pauses_until_its_writer_is_gone(tmp_path, keep):
+    path = keep("x", log_lines()[:4])
+    claim = FileClaim(path)
+    assert claim.take()  # As a writer in any process does.
+    os.utime(path, (0, 0))
+    assert runs(tmp_path)["x"].state is KeptState.RUNNING
+    claim.give_back()
+    assert runs(tmp_path)["x"].state is KeptState.CUT_OFF
+    claim.lock_path.touch()  # Left by a process that was killed.
+    assert runs(tmp_path)["x"].state is KeptState.CUT_OFF
     assert runs(tmp_path, running_id="x")["x"].state is KeptState.RUNNING
 
 

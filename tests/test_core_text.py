@@ -26,6 +26,17 @@ def ids_of(text: str) -> list[int]:
     return TOKENIZER(text)["input_ids"]
 
 
+def byte_fallback_tokenizer():
+    """Of Llama 2's kind: one torn character makes the whole ones beside it torn, too."""
+    vocab = {
+        name: number for number, name in enumerate(["<unk>", *(f"<0x{byte:02X}>" for byte in range(256)), *"▁abc,"])
+    }
+    tokenizer = Tokenizer(BPE(vocab, [], byte_fallback=True, unk_token="<unk>"))
+    tokenizer.normalizer = normalizers.Replace(" ", "▁")
+    tokenizer.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer)
+
+
 def stream_of(ids, prompt=(), tokenizer=TOKENIZER) -> tuple[TextStream, list[str]]:
     stream = TextStream(tokenizer, prompt)
     return stream, [*(stream.push(token) for token in ids), stream.flush()]
@@ -49,6 +60,14 @@ def test_no_piece_shows_a_torn_character(text):
 def test_pieces_of_any_ids_join_to_what_the_tokenizer_makes_of_them(ids):
     stream, pieces = stream_of(ids)
     assert "".join(pieces) == stream.text == TOKENIZER.decode(ids, skip_special_tokens=True)
+
+
+@given(st.text("abc, \n日é🙂👩\u200d", max_size=20), st.text("a🙂", max_size=9))
+@settings(max_examples=150)
+def test_whole_characters_are_shown_by_a_tokenizer_that_writes_others_in_bytes(text, prompt):
+    tokenizer = byte_fallback_tokenizer()
+    ids, before = (tokenizer(given_text)["input_ids"] for given_text in (text, prompt))
+    assert "".join(stream_of(ids, before, tokenizer)[1]) == text
 
 
 def test_a_character_torn_by_the_end_of_the_prompt_is_completed():

@@ -12,7 +12,6 @@ import math
 import os
 import shutil
 import stat
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -25,6 +24,7 @@ from filelock import FileLock, Timeout
 
 from core.errors import RunLogError
 from core.files import (
+    FileClaim,
     explain_read_error,
     explain_write_error,
     keep_aside,
@@ -40,8 +40,6 @@ MAX_PROMPT = 4_000
 LABELS_VERSION = 1
 SUFFIX = ".jsonl"
 TRASH_PREFIX = ".trash-"
-RUNNING_SECONDS = 900
-"""A log without a summary that hasn't grown for this long belongs to a run that was cut off."""
 LOCK_SECONDS = 2.0
 TAIL_BYTES = 16_384
 MAX_TAIL_BYTES = 64 * 1024 * 1024
@@ -186,16 +184,14 @@ def moment_of(text: str, written_at: float = math.nan) -> datetime | None:
     return None
 
 
-def _is_written_elsewhere(run: KeptRun, written_at: float) -> bool:
-    """Whether another process seems to be writing this log."""
-    pid = run.environment.get("process")
-    if not isinstance(pid, int) or pid == os.getpid() or time.time() - written_at > RUNNING_SECONDS:
+def _is_being_written(path: Path) -> bool:
+    """Whether a run still writes this log, perhaps in another process, or is paused there."""
+    claim = FileClaim(path)
+    if not claim.lock_path.exists():
         return False
-    try:
-        # Process ids are reused; the writer of this log started before its last line.
-        return bool(psutil.Process(pid).create_time() <= written_at)
-    except (psutil.Error, OverflowError, ValueError):
-        return False
+    is_free = claim.take()
+    claim.give_back()
+    return not is_free
 
 
 # --- The folder -------------------------------------------------------------------------------------------------
@@ -244,7 +240,7 @@ class RunStore:
                 known = self._known[file_name] = (stamp, read_head(path))
             run = known[1]
             is_own = run.id == running_id
-            is_running = run.state is KeptState.CUT_OFF and (is_own or _is_written_elsewhere(run, status.st_mtime))
+            is_running = run.state is KeptState.CUT_OFF and (is_own or _is_being_written(path))
             yield replace(
                 run,
                 name=names.get(run.id, ""),
