@@ -84,18 +84,21 @@ def normal_p_value(deviations: float) -> float:
 
 
 class Fit(NamedTuple):
-    """Pearson's statistic and degrees of freedom, and the counts where the distribution has no mass."""
+    """Pearson's statistic and degrees of freedom, and the count of tokens that are never drawn."""
 
     statistic: float
     degrees: int
     num_impossible: int
 
 
-def fit(counts: Mapping[int, int], probs: Tensor, favoured: Tensor) -> Fit:
+def fit(
+    counts: Mapping[int, int], probs: Tensor, favoured: Tensor, is_at_edge: Callable[[int], bool] = lambda _token: False
+) -> Fit:
     """Goodness of fit to probs, (V,) float64, with a cell of its own for every token that is expected often enough.
 
     The rare ones of the tokens that the draft favours, (V,) bool, make one cell and the others another, since a broken
-    verifier moves mass between the two.
+    verifier moves mass between the two. Tokens without mass are never drawn, except those at the edge of a filter,
+    which rounding may have kept.
     """
     observed = torch.zeros_like(probs)
     observed[list(counts)] = torch.tensor([float(count) for count in counts.values()], dtype=probs.dtype)
@@ -114,7 +117,17 @@ def fit(counts: Mapping[int, int], probs: Tensor, favoured: Tensor) -> Fit:
         least = min(range(len(cells)), key=lambda index: cells[index][1])
         cells[least] = (cells[least][0] + spare[0], cells[least][1] + spare[1])
     statistic = sum((seen - mean) ** 2 / mean for seen, mean in cells)
-    return Fit(statistic, max(len(cells) - 1, 0), int(observed[probs == 0].sum()))
+    impossible = (count for token, count in counts.items() if probs[token] == 0 and not is_at_edge(token))
+    return Fit(statistic, max(len(cells) - 1, 0), sum(impossible))
+
+
+def could_keep(logits: Tensor, token: int, sampling: SamplingParams, lead: float) -> bool:
+    """Whether the filters keep a token if rounding changes its lead over any other, in logits, (V,), by `lead`."""
+    moved = logits.clone()
+    moved[token] += lead
+    # The most probable tokens together may lose as much.
+    top_p = 1.0 / (1.0 + (1.0 / sampling.top_p - 1.0) * math.exp(-lead / sampling.temperature))
+    return bool(probabilities(moved, replace(sampling, top_p=top_p))[token] > 0)
 
 
 class Bias:
@@ -176,8 +189,15 @@ class DistributionTally:
         self.shapes: Counter[tuple[int, ...]] = Counter()
         """How often the blocks had these parents; a chain's are empty."""
 
-    def add(self, position: int, counts: Counter[int], target_probs: Tensor, draft_probs: Tensor) -> None:
-        found = fit(counts, target_probs, draft_probs > target_probs)
+    def add(
+        self,
+        position: int,
+        counts: Counter[int],
+        target_probs: Tensor,
+        draft_probs: Tensor,
+        is_at_edge: Callable[[int], bool],
+    ) -> None:
+        found = fit(counts, target_probs, draft_probs > target_probs, is_at_edge)
         self.count(position, found.statistic, found.degrees, sum(counts.values()))
         self.num_impossible += found.num_impossible
         self.bias.add(counts, target_probs, draft_probs)
@@ -229,7 +249,8 @@ def _trees(shapes: Sequence[tuple[int, ...]]) -> DraftedTrees | None:
 class TargetDistribution:
     """The target's distribution after a prompt and each prefix of a block.
 
-    rounding is the largest total variation seen between scoring in a block and token by token, the filters aside.
+    rounding is the largest total variation seen between scoring in a block and token by token, the filters aside, and
+    lead the largest change of a token's lead over another, in logits.
     """
 
     def __init__(
@@ -239,7 +260,9 @@ class TargetDistribution:
         num_draft_tokens: int,
         sampling: SamplingParams,
         check_cancelled: Callable[[], None],
+        lead: float = 0.0,
     ) -> None:
+        """Args: lead: the least one to expect, as of a server in another precision."""
         self._prompt = prompt_ids
         self._sampling, self._check_cancelled = sampling, check_cancelled
         self._vocab_size = target.vocab_size
@@ -249,7 +272,8 @@ class TargetDistribution:
         for runner in (self._single, self._block):
             prefill(runner, prompt_ids[:-1], check_cancelled)
         self._cached: tuple[int, ...] = ()
-        self.rounding = 0.0
+        self._row = torch.empty(0)
+        self.rounding, self.lead = 0.0, lead
 
     @torch.inference_mode()
     def after(self, block: tuple[int, ...]) -> Tensor:
@@ -257,11 +281,16 @@ class TargetDistribution:
 
         It is computed by scoring a block, as in verification; `rounding` is how far plain decoding's is from it.
         """
-        alone, scored = self._alone(block), self._scored(block)
+        alone, self._row = self._alone(block), self._scored(block)
         plain = SamplingParams(self._sampling.temperature)
-        one, other = (probabilities(row, plain).cpu().double() for row in (alone, scored))
+        one, other = (probabilities(row, plain).cpu().double() for row in (alone, self._row))
         self.rounding = max(self.rounding, 0.5 * float((one - other).abs().sum()))
-        return probabilities(scored, self._sampling).cpu().double()
+        self.lead = max(self.lead, 2.0 * float((alone - self._row).abs().nan_to_num(0.0, posinf=0.0).max()))
+        return probabilities(self._row, self._sampling).cpu().double()
+
+    def is_at_edge(self, token: int) -> bool:
+        """Whether a token that the filters drop after the last block would be kept with another rounding."""
+        return could_keep(self._row, token, self._sampling, self.lead)
 
     def _alone(self, block: tuple[int, ...]) -> Tensor:
         """Token by token, as plain decoding reads."""
@@ -472,7 +501,8 @@ def _compare(
         if sum(counts.values()) < LEAST_FOLLOWERS or len(block) > longest:
             continue
         probs, draft_probs = target.after(block), draft.after(block)
-        tally.add(BONUS if is_bonus else len(block) + 1, counts, probs, probs if draft_probs is None else draft_probs)
+        position, draft_probs = BONUS if is_bonus else len(block) + 1, probs if draft_probs is None else draft_probs
+        tally.add(position, counts, probs, draft_probs, target.is_at_edge)
         if not block and length == context.request.run.draft_length:
             tally.first_tokens.append(FirstTokens(prompt.name, _shown(context, counts, probs)))
     tally.rounding = max(tally.rounding, target.rounding)

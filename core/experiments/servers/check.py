@@ -393,14 +393,16 @@ class _CheckHere(_Check):
         followers = yield from self._texts(self._server, prompt, count, seed, title)
         models = [model for model in (self._target, self._draft) if model is not None]
         exact = [
-            TargetDistribution(model, prompt.ids, NUM_SAMPLED, self._sampling, self._controls.check_cancelled)
+            TargetDistribution(
+                model, prompt.ids, NUM_SAMPLED, self._sampling, self._controls.check_cancelled, SERVER_ROUNDING
+            )
             for model in models
         ]
         for block, counts in sorted(followers.items()):
             if sum(counts.values()) >= LEAST_FOLLOWERS:
                 yield CheckProgress("The target's exact distributions", 0, 0)
                 probs = [self._padded(self._merged(item.after(block), is_sum=True)) for item in exact]
-                self._tally.add(len(block) + 1, counts, probs[0], probs[-1])
+                self._tally.add(len(block) + 1, counts, probs[0], probs[-1], exact[0].is_at_edge)
 
     def _padded(self, probs: Tensor) -> Tensor:
         size = self._target.vocab_size
