@@ -24,7 +24,7 @@ from core.experiments.check_plan import (
     report_json,
     report_text,
 )
-from core.experiments.distribution import Bias, chi_squared_p_value, fit, normal_p_value
+from core.experiments.distribution import Bias, chi_squared_p_value, could_keep, fit, normal_p_value
 from core.experiments.prompt_suites import Prompt
 from core.sampling import probabilities
 from core.settings import Coupling, LengthPolicy, RunRequest, SamplingParams
@@ -275,6 +275,23 @@ def test_rare_tokens_share_a_cell_and_impossible_ones_are_counted():
     found = fit({0: 50, 1: 40, 2: 9, 5: 1}, probs, torch.zeros(6, dtype=torch.bool))
     assert (found.degrees, found.num_impossible) == (2, 1)
     assert found.statistic == pytest.approx((9 - 10) ** 2 / 10)
+
+
+@pytest.mark.parametrize(
+    "sampling", [FILTERED, SamplingParams(1.0, 3), SamplingParams(2.0, 0, 0.6), SamplingParams(0.5, 0, 1, 0.1)]
+)
+def test_what_rounding_keeps_at_the_edge_of_a_filter_is_not_impossible_and_what_is_further_away_is(sampling):
+    rows = torch.randn(300, 12, generator=torch.Generator().manual_seed(0))
+    moved = rows + 0.0499 * (torch.rand(rows.shape, generator=torch.Generator().manual_seed(1)).round() * 2 - 1)
+    kept, now = (probabilities(logits, sampling) > 0 for logits in (rows, moved))
+    edge = (now & ~kept).nonzero().tolist()
+    assert edge
+    assert all(could_keep(rows[row], token, sampling, 0.1) for row, token in edge)
+    dropped = (~kept).nonzero().tolist()
+    assert not any(could_keep(rows[row], token, sampling, 0.0) for row, token in dropped)
+    assert sum(could_keep(rows[row], token, sampling, 0.1) for row, token in dropped) < len(dropped) / 4
+    probs = torch.tensor([0.6, 0.4, 0.0, 0.0], dtype=torch.float64)
+    assert fit({0: 6, 2: 2, 3: 1}, probs, probs > 1, lambda token: token == 2).num_impossible == 1
 
 
 def test_the_bias_is_the_share_of_the_drafts_distribution():
