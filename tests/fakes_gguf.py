@@ -25,8 +25,11 @@ def left_over() -> list[Path]:
     return sorted(path for path in engine._kept().glob("*") if not (path / "config.json").is_file())
 
 
-def write_gguf(path, *, template=None, tensor_type=None) -> Path:
-    """A tiny llama, as llama.cpp's converter writes it but for its rotary order, which is left as it is."""
+def write_gguf(path, *, template=None, tensor_type=None, extra=None) -> Path:
+    """A tiny llama, as llama.cpp's converter writes it but for its rotary order, which is left as it is.
+
+    `extra`: further fields by key, and tensors, as lists, by name.
+    """
     config = tiny_module("llama").config
     tokens = byte_tokenizer([("a", "b")]).convert_ids_to_tokens(range(258))
     writer = gguf.GGUFWriter(path, "llama")
@@ -47,6 +50,11 @@ def write_gguf(path, *, template=None, tensor_type=None) -> Path:
     writer.add_eos_token_id(257)
     if template:
         writer.add_chat_template(template)
+    for name, value in (extra or {}).items():
+        if isinstance(value, list):
+            writer.add_tensor(name, np.array(value, dtype=np.float32))
+        else:
+            {str: writer.add_string, int: writer.add_uint32, float: writer.add_float32}[type(value)](name, value)
     random = np.random.default_rng(0)
     shapes = {"token_embd": (258, 32), "output_norm": (32,), "output": (258, 32)}
     for block in range(2):

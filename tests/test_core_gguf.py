@@ -115,6 +115,8 @@ def test_a_kept_conversion_that_was_cut_short_is_made_again(gguf_file, child_is)
             assert not is_converted(gguf_file), (path, left)
             assert convert(gguf_file) == folder
             assert {path: path.read_bytes() for path in folder.iterdir()} == whole
+    (folder / engine._SIZES).rename(folder / "sizes.json")
+    assert not is_converted(gguf_file), "an older version made it, without the rotary scaling"
 
 
 @pytest.mark.parametrize(

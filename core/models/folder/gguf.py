@@ -32,8 +32,8 @@ _SLOWEST_RATE = 10_000_000
 """Bytes of float32 that any machine unpacks and writes per second of processor time."""
 _UNPACKING_SHARE = 0.7
 """Unpacking's share of the time; the rest is writing."""
-_SIZES = "sizes.json"
-"""Written last: the sizes of a conversion's other files by name."""
+_SIZES = "sizes-2.json"
+"""Written last: the sizes of a conversion's other files by name. Another number makes all conversions anew."""
 
 _digests: dict[tuple[Path, int, int], str] = {}
 
@@ -154,7 +154,7 @@ def _unpacked_share(scratch: Path) -> float:
 
 
 def _is_whole(folder: Path) -> bool:
-    """Whether a conversion is as it was when it ended; one of an older version, without the list, is made again."""
+    """Whether a conversion is as it was when it ended; one of an older version has no such list."""
     try:
         return _sizes(folder).items() >= read_json(folder / _SIZES).items() and _is_model(folder)
     except (OSError, ValueError, AttributeError):

@@ -16,6 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from core.models.child import end_with_parent, exit_code, limit
+from core.models.folder.weight_files import GgufHeader, read_gguf_header
+
+_LLAMA3 = {
+    "rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192,
+}  # fmt: skip
+"""Of Llama 3.1 to 3.3; a file has only the factors that they give."""
 
 
 def main(arguments: list[str]) -> int:
@@ -40,29 +46,112 @@ def unpack(source: Path, destination: Path, on_progress: Callable[[int, int], No
     """Write the model and tokenizer of a .gguf file as a folder of float32 safetensors."""
     import torch
     import transformers
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
     from transformers.utils import logging
 
     logging.set_verbosity_error()
     options: dict[str, Any] = {"gguf_file": source.name, "local_files_only": True, "trust_remote_code": False}
     tokenizer = AutoTokenizer.from_pretrained(source.parent, **options)
+    config, header = AutoConfig.from_pretrained(source.parent, **options), read_gguf_header(source)
+    factors = _rotary_factors(source, header)
+    _set_rotary(config, header, factors)
     # Newer releases of transformers keep the blocks packed unless asked, and can report progress.
     if hasattr(transformers, "GgufConfig"):
         options["quantization_config"] = transformers.GgufConfig(dequantize=True)
     if hasattr(logging, "set_tqdm_hook"):
         logging.set_tqdm_hook(lambda _factory, items, settings: _Counted(items, settings, on_progress))
     model, info = AutoModelForCausalLM.from_pretrained(
-        source.parent, dtype=torch.float32, output_loading_info=True, **options
+        source.parent, config=config, dtype=torch.float32, output_loading_info=True, **options
     )
     # transformers fills missing tensors with random numbers.
     if lacking := sorted(info.get("missing_keys") or ()):
         raise ValueError(f"it lacks {lacking[0]!r} and {len(lacking) - 1} more")
+    _check_rotary(model, header, factors)
     # The weights are dequantised; a leftover quantisation config would prevent saving.
     model.hf_quantizer = None
     if hasattr(model.config, "quantization_config"):
         del model.config.quantization_config
     tokenizer.save_pretrained(destination)
     model.save_pretrained(destination)
+
+
+# --- Rotary embedding -------------------------------------------------------------------------------------------
+
+
+def _rotary_factors(source: Path, header: GgufHeader) -> dict[str, list[float]]:
+    """What divides each rotary frequency, by tensor: `freqs`, or `factors_short` and `factors_long`."""
+    names = {f"rope_{name}.weight": name for name in ("freqs", "factors_short", "factors_long")}
+    if not any(tensor.name in names for tensor in header.tensors):
+        return {}
+    from gguf import GGUFReader
+
+    return {names[tensor.name]: tensor.data.tolist() for tensor in GGUFReader(source).tensors if tensor.name in names}
+
+
+def _set_rotary(config: Any, header: GgufHeader, factors: dict[str, list[float]]) -> None:
+    """Configure the rotary embedding as the file describes it; transformers reads only its base.
+
+    Raises:
+        ValueError: transformers can't express it.
+    """
+
+    def given(key: str, default: Any = None) -> Any:
+        return header.fields.get(f"{header.architecture}.rope.{key}", default)
+
+    rope = getattr(config, "rope_parameters", None) or {}
+    rope = rope.get("full_attention", rope)  # Of Gemma's layers, only those that see the whole text are scaled.
+    if not rope:
+        return
+    rope["rope_theta"] = given("freq_base", rope["rope_theta"])
+    if rope["rope_type"] == "default" and "partial_rotary_factor" in rope and (width := given("dimension_count")):
+        head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        rope["partial_rotary_factor"] = width / head_dim
+    kind, factor = given("scaling.type", "linear"), given("scaling.factor", given("scale_linear", 0.0))
+    original = given("scaling.original_context_length", config.max_position_embeddings)
+    attention = given("scaling.attn_factor", 1.0)
+    if "factors_long" in factors:
+        long, short = factors["factors_long"], factors["factors_short"]
+        rope.update(rope_type="longrope", long_factor=long, short_factor=short, attention_factor=attention)
+        rope["original_max_position_embeddings"] = config.original_max_position_embeddings = original
+    elif attention != 1.0 or given("scaling.yarn_log_multiplier") or given("scaling.yarn_ext_factor", 1.0) != 1.0:
+        raise ValueError("transformers can't scale its rotary embedding as the file says")
+    elif kind == "yarn":
+        rope.update(rope_type="yarn", factor=factor, original_max_position_embeddings=original)
+        keys = {"attention_factor": "attn_factor", "beta_fast": "beta_fast", "beta_slow": "beta_slow"}
+        rope.update({key: given(f"scaling.yarn_{name}") for key, name in keys.items() if given(f"scaling.yarn_{name}")})
+    elif kind not in ("linear", "none"):
+        raise ValueError(f"its rotary scaling, {str(kind)[:40]!r}, is not known")
+    elif kind == "linear" and factor not in (0.0, 1.0):
+        rope.update(rope_type="linear", factor=factor)
+    elif "freqs" in factors and rope["rope_type"] == "default":
+        rope.update(_LLAMA3, factor=max(factors["freqs"]))
+    config.validate_rope()
+
+
+def _check_rotary(model: Any, header: GgufHeader, factors: dict[str, list[float]]) -> None:
+    """Raises:
+    ValueError: the model rotates by other frequencies than the file says.
+    """
+    import torch
+
+    rope = getattr(model.config, "rope_parameters", None) or {}
+    rope = rope.get("full_attention", rope)
+    width = header.number("rope.dimension_count", "attention.key_length")
+    width = width or header.number("embedding_length") // max(1, header.number("attention.head_count"))
+    for module in model.modules():
+        inverse = getattr(module, "full_attention_inv_freq", getattr(module, "inv_freq", None))
+        if not isinstance(inverse, torch.Tensor):
+            continue
+        expected = 1.0 / rope["rope_theta"] ** (torch.arange(0, width, 2, dtype=torch.float64) / width)
+        if rope["rope_type"] == "linear":
+            expected /= rope["factor"]
+        divisors = torch.tensor(factors.get("freqs") or factors.get("factors_short") or [1.0], dtype=torch.float64)
+        is_same = inverse.shape == expected.shape and len(divisors) in (1, len(expected))
+        # YaRN's frequencies follow from its parameters alone.
+        if is_same and rope["rope_type"] != "yarn":
+            is_same = torch.allclose(inverse.double(), expected / divisors, rtol=1e-4, atol=1e-12)
+        if not is_same:
+            raise ValueError("transformers can't rotate by the frequencies that the file says")
 
 
 class _Counted:

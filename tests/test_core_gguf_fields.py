@@ -1,0 +1,66 @@
+"""What transformers does not read of a GGUF file: its rotary scaling, and the ends of a turn."""
+
+import math
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from core.models.folder.gguf_child import unpack
+from tests.fakes_gguf import write_gguf
+
+SCALING = "llama.rope.scaling."
+FREQUENCIES = [5e5 ** (-index / 8) for index in range(0, 8, 2)]
+SMOOTH = [min(1.0, max(0.0, (8192 * each / (2 * math.pi) - 1) / 3)) for each in FREQUENCIES]
+LLAMA3 = {"llama.rope.freq_base": 5e5, "rope_freqs.weight": [1 / ((1 - each) / 8 + each) for each in SMOOTH]}
+YARN = {SCALING + "type": "yarn", SCALING + "factor": 4.0, SCALING + "original_context_length": 32}
+FACTORS = {"rope_factors_long.weight": [2.0, 3.0, 4.0, 5.0], "rope_factors_short.weight": [1.0, 1.0, 1.5, 2.0]}
+
+
+@pytest.mark.parametrize(
+    ("extra", "rope"),
+    [
+        (
+            LLAMA3,
+            {"rope_type": "llama3", "rope_theta": 5e5, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+             "original_max_position_embeddings": 8192},
+        ),
+        ({SCALING + "type": "linear", SCALING + "factor": 4.0}, {"rope_type": "linear", "factor": 4.0}),
+        ({"llama.rope.scale_linear": 4.0}, {"rope_type": "linear", "factor": 4.0}),
+        ({SCALING + "type": "none", SCALING + "factor": 4.0}, {"rope_type": "default"}),
+        (YARN, {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}),
+        (
+            YARN | {SCALING + "yarn_attn_factor": 1.5, SCALING + "yarn_beta_fast": 8.0},
+            {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32, "attention_factor": 1.5,
+             "beta_fast": 8.0},
+        ),
+        (
+            FACTORS | {SCALING + "attn_factor": 1.25, SCALING + "original_context_length": 32},
+            {"rope_type": "longrope", "long_factor": [2.0, 3.0, 4.0, 5.0], "short_factor": [1.0, 1.0, 1.5, 2.0],
+             "attention_factor": 1.25, "original_max_position_embeddings": 32},
+        ),
+    ],
+)  # fmt: skip
+def test_a_converted_model_rotates_as_its_file_says(tmp_path, extra, rope):
+    unpack(write_gguf(tmp_path / "m.gguf", extra=extra), tmp_path / "model", lambda done, total: None)
+    rope = {"rope_theta": 1e4, **rope}
+    expected = AutoModelForCausalLM.from_pretrained(tmp_path / "model", rope_parameters=rope)
+    ids = torch.arange(100)[None]
+    with torch.inference_mode():
+        loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "model")
+        assert torch.allclose(loaded(ids).logits, expected(ids).logits, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("extra", "words"),
+    [
+        ({SCALING + "type": "ntk"}, "'ntk'"),
+        (LLAMA3 | {"llama.rope.freq_base": 1e4}, "frequencies"),
+        ({"rope_freqs.weight": [1.0, 1.0, 1.0, 1e30]}, "frequencies"),
+        (YARN | {SCALING + "yarn_log_multiplier": 0.1}, "as the file says"),
+        (YARN | {SCALING + "attn_factor": 2.0}, "as the file says"),
+    ],
+)
+def test_a_rotary_scaling_that_would_be_another_one_is_refused(tmp_path, extra, words):
+    with pytest.raises(ValueError, match=words):
+        unpack(write_gguf(tmp_path / "m.gguf", extra=extra), tmp_path / "model", lambda done, total: None)
