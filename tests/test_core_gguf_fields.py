@@ -6,7 +6,12 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from core.decode import autoregressive
+from core.models import load
+from core.models.catalogue import resolve
+from core.models.folder.details import read_special_tokens
 from core.models.folder.gguf_child import unpack
+from tests.fakes import GREEDY, play
 from tests.fakes_gguf import write_gguf
 
 SCALING = "llama.rope.scaling."
@@ -64,3 +69,23 @@ def test_a_converted_model_rotates_as_its_file_says(tmp_path, extra, rope):
 def test_a_rotary_scaling_that_would_be_another_one_is_refused(tmp_path, extra, words):
     with pytest.raises(ValueError, match=words):
         unpack(write_gguf(tmp_path / "m.gguf", extra=extra), tmp_path / "model", lambda done, total: None)
+
+
+def test_a_converted_model_ends_at_every_end_that_its_file_names(tmp_path):
+    def converted(name, **extra):
+        path = write_gguf(tmp_path / f"{name}.gguf", extra=extra)
+        unpack(path, tmp_path / name, lambda done, total: None)
+        return path, load(str(tmp_path / name), "cpu", "float32")
+
+    _, plain = converted("plain")
+    assert plain.eos_ids == {257}
+    prompt = [72, 101]
+    text = play(autoregressive(plain, prompt, sampling=GREEDY, max_new_tokens=8)).ids
+    assert 257 not in text
+    # The first token that it chooses becomes the end of a turn.
+    turn, message = text[0], next(token for token in range(257) if token != text[0])
+    path, chat = converted("chat", **{"tokenizer.ggml.eot_token_id": turn, "tokenizer.ggml.eom_token_id": message})
+    assert chat.eos_ids == {257, turn, message}
+    assert len(read_special_tokens(resolve(str(path))).ends) == 3
+    run = play(autoregressive(chat, prompt, sampling=GREEDY, max_new_tokens=8))
+    assert (run.ids, run.summary.finish_reason) == ([turn], "eos")

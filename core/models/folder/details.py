@@ -206,7 +206,7 @@ def _gguf_special_tokens(path: Path) -> SpecialTokens:
         return tokens[token_id] if type(token_id) is int and 0 <= token_id < len(tokens) else None
 
     template = fields.get("tokenizer.chat_template")
-    ends = frozenset(end for end in (token("eos"), token("eot")) if end)
+    ends = frozenset(end for end in (token("eos"), token("eot"), token("eom")) if end)
     return SpecialTokens(token("bos"), ends, template if isinstance(template, str) else None)
 
 
