@@ -200,6 +200,18 @@ def test_a_cancelled_download_continues_at_the_byte_where_it_stopped(server):
     assert first.done_bytes > kept
 
 
+def test_what_is_left_of_an_older_revision_goes_unless_another_program_downloads_it(server):
+    interrupt()
+    (partial,) = hub.repository_folder(REF).rglob(f"*{hub.PARTIAL_SUFFIX}")
+    server.repositories[REF] = Repository(model_files(model__safetensors=content(seed=1)), commit="b" * 40)
+    with FileLock(hub.lock_folder(REF) / f"{partial.stem}.lock"):
+        download(REF)
+        assert hub.interrupted_refs() == [REF]
+    assert download(REF) == resolve(REF)
+    assert hub.interrupted_refs() == []
+    assert not partial.exists()
+
+
 def test_a_restart_keeps_what_is_sound_and_repairs_what_is_not(server):
     entry = download(REF)
     blob = (entry.path / WEIGHTS).resolve()

@@ -59,6 +59,7 @@ def download(
         raise
     check_cancelled()
     _fetch(ref, revision, Meter(on_progress, sum(file.size for file in revision.files)), check_cancelled, restart)
+    _remove_partials(ref)
     return downloaded_model(ref)
 
 
@@ -96,6 +97,16 @@ def _whole_model(ref: str) -> ModelEntry | None:
         read_weight_headers(entry.path, entry.title)
         return entry
     return None
+
+
+def _remove_partials(ref: str) -> None:
+    """Delete what is left of interrupted downloads of a model that is here whole, unless another program goes on."""
+    from filelock import FileLock, Timeout
+
+    for partial in (hub.repository_folder(ref) / "blobs").glob(f"*{hub.PARTIAL_SUFFIX}"):
+        lock = hub.lock_folder(ref) / f"{partial.name.partition('.')[0]}.lock"
+        with contextlib.suppress(OSError, Timeout), FileLock(lock, timeout=0):
+            partial.unlink()
 
 
 def _fetch(ref: str, revision: Revision, meter: Meter, check_cancelled: Callable[[], None], restart: bool) -> None:
