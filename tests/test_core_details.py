@@ -99,6 +99,17 @@ def test_only_the_experts_in_use_count_towards_a_step(folder):
     assert details(folder).parameters_per_step() == before.parameters_per_step() + 48 * 32
 
 
+@pytest.mark.parametrize("name", ["model.embed_tokens_per_layer.weight", "per_layer_token_embd.weight"])
+def test_embeddings_of_each_layer_are_looked_up(folder, name):
+    before = details(folder)
+    tensors = load_file(folder / "model.safetensors")
+    tensors[name] = np.zeros((300, 64), np.float32)
+    save_file(tensors, folder / "model.safetensors")
+    after = details(folder)
+    assert after.num_parameters == before.num_parameters + 300 * 64
+    assert (after.parameters_per_step(), after.table_size) == (before.parameters_per_step(), before.table_size)
+
+
 def test_a_trimmed_head_costs_its_rows_only(folder):
     edit_json(folder / "config.json", draft_vocabulary=[1, 2, 3])
     found = details(folder)

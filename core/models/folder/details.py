@@ -229,7 +229,11 @@ _EMBEDDINGS = (
 )  # fmt: skip
 _HEADS = ("lm_head.weight", "embed_out.weight")
 _GGUF_HEAD = "output.weight"
-_POSITIONS = ("wpe.weight", "embed_positions.weight", "position_embd.weight")
+_LOOKED_UP = (
+    "wpe.weight", "embed_positions.weight", "position_embd.weight", "embed_tokens_per_layer.weight",
+    "per_layer_token_embd.weight",
+)  # fmt: skip
+"""Tables beside the embedding: of positions, and Gemma's of each layer."""
 _NOT_TEXT = ("vision", "visual", "multi_modal", "audio")
 """Parts of a model that text never passes through."""
 
@@ -403,10 +407,10 @@ def _count(tensors: Iterable[TensorInfo], active: int, experts: int, *, is_tied:
     for name, shape, size in ((tensor.name, tensor.shape, tensor.num_elements) for tensor in tensors):
         if name == _GGUF_HEAD or name.endswith(_HEADS):
             head = size
+        elif name.endswith(_LOOKED_UP):
+            lookups += size
         elif name.endswith(_EMBEDDINGS):
             embedding, rows = size, shape[0] if shape else 0
-        elif name.endswith(_POSITIONS):
-            lookups += size
         else:
             rest += size
             is_expert = ".experts." in name or "_exps." in name
