@@ -143,6 +143,32 @@ def test_the_cache_grows_with_the_context_up_to_the_models_own(saved):
     assert found == [2 * 2 * 2 * 8 * n * 4 for n in (10, 128, 128)]
 
 
+_MLA = {
+    "num_key_value_heads": 4, "q_lora_rank": 16, "kv_lora_rank": 12, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8,
+    "v_head_dim": 16, "n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16,
+    "first_k_dense_replace": 1, "n_group": 2, "topk_group": 1,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("family", "changes"),
+    [
+        ("mpt", {"d_model": 32, "n_layers": 2, "n_heads": 4, "max_seq_len": 64}),
+        ("falcon", {"num_kv_heads": 2, "new_decoder_architecture": True, "multi_query": True}),
+        ("falcon", {"new_decoder_architecture": False, "multi_query": True}),
+        ("deepseek_v3", _MLA),
+    ],
+)
+def test_the_cache_of_an_architecture_with_its_own_is_what_it_keeps(tmp_path, family, changes):
+    shape = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
+    changes = changes if family == "mpt" else {**shape, **changes}
+    found = details(save_model(tmp_path, family=family, **changes))
+    with torch.inference_mode():
+        cache = tiny_module(family, **changes)(torch.arange(9)[None], use_cache=True).past_key_values
+    predicted = forecast([found], device="cpu", dtype="float32", context=9).cache_bytes
+    assert predicted == sum(layer.keys.nbytes + layer.values.nbytes for layer in cache.layers)
+
+
 def test_an_architecture_that_is_not_known_is_counted_by_its_header(tmp_path):
     folder = save_model(tmp_path)
     edit_json(folder / "config.json", model_type="outlandish")

@@ -114,7 +114,10 @@ def forecast(
     return MemoryForecast(
         weights_bytes=(parameters + num_head_parameters) * size,
         # Keys and values of every layer and position, also beyond a sliding window, to rewind.
-        cache_bytes=sum(2 * m.num_layers * m.num_kv_heads * m.head_dim * (positions[m] + spare) * size for m in models),
+        cache_bytes=sum(
+            m.num_layers * (m.latent_width or 2 * m.num_kv_heads * m.head_dim) * (positions[m] + spare) * size
+            for m in models
+        ),
         # The models run one at a time, so only the larger activations count.
         working_bytes=max((_working_bytes(model, positions[model], size, rows) for model in models), default=0)
         + _BYTES_BESIDE_A_MODEL * len(distinct),

@@ -251,6 +251,7 @@ class ModelDetails:
         vocab_size: ids that stand for a token.
         table_size: rows of its embedding table, padding included.
         num_layers, hidden_size, intermediate_size, num_heads, num_kv_heads, head_dim: its shape; 0 if unknown.
+        latent_width: of multi-head latent attention: what a layer caches for a position instead of keys and values.
         has_chat_template, is_instruct: whether it has a chat template, and was trained to answer.
         weight_bytes: size of its stored weights.
         body_parameters: that one position's forward multiplies, the output head and tables left out; of experts,
@@ -279,6 +280,7 @@ class ModelDetails:
     weight_bytes: int
     body_parameters: int
     head_parameters: int
+    latent_width: int = 0
     draft_vocabulary_size: int | None = None
     shares_tables_with: str | None = None
     folder: Path | None = field(default=None, repr=False)
@@ -316,9 +318,12 @@ def read_details(entry: ModelEntry) -> ModelDetails:
     experts = number("num_local_experts", "num_experts", "n_routed_experts", "expert_count")
     total, body, head_size, rows = _count(tensors, active, experts, is_tied=config.get("tie_word_embeddings") is True)
     hidden = number("hidden_size", "n_embd", "d_model", "embedding_length")
-    heads = number("num_attention_heads", "n_head", "num_heads", "attention.head_count")
+    heads = number("num_attention_heads", "n_head", "n_heads", "num_heads", "attention.head_count")
     head_dim = number("head_dim", "attention.key_length") or (hidden // heads if heads else 0)
-    one_or_all = 1 if config.get("multi_query") is True else heads
+    # Falcon's newer architecture caches its grouped keys for every head, and keeps a `multi_query` that it ignores.
+    has_one = config.get("multi_query") is True and config.get("new_decoder_architecture") is not True
+    one_or_all = 1 if has_one else heads
+    latent = number("kv_lora_rank")
     kv_heads = number("num_key_value_heads", "attention.head_count_kv") or one_or_all
     if not kv_heads or not head_dim:
         # Nested configurations omit class defaults; the weights show the width of the keys.
@@ -343,6 +348,7 @@ def read_details(entry: ModelEntry) -> ModelDetails:
         num_heads=heads,
         num_kv_heads=kv_heads,
         head_dim=head_dim,
+        latent_width=latent + number("qk_rope_head_dim") if latent else 0,
         has_chat_template=special.chat_template is not None,
         is_instruct=special.is_instruct,
         weight_bytes=sum(tensor.num_bytes for tensor in tensors),
