@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from core.engines import Address, Chunk, Product, Server, ServerSession, Speculation, Token, session
+from core.engines import Address, Chunk, Product, Server, ServerSession, Speculation, Token, identify, session
 from core.engines.metrics import difference, parse_metrics
 from core.engines.steps import StepMaker, align, split_text
 from core.experiments.servers.answers import Answer
 from core.runlog.log import read_run_log, to_record
 from core.runlog.replay import steps
 from core.settings import RunRequest
-from core.types import Finished, FinishReason
-from tests.fake_servers import recorded, sglang
+from core.types import Finished, FinishReason, Step, Summary
+from tests.fake_servers import Answer as Page
+from tests.fake_servers import FakeServer, a_request, as_stream, recorded, sglang, vllm
 
 
 @pytest.mark.parametrize(
@@ -49,6 +52,56 @@ def test_counts_are_given_only_to_steps_that_they_must_belong_to(
 def test_a_text_is_never_changed_by_splitting_it() -> None:
     assert split_text("a b", ["a", " b", "<|end|>"]) == ["a", " b", ""]
     assert "".join(split_text("é!", ["\ufffd", "\ufffd", "!"])) == "é!"
+
+
+def run(answers: dict[str, Any], **more: Any) -> tuple[list[Step], Summary]:
+    """The steps and the summary of a run on a fake server."""
+    with FakeServer(answers) as fake:
+        server = identify(fake.url)
+        wanted = a_request(target=server.model(""), engine=server.address.url, **more)
+        *found, end = ServerSession(server).run(wanted)
+    assert isinstance(end, Finished)
+    return [event for event in found if isinstance(event, Step)], end.summary
+
+
+def vllm_with_stop(words: Sequence[Sequence[str]], stop: str) -> Callable[[Any], Page]:
+    """A step for each list of words, the last of which ends the text; as vLLM, it holds back what may begin `stop`."""
+
+    def answer(body: Any) -> Page:
+        has_stop = body.get("include_stop_str_in_output", False)
+        held = 0 if has_stop or not body["stop"] else len(stop) - 1
+        events, text, sent = [], "", 0
+        for place, step in enumerate(words):
+            text += "".join(step)
+            is_last = place == len(words) - 1
+            end = text.index(stop) + len(stop) * has_stop if is_last else max(sent, len(text) - held)
+            content = [{"token": word, "logprob": -0.1, "top_logprobs": []} for word in step]
+            choice = {"delta": {"content": text[sent:end]}, "token_ids": [len(word) for word in step]}
+            ends = {"finish_reason": "stop", "stop_reason": stop} if is_last else {}
+            events.append({"choices": [{**choice, "logprobs": {"content": content}, **ends}]})
+            sent = end
+        return as_stream(events)
+
+    return answer
+
+
+def test_a_stop_text_leaves_each_token_its_own_text_and_is_cut_from_the_end() -> None:
+    words = [["The"], [" sky", " is"], [" blue", "."], [" </"], ["ans", "wer>"]]
+    found, summary = run(vllm(chat=vllm_with_stop(words, "</answer>")), stop=("</answer>",))
+    # As on this machine, what was shown before the stop text was complete stays in its step.
+    assert [list(step.emitted_texts) for step in found] == [*words[:-1], ["", ""]]
+    assert summary.text == "The sky is blue. "
+    assert summary.finish_reason is FinishReason.STOP
+    assert summary.num_tokens == sum(map(len, words))
+    (only,), summary = run(vllm(chat=vllm_with_stop([["One", " two", "\n\n", "x"]], "\n")), stop=("\n",))
+    assert ("".join(only.emitted_texts), summary.text) == ("One two", "One two")
+
+
+def test_a_server_that_keeps_the_stop_text_to_itself_loses_nothing_else() -> None:
+    ends = {"finish_reason": "stop", "matched_stop": "\n"}
+    events = [{"choices": [{"delta": {"content": text}, "token_ids": [1]}]} for text in ("a", " b")]
+    _, summary = run(vllm(chat=as_stream([*events, {"choices": [{"delta": {"content": ""}, **ends}]}])), stop=("\n",))
+    assert (summary.text, summary.finish_reason) == ("a b", FinishReason.STOP)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from core.engines.client import Client
@@ -67,6 +67,9 @@ def _openai(
         "stream_options": {"include_usage": True, "continuous_usage_stats": True},
         "return_token_ids": True,
     }
+    if request.stop and server.product is Product.VLLM:
+        # Otherwise vLLM holds back text that may begin a stop text, but not the ids and logprobs of its tokens.
+        body["include_stop_str_in_output"] = True
     if request.chat is not False:
         chat = {**body, "messages": _messages(request), "logprobs": True, "top_logprobs": top_logprobs}
         try:
@@ -83,6 +86,7 @@ def _openai(
 def _openai_chunks(events: Iterator[tuple[float, Any]]) -> Iterator[Chunk]:
     # Nothing is lost if a field is of an unexpected kind: it counts as not reported.
     prompt_ids: tuple[int, ...] | None = None
+    shown = ""
     for at, event in events:
         choices = event.get("choices")
         choice = mapping_of(choices[0]) if isinstance(choices, list) and choices else {}
@@ -90,18 +94,31 @@ def _openai_chunks(events: Iterator[tuple[float, Any]]) -> Iterator[Chunk]:
         prompt_ids = _ids(ids) or prompt_ids
         usage = mapping_of(event.get("usage"))
         finish, tokens = choice.get("finish_reason"), _openai_tokens(choice)
+        # vLLM names it one way, SGLang another.
+        stop, surplus = choice.get("stop_reason", choice.get("matched_stop")), 0
+        shown += "".join(token.text for token in tokens)
+        if isinstance(finish, str) and isinstance(stop, str) and shown.endswith(stop):
+            tokens, surplus = _cut(tokens, len(stop))
         yield Chunk(
             at,
             tokens,
             is_step=not tokens or tokens[0].id != UNKNOWN_ID or math.isfinite(tokens[0].logprob),
-            # vLLM names it one way, SGLang another.
-            finish=_finish(finish, choice.get("stop_reason", choice.get("matched_stop")))
-            if isinstance(finish, str)
-            else None,
+            finish=_finish(finish, stop) if isinstance(finish, str) else None,
             reported=_vllm_reported(mapping_of(mapping_of(event.get("metrics")).get("speculative_decoding"))),
             prompt_ids=prompt_ids,
             num_prompt_tokens=len(prompt_ids) if prompt_ids else _count(usage.get("prompt_tokens")),
+            surplus=surplus,
         )
+
+
+def _cut(tokens: tuple[Token, ...], surplus: int) -> tuple[tuple[Token, ...], int]:
+    """Tokens without the last characters of their text, and how many of these are in earlier tokens."""
+    kept: list[Token] = []
+    for token in reversed(tokens):
+        end = max(0, len(token.text) - surplus)
+        surplus -= len(token.text) - end
+        kept.insert(0, replace(token, text=token.text[:end]))
+    return tuple(kept), surplus
 
 
 def _openai_tokens(choice: dict[str, Any]) -> tuple[Token, ...]:

@@ -94,7 +94,7 @@ class _Run:
         self._server, self._request, self._controls = server, request, controls
         self._client, self._observer = client, observer
         self._maker = StepMaker(server.speculation, request.sampling.temperature)
-        self._num_prompt = self._num_tokens = 0
+        self._num_prompt = self._num_tokens = self._surplus = 0
         self._prefill_ms = 0.0
         self._began = time.perf_counter()
         self._has_started = False
@@ -151,6 +151,7 @@ class _Run:
                     yield from self._tokens(chunk)
                 self._reported = chunk.reported or self._reported
                 self._reason = chunk.finish or self._reason
+                self._surplus = chunk.surplus or self._surplus
 
     def _tokens(self, chunk: Chunk) -> Iterator[Event]:
         if not self._maker.steps:
@@ -184,6 +185,8 @@ class _Run:
         tally = Tally(steps)
         tally.prefill_ms = self._prefill_ms
         summary = tally.summary(self._reason or FinishReason.ERROR, error=error)
+        # As on this machine, a stop text that began in earlier steps is cut only here.
+        summary = replace(summary, text=summary.text[: len(summary.text) - self._surplus])
         waits = [step.total_ms for step in self._maker.steps[1:]]
         if not shows_speed(len(waits), sum(waits)):
             summary = replace(summary, tokens_per_second=None)

@@ -60,6 +60,7 @@ class Chunk:
         finish: why the text ends, in the chunk that ends it.
         reported: in the last chunk.
         prompt_ids, num_prompt_tokens: of the prompt, as soon as the server reports them.
+        surplus: how many characters at the end of the earlier chunks' text belong to the stop text that ended it.
     """
 
     arrived: float
@@ -70,6 +71,7 @@ class Chunk:
     reported: Reported | None = None
     prompt_ids: tuple[int, ...] | None = None
     num_prompt_tokens: int | None = None
+    surplus: int = 0
 
 
 FEWEST_WAITS, SHORTEST_MS, SHORTEST_WAIT_MS = 3, 50.0, 1.0
