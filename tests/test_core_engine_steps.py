@@ -9,16 +9,17 @@ from typing import Any
 
 import pytest
 
+from core.controls import RunControls
 from core.engines import Address, Chunk, Product, Server, ServerSession, Speculation, Token, identify, session
 from core.engines.metrics import difference, parse_metrics
 from core.engines.steps import StepMaker, align, split_text
-from core.experiments.servers.answers import Answer
+from core.experiments.servers.answers import Answer, ask_all
 from core.runlog.log import read_run_log, to_record
 from core.runlog.replay import steps
 from core.settings import RunRequest
 from core.types import Finished, FinishReason, Step, Summary
 from tests.fake_servers import Answer as Page
-from tests.fake_servers import FakeServer, a_request, as_stream, recorded, sglang, vllm
+from tests.fake_servers import FakeServer, a_request, as_stream, llama_server, recorded, sglang, vllm
 
 
 @pytest.mark.parametrize(
@@ -102,6 +103,84 @@ def test_a_server_that_keeps_the_stop_text_to_itself_loses_nothing_else() -> Non
     events = [{"choices": [{"delta": {"content": text}, "token_ids": [1]}]} for text in ("a", " b")]
     _, summary = run(vllm(chat=as_stream([*events, {"choices": [{"delta": {"content": ""}, **ends}]}])), stop=("\n",))
     assert (summary.text, summary.finish_reason) == ("a b", FinishReason.STOP)
+
+
+def llama_with_steps(steps: Sequence[tuple[int, int, dict[int, bytes]]], end: str = "limit") -> Page:
+    """Drafted, accepted and the tokens of each step; as llama-server, nothing is sent within a character."""
+    events: list[dict[str, Any]] = []
+    text, num_tokens, drafted, accepted = b"", 0, 0, 0
+    for num_drafted, num_accepted, tokens in steps:
+        drafted, accepted = drafted + num_drafted, accepted + num_accepted
+        for token, part in tokens.items():
+            text, num_tokens = text + part, num_tokens + 1
+            timings = {"predicted_n": num_tokens} | (
+                {"draft_n": drafted, "draft_n_accepted": accepted} if drafted else {}
+            )
+            try:
+                events.append({"content": text.decode(), "tokens": [token], "timings": timings})
+                text = b""
+            except UnicodeDecodeError:
+                continue
+    return as_stream([*events, {"content": "", "stop": True, "stop_type": end, "timings": timings}])
+
+
+FACE = "🙂".encode()
+SPANNED = [
+    (0, 0, {10: b"Hi"}),
+    (4, 0, {11: FACE[:1]}),
+    (4, 2, {12: FACE[1:2], 13: FACE[2:3], 14: FACE[3:]}),
+    (4, 1, {15: b" ok", 16: b"."}),
+    (4, 0, {17: b" End"}),
+]
+
+
+def test_where_a_character_spans_steps_of_llama_server_only_the_text_is_known() -> None:
+    found, summary = run(llama_server(raw=llama_with_steps(SPANNED)), chat=False)
+    known = [(step.num_draft_tokens, step.num_accepted, step.emitted) for step in found if step.source == "server"]
+    assert known == [(0, 0, (10,)), (4, 1, (15, 16)), (4, 0, (17,))]
+    (hidden,) = (step for step in found if step.source == "text")
+    assert (hidden.emitted[-1], hidden.emitted_text, len(hidden.emitted)) == (14, "🙂", 4)
+    assert (summary.num_tokens, summary.num_draft_tokens, summary.num_accepted_tokens) == (8, 16, 3)
+    assert (summary.source, summary.block_efficiency) == ("chunks", None)
+
+
+def test_such_a_step_may_go_on_behind_the_character() -> None:
+    steps = [(0, 0, {10: b"Hi"}), (4, 3, {11: FACE[:2], 12: FACE[2:], 13: b" a", 14: b" b"}), (4, 0, {15: b" c"})]
+    found, _ = run(llama_server(raw=llama_with_steps(steps)), chat=False)
+    assert [(step.source, len(step.emitted), step.num_draft_tokens) for step in found] == [
+        ("server", 1, 0),
+        ("text", 4, 0),
+        ("server", 1, 4),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("steps", "expected"),
+    [
+        # Within a known step, and at its end, the counts are certain.
+        ([(4, 3, {11: b" a", 12: FACE[:2], 13: FACE[2:], 14: b" b"})], [(4, 3, 4)]),
+        ([(4, 1, {11: b" a", 12: FACE[:2]}), (4, 1, {13: FACE[2:], 14: b" b"})], [(4, 1, 2), (4, 1, 2)]),
+        # The text ends within the character.
+        ([(4, 2, {11: b" a", 12: FACE[:1], 13: FACE[1:2]})], [(4, 2, 3)]),
+        ([(0, 0, {11: FACE[:1]}), (0, 0, {12: FACE[1:2]})], [(0, 0, 1), (0, 0, 1)]),
+        ([(4, 0, {11: FACE[:1]}), (4, 0, {12: FACE[1:2]})], [(0, 0, 2)]),
+    ],
+)
+def test_tokens_without_a_piece_of_their_own_are_counted(
+    steps: list[tuple[int, int, dict[int, bytes]]], expected: list[tuple[int, int, int]]
+) -> None:
+    answers = llama_server(raw=llama_with_steps([(0, 0, {10: b"Hi"}), *steps]))
+    found, summary = run(answers, chat=False)
+    assert [(step.num_draft_tokens, step.num_accepted, len(step.emitted)) for step in found[1:]] == expected
+    assert summary.num_tokens == 1 + sum(len(tokens) for _, _, tokens in steps)
+
+
+def test_a_check_leaves_out_the_drafts_that_it_cannot_place() -> None:
+    with FakeServer(llama_server(raw=llama_with_steps(SPANNED))) as fake:
+        server = identify(fake.url)
+        (answer,) = ask_all(server, [a_request(chat=False)], 1, RunControls()).answers
+    assert len(answer.tokens) == 8
+    assert answer.tested(server, 0.7) == {5: True, 6: False, 7: False}
 
 
 @pytest.mark.parametrize(

@@ -117,8 +117,8 @@ def _cut(tokens: tuple[Token, ...], surplus: int) -> tuple[tuple[Token, ...], in
     for token in reversed(tokens):
         end = max(0, len(token.text) - surplus)
         surplus -= len(token.text) - end
-        kept.insert(0, replace(token, text=token.text[:end]))
-    return tuple(kept), surplus
+        kept.append(replace(token, text=token.text[:end]))
+    return tuple(reversed(kept)), surplus
 
 
 def _openai_tokens(choice: dict[str, Any]) -> tuple[Token, ...]:
@@ -296,37 +296,56 @@ def _llama_server(client: Client, request: RunRequest, check_cancelled: Check) -
     seen, count, left = (0, 0), 0, 0
     counts: Counts | None = (0, 0)
     tokens: list[Token] = []
-    at = 0.0
+    at = arrived = 0.0
+    is_silent = False
+    num_prompt: int | None = None
+
+    def step() -> Chunk:
+        found = Chunk(arrived, tuple(tokens), counts, counts is not None, num_prompt_tokens=num_prompt)
+        tokens.clear()
+        return found
+
     for at, event in client.stream("/completion", body, check_cancelled):
         timings, num_prompt = mapping_of(event.get("timings")), _count(event.get("tokens_evaluated"))
-        total, text = _count(timings.get("predicted_n")), text_of(event.get("content"))
-        if event.get("stop") is True:
+        total, text, is_end = (
+            _count(timings.get("predicted_n")),
+            text_of(event.get("content")),
+            event.get("stop") is True,
+        )
+        if total is None and not is_end:  # An old server, which says nothing about its steps.
+            is_silent = True
+            yield Chunk(at, unknown_tokens(text), is_step=False, num_prompt_tokens=num_prompt)
+            continue
+        sums = (_count(timings.get("draft_n")) or 0, _count(timings.get("draft_n_accepted")) or 0)
+        ids = () if is_end else _ids(event.get("tokens"))[:1] or (UNKNOWN_ID,)
+        # A token that ends within a character has no chunk of its own.
+        num_unseen = 0 if total is None or is_silent else min(total - count - len(ids), _MOST_TOKENS)
+        ids = (UNKNOWN_ID,) * num_unseen + ids
+        for place, token in enumerate(ids):
+            if not left or (counts is None and sums != seen):
+                if tokens:
+                    yield step()
+                counts = (max(0, sums[0] - seen[0]), max(0, sums[1] - seen[1]))
+                left, seen = counts[1] + 1, sums
+                if counts[0] and place < len(ids) - 1:
+                    # Several steps may have begun since, and the last may go on for as many tokens as were accepted.
+                    left, counts = len(ids) - place + counts[1], None
+            tokens.append(Token(token, text if place == len(ids) - 1 else ""))
+            arrived, left = at, left - 1
+            if not left:
+                yield step()
+        if is_end:
             if tokens:
-                yield Chunk(at, tuple(tokens), counts=counts, num_prompt_tokens=num_prompt)
+                yield step()
             drafted, accepted = (_count(timings.get(name)) for name in ("draft_n", "draft_n_accepted"))
             reported = None if drafted is None else Reported(None, drafted, accepted)
-            tail = unknown_tokens(text) if text else ()
+            tail = unknown_tokens(text) if text and not ids else ()
             finish = _LLAMA_ENDS.get(str(event.get("stop_type")))
             yield Chunk(at, tail, (0, 0), True, finish, reported, None, num_prompt)
             return
-        if total is None:  # An old server, which says nothing about its steps.
-            yield Chunk(at, unknown_tokens(text), is_step=False, num_prompt_tokens=num_prompt)
-            continue
-        sums = tuple(_count(timings.get(name)) or 0 for name in ("draft_n", "draft_n_accepted"))
-        # A token that ends within a character has no chunk of its own.
-        ids = (*(UNKNOWN_ID,) * min(total - count - 1, _MOST_TOKENS), *(_ids(event.get("tokens"))[:1] or (UNKNOWN_ID,)))
-        for place, token in enumerate(ids):
-            if not left:
-                counts = (max(0, sums[0] - seen[0]), max(0, sums[1] - seen[1]))
-                left, seen = counts[1] + 1, (sums[0], sums[1])
-            tokens.append(Token(token, text if place == len(ids) - 1 else ""))
-            left -= 1
-            if not left:
-                yield Chunk(at, tuple(tokens), counts=counts, num_prompt_tokens=num_prompt)
-                tokens = []
-        count = total
+        count = total or count
     if tokens:
-        yield Chunk(at, tuple(tokens), counts=counts)
+        yield step()
 
 
 # --- Values that may be anything ----------------------------------------------------------------------------------

@@ -290,7 +290,7 @@ def advice(config: Mapping[str, Any], summary: Summary) -> str:
     flags = {
         Product.VLLM: "Started with --per-request-spec-decode-metrics detailed, vLLM reports each step's counts.",
         Product.SGLANG: "SGLang reports more without the chat template, and if it was started with --enable-metrics.",
-        Product.LLAMA_SERVER: "A newer llama-server reports each step's counts.",
+        Product.LLAMA_SERVER: "A newer llama-server reports each step's counts, except where a character spans steps.",
     }
     known = (
         "The steps are inferred from the stream."
