@@ -354,7 +354,7 @@ class ServerWindow(QDialog):
             from core.engines import read_metrics
 
             with server.client() as client:
-                found = read_metrics(client)
+                found = read_metrics(client, server.query())
             return time.perf_counter(), found
 
         self._job = self._jobs.submit(

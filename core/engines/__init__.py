@@ -18,9 +18,10 @@ would make the server report more.
             chunk.arrived, chunk.tokens[0].id, .text, .logprob, .top   # also .counts, .reported, .finish
 
     with server.client() as client:
-        before = read_metrics(client)                      # -> Snapshot, or None if the server has no /metrics
+        page = server.query("")                            # names a model where a server's pages need one; else empty
+        before = read_metrics(client, page)                # -> Snapshot, or None if the server has no /metrics
         ...
-        grown = difference(before, read_metrics(client))   # -> Snapshot of what happened, or None after a restart
+        grown = difference(before, read_metrics(client, page))   # -> Snapshot of what happened, or None after a restart
 
 Several threads may use one `Server`, each with a `ServerSession` or client of its own. Every fault is a `ServerError`
 of one sentence: `ServerBusyError` (429, 503: has `retry_after`; `run` waits for it twice at most) and

@@ -33,7 +33,7 @@ def stream_chunks(
         top_logprobs: how many of the likeliest tokens to ask for at each position; llama-server's are not used.
     """
     if server.product is Product.LLAMA_SERVER:
-        yield from _llama_server(client, request, check_cancelled)
+        yield from _llama_server(client, server, request, check_cancelled)
     elif server.product is Product.SGLANG and request.chat is False:
         yield from _sglang(client, request, check_cancelled, top_logprobs)
     else:
@@ -273,15 +273,17 @@ def _sglang_reported(meta: dict[str, Any]) -> Reported:
 _LLAMA_ENDS = {"limit": FinishReason.LENGTH, "word": FinishReason.STOP, "eos": FinishReason.EOS}
 
 
-def _llama_server(client: Client, request: RunRequest, check_cancelled: Check) -> Iterator[Chunk]:
+def _llama_server(client: Client, server: Server, request: RunRequest, check_cancelled: Check) -> Iterator[Chunk]:
     """/completion, which sends a chunk a token, with the sums of drafted and accepted tokens so far.
 
     Its logprobs are wrong under speculation (llama.cpp issue 27972) and are not asked for.
     """
-    prompt = request.prompt
+    prompt, model = request.prompt, server.model(request.target)
     if request.chat is not False:
-        prompt = mapping_of(client.post("/apply-template", {"messages": _messages(request)})).get("prompt", prompt)
+        asked = {"model": model, "messages": _messages(request)}
+        prompt = mapping_of(client.post("/apply-template", asked)).get("prompt", prompt)
     body = {
+        "model": model,
         "prompt": prompt,
         "n_predict": request.max_new_tokens,
         # In Outrider's order; the server's own puts the temperature last.

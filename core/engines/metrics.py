@@ -67,14 +67,14 @@ class Snapshot:
         return self.drafts >= 0.95 * steps
 
 
-def read_metrics(client: Client) -> Snapshot | None:
-    """One reading; None if the server offers none.
+def read_metrics(client: Client, query: str = "") -> Snapshot | None:
+    """One reading; None if the server offers none. `query` is `Server.query(model)`.
 
     Raises:
         ServerError: it can't be reached, or sends something else.
     """
     # llama-server says 501 if it was started without --metrics.
-    text = client.get_text("/metrics", missing=(404, 405, 501))
+    text = client.get_text(f"/metrics{query}", missing=(404, 405, 501))
     return None if text is None else parse_metrics(text)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
+from urllib.parse import quote, urlencode
 
 from core.engines.address import Address, key_for
 from core.engines.client import OTHER_PRODUCT, Client
@@ -63,6 +64,7 @@ class Server:
         models: the names that a request may ask for, the first being its default.
         context_length: tokens of prompt and text together; None if it isn't reported.
         metrics: a first reading of /metrics; None if the server offers none.
+        is_router: whether it is a llama-server that starts another one for each model.
     """
 
     address: Address
@@ -73,6 +75,7 @@ class Server:
     speculation: Speculation
     metrics: Snapshot | None = None
     key: str | None = field(default=None, repr=False)
+    is_router: bool = False
 
     def client(self) -> Client:
         """A connection, for one thread."""
@@ -88,6 +91,14 @@ class Server:
             return name or self.models[0]
         has = f"it has {', '.join(self.models[:5])}{' and more' if len(self.models) > 5 else ''}"
         raise ServerRefusedError(f"{self.address} has no model {name!r}; {has}.{did_you_mean(name, self.models)}")
+
+    def query(self, name: str = "") -> str:
+        """What names a model in the path of a page; empty if the server needs no name.
+
+        Raises:
+            ServerRefusedError: the server doesn't have it.
+        """
+        return _query(self.model(name)) if self.is_router else ""
 
     @property
     def text(self) -> str:
@@ -118,13 +129,22 @@ def identify(url: str, key: str | None = None) -> Server:
         if product is None:
             raise ServerRefusedError(f"The server at {address} is of an unknown kind. {OTHER_PRODUCT}")
         describe = {Product.VLLM: _vllm, Product.SGLANG: _sglang, Product.LLAMA_SERVER: _llama_server}[product]
+        is_router = product is Product.LLAMA_SERVER and _page(client, "/props").get("role") == "router"
+        if is_router:
+            models.sort(key=lambda model: mapping_of(model.get("status")).get("value") != "loaded")
+        query = _query(models[0]["id"]) if is_router else ""
         try:
-            metrics = read_metrics(client)
+            metrics = read_metrics(client, query)
         except ServerError:  # They are an extra, such as behind a proxy that shows only /v1.
             metrics = None
-        version, context_length, speculation = describe(client, models[0], metrics)
+        version, context_length, speculation = describe(client, models[0], metrics, query)
     names = tuple(model["id"] for model in models)
-    return Server(address, product, version, names, context_length, speculation, metrics, key)
+    return Server(address, product, version, names, context_length, speculation, metrics, key, is_router)
+
+
+def _query(model: str) -> str:
+    # A look at a model must not load it.
+    return f"?{urlencode({'model': model, 'autoload': 'false'}, quote_via=quote)}"
 
 
 def _product(client: Client) -> Product | None:
@@ -137,7 +157,9 @@ def _product(client: Client) -> Product | None:
     return Product.VLLM if "version" in _page(client, "/version") else None
 
 
-def _vllm(client: Client, model: dict[str, Any], metrics: Snapshot | None) -> tuple[str, int | None, Speculation]:
+def _vllm(
+    client: Client, model: dict[str, Any], metrics: Snapshot | None, _: str
+) -> tuple[str, int | None, Speculation]:
     version = _page(client, "/version").get("version")
     if metrics is None:
         speculation = Speculation()
@@ -147,7 +169,9 @@ def _vllm(client: Client, model: dict[str, Any], metrics: Snapshot | None) -> tu
     return str(version or "unknown"), _whole(model.get("max_model_len")), speculation
 
 
-def _sglang(client: Client, model: dict[str, Any], metrics: Snapshot | None) -> tuple[str, int | None, Speculation]:
+def _sglang(
+    client: Client, model: dict[str, Any], metrics: Snapshot | None, _: str
+) -> tuple[str, int | None, Speculation]:
     info = _server_info(client)
     method = info.get("speculative_algorithm")
     # A tree of one candidate a level is a chain, whose first node is the last token of the text.
@@ -161,12 +185,12 @@ def _sglang(client: Client, model: dict[str, Any], metrics: Snapshot | None) -> 
 
 
 def _llama_server(
-    client: Client, model: dict[str, Any], metrics: Snapshot | None
+    client: Client, model: dict[str, Any], metrics: Snapshot | None, query: str
 ) -> tuple[str, int | None, Speculation]:
-    props = _page(client, "/props")
+    props = _page(client, f"/props{query}") or _page(client, "/props")
     settings, meta = mapping_of(props.get("default_generation_settings")), mapping_of(model.get("meta"))
     context = _whole(settings.get("n_ctx")) or _whole(meta.get("n_ctx"))
-    slots = mappings_of(client.get("/slots", missing=(401, 403, 404, 405, 501, 503)))
+    slots = mappings_of(client.get(f"/slots{query}", missing=(400, 401, 403, 404, 405, 501, 503)))
     is_on = slots[0].get("speculative") if slots else None
     if not isinstance(is_on, bool):
         is_on = True if metrics is not None and metrics.drafts else None

@@ -177,7 +177,7 @@ class _Run:
         if self._server.metrics is None:
             return None
         with contextlib.suppress(ServerError):
-            return read_metrics(self._observer)
+            return read_metrics(self._observer, self._server.query(self._request.target))
         return None
 
     def _summary(self, counts: StepsCounted, before: Snapshot | None, error: str | None) -> Summary:

@@ -138,9 +138,9 @@ def _measured(
     requests = plan.requests(server, concurrency, repeat)
     cell = LoadCell(concurrency, server is plan.engine, repeat, len(requests))
     try:
-        before = _metrics(server)
+        before = _metrics(server, plan.model)
         found = ask_all(server, requests, concurrency, controls)
-        after = _metrics(server)
+        after = _metrics(server, plan.model)
     except ServerError as error:
         return replace(cell, error=str(error)), isinstance(error, ServerBusyError)
     grown = difference(before, after) if before is not None and after is not None else None
@@ -161,11 +161,11 @@ def _measured(
     ), True
 
 
-def _metrics(server: Server) -> Snapshot | None:
+def _metrics(server: Server, model: str) -> Snapshot | None:
     if server.metrics is None:
         return None
     with server.client() as client, contextlib.suppress(ServerError):
-        return read_metrics(client)
+        return read_metrics(client, server.query(model))
     return None
 
 

@@ -1,0 +1,77 @@
+"""What a server is asked, in which words, and what it must not be asked."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from core.engines import ServerSession, identify, read_metrics
+from core.errors import ServerRefusedError
+from core.types import Finished, FinishReason
+from tests.fake_servers import Answer, FakeServer, a_request, as_json, llama_server, recorded
+
+pytestmark = pytest.mark.usefixtures("keys")
+
+LOADED, UNLOADED = "org/Loaded-GGUF:Q4 K", "a first one"
+LOOK = "?model=org%2FLoaded-GGUF%3AQ4%20K&autoload=false"
+"""A page of the loaded model, in a request that loads none."""
+
+
+def router(*, shows_slots: bool = True) -> dict[str, Any]:
+    """What a llama-server with several models answers: as one for each, but all must be told which."""
+    missing = as_json({"error": {"code": 400, "message": "model name is missing from the request"}}, 400)
+    one = llama_server()
+
+    def needs_model(answer: Answer) -> Any:
+        return lambda body: answer if body.get("model") in {LOADED, UNLOADED} else missing
+
+    models = [
+        {"id": name, "owned_by": "llamacpp", "status": {"value": status}}
+        for name, status in ((UNLOADED, "unloaded"), (LOADED, "loaded"))
+    ]
+    return {
+        "/v1/models": as_json({"data": models}),
+        "/props": as_json({"role": "router", "build_info": "b7400", "default_generation_settings": {"n_ctx": 0}}),
+        "/slots": missing,
+        "/metrics": missing,
+        **{f"{path}{LOOK}": one[path] for path in ("/props", "/slots", "/metrics") if shows_slots or path != "/slots"},
+        **{path: needs_model(one[path]) for path in ("/apply-template", "/completion")},
+    }
+
+
+@pytest.mark.parametrize("target", [LOADED, UNLOADED])
+def test_a_router_is_told_the_model_and_a_look_at_it_loads_none(target: str) -> None:
+    with FakeServer(router()) as fake:
+        server = identify(fake.url)
+        assert (server.models, server.model("")) == ((LOADED, UNLOADED), LOADED)
+        assert (server.context_length, server.speculation.method) == (1024, "draft-simple")
+        with server.client() as client:
+            assert read_metrics(client, server.query("")) == server.metrics is not None
+        *_, end = ServerSession(server).run(a_request(target=target, engine=fake.url))
+        bodies = [body for _, _, body in fake.requests if body is not None]
+        pages = [path for path, _, body in fake.requests if body is None and "?" in path]
+    assert isinstance(end, Finished)
+    assert end.summary.finish_reason is FinishReason.LENGTH
+    assert [body["model"] for body in bodies] == [target] * 2
+    assert all("autoload=false" in path for path in pages)
+    with pytest.raises(ServerRefusedError, match="no model"):
+        server.query("another")
+
+
+def test_a_router_that_shows_no_slots_is_identified() -> None:
+    with FakeServer(router(shows_slots=False) | {f"/slots{LOOK}": as_json({}, 400)}) as fake:
+        assert identify(fake.url).metrics is not None
+    with FakeServer({**router(), f"/props{LOOK}": as_json({}, 400)}) as fake:
+        assert identify(fake.url).version == "b7400"
+
+
+def test_a_server_with_one_model_is_asked_for_its_pages_without_a_name() -> None:
+    with FakeServer(llama_server()) as fake:
+        server = identify(fake.url)
+        list(ServerSession(server).run(a_request(engine=fake.url)))
+        (body,) = fake.bodies("/completion")
+        assert not [path for path, _, _ in fake.requests if "?" in path]
+    assert (server.query(""), body["model"]) == ("", server.models[0])
+    assert body["prompt"] == json.loads(str(recorded("llama-draft", "apply-template").chunks[0]))["prompt"]
