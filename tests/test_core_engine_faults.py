@@ -185,8 +185,8 @@ CHAT = recorded("vllm-draft", "run-chat-sampled")
         ([], "without saying why"),
         (["data: {not json}\n\n"], "sent unreadable data"),
         (["data: [1, 2]\n\n"], "sent unreadable data"),
-        (["data: {" + "x" * 10_000_000 + "\n\n"], "more than 1 MB"),
-        (["x" * 10_000_000], "more than 1 MB"),
+        (["data: {" + "x" * 20_000_000 + "\n\n"], "an event of more than 16 MB"),
+        (["x" * 20_000_000], "more than 16 MB"),
         (['data: {"error": {"message": "out of memory\\nsorry"}}\n\n'], "out of memory"),
         ([f'data: {{"error": "bad key {KEY}"}}\n\n'], "bad key"),
         (
@@ -317,6 +317,13 @@ def test_metrics_that_are_garbage_are_left_out() -> None:
     with FakeServer(vllm(metrics=Answer(["{{{ nonsense 1 2 3\n"]))) as fake:
         server = identify(fake.url)
     assert server.metrics is None
+
+
+def test_large_events_of_a_paused_run_wait_at_the_server_and_none_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "MOST_BYTES", 1_000)
+    events = [{"place": place, "more": "x" * 700} for place in range(30)]
+    with FakeServer({"/text": as_stream(events)}) as fake, Client(Address.parse(fake.url)) as opened:
+        assert [event for _, event in opened.stream("/text", {})] == events
 
 
 def test_a_page_without_end_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

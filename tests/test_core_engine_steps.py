@@ -175,6 +175,24 @@ def test_tokens_without_a_piece_of_their_own_are_counted(
     assert summary.num_tokens == 1 + sum(len(tokens) for _, _, tokens in steps)
 
 
+@pytest.mark.parametrize(("repeats_text", "repeats_ids"), [(True, True), (True, False), (False, False)])
+def test_a_text_of_sglang_is_read_whether_or_not_each_piece_repeats_it(repeats_text: bool, repeats_ids: bool) -> None:
+    words = ["ha", "ha", "!", " ha", " ha", "ha"]
+    rows = [[-0.5, 100 + place, word] for place, word in enumerate(words)]
+    events = []
+    for count in range(1, len(words) + 1):
+        first = 0 if repeats_ids else count - 1
+        finish = {"type": "length"} if count == len(words) else None
+        meta = {"completion_tokens": count, "output_token_logprobs": rows[first:count], "finish_reason": finish}
+        text = "".join(words[0 if repeats_text else count - 1 : count])
+        events.append({"text": text, "output_ids": list(range(100 + first, 100 + count)), "meta_info": meta})
+    events[-1]["more"] = "x" * 2_000_000  # A long text's last piece is that large.
+    found, summary = run(sglang() | {"/generate": as_stream(events)}, chat=False)
+    assert [step.emitted_texts for step in found] == [(word,) for word in words]
+    assert [token for step in found for token in step.emitted] == list(range(100, 106))
+    assert (summary.text, summary.finish_reason) == ("".join(words), FinishReason.LENGTH)
+
+
 def test_a_check_leaves_out_the_drafts_that_it_cannot_place() -> None:
     with FakeServer(llama_server(raw=llama_with_steps(SPANNED))) as fake:
         server = identify(fake.url)

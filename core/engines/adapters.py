@@ -211,11 +211,14 @@ def _sglang(client: Client, request: RunRequest, check_cancelled: Check, top_log
     for at, event in client.stream("/generate", body, check_cancelled):
         meta = mapping_of(event.get("meta_info"))
         shown = text_of(event.get("text"))
-        # A server may be set to send only what is new.
-        new, text = (shown[len(text) :], shown) if shown.startswith(text) else (shown, text + shown)
         total = _count(meta.get("completion_tokens")) or count
         added, count = min(max(0, total - count), _MOST_TOKENS), max(total, count)
-        tokens = _sglang_tokens(event, meta, new, added)
+        rows = _sglang_rows(meta, added)
+        # A server may be set to send only what is new, which may begin as the text so far does; the ids don't show it,
+        # as some versions send only the new ones with the whole text.
+        is_new = not shown.startswith(text) or shown == "".join(part for _, _, part in rows)
+        new, text = (shown, text + shown) if is_new else (shown[len(text) :], shown)
+        tokens = _sglang_tokens(event, meta, rows, new, added)
         reported = _sglang_reported(meta)
         sums = (reported.drafts or 0, reported.draft_tokens or 0, reported.accepted_tokens or 0)
         counts, seen = _sglang_counts(seen, sums, len(tokens)), sums
@@ -238,17 +241,25 @@ def _sglang_counts(before: tuple[int, int, int], now: tuple[int, int, int], emit
     return (drafted, accepted) if drafts == 1 and emitted - 1 == accepted <= drafted else None
 
 
-def _sglang_tokens(event: dict[str, Any], meta: dict[str, Any], text: str, count: int) -> tuple[Token, ...]:
+def _sglang_rows(meta: dict[str, Any], count: int) -> list[tuple[Any, Any, str]]:
+    """Logprob, id and text of the last tokens, as far as they are reported."""
+    rows = meta.get("output_token_logprobs")
+    rows = rows[-count:] if count and isinstance(rows, list) else []
+    found = [row for row in rows if isinstance(row, list) and len(row) >= 2]
+    return [(row[0], row[1], text_of(row[2]) if len(row) > 2 else "") for row in found]
+
+
+def _sglang_tokens(
+    event: dict[str, Any], meta: dict[str, Any], rows: list[tuple[Any, Any, str]], text: str, count: int
+) -> tuple[Token, ...]:
     if not count:
         return unknown_tokens(text) if text else ()
     ids = _ids(event.get("output_ids"))[-count:]
-    rows = meta.get("output_token_logprobs")
-    rows = [row for row in rows if isinstance(row, list) and len(row) >= 2][-count:] if isinstance(rows, list) else []
     if len(rows) != count:
-        rows = [[math.nan, token, ""] for token in ids] if len(ids) == count else [[math.nan, UNKNOWN_ID, ""]] * count
+        rows = [(math.nan, token, "") for token in (ids if len(ids) == count else (UNKNOWN_ID,) * count)]
     tops = meta.get("output_top_logprobs")
     tops = tops[-count:] if isinstance(tops, list) and len(tops) >= count else [()] * count
-    parts = split_text(text, [str(row[2] or "") if len(row) > 2 else "" for row in rows])
+    parts = split_text(text, [part for _, _, part in rows])
     return tuple(
         Token(
             UNKNOWN_ID if (token := _count(row[1])) is None else token,

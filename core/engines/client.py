@@ -25,10 +25,10 @@ from core.errors import ServerBusyError, ServerError, ServerRefusedError, first_
 
 CONNECT_S, READ_S, STALL_S = 10.0, 20.0, 120.0
 """Most seconds to connect, between two bytes of a short answer, and between two chunks of a text."""
-MOST_BYTES, MOST_LINE_BYTES = 16_000_000, 1_000_000
-"""Of an answer that is read whole, and of one event of a stream."""
+MOST_BYTES = 16_000_000
+"""Of an answer that is read whole, and of one event of a stream: SGLang repeats the whole text in each."""
 _MOST_WAITING = 4_096
-"""Chunks read ahead of a paused run; then the server has to wait."""
+"""Chunks read ahead of a paused run; then the server has to wait, as it does above `MOST_BYTES` of them."""
 _LOOK_S = 0.1
 """How often a wait for the server checks whether the run was stopped."""
 
@@ -96,14 +96,20 @@ class Client:
         Raises:
             ServerError: of any kind; the events before it were yielded.
         """
-        arrivals: queue.Queue[tuple[float, Any]] = queue.Queue(_MOST_WAITING)
+        arrivals: queue.Queue[tuple[float, Any, int]] = queue.Queue(_MOST_WAITING)
         stopped = threading.Event()
+        num_read = num_taken = 0
 
-        def put(item: Any) -> bool:
+        def put(item: Any, size: int = 0) -> bool:
+            nonlocal num_read
             at = time.perf_counter()
+            num_read += size
             while not stopped.is_set():
+                if num_read - num_taken > MOST_BYTES and not arrivals.empty():
+                    stopped.wait(_LOOK_S)
+                    continue
                 with contextlib.suppress(queue.Full):
-                    arrivals.put((at, item), timeout=_LOOK_S)
+                    arrivals.put((at, item, size), timeout=_LOOK_S)
                     return True
             return False
 
@@ -111,8 +117,9 @@ class Client:
             try:
                 with self.explaining(), self._send(path, body) as response:
                     self.check(response)
-                    for event in httpx2.EventSource(response, MOST_LINE_BYTES):
-                        if event.data.strip() == "[DONE]" or not put(self._parse_event(event.data)):
+                    for event in httpx2.EventSource(response, MOST_BYTES):
+                        data = event.data
+                        if data.strip() == "[DONE]" or not put(self._parse_event(data), len(data)):
                             break
                 put(None)
             except BaseException as error:
@@ -125,9 +132,10 @@ class Client:
             while True:
                 check_cancelled()
                 try:
-                    at, item = arrivals.get(timeout=_LOOK_S)
+                    at, item, size = arrivals.get(timeout=_LOOK_S)
                 except queue.Empty:
                     continue
+                num_taken += size
                 if item is None:
                     return
                 if isinstance(item, BaseException):
@@ -250,7 +258,8 @@ class Client:
         try:
             yield
         except httpx2.SSEError as error:
-            what = "a line of more than 1 MB" if "limit" in str(error) else "text that is not an event stream"
+            limit = f"an event of more than {MOST_BYTES // 1_000_000} MB"
+            what = limit if "limit" in str(error) else "text that is not an event stream"
             raise ServerError(f"{self.address} sent {what}. Check that it is an inference server.") from None
         except httpx2.TimeoutException as error:
             if isinstance(error, httpx2.ConnectTimeout):
