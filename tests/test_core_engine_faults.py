@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import logging
 import socket
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -213,6 +214,39 @@ def test_a_stream_that_stalls(monkeypatch: pytest.MonkeyPatch) -> None:
     assert summary.finish_reason is FinishReason.ERROR
     assert "stopped sending" in a_sentence(summary.error or "")
     assert summary.text == text_of(found) != ""
+
+
+@pytest.mark.parametrize("headers_first", [True, False])
+def test_a_text_may_begin_later_than_it_may_stall(headers_first: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "STALL_S", 0.0)
+    waited = threading.Event()
+
+    def check_cancelled() -> None:
+        looks.append(None)
+        if len(looks) == 4:
+            monkeypatch.setattr(client, "STALL_S", 60.0)
+            waited.set()
+
+    def chunks() -> Iterator[str]:
+        waited.wait(10)
+        yield from CHAT.chunks[:1]
+
+    def late(_: object) -> Answer:
+        if not headers_first:
+            waited.wait(10)
+        return replace(CHAT, chunks=chunks())  # type: ignore[arg-type]
+
+    looks: list[None] = []
+    with FakeServer({"/text": late}) as fake, Client(Address.parse(fake.url)) as opened:
+        found = list(opened.stream("/text", {}, check_cancelled))
+    assert len(found) == 1
+
+
+def test_a_text_that_never_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "QUEUE_S", 0.3)
+    with FakeServer(vllm(chat=CHAT.cut(0, Fault.WAITS))) as fake:
+        a_refusal(ServerError, "hasn't begun an answer", run, fake)
+        assert fake.hung_up.wait(10)
 
 
 def test_a_connection_that_the_server_ends_after_a_stream_takes_no_other_request() -> None:

@@ -23,8 +23,9 @@ import httpx2
 from core.engines.address import KEY_VARIABLE, Address
 from core.errors import ServerBusyError, ServerError, ServerRefusedError, first_line
 
-CONNECT_S, READ_S, STALL_S = 10.0, 20.0, 120.0
-"""Most seconds to connect, between two bytes of a short answer, and between two chunks of a text."""
+CONNECT_S, READ_S, STALL_S, QUEUE_S = 10.0, 20.0, 120.0, 3_600.0
+"""Most seconds to connect, between two bytes of a short answer and of a text, and until a text begins: the request may
+wait in a queue, for its model to be loaded, or for its prompt to be read."""
 MOST_BYTES = 16_000_000
 """Of an answer that is read whole, and of one event of a stream: SGLang repeats the whole text in each."""
 _MOST_WAITING = 4_096
@@ -99,6 +100,7 @@ class Client:
         arrivals: queue.Queue[tuple[float, Any, int]] = queue.Queue(_MOST_WAITING)
         stopped = threading.Event()
         num_read = num_taken = 0
+        answer: httpx2.Response | None = None
 
         def put(item: Any, size: int = 0) -> bool:
             nonlocal num_read
@@ -114,8 +116,10 @@ class Client:
             return False
 
         def read() -> None:
+            nonlocal answer
             try:
                 with self.explaining(), self._send(path, body) as response:
+                    answer = response
                     self.check(response)
                     for event in httpx2.EventSource(response, MOST_BYTES):
                         data = event.data
@@ -128,12 +132,19 @@ class Client:
         # In its own thread, so that arrival times stay right while the run is paused, and a stop is prompt.
         reader = threading.Thread(target=read, name="outrider-stream", daemon=True)
         reader.start()
+        since, num_bytes = time.monotonic(), 0
         try:
             while True:
                 check_cancelled()
                 try:
                     at, item, size = arrivals.get(timeout=_LOOK_S)
                 except queue.Empty:
+                    now, before = time.monotonic(), num_bytes
+                    num_bytes = answer.num_bytes_downloaded if answer is not None else 0
+                    since = now if num_bytes > before else since
+                    if now - since > (STALL_S if num_bytes else QUEUE_S):
+                        where = "stopped sending in the middle of" if num_bytes else "hasn't begun"
+                        raise ServerError(f"{self.address} {where} an answer. Check its log.") from None
                     continue
                 num_taken += size
                 if item is None:
@@ -148,7 +159,8 @@ class Client:
             reader.join(timeout=CONNECT_S)
 
     def _send(self, path: str, body: Mapping[str, Any]) -> contextlib.AbstractContextManager[httpx2.Response]:
-        timeout = httpx2.Timeout(STALL_S, connect=CONNECT_S)
+        # How long a text may take, `stream` decides.
+        timeout = httpx2.Timeout(STALL_S, connect=CONNECT_S, read=None)
         return self._http.stream(
             "POST",
             self.address.url + path,
@@ -264,7 +276,7 @@ class Client:
         except httpx2.TimeoutException as error:
             if isinstance(error, httpx2.ConnectTimeout):
                 raise ServerError(f"{self.address} doesn't answer. Check the address and the network.") from None
-            raise ServerError(f"{self.address} stopped sending in the middle of an answer. Check its log.") from None
+            raise ServerError(f"{self.address} doesn't answer in time. Check its log.") from None
         except httpx2.TransportError as error:
             if problem := _tls_problem(error):
                 raise ServerRefusedError(f"{self.address} {problem}.") from None
