@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from core.engines import ServerSession, identify, read_metrics
+from core.controls import RunControls
+from core.engines import ServerSession, client, identify, read_metrics
 from core.errors import ServerRefusedError
 from core.types import Finished, FinishReason
-from tests.fake_servers import Answer, FakeServer, a_request, as_json, llama_server, recorded
+from tests.fake_servers import Answer, FakeServer, Fault, a_request, as_json, as_stream, llama_server, recorded
 
 pytestmark = pytest.mark.usefixtures("keys")
 
@@ -75,3 +76,34 @@ def test_a_server_with_one_model_is_asked_for_its_pages_without_a_name() -> None
         assert not [path for path, _, _ in fake.requests if "?" in path]
     assert (server.query(""), body["model"]) == ("", server.models[0])
     assert body["prompt"] == json.loads(str(recorded("llama-draft", "apply-template").chunks[0]))["prompt"]
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    ("page", "num_before", "reason"),
+    [
+        ("/metrics", 1, FinishReason.CANCELLED),
+        ("/apply-template", 0, FinishReason.CANCELLED),
+        ("/metrics", 2, FinishReason.LENGTH),  # The text is complete; only its counters are missing.
+    ],
+)
+def test_a_stop_ends_each_wait_for_a_page(
+    page: str, num_before: int, reason: FinishReason, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "READ_S", 3_600.0)
+    controls = RunControls()
+
+    def waits(_: object) -> Answer:
+        controls.cancel()
+        return Answer([Fault.WAITS])
+
+    answers: dict[str, Any] = llama_server(
+        raw=as_stream([{"content": "a"}, {"content": "", "stop": True, "stop_type": "limit"}])
+    )
+    answers[page] = [answers[page]] * num_before + [waits]
+    with FakeServer(answers) as fake:
+        server = identify(fake.url)
+        *_, end = ServerSession(server).run(a_request(engine=fake.url), controls)
+        assert fake.hung_up.wait(10)
+    assert isinstance(end, Finished)
+    assert end.summary.finish_reason is reason

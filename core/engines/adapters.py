@@ -292,7 +292,8 @@ def _llama_server(client: Client, server: Server, request: RunRequest, check_can
     prompt, model = request.prompt, server.model(request.target)
     if request.chat is not False:
         asked = {"model": model, "messages": _messages(request)}
-        prompt = mapping_of(client.post("/apply-template", asked)).get("prompt", prompt)
+        answer = client.watched(lambda: client.post("/apply-template", asked), check_cancelled)
+        prompt = mapping_of(answer).get("prompt", prompt)
     body = {
         "model": model,
         "prompt": prompt,

@@ -16,6 +16,7 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any, Self
 
 import httpx2
@@ -51,7 +52,6 @@ class Client:
                 auth=auth,
                 trust_env=False,
                 follow_redirects=False,
-                timeout=httpx2.Timeout(READ_S, connect=CONNECT_S),
                 verify=_certificates(os.environ.get("SSL_CERT_FILE")),
             )
         except UnicodeEncodeError:
@@ -86,6 +86,18 @@ class Client:
             ServerError: of any kind.
         """
         return self._parse(self._read("POST", path, body, ()) or "")
+
+    def watched(self, request: Callable[[], Any], check_cancelled: Callable[[], None]) -> Any:
+        """The result of a short request on this client; `check_cancelled` raising closes its connection."""
+        with ThreadPoolExecutor(1, "outrider-request") as pool:
+            answer = pool.submit(request)
+            try:
+                while not wait([answer], _LOOK_S).done:
+                    check_cancelled()
+            except BaseException:
+                self._hang_up()
+                raise
+            return answer.result()
 
     def stream(
         self, path: str, body: Mapping[str, Any], check_cancelled: Callable[[], None] = lambda: None
@@ -183,8 +195,10 @@ class Client:
 
     def _read(self, method: str, path: str, body: Mapping[str, Any] | None, missing: tuple[int, ...]) -> str | None:
         with self.explaining():
-            trace = {"trace": self._on_trace}
-            with self._http.stream(method, self.address.url + path, json=body, extensions=trace) as response:
+            trace, url = {"trace": self._on_trace}, self.address.url + path
+            # What is posted may have to wait until a model is loaded.
+            timeout = httpx2.Timeout(READ_S, connect=CONNECT_S, read=READ_S if body is None else QUEUE_S)
+            with self._http.stream(method, url, json=body, timeout=timeout, extensions=trace) as response:
                 if response.status_code in missing:
                     return None
                 self.check(response)

@@ -102,9 +102,10 @@ class _Run:
         self._reason: FinishReason | None = None
 
     def events(self) -> Generator[Event, None, None]:
-        before = self._metrics()
+        before: Snapshot | None = None
         error: str | None = None
         try:
+            before = self._metrics()
             yield from self._stream()
         except Cancelled:
             self._reason = FinishReason.CANCELLED
@@ -177,7 +178,11 @@ class _Run:
         if self._server.metrics is None:
             return None
         with contextlib.suppress(ServerError):
-            return read_metrics(self._observer, self._server.query(self._request.target))
+            page = self._server.query(self._request.target)
+            found: Snapshot | None = self._observer.watched(
+                lambda: read_metrics(self._observer, page), self._controls.check_cancelled
+            )
+            return found
         return None
 
     def _summary(self, counts: StepsCounted, before: Snapshot | None, error: str | None) -> Summary:
@@ -218,7 +223,9 @@ class _Run:
 
     def _counted_since(self, before: Snapshot | None) -> tuple[int, int, int, tuple[int, ...]] | None:
         """Drafts, drafted and accepted tokens by the server's counters; None if others used it meanwhile."""
-        after = self._metrics() if before is not None else None
+        after = None
+        with contextlib.suppress(Cancelled):  # The text is complete.
+            after = self._metrics() if before is not None else None
         grown = difference(before, after) if before is not None and after is not None else None
         if grown is None or grown.draft_tokens is None or grown.accepted_tokens is None or not grown.drafts:
             return None
