@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from app.tools.server import NONE_CHOSEN, OWN_HELP
+from app.tools.server import FOLLOWING, NONE_CHOSEN, OWN_HELP
 from tests.fake_servers import FakeServer, as_json, llama_server, recorded, sglang, vllm
 from tests.fakes_runs import until
 
@@ -59,10 +59,16 @@ def test_it_draws_what_grew_and_marks_a_restart_and_our_own_runs(window, qtbot, 
 def test_without_counters_it_names_the_option_that_this_server_needs(window, qtbot, make, flag):
     view = window.server
     view.open()
-    with FakeServer({**make(), "/metrics": as_json({}, 404)}) as fake:
+    answers = make()
+    none, some = as_json({}, 404), answers["/metrics"]
+    with FakeServer({**answers, "/metrics": none}) as fake:
         window.controls.engine.choose(fake.url)
         until(qtbot, lambda: view.headline.property("role") == "problem")
         assert flag in view.headline.text()
+        # Started anew with that option, it is followed.
+        fake.answers["/metrics"] = some if isinstance(some, list) else [some]
+        until(qtbot, lambda: view.headline.text() == FOLLOWING)
+        assert view.headline.property("role") == "title"
     view.close()
 
 

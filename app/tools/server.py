@@ -367,10 +367,10 @@ class ServerWindow(QDialog):
         at, after = reading
         if self._server is None:
             return
+        self._timer.start()
         if after is None:
             self._say(NO_METRICS[self._server.product], is_problem=True)
             return
-        self._timer.start()
         self._say(FOLLOWING)
         before, self._before = self._before, (at, after)
         if before is None:
