@@ -257,6 +257,18 @@ def test_a_connection_that_the_server_ends_after_a_stream_takes_no_other_request
     assert len(answers) == len(requests)
 
 
+def test_a_byte_order_mark_and_events_without_data_cost_no_text() -> None:
+    whole = "".join(map(str, CHAT.chunks))
+    odd = "\ufeff" + whole.replace("\n\n", "\n\nevent: ping\ndata:\n\n: alive\n\nid: 1\n\n")
+    with FakeServer(vllm(chat=CHAT)) as fake, FakeServer(vllm(chat=replace(CHAT, chunks=[odd]))) as other:
+        (found, summary), (expected, _) = run(other), run(fake)
+    assert summary.finish_reason is FinishReason.LENGTH
+    assert text_of(found) == text_of(expected)
+    assert [event.config["prompt_token_ids"] for event in found if isinstance(event, RunStarted)] == [
+        event.config["prompt_token_ids"] for event in expected if isinstance(event, RunStarted)
+    ]
+
+
 def test_an_answer_that_is_no_stream() -> None:
     with FakeServer(vllm(chat=as_json({"ok": True}))) as fake:
         a_refusal(ServerError, "not an event stream", run, fake)

@@ -133,9 +133,11 @@ class Client:
                 with self.explaining(), self._send(path, body) as response:
                     answer = response
                     self.check(response)
+                    response.encoding = "utf-8-sig"  # A stream of events may begin with a byte order mark.
                     for event in httpx2.EventSource(response, MOST_BYTES):
-                        data = event.data
-                        if data.strip() == "[DONE]" or not put(self._parse_event(data), len(data)):
+                        if not (data := event.data.strip()):
+                            continue  # Such as a sign of life.
+                        if data == "[DONE]" or not put(self._parse_event(data), len(data)):
                             break
                 put(None)
             except BaseException as error:
