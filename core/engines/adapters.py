@@ -321,11 +321,8 @@ def _llama_server(client: Client, server: Server, request: RunRequest, check_can
 
     for at, event in client.stream("/completion", body, check_cancelled):
         timings, num_prompt = mapping_of(event.get("timings")), _count(event.get("tokens_evaluated"))
-        total, text, is_end = (
-            _count(timings.get("predicted_n")),
-            text_of(event.get("content")),
-            event.get("stop") is True,
-        )
+        total, text = _count(timings.get("predicted_n")), text_of(event.get("content"))
+        is_end = event.get("stop") is True
         if total is None and not is_end:  # An old server, which says nothing about its steps.
             is_silent = True
             yield Chunk(at, unknown_tokens(text), is_step=False, num_prompt_tokens=num_prompt)
