@@ -252,6 +252,16 @@ def test_keys_move_in_depth_and_between_candidates_and_on_to_other_steps():
     assert next_slot([full], Place(0, 0), 1) == Place(0, 2), "along the accepted path"
 
 
+def test_up_and_down_leave_a_bonus_or_plain_token_which_has_no_other_candidates():
+    bonus, plain = TokenKind.BONUS, make_step(1, 13, num_draft_tokens=0, num_accepted=0)
+    full = make_step(0, 9, num_draft_tokens=3, num_accepted=3)
+    for step, slot in ((full, 3), (plain, 0), (tree((-1, -1, 0), path=(0, 2), kind=bonus), 3)):
+        place = Place(1, slot)
+        inspected = replace(step, evidence=tuple(seen([token], (1.0,), (1.0,)) for token in (*step.drafted, 7)))
+        for by in (-1, 1):
+            assert next_candidate([TREE, inspected, TREE], place, by) == next_step([TREE, inspected, TREE], place, by)
+
+
 REQUEST = RunRequest(target="t", draft="d", prompt="x")
 
 

@@ -54,7 +54,8 @@ def draft_shares(step: Step) -> list[float]:
 
 def in_order(step: Step, nodes: Sequence[int], shares: Sequence[float]) -> list[int]:
     """Siblings in the order shown: by the draft's probability, or, without evidence, in the order of their tests."""
-    return sorted(nodes, key=lambda node: -shares[node] if step.evidence else 0.0)
+    # A bonus token stands alone, and has no share.
+    return sorted(nodes, key=lambda node: -shares[node]) if step.evidence and len(nodes) > 1 else list(nodes)
 
 
 # --- Keys ---
