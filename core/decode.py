@@ -241,7 +241,8 @@ class _Run:
 
     @torch.inference_mode()
     def _propose(self, policy: DraftLengthPolicy) -> Round:
-        plan = policy.plan(self._controls.num_draft_tokens)
+        length = self._controls.num_draft_tokens
+        plan = policy.plan(length)
         is_over = plan.most > 0 and not plan.is_trial
         # A text beyond the draft's context is drafted from its end alone.
         drafter = self._drafter if isinstance(self._drafter, DraftModelDrafter) else None
@@ -252,7 +253,9 @@ class _Run:
             watch = Stopwatch(self._target.device)
             drafter.read_all(self._ids)
             self._tally.prefill_ms += watch.lap()
-        return self._rounds.propose(self._ids, self._text.room, plan)
+        done = self._rounds.propose(self._ids, self._text.room, plan)
+        done.length = length
+        return done
 
     def _drafted(self, done: Round) -> Drafted:
         drafted = tuple(done.draft.tokens.tolist())
@@ -308,6 +311,7 @@ class _Run:
             accepted_path=tuple(place[node] for node in outcome.path[:count]) if tree else (),
             block=outcome.block[: len(nodes) + 1],
             absent_ms=done.clock.absent_ms,
+            draft_length=done.length,
         )
         if self._backlog is not None:
             self._backlog.put(

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from core.controls import RunControls
+from core.draft_length import DraftLength
 from core.drafters.base import (
     Drafter,
     blaming,
@@ -53,6 +54,7 @@ class Round:
         clock: times its three parts: draft, verify, sample.
         uniforms: (wanted + 1,) the draws of the verification; None under Gumbel coupling.
         draws: the same, on a target's device that runs asynchronously.
+        length: K or the policy that planned it.
     """
 
     wanted: int
@@ -63,6 +65,7 @@ class Round:
     clock: StepClock
     uniforms: Tensor | None
     draws: Tensor | None
+    length: DraftLength | None = None
 
 
 @dataclass(slots=True, eq=False)

@@ -245,6 +245,7 @@ class Step:
         absent_ms: time in which the machine slept or the process was suspended; no other time includes it.
         source: of a step on a server how its counts are known; None for one on this machine. Such a step holds NaN for
             what the server doesn't report, and `UNKNOWN_ID` for ids; its time is that between two arrivals.
+        draft_length: K in force for this step, or the policy that chose it; None in older logs and on a server.
     """
 
     index: int
@@ -273,6 +274,7 @@ class Step:
     block: tuple[BlockTest, ...] = ()
     absent_ms: float = 0.0
     source: StepSource | None = None
+    draft_length: int | LengthPolicy | None = None
 
     def counted(self, num_draft_tokens: int, num_accepted: int) -> Step:
         """This step of a server with the server's own counts, in place of inferred ones."""

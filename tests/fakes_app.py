@@ -203,7 +203,8 @@ class FakeSession:
                 controls.wait_for_step()
             except Cancelled:
                 return
-            k = 3 if isinstance(controls.num_draft_tokens, LengthPolicy) else controls.num_draft_tokens
+            length = controls.num_draft_tokens
+            k = 3 if isinstance(length, LengthPolicy) else length
             k = min(k, room - (position - first) - 1)
             accepted = next((i for i in range(k) if random_source.random() > 0.8), k)
             step = make_step(
@@ -215,6 +216,7 @@ class FakeSession:
                 texts=lambda place: script[(place - 9) % len(script)],
                 ms=self.step_ms * random_source.uniform(0.85, 1.2),
             )
+            step = replace(step, draft_length=length)
             if controls.is_paused and k:
                 yield Drafted(index, position, step.drafted, step.drafted_texts)
                 try:

@@ -140,6 +140,31 @@ def test_a_paused_run_is_stopped_before_its_branch_starts(window, qtbot, session
     assert window.controller.state is RunState.PAUSED
 
 
+@pytest.mark.parametrize(("first", "then"), [(0.0, 0.9), (0.9, 0.0)])
+def test_a_branch_has_the_temperature_and_k_that_were_in_force_at_its_token(window, qtbot, session, first, then):
+    fields = window.controls.fields
+    fields["temperature"].set_value(first)
+    fields["num_draft_tokens"].set_value(3)
+    window.playback.set_pace(Pace.STEPWISE)
+    window.prompt.run_button.click()
+    for count in (1, 2):
+        qtbot.waitUntil(lambda: window.run_view.prefill is not None)
+        window.playback.step_button.click()
+        qtbot.waitUntil(lambda count=count: len(window.run_view.steps) == count)
+        fields["temperature"].set_value(then)
+        fields["num_draft_tokens"].set_value(9)
+    for index, (temperature, k) in enumerate([(first, 3), (then, 9)]):
+        place = Place(index, 0)
+        new = branch(window.run_view, place)
+        assert (new.sampling.temperature, new.num_draft_tokens) == (temperature, k)
+        window.transcript.view.choose(place)
+        assert open_menu(window)["Draw again, with a new seed"].isEnabled() == (temperature > 0)
+    window.run_view.steps[0] = replace(window.run_view.steps[0], temperature=float("nan"), draft_length=None)
+    assert branch(window.run_view, Place(0, 0)).sampling.temperature == first, "a log may lack it"
+    window.run_view.steps[0] = replace(window.run_view.steps[0], temperature=-1.0)
+    assert not can_branch(window.run_view, Place(0, 0))
+
+
 def test_a_position_with_a_token_offers_branches_in_two_menus_and_one_without_offers_none(finished):
     finished.transcript.view.choose(Place(1, 0))
     menu = QMenu()

@@ -29,10 +29,12 @@ def test_k_and_temperature_apply_from_the_next_step_and_are_recorded():
         2: lambda: controls.set_num_draft_tokens(5),
         3: lambda: controls.set_temperature(0.0),
         5: lambda: controls.set_num_draft_tokens(0),
+        6: lambda: controls.set_num_draft_tokens(LengthPolicy.AUTO),
     }
     for event in speculative(model, model, [0], controls=controls, max_new_tokens=60):
         if isinstance(event, Step):
             seen.append((event.num_draft_tokens, event.temperature))
+            assert event.draft_length == controls.num_draft_tokens
             changes.get(len(seen), lambda: None)()
     assert seen[:6] == [(2, 1.0), (2, 1.0), (5, 1.0), (5, 0.0), (5, 0.0), (0, 0.0)]
     assert controls.sampling.top_k == 3

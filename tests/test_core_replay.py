@@ -12,7 +12,7 @@ from core.runlog.log import RunLogWriter, event_line, read_run_log, to_line, to_
 from core.runlog.replay import CUT_OFF, events, request_from_config, step_from_record
 from core.runlog.tally import Tally
 from core.session import Session
-from core.settings import Coupling, Device, DType, RunRequest, SamplingParams
+from core.settings import Coupling, Device, DType, LengthPolicy, RunRequest, SamplingParams
 from core.types import BaselineStep, BlockTest, Finished, FinishReason, PrefillDone, RunStarted, StageChanged, Step
 from tests.fakes_app import FakeSession
 from tests.fakes_log import STEP_EVENT
@@ -120,6 +120,12 @@ IMPOSSIBLE = {
 def test_a_step_that_no_run_could_have_written_is_left_out(log, name, value):
     next(step for step in log.steps if len(step["emitted"]) > 1)[name] = value
     assert sum(isinstance(event, Step) for event in events(log)) == len(log.steps) - 1
+
+
+@pytest.mark.parametrize("value", [None, -1, 65, 3.0, True, "fixed", "often", [4]])
+def test_a_k_that_no_step_can_have_is_unknown(log, value):
+    assert step_from_record({**log.steps[0], "draft_length": "adaptive"}).draft_length is LengthPolicy.ADAPTIVE
+    assert step_from_record({**log.steps[0], "draft_length": value}).draft_length is None
 
 
 def test_odd_figures_in_a_summary_become_unknown_and_counts_are_added_up(log):

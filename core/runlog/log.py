@@ -159,6 +159,8 @@ def _step_record(step: Step) -> Record:
     for name in _ONLY_IF_ANY:
         if not values[name] and not (name == "accepted_path" and step.parents):
             del values[name]
+    if step.draft_length is None:
+        del values["draft_length"]
     record = {"type": "step", **{name: values.pop(name) for name in STEP_FIELDS}, **values}
     if step.evidence:
         record["evidence"] = list(map(evidence.to_record, step.evidence))

@@ -220,7 +220,14 @@ def step_from_record(record: Mapping[str, Any]) -> Step | None:
         accepted_path=path,
         block=block,
         source=source,
+        draft_length=_draft_length(record.get("draft_length")),
     )
+
+
+def _draft_length(value: Any) -> int | LengthPolicy | None:
+    if value in (LengthPolicy.AUTO, LengthPolicy.ADAPTIVE):
+        return LengthPolicy(value)
+    return value if type(value) is int and 0 <= value <= MAX_DRAFT_TOKENS else None
 
 
 def _ids(values: Any, source: StepSource | None) -> tuple[int, ...]:

@@ -20,10 +20,11 @@ from app.run.live import LiveView
 from app.run.playback import PlaybackBar
 from app.run.run_view import RunView
 from app.run.text.tokens import Place
-from core.errors import RunLogError
+from core.draft_length import request_fields
+from core.errors import OutriderError
 from core.runlog.replay import request_from_config
 from core.settings import RunRequest
-from core.types import Event
+from core.types import Event, Step
 
 MOST_CHOICES = 12
 _NUM_SEEDS = 2**31
@@ -51,7 +52,8 @@ def can_branch(run: RunView, place: Place | None) -> bool:
     config = run.started.config
     try:
         request_from_config(config)
-    except RunLogError:
+        settings_at(run.request, run.steps[place.step])
+    except OutriderError:
         return False
     before = (config.get("prompt_token_ids") or (), config.get("continuation_token_ids") or ())
     position = sum(map(len, before)) + sum(len(step.emitted) for step in run.steps[: place.step])
@@ -78,10 +80,22 @@ def choices(run: RunView, place: Place) -> list[Choice]:
     return list(found.values())
 
 
+def settings_at(request: RunRequest, step: Step) -> RunRequest:
+    """A run's request with the temperature and K in force at a step, so far as its log has them.
+
+    Raises:
+        SettingsError: no run can have them; a damaged log may hold anything.
+    """
+    temperature = request.sampling.temperature if math.isnan(step.temperature) else step.temperature
+    length = request.draft_length if step.draft_length is None else step.draft_length
+    sampling = replace(request.sampling, temperature=temperature)
+    return replace(request, sampling=sampling, **request_fields(length))
+
+
 def branch(
     run: RunView, place: Place, *, forced: tuple[int, ...] = (), forced_text: str = "", new_seed: bool = False
 ) -> RunRequest:
-    """The request that continues a run from before a place, with its settings and length.
+    """The request that continues a run from before a place, with the settings in force there and the run's length.
 
     A forced token keeps the seed: at temperature 0 or with shared noise the same token leads to the same text.
     """
@@ -93,7 +107,7 @@ def branch(
     written += step.emitted[: step.slots.index(place.slot)]
     before = started.config.get("continuation_token_ids") or ()
     return replace(
-        request,
+        settings_at(request, step),
         continuation=(*before, *written),
         forced=forced,
         forced_text=forced_text,
