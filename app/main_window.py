@@ -50,6 +50,8 @@ from app.widgets.labels import Banner, SidePanel
 from app.widgets.plot_card import save_plots
 from app.window_layout import Columns, bring_forward, from_text, splitter, to_text
 from app.worker import OpenSession, open_session
+from core.draft_length import DraftLength
+from core.drafters.registry import METHODS
 from core.models import catalogue
 from core.settings import RunRequest
 from core.types import Event
@@ -228,7 +230,7 @@ class MainWindow(QMainWindow):
             # The engine is ahead of a slowed text, so there may be nothing left to stop.
             wanted.connect(self.live.finish)
         status.download.clicked.connect(self.models.browse)
-        self.controls.num_draft_tokens_changed.connect(self.controller.set_num_draft_tokens)
+        self.controls.num_draft_tokens_changed.connect(self._on_draft_length_changed)
         self.controls.temperature_changed.connect(self.controller.set_temperature)
         self.models.model_opened.connect(self._on_model_opened)
         self.models.line_changed.connect(status.show_download)
@@ -345,6 +347,14 @@ class MainWindow(QMainWindow):
         if self.controls.settings(self.prompt.text()) != self._failed_with:
             self.banner.dismiss_if_changed()
             self.live.forget_refusal()
+
+    @Slot(object)
+    def _on_draft_length_changed(self, length: DraftLength) -> None:
+        # A tree's K counts nodes, a chain's tokens: the next run's K may not fit the current run.
+        request, prepared = self.controller.request, self.controls.method.method
+        running = METHODS.get(request.method) if request is not None else None
+        if running is None or running.proposes_trees == prepared.proposes_trees:
+            self.controller.set_num_draft_tokens(length)
 
     @Slot()
     def _on_run_begun(self) -> None:

@@ -257,6 +257,36 @@ def test_hundreds_of_changes_in_the_middle_of_a_run_leave_a_window_that_runs_wha
     assert window.run_view.request.num_draft_tokens == asked.num_draft_tokens
 
 
+def test_the_k_of_a_tree_prepared_for_the_next_run_does_not_reach_a_chain_nor_the_other_way_round(
+    window, qtbot, session
+):
+    fields, method = window.controls.fields, window.controls.method
+    session.gate = threading.Semaphore(0)
+    window.prompt.run_button.click()
+    qtbot.waitUntil(lambda: len(session.controls) == 1)
+    before = session.controls[0].num_draft_tokens
+    method.choose("draft-tree")
+    fields["length_policy"].choose(LengthPolicy.FIXED)
+    fields["num_draft_tokens"].set_value(48)
+    assert session.controls[0].num_draft_tokens == before
+    method.choose("prompt-lookup")
+    fields["num_draft_tokens"].set_value(9)
+    assert session.controls[0].num_draft_tokens == 9
+    method.choose("draft-tree")
+    fields["num_draft_tokens"].set_value(48)
+    with qtbot.waitSignal(window.controller.run_ended):
+        session.gate.release(1000)
+    session.gate = threading.Semaphore(0)
+    window.prompt.run_button.click()
+    qtbot.waitUntil(lambda: len(session.controls) == 2)
+    fields["num_draft_tokens"].set_value(40)
+    method.choose("draft-model")
+    fields["num_draft_tokens"].set_value(5)
+    assert session.controls[1].num_draft_tokens == 40
+    with qtbot.waitSignal(window.controller.run_ended):
+        session.gate.release(1000)
+
+
 def test_settings_filled_in_for_the_next_run_leave_the_current_one_as_it_is(window, qtbot, session):
     session.gate = threading.Semaphore(1)
     window.prompt.run_button.click()
