@@ -69,8 +69,6 @@ class RunController(QObject):
         self._starts_paused = False
         self.request: RunRequest | None = None
         """Of the current run, or of the last one."""
-        self._stepped: list[RunRequest] = []
-        """Of the runs whose steps were taken one by one; idle processors are slower."""
         self._events: deque[Event] = deque()
         self._worker = EngineWorker(self._events, open_session)
         self._thread = QThread()
@@ -171,14 +169,8 @@ class RunController(QObject):
     def step_once(self) -> None:
         """Take one more step, then pause; while the models load, that is the first step."""
         if self.state in {RunState.RUNNING, RunState.PAUSED}:
-            if self.request is not None and not self.was_stepped(self.request):
-                self._stepped.append(self.request)
             self._controls.step_once()
             self._set_state(RunState.PAUSED)
-
-    def was_stepped(self, request: RunRequest | None) -> bool:
-        """Whether steps of this very run were taken one by one."""
-        return any(stepped is request for stepped in self._stepped)
 
     def set_stepwise(self, starts_paused: bool, *, stops_at_drafts: bool = False) -> None:
         """Set whether later runs begin paused, and whether a pause also stops at drafts, now and in later runs."""

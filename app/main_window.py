@@ -105,7 +105,7 @@ class MainWindow(QMainWindow):
         """The settings that the last failure came with."""
         self.status = StatusStrip()
         self.help = Help(self, self.menus, self.run_view, self.status, self._dialogs, self.jobs)
-        self.conclusion = ConclusionBar(self.run_view, self.controller, lambda: self.playback.is_slowed)
+        self.conclusion = ConclusionBar(self.run_view, lambda: self.playback.is_slowed)
         self.introduction = Introduction(
             self.controller,
             self.run_view,

@@ -29,6 +29,7 @@ class RunControls:
         sampling: temperature and filters for the next step.
         num_draft_tokens: K for the next step, or the policy that chooses it.
         is_paused: whether the run waits before its next step.
+        was_stepped: whether steps were taken one by one.
         is_inspected: whether evidence is shown as the run proceeds: each step's is then sent at once; otherwise it
             follows when the run is paused or over.
         stops_at_drafts: whether a paused run steps in halves: it also waits between draft and verification, for another
@@ -40,7 +41,7 @@ class RunControls:
         self.num_draft_tokens = check_draft_length(num_draft_tokens)
         self.is_inspected = False
         self.stops_at_drafts = False
-        self.is_paused = False
+        self.is_paused = self.was_stepped = False
         self._cancelled = threading.Event()
         self._changed = threading.Condition()
         self._num_allowed = 0
@@ -90,7 +91,7 @@ class RunControls:
     def step_once(self) -> None:
         """Run one more step, then pause. Steps requested meanwhile add up."""
         with self._changed:
-            self.is_paused = True
+            self.is_paused = self.was_stepped = True
             self._num_allowed += 1
             self._changed.notify_all()
 

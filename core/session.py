@@ -187,7 +187,7 @@ class Session:
                 loaded.record(event)
             yield event
         assert summary is not None, "decoding ends with Finished"
-        summary = replace(summary, num_threads=torch.get_num_threads())
+        summary = replace(summary, num_threads=torch.get_num_threads(), was_stepped=controls.was_stepped)
         if not request.baseline or summary.finish_reason is FinishReason.CANCELLED:
             return summary
         yield StageChanged("Measuring the baseline…")
@@ -214,6 +214,7 @@ def _with_baseline(
             yield BaselineStep(event)
         elif isinstance(event, Finished) and event.summary.finish_reason is not FinishReason.CANCELLED:
             plain, ours = event.summary.tokens_per_second, summary.tokens_per_second
+            speedup = ours / plain if ours and plain and not summary.was_stepped else None
             cost, predicted = tally.forecast(baseline.verify_ms / baseline.tokens if baseline.tokens else None)
             measured = replace(
                 summary,
@@ -222,8 +223,8 @@ def _with_baseline(
                 baseline_tokens_per_second=plain,
                 baseline_text=event.summary.text,
                 baseline_num_threads=torch.get_num_threads(),
-                measured_speedup=ours / plain if ours and plain else None,
-                measured_speedup_interval=speedup_interval(tally, baseline) if ours and plain else None,
+                measured_speedup=speedup,
+                measured_speedup_interval=speedup_interval(tally, baseline) if speedup else None,
             )
             return replace(measured, was_busy=bool(busy_note(tally, baseline, measured)))
     return summary

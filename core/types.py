@@ -421,7 +421,8 @@ class Summary:
         cost_coefficient: one draft step's time / one target step's time.
         tokens_per_second: num_tokens / the sum of the steps' total_ms; None if these are too few or too short to tell.
         predicted_speedup: tau / (K c + v(K+1)) from this run's measured alpha, c and v.
-        measured_speedup: tokens_per_second / baseline_tokens_per_second; None if the baseline did not run.
+        measured_speedup: tokens_per_second / baseline_tokens_per_second; None if the baseline did not run, or if the
+            steps were taken one by one.
         measured_speedup_interval: its 95 % interval; None where there are few steps.
         was_busy: whether the machine was busy during the run or its baseline, so far as their steps show.
         expected_acceptance_rate: the accepted / drafted expected of the run's way of testing, or, under Gumbel
@@ -431,6 +432,7 @@ class Summary:
         target_step_ms: time of the target's one-position forward, as in `PrefillDone` or of the first plain step.
         source: of a run on a server how the counts are known: SERVER for this run's own, CHUNKS if they are inferred
             from the stream or from the server's counters, TEXT if nothing is known about drafting.
+        was_stepped: whether steps were taken one by one: between them processors idle, and then are slower.
     """
 
     finish_reason: FinishReason
@@ -459,6 +461,7 @@ class Summary:
     expected_acceptance_rate: float | None = None
     target_step_ms: float | None = None
     source: StepSource | None = None
+    was_stepped: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -173,9 +173,9 @@ class FakeSession:
                 )
                 yield BaselineStep(plain)
             speed = 1000 / plain.total_ms
-            speedup = 1000 * tokens / sum(step.total_ms for step in steps) / speed
+            speedup = None if controls.was_stepped else 1000 * tokens / sum(step.total_ms for step in steps) / speed
             baseline = {"baseline_tokens_per_second": speed, "measured_speedup": speedup}
-        yield Finished(make_summary(steps, reason, error=error, **baseline))
+        yield Finished(make_summary(steps, reason, error=error, was_stepped=controls.was_stepped, **baseline))
 
     def held_bytes(self, _device: str) -> int:
         """What the script says."""

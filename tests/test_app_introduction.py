@@ -313,12 +313,6 @@ def test_a_busy_machine_qualifies_the_headline_and_few_steps_tell_nothing():
     assert (few.kind, few.advice) == ("", None)
 
 
-def test_a_run_that_was_stepped_through_has_no_speed():
-    stepped = concluded(10.0, was_stepped=True)
-    assert stepped.headline.startswith("No speed comparison")
-    assert "times faster" not in stepped.headline
-
-
 def test_callouts_quote_the_step_that_they_explain():
     step = make_step(4, 9, num_accepted=1)
     drafted, checked, kept = (text for _, text in callouts_of(step))

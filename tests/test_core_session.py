@@ -12,7 +12,8 @@ import core.session
 from core.controls import RunControls
 from core.errors import ModelNotFoundError, ModelUnreadableError, OutriderError, PromptError, SettingsError
 from core.models.prompting import EncodedPrompt
-from core.runlog.log import CONFIG_FIELDS, ENVIRONMENT_FIELDS
+from core.runlog.log import CONFIG_FIELDS, ENVIRONMENT_FIELDS, to_record
+from core.runlog.replay import summary_from_record
 from core.runners.llama import FusedLlamaRunner
 from core.runners.module import ModuleRunner
 from core.session import Continuation, Session, run_started
@@ -114,6 +115,19 @@ def test_the_baseline_runs_after_and_says_the_same_at_temperature_0(request_for)
     assert summary.baseline_text == summary.text == "".join(step.emitted_text for step in plain)
     assert summary.baseline_tokens_per_second == pytest.approx(12e3 / sum(step.total_ms for step in plain))
     assert summary.measured_speedup == pytest.approx(summary.tokens_per_second / summary.baseline_tokens_per_second)
+
+
+def test_where_steps_were_taken_one_by_one_no_speedup_is_measured(request_for):
+    controls = RunControls(SamplingParams(0.0), 3)
+    controls.step_once()
+    for event in Session().run(request_for(baseline=True), controls):
+        if isinstance(event, Step):
+            controls.resume()
+    summary = event.summary
+    assert (summary.was_stepped, summary.measured_speedup, summary.measured_speedup_interval) == (True, None, None)
+    assert summary.baseline_tokens_per_second
+    assert summary_from_record(to_record(event), summary) == summary
+    assert "was_stepped" not in to_record(Finished(replace(summary, was_stepped=False)))
 
 
 def test_the_baseline_has_the_settings_in_force_at_the_end(request_for):

@@ -7,20 +7,15 @@ from dataclasses import dataclass
 
 from PySide6.QtWidgets import QFrame
 
-from app.controller import RunController
 from app.run.run_view import RunView
 from app.run.speed.speed_page import AdviceRow
 from app.widgets.fields import boxed, column, set_flag, wrapped_label
 from core.analysis.advice import Advice
 from core.analysis.diagnosis import diagnose
-from core.analysis.steadiness import BUSY_MACHINE, covers_one, interval_text, speedup_interval, unsteadiness
+from core.analysis.steadiness import BUSY_MACHINE, STEPWISE, covers_one, interval_text, speedup_interval, unsteadiness
 from core.settings import Coupling
 from core.text import percent_text
 
-STEPWISE = (
-    "The steps were taken one by one, so their times say nothing about speed: run again at full speed or at a slower "
-    "pace."
-)
 QUALIFIED = "Measured on a busy machine: "
 SHORT_MS = 20.0
 """Steps shorter than this are disturbed by the window's own drawing."""
@@ -47,18 +42,18 @@ class Conclusion:
     advice: Advice | None = None
 
 
-def conclusion_of(run: RunView, *, was_stepped: bool = False, is_slowed: bool = False) -> Conclusion | None:
+def conclusion_of(run: RunView, *, is_slowed: bool = False) -> Conclusion | None:
     """What a run showed; None before its end, and without a baseline.
 
     Args:
-        was_stepped: whether its steps were taken one by one.
         is_slowed: whether it was shown at a slower pace.
     """
-    speedup = run.summary.measured_speedup if run.summary is not None else None
+    summary = run.summary
+    if summary is not None and summary.was_stepped and summary.baseline_tokens_per_second is not None:
+        return Conclusion(f"No speed comparison, {_sameness(run)}", STEPWISE)
+    speedup = summary.measured_speedup if summary is not None else None
     if speedup is None:
         return None
-    if was_stepped:
-        return Conclusion(f"No speed comparison, {_sameness(run)}", STEPWISE)
     interval = speedup_interval(run.counts.sums, run.baseline.sums)
     digits = 1 if speedup >= 1.15 else 2
     if interval is None:
@@ -103,11 +98,11 @@ def _advice(run: RunView) -> Advice | None:
 class ConclusionBar(QFrame):
     """Shows a run's `Conclusion`, until another one begins. A panel of the `LiveView`."""
 
-    def __init__(self, run: RunView, controller: RunController, is_slowed: Callable[[], bool]) -> None:
+    def __init__(self, run: RunView, is_slowed: Callable[[], bool]) -> None:
         """`is_slowed`: see `conclusion_of`."""
         super().__init__()
         self.setObjectName("conclusion")
-        self._run, self._controller, self._is_slowed = run, controller, is_slowed
+        self._run, self._is_slowed = run, is_slowed
         self.headline = wrapped_label("conclusionHeadline", "title")
         self.basis = wrapped_label("conclusionBasis", "hint")
         self.advice = AdviceRow()
@@ -123,8 +118,7 @@ class ConclusionBar(QFrame):
 
     def end(self) -> None:
         """A run is over: show what it showed."""
-        was_stepped = self._controller.was_stepped(self._run.request)
-        found = conclusion_of(self._run, was_stepped=was_stepped, is_slowed=self._is_slowed())
+        found = conclusion_of(self._run, is_slowed=self._is_slowed())
         if found is not None:
             self.headline.setText(found.headline)
             self.basis.setText(found.basis)

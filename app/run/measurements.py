@@ -163,6 +163,8 @@ def _speedup(run: RunView, baseline_ticked: bool) -> tuple[str, str, str]:
             ", ".join(filter(None, (between, measured[0]))),
             between or measured[1],
         )
+    if summary is not None and summary.was_stepped:
+        return UNKNOWN, "the steps were taken one by one", "step by step"
     if summary is not None and run.wants_baseline:
         return UNKNOWN, "the baseline did not run", "no baseline ran"
     if not (run.wants_baseline or (baseline_ticked and not run.num_tokens)):

@@ -18,6 +18,10 @@ from core.types import Summary
 
 BUSY = 0.5
 """A larger spread of equal forwards is no longer the engine's own: on a quiet machine it is .1 to .3."""
+STEPWISE = (
+    "The steps were taken one by one, so their times say nothing about speed: run again at full speed or at a slower "
+    "pace."
+)
 BUSY_MACHINE = "The machine was busy: "
 """How a note about a busy machine begins."""
 SHIFT = 1.3
@@ -91,8 +95,9 @@ def busy_note(run: Tally, baseline: Tally, summary: Summary) -> str:
     """A sentence about a run beside its baseline if the machine was busy; empty if not, or if there are few steps.
 
     The steps of a server are far from equal even if nothing else runs: others use it, and a network lies between.
+    Nor are steps that were taken one by one.
     """
-    if summary.source is not None:
+    if summary.source is not None or summary.was_stepped:
         return ""
     found = unsteadiness(run, baseline)
     if found is not None and found > BUSY:

@@ -11,7 +11,7 @@ from pathlib import PurePosixPath, PureWindowsPath
 from typing import Any
 
 from core.analysis.run_counts import Column, RunCounts
-from core.analysis.steadiness import absence_note, busy_note, covers_one, interval_text, speedup_interval
+from core.analysis.steadiness import STEPWISE, absence_note, busy_note, covers_one, interval_text, speedup_interval
 from core.draft_length import shown_draft_length
 from core.export.templates import UNKNOWN
 from core.runlog.log import CONFIG_FIELDS, ENVIRONMENT_FIELDS, RunLog, mapping_of, number_of, text_of
@@ -344,6 +344,8 @@ def verdict(run: RunData) -> str:
         return "This run decoded plainly: it drafted nothing, so it says nothing about speculation."
     if speedup is None and run.config.get("engine"):
         return "This run doesn't show whether speculation pays on the server: outrider sweep --engine measures it."
+    if run.summary.was_stepped:
+        return STEPWISE
     if speedup is None:
         return "The baseline did not run, so this run doesn't show whether speculation pays here."
     interval = run.interval

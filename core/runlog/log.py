@@ -190,6 +190,8 @@ def _summary_fields(summary: Summary) -> Record:
         names += BASELINE_FIELDS
     if summary.error is None:
         del values["error"]
+    if not summary.was_stepped:
+        del values["was_stepped"]
     if summary.source is None:
         del values["source"]
         return _in_order(values, names)

@@ -287,6 +287,7 @@ def summary_from_record(record: Mapping[str, Any], added_up: Summary) -> Summary
         baseline_num_threads=of_kind("baseline_num_threads", int) or None,
         error=of_kind("error", str),
         source=StepSource(record["source"]) if record.get("source") in list(StepSource) else None,
+        was_stepped=record.get("was_stepped") is True,
     )
 
 

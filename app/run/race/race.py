@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from app.run.run_view import RunView
 from core.analysis.run_counts import Timeline
+from core.analysis.steadiness import STEPWISE
 from core.drafters.registry import METHODS
 from core.settings import LOSSY, Coupling
 from core.text import count_text
@@ -89,6 +90,8 @@ def subject_text(run: RunView) -> str:
 
 def source_text(run: RunView, race: Race) -> str:
     """The source of a race's speedup, in one sentence with its numbers."""
+    if run.summary is not None and run.summary.was_stepped:
+        return STEPWISE
     speedup = speedup_of(run, race)
     ours, plain = (line.end_ms / len(line.ends_ms) for line in (race.ours, race.plain))
     if speedup is None or not ours or not plain:

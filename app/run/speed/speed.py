@@ -20,7 +20,7 @@ from core.analysis.advice import BREAK_EVEN, Advice
 from core.analysis.calibration import Calibration, Study, study
 from core.analysis.diagnosis import LEAST_BLOCKS, Diagnosis, Limit, diagnose
 from core.analysis.expectation import Estimate
-from core.analysis.steadiness import speedup_interval
+from core.analysis.steadiness import STEPWISE, speedup_interval
 from core.analysis.theory import SpeedupTheory, speedup_theory
 from core.draft_length import shown_draft_length
 
@@ -139,6 +139,8 @@ def speed_report(run: RunView, done: Study | None = None) -> SpeedReport:
     measure = Advice(MEASURE, settings={"baseline": True})
     if run.request is not None and run.request.engine:
         return SpeedReport(ON_SERVER)
+    if run.summary is not None and run.summary.was_stepped:
+        return SpeedReport(STEPWISE)
     if found is None:
         return SpeedReport(NO_UNIT, advice=(measure,) if is_over else ())
     theory = done.speedup if done is not None else speedup_theory(sums, plain, num_resamples=0)

@@ -298,6 +298,8 @@ def _settings(run: RunData) -> dict[str, str]:
         found["temperature"] = f"{found.get('temperature', '')}, changed during the run"
     for name, value in (options if isinstance(options, dict) else {}).items():
         found[f"option_{name}"] = shown(value)
+    if run.summary.was_stepped:
+        found["pace"] = "step by step"
     found["outrider"] = run.version
     found.update({name: run.environment.get(name, "") for name in ENVIRONMENT})
     return found
@@ -339,8 +341,8 @@ def _figure(groups: Sequence[Group], place: int, figure: Figure) -> ComparedRow:
     ignored = () if figure.is_timed else (*ENVIRONMENT, "device", "outrider")
     keys = {tuple(item for item in _key(run) if item[0] not in ignored) for group in groups for run in group}
     is_contest = len(keys) > 1
-    was_busy = figure.is_timed and any(run.was_busy for group in groups for run in group)
-    if was_busy or not (figure.better and known and is_contest):
+    is_doubtful = figure.is_timed and any(run.was_busy or "pace" in run.settings for group in groups for run in group)
+    if is_doubtful or not (figure.better and known and is_contest):
         return ComparedRow(figure.title, texts, figure.meaning)
     top, spread = max(known.values(), key=lambda value: value[0] * figure.better)
     # With one run each, differences below a hundredth are not significant; of means, those within their intervals.

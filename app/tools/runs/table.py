@@ -84,6 +84,7 @@ def _subtitle(run: KeptRun) -> str:
         return run.problem
     parts = [str(run.state)] if run.state is not KeptState.FINISHED else []
     parts += ["busy machine"] if summary.get("was_busy") is True else []
+    parts += ["step by step"] if summary.get("was_stepped") is True else []
     parts += [f"seed {seed}"] if isinstance(seed, int) else []
     interval = interval_text(interval_of(summary))
     parts += [f"speedup's 95 % interval {interval}"] if interval else []
