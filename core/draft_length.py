@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from core.errors import SettingsError
 from core.settings import MAX_DRAFT_TOKENS, LengthPolicy
+from core.types import Step
 
 DraftLength = int | LengthPolicy
 """K, AUTO or ADAPTIVE; never FIXED, which a number stands for."""
@@ -89,3 +90,8 @@ def shown_draft_length(config: Mapping[str, Any]) -> Any:
     """A log's K as shown and searched for: a number, "auto" or "adaptive"; None if the log has none."""
     length, policy = config.get("num_draft_tokens"), config.get("length_policy")
     return policy if length == str(LengthPolicy.AUTO) and policy in _CHOSEN else length
+
+
+def was_changed(length: Any, steps: Iterable[Step]) -> bool:
+    """Whether K, or what chooses it, was changed during a run that began with this length. Older logs don't tell."""
+    return any(step.draft_length not in (None, length) for step in steps)

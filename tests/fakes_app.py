@@ -14,6 +14,7 @@ from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QAbstractItemView, QLabel, QMenu, QTabWidget, QWidget
 
 from core.controls import Cancelled, RunControls
+from core.draft_length import config_fields
 from core.runlog.tally import Tally
 from core.settings import LengthPolicy, RunRequest
 from core.types import (
@@ -236,11 +237,11 @@ class FakeSession:
             "forced_text": request.forced_text or "".join(f"<{token}>" for token in request.forced),
         }
         names = (
-            "target", "draft", "method", "num_draft_tokens", "seed", "coupling", "verification", "max_new_tokens",
-            "prompt",
+            "target", "draft", "method", "seed", "coupling", "verification", "max_new_tokens", "prompt",
         )  # fmt: skip
         config = {
             **{name: getattr(request, name) for name in names},
+            **config_fields(request.draft_length),
             **{name: getattr(request.sampling, name) for name in ("temperature", "top_k", "top_p", "min_p")},
             **{"revision": None, "device": "cpu", "dtype": "float32"},
             **({"lossy": True} if request.is_lossy else {}),

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 
 import pytest
 
 from app.run.pacing import Pace
-from app.run.race.race import race_of, source_text
+from app.run.race.race import race_of, source_text, subject_text
 from app.run.speed.speed import speed_report
 from app.tools.runs.comparison import compare
 from app.tools.runs.table import run_row
@@ -16,6 +17,7 @@ from core.export.choice import choice_from_log
 from core.export.run_data import run_data, verdict
 from core.runlog.log import read_run_log
 from core.runlog.store import read_head
+from core.settings import LengthPolicy
 from core.types import Finished
 
 pytestmark = pytest.mark.usefixtures("short_look")
@@ -36,6 +38,44 @@ def take_steps(window, qtbot, count):
 def run_on(window, qtbot):
     with qtbot.waitSignal(window.live.run_shown):
         window.playback.pause_button.click()
+
+
+def test_a_changed_k_is_not_stated_as_that_of_the_whole_run(window, qtbot, session, tmp_path, run_to_end):
+    fields, run = window.controls.fields, window.run_view
+    fields["length_policy"].choose(LengthPolicy.FIXED)
+    fields["num_draft_tokens"].set_value(3)
+    run_to_end(window)
+    assert subject_text(run).startswith("Draft model · K = 3 ·")
+    session.gate = threading.Semaphore(2)
+    window.prompt.run_button.click()
+    qtbot.waitUntil(lambda: len(run.steps) == 2)
+    fields["num_draft_tokens"].set_value(9)
+    fields["temperature"].set_value(0.25)
+    session.gate.release()
+    qtbot.waitUntil(lambda: len(run.steps) == 3)
+    assert window.measurements.tiles.chosen.isHidden()
+    fields["length_policy"].choose(LengthPolicy.AUTO)
+    with qtbot.waitSignal(window.live.run_shown):
+        session.gate.release(1000)
+    assert not window.measurements.tiles.chosen.isHidden()
+    assert "by auto" in window.measurements.tiles.chosen.note.text()
+    assert "K varied" in subject_text(run)
+    assert "K = " not in subject_text(run)
+    assert "with a K that was changed during the run" in speed_report(run).headline
+    paths = sorted((tmp_path / "runs").glob("*.jsonl"))
+    logs = [read_run_log(path) for path in paths]
+    compared = compare(zip(map(read_head, paths), logs, strict=True), grouped=True)
+    assert [row.texts for row in compared.differing if row.title == "K"] == [("3", "3, changed during the run")]
+    assert len(compared.columns) == 2
+    choice, mean = choice_from_log(logs[1]), run.summary.num_draft_tokens / run.summary.num_drafts
+    note = (
+        f"K was changed during the run; {mean:.1f} tokens on average. "
+        f"The temperature was changed during the run, which began with {run.request.sampling.temperature:g}."
+    )
+    assert (choice.k, choice.k_note) == (round(mean), note)
+    assert choice_from_log(logs[0]).k_note == ""
+    window.menus.production.trigger()
+    assert note in window.exports.page.note.text()
 
 
 def test_that_steps_were_taken_one_by_one_is_said_of_that_run_alone(window, qtbot, run_to_end):

@@ -14,6 +14,7 @@ from core.analysis.diagnosis import Diagnosis, PlainStep, plain_step
 from core.analysis.run_counts import RunCounts
 from core.analysis.steadiness import absence_note, busy_note, interval_text, speedup_interval
 from core.analysis.theory import SpeedupTheory
+from core.draft_length import DraftLength
 from core.runlog.log import RunLog, to_record
 from core.settings import Coupling, LengthPolicy, RunRequest, is_lossy
 from core.types import (
@@ -78,6 +79,7 @@ class RunView:
         self.prefill: PrefillDone | None = None
         self.summary: Summary | None = None
         self.steps: list[Step] = []
+        self._lengths: set[DraftLength | None] = set()
         self.baseline_steps: list[Step] = []
         self.counts, self.baseline = RunCounts(), RunCounts()
         self.tokens = TokenStream(steps=self.steps)
@@ -97,6 +99,7 @@ class RunView:
         """Apply one event."""
         if isinstance(event, Step):
             self.steps.append(event)
+            self._lengths.add(event.draft_length)
             self.tokens.pending = ()
             self.counts.add(event)
             self.stage = ""
@@ -190,9 +193,17 @@ class RunView:
 
     @property
     def length_policy(self) -> LengthPolicy | None:
-        """What chooses K; None if it is fixed, or a server's."""
-        length = None if self.request is None or self.request.engine else self.request.draft_length
+        """What chooses K, by the latest step if it was changed; None if it is fixed, or a server's."""
+        if self.request is None or self.request.engine:
+            return None
+        latest = self.steps[-1].draft_length if self.steps else None
+        length = self.request.draft_length if latest is None else latest
         return length if isinstance(length, LengthPolicy) else None
+
+    @property
+    def has_varied_length(self) -> bool:
+        """Whether K, or what chooses it, was changed during the run."""
+        return self.request is not None and bool(self._lengths - {self.request.draft_length, None})
 
     @property
     def is_lossy(self) -> bool:

@@ -206,7 +206,7 @@ class Exports(QObject):
             return choice, "From the current settings: no run has finished yet."
         refuse_server(started.config)
         choice = replace(
-            choice_from_request(request_from_config(started.config), to_record(Finished(summary))),
+            choice_from_request(request_from_config(started.config), to_record(Finished(summary)), self._run.steps),
             run_id=started.run_id,
             dtype=str(started.config.get("dtype") or ""),
             interval=speedup_interval(self._run.counts.sums, self._run.baseline.sums),

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 from core.analysis.steadiness import covers_one, interval_text
+from core.draft_length import was_changed
 from core.drafters.registry import get_method
 from core.errors import SettingsError
 from core.export.run_data import run_data
@@ -18,6 +20,7 @@ from core.models.shared_draft import serves
 from core.runlog.log import RunLog, number_of
 from core.runlog.replay import request_from_config
 from core.settings import RunRequest
+from core.types import Step
 
 DEFAULT_K = 4
 
@@ -65,7 +68,7 @@ class Choice:
     """Settings to serve with: a request with a fixed K.
 
     Attributes:
-        k_note: where K comes from, if the user didn't set it.
+        k_note: where K comes from, if the user didn't set it, and whether the temperature was changed.
         run_id: the run that the choice comes from; empty if it comes from the settings.
         measured_speedup: that run's, against its own baseline; None if there was none.
         dtype: the precision that it was measured in; empty if unknown.
@@ -123,8 +126,13 @@ class Choice:
         return self.request.method_options.get(name, getattr(get_method(self.request.method).parse(), name))
 
 
-def choice_from_request(request: RunRequest, summary: Mapping[str, Any] | None = None) -> Choice:
+def choice_from_request(
+    request: RunRequest, summary: Mapping[str, Any] | None = None, steps: Sequence[Step] = ()
+) -> Choice:
     """The choice of a request, with the mean K and the speedup of its run if there is a summary.
+
+    Args:
+        steps: the run's; where they show that K was changed, the mean K is taken, as for a policy.
 
     Raises:
         SettingsError: there is no such method, or nothing is drafted.
@@ -133,13 +141,18 @@ def choice_from_request(request: RunRequest, summary: Mapping[str, Any] | None =
     if request.num_draft_tokens == 0:
         raise SettingsError("With K = 0 nothing is drafted, so there is no draft to deploy. Choose a run that drafts.")
     summary, note = summary or {}, ""
-    if request.num_draft_tokens is None:
+    was_varied = was_changed(request.draft_length, steps)
+    if request.num_draft_tokens is None or was_varied:
         drafted, drafts = summary.get("num_draft_tokens"), summary.get("num_drafts")
         k, note = DEFAULT_K, f"Outrider chooses K before each step; {DEFAULT_K} is its usual default."
         if isinstance(drafted, int) and isinstance(drafts, int) and drafts > 0 and drafted > 0:
             k = max(1, round(drafted / drafts))
-            note = f"Outrider chose K before each step; {drafted / drafts:.1f} tokens on average."
+            origin = "K was changed during the run" if was_varied else "Outrider chose K before each step"
+            note = f"{origin}; {drafted / drafts:.1f} tokens on average."
         request = replace(request, num_draft_tokens=k)
+    first = request.sampling.temperature
+    if any(step.temperature != first for step in steps if not math.isnan(step.temperature)):
+        note = f"{note} The temperature was changed during the run, which began with {first:g}.".strip()
     return Choice(request, note, measured_speedup=number_of(summary.get("measured_speedup")))
 
 
@@ -158,6 +171,7 @@ def choice_from_log(log: RunLog) -> Choice:
     """
     config = log.run["config"]
     refuse_server(config)
-    choice, run = choice_from_request(request_from_config(config), log.summary), run_data(log)
+    run = run_data(log)
+    choice = choice_from_request(request_from_config(config), log.summary, run.steps)
     dtype = run.setting("dtype")
     return replace(choice, run_id=run.run_id, dtype=dtype, interval=run.interval, was_busy=run.was_busy)

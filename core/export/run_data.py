@@ -12,7 +12,7 @@ from typing import Any
 
 from core.analysis.run_counts import Column, RunCounts
 from core.analysis.steadiness import STEPWISE, absence_note, busy_note, covers_one, interval_text, speedup_interval
-from core.draft_length import shown_draft_length
+from core.draft_length import shown_draft_length, was_changed
 from core.export.templates import UNKNOWN
 from core.runlog.log import CONFIG_FIELDS, ENVIRONMENT_FIELDS, RunLog, mapping_of, number_of, text_of
 from core.runlog.replay import events
@@ -58,8 +58,9 @@ class RunData:
 
     @property
     def draft_length(self) -> str:
-        """K, or the policy that chose it."""
-        return shown(shown_draft_length(self.config))
+        """K, or the policy that chose it, and whether it was changed."""
+        length = shown_draft_length(self.config)
+        return f"{shown(length)}, changed during the run" if was_changed(length, self.steps) else shown(length)
 
     @property
     def run_id(self) -> str:

@@ -120,7 +120,8 @@ class AcceptancePlot(StepPlot):
     @property
     def _shows_choice(self) -> bool:
         # A tree's nodes have their own bars.
-        return self._run.length_policy is not None and not self._run.counts.has_trees
+        is_chosen = self._run.length_policy is not None or self._run.has_varied_length
+        return is_chosen and not self._run.counts.has_trees
 
     def settle(self, *, is_over: bool) -> None:
         """Label the dashed line for the run's coupling."""

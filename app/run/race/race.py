@@ -81,7 +81,9 @@ def subject_text(run: RunView) -> str:
     # A third-party method may be missing here.
     method = METHODS[request.method].title if request.method in METHODS else request.method
     k = f"{request.length_policy} K" if request.num_draft_tokens is None else f"K = {request.num_draft_tokens}"
-    if run.counts.has_trees and request.num_draft_tokens is not None:
+    if run.has_varied_length:
+        k = "K varied"
+    elif run.counts.has_trees and request.num_draft_tokens is not None:
         k += " nodes"
     changed = "temperature varied" if len({step.temperature for step in run.steps}) > 1 else ""
     busy = "measured on a busy machine" if run.busy_note else ""

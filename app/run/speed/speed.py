@@ -212,6 +212,8 @@ def _setting(run: RunView, found: Diagnosis, theory: SpeedupTheory | None) -> st
     """The run's K, or its policy, within a sentence."""
     length = shown_draft_length(run.config)
     mean = run.counts.sums.drafted / found.num_blocks
+    if run.has_varied_length:
+        return f"with a K that was changed during the run, {mean:.1f} on average"
     if isinstance(length, str):
         return f"with {length} K, {mean:.1f} on average"
     if found.is_tree:

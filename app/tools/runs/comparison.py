@@ -17,7 +17,6 @@ from app.setup.model_library import UNKNOWN
 from core.analysis.expectation import t95
 from core.analysis.run_counts import Column, RunCounts
 from core.analysis.steadiness import interval_text
-from core.draft_length import shown_draft_length
 from core.errors import OutriderError
 from core.export.run_data import FIGURES, Figure, RunData, differences, run_data, shown
 from core.runlog.log import RunLog
@@ -292,7 +291,7 @@ def _settings(run: RunData) -> dict[str, str]:
     found = {name: text for name, text in run.settings.items() if name not in NOT_COMPARED}
     found["prompt"] = run.setting("prompt")
     if "num_draft_tokens" in config:
-        found["num_draft_tokens"] = shown(shown_draft_length(config))
+        found["num_draft_tokens"] = run.draft_length
     temperature = config.get("temperature")
     if any(step.temperature != temperature for step in run.steps if not math.isnan(step.temperature)):
         found["temperature"] = f"{found.get('temperature', '')}, changed during the run"
