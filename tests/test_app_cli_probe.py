@@ -132,12 +132,18 @@ def test_an_empty_text_a_log_without_one_and_generate_beside_a_log_are_refused(c
         assert words in refused(capsys, "probe", "--quiet", *arguments)
 
 
-def test_a_probe_that_is_stopped_before_its_first_draft_blames_no_draft(capsys, monkeypatch):
+def test_a_probe_that_is_stopped_before_its_first_draft_blames_no_draft_and_keeps_an_earlier_result(
+    capsys, monkeypatch, tmp_path
+):
     class Stopped(TinyEngine):
         def load(self, request, controls):
             controls.cancel()
             controls.check_cancelled()
             yield
 
+    earlier = f'{{"schema": "{command.SCHEMA}", "drafts": [{{"draft": "near"}}]}}\n'
+    (tmp_path / "probe.json").write_text(earlier, "utf-8")
     monkeypatch.setattr(command, "make_engine", Stopped)
-    assert refused(capsys, "probe", code=130) == "Stopped before a draft was probed."
+    said = refused(capsys, "probe", "--json", tmp_path / "probe.json", code=130)
+    assert said == "Stopped before a draft was probed."
+    assert (tmp_path / "probe.json").read_text("utf-8") == earlier

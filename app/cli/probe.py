@@ -182,7 +182,7 @@ def execute(args: argparse.Namespace) -> int:
         say("Stopped before a draft was probed.")
     else:
         write_probe(request, done)
-    if args.json is not None:
+    if args.json is not None and done.probes:
         write_atomically(Path(args.json), json.dumps(to_record(request, done), indent=1, ensure_ascii=False) + "\n")
     return Exit.STOPPED if done.is_stopped else Exit.DONE
 
