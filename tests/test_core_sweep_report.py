@@ -63,6 +63,20 @@ def test_the_table_has_a_row_a_run_with_the_names_of_a_runs_summary(path, tmp_pa
     assert {"num_accepted_tokens_per_pos", "draft_acceptance_rate"} < set(rows[0])
 
 
+def test_the_table_tells_runs_apart_that_differ_in_an_option_only(tmp_path):
+    choices = [DrafterChoice("draft-model", "D", {"int8": is_int8}) for is_int8 in (False, True)]
+    heads = DrafterChoice("medusa", None, {"heads": "/home/me/heads"})
+    export_sweep_csv(tmp_path / "runs.csv", sweep(plan_of(drafters=(*choices, heads))))
+    with (tmp_path / "runs.csv").open(newline="", encoding="utf-8") as file:
+        seen = {(row["method"], row["method_options"]) for row in csv.DictReader(file)}
+    assert seen == {
+        ("plain", ""),
+        ("draft-model", '{"int8": false}'),
+        ("draft-model", '{"int8": true}'),
+        ("medusa", '{"heads": "heads"}'),
+    }
+
+
 def test_clean_lines_are_read_again_as_the_same_sweep(path, tmp_path):
     before = read_sweep(path)
     path.write_bytes(path.read_bytes()[:-30])

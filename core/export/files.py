@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -29,7 +30,9 @@ CELL_FIELDS = ("method", "draft", *SHAPE_OPTIONS, "num_speculative_tokens", "tem
 """A shape is that of trees only. K is num_speculative_tokens, as in vLLM's settings; num_draft_tokens counts all
 tokens that a run drafted."""
 RUN_FIELDS = ("index", "suite", "prompt", "prompt_index", "repeat", "seed", "started_at", "seconds")
-SWEEP_CSV_FIELDS = (*CELL_FIELDS, *RUN_FIELDS, "measured_speedup", *SUMMARY_FIELDS, "error", "verification")
+SWEEP_CSV_FIELDS = (
+    *CELL_FIELDS, *RUN_FIELDS, "measured_speedup", *SUMMARY_FIELDS, "error", "verification", "method_options",
+)  # fmt: skip
 """Figures have the names of a run log's summary, which are vLLM's if vLLM has the figure."""
 
 LONGEST_PART = 60
@@ -156,10 +159,12 @@ def _sweep_rows(log: SweepLog) -> Iterator[list[Any]]:
     results = SweepResults(log.plan, log.measurements)
     for item in sorted(log.measurements, key=lambda measurement: measurement.index):
         run = item.run
-        record = run_to_record(item, log.plan)
+        record, cell = run_to_record(item, log.plan), run.cell.to_record()
+        options = cell["method_options"]
         values = {
             **record,
-            **run.cell.to_record(),
+            **cell,
+            "method_options": json.dumps(options) if options else "",
             **(run.cell.drafter or DrafterChoice("plain")).shape,
             "num_speculative_tokens": run.cell.num_draft_tokens,
             **(record["summary"] or dict.fromkeys(SUMMARY_FIELDS)),
