@@ -12,6 +12,7 @@ import pytest
 from app.__main__ import main
 from core.experiments.sweep_file import SCHEMA, SweepFile, SweepLog, plan_to_config, read_sweep
 from core.experiments.sweep_plan import DrafterChoice, Measurement, PlannedRun, SweepPlan
+from core.experiments.sweep_results import SweepResults, to_csv
 from core.export.files import SWEEP_CSV_FIELDS, export_sweep_csv, export_sweep_jsonl, is_sweep
 from core.export.sweep_report import sweep_page
 from tests.fakes_cli import refused
@@ -119,6 +120,14 @@ def test_a_sweep_that_is_not_complete_or_empty_says_so():
     assert page.problems == []
     assert "nothing to compare" in page.text
     assert not page.named("svg")
+
+
+def test_the_table_of_cells_numbers_drafts_of_the_same_name():
+    drafters = tuple(DrafterChoice("draft-model", f"/home/{name}/d") for name in "xy")
+    log = sweep(plan_of(target="/home/me/target", drafters=drafters))
+    rows = list(csv.DictReader(to_csv(SweepResults(log.plan, log.measurements)).splitlines()))
+    assert [row["draft"] for row in rows if not row["suite"]] == ["", "d", "d", "d (2)", "d (2)"]
+    assert {row["target"] for row in rows} == {"target"}
 
 
 def test_no_text_of_a_sweep_breaks_out_of_its_place():

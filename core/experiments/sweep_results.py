@@ -7,7 +7,7 @@ import math
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -335,18 +335,22 @@ def to_csv(results: SweepResults) -> str:
     """The table as CSV: each cell, the baselines first, over all prompts, then by suite; empty where there is no
     value."""
     from core.export.run_data import named  # Late: only a file needs it.
+    from core.export.sweep_report import drafters_without_paths
 
+    drafters = drafters_without_paths(results.plan)
     rows: list[dict[str, Any]] = []
     suites = results.suites if len(results.suites) > 1 else ()
     for suite in (None, *suites):
         for result in results.all(suite):
-            cell, record = result.cell, result.cell.to_record()
-            options = {name: named(value) for name, value in (record["method_options"] or {}).items()}
+            cell = result.cell
+            if cell.drafter is not None:
+                cell = replace(cell, drafter=drafters[cell.drafter])
+            record = cell.to_record()
+            options = record["method_options"]
             rows.append(
                 {
                     "target": named(results.plan.target),
                     **record,
-                    "draft": named(record["draft"]),
                     "method_options": json.dumps(options) if options else "",
                     "verification": rule_text({"verification": results.plan.verification}),
                     **(cell.drafter or DrafterChoice("plain")).shape,

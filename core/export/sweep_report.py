@@ -61,9 +61,9 @@ def sweep_page(log: SweepLog) -> str:
     )
 
 
-def sweep_without_paths(log: SweepLog) -> SweepLog:
-    """The sweep with models and files named as in `named`; those that would share a name are numbered. It has no lines
-    that only newer versions know: what they hold is unknown."""
+def drafters_without_paths(plan: SweepPlan) -> dict[DrafterChoice, DrafterChoice]:
+    """A plan's drafters, each with its models and files named as in `named`; those that would share a name are
+    numbered."""
     names: dict[str, str] = {}
 
     def without_path(value: Any) -> Any:
@@ -72,14 +72,20 @@ def sweep_without_paths(log: SweepLog) -> SweepLog:
             names[value] = f"{named(value)} ({others + 1})" if others else named(value)
         return names[value] if isinstance(value, str) else value
 
-    drafters = {
+    return {
         drafter: replace(
             drafter,
             draft=without_path(drafter.draft),
             options={name: without_path(value) for name, value in drafter.options.items()},
         )
-        for drafter in log.plan.drafters
+        for drafter in plan.drafters
     }
+
+
+def sweep_without_paths(log: SweepLog) -> SweepLog:
+    """The sweep with its target as in `named`, and its drafters as in `drafters_without_paths`. It has no lines that
+    only newer versions know: what they hold is unknown."""
+    drafters = drafters_without_paths(log.plan)
     plan = replace(log.plan, target=named(log.plan.target), drafters=tuple(drafters.values()))
     measurements = []
     for item in log.measurements:
