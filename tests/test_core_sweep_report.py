@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -111,6 +112,24 @@ def test_a_report_says_what_to_do_and_shows_the_grid():
     boxes = [box for box, (tag, table) in pairs if tag == "table" and table["aria-label"] != "Settings of the sweep"]
     assert boxes == [("div", {"class": "wide"})] * 6
     assert ".wide { overflow-x: auto; }" in source
+
+
+def test_a_report_calls_no_impossible_speedup_the_best():
+    log = sweep(plan_of(num_draft_tokens=(1, 2, 4)))
+
+    def with_speed(item: Measurement, speed: float) -> Measurement:
+        return replace(item, summary=item.summary and replace(item.summary, tokens_per_second=speed))
+
+    speeds = {0: 10.0, 1: 15.0, 2: 90.0, 4: 18.0}  # 9 × with 2 tokens per forward.
+    log.measurements[:] = [with_speed(item, speeds[item.run.cell.num_draft_tokens]) for item in log.measurements]
+    source = sweep_page(log)
+    assert "K = 4 with D leads with 1.80×" in source
+    assert "9.00× (left out)</td>" in source
+    assert re.findall(r'number best" style="([^"]*)"[^>]*><b>(.*?×)', source) == [
+        ("background: color-mix(in srgb, var(--accepted) 55%, transparent)", "1.80×")
+    ]
+    by_suite = source[source.index("By suite") : source.index("Every cell")]
+    assert re.findall(r"K = .*?×", by_suite) == ["K = 4 with D: 1.80×"] * 2
 
 
 def test_a_sweep_that_is_not_complete_or_empty_says_so():

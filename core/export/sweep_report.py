@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -26,7 +26,7 @@ OWN_PLACES = frozenset({"prompts", "drafters"})
 
 @dataclass(frozen=True, slots=True)
 class HeatCell:
-    """A cell of a heat map: its text, tooltip and background colour; `style` is empty if nothing was measured."""
+    """A cell of a heat map: its text, tooltip and background colour; `style` is empty if nothing counts."""
 
     text: str
     tip: str = ""
@@ -117,38 +117,45 @@ def _missing(results: SweepResults) -> Iterator[str]:
 def _heat_maps(
     plan: SweepPlan, cells: Sequence[CellResult], figure: SweepFigure
 ) -> list[tuple[str, list[tuple[str, list[HeatCell]]]]]:
-    """One table per drafter: its title, and a row per temperature. All share one colour scale."""
-    grids = [(drafter.title, _rows(plan, cells, drafter, figure)) for drafter in plan.drafters]
-    medians = [spread.median for _, rows in grids for _, row in rows for spread in row if spread is not None]
-    if not medians:
-        return []
-    origin = min(medians) if figure.middle is None else figure.middle
-    reach = max(abs(value - origin) for value in medians) or 1.0
+    """One table per drafter: its title, and a row per temperature. All share one colour scale, which leaves out
+    impossible speedups."""
+    grids = [(drafter.title, _rows(plan, cells, drafter)) for drafter in plan.drafters]
+    medians = [spread.median for _, rows in grids for _, row in rows for spread in _counted(row, figure)]
+    origin = min(medians, default=0.0) if figure.middle is None else figure.middle
+    reach = max((abs(value - origin) for value in medians), default=0.0) or 1.0
     maps = []
     for title, rows in grids:
-        found = {spread.median for _, row in rows for spread in row if spread is not None}
-        if found:
+        row_cells = [cell for _, row in rows for cell in row]
+        if any(figure.spread(cell) for cell in row_cells):
             # If all are equal, none stands out.
+            found = {spread.median for spread in _counted(row_cells, figure)}
             best = max(found) if len(found) > 1 else None
-            shown = [(name, [_heat(spread, figure, origin, reach, best) for spread in row]) for name, row in rows]
+            shown = [(name, [_heat(cell, figure, origin, reach, best) for cell in row]) for name, row in rows]
             maps.append((title, shown))
     return maps
 
 
-def _rows(
-    plan: SweepPlan, cells: Sequence[CellResult], drafter: DrafterChoice, figure: SweepFigure
-) -> list[tuple[str, list[Spread | None]]]:
+def _counted(cells: Iterable[CellResult], figure: SweepFigure) -> list[Spread]:
+    """A figure of the cells, without impossible speedups."""
+    counted = (cell for cell in cells if not (figure is SPEEDUP and cell.problem))
+    return [spread for cell in counted if (spread := figure.spread(cell)) is not None]
+
+
+def _rows(plan: SweepPlan, cells: Sequence[CellResult], drafter: DrafterChoice) -> list[tuple[str, list[CellResult]]]:
     found = {(cell.cell.drafter, cell.cell.temperature, cell.cell.num_draft_tokens): cell for cell in cells}
     return [
-        (f"temperature {temperature:g}", [figure.spread(found[drafter, temperature, k]) for k in plan.num_draft_tokens])
+        (f"temperature {temperature:g}", [found[drafter, temperature, k] for k in plan.num_draft_tokens])
         for temperature in plan.temperatures
     ]
 
 
-def _heat(spread: Spread | None, figure: SweepFigure, origin: float, reach: float, best: float | None) -> HeatCell:
+def _heat(cell: CellResult, figure: SweepFigure, origin: float, reach: float, best: float | None) -> HeatCell:
     """Blue above the middle, orange below."""
+    spread = figure.spread(cell)
     if spread is None:
         return HeatCell(UNKNOWN)
+    if not _counted([cell], figure):
+        return HeatCell(f"{figure.text(spread.median)} (left out)")
     share = (spread.median - origin) / reach
     color = "correction" if share < 0 else "accepted"
     low, high = map(figure.text, spread.quartiles)
@@ -177,9 +184,9 @@ def _over_k(plan: SweepPlan, cells: Sequence[CellResult]) -> Markup | None:
     names = [str(k) for k in plan.num_draft_tokens]
     several = len(plan.drafters) > 1
     lines = [
-        (f"{drafter.title}, {name}" if several else name, row)
+        (f"{drafter.title}, {name}" if several else name, [cell.speedup for cell in row])
         for drafter in plan.drafters
-        for name, row in _rows(plan, cells, drafter, SPEEDUP)
+        for name, row in _rows(plan, cells, drafter)
     ]
     tops = [spread.quartiles[1] for _, row in lines for spread in row if spread is not None]
     if not tops:
@@ -217,14 +224,19 @@ def _over_k(plan: SweepPlan, cells: Sequence[CellResult]) -> Markup | None:
 
 
 def _by_suite(results: SweepResults) -> list[tuple[str, list[str]]]:
-    """The fastest cell of each suite at each temperature."""
+    """The fastest cell of each suite at each temperature; those that the verdict leaves out can't be."""
     plan = results.plan
+    left_out = {cell.cell for cell in results.all() if cell.problem}
     rows = []
     for suite in results.suites:
         row = []
         for temperature in plan.temperatures:
             cells = [results.result(cell, suite) for cell in plan.cells() if cell.temperature == temperature]
-            known = [(cell.speedup.median, cell.cell.title) for cell in cells if cell.speedup is not None]
+            known = [
+                (cell.speedup.median, cell.cell.title)
+                for cell in cells
+                if cell.speedup is not None and not cell.problem and cell.cell not in left_out
+            ]
             row.append("{1}: {0:.2f}×".format(*max(known)) if known else UNKNOWN)
         rows.append((suite or "(none)", row))
     return rows
