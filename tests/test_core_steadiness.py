@@ -110,6 +110,9 @@ def test_a_sweeps_runs_say_how_steady_they_were_and_a_cell_that_can_not_be_is_no
     assert [bool(problems[k]) for k in (0, 1, 2)] == [False, False, True]
     [verdict] = events_of(plan_of(repeats=3, num_draft_tokens=(1, 2, 3)), session)[-1].verdicts
     assert "2 cells whose speedups are more than their tokens per forward allow are left out" in verdict.sentence
+    [verdict] = events_of(plan_of(num_draft_tokens=(2,)), session)[-1].verdicts
+    assert verdict.best is None
+    assert verdict.sentence.startswith("At temperature 0: no cell is left to rank. K = 2 with D is left out: 3.00×")
 
 
 def test_a_verdict_says_in_how_many_runs_the_machine_was_busy():
