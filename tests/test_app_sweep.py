@@ -169,6 +169,18 @@ def test_prompts_come_from_a_file_and_a_bad_one_is_a_sentence(window, dialogs, q
     assert sweeps.form.no_file_button.isHidden()
 
 
+def test_a_file_named_like_a_ticked_suite_is_a_suite_of_its_own(window, dialogs, qtbot, tmp_path):
+    form = choose_small(window).form
+    dialogs.prompts_path = tmp_path / "code.txt"
+    dialogs.prompts_path.write_text("one\ntwo\n", "utf-8")
+    form.file_button.click()
+    qtbot.waitUntil(lambda: "2 prompts" in form.file_note.text())
+    form.own_prompt.setChecked(False)
+    form.suites.tick(["code"])
+    form.prompts_each.setValue(1)
+    assert [prompt.suite for prompt in form.plan().prompts] == ["code", "code (2)"]
+
+
 # --- Running ---
 
 

@@ -27,6 +27,16 @@ def test_suites_and_files_are_joined_in_order_and_each_once(tmp_path):
     assert len(prompts) == len(find_prompts(["prose"])) + 1
 
 
+def test_files_of_the_same_name_and_a_suites_file_are_suites_of_their_own(tmp_path):
+    names = ["prose", *(str(tmp_path / folder / file) for file in ("own.txt", "prose.txt") for folder in "ab")]
+    for name in names[1:]:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(f"{name}\nmore\n", "utf-8")
+    prompts = first_of_each(find_prompts(names), 1)
+    assert [prompt.text for prompt in prompts[1:]] == names[1:]
+    assert [prompt.suite for prompt in prompts] == ["prose", "own", "own (2)", "prose (2)", "prose (3)"]
+
+
 def test_prompts_come_from_lines_of_text_or_of_json(tmp_path):
     plain = tmp_path / "p.txt"
     plain.write_bytes(b"one\r\n\n  two\n")

@@ -55,17 +55,23 @@ def is_chat_model(target: LanguageModel) -> bool:
 def find_prompts(names: Iterable[str]) -> list[Prompt]:
     """The prompts of several suites and files, in their order; a file named like a suite needs its folder.
 
+    A file with the name of an earlier one is a suite of its own, such as "prompts (2)".
+
     Raises:
         PromptError: one of them is neither, can't be read, or holds no prompt.
     """
     found: list[Prompt] = []
+    stems: list[str] = []
     for name in dict.fromkeys(names):
-        if name in SUITES:
-            found += read_prompts(FOLDER / f"{name}.jsonl")
-        elif not Path(name).exists() and not Path(name).suffix:
+        if name not in SUITES and not Path(name).exists() and not Path(name).suffix:
             raise PromptError(f"There is no prompt suite or file {name!r}; the suites are {', '.join(SUITES)}.")
-        else:
-            found += read_prompts(Path(name))
+        path = FOLDER / f"{name}.jsonl" if name in SUITES else Path(name)
+        prompts = read_prompts(path)
+        stems.append(path.stem)
+        if (number := stems.count(path.stem)) > 1:
+            own = f"{path.stem} ({number})"
+            prompts = [replace(prompt, suite=own) if prompt.suite == path.stem else prompt for prompt in prompts]
+        found += prompts
     return found
 
 

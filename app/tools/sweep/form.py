@@ -264,7 +264,10 @@ class SweepForm(QWidget):
         return found
 
     def _prompts(self, prompt: str) -> tuple[Prompt, ...]:
-        found = [*find_prompts(self.suites.ticked()), *self._own]
+        suites = self.suites.ticked()
+        # A file's prompts are no part of a ticked suite with its name.
+        own = [replace(item, suite=f"{item.suite} (2)") if item.suite in suites else item for item in self._own]
+        found = [*find_prompts(suites), *own]
         if most_each := self.prompts_each.value():
             found = first_of_each(found, most_each)
         if self.own_prompt.isChecked():
