@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
@@ -77,6 +78,28 @@ def test_exported_heads_read_the_targets_embedding_as_it_is_and_keep_their_card(
     theirs = loaded(1, states, target.model.get_input_embeddings()(ids))
     assert torch.allclose(ours, theirs, atol=0.05)
     assert held_out_accuracy(heads, tables, part) != held_out_accuracy(loaded, tables, part), "which reads them scaled"
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_texts_of_any_temperature_judge_what_learned_from_them(target, tmp_path, kind):
+    ids = np.random.default_rng(0).integers(1, 200, (16, 48))
+    file = tmp_path / "texts.npz"
+    np.savez(file, ids=ids, answer_start=np.full(16, 12), answer_temperature=np.full(16, 0.7))
+    often = training_settings(tokens=600, evaluate_seconds=0.0)
+    plan, lines = replace(PLAN, kind=kind, start_from=file, num_texts=8, training=often), []
+    figures = distill(target, plan, tmp_path / "work", tmp_path / "out", lines.append)
+    assert all(0 <= share <= 1 for share in figures.values())
+    progress = [line for line in lines if line.startswith("held out")]
+    assert progress
+    assert all("at temperature 0.7" in line and "nan" not in line for line in progress)
+
+
+def test_answers_too_short_for_the_last_head_are_refused_before_the_training(target, tmp_path, monkeypatch):
+    file = tmp_path / "texts.npz"
+    np.savez(file, ids=np.full((16, 48), 5), answer_start=np.full(16, 45), answer_temperature=np.zeros(16))
+    monkeypatch.setattr("core.distill.pipeline.train_heads", lambda *_arguments: pytest.fail("They were trained."))
+    with pytest.raises(SettingsError, match="answer of more than 3 tokens to judge the heads by"):
+        distill(target, replace(PLAN, start_from=file, num_texts=8), tmp_path / "work", tmp_path / "out", quiet)
 
 
 def test_a_stopped_training_resumes_where_it_was(target, tmp_path, monkeypatch):

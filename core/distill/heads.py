@@ -7,6 +7,7 @@ step: equal there for every part means equal everywhere, at a fraction of the co
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.optim import AdamW
 
-from core.distill.texts import QUICK_LOOK, Part, id_counts
+from core.distill.texts import QUICK_LOOK, Part, Texts, id_counts
 from core.models.medusa_heads import HeadsConfig, MedusaHeads, norm_fingerprint, save_heads
 from core.training.data import items_of_step
 from core.training.model import replaced_folder
@@ -141,7 +142,10 @@ def train_heads(
 
     def evaluate() -> str:
         figures = held_out_accuracy(heads, tables, held_out, max_rows=QUICK_LOOK)
-        return "held out, at temperature 0, top 1 / 4: " + ", ".join(f"{row[0]:.3f} / {row[2]:.3f}" for row in figures)
+        at = judged_temperature(held_out.texts, len(heads))
+        return f"held out, at temperature {at:g}, top 1 / 4: " + ", ".join(
+            f"{row[0]:.3f} / {row[2]:.3f}" for row in figures
+        )
 
     optimizer = AdamW(heads.parameters(), lr=settings.learning_rate, betas=(0.9, 0.95), weight_decay=0.01)
     return train(
@@ -160,18 +164,26 @@ def _part_of(vocabulary: Tensor, frequent: Tensor, texts: Tensor, generator: tor
     return vocabulary[is_chosen]
 
 
+def judged_temperature(texts: Texts, num_heads: int) -> float:
+    """The lowest temperature of an answer that is long enough for the last head; NaN if there is none."""
+    is_long = texts.end - texts.answer_start > num_heads
+    return min(texts.temperature[is_long].tolist(), default=math.nan)
+
+
 @torch.no_grad()
 def held_out_accuracy(
     heads: MedusaHeads, tables: Tables, part: Part, *, max_rows: int | None = None
 ) -> list[list[float]]:
     """For each head, how often the target's most likely token is among its top 1, 2, 4 and 8.
 
-    Over the answers of the rows that were written at temperature 0, given the tokens in between.
+    Over the answers of the rows that were written at temperature 0, given the tokens in between; without such rows, at
+    the lowest temperature there is, see `judged_temperature`.
     """
     vocabulary = torch.tensor(heads.config.vocabulary)
     output = tables.head[vocabulary]
     hits, number = torch.zeros(len(heads), len(TOPS)), torch.zeros(len(heads), 1)
-    for row in np.flatnonzero(part.texts.temperature == 0)[:max_rows]:
+    at = judged_temperature(part.texts, len(heads))
+    for row in np.flatnonzero(part.texts.temperature == at)[:max_rows]:
         begin = int(part.texts.answer_start[row]) - 1
         best = functional.linear(torch.from_numpy(part.states[row].astype(np.float32)), tables.head).argmax(-1)
         for index, (states, tokens, ahead) in enumerate(inputs_of(part, int(row), len(heads), tables, begin)):

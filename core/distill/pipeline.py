@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -15,7 +16,15 @@ import torch
 
 from core.analysis.expectation import Curve, expected_tokens
 from core.analysis.run_probe import measure, speedup
-from core.distill.heads import TOPS, Tables, export_heads, held_out_accuracy, new_heads, train_heads
+from core.distill.heads import (
+    TOPS,
+    Tables,
+    export_heads,
+    held_out_accuracy,
+    judged_temperature,
+    new_heads,
+    train_heads,
+)
 from core.distill.self_play import OWN_WORDS, PlaySettings, Script, script_of, write_texts
 from core.distill.student import check_target, export_student, held_out_acceptance, new_student, train_student
 from core.distill.texts import (
@@ -98,7 +107,7 @@ def distill(
 
     Returns:
         Figures on the held-out texts by name: a draft's acceptance by temperature, such as "acceptance at 1"; each
-        head's accuracy at temperature 0, such as "head 1, top 4".
+        head's accuracy at temperature 0, such as "head 1, top 4", or at the lowest temperature of given texts.
 
     Raises:
         ModelUnreadableError: the target is of an unsupported kind.
@@ -115,13 +124,15 @@ def distill(
     _claim(work, target)
     first = _write_parts(target, settings, work, log, check_cancelled)
     training, held_out = split([read_part(path) for path in parts_in(work)])
-    _check_judgeable(held_out)
+    _check_judgeable(held_out, settings)
     texts = [part.texts for part in training]
     ids = frequent_ids(texts, settings.vocabulary_size, target.vocab_size, target.eos_ids)
     rows, number = sum(map(len, texts)), sum(int(some.end.sum()) for some in texts)
     duration = duration_text(settings.training.seconds) if settings.training.seconds else ""
     log(f"training on {rows} texts, {number:,} tokens{duration and f', for {duration}'}")
     if settings.kind is Kind.MEDUSA:
+        if at := judged_temperature(held_out.texts, settings.num_heads):
+            log(f"no held-out answer at temperature 0 is long enough, so the heads are judged at temperature {at:g}")
         torch.manual_seed(settings.seed)
         heads = new_heads(target.model, target.ref, settings.num_heads, settings.num_layers, ids)
         tables = Tables.of(target.model, held_out)
@@ -187,9 +198,16 @@ def _write_parts(
             return len(script.opening)
 
 
-def _check_judgeable(held_out: Part) -> None:
-    """Raises SettingsError, before training, where the held-out texts leave nothing to judge the draft by."""
+def _check_judgeable(held_out: Part, settings: DistillSettings) -> None:
+    """Raises SettingsError, before training, where the held-out texts leave nothing to judge the result by."""
     texts = held_out.texts
+    if settings.kind is Kind.MEDUSA:
+        if math.isnan(judged_temperature(texts, settings.num_heads)):
+            raise SettingsError(
+                f"None of the {len(texts)} held-out texts has an answer of more than {settings.num_heads} tokens to "
+                "judge the heads by. Let the target write more texts, or longer ones."
+            )
+        return
     has_answer = texts.answer_start < texts.end
     for at in sorted(set(texts.temperature.tolist())):
         if not has_answer[texts.temperature == at].any():
