@@ -187,6 +187,22 @@ def test_the_trash_is_emptied_for_good_and_only_one_s_own(tmp_path, keep):
     assert "gone" not in (tmp_path / "names.json").read_text() + (tmp_path / "tags.json").read_text()
 
 
+def test_a_run_whose_log_is_there_again_keeps_its_name_when_the_trash_is_emptied(tmp_path, keep):
+    first, second = RunStore(tmp_path), RunStore(tmp_path)
+    second._trash = tmp_path / f".trash-{os.getppid()}"
+    for run_id in "ab":
+        keep(run_id)
+        first.label(Label.NAME, "mine", run_id)
+    first.delete("ab")
+    keep("a")
+    keep("b")
+    first.restore("b")
+    second.delete("b")
+    first.empty_trash()
+    second.restore("b")
+    assert {run.id: run.name for run in second.runs()} == {"a": "mine", "b": "mine"}
+
+
 def test_a_folder_that_can_only_be_read_still_lists_its_runs_and_says_why_nothing_changes(tmp_path, keep, monkeypatch):
     keep("x")
     refuse = failing(PermissionError(13, "Permission denied"))

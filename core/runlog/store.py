@@ -308,6 +308,7 @@ class RunStore:
         for run_id in run_ids:
             path = self.path(run_id)
             if path.exists():
+                self._deleted.discard(run_id)
                 continue
             try:
                 (self._trash / path.name).replace(path)
@@ -324,8 +325,10 @@ class RunStore:
                 pid = folder.name.removeprefix(TRASH_PREFIX)
                 if folder == self._trash or not (pid.isdecimal() and psutil.pid_exists(int(pid))):
                     shutil.rmtree(folder, ignore_errors=True)
+        # A log that somebody has put back keeps its labels.
+        gone = {run_id for run_id in self._deleted if not self.path(run_id).exists()}
         for label in Label:
-            if labelled := self._deleted & self._read_labels(label)[0].keys():
+            if labelled := gone & self._read_labels(label)[0].keys():
                 with contextlib.suppress(RunLogError):
                     self._write_labels(label, dict.fromkeys(labelled, ""))
         self._deleted = set()
