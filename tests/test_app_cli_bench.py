@@ -10,6 +10,7 @@ import core.experiments.bench as measuring
 from app.__main__ import build_parser, main
 from app.cli.bench import build_settings
 from core.drafters.registry import METHODS
+from core.experiments.contenders import Generate
 from core.models.catalogue import DEFAULT_DRAFT, DEFAULT_TARGET, SMOLLM2_DRAFTER
 from tests.fakes import failing, is_sentence, save_model
 
@@ -142,6 +143,24 @@ def test_absent_contenders_are_listed_with_the_reason(target, capsys, monkeypatc
     assert "Not run: assisted. There is no draft model" in out
     assert "Not run: flashspec." in out
     assert "Not run: llama.cpp. Name a build" in out
+
+
+def test_a_contender_that_fails_at_one_temperature_is_absent_there_alone(target, tmp_path, capsys, monkeypatch):
+    run = Generate.run
+
+    def fail_when_warm(self, ids, *, temperature, seed):
+        if temperature:
+            raise RuntimeError("probability tensor contains inf")
+        return run(self, ids, temperature=temperature, seed=seed)
+
+    monkeypatch.setattr(Generate, "run", fail_when_warm)
+    arguments = ["--target", target, *QUICK, "--temperature", "0,1", *OURS, "--out", str(tmp_path / "out.json")]
+    assert main(["bench", *arguments]) == 0
+    reason = "It failed: probability tensor contains inf."
+    assert f"Not run at temperature 1: generate. {reason}" in capsys.readouterr().out
+    document = json.loads((tmp_path / "out.json").read_text("utf-8"))
+    assert document["absent"] == [{"name": "generate", "reason": reason, "temperatures": [1.0]}]
+    assert [row["temperature"] for row in document["results"] if row["name"] == "generate"] == [0.0]
 
 
 def test_the_file_is_written_completely(target, tmp_path, capsys):

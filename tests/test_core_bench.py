@@ -138,7 +138,7 @@ def test_the_real_contenders_together_and_the_document_of_all_results(pair):
     assert document["schema"] == "outrider.bench/1"
     assert document["config"]["prompts"][0] == {"name": "one", "text": "def f", "num_tokens": 5}
     assert {"torch", "transformers", "device_name", "threads"} <= set(document["environment"])
-    assert document["absent"] == [{"name": "flashspec", "reason": "No."}]
+    assert document["absent"] == [{"name": "flashspec", "reason": "No.", "temperatures": [0.0]}]
 
 
 # --- Records and notes ------------------------------------------------------------------------------------------

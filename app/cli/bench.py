@@ -230,7 +230,9 @@ def write_results(document: Row) -> None:
             for note in row["notes"]:
                 show(f"{row['title']}, temperature {row['temperature']:g}: {note}.")
         for absent in document["absent"]:
-            show(f"Not run: {absent['name']}. {absent['reason']}")
+            is_partly = len(absent["temperatures"]) < len(config["temperatures"])
+            at = f" at temperature {', '.join(f'{at:g}' for at in absent['temperatures'])}" if is_partly else ""
+            show(f"Not run{at}: {absent['name']}. {absent['reason']}")
 
 
 def _memory_ratio(row: Row) -> float | None:

@@ -140,7 +140,8 @@ class Observations:
 
 
 class Bench:
-    """Measures contenders with one pair, on prompts whose ids are known. absent: who did not run, and why.
+    """Measures contenders with one pair, on prompts whose ids are known. absent: who did not run, if only at one
+    temperature, and why.
 
     on_progress is called with what is running, and how many of all runs are done.
 
@@ -347,6 +348,15 @@ class Bench:
             "device_name": device_name(target.device),
             "threads": self.settings.threads or torch.get_num_threads(),
         }
+        run = {(row["name"], row["temperature"]) for row in results}
+        absent = [
+            {
+                "name": name,
+                "reason": reason,
+                "temperatures": [at for at in self.settings.temperatures if (name, at) not in run],
+            }
+            for name, reason in self.absent.items()
+        ]
         return {
             "schema": SCHEMA,
             "started_at": self.started_at,
@@ -354,7 +364,7 @@ class Bench:
             "environment": environment,
             "was_busy": any((row["unsteadiness"] or 0.0) > BUSY for row in results),
             "results": list(results),
-            "absent": [{"name": name, "reason": reason} for name, reason in self.absent.items()],
+            "absent": absent,
         }
 
 
