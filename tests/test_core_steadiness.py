@@ -56,6 +56,8 @@ def test_equal_work_in_equal_time_is_steady_also_while_a_text_grows_and_stalls_a
     assert spread_of(stalled(10.0)) > BUSY
     assert spread_of(steady(10.0, count=7)) is None
     assert spread_of([0.0] * 20) is None
+    for huge in ([1e308] * 9, [*[1.0] * 8, 1e308], [1.0, 1e308] * 5):
+        assert spread_of(huge) is None, "their squares are no numbers"
 
 
 def test_only_steps_that_draft_alike_are_compared():

@@ -6,6 +6,7 @@ baseline may each meet another machine.
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Sequence
@@ -68,9 +69,13 @@ def spread_of(times: Sequence[float]) -> float | None:
     if not middle > 0:
         return None
     places = range(len(times))
-    slope = statistics.linear_regression(places, times).slope
+    try:
+        slope = statistics.linear_regression(places, times).slope
+    except (OverflowError, ValueError):
+        slope = math.inf  # A damaged log may hold times near the largest float.
     deciles = statistics.quantiles([time - slope * place for place, time in zip(places, times, strict=True)], n=10)
-    return (deciles[-1] - deciles[0]) / middle
+    spread = (deciles[-1] - deciles[0]) / middle
+    return spread if math.isfinite(spread) else None
 
 
 def unsteadiness(*runs: Tally) -> float | None:
