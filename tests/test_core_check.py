@@ -1,6 +1,7 @@
 """Exactness on demand: it passes what is exact, and it must fail what is broken on purpose."""
 
 import json
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -24,7 +25,14 @@ from core.experiments.check_plan import (
     report_json,
     report_text,
 )
-from core.experiments.distribution import Bias, chi_squared_p_value, could_keep, fit, normal_p_value
+from core.experiments.distribution import (
+    Bias,
+    DistributionTally,
+    at_edge,
+    chi_squared_p_value,
+    fit,
+    normal_p_value,
+)
 from core.experiments.prompt_suites import Prompt
 from core.sampling import probabilities
 from core.settings import Coupling, LengthPolicy, RunRequest, SamplingParams
@@ -280,18 +288,42 @@ def test_rare_tokens_share_a_cell_and_impossible_ones_are_counted():
 @pytest.mark.parametrize(
     "sampling", [FILTERED, SamplingParams(1.0, 3), SamplingParams(2.0, 0, 0.6), SamplingParams(0.5, 0, 1, 0.1)]
 )
-def test_what_rounding_keeps_at_the_edge_of_a_filter_is_not_impossible_and_what_is_further_away_is(sampling):
+def test_the_edge_of_a_filter_is_what_rounding_keeps_or_drops_and_the_rest_follows_one_distribution(sampling):
     rows = torch.randn(300, 12, generator=torch.Generator().manual_seed(0))
     moved = rows + 0.0499 * (torch.rand(rows.shape, generator=torch.Generator().manual_seed(1)).round() * 2 - 1)
-    kept, now = (probabilities(logits, sampling) > 0 for logits in (rows, moved))
-    edge = (now & ~kept).nonzero().tolist()
-    assert edge
-    assert all(could_keep(rows[row], token, sampling, 0.1) for row, token in edge)
-    dropped = (~kept).nonzero().tolist()
-    assert not any(could_keep(rows[row], token, sampling, 0.0) for row, token in dropped)
-    assert sum(could_keep(rows[row], token, sampling, 0.1) for row, token in dropped) < len(dropped) / 4
-    probs = torch.tensor([0.6, 0.4, 0.0, 0.0], dtype=torch.float64)
-    assert fit({0: 6, 2: 2, 3: 1}, probs, probs > 1, lambda token: token == 2).num_impossible == 1
+    num_edges = num_unlike = 0
+    for row, other in zip(rows, moved, strict=True):
+        kept, now = (probabilities(logits, sampling) > 0 for logits in (row, other))
+        edge = at_edge(row, sampling, 0.1, range(12))
+        assert set((kept != now).nonzero().flatten().tolist()) <= set(edge)
+        assert at_edge(row, sampling, 0.0, range(12)) == []
+        num_edges += len(edge)
+        num_unlike += int((kept != now).sum())
+    assert num_unlike
+    assert num_edges < 300 * 12 / 4
+
+
+def test_an_exact_engine_passes_where_rounding_decides_what_a_filter_keeps_and_a_wider_filter_does_not():
+    row, other = torch.tensor([[1.0, 0.5, 1e-4, 0.0, -5.0], [1.0, 0.5, 0.0, 1e-4, -5.0]])
+    sampling, rounding = SamplingParams(1.0, 3), 1e-3
+
+    def drawn(logits, filters):
+        found = torch.multinomial(
+            probabilities(logits, filters), 4_000, True, generator=torch.Generator().manual_seed(0)
+        )
+        return Counter(found.tolist())
+
+    def judged(counts, most_at_edge=1.0):
+        tally, probs = DistributionTally(), probabilities(row, sampling).double()
+        tally.add(1, counts, probs, probs, at_edge(row, sampling, rounding, counts))
+        return tally.result(1, 0.0, most_at_edge)
+
+    assert drawn(other, sampling)[3] > 500
+    exact = judged(drawn(other, sampling))
+    assert exact.num_impossible == 0
+    assert exact.tests[0].p_value > 1e-3
+    assert judged(drawn(other, sampling), 0.01).num_impossible > 500
+    assert judged(drawn(row, SamplingParams(1.0, 5))).num_impossible > 0
 
 
 def test_the_bias_is_the_share_of_the_drafts_distribution():

@@ -7,8 +7,9 @@ distribution there; a second statistic measures how much of the draft's own dist
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -84,21 +85,18 @@ def normal_p_value(deviations: float) -> float:
 
 
 class Fit(NamedTuple):
-    """Pearson's statistic and degrees of freedom, and the count of tokens that are never drawn."""
+    """Pearson's statistic and degrees of freedom, and the counts where the distribution has no mass."""
 
     statistic: float
     degrees: int
     num_impossible: int
 
 
-def fit(
-    counts: Mapping[int, int], probs: Tensor, favoured: Tensor, is_at_edge: Callable[[int], bool] = lambda _token: False
-) -> Fit:
+def fit(counts: Mapping[int, int], probs: Tensor, favoured: Tensor) -> Fit:
     """Goodness of fit to probs, (V,) float64, with a cell of its own for every token that is expected often enough.
 
     The rare ones of the tokens that the draft favours, (V,) bool, make one cell and the others another, since a broken
-    verifier moves mass between the two. Tokens without mass are never drawn, except those at the edge of a filter,
-    which rounding may have kept.
+    verifier moves mass between the two.
     """
     observed = torch.zeros_like(probs)
     observed[list(counts)] = torch.tensor([float(count) for count in counts.values()], dtype=probs.dtype)
@@ -117,17 +115,32 @@ def fit(
         least = min(range(len(cells)), key=lambda index: cells[index][1])
         cells[least] = (cells[least][0] + spare[0], cells[least][1] + spare[1])
     statistic = sum((seen - mean) ** 2 / mean for seen, mean in cells)
-    impossible = (count for token, count in counts.items() if probs[token] == 0 and not is_at_edge(token))
-    return Fit(statistic, max(len(cells) - 1, 0), sum(impossible))
+    return Fit(statistic, max(len(cells) - 1, 0), int(observed[probs == 0].sum()))
 
 
-def could_keep(logits: Tensor, token: int, sampling: SamplingParams, lead: float) -> bool:
-    """Whether the filters keep a token if rounding changes its lead over any other, in logits, (V,), by `lead`."""
-    moved = logits.clone()
-    moved[token] += lead
-    # The most probable tokens together may lose as much.
-    top_p = 1.0 / (1.0 + (1.0 / sampling.top_p - 1.0) * math.exp(-lead / sampling.temperature))
-    return bool(probabilities(moved, replace(sampling, top_p=top_p))[token] > 0)
+def at_edge(logits: Tensor, sampling: SamplingParams, lead: float, drawn: Iterable[int]) -> list[int]:
+    """The tokens at the edge of the filters, which another rounding may keep or drop.
+
+    Args:
+        logits: (V,).
+        lead: how far rounding may move a token's lead over another, in logits.
+        drawn: of the tokens that the filters drop, only these are looked at.
+    """
+    if sampling.is_unfiltered or lead == 0.0:
+        return []
+
+    def is_kept(token: int, gain: float) -> bool:
+        moved = logits.clone()
+        moved[token] += gain
+        # The more probable tokens together may lose, or gain, as much.
+        top_p = 1.0 / (1.0 + (1.0 / sampling.top_p - 1.0) * math.exp(-gain / sampling.temperature))
+        return bool(probabilities(moved, replace(sampling, top_p=top_p))[token] > 0)
+
+    probs = probabilities(logits, sampling)
+    kept = probs.nonzero().flatten()
+    rising: list[int] = kept[probs[kept].argsort()].tolist()
+    num_at_edge = bisect_left(rising, True, key=lambda token: is_kept(token, -lead))
+    return [*rising[:num_at_edge], *(token for token in drawn if probs[token] == 0 and is_kept(token, lead))]
 
 
 class Bias:
@@ -182,7 +195,7 @@ class DistributionTally:
         self.statistics: defaultdict[int, float] = defaultdict(float)
         self.degrees: Counter[int] = Counter()
         self.samples: Counter[int] = Counter()
-        self.num_impossible = 0
+        self.num_impossible = self.num_at_edge = 0
         self.rounding = 0.0
         self.bias = Bias()
         self.first_tokens: list[FirstTokens] = []
@@ -195,9 +208,16 @@ class DistributionTally:
         counts: Counter[int],
         target_probs: Tensor,
         draft_probs: Tensor,
-        is_at_edge: Callable[[int], bool],
+        edge: Collection[int] = (),
     ) -> None:
-        found = fit(counts, target_probs, draft_probs > target_probs, is_at_edge)
+        """Add the tests of what followed one prefix; the tokens at the edge of a filter are left out."""
+        if edge:
+            self.num_at_edge += sum(counts[token] for token in edge if target_probs[token] == 0)
+            counts = Counter({token: count for token, count in counts.items() if token not in edge})
+            target_probs, draft_probs = (_without(probs, edge) for probs in (target_probs, draft_probs))
+        if not counts:
+            return
+        found = fit(counts, target_probs, draft_probs > target_probs)
         self.count(position, found.statistic, found.degrees, sum(counts.values()))
         self.num_impossible += found.num_impossible
         self.bias.add(counts, target_probs, draft_probs)
@@ -208,7 +228,10 @@ class DistributionTally:
         self.degrees[position] += degrees
         self.samples[position] += num_samples
 
-    def result(self, num_blocks: int, most_rounding: float) -> DistributionResult:
+    def result(self, num_blocks: int, most_rounding: float, most_at_edge: float = 1.0) -> DistributionResult:
+        """Args: most_at_edge: the share of tokens at an edge beyond which a filter is wrong, not rounded."""
+        if self.num_at_edge > most_at_edge * sum(self.samples.values()):
+            self.num_impossible += self.num_at_edge
         tests = []
         for position, samples in sorted(self.samples.items()):
             degrees, statistic = self.degrees[position], self.statistics[position]
@@ -230,6 +253,13 @@ class DistributionTally:
             first_tokens=tuple(self.first_tokens),
             trees=_trees([parents for parents in self.shapes if parents]),
         )
+
+
+def _without(probs: Tensor, tokens: Collection[int]) -> Tensor:
+    """The distribution, (V,) float64, given that none of these tokens is drawn."""
+    left = probs.clone()
+    left[[*tokens]] = 0.0
+    return left / left.sum().clamp_min(torch.finfo(left.dtype).tiny)
 
 
 def _trees(shapes: Sequence[tuple[int, ...]]) -> DraftedTrees | None:
@@ -288,9 +318,9 @@ class TargetDistribution:
         self.lead = max(self.lead, 2.0 * float((alone - self._row).abs().nan_to_num(0.0, posinf=0.0).max()))
         return probabilities(self._row, self._sampling).cpu().double()
 
-    def is_at_edge(self, token: int) -> bool:
-        """Whether a token that the filters drop after the last block would be kept with another rounding."""
-        return could_keep(self._row, token, self._sampling, self.lead)
+    def at_edge(self, drawn: Iterable[int]) -> list[int]:
+        """`at_edge` after the last block."""
+        return at_edge(self._row, self._sampling, self.lead, drawn)
 
     def _alone(self, block: tuple[int, ...]) -> Tensor:
         """Token by token, as plain decoding reads."""
@@ -311,7 +341,7 @@ class TargetDistribution:
         padded = (*ids, *[ids[-1]] * (self._length + 1 - len(ids)))
         row = self._block.forward(torch.tensor(padded), num_logits=len(padded)).logits[len(block)]
         self._block.rewind(len(self._prompt) - 1)
-        return row[: self._vocab_size].float()
+        return row[: self._vocab_size].to(torch.float32, copy=True)  # A draft may be scored before it is read again.
 
 
 class DraftDistribution:
@@ -502,7 +532,7 @@ def _compare(
             continue
         probs, draft_probs = target.after(block), draft.after(block)
         position, draft_probs = BONUS if is_bonus else len(block) + 1, probs if draft_probs is None else draft_probs
-        tally.add(position, counts, probs, draft_probs, target.is_at_edge)
+        tally.add(position, counts, probs, draft_probs, target.at_edge(counts))
         if not block and length == context.request.run.draft_length:
             tally.first_tokens.append(FirstTokens(prompt.name, _shown(context, counts, probs)))
     tally.rounding = max(tally.rounding, target.rounding)

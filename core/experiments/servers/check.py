@@ -60,6 +60,8 @@ NUM_SAMPLED = 4
 """Tokens of a sampled text: the first is the prefill's, the others come from a step with a draft."""
 SERVER_ROUNDING = MOST_ROUNDING[torch.float16]
 """Of a baseline server, whose precision isn't known: the lead in logprobs below which two tokens are a near-tie."""
+MOST_AT_EDGE = 0.01
+"""Share of tokens that a server may draw beyond the edge of a filter; a top-k of 21 for 20 draws more."""
 _AT_ONCE, _BATCH, _ROWS, _TOP = 8, 40, 32, 20
 _ROUNDS = 8
 """The most sampled texts of each prompt from which the acceptance is taken."""
@@ -210,7 +212,7 @@ class _Check:
             # Seeds that no other request of this check has.
             seed = self._seed + (1 + place + PROMPTS * is_second) * 1_000_000
             yield from self._compare(prompt, share, seed, title)
-        return self._tally.result(count, math.inf)
+        return self._tally.result(count, math.inf, MOST_AT_EDGE)
 
     def _texts(
         self, server: Server, prompt: Prompt, count: int, seed: int, title: str
@@ -402,7 +404,13 @@ class _CheckHere(_Check):
             if sum(counts.values()) >= LEAST_FOLLOWERS:
                 yield CheckProgress("The target's exact distributions", 0, 0)
                 probs = [self._padded(self._merged(item.after(block), is_sum=True)) for item in exact]
-                self._tally.add(len(block) + 1, counts, probs[0], probs[-1], exact[0].is_at_edge)
+                edge = exact[0].at_edge([token for drawn in counts for token in self._meant(drawn)])
+                merged = {self._meant(token)[0] for token in edge}
+                self._tally.add(len(block) + 1, counts, probs[0], probs[-1], merged)
+
+    def _meant(self, token: int) -> Sequence[int]:
+        """The tokens that one stands for."""
+        return self._eos if token in self._eos else (token,)
 
     def _padded(self, probs: Tensor) -> Tensor:
         size = self._target.vocab_size
