@@ -137,9 +137,11 @@ class TextStream:
 
     def __init__(self, tokenizer: Any, prompt_ids: Sequence[int]) -> None:
         self._tokenizer = tokenizer
-        self._pending: list[int] = list(prompt_ids[-4 * _CONTEXT :])
-        self._pending = self._context(_num_torn(self._decode(self._pending)))
-        decoded = self._decode(self._pending)
+        ids = list(prompt_ids[-4 * _CONTEXT :])
+        # The cut may be within a character, which some tokenizers let tear all that follows.
+        cuts = range(min(_LONGEST_CHARACTER, len(ids)))
+        self._pending: list[int] = ids[min(cuts, key=lambda cut: _num_torn(self._decode(ids[cut:])), default=0) :]
+        self._pending, decoded = self._context(_num_torn(self._decode(self._pending)))
         self._shown = len(decoded) - _num_torn(decoded)
         self.text = ""
 
@@ -151,8 +153,7 @@ class TextStream:
         if num_torn and len(self._pending) < 4 * _CONTEXT:
             return ""
         # This many invalid bytes are shown as such, except the last ones, which may begin a character.
-        self._pending = self._context(num_torn)
-        context = self._decode(self._pending)
+        self._pending, context = self._context(num_torn)
         num_held = min(num_torn, _num_torn(context), _LONGEST_CHARACTER - 1)
         new = decoded[self._shown : len(decoded) - num_held]
         self._shown = len(context) - num_held
@@ -175,13 +176,15 @@ class TextStream:
         """Drop all text after the first `length` characters; no push may follow."""
         self.text = self.text[:length]
 
-    def _context(self, num_torn: int) -> list[int]:
-        """The last ids, from the beginning of a character: some tokenizers show whole ones after a torn one as torn."""
+    def _context(self, num_torn: int) -> tuple[list[int], str]:
+        """The last ids, from the beginning of a character, and their text."""
+        found: tuple[list[int], str] = ([], "")
         for length in range(_CONTEXT, _CONTEXT + _LONGEST_CHARACTER):
             ids = self._pending[-length:]
-            if _num_torn(self._decode(ids)) <= num_torn:
-                return ids
-        return self._pending[-_CONTEXT:]
+            found = (ids, self._decode(ids))
+            if _num_torn(found[1]) <= num_torn:
+                break
+        return found
 
     def _decode(self, ids: list[int]) -> str:
         return self._tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)

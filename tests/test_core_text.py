@@ -62,7 +62,7 @@ def test_pieces_of_any_ids_join_to_what_the_tokenizer_makes_of_them(ids):
     assert "".join(pieces) == stream.text == TOKENIZER.decode(ids, skip_special_tokens=True)
 
 
-@given(st.text("abc, \n日é🙂👩\u200d", max_size=20), st.text("a🙂", max_size=9))
+@given(st.text("abc, \n日é🙂👩\u200d", max_size=20), st.text("aé日🙂", max_size=14))
 @settings(max_examples=150)
 def test_whole_characters_are_shown_by_a_tokenizer_that_writes_others_in_bytes(text, prompt):
     tokenizer = byte_fallback_tokenizer()

@@ -201,7 +201,9 @@ def check_out(path: str | os.PathLike[str], mark: str) -> None:
         RunLogError: it can't be written.
     """
     if holds_other(path, mark):
-        raise UsageError(f"{os.fspath(path)!r} holds something other than such results; choose another name.")
+        raise UsageError(
+            f"{os.fspath(path)!r} holds something other than results of this command; choose another name."
+        )
     try:
         try:
             os.stat(path)  # A name that is too long is an error here.

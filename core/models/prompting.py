@@ -44,8 +44,8 @@ _FILES = ("tokenizer.json", "vocab.*", "*.model", "*.tiktoken", "tekken.json")
 _BESIDE = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "merges.txt", "chat_template*")
 """Other files of a tokenizer; from config.json only the model type."""
 
-_MOST_GROWTH = 1000
-"""Real tokenizers write a few characters anew, one for one or two."""
+_MOST_GROWTH = 1_000_000
+"""Ten tidy-ups of a text multiply to thousands; what is made to fill the memory, to much more."""
 
 _TEMPLATE_BASE_BYTES = 256 << 20
 _TEMPLATE_STALL_S = 60.0
@@ -80,6 +80,7 @@ def load_tokenizer(entry: ModelEntry, folder: Path) -> Any:
         tokenizer = _alive.get(digest)
         if tokenizer is None:
             tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
+        growth = _growth(tokenizer)
     except BaseException as error:
         if not isinstance(error, Exception) and not is_panic(error):
             raise
@@ -93,7 +94,7 @@ def load_tokenizer(entry: ModelEntry, folder: Path) -> Any:
         ) from error
     if not len(tokenizer):
         raise ModelUnreadableError(f"The tokenizer of {entry.title} is missing or empty. Download the model again.")
-    if digest not in _alive and _growth(tokenizer) > _MOST_GROWTH:
+    if growth > _MOST_GROWTH:
         raise ModelUnreadableError(
             f"The tokenizer of {entry.title} could make a text more than {_MOST_GROWTH:,} times as long and fill the "
             "memory. Choose another model."
