@@ -9,6 +9,7 @@ from core.decode import autoregressive, speculative
 from core.drafters.prompt_lookup import PromptLookupDrafter
 from core.errors import ModelUnreadableError
 from core.models.language_model import LanguageModel
+from core.runners import base, module
 from core.runners.forward_choice import choose_reading
 from core.runners.module import Reading
 from core.settings import SamplingParams
@@ -107,6 +108,41 @@ def test_any_rewind_gives_the_logits_of_the_whole(name):
         runner.rewind(min(kept, runner.length))
         runner.forward(ids[:3], num_logits=1)  # Rejected.
         runner.rewind(min(kept, start + count))
+
+
+def reads_of(runner, monkeypatch) -> list[tuple[int, int]]:
+    """The positions from and to which a runner's forwards read, as they happen."""
+    reads, call = [], runner._call
+    monkeypatch.setattr(runner, "_call", lambda *given: reads.append(given[:2]) or call(*given))
+    return reads
+
+
+def test_a_long_prompt_is_read_once_and_in_chunks(monkeypatch):
+    model, prompt = hybrid("lfm2"), [5] * 160
+    runner, draft_runner = model.runner(200), model.runner(200)
+    reads, drafted = reads_of(runner, monkeypatch), reads_of(draft_runner, monkeypatch)
+    draft = hybrid("lfm2", noise=0.003)
+    monkeypatch.setattr(base, "PREFILL_CHUNK", 64)
+    monkeypatch.setattr(LanguageModel, "runner", lambda self, *_, **__: draft_runner if self is draft else runner)
+    for _ in speculative(model, draft, prompt, num_draft_tokens=4, max_new_tokens=8):
+        pass
+    for reader in (reads, drafted):
+        assert reader[:3] == [(0, 64), (64, 128), (128, 159)]
+        assert min(start for start, _ in reader[3:]) == 159
+
+
+def test_what_a_failure_dropped_is_read_again_in_chunks(monkeypatch):
+    model, ids = hybrid("lfm2"), torch.tensor([5] * 160)
+    runner = model.runner(200)
+    base.prefill(runner, ids[:159].tolist(), lambda: None)
+    with monkeypatch.context() as patch:
+        patch.setattr(model.model, "forward", failing(RuntimeError("a kernel failed")))
+        with pytest.raises(RuntimeError, match="kernel"):
+            runner.forward(ids[159:], num_logits=1)
+    monkeypatch.setattr(module, "PREFILL_CHUNK", 64)
+    reads = reads_of(runner, monkeypatch)
+    runner.forward(ids[159:], num_logits=1)
+    assert reads == [(0, 64), (64, 128), (128, 159), (159, 160)]
 
 
 def test_an_encoder_is_refused_because_its_tokens_depend_on_later_ones():

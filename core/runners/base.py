@@ -132,3 +132,4 @@ def prefill(
         output = runner.forward(torch.tensor(chunk), num_logits=0, layers=layers)
         if on_output is not None:
             on_output(output)
+    runner.rewind(runner.length)  # All of it stays, so a recurrent state is copied at its end, not at its beginning.

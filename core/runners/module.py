@@ -20,7 +20,7 @@ from transformers.cache_utils import (
 
 from core.errors import SettingsError
 from core.runners import rotary
-from core.runners.base import ForwardOutput, TreeRows, check_rewind
+from core.runners.base import PREFILL_CHUNK, ForwardOutput, TreeRows, check_rewind
 from core.runners.timing import sent
 
 _MOST_REREAD = 16
@@ -100,7 +100,8 @@ class ModuleRunner:
         self._ids[start:end] = sent(ids, self._device)
         if self._has_state:
             if start - self._num_read > _MOST_REREAD:
-                self._read(self._num_read, start, 0, ())
+                for at in range(self._num_read, start, PREFILL_CHUNK):
+                    self._read(at, min(at + PREFILL_CHUNK, start), 0, ())
             if self._is_kept and self._num_read == start:
                 self._saved = start, [_copy(layer) for layer in self._cache.layers]
                 self._is_kept = False
