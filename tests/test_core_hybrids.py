@@ -152,16 +152,21 @@ def test_an_encoder_is_refused_because_its_tokens_depend_on_later_ones():
     choose_reading(language_model(tiny_module("bert", num_hidden_layers=2, is_decoder=True, **sizes)))
 
 
-def test_a_module_that_reads_the_whole_text_reads_it_once_a_forward():
-    model, starts = hybrid("minimax"), []
+def test_a_module_that_reads_the_whole_text_reads_it_once_a_forward_and_not_for_a_prefill(monkeypatch):
+    model = hybrid("minimax")
     runner = model.runner(60)
-    with pytest.MonkeyPatch.context() as patch:
-        call = runner._call
-        patch.setattr(runner, "_call", lambda *given: starts.append(given[0]) or call(*given))
-        for begin, end in [(0, 40), (40, 41), (41, 46), (46, 47)]:
-            runner.forward(torch.arange(begin, end), num_logits=1)
-            runner.rewind(runner.length)
-    assert starts == [0] * 4
+    reads = reads_of(runner, monkeypatch)
+    for begin, end in [(0, 40), (40, 41), (41, 46), (46, 47)]:
+        runner.forward(torch.arange(begin, end), num_logits=1)
+        runner.rewind(runner.length)
+    assert reads == [(0, 40), (0, 41), (0, 46), (0, 47)]
+    runner.rewind(0)
+    base.prefill(runner, range(20), lambda: None)
+    output = runner.forward(torch.arange(20, 40), num_logits=0)
+    assert (runner.length, output.logits.shape, len(reads)) == (40, (0, 257), 4)
+    rows = runner.forward(torch.arange(40, 41), num_logits=1).logits
+    assert reads[4:] == [(0, 41)]
+    assert torch.equal(rows, model.runner(60).forward(torch.arange(41), num_logits=1).logits)
 
 
 def test_a_forward_that_fails_halfway_leaves_no_trace():

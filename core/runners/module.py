@@ -105,6 +105,10 @@ class ModuleRunner:
             if self._is_kept and self._num_read == start:
                 self._saved = start, [_copy(layer) for layer in self._cache.layers]
                 self._is_kept = False
+        if self._reading is Reading.WHOLE and not num_logits and not layers:
+            self.length = end  # The next forward reads it all.
+            weight = self._model.get_output_embeddings().weight
+            return ForwardOutput(weight.new_empty(0, len(weight if self._head_ids is None else self._head_ids)))
         output = self._read(self._num_read, end, num_logits, layers, tree)
         self.length = end
         logits = output.logits[output.logits.shape[0] - num_logits :]
