@@ -7,13 +7,14 @@ import torch
 
 from core.decode import autoregressive, speculative
 from core.drafters.prompt_lookup import PromptLookupDrafter
-from core.errors import ModelUnreadableError
+from core.errors import ModelUnreadableError, SettingsError
 from core.models.language_model import LanguageModel
 from core.runners import base, module
 from core.runners.forward_choice import choose_reading
 from core.runners.module import Reading
-from core.settings import SamplingParams
-from tests.fakes import failing, greedy_reference, language_model, play, tiny_module
+from core.session import Session
+from core.settings import RunRequest, SamplingParams
+from tests.fakes import failing, greedy_reference, language_model, play, refusal, save_model, tiny_module
 
 LENGTH = 16
 GREEDY = {"sampling": SamplingParams(0.0), "max_new_tokens": LENGTH}
@@ -143,6 +144,34 @@ def test_what_a_failure_dropped_is_read_again_in_chunks(monkeypatch):
     reads = reads_of(runner, monkeypatch)
     runner.forward(ids[159:], num_logits=1)
     assert reads == [(0, 64), (64, 128), (128, 159), (159, 160)]
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    root, sizes = tmp_path_factory.mktemp("models"), {**_SIZES, **HYBRIDS["lfm2"][0], "tie_word_embeddings": False}
+    save_model(root / "target", family="lfm2", eos_token_id=None, **sizes)
+    save_model(root / "draft", eos_token_id=None)
+    return {"hybrid": str(root / "target"), "plain": str(root / "draft")}
+
+
+TREE, CHAIN = {"method": "draft-tree"}, {"method_options": {"depth": 4, "branching": 1}}
+
+
+@pytest.mark.parametrize("length", [4, None])
+@pytest.mark.parametrize(
+    ("target", "draft", "changes"),
+    [("hybrid", "plain", TREE), ("plain", "hybrid", TREE), ("plain", "hybrid", TREE | CHAIN),
+     ("hybrid", None, {"method": "medusa"})],
+)  # fmt: skip
+def test_a_tree_that_a_model_cant_read_is_refused_before_the_run_starts(folders, target, draft, changes, length):
+    request = RunRequest(folders[target], folders.get(draft), "x", num_draft_tokens=length, device="cpu", **changes)
+    assert "can't read a tree" in refusal(SettingsError, lambda: list(Session().run(request)))
+
+
+def test_a_tree_without_branches_is_read_by_a_hybrid_target(folders):
+    request = RunRequest(folders["hybrid"], folders["plain"], "x", device="cpu", max_new_tokens=8, **TREE, **CHAIN)
+    summary = [*Session().run(request)][-1].summary
+    assert (summary.error, summary.num_tokens) == (None, 8)
 
 
 def test_an_encoder_is_refused_because_its_tokens_depend_on_later_ones():

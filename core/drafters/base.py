@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from core.controls import Cancelled
-from core.errors import DrafterError, OutriderError, first_line, ran_out_of_memory
+from core.errors import DrafterError, OutriderError, SettingsError, first_line, ran_out_of_memory
 from core.types import Draft, DraftContext, Feature, Verification, depths_of
 from core.verify.checks import SUM_TOLERANCE
 
@@ -70,6 +70,15 @@ def chain(tokens: Tensor, probs: Tensor | None) -> Draft:
 def empty_draft() -> Draft:
     """No proposal, which makes the step a plain one."""
     return chain(torch.empty(0, dtype=torch.int64), None)
+
+
+def check_branches(model: LanguageModel) -> None:
+    """Raise SettingsError for a model that can't read trees, before a text is begun that can't be continued."""
+    if not model.can_branch:
+        raise SettingsError(
+            f"{model.ref} can't read a tree, since its state or its positions don't branch. Choose a method that "
+            "drafts chains."
+        )
 
 
 # --- Drafters of others ------------------------------------------------------------------------------------------

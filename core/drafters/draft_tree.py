@@ -14,7 +14,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from core.drafters.base import DrafterSetup, empty_draft
+from core.drafters.base import DrafterSetup, check_branches, empty_draft
 from core.drafters.draft_model import DraftModelDrafter, over_vocabulary
 from core.drafters.ngrams import Ngrams
 from core.drafters.prompt_lookup import merged
@@ -41,8 +41,15 @@ class DraftTreeDrafter(DraftModelDrafter):
     """The current text's, from `start` on."""
 
     def __init__(self, setup: DrafterSetup, options: DraftTreeOptions | None = None) -> None:
+        """Raises:
+        SettingsError: the setup has no draft model, or one of its models can't read trees.
+        """
         self._shape = options or DraftTreeOptions()
         super().__init__(setup, self._shape)
+        if self._shape.branching > 1 or self._shape.lookup:
+            check_branches(setup.target)
+        if self._shape.depth > 1:
+            check_branches(self.model)
         self._parents: list[int] = []
         self._root = 0
         """The place of the last committed token in the draft's cache."""

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from core.drafters.base import DrafterSetup, empty_draft
+from core.drafters.base import DrafterSetup, check_branches, empty_draft
 from core.drafters.registry import MedusaOptions
 from core.errors import OutOfMemoryError, SettingsError
 from core.models.devices import is_out_of_memory
@@ -32,12 +32,14 @@ class MedusaDrafter:
 
     def __init__(self, setup: DrafterSetup, options: MedusaOptions | None = None) -> None:
         """Raises:
-        SettingsError: there are no heads at the options' path, or, without a path, none ship for this target.
+        SettingsError: there are no heads at the options' path, or, without a path, none ship for this target; or it
+            can't read trees.
         ModelUnreadableError, PairMismatchError: they are damaged, or belong to another target.
         OutOfMemoryError: they don't fit in memory.
         """
         options = options or MedusaOptions()
         target = setup.target
+        check_branches(target)
         path = Path(options.heads).expanduser() if options.heads else find_heads(target)
         if path is None:
             raise SettingsError(
