@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from numbers import Integral
 from typing import Any
 
 from core.errors import SettingsError
@@ -15,17 +16,20 @@ DraftLength = int | LengthPolicy
 _CHOSEN = {str(policy): policy for policy in LengthPolicy if policy is not LengthPolicy.FIXED}
 
 
-def check_draft_length(length: DraftLength) -> DraftLength:
-    """The same length, if a step can have it.
+def check_draft_length(length: DraftLength | str) -> DraftLength:
+    """The same length, if a step can have it; a policy may also be named by its text.
 
     Raises:
         SettingsError: it is neither a policy nor a whole number from 0 to the longest block.
     """
-    if length is LengthPolicy.FIXED:
+    if length == LengthPolicy.FIXED:
         raise SettingsError("A fixed draft length needs a K.")
-    if not isinstance(length, LengthPolicy) and not 0 <= length <= MAX_DRAFT_TOKENS:
-        raise SettingsError(f"K must be a whole number from 0 to {MAX_DRAFT_TOKENS}, not {length!r}.")
-    return length
+    if isinstance(length, str):
+        if length in _CHOSEN:
+            return _CHOSEN[length]
+    elif isinstance(length, Integral) and not isinstance(length, bool) and 0 <= length <= MAX_DRAFT_TOKENS:
+        return int(length)
+    raise SettingsError(f"K must be a whole number from 0 to {MAX_DRAFT_TOKENS}, auto or adaptive, not {length!r}.")
 
 
 def parse_draft_length(text: str, name: str = "K") -> DraftLength:

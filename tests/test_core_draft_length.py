@@ -56,6 +56,17 @@ def test_controls_begin_with_no_length_that_they_would_refuse():
         RunControls(num_draft_tokens=1000)
 
 
+@pytest.mark.parametrize("length", [2.5, 4.0, True, None, "4", "fixed", "many"])
+def test_a_length_of_another_type_is_refused_in_a_sentence(length):
+    assert "K" in refusal(SettingsError, RunControls, num_draft_tokens=length)
+    assert "K" in refusal(SettingsError, RunControls().set_num_draft_tokens, length)
+
+
+@pytest.mark.parametrize("policy", [LengthPolicy.AUTO, LengthPolicy.ADAPTIVE])
+def test_a_policy_named_by_its_text_is_that_policy(policy):
+    assert RunControls(num_draft_tokens=str(policy)).num_draft_tokens is policy
+
+
 def test_controls_take_a_policy_in_the_middle_of_a_run_and_refuse_what_is_none():
     controls = RunControls()
     for length in (LengthPolicy.ADAPTIVE, LengthPolicy.AUTO, 0, 16):

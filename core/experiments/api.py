@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from core.controls import RunControls
 from core.decode import autoregressive, speculative
-from core.draft_length import DraftLength, request_fields
+from core.draft_length import DraftLength, check_draft_length, request_fields
 from core.drafters.base import Drafter, DrafterSetup
 from core.drafters.draft_model import DraftModelDrafter
 from core.errors import DrafterError
@@ -150,9 +150,9 @@ def check(
     """
     target = _loaded(target)
     run = RunRequest(
-        target=target.ref, draft=None, prompt="any", method=type(drafter).__name__, **request_fields(num_draft_tokens),
-        sampling=sampling or SamplingParams(), seed=seed, coupling=coupling,
-        verification=verification,
+        target=target.ref, draft=None, prompt="any", method=type(drafter).__name__,
+        **request_fields(check_draft_length(num_draft_tokens)),
+        sampling=sampling or SamplingParams(), seed=seed, coupling=coupling, verification=verification,
     )  # fmt: skip
     request = CheckRequest(run, tuple(_prompts(prompts)), num_samples=num_samples, num_tokens=num_tokens)
     return check_drafter(target, lambda capacity: _drafter(target, drafter, capacity), request)
