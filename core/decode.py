@@ -65,13 +65,17 @@ def autoregressive(
     stop: Sequence[str] = (),
     controls: RunControls | None = None,
     inspect: bool = False,
+    written: str = "",
 ) -> Iterator[DecodeEvent]:
     """Decode one token per forward, with the same sampler and loop as `speculative`: the baseline.
 
     Arguments, events and errors are those of `speculative`.
     """
     controls = controls or RunControls(sampling, 0)
-    return _Run(target, None, prompt_ids, controls, max_new_tokens, seed, coupling, stop, inspect).events()
+    token = VerificationRule.TOKEN
+    return _Run(
+        target, None, prompt_ids, controls, max_new_tokens, seed, coupling, stop, inspect, token, written
+    ).events()
 
 
 def speculative(
@@ -88,6 +92,7 @@ def speculative(
     controls: RunControls | None = None,
     inspect: bool = False,
     rule: VerificationRule = VerificationRule.TOKEN,
+    written: str = "",
 ) -> Iterator[DecodeEvent]:
     """Decode with drafts; the text follows the target's distribution exactly.
 
@@ -104,6 +109,7 @@ def speculative(
         controls: live settings, and the way to stop from another thread.
         inspect: send each step's evidence after it, outside all timing.
         rule: how blocks are tested under rejection coupling; TYPICAL is lossy.
+        written: text at the end of the prompt in which a stop text may begin, as that of a run to be continued.
 
     Yields:
         `PrefillDone`, a `Step` for each round, and `Finished`, also when stopped through `controls`. While the user
@@ -123,7 +129,9 @@ def speculative(
         check_pair(drafter, target)
         capacity = len(prompt_ids) + max_new_tokens
         drafter = DraftModelDrafter(DrafterSetup(target, drafter, capacity, controls.check_cancelled))
-    return _Run(target, drafter, prompt_ids, controls, max_new_tokens, seed, coupling, stop, inspect, rule).events()
+    return _Run(
+        target, drafter, prompt_ids, controls, max_new_tokens, seed, coupling, stop, inspect, rule, written
+    ).events()
 
 
 def sample_blocks(
@@ -164,8 +172,9 @@ class _Run:
         stop: Sequence[str],
         inspect: bool,
         rule: VerificationRule = VerificationRule.TOKEN,
+        written: str = "",
     ) -> None:
-        self._begin_text = functools.partial(RunText, target, tuple(prompt_ids), max_new_tokens, stop)
+        self._begin_text = functools.partial(RunText, target, tuple(prompt_ids), max_new_tokens, stop, written)
         self._text = self._begin_text()
         self._ids = self._text.ids
         self._target = target

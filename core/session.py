@@ -128,7 +128,8 @@ class Session:
         failure: str | None = None
         has_room = True
         try:
-            summary = yield from self._decode(request, controls, loaded, drafter, ids, tally)
+            written = continuation.kept_text + continuation.forced_text
+            summary = yield from self._decode(request, controls, loaded, drafter, ids, written, tally)
         except BaseException as error:
             if not isinstance(error, Exception) and not is_panic(error):
                 raise
@@ -165,6 +166,7 @@ class Session:
         loaded: Loaded,
         drafter: Any,
         ids: list[int],
+        written: str,
         tally: Tally,
     ) -> Generator[Event, None, Summary]:
         yield StageChanged("Reading the prompt…")
@@ -173,6 +175,7 @@ class Session:
             "seed": request.seed,
             "coupling": request.coupling,
             "stop": request.stop,
+            "written": written,
         }
         summary = None
         asked: dict[str, Any] = {"controls": controls, "inspect": request.inspect, "rule": request.verification}

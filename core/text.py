@@ -133,9 +133,9 @@ _LONGEST_SHOWN = 32
 
 
 class TextStream:
-    """Turns a growing list of ids into text, token by token."""
+    """Turns a growing list of ids into text, token by token; `text` is what it begins with."""
 
-    def __init__(self, tokenizer: Any, prompt_ids: Sequence[int]) -> None:
+    def __init__(self, tokenizer: Any, prompt_ids: Sequence[int], text: str = "") -> None:
         self._tokenizer = tokenizer
         ids = list(prompt_ids[-4 * _CONTEXT :])
         # The cut may be within a character, which some tokenizers let tear all that follows.
@@ -143,7 +143,7 @@ class TextStream:
         self._pending: list[int] = ids[min(cuts, key=lambda cut: _num_torn(self._decode(ids[cut:])), default=0) :]
         self._pending, decoded = self._context(_num_torn(self._decode(self._pending)))
         self._shown = len(decoded) - _num_torn(decoded)
-        self.text = ""
+        self.text = text
 
     def push(self, token: int) -> str:
         """The text that this token completes: empty for a special token or a partial character."""

@@ -8,7 +8,7 @@ from core.runlog.log import to_record
 from core.runlog.replay import request_from_config
 from core.session import Session
 from core.settings import Coupling, SamplingParams
-from core.types import BaselineStep, Finished, PrefillDone, RunStarted, Step
+from core.types import BaselineStep, Finished, FinishReason, PrefillDone, RunStarted, Step
 from tests.fakes import byte_tokenizer, refusal, save_model
 from tests.fakes_session import requests_of
 
@@ -78,6 +78,30 @@ def test_another_forced_token_leads_to_another_text_that_continues_it(session, r
     prefill = next(event for event in branch.events if isinstance(event, PrefillDone))
     assert prefill.num_prompt_tokens == branch.steps[0].position == len(prompt) + 10
     assert branch.summary.num_tokens == len(branch.ids) == 5
+
+
+@pytest.mark.parametrize(("num_kept", "num_forced"), [(9, 0), (8, 1)])
+def test_a_stop_text_that_begins_in_what_was_kept_or_forced_stops_a_branch_as_it_did_the_whole(
+    session, request_for, num_kept, num_forced
+):
+    text = Run(session, request_for()).summary.text
+    stop = text[6:12]
+    whole = Run(session, request_for(stop=(stop,)))
+    begins = text.index(stop)
+    assert (whole.summary.finish_reason, whole.summary.text) == (FinishReason.STOP, text[:begins])
+    kept, forced = whole.ids[:num_kept], whole.ids[num_kept : num_kept + num_forced]
+    branch = Run(session, request_for(stop=(stop,), continuation=kept, forced=forced, baseline=True))
+    assert begins < num_kept + num_forced < begins + len(stop), "the branch begins within the stop text"
+    assert (*kept, *forced, *branch.ids) == whole.ids
+    for part in (branch.summary.text, branch.summary.baseline_text):
+        assert (branch.summary.finish_reason, part) == (FinishReason.STOP, "")
+
+
+def test_a_stop_text_in_the_prompt_or_wholly_in_what_was_kept_stops_nothing(session, request_for):
+    whole = Run(session, request_for())
+    stops = ("once", "nce" + whole.summary.text[:6], whole.summary.text[:3])
+    branch = Run(session, request_for(stop=stops, continuation=whole.ids[:4], max_new_tokens=4))
+    assert (branch.summary.finish_reason, branch.ids) == (FinishReason.LENGTH, whole.ids[4:8])
 
 
 def test_the_baseline_of_a_branch_continues_the_same(session, request_for):

@@ -317,8 +317,14 @@ class RunText:
     """
 
     def __init__(
-        self, target: LanguageModel, prompt_ids: Sequence[int], max_new_tokens: int, stop: Sequence[str]
+        self,
+        target: LanguageModel,
+        prompt_ids: Sequence[int],
+        max_new_tokens: int,
+        stop: Sequence[str],
+        written: str = "",
     ) -> None:
+        """`written`: text at the end of the prompt in which a stop text may begin."""
         check_prompt_length(len(prompt_ids), target)
         if not all(0 <= token < target.vocab_size for token in prompt_ids):
             raise PromptError(f"The prompt holds an id outside 0 to {target.vocab_size - 1}.")
@@ -328,12 +334,13 @@ class RunText:
         self.limit = min(len(self.ids) + max_new_tokens, target.context_length)
         self._eos_ids = target.eos_ids
         self._stop = tuple(stop)
-        self._stream = TextStream(target.tokenizer, self.ids)
+        self._num_written = len(written)
+        self._stream = TextStream(target.tokenizer, self.ids, written)
 
     @property
     def text(self) -> str:
         """The generated text, without the prompt."""
-        return self._stream.text
+        return self._stream.text[self._num_written :]
 
     @property
     def room(self) -> int:
