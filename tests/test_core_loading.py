@@ -3,6 +3,7 @@
 import json
 import shutil
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -369,3 +370,9 @@ def test_lone_surrogates_and_odd_characters_are_taken_as_text(saved):
     plain = load(str(saved), "cpu")
     for text in ("\ud83d", "a\x00b", "\N{ZERO WIDTH JOINER}", "🙂"):
         assert encode_prompt(plain, text).ids
+
+
+def test_threads_load_models_at_once(tmp_path):
+    refs = [str(save_model(tmp_path / name, tie_word_embeddings=True)) for name in ("one", "two")] * 4
+    with ThreadPoolExecutor(2) as pool:
+        assert len({model.num_parameters for model in pool.map(load, refs)}) == 1

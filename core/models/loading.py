@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,9 @@ from core.models.shared_draft import load_shared_draft
 from core.runners.forward_choice import choose_forward
 
 _log = logging.getLogger(__name__)
+
+_one_at_a_time = threading.Lock()
+"""While transformers builds a module, it changes how all threads build theirs."""
 
 
 def load(
@@ -99,7 +103,8 @@ def _freeing_memory(
     """Call `make`; if it runs out of memory, free what it took and say what would fit."""
     free = free_memory(device)
     try:
-        return make()
+        with _one_at_a_time:
+            return make()
     except Exception as error:
         if not isinstance(error, OutOfMemoryError) and not is_out_of_memory(error):
             raise
