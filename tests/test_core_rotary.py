@@ -1,6 +1,9 @@
 """Every kind of rotary embedding: one set of frequencies a run, whatever its length and the sizes of its forwards."""
 
+import functools
 import itertools
+import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -70,6 +73,24 @@ def test_a_module_is_left_as_it_was():
     model.runner(LONGEST).forward(torch.arange(9), num_logits=1)
     assert embedding.rope_type == "longrope"
     assert torch.equal(embedding.inv_freq, before)
+
+
+def test_threads_that_decode_texts_of_other_lengths_with_one_model_write_the_same(request):
+    request.addfinalizer(functools.partial(sys.setswitchinterval, sys.getswitchinterval()))
+    sys.setswitchinterval(1e-5)
+    model, lengths = language_model(module_of("llama", "dynamic")), (20, 100)
+    rotary_module = model.model.model.rotary_emb
+    before = rotary_module.inv_freq.clone()
+
+    def text(length: int) -> list[int]:
+        return play(autoregressive(model, [1, 2, 3], sampling=SamplingParams(0.0), max_new_tokens=length)).ids
+
+    expected = {length: text(length) for length in lengths}
+    with ThreadPoolExecutor(2) as pool:
+        for length, ids in zip(lengths * 8, pool.map(text, lengths * 8), strict=True):
+            assert ids == expected[length]
+    assert rotary_module.rope_type == "dynamic"
+    assert torch.equal(rotary_module.inv_freq, before)
 
 
 @pytest.mark.parametrize("kind", ["dynamic", "longrope"])

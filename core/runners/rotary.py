@@ -8,12 +8,16 @@ change nothing.
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 Frequencies = Sequence[tuple[Any, dict[str, Any]]]
 """Rotary modules of transformers, each with the attributes by which it computes its cosines and sines: `rope_type`,
 `inv_freq` (D/2,) and `attention_scaling`, the last two with a prefix for each of several layer types."""
+
+_lock = threading.Lock()
+"""Held while modules have other frequencies than their own: all threads that decode with a model share its modules."""
 
 
 def frequencies_for(model: Any, capacity: int) -> Frequencies:
@@ -34,13 +38,17 @@ def frequencies_for(model: Any, capacity: int) -> Frequencies:
 
 @contextlib.contextmanager
 def fixed(frequencies: Frequencies) -> Iterator[None]:
-    """Within it, rotary modules use these frequencies, whatever the positions."""
-    before = [(module, {name: getattr(module, name) for name in changes}) for module, changes in frequencies]
-    try:
-        _set(frequencies)
+    """Within it, rotary modules use these frequencies, whatever the positions; for one thread at a time."""
+    if not frequencies:
         yield
-    finally:
-        _set(before)
+        return
+    with _lock:
+        before = [(module, {name: getattr(module, name) for name in changes}) for module, changes in frequencies]
+        try:
+            _set(frequencies)
+            yield
+        finally:
+            _set(before)
 
 
 def boundary_of(model: Any) -> int | None:
@@ -54,12 +62,15 @@ def boundary_of(model: Any) -> int | None:
     return min(limits, default=None)
 
 
-def _length_dependent(model: Any) -> Iterator[tuple[Any, str | None, str]]:
-    for module in model.modules():
-        kinds = getattr(module, "rope_type", None)
-        for layer_type, kind in kinds.items() if isinstance(kinds, dict) else [(None, kinds)]:
-            if kind in ("dynamic", "longrope"):
-                yield module, layer_type, kind
+def _length_dependent(model: Any) -> list[tuple[Any, str | None, str]]:
+    found = []
+    with _lock:
+        for module in model.modules():
+            kinds = getattr(module, "rope_type", None)
+            for layer_type, kind in kinds.items() if isinstance(kinds, dict) else [(None, kinds)]:
+                if kind in ("dynamic", "longrope"):
+                    found.append((module, layer_type, kind))
+    return found
 
 
 def _set(frequencies: Frequencies) -> None:
