@@ -188,6 +188,8 @@ def test_a_run_log_makes_a_choice_and_k_that_was_left_open_is_the_mean():
     choice = choice_from_log(RunLog({"config": config, "id": "run-1"}, summary=summary))
     assert (choice.k, choice.measured_speedup, choice.request.chat, choice.run_id) == (3, 1.5, True, "run-1")
     assert "3.1 tokens on average" in choice.k_note
+    damaged = choice_from_log(RunLog({"config": config}, summary={"num_draft_tokens": 10**400, "num_drafts": 10}))
+    assert (damaged.k, "usual default" in damaged.k_note) == (4, True)
 
 
 def test_a_damaged_log_and_unknown_names_are_refused_in_a_sentence():

@@ -143,9 +143,9 @@ def choice_from_request(
     summary, note = summary or {}, ""
     was_varied = was_changed(request.draft_length, steps)
     if request.num_draft_tokens is None or was_varied:
-        drafted, drafts = summary.get("num_draft_tokens"), summary.get("num_drafts")
+        drafted, drafts = (number_of(summary.get(name)) for name in ("num_draft_tokens", "num_drafts"))
         k, note = DEFAULT_K, f"Outrider chooses K before each step; {DEFAULT_K} is its usual default."
-        if isinstance(drafted, int) and isinstance(drafts, int) and drafts > 0 and drafted > 0:
+        if drafted and drafts and drafts >= 1 and drafted > 0:
             k = max(1, round(drafted / drafts))
             origin = "K was changed during the run" if was_varied else "Outrider chose K before each step"
             note = f"{origin}; {drafted / drafts:.1f} tokens on average."
