@@ -117,6 +117,21 @@ def test_a_sweeps_runs_say_how_steady_they_were_and_a_cell_that_can_not_be_is_no
     assert verdict.sentence.startswith("At temperature 0: no cell is left to rank. K = 2 with D is left out: 3.00×")
 
 
+def test_a_verdict_asks_to_continue_where_the_fullest_cells_have_no_baseline_yet():
+    plan, baseline = plan_of(repeats=3), next(plan_of().baselines())
+    runs = measured(events_of(plan, FakeSweepSession()))
+    kept = [
+        item
+        for item in runs
+        if (item.run.cell == baseline and item.run.prompt == item.run.repeat == 0)
+        or (item.run.cell.num_draft_tokens == 1 and item.run.prompt == 1)
+        or (item.run.cell.num_draft_tokens == 2 and item.run.prompt == item.run.repeat == 0)
+    ]
+    [verdict] = verdicts(SweepResults(plan, kept))
+    assert verdict.best is None
+    assert "too few runs have a baseline to compare them with; continue the sweep." in verdict.sentence
+
+
 def test_a_verdict_says_in_how_many_runs_the_machine_was_busy():
     plan = plan_of()
     runs = measured(events_of(plan, FakeSweepSession()))

@@ -254,6 +254,8 @@ def _verdict(results: SweepResults, temperature: float) -> Verdict:
         text = "no cell is left to rank."
         if not any(cell.speedup for cell in cells):
             text = "no cell has both a run and a baseline to compare it with."
+        elif not left_out:
+            text = "too few runs have a baseline to compare them with; continue the sweep."
         return Verdict(temperature, " ".join((at, text, *notes)), was_busy=was_busy)
     (median, best), speeds = ranked[0], results.speedups(ranked[0][1].cell)
     name, interval, is_sure, is_ahead = best.cell.title, "", None, False
