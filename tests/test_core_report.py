@@ -239,6 +239,16 @@ def test_invalid_values_are_left_out_and_the_rest_is_drawn(log, tmp_path):
     assert not any(word in page.text for word in ("nan", "NaN", "inf "))
 
 
+def test_a_mean_beyond_the_largest_number_is_unknown():
+    log = make_log(baseline=False)
+    for record in log.steps:
+        record["total_ms"] = 1e308
+    page = Page(run_page(log))
+    assert "Mean time per step spent drafting." in page.text
+    assert "Mean time of a step." not in page.text
+    assert "inf" not in page.text
+
+
 @pytest.mark.parametrize("config", [{}, {"target": 7, "draft": [], "prompt": None}, {"method_options": 3, "stop": "x"}])
 def test_settings_of_another_kind_do_not_stop_a_report(log, config):
     log.run = {"config": config, "environment": ["odd"], "id": 5}

@@ -235,7 +235,7 @@ class Figure:
 
     def format(self, value: float | None) -> str:
         """A value of the figure, or of a mean of several runs."""
-        return UNKNOWN if value is None else spaced_percent(self.form.format(value))
+        return UNKNOWN if value is None or not math.isfinite(value) else spaced_percent(self.form.format(value))
 
 
 def _logged(
