@@ -12,6 +12,7 @@ from core.decode import autoregressive, speculative
 from core.distill.heads import Tables, export_heads, held_out_accuracy, inputs_of, new_heads, train_heads
 from core.distill.pipeline import Kind, distill
 from core.distill.self_play import Script
+from core.distill.texts import QUICK_LOOK
 from core.drafters.base import DrafterSetup
 from core.drafters.registry import build_drafter
 from core.errors import SettingsError
@@ -94,11 +95,26 @@ def test_texts_of_any_temperature_judge_what_learned_from_them(target, tmp_path,
     assert all("at temperature 0.7" in line and "nan" not in line for line in progress)
 
 
+def test_a_quick_look_takes_its_rows_from_those_whose_answers_are_long_enough():
+    part = play_part(SCRIPT)
+    whole = int((part.texts.end - part.texts.answer_start).argmax())
+    rows = [whole] * 34
+    start = np.full(34, part.texts.ids.shape[1] - 1, dtype=np.int32)
+    start[-1] = part.texts.answer_start[whole]
+    texts = replace(part[rows].texts, answer_start=start, temperature=np.zeros(34, dtype=np.float32))
+    held_out = replace(part[rows], texts=texts)
+    model = tiny_model("llama").model
+    heads, tables = new_heads(model, "tiny", 3, 2, list(range(120))), Tables.of(model, part)
+    quick = held_out_accuracy(heads, tables, held_out, max_rows=QUICK_LOOK)
+    assert quick == held_out_accuracy(heads, tables, held_out[[-1]])
+    assert all(0 <= share <= 1 for shares in quick for share in shares)
+
+
 def test_answers_too_short_for_the_last_head_are_refused_before_the_training(target, tmp_path, monkeypatch):
     file = tmp_path / "texts.npz"
     np.savez(file, ids=np.full((16, 48), 5), answer_start=np.full(16, 45), answer_temperature=np.zeros(16))
     monkeypatch.setattr("core.distill.pipeline.train_heads", lambda *_arguments: pytest.fail("They were trained."))
-    with pytest.raises(SettingsError, match="answer of more than 3 tokens to judge the heads by"):
+    with pytest.raises(SettingsError, match=r"more than 3 tokens to judge the heads by\. Use fewer --heads, or start"):
         distill(target, replace(PLAN, start_from=file, num_texts=8), tmp_path / "work", tmp_path / "out", quiet)
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -166,8 +167,12 @@ def _part_of(vocabulary: Tensor, frequent: Tensor, texts: Tensor, generator: tor
 
 def judged_temperature(texts: Texts, num_heads: int) -> float:
     """The lowest temperature of an answer that is long enough for the last head; NaN if there is none."""
-    is_long = texts.end - texts.answer_start > num_heads
-    return min(texts.temperature[is_long].tolist(), default=math.nan)
+    return min(texts.temperature[_is_long(texts, num_heads)].tolist(), default=math.nan)
+
+
+def _is_long(texts: Texts, num_heads: int) -> npt.NDArray[np.bool_]:
+    """Whether each text's answer is long enough for the last head."""
+    return np.asarray(texts.end - texts.answer_start > num_heads)
 
 
 @torch.no_grad()
@@ -176,14 +181,14 @@ def held_out_accuracy(
 ) -> list[list[float]]:
     """For each head, how often the target's most likely token is among its top 1, 2, 4 and 8.
 
-    Over the answers of the rows that were written at temperature 0, given the tokens in between; without such rows, at
-    the lowest temperature there is, see `judged_temperature`.
+    Over the answers that were written at temperature 0 and are long enough for the last head, given the tokens in
+    between; without such answers, at the lowest temperature there is, see `judged_temperature`.
     """
     vocabulary = torch.tensor(heads.config.vocabulary)
     output = tables.head[vocabulary]
     hits, number = torch.zeros(len(heads), len(TOPS)), torch.zeros(len(heads), 1)
     at = judged_temperature(part.texts, len(heads))
-    for row in np.flatnonzero(part.texts.temperature == at)[:max_rows]:
+    for row in np.flatnonzero(_is_long(part.texts, len(heads)) & (part.texts.temperature == at))[:max_rows]:
         begin = int(part.texts.answer_start[row]) - 1
         best = functional.linear(torch.from_numpy(part.states[row].astype(np.float32)), tables.head).argmax(-1)
         for index, (states, tokens, ahead) in enumerate(inputs_of(part, int(row), len(heads), tables, begin)):

@@ -132,7 +132,7 @@ def distill(
     log(f"training on {rows} texts, {number:,} tokens{duration and f', for {duration}'}")
     if settings.kind is Kind.MEDUSA:
         if at := judged_temperature(held_out.texts, settings.num_heads):
-            log(f"no held-out answer at temperature 0 is long enough, so the heads are judged at temperature {at:g}")
+            log(f"the heads are judged at temperature {at:g}, the lowest with answers long enough")
         torch.manual_seed(settings.seed)
         heads = new_heads(target.model, target.ref, settings.num_heads, settings.num_layers, ids)
         tables = Tables.of(target.model, held_out)
@@ -205,7 +205,7 @@ def _check_judgeable(held_out: Part, settings: DistillSettings) -> None:
         if math.isnan(judged_temperature(texts, settings.num_heads)):
             raise SettingsError(
                 f"None of the {len(texts)} held-out texts has an answer of more than {settings.num_heads} tokens to "
-                "judge the heads by. Let the target write more texts, or longer ones."
+                "judge the heads by. Use fewer --heads, or start with longer texts in another --work folder."
             )
         return
     has_answer = texts.answer_start < texts.end
@@ -213,7 +213,7 @@ def _check_judgeable(held_out: Part, settings: DistillSettings) -> None:
         if not has_answer[texts.temperature == at].any():
             raise SettingsError(
                 f"None of the {len(texts)} held-out texts has an answer at temperature {at:g} to judge the draft by. "
-                "Let the target write more texts, or longer ones."
+                "Start with longer texts, or more at this temperature, in another --work folder."
             )
 
 
