@@ -163,6 +163,24 @@ def test_a_contender_that_fails_at_one_temperature_is_absent_there_alone(target,
     assert [row["temperature"] for row in document["results"] if row["name"] == "generate"] == [0.0]
 
 
+def test_a_contender_that_fails_in_several_ways_is_absent_for_each_reason(target, tmp_path, capsys, monkeypatch):
+    def fail(self, ids, *, temperature, seed):
+        raise RuntimeError(f"no kernel for {'sampling' if temperature else 'argmax'}")
+
+    monkeypatch.setattr(Generate, "run", fail)
+    arguments = ["--target", target, *QUICK, "--temperature", "0,0.5,1", *OURS, "--out", str(tmp_path / "out.json")]
+    assert main(["bench", *arguments]) == 0
+    reasons = [f"It failed: no kernel for {how}." for how in ("argmax", "sampling")]
+    out = capsys.readouterr().out
+    assert f"Not run at temperature 0: generate. {reasons[0]}" in out
+    assert f"Not run at temperature 0.5, 1: generate. {reasons[1]}" in out
+    document = json.loads((tmp_path / "out.json").read_text("utf-8"))
+    assert document["absent"] == [
+        {"name": "generate", "reason": reason, "temperatures": at}
+        for reason, at in zip(reasons, ([0.0], [0.5, 1.0]), strict=True)
+    ]
+
+
 def test_the_file_is_written_completely(target, tmp_path, capsys):
     path = tmp_path / "out.json"
     prompts = tmp_path / "prompts.txt"

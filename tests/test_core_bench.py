@@ -100,7 +100,7 @@ def test_a_peer_that_fails_is_reported_and_our_own_failure_is_raised(pair):
     bench = Bench(pair, PROMPTS, SETTINGS)
     [row] = bench.results([Fake(ASSISTED, fail), Fake(GENERATE, right(pair))])
     assert row["name"] == GENERATE
-    assert bench.absent == {ASSISTED: "It failed: No kernel."}
+    assert bench.failed == {(ASSISTED, 0.0): "It failed: No kernel."}
     calls = iter(range(99))
 
     def fail_later(ids, seed):

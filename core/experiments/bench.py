@@ -140,8 +140,9 @@ class Observations:
 
 
 class Bench:
-    """Measures contenders with one pair, on prompts whose ids are known. absent: who did not run, if only at one
-    temperature, and why.
+    """Measures contenders with one pair, on prompts whose ids are known.
+
+    absent and failed: who did not run, at all or at some temperatures, and why.
 
     on_progress is called with what is running, and how many of all runs are done.
 
@@ -158,6 +159,7 @@ class Bench:
     ) -> None:
         self.pair, self.prompts, self.settings = pair, prompts, settings
         self.absent: dict[str, str] = {}
+        self.failed: dict[tuple[str, float], str] = {}
         self.started_at = datetime.now(UTC).isoformat(timespec="seconds")
         self._llama_cpp = None if settings.llama_cpp is None else find_build(settings.llama_cpp).version()
         self._on_progress = on_progress
@@ -231,7 +233,7 @@ class Bench:
             if contender.name not in PEERS:
                 raise
             _log.debug("%s failed", contender.name, exc_info=True)
-            self.absent[contender.name] = f"It failed: {first_line(error)}."
+            self.failed[contender.name, temperature] = f"It failed: {first_line(error)}."
             return None
         self._done += 1
         return timed
@@ -348,15 +350,9 @@ class Bench:
             "device_name": device_name(target.device),
             "threads": self.settings.threads or torch.get_num_threads(),
         }
-        run = {(row["name"], row["temperature"]) for row in results}
-        absent = [
-            {
-                "name": name,
-                "reason": reason,
-                "temperatures": [at for at in self.settings.temperatures if (name, at) not in run],
-            }
-            for name, reason in self.absent.items()
-        ]
+        missing = {item: list(self.settings.temperatures) for item in self.absent.items()}
+        for (name, temperature), reason in self.failed.items():
+            missing.setdefault((name, reason), []).append(temperature)
         return {
             "schema": SCHEMA,
             "started_at": self.started_at,
@@ -364,7 +360,7 @@ class Bench:
             "environment": environment,
             "was_busy": any((row["unsteadiness"] or 0.0) > BUSY for row in results),
             "results": list(results),
-            "absent": absent,
+            "absent": [{"name": name, "reason": reason, "temperatures": at} for (name, reason), at in missing.items()],
         }
 
 
