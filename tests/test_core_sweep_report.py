@@ -114,14 +114,24 @@ def test_a_report_says_what_to_do_and_shows_the_grid():
     assert ".wide { overflow-x: auto; }" in source
 
 
+def sweep_with(speeds: dict[int, float]) -> SweepLog:
+    """A sweep with these tokens per second by K, 0 being the baseline's."""
+    log = sweep(plan_of(num_draft_tokens=tuple(k for k in speeds if k)))
+    log.measurements[:] = [
+        replace(item, summary=item.summary and replace(item.summary, tokens_per_second=speeds[k]))
+        for item in log.measurements
+        if (k := int(item.run.cell.num_draft_tokens)) in speeds
+    ]
+    return log
+
+
+def best_of(source: str) -> list[str]:
+    """What the heat maps of a report mark as the best."""
+    return re.findall(r'number best"[^>]*><b>(.*?)</b>', source)
+
+
 def test_a_report_calls_no_impossible_speedup_the_best():
-    log = sweep(plan_of(num_draft_tokens=(1, 2, 4)))
-
-    def with_speed(item: Measurement, speed: float) -> Measurement:
-        return replace(item, summary=item.summary and replace(item.summary, tokens_per_second=speed))
-
-    speeds = {0: 10.0, 1: 15.0, 2: 90.0, 4: 18.0}  # 9 × with 2 tokens per forward.
-    log.measurements[:] = [with_speed(item, speeds[item.run.cell.num_draft_tokens]) for item in log.measurements]
+    log = sweep_with({0: 10.0, 1: 15.0, 2: 90.0, 4: 18.0})  # 9 × with 2 tokens per forward.
     source = sweep_page(log)
     assert "K = 4 with D leads with 1.80×" in source
     assert "9.00× (left out)</td>" in source
@@ -130,6 +140,29 @@ def test_a_report_calls_no_impossible_speedup_the_best():
     ]
     by_suite = source[source.index("By suite") : source.index("Every cell")]
     assert re.findall(r"K = .*?×", by_suite) == ["K = 4 with D: 1.80×"] * 2
+    assert "K = 4: 1.80×" in source
+    assert "K = 2: 9.00×" not in source, "nor does the plot show it"
+
+
+def test_the_only_cell_that_a_verdict_ranks_is_the_best_of_a_report():
+    source = sweep_page(sweep_with({0: 10.0, 1: 15.0, 2: 90.0}))
+    assert "K = 1 with D leads with 1.50×" in source
+    assert best_of(source) == ["1.50×", "15.0"]
+    assert best_of(sweep_page(sweep_with({0: 10.0, 1: 15.0}))) == [], "beside no other, none stands out"
+
+
+def test_a_report_calls_no_cell_the_best_that_has_too_few_runs_for_the_verdict():
+    log = sweep_with({0: 10.0, 1: 15.0, 2: 19.0})
+    log.measurements[:] = [
+        item
+        for item in log.measurements
+        if item.run.cell.num_draft_tokens != 2 or item.run.prompt == item.run.repeat == 0
+    ]
+    source = sweep_page(log)
+    assert "K = 1 with D leads with 1.50×" in source
+    assert best_of(source) == ["1.50×", "15.0"]
+    by_suite = source[source.index("By suite") : source.index("Every cell")]
+    assert re.findall(r"K = .*?×", by_suite) == ["K = 1 with D: 1.50×"] * 2
 
 
 def test_a_sweep_that_is_not_complete_or_empty_says_so():

@@ -223,13 +223,24 @@ def verdicts(results: SweepResults) -> tuple[Verdict, ...]:
     return tuple(_verdict(results, temperature) for temperature in results.plan.temperatures)
 
 
+def ranked_cells(results: SweepResults) -> frozenset[Cell]:
+    """The cells that the verdicts rank: those with enough runs, and a speedup that is possible."""
+    return frozenset(
+        result.cell for at in results.plan.temperatures for result in _full(results, at) if not result.problem
+    )
+
+
+def _full(results: SweepResults, temperature: float) -> list[CellResult]:
+    """The cells of a temperature that have a speedup, and at least half the runs of the fullest."""
+    cells = [results.result(cell) for cell in results.plan.cells() if cell.temperature == temperature]
+    fullest = max((cell.num_measured for cell in cells), default=0)
+    return [cell for cell in cells if cell.speedup and 2 * cell.num_measured >= fullest]
+
+
 def _verdict(results: SweepResults, temperature: float) -> Verdict:
     import numpy as np  # Imported late, so that parsing the command line doesn't load it.
 
-    cells = [results.result(cell) for cell in results.plan.cells() if cell.temperature == temperature]
-    # A cell with less than half the runs of the fullest is not ranked.
-    fullest = max((cell.num_measured for cell in cells), default=0)
-    full = [cell for cell in cells if cell.speedup and 2 * cell.num_measured >= fullest]
+    full = _full(results, temperature)
     ranked = [(cell.speedup.median, cell) for cell in full if cell.speedup and not cell.problem]
     left_out = [cell for cell in full if cell.problem]
     notes = [f"{cell.cell.title} is left out: {cell.problem}" for cell in left_out]
@@ -252,7 +263,7 @@ def _verdict(results: SweepResults, temperature: float) -> Verdict:
             notes.append(note)
     if not ranked:
         text = "no cell is left to rank."
-        if not any(cell.speedup for cell in cells):
+        if not any(results.speedups(cell) for cell in results.plan.cells() if cell.temperature == temperature):
             text = "no cell has both a run and a baseline to compare it with."
         elif not left_out:
             text = "too few runs have a baseline to compare them with; continue the sweep."

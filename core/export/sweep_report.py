@@ -8,10 +8,9 @@ from typing import Any
 
 from markupsafe import Markup
 
-from core.experiments.bench_plan import Spread
 from core.experiments.sweep_file import SweepLog, plan_to_config
-from core.experiments.sweep_plan import CellResult, DrafterChoice, SweepPlan
-from core.experiments.sweep_results import COLUMNS, FIGURES, SPEEDUP, SweepFigure, SweepResults, verdicts
+from core.experiments.sweep_plan import Cell, CellResult, DrafterChoice, SweepPlan
+from core.experiments.sweep_results import COLUMNS, FIGURES, SPEEDUP, SweepFigure, SweepResults, ranked_cells, verdicts
 from core.export.charts import Axis, Mark, Plot, headroom, series_mark
 from core.export.run_data import minute_text, named, shown, without_folders
 from core.export.templates import UNKNOWN, render
@@ -38,11 +37,11 @@ def sweep_page(log: SweepLog) -> str:
     """A sweep so far, as a complete HTML file."""
     log = sweep_without_paths(log)
     plan, results = log.plan, SweepResults(log.plan, log.measurements)
-    cells = results.all()
+    cells, ranked = results.all(), ranked_cells(results)
     started = minute_text(log.head.get("started_at"))
     measured = f"{results.num_measured:,} of {plan.num_runs:,} runs measured"
     facts = (f"Sweep {shown(log.head.get('id'))}", f"started {started}" if started else "", measured)
-    maps = [(figure.title, figure.meaning, _heat_maps(plan, cells, figure)) for figure in FIGURES]
+    maps = [(figure.title, figure.meaning, _heat_maps(plan, cells, figure, ranked)) for figure in FIGURES]
     return render(
         "sweep.html",
         title=f"Sweep of {plan.target}",
@@ -54,7 +53,7 @@ def sweep_page(log: SweepLog) -> str:
         verdicts=[verdict.sentence for verdict in verdicts(results)] if results.num_measured else [],
         plot=_over_k(plan, cells),
         measures=[item for item in maps if item[2]],
-        suites=_by_suite(results) if len(results.suites) > 1 else [],
+        suites=_by_suite(results, ranked) if len(results.suites) > 1 else [],
         cells=[_cell_row(cell) for cell in cells],
         settings=_settings(plan),
         environment={name: shown(value) for name, value in mapping_of(log.head.get("environment")).items()},
@@ -115,30 +114,33 @@ def _missing(results: SweepResults) -> Iterator[str]:
 
 
 def _heat_maps(
-    plan: SweepPlan, cells: Sequence[CellResult], figure: SweepFigure
+    plan: SweepPlan, cells: Sequence[CellResult], figure: SweepFigure, ranked: frozenset[Cell]
 ) -> list[tuple[str, list[tuple[str, list[HeatCell]]]]]:
     """One table per drafter: its title, and a row per temperature. All share one colour scale, which leaves out
-    impossible speedups."""
+    impossible speedups; the best is one of the cells that the verdicts rank."""
     grids = [(drafter.title, _rows(plan, cells, drafter)) for drafter in plan.drafters]
-    medians = [spread.median for _, rows in grids for _, row in rows for spread in _counted(row, figure)]
+    medians = _medians((cell for _, rows in grids for _, row in rows for cell in row), figure)
     origin = min(medians, default=0.0) if figure.middle is None else figure.middle
     reach = max((abs(value - origin) for value in medians), default=0.0) or 1.0
     maps = []
     for title, rows in grids:
         row_cells = [cell for _, row in rows for cell in row]
-        if any(figure.spread(cell) for cell in row_cells):
+        if every := {spread.median for cell in row_cells if (spread := figure.spread(cell)) is not None}:
             # If all are equal, none stands out.
-            found = {spread.median for spread in _counted(row_cells, figure)}
-            best = max(found) if len(found) > 1 else None
-            shown = [(name, [_heat(cell, figure, origin, reach, best) for cell in row]) for name, row in rows]
+            found = _medians((cell for cell in row_cells if cell.cell in ranked), figure)
+            best = max(found) if len(set(found)) > 1 or len(found) == 1 < len(every) else None
+            shown = [
+                (name, [_heat(cell, figure, origin, reach, best if cell.cell in ranked else None) for cell in row])
+                for name, row in rows
+            ]
             maps.append((title, shown))
     return maps
 
 
-def _counted(cells: Iterable[CellResult], figure: SweepFigure) -> list[Spread]:
-    """A figure of the cells, without impossible speedups."""
+def _medians(cells: Iterable[CellResult], figure: SweepFigure) -> list[float]:
+    """The medians of a figure, without impossible speedups."""
     counted = (cell for cell in cells if not (figure is SPEEDUP and cell.problem))
-    return [spread for cell in counted if (spread := figure.spread(cell)) is not None]
+    return [spread.median for cell in counted if (spread := figure.spread(cell)) is not None]
 
 
 def _rows(plan: SweepPlan, cells: Sequence[CellResult], drafter: DrafterChoice) -> list[tuple[str, list[CellResult]]]:
@@ -154,7 +156,7 @@ def _heat(cell: CellResult, figure: SweepFigure, origin: float, reach: float, be
     spread = figure.spread(cell)
     if spread is None:
         return HeatCell(UNKNOWN)
-    if not _counted([cell], figure):
+    if not _medians([cell], figure):
         return HeatCell(f"{figure.text(spread.median)} (left out)")
     share = (spread.median - origin) / reach
     color = "correction" if share < 0 else "accepted"
@@ -184,7 +186,7 @@ def _over_k(plan: SweepPlan, cells: Sequence[CellResult]) -> Markup | None:
     names = [str(k) for k in plan.num_draft_tokens]
     several = len(plan.drafters) > 1
     lines = [
-        (f"{drafter.title}, {name}" if several else name, [cell.speedup for cell in row])
+        (f"{drafter.title}, {name}" if several else name, [None if cell.problem else cell.speedup for cell in row])
         for drafter in plan.drafters
         for name, row in _rows(plan, cells, drafter)
     ]
@@ -223,19 +225,18 @@ def _over_k(plan: SweepPlan, cells: Sequence[CellResult]) -> Markup | None:
     return plot.figure((*marks, alone))
 
 
-def _by_suite(results: SweepResults) -> list[tuple[str, list[str]]]:
-    """The fastest cell of each suite at each temperature; those that the verdict leaves out can't be."""
+def _by_suite(results: SweepResults, ranked: frozenset[Cell]) -> list[tuple[str, list[str]]]:
+    """The fastest cell of each suite at each temperature, of those that the verdicts rank."""
     plan = results.plan
-    left_out = {cell.cell for cell in results.all() if cell.problem}
     rows = []
     for suite in results.suites:
         row = []
         for temperature in plan.temperatures:
-            cells = [results.result(cell, suite) for cell in plan.cells() if cell.temperature == temperature]
+            shown = [cell for cell in plan.cells() if cell in ranked and cell.temperature == temperature]
             known = [
                 (cell.speedup.median, cell.cell.title)
-                for cell in cells
-                if cell.speedup is not None and not cell.problem and cell.cell not in left_out
+                for cell in (results.result(cell, suite) for cell in shown)
+                if cell.speedup is not None and not cell.problem
             ]
             row.append("{1}: {0:.2f}×".format(*max(known)) if known else UNKNOWN)
         rows.append((suite or "(none)", row))
