@@ -179,6 +179,12 @@ def test_a_file_named_like_a_ticked_suite_is_a_suite_of_its_own(window, dialogs,
     form.suites.tick(["code"])
     form.prompts_each.setValue(1)
     assert [prompt.suite for prompt in form.plan().prompts] == ["code", "code (2)"]
+    form.suites.tick([])
+    dialogs.prompts_path = dialogs.prompts_path.rename(tmp_path / "own.txt")
+    form.file_button.click()
+    qtbot.waitUntil(lambda: "own.txt" in form.file_note.text())
+    form.own_prompt.setChecked(True)
+    assert [prompt.suite for prompt in form.plan().prompts] == ["own", "own (2)"], "the window's prompt is another"
 
 
 # --- Running ---

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from core.errors import PromptError
-from core.experiments.prompt_suites import FOLDER, SUITES, find_prompts, first_of_each, read_prompts
+from core.experiments.prompt_suites import FOLDER, SUITES, Prompt, find_prompts, first_of_each, joined, read_prompts
 from tests.fakes import refusal
 
 
@@ -35,6 +35,28 @@ def test_files_of_the_same_name_and_a_suites_file_are_suites_of_their_own(tmp_pa
     prompts = first_of_each(find_prompts(names), 1)
     assert [prompt.text for prompt in prompts[1:]] == names[1:]
     assert [prompt.suite for prompt in prompts] == ["prose", "own", "own (2)", "prose (2)", "prose (3)"]
+
+
+def test_no_suite_of_a_later_source_has_the_name_of_an_earlier_ones(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    questions = [{"category": suite, "turns": [suite]} for suite in ("translation", "writing", "writing")]
+    for folder in "ab":
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "own.txt").write_text(folder)
+        (tmp_path / folder / "question.jsonl").write_text("".join(json.dumps(item) + "\n" for item in questions))
+    (tmp_path / "own (2).txt").write_text("c")
+
+    def suites(*names):
+        return list(dict.fromkeys(prompt.suite for prompt in find_prompts(names)))
+
+    assert suites("translation", "a/question.jsonl") == ["translation", "translation (2)", "writing"]
+    both = suites("a/question.jsonl", "b/question.jsonl")
+    assert both == ["translation", "writing", "translation (2)", "writing (2)"]
+    assert suites("a/own.txt", "b/own.txt", "own (2).txt") == ["own", "own (2)", "own (2) (2)"]
+    assert suites("a/own.txt", "own (2).txt", "b/own.txt") == ["own", "own (2)", "own (3)"]
+    assert len(find_prompts(["a/own.txt", "./a/own.txt", str(tmp_path / "a" / "own.txt")])) == 1
+    mixed = [Prompt("", "", suite=suite) for suite in ("own", "own (2)")]
+    assert [prompt.suite for prompt in joined([mixed[:1], mixed])] == ["own", "own (3)", "own (2)"]
 
 
 def test_prompts_come_from_lines_of_text_or_of_json(tmp_path):

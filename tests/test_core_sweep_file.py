@@ -168,6 +168,19 @@ def test_another_plan_is_refused_with_its_differences_unless_restarted(out, chan
     assert len(read_sweep(out).measurements) == other.num_runs
 
 
+def test_a_sweep_whose_suites_had_other_names_goes_on_with_those_of_its_file(out):
+    before = plan_of(prompts=(Prompt("one", "def f", suite="own"), Prompt("two", "def g", suite="own")))
+    stopped_after(3, before, out)
+    started, *_, finished = run(plan_of(), out)
+    assert (started.num_done, started.plan) == (3, before)
+    assert finished.is_complete
+    log = read_sweep(out)
+    assert (log.plan, len(log.measurements)) == (before, 12)
+    assert {record["suite"] for record in lines(out) if record["type"] == "run"} == {"own"}
+    with pytest.raises(RunLogError, match="differs in the prompts"):
+        run(plan_of(prompts=(*before.prompts, Prompt("three", "def h", suite="own"))), out)
+
+
 def test_a_lossy_plan_says_so_and_an_older_file_was_verified_token_by_token():
     config = plan_to_config(plan_of(verification=VerificationRule.TYPICAL))
     assert (config["verification"], config["lossy"]) == ("typical", True)

@@ -287,9 +287,9 @@ class _Run:
         self._num_done = event.num_done
         for problem in event.problems:
             self._progress.say(problem)
-        for result in event.results:
-            for measurement in result.measurements:
-                self._results.add(measurement)
+        # The plan has the suites of a file that is continued.
+        runs = [measurement for result in event.results for measurement in result.measurements]
+        self._results = SweepResults(event.plan, runs)
         left = event.plan.num_runs - event.num_done
         if event.num_done:
             self._progress.say(f"{self._args.out!r} already has {event.num_done:,} of {event.plan.num_runs:,} runs.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -55,23 +56,35 @@ def is_chat_model(target: LanguageModel) -> bool:
 def find_prompts(names: Iterable[str]) -> list[Prompt]:
     """The prompts of several suites and files, in their order; a file named like a suite needs its folder.
 
-    A file with the name of an earlier one is a suite of its own, such as "prompts (2)".
+    A file that is named twice is read once; see `joined` for suites of the same name.
 
     Raises:
         PromptError: one of them is neither, can't be read, or holds no prompt.
     """
-    found: list[Prompt] = []
-    stems: list[str] = []
+    found: dict[Path, list[Prompt]] = {}
     for name in dict.fromkeys(names):
         if name not in SUITES and not Path(name).exists() and not Path(name).suffix:
             raise PromptError(f"There is no prompt suite or file {name!r}; the suites are {', '.join(SUITES)}.")
         path = FOLDER / f"{name}.jsonl" if name in SUITES else Path(name)
         prompts = read_prompts(path)
-        stems.append(path.stem)
-        if (number := stems.count(path.stem)) > 1:
-            own = f"{path.stem} ({number})"
-            prompts = [replace(prompt, suite=own) if prompt.suite == path.stem else prompt for prompt in prompts]
-        found += prompts
+        found.setdefault(path.resolve(), prompts)
+    return joined(found.values())
+
+
+def joined(sources: Iterable[Iterable[Prompt]]) -> list[Prompt]:
+    """The prompts of several sources in their order, none of which share a suite.
+
+    A suite with the name of an earlier source's gets the first number that is free, such as "prompts (2)".
+    """
+    found: list[Prompt] = []
+    for source in map(list, sources):
+        earlier, own = {prompt.suite for prompt in found}, dict.fromkeys(prompt.suite for prompt in source)
+        names: dict[str, str] = {}
+        for suite in own:
+            numbered = (f"{suite} ({number})" for number in itertools.count(2))
+            used = {*earlier, *own, *names.values()}
+            names[suite] = next(name for name in numbered if name not in used) if suite in earlier else suite
+        found += [replace(prompt, suite=names[prompt.suite]) for prompt in source]
     return found
 
 

@@ -70,7 +70,7 @@ def sweep(
     """
     file = SweepFile(out, plan, restart=restart)
     try:
-        yield from _Sweep(plan, run, file, logs, controls or RunControls()).events()
+        yield from _Sweep(file.plan, run, file, logs, controls or RunControls()).events()
     finally:
         file.close()
 

@@ -7,7 +7,7 @@ import heapq
 import os
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 from operator import itemgetter
 from pathlib import Path
@@ -273,7 +273,8 @@ class SweepFile:
     restarted.
 
     What is there stays until the first run has ended. A line that can't be written is kept, and tried again with the
-    next one. device_name is that of the earlier runs; num_unsaved runs are not in the file.
+    next one. plan has the suites of the file that is continued; device_name is that of the earlier runs; num_unsaved
+    runs are not in the file.
 
     Raises:
         RunLogError: the file holds something else, can't be read or written, or another sweep is writing it; or the
@@ -282,7 +283,7 @@ class SweepFile:
 
     def __init__(self, path: str | os.PathLike[str], plan: SweepPlan, *, restart: bool = False) -> None:
         self.path = Path(path)
-        self._plan = plan
+        self.plan = plan
         self._pending: list[bytes] = []
         self.num_unsaved = self._length = 0
         self._has_head = False
@@ -326,7 +327,10 @@ class SweepFile:
             log = read_sweep(self.path)
         except (RunLogError, OSError) as error:
             raise RunLogError(f"{error} It was left unchanged; name another file to write.") from error
-        if differs := difference(log.plan, self._plan):
+        ours, theirs = ([(item.name, item.text) for item in plan.prompts] for plan in (self.plan, log.plan))
+        if ours == theirs:
+            self.plan = replace(self.plan, prompts=log.plan.prompts)  # Suites once had other names.
+        if differs := difference(log.plan, self.plan):
             raise RunLogError(
                 f"{name!r} holds a sweep with another plan: it differs in {differs}; name another file, or start "
                 "this one over with --restart."
@@ -345,9 +349,9 @@ class SweepFile:
             self._has_head = True
             shared = {"started_at": now(), "outrider_version": installed("outrider") or "unknown"}
             identity = {"schema": SCHEMA, "type": "sweep", "id": uuid.uuid4().hex[:12], **shared}
-            head = {"type": "resumed", **shared} if self._length else identity | {"config": plan_to_config(self._plan)}
+            head = {"type": "resumed", **shared} if self._length else identity | {"config": plan_to_config(self.plan)}
             self._pending.append(to_line(head | {"environment": dict(environment)}))
-        self._pending.append(to_line(run_to_record(measurement, self._plan, self.path.absolute().parent)))
+        self._pending.append(to_line(run_to_record(measurement, self.plan, self.path.absolute().parent)))
         self.num_unsaved += 1
         self._flush()
 

@@ -40,7 +40,7 @@ from core.analysis.probe import ProbeRequest, ProbeText
 from core.draft_length import DraftLength, parse_draft_lengths
 from core.drafters.registry import METHODS, DraftTreeOptions, TreeRule, get_method
 from core.errors import OutriderError, PairMismatchError, PromptError, SettingsError
-from core.experiments.prompt_suites import SUITES, Prompt, find_prompts, first_of_each, read_prompts
+from core.experiments.prompt_suites import SUITES, Prompt, find_prompts, first_of_each, joined, read_prompts
 from core.experiments.sweep_plan import DrafterChoice, SweepPlan
 from core.experiments.sweep_results import FEWEST_RUNS
 from core.settings import SETTINGS, LengthPolicy, declared
@@ -264,19 +264,14 @@ class SweepForm(QWidget):
         return found
 
     def _prompts(self, prompt: str) -> tuple[Prompt, ...]:
-        suites = self.suites.ticked()
-        # A file's prompts are no part of a ticked suite with its name.
-        own = [replace(item, suite=f"{item.suite} (2)") if item.suite in suites else item for item in self._own]
-        found = [*find_prompts(suites), *own]
-        if most_each := self.prompts_each.value():
-            found = first_of_each(found, most_each)
-        if self.own_prompt.isChecked():
-            if not prompt.strip():
-                raise SettingsError("The main window's prompt is empty: write one there, or untick it.")
-            found.insert(0, Prompt(WINDOW_PROMPT, prompt, suite=WINDOW_SUITE))
+        windows = [Prompt(WINDOW_PROMPT, prompt, suite=WINDOW_SUITE)] if self.own_prompt.isChecked() else []
+        if windows and not prompt.strip():
+            raise SettingsError("The main window's prompt is empty: write one there, or untick it.")
+        found = joined([windows, find_prompts(self.suites.ticked()), self._own])
         if not found:
             raise SettingsError("Tick at least one prompt suite, choose a file, or use the main window's prompt.")
-        return tuple(found)
+        most_each = self.prompts_each.value()
+        return tuple(first_of_each(found, most_each) if most_each else found)
 
     @Slot()
     def judge(self) -> SweepPlan | None:
