@@ -163,6 +163,18 @@ def test_a_sweep_prints_a_table_and_an_answer_and_writes_both_files(capsys, sess
     assert len(list((tmp_path / "logs").iterdir())) == 12
 
 
+def test_the_table_of_a_resumed_sweep_has_the_suites_of_its_file(session, out, tmp_path):
+    table, files = tmp_path / "t.csv", [tmp_path / folder / "own.txt" for folder in "ab"]
+    for file in files:
+        file.parent.mkdir()
+        file.write_text(f"{file}\n")
+    sweep = ["sweep", *GRID, "--prompts", *map(str, files), "--out", str(out), "--csv", str(table)]
+    assert main(sweep) == 0
+    out.write_text(out.read_text("utf-8").replace("own (2)", "own of b"), "utf-8")
+    assert main(sweep) == 0
+    assert {row["suite"] for row in csv.DictReader(table.open(encoding="utf-8"))} == {"", "code", "own", "own of b"}
+
+
 def test_several_suites_and_drafters_have_tables_of_their_own(capsys, monkeypatch, session, out):
     monkeypatch.setenv("COLUMNS", "160")
     several = ["--prompts", "code", "chat", "--num-prompts", "1", "--repeats", "1"]
