@@ -89,3 +89,10 @@ def test_a_converted_model_ends_at_every_end_that_its_file_names(tmp_path):
     assert len(read_special_tokens(resolve(str(path))).ends) == 3
     run = play(autoregressive(chat, prompt, sampling=GREEDY, max_new_tokens=8))
     assert (run.ids, run.summary.finish_reason) == ([turn], "eos")
+
+
+@pytest.mark.parametrize(("role", "end"), [("eot", 4294967295), ("eot", "x"), ("eom", 300), ("eom", 258)])
+def test_an_end_that_is_no_token_is_left_out(tmp_path, role, end):
+    path = write_gguf(tmp_path / "m.gguf", extra={f"tokenizer.ggml.{role}_token_id": end})
+    unpack(path, tmp_path / "model", lambda done, total: None)
+    assert load(str(tmp_path / "model"), "cpu", "float32").eos_ids == {257}

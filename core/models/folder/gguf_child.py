@@ -72,10 +72,11 @@ def unpack(source: Path, destination: Path, on_progress: Callable[[int, int], No
     if hasattr(model.config, "quantization_config"):
         del model.config.quantization_config
     # Chat models end a turn, or a message, with tokens that transformers doesn't read.
-    ends = {header.fields.get(f"tokenizer.ggml.{role}_token_id") for role in ("eos", "eot", "eom")} - {None}
+    ends = [header.fields.get(f"tokenizer.ggml.{role}_token_id") for role in ("eos", "eot", "eom")]
     known = model.generation_config.eos_token_id
-    if ends:
-        model.generation_config.eos_token_id = sorted(ends.union(known if isinstance(known, list) else ()))
+    ends += known if isinstance(known, list) else []
+    if valid := {end for end in ends if type(end) is int and 0 <= end < config.vocab_size}:
+        model.generation_config.eos_token_id = sorted(valid)
     tokenizer.save_pretrained(destination)
     model.save_pretrained(destination)
 
