@@ -12,7 +12,7 @@ from core.models.catalogue import resolve
 from core.models.folder.details import read_special_tokens
 from core.models.folder.gguf_child import unpack
 from tests.fakes import GREEDY, play
-from tests.fakes_gguf import write_gguf
+from tests.fakes_gguf import refusal, write_gguf
 
 SCALING = "llama.rope.scaling."
 FREQUENCIES = [5e5 ** (-index / 8) for index in range(0, 8, 2)]
@@ -33,6 +33,9 @@ FACTORS = {"rope_factors_long.weight": [2.0, 3.0, 4.0, 5.0], "rope_factors_short
         ({SCALING + "type": "linear", SCALING + "factor": 4.0}, {"rope_type": "linear", "factor": 4.0}),
         ({"llama.rope.scale_linear": 4.0}, {"rope_type": "linear", "factor": 4.0}),
         ({SCALING + "type": "none", SCALING + "factor": 4.0}, {"rope_type": "default"}),
+        ({SCALING + "type": "none", SCALING + "yarn_ext_factor": 0.0}, {"rope_type": "default"}),
+        ({SCALING + "type": "yarn"}, {"rope_type": "default"}),
+        (YARN | {SCALING + "factor": 1.0}, {"rope_type": "default"}),
         (YARN, {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}),
         (
             YARN | {SCALING + "yarn_attn_factor": 1.5, SCALING + "yarn_beta_fast": 8.0},
@@ -64,11 +67,29 @@ def test_a_converted_model_rotates_as_its_file_says(tmp_path, extra, rope):
         ({"rope_freqs.weight": [1.0, 1.0, 1.0, 1e30]}, "frequencies"),
         (YARN | {SCALING + "yarn_log_multiplier": 0.1}, "as the file says"),
         (YARN | {SCALING + "attn_factor": 2.0}, "as the file says"),
+        (YARN | {SCALING + "factor": 1.0, SCALING + "yarn_attn_factor": 2.0}, "as the file says"),
+        (YARN | {SCALING + "yarn_ext_factor": 0.0}, "as the file says"),
+        (YARN | {"rope_freqs.weight": [1.0, 2.0, 3.0, 8.0]}, "as the file says"),
+        (YARN | FACTORS, "as the file says"),
+        (YARN | {SCALING + "factor": math.nan}, "frequencies"),
+        (YARN | {SCALING + "factor": math.inf}, "frequencies"),
     ],
 )
 def test_a_rotary_scaling_that_would_be_another_one_is_refused(tmp_path, extra, words):
-    with pytest.raises(ValueError, match=words):
+    with pytest.raises(NotImplementedError, match=words):
         unpack(write_gguf(tmp_path / "m.gguf", extra=extra), tmp_path / "model", lambda done, total: None)
+
+
+@pytest.mark.parametrize("name", FACTORS)
+def test_a_file_that_has_only_one_of_two_lists_of_factors_says_so(tmp_path, name):
+    with pytest.raises(ValueError, match="rope_factors_long and rope_factors_short, one is missing"):
+        unpack(write_gguf(tmp_path / "m.gguf", extra={name: FACTORS[name]}), tmp_path / "model", lambda *_: None)
+
+
+def test_a_file_that_no_download_will_mend_is_refused_without_that_advice(tmp_path):
+    said = refusal(write_gguf(tmp_path / "m.gguf", extra={SCALING + "type": "ntk"}))
+    assert "'ntk', is not known). Choose another file." in said
+    assert "ownload" not in said
 
 
 def test_a_converted_model_ends_at_every_end_that_its_file_names(tmp_path):

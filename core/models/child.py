@@ -30,6 +30,7 @@ class ChildExit(IntEnum):
     SPACE = 3
     MEMORY = 4
     STALLED = 5
+    UNSUPPORTED = 6
 
 
 class ChildFailedError(Exception):

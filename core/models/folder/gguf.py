@@ -35,6 +35,8 @@ _UNPACKING_SHARE = 0.7
 _SIZES = "sizes-2.json"
 """Written last: the sizes of a conversion's other files by name. Another number makes all conversions anew."""
 
+_DOWNLOAD_AGAIN = "Download it again, or choose another file."
+
 _digests: dict[tuple[Path, int, int], str] = {}
 
 
@@ -182,14 +184,13 @@ def _explain(error: ChildFailedError, path: Path) -> ModelUnreadableError | NoSp
         return _unreadable(path, f"no progress in {STALL_S / 60:.0f} minutes")
     if error.code < 0:
         return _unreadable(path, "the process that read it crashed")
-    return _unreadable(path, error.last_line[:160] or "it gave no reason")
+    advice = "Choose another file." if error.code == ChildExit.UNSUPPORTED else _DOWNLOAD_AGAIN
+    return _unreadable(path, error.last_line[:160] or "it gave no reason", advice)
 
 
-def _unreadable(path: Path, reason: str) -> ModelUnreadableError:
+def _unreadable(path: Path, reason: str, advice: str = _DOWNLOAD_AGAIN) -> ModelUnreadableError:
     reason = " ".join(reason.split()).rstrip(".")
-    return ModelUnreadableError(
-        f"{path.name!r} can't be read as a GGUF model ({reason}). Download it again, or choose another file."
-    )
+    return ModelUnreadableError(f"{path.name!r} can't be read as a GGUF model ({reason}). {advice}")
 
 
 def _kept() -> Path:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from core.models.child import end_with_parent, exit_code, limit
+from core.models.child import ChildExit, end_with_parent, exit_code, limit
 from core.models.folder.weight_files import GgufHeader, read_gguf_header
 
 _LLAMA3 = {
@@ -38,7 +38,8 @@ def main(arguments: list[str]) -> int:
             unpack(source, scratch / "model", lambda done, total: print(done, total, file=progress))
     except Exception as error:
         traceback.print_exc()
-        return exit_code(error)
+        code = exit_code(error)
+        return ChildExit.UNSUPPORTED if isinstance(error, NotImplementedError) else code
     return 0
 
 
@@ -98,7 +99,8 @@ def _set_rotary(config: Any, header: GgufHeader, factors: dict[str, list[float]]
     """Configure the rotary embedding as the file describes it; transformers reads only its base.
 
     Raises:
-        ValueError: transformers can't express it.
+        NotImplementedError: transformers can't express it.
+        ValueError: a tensor is missing.
     """
 
     def given(key: str, default: Any = None) -> Any:
@@ -115,18 +117,27 @@ def _set_rotary(config: Any, header: GgufHeader, factors: dict[str, list[float]]
     kind, factor = given("scaling.type", "linear"), given("scaling.factor", given("scale_linear", 0.0))
     original = given("scaling.original_context_length", config.max_position_embeddings)
     attention = given("scaling.attn_factor", 1.0)
-    if "factors_long" in factors:
+    if kind == "yarn" and factor in (0.0, 1.0):  # As llama.cpp reads it: only the attention may be scaled.
+        kind, attention = "none", attention * given("scaling.yarn_attn_factor", 1.0)
+    is_yarn = kind == "yarn"
+    if ("factors_long" in factors) != ("factors_short" in factors):
+        raise ValueError("of its tensors rope_factors_long and rope_factors_short, one is missing")
+    if "factors_long" in factors and not is_yarn:
         long, short = factors["factors_long"], factors["factors_short"]
         rope.update(rope_type="longrope", long_factor=long, short_factor=short, attention_factor=attention)
         rope["original_max_position_embeddings"] = config.original_max_position_embeddings = original
-    elif attention != 1.0 or given("scaling.yarn_log_multiplier") or given("scaling.yarn_ext_factor", 1.0) != 1.0:
-        raise ValueError("transformers can't scale its rotary embedding as the file says")
-    elif kind == "yarn":
+    elif (
+        attention != 1.0
+        or given("scaling.yarn_log_multiplier")
+        or (is_yarn and (factors or given("scaling.yarn_ext_factor", 1.0) != 1.0))
+    ):
+        raise NotImplementedError("transformers can't scale its rotary embedding as the file says")
+    elif is_yarn:
         rope.update(rope_type="yarn", factor=factor, original_max_position_embeddings=original)
         keys = {"attention_factor": "attn_factor", "beta_fast": "beta_fast", "beta_slow": "beta_slow"}
         rope.update({key: given(f"scaling.yarn_{name}") for key, name in keys.items() if given(f"scaling.yarn_{name}")})
     elif kind not in ("linear", "none"):
-        raise ValueError(f"its rotary scaling, {str(kind)[:40]!r}, is not known")
+        raise NotImplementedError(f"its rotary scaling, {str(kind)[:40]!r}, is not known")
     elif kind == "linear" and factor not in (0.0, 1.0):
         rope.update(rope_type="linear", factor=factor)
     elif "freqs" in factors and rope["rope_type"] == "default":
@@ -136,7 +147,7 @@ def _set_rotary(config: Any, header: GgufHeader, factors: dict[str, list[float]]
 
 def _check_rotary(model: Any, header: GgufHeader, factors: dict[str, list[float]]) -> None:
     """Raises:
-    ValueError: the model rotates by other frequencies than the file says.
+    NotImplementedError: the model rotates by other frequencies than the file says.
     """
     import torch
 
@@ -153,11 +164,13 @@ def _check_rotary(model: Any, header: GgufHeader, factors: dict[str, list[float]
             expected /= rope["factor"]
         divisors = torch.tensor(factors.get("freqs") or factors.get("factors_short") or [1.0], dtype=torch.float64)
         is_same = inverse.shape == expected.shape and len(divisors) in (1, len(expected))
+        # A factor of NaN or infinity makes the frequencies, or the scaling of the attention, so.
+        is_same = is_same and bool((inverse * getattr(module, "attention_scaling", 1.0)).isfinite().all())
         # YaRN's frequencies follow from its parameters alone.
         if is_same and rope["rope_type"] != "yarn":
             is_same = torch.allclose(inverse.double(), expected / divisors, rtol=1e-4, atol=1e-12)
         if not is_same:
-            raise ValueError("transformers can't rotate by the frequencies that the file says")
+            raise NotImplementedError("transformers can't rotate by the frequencies that the file says")
 
 
 class _Counted:
