@@ -414,8 +414,9 @@ class Summary:
     """Results of a run. Rates cover decoding only; the prefill is reported separately.
 
     Attributes:
-        num_drafts: steps in which at least one token was drafted.
-        num_accepted_tokens_per_pos: how often a drafted token at each position after the text was accepted.
+        num_drafts: steps in which at least one token was drafted; 0 if a server reports only how many tokens were.
+        num_accepted_tokens_per_pos: how often a drafted token at each position after the text was accepted; empty if
+            a server doesn't report it.
         draft_acceptance_rate: accepted / drafted; None if nothing was drafted.
         block_efficiency: tokens emitted per target forward.
         cost_coefficient: one draft step's time / one target step's time.

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from core.controls import RunControls
-from core.engines import Address, Chunk, Product, Server, ServerSession, Speculation, Token, identify, session
+from core.engines import Address, Chunk, Product, Server, ServerSession, Speculation, Token, advice, identify, session
 from core.engines.metrics import difference, parse_metrics
 from core.engines.steps import StepMaker, align, split_text
 from core.experiments.servers.answers import Answer, ask_all
@@ -19,7 +19,7 @@ from core.runlog.replay import steps
 from core.settings import RunRequest
 from core.types import Finished, FinishReason, Step, Summary
 from tests.fake_servers import Answer as Page
-from tests.fake_servers import FakeServer, a_request, as_stream, llama_server, recorded, sglang, vllm
+from tests.fake_servers import FakeServer, Fault, a_request, as_stream, llama_server, recorded, sglang, vllm
 
 
 @pytest.mark.parametrize(
@@ -125,6 +125,7 @@ def llama_with_steps(steps: Sequence[tuple[int, int, dict[int, bytes]]], end: st
 
 
 FACE = "🙂".encode()
+LLAMA = {"engine": {"product": "llama-server"}}
 SPANNED = [
     (0, 0, {10: b"Hi"}),
     (4, 0, {11: FACE[:1]}),
@@ -141,7 +142,25 @@ def test_where_a_character_spans_steps_of_llama_server_only_the_text_is_known() 
     (hidden,) = (step for step in found if step.source == "text")
     assert (hidden.emitted[-1], hidden.emitted_text, len(hidden.emitted)) == (14, "🙂", 4)
     assert (summary.num_tokens, summary.num_draft_tokens, summary.num_accepted_tokens) == (8, 16, 3)
-    assert (summary.source, summary.block_efficiency) == ("chunks", None)
+    # What is hidden follows from the server's sums: four steps with a draft of 4 behind the prompt's.
+    assert (summary.source, summary.num_steps, summary.block_efficiency) == ("server", 5, 8 / 5)
+    assert (summary.num_drafts, summary.num_accepted_tokens_per_pos) == (4, ())
+    assert "a character spans" in advice(LLAMA, summary, {step.source for step in found})
+
+
+def test_hidden_steps_whose_drafts_differ_in_length_are_not_counted_as_drafts() -> None:
+    first, plain, (_, _, tokens), *others = SPANNED
+    _, summary = run(llama_server(raw=llama_with_steps([first, plain, (3, 2, tokens), *others])), chat=False)
+    assert (summary.num_drafts, summary.num_draft_tokens, summary.num_accepted_tokens) == (0, 15, 3)
+    assert (summary.source, summary.block_efficiency) == ("server", 8 / 5)
+
+
+def test_a_text_with_such_a_step_that_breaks_off_is_not_called_a_text_without_counts() -> None:
+    answer = llama_with_steps(SPANNED)
+    found, summary = run(llama_server(raw=answer.cut(len(answer.chunks) - 2, Fault.DIES)), chat=False)
+    assert (summary.finish_reason, summary.source) == (FinishReason.ERROR, "chunks")
+    assert (summary.num_drafts, summary.num_draft_tokens, summary.block_efficiency) == (2, 8, None)
+    assert "newer" not in advice(LLAMA, summary, {step.source for step in found})
 
 
 def test_such_a_step_may_go_on_behind_the_character() -> None:

@@ -387,7 +387,7 @@ class _Run:
         if self._request.engine:
             from core.engines import advice
 
-            notes.append(advice(self._config, summary))
+            notes.append(advice(self._config, summary, self._ours.sources))
         for note in filter(None, notes):
             self._console.print(note, soft_wrap=True)
         if summary.error is not None:  # Also if only the baseline failed.

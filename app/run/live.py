@@ -308,7 +308,7 @@ def _advice(run: RunView) -> str:
         return ""
     from core.engines import advice  # Late: most runs need no HTTP.
 
-    return advice(run.started.config, run.summary)
+    return advice(run.started.config, run.summary, run.counts.sums.sources)
 
 
 def _place(run: RunView) -> str:

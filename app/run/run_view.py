@@ -158,7 +158,7 @@ class RunView:
         """How the steps of a run on a server are known; empty for a run on this machine."""
         sources = {step.source for step in self.steps}
         if StepSource.TEXT in sources:
-            return "steps unknown"
+            return "some steps unknown" if StepSource.SERVER in sources else "steps unknown"
         if StepSource.CHUNKS in sources:
             is_counted = self.summary is not None and self.summary.source is StepSource.SERVER
             return "some steps inferred" if is_counted or StepSource.SERVER in sources else "steps inferred"

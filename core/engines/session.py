@@ -6,7 +6,7 @@ import contextlib
 import math
 import time
 from collections import Counter
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -27,6 +27,7 @@ from core.types import (
     PrefillDone,
     RunStarted,
     StageChanged,
+    Step,
     StepsCounted,
     StepSource,
     Summary,
@@ -201,6 +202,8 @@ class _Run:
         if reported is not None and reported.draft_tokens is not None and reported.accepted_tokens is not None:
             drafts = tally.num_blocks if reported.drafts is None else reported.drafts
             positions = per_position(reported.per_step) if reported.per_step else summary.num_accepted_tokens_per_pos
+            if sources == {StepSource.SERVER, StepSource.TEXT} and reported.drafts is None:
+                return _with_hidden(summary, steps, reported.draft_tokens, reported.accepted_tokens)
             if source is not StepSource.SERVER:
                 # A piece of the stream may hold several steps: only the drafts, and the prompt's step, are counted.
                 is_known = self._server.speculation.drafts_always and reported.drafts is not None
@@ -215,7 +218,8 @@ class _Run:
         if ours is not None:
             return _with_counts(summary, StepSource.CHUNKS, *ours)
         if StepSource.TEXT in sources:
-            return replace(summary, source=StepSource.TEXT, block_efficiency=None)
+            known = StepSource.CHUNKS if StepSource.SERVER in sources else StepSource.TEXT
+            return replace(summary, source=known, block_efficiency=None)
         if not self._server.speculation.drafts_always:
             # Which steps drafted isn't known, so a rate would count only those that accepted something.
             summary = replace(summary, draft_acceptance_rate=None)
@@ -233,6 +237,19 @@ class _Run:
             return None
         positions = tuple(map(int, grown.accepted_per_position))
         return int(grown.drafts), int(grown.draft_tokens), int(grown.accepted_tokens), positions
+
+
+def _with_hidden(summary: Summary, steps: Sequence[Step], drafted: int, accepted: int) -> Summary:
+    """A summary with the server's sums, where a character hides which of them belong to which step."""
+    known = [step for step in steps if step.source is StepSource.SERVER]
+    # Each forward of the target adds one token to those that were accepted.
+    num_steps = max(len(steps), summary.num_tokens - accepted)
+    num_hidden, hidden = num_steps - len(known), drafted - summary.num_draft_tokens
+    # How many of these drafted is certain only if all drafted the most.
+    is_certain = hidden == num_hidden * max(step.num_draft_tokens for step in known)
+    drafts = summary.num_drafts + num_hidden if is_certain else 0
+    summary = replace(summary, num_steps=num_steps, block_efficiency=summary.num_tokens / num_steps)
+    return _with_counts(summary, StepSource.SERVER, drafts, drafted, accepted, ())
 
 
 def _with_counts(
@@ -285,10 +302,16 @@ def run_started(server: Server, request: RunRequest, prompt_ids: tuple[int, ...]
     return started_now(config)
 
 
-def advice(config: Mapping[str, Any], summary: Summary) -> str:
-    """What a run on a server doesn't show, and what would make the server report it; empty if it reports all."""
+def advice(config: Mapping[str, Any], summary: Summary, sources: Collection[StepSource | None] = ()) -> str:
+    """What a run on a server doesn't show, and what would make the server report it; empty if it reports all.
+
+    Args:
+        sources: those of the run's steps.
+    """
     engine, source = config.get("engine"), summary.source
     product = engine.get("product") if isinstance(engine, dict) else None
+    if product == Product.LLAMA_SERVER and StepSource.SERVER in sources and StepSource.TEXT in sources:
+        return "Where a character spans several steps, llama-server doesn't show their counts."
     if product is None or source in {None, StepSource.SERVER}:
         return ""
     if product == Product.VLLM and summary.finish_reason in {FinishReason.CANCELLED, FinishReason.ERROR}:
@@ -297,7 +320,7 @@ def advice(config: Mapping[str, Any], summary: Summary) -> str:
     flags = {
         Product.VLLM: "Started with --per-request-spec-decode-metrics detailed, vLLM reports each step's counts.",
         Product.SGLANG: "SGLang reports more without the chat template, and if it was started with --enable-metrics.",
-        Product.LLAMA_SERVER: "A newer llama-server reports each step's counts, except where a character spans steps.",
+        Product.LLAMA_SERVER: "A newer llama-server reports each step's counts.",
     }
     known = (
         "The steps are inferred from the stream."

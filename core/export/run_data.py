@@ -138,7 +138,9 @@ def run_data(log: RunLog) -> RunData:
     if lost := len(log.steps) - len(steps):
         problems.append(f"{lost:,} of the log's {len(log.steps):,} steps are damaged and were left out.")
     sources = {step.source for step in steps}
-    if StepSource.TEXT in sources:
+    if {StepSource.SERVER, StepSource.TEXT} <= sources:
+        problems.append("The server didn't report the counts of some steps, so only their text is shown.")
+    elif StepSource.TEXT in sources:
         problems.append("The server reported nothing about drafting, so only the text is shown.")
     elif StepSource.CHUNKS in sources:
         problems.append("Steps are inferred from the server's stream where it didn't report their counts.")

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from core.analysis.expectation import expected_of, expected_tokens
-from core.types import FinishReason, Step, Summary, TokenKind
+from core.types import FinishReason, Step, StepSource, Summary, TokenKind
 
 if TYPE_CHECKING:
     import numpy as np
@@ -69,11 +69,13 @@ class Tally:
     drafted level by level. trees: parents and accepted path of each block that branches, by its step.
 
     Attributes:
+        sources: of a server's steps, how their counts are known.
         prefill_ms: time to read the prompt, which whoever runs the steps sets.
         target_step_ms: the time of a one-position forward, the unit of c and v without a baseline, likewise.
     """
 
     def __init__(self, steps: Sequence[Step] = ()) -> None:
+        self.sources: set[StepSource | None] = set()
         self.prefill_ms = 0.0
         self.target_step_ms: float | None = None
         self._texts: list[str] = []
@@ -101,6 +103,7 @@ class Tally:
         levels = step.depth
         if step.parents:
             self.trees[len(self._rows)] = step.parents, step.accepted_path
+        self.sources.add(step.source)
         self._texts.append(step.emitted_text)
         self._rows.append((count, accepted, tested, len(step.emitted), *times, is_timed, levels))
         self.tokens += len(step.emitted)
