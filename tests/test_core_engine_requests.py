@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import socket
+import threading
 from typing import Any
 
 import pytest
 
 from core.controls import RunControls
-from core.engines import ServerSession, client, identify, read_metrics
+from core.engines import Client, ServerSession, client, identify, read_metrics
 from core.errors import ServerRefusedError
 from core.types import Finished, FinishReason
 from tests.fake_servers import Answer, FakeServer, Fault, a_request, as_json, as_stream, llama_server, recorded
@@ -107,3 +109,32 @@ def test_a_stop_ends_each_wait_for_a_page(
         assert fake.hung_up.wait(10)
     assert isinstance(end, Finished)
     assert end.summary.finish_reason is reason
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("chat", [None, False], ids=["page", "text"])
+def test_a_stop_while_a_connection_is_made_ends_it_as_soon_as_it_is_there(
+    chat: bool | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connect, hang_up = socket.create_connection, Client._hang_up
+    controls, hung_up = RunControls(), threading.Event()
+
+    def late(*given: Any, **more: Any) -> socket.socket:
+        controls.cancel()
+        hung_up.wait(10)
+        return connect(*given, **more)
+
+    def hangs_up(self: Client) -> None:
+        hang_up(self)
+        hung_up.set()
+
+    answers = {**llama_server(), "/apply-template": Answer([Fault.WAITS]), "/completion": Answer([Fault.WAITS])}
+    with FakeServer(answers | {"/metrics": as_json({}, 501)}) as fake:
+        server = identify(fake.url)
+        with monkeypatch.context() as patch:
+            patch.setattr(socket, "create_connection", late)
+            patch.setattr(Client, "_hang_up", hangs_up)
+            *_, end = ServerSession(server).run(a_request(chat=chat, engine=fake.url), controls)
+    assert isinstance(end, Finished)
+    assert end.summary.finish_reason is FinishReason.CANCELLED
+    assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("outrider-")]

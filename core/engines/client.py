@@ -25,8 +25,8 @@ from core.engines.address import KEY_VARIABLE, Address
 from core.errors import ServerBusyError, ServerError, ServerRefusedError, first_line
 
 CONNECT_S, READ_S, STALL_S, QUEUE_S = 10.0, 20.0, 120.0, 3_600.0
-"""Most seconds to connect, between two bytes of a short answer and of a text, and until a text begins: the request may
-wait in a queue, for its model to be loaded, or for its prompt to be read."""
+"""Most seconds to connect, between two bytes of a page, between two of a text, and until a text, or the answer to what
+is posted, begins: it may wait in a queue, for its model to be loaded, or for its prompt to be read."""
 MOST_BYTES = 16_000_000
 """Of an answer that is read whole, and of one event of a stream: SGLang repeats the whole text in each."""
 _MOST_WAITING = 4_096
@@ -96,6 +96,8 @@ class Client:
                     check_cancelled()
             except BaseException:
                 self._hang_up()
+                while not wait([answer], _LOOK_S).done:  # A connection can be ended only once it is made.
+                    self._hang_up()
                 raise
             return answer.result()
 
@@ -168,9 +170,9 @@ class Client:
                 yield at, item
         finally:
             stopped.set()
-            if reader.is_alive():
+            while reader.is_alive():  # A connection can be ended only once it is made.
                 self._hang_up()
-            reader.join(timeout=CONNECT_S)
+                reader.join(_LOOK_S)
 
     def _send(self, path: str, body: Mapping[str, Any]) -> contextlib.AbstractContextManager[httpx2.Response]:
         # How long a text may take, `stream` decides.
