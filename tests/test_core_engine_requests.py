@@ -12,7 +12,7 @@ import pytest
 from core.controls import RunControls
 from core.engines import Client, ServerSession, client, identify, read_metrics
 from core.errors import ServerRefusedError
-from core.types import Finished, FinishReason
+from core.types import Finished, FinishReason, RunStarted
 from tests.fake_servers import Answer, FakeServer, Fault, a_request, as_json, as_stream, llama_server, recorded
 
 pytestmark = pytest.mark.usefixtures("keys")
@@ -52,22 +52,41 @@ def test_a_router_is_told_the_model_and_a_look_at_it_loads_none(target: str) -> 
         assert (server.context_length, server.speculation.method) == (1024, "draft-simple")
         with server.client() as client:
             assert read_metrics(client, server.query("")) == server.metrics is not None
-        *_, end = ServerSession(server).run(a_request(target=target, engine=fake.url))
+        *found, end = ServerSession(server).run(a_request(target=target, engine=fake.url))
         bodies = [body for _, _, body in fake.requests if body is not None]
         pages = [path for path, _, body in fake.requests if body is None and "?" in path]
     assert isinstance(end, Finished)
     assert end.summary.finish_reason is FinishReason.LENGTH
     assert [body["model"] for body in bodies] == [target] * 2
     assert all("autoload=false" in path for path in pages)
+    # What one model does says nothing about another.
+    (config,) = (event.config for event in found if isinstance(event, RunStarted))
+    assert ("num_draft_tokens" in config, "method" in config["engine"]) == (target == LOADED, target == LOADED)
+    other = server.for_model(target)
+    assert (other.model(""), other.context_length) == (target, 1024 if target == LOADED else None)
     with pytest.raises(ServerRefusedError, match="no model"):
         server.query("another")
 
 
 def test_a_router_that_shows_no_slots_is_identified() -> None:
-    with FakeServer(router(shows_slots=False) | {f"/slots{LOOK}": as_json({}, 400)}) as fake:
-        assert identify(fake.url).metrics is not None
+    for status in (400, 500):
+        with FakeServer(router(shows_slots=False) | {f"/slots{LOOK}": as_json({}, status)}) as fake:
+            assert identify(fake.url).metrics is not None
     with FakeServer({**router(), f"/props{LOOK}": as_json({}, 400)}) as fake:
         assert identify(fake.url).version == "b7400"
+
+
+def test_a_model_of_a_router_that_sleeps_comes_before_unloaded_ones_and_is_not_woken() -> None:
+    models = [
+        {"id": name, "owned_by": "llamacpp", "status": {"value": status}}
+        for name, status in ((UNLOADED, "unloaded"), (LOADED, "sleeping"))
+    ]
+    with FakeServer(router() | {"/v1/models": as_json({"data": models})}) as fake:
+        server = identify(fake.url)
+        asked = {path.partition("?")[0] for path, _, _ in fake.requests}
+    assert (server.models, server.metrics, server.speculation.is_on) == ((LOADED, UNLOADED), None, None)
+    assert f"{LOADED} doesn't report whether it drafts" in server.text
+    assert asked == {"/v1/models", "/props"}
 
 
 def test_a_server_with_one_model_is_asked_for_its_pages_without_a_name() -> None:

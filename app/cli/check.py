@@ -150,7 +150,7 @@ def _server_check(args: argparse.Namespace, controls: RunControls) -> Iterator[A
     shared = {name: value for name, value in common_fields(args).items() if name not in here}
     name = target if target in server.models else server.model("")
     run = RunRequest(target=name, draft=None, num_draft_tokens=None, engine=server.address.url, **settings, **shared)
-    check_request(run, server)
+    check_request(run, server := server.for_model(name))
     # The models' code is imported only when they are needed: torch takes seconds.
     from core.experiments.servers.check import ServerCheckRequest, check_server
 

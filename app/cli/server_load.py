@@ -55,6 +55,7 @@ def build_plan(args: argparse.Namespace, few: int, local: Iterable[str]) -> Load
     prompts = find_prompts(args.prompts or ["chat"])
     prompts = first_of_each(prompts, args.num_prompts or (len(prompts) if args.prompts else few))
     engine, baseline = find_servers(args)
+    engine, baseline = engine.for_model(args.target or ""), baseline and baseline.for_model(args.target or "")
     request = RunRequest(
         target=engine.model(args.target or ""),
         draft=None,

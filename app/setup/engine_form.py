@@ -213,7 +213,9 @@ class EngineForm(QWidget):
 
     def drafting(self) -> str:
         """How the server drafts, in a sentence; empty on this machine."""
-        return "" if self.server is None else f"The server {self.server.speculation.text}."
+        if self.server is None:
+            return ""
+        return f"{self.server.models[0] if self.server.is_router else 'The server'} {self.server.speculation.text}."
 
     def _ask(self, url: str) -> None:
         if self._job is not None:

@@ -334,8 +334,10 @@ class ServerWindow(QDialog):
         self.begin.setVisible(has_none)
         self.plots.setVisible(not has_none)
         self.subject.setVisible(not has_none)
-        is_late = self._server is not None and self._server.product == "llama-server"
-        self.subject.setText("" if self._server is None else f"{self._server.text}{f' {LATE}' if is_late else ''}")
+        notes = [] if self._server is None else [self._server.text]
+        if self._server is not None and self._server.product == "llama-server":
+            notes += [f"The counts are those of {self._server.models[0]}."] * self._server.is_router + [LATE]
+        self.subject.setText(" ".join(notes))
         self._say(self._engine.problem() or (FOLLOWING if self._server is not None else NONE_CHOSEN))
         request, is_running = self._controller.request, self._controller.state is not RunState.IDLE
         if is_running and request is not None and request.engine == self._engine.url:

@@ -7,7 +7,8 @@
     for event in ServerSession(server).run(request, controls):
         ...                                                # RunStarted, PrefillDone, Step, StepsCounted, Finished
 
-`target` is a model's name on the server; `server.model("")` is its default one. A `Step` holds `source`: SERVER
+`target` is a model's name on the server; `server.model("")` is its default one, and a router's `speculation` only that
+one's (`server.for_model(name)` knows nothing of it). A `Step` holds `source`: SERVER
 (reported), CHUNKS (inferred from the stream) or TEXT (nothing known); NaN and `UNKNOWN_ID` stand for what isn't
 reported, and the log lacks it. A `StepsCounted` holds counts that came only at the end; its `applied(steps)` gives the
 steps with these. `summary.source` says the same of the whole run, and `advice(config, summary)` names the flag that

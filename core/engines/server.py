@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import contextlib
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -11,7 +12,7 @@ from core.engines.address import Address, key_for
 from core.engines.client import OTHER_PRODUCT, Client
 from core.engines.metrics import Snapshot, read_metrics
 from core.errors import ServerError, ServerRefusedError
-from core.runlog.log import mapping_of, mappings_of
+from core.runlog.log import mapping_of, mappings_of, text_of
 from core.text import PRODUCT_NAMES, did_you_mean
 
 
@@ -27,6 +28,8 @@ class Product(StrEnum):
 
 _OWNERS = {"vllm": Product.VLLM, "sglang": Product.SGLANG, "llamacpp": Product.LLAMA_SERVER}
 """Who /v1/models says owns a model."""
+_MISSING = (400, 401, 403, 404, 405, 500, 501, 503)
+"""Answers of a server that lacks or hides a page."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +59,18 @@ class Speculation:
         return f"drafts{'' if self.method is None else f' ({self.method})'}{length}"
 
 
+_Description = tuple[str, int | None, Speculation]
+"""A server's version, context length and speculation."""
+
+
 @dataclass(frozen=True, slots=True)
 class Server:
     """A server that was identified. It holds its key, which no text and no repr shows.
 
     Attributes:
         models: the names that a request may ask for, the first being its default.
-        context_length: tokens of prompt and text together; None if it isn't reported.
+        context_length: tokens of prompt and text together; None if it isn't reported. Of a router, as `speculation` and
+            `metrics`, that of the default model.
         metrics: a first reading of /metrics; None if the server offers none.
         is_router: whether it is a llama-server that starts another one for each model.
     """
@@ -92,6 +100,17 @@ class Server:
         has = f"it has {', '.join(self.models[:5])}{' and more' if len(self.models) > 5 else ''}"
         raise ServerRefusedError(f"{self.address} has no model {name!r}; {has}.{did_you_mean(name, self.models)}")
 
+    def for_model(self, name: str) -> Server:
+        """This server with that model as its default; what a router reports of another one isn't known of it.
+
+        Raises:
+            ServerRefusedError: the server doesn't have it.
+        """
+        if not self.is_router or (name := self.model(name)) == self.models[0]:
+            return self
+        models = (name, *(other for other in self.models if other != name))
+        return replace(self, models=models, context_length=None, speculation=Speculation())
+
     def query(self, name: str = "") -> str:
         """What names a model in the path of a page; empty if the server needs no name.
 
@@ -105,7 +124,10 @@ class Server:
         """What was found, in a line."""
         context = "" if self.context_length is None else f", context {self.context_length:,}"
         models = ", ".join(self.models)
-        return f"{self.product.shown} {self.version} at {self.address}: {models}{context}; it {self.speculation.text}."
+        who = self.models[0] if self.is_router else "it"
+        return (
+            f"{self.product.shown} {self.version} at {self.address}: {models}{context}; {who} {self.speculation.text}."
+        )
 
 
 def identify(url: str, key: str | None = None) -> Server:
@@ -128,18 +150,26 @@ def identify(url: str, key: str | None = None) -> Server:
         product = _OWNERS.get(str(models[0].get("owned_by"))) or _product(client)
         if product is None:
             raise ServerRefusedError(f"The server at {address} is of an unknown kind. {OTHER_PRODUCT}")
-        describe = {Product.VLLM: _vllm, Product.SGLANG: _sglang, Product.LLAMA_SERVER: _llama_server}[product]
         is_router = product is Product.LLAMA_SERVER and _page(client, "/props").get("role") == "router"
         if is_router:
-            models.sort(key=lambda model: mapping_of(model.get("status")).get("value") != "loaded")
+            models.sort(key=lambda model: {"loaded": 0, "sleeping": 1}.get(_status(model), 2))
         query = _query(models[0]["id"]) if is_router else ""
-        try:
-            metrics = read_metrics(client, query)
-        except ServerError:  # They are an extra, such as behind a proxy that shows only /v1.
-            metrics = None
-        version, context_length, speculation = describe(client, models[0], metrics, query)
+        # A router's model that sleeps would wake.
+        is_awake = not is_router or _status(models[0]) == "loaded"
+        metrics = None
+        with contextlib.suppress(ServerError):  # They are an extra, such as behind a proxy that shows only /v1.
+            metrics = read_metrics(client, query) if is_awake else None
+        if product is Product.LLAMA_SERVER:
+            found = _llama_server(client, models[0], metrics, query, is_awake)
+        else:
+            found = (_vllm if product is Product.VLLM else _sglang)(client, models[0], metrics)
+    version, context_length, speculation = found
     names = tuple(model["id"] for model in models)
     return Server(address, product, version, names, context_length, speculation, metrics, key, is_router)
+
+
+def _status(model: dict[str, Any]) -> str:
+    return text_of(mapping_of(model.get("status")).get("value"))
 
 
 def _query(model: str) -> str:
@@ -157,9 +187,7 @@ def _product(client: Client) -> Product | None:
     return Product.VLLM if "version" in _page(client, "/version") else None
 
 
-def _vllm(
-    client: Client, model: dict[str, Any], metrics: Snapshot | None, _: str
-) -> tuple[str, int | None, Speculation]:
+def _vllm(client: Client, model: dict[str, Any], metrics: Snapshot | None) -> _Description:
     version = _page(client, "/version").get("version")
     if metrics is None:
         speculation = Speculation()
@@ -169,9 +197,7 @@ def _vllm(
     return str(version or "unknown"), _whole(model.get("max_model_len")), speculation
 
 
-def _sglang(
-    client: Client, model: dict[str, Any], metrics: Snapshot | None, _: str
-) -> tuple[str, int | None, Speculation]:
+def _sglang(client: Client, model: dict[str, Any], metrics: Snapshot | None) -> _Description:
     info = _server_info(client)
     method = info.get("speculative_algorithm")
     # A tree of one candidate a level is a chain, whose first node is the last token of the text.
@@ -185,12 +211,12 @@ def _sglang(
 
 
 def _llama_server(
-    client: Client, model: dict[str, Any], metrics: Snapshot | None, query: str
-) -> tuple[str, int | None, Speculation]:
+    client: Client, model: dict[str, Any], metrics: Snapshot | None, query: str, is_awake: bool
+) -> _Description:
     props = _page(client, f"/props{query}") or _page(client, "/props")
     settings, meta = mapping_of(props.get("default_generation_settings")), mapping_of(model.get("meta"))
     context = _whole(settings.get("n_ctx")) or _whole(meta.get("n_ctx"))
-    slots = mappings_of(client.get(f"/slots{query}", missing=(400, 401, 403, 404, 405, 501, 503)))
+    slots = mappings_of(client.get(f"/slots{query}", missing=_MISSING)) if is_awake else []
     is_on = slots[0].get("speculative") if slots else None
     if not isinstance(is_on, bool):
         is_on = True if metrics is not None and metrics.drafts else None
@@ -212,7 +238,7 @@ def _server_info(client: Client) -> dict[str, Any]:
 
 
 def _page(client: Client, path: str) -> dict[str, Any]:
-    return mapping_of(client.get(path, missing=(400, 401, 403, 404, 405, 500, 501, 503)))
+    return mapping_of(client.get(path, missing=_MISSING))
 
 
 def _whole(value: Any) -> int | None:

@@ -62,7 +62,7 @@ class ServerSession:
         check_request(request, self.server)
         controls = controls or RunControls.from_request(request)
         with self.server.client() as client, self.server.client() as observer:
-            yield from _Run(self.server, request, controls, client, observer).events()
+            yield from _Run(self.server.for_model(request.target), request, controls, client, observer).events()
 
 
 def check_request(request: RunRequest, server: Server) -> None:
