@@ -212,6 +212,32 @@ def test_a_text_of_sglang_is_read_whether_or_not_each_piece_repeats_it(repeats_t
     assert (summary.text, summary.finish_reason) == ("".join(words), FinishReason.LENGTH)
 
 
+@pytest.mark.parametrize(
+    ("pieces", "rows"),
+    [
+        ([" ha", " ha", "!"], [["ha"], ["ha"], ["!"]]),  # The text of a token alone lacks its space.
+        ([" ", " a", " b"], [[" "], [" a"], [" b"]]),
+        (["x", "y", "xy🙂", "z"], [["x"], ["y"], ["x", "y", "\ufffd", "\ufffd"], ["z"]]),
+    ],
+)
+@pytest.mark.parametrize("repeats_text", [True, False])
+def test_a_text_of_sglang_is_whole_where_the_texts_of_its_tokens_alone_differ_from_it(
+    pieces: list[str], rows: list[list[str]], repeats_text: bool
+) -> None:
+    events: list[dict[str, Any]] = []
+    for place, words in enumerate(rows):
+        meta = {
+            "completion_tokens": sum(map(len, rows[: place + 1])),
+            "output_token_logprobs": [[-0.5, 7, word] for word in words],
+            "finish_reason": {"type": "length"} if place == len(rows) - 1 else None,
+        }
+        text = "".join(pieces[0 if repeats_text else place : place + 1])
+        events.append({"text": text, "output_ids": [7] * len(words), "meta_info": meta})
+    found, summary = run(sglang() | {"/generate": as_stream(events)}, chat=False)
+    assert [step.emitted_text for step in found] == pieces
+    assert summary.text == "".join(pieces)
+
+
 def test_a_check_leaves_out_the_drafts_that_it_cannot_place() -> None:
     with FakeServer(llama_server(raw=llama_with_steps(SPANNED))) as fake:
         server = identify(fake.url)

@@ -207,7 +207,7 @@ def _sglang(client: Client, request: RunRequest, check_cancelled: Check, top_log
         "return_text_in_logprobs": True,
         "top_logprobs_num": top_logprobs,
     }
-    text, count, seen = "", 0, (0, 0, 0)
+    text, count, seen, is_new = "", 0, (0, 0, 0), False
     for at, event in client.stream("/generate", body, check_cancelled):
         meta = mapping_of(event.get("meta_info"))
         shown = text_of(event.get("text"))
@@ -215,8 +215,10 @@ def _sglang(client: Client, request: RunRequest, check_cancelled: Check, top_log
         added, count = min(max(0, total - count), _MOST_TOKENS), max(total, count)
         rows = _sglang_rows(meta, added)
         # A server may be set to send only what is new, which may begin as the text so far does; the ids don't show it,
-        # as some versions send only the new ones with the whole text.
-        is_new = not shown.startswith(text) or shown == "".join(part for _, _, part in rows)
+        # as some versions send only the new ones with the whole text. A row's text may lack the space before it.
+        if text and not is_new:
+            added_text, spaces = "".join(part for _, _, part in rows), " " if text.strip(" ") else ""
+            is_new = not shown.startswith(text) or shown.lstrip(spaces) == added_text.lstrip(spaces)
         new, text = (shown, text + shown) if is_new else (shown[len(text) :], shown)
         tokens = _sglang_tokens(event, meta, rows, new, added)
         reported = _sglang_reported(meta)
