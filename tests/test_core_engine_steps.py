@@ -135,6 +135,17 @@ SPANNED = [
 ]
 
 
+def test_a_llama_server_whose_count_is_ahead_by_a_step_has_no_hidden_tokens() -> None:
+    events: list[dict[str, Any]] = []
+    for total, (drafted, accepted), text in ((1, (0, 0), "a"), (5, (4, 3), "bcde"), (7, (8, 4), "fg")):
+        timings = {"predicted_n": total, "draft_n": drafted, "draft_n_accepted": accepted}
+        events += [{"content": letter, "tokens": [ord(letter)], "timings": timings} for letter in text]
+    end = {"content": "", "stop": True, "stop_type": "limit", "timings": timings}
+    found, summary = run(llama_server(raw=as_stream([*events, end])), chat=False)
+    assert [(step.emitted_text, step.num_draft_tokens) for step in found] == [("a", 0), ("bcde", 4), ("fg", 4)]
+    assert (summary.num_tokens, summary.source) == (7, "server")
+
+
 def test_where_a_character_spans_steps_of_llama_server_only_the_text_is_known() -> None:
     found, summary = run(llama_server(raw=llama_with_steps(SPANNED)), chat=False)
     known = [(step.num_draft_tokens, step.num_accepted, step.emitted) for step in found if step.source == "server"]

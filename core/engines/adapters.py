@@ -331,9 +331,11 @@ def _llama_server(client: Client, server: Server, request: RunRequest, check_can
             continue
         sums = (_count(timings.get("draft_n")) or 0, _count(timings.get("draft_n_accepted")) or 0)
         ids = () if is_end else _ids(event.get("tokens"))[:1] or (UNKNOWN_ID,)
-        # A token that ends within a character has no chunk of its own.
-        num_unseen = 0 if total is None or is_silent else min(total - count - len(ids), _MOST_TOKENS)
+        # A token that ends within a character has no chunk of its own; elsewhere a count may be ahead by a whole step.
+        may_hide = not is_silent and (is_end or not text.isascii())
+        num_unseen = min((total or 0) - count - len(ids), _MOST_TOKENS) if may_hide else 0
         ids = (UNKNOWN_ID,) * num_unseen + ids
+        count += len(ids)
         for place, token in enumerate(ids):
             if not left or (counts is None and sums != seen):
                 if tokens:
@@ -356,7 +358,6 @@ def _llama_server(client: Client, server: Server, request: RunRequest, check_can
             finish = _LLAMA_ENDS.get(str(event.get("stop_type")))
             yield Chunk(at, tail, (0, 0), True, finish, reported, None, num_prompt)
             return
-        count = total or count
     if tokens:
         yield step()
 
