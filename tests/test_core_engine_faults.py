@@ -367,9 +367,22 @@ def test_metrics_that_are_garbage_are_left_out() -> None:
 
 def test_large_events_of_a_paused_run_wait_at_the_server_and_none_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "MOST_BYTES", 1_000)
+    monkeypatch.setattr(client, "_LOOK_S", 0.005)
     events = [{"place": place, "more": "x" * 700} for place in range(30)]
+    are_all_read = threading.Event()
+
+    def parse(self: Client, data: str) -> Any:
+        found = json.loads(data)
+        if found == events[-1]:
+            are_all_read.set()
+        return found
+
+    monkeypatch.setattr(Client, "_parse_event", parse)
     with FakeServer({"/text": as_stream(events)}) as fake, Client(Address.parse(fake.url)) as opened:
-        assert [event for _, event in opened.stream("/text", {})] == events
+        stream = opened.stream("/text", {})
+        _, first = next(stream)
+        assert not are_all_read.wait(0.3)
+        assert [first, *(event for _, event in stream)] == events
 
 
 def test_a_page_without_end_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
