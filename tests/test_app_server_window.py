@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 
 import pytest
@@ -9,12 +10,14 @@ import pytest
 from app.tools.server import FOLLOWING, NONE_CHOSEN, OWN_HELP
 from tests.fake_servers import FakeServer, as_json, llama_server, recorded, sglang, vllm
 from tests.fakes_runs import until
+from tests.test_core_engine_requests import LOADED, router
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch, keys):
     """Reads without a pause, and with no key."""
-    monkeypatch.setattr("app.tools.server.POLL_MS", 10)
+    for name in ("POLL_MS", "NONE_POLL_MS"):
+        monkeypatch.setattr(f"app.tools.server.{name}", 10)
 
 
 def test_it_draws_what_grew_and_marks_a_restart_and_our_own_runs(window, qtbot, run_to_end):
@@ -65,10 +68,29 @@ def test_without_counters_it_names_the_option_that_this_server_needs(window, qtb
         window.controls.engine.choose(fake.url)
         until(qtbot, lambda: view.headline.property("role") == "problem")
         assert flag in view.headline.text()
-        # Started anew with that option, it is followed.
+        # Started anew with that option, it is followed, and its counters are known to runs.
         fake.answers["/metrics"] = some if isinstance(some, list) else [some]
         until(qtbot, lambda: view.headline.text() == FOLLOWING)
         assert view.headline.property("role") == "title"
+        assert window.controls.engine.server.metrics is not None
+        until(qtbot, lambda: bool(view.history.times))
+    view.close()
+
+
+def test_of_a_router_it_names_the_model_and_does_not_wake_one_that_sleeps(window, qtbot):
+    answers, view = router(), window.server
+    awake = answers["/v1/models"]
+    asleep = json.loads(awake.chunks[0].replace('"loaded"', '"sleeping"'))
+    view.open()
+    with FakeServer({**answers, "/v1/models": as_json(asleep)}) as fake:
+        window.controls.engine.choose(fake.url)
+        until(qtbot, lambda: "isn't loaded" in view.headline.text())
+        until(qtbot, lambda: [path for path, _, _ in fake.requests].count("/v1/models") > 3)
+        assert not [path for path, _, _ in fake.requests if "metrics" in path or "slots" in path]
+        fake.answers["/v1/models"] = [awake]
+        until(qtbot, lambda: bool(view.history.times))
+        assert f"counts are those of {LOADED}" in view.subject.text()
+        assert f"{LOADED} drafts" in window.controls.engine.drafting()
     view.close()
 
 

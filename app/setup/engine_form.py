@@ -244,7 +244,7 @@ class EngineForm(QWidget):
             self.combo.insertSeparator(self.combo.count())
             self.combo.addItem("Add server…")
             if self.url:
-                self.combo.addItem("Test again", self._again)
+                self.combo.addItem("Test again", self.identify_again)
                 self.combo.addItem(f"Remove {self.servers[self.url]}", self._remove)
             self.combo.setCurrentIndex(self.combo.findData(self.url))
         self.combo.setToolTip(plain_tip(self.server.text if self.server is not None else ENGINE_HELP))
@@ -279,7 +279,8 @@ class EngineForm(QWidget):
         self.choose(url, name)
         self.changed.emit()
 
-    def _again(self) -> None:
+    def identify_again(self) -> None:
+        """Ask the chosen server anew what it is."""
         self._ask(self.url)
         self._show()
 

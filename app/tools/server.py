@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     from core.engines import Server, Snapshot
 
 POLL_MS = 1_500
+NONE_POLL_MS = 15_000
+"""While the server has no counters."""
 MOST_POINTS = 2_400
 """An hour; older points are dropped."""
 MOST_POSITIONS = 6
@@ -60,6 +62,7 @@ NO_METRICS = {
     "sglang": "This SGLang server exposes no counters at /metrics. Start it with --enable-metrics.",
     "llama-server": "This llama-server exposes no counters at /metrics. Start it with --metrics.",
 }
+UNLOADED = " A model that isn't loaded has none."
 FOLLOWING = "The counts cover all of the server's clients."
 LATE = "It counts a request's tokens when the request ends."
 RESTARTED = "restarted"
@@ -240,7 +243,7 @@ class ServerWindow(QDialog):
         """The address that was last followed, and why it couldn't be."""
         self._began = 0.0
         self._job: Job | None = None
-        self._timer = QTimer(self, interval=POLL_MS, singleShot=True)
+        self._timer = QTimer(self, singleShot=True)
         self._timer.timeout.connect(self.poll)
         self.headline = wrapped_label("serverHeadline", "title")
         self.subject = wrapped_label("serverSubject", "hint")
@@ -353,8 +356,10 @@ class ServerWindow(QDialog):
             return
 
         def read(_job: Job) -> tuple[float, Snapshot | None]:
-            from core.engines import read_metrics
+            from core.engines import identify, read_metrics
 
+            if server.metrics is None:
+                return time.perf_counter(), identify(server.address.url, server.key).metrics
             with server.client() as client:
                 found = read_metrics(client, server.query())
             return time.perf_counter(), found
@@ -369,10 +374,16 @@ class ServerWindow(QDialog):
         at, after = reading
         if self._server is None:
             return
-        self._timer.start()
         if after is None:
-            self._say(NO_METRICS[self._server.product], is_problem=True)
+            self._timer.start(NONE_POLL_MS)
+            unloaded = UNLOADED if self._server.is_router else ""
+            self._say(f"{NO_METRICS[self._server.product]}{unloaded}", is_problem=True)
             return
+        if self._server.metrics is None:
+            # What they tell about the server is for runs, too. Then it is followed anew.
+            self._engine.identify_again()
+            return
+        self._timer.start(POLL_MS)
         self._say(FOLLOWING)
         before, self._before = self._before, (at, after)
         if before is None:
@@ -385,7 +396,7 @@ class ServerWindow(QDialog):
 
     def _miss(self, sentence: str) -> None:
         # It may come back; what was read last shows whether it restarted meanwhile.
-        self._timer.start()
+        self._timer.start(POLL_MS)
         self._say(sentence, is_problem=True)
         self.history.add(time.perf_counter() - self._began, {})
         self._refresh()
