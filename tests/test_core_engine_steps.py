@@ -14,6 +14,7 @@ from core.engines import Address, Chunk, Product, Server, ServerSession, Specula
 from core.engines.metrics import difference, parse_metrics
 from core.engines.steps import StepMaker, align, split_text
 from core.experiments.servers.answers import Answer, ask_all
+from core.export.run_data import mean_acceptance_length, run_data
 from core.runlog.log import read_run_log, to_record
 from core.runlog.replay import steps
 from core.settings import RunRequest
@@ -164,6 +165,23 @@ def test_hidden_steps_whose_drafts_differ_in_length_are_not_counted_as_drafts() 
     _, summary = run(llama_server(raw=llama_with_steps([first, plain, (3, 2, tokens), *others])), chat=False)
     assert (summary.num_drafts, summary.num_draft_tokens, summary.num_accepted_tokens) == (0, 15, 3)
     assert (summary.source, summary.block_efficiency) == ("server", 8 / 5)
+
+
+@pytest.mark.parametrize(("hidden", "length"), [(4, 1.75), (3, None)])
+def test_a_log_of_such_a_run_gives_no_wrong_acceptance_length(
+    hidden: int, length: float | None, tmp_path: Path
+) -> None:
+    first, plain, (_, _, tokens), *others = SPANNED
+    answer = llama_with_steps([first, plain, (hidden, 2, tokens), *others])
+    found, summary = run(llama_server(raw=answer), chat=False)
+    records = [{"type": "run", "schema": "outrider.run/1", "config": LLAMA}]
+    records += map(to_record, [*found, Finished(summary)])
+    path = tmp_path / "run.jsonl"
+    path.write_text("".join(f"{json.dumps(record)}\n" for record in records), "utf-8")
+    data = run_data(read_run_log(path))
+    assert mean_acceptance_length(data) == length
+    assert data.figure("block_efficiency") == 8 / 5
+    assert any("counts of some steps" in problem for problem in data.problems)
 
 
 def test_a_text_with_such_a_step_that_breaks_off_is_not_called_a_text_without_counts() -> None:

@@ -139,7 +139,7 @@ def _checked(server: Server, chunks: tuple[Chunk, ...]) -> tuple[Chunk, ...]:
     """An answer that ends as it should, and reports how many tokens came when."""
     if not any(chunk.finish for chunk in chunks):
         raise ServerError(f"{server.address} ended a text without saying why. Check its log.")
-    # Several tokens without steps were counted all the same.
+    # A piece of several tokens has their number, also where a character hides their steps.
     if any(len(chunk.tokens) == 1 and not chunk.is_step for chunk in chunks):
         raise ServerRefusedError(
             f"{server.address} doesn't report how many tokens it sends. Use a newer version of it."
