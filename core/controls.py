@@ -91,7 +91,7 @@ class RunControls:
     def step_once(self) -> None:
         """Run one more step, then pause. Steps requested meanwhile add up."""
         with self._changed:
-            self.is_paused = self.was_stepped = True
+            self.is_paused = True
             self._num_allowed += 1
             self._changed.notify_all()
 
@@ -112,6 +112,8 @@ class RunControls:
                 self._changed.wait_for(lambda: self.is_cancelled or self._may_begin())
             if may_begin := self._may_begin():
                 self._num_allowed = max(0, self._num_allowed - 1)
+                # A run that was resumed meanwhile, or is over, isn't stepped.
+                self.was_stepped |= self.is_paused
         self.check_cancelled()
         return may_begin
 

@@ -159,7 +159,7 @@ class FakeSession:
                 break
         if controls.is_cancelled:
             reason = FinishReason.CANCELLED
-        baseline: dict[str, object] = {}
+        was_stepped, baseline = controls.was_stepped, dict[str, object]()
         if request.baseline and reason is FinishReason.LENGTH:
             yield StageChanged("Measuring the baseline…")
             tokens, script = sum(len(step.emitted) for step in steps), words()
@@ -174,9 +174,9 @@ class FakeSession:
                 )
                 yield BaselineStep(plain)
             speed = 1000 / plain.total_ms
-            speedup = None if controls.was_stepped else 1000 * tokens / sum(step.total_ms for step in steps) / speed
+            speedup = None if was_stepped else 1000 * tokens / sum(step.total_ms for step in steps) / speed
             baseline = {"baseline_tokens_per_second": speed, "measured_speedup": speedup}
-        yield Finished(make_summary(steps, reason, error=error, was_stepped=controls.was_stepped, **baseline))
+        yield Finished(make_summary(steps, reason, error=error, was_stepped=was_stepped, **baseline))
 
     def held_bytes(self, _device: str) -> int:
         """What the script says."""

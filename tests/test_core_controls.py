@@ -276,6 +276,18 @@ def run_followed(controls, *length):
             controls.step_once()
 
 
+def test_a_run_is_stepped_once_a_step_was_taken_by_itself_and_not_by_a_request_that_was_withdrawn_or_too_late():
+    controls = RunControls(GREEDY, 3)
+    controls.step_once()
+    controls.resume()
+    for event in run_with(controls):
+        if isinstance(event, Finished):
+            controls.step_once()
+    assert not controls.was_stepped
+    play(run_followed(controls))
+    assert controls.was_stepped
+
+
 def test_the_text_is_the_same_however_the_run_is_followed():
     straight = play(run_with(RunControls(SamplingParams(1.0), 3))).ids
     followed = [event for event in run_followed(RunControls(SamplingParams(1.0), 3)) if isinstance(event, Step)]
