@@ -96,6 +96,9 @@ def shown_draft_length(config: Mapping[str, Any]) -> Any:
     return policy if length == str(LengthPolicy.AUTO) and policy in _CHOSEN else length
 
 
-def was_changed(length: Any, steps: Iterable[Step]) -> bool:
-    """Whether K, or what chooses it, was changed during a run that began with this length. Older logs don't tell."""
-    return any(step.draft_length not in (None, length) for step in steps)
+def lengths_of(steps: Iterable[Step]) -> set[DraftLength]:
+    """K, or the policy that chose it, in force in a run's steps: several if it was changed, none in older logs.
+
+    A K that was changed before the first step is another one than requested, and yet the only one.
+    """
+    return {step.draft_length for step in steps if step.draft_length is not None}

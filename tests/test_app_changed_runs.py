@@ -15,10 +15,11 @@ from app.tools.runs.table import run_row
 from core.analysis.steadiness import STEPWISE
 from core.export.choice import choice_from_log
 from core.export.run_data import run_data, verdict
-from core.runlog.log import read_run_log
+from core.runlog.log import RunLog, read_run_log, to_record
 from core.runlog.store import read_head
 from core.settings import LengthPolicy
 from core.types import Finished
+from tests.fakes_app import make_step
 
 pytestmark = pytest.mark.usefixtures("short_look")
 
@@ -76,6 +77,48 @@ def test_a_changed_k_is_not_stated_as_that_of_the_whole_run(window, qtbot, sessi
     assert choice_from_log(logs[0]).k_note == ""
     window.menus.production.trigger()
     assert note in window.exports.page.note.text()
+
+
+def test_a_k_that_was_changed_before_the_first_step_is_that_of_the_whole_run(window, qtbot, session, tmp_path):
+    fields, run = window.controls.fields, window.run_view
+    fields["length_policy"].choose(LengthPolicy.FIXED)
+    fields["num_draft_tokens"].set_value(3)
+    session.gate = threading.Semaphore(0)
+    window.prompt.run_button.click()
+    qtbot.waitUntil(lambda: len(session.controls) == 1)
+    fields["num_draft_tokens"].set_value(5)
+    with qtbot.waitSignal(window.live.run_shown):
+        session.gate.release(1000)
+    assert (run.request.num_draft_tokens, {step.draft_length for step in run.steps}) == (3, {5})
+    assert subject_text(run).startswith("Draft model · K = 5 ·")
+    assert "changed" not in speed_report(run).headline
+    assert not window.measurements.acceptance.chosen_line.isVisible()
+    (path,) = (tmp_path / "runs").glob("*.jsonl")
+    log = read_run_log(path)
+    choice = choice_from_log(log)
+    assert (choice.k, choice.k_note, run_data(log).draft_length) == (5, "", "5")
+
+
+@pytest.mark.parametrize(
+    ("first", "lengths", "counts", "k", "note"),
+    [
+        (8, (8, 8, 6, 6), (8, 8, 6, 0), 7, "K was changed during the run; 7.3 tokens on average."),
+        (8, (8, 6), (0, 0), 8, "K was changed during the run, which drafted nothing."),
+        ("auto", (4, 4), (4, 1), 4, ""),
+        ("auto", ("auto", "auto"), (0, 0), 4, "Outrider chooses K before each step; 4 is its usual default."),
+        (8, (None, None), (8, 2), 8, ""),
+    ],
+)
+def test_a_configuration_takes_k_from_the_steps_of_a_log_that_was_cut_off(first, lengths, counts, k, note):
+    steps = [
+        to_record(
+            replace(make_step(i, 9, num_draft_tokens=count, num_accepted=0, temperature=0.0), draft_length=length)
+        )
+        for i, (length, count) in enumerate(zip(lengths, counts, strict=True))
+    ]
+    config = {"target": "t", "draft": "d", "prompt": "x", "seed": 0, "temperature": 0.0, "num_draft_tokens": first}
+    choice = choice_from_log(RunLog({"config": config, "id": "r"}, steps))
+    assert (choice.k, choice.k_note) == (k, note)
 
 
 def test_that_steps_were_taken_one_by_one_is_said_of_that_run_alone(window, qtbot, run_to_end):

@@ -14,7 +14,7 @@ from core.analysis.diagnosis import Diagnosis, PlainStep, plain_step
 from core.analysis.run_counts import RunCounts
 from core.analysis.steadiness import absence_note, busy_note, interval_text, speedup_interval
 from core.analysis.theory import SpeedupTheory
-from core.draft_length import DraftLength
+from core.draft_length import DraftLength, lengths_of
 from core.runlog.log import RunLog, to_record
 from core.settings import Coupling, LengthPolicy, RunRequest, is_lossy
 from core.types import (
@@ -79,7 +79,6 @@ class RunView:
         self.prefill: PrefillDone | None = None
         self.summary: Summary | None = None
         self.steps: list[Step] = []
-        self._lengths: set[DraftLength | None] = set()
         self.baseline_steps: list[Step] = []
         self.counts, self.baseline = RunCounts(), RunCounts()
         self.tokens = TokenStream(steps=self.steps)
@@ -99,7 +98,6 @@ class RunView:
         """Apply one event."""
         if isinstance(event, Step):
             self.steps.append(event)
-            self._lengths.add(event.draft_length)
             self.tokens.pending = ()
             self.counts.add(event)
             self.stage = ""
@@ -201,9 +199,10 @@ class RunView:
         return length if isinstance(length, LengthPolicy) else None
 
     @property
-    def has_varied_length(self) -> bool:
-        """Whether K, or what chooses it, was changed during the run."""
-        return self.request is not None and bool(self._lengths - {self.request.draft_length, None})
+    def lengths(self) -> set[DraftLength]:
+        """K, or the policy that chose it, as recorded by the steps, or else as requested; several if it was changed."""
+        requested = set() if self.request is None else {self.request.draft_length}
+        return lengths_of(self.steps) or requested
 
     @property
     def is_lossy(self) -> bool:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from core.analysis.steadiness import covers_one, interval_text
-from core.draft_length import was_changed
+from core.draft_length import lengths_of
 from core.drafters.registry import get_method
 from core.errors import SettingsError
 from core.export.run_data import run_data
@@ -132,19 +132,28 @@ def choice_from_request(
     """The choice of a request, with the mean K and the speedup of its run if there is a summary.
 
     Args:
-        steps: the run's; where they show that K was changed, the mean K is taken, as for a policy.
+        steps: the run's; K is theirs, or their mean where it was changed or a policy chose it.
 
     Raises:
         SettingsError: there is no such method, or nothing is drafted.
     """
     get_method(request.method)
-    if request.num_draft_tokens == 0:
+    lengths = lengths_of(steps) or {request.draft_length}
+    if request.num_draft_tokens == 0 or lengths == {0}:
         raise SettingsError("With K = 0 nothing is drafted, so there is no draft to deploy. Choose a run that drafts.")
     summary, note = summary or {}, ""
-    was_varied = was_changed(request.draft_length, steps)
-    if request.num_draft_tokens is None or was_varied:
+    length, *others = lengths
+    was_varied = bool(others)
+    if isinstance(length, int) and not was_varied:
+        request = replace(request, num_draft_tokens=length)
+    else:
         drafted, drafts = (number_of(summary.get(name)) for name in ("num_draft_tokens", "num_drafts"))
+        if steps:
+            drafts = sum(step.num_draft_tokens > 0 for step in steps)
+            drafted = sum(step.num_draft_tokens for step in steps)
         k, note = DEFAULT_K, f"Outrider chooses K before each step; {DEFAULT_K} is its usual default."
+        if was_varied and request.num_draft_tokens is not None:
+            k, note = request.num_draft_tokens, "K was changed during the run, which drafted nothing."
         if drafted and drafts and drafts >= 1 and drafted > 0:
             k = max(1, round(drafted / drafts))
             origin = "K was changed during the run" if was_varied else "Outrider chose K before each step"

@@ -12,7 +12,7 @@ from typing import Any
 
 from core.analysis.run_counts import Column, RunCounts
 from core.analysis.steadiness import STEPWISE, absence_note, busy_note, covers_one, interval_text, speedup_interval
-from core.draft_length import shown_draft_length, was_changed
+from core.draft_length import lengths_of, shown_draft_length
 from core.export.templates import UNKNOWN
 from core.runlog.log import CONFIG_FIELDS, ENVIRONMENT_FIELDS, RunLog, mapping_of, number_of, text_of
 from core.runlog.replay import events
@@ -59,8 +59,8 @@ class RunData:
     @property
     def draft_length(self) -> str:
         """K, or the policy that chose it, and whether it was changed."""
-        length = shown_draft_length(self.config)
-        return f"{shown(length)}, changed during the run" if was_changed(length, self.steps) else shown(length)
+        first, lengths = shown(shown_draft_length(self.config)), lengths_of(self.steps)
+        return f"{first}, changed during the run" if len(lengths) > 1 else shown(next(iter(lengths), first))
 
     @property
     def run_id(self) -> str:

@@ -120,7 +120,7 @@ class AcceptancePlot(StepPlot):
     @property
     def _shows_choice(self) -> bool:
         # A tree's nodes have their own bars.
-        is_chosen = self._run.length_policy is not None or self._run.has_varied_length
+        is_chosen = self._run.length_policy is not None or len(self._run.lengths) > 1
         return is_chosen and not self._run.counts.has_trees
 
     def settle(self, *, is_over: bool) -> None:

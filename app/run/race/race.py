@@ -11,7 +11,7 @@ from app.run.run_view import RunView
 from core.analysis.run_counts import Timeline
 from core.analysis.steadiness import STEPWISE
 from core.drafters.registry import METHODS
-from core.settings import LOSSY, Coupling
+from core.settings import LOSSY, Coupling, LengthPolicy
 from core.text import count_text
 
 HOW = (
@@ -80,10 +80,11 @@ def subject_text(run: RunView) -> str:
     request = run.request
     # A third-party method may be missing here.
     method = METHODS[request.method].title if request.method in METHODS else request.method
-    k = f"{request.length_policy} K" if request.num_draft_tokens is None else f"K = {request.num_draft_tokens}"
-    if run.has_varied_length:
+    length, *others = run.lengths
+    k = f"{length} K" if isinstance(length, LengthPolicy) else f"K = {length}"
+    if others:
         k = "K varied"
-    elif run.counts.has_trees and request.num_draft_tokens is not None:
+    elif run.counts.has_trees and not isinstance(length, LengthPolicy):
         k += " nodes"
     changed = "temperature varied" if len({step.temperature for step in run.steps}) > 1 else ""
     busy = "measured on a busy machine" if run.busy_note else ""

@@ -22,7 +22,7 @@ from core.analysis.diagnosis import LEAST_BLOCKS, Diagnosis, Limit, diagnose
 from core.analysis.expectation import Estimate
 from core.analysis.steadiness import STEPWISE, speedup_interval
 from core.analysis.theory import SpeedupTheory, speedup_theory
-from core.draft_length import shown_draft_length
+from core.draft_length import lengths_of, shown_draft_length
 
 EMPTY = "Start a run, and this page shows whether drafting pays, and what limits it."
 NO_UNIT = "There is no plain step to compare this run with."
@@ -210,9 +210,9 @@ def _headline(
 
 def _setting(run: RunView, found: Diagnosis, theory: SpeedupTheory | None) -> str:
     """The run's K, or its policy, within a sentence."""
-    length = shown_draft_length(run.config)
+    length, *others = lengths_of(run.steps) or [shown_draft_length(run.config)]
     mean = run.counts.sums.drafted / found.num_blocks
-    if run.has_varied_length:
+    if others:
         return f"with a K that was changed during the run, {mean:.1f} on average"
     if isinstance(length, str):
         return f"with {length} K, {mean:.1f} on average"
