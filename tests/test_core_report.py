@@ -14,7 +14,7 @@ from app.theme import DARK, LIGHT
 from core.controls import RunControls
 from core.export.charts import headroom, nice_ticks, thinned
 from core.export.files import export_html
-from core.export.run_report import run_page
+from core.export.run_report import compare_page, run_page
 from core.export.templates import FOLDER, escaped, one_line
 from core.runlog.log import RunLog, read_run_log, to_record
 from core.settings import RunRequest, SamplingParams
@@ -94,6 +94,15 @@ def test_the_policy_that_chose_k_is_named_and_a_plain_run_has_no_verdict_about_d
     assert "K = adaptive" in run_page(log)
     log.run["config"]["num_draft_tokens"] = 0
     assert "decoded plainly" in run_page(log)
+
+
+def test_reports_state_a_changed_k_as_changed_and_not_as_the_first_one(log):
+    changed = make_log()
+    for step in changed.steps[2:]:
+        step["draft_length"] = 9
+    assert re.search(r"num_draft_tokens\W*4, changed during the run", Page(run_page(changed)).text)
+    compared = Page(compare_page([log, changed])).text
+    assert re.search(r"num_draft_tokens\W*4\W*4, changed during the run", compared)
 
 
 def test_a_report_holds_no_absolute_path_of_a_model(log):

@@ -113,8 +113,9 @@ class RunData:
 
     @property
     def settings(self) -> dict[str, str]:
-        """All settings but long texts, in the log's order."""
-        return _in_words(self.config, CONFIG_FIELDS, LONG)
+        """All settings but long texts, in the log's order, with K as in `draft_length`."""
+        found = _in_words(self.config, CONFIG_FIELDS, LONG)
+        return {name: self.draft_length if name == "num_draft_tokens" else text for name, text in found.items()}
 
     @property
     def environment(self) -> dict[str, str]:

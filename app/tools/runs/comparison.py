@@ -290,8 +290,6 @@ def _settings(run: RunData) -> dict[str, str]:
     config, options = run.config, run.log.run["config"].get("method_options")
     found = {name: text for name, text in run.settings.items() if name not in NOT_COMPARED}
     found["prompt"] = run.setting("prompt")
-    if "num_draft_tokens" in config:
-        found["num_draft_tokens"] = run.draft_length
     temperature = config.get("temperature")
     if any(step.temperature != temperature for step in run.steps if not math.isnan(step.temperature)):
         found["temperature"] = f"{found.get('temperature', '')}, changed during the run"
