@@ -287,6 +287,27 @@ def test_the_k_of_a_tree_prepared_for_the_next_run_does_not_reach_a_chain_nor_th
         session.gate.release(1000)
 
 
+@pytest.mark.parametrize("is_by_hand", [False, True])
+def test_a_run_takes_the_k_on_screen_once_a_method_of_its_kind_is_chosen_again(window, qtbot, session, is_by_hand):
+    fields, method = window.controls.fields, window.controls.method
+    choose = window.controls.models.method_chosen.emit if is_by_hand else method.choose
+    fields["length_policy"].choose(LengthPolicy.FIXED)
+    fields["num_draft_tokens"].set_value(7)
+    session.gate = threading.Semaphore(0)
+    window.prompt.run_button.click()
+    qtbot.waitUntil(lambda: len(session.controls) == 1)
+    choose("draft-tree")
+    fields["length_policy"].choose(LengthPolicy.FIXED)
+    fields["num_draft_tokens"].set_value(12)
+    assert session.controls[0].num_draft_tokens == 7
+    choose("draft-model")
+    shown = window.controls.draft_length()
+    assert session.controls[0].num_draft_tokens == shown
+    assert shown != 7
+    with qtbot.waitSignal(window.controller.run_ended):
+        session.gate.release(1000)
+
+
 def test_settings_filled_in_for_the_next_run_leave_the_current_one_as_it_is(window, qtbot, session):
     session.gate = threading.Semaphore(1)
     window.prompt.run_button.click()
