@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import pytest
 
+from app.run.conclusion import conclusion_of
 from app.run.pacing import Pace
-from app.run.race.race import race_of, source_text, subject_text
+from app.run.race.race import race_of, subject_text, waiting_text
 from app.run.speed.speed import speed_report
 from app.tools.runs.comparison import compare
 from app.tools.runs.table import run_row
@@ -55,6 +56,7 @@ def test_a_changed_k_is_not_stated_as_that_of_the_whole_run(window, qtbot, sessi
     session.gate.release()
     qtbot.waitUntil(lambda: len(run.steps) == 3)
     assert window.measurements.tiles.chosen.isHidden()
+    assert not window.measurements.acceptance.chosen_sample.isHidden(), "K is drawn, for it was changed"
     fields["length_policy"].choose(LengthPolicy.AUTO)
     with qtbot.waitSignal(window.live.run_shown):
         session.gate.release(1000)
@@ -92,7 +94,7 @@ def test_a_k_that_was_changed_before_the_first_step_is_that_of_the_whole_run(win
     assert (run.request.num_draft_tokens, {step.draft_length for step in run.steps}) == (3, {5})
     assert subject_text(run).startswith("Draft model · K = 5 ·")
     assert "changed" not in speed_report(run).headline
-    assert not window.measurements.acceptance.chosen_line.isVisible()
+    assert window.measurements.acceptance.chosen_sample.isHidden()
     (path,) = (tmp_path / "runs").glob("*.jsonl")
     log = read_run_log(path)
     choice = choice_from_log(log)
@@ -144,8 +146,47 @@ def test_a_run_whose_steps_were_taken_one_by_one_states_no_speedup_anywhere(wind
     run = window.run_view
     texts = (window.measurements.tiles.speedup.value.text(), *row.texts, choice_from_log(log).measured)
     assert not [text for text in texts if "×" in text]
+    tile = window.measurements.tiles.speedup
+    assert tile.note.text() == "the steps were taken one by one"
     assert "step by step" in row.subtitle
     assert verdict(run_data(log)) == window.conclusion.basis.text() == STEPWISE
-    assert speed_report(run).headline == source_text(run, race_of(run)) == STEPWISE
+    report = speed_report(run)
+    assert (report.headline, report.advice, report.limit, report.gains) == (STEPWISE, (), "", ())
+    assert report.parts, "what doesn't hang on the pace is still there"
+    assert "α" in report.compared[-1].title
+    assert not [row for row in report.compared if "×" in row.value]
+    assert race_of(run) is None
+    assert waiting_text(run, is_running=False) == STEPWISE
     agreeing = compare([(read_head(kept), log)] * 2).agreeing
     assert [row.texts for row in agreeing if row.title == "Pace"] == [("step by step",) * 2]
+
+
+def test_where_no_baseline_was_wanted_its_absence_is_named_and_not_the_stepping(window, qtbot, tmp_path):
+    window.controls.fields["baseline"].setChecked(False)
+    take_steps(window, qtbot, 1)
+    run_on(window, qtbot)
+    log = read_run_log(*(tmp_path / "runs").glob("*.jsonl"))
+    assert log.summary["was_stepped"] is True
+    assert "The baseline did not run" in verdict(run_data(log))
+    assert "one by one" not in window.measurements.tiles.speedup.note.text()
+    assert "one by one" not in waiting_text(window.run_view, is_running=False)
+    assert window.conclusion.isHidden()
+    assert conclusion_of(window.run_view) is None
+
+
+def test_steps_that_were_taken_one_by_one_are_neither_busy_nor_the_best(window, qtbot, tmp_path):
+    take_steps(window, qtbot, 1)
+    run_on(window, qtbot)
+    (path,) = (tmp_path / "runs").glob("*.jsonl")
+    log, other = read_run_log(path), read_run_log(path)
+    other.run["config"]["max_new_tokens"] += 1
+    other.summary["tokens_per_second"] *= 2
+    results = compare([(read_head(path), each) for each in (log, other)]).results
+    (speed,) = [row for row in results if row.title == "Tokens per second"]
+    assert len(set(speed.texts)) == 2
+    assert speed.best == frozenset()
+    for step in other.steps[::2]:
+        step["total_ms"] *= 9
+    for was_stepped in (False, True):
+        other.summary["was_stepped"] = was_stepped
+        assert run_data(other).was_busy is not was_stepped

@@ -163,7 +163,7 @@ def _speedup(run: RunView, baseline_ticked: bool) -> tuple[str, str, str]:
             ", ".join(filter(None, (between, measured[0]))),
             between or measured[1],
         )
-    if summary is not None and summary.was_stepped:
+    if summary is not None and summary.was_stepped and plain is not None:
         return UNKNOWN, "the steps were taken one by one", "step by step"
     if summary is not None and run.wants_baseline:
         return UNKNOWN, "the baseline did not run", "no baseline ran"

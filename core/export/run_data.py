@@ -348,7 +348,7 @@ def verdict(run: RunData) -> str:
         return "This run decoded plainly: it drafted nothing, so it says nothing about speculation."
     if speedup is None and run.config.get("engine"):
         return "This run doesn't show whether speculation pays on the server: outrider sweep --engine measures it."
-    if run.summary.was_stepped:
+    if run.summary.was_stepped and run.figure("baseline_tokens_per_second") is not None:
         return STEPWISE
     if speedup is None:
         return "The baseline did not run, so this run doesn't show whether speculation pays here."

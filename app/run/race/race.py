@@ -44,10 +44,10 @@ class Race:
 
 
 def race_of(run: RunView) -> Race | None:
-    """The race of a run that is over; None if it has no baseline."""
+    """The race of a run that is over; None if it has no baseline, or if its steps were taken one by one."""
     ours, plain = run.counts.timeline, run.baseline.timeline
     num_tokens = max(set(ours.counts) & set(plain.counts), default=0)
-    if run.summary is None or not num_tokens:
+    if run.summary is None or run.summary.was_stepped or not num_tokens:
         return None
     is_whole = ours.num_tokens == plain.num_tokens == num_tokens
     return Race(ours.up_to(num_tokens), plain.up_to(num_tokens), is_whole)
@@ -93,8 +93,6 @@ def subject_text(run: RunView) -> str:
 
 def source_text(run: RunView, race: Race) -> str:
     """The source of a race's speedup, in one sentence with its numbers."""
-    if run.summary is not None and run.summary.was_stepped:
-        return STEPWISE
     speedup = speedup_of(run, race)
     ours, plain = (line.end_ms / len(line.ends_ms) for line in (race.ours, race.plain))
     if speedup is None or not ours or not plain:
@@ -158,6 +156,8 @@ def waiting_text(run: RunView, *, is_running: bool) -> str:
     """Why there is no race, and how to get one."""
     if is_running and run.wants_baseline:
         return "When the run and its baseline are done, the two can be replayed here side by side."
+    if run.summary is not None and run.summary.was_stepped and run.baseline_steps:
+        return STEPWISE
     if run.wants_baseline and run.summary is not None:
         if not run.steps:
             return "No race: this run wrote no tokens. The main window says why; then run again."

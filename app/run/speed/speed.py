@@ -139,8 +139,6 @@ def speed_report(run: RunView, done: Study | None = None) -> SpeedReport:
     measure = Advice(MEASURE, settings={"baseline": True})
     if run.request is not None and run.request.engine:
         return SpeedReport(ON_SERVER)
-    if run.summary is not None and run.summary.was_stepped:
-        return SpeedReport(STEPWISE)
     if found is None:
         return SpeedReport(NO_UNIT, advice=(measure,) if is_over else ())
     theory = done.speedup if done is not None else speedup_theory(sums, plain, num_resamples=0)
@@ -150,7 +148,9 @@ def speed_report(run: RunView, done: Study | None = None) -> SpeedReport:
         theory = replace(theory, ran_speedup=Estimate(found.speedup, *interval))
     calibration = done.calibration if done is not None else None
     predictors = done.predictors if done is not None else None
-    advice = run.advice(found, theory) if is_over else []
+    # The times of steps that were taken one by one forecast nothing.
+    was_stepped = run.summary is not None and run.summary.was_stepped
+    advice = run.advice(found, theory) if is_over and not was_stepped else []
     if is_over and plain is not None and not plain.is_measured:
         advice.insert(0, measure)
     is_busy = bool(run.busy_note and found.num_blocks and found.plain.is_measured)
@@ -165,12 +165,12 @@ def speed_report(run: RunView, done: Study | None = None) -> SpeedReport:
         headline=f"{BUSY if is_busy else ''}{_headline(run, found, theory, advice, interval)}",
         # With a measured speedup, the window already says it.
         basis=" ".join(filter(None, (_basis(found), "" if has_speedup else run.busy_note, note))),
-        compared=compared_rows(found, theory),
+        compared=compared_rows(found, theory)[was_stepped:],  # Without the speedup, which is its first row.
         parts=_parts(found),
         replaced=_replaced(found),
         replaced_title=f"{found.tokens_per_step:.2f} tokens by plain decoding",
-        limit="" if limit is None else LIMITS[limit.limit][1].format(limit.speedup),
-        gains=_gains(found),
+        limit="" if limit is None or was_stepped else LIMITS[limit.limit][1].format(limit.speedup),
+        gains=() if was_stepped else _gains(found),
         advice=tuple(advice),
         theory=theory,
         shapes=shape_rows(theory),
@@ -190,6 +190,8 @@ def _headline(
 ) -> str:
     if not found.num_blocks:
         return UNDRAFTED
+    if run.summary is not None and run.summary.was_stepped:
+        return STEPWISE
     speed, at = f"{found.speedup:.2f}×", _setting(run, found, theory)
     if not found.plain.is_measured:
         # A single forward, timed before the run, is not enough for a verdict.
