@@ -10,6 +10,7 @@ import pytest
 from app.run.conclusion import conclusion_of
 from app.run.pacing import Pace
 from app.run.race.race import race_of, subject_text, waiting_text
+from app.run.run_view import RunView
 from app.run.speed.speed import speed_report
 from app.tools.runs.comparison import compare
 from app.tools.runs.table import run_row
@@ -19,7 +20,7 @@ from core.export.run_data import run_data, verdict
 from core.runlog.log import RunLog, read_run_log, to_record
 from core.runlog.store import read_head
 from core.settings import LengthPolicy
-from core.types import Finished
+from core.types import Finished, RunStarted
 from tests.fakes_app import make_step
 
 pytestmark = pytest.mark.usefixtures("short_look")
@@ -61,7 +62,7 @@ def test_a_changed_k_is_not_stated_as_that_of_the_whole_run(window, qtbot, sessi
     with qtbot.waitSignal(window.live.run_shown):
         session.gate.release(1000)
     assert not window.measurements.tiles.chosen.isHidden()
-    assert "by auto" in window.measurements.tiles.chosen.note.text()
+    assert window.measurements.tiles.chosen.note.text() == "by auto since it was changed", "no average of all steps"
     assert "K varied" in subject_text(run)
     assert "K = " not in subject_text(run)
     assert "with a K that was changed during the run" in speed_report(run).headline
@@ -79,6 +80,16 @@ def test_a_changed_k_is_not_stated_as_that_of_the_whole_run(window, qtbot, sessi
     assert choice_from_log(logs[0]).k_note == ""
     window.menus.production.trigger()
     assert note in window.exports.page.note.text()
+
+
+@pytest.mark.parametrize(("first", "then", "expected"), [("auto", 4, 4), (4, LengthPolicy.ADAPTIVE, "auto")])
+def test_advice_is_about_the_k_or_the_policy_that_is_in_force_at_the_end(first, then, expected, monkeypatch):
+    run, seen = RunView(), []
+    run.apply(RunStarted("r", "", "", {"num_draft_tokens": first, "seed": 3}, {}))
+    run.apply(replace(make_step(0, 9, num_draft_tokens=2, num_accepted=1), draft_length=then))
+    monkeypatch.setattr("app.run.run_view.advise", lambda _sums, _found, config, *_: seen.append(config))
+    run.advice(None)
+    assert (seen[0]["num_draft_tokens"], seen[0]["seed"]) == (expected, 3)
 
 
 def test_a_k_that_was_changed_before_the_first_step_is_that_of_the_whole_run(window, qtbot, session, tmp_path):

@@ -132,6 +132,8 @@ def _chosen(run: RunView, policy: LengthPolicy) -> tuple[str, str]:
     lengths, sums = run.counts.columns[Column.NUM_DRAFTED], run.counts.sums
     if not lengths:
         return UNKNOWN, f"by {policy.value}"
+    if len(run.lengths) > 1:
+        return f"{lengths[-1]}", f"by {policy.value} since it was changed"
     plain = sums.num_steps - sums.num_blocks
     words = f"by {policy.value}, {sums.drafted / sums.num_steps:.1f} on average"
     return f"{lengths[-1]}", f"{words}, {plain:,} plain of {sums.num_steps:,} steps" if plain else words

@@ -14,7 +14,7 @@ from core.analysis.diagnosis import Diagnosis, PlainStep, plain_step
 from core.analysis.run_counts import RunCounts
 from core.analysis.steadiness import absence_note, busy_note, interval_text, speedup_interval
 from core.analysis.theory import SpeedupTheory
-from core.draft_length import DraftLength, lengths_of
+from core.draft_length import DraftLength, config_fields, lengths_of
 from core.runlog.log import RunLog, to_record
 from core.settings import Coupling, LengthPolicy, RunRequest, is_lossy
 from core.types import (
@@ -138,7 +138,9 @@ class RunView:
     def advice(self, found: Diagnosis, theory: SpeedupTheory | None = None) -> list[Advice]:
         """What to change, the most promising first."""
         emitted = list(islice((token for step in self.steps for token in step.emitted), MAX_LOOKUP_TOKENS))
-        return advise(self.counts.sums, found, self.config, emitted, theory)
+        latest = self._latest_length
+        config = self.config if latest is None else {**self.config, **config_fields(latest)}
+        return advise(self.counts.sums, found, config, emitted, theory)
 
     @property
     def num_tokens(self) -> int:
@@ -194,9 +196,13 @@ class RunView:
         """What chooses K, by the latest step if it was changed; None if it is fixed, or a server's."""
         if self.request is None or self.request.engine:
             return None
-        latest = self.steps[-1].draft_length if self.steps else None
+        latest = self._latest_length
         length = self.request.draft_length if latest is None else latest
         return length if isinstance(length, LengthPolicy) else None
+
+    @property
+    def _latest_length(self) -> DraftLength | None:
+        return self.steps[-1].draft_length if self.steps else None
 
     @property
     def lengths(self) -> set[DraftLength]:

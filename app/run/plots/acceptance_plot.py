@@ -35,8 +35,8 @@ NODES_HELP = (
 )
 PLAIN_HELP = "Hollow: a plain step. Nothing was drafted, and the target added one token."
 CHOSEN_HELP = (
-    "Tokens drafted in each step: the K that the policy chose, less what didn't fit before the end of the text. 0 is a "
-    "plain step."
+    "Tokens drafted in each step: the K that was set, or that the policy chose, less what didn't fit before the end of "
+    "the text. 0 is a plain step."
 )
 LINE, NODES = "drafted", "drafted above, nodes scored below"
 BELOW = 0.4

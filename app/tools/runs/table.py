@@ -31,7 +31,7 @@ COLUMNS = (
     Column("When", width=114, rank=1),
     Column("Target", width=152, rank=2),
     Column("Draft or method", width=152),
-    Column("K", "Tokens drafted per step at the start of the run; auto: chosen before each step", 48, is_figure=True),
+    Column("K", "K at the start of the run; auto: chosen before each step", 48, is_figure=True),
     Column("Temp.", "The temperature at the start of the run", 60, is_figure=True, rank=3),
     Column("Acceptance", "Accepted / drafted tokens", 90, is_figure=True),
     Column("Tokens/s", "Generated tokens per second, without the prefill", 82, is_figure=True),
