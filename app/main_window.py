@@ -256,7 +256,7 @@ class MainWindow(QMainWindow):
         menus.apart.toggled.connect(self._saving.start)
         self.columns.apart.closed.connect(partial(menus.apart.setChecked, False))
         menus.runs.triggered.connect(self.runs.open)
-        self.branches.undone.connect(self._show_seed)
+        self.branches.undone.connect(self._show_live_settings)
         self.introduction.failed.connect(self.banner.show_sentence)
         self.introduction.replay_wanted.connect(self._on_introduction_read)
         self.introduction.run_wanted.connect(self._start)
@@ -326,15 +326,19 @@ class MainWindow(QMainWindow):
         self.live.finish()
         if (forecast := self.forecast.too_large(request)) and not self._dialogs.ask_too_large(self, forecast):
             return
-        self._show_seed(request)
+        self._show_live_settings(request)
         # The Inspector needs the evidence, even for a run that is replayed from a log of the terminal.
         if self.controller.start(replace(request, inspect=True)):
             self.banner.dismiss()
 
     @Slot(object)
-    def _show_seed(self, request: RunRequest) -> None:
-        # A branch may have drawn another seed.
-        set_value(self.controls.fields["seed"], request.seed)
+    def _show_live_settings(self, request: RunRequest) -> None:
+        # A branch may have drawn another seed, and has the temperature and K of its token.
+        names = ["seed", "temperature", *(("num_draft_tokens", "length_policy") if self._is_of_kind(request) else ())]
+        shown = settings_of(request, self.controls.settings(request.prompt))
+        with self.controls.filling():
+            for name in names:
+                set_value(self.controls.fields[name], getattr(shown, name))
 
     @Slot(str)
     def _on_failed(self, sentence: str) -> None:
@@ -350,11 +354,13 @@ class MainWindow(QMainWindow):
 
     @Slot(object)
     def _on_draft_length_changed(self, length: DraftLength) -> None:
-        # A tree's K counts nodes, a chain's tokens: the next run's K may not fit the current run.
-        request, prepared = self.controller.request, self.controls.method.method
-        running = METHODS.get(request.method) if request is not None else None
-        if running is None or running.proposes_trees == prepared.proposes_trees:
+        if self.controller.request is None or self._is_of_kind(self.controller.request):
             self.controller.set_num_draft_tokens(length)
+
+    def _is_of_kind(self, request: RunRequest) -> bool:
+        """Whether the K on screen means what a request's does: a tree's counts nodes, a chain's tokens."""
+        method = METHODS.get(request.method)
+        return method is None or method.proposes_trees == self.controls.method.method.proposes_trees
 
     @Slot()
     def _on_run_begun(self) -> None:

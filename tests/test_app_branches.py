@@ -13,6 +13,7 @@ from app.run.text.branches import branch, can_branch, choices
 from app.run.text.tokens import Place
 from core.errors import GenerationError
 from core.evidence import PositionEvidence
+from core.settings import LengthPolicy
 from core.types import FinishReason
 
 pytestmark = pytest.mark.usefixtures("short_look")
@@ -163,6 +164,35 @@ def test_a_branch_has_the_temperature_and_k_that_were_in_force_at_its_token(wind
     assert branch(window.run_view, Place(0, 0)).sampling.temperature == first, "a log may lack it"
     window.run_view.steps[0] = replace(window.run_view.steps[0], temperature=-1.0)
     assert not can_branch(window.run_view, Place(0, 0))
+
+
+def test_a_branch_and_what_undoes_it_show_the_settings_that_run(window, qtbot, session):
+    fields = window.controls.fields
+    fields["length_policy"].choose(LengthPolicy.FIXED)
+    fields["temperature"].set_value(0.9)
+    fields["num_draft_tokens"].set_value(3)
+    window.playback.set_pace(Pace.STEPWISE)
+    window.prompt.run_button.click()
+    qtbot.waitUntil(lambda: window.run_view.prefill is not None)
+    window.playback.step_button.click()
+    qtbot.waitUntil(lambda: len(window.run_view.steps) == 1)
+    fields["temperature"].set_value(0.2)
+    fields["length_policy"].choose(LengthPolicy.AUTO)
+    window.playback.step_button.click()
+    qtbot.waitUntil(lambda: len(window.run_view.steps) == 2)
+    window.playback.set_pace(Pace.FULL)
+    for count, (temperature, length) in enumerate([(0.9, 3), (0.2, LengthPolicy.AUTO)], start=2):
+        window.transcript.view.choose(Place(count - 2, 0))
+        open_menu(window)["Draw again, with a new seed"].trigger()
+        qtbot.waitUntil(lambda count=count: len(session.controls) == count)
+        qtbot.waitUntil(lambda: window.menus.undo_branch.isEnabled() and window.run_view.summary is not None)
+        controls = session.controls[-1]
+        assert (controls.sampling.temperature, controls.num_draft_tokens) == (temperature, length)
+        assert (fields["temperature"].value(), window.controls.draft_length()) == (temperature, length)
+        fields["temperature"].set_value(0.5)
+        with qtbot.waitSignals([window.branches.undone, window.live.run_shown]):
+            window.menus.undo_branch.trigger()
+        assert (fields["temperature"].value(), window.controls.draft_length()) == (0.9, 3)
 
 
 def test_a_position_with_a_token_offers_branches_in_two_menus_and_one_without_offers_none(finished):
