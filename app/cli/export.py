@@ -122,7 +122,7 @@ def _print_configurations(args: argparse.Namespace, log: RunLog | None) -> None:
 
 
 def _choice(args: argparse.Namespace, log: RunLog | None) -> Any:
-    from core.export.choice import choice_from_log, choice_from_request
+    from core.export.choice import MOVED, choice_from_log, choice_from_request
 
     if log is None:
         method, target, draft = choose_models(args.method, args.target, args.draft)
@@ -137,7 +137,8 @@ def _choice(args: argparse.Namespace, log: RunLog | None) -> Any:
     if args.k is None or args.k == choice.k:
         return choice
     request = replace(choice.request, num_draft_tokens=args.k)
-    return replace(choice, request=request, k_note="K differs from the run's.", measured_speedup=None)
+    note = f"K differs from the run's. {''.join(choice.k_note.partition(MOVED)[1:])}".strip()
+    return replace(choice, request=request, k_note=note, measured_speedup=None)
 
 
 def _only(logs: list[str], flag: str) -> str:

@@ -23,6 +23,7 @@ from core.settings import RunRequest
 from core.types import Step
 
 DEFAULT_K = 4
+MOVED = "The temperature was changed during the run, which began with "
 
 
 class SourceKind(StrEnum):
@@ -161,7 +162,7 @@ def choice_from_request(
         request = replace(request, num_draft_tokens=k)
     first = request.sampling.temperature
     if any(step.temperature != first for step in steps if not math.isnan(step.temperature)):
-        note = f"{note} The temperature was changed during the run, which began with {first:g}.".strip()
+        note = f"{note} {MOVED}{first:g}.".strip()
     return Choice(request, note, measured_speedup=number_of(summary.get("measured_speedup")))
 
 

@@ -108,13 +108,13 @@ def export_jsonl(path: File, log: RunLog, *, in_place: bool = False) -> None:
 
 
 def export_csv(path: File, log: RunLog) -> None:
-    """Write one row per step, with the schema's fields of a step as columns, and the run's rule of verification. Lists
-    are joined by spaces. What a server didn't report is empty."""
+    """Write one row per step, with the schema's fields of a step as columns, and the run's rule of verification, and
+    K or the policy that chose it. Lists are joined by spaces. What a server or an older log didn't report is empty."""
     rule = rule_text(log.run["config"])
     is_ours = all(step.get("source") is None for step in log.steps)
     records = log.steps if is_ours else [to_record(step) or {} for step in steps(log)]
-    rows = ([*(record.get(name) for name in STEP_FIELDS), rule] for record in records)
-    write_atomically(path, csv_text((*STEP_FIELDS, "verification"), rows))
+    rows = ([*(record.get(name) for name in STEP_FIELDS), rule, record.get("draft_length")] for record in records)
+    write_atomically(path, csv_text((*STEP_FIELDS, "verification", "draft_length"), rows))
 
 
 def is_sweep(path: File) -> bool:
