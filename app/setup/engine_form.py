@@ -224,12 +224,13 @@ class EngineForm(QWidget):
         if url:
             self._job = self._jobs.submit(
                 lambda _job: _identified(url),
-                then=self._learn,
-                failed=partial(self._learn, None),
+                then=self.learn,
+                failed=partial(self.learn, None),
                 what=f"{url} could not be reached",
             )
 
-    def _learn(self, server: Server | None, failure: str = "") -> None:
+    def learn(self, server: Server | None, failure: str = "") -> None:
+        """Take over what the chosen server is, or why it can't be used."""
         self.server, self._failure = server, failure
         self._show()
         self.changed.emit()

@@ -355,21 +355,21 @@ class ServerWindow(QDialog):
         if server is None:
             return
 
-        def read(_job: Job) -> tuple[float, Snapshot | None]:
+        def read(_job: Job) -> tuple[float, Snapshot | Server | None]:
             from core.engines import identify, read_metrics
 
             if server.metrics is None:
-                return time.perf_counter(), identify(server.address.url, server.key).metrics
+                found = identify(server.address.url, server.key)
+                return time.perf_counter(), found if found.metrics is not None else None
             with server.client() as client:
-                found = read_metrics(client, server.query())
-            return time.perf_counter(), found
+                return time.perf_counter(), read_metrics(client, server.query())
 
         self._job = self._jobs.submit(
             read, then=self._take, failed=self._miss, what="The server's counters could not be read"
         )
 
-    def _take(self, reading: tuple[float, Snapshot | None]) -> None:
-        from core.engines import difference
+    def _take(self, reading: tuple[float, Snapshot | Server | None]) -> None:
+        from core.engines import Server, difference
 
         at, after = reading
         if self._server is None:
@@ -379,9 +379,9 @@ class ServerWindow(QDialog):
             unloaded = UNLOADED if self._server.is_router else ""
             self._say(f"{NO_METRICS[self._server.product]}{unloaded}", is_problem=True)
             return
-        if self._server.metrics is None:
-            # What they tell about the server is for runs, too. Then it is followed anew.
-            self._engine.identify_again()
+        if isinstance(after, Server):
+            if after.address.url == self._engine.url:
+                self._engine.learn(after)  # It is then followed anew.
             return
         self._timer.start(POLL_MS)
         self._say(FOLLOWING)
@@ -396,7 +396,7 @@ class ServerWindow(QDialog):
 
     def _miss(self, sentence: str) -> None:
         # It may come back; what was read last shows whether it restarted meanwhile.
-        self._timer.start(POLL_MS)
+        self._timer.start(NONE_POLL_MS if self._server is not None and self._server.metrics is None else POLL_MS)
         self._say(sentence, is_problem=True)
         self.history.add(time.perf_counter() - self._began, {})
         self._refresh()

@@ -76,8 +76,7 @@ def check_branches(model: LanguageModel) -> None:
     """Raise SettingsError for a model that can't read trees, before a text is begun that can't be continued."""
     if not model.can_branch:
         raise SettingsError(
-            f"{model.ref} can't read a tree, since its state or its positions don't branch. Choose a method that "
-            "drafts chains."
+            f"{model.ref} can't read several candidates for one position. Choose a method that drafts chains."
         )
 
 

@@ -42,7 +42,8 @@ class DraftTreeDrafter(DraftModelDrafter):
 
     def __init__(self, setup: DrafterSetup, options: DraftTreeOptions | None = None) -> None:
         """Raises:
-        SettingsError: the setup has no draft model, or one of its models can't read trees.
+        SettingsError: the setup has no draft model, or one of its models can't read trees, whatever K, which may
+            change during a run.
         """
         self._shape = options or DraftTreeOptions()
         super().__init__(setup, self._shape)

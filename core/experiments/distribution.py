@@ -195,7 +195,7 @@ class DistributionTally:
         self.statistics: defaultdict[int, float] = defaultdict(float)
         self.degrees: Counter[int] = Counter()
         self.samples: Counter[int] = Counter()
-        self.num_impossible = self.num_at_edge = 0
+        self.num_impossible = 0
         self.rounding = 0.0
         self.bias = Bias()
         self.first_tokens: list[FirstTokens] = []
@@ -212,7 +212,6 @@ class DistributionTally:
     ) -> None:
         """Add the tests of what followed one prefix; the tokens at the edge of a filter are left out."""
         if edge:
-            self.num_at_edge += sum(counts[token] for token in edge if target_probs[token] == 0)
             counts = Counter({token: count for token, count in counts.items() if token not in edge})
             target_probs, draft_probs = (_without(probs, edge) for probs in (target_probs, draft_probs))
         if not counts:
@@ -228,10 +227,7 @@ class DistributionTally:
         self.degrees[position] += degrees
         self.samples[position] += num_samples
 
-    def result(self, num_blocks: int, most_rounding: float, most_at_edge: float = 1.0) -> DistributionResult:
-        """Args: most_at_edge: the share of tokens at an edge beyond which a filter is wrong, not rounded."""
-        if self.num_at_edge > most_at_edge * sum(self.samples.values()):
-            self.num_impossible += self.num_at_edge
+    def result(self, num_blocks: int, most_rounding: float) -> DistributionResult:
         tests = []
         for position, samples in sorted(self.samples.items()):
             degrees, statistic = self.degrees[position], self.statistics[position]

@@ -77,7 +77,7 @@ def load(
             model = load_shared_draft(entry, lender)
             return prepare(entry.ref, model, lender.tokenizer, lender.device, lender.dtype)
 
-        loaded = _freeing_memory(entry, target.device, target.dtype, load_beside)
+        loaded = _freeing_memory(entry, target.device, target.dtype, load_beside, check_cancelled)
     else:
         folder = entry.path
         if entry.format is ModelFormat.GGUF:
@@ -92,23 +92,30 @@ def load(
             model = _load_module(entry, folder, _device_map(entry, folder, where, precision), precision)
             return prepare(entry.ref, model, tokenizer, first_device(model), precision)
 
-        loaded = _freeing_memory(entry, where, precision, load_whole)
+        loaded = _freeing_memory(entry, where, precision, load_whole, check_cancelled)
     loaded.revision = entry.revision
     return loaded
 
 
 def _freeing_memory(
-    entry: ModelEntry, device: torch.device, dtype: torch.dtype, make: Callable[[], LanguageModel]
+    entry: ModelEntry,
+    device: torch.device,
+    dtype: torch.dtype,
+    make: Callable[[], LanguageModel],
+    check_cancelled: Callable[[], None],
 ) -> LanguageModel:
-    """Call `make`; if it runs out of memory, free what it took and say what would fit."""
-    free = free_memory(device)
+    """Call `make`, in one thread at a time; if it runs out of memory, free what it took and say what would fit."""
+    while not _one_at_a_time.acquire(timeout=0.1):
+        check_cancelled()
     try:
-        with _one_at_a_time:
-            return make()
+        free = free_memory(device)
+        return make()
     except Exception as error:
         if not isinstance(error, OutOfMemoryError) and not is_out_of_memory(error):
             raise
         _log.debug("%s: memory ran out: %s", entry.title, error)
+    finally:
+        _one_at_a_time.release()
     # Outside the except block, since the error's frames hold what was loaded.
     release_memory()
     raise does_not_fit(entry, dtype, device, free)

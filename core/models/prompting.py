@@ -44,8 +44,8 @@ _FILES = ("tokenizer.json", "vocab.*", "*.model", "*.tiktoken", "tekken.json")
 _BESIDE = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "merges.txt", "chat_template*")
 """Other files of a tokenizer; from config.json only the model type."""
 
-_MOST_GROWTH = 1_000_000
-"""Ten tidy-ups of a text multiply to thousands; what is made to fill the memory, to much more."""
+_MOST_GROWTH = 10_000
+"""Ten tidy-ups of a text, each at most doubling it, multiply to a thousand."""
 
 _TEMPLATE_BASE_BYTES = 256 << 20
 _TEMPLATE_STALL_S = 60.0
@@ -334,6 +334,8 @@ class RunText:
         self.limit = min(len(self.ids) + max_new_tokens, target.context_length)
         self._eos_ids = target.eos_ids
         self._stop = tuple(stop)
+        # A stop text that is whole before the new text has stopped nothing, and no part of it does.
+        written = written[max((written.rfind(text) + len(text) for text in stop if text in written), default=0) :]
         self._num_written = len(written)
         self._stream = TextStream(target.tokenizer, self.ids, written)
 

@@ -91,8 +91,7 @@ class ModuleRunner:
     ) -> ForwardOutput:
         if tree is not None and (self._has_state or self._reading is not Reading.BLOCKS or not self._can_branch):
             raise SettingsError(
-                "This model can't score a tree, since its state or its positions don't branch. Choose a method that "
-                "drafts chains."
+                "This model can't read several candidates for one position. Choose a method that drafts chains."
             )
         start, end = self.length, self.length + ids.shape[0]
         if end > self.capacity:

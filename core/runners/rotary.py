@@ -16,7 +16,7 @@ Frequencies = Sequence[tuple[Any, dict[str, Any]]]
 """Rotary modules of transformers, each with the attributes by which it computes its cosines and sines: `rope_type`,
 `inv_freq` (D/2,) and `attention_scaling`, the last two with a prefix for each of several layer types."""
 
-_lock = threading.Lock()
+_lock = threading.RLock()
 """Held while modules have other frequencies than their own: all threads that decode with a model share its modules."""
 
 

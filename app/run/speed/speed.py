@@ -159,18 +159,26 @@ def speed_report(run: RunView, done: Study | None = None) -> SpeedReport:
     note = LATER
     if is_over:
         note = COMPUTING if done is None else UNCALIBRATED if theory is not None and calibration is None else ""
+    if was_stepped:
+        return SpeedReport(
+            headline=_headline(run, found, theory, advice, interval),
+            basis=f"{_basis(found)} {note}".strip(),
+            compared=compared_rows(found, theory)[1:],  # Without the speedup, which is its first row.
+            advice=tuple(advice),
+            calibration=calibration,
+        )
     limit = found.main_limit
     has_speedup = run.summary is not None and run.summary.measured_speedup is not None
     return SpeedReport(
         headline=f"{BUSY if is_busy else ''}{_headline(run, found, theory, advice, interval)}",
         # With a measured speedup, the window already says it.
         basis=" ".join(filter(None, (_basis(found), "" if has_speedup else run.busy_note, note))),
-        compared=compared_rows(found, theory)[was_stepped:],  # Without the speedup, which is its first row.
+        compared=compared_rows(found, theory),
         parts=_parts(found),
         replaced=_replaced(found),
         replaced_title=f"{found.tokens_per_step:.2f} tokens by plain decoding",
-        limit="" if limit is None or was_stepped else LIMITS[limit.limit][1].format(limit.speedup),
-        gains=() if was_stepped else _gains(found),
+        limit="" if limit is None else LIMITS[limit.limit][1].format(limit.speedup),
+        gains=_gains(found),
         advice=tuple(advice),
         theory=theory,
         shapes=shape_rows(theory),

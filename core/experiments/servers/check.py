@@ -60,8 +60,6 @@ NUM_SAMPLED = 4
 """Tokens of a sampled text: the first is the prefill's, the others come from a step with a draft."""
 SERVER_ROUNDING = MOST_ROUNDING[torch.float16]
 """Of a baseline server, whose precision isn't known: the lead in logprobs below which two tokens are a near-tie."""
-MOST_AT_EDGE = 0.01
-"""Share of tokens that a server may draw beyond the edge of a filter; a top-k of 21 for 20 draws more."""
 _AT_ONCE, _BATCH, _ROWS, _TOP = 8, 40, 32, 20
 _ROUNDS = 8
 """The most sampled texts of each prompt from which the acceptance is taken."""
@@ -212,7 +210,7 @@ class _Check:
             # Seeds that no other request of this check has.
             seed = self._seed + (1 + place + PROMPTS * is_second) * 1_000_000
             yield from self._compare(prompt, share, seed, title)
-        return self._tally.result(count, math.inf, MOST_AT_EDGE)
+        return self._tally.result(count, math.inf)
 
     def _texts(
         self, server: Server, prompt: Prompt, count: int, seed: int, title: str
@@ -432,6 +430,11 @@ class _CheckHere(_Check):
 
     def _notes(self, has_acceptance: bool) -> Iterator[str]:
         yield from super()._notes(has_acceptance)
+        if not self._sampling.is_unfiltered:
+            yield (
+                f"Tokens within {SERVER_ROUNDING:g} of the edge of a filter, in logits, aren't tested, since the "
+                "server may have another precision: a top-k that is one too large isn't found."
+            )
         if self._draft is None and self._server.speculation.is_on:
             yield "The acceptance wasn't checked: use --draft to name the model that the server drafts with."
         if self._draft is not None and not has_acceptance:
