@@ -93,7 +93,7 @@ NO_TREES = {
 def test_a_module_that_would_read_a_tree_wrongly_says_that_it_reads_none(name):
     model = language_model(tiny_module(name, **NO_TREES[name]))
     model.can_branch = reads_trees(model)
-    with pytest.raises(SettingsError, match="can't score a tree"):
+    with pytest.raises(SettingsError, match="several candidates for one position"):
         model.runner(8, spare=4).forward(torch.tensor([1, 2]), num_logits=2, tree=tree_rows([-1], 0, 2))
 
 
