@@ -82,8 +82,9 @@ def test_a_server_that_fails_is_absent_with_its_last_words(pair, settings, tmp_p
     (tmp_path / "build" / "bin" / problem).touch()
     bench = Bench(pair, PROMPTS, settings)
     assert bench.results([build(LLAMA_CPP, pair, settings)]) == []
-    assert reason in bench.absent[LLAMA_CPP]
-    assert is_sentence(bench.absent[LLAMA_CPP])
+    for temperature in settings.temperatures:
+        assert reason in bench.failed[LLAMA_CPP, temperature]
+        assert is_sentence(bench.failed[LLAMA_CPP, temperature])
 
 
 def test_weights_are_converted_once_for_each_content_and_precision_and_kept(pair, settings, tmp_path, kept):

@@ -253,7 +253,7 @@ def test_csv_has_a_row_a_step_and_keeps_the_text(path, tmp_path):
     export_csv(tmp_path / "run.csv", read_run_log(write(path, [STARTED, *steps])))
     with (tmp_path / "run.csv").open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
-    assert list(rows[0]) == [*STEP, "verification"]
+    assert list(rows[0]) == [*STEP, "verification", "draft_length"]
     assert {row["verification"] for row in rows} == {"token"}
     assert (rows[0]["drafted"], rows[0]["emitted_kinds"]) == ("11 12", "accepted correction")
     assert rows[0]["emitted_text"] == 'a "c",\n'
