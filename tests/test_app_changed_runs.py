@@ -166,8 +166,7 @@ def test_a_run_whose_steps_were_taken_one_by_one_states_no_speedup_anywhere(wind
     assert (report.headline, report.advice, report.limit, report.gains) == (STEPWISE, (), "", ())
     assert report.theory is None
     assert not report.figures
-    assert "α" in report.compared[-1].title
-    assert not [row for row in report.compared if "×" in row.value]
+    assert not report.compared
     assert race_of(run) is None
     assert waiting_text(run, is_running=False) == STEPWISE
     agreeing = compare([(read_head(kept), log)] * 2).agreeing

@@ -160,13 +160,7 @@ def speed_report(run: RunView, done: Study | None = None) -> SpeedReport:
     if is_over:
         note = COMPUTING if done is None else UNCALIBRATED if theory is not None and calibration is None else ""
     if was_stepped:
-        return SpeedReport(
-            headline=_headline(run, found, theory, advice, interval),
-            basis=f"{_basis(found)} {note}".strip(),
-            compared=compared_rows(found, theory)[1:],  # Without the speedup, which is its first row.
-            advice=tuple(advice),
-            calibration=calibration,
-        )
+        return SpeedReport(_headline(run, found, theory, advice, interval), advice=tuple(advice))
     limit = found.main_limit
     has_speedup = run.summary is not None and run.summary.measured_speedup is not None
     return SpeedReport(
