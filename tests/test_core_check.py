@@ -297,6 +297,7 @@ def test_the_edge_of_a_filter_is_what_rounding_keeps_or_drops_and_the_rest_follo
         edge = at_edge(row, sampling, 0.1, range(12))
         assert set((kept != now).nonzero().flatten().tolist()) <= set(edge)
         assert at_edge(row, sampling, 0.0, range(12)) == []
+        assert at_edge(row, replace(sampling, temperature=1e-5), 0.5, range(12)) is not None, "no overflow"
         num_edges += len(edge)
         num_unlike += int((kept != now).sum())
     assert num_unlike

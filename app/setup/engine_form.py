@@ -245,7 +245,7 @@ class EngineForm(QWidget):
             self.combo.insertSeparator(self.combo.count())
             self.combo.addItem("Add server…")
             if self.url:
-                self.combo.addItem("Test again", self.identify_again)
+                self.combo.addItem("Test again", self._again)
                 self.combo.addItem(f"Remove {self.servers[self.url]}", self._remove)
             self.combo.setCurrentIndex(self.combo.findData(self.url))
         self.combo.setToolTip(plain_tip(self.server.text if self.server is not None else ENGINE_HELP))
@@ -280,8 +280,7 @@ class EngineForm(QWidget):
         self.choose(url, name)
         self.changed.emit()
 
-    def identify_again(self) -> None:
-        """Ask the chosen server anew what it is."""
+    def _again(self) -> None:
         self._ask(self.url)
         self._show()
 

@@ -133,7 +133,7 @@ def at_edge(logits: Tensor, sampling: SamplingParams, lead: float, drawn: Iterab
         moved = logits.clone()
         moved[token] += gain
         # The more probable tokens together may lose, or gain, as much.
-        top_p = 1.0 / (1.0 + (1.0 / sampling.top_p - 1.0) * math.exp(-gain / sampling.temperature))
+        top_p = 1.0 / (1.0 + (1.0 / sampling.top_p - 1.0) * math.exp(min(-gain / sampling.temperature, 500.0)))
         return bool(probabilities(moved, replace(sampling, top_p=top_p))[token] > 0)
 
     probs = probabilities(logits, sampling)

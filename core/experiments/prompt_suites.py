@@ -66,8 +66,8 @@ def find_prompts(names: Iterable[str]) -> list[Prompt]:
         if name not in SUITES and not Path(name).exists() and not Path(name).suffix:
             raise PromptError(f"There is no prompt suite or file {name!r}; the suites are {', '.join(SUITES)}.")
         path = FOLDER / f"{name}.jsonl" if name in SUITES else Path(name)
-        prompts = read_prompts(path)
-        found.setdefault(path.resolve(), prompts)
+        if path.resolve() not in found:
+            found[path.resolve()] = read_prompts(path)
     return joined(found.values())
 
 

@@ -108,6 +108,7 @@ def _freeing_memory(
     while not _one_at_a_time.acquire(timeout=0.1):
         check_cancelled()
     try:
+        check_cancelled()
         free = free_memory(device)
         return make()
     except Exception as error:

@@ -155,7 +155,7 @@ class SpeedPage(RunPage):
         self._show_head(report, is_alone=not (has_parts or report.advice))
         for widget, is_shown in {
             self._time: has_parts,
-            self._limits: bool(report.gains),
+            self._limits: has_parts,
             self._change: bool(report.advice),
             self.cards[0]: has_curves,
             self._trees: bool(report.shapes),
