@@ -180,6 +180,8 @@ def test_where_no_baseline_was_wanted_its_absence_is_named_and_not_the_stepping(
     log = read_run_log(*(tmp_path / "runs").glob("*.jsonl"))
     assert log.summary["was_stepped"] is True
     assert "The baseline did not run" in verdict(run_data(log))
+    short = replace(run_data(log).summary, baseline_text="one token")
+    assert "too short to measure" in verdict(replace(run_data(log), summary=short))
     assert "one by one" not in window.measurements.tiles.speedup.note.text()
     assert "one by one" not in waiting_text(window.run_view, is_running=False)
     assert window.conclusion.isHidden()

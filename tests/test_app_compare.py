@@ -11,9 +11,10 @@ from PySide6.QtCore import Qt
 import core.export.run_data
 from app.theme import DARK, LIGHT, contrast
 from app.tools.runs.compare_page import AGREEING, DIFFERING, WITH_BEST, ComparePage
-from app.tools.runs.comparison import MAX_POINTS, MAX_RUNS, compare, curves
+from app.tools.runs.comparison import MAX_POINTS, MAX_RUNS, Curve, compare, curves, mean_time
 from app.tools.runs.overlay_plot import DASHES, MARKERS, SAMPLE_WIDTH, RunSample, run_color
 from app.widgets.pictures import to_csv
+from core.analysis.expectation import t95
 from core.analysis.run_counts import RunCounts
 from core.errors import OutriderError
 from core.runlog.store import Label, RunStore
@@ -83,14 +84,13 @@ def test_runs_with_the_same_settings_become_their_mean_and_its_interval(folder):
     expected = (f"{np.mean(speeds[:3]):,.1f} ± {half:,.1f}", f"{np.mean(speeds[3:]):,.1f}")
     assert row(found.results, "Tokens per second").texts == expected
     mean, two = found.time
-    assert mean.x[-1] == min(curve.x[-1] for curve in alone.time[:3]), "as far as all of them go"
+    assert mean.x[-1] == pytest.approx(np.mean([curve.x[-1] for curve in alone.time[:3]])), "as far as all of them go"
     shares = found.acceptance[0]
     assert 0.0 <= np.nanmin(shares.low) <= np.nanmax(shares.high) <= 1.0
-    at = 0.5 * mean.x[-1]
-    ys = [np.interp(at, curve.x, curve.y) for curve in alone.time[:3]]
-    assert np.interp(at, mean.x, mean.y) == pytest.approx(np.mean(ys), rel=0.01)
-    half = 4.302653 * np.std(ys, ddof=1) / 3**0.5
-    assert np.interp(at, mean.x, mean.high - mean.y) == pytest.approx(half, rel=0.05)
+    at = 0.5 * mean.y[-1]
+    assert np.interp(at, mean.y, mean.x) == pytest.approx(
+        np.mean([np.interp(at, curve.y, curve.x) for curve in alone.time[:3]]), rel=0.01
+    )
     assert two.low is None, "two runs say almost nothing about their spread"
     keep_run(folder, 5, num_draft_tokens=2)
     assert comparison(folder, grouped=True).names[2] == "K 2"
@@ -241,6 +241,18 @@ def test_a_group_of_runs_has_a_band_around_its_curve_and_in_the_saved_figures(pa
     page.show_comparison(comparison(folder))
     assert not page.acceptance.bands
     assert page.grouping.isEnabled()
+
+
+def test_a_mean_over_time_goes_to_the_end_of_all_its_runs_and_its_band_holds_the_spread():
+    tokens = np.array([0.0, 10.0, 20.0])
+    mean = mean_time([Curve(seconds * np.array([0.0, 1.0, 2.0]), tokens) for seconds in (1.0, 2.0, 3.0)])
+    assert (mean.x[-1], mean.y[-1]) == (4.0, 20.0)
+    assert np.allclose(mean.y, 5 * mean.x)
+    half = t95(2) / np.sqrt(3)
+    assert np.isclose(np.interp(2.0, mean.x, mean.low), 20 / (2 + half))
+    assert np.all(mean.low <= mean.y)
+    assert np.all(mean.y <= mean.high)
+    assert mean.high.max() == 20
 
 
 @pytest.mark.parametrize("theme", [LIGHT, DARK], ids=["light", "dark"])

@@ -351,7 +351,8 @@ def verdict(run: RunData) -> str:
     if run.summary.was_stepped and run.figure("baseline_tokens_per_second") is not None:
         return STEPWISE
     if speedup is None:
-        return "The baseline did not run, so this run doesn't show whether speculation pays here."
+        why = "The baseline did not run" if run.summary.baseline_text is None else "The text is too short to measure"
+        return f"{why}, so this run doesn't show whether speculation pays here."
     interval = run.interval
     between = f" (95 % interval {interval_text(interval)})" if interval else ""
     if interval and covers_one(interval):

@@ -37,8 +37,8 @@ ACCEPTANCE_HELP = (
     "the mean's 95 % interval."
 )
 TIME_HELP = (
-    "Tokens over the time spent in steps, without the prefill. A steeper line is faster. A mean ends where its "
-    "quickest run ends. Band, for three or more grouped runs: the mean's 95 % interval."
+    "Tokens over the time spent in steps, without the prefill. A steeper line is faster. A mean is of the times "
+    "at which each token came. Band, for three or more grouped runs: the mean's 95 % interval."
 )
 GROUP = "Group by settings"
 GROUP_HELP = "Show runs that differ only in seed or prompt as one: their mean, with an interval for three or more runs"

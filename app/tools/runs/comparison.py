@@ -172,13 +172,9 @@ def compare(runs: Iterable[tuple[KeptRun, RunLog]], *, grouped: bool = False) ->
         results=tuple(_results(groups)),
         agreeing=tuple(map(_row, agreeing)),
         acceptance=tuple(mean_curve([run.acceptance for run in group], most=1.0) for group in groups),
-        time=tuple(mean_curve([run.time for run in group], most=_most_tokens(group)) for group in groups),
+        time=tuple(mean_time([run.time for run in group]) for group in groups),
         can_group=len(alike) < len(found),
     )
-
-
-def _most_tokens(group: Group) -> float:
-    return max(float(run.time.y[-1]) for run in group)
 
 
 def _key(run: _Run) -> tuple[tuple[str, str], ...]:
@@ -230,6 +226,15 @@ def mean_curve(found: Sequence[Curve], *, most: float = math.inf) -> Curve:
         return Curve(x, mean)
     half = t95(len(found) - 1) * ys.std(axis=0, ddof=1) / math.sqrt(len(found))
     return Curve(x, mean, np.clip(mean - half, 0.0, most), np.clip(mean + half, 0.0, most))
+
+
+def mean_time(found: Sequence[Curve]) -> Curve:
+    """The mean time at which each token came, of curves of tokens over time; its interval as a band of tokens."""
+    mean = mean_curve([Curve(curve.y, curve.x) for curve in found])
+    if mean.low is None or mean.high is None:
+        return Curve(mean.y, mean.x)
+    latest, earliest = np.maximum.accumulate(mean.high), np.maximum.accumulate(mean.low)
+    return Curve(mean.y, mean.x, np.interp(mean.y, latest, mean.x), np.interp(mean.y, earliest, mean.x))
 
 
 # --- Settings and names -----------------------------------------------------------------------------------------
