@@ -9,7 +9,7 @@ from typing import Any
 
 from PySide6.QtCore import Qt, QTimer, Signal, Slot
 from PySide6.QtGui import QCloseEvent, QFont, QGuiApplication, QIcon, QKeyEvent, QResizeEvent, QShowEvent
-from PySide6.QtWidgets import QDialog, QMainWindow, QWidget
+from PySide6.QtWidgets import QApplication, QDialog, QMainWindow
 
 from app.controller import RunController
 from app.dialogs import Dialogs
@@ -30,7 +30,7 @@ from app.run.status_strip import StatusStrip
 from app.run.text.branches import Branching
 from app.run.text.tokens import Selection
 from app.run.text.transcript_panel import TranscriptPanel
-from app.settings import RunSettings, SettingsStore, remember_model, runs_folder
+from app.settings import PAGES, RunSettings, SettingsStore, remember_model, runs_folder
 from app.setup.model_library import ModelLibrary
 from app.setup.pair import PairForecast
 from app.setup.prompt import PromptEditor
@@ -48,7 +48,7 @@ from app.tools.sweep.window import SweepWindow
 from app.widgets.fields import boxed, column
 from app.widgets.labels import Banner, SidePanel
 from app.widgets.plot_card import save_plots
-from app.window_layout import Columns, bring_forward, from_text, splitter, to_text
+from app.window_layout import Columns, PageWindow, from_text, splitter, to_text
 from app.worker import OpenSession, open_session
 from core.draft_length import DraftLength
 from core.drafters.registry import METHODS
@@ -197,17 +197,23 @@ class MainWindow(QMainWindow):
             (self.text_splitter, 3),
             (self.side, 2),
         )
-        for title, page, help_text in (
-            ("Run", self.measurements, "Key numbers, acceptance and latency of the current run."),
-            ("Inspector", self.inspector, "How the selected token was chosen."),
-            ("Speed", self.speed, "Whether drafting pays here, what limits it, and what to change."),
+        for title, page, help_text in zip(
+            PAGES,
+            (self.measurements, self.inspector, self.speed),
+            (
+                "Key numbers, acceptance and latency of the current run.",
+                "How the selected token was chosen.",
+                "Whether drafting pays here, what limits it, and what to change.",
+            ),
+            strict=True,
         ):
-            self.side.add_page(title, page, help_text)
+            self.side.add_page(title, page, f"{help_text} A double click opens it in its own window.")
         body = column(self.banner, self.introduction.bar, self.conclusion, (self.main_splitter, 1))
         body.setContentsMargins(16, 12, 16, 12)
         self.setCentralWidget(boxed(column((body, 1), self.status, spacing=0)))
         self.columns = Columns(self, self.main_splitter, self.controls, self.text_splitter, self.side)
-        self.columns.apart.addActions([action for _, actions in menu_actions(self.menuBar()) for action in actions])
+        for own in self.columns.windows.values():
+            own.addActions([action for _, actions in menu_actions(self.menuBar()) for action in actions])
 
     def _connect(self) -> None:
         menus, status = self.menus, self.status
@@ -243,7 +249,7 @@ class MainWindow(QMainWindow):
         menus.show_previous.toggled.connect(self._on_previous_toggled)
         self.side.currentChanged.connect(self._on_page_chosen)
         # Only on a click: moving by keys, or along a plot, keeps the current page beside the text.
-        self.transcript.view.place_clicked.connect(partial(self.side.setCurrentWidget, self.inspector))
+        self.transcript.view.place_clicked.connect(self._on_place_clicked)
         self.live.run_replaced.connect(self._on_run_begun)
         self.live.run_shown.connect(self._on_run_shown)
         for applied in (self.speed.applied, self.conclusion.advice.applied):
@@ -251,10 +257,9 @@ class MainWindow(QMainWindow):
         for wanted in (menus.race.triggered, self.speed.race_button.clicked):
             wanted.connect(self.race.open)
         for action, page in zip(menus.pages, (self.measurements, self.inspector, self.speed), strict=True):
-            action.triggered.connect(partial(self._show_page, page))
-        menus.apart.toggled.connect(self.columns.set_apart)
-        menus.apart.toggled.connect(self._saving.start)
-        self.columns.apart.closed.connect(partial(menus.apart.setChecked, False))
+            action.triggered.connect(partial(self.columns.show_page, page))
+        menus.apart.triggered.connect(self._on_apart_wanted)
+        self.side.tabBarDoubleClicked.connect(lambda index: self.columns.take_out(self.side.widget(index)))
         menus.runs.triggered.connect(self.runs.open)
         self.branches.undone.connect(self._show_live_settings)
         self.introduction.failed.connect(self.banner.show_sentence)
@@ -291,7 +296,7 @@ class MainWindow(QMainWindow):
         for item in (self.main_splitter, self.text_splitter):
             if state := settings.splitters.get(item.objectName()):
                 item.restoreState(from_text(state))
-        self.menus.apart.setChecked(settings.pages_apart)
+        self.columns.take_out_all(settings.pages_apart)
         self.columns.fit()
         self.transcript.set_ghosts_shown(settings.show_ghosts)
         self.menus.show_ghosts.setChecked(settings.show_ghosts)
@@ -306,6 +311,7 @@ class MainWindow(QMainWindow):
         self.models.recall(*settings.opened_models, settings.run.target, settings.run.draft)
         self.introduction.is_seen = settings.introduction_seen
         self.side.show_title(settings.side_page)
+        self._on_page_chosen()
         self._saving.stop()
         self._on_settings_changed()
         if self._store.problem:
@@ -402,12 +408,24 @@ class MainWindow(QMainWindow):
 
     @Slot()
     def _on_page_chosen(self) -> None:
-        self.controller.set_inspected(self.side.currentWidget() is self.inspector)
+        is_chosen = self.side.currentWidget() is self.inspector
+        self.controller.set_inspected(is_chosen or self.columns.is_apart(self.inspector))
+        self._saving.start()
 
-    def _show_page(self, page: QWidget) -> None:
-        self.side.setCurrentWidget(page)
-        if self.columns.is_apart:
-            bring_forward(self.columns.apart)
+    @Slot()
+    def _on_place_clicked(self) -> None:
+        # In its own window it is on screen already, and the text keeps the keyboard.
+        if not self.columns.is_apart(self.inspector):
+            self.side.setCurrentWidget(self.inspector)
+
+    @Slot()
+    def _on_apart_wanted(self) -> None:
+        # The keys are heard in a page's own window, too, which they close.
+        active = QApplication.activeWindow()
+        if isinstance(active, PageWindow):
+            active.close()
+        elif (page := self.side.currentWidget()) is not None:
+            self.columns.take_out(page)
 
     @Slot(object)
     def _on_advice_applied(self, settings: Mapping[str, Any]) -> None:
@@ -446,7 +464,8 @@ class MainWindow(QMainWindow):
     def showEvent(self, event: QShowEvent) -> None:
         """Import the engine once the window has been drawn."""
         super().showEvent(event)
-        self.columns.apart.setVisible(self.columns.is_apart)
+        for page, own in self.columns.windows.items():
+            own.setVisible(self.columns.is_apart(page))
         if not self._was_shown:
             self._was_shown = True
             self.columns.remember()
@@ -475,7 +494,8 @@ class MainWindow(QMainWindow):
                 dialog.close()
             self.runs.close()
             self.race.close()
-            self.columns.apart.hide()
+            for own in self.columns.windows.values():
+                own.hide()
             self.controller.begin_close()
             self.jobs.close()
         if (self.controller.is_closed or self.controller.join(CLOSE_WAIT_MS)) and self.jobs.is_idle:
@@ -513,7 +533,7 @@ class MainWindow(QMainWindow):
             color_by=self.transcript.colors.member(),
             show_previous=self.menus.show_previous.isChecked(),
             geometry=to_text(self.saveGeometry()),
-            pages_apart=self.columns.is_apart,
+            pages_apart=self.columns.titles_apart,
             is_advanced_open=self.controls.advanced.button.isChecked(),
             servers=dict(self.controls.engine.servers),
             splitters={**self._settings.splitters, **self._splitters()},

@@ -104,8 +104,7 @@ class Menus:
             self._action(view, f"{title.partition(' ')[0].lower()}PageAction", title, f"Ctrl+{number}")
             for number, title in enumerate(("Run page", "Inspector page", "Speed page"), 1)
         ]
-        self.apart = self._action(view, "pagesApartAction", "Pages in their own window", "Ctrl+Shift+D")
-        self.apart.setCheckable(True)
+        self.apart = self._action(view, "pageApartAction", "This page in its own window", "Ctrl+Shift+D")
         self.commands = self._action(view, "commandsAction", "Commands…", "Ctrl+K")
         view.addSeparator()
         self.larger = self._action(view, "largerTextAction", "Larger text", "Ctrl++", "Ctrl+=")

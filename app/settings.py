@@ -39,6 +39,8 @@ from core.settings import (
 SCHEMA = 1
 APP_NAME = "outrider"
 MAX_OPENED_MODELS = 20
+PAGES = "Run", "Inspector", "Speed"
+"""The titles of the pages beside the text."""
 LOCK_SECONDS = 2.0
 
 S = TypeVar("S", "WindowSettings", "RunSettings")
@@ -118,7 +120,7 @@ class WindowSettings:
     """Everything that is saved between sessions. `geometry` and `splitters` are Qt's own state, as base64.
 
     `introduction_seen`: whether it was shown, as at the first start. `is_advanced_open`: whether the settings that few
-    people need are unfolded. `side_page`: the title of the open page. `pages_apart`: whether the pages are in a window
+    people need are unfolded. `side_page`: the title of the open page. `pages_apart`: the titles of the pages in windows
     of their own. `servers`: names by address, without keys.
     """
 
@@ -130,7 +132,7 @@ class WindowSettings:
     introduction_seen: bool = False
     is_advanced_open: bool = False
     side_page: str = ""
-    pages_apart: bool = False
+    pages_apart: tuple[str, ...] = ()
     geometry: str = ""
     splitters: Mapping[str, str] = field(default_factory=dict)
     opened_models: tuple[str, ...] = ()
@@ -225,6 +227,9 @@ def _usable(name: str, value: Any, default: Any) -> Any:
     if name == "opened_models":
         refs = value if isinstance(value, list) else []
         return tuple(dict.fromkeys(ref for ref in refs if _is_text(ref)))[:MAX_OPENED_MODELS]
+    if name == "pages_apart":
+        # Older settings had only whether all were, in one window.
+        return PAGES if value is True else tuple(title for title in PAGES if isinstance(value, list) and title in value)
     if name == "chat":
         value = CHAT.get(value, value) if isinstance(value, str) else value
         return value if isinstance(value, bool) else None

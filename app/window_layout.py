@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from functools import partial
+
 from PySide6.QtCore import QByteArray, QCoreApplication, QEvent, QObject, QSettings, QSize, Qt, Signal, Slot
 from PySide6.QtGui import QCloseEvent, QKeyEvent
 from PySide6.QtWidgets import QSplitter, QTabWidget, QVBoxLayout, QWidget
@@ -81,8 +84,8 @@ def bring_forward(window: QWidget) -> None:
     window.activateWindow()
 
 
-class PagesWindow(QWidget):
-    """A window for the pages that otherwise stand beside the text.
+class PageWindow(QWidget):
+    """A window for one page that otherwise stands beside the text, under a tab with a title and a tooltip.
 
     Signals:
         closed: by its own button.
@@ -90,11 +93,11 @@ class PagesWindow(QWidget):
 
     closed = Signal()
 
-    def __init__(self, owner: QWidget) -> None:
+    def __init__(self, owner: QWidget, title: str, tooltip: str) -> None:
         super().__init__(owner, Qt.WindowType.Window)
-        self._owner = owner
-        self.setObjectName("pagesWindow")
-        self.setWindowTitle("Pages – Outrider")
+        self._owner, self.title, self.tooltip = owner, title, tooltip
+        self.setObjectName(f"{title.lower()}PageWindow")
+        self.setWindowTitle(f"{title} – Outrider")
         self.place = QVBoxLayout(self)
         self.place.setContentsMargins(16, 8, 16, 12)
         open_at(self, 440, 720)
@@ -112,11 +115,10 @@ class PagesWindow(QWidget):
 class Columns:
     """A window's columns: settings, text and pages, or as many as fit.
 
-    In a narrow window, the settings are one more page. The pages can be taken out into a window of their own.
+    In a narrow window, the settings are one more page. Each page can be taken out into a window of its own.
 
     Attributes:
-        apart: the pages' own window.
-        is_apart: whether they are in it.
+        windows: each page's own window.
         is_narrow: whether the settings are one of the pages.
     """
 
@@ -125,8 +127,12 @@ class Columns:
         self._settings, self._text, self._pages = settings, text, pages
         self._state = QByteArray()
         """The splitter's state before a column left it."""
-        self.apart = PagesWindow(window)
-        self.is_apart = self.is_narrow = False
+        self.windows: dict[QWidget, PageWindow] = {}
+        for index in range(pages.count()):
+            if (page := pages.widget(index)) is not None:
+                self.windows[page] = PageWindow(window, pages.tabText(index), pages.tabToolTip(index))
+                self.windows[page].closed.connect(partial(self.put_back, page))
+        self.is_narrow = False
         self._chosen: list[int] = []
         self._chosen_least = 0
         """The columns' widths as the user left them, and the settings' least width then. A change of the window's or
@@ -146,22 +152,30 @@ class Columns:
         self.arrange()
 
     def arrange(self) -> None:
-        """Show the settings in a column if the window is wide enough for it, else as a page."""
-        is_narrow = not self.is_apart and self._window.width() < self._room
-        if is_narrow is self.is_narrow:
+        """Show the pages, if any, and the settings in a column if the window is wide enough for it, else as a page."""
+        has_pages = not all(map(self.is_apart, self.windows))
+        is_narrow = has_pages and self._window.width() < self._room
+        has_column = self._parts.indexOf(self._pages) >= 0
+        if is_narrow is self.is_narrow and has_pages is has_column:
             self._lay_out()
             return
         self._keep()
-        self.is_narrow = is_narrow
         focus = self._window.focusWidget()
-        if is_narrow:
+        if is_narrow and not self.is_narrow:
             self._pages.insertTab(0, self._settings, SETTINGS_TITLE)
             self._pages.setTabToolTip(0, "Models, K, temperature and everything else that a run starts with.")
-        else:
+        elif self.is_narrow and not is_narrow:
             self._pages.removeTab(0)
             self._parts.insertWidget(0, self._settings)
             self._settings.show()
-            self._lay_out()
+        self.is_narrow = is_narrow
+        if has_pages and not has_column:
+            self._parts.addWidget(self._pages)
+            self._pages.show()
+        elif has_column and not has_pages:
+            self._pages.hide()
+            self._pages.setParent(self._window)
+        self._lay_out()
         if focus is not None and self._settings.isAncestorOf(focus):
             self.show_settings()
             focus.setFocus()
@@ -171,24 +185,48 @@ class Columns:
         if self.is_narrow:
             self._pages.setCurrentWidget(self._settings)
 
-    def set_apart(self, is_apart: bool) -> None:
-        """Take the pages out into their own window, or put them back beside the text."""
-        if is_apart is self.is_apart:
+    def is_apart(self, page: QWidget) -> bool:
+        """Whether a page is in its own window."""
+        return page in self.windows and self._pages.indexOf(page) < 0
+
+    def show_page(self, page: QWidget) -> None:
+        """Bring a page to the front, wherever it is."""
+        if self.is_apart(page):
+            bring_forward(self.windows[page])
+        else:
+            self._pages.setCurrentWidget(page)
+
+    def take_out(self, page: QWidget | None) -> None:
+        """Move a page into its own window; not the settings."""
+        if page not in self.windows or self.is_apart(page):
             return
         self._keep()
-        self.is_apart = is_apart
-        focus = self._window.focusWidget()
-        if is_apart:
-            self.apart.place.addWidget(self._pages)
-            self.arrange()
-        else:
-            self.arrange()
-            self._parts.addWidget(self._pages)
-            self._lay_out()
-        if focus is not None and self._settings.isAncestorOf(focus):
-            self.show_settings()
-            focus.setFocus()
-        self.apart.setVisible(is_apart and self._window.isVisible())
+        own = self.windows[page]
+        own.place.addWidget(page)  # Which takes it from the others.
+        page.show()
+        self.arrange()
+        own.setVisible(self._window.isVisible())
+
+    def put_back(self, page: QWidget) -> None:
+        """Move a page back beside the text, and show it."""
+        earlier = list(self.windows)[: list(self.windows).index(page)]
+        place = self.is_narrow + sum(not self.is_apart(other) for other in earlier)
+        own = self.windows[page]
+        self._pages.insertTab(place, page, own.title)
+        self._pages.setTabToolTip(place, own.tooltip)
+        self._pages.setCurrentWidget(page)
+        self.arrange()
+
+    @property
+    def titles_apart(self) -> tuple[str, ...]:
+        """The titles of the pages that are in their own windows."""
+        return tuple(own.title for page, own in self.windows.items() if self.is_apart(page))
+
+    def take_out_all(self, titles: Collection[str]) -> None:
+        """Move the pages of these titles into their own windows."""
+        for page, own in self.windows.items():
+            if own.title in titles:
+                self.take_out(page)
 
     def state(self) -> QByteArray:
         """The splitter's state while all three columns are in it, or when they last were."""

@@ -15,6 +15,7 @@ from app.cli import check, export, probe, run, sweep
 from app.main_window import MainWindow
 from app.settings import (
     MAX_OPENED_MODELS,
+    PAGES,
     SCHEMA,
     RunSettings,
     SettingsStore,
@@ -37,7 +38,7 @@ UNUSUAL = WindowSettings(
     introduction_seen=True,
     is_advanced_open=True,
     side_page="Speed",
-    pages_apart=True,
+    pages_apart=("Inspector",),
     show_ghosts=True,
     geometry="AAAA",
     splitters={"mainSplitter": "BBBB"},
@@ -181,31 +182,77 @@ def test_columns_keep_the_widths_that_they_were_given(make_window, qtbot):
     assert again.main_splitter.sizes() == sizes
 
 
-def test_the_pages_can_have_a_window_of_their_own_which_is_remembered_until_it_is_closed(make_window, qtbot):
+def test_each_page_can_have_a_window_of_its_own_which_is_remembered_until_it_is_closed(make_window, qtbot):
     window = make_window(is_shown=True)
     window.resize(1280, 800)
     drag_columns(window, [310, 500, 422])
     sizes = window.main_splitter.sizes()
+    window.side.setCurrentWidget(window.inspector)
     window.menus.apart.trigger()
-    apart = window.columns.apart
-    assert window.measurements.window() is apart
-    assert apart.isVisible()
-    apart.resize(600, 650)
-    QTest.keyClick(apart, Qt.Key.Key_3, Qt.KeyboardModifier.ControlModifier)
+    own = window.columns.windows[window.inspector]
+    assert window.inspector.window() is own
+    assert own.isVisible()
+    assert window.inspector.isVisible()
+    assert window.speed.isVisible(), "beside it"
+    assert [window.side.tabText(index) for index in range(window.side.count())] == ["Run", "Speed"]
+    own.resize(600, 650)
+    QTest.keyClick(own, Qt.Key.Key_3, Qt.KeyboardModifier.ControlModifier)
     assert window.side.currentWidget() is window.speed, "the menus' keys are heard there, too"
     window.close()
-    assert not apart.isVisible()
+    assert not own.isVisible()
     again = make_window(is_shown=True)
     again.resize(1280, 800)
-    assert again.columns.apart.isVisible()
-    assert again.columns.apart.size().toTuple() == (600, 650)
-    assert again.side.window() is again.columns.apart
-    again.columns.apart.close()
-    assert not again.menus.apart.isChecked()
-    assert again.side.window() is again
+    own = again.columns.windows[again.inspector]
+    assert own.isVisible()
+    assert own.size().toTuple() == (600, 650)
+    own.close()
+    assert again.inspector.window() is again
+    assert [again.side.tabText(index) for index in range(again.side.count())] == ["Run", "Inspector", "Speed"]
+    assert again.side.currentWidget() is again.inspector
     assert again.main_splitter.sizes() == sizes
     again.close()
-    assert not SettingsStore().load().pages_apart
+    assert SettingsStore().load().pages_apart == ()
+
+
+def test_without_pages_the_text_has_their_room_and_the_last_one_brings_their_column_back(make_window):
+    window = make_window(is_shown=True)
+    window.resize(1280, 800)
+    sizes = window.main_splitter.sizes()
+    window.columns.take_out_all(PAGES)
+    assert window.main_splitter.count() == 2
+    assert window.side.isHidden()
+    window.resize(800, 700)
+    assert window.controls.isVisible(), "there is no other page that it could be one of"
+    assert not window.columns.is_narrow
+    window.columns.windows[window.speed].close()
+    assert [window.side.tabText(index) for index in range(window.side.count())] == ["Settings", "Speed"]
+    assert window.speed.isVisible()
+    window.columns.windows[window.measurements].close()
+    window.columns.windows[window.inspector].close()
+    assert [window.side.tabText(index) for index in range(window.side.count())] == ["Settings", *PAGES]
+    window.resize(1280, 800)
+    assert window.main_splitter.sizes() == sizes
+
+
+def test_pages_that_an_older_version_kept_in_one_window_have_their_own():
+    assert parse_settings({"version": SCHEMA, "pages_apart": True}).pages_apart == PAGES
+    for kept in (False, None, "Run", ["Gone", 3]):
+        assert parse_settings({"version": SCHEMA, "pages_apart": kept}).pages_apart == ()
+
+
+def test_the_inspectors_own_window_has_its_evidence_while_another_page_is_chosen(make_window):
+    window = make_window(is_shown=True)
+    window.side.setCurrentWidget(window.inspector)
+    window.menus.apart.trigger()
+    window.menus.pages[0].trigger()
+    assert window.side.currentWidget() is window.measurements
+    assert window.controller._controls.is_inspected
+    window.close()
+    again = make_window(is_shown=True)
+    assert again.controller._controls.is_inspected
+    again.columns.windows[again.inspector].close()
+    again.menus.pages[0].trigger()
+    assert not again.controller._controls.is_inspected
 
 
 @pytest.mark.parametrize("scale", ["large", None, 0, 40, float("nan"), True])
