@@ -13,8 +13,8 @@ from PySide6.QtWidgets import QLabel, QMenu
 
 from app.run.run_view import RunView
 from app.run.text.certainty import alternatives, doubt, entropy, probability, surprise
-from app.run.text.token_colors import doubt_format
-from app.run.text.tokens import KINDS, Fate, Place
+from app.run.text.token_colors import doubt_format, token_format
+from app.run.text.tokens import KINDS, Fate, Place, TokenStream
 from app.run.text.transcript import TranscriptView, tooltip
 from app.theme import DARK, LIGHT, ColorBy, contrast
 from core.evidence import PositionEvidence
@@ -32,6 +32,28 @@ def evidence(token, probs=(0.5, 0.25, 0.125), **changes):
 
 
 SEEN = replace(STEP, evidence=tuple(evidence(token) for token in STEP.emitted))
+
+
+@pytest.mark.parametrize(
+    ("text", "is_struck"), [(" word", True), ("()", True), ("  ", True), ("\n\n", False), ("\t", False), (" =", False)]
+)
+def test_a_rejected_sign_that_a_line_would_change_is_hatched_also_where_its_step_is_marked(
+    qtbot, sound_binding, text, is_struck
+):
+    shown = token_format(Fate.REJECTED, text)
+    assert (shown.fontStrikeOut(), shown.background().style() is Qt.BrushStyle.BDiagPattern) == (
+        is_struck,
+        not is_struck,
+    )
+    view = TranscriptView()
+    qtbot.addWidget(view)
+    view.set_ghosts_shown(True)
+    view.set_stream(TokenStream("Once", steps=[replace(STEP, drafted_texts=(STEP.drafted_texts[0], text))]))
+    view.mark(Place(0, 0))
+    last = view.extraSelections()[-1]
+    first = view._span_range(next(span for span in view._spans if span.fate is Fate.REJECTED))
+    is_hatched = (last.cursor.selectionStart(), last.cursor.selectionEnd()) == first
+    assert is_hatched is not is_struck
 
 
 def test_without_evidence_only_an_accepted_tokens_probability_is_known():

@@ -168,7 +168,8 @@ def test_help_draws_the_names_of_tokens_as_the_text_does(window, apply_theme):
         for fate in MEANINGS:
             chosen, shown = token_formats()[fate], document.find(QRegularExpression(f"^{fate}$")).charFormat()
             assert shown.foreground() == chosen.foreground()
-            assert (shown.underlineStyle(), shown.fontStrikeOut()) == (chosen.underlineStyle(), chosen.fontStrikeOut())
+            for look in ("underlineStyle", "fontStrikeOut", "fontItalic"):
+                assert getattr(shown, look)() == getattr(chosen, look)()
 
 
 def test_help_has_every_paper_and_fits_a_small_screen(window, qtbot, apply_theme):

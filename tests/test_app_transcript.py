@@ -81,7 +81,7 @@ def test_a_token_of_a_step_that_drafted_nothing_looks_like_any_text_and_says_so(
 
 
 def test_ghosts_are_struck_through_break_no_lines_are_not_copied_and_go_again(view, stream):
-    add(view, stream, replace(make_step(0, 2, num_accepted=1), drafted_texts=(" t2", "\n\n", "\tx", " y")))
+    add(view, stream, replace(make_step(0, 2, num_accepted=1), drafted_texts=(" t2", "no\n\n", "\tx", " y")))
     before = view.toPlainText()
     assert before == "Once upon t2 t3"
     view.set_ghosts_shown(True)
@@ -373,8 +373,8 @@ def test_the_legend_has_every_kind_and_the_ghosts_where_they_are_shown(make_wind
     assert not any(sample.isVisibleTo(window) for sample in ghosts.values())
     window.menus.show_ghosts.setChecked(True)
     assert all(sample.isVisibleTo(window) for sample in ghosts.values())
-    struck = {fate: token_formats()[fate].fontStrikeOut() for fate in ghosts}
-    assert struck == {Fate.REJECTED: True, Fate.UNTESTED: False}
+    formats = [token_formats()[fate] for fate in (*ghosts, Fate.PROMPT)]
+    assert [(each.fontStrikeOut(), each.fontItalic()) for each in formats] == [(1, 0), (0, 1), (0, 0)]
 
 
 @pytest.mark.parametrize("length", [5, 20, 60])

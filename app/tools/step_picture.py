@@ -12,6 +12,7 @@ from PySide6.QtCore import QPointF, QRectF, QSize, Qt
 from PySide6.QtGui import QColor, QFontMetrics, QPainter, QPen, QPolygonF
 
 from app.run.inspector.verdicts import TEST_WORDS
+from app.run.text.token_colors import is_level
 from app.run.text.tokens import EMITTED, Fate, fate_of, is_corrected
 from app.theme import RESOURCES, current_theme, mono_font, scaled, ui_font
 from app.widgets.painted import CENTRE, LEFT, draw_box, draw_text
@@ -178,7 +179,9 @@ def _draw_chip(painter: QPainter, column: QRectF, text: str, ink: str, fate: Fat
     style = Qt.PenStyle.DashLine if fate is Fate.UNTESTED else Qt.PenStyle.SolidLine
     draw_box(painter, place, 5, fill=QColor(current_theme().field), line=QPen(QColor(ink), 1, style))
     font = mono_font(13)
-    font.setStrikeOut(fate is Fate.REJECTED)
+    # Frame and verdict say it, too.
+    font.setStrikeOut(fate is Fate.REJECTED and not is_level(text))
+    font.setItalic(fate is Fate.UNTESTED)
     painter.setFont(font)
     shown = QFontMetrics(font).elidedText(text, Qt.TextElideMode.ElideRight, int(place.width() - 8))
     painter.setPen(QColor(ink))

@@ -8,7 +8,7 @@ from PySide6.QtCore import QPointF, QRectF, QSize
 from PySide6.QtGui import QColor, QPainter
 
 from app.run.inspector.shares import Share, percent, share_text
-from app.run.text.token_colors import draw_token, text_format, token_formats
+from app.run.text.token_colors import draw_token, text_format, token_format
 from app.theme import current_theme, mixed, mono_font, scaled, ui_font
 from app.widgets.painted import LEFT, RIGHT, PaintedWidget, draw_text
 
@@ -53,14 +53,13 @@ class DistributionBars(PaintedWidget):
 
     def _paint(self, painter: QPainter) -> None:
         theme, header, height = current_theme(), scaled(HEADER_PX), scaled(ROW_PX)
-        formats = token_formats()
         text_width = min(scaled(180), max(scaled(72), 0.26 * self.width()))
         for index, share in enumerate(self._shares):
             top = header + index * height
             if share.fate is not None:
                 painter.fillRect(QRectF(0, top, self.width(), height), QColor(theme.hover))
             font, color = (ui_font(12), theme.muted) if share.token is None else (mono_font(12), theme.text)
-            chosen = text_format(color) if share.fate is None else formats[share.fate]
+            chosen = text_format(color) if share.fate is None else token_format(share.fate, share.text)
             draw_token(painter, share.text, chosen, QRectF(4, top + 2, text_width - 4, height), font)
         shown = [(title, token, [getattr(share, field) for share in self._shares]) for title, token, field in COLUMNS]
         shown = [column for column in shown if any(value is not None for value in column[2])]

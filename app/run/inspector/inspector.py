@@ -16,7 +16,7 @@ from app.run.inspector.shares import shorten
 from app.run.inspector.step_tree import BlockPicture, StepTree, lay_out
 from app.run.run_page import RunPage, column_label
 from app.run.run_view import RunView
-from app.run.text.token_colors import draw_token, token_formats
+from app.run.text.token_colors import draw_token, token_format
 from app.run.text.tokens import KINDS, Place, Selection, fate_help
 from app.theme import current_theme, mono_font, scaled, ui_font
 from app.widgets.fields import boxed, card, column, quiet_button, row, scrolled, text_label, wrapped_label
@@ -69,13 +69,13 @@ class BlockRow(BlockPicture):
         return boxes
 
     def _paint(self, painter: QPainter) -> None:
-        theme, mono, formats = current_theme(), mono_font(12), token_formats()
+        theme, mono = current_theme(), mono_font(12)
         for chip, box, fill in zip(self._chips, self.boxes(), self._fills(), strict=True):
             is_current = chip.slot == self._current
             pen = QPen(QColor(theme.accent), 2) if is_current else QPen(QColor(theme.field_border), 1)
             draw_box(painter, box.adjusted(0.5, 0.5, -0.5, -0.5), 6, fill=QColor(fill), line=pen)
             inside = box.adjusted(PADDING_PX, scaled(4), 1 - PADDING_PX, 0)
-            draw_token(painter, chip.text, formats[chip.fate], inside, mono)
+            draw_token(painter, chip.text, token_format(chip.fate, chip.text), inside, mono)
             color = theme.kind(KINDS[chip.fate]).color if chip.fate in KINDS else theme.muted
             below = QRectF(inside.left(), box.top() + scaled(22), inside.width() + 1, scaled(17))
             draw_text(painter, below, chip.fate.value, color, LEFT, pixels=11)

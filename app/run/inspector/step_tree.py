@@ -11,7 +11,7 @@ from PySide6.QtGui import QColor, QMouseEvent, QPainter, QPainterPath, QPen, QRe
 from PySide6.QtWidgets import QApplication, QScrollArea
 
 from app.run.inspector.places import in_order
-from app.run.text.token_colors import draw_token, token_formats
+from app.run.text.token_colors import draw_token, token_format
 from app.run.text.tokens import Fate, Span, fate_help, fate_of
 from app.theme import current_theme, mono_font, scaled
 from app.widgets.fields import scrolled
@@ -250,7 +250,7 @@ class StepTree(BlockPicture):
         if is_current:
             draw_box(painter, box.adjusted(-1.5, -1.5, 1.5, 1.5), radius + 2, line=QPen(QColor(theme.accent), 2))
         inset = radius / 2 + 2
-        chosen = token_formats()[fate]
+        chosen = token_format(fate, node.chip.text)
         draw_token(painter, node.chip.text, chosen, box.adjusted(inset, 2, -inset, 0), mono_font(11))
         if not math.isnan(node.p):
             x = box.left() + 1 + (box.width() - 2) * min(1.0, node.p)

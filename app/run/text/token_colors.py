@@ -6,6 +6,7 @@ from functools import lru_cache
 
 from PySide6.QtCore import QRectF, QSize, Qt
 from PySide6.QtGui import (
+    QBrush,
     QColor,
     QFont,
     QFontMetrics,
@@ -26,6 +27,8 @@ from core.settings import Coupling
 UnderlineStyle = QTextCharFormat.UnderlineStyle
 FORK_FONT = 9
 """Pixels of the numbers above the tokens of a tree's path."""
+LEVEL = frozenset("\n\r\t\u2028\u2029↵⇥-–—=~+←→")
+"""Signs that are or have a horizontal line, and ends of lines, which are shown as such signs."""
 
 
 def text_format(color: str, *, background: str | None = None, underline: UnderlineStyle | None = None,
@@ -60,6 +63,28 @@ def _token_formats(theme: Theme) -> dict[Fate, QTextCharFormat]:
         found[fate] = text_format(theme.faint)
         # What was never tested was not turned down.
         found[fate].setFontStrikeOut(fate is Fate.REJECTED)
+        found[fate].setFontItalic(fate is Fate.UNTESTED)
+    return found
+
+
+def is_level(text: str) -> bool:
+    """Whether a line through a token would only make other signs of it, such as ⇄ of ⇥."""
+    signs = text.strip(" ␣·")
+    return bool(signs) and LEVEL.issuperset(signs)
+
+
+def hatching() -> QBrush:
+    """The background that stands for a line through a token."""
+    theme = current_theme()
+    return QBrush(mixed(theme.surface, theme.faint, 0.75), Qt.BrushStyle.BDiagPattern)
+
+
+def token_format(fate: Fate, text: str) -> QTextCharFormat:
+    """The format of a token: its fate's, but a rejected sign that a line would change is hatched."""
+    found = token_formats()[fate]
+    if fate is Fate.REJECTED and is_level(text):
+        found = text_format(current_theme().faint)
+        found.setBackground(hatching())
     return found
 
 

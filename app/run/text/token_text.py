@@ -12,7 +12,7 @@ from PySide6.QtCore import QMimeData, QPoint, QRectF, Qt, QTextBoundaryFinder, S
 from PySide6.QtGui import QFontMetricsF, QResizeEvent, QTextCharFormat, QTextCursor, QTextLine
 from PySide6.QtWidgets import QPlainTextEdit
 
-from app.run.text.token_colors import token_formats
+from app.run.text.token_colors import token_format
 from app.run.text.tokens import GHOSTS, KINDS, NOT_COPIED, Fate, Place, Span, TokenStream, block, num_units
 from app.theme import hold_font
 
@@ -53,7 +53,6 @@ class TokenText(QPlainTextEdit):
         )
         self._stream = TokenStream()
         self._font_size = font_size
-        self._formats = token_formats()
         self._shows_ghosts = False
         self._limit: int | None = None
         self.follows_end = True
@@ -77,7 +76,6 @@ class TokenText(QPlainTextEdit):
 
     def restyle(self) -> None:
         """Draw everything in the theme's colours."""
-        self._formats = token_formats()
         self._set_fonts()
         self._rebuild()
 
@@ -166,7 +164,7 @@ class TokenText(QPlainTextEdit):
         self._show_marks()
 
     def _format_of(self, span: Span) -> QTextCharFormat:
-        return self._formats[span.fate]
+        return token_format(span.fate, span.text)
 
     def _shown_block(self, number: int) -> Sequence[Span]:
         """What is shown of a step's block."""

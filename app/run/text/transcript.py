@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from html import escape
 
 from PySide6.QtCore import QEvent, QPoint, Qt, Signal, Slot
 from PySide6.QtGui import (
+    QBrush,
     QColor,
     QContextMenuEvent,
     QGuiApplication,
@@ -24,7 +26,7 @@ from PySide6.QtWidgets import QMenu, QTextEdit, QToolTip
 
 from app.run.inspector.shares import percent
 from app.run.text.certainty import alternatives, doubt
-from app.run.text.token_colors import doubt_format
+from app.run.text.token_colors import doubt_format, hatching, is_level
 from app.run.text.token_text import ON_ONE_LINE, num_joined
 from app.run.text.tokens import (
     GHOSTS,
@@ -202,17 +204,26 @@ class TranscriptView(TreeText):
             return
         steps = {self._marked_step} if self._selected is None else {self._marked_step, self._selected.step}
         found = [self._step_range(step) for step in sorted(steps)]
-        marks = [self._mark(place, current_theme().hover) for place in found if place is not None]
+        marks = [self._mark(place, QColor(current_theme().hover)) for place in found if place is not None]
         pointed = self._span_range(self._pointed) if self._pointed is not None else None
         if pointed is not None:
-            marks.append(self._mark(pointed, current_theme().selection))
+            marks.append(self._mark(pointed, QColor(current_theme().selection)))
+        # A mark covers the background below it.
+        steps.add(self._pointed.step if self._pointed is not None else -1)
+        marks += [self._mark(place, hatching()) for step in steps for place in self._hatched(step)]
         self.setExtraSelections(marks)
         self.viewport().update()
 
-    def _mark(self, place: tuple[int, int], color: str) -> QTextEdit.ExtraSelection:
+    def _hatched(self, step: int) -> Iterator[tuple[int, int]]:
+        for index in self._indices(step):
+            span = self._spans[index]
+            if span.fate is Fate.REJECTED and is_level(span.text):
+                yield self._extent(index)
+
+    def _mark(self, place: tuple[int, int], brush: QBrush | QColor) -> QTextEdit.ExtraSelection:
         mark = QTextEdit.ExtraSelection()
         mark.cursor = self._cursor_over(*place)
-        mark.format.setBackground(QColor(color))
+        mark.format.setBackground(brush)
         return mark
 
     def _point(self, span: Span | None) -> None:

@@ -9,7 +9,7 @@ from PySide6.QtCore import QPointF, QRectF, Qt
 from PySide6.QtGui import QColor, QFontMetricsF, QPainter, QPainterPath, QPen, QTextCharFormat
 
 from app.run.inspector.shares import show
-from app.run.text.token_colors import draw_token, token_formats
+from app.run.text.token_colors import draw_token, token_format
 from app.run.text.tokens import GHOSTS, Fate, Place, Span, TokenStream, drafted_spans, emitted_spans, first_path
 from app.theme import current_theme, mixed, mono_font, scaled, ui_font
 from app.widgets.painted import LEFT, RIGHT, draw_box, draw_text
@@ -247,7 +247,7 @@ class LanePicture:
         return QPen(mixed(theme.accepted, theme.field_border, self.progress), 1.2)
 
     def _draw_token(self, painter: QPainter, cell: Cell, place: QRectF, pointed: Span | None) -> None:
-        theme, shown = current_theme(), QTextCharFormat(token_formats()[cell.span.fate])
+        theme, shown = current_theme(), QTextCharFormat(token_format(cell.span.fate, cell.span.text))
         if cell.span is pointed:
             painter.fillRect(place.adjusted(-2, 1, 1, -1), QColor(theme.selection))
         if self.lanes.is_pending:
