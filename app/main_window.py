@@ -391,6 +391,7 @@ class MainWindow(QMainWindow):
         # What a first start has to say about the settings file is not about a run.
         self.banner.dismiss_if_changed()
         self.live.show_kept(request, events, RECORDED, paced=True)
+        self._saving.start()
 
     @Slot()
     def _on_run_shown(self) -> None:

@@ -17,6 +17,7 @@ from app.run.text.tokens import Place
 from app.settings import SettingsStore
 from app.theme import RESOURCES
 from app.tools.models.downloads import Download, DownloadState
+from app.widgets.labels import STEPS
 from core.analysis.steadiness import interval_text
 from core.models.catalogue import ModelEntry, ModelFormat, ModelOrigin
 from core.runlog.log import read_run_log
@@ -72,6 +73,8 @@ def test_one_step_of_the_recorded_run_is_explained_while_its_draft_waits(new_win
     callout = until_callout(window, qtbot)
     assert "Recorded" in window.introduction.bar.badge.text()
     explained = len(run.steps)
+    window.live._on_panels_due()
+    assert window.status.bar.value() == pytest.approx(STEPS * run.num_tokens / run.request.max_new_tokens, abs=1)
     for title in ("Drafted", "Checked"):
         assert callout.title.text() == title
         assert len(run.steps) == explained
@@ -137,6 +140,13 @@ def test_callouts_go_on_by_themselves_and_with_resume(new_window, qtbot):
     with qtbot.waitSignal(new_window.live.run_shown):
         new_window.menus.pause.trigger()
     assert callout.isHidden()
+
+
+def test_it_is_noted_as_shown_before_it_ends(new_window, qtbot, tmp_path):
+    until_callout(new_window, qtbot)
+    assert new_window._saving.isActive()
+    new_window._saving.timeout.emit()
+    assert SettingsStore(tmp_path / "settings.json").load().introduction_seen
 
 
 def test_it_is_skipped_at_once_and_never_comes_again(new_window, make_window, qtbot, tmp_path, session):

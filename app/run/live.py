@@ -297,7 +297,7 @@ class LiveView(QObject):
         self._status.count.setText(f"{run.num_tokens:,} of {wanted:,} tokens" if wanted else "")
         if self.upcoming is not None:
             show_share(self._status.bar, None)
-        elif is_idle and run.summary is None:
+        elif is_idle and run.summary is None and self._kept is None:
             show_share(self._status.bar, None if run.stage else 0.0)
         else:
             show_share(self._status.bar, run.progress)
