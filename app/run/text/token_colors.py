@@ -147,7 +147,7 @@ class LegendWord(PaintedWidget):
         draw_token(painter, self._fate.value, chosen, QRectF(self.rect()).adjusted(1, 1, 1, 0), mono_font(12))
 
 
-FORKS = "other candidates"
+FORKS = "number of other candidates"
 FORKS_HELP = "The small number above a token: how many other candidates the drafted tree had for its position."
 
 
@@ -166,7 +166,7 @@ class ForkSample(PaintedWidget):
 
     def _paint(self, painter: QPainter) -> None:
         muted, words = current_theme().muted, QRectF(self.rect()).adjusted(scaled(9), 0, 0, -2)
-        draw_text(painter, QRectF(1, 0, scaled(9), scaled(11)), "2", muted, LEFT, pixels=FORK_FONT)
+        draw_text(painter, QRectF(1, 0, scaled(9), scaled(11)), "n", muted, LEFT, pixels=FORK_FONT)
         draw_text(painter, words, FORKS, muted, LEFT, is_mono=True)
 
 

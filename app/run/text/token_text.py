@@ -98,8 +98,11 @@ class TokenText(QPlainTextEdit):
     @property
     def is_at_end(self) -> bool:
         """Whether the end of the text is in view."""
-        bar = self.verticalScrollBar()
-        return bar.value() >= bar.maximum() - 1
+        return self.verticalScrollBar().value() >= self._end() - 1
+
+    def _end(self) -> int:
+        """The line at the top of the view when the end is in view."""
+        return self.verticalScrollBar().maximum()
 
     @Slot()
     def _note_view(self) -> None:
@@ -115,7 +118,7 @@ class TokenText(QPlainTextEdit):
     def to_end(self) -> None:
         """Bring the end into view."""
         bar = self.verticalScrollBar()
-        bar.setValue(bar.maximum())
+        bar.setValue(max(bar.value(), self._end()))
 
     def _set_fonts(self) -> None:
         hold_font(self, self._font_size, is_mono=True)
@@ -318,11 +321,13 @@ class TokenText(QPlainTextEdit):
         return [] if found is None else self.rectangles(*found)
 
     def _scroll_to(self, position: int, *, lines_above: int) -> None:
+        self.verticalScrollBar().setValue(max(0, self._line_at(position) - lines_above))
+
+    def _line_at(self, position: int) -> int:
         block = self.document().findBlock(position)
         self.blockBoundingRect(block)  # Lays it out, so that its lines exist.
         line = block.layout().lineForTextPosition(position - block.position())
-        number = block.firstLineNumber() + (line.lineNumber() if line.isValid() else 0)
-        self.verticalScrollBar().setValue(max(0, number - lines_above))
+        return block.firstLineNumber() + (line.lineNumber() if line.isValid() else 0)
 
     # --- Copying ---
 

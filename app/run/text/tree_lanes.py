@@ -25,7 +25,7 @@ HEAD, FOOT = 17, 6
 FONT = 12
 GAP, LEAST_GAP, MOST_GAPS = 20, 11, 0.4
 """Space between two columns, for the branches; that in a narrow strip; and the largest share of the width for all."""
-MARGIN = 12
+MARGIN = 16
 LEAST_COLUMN = 12
 
 
@@ -221,19 +221,33 @@ class LanePicture:
             above = head.adjusted(left - head.left(), 0, 0, 0)
             draw_text(painter, above, str(column + 1), theme.faint, LEFT, pixels=10)
         metrics = QFontMetricsF(ui_font(10))
-        before = QRectF(head.left(), head.top(), min(lefts.values()) - head.left() - scaled(1), head.height())
+        before = QRectF(head.left(), head.top(), min(lefts.values()) - head.left() - scaled(4), head.height())
         if metrics.horizontalAdvance("depth") <= before.width():
             draw_text(painter, before, "depth", theme.faint, RIGHT, pixels=10)
-        free = head.adjusted(max(lefts.values()) - head.left() + scaled(24), 0, 0, 0)
-        fitting = (text for text in self.captions() if metrics.horizontalAdvance(text) <= free.width())
-        draw_text(painter, free, next(fitting, ""), theme.muted, RIGHT, pixels=10)
+        text, place = self.caption_at(area)
+        painter.fillRect(place, QColor(theme.window))
+        draw_text(painter, place, text, theme.muted, RIGHT, pixels=10)
 
-    def captions(self) -> tuple[str, ...]:
-        """What stands above the lanes, the longest first: the block, and how many paths are not shown."""
-        if not self.lanes.num_hidden:
-            return (self.lanes.caption,)
-        hidden = count_text(self.lanes.num_hidden, "more path")
-        return f"{self.lanes.caption} · {hidden}", hidden, f"+{self.lanes.num_hidden}"
+    def caption_at(self, area: QRectF) -> tuple[str, QRectF]:
+        """The block in a few words, with how many paths are not shown, and where: above the lanes or beside one.
+
+        Where nothing fits, the number of paths covers the last positions.
+        """
+        metrics, found, right = QFontMetricsF(ui_font(10)), self._places(area), area.right() - scaled(MARGIN)
+        hidden = count_text(self.lanes.num_hidden, "more path") if self.lanes.num_hidden else ""
+        rows = [QRectF(area.left(), area.top() + 2, area.width(), scaled(HEAD) - 2)]
+        rows += [self._row(area, lane) for lane in range(MOST_OTHERS, -1, -1)]
+        lefts = [max(place.left() for place in found.values()) + scaled(24)]
+        for lane in range(MOST_OTHERS, -1, -1):
+            ends = [found[cell.node].right() for cell in self.lanes.cells if cell.lane == lane]
+            lefts.append(max(ends, default=area.left()) + scaled(MARGIN))
+        for text in filter(None, (" · ".join(filter(None, (self.lanes.caption, hidden))), hidden)):
+            start = right - metrics.horizontalAdvance(text) - 2
+            for left, row in zip(lefts, rows, strict=True):
+                if left <= start:
+                    return text, QRectF(start, row.top(), right - start, row.height())
+        start = right - metrics.horizontalAdvance(hidden) - scaled(6)
+        return hidden, QRectF(start, rows[0].top(), right - start, rows[0].height())
 
     def _pen(self, cell: Cell) -> QPen:
         """Dashed while the block is pending; then solid on the accepted lane, and thin where a path lost."""

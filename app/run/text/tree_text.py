@@ -117,10 +117,11 @@ class TreeText(TokenText):
         place = self._span_range(top)
         if place is not None and not is_at_end:
             self._scroll_to(place[0], lines_above=0)  # What stood at the top stays there.
-        below = self._strip_area().bottom() - self.viewport().height()
+        area, height = self._strip_area(), self.fontMetrics().height()
+        below = area.bottom() - self.viewport().height()
         if below > 0:
             bar = self.verticalScrollBar()
-            bar.setValue(bar.value() + round(below / self.fontMetrics().height() + 0.5))
+            bar.setValue(bar.value() + min(round(below / height + 0.5), max(0, int(area.top() / height))))
 
     def _start(self) -> None:
         self._strip, self._picture = None, None
@@ -202,12 +203,22 @@ class TreeText(TokenText):
     def _is_line_start(self, position: int) -> bool:
         return position == 0 or self.document().characterAt(position - 1) == "\u2029"
 
+    def _strip_start(self, strip: int) -> int:
+        """The position of the strip's first line; `strip` is the index of its span."""
+        first = self._starts[strip]
+        return first + (not self._is_line_start(first))
+
+    def _end(self) -> int:
+        """The line at the top of the view when the end is in view: not one within the strip."""
+        end = super()._end()
+        top = end if self._strip is None else self._line_at(self._strip_start(self._strip))
+        return top if top < end < top + LINES else end
+
     def _strip_area(self) -> QRectF:
         """The strip in the viewport's coordinates; empty if it is out of view."""
         if self._strip is None:
             return QRectF()
-        first = self._starts[self._strip]
-        first += not self._is_line_start(first)
+        first = self._strip_start(self._strip)
         lines = [self.document().findBlock(position) for position in (first, first + LINES - 1)]
         top, bottom = (self.blockBoundingGeometry(line).translated(self.contentOffset()) for line in lines)
         # A line far out of view has no geometry, and the document's last one its margin.
