@@ -202,6 +202,7 @@ def test_a_run_that_is_stopped_while_its_models_load_leaves_the_last_one_whole(w
     assert (window.run_view.summary, text_of(window.run_view), window.measurements.tiles.speed.value.text()) == before
     assert [widget.graphicsEffect() for widget in shown] == [None, None]
     assert window.status.stage.text() == "The run did not start; the text is the previous run's"
+    assert window.status.stage._short == "Not started; last run's text"
 
 
 def test_only_a_run_of_the_same_target_is_the_previous_one_whatever_its_draft():

@@ -25,7 +25,7 @@ DIMMED, DIM_MS = 0.4, 400
 """A run that takes this long to start, since its models are loading, dims the text and the verdict of the last one."""
 APPLY_S = 0.03
 """Longest time that one frame spends applying events; a kept run may have thousands."""
-NOT_STARTED, SHORT_OLDER = "The run did not start", "Not started; older text"
+NOT_STARTED, SHORT_OLDER = "The run did not start", "Not started; last run's text"
 OLDER = "; the text is the previous run's"
 
 
