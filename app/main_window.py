@@ -450,9 +450,10 @@ class MainWindow(QMainWindow):
         self.columns.fit()
 
     def resizeEvent(self, event: QResizeEvent) -> None:
-        """Show as many columns as fit."""
+        """Show as many columns, and lines of a folded prompt, as fit."""
         super().resizeEvent(event)
         self.columns.arrange()
+        self.prompt.restyle()
 
     # --- Opening and closing ---
 

@@ -184,17 +184,24 @@ def test_a_narrow_window_has_its_settings_as_a_page_and_a_wide_one_gets_its_colu
     assert window.controls.width() == pytest.approx(width, abs=16), "what larger text took is given back"
 
 
-def test_with_large_text_a_folded_prompt_has_one_line_and_no_heading(make_window):
+def test_with_large_text_a_folded_prompt_has_no_heading_above_it_and_one_line_in_a_low_window(make_window):
     window = make_window(is_shown=True)
     prompt = window.prompt
-    for times, is_headed in ((0, True), (3, False)):
+    for times, is_headed in ((0, True), (2, False), (1, False)):
         press(window, "larger", times)
         prompt.set_folded(is_folded=True)
-        assert prompt.presets_button.isVisible() is is_headed
-        lines = prompt.edit.height() / prompt.edit.cursorRect().height()
-        assert int(lines) == (2 if is_headed else 1)
+        for size, num_lines in (((1280, 800), 2), ((1024, 700), 2 if is_headed else 1), ((1280, 800), 2)):
+            window.resize(*size)
+            assert prompt.presets_button.isVisible() is is_headed
+            note = prompt.note
+            if prompt._title.isVisible():
+                assert not is_headed
+                assert note.fontMetrics().horizontalAdvance(note.text()) <= note.width()
+            assert int(prompt._pages.maximumHeight() / prompt.edit.cursorRect().height()) == num_lines
+        assert prompt._title.isVisible() is (times == 1), "there is room for it beside a hint in one line"
         prompt.set_folded(is_folded=False)
         assert prompt.presets_button.isVisible()
+        assert not prompt._title.isVisible()
 
 
 def test_the_controls_beside_run_are_never_cut_off(qtbot):

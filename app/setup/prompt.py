@@ -22,7 +22,7 @@ from PySide6.QtWidgets import (
 from app.controller import RunState
 from app.jobs import Job, Jobs
 from app.setup.setting_fields import value_of
-from app.theme import hold_font, text_scale
+from app.theme import hold_font, scaled, text_scale
 from app.widgets.fields import NO_LIMIT, boxed, card, column, named, quiet_button, row, set_flag, text_label
 from app.widgets.labels import FittingNote
 from core.experiments.prompt_suites import PRESETS
@@ -93,6 +93,8 @@ SERVED_HINT = "The server writes; settings apply from the next run."
 NO_READING = "Only the server knows how its model reads the prompt. For a local model's input, choose This machine."
 LIVE_HINT_SHORT = "Esc stops."
 OPEN_HEIGHT, FOLDED_LINES, LARGE_SCALE = 64, 2, 1.2
+LOW_WINDOW, TITLE_WIDTH = 800, 400
+"""Below this height, a prompt in large text is folded to one line. From this width, its name fits beside Run."""
 
 
 class PromptEditor(QWidget):
@@ -143,7 +145,9 @@ class PromptEditor(QWidget):
         self._pages = QStackedWidget()
         self._pages.addWidget(self.edit)
         self._pages.addWidget(self.reading)
-        frame, _ = card(self._header, (self._pages, 1), row((self.note, 1), self.stop_button, self.run_button))
+        self._title = text_label("Prompt", "section", buddy=self.edit)
+        below = row(self._title, (self.note, 1), self.stop_button, self.run_button)
+        frame, _ = card(self._header, (self._pages, 1), below)
         boxed(column(frame), self)
         self.set_folded(is_folded=False)
         self.reading_button.toggled.connect(self._on_reading_toggled)
@@ -169,7 +173,7 @@ class PromptEditor(QWidget):
     def set_folded(self, *, is_folded: bool) -> None:
         """Show two lines of the prompt and leave the room to the text, or all of it, as high as it was.
 
-        With large text, a folded prompt has one line, and no heading and buttons above it.
+        With large text, a folded prompt has no heading and buttons above it, and one line if the window is low.
         """
         splitter = self.parentWidget()
         if is_folded and not self.is_folded and isinstance(splitter, QSplitter):
@@ -178,8 +182,10 @@ class PromptEditor(QWidget):
         # Without the margin below, which would show a slice of the next line.
         margins = self.edit.document().documentMargin() + 2 * self.edit.frameWidth()
         is_large = text_scale() > LARGE_SCALE
-        lines = round((1 if is_large else FOLDED_LINES) * self.edit.cursorRect().height() + margins)
+        is_low = is_large and self.window().height() < LOW_WINDOW
+        lines = round((1 if is_low else FOLDED_LINES) * self.edit.cursorRect().height() + margins)
         self._header.setVisible(not (is_folded and is_large))
+        self._title.setVisible(is_folded and is_large and self.width() >= scaled(TITLE_WIDTH))
         self._pages.setMinimumHeight(lines if is_folded else OPEN_HEIGHT)
         self._pages.setMaximumHeight(lines if is_folded else NO_LIMIT)
         # The splitter gives a widget that can't grow no more than it asks for.
@@ -189,7 +195,7 @@ class PromptEditor(QWidget):
             splitter.setSizes([0, sum(self._open_sizes)] if is_folded else self._open_sizes)
 
     def restyle(self) -> None:
-        """Show whole lines at the text's size."""
+        """Show whole lines at the text's and the window's size."""
         if self.is_folded:
             self.set_folded(is_folded=True)
 
