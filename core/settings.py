@@ -56,6 +56,9 @@ class VerificationRule(StrEnum):
 TYPICAL_FLOOR, TYPICAL_SHARE = 0.3, 0.09
 """Typical acceptance: the least probability that always passes, and the share of exp(-entropy); Medusa's defaults."""
 
+SAME_TEXT = "Same text for any draft and K"
+"""The window's name of Gumbel coupling."""
+
 LOSSY = "Lossy: typical acceptance doesn't keep the target's distribution."
 """Shown wherever such a run is displayed or exported; its log says `"verification": "typical", "lossy": true`."""
 
@@ -298,7 +301,7 @@ class RunRequest:
         0,
         label="Seed",
         help="The same seed and settings give the same text. When the engine chooses K, the text also depends on this "
-        "machine's timing, except with Gumbel coupling (in the window: Reproducible) or at temperature 0.",
+        f"machine's timing, except with Gumbel coupling (in the window: {SAME_TEXT}) or at temperature 0.",
         subject="The seed",
         min=0,
         max=MAX_SEED,
@@ -308,7 +311,7 @@ class RunRequest:
         label="Coupling",
         help="How draft and target share randomness. With gumbel, a seed produces the text of plain sampling, whatever "
         "the draft and K, at the cost of a little acceptance.",
-        titles={Coupling.REJECTION: "Rejection", Coupling.GUMBEL: "Gumbel (reproducible)"},
+        titles={Coupling.REJECTION: "Rejection", Coupling.GUMBEL: "Gumbel (same text for any draft and K)"},
     )
     verification: VerificationRule = setting(
         VerificationRule.TOKEN,
@@ -316,7 +319,7 @@ class RunRequest:
         help="How drafted tokens are tested. token: each by itself. block: a chain as a whole, which on average "
         "accepts at least as many. typical: whatever the target finds likely enough; this is lossy: the text no longer "
         "follows the target's distribution. Neither block nor typical works with Gumbel coupling (in the window: "
-        "Reproducible).",
+        f"{SAME_TEXT}).",
         titles={
             VerificationRule.TOKEN: "By token",
             VerificationRule.BLOCK: "Block",

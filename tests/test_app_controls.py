@@ -89,6 +89,20 @@ def test_k_counts_the_nodes_of_a_tree_up_to_64_and_the_tokens_of_a_chain_up_to_1
     assert request(window).num_draft_tokens == 16
 
 
+def test_a_filter_that_is_off_says_so_and_a_number_can_still_be_typed(window, qtbot):
+    filters = {name: window.controls.fields[name] for name in ("top_k", "top_p", "min_p")}
+    assert {spin.text() for spin in filters.values()} == {"off"}
+    spin = filters["top_p"]
+    for typed, value, text in (("0.9", 0.9, "0.9"), ("off", 1.0, "off"), ("0.05", 0.05, "0.05"), ("1", 1.0, "off")):
+        spin.selectAll()
+        qtbot.keyClicks(spin, typed)
+        qtbot.keyClick(spin, Qt.Key.Key_Return)
+        assert (spin.value(), spin.text()) == (value, text)
+        assert request(window).sampling.top_p == value
+    spin.stepDown()
+    assert spin.text() == "0.95"
+
+
 def test_a_methods_options_reach_the_request_outlive_another_method_and_are_checked(window):
     assert request(window).method_options == {"int8": True}
     window.controls.method.combo.setCurrentIndex(1)

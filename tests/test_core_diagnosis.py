@@ -181,8 +181,8 @@ def test_the_cost_of_reproducible_coupling_is_reported():
         replace(make_step(4, 1, draft_ms=0.2), acceptance_probs=(0.9,) * 4, expected_acceptance=(0.9,) * 4)
     ] * 40  # fmt: skip
     texts = [advice.text for advice in promises(steps, {**MODEL, "coupling": "gumbel"})]
-    assert any("Without Reproducible" in text for text in texts)
-    assert not any("Reproducible" in advice.text for advice in promises(steps))
+    assert any("Without “Same text for any draft and K”" in text for text in texts)
+    assert not any("Same text" in advice.text for advice in promises(steps))
 
 
 def test_temperatures_are_compared_only_where_the_run_was_at_two_and_they_differ():

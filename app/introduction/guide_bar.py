@@ -10,6 +10,7 @@ from PySide6.QtWidgets import QFrame
 
 from app.tools.models.downloads import Download, DownloadRow, Downloads
 from app.widgets.fields import boxed, column, push_button, quiet_button, row, set_flag, text_label, wrapped_label
+from core.settings import SAME_TEXT
 
 RECORDED = "Recorded"
 
@@ -44,7 +45,7 @@ WORDS = {
         "Run it here",
     ),
     Part.RACE: Words(
-        "Now race the run against plain decoding. With Reproducible on, they write the same text.",
+        f"Now race the run against plain decoding. With “{SAME_TEXT}” on, both write the same text.",
         "Start the race",
     ),
     Part.GET_CHAT: Words(

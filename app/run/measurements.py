@@ -63,7 +63,7 @@ TILES = (
         "Accepted / drafted tokens. Tokens after a rejected one count as drafted, so this is lower than α on the Speed "
         "page, which counts tested tokens only. Predicted: from sum(min(p, q)), the overlap of the distributions, at "
         "each drafted position, weighted by the probability that it is tested; under block verification from its own "
-        "weights. On average a reproducible run accepts a little less than this value, which assumes rejection "
+        "weights. On average a run with Gumbel coupling accepts a little less than this value, which assumes rejection "
         "sampling. Typical acceptance has no prediction.",
     ),
     (

@@ -10,14 +10,16 @@ from enum import Enum
 from typing import Any
 
 from PySide6.QtCore import Qt, Signal, Slot
+from PySide6.QtGui import QValidator
 from PySide6.QtWidgets import QCheckBox, QDoubleSpinBox, QLineEdit, QSpinBox, QToolButton, QWidget
 
 from app.theme import hold
 from app.widgets.compound_fields import SliderSpin
 from app.widgets.fields import EnumCombo, WheelGuard, describe, grid, labelled, named, set_flag
 from core.errors import SettingsError
-from core.settings import MAX_SEED, Coupling
+from core.settings import MAX_SEED, SAME_TEXT, Coupling
 
+OFF = "off"
 SEED_SENTENCE = "The seed must be a whole number from 0 to 2^63\u00a0\u2212\u00a01."
 COUPLING_HELP = (
     "The same seed gives the text of plain sampling, token for token, whatever the draft, the method and K: "
@@ -30,8 +32,8 @@ class CouplingCheck(QCheckBox):
     """The coupling as a check box: whether the text depends only on the seed."""
 
     def __init__(self) -> None:
-        super().__init__("Reproducible")
-        describe(self, "Reproducible", COUPLING_HELP)
+        super().__init__(SAME_TEXT)
+        describe(self, SAME_TEXT, COUPLING_HELP)
 
     def member(self) -> Coupling:
         """The chosen coupling."""
@@ -43,12 +45,31 @@ class CouplingCheck(QCheckBox):
 
 
 class PlainSpin(QDoubleSpinBox):
-    """A field for a number, without zeros at its end."""
+    """A field for a number, without zeros at its end.
+
+    Attributes:
+        off: the number that is shown as "off", as Qt shows a minimum; it can be typed, too.
+    """
+
+    off: float | None = None
 
     def textFromValue(self, value: float) -> str:
         """The number's shortest form."""
+        if value == self.off:
+            return OFF
         text, point = super().textFromValue(value), self.locale().decimalPoint()
         return text.rstrip("0").rstrip(point) if point in text else text
+
+    def valueFromText(self, text: str) -> float:
+        """The number that is typed."""
+        return self.off if self.off is not None and text == OFF else super().valueFromText(text)
+
+    def validate(self, text: str, position: int) -> tuple[QValidator.State, str, int]:
+        """Let the word be shown and typed."""
+        if self.off is None or not text or not OFF.startswith(text):
+            return super().validate(text, position)
+        state = QValidator.State
+        return (state.Acceptable if text == OFF else state.Intermediate), text, position
 
 
 class SeedEdit(QLineEdit):
@@ -146,7 +167,9 @@ def _spin(item: Field[Any]) -> QSpinBox | QDoubleSpinBox:
         spin.setRange(int(low), int(high))
         spin.setSingleStep(int(step))
     if rules.get("off") == low:
-        spin.setSpecialValueText("off")
+        spin.setSpecialValueText(OFF)
+    elif isinstance(spin, PlainSpin):
+        spin.off = rules.get("off")
     set_value(spin, item.default)
     return spin
 

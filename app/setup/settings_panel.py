@@ -37,7 +37,7 @@ from core.drafters.registry import METHODS, rule_problem
 from core.errors import OutriderError, PairMismatchError, SettingsError
 from core.models.catalogue import usual_draft_length
 from core.models.fit import nodes_of
-from core.settings import LONGEST_CHAIN, SETTINGS, Device, LengthPolicy, RunRequest
+from core.settings import LONGEST_CHAIN, SAME_TEXT, SETTINGS, Device, LengthPolicy, RunRequest
 
 SINGLE_FIELDS = {
     "num_draft_tokens": "kSlider",
@@ -57,8 +57,8 @@ RARE_FIELDS = {
     "coupling": "couplingCheck",
 }
 REPEATABLE = (
-    "With Auto and Adaptive, K depends on this machine's timing: a seed repeats its text only with Reproducible, or at "
-    "temperature 0."
+    f"With Auto and Adaptive, K depends on this machine's timing: a seed repeats its text only with “{SAME_TEXT}”, or "
+    "at temperature 0."
 )
 NODES_TITLE = "K, nodes"
 NODES_HELP = (

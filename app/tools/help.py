@@ -48,7 +48,7 @@ PAPERS = (
     ("Leviathan, Kalman, Matias: Fast Inference from Transformers via Speculative Decoding", "2211.17192"),
     ("Chen et al.: Accelerating Large Language Model Decoding with Speculative Sampling", "2302.01318"),
     ("Zhou et al.: DistillSpec, on training a draft for its target", "2310.08461"),
-    ("Daliri, Musco, Suresh: Coupling without Communication, on Reproducible's shared noise", "2408.07978"),
+    ("Daliri, Musco, Suresh: Coupling without Communication, on the shared noise of Gumbel coupling", "2408.07978"),
 )
 PAGE_WIDTH = 880
 """Longer lines are hard to follow."""

@@ -19,7 +19,7 @@ from core.analysis.theory import SpeedupTheory
 from core.draft_length import shown_draft_length
 from core.drafters.ngrams import Ngrams
 from core.runlog.tally import Tally
-from core.settings import LONGEST_CHAIN, Coupling, LengthPolicy
+from core.settings import LONGEST_CHAIN, SAME_TEXT, Coupling, LengthPolicy
 from core.text import percent_text
 
 LEAST_GAIN = 1.05
@@ -175,7 +175,7 @@ def _other_settings(
         speedup = diagnosis.speedup * (sums.tokens + rate * sums.drafted - sums.accepted) / sums.tokens
         if speedup >= least:
             would, kept = percent_text(rate), percent_text(sums.accepted / sums.drafted)
-            text = f"Without Reproducible, {would} of the drafts would be accepted instead of {kept}"
+            text = f"Without “{SAME_TEXT}”, {would} of the drafts would be accepted instead of {kept}"
             yield Advice(f"{text}: about {speedup:.2f}×.", speedup, {"coupling": Coupling.REJECTION})
     if config.get("method") == "prompt-lookup":
         return

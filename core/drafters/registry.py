@@ -16,7 +16,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any
 
 from core.errors import DrafterError, OutriderError, SettingsError, first_line
-from core.settings import LONGEST_CHAIN, Coupling, RunRequest, VerificationRule, declared, setting, validate
+from core.settings import LONGEST_CHAIN, SAME_TEXT, Coupling, RunRequest, VerificationRule, declared, setting, validate
 from core.text import did_you_mean
 
 if TYPE_CHECKING:
@@ -392,7 +392,8 @@ def rule_problem(method: str, coupling: Coupling, rule: VerificationRule) -> str
     found, title = get_method(method), str(rule).capitalize()
     if rule is not VerificationRule.TOKEN and coupling is Coupling.GUMBEL:
         return (
-            f"{title} verification needs rejection coupling, not Gumbel coupling (Reproducible). Verify token by token."
+            f"{title} verification needs rejection coupling, not Gumbel coupling (in the window: {SAME_TEXT}). Verify "
+            "token by token."
         )
     if rule is VerificationRule.BLOCK and found.proposes_trees:
         return f"Block verification is for chains, and the method {found.name} drafts trees. Verify token by token."

@@ -103,7 +103,7 @@ def configuration(
         problem = str(error)
     if program and choice.request.coupling is Coupling.GUMBEL:
         notes.append(
-            "Outrider's reproducible coupling shares noise between the models. The shared noise does not exist here: "
+            "Outrider's Gumbel coupling shares noise between the models. The shared noise does not exist here: "
             "the same seed gives a different text."
         )
     if program and choice.request.is_lossy:

@@ -25,7 +25,7 @@ BAND_HELP = (
 )
 REJECTION_HELP = (
     "Dashed: accepted tokens per step as predicted for rejection sampling, from the two distributions at the positions "
-    "drafted in this run. On average the solid line stays a little below it: that is the cost of a reproducible text."
+    "drafted in this run. On average the solid line stays a little below it: that is the cost of Gumbel coupling."
 )
 ACCEPTED_HELP = "Bar: accepted tokens of each step."
 DRAFTED_HELP = "Pale bar: how many tokens in a row were drafted."

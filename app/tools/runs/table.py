@@ -93,7 +93,7 @@ def _subtitle(run: KeptRun) -> str:
     elif run.num_steps is not None:
         parts.append(count_text(run.num_steps, "step"))
     parts += [part for part in (config.get("device"), config.get("dtype")) if isinstance(part, str)]
-    parts += ["reproducible"] if config.get("coupling") == "gumbel" else []
+    parts += ["Gumbel coupling"] if config.get("coupling") == "gumbel" else []
     parts += ["block verification"] if config.get("verification") == VerificationRule.BLOCK else []
     return BETWEEN.join(["lossy", *parts] if is_lossy(config) else parts)
 
