@@ -202,11 +202,15 @@ def test_a_position_with_a_token_offers_branches_in_two_menus_and_one_without_of
     (submenu,) = [action.menu() for action in menu.actions() if action.menu() is not None]
     assert [action.text() for action in submenu.actions() if action.text()] == list(open_menu(finished))
     button = finished.transcript.playback.branch_button
+    finished.selection.clear()
+    assert "Select a token first" in button.toolTip()
     finished.selection.select(Place(2, 0))
     assert button.isEnabled()
+    assert "Rewind to before the selected token" in button.toolTip()
     assert finished.menus.branch.isEnabled()
     finished.selection.select(Place(2, 99))
     assert not button.isEnabled()
+    assert "No run can branch" in button.toolTip()
     finished.selection.select(Place(10_000, 0))
     assert not button.isEnabled()
     assert not can_branch(finished.run_view, None)

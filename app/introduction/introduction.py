@@ -325,7 +325,7 @@ def callouts_of(step: Step) -> list[tuple[str, str]]:
         (
             "Drafted",
             f"The small draft model guessed {count} tokens: {_quoted(''.join(step.drafted_texts))}. The dashed line "
-            "means that they aren't checked yet.",
+            "means that they have not been checked yet.",
         ),
         (
             "Checked",

@@ -67,8 +67,7 @@ class PlaybackBar(QWidget):
         self.branch_button = menu_button(
             "Branch",
             "branchButton",
-            "Select a token first; then rewind to before it, draw again or force another token, and continue from "
-            "there (Ctrl+B)",
+            "",
             accessible_name="Branch from here",
             role="quiet",
         )

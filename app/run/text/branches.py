@@ -20,6 +20,7 @@ from app.run.live import LiveView
 from app.run.playback import PlaybackBar
 from app.run.run_view import RunView
 from app.run.text.tokens import Place
+from app.widgets.fields import plain_tip
 from core.draft_length import request_fields
 from core.errors import OutriderError
 from core.runlog.replay import request_from_config
@@ -126,6 +127,9 @@ class Before:
     branch: RunRequest
 
 
+HELP = "Rewind to before the selected token, draw again or force another token, and continue from there (Ctrl+B)"
+SELECT_FIRST, PAUSE_FIRST = "Select a token first, to branch from it (Ctrl+B)", "Pause the run first (Space)"
+NO_BRANCH = "No run can branch from this place."
 BEFORE_TITLE = "before the branch"
 LONGEST = 24
 ON_A_SERVER = "A branch needs the models on this machine; a server can't continue from a token."
@@ -159,7 +163,6 @@ class Branching(QObject):
         """Starts when the paused run it branches off has ended."""
         self._left: list[Before] = []
         self._is_going_back = False
-        self._help = bar.branch_button.toolTip()
         self._selection.changed.connect(self._show)
         self._controller.state_changed.connect(self._show)
         self._live = live
@@ -169,6 +172,7 @@ class Branching(QObject):
         bar.view.menu_opening.connect(self._on_context_menu)
         self._action.triggered.connect(self._bar.branch_button.showMenu)
         self._undo.triggered.connect(self._on_undo)
+        self._show()
 
     @property
     def _place(self) -> Place | None:
@@ -179,11 +183,21 @@ class Branching(QObject):
 
     @Slot()
     def _show(self) -> None:
-        is_served = self._run.request is not None and bool(self._run.request.engine)
-        self._bar.branch_button.setToolTip(ON_A_SERVER if is_served else self._help)
+        self._bar.branch_button.setToolTip(plain_tip(self._tip()))
         self._bar.branch_button.setEnabled(self._place is not None)
         self._action.setEnabled(self._place is not None)
         self._undo.setEnabled(self._can_undo)
+
+    def _tip(self) -> str:
+        """What the button does, or why it can't."""
+        if self._run.request is not None and self._run.request.engine:
+            return ON_A_SERVER
+        if self._place is not None:
+            return HELP
+        if self._selection.place is None:
+            return SELECT_FIRST
+        is_still = self._controller.state in {RunState.IDLE, RunState.PAUSED}
+        return NO_BRANCH if is_still else PAUSE_FIRST
 
     @Slot()
     def _on_menu_wanted(self) -> None:
