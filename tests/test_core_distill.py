@@ -3,6 +3,7 @@
 import io
 import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from safetensors.torch import load_file
 
 from core.controls import Cancelled
 from core.decode import speculative
-from core.distill.pipeline import distill
+from core.distill.pipeline import Kind, distill
 from core.distill.self_play import OWN_WORDS, PlaySettings, Script, script_of
 from core.distill.student import (
     check_target,
@@ -42,6 +43,8 @@ from core.settings import SamplingParams
 from core.training.train import Progress, TrainSettings, load_checkpoint, make_optimizers, save_checkpoint
 from tests.fakes import byte_tokenizer, failing, greedy_reference, play, refusal, save_model, tiny_model, tiny_module
 from tests.fakes_distill import END, chat_tokenizer, play_part, quiet, settings, training_settings
+
+LONG = PlaySettings(rows=8, length=60, longest_prompt=10)
 
 
 def play_texts(script, seed=0, **changes):
@@ -284,6 +287,36 @@ def test_a_folder_that_is_not_a_draft_is_not_replaced(target, tmp_path):
     with pytest.raises(SettingsError, match="letters"):
         distill(target, settings(), tmp_path / "work", tmp_path / "letters", quiet)
     assert (tmp_path / "letters" / "dear.txt").read_text() == "kept"
+    assert not (tmp_path / "work").exists()
+
+
+@pytest.mark.parametrize("work", [".", "work"])
+def test_texts_are_never_in_the_folder_that_the_result_replaces(target, tmp_path, work):
+    out = tmp_path / "draft"
+    text = refusal(SettingsError, distill, target, settings(), out / work, out, quiet)
+    assert "Choose a --work folder outside --out" in text
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_only_folders_of_outriders_own_files_are_replaced(target, tmp_path, kind):
+    work, out, plan = tmp_path / "work", tmp_path / "out", settings(kind=kind, play=LONG)
+    distill(target, plan, work, out, quiet)
+    (out / "README.md").write_text("card")
+    distill(target, plan, work, out, quiet)
+    assert (out / "README.md").read_text() == "card"
+    (out / "notes.txt").write_text("mine")
+    assert "also holds 'notes.txt'" in refusal(SettingsError, distill, target, plan, work, out, quiet)
+    (out / "notes.txt").unlink()
+    (out / "config.json").write_text('{"model_type": "llama"}')
+    assert "already exists and is not" in refusal(SettingsError, distill, target, plan, work, out, quiet)
+
+
+def test_the_current_folder_is_no_destination(target, tmp_path, monkeypatch):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    text = refusal(SettingsError, distill, target, settings(), tmp_path / "work", Path(), quiet)
+    assert "is the current folder" in text
     assert not (tmp_path / "work").exists()
 
 

@@ -67,7 +67,7 @@ def execute(args: argparse.Namespace) -> int:
     if args.threads is not None:
         torch.set_num_threads(args.threads)
     out = Path(args.out)
-    work = Path(args.work) if args.work is not None else out.with_name(f"{out.name}-work")
+    work = Path(f"{out}-work" if args.work is None else args.work)
     kind = Kind(args.kind)
     settings = DistillSettings(
         num_texts=args.texts,
@@ -87,7 +87,7 @@ def execute(args: argparse.Namespace) -> int:
         kind=kind,
         num_heads=args.heads,
     )
-    check_destination(out, kind)
+    check_destination(out, work, kind)
     target = load(args.target, "cpu", "float32")
     try:
         figures = distill(target, settings, work, out, say)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import math
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -41,7 +42,7 @@ from core.distill.texts import (
 )
 from core.errors import SettingsError
 from core.files import write_atomically
-from core.models.medusa_heads import WEIGHTS
+from core.models.medusa_heads import CONFIG, WEIGHTS, is_heads
 from core.models.shared_draft import serves
 from core.settings import LONGEST_CHAIN, SamplingParams
 from core.text import duration_text
@@ -114,7 +115,7 @@ def distill(
         SettingsError: there are too few texts, or `out` or `work` belongs to something else.
     """
     check_target(target.model)
-    check_destination(out, settings.kind)
+    check_destination(out, work, settings.kind)
     if settings.start_from is None and min(settings.num_texts, settings.play.rows) < FEWEST_TEXTS:
         raise SettingsError(
             f"There are too few texts: at least {FEWEST_TEXTS} are needed, some to train on and some to judge "
@@ -228,13 +229,30 @@ def expected_speedup(target: LanguageModel, draft: LanguageModel, acceptance: fl
     return found.best, found.values[found.best]
 
 
-def check_destination(out: Path, kind: Kind = Kind.DRAFT) -> None:
-    """Raises SettingsError if `out` holds anything but what was distilled earlier, of the same kind."""
-    is_ours = (out / WEIGHTS).is_file() if kind is Kind.MEDUSA else serves(out) is not None
-    if not out.exists() or (out.is_dir() and (is_ours or not any(out.iterdir()))):
+def check_destination(out: Path, work: Path, kind: Kind) -> None:
+    """Check what the result replaces.
+
+    Raises:
+        SettingsError: `out` holds anything but what was distilled earlier, of the same kind, and cards beside it, or
+            `work`, or it can't be replaced, because it is the current folder or a disk.
+    """
+    if Path(os.path.realpath(work)).is_relative_to(os.path.realpath(out)):
+        raise SettingsError(
+            f"The result replaces all of {str(out)!r}, and so the texts in {str(work)!r}. Choose a --work folder "
+            "outside --out."
+        )
+    if Path.cwd().is_relative_to(os.path.realpath(out)) or os.path.ismount(out):
+        raise SettingsError(f"{str(out)!r} is the current folder, holds it, or is a disk. Choose a new folder.")
+    if not out.exists():
         return
-    what = "Medusa heads" if kind is Kind.MEDUSA else "a distilled draft"
-    raise SettingsError(f"{str(out)!r} already exists and is not {what}. Choose a new folder.")
+    what, weights = ("Medusa heads", WEIGHTS) if kind is Kind.MEDUSA else ("a distilled draft", "model.safetensors")
+    files = set(out.iterdir()) if out.is_dir() else {out}
+    others = sorted(path.name for path in files if path.name not in {CONFIG, weights} and path.suffix != ".md")
+    is_ours = not files or (is_heads(out) if kind is Kind.MEDUSA else serves(out) is not None)
+    if not out.is_dir() or not is_ours:
+        raise SettingsError(f"{str(out)!r} already exists and is not {what}. Choose a new folder.")
+    if others:
+        raise SettingsError(f"{str(out)!r} also holds {others[0]!r}, which would be lost. Choose a new folder.")
 
 
 def _claim(work: Path, target: LanguageModel) -> None:

@@ -140,6 +140,13 @@ def find_heads(target: LanguageModel) -> Path | None:
     return None
 
 
+def is_heads(folder: Path) -> bool:
+    """Whether a folder's config.json says that `outrider distill` made the heads in it."""
+    with contextlib.suppress(ModelUnreadableError):
+        return _read_config(folder / CONFIG) is not None
+    return False
+
+
 def load_heads(path: Path, target: LanguageModel, check_cancelled: Callable[[], None] = lambda: None) -> MedusaHeads:
     """Heads on the target's device and in its precision, from a folder or a file.
 
