@@ -28,6 +28,11 @@ if TYPE_CHECKING:
 
 NO_SPACE = {errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC)}
 _NOT_ALLOWED = {errno.EACCES, errno.EPERM, errno.EROFS}
+_DISK_WORDS = (
+    " requested and ", "unexpected pos ", "failed writing file",
+    "os error 27)", "os error 28)", "os error 69)", "os error 112)", "os error 122)",
+)  # fmt: skip
+"""What numpy, torch and safetensors say on any system where a file could not be written to its end."""
 _SPARE_BYTES = 64_000_000
 """Disk space left free, since a full disk breaks other programs."""
 
@@ -315,6 +320,18 @@ def explain_write_error(error: OSError | ValueError, path: str | os.PathLike[str
             f"The name {shown_path(max(name.split(os.sep), key=len))} is too long for this disk; choose a shorter one."
         )
     return f"{name!r} can't be written ({error.strerror or error}); choose another place."
+
+
+@contextlib.contextmanager
+def explaining_full_disks(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Raise an OSError with its number where a library tells of a full disk in words of its own."""
+    try:
+        yield
+    except Exception as error:
+        is_told = isinstance(error, OSError) and error.errno is not None
+        if is_told or not any(words in str(error) for words in _DISK_WORDS):
+            raise
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), os.fspath(path)) from error
 
 
 class FileClaim:

@@ -152,6 +152,7 @@ def train_heads(
     return train(
         heads, compute, settings, checkpoint, log,
         reports="divergence of head 0", evaluate=evaluate, check_cancelled=check_cancelled, optimizers=[optimizer],
+        must_save=False,
     )  # fmt: skip
 
 

@@ -183,4 +183,5 @@ def train_student(
         check_cancelled=check_cancelled,
         # In float32 Muon would add three quarters of a step's time, as a step reads few tokens.
         optimizers=make_optimizers(student, settings.learning_rate, has_muon=ARITHMETIC is not torch.float32),
+        must_save=False,
     )

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from core.errors import ModelUnreadableError, SettingsError
-from core.files import open_regular
+from core.files import explaining_full_disks, open_regular
 from core.text import bytes_text
 from core.training.model import hidden_states, logits_of, rope_for
 
@@ -77,10 +77,11 @@ def save_part(part: Part, path: Path) -> None:
     scratch = path.with_name(f".{path.name}")
     scratch.mkdir(parents=True, exist_ok=True)
     try:
-        np.save(scratch / "states.npy", part.states)
-        np.save(scratch / "log_norms.npy", part.log_norms)
-        for field in fields(Texts):
-            np.save(scratch / f"{field.name}.npy", getattr(part.texts, field.name))
+        with explaining_full_disks(path):
+            np.save(scratch / "states.npy", part.states)
+            np.save(scratch / "log_norms.npy", part.log_norms)
+            for field in fields(Texts):
+                np.save(scratch / f"{field.name}.npy", getattr(part.texts, field.name))
         os.replace(scratch, path)
     except BaseException:
         shutil.rmtree(scratch, ignore_errors=True)

@@ -17,6 +17,7 @@ from torch.nn import functional
 from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
+from core.files import explaining_full_disks
 from core.training.corpus import MAX_POSITIONS
 
 
@@ -247,7 +248,8 @@ def replaced_folder(folder: Path) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".export-") as scratch:
         fresh = Path(scratch) / "fresh"
         fresh.mkdir()
-        yield fresh
+        with explaining_full_disks(folder):
+            yield fresh
         for card in folder.glob("*.md"):
             shutil.copy(card, fresh)
         fresh.chmod(0o755)

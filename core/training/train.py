@@ -15,6 +15,7 @@ from torch.optim import AdamW, Optimizer
 from transformers import LlamaForCausalLM
 
 from core.errors import SettingsError
+from core.files import explain_write_error, explaining_full_disks
 from core.text import duration_text
 from core.training.data import BLOCK, Tokens, block_count, items_of_step, read_blocks
 from core.training.model import ARITHMETIC, next_token_loss, rope_for
@@ -122,7 +123,7 @@ def _trained(model: torch.nn.Module) -> dict[str, Tensor]:
 
 
 def save_checkpoint(path: Path, model: torch.nn.Module, optimizers: Sequence[Optimizer], progress: Progress) -> None:
-    """Write a checkpoint of the trained parameters atomically."""
+    """Write a checkpoint of the trained parameters atomically; raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_suffix(".part")
     state = {
@@ -132,7 +133,8 @@ def save_checkpoint(path: Path, model: torch.nn.Module, optimizers: Sequence[Opt
         "progress": vars(progress),
     }
     try:
-        torch.save(state, part)
+        with explaining_full_disks(path):
+            torch.save(state, part)
         os.replace(part, path)
     except BaseException:
         part.unlink(missing_ok=True)
@@ -177,6 +179,7 @@ def train(
     evaluate: Callable[[], str] | None = None,
     check_cancelled: Callable[[], None] = lambda: None,
     optimizers: Sequence[Optimizer] | None = None,
+    must_save: bool = True,
 ) -> Progress:
     """Train in place until the budget is used, resuming from `checkpoint` if it exists, and save there.
 
@@ -189,9 +192,19 @@ def train(
         evaluate: called every `evaluate_seconds`; returns a line for the log.
         check_cancelled: called before each step; may raise to stop. The checkpoint is written first.
         optimizers: of the model; those of `make_optimizers` if None.
+        must_save: whether a checkpoint that can't be written ends the training; else only the log says so.
     """
-    optimizers = optimizers or make_optimizers(model, settings.learning_rate)
-    progress = load_checkpoint(checkpoint, model, optimizers) if checkpoint.exists() else Progress()
+
+    def save() -> None:
+        try:
+            save_checkpoint(checkpoint, model, steppers, progress)
+        except OSError as error:
+            if must_save:
+                raise
+            log(f"the training so far could not be saved: {explain_write_error(error, error.filename or checkpoint)}")
+
+    steppers = optimizers or make_optimizers(model, settings.learning_rate)
+    progress = load_checkpoint(checkpoint, model, steppers) if checkpoint.exists() else Progress()
     since_save = since_evaluation = 0.0
     recent: list[float] = []
     last = time.monotonic()
@@ -201,7 +214,7 @@ def train(
             loss, reported, tokens = compute(progress.step, share)
             loss.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP)
-            for optimizer in optimizers:
+            for optimizer in steppers:
                 for group in optimizer.param_groups:
                     group["lr"] = settings.rate(progress.step, share)
                 optimizer.step()
@@ -224,10 +237,10 @@ def train(
                 log(evaluate())
                 since_evaluation, last = 0.0, time.monotonic()
             if since_save > settings.checkpoint_seconds:
-                save_checkpoint(checkpoint, model, optimizers, progress)
+                save()
                 since_save = 0.0
     finally:
-        save_checkpoint(checkpoint, model, optimizers, progress)
+        save()
     return progress
 
 
