@@ -9,8 +9,10 @@ import torch
 import core.distill.student as student
 import core.models.medusa_heads as medusa_heads
 from core.distill.pipeline import Kind, distill
-from core.distill.self_play import PlaySettings
-from tests.fakes_distill import quiet, settings
+from core.distill.self_play import PlaySettings, script_of
+from core.errors import PromptError
+from tests.fakes import refusal
+from tests.fakes_distill import END, chat_tokenizer, quiet, settings
 
 LONG = PlaySettings(rows=8, length=60, longest_prompt=10)
 
@@ -53,3 +55,20 @@ def test_a_full_disk_is_told_as_one_and_leaves_nothing_half_written(target, tmp_
     assert caught.value.errno == errno.ENOSPC
     assert [path.name for path in tmp_path.iterdir()] == ["work"]
     assert distill(target, plan, *folders, quiet), "the same call resumes"
+
+
+@pytest.mark.parametrize(
+    ("template", "reason"),
+    [
+        ("{% set x = 'x' * 3000000000 %}{{ messages[0]['content'] }}", "it needs too much memory"),
+        ("{{ raise_exception('A system message is required') }}", "A system message is required"),
+        ("{{ messages[0]['nope']['x'] }}", "has no attribute 'nope'"),
+    ],
+)
+def test_a_strangers_template_runs_within_the_limits_of_a_run(template, reason):
+    tokenizer = chat_tokenizer()
+    tokenizer.chat_template = template
+    text = refusal(PromptError, script_of, tokenizer, frozenset({END}))
+    assert text.startswith("The chat template of the target failed (")
+    assert reason in text
+    assert text.endswith("Choose another target.")

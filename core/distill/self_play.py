@@ -12,6 +12,7 @@ from torch import Tensor
 
 from core.distill.texts import Part, Texts
 from core.errors import ModelUnreadableError
+from core.models.prompting import render_chat
 from core.training.model import ARITHMETIC, BatchDecoder, sample
 
 _PLACE = "outrider marks the place"
@@ -58,14 +59,14 @@ def script_of(tokenizer: Any, eos_ids: frozenset[int]) -> Script:
 
     Raises:
         ModelUnreadableError: the template leaves the user's words out, or the model has no id that begins a text.
+        PromptError: the template fails, such as one that demands a system prompt, or exceeds its limits.
     """
     if not getattr(tokenizer, "chat_template", None):
         begin = tokenizer.bos_token_id if tokenizer.bos_token_id is not None else min(eos_ids, default=None)
         if begin is None:
             raise ModelUnreadableError("The target has no token that begins a text. Choose another target.")
         return Script((int(begin),), (), eos_ids)
-    turn = [{"role": "user", "content": _PLACE}]
-    rendered = str(tokenizer.apply_chat_template(turn, tokenize=False, add_generation_prompt=True))
+    rendered = render_chat(tokenizer, "the target", _PLACE, advice="Choose another target.")
     before, mark, after = rendered.partition(_PLACE)
     if not mark:
         raise ModelUnreadableError("The target's chat template leaves out what the user says. Choose another target.")

@@ -233,17 +233,21 @@ def _encode(tokenizer: Any, name: str, prompt: str, chat: bool | None, system: s
         raise SettingsError(
             f"{name} {reason}, so it takes no system prompt. Write it into the prompt, or choose an instruct model."
         )
-    rendered = _rendered(tokenizer, name, text, system) if is_chat else text
+    advice = "Run the prompt raw, or without a system prompt." if system else "Run the prompt raw instead."
+    rendered = render_chat(tokenizer, name, text, system, advice=advice) if is_chat else text
     with explaining_panics(f"The tokenizer of {name}"):
         # A template writes its special tokens itself.
         ids = tokenizer(rendered, add_special_tokens=not is_chat)["input_ids"]
     return EncodedPrompt(list(ids), rendered, is_chat)
 
 
-def _rendered(tokenizer: Any, name: str, text: str, system: str) -> str:
-    """What `tokenizer.apply_chat_template` returns for one message of the user, with an open answer."""
+def render_chat(tokenizer: Any, name: str, text: str, system: str = "", *, advice: str) -> str:
+    """What `tokenizer.apply_chat_template` returns for one message of the user, with an open answer.
+
+    Raises:
+        PromptError: the template fails in its child process, or exceeds its limits; ends with the advice.
+    """
     said = [{"role": "system", "content": system}] if system else []
-    advice = "Run the prompt raw, or without a system prompt." if system else "Run the prompt raw instead."
     problem = f"it needs more than {template_child.SECONDS} seconds"
     try:
         request = {
