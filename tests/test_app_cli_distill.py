@@ -58,6 +58,21 @@ def test_a_draft_is_made_and_reported(target, tmp_path, capsys, monkeypatch):
     assert (tmp_path / "draft-work" / "student.pt").is_file()
 
 
+def test_a_compiler_that_cannot_compile_is_told_and_done_without(target, tmp_path, capsys, monkeypatch):
+    """It is there, as are Python's header files, which aren't those of any version."""
+    for name in ("g++", "Python.h"):
+        (tmp_path / name).write_text("#!/bin/sh\nexit 1\n")
+        (tmp_path / name).chmod(0o755)
+    arguments = ["distill", str(target), "--out", str(tmp_path / "draft"), "--texts", "6", "--layers", "1"]
+    arguments += ["--vocabulary", "64", "--batch", "6", "--length", "40", "--minutes", "0.02", "--threads", "1"]
+    with monkeypatch.context() as broken:
+        broken.setenv("PATH", str(tmp_path))
+        broken.setenv("CXX", str(tmp_path / "g++"))
+        broken.setattr("sysconfig.get_paths", lambda *_: {"include": str(tmp_path)})
+        assert main(arguments) == 0
+    assert "several times slower" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "word"),
     [
@@ -76,7 +91,8 @@ def test_a_draft_is_made_and_reported(target, tmp_path, capsys, monkeypatch):
         (["--out", "{tmp}/new", "--texts-from", "{tmp}/pipe"], "no readable texts"),
     ],
 )
-def test_bad_input_is_a_sentence(target, tmp_path, capsys, arguments, word):
+def test_bad_input_is_a_sentence(target, tmp_path, capsys, monkeypatch, arguments, word):
+    monkeypatch.setattr("app.cli.distill.can_compile", lambda: True)
     (tmp_path / "other").mkdir()
     for path in (tmp_path / "file", tmp_path / "other" / "file"):
         path.write_text("x")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import shlex
 import shutil
+import sysconfig
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -69,6 +70,12 @@ def execute(args: argparse.Namespace) -> int:
     out = Path(args.out)
     work = Path(f"{out}-work" if args.work is None else args.work)
     kind = Kind(args.kind)
+    check_destination(out, work, kind)
+    target = load(args.target, "cpu", "float32")
+    # Heads are trained as they are; only the target's reading of given texts is compiled for them.
+    compiles = (kind is Kind.DRAFT or args.texts_from is not None) and can_compile()
+    if kind is Kind.DRAFT and not compiles:
+        say("Without a working C++ compiler and Python's header files (python3-dev), training is several times slower.")
     settings = DistillSettings(
         num_texts=args.texts,
         num_layers=args.layers,
@@ -79,7 +86,7 @@ def execute(args: argparse.Namespace) -> int:
             decay_from=0.5,
             learning_rate=1e-3 if kind is Kind.MEDUSA else 2e-3,
             seed=args.seed,
-            compile=can_compile(),
+            compile=compiles,
         ),
         start_from=None if args.texts_from is None else Path(args.texts_from),
         play=PlaySettings(rows=args.batch, length=args.length),
@@ -87,8 +94,6 @@ def execute(args: argparse.Namespace) -> int:
         kind=kind,
         num_heads=args.heads,
     )
-    check_destination(out, work, kind)
-    target = load(args.target, "cpu", "float32")
     try:
         figures = distill(target, settings, work, out, say)
     except OSError as error:
@@ -135,5 +140,15 @@ def measured_speedup(target: LanguageModel, heads: Path, num_heads: int) -> tupl
 
 
 def can_compile() -> bool:
-    """Whether there is a C++ compiler, which makes training several times faster."""
-    return any(shutil.which(name) for name in ("g++", "clang++", "cl"))
+    """Whether torch can compile here, which makes training several times faster."""
+    import torch
+
+    has_compiler = any(shutil.which(name) for name in ("g++", "clang++", "cl"))
+    # Missing headers, the usual state of Debian, would be noticed only after a long attempt.
+    if not has_compiler or not Path(sysconfig.get_paths()["include"], "Python.h").is_file():
+        return False
+    try:
+        torch.compile(lambda x: x + 1)(torch.ones(2))
+    except Exception:  # Of many kinds, such as a compiler too old for torch's headers.
+        return False
+    return True
