@@ -1,6 +1,7 @@
 """Distilling where something fails: a full disk, a stranger's template, options that changed between two calls."""
 
 import errno
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ import core.distill.student as student
 import core.models.medusa_heads as medusa_heads
 from core.distill.pipeline import Kind, distill
 from core.distill.self_play import PlaySettings, script_of
-from core.errors import PromptError
+from core.errors import PromptError, SettingsError
 from tests.fakes import refusal
 from tests.fakes_distill import END, chat_tokenizer, quiet, settings
 
@@ -72,3 +73,46 @@ def test_a_strangers_template_runs_within_the_limits_of_a_run(template, reason):
     assert text.startswith("The chat template of the target failed (")
     assert reason in text
     assert text.endswith("Choose another target.")
+
+
+def texts_file(path, ids, start=5):
+    np.savez(path, ids=ids, answer_start=np.full(len(ids), start), answer_temperature=np.ones(len(ids)))
+    return path
+
+
+def test_options_that_differ_from_what_the_work_folder_holds_are_refused(target, tmp_path):
+    folders = tmp_path / "work", tmp_path / "out"
+    distill(target, settings(), *folders, quiet)
+
+    def refused(**changes):
+        return refusal(SettingsError, distill, target, settings(**changes), *folders, quiet)
+
+    assert "have 48 tokens, not 60. Give --length 48" in refused(play=LONG)
+    assert "is of 80 ids, not 70. Give --vocabulary 80" in refused(vocabulary_size=70)
+    file = texts_file(tmp_path / "texts.npz", np.random.default_rng(0).integers(1, 200, (8, 48)))
+    assert "are not those of --texts-from" in refused(start_from=file)
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_a_used_up_budget_is_told_and_the_trained_vocabulary_stays(target, tmp_path, kind):
+    plan, work, out, lines = settings(kind=kind), tmp_path / "work", tmp_path / "out", []
+    distill(target, plan, work, out, lines.append)
+    assert any(line.startswith("training on") for line in lines)
+    before = {path.name: path.read_bytes() for path in out.iterdir()}
+    lines.clear()
+    # More texts, whose most frequent ids are others; the last ones stay held out.
+    distill(target, replace(plan, num_texts=40, seed=5), work, out, lines.append)
+    assert not any(line.startswith("training on") for line in lines)
+    assert any(line.startswith("already trained for ") for line in lines)
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == before
+
+
+def test_input_that_training_cannot_use_is_refused_before_it(target, tmp_path):
+    folders = tmp_path / "work", tmp_path / "out"
+    for start in (0, 49):
+        file = texts_file(tmp_path / "texts.npz", np.full((16, 48), 5), start)
+        plan = settings(start_from=file)
+        assert "begin before index 1" in refusal(SettingsError, distill, target, plan, *folders, quiet)
+    plan = settings(kind=Kind.MEDUSA, num_heads=65)
+    assert "at most 64 Medusa heads" in refusal(SettingsError, distill, target, plan, *folders, quiet)
+    assert not list((tmp_path / "work").glob("part-*"))

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import itertools
 import math
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 
 from core.analysis.expectation import Curve, expected_tokens
@@ -44,9 +46,9 @@ from core.errors import SettingsError
 from core.files import write_atomically
 from core.models.medusa_heads import CONFIG, WEIGHTS, is_heads
 from core.models.shared_draft import serves
-from core.settings import LONGEST_CHAIN, SamplingParams
+from core.settings import LONGEST_CHAIN, MAX_DRAFT_TOKENS, SamplingParams
 from core.text import duration_text
-from core.training.train import TrainSettings
+from core.training.train import Progress, TrainSettings
 
 if TYPE_CHECKING:
     from core.models.language_model import LanguageModel
@@ -121,23 +123,35 @@ def distill(
             f"There are too few texts: at least {FEWEST_TEXTS} are needed, some to train on and some to judge "
             "by. Let the target write more."
         )
+    if settings.kind is Kind.MEDUSA and settings.num_heads > MAX_DRAFT_TOKENS:
+        raise SettingsError(f"A run drafts with at most {MAX_DRAFT_TOKENS} Medusa heads. Use fewer --heads.")
     work.mkdir(parents=True, exist_ok=True)
     _claim(work, target)
     first = _write_parts(target, settings, work, log, check_cancelled)
     training, held_out = split([read_part(path) for path in parts_in(work)])
     _check_judgeable(held_out, settings)
     texts = [part.texts for part in training]
-    ids = frequent_ids(texts, settings.vocabulary_size, target.vocab_size, target.eos_ids)
-    rows, number = sum(map(len, texts)), sum(int(some.end.sum()) for some in texts)
-    duration = duration_text(settings.training.seconds) if settings.training.seconds else ""
-    log(f"training on {rows} texts, {number:,} tokens{duration and f', for {duration}'}")
+    checkpoint = work / ("heads.pt" if settings.kind is Kind.MEDUSA else "student.pt")
+    ids, progress = _kept(checkpoint)
+    size = min(settings.vocabulary_size, target.vocab_size)
+    if ids and len(ids) != size:
+        raise SettingsError(
+            f"The training in {str(work)!r} is of {len(ids):,} ids, not {size:,}. Give --vocabulary {len(ids)}, or "
+            "choose another --work folder."
+        )
+    ids = ids or frequent_ids(texts, size, target.vocab_size, target.eos_ids)
+    if settings.training.used(progress.tokens, progress.seconds) < 1:
+        rows, number = sum(map(len, texts)), sum(int(some.end.sum()) for some in texts)
+        duration = duration_text(settings.training.seconds) if settings.training.seconds else ""
+        log(f"training on {rows} texts, {number:,} tokens{duration and f', for {duration}'}")
+    else:
+        log(f"already trained for {duration_text(progress.seconds)}; give more --minutes to train on")
     if settings.kind is Kind.MEDUSA:
         if at := judged_temperature(held_out.texts, settings.num_heads):
             log(f"the heads are judged at temperature {at:g}, the lowest with answers long enough")
         torch.manual_seed(settings.seed)
         heads = new_heads(target.model, target.ref, settings.num_heads, settings.num_layers, ids)
         tables = Tables.of(target.model, held_out)
-        checkpoint = work / "heads.pt"
         train_heads(heads, tables, training, held_out, first, settings.training, checkpoint, log, check_cancelled)
         export_heads(heads, tables.scale, out)
         return {
@@ -146,7 +160,7 @@ def distill(
             for top, share in zip(TOPS, shares, strict=True)
         }
     student, vocabulary = new_student(target.model, settings.num_layers), torch.tensor(ids)
-    checkpoint = work / "student.pt"
+    student.config.draft_vocabulary = ids  # Kept in the checkpoint.
     train_student(student, vocabulary, training, held_out, first, settings.training, checkpoint, log, check_cancelled)
     export_student(student, target.tokenizer, target.ref, ids, out)
     return {
@@ -167,9 +181,23 @@ def _write_parts(
     given = _given_parts(target, script, settings)
     began, number_before = time.monotonic(), None
     # All texts of one training have the same length.
-    lengths = {texts.ids.shape[1] for texts in (*given, *(read_part(path).texts for path in parts_in(work)))}
+    kept = {path.name: read_part(path).texts for path in parts_in(work)}
+    lengths = {texts.ids.shape[1] for texts in (*given, *kept.values())}
     if len(lengths) > 1:
         raise SettingsError(f"The texts in {str(work)!r} have a different length. Choose another --work folder.")
+    for index, texts in enumerate(given):
+        written = kept.get(f"part-{index:04}", texts)
+        if not all(np.array_equal(getattr(texts, item.name), getattr(written, item.name)) for item in fields(Texts)):
+            raise SettingsError(
+                f"The texts in {str(work)!r} are not those of --texts-from, or of another --batch. Choose another "
+                "--work folder."
+            )
+    if not given and lengths - {settings.play.length}:
+        length = lengths.pop()
+        raise SettingsError(
+            f"The texts in {str(work)!r} have {length} tokens, not {settings.play.length}. Give --length {length}, or "
+            "choose another --work folder."
+        )
     play = replace(settings.play, length=lengths.pop()) if lengths else settings.play
     # A word of the user's, or those that a base model begins with, and one of the answer.
     fewest = len(script.opening) + len(script.bridge) + (1 if script.bridge else OWN_WORDS) + 1
@@ -197,6 +225,15 @@ def _write_parts(
             save_part(write_texts(target.model, script, play, generator, check_cancelled), path)
         else:
             return len(script.opening)
+
+
+def _kept(checkpoint: Path) -> tuple[list[int], Progress]:
+    """The ids that a training proposes, and its progress; none if it hasn't begun, or `load_checkpoint` will refuse."""
+    with contextlib.suppress(Exception):
+        state = torch.load(checkpoint, weights_only=True, mmap=True)
+        config = state["config"]
+        return config.get("draft_vocabulary") or config.get("vocabulary") or [], Progress(**state["progress"])
+    return [], Progress()
 
 
 def _check_judgeable(held_out: Part, settings: DistillSettings) -> None:
@@ -272,4 +309,9 @@ def _given_parts(target: LanguageModel, script: Script, settings: DistillSetting
     texts = read_texts(settings.start_from, script.end_ids)
     if not len(texts) or not 0 <= int(texts.ids.min()) <= int(texts.ids.max()) < target.vocab_size:
         raise SettingsError(f"{settings.start_from.name!r} holds ids outside the target's vocabulary. Leave it out.")
+    # The state before an answer's first token chooses it.
+    if not 1 <= int(texts.answer_start.min()) <= int(texts.answer_start.max()) <= texts.ids.shape[1]:
+        raise SettingsError(
+            f"{settings.start_from.name!r} holds answers that begin before index 1 or after the end. Leave it out."
+        )
     return in_parts(texts, settings.play.rows)
