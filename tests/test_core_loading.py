@@ -141,7 +141,7 @@ def advice(monkeypatch):
         monkeypatch.setattr(placement, "free_memory", lambda _: processor)
         monkeypatch.setattr(placement, "local_models", lambda: others)
         big = ModelEntry("big", "Big", Path("big"), ModelFormat.SAFETENSORS, 0)
-        details = SimpleNamespace(num_parameters=1_700_000_000)
+        details = SimpleNamespace(loaded_bytes=lambda size: 1_700_000_000 * size)
         monkeypatch.setattr(placement, "read_details", lambda each: details if each is big else read_details(each))
         error = does_not_fit(big, torch.float32, torch.device(device), free)
         assert is_sentence(str(error))

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from core.drafters.registry import METHODS
 from core.errors import OutriderError
-from core.models.catalogue import EMBEDDED, ModelEntry, local_models, resolve
+from core.models.catalogue import EMBEDDED, ModelEntry, ModelFormat, local_models, resolve
+from core.models.folder.checks import loading_problem
 from core.models.folder.details import (
     ModelDetails,
     TokenizerSource,
@@ -110,9 +111,9 @@ def forecast(
     # A tree's branches have places of their own after the text.
     spare, rows = (MAX_DRAFT_TOKENS, max(_MAX_ROWS, num_nodes + 1)) if num_nodes else (0, _MAX_ROWS)
     # A trimmed head is a copy of some rows.
-    parameters = sum(m.num_parameters + (m.draft_vocabulary_size or 0) * m.hidden_size for m in distinct)
+    trimmed = sum((m.draft_vocabulary_size or 0) * m.hidden_size for m in distinct)
     return MemoryForecast(
-        weights_bytes=(parameters + num_head_parameters) * size,
+        weights_bytes=sum(m.loaded_bytes(size) for m in distinct) + (trimmed + num_head_parameters) * size,
         # Keys and values of every layer and position, also beyond a sliding window, to rewind.
         cache_bytes=sum(
             m.num_layers * (m.latent_width or 2 * m.num_kv_heads * m.head_dim) * (positions[m] + spare) * size
@@ -230,15 +231,22 @@ def pair_verdict(
         draft_ref, target_ref: as `core.models.load` takes them, or entries of models that are not downloaded.
         device, dtype: what the pair would run with, for the memory.
         context: positions of the text; None for the target's own limit, within reason.
-        with_memory: whether to forecast the memory, which imports torch.
+        with_memory: whether to forecast the memory, and to ask whether transformers knows the models, which import
+            torch.
         held_bytes, num_nodes: as for `forecast`.
     """
     try:
         draft, target = (ref if isinstance(ref, ModelEntry) else resolve(ref) for ref in (draft_ref, target_ref))
         ours, theirs = read_details(draft), read_details(target)
+        folders = [entry for entry in (target, draft) if entry.format is not ModelFormat.GGUF]
+        problems = (
+            loading_problem(read_config(entry.path, entry.title), entry.title, with_kinds=with_memory)
+            for entry in folders
+        )
+        problem = next(filter(None, problems), None)
     except OutriderError as error:
         return PairVerdict(problem=str(error))
-    problem = _tokenizer_problem(draft, target)
+    problem = problem or _tokenizer_problem(draft, target)
     if problem is not None:
         return PairVerdict(problem=problem)
     step, target_step = ours.parameters_per_step(drafting=True), theirs.parameters_per_step()

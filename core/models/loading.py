@@ -22,7 +22,8 @@ from core.errors import (
 from core.models.catalogue import ModelEntry, ModelFormat, resolve
 from core.models.devices import free_memory, is_out_of_memory, release_memory, resolve_device, resolve_dtype
 from core.models.fit import tokenizer_problem
-from core.models.folder.checks import check_shapes, empty_model, model_config
+from core.models.folder.checks import check_shapes, empty_model, loading_problem, model_config
+from core.models.folder.details import read_config
 from core.models.language_model import LanguageModel, describe
 from core.models.placement import DeviceMap, choose_place, does_not_fit, first_device, free_by_device, need_of, spread
 from core.models.prompting import load_tokenizer
@@ -140,25 +141,18 @@ def _device_map(entry: ModelEntry, folder: Path, device: torch.device, dtype: to
 
 def _load_module(entry: ModelEntry, folder: Path, device_map: DeviceMap, dtype: torch.dtype) -> Any:
     from transformers import AutoModelForCausalLM
-    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
+    if problem := loading_problem(read_config(folder, entry.title), entry.title):
+        raise ModelUnreadableError(problem)
     try:
         config = model_config(folder)
     except Exception as error:
         raise _damaged(entry, error) from error
-    kind = config.model_type
-    if config.is_encoder_decoder:
-        raise ModelUnreadableError(
-            f"{entry.title} is an encoder-decoder model ({kind}), which can't be run yet. Choose a decoder-only model."
-        )
-    if kind not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
-        raise ModelUnreadableError(
-            f"{entry.title} is a {kind!r} model, which transformers can't load as a causal language model. "
-            "Choose another model."
-        )
+    if problem := loading_problem(config.to_dict(), entry.title):  # With what its class adds.
+        raise ModelUnreadableError(problem)
+    is_packed = getattr(config, "quantization_config", None) is not None
     try:
         if not entry.embedded:
-            is_packed = getattr(config, "quantization_config", None) is not None
             check_shapes(empty_model(folder, dtype), folder, entry.title, is_packed=is_packed)
         model, info = AutoModelForCausalLM.from_pretrained(
             folder,
@@ -174,6 +168,11 @@ def _load_module(entry: ModelEntry, folder: Path, device_map: DeviceMap, dtype: 
         if is_out_of_memory(error) or isinstance(error, OutriderError):
             raise
         _log.debug("loading failed", exc_info=True)
+        if isinstance(error, ImportError):
+            raise ModelUnreadableError(
+                f"{entry.title} needs a package that is not installed ({first_line(error)}). Install it, or choose "
+                "another model."
+            ) from error
         if not free_memory(torch.device("cpu")):
             raise MemoryError from error  # Libraries fail in many ways then.
         raise _damaged(entry, error) from error
@@ -185,7 +184,18 @@ def _load_module(entry: ModelEntry, folder: Path, device_map: DeviceMap, dtype: 
             f"The weight file of {entry.title} lacks {lacking[0]!r}{more}: the file is "
             "incomplete, or the model was made for another task. Download the model again, or choose another one."
         )
+    if is_packed and not getattr(model, "is_quantized", False):
+        _unify(model, dtype)
     return model.eval().requires_grad_(False)
+
+
+def _unify(model: Any, dtype: torch.dtype) -> None:
+    """What was expanded while loading has the requested precision; the rest of the file's weights kept their own."""
+    kept = {*(model._keep_in_fp32_modules or ()), *(getattr(model, "_keep_in_fp32_modules_strict", None) or ())}
+    for name, parameter in model.named_parameters():
+        is_kept = parameter.dtype is torch.float32 and any(part in name for part in kept)
+        if parameter.is_floating_point() and not is_kept:
+            parameter.data = parameter.data.to(dtype)
 
 
 def prepare(ref: str, model: Any, tokenizer: Any, device: torch.device, dtype: torch.dtype) -> LanguageModel:

@@ -90,7 +90,7 @@ _CACHE_SHARE = 0.8
 def need_of(entry: ModelEntry, dtype: torch.dtype) -> int:
     """A model's weights in a precision, plus the minimum needed to run them; 0 if its files don't say."""
     try:
-        weights = read_details(entry).num_parameters * dtype.itemsize
+        weights = read_details(entry).loaded_bytes(dtype.itemsize)
     except OutriderError:  # Loading reports it.
         return 0
     return weights + min(weights // 4, _WORKING_BYTES)

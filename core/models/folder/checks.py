@@ -5,6 +5,7 @@ A configuration is a stranger's: it may describe a model that no memory holds, o
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import stat
 from collections.abc import Iterable, Iterator, Mapping
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from core.errors import ModelUnreadableError
 from core.files import LARGEST_JSON
-from core.models.folder.details import LARGEST_TOKENIZER, read_config
+from core.models.folder.details import LARGEST_TOKENIZER, PACKAGES, read_config
 from core.models.folder.weight_files import read_weight_headers
 from core.text import bytes_text
 
@@ -70,6 +71,34 @@ def _numbers(config: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
             yield name, value
         elif isinstance(value, dict):
             yield from _numbers(value)
+
+
+def loading_problem(config: Mapping[str, Any], title: str, *, with_kinds: bool = True) -> str | None:
+    """Why a model with this config.json can't be loaded here, in a sentence; None if it can, or loading will tell.
+
+    with_kinds: whether to ask transformers which kinds of models it knows, which imports torch.
+    """
+    kind, quantization = config.get("model_type"), config.get("quantization_config")
+    if config.get("is_encoder_decoder") is True:
+        return f"{title} is an encoder-decoder model ({kind}), which can't be run yet. Choose a decoder-only model."
+    method = quantization.get("quant_method") if isinstance(quantization, dict) else None
+    needed = PACKAGES.get(method, ()) if isinstance(method, str) else ()
+    if lacking := [name for name in needed if importlib.util.find_spec(name) is None]:
+        return (
+            f"{title} is quantised with {method}, which needs {' and '.join(lacking)}. Install what is missing with "
+            f"`pip install {' '.join(lacking)}`, or choose another model."
+        )
+    if not with_kinds or not isinstance(kind, str):
+        return None
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    if kind in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
+        return None
+    code = " without the model's own code, which is never run" if config.get("auto_map") else ""
+    return (
+        f"{title} is a {kind!r} model, which transformers can't load as a causal language model{code}. "
+        "Choose another model."
+    )
 
 
 def model_config(folder: Path) -> Any:

@@ -7,7 +7,7 @@ import hashlib
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -234,6 +234,18 @@ _LOOKED_UP = (
     "per_layer_token_embd.weight",
 )  # fmt: skip
 """Tables beside the embedding: of positions, and Gemma's of each layer."""
+_SCALES = re.compile(
+    r"(?:\.scales|\.qzeros|\.g_idx|\.SCB|_scales?|_scale_inv|_zero_point|_g_idx|\.weight_shape|absmax|quant_map"
+    r"|\.quant_state\..*)$"
+)
+"""What a file holds beside quantised weights."""
+_PACKED_NAMES = re.compile(r"(?:qweight|weight_packed)$")
+PACKAGES = {
+    "gptq": ("optimum", "gptqmodel"), "awq": ("gptqmodel",), "bitsandbytes": ("bitsandbytes",), "aqlm": ("aqlm",),
+    "compressed-tensors": ("compressed_tensors",), "hqq": ("hqq",), "torchao": ("torchao",),
+    "vptq": ("vptq",), "auto-round": ("auto_round",), "eetq": ("kernels",),
+}  # fmt: skip
+"""What transformers needs for weights that stay quantised, by method; others it can also expand as it loads them."""
 _NOT_TEXT = ("vision", "visual", "multi_modal", "audio")
 """Parts of a model that text never passes through."""
 
@@ -254,6 +266,7 @@ class ModelDetails:
         latent_width: of multi-head latent attention: what a layer caches for a position instead of keys and values.
         has_chat_template, is_instruct: whether it has a chat template, and was trained to answer.
         weight_bytes: size of its stored weights.
+        stays_packed: whether they stay as they are stored when they are loaded, by one of `PACKAGES`.
         body_parameters: that one position's forward multiplies, the output head and tables left out; of experts,
             those that are used.
         head_parameters: parameters of its output head.
@@ -280,10 +293,15 @@ class ModelDetails:
     weight_bytes: int
     body_parameters: int
     head_parameters: int
+    stays_packed: bool = False
     latent_width: int = 0
     draft_vocabulary_size: int | None = None
     shares_tables_with: str | None = None
     folder: Path | None = field(default=None, repr=False)
+
+    def loaded_bytes(self, item_bytes: int) -> int:
+        """Size of its weights once they are loaded in a precision of so many bytes."""
+        return self.weight_bytes if self.stays_packed else self.num_parameters * item_bytes
 
     def parameters_per_step(self, *, drafting: bool = False) -> int:
         """Parameters that one decoding step multiplies: all but the embedding, which is looked up.
@@ -316,7 +334,9 @@ def read_details(entry: ModelEntry) -> ModelDetails:
         number, architecture = functools.partial(positive_number, config), str(config.get("model_type") or "")
     active = number("num_experts_per_tok", "num_experts_per_token", "moe_topk", "expert_used_count")
     experts = number("num_local_experts", "num_experts", "n_routed_experts", "expert_count")
-    total, body, head_size, rows = _count(tensors, active, experts, is_tied=config.get("tie_word_embeddings") is True)
+    quantization = config.get("quantization_config")
+    counted = _unpacked(tensors, quantization) if isinstance(quantization, dict) else tensors
+    total, body, head_size, rows = _count(counted, active, experts, is_tied=config.get("tie_word_embeddings") is True)
     hidden = number("hidden_size", "n_embd", "d_model", "embedding_length")
     heads = number("num_attention_heads", "n_head", "n_heads", "num_heads", "attention.head_count")
     head_dim = number("head_dim", "attention.key_length") or (hidden // heads if heads else 0)
@@ -352,6 +372,7 @@ def read_details(entry: ModelEntry) -> ModelDetails:
         has_chat_template=special.chat_template is not None,
         is_instruct=special.is_instruct,
         weight_bytes=sum(tensor.num_bytes for tensor in tensors),
+        stays_packed=isinstance(quantization, dict) and quantization.get("quant_method") in PACKAGES,
         body_parameters=body,
         # A drafter that borrows its target's tables multiplies the borrowed head.
         head_parameters=head_size or table_size * hidden,
@@ -395,6 +416,21 @@ def read_config(folder: Path, title: str = "") -> dict[str, Any]:
     if not isinstance(config, dict):
         raise ModelUnreadableError(f"The config.json of {name} can't be read. Download the model again.")
     return config
+
+
+def _unpacked(tensors: Iterable[TensorInfo], quantization: Mapping[str, Any]) -> Iterator[TensorInfo]:
+    """The tensors with the shapes of what they pack, without scales and the like."""
+    bits = positive_number(quantization, "bits", "w_bit") or 4
+    groups = quantization.get("config_groups")
+    for group in groups.values() if isinstance(groups, dict) else ():
+        weights = group.get("weights") if isinstance(group, dict) else None
+        bits = (positive_number(weights, "num_bits") if isinstance(weights, dict) else 0) or bits
+    for tensor in tensors:
+        if _SCALES.search(tensor.name):
+            continue
+        # Words of 32 bits; or two of four bits in a byte, as in bitsandbytes and in MXFP4.
+        per_item = 2 if tensor.precision == "uint8" else max(1, 32 // bits) if _PACKED_NAMES.search(tensor.name) else 1
+        yield tensor._replace(name=_PACKED_NAMES.sub("weight", tensor.name), shape=(*tensor.shape, per_item))
 
 
 def _is_buffer(tensor: TensorInfo) -> bool:
