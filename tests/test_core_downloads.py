@@ -1,6 +1,7 @@
 """Downloads: whole and checked or not there, resumed at the byte where they stopped, and removed whole."""
 
 import itertools
+import os
 import socket
 
 import pytest
@@ -277,6 +278,20 @@ def test_a_removed_model_is_gone_with_all_its_revisions(server):
     assert not hub.repository_folder(REF).exists()
     with pytest.raises(ModelNotFoundError):
         resolve(REF)
+
+
+def test_of_a_folder_that_is_a_link_only_the_link_is_removed(server, tmp_path):
+    download(REF)
+    folder, disk = hub.repository_folder(REF), tmp_path / "disk"
+    folder.rename(disk)
+    folder.symlink_to(disk, target_is_directory=True)
+    removal = plan_removal(REF)
+    assert removal.frees_bytes == 0
+    assert "only that is removed" in removal.note
+    assert is_sentence(removal.note)
+    assert remove(REF) == 0
+    assert not os.path.lexists(folder)
+    assert any(disk.rglob("*.safetensors"))
 
 
 def test_a_model_that_is_being_downloaded_is_not_removed(server):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 from pathlib import Path
@@ -15,6 +16,7 @@ from core.models.remote import hub
 _SHARED = "Other programs share this cache, and would have to download the model again."
 _KEPT = "Outrider converted it from a package on the package index, and can do so again."
 _PARTIAL = "Its download was interrupted, and would have to start again."
+_LINK = "It is a link: only that is removed, and the files that it leads to stay."
 
 
 class Removal(NamedTuple):
@@ -41,14 +43,15 @@ def plan_removal(ref: str) -> Removal:
         raise ModelNotFoundError(
             f"There is no downloaded model {ref[:120]!r}. List the downloaded ones with `outrider models list`."
         )
-    num_bytes = sum(map(folder_bytes, folders))
+    own = [folder for folder in folders if not folder.is_symlink()]
+    num_bytes, note = sum(map(folder_bytes, own)), _SHARED if own else _LINK
     try:
         entry = downloaded_model(ref)
     except (OutriderError, OSError):
         origin = ModelOrigin.HUB if hub.repository_folder(ref).is_dir() else ModelOrigin.KEPT
         entry = ModelEntry(ref, ref.rpartition("/")[2], folders[0], ModelFormat.SAFETENSORS, num_bytes, origin)
-        return Removal(entry, num_bytes, _PARTIAL if hub.partial_bytes(ref) else _SHARED)
-    return Removal(entry, num_bytes, _KEPT if entry.origin is ModelOrigin.KEPT else _SHARED)
+        return Removal(entry, num_bytes, _PARTIAL if own and hub.partial_bytes(ref) else note)
+    return Removal(entry, num_bytes, _KEPT if own and entry.origin is ModelOrigin.KEPT else note)
 
 
 def remove(ref: str) -> int:
@@ -73,7 +76,11 @@ def remove(ref: str) -> int:
         except OSError:
             continue
     for folder in (*_folders(ref), hub.lock_folder(ref)):
-        shutil.rmtree(folder, ignore_errors=True)
+        if folder.is_symlink():  # To another disk, perhaps; rmtree refuses it.
+            with contextlib.suppress(OSError):
+                folder.unlink()
+        else:
+            shutil.rmtree(folder, ignore_errors=True)
     if left := _folders(ref):
         raise RemovalError(
             f"{ref!r} could not be removed completely: close the programs that use it, check the permissions of "
