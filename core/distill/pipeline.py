@@ -273,13 +273,13 @@ def check_destination(out: Path, work: Path, kind: Kind) -> None:
         SettingsError: `out` holds anything but what was distilled earlier, of the same kind, and cards beside it, or
             `work`, or it can't be replaced, because it is the current folder or a disk.
     """
+    if Path.cwd().is_relative_to(os.path.realpath(out)) or os.path.ismount(out):
+        raise SettingsError(f"{str(out)!r} is the current folder, holds it, or is a disk. Choose a new folder.")
     if Path(os.path.realpath(work)).is_relative_to(os.path.realpath(out)):
         raise SettingsError(
             f"The result replaces all of {str(out)!r}, and so the texts in {str(work)!r}. Choose a --work folder "
             "outside --out."
         )
-    if Path.cwd().is_relative_to(os.path.realpath(out)) or os.path.ismount(out):
-        raise SettingsError(f"{str(out)!r} is the current folder, holds it, or is a disk. Choose a new folder.")
     if not out.exists():
         return
     what, weights = ("Medusa heads", WEIGHTS) if kind is Kind.MEDUSA else ("a distilled draft", "model.safetensors")
