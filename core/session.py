@@ -19,6 +19,7 @@ from core.draft_length import config_fields
 from core.drafters.base import DrafterSetup
 from core.drafters.registry import build_drafter, check_rule, get_method
 from core.errors import OutOfMemoryError, OutriderError, PromptError, explaining_panics, first_line, is_panic
+from core.models.catalogue import source_kind
 from core.models.devices import device_name, free_memory, is_out_of_memory, release_memory, resolve_device
 from core.models.fit import nodes_of
 from core.models.language_model import LanguageModel
@@ -330,6 +331,10 @@ def run_started(
         "requested_dtype": str(request.dtype),
         "baseline": request.baseline,
     }
+    # Elsewhere, a relative path looks like a Hub id.
+    for role, ref in (("target", request.target), ("draft", request.draft)):
+        if ref and (kind := source_kind(ref)):
+            config[f"{role}_source"] = kind
     if request.system:
         config["system"] = request.system
     if continuation.ids:

@@ -14,6 +14,7 @@ from tests.fakes_cli import STARTED, finished, refused, step
 
 CONFIG = {
     **{"target": "owner/target", "draft": "owner/draft", "prompt": "p", "seed": 0, "num_draft_tokens": 4},
+    **{"target_source": "hub", "draft_source": "hub"},
     **{"temperature": 0.5, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "max_new_tokens": 16},
 }
 

@@ -13,6 +13,7 @@ from core.models.catalogue import (
     embedded_models,
     local_models,
     resolve,
+    source_kind,
     suggested_drafts,
 )
 from core.models.remote import hub, wheel
@@ -52,6 +53,8 @@ def test_a_model_in_the_cache_is_found_by_its_id_and_was_last_used_when_its_weig
     folder = write_snapshot(main=True)
     entry = resolve(REF)
     assert (entry.path, entry.origin, entry.revision, entry.title) == (folder, ModelOrigin.HUB, OLD, "tiny-model")
+    kinds = [source_kind(ref) for ref in (REF, str(folder), "owner/nothing")]
+    assert kinds == ["hub", "local", None]
     assert entry.size_bytes == (folder / "model.safetensors").stat().st_size
     assert local_models() == (entry,)
     os.utime(folder / "model.safetensors", (1_000_000_000, 1_000_000_000))

@@ -13,6 +13,7 @@ from core.drafters.registry import METHODS
 from core.errors import RunLogError, SettingsError
 from core.export.choice import Choice, choice_from_log, choice_from_request
 from core.export.configurations import PROJECTS, configuration, get_project
+from core.export.serving import serving_files
 from core.models.catalogue import DEFAULT_DRAFT, DEFAULT_TARGET, EMBEDDED, SMOLLM2_DRAFTER
 from core.runlog.log import RunLog
 from core.settings import Coupling, RunRequest, SamplingParams
@@ -190,6 +191,41 @@ def test_a_run_log_makes_a_choice_and_k_that_was_left_open_is_the_mean():
     assert "3.1 tokens on average" in choice.k_note
     damaged = choice_from_log(RunLog({"config": config}, summary={"num_draft_tokens": 10**400, "num_drafts": 10}))
     assert (damaged.k, "usual default" in damaged.k_note) == (4, True)
+
+
+def logged(**config):
+    choice = choice_from_log(RunLog({"config": {"prompt": "x", "seed": 1, **config}, "id": "run-1"}))
+    return [None if source is None else source.name for source in choice.sources], choice
+
+
+def test_a_log_read_elsewhere_never_names_a_strangers_repository(tmp_path, monkeypatch):
+    local = {"target": "gc/target", "draft": "gc/draft", "target_source": "local", "draft_source": "local"}
+    names, choice = logged(**local)
+    assert names == ["/path/to/target", "/path/to/draft"]
+    text = notes_of("vllm", choice)
+    assert "vllm serve /path/to/target" in text
+    assert "- /path/to/target: this model was a local folder; put its path here." in text
+    assert "vllm serve target" in serving_files(choice, PROJECTS["vllm"])["serve-vllm.sh"], "below MODELS"
+    embedded_name = {"target": DEFAULT_TARGET, "target_source": "local"}
+    assert logged(**embedded_name)[0][0] == f"/path/to/{DEFAULT_TARGET}", "a shared log shortens paths"
+    names, choice = logged(target="gc/target", draft="/models/d")
+    assert names == ["/path/to/target", "/models/d"]
+    assert "doesn't say whether gc/target was a local folder" in notes_of("mlx", choice)
+    names, choice = logged(target="t.gguf", draft="d.gguf", target_source="local")
+    assert names == ["/path/to/t.gguf", "/path/to/d.gguf"]
+    assert "this model was a local file" in notes_of("llama.cpp", choice)
+    (tmp_path / "gc" / "target").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    assert logged(**local)[0][0] == str(tmp_path / "gc" / "target")
+
+
+def test_a_log_says_which_models_are_on_the_hub():
+    hub_pair = {"target": "t/t", "draft": "d/d", "target_source": "hub", "draft_source": "hub"}
+    names, choice = logged(**hub_pair)
+    assert names == ["t/t", "d/d"]
+    assert "put its" not in text_of("vllm", choice)
+    assert logged(target="t/t", revision="0123", draft="Qwen/Qwen3-0.6B")[0] == ["t/t", "Qwen/Qwen3-0.6B"]
+    assert logged(target=DEFAULT_TARGET, target_source="embedded")[0] == [str(EMBEDDED / DEFAULT_TARGET), None]
 
 
 def test_a_damaged_log_and_unknown_names_are_refused_in_a_sentence():

@@ -94,6 +94,7 @@ def test_the_first_event_of_a_run_has_the_fields_of_the_schema(request_for):
         "seed": 5, "coupling": "gumbel", "max_new_tokens": 12, "prompt": "def f(x):", "chat": False, "stop": ["x"],
     }  # fmt: skip
     assert {name: started.config[name] for name in expected} == expected
+    assert started.config["target_source"] == started.config["draft_source"] == "local"
     assert bytes(byte_tokenizer().decode(started.config["prompt_token_ids"]), "utf-8") == b"def f(x):"
     json.dumps([started.config, started.environment])
 

@@ -21,7 +21,7 @@ from app.widgets.labels import Banner, SidePanel
 from app.window_layout import bring_forward, open_at
 from core.analysis.steadiness import speedup_interval
 from core.errors import OutriderError
-from core.export.choice import Choice, choice_from_request, refuse_server
+from core.export.choice import Choice, choice_from_request, refuse_server, sources_from_config
 from core.export.configurations import PROJECTS, Configuration, configuration
 from core.export.files import export_run, readable_name
 from core.files import write_atomically
@@ -211,6 +211,7 @@ class Exports(QObject):
             dtype=str(started.config.get("dtype") or ""),
             interval=speedup_interval(self._run.counts.sums, self._run.baseline.sums),
             was_busy=bool(self._run.busy_note),
+            models=sources_from_config(started.config),
         )
         moment = moment_of(started.started_at)
         when = f" of {moment.astimezone():%Y-%m-%d %H:%M}" if moment else ""

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 from typing import Any
 
 from core.analysis.steadiness import covers_one, interval_text
 from core.draft_length import lengths_of
 from core.drafters.registry import get_method
 from core.errors import SettingsError
-from core.export.run_data import run_data
-from core.models.catalogue import EMBEDDED, EMBEDDED_TITLES
-from core.models.remote.hub import is_hub_id
+from core.export.run_data import named, run_data
+from core.models.catalogue import EMBEDDED, EMBEDDED_TITLES, SUGGESTIONS, kept_folder
+from core.models.remote import hub
 from core.models.shared_draft import serves
 from core.runlog.log import RunLog, number_of
 from core.runlog.replay import request_from_config
@@ -42,26 +44,67 @@ class ModelSource:
         kind: a Hub id, a folder of safetensors, or a .gguf file.
         name: the id, or the absolute path.
         serves: the target whose tables the draft borrows, so that other programs can't load it.
+        note: what to put in place of the name, if it stands for a model that isn't here.
     """
 
     kind: SourceKind
     name: str
     serves: str | None = None
+    note: str = ""
 
 
 def source_of(ref: str) -> ModelSource:
     """The source of a model. Never fails: the model may no longer exist."""
     if ref in EMBEDDED_TITLES:
         return ModelSource(SourceKind.FOLDER, str(EMBEDDED / ref), serves(EMBEDDED / ref))
-    try:
+    return _local_source(ref) or ModelSource(SourceKind.HUB if hub.is_hub_id(ref) else SourceKind.FOLDER, ref)
+
+
+def _local_source(ref: str) -> ModelSource | None:
+    """A .gguf file, there or not, or a folder that is there."""
+    with contextlib.suppress(OSError, RuntimeError, ValueError):
         path = Path(ref).expanduser().absolute()
         if ref.lower().endswith(".gguf"):
             return ModelSource(SourceKind.GGUF, str(path))
         if path.is_dir():
             return ModelSource(SourceKind.FOLDER, str(path), serves(path))
-    except (OSError, RuntimeError, ValueError):
-        pass
-    return ModelSource(SourceKind.HUB if is_hub_id(ref) else SourceKind.FOLDER, ref)
+    return None
+
+
+def sources_from_config(config: Mapping[str, Any]) -> tuple[ModelSource, ModelSource | None]:
+    """Target and draft of a log's `config`; a placeholder for a model that isn't known to be on the Hub nor here."""
+    draft = config.get("draft")
+    target = _logged_source(
+        str(config["target"]), config.get("target_source"), has_revision=bool(config.get("revision"))
+    )
+    return target, _logged_source(str(draft), config.get("draft_source")) if draft else None
+
+
+def _logged_source(ref: str, kind: Any, *, has_revision: bool = False) -> ModelSource:
+    if kind == "hub" or has_revision:
+        return ModelSource(SourceKind.HUB, ref)
+    if kind in (None, "embedded") and ref in EMBEDDED_TITLES:
+        return source_of(ref)
+    found = _local_source(ref)
+    if found is not None and os.path.exists(found.name):
+        return found
+    if named(ref) != ref:  # An absolute path is no Hub id anywhere.
+        return found or ModelSource(SourceKind.FOLDER, ref)
+    if kind is None and _is_known_on_hub(ref):
+        return ModelSource(SourceKind.HUB, ref)
+    name = PureWindowsPath(ref).name
+    place = f"/path/to/{name if name.strip('.') else 'model'}"
+    if found is not None:
+        return ModelSource(SourceKind.GGUF, place, note=f"{place}: this model was a local file; put its path here.")
+    unsure = f"the log doesn't say whether {ref} was a local folder or on the Hub; put its path or Hub id here."
+    note = "this model was a local folder; put its path here." if kind else unsure
+    return ModelSource(SourceKind.FOLDER, place, note=f"{place}: {note}")
+
+
+def _is_known_on_hub(ref: str) -> bool:
+    """Whether a name that an older log doesn't explain is that of a downloaded or suggested model."""
+    is_suggested = any(ref == suggestion.ref for suggestion in SUGGESTIONS)
+    return is_suggested or (hub.is_hub_id(ref) and (bool(hub.revisions(ref)) or kept_folder(ref).is_dir()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +118,7 @@ class Choice:
         dtype: the precision that it was measured in; empty if unknown.
         interval: the bounds of the speedup's 95 % interval; None if there is none.
         was_busy: whether the machine was busy while it was measured.
+        models: target and draft, if a log says where they are.
     """
 
     request: RunRequest
@@ -84,6 +128,13 @@ class Choice:
     dtype: str = ""
     interval: tuple[float, float] | None = None
     was_busy: bool = False
+    models: tuple[ModelSource, ModelSource | None] | None = None
+
+    @property
+    def sources(self) -> tuple[ModelSource, ModelSource | None]:
+        """Target and draft, as other programs name them."""
+        draft = self.request.draft
+        return self.models or (source_of(self.request.target), source_of(draft) if draft else None)
 
     @property
     def k(self) -> int:
@@ -184,4 +235,11 @@ def choice_from_log(log: RunLog) -> Choice:
     run = run_data(log)
     choice = choice_from_request(request_from_config(config), log.summary, run.steps)
     dtype = run.setting("dtype")
-    return replace(choice, run_id=run.run_id, dtype=dtype, interval=run.interval, was_busy=run.was_busy)
+    return replace(
+        choice,
+        run_id=run.run_id,
+        dtype=dtype,
+        interval=run.interval,
+        was_busy=run.was_busy,
+        models=sources_from_config(config),
+    )

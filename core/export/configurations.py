@@ -15,7 +15,7 @@ from typing import Any
 
 from core.drafters.registry import get_method
 from core.errors import SettingsError
-from core.export.choice import Choice, ModelSource, SourceKind, source_of
+from core.export.choice import Choice, ModelSource, SourceKind
 from core.export.run_data import named
 from core.settings import LOSSY, Coupling, SamplingParams, VerificationRule
 
@@ -92,15 +92,15 @@ def configuration(
     Args:
         models: target and draft, if they are not where the request says.
     """
-    if models is None:
-        models = source_of(choice.request.target), source_of(choice.request.draft) if choice.request.draft else None
-    target, draft = models
+    target, draft = models or choice.sources
     program, notes, problem = "", list[str](), ""
     try:
         _refuse_what_only_outrider_does(choice, draft, project.title)
         program, notes = project.write(choice, target, draft)
     except UnsupportedError as error:
         problem = str(error)
+    if program:
+        notes[:0] = [model.note for model in (target, draft) if model is not None and model.note]
     if program and choice.request.coupling is Coupling.GUMBEL:
         notes.append(
             "Outrider's Gumbel coupling shares noise between the models. The shared noise does not exist here: "

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from core.errors import SettingsError
-from core.export.choice import Choice, ModelSource, SourceKind, source_of
+from core.export.choice import Choice, ModelSource, SourceKind
 from core.export.configurations import Project, configuration
 from core.files import write_atomically
 
@@ -155,14 +155,13 @@ def write_serving_files(folder: Path, files: Mapping[str, str], *, force: bool =
 
 def _named(choice: Choice) -> tuple[ModelSource, ModelSource | None]:
     """The models as the files name them: by the Hub's id, or by the folder's own name."""
-    target = source_of(choice.request.target)
-    draft = source_of(choice.request.draft) if choice.request.draft else None
+    target, draft = choice.sources
 
     def named(source: ModelSource, role: str, other: ModelSource | None) -> ModelSource:
         if source.kind is SourceKind.HUB:
             return source
         name = Path(source.name).name
         is_taken = other is not None and other.name != source.name and Path(other.name).name == name
-        return replace(source, name=role if is_taken or not name else name)
+        return replace(source, name=role if is_taken or not name else name, note="")
 
     return named(target, "target", draft), named(draft, "draft", target) if draft else None

@@ -153,6 +153,15 @@ def resolve(ref: str) -> ModelEntry:
     )
 
 
+def source_kind(ref: str) -> str | None:
+    """Where a reference leads: "embedded", "hub" or "local", a path; None if nothing is there."""
+    try:
+        origin = resolve(ref).origin
+    except OutriderError:
+        return None
+    return {ModelOrigin.EMBEDDED: "embedded", ModelOrigin.HUB: "hub", ModelOrigin.KEPT: "hub"}.get(origin, "local")
+
+
 def downloaded_model(ref: str) -> ModelEntry:
     """The model with a Hub id, from the Hub's cache or Outrider's own folder.
 

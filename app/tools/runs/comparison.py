@@ -46,7 +46,10 @@ LABELS = {
     "device_name": "Device name",
     "threads": "Processor threads",
 }
-NOT_COMPARED = {"length_policy", "method_options", "requested_device", "requested_dtype", "baseline"}
+NOT_COMPARED = {
+    *("length_policy", "method_options", "requested_device", "requested_dtype", "baseline"),
+    *("target_source", "draft_source"),
+}
 SIGNS = {
     "num_draft_tokens": "K {}",
     "temperature": "T {}",
