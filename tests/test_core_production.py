@@ -154,6 +154,28 @@ def test_the_program_for_transformers_writes_what_plain_greedy_decoding_writes(c
     assert written[0] == written[1] != ""
 
 
+def test_penalties_and_filters_of_the_targets_generation_config_do_not_apply(tmp_path, capsys):
+    written = []
+    for penalties in ({}, {"repetition_penalty": 5.0, "no_repeat_ngram_size": 1}):
+        target = tmp_path / f"target{len(written)}"
+        target.mkdir()
+        for file in (EMBEDDED / DEFAULT_TARGET).iterdir():
+            (target / file.name).symlink_to(file)
+        (target / "generation_config.json").unlink()
+        (target / "generation_config.json").write_text(json.dumps({"eos_token_id": 0, **penalties}))
+        choice = choose(str(target), DEFAULT_DRAFT, sampling=SamplingParams(0), max_new_tokens=12)
+        program = configuration(choice, PROJECTS["transformers"]).program
+        program = program.replace("Write your prompt here.", "def f(a, a, a, a, a, ")
+        exec(compile(program, "configuration", "exec"), {})
+        written.append(capsys.readouterr().out)
+    assert written[0] == written[1] != ""
+    assert "    min_p=None," in text_of("transformers", hub()).splitlines()
+    assert value(words_of("vllm", hub()), "--generation-config") == "vllm"
+    assert value(words_of("llama.cpp", hub()), "--repeat-penalty") == "1.0"
+    request = '{"temperature": 0.8, "repetition_penalty": 1.0, "top_p": 1.0, "top_k": -1, "min_p": 0.1}'
+    assert request in text_of("sglang", hub(sampling=SamplingParams(0.8, 0, 1.0, 0.1)))
+
+
 def test_differences_are_reported_where_they_matter():
     filtered = hub(sampling=SamplingParams(0.8, 40, 0.9, 0.1))
     assert "refuses min-p" in notes_of("vllm", filtered)

@@ -164,7 +164,9 @@ def _comment(*paragraphs: str) -> str:
     for paragraph in paragraphs:
         # JSON in a sentence stays on one line.
         text = re.sub(r"\{.*?\}", lambda match: match[0].replace(" ", "\0"), _plain(paragraph))
-        lines += textwrap.wrap(text, WIDTH - 2, subsequent_indent="  ", break_on_hyphens=False) or [""]
+        lines += textwrap.wrap(
+            text, WIDTH - 2, subsequent_indent="  ", break_on_hyphens=False, break_long_words=False
+        ) or [""]
     return "".join(f"# {line}".rstrip() + "\n" for line in lines).replace("\0", " ")
 
 
@@ -236,17 +238,24 @@ def _vllm(choice: Choice, target: ModelSource, draft: ModelSource | None) -> Rec
     )
     pairs = (f'"{name}": {_plain(_json(value))}' for name, value in settings.items())
     config = "{" + ",\n        ".join(pairs) + "}"
-    command = _command(["vllm", "serve", target.name]).rstrip("\n")
+    notes.append(
+        "--generation-config vllm: otherwise penalties and filters in the target's generation_config.json apply to "
+        "requests that don't set them."
+    )
+    command = _command(["vllm", "serve", target.name], ["--generation-config", "vllm"]).rstrip("\n")
     return f"{command} \\\n    --speculative-config {shlex.quote(config)}\n", notes
 
 
 def _sglang(choice: Choice, target: ModelSource, draft: ModelSource | None) -> Recipe:
     _refuse_gguf("Whether SGLang speculates with GGUF files is not documented.", target, draft)
     sampling, k = choice.request.sampling, choice.k
-    request = {"temperature": sampling.temperature}
+    request = {"temperature": sampling.temperature, "repetition_penalty": 1.0}
     if not sampling.is_greedy:
-        request |= {"top_p": sampling.top_p, "top_k": sampling.top_k or -1}
-    notes = [f"Each request has its own sampling parameters; send {_json(request)}."]
+        request |= {"top_p": sampling.top_p, "top_k": sampling.top_k or -1, "min_p": sampling.min_p}
+    notes = [
+        f"Each request has its own sampling parameters; send {_json(request)}. What is left out comes from the "
+        "target's generation_config.json."
+    ]
     words = [["python3", "-m", "sglang.launch_server"], ["--model-path", target.name, "--enable-metrics"]]
     if draft is not None:
         is_tree = choice.request.method == "draft-tree"
@@ -320,6 +329,8 @@ def _llama_cpp(choice: Choice, target: ModelSource, draft: ModelSource | None) -
             "ngram-simple looks for n-grams of exactly size-n tokens, Outrider for every length from its longest down "
             "to its shortest. Older builds call the sizes --spec-ngram-size-n and --spec-ngram-size-m."
         )
+    # A GGUF file may hold a penalty of its own.
+    words.append(["--repeat-penalty", "1.0"])
     if sampling.is_greedy:
         words.append(["--temp", "0"])
     else:
@@ -402,13 +413,15 @@ def _transformers(choice: Choice, target: ModelSource, draft: ModelSource | None
         options = [f"prompt_lookup_num_tokens={k}", f"max_matching_ngram_size={choice.option('max_ngram')}"]
         notes.append("Prompt lookup tries n-grams down to one token; Outrider's shortest n-gram can't be set.")
     options.append(f"max_new_tokens={choice.request.max_new_tokens}")
+    options += ["repetition_penalty=1.0", "no_repeat_ngram_size=0"]
+    notes.append("What generate() isn't given, it takes from the target's generation_config.json, penalties included.")
     if sampling.is_greedy:
         options.append("do_sample=False")
     else:
         options += ["do_sample=True", f"temperature={float(sampling.temperature)!r}", f"top_k={sampling.top_k}"]
         options += [
             f"top_p={float(sampling.top_p)!r}",
-            *([f"min_p={float(sampling.min_p)!r}"] if sampling.min_p else []),
+            f"min_p={float(sampling.min_p) or None!r}",
         ]
         notes.append("top_k must be given: its default is 50.")
         notes.append(
