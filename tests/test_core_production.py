@@ -89,6 +89,11 @@ def test_sglang_verifies_one_token_more_than_is_drafted():
     assert value(words, "--speculative-num-steps") == "3"
     assert value(words, "--speculative-eagle-topk") == "2"
     assert value(words, "--speculative-num-draft-tokens") == "6"
+    small = Choice(replace(tree, num_draft_tokens=20, method_options={"depth": 2, "branching": 2}))
+    assert value(words_of("sglang", small), "--speculative-num-draft-tokens") == "7", (
+        "SGLang's tree has 2 + 4 candidates"
+    )
+    assert "only 6 candidates" in notes_of("sglang", small)
     for name in PROJECTS:
         assert "K = 5 nodes, depth 3" in text_of(name, Choice(tree)).replace("\n#  ", ""), "the shape is named"
 

@@ -260,6 +260,7 @@ def _sglang(choice: Choice, target: ModelSource, draft: ModelSource | None) -> R
     if draft is not None:
         is_tree = choice.request.method == "draft-tree"
         depth, branching = (choice.option("depth"), choice.option("branching")) if is_tree else (k, 1)
+        most = branching + (depth - 1) * branching**2
         words += [
             ["--speculative-algorithm", "STANDALONE"],
             ["--speculative-draft-model-path", draft.name],
@@ -272,6 +273,11 @@ def _sglang(choice: Choice, target: ModelSource, draft: ModelSource | None) -> R
             if is_tree
             else f"One chain of K = {k}: topk 1, num-steps K, num-draft-tokens K + 1."
         )
+        if k > most:
+            notes.append(
+                f"SGLang has only {most} candidates in a tree of this depth and branching, so K is lowered to that."
+            )
+            k = most
         notes.append(
             "Set all three or none. STANDALONE excludes --enable-dp-attention, and the overlap scheduler supports "
             "only topk 1."
