@@ -16,7 +16,7 @@ from core.export.configurations import PROJECTS, configuration, get_project
 from core.export.serving import serving_files
 from core.models.catalogue import DEFAULT_DRAFT, DEFAULT_TARGET, EMBEDDED, SMOLLM2_DRAFTER
 from core.runlog.log import RunLog
-from core.settings import Coupling, RunRequest, SamplingParams
+from core.settings import Coupling, DType, RunRequest, SamplingParams
 
 NASTY = 'it\'s a "path" $(rm -rf ~) `x` \\ & ; \n# new'
 
@@ -267,6 +267,23 @@ def test_a_damaged_log_and_unknown_names_are_refused_in_a_sentence():
 def test_a_configuration_says_which_precision_was_measured():
     for speedup in (1.4, 0.8):
         choice = replace(hub(measured_speedup=speedup), dtype="bfloat16")
-        assert "in bfloat16;" in " ".join(text_of("vllm", choice).replace("#", "").split())
+        assert "in bfloat16." in " ".join(text_of("vllm", choice).replace("#", "").split())
     request = {"target": "Qwen/Qwen3-8B", "draft": "Qwen/Qwen3-0.6B", "prompt": "x", "seed": 0, "dtype": "float16"}
-    assert choice_from_log(RunLog({"id": "r", "config": request})).dtype == "float16"
+    choice = choice_from_log(RunLog({"id": "r", "config": {**request, "draft_source": "hub"}}))
+    assert choice.dtype == "float16"
+    for name in ("vllm", "sglang"):
+        assert value(words_of(name, choice), "--dtype") == "float16", "also without a baseline"
+    assert value(words_of("llama.cpp", choice), "--outtype") == "f16"
+    assert text_of("transformers", choice).count(', dtype="float16"') == 2
+    assert "Outrider in float16" in notes_of("mlx", choice)
+
+
+def test_where_no_precision_was_chosen_that_is_said():
+    for dtype in ("", "int3; rm"):
+        choice = replace(hub(), dtype=dtype)
+        for name, project in PROJECTS.items():
+            assert f"No run says which precision to use, so {project.title} chooses it." in notes_of(name, choice)
+        assert "--dtype" not in words_of("vllm", choice)
+        assert "--outtype" not in words_of("llama.cpp", choice)
+        assert text_of("transformers", choice).count(', dtype="auto"') == 2
+    assert choice_from_request(replace(hub().request, dtype=DType.BFLOAT16)).dtype == "bfloat16"

@@ -21,7 +21,7 @@ from core.models.remote import hub
 from core.models.shared_draft import serves
 from core.runlog.log import RunLog, number_of
 from core.runlog.replay import request_from_config
-from core.settings import RunRequest
+from core.settings import DType, RunRequest
 from core.types import Step
 
 DEFAULT_K = 4
@@ -115,7 +115,7 @@ class Choice:
         k_note: where K comes from, if the user didn't set it, and whether the temperature was changed.
         run_id: the run that the choice comes from; empty if it comes from the settings.
         measured_speedup: that run's, against its own baseline; None if there was none.
-        dtype: the precision that it was measured in; empty if unknown.
+        dtype: the precision that it was measured in, or that was asked for; empty if unknown.
         interval: the bounds of the speedup's 95 % interval; None if there is none.
         was_busy: whether the machine was busy while it was measured.
         models: target and draft, if a log says where they are.
@@ -155,7 +155,7 @@ class Choice:
         if self.measured_speedup is None:
             return ""
         between = f" (95 % interval {interval_text(self.interval)})" if self.interval else ""
-        own = f" in {self.dtype}; other engines may use another precision"
+        own = f" in {self.dtype}"
         return (
             f"Measured in this run: {self.measured_speedup:.2f}× the speed of the target alone{between}, with "
             f"Outrider's engine{own if self.dtype else ''}."
@@ -214,7 +214,8 @@ def choice_from_request(
     first = request.sampling.temperature
     if any(step.temperature != first for step in steps if not math.isnan(step.temperature)):
         note = f"{note} {MOVED}{first:g}.".strip()
-    return Choice(request, note, measured_speedup=number_of(summary.get("measured_speedup")))
+    dtype = "" if request.dtype is DType.AUTO else str(request.dtype)
+    return Choice(request, note, measured_speedup=number_of(summary.get("measured_speedup")), dtype=dtype)
 
 
 def refuse_server(config: Mapping[str, Any]) -> None:

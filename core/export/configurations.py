@@ -28,6 +28,8 @@ DRAWN_AND_COMPARED = (
     "Outrider's rejection sampling: expect less acceptance than measured."
 )
 PROMPT = "Write your prompt here."
+_OUTTYPES = {"float32": "f32", "bfloat16": "bf16", "float16": "f16"}
+"""The precisions, and llama.cpp's names for them."""
 
 
 class UnsupportedError(Exception):
@@ -101,6 +103,8 @@ def configuration(
         problem = str(error)
     if program:
         notes[:0] = [model.note for model in (target, draft) if model is not None and model.note]
+        if choice.dtype not in _OUTTYPES:
+            notes.append(f"No run says which precision to use, so {project.title} chooses it.")
     if program and choice.request.coupling is Coupling.GUMBEL:
         notes.append(
             "Outrider's Gumbel coupling shares noise between the models. The shared noise does not exist here: "
@@ -242,8 +246,24 @@ def _vllm(choice: Choice, target: ModelSource, draft: ModelSource | None) -> Rec
         "--generation-config vllm: otherwise penalties and filters in the target's generation_config.json apply to "
         "requests that don't set them."
     )
-    command = _command(["vllm", "serve", target.name], ["--generation-config", "vllm"]).rstrip("\n")
+    words = [["vllm", "serve", target.name], ["--generation-config", "vllm"], *_dtype_flag(choice, notes)]
+    command = _command(*words).rstrip("\n")
     return f"{command} \\\n    --speculative-config {shlex.quote(config)}\n", notes
+
+
+def _dtype_flag(choice: Choice, notes: list[str]) -> list[list[str]]:
+    """The precision as a flag for vLLM and SGLang, whose drafts follow their target; none if it isn't known."""
+    if choice.dtype not in _OUTTYPES:
+        return []
+    notes.append(_precision_note(choice, "--dtype auto"))
+    return [["--dtype", choice.dtype]]
+
+
+def _precision_note(choice: Choice, auto: str) -> str:
+    return (
+        f"{choice.dtype} is Outrider's precision here. {auto} takes that of the weights, which may need less memory, "
+        "but then greedy texts may differ, too."
+    )
 
 
 def _sglang(choice: Choice, target: ModelSource, draft: ModelSource | None) -> Recipe:
@@ -257,6 +277,7 @@ def _sglang(choice: Choice, target: ModelSource, draft: ModelSource | None) -> R
         "target's generation_config.json."
     ]
     words = [["python3", "-m", "sglang.launch_server"], ["--model-path", target.name, "--enable-metrics"]]
+    words += _dtype_flag(choice, notes)
     if draft is not None:
         is_tree = choice.request.method == "draft-tree"
         depth, branching = (choice.option("depth"), choice.option("branching")) if is_tree else (k, 1)
@@ -307,16 +328,20 @@ def _sglang(choice: Choice, target: ModelSource, draft: ModelSource | None) -> R
 
 def _llama_cpp(choice: Choice, target: ModelSource, draft: ModelSource | None) -> Recipe:
     sampling, k = choice.request.sampling, str(choice.k)
-    conversion, file = _as_gguf(target, "target")
+    conversion, file = _as_gguf(target, "target", choice.dtype)
     words = [["llama-server", "--metrics"], ["-m", file]]
     notes = []
+    if choice.dtype in _OUTTYPES and any(
+        model is not None and model.kind is SourceKind.GGUF for model in (target, draft)
+    ):
+        notes.append(f"A GGUF file keeps the precision that it is stored in; Outrider computed in {choice.dtype}.")
     if any(model is not None and model.kind is not SourceKind.GGUF for model in (target, draft)):
         notes.append(
             "llama.cpp reads GGUF files only. convert_hf_to_gguf.py is in its repository and does not know every "
             "architecture; quantising the files afterwards changes both distributions, and thus the acceptance."
         )
     if draft is not None:
-        draft_conversion, file = _as_gguf(draft, "draft")
+        draft_conversion, file = _as_gguf(draft, "draft", choice.dtype)
         conversion += draft_conversion
         words += [["--spec-type", "draft-simple"], ["-md", file]]
         words.append(["--spec-draft-n-max", k, "--spec-draft-n-min", "0", "--spec-draft-p-min", "0"])
@@ -349,14 +374,16 @@ def _llama_cpp(choice: Choice, target: ModelSource, draft: ModelSource | None) -
     return conversion + _command(*words), notes
 
 
-def _as_gguf(source: ModelSource, role: str) -> tuple[str, str]:
-    """The commands that convert a model to GGUF, and the file's name."""
+def _as_gguf(source: ModelSource, role: str, dtype: str) -> tuple[str, str]:
+    """The commands that convert a model to GGUF, in a precision if it is known, and the file's name."""
     if source.kind is SourceKind.GGUF:
         return "", source.name
     fetch, folder = "", source.name
     if source.kind is SourceKind.HUB:
         fetch, folder = _command(["hf", "download", source.name, "--local-dir", role]), role
-    return fetch + _command(["python3", "convert_hf_to_gguf.py", folder, "--outfile", f"{role}.gguf"]), f"{role}.gguf"
+    file = f"{role}.gguf"
+    outtype = ["--outtype", _OUTTYPES[dtype]] if dtype in _OUTTYPES else []
+    return fetch + _command(["python3", "convert_hf_to_gguf.py", folder, "--outfile", file, *outtype]), file
 
 
 def _sampling_flags(sampling: SamplingParams) -> list[str]:
@@ -380,6 +407,11 @@ def _mlx(choice: Choice, target: ModelSource, draft: ModelSource | None) -> Reci
                 "mlx-lm filters before it applies the temperature, Outrider after it: with these filters the "
                 "distribution is not the one measured."
             )
+    if choice.dtype in _OUTTYPES:
+        notes.append(
+            f"mlx-lm computes in the precision of the stored weights, Outrider in {choice.dtype}: mlx_lm.convert "
+            "--dtype stores them in another one."
+        )
     if choice.request.chat is False:
         notes.append("The run's prompt was raw; add --ignore-chat-template to match it.")
     program = _command(
@@ -398,12 +430,14 @@ def _transformers(choice: Choice, target: ModelSource, draft: ModelSource | None
         "from transformers import AutoModelForCausalLM, AutoTokenizer",
         "",
         f"tokenizer = AutoTokenizer.from_pretrained({_python_source(target)})",
-        f"target = {_python_model(target)}",
+        f"target = {_python_model(target, choice.dtype)}",
     ]
     notes = ["One sequence at a time: an assistant is refused with a batch, and with stop_strings."]
+    if choice.dtype in _OUTTYPES:
+        notes.append(_precision_note(choice, 'dtype="auto"'))
     if draft is not None:
         lines += [
-            f"draft = {_python_model(draft)}",
+            f"draft = {_python_model(draft, choice.dtype)}",
             "# generate() takes these from the draft's own configuration, not from its arguments.",
             f"draft.generation_config.num_assistant_tokens = {k}",
             'draft.generation_config.num_assistant_tokens_schedule = "constant"',
@@ -465,8 +499,9 @@ def _python_source(source: ModelSource) -> str:
     return repr(source.name)
 
 
-def _python_model(source: ModelSource) -> str:
-    return f'AutoModelForCausalLM.from_pretrained({_python_source(source)}, dtype="auto", device_map="auto")'
+def _python_model(source: ModelSource, dtype: str) -> str:
+    dtype = dtype if dtype in _OUTTYPES else "auto"
+    return f'AutoModelForCausalLM.from_pretrained({_python_source(source)}, dtype="{dtype}", device_map="auto")'
 
 
 PROJECTS: dict[str, Project] = {
