@@ -181,6 +181,15 @@ def test_penalties_and_filters_of_the_targets_generation_config_do_not_apply(tmp
     assert request in text_of("sglang", hub(sampling=SamplingParams(0.8, 0, 1.0, 0.1)))
 
 
+def test_transformers_gets_no_program_for_a_target_that_keeps_a_state(tmp_path):
+    assert "keeps a recurrent state" in notes_of("transformers", hub()), "where the type isn't known"
+    (tmp_path / "model.safetensors").write_bytes(bytes(8))
+    for model_type, is_refused in (("mamba", True), ("qwen3_next", True), ("llama", False), (["mamba"], False)):
+        (tmp_path / "config.json").write_text(json.dumps({"model_type": model_type}))
+        found = configuration(choose(str(tmp_path), "o/d"), PROJECTS["transformers"])
+        assert ("recurrent state" in found.problem, bool(found.program)) == (is_refused, not is_refused)
+
+
 def test_differences_are_reported_where_they_matter():
     filtered = hub(sampling=SamplingParams(0.8, 40, 0.9, 0.1))
     assert "refuses min-p" in notes_of("vllm", filtered)

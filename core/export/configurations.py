@@ -14,9 +14,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from core.drafters.registry import get_method
-from core.errors import SettingsError
+from core.errors import OutriderError, SettingsError
 from core.export.choice import Choice, ModelSource, SourceKind
 from core.export.run_data import named
+from core.models.catalogue import resolve
+from core.models.folder.details import read_config
+from core.runlog.log import text_of
 from core.settings import LOSSY, Coupling, SamplingParams, VerificationRule
 
 CHECKED_ON = "2026-11-22"
@@ -30,6 +33,13 @@ DRAWN_AND_COMPARED = (
 PROMPT = "Write your prompt here."
 _OUTTYPES = {"float32": "f32", "bfloat16": "bf16", "float16": "f16"}
 """The precisions, and llama.cpp's names for them."""
+
+_STATEFUL = frozenset({
+    "bailing_hybrid", "bamba", "deepseek_v4", "falcon_h1", "falcon_mamba", "granitemoehybrid", "jamba", "kimi_linear",
+    "mamba", "mamba2", "nemotron_h", "olmo_hybrid", "qwen3_5", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_5_text",
+    "qwen3_next", "qwen4_exp", "qwen4_exp_text", "recurrent_gemma", "rwkv", "xlstm", "zamba", "zamba2", "zaya",
+})  # fmt: skip
+"""Model types that transformers 5.23 marks as stateful."""
 
 
 class UnsupportedError(Exception):
@@ -425,6 +435,10 @@ def _mlx(choice: Choice, target: ModelSource, draft: ModelSource | None) -> Reci
 
 
 def _transformers(choice: Choice, target: ModelSource, draft: ModelSource | None) -> Recipe:
+    if (kind := _model_type(target)) in _STATEFUL:
+        raise UnsupportedError(
+            f"transformers refuses to speculate with a target that keeps a recurrent state, such as this one ({kind})."
+        )
     sampling, k = choice.request.sampling, choice.k
     lines = [
         "from transformers import AutoModelForCausalLM, AutoTokenizer",
@@ -432,7 +446,10 @@ def _transformers(choice: Choice, target: ModelSource, draft: ModelSource | None
         f"tokenizer = AutoTokenizer.from_pretrained({_python_source(target)})",
         f"target = {_python_model(target, choice.dtype)}",
     ]
-    notes = ["One sequence at a time: an assistant is refused with a batch, and with stop_strings."]
+    notes = [
+        "One sequence at a time: drafting is refused with a batch, with stop_strings, and with a target that keeps a "
+        "recurrent state, such as Mamba and hybrids with it."
+    ]
     if choice.dtype in _OUTTYPES:
         notes.append(_precision_note(choice, 'dtype="auto"'))
     if draft is not None:
@@ -490,6 +507,14 @@ def _transformers(choice: Choice, target: ModelSource, draft: ModelSource | None
     if target.kind is SourceKind.GGUF:
         notes.append("transformers dequantises a GGUF file when it loads it, and needs the package gguf for that.")
     return "\n".join(lines) + "\n", notes
+
+
+def _model_type(source: ModelSource) -> str:
+    """What the model's config.json says it is; empty if that isn't on this machine."""
+    try:
+        return text_of(read_config(resolve(source.name).path).get("model_type"))
+    except OutriderError:
+        return ""
 
 
 def _python_source(source: ModelSource) -> str:
