@@ -127,6 +127,17 @@ def test_a_runs_configuration_goes_to_standard_output_and_a_warning_beside_it(lo
     assert "did not pay" not in out + err
 
 
+def test_a_run_that_drafted_nothing_is_deployed_with_a_k_that_is_given(log, capsys):
+    records = [json.loads(line) for line in log.read_text("utf-8").splitlines()]
+    records[0]["config"]["num_draft_tokens"] = 0
+    log.write_bytes(b"".join(map(to_line, (records[0], records[-1]))))
+    assert "With K = 0 nothing is drafted" in refused(capsys, "export", log, "--config", "mlx")
+    assert main(["export", str(log), "--config", "mlx", "-k", "7"]) == 0
+    out = capsys.readouterr().out
+    assert "--num-draft-tokens 7" in out
+    assert "K differs from the run's." in out
+
+
 def test_another_k_leaves_the_note_about_a_temperature_that_was_changed(log, capsys):
     records = [json.loads(line) for line in log.read_text("utf-8").splitlines()]
     records[0]["config"]["temperature"] = 0.35
@@ -154,6 +165,8 @@ def test_settings_can_replace_a_run(capsys):
         "--config ollama",
         "--config mlx --method prompt-lookup",
         "--config vllm -k 99",
+        "--config vllm -k 0",
+        "run.jsonl --config vllm -k 0",
         "--config vllm -k many",
         "--config vllm --temperature nan",
         "--config vllm --target o/t --method magic",

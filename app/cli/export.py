@@ -20,7 +20,6 @@ from app.cli.parsing import (
     positive_whole_number,
     sampling_of,
     switch,
-    whole_number,
 )
 from core.runlog.log import RunLog, read_run_log
 from core.settings import RunRequest
@@ -60,7 +59,7 @@ def add_parser(commands: Any) -> None:
     option(group, "--target REF", "the model to sample from")
     option(group, "--draft REF", "the model that drafts")
     option(group, "--method NAME", "draft-model or prompt-lookup (default: as in outrider run)")
-    option(group, "-k --k N", "tokens to draft (default: the log's, else 4)", whole_number)
+    option(group, "-k --k N", "tokens to draft (default: the log's, else 4)", positive_whole_number)
     add_settings(group, *SAMPLING, **dict.fromkeys(SAMPLING))
 
 
@@ -133,7 +132,7 @@ def _choice(args: argparse.Namespace, log: RunLog | None) -> Any:
         )
     if flag := _given(args):
         raise UsageError(f"The run log sets {flag}; leave out the log, or the flag.")
-    choice = choice_from_log(log)
+    choice = choice_from_log(log, may_be_plain=args.k is not None)
     if args.k is None or args.k == choice.k:
         return choice
     request = replace(choice.request, num_draft_tokens=args.k)

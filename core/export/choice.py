@@ -179,19 +179,24 @@ class Choice:
 
 
 def choice_from_request(
-    request: RunRequest, summary: Mapping[str, Any] | None = None, steps: Sequence[Step] = ()
+    request: RunRequest,
+    summary: Mapping[str, Any] | None = None,
+    steps: Sequence[Step] = (),
+    *,
+    may_be_plain: bool = False,
 ) -> Choice:
     """The choice of a request, with the mean K and the speedup of its run if there is a summary.
 
     Args:
         steps: the run's; K is theirs, or their mean where it was changed or a policy chose it.
+        may_be_plain: whether K may be 0, since the caller sets another.
 
     Raises:
         SettingsError: there is no such method, or nothing is drafted.
     """
     get_method(request.method)
     lengths = lengths_of(steps) or {request.draft_length}
-    if request.num_draft_tokens == 0 or lengths == {0}:
+    if not may_be_plain and (request.num_draft_tokens == 0 or lengths == {0}):
         raise SettingsError("With K = 0 nothing is drafted, so there is no draft to deploy. Choose a run that drafts.")
     summary, note = summary or {}, ""
     length, *others = lengths
@@ -224,8 +229,8 @@ def refuse_server(config: Mapping[str, Any]) -> None:
         raise SettingsError("This run was made on a server, so its draft and K are that server's. Deploy another run.")
 
 
-def choice_from_log(log: RunLog) -> Choice:
-    """The choice that a run was made with.
+def choice_from_log(log: RunLog, *, may_be_plain: bool = False) -> Choice:
+    """The choice that a run was made with, as in `choice_from_request`.
 
     Raises:
         RunLogError: the log holds settings that no run can have.
@@ -234,7 +239,7 @@ def choice_from_log(log: RunLog) -> Choice:
     config = log.run["config"]
     refuse_server(config)
     run = run_data(log)
-    choice = choice_from_request(request_from_config(config), log.summary, run.steps)
+    choice = choice_from_request(request_from_config(config), log.summary, run.steps, may_be_plain=may_be_plain)
     dtype = run.setting("dtype")
     return replace(
         choice,
