@@ -16,7 +16,7 @@ from core.export.configurations import PROJECTS, configuration, get_project
 from core.export.serving import serving_files
 from core.models.catalogue import DEFAULT_DRAFT, DEFAULT_TARGET, EMBEDDED, SMOLLM2_DRAFTER
 from core.runlog.log import RunLog
-from core.settings import Coupling, DType, RunRequest, SamplingParams
+from core.settings import Coupling, DType, RunRequest, SamplingParams, VerificationRule
 
 NASTY = 'it\'s a "path" $(rm -rf ~) `x` \\ & ; \n# new'
 
@@ -67,6 +67,20 @@ def test_vllm_gets_its_settings_as_json():
     assert json.loads(value(words, "--speculative-config")) == {**model, "draft_sample_method": "probabilistic"}
     greedy = json.loads(value(words_of("vllm", hub(sampling=SamplingParams(0))), "--speculative-config"))
     assert "draft_sample_method" not in greedy
+
+
+def test_vllm_verifies_blocks_where_outrider_did():
+    block = hub(verification=VerificationRule.BLOCK)
+    settings = json.loads(value(words_of("vllm", block), "--speculative-config"))
+    assert settings["rejection_sample_method"] == "block"
+    assert "leave the key out" in notes_of("vllm", block)
+    assert "Outrider used block verification, which" not in notes_of("vllm", block)
+    lookup = choose("a/b", None, "prompt-lookup", verification=VerificationRule.BLOCK)
+    greedy = hub(verification=VerificationRule.BLOCK, sampling=SamplingParams(0))
+    for name, choice in (("vllm", lookup), ("vllm", greedy), ("sglang", block)):
+        assert "rejection_sample_method" not in "".join(words_of(name, choice))
+        assert "Outrider used block verification, which" in notes_of(name, choice)
+    assert "rejection_sample_method" not in json.loads(value(words_of("vllm", hub()), "--speculative-config"))
 
 
 def test_prompt_lookup_keeps_the_lengths_of_its_n_grams():

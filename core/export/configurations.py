@@ -34,6 +34,7 @@ PROMPT = "Write your prompt here."
 _OUTTYPES = {"float32": "f32", "bfloat16": "bf16", "float16": "f16"}
 """The precisions, and llama.cpp's names for them."""
 
+_VLLM_BLOCK = '"rejection_sample_method": "block"'
 _STATEFUL = frozenset({
     "bailing_hybrid", "bamba", "deepseek_v4", "falcon_h1", "falcon_mamba", "granitemoehybrid", "jamba", "kimi_linear",
     "mamba", "mamba2", "nemotron_h", "olmo_hybrid", "qwen3_5", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_5_text",
@@ -122,7 +123,7 @@ def configuration(
         )
     if program and choice.request.is_lossy:
         notes.append(f"{project.title} verifies exactly here: expect lower acceptance than in the lossy run.")
-    elif program and choice.request.verification is VerificationRule.BLOCK:
+    elif program and choice.request.verification is VerificationRule.BLOCK and _VLLM_BLOCK not in program:
         notes.append(
             "Outrider used block verification, which on average accepts at least as many tokens as token-by-token "
             "verification."
@@ -243,8 +244,14 @@ def _vllm(choice: Choice, target: ModelSource, draft: ModelSource | None) -> Rec
                 "draft_sample_method: the default, greedy, drafts the most likely token and treats it as certain. "
                 "probabilistic samples drafts as Outrider does, so that acceptance is comparable, and takes more "
                 "memory. Leave the key out if an older vLLM does not know it. Both keep the target's distribution; "
-                "of the values of rejection_sample_method, the default keeps it and synthetic does not."
+                "of the values of rejection_sample_method, standard (the default) and block keep it, not synthetic."
             )
+            if choice.request.verification is VerificationRule.BLOCK:
+                settings["rejection_sample_method"] = "block"
+                notes.append(
+                    "rejection_sample_method: block is the block verification that Outrider used. vLLM has it since "
+                    "2026, in its newer model runner only; leave the key out if yours refuses it."
+                )
     notes.append(
         "K is fixed for a batch of requests: a K that pays for one request at a time may not pay for many. To compare, "
         "divide vllm:spec_decode_num_accepted_tokens by vllm:spec_decode_num_draft_tokens at /metrics; Outrider shows "
