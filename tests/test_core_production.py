@@ -173,16 +173,39 @@ def test_the_program_for_transformers_writes_what_plain_greedy_decoding_writes(c
     assert written[0] == written[1] != ""
 
 
+def copied_target(folder, **config):
+    """The embedded target in a folder of its own, with a generation_config.json of its own."""
+    folder.mkdir()
+    for file in (EMBEDDED / DEFAULT_TARGET).iterdir():
+        if file.name != "generation_config.json":
+            (folder / file.name).symlink_to(file)
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": 0, **config}))
+    return str(folder)
+
+
+def test_the_program_for_transformers_applies_a_chat_template_where_outrider_would(tmp_path):
+    target = copied_target(tmp_path / "chatty")
+    template = "{% for m in messages %}<{{m.role}}>{{m.content}}{% endfor %}"
+    system = 'Say "it\'s"\n\\n'
+    for with_template, chat, said in (
+        (False, None, "Write"),
+        (True, None, "<user>Write"),
+        (True, False, "Write"),
+        (True, True, f"<system>{system}<user>Write"),
+    ):
+        if with_template:
+            (tmp_path / "chatty" / "chat_template.jinja").write_text(template)
+        choice = choose(target, DEFAULT_DRAFT, max_new_tokens=1, chat=chat, system=system if chat else "")
+        found = {}
+        exec(compile(configuration(choice, PROJECTS["transformers"]).program, "configuration", "exec"), found)
+        assert found["tokenizer"].decode(found["inputs"]["input_ids"][0]).startswith(said)
+
+
 def test_penalties_and_filters_of_the_targets_generation_config_do_not_apply(tmp_path, capsys):
     written = []
     for penalties in ({}, {"repetition_penalty": 5.0, "no_repeat_ngram_size": 1}):
-        target = tmp_path / f"target{len(written)}"
-        target.mkdir()
-        for file in (EMBEDDED / DEFAULT_TARGET).iterdir():
-            (target / file.name).symlink_to(file)
-        (target / "generation_config.json").unlink()
-        (target / "generation_config.json").write_text(json.dumps({"eos_token_id": 0, **penalties}))
-        choice = choose(str(target), DEFAULT_DRAFT, sampling=SamplingParams(0), max_new_tokens=12)
+        target = copied_target(tmp_path / f"target{len(written)}", **penalties)
+        choice = choose(target, DEFAULT_DRAFT, sampling=SamplingParams(0), max_new_tokens=12)
         program = configuration(choice, PROJECTS["transformers"]).program
         program = program.replace("Write your prompt here.", "def f(a, a, a, a, a, ")
         exec(compile(program, "configuration", "exec"), {})

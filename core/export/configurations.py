@@ -494,18 +494,7 @@ def _transformers(choice: Choice, target: ModelSource, draft: ModelSource | None
             if draft is not None
             else "The output follows the target's distribution: its own draw has to equal the token looked up."
         )
-    lines += ["", f'prompt = "{PROMPT}"']
-    if choice.request.chat:
-        lines += [
-            "inputs = tokenizer.apply_chat_template(",
-            '    [{"role": "user", "content": prompt}],',
-            "    add_generation_prompt=True,",
-            '    return_tensors="pt",',
-            "    return_dict=True,",
-            ").to(target.device)",
-        ]
-    else:
-        lines.append('inputs = tokenizer(prompt, return_tensors="pt").to(target.device)')
+    lines += ["", f'prompt = "{PROMPT}"', *_python_inputs(choice.request.chat, choice.request.system)]
     lines += ["output = target.generate(", *(f"    {option}," for option in ("**inputs", *options)), ")"]
     lines += [
         'new = output[0, inputs["input_ids"].shape[1] :]',
@@ -522,6 +511,24 @@ def _model_type(source: ModelSource) -> str:
         return text_of(read_config(resolve(source.name).path).get("model_type"))
     except OutriderError:
         return ""
+
+
+def _python_inputs(chat: bool | None, system: str) -> list[str]:
+    """The lines that turn the prompt into ids; a chat of None is left to the tokenizer, which may have a template."""
+    said = f'{{"role": "system", "content": {system!r}}}, ' if system else ""
+    templated = [
+        "inputs = tokenizer.apply_chat_template(",
+        f'    [{said}{{"role": "user", "content": prompt}}],',
+        "    add_generation_prompt=True,",
+        '    return_tensors="pt",',
+        "    return_dict=True,",
+        ").to(target.device)",
+    ]
+    raw = ['inputs = tokenizer(prompt, return_tensors="pt").to(target.device)']
+    if chat is not None:
+        return templated if chat else raw
+    indented = [[f"    {line}" for line in lines] for lines in (templated, raw)]
+    return ["if tokenizer.chat_template:", *indented[0], "else:", *indented[1]]
 
 
 def _python_source(source: ModelSource) -> str:
