@@ -60,6 +60,12 @@ def test_the_script_serves_the_pair_with_its_k_and_the_metrics_of_each_step(tmp_
     assert value(words, "--per-request-spec-decode-metrics") == "detailed"
     assert value(words, "--tensor-parallel-size") == "4"
     assert value(words, "--host") == "127.0.0.1", "only this machine, unless told otherwise"
+    script = files_of(HUB)["serve-vllm.sh"]
+    _, _, open_words, _ = arguments(tmp_path, script, HOST="0.0.0.0")
+    assert value(open_words, "--host") == "127.0.0.1", "some shells export HOST"
+    _, _, open_words, _ = arguments(tmp_path, script, OUTRIDER_HOST="0.0.0.0")
+    assert value(open_words, "--host") == "0.0.0.0"
+    assert "OUTRIDER_HOST" in yaml.safe_load(files_of(HUB)["compose-vllm.yaml"])["services"]["vllm"]["environment"]
     assert "--nnodes" not in words
     assert words[-1] == "--more"
     ngram = replace(HUB, draft=None, method="prompt-lookup", sampling=SamplingParams(0))

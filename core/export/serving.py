@@ -38,7 +38,7 @@ class _Server:
 SERVERS: Mapping[str, _Server] = {
     "vllm": _Server(
         flags=(
-            '--host "$HOST" --port "$PORT"',
+            '--host "$OUTRIDER_HOST" --port "$PORT"',
             '--tensor-parallel-size "$((GPUS * MACHINES))"',
             "--per-request-spec-decode-metrics detailed",
         ),
@@ -48,7 +48,7 @@ SERVERS: Mapping[str, _Server] = {
         key="VLLM_API_KEY",
     ),
     "sglang": _Server(
-        flags=('--host "$HOST" --port "$PORT"', '--tp-size "$((GPUS * MACHINES))"'),
+        flags=('--host "$OUTRIDER_HOST" --port "$PORT"', '--tp-size "$((GPUS * MACHINES))"'),
         machines='--nnodes "$MACHINES" --node-rank "$RANK" --dist-init-addr "$HEAD:20000"',
         others="",
         image="lmsysorg/sglang:${SGLANG_TAG:-latest}",
@@ -58,13 +58,13 @@ SERVERS: Mapping[str, _Server] = {
 _FOLDERS = "Put or link the models in one folder, as {names}, and set MODELS to it."
 _SCRIPT = """#!/bin/sh
 {head}#
-# HOST=0.0.0.0 opens the server to the network; {key}.
+# OUTRIDER_HOST=0.0.0.0 opens the server to the network; {key}.
 # More arguments of the server may follow the script's name.
 # Several machines: MACHINES is their number, GPUS the number of GPUs in each. Start the script on every machine with
 # RANK=0, 1, ... and HEAD, the address of machine 0. They communicate without encryption, so use a private network.
 # Each needs the models, in the same versions.
 set -eu
-HOST=${{HOST:-127.0.0.1}} PORT=${{PORT:-8000}}
+OUTRIDER_HOST=${{OUTRIDER_HOST:-127.0.0.1}} PORT=${{PORT:-8000}}
 GPUS=${{GPUS:-{gpus}}} MACHINES=${{MACHINES:-{machines}}} RANK=${{RANK:-0}}
 {folder}if [ "$MACHINES" -gt 1 ]; then
     : "${{HEAD:?Set HEAD to the address of machine 0.}}"
@@ -127,7 +127,7 @@ def serving_files(choice: Choice, project: Project, *, gpus: int = 1, machines: 
         **{"head": first + rest, "gpus": gpus, "machines": machines, "folder": folder, "key": key},
         **{"arguments": server.machines, "others": others, "command": command},
     )
-    variables = ["HOST", "PORT", "GPUS", "MACHINES", "RANK", "HEAD", "HF_TOKEN", *filter(None, [server.key])]
+    variables = ["OUTRIDER_HOST", "PORT", "GPUS", "MACHINES", "RANK", "HEAD", "HF_TOKEN", *filter(None, [server.key])]
     compose = _COMPOSE.format(
         **{"script": script, "name": project.name, "image": server.image},
         volume="      - ${MODELS:?Set MODELS to the folder that holds the models.}:/models:ro\n" if names else "",
