@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import cached_property, partial
-from typing import Any
 
 from PySide6.QtCore import Qt, QTimer, Signal, Slot
 from PySide6.QtGui import QCloseEvent, QFont, QGuiApplication, QIcon, QKeyEvent, QResizeEvent, QShowEvent
@@ -50,6 +49,7 @@ from app.widgets.labels import Banner, SidePanel
 from app.widgets.plot_card import save_plots
 from app.window_layout import Columns, PageWindow, from_text, splitter, to_text
 from app.worker import OpenSession, open_session
+from core.analysis.advice import Advice
 from core.draft_length import DraftLength
 from core.drafters.registry import METHODS
 from core.models import catalogue
@@ -429,10 +429,16 @@ class MainWindow(QMainWindow):
             self.columns.take_out(page)
 
     @Slot(object)
-    def _on_advice_applied(self, settings: Mapping[str, Any]) -> None:
+    def _on_advice_applied(self, advice: Advice) -> None:
+        settings = dict(advice.settings)
+        if pace := settings.pop("pace", None):
+            self.playback.set_pace(pace)
         if settings.get("draft", "") is None:  # Its list is opened.
             self.columns.show_settings()
-        self.controls.change(settings)
+        if settings:
+            self.controls.change(settings)
+        if advice.repeats and self.run_view.request is not None:
+            self._start(self.run_view.request)
 
     @Slot(str)
     def _on_model_opened(self, ref: str) -> None:

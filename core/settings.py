@@ -114,7 +114,7 @@ def setting(default: Any, *, label: str, help: str = "", **more: Any) -> Any:
             switches it off. subject: its name at the beginning of a sentence, if not the label. is_optional: it may be
             None. titles: the name of each value, for a choice. aliases: its other names in the run search.
             flags: its other names on the command line. user_default: that of flags and the window, if different from
-            a log's; window_default, window_min, window_max: the window's. metavar: of its flag.
+            a log's; window_default, window_max: the window's. metavar: of its flag.
     """
     return field(default=default, metadata={"label": label, "help": help, **more})
 
@@ -154,7 +154,7 @@ def is_valid(item: Field[Any], value: Any, *, in_window: bool = False) -> bool:
         return False
     low, high = rules.get("min", -math.inf), rules.get("max", math.inf)
     if in_window:
-        low, high = rules.get("window_min", low), rules.get("window_max", high)
+        high = rules.get("window_max", high)
     try:
         is_finite = math.isfinite(value)
     except OverflowError:  # An integer too large for a float.
@@ -291,7 +291,6 @@ class RunRequest:
         help="How many tokens are drafted before the target verifies them in one forward pass.",
         subject="K, the number of draft tokens,",
         min=0,
-        window_min=1,
         max=MAX_DRAFT_TOKENS,
         is_optional=True,
         aliases=("k",),

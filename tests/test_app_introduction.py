@@ -284,7 +284,7 @@ def test_where_a_run_is_slower_it_says_so_and_what_to_try():
     assert slower.advice
     faster = concluded(10.0)
     assert "times faster than plain decoding" in faster.headline
-    assert not faster.advice
+    assert faster.advice.repeats, "the times of a busy machine are no grounds for other settings"
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,7 @@ from app.setup.prompt import LIVE_HINT, PromptEditor
 from app.setup.settings_panel import SettingsPanel
 from app.theme import DARK, LIGHT, SCALES, apply_style, mono_font, next_scale, scaled, text_scale, ui_font
 from app.widgets.fields import EnumCombo
+from core.analysis.advice import Advice
 from tests.fakes_app import drag_columns, run_of
 from tests.test_core_diagnosis import drawn
 
@@ -160,7 +161,7 @@ def test_a_narrow_window_has_its_settings_as_a_page_and_a_wide_one_gets_its_colu
     assert window.focusWidget() is field
     window.menus.pages[0].trigger()
     assert window.side.currentWidget() is window.measurements
-    window.speed.applied.emit({"draft": None})
+    window.speed.applied.emit(Advice("", settings={"draft": None}))
     qtbot.waitUntil(window.controls.draft.combo.view().isVisible)
     window.controls.draft.combo.hidePopup()
     window.resize(1280, 800)

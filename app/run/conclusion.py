@@ -7,12 +7,21 @@ from dataclasses import dataclass
 
 from PySide6.QtWidgets import QFrame
 
+from app.run.pacing import Pace
 from app.run.run_view import RunView
 from app.run.speed.speed_page import AdviceRow
 from app.widgets.fields import boxed, column, set_flag, wrapped_label
 from core.analysis.advice import Advice
 from core.analysis.diagnosis import diagnose
-from core.analysis.steadiness import BUSY_MACHINE, STEPWISE, covers_one, interval_text, speedup_interval, unsteadiness
+from core.analysis.steadiness import (
+    BUSY_MACHINE,
+    REPEAT_WHEN_IDLE,
+    STEPWISE,
+    covers_one,
+    interval_text,
+    speedup_interval,
+    unsteadiness,
+)
 from core.settings import Coupling
 from core.text import percent_text
 
@@ -33,7 +42,7 @@ class Conclusion:
         basis: the interval of the speedup, and how steady the machine was.
         kind: "doubtful" if the machine was too busy for the headline to be trusted, "lossy", "faster", "slower", or
             empty if there is no clear difference.
-        advice: what to try where it wasn't faster; otherwise None.
+        advice: what to try where it wasn't faster, or can't be trusted; otherwise None.
     """
 
     headline: str
@@ -50,7 +59,8 @@ def conclusion_of(run: RunView, *, is_slowed: bool = False) -> Conclusion | None
     """
     summary = run.summary
     if summary is not None and summary.was_stepped and summary.baseline_tokens_per_second is not None:
-        return Conclusion(f"No speed comparison, {_sameness(run)}", STEPWISE)
+        again = Advice(STEPWISE, settings={"pace": Pace.FULL}, repeats=True)
+        return Conclusion(f"No speed comparison, {_sameness(run)}", STEPWISE, advice=again)
     speedup = summary.measured_speedup if summary is not None else None
     if speedup is None:
         return None
@@ -70,14 +80,18 @@ def conclusion_of(run: RunView, *, is_slowed: bool = False) -> Conclusion | None
     notes = [f"95 % interval {interval_text(interval)}." if interval else "Generate more tokens to get an interval."]
     notes += [note for note in (run.absence_note, busy[:1].upper() + busy[1:] or steady) if note]
     sums = run.counts.sums
+    # Neither a busy machine's times nor those of a few steps are grounds for other settings.
+    advice = Advice(REPEAT_WHEN_IDLE, repeats=True) if busy else None
     if busy and not is_slowed and sums.total_ms < SHORT_MS * sums.num_steps:
         notes.append(DRAWING)
+        advice = Advice(DRAWING, settings={"pace": Pace.SLOWED}, repeats=True)
+    elif not busy and verdict != "faster" and interval is not None:
+        advice = _advice(run)
     return Conclusion(
         headline=f"{QUALIFIED + headline[0].lower() + headline[1:] if busy else headline}, {_sameness(run)}",
         basis=" ".join(notes),
         kind="doubtful" if busy else "lossy" if run.is_lossy else verdict,
-        # Neither a busy machine's times nor those of a few steps are grounds for advice.
-        advice=None if verdict == "faster" or busy or interval is None else _advice(run),
+        advice=advice,
     )
 
 
@@ -92,7 +106,7 @@ def _sameness(run: RunView) -> str:
 
 def _advice(run: RunView) -> Advice | None:
     found = diagnose(run.counts.sums, run.plain_step)
-    return next(iter(run.advice(found)), None) if found is not None else None
+    return next((item for item in run.advice(found) if not item.is_remark), None) if found is not None else None
 
 
 class ConclusionBar(QFrame):
@@ -105,8 +119,8 @@ class ConclusionBar(QFrame):
         self._run, self._is_slowed = run, is_slowed
         self.headline = wrapped_label("conclusionHeadline", "title")
         self.basis = wrapped_label("conclusionBasis", "hint")
-        self.advice = AdviceRow()
-        boxed(column(self.headline, self.basis, self.advice, spacing=2), self, margins=(12, 8, 12, 8))
+        self.advice = AdviceRow(self.headline, self.basis)
+        boxed(column(self.advice), self, margins=(12, 8, 12, 8))
         self.hide()
 
     def begin(self) -> None:
@@ -124,7 +138,8 @@ class ConclusionBar(QFrame):
             self.basis.setText(found.basis)
             set_flag(self.basis, "role", "warning" if found.kind == "doubtful" else "hint")
             set_flag(self, "kind", found.kind)
-            self.advice.setVisible(found.advice is not None)
+            self.advice.text.setVisible(found.advice is not None and found.advice.text not in found.basis)
+            self.advice.button.setVisible(found.advice is not None)
             if found.advice is not None:
                 self.advice.show_advice(found.advice, lead="Try this: ")
             self.setAccessibleName(f"{found.headline}. {found.basis}")

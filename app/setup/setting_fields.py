@@ -146,7 +146,7 @@ def _slider(item: Field[Any], name: str) -> SliderSpin:
         rules["label"],
         f"{rules['help']} Adjustable mid-run.",
         name=name,
-        low=rules.get("window_min", rules["min"]),
+        low=rules["min"],
         high=rules.get("window_max", rules.get("max")),
         step=rules.get("step", 1.0),
         decimals=2 if isinstance(item.default, float) else 0,

@@ -299,8 +299,9 @@ class SettingsPanel(QScrollArea):
         rules, is_tree = SETTINGS["num_draft_tokens"].metadata, self.method.method.proposes_trees
         title, help_text = (NODES_TITLE, NODES_HELP) if is_tree else (rules["label"], rules["help"])
         most = rules["max"] if is_tree else LONGEST_CHAIN
+        help_text = f"{help_text} 0 is plain decoding. Adjustable mid-run."
         with self.filling():
-            self.fields["num_draft_tokens"].set_meaning(title, f"{help_text} Adjustable mid-run.", most)
+            self.fields["num_draft_tokens"].set_meaning(title, help_text, most)
 
     def _verification_problem(self) -> str:
         coupling, rule = (self.fields[name].member() for name in ("coupling", "verification"))
@@ -408,6 +409,6 @@ def settings_of(request: RunRequest, current: RunSettings) -> RunSettings:
         **{name: getattr(request, name) for name in ("coupling", "verification", "dtype", "baseline", "target")},
         device=Device(request.device.partition(":")[0]),
         draft=request.draft or current.draft,
-        num_draft_tokens=max(1, k) if k is not None else current.num_draft_tokens,
+        num_draft_tokens=k if k is not None else current.num_draft_tokens,
         length_policy=request.length_policy if k is None else LengthPolicy.FIXED,
     )

@@ -33,14 +33,23 @@ MAX_LOOKUP_TOKENS = 2048
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """A sentence or two, the promised speedup, None if it can't be computed, and the settings that it asks for.
+    """A sentence or two, the promised speedup, None if it can't be computed, and what it asks for.
 
-    Settings are named as in `core.settings`; None is one that only the user can choose.
+    Attributes:
+        settings: to change, named as in `core.settings`, or "pace", the window's; None is one that only the user can
+            choose.
+        repeats: whether the run is to be run again, with these.
     """
 
     text: str
     speedup: float | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
+    repeats: bool = False
+
+    @property
+    def is_remark(self) -> bool:
+        """Whether there is nothing to do about it."""
+        return not (self.settings or self.repeats)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +116,7 @@ def advise(
     emitted: Sequence[int] = (),
     theory: SpeedupTheory | None = None,
 ) -> list[Advice]:
-    """What to change, largest gain first.
+    """What to change, largest gain first, and remarks.
 
     Args:
         config: comes from `RunStarted`.
@@ -127,13 +136,15 @@ def advise(
     found.sort(key=lambda advice: -(advice.speedup or 0.0))
     if any(advice.speedup is not None for advice in found):
         return found
+    settings: dict[str, Any] = {}
     if diagnosis.speedup < BREAK_EVEN:
         text = "Decode plainly: nothing in this run suggests a setting at which drafting would pay."
+        settings = {"num_draft_tokens": 0, "length_policy": LengthPolicy.FIXED}
     else:
         text = f"These settings are good: no others promise a gain above {percent_text(LEAST_GAIN - 1)}."
     if sums.is_tree:
         text += " Nothing is predicted here for larger trees."
-    return [Advice(text), *found]
+    return [Advice(text, settings=settings), *found]
 
 
 def _of_too_few(sums: Tally, config: Mapping[str, Any]) -> Iterator[Advice]:
@@ -225,7 +236,7 @@ def _other_shape(diagnosis: Diagnosis, config: Mapping[str, Any], theory: Speedu
 
 def _undrafted(sums: Tally, config: Mapping[str, Any]) -> Iterator[Advice]:
     share, settings = 1 - sums.num_blocks / sums.num_steps, {}
-    if share < LEAST_UNDRAFTED:
+    if share < LEAST_UNDRAFTED or config.get("num_draft_tokens") == 0:
         return
     if config.get("num_draft_tokens") == "auto":
         text = (
@@ -255,11 +266,18 @@ def _about_main_limit(sums: Tally, diagnosis: Diagnosis, config: Mapping[str, An
             )
         yield from _temperatures(sums)
     elif limit.limit is Limit.VERIFY and diagnosis.verify_cost is not None:
-        smaller = "Smaller trees" if sums.is_tree else "Short blocks"
+        smaller, settings = "Smaller trees" if sums.is_tree else "Short blocks", {}
+        best = best_length(sums, diagnosis) if config.get("num_draft_tokens") != "auto" else None
+        # With a larger gain, this K has its own advice.
+        is_shorter = best is not None and best.num_draft_tokens < diagnosis.usual_length
+        if best and is_shorter and BREAK_EVEN < best.speedup < LEAST_GAIN * diagnosis.speedup:
+            smaller += f", such as K = {best.num_draft_tokens}"
+            settings = {"num_draft_tokens": best.num_draft_tokens, "length_policy": LengthPolicy.FIXED}
         yield Advice(
             f"Scoring {diagnosis.usual_length + 1} positions costs {diagnosis.verify_cost:.2f} plain forwards in the "
             "median step: the "
-            f"target is compute-bound here, not memory-bound. {smaller}, a larger target or a GPU make that cheaper."
+            f"target is compute-bound here, not memory-bound. {smaller}, a larger target or a GPU make that cheaper.",
+            settings=settings,
         )
     elif limit.limit is Limit.OVERHEAD:
         extra = diagnosis.overhead_ms - diagnosis.plain.overhead_ms

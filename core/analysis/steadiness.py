@@ -23,6 +23,7 @@ STEPWISE = (
     "The steps were taken one by one, so their times say nothing about speed: run again at full speed or at a slower "
     "pace."
 )
+REPEAT_WHEN_IDLE = "Repeat the run when the machine is idle."
 BUSY_MACHINE = "The machine was busy: "
 """How a note about a busy machine begins."""
 SHIFT = 1.3
@@ -107,14 +108,14 @@ def busy_note(run: Tally, baseline: Tally, summary: Summary) -> str:
     found = unsteadiness(run, baseline)
     if found is not None and found > BUSY:
         varied = f"steps with the same work varied in time by {percent_text(found)}"
-        return f"{BUSY_MACHINE}{varied}. Repeat the run when the machine is idle."
+        return f"{BUSY_MACHINE}{varied}. {REPEAT_WHEN_IDLE}"
     plain = [row[_VERIFY_MS] for row in baseline.table().tolist()][:_BLOCKS]
     before, after = summary.target_step_ms, statistics.median(plain) if len(plain) >= _FEWEST else None
     same_threads = summary.num_threads == summary.baseline_num_threads
     if before and after and same_threads and max(before / after, after / before) > SHIFT:
         return (
             f"{BUSY_MACHINE}one forward of the target took {before:.1f} ms in the run and {after:.1f} ms "
-            "in its baseline. Repeat the run when it is idle."
+            f"in its baseline. {REPEAT_WHEN_IDLE}"
         )
     speedup, tokens = summary.measured_speedup, summary.block_efficiency
     return impossible_note(speedup, tokens) if speedup and tokens else ""

@@ -100,6 +100,7 @@ class SpeedReport:
         compared: measured values, with the predicted ones in place of an interval.
         parts, replaced: the parts of a step's time, and of the plain steps that it replaces.
         limit: what costs most, in a sentence.
+        remarks: what else is to be said of these settings, though nothing can be done about it.
         theory: the curves over K; None where nothing was drafted.
         figures: every value with its interval and its formula.
     """
@@ -112,6 +113,7 @@ class SpeedReport:
     replaced_title: str = ""
     limit: str = ""
     gains: tuple[Gain, ...] = ()
+    remarks: str = ""
     advice: tuple[Advice, ...] = ()
     theory: SpeedupTheory | None = None
     shapes: tuple[NamedValue, ...] = ()
@@ -155,7 +157,7 @@ def speed_report(run: RunView, done: Study | None = None) -> SpeedReport:
         advice.insert(0, measure)
     is_busy = bool(run.busy_note and found.num_blocks and found.plain.is_measured)
     if is_busy:
-        advice.insert(0, Advice(REPEAT))
+        advice.insert(0, Advice(REPEAT, repeats=True))
     note = LATER
     if is_over:
         note = COMPUTING if done is None else UNCALIBRATED if theory is not None and calibration is None else ""
@@ -173,7 +175,8 @@ def speed_report(run: RunView, done: Study | None = None) -> SpeedReport:
         replaced_title=f"{found.tokens_per_step:.2f} tokens by plain decoding",
         limit="" if limit is None else LIMITS[limit.limit][1].format(limit.speedup),
         gains=_gains(found),
-        advice=tuple(advice),
+        remarks=" ".join(item.text for item in advice if item.is_remark),
+        advice=tuple(item for item in advice if not item.is_remark),
         theory=theory,
         shapes=shape_rows(theory),
         figures=figure_rows(found, theory, calibration, run.coupling),

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from PySide6.QtCore import Qt, Signal, Slot
 from PySide6.QtWidgets import QFrame, QScrollArea, QWidget
@@ -31,44 +30,46 @@ PLOT_HEIGHT, SMALL_PLOT_HEIGHT = 200, 150
 
 
 class AdviceRow(QWidget):
-    """A piece of advice, with a button if it names a setting.
+    """A piece of advice, with a button that follows it.
 
     Signals:
-        applied: the settings that the advice asks for, by name.
+        applied: the `Advice`.
     """
 
     applied = Signal(object)
 
-    def __init__(self) -> None:
+    def __init__(self, *above: QWidget) -> None:
+        """`above`: widgets above the advice, beside the button."""
         super().__init__()
         self.text = column_label("adviceText", "")
         self.button = push_button("Apply", "adviceButton", "", self._on_clicked)
-        self._settings: Mapping[str, Any] = {}
-        boxed(row((self.text, 1), (self.button, 0)), self)
+        self._advice = Advice("")
+        boxed(row((column(*above, self.text, spacing=2), 1), (self.button, 0)), self)
 
     def show_advice(self, advice: Advice, lead: str = "") -> None:
         """Show a piece of advice, after words that lead to it."""
-        self._settings = advice.settings
+        self._advice = advice
         self.text.setText(lead + advice.text)
-        is_choice = None in advice.settings.values()
-        self.button.setText("Choose…" if is_choice else "Apply")
-        describe(self.button, f"{self.button.text()}: {advice.text}", "Change the settings in the left column")
-        self.button.setVisible(bool(advice.settings))
+        is_choice, pace = None in advice.settings.values(), advice.settings.get("pace")
+        self.button.setText("Run again" if advice.repeats else "Choose…" if is_choice else "Apply")
+        again = f"Start the same run again{f', at the pace “{pace.title}”' if pace else ''}"
+        how = again if advice.repeats else "Change the settings in the left column"
+        describe(self.button, f"{self.button.text()}: {advice.text}", how)
         self.button.setEnabled(True)
 
     @Slot()
     def _on_clicked(self) -> None:
-        if None not in self._settings.values():
+        if self.button.text() == "Apply":
             self.button.setText("Applied")
             self.button.setEnabled(False)
-        self.applied.emit(self._settings)
+        self.applied.emit(self._advice)
 
 
 class SpeedPage(RunPage):
     """Shows a `SpeedReport`, from top to bottom one story; a job computes intervals when the run is over.
 
     Signals:
-        applied: the settings that a piece of advice asks for, by name; None for one that the user has to choose.
+        applied: the `Advice` that is to be followed.
     """
 
     applied = Signal(object)
@@ -93,6 +94,7 @@ class SpeedPage(RunPage):
         ]
         self.limit = column_label("speedLimit", "")
         self.gain_bars = [GainBar() for _ in range(1 + len(LIMITS))]
+        self.remarks = column_label("speedRemarks", "")
         self.advice: list[AdviceRow] = []
         self.plot, self.calibration = SpeedupPlot(), CalibrationPlot()
         self.quantity = ChoiceRow({quantity: quantity.title for quantity in Quantity}, "speedQuantity", "Plotted by K")
@@ -115,7 +117,7 @@ class SpeedPage(RunPage):
         self._head, _ = card(self.headline, self.basis, self.compared, row(None, self.race_button))
         self._time = _card("Where an average step's time goes", Legend(self.samples), self.step_bar, self.plain_bar)
         hint = column_label("gainsHint", "hint", GAINS_HINT)
-        self._limits = _card("What limits the speedup", self.limit, hint, column(*self.gain_bars))
+        self._limits = _card("What limits the speedup", self.limit, hint, column(*self.gain_bars), self.remarks)
         self._advice = column(spacing=12)
         self._change = _card("What to change", self._advice)
         self._trees = _card("Shapes of trees", self.shapes)
@@ -165,6 +167,7 @@ class SpeedPage(RunPage):
             self.predictors: bool(report.predictors),
             self.compared: bool(report.compared),
             self.limit: bool(report.limit),
+            self.remarks: bool(report.remarks),
         }.items():
             widget.setVisible(is_shown)
         if has_parts:
@@ -172,6 +175,7 @@ class SpeedPage(RunPage):
             self.step_bar.show_parts("One step", report.parts, full)
             self.plain_bar.show_parts(report.replaced_title, report.replaced, full)
         self.limit.setText(report.limit)
+        self.remarks.setText(report.remarks)
         self._show_gains(report)
         self._show_advice(report.advice)
         self.predictors_note.setText(report.predictors_note)
