@@ -83,7 +83,7 @@ def test_the_test_of_an_accepted_token_is_explained_with_its_figures():
         "Draft q": "0.5000",
         "Acceptance probability, min(1,\u00a0p\u00a0/\u00a0q)": "1.0000",
         "Uniform draw u": "0.3000",
-        "Predicted acceptance, 1 − TV": "0.8000",
+        "Expected acceptance over all drafts, 1 − TV": "0.8000",
         "Residual mass, TV": "0.2500",
         "Entropy of the target": "1.25 nats",
         "Entropy of the draft": "0.50 nats",
@@ -141,7 +141,7 @@ def test_under_shared_noise_there_is_no_draw_and_no_residual():
     assert bonus.verdict.endswith("under the noise of its position.")
     titles = list(facts(accepted))
     assert not any(
-        title.startswith(("Predicted acceptance", "Residual", "Uniform", "Acceptance probability")) for title in titles
+        title.startswith(("Expected acceptance", "Residual", "Uniform", "Acceptance probability")) for title in titles
     )
     assert any(title.startswith("Upper bound of acceptance") for title in titles)
 

@@ -91,7 +91,7 @@ def test_values_of_the_wrong_kind_give_the_defaults():
     ("key", "value"),
     [
         *(("temperature", value) for value in (float("nan"), "1", 10**400, -1, True)),
-        *(("num_draft_tokens", value) for value in (0, 99, 2.5)),
+        *(("num_draft_tokens", value) for value in (-1, 99, 2.5)),
         *(("top_p", value) for value in (0, float("inf"))),
         *(("seed", value) for value in (2**63, -1)),
         *(("method", value) for value in ("magic", [])),

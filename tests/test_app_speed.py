@@ -9,15 +9,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from PySide6.QtCore import QPointF
+from PySide6.QtWidgets import QLabel
 
 from app.jobs import Jobs
 from app.run.conclusion import conclusion_of
+from app.run.inspector.inspection import inspect
 from app.run.pacing import Pace
 from app.run.run_view import RunView
 from app.run.speed.speed import COMPUTING, EMPTY, LATER, NO_UNIT, REPEAT, UNDRAFTED, speed_report, study_of
 from app.run.speed.speed_figures import UNCALIBRATED
 from app.run.speed.speed_page import SpeedPage
 from app.run.speed.speed_plots import Grouping, Quantity
+from app.run.text.tokens import Place
 from app.theme import DARK, LIGHT
 from app.widgets.plot_card import PlotFormat, contents_of
 from core.analysis.steadiness import REPEAT_WHEN_IDLE
@@ -167,7 +170,7 @@ def test_measured_stands_beside_expected_and_every_figure_has_its_formula_behind
     assert compared["α, acceptance of tested tokens"][1] == "", "the predictions start from it"
     shown = texts(page.figures.rows)
     assert shown["α, acceptance"][0].startswith("0.")
-    assert "–" in shown["Speedup predicted"][1]
+    assert "–" in shown["Speedup by formula"][1]
     assert shown["Best K"][1].endswith("sure")
     assert not page.figures.isVisible()
     page.fold.button.click()
@@ -279,6 +282,28 @@ def test_the_sentence_on_top_of_a_slow_run_has_its_advice_applied_with_one_click
     assert window.controls.method.method.name == "prompt-lookup"
 
 
+def test_predicted_is_only_a_share_of_the_drafted_tokens_and_each_curve_is_called_by_one_name(qtbot, steps):
+    trees = [tree_step((-1, 0, -1, 1, 2), path) for path in ((0, 1, 3), (2, 4), ()) for _ in range(20)]
+    for made in (steps, trees):
+        page = page_of(qtbot, run_of(made))
+        page.fold.set_open(True)
+        said = [label.text() for label in page.findChildren(QLabel)]
+        for by in Grouping:
+            page.calibration.show_grouping(by)
+            said += [by.title, by.axis, *(name for row in page.calibration.details(0) for name in row)]
+            said += [sample.accessibleName() for sample in page.calibration.samples]
+        said += [name for row in page.plot.details(2) for name in row]
+        said += [sample.accessibleName() for sample in page.plot.samples]
+        assert [text for text in said if "predict" in text.replace("predictors", "").lower()] == []
+        assert made is trees or "1\u00a0−\u00a0TV, tested tokens" in said
+        assert page.compared_note.isVisible()
+        assert "leaves out overhead" in page.compared_note.text()
+    page = page_of(qtbot, run_of(steps))
+    assert {"formula", "if verifying cost one plain forward"} <= {name for name, _ in page.plot.details(2)}
+    facts = inspect([replace(steps[0], uniforms=(0.5,) * 4)], Place(0, 0)).facts
+    assert [fact.title for fact in facts if "predict" in fact.title.lower()] == []
+
+
 def test_the_curves_pass_through_one_at_k_0_and_the_point_stands_at_the_runs_own_k(qtbot, steps):
     page = page_of(qtbot, run_of(steps))
     x, y = page.plot.line.getData()
@@ -297,7 +322,7 @@ def test_the_curves_pass_through_one_at_k_0_and_the_point_stands_at_the_runs_own
     assert [group.title for group in page.calibration.groups] == ["1", "2", "3", "4"]
     page.grouping.group.button(1).click()
     assert page.calibration.grouping is Grouping.TENTHS
-    assert page.calibration.details(0)[0][0].startswith("Predicted")
+    assert page.calibration.details(0)[0][0].startswith("1 − TV")
 
 
 def test_a_run_without_evidence_says_so_and_one_with_it_shows_correlations(qtbot, steps):
@@ -396,5 +421,5 @@ def test_a_run_of_trees_shows_shapes_beside_a_chain_and_a_chain_again_after_it(q
     assert "chain_speedup" in contents_of(PlotFormat.CSV, page.cards[0])()
     page.plot.show_theory(None)
     page = page_of(qtbot, run_of(steps))
-    assert "v = 1" in page.plot.samples[1].accessibleName()
+    assert "if verifying cost one plain forward" in page.plot.samples[1].accessibleName()
     assert not page.shapes.isVisible()

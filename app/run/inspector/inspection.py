@@ -135,7 +135,7 @@ def _drafted_facts(step: Step, slot: int, decider: Decider) -> list[NamedValue]:
             ("Acceptance probability, min(1,\u00a0p\u00a0/\u00a0q)", known(step.acceptance_probs, slot), chance),
             ("Uniform draw u", known(step.uniforms, slot), U_HELP),
             (
-                "Predicted acceptance, 1 − TV",
+                "Expected acceptance over all drafts, 1 − TV",
                 known(step.expected_acceptance, slot),
                 f"{OVERLAP_HELP}{how} {TV_HELP}",
             ),
@@ -172,7 +172,7 @@ def _block_facts(step: Step, slot: int) -> list[Fact]:
             "The probability that the block is accepted at least up to this token."),
         ("Acceptance of this prefix, h", chance_of(step, slot), BLOCK_HELP),
         ("Uniform draw u", known(step.uniforms, slot), BLOCK_HELP),
-        ("Predicted acceptance, Σ min(w p, q)", expected,
+        ("Expected acceptance over all drafts, Σ min(w p, q)", expected,
             "The probability, before this token was drawn, that the block is accepted at least up to it."),
         ("Residual mass, Σ max(0, w p − q)", mass,
             "The mass of the residual that gives the next token if the accepted prefix ends before this one."),

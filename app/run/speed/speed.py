@@ -1,4 +1,4 @@
-"""View model of the Speed page: the verdict, measured beside predicted, where a step's time goes, what limits it."""
+"""View model of the Speed page: the verdict, measured and by formula, where a step's time goes, what limits it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from functools import partial
 
 from app.run.run_view import NamedValue, RunView
 from app.run.speed.speed_figures import (
+    FORMULA_NOTE,
+    TREE_FORMULA_NOTE,
     UNCALIBRATED,
     compared_rows,
     draft_step,
@@ -97,7 +99,7 @@ class SpeedReport:
     """Everything on the page; only the headline and the advice if there are no `parts`.
 
     Attributes:
-        compared: measured values, with the predicted ones in place of an interval.
+        compared: measured values, with the formula's in place of an interval; the note says why they differ.
         parts, replaced: the parts of a step's time, and of the plain steps that it replaces.
         limit: what costs most, in a sentence.
         remarks: what else is to be said of these settings, though nothing can be done about it.
@@ -108,6 +110,7 @@ class SpeedReport:
     headline: str
     basis: str = ""
     compared: tuple[NamedValue, ...] = ()
+    compared_note: str = ""
     parts: tuple[Part, ...] = ()
     replaced: tuple[Part, ...] = ()
     replaced_title: str = ""
@@ -170,6 +173,7 @@ def speed_report(run: RunView, done: Study | None = None) -> SpeedReport:
         # With a measured speedup, the window already says it.
         basis=" ".join(filter(None, (_basis(found), "" if has_speedup else run.busy_note, note))),
         compared=compared_rows(found, theory),
+        compared_note=TREE_FORMULA_NOTE if found.is_tree else FORMULA_NOTE,
         parts=_parts(found),
         replaced=_replaced(found),
         replaced_title=f"{found.tokens_per_step:.2f} tokens by plain decoding",

@@ -1,4 +1,4 @@
-"""The Speed page's figures: measured beside predicted, and every value with its interval and its formula."""
+"""The Speed page's figures: measured beside the formula's, and every value with its interval and its formula."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from core.analysis.theory import ShapeTheory, SpeedupTheory
 from core.settings import Coupling
 from core.text import percent_text
 
-UNCALIBRATED = "α isn't predicted here: this run has no separate probability for each test."
+UNCALIBRATED = "There is no 1 − TV beside α here: this run has no separate probability for each test."
 INTERVAL = "95 % intervals are percentiles over 500 resamples of the run's steps (Efron's bootstrap, 1979)."
 TREE_TOKENS = (
     "Tokens: 1 + how many of the first K nodes of this run's trees were accepted, down to this depth. For larger "
@@ -27,6 +27,8 @@ SPEEDUP_HOW = (
     "This run: tokens × time of a plain step / time of all steps. Formula: τ / (K c + v(K+1)), which leaves out "
     "sampling and overhead."
 )
+FORMULA_NOTE = "The formula leaves out overhead. It takes the median verify time, and the same α at every position."
+TREE_FORMULA_NOTE = "The formula leaves out overhead. It takes the median verify time."
 TOKENS_HOW = "This run: new tokens / forwards of the target. Formula: what this α and K give."
 ALPHA_HOW = (
     "Accepted / tested tokens; both formulas start from it. It is higher than the acceptance rate on the Run "
@@ -67,8 +69,8 @@ def figure_rows(
     # If K changed during the run, the run's point lies between the curves' points.
     own = theory.ran_k == k
     ran = f"K = {theory.ran_k:.1f}" if not own else f"K = {k}"
-    predicted_tokens = _figure(theory.tokens.at(k)) if own else (UNKNOWN, "")
-    predicted = _figure(theory.measured_verify.at(k), "×") if own else (UNKNOWN, "")
+    tokens = _figure(theory.tokens.at(k)) if own else (UNKNOWN, "")
+    speedup = _figure(theory.measured_verify.at(k), "×") if own else (UNKNOWN, "")
     tested = (
         f"levels at which a candidate was accepted / levels tested ({found.num_tested:,} here); those after a "
         "rejection are not tested"
@@ -85,12 +87,12 @@ def figure_rows(
             f"time of a plain forward. {unit} 1 if the target is memory-bound."),
         overhead,
         ("τ, block efficiency", *_figure(theory.ran_tokens), f"new tokens / steps, at {ran}."),
-        ("τ predicted", *predicted_tokens, "(1 − α^(K+1)) / (1 − α) at the same K: Leviathan et al., equation 1, "
+        ("τ by formula", *tokens, "(1 − α^(K+1)) / (1 − α) at the same K: Leviathan et al., equation 1, "
             "which assumes that every position is accepted independently with the same probability."
             if theory.trees is None else TREE_TOKENS),
         ("Speedup as it ran", *_figure(theory.ran_speedup, "×"), f"tokens × time of a plain step / time of all "
             f"steps, at {ran}."),
-        ("Speedup predicted", *predicted, "τ / (K c + v(K+1)) at the same K. It leaves out sampling and overhead."),
+        ("Speedup by formula", *speedup, "τ / (K c + v(K+1)) at the same K. It leaves out sampling and overhead."),
         *(() if theory.trees is not None else _best_k_rows(theory)),
         *(() if calibration is None else _calibration_rows(calibration, coupling, is_tree=found.is_tree)),
     )  # fmt: skip
@@ -104,7 +106,7 @@ def _best_k_rows(theory: SpeedupTheory) -> tuple[Row, ...]:
         ("Best K", best, _sure(theory.share_best), "the K from 0 to 16 with the largest τ / (K c + v(K+1)); 0 is "
             "plain decoding. After it: the share of resamples with the same best K."),
         ("Some K beats plain decoding", "yes" if theory.best_k else "no", _sure(agreeing),
-            "whether any K has a predicted speedup above 1, and the share of resamples that agree."),
+            "whether this formula gives any K a speedup above 1, and the share of resamples that agree."),
         ("Best K if v = 1", str(theory.leviathan.best), "", "the same by τ / (K c + 1), Leviathan et al., theorem "
             "3.8, which assumes that scoring more positions costs nothing."),
     )  # fmt: skip
@@ -125,7 +127,7 @@ def _shape_row(shape: ShapeTheory) -> NamedValue:
 
 def _calibration_rows(found: Calibration, coupling: Coupling, *, is_tree: bool) -> tuple[Row, ...]:
     overall = found.overall
-    name, tested = ("Candidates accepted,", "candidates") if is_tree else ("α", "tokens")
+    name, tested = ("Candidates accepted", "candidates") if is_tree else ("α observed", "tokens")
     z = UNKNOWN if found.z is None else f"{found.z:+.1f}".replace("-", "−")
     note = (
         " This run shares its noise: acceptance is lower by design, between (1 − TV) / (1 + TV) and 1 − TV."
@@ -133,9 +135,9 @@ def _calibration_rows(found: Calibration, coupling: Coupling, *, is_tree: bool) 
         else " Beyond ±2 the difference is unlikely to be chance."
     )
     return (
-        (f"{name} predicted", f"{overall.predicted:.2f}", "", "mean of Σ min(p, q) = 1 − TV over the positions "
+        (f"1 − TV, tested {tested}", f"{overall.predicted:.2f}", "", "mean of Σ min(p, q) = 1 − TV over the positions "
             f"of the {overall.num_tested:,} tested {tested}. {P_AND_Q}."),
-        (f"{name} observed", f"{overall.observed:.2f}", f"{overall.low:.2f} – {overall.high:.2f}", f"accepted / "
+        (name, f"{overall.observed:.2f}", f"{overall.low:.2f} – {overall.high:.2f}", f"accepted / "
             f"tested {tested} at the same positions, with Wilson's 95 % interval."),
         ("z of the difference", z, "", "(accepted − Σ a) / √Σ a (1 − a), a = 1 − TV at each tested position: a "
             f"standard normal under rejection sampling, whatever the text.{note}"),

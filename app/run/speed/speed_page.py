@@ -83,6 +83,7 @@ class SpeedPage(RunPage):
         race_help = "Replay the run and its baseline side by side, on one clock"
         self.race_button = push_button("Race…", "raceButton", race_help)
         self.compared = FigureTable("speedCompared", ("", "this run", "formula"))
+        self.compared_note = column_label("speedComparedNote", "hint")
         self.step_bar, self.plain_bar = TimeBar("stepBar"), TimeBar("plainBar")
         self.samples = [
             SeriesSample("draft", Mark.BAR, "draft_bar", "Time to propose the block."),
@@ -99,12 +100,12 @@ class SpeedPage(RunPage):
         self.plot, self.calibration = SpeedupPlot(), CalibrationPlot()
         self.quantity = ChoiceRow({quantity: quantity.title for quantity in Quantity}, "speedQuantity", "Plotted by K")
         self.grouping = ChoiceRow({by: by.title for by in Grouping}, "alphaGrouping", "Group tested tokens")
-        self.cards = PlotCard("Prediction by K", self.plot), PlotCard("Acceptance of tested tokens", self.calibration)
+        self.cards = PlotCard("Formula by K", self.plot), PlotCard("Acceptance of tested tokens", self.calibration)
         hold(self.plot, height=PLOT_HEIGHT)
         hold(self.calibration, height=SMALL_PLOT_HEIGHT)
         self.cards[0].add_row(self.quantity)
         self.cards[1].add_row(self.grouping)
-        self.shapes = FigureTable("speedShapes", ("", "predicted", "95 % interval"))
+        self.shapes = FigureTable("speedShapes", ("", "formula", "95 % interval"))
         self.figures = FigureTable("speedFigures", ("", "value", "95 % interval"), shows_how=True)
         self.predictors = FigureTable("speedPredictors", ("", "with 1 − TV", "with outcome"))
         self.predictors_note = column_label("speedPredictorsNote", "hint")
@@ -114,7 +115,7 @@ class SpeedPage(RunPage):
         self._show(SpeedReport(EMPTY))
 
     def _lay_out(self) -> None:
-        self._head, _ = card(self.headline, self.basis, self.compared, row(None, self.race_button))
+        self._head, _ = card(self.headline, self.basis, self.compared, self.compared_note, row(None, self.race_button))
         self._time = _card("Where an average step's time goes", Legend(self.samples), self.step_bar, self.plain_bar)
         hint = column_label("gainsHint", "hint", GAINS_HINT)
         self._limits = _card("What limits the speedup", self.limit, hint, column(*self.gain_bars), self.remarks)
@@ -166,6 +167,7 @@ class SpeedPage(RunPage):
             self._predictors: bool(report.predictors_note),
             self.predictors: bool(report.predictors),
             self.compared: bool(report.compared),
+            self.compared_note: bool(report.compared),
             self.limit: bool(report.limit),
             self.remarks: bool(report.remarks),
         }.items():
@@ -180,6 +182,7 @@ class SpeedPage(RunPage):
         self._show_advice(report.advice)
         self.predictors_note.setText(report.predictors_note)
         self.compared.show_rows(report.compared)
+        self.compared_note.setText(report.compared_note)
         self.shapes.show_rows(report.shapes)
         self.figures.show_rows(report.figures)
         self.predictors.show_rows(report.predictors)

@@ -1,4 +1,4 @@
-"""The plots of the Speed page: curves over K, and α as predicted and as observed."""
+"""The plots of the Speed page: curves over K, and α beside 1 − TV."""
 
 from __future__ import annotations
 
@@ -29,24 +29,24 @@ class Grouping(Enum):
         "Dashed: mean of Σ min(p, q) = 1 − TV over the same tested tokens.",
     )
     TENTHS = (
-        "By prediction",
-        "predicted α, %",
-        "Points: accepted / tested tokens, grouped by predicted α in tenths, with Wilson's 95 % interval.",
+        "By 1 − TV",
+        "1 − TV, %",
+        "Points: accepted / tested tokens, grouped by 1 − TV in tenths, with Wilson's 95 % interval.",
         "Dashed: where both are equal.",
     )
 
     def __init__(self, title: str, axis: str, observed: str, predicted: str) -> None:
         self.title, self.axis = title, axis
-        self.meanings = (("observed", observed), ("predicted", predicted))
+        self.meanings = (("accepted", observed), ("1 − TV", predicted))
 
 
 class CalibrationPlot(Plot):
-    """Observed α as points with whiskers, and predicted α as a line."""
+    """Observed α as points with whiskers, and 1 − TV, what it is expected to be, as a line."""
 
     def __init__(self) -> None:
         super().__init__(
             object_name="calibrationPlot",
-            title="Predicted and observed α",
+            title="Acceptance of tested tokens, beside 1 − TV",
             x_label=Grouping.POSITION.axis,
             y_label="accepted, %",
         )
@@ -59,7 +59,7 @@ class CalibrationPlot(Plot):
         self.points = self.add_points("draft_bar", 8, *observed, edge=1)
         self.samples.reverse()
         self.getPlotItem().setMouseEnabled(x=True, y=False)
-        self.set_hint("Whether acceptance was as predicted")
+        self.set_hint("Whether acceptance was as 1 − TV says")
 
     def show_calibration(self, calibration: Calibration | None) -> None:
         """Show a run's calibration."""
@@ -90,12 +90,12 @@ class CalibrationPlot(Plot):
     def details(self, place: int) -> list[tuple[str, str]]:
         """A group in figures."""
         group = self.groups[place]
-        title = f"Position {group.title}" if self.grouping is Grouping.POSITION else f"Predicted {group.title}"
+        title = f"Position {group.title}" if self.grouping is Grouping.POSITION else f"1 − TV {group.title}"
         return [
             (title, ""),
             ("tested", f"{group.num_tested:,} tokens"),
-            ("predicted", percent_text(group.predicted, 1)),
-            ("observed", percent_text(group.observed, 1)),
+            ("1 − TV", percent_text(group.predicted, 1)),
+            ("accepted", percent_text(group.observed, 1)),
             ("95 % interval", f"{percent_text(group.low)} to {percent_text(group.high)}"),
         ]
 
@@ -155,9 +155,9 @@ class Quantity(Enum):
     SPEEDUP = (
         "Speedup",
         "speedup, ×",
-        ("predicted", "Line: τ / (K c + v(K+1)) with this run's α, c and v. Band: 95 % over resampled steps."),
-        ("predicted at v = 1", "Dashed: τ / (K c + 1), Leviathan et al., theorem 3.8: assumes that verifying "
-         "any number of positions costs one plain forward."),
+        ("formula", "Line: τ / (K c + v(K+1)) with this run's α, c and v. Band: 95 % over resampled steps."),
+        ("if verifying cost one plain forward", "Dashed: τ / (K c + 1), Leviathan et al., theorem 3.8: v = 1 for any "
+         "number of positions."),
         ("trees", "Line: tokens / (levels × c + v(K+1)) of the first K nodes of this run's trees, at the "
          "fastest depth. Band: 95 % over resampled steps."),
         (RAN, "Diamond: the run itself, tokens × plain step's time / total time, with its 95 % interval."),
@@ -200,7 +200,7 @@ class SpeedupPlot(Plot):
         dashed, self._beyond_sample, whole, diamond = self.samples
         self.samples[:] = whole, dashed, diamond, self._beyond_sample
         self.getViewBox().setLimits(xMin=-0.5, minXRange=2, yMin=0, minYRange=0.1)
-        self.set_hint("The predicted speedup at each K")
+        self.set_hint("The speedup by the formula at each K")
 
     def show_theory(self, theory: SpeedupTheory | None) -> None:
         """Show a run's curves."""
