@@ -10,12 +10,11 @@ from dataclasses import replace
 
 import pytest
 from PySide6.QtCore import QPointF
-from PySide6.QtGui import QFontMetrics
 
 from app.run.measurements import MeasurementsPanel, MetricTiles
 from app.run.plots.acceptance_plot import AcceptancePlot
 from app.run.plots.tree_plots import CostPlot, RankPlot
-from app.theme import DARK, LIGHT, contrast, ui_font
+from app.theme import DARK, LIGHT, contrast
 from core.analysis.diagnosis import LEAST_TIMED
 from core.analysis.run_counts import MOST_RANKS
 from core.settings import RunRequest
@@ -49,7 +48,7 @@ def plot(qtbot, sound_binding, run):
     return made
 
 
-def test_a_bar_is_as_high_as_the_tree_is_deep_its_nodes_hang_below_and_plain_steps_are_hollow(run, plot):
+def test_a_bar_is_as_high_as_the_tree_is_deep_on_one_scale_and_plain_steps_are_hollow(run, plot):
     feed(run)
     plot.settle(is_over=True)
     steps = run.steps
@@ -58,22 +57,12 @@ def test_a_bar_is_as_high_as_the_tree_is_deep_its_nodes_hang_below_and_plain_ste
     assert plot.plain_bars.opts["x"].tolist() == [n for n, step in enumerate(steps, 1) if not step.num_draft_tokens]
     assert plot.plain_bars.opts["brush"] is None
     assert not plot.plain_sample.isHidden()
-    nodes, useful = (bars.opts["height"] for bars in (plot.node_bars, plot.useful_bars))
-    largest = max(step.num_draft_tokens for step in steps)
-    scale = nodes.min() / largest
-    assert scale < 0
-    assert nodes.tolist() == pytest.approx([scale * step.num_draft_tokens for step in steps])
-    assert useful.tolist() == pytest.approx([scale * step.num_accepted for step in steps])
     axis = plot.getPlotItem().getAxis("left")
-    assert axis.labelText == "nodes · tokens"
+    assert axis.labelText == "tokens"
     (ticks,) = axis._tickLevels
-    texts = dict(ticks)
-    assert texts[min(texts)] == f"{largest}", "labelled with their number"
-    assert min(texts) == pytest.approx(nodes.min())
-    room = axis.width() - QFontMetrics(ui_font(11)).height()
-    assert max(map(QFontMetrics(ui_font(11)).horizontalAdvance, texts.values())) < room, "drawn beside the title"
+    assert all(text == f"{place}" for place, text in ticks)
     low, high = plot.getViewBox().viewRange()[1]
-    assert low < nodes.min()
+    assert low == 0.0
     assert high > max(step.depth for step in steps)
     number, step = next((n, step) for n, step in enumerate(steps) if step.depth < step.num_draft_tokens)
     assert plot.readout(number) == f"step {number + 1}: {step.num_accepted} of {step.depth}, {len(step.drafted)} nodes"
@@ -81,12 +70,11 @@ def test_a_bar_is_as_high_as_the_tree_is_deep_its_nodes_hang_below_and_plain_ste
     assert plot.table()["drafted_depth"] == [step.depth for step in steps]
 
 
-def test_a_chain_has_nothing_below_the_line(run, plot):
+def test_a_chain_has_the_same_scale(run, plot):
     for index in range(9):
         run.apply(make_step(index, 9 + 3 * index))
     plot.settle(is_over=True)
     assert plot.getViewBox().viewRange()[1][0] == 0.0
-    assert not plot.node_bars.opts["height"].any()
     assert plot._labels["left"] == "tokens"
     assert plot.plain_sample.isHidden()
     assert plot.readout(0) == "step 1: 2 of 4, so far 50\u00a0%"
@@ -141,6 +129,7 @@ def test_each_cell_is_the_share_of_the_candidates_tested_there_that_were_accepte
     assert sum(accepted.values()) == sum(step.num_accepted for step in run.steps)
     shown = [text for text in plot._texts if text.isVisible()]
     assert len(shown) == sum(count > 0 for count in tested.values())
+    assert plot.untested_sample.isVisibleTo(page) == (0 in tested.values())
     for index, cell in enumerate(plot.cells):
         rate = accepted[cell] / tested[cell] if tested[cell] else None
         assert plot.rate(cell) == rate

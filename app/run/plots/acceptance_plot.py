@@ -28,28 +28,18 @@ REJECTION_HELP = (
     "drafted in this run. On average the solid line stays a little below it: that is the cost of Gumbel coupling."
 )
 ACCEPTED_HELP = "Bar: accepted tokens of each step."
-DRAFTED_HELP = "Pale bar: how many tokens in a row were drafted."
-NODES_HELP = (
-    "Pale bar above the line: how many tokens in a row were drafted. Below the line, on their own scale: the nodes of "
-    "the tree that the target scored, with the accepted ones filled."
-)
+DRAFTED_HELP = "Pale bar: how many tokens in a row were drafted; of a tree, its depth."
 PLAIN_HELP = "Hollow: a plain step. Nothing was drafted, and the target added one token."
 CHOSEN_HELP = (
     "Tokens drafted in each step: the K that was set, or that the policy chose, less what didn't fit before the end of "
     "the text. 0 is a plain step."
 )
-LINE, NODES = "drafted", "drafted above, nodes scored below"
-BELOW = 0.4
-"""Height of the nodes below the line, relative to the tokens above it."""
 TOKEN_TICKS = (1, 2, 4, 8, 16)
 """Steps between the ticks of the tokens."""
 
 
 class AcceptancePlot(StepPlot):
-    """Bars, in tokens: accepted and drafted depth of each block. Lines: accepted on average, and predicted.
-
-    A tree's nodes are drawn below the line, with the accepted ones filled.
-    """
+    """Bars, in tokens: accepted and drafted depth of each block. Lines: accepted on average, and predicted."""
 
     def __init__(self, run: RunView) -> None:
         super().__init__(run, object_name="acceptancePlot", title="Acceptance per step", y_label="tokens")
@@ -57,8 +47,6 @@ class AcceptancePlot(StepPlot):
         self.drafted_bars = self.add_bars("draft_tint", "drafted", DRAFTED_HELP)
         self.accepted_bars = self.add_bars("draft_bar", "accepted", ACCEPTED_HELP)
         self.plain_bars = self.add_bars("field_border", "plain", PLAIN_HELP, is_hollow=True)
-        self.node_bars, self.useful_bars = self.add_bars("draft_tint"), self.add_bars("draft_bar")
-        self.zero_line = self.add_line("faint", width=1, angle=0)
         self.add_previous(Column.MEAN_DRAFTED, Column.RUNNING_RATE)
         self.band_edges = self.add_band("text")
         self.predicted_line = self.add_line("correction", "predicted", PREDICTED_HELP, dashes=DASHED)
@@ -70,8 +58,7 @@ class AcceptancePlot(StepPlot):
         bars = accepted, self.drafted_sample, self.plain_sample
         self.samples[:] = *bars, mean, self.predicted_sample, self.chosen_sample, previous
         self.set_hint("One bar per step: accepted of drafted tokens")
-        self._has_trees = False
-        self._scale: tuple[float, float] = (0.0, 0.0)
+        self._top = 0.0
 
     def readout(self, step: int) -> str:
         """One step in words."""
@@ -119,7 +106,7 @@ class AcceptancePlot(StepPlot):
 
     @property
     def _shows_choice(self) -> bool:
-        # A tree's nodes have their own bars.
+        # A tree's K counts nodes, not tokens in a row.
         is_chosen = self._run.length_policy is not None or len(self._run.lengths) > 1
         return is_chosen and not self._run.counts.has_trees
 
@@ -154,36 +141,21 @@ class AcceptancePlot(StepPlot):
         if self._shows_choice:
             edges = np.column_stack((x - width / 2, x + width / 2)).ravel()
             self.chosen_line.setData(edges, np.repeat(nodes, 2))
-        highest = max(float(depths.max(initial=1.0)), self._draw_previous(first, last, width))
-        self._fit_tokens(highest, float(nodes.max(initial=0.0)))
-        below = self._scale[0] * BELOW / max(self._scale[1], 1.0) * counts.has_trees
-        self.node_bars.setOpts(x=x, height=-below * nodes, width=self._bar_width)
-        self.useful_bars.setOpts(x=x, height=-below * accepted, width=self._bar_width)
+        self._fit_tokens(max(float(depths.max(initial=1.0)), self._draw_previous(first, last, width)))
         self.rate_line.setData(x, mean * counts.binned(Column.RUNNING_RATE, first, last, width))
         self.predicted_line.setData(x, mean * counts.binned(Column.PREDICTED_RATE, first, last, width))
         for edge, column in zip(self.band_edges, (Column.RATE_LOW, Column.RATE_HIGH), strict=True):
-            bound = np.minimum(mean * counts.binned(column, first, last, width), self._scale[0])
+            bound = np.minimum(mean * counts.binned(column, first, last, width), self._top)
             # Only the run's first steps lack a band.
             is_there = np.isfinite(bound)
             edge.setData(x[is_there], bound[is_there])
 
-    def _fit_tokens(self, depth: float, nodes: float) -> None:
-        """Scale tokens above and nodes below the line; both grow immediately, and shrink when much room is empty."""
-        has_trees, scale = self._run.counts.has_trees, (grown(self._scale[0], depth), grown(self._scale[1], nodes))
-        if (scale, has_trees) == (self._scale, self._has_trees):
+    def _fit_tokens(self, depth: float) -> None:
+        """Scale the tokens; the scale grows immediately, and shrinks when much room is empty."""
+        top = grown(self._top, depth)
+        if top == self._top:
             return
-        if has_trees is not self._has_trees:
-            # A tick has no room for a word. The title is read upwards, so each word is beside its own bars.
-            self._labels["left"] = "nodes · tokens" if has_trees else "tokens"
-            self._style()
-        self._scale, self._has_trees = scale, has_trees
-        depth, nodes = scale
-        most = 3 if has_trees else 5
-        every = next((step for step in TOKEN_TICKS if step * most > depth), TOKEN_TICKS[-1])
-        first = 0 if has_trees else every
-        self.zero_line.setVisible(has_trees)
-        self.drafted_sample.set_meaning(*((NODES, NODES_HELP) if has_trees else (LINE, DRAFTED_HELP)))
-        below = [(-BELOW * depth, f"{nodes:.0f}")] if has_trees else []
-        self.getPlotItem().getAxis("left").setTicks([[*ticks(range(first, int(depth) + 1, every)), *below]])
-        low, high = (-1.55 * BELOW, 1.15) if has_trees else (0.0, 1.15)
-        self.getViewBox().setYRange(low * depth, high * depth, padding=0)
+        self._top = top
+        every = next((step for step in TOKEN_TICKS if step * 5 > top), TOKEN_TICKS[-1])
+        self.getPlotItem().getAxis("left").setTicks([ticks(range(every, int(top) + 1, every))])
+        self.getViewBox().setYRange(0.0, 1.15 * top, padding=0)

@@ -39,7 +39,8 @@ class RankPlot(Plot):
         self.bars = pg.BarGraphItem(x=[], y0=[], height=[], width=CELL)
         sample = SeriesSample("accepted of tested, %", Mark.BAR, "draft_bar", RANK_HELP)
         self.add_item(self.bars, lambda theme: self.bars.setOpts(pen=pg.mkPen(theme.field_border, width=1)), sample)
-        self.samples.append(SeriesSample("never tested", Mark.HOLLOW, "field_border", RANK_HELP))
+        self.untested_sample = SeriesSample("never tested", Mark.HOLLOW, "field_border", RANK_HELP)
+        self.samples.append(self.untested_sample)
         self.getPlotItem().setMouseEnabled(x=False, y=False)
         self.getViewBox().invertY(True)
         self.set_hint("How often each candidate of a tree is accepted")
@@ -98,6 +99,7 @@ class RankPlot(Plot):
             QColor(Qt.GlobalColor.transparent) if rate is None else mixed(theme.track, theme.draft_bar, rate)
             for rate in rates
         ]
+        self.untested_sample.setVisible(None in rates)
         x, y = np.array(cells, dtype=np.float64).reshape(-1, 2).T + 1.0
         self.bars.setOpts(x=x, y0=y - CELL / 2, height=CELL, brushes=colors)
         while len(self._texts) < len(cells):
