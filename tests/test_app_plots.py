@@ -12,7 +12,7 @@ import pytest
 from PySide6.QtCore import QEvent, Qt
 from PySide6.QtGui import QHelpEvent
 from PySide6.QtTest import QTest
-from PySide6.QtWidgets import QToolTip
+from PySide6.QtWidgets import QScrollArea, QToolTip
 
 from app.run.measurements import MeasurementsPanel, MetricTiles
 from app.run.plots.acceptance_plot import AcceptancePlot
@@ -368,3 +368,20 @@ def test_the_baseline_line_is_at_its_mean_and_inside_the_view(run, plots):
     run.begin(REQUEST)
     latency.refresh()
     assert not latency.baseline_line.isVisible()
+
+
+def test_the_run_page_shows_all_of_its_plots_without_a_scroll_bar_at_1280_by_800(make_window, qtbot):
+    window = make_window(is_shown=True)
+    window.resize(1280, 800)
+    area = window.findChild(QScrollArea, "runPlots")
+    for _ in range(2):  # The second has the first in its plots' legends.
+        with qtbot.waitSignal(window.live.run_shown):
+            window.prompt.run_button.click()
+        # Three lines, as above a slow run.
+        window.conclusion.advice.text.setText("Try this: set K to 2.")
+        window.conclusion.advice.text.show()
+        window.conclusion.show()
+        qtbot.waitUntil(lambda: window.conclusion.isVisible() and area.verticalScrollBar().maximum() == 0)
+    assert not window.measurements.acceptance._previous_sample.isHidden()
+    for card in window.measurements.cards[:3]:
+        assert card.plot.getViewBox().height() >= 45, "high enough to be read"

@@ -120,7 +120,7 @@ class ConclusionBar(QFrame):
         self.headline = wrapped_label("conclusionHeadline", "title")
         self.basis = wrapped_label("conclusionBasis", "hint")
         self.advice = AdviceRow(self.headline, self.basis)
-        boxed(column(self.advice), self, margins=(12, 8, 12, 8))
+        boxed(column(self.advice), self, margins=(12, 6, 12, 6))
         self.hide()
 
     def begin(self) -> None:

@@ -36,7 +36,7 @@ class Tile(QFrame):
         hold_font(self.value, 22, weight=QFont.Weight.DemiBold)
         self.note = ElidedLabel("", "tileNote", takes_all=True)
         self.heading = text_label(title, "tileTitle")
-        boxed(column(self.heading, self.value, self.note, spacing=1), self, margins=(12, 8, 8, 8))
+        boxed(column(self.heading, self.value, self.note, spacing=1), self, margins=(12, 5, 8, 5))
 
     def show_value(self, value: str, note: str, short: str = "") -> None:
         """Show a value and its note; `short` stands in for a note that doesn't fit."""

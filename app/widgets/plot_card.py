@@ -70,7 +70,7 @@ class PlotCard(QWidget):
         self._fill_menu()
         header = row(text_label(title, "section"), None, self._readout, self.menu_button)
         self._frame, self._layout = card(header, Legend(self.samples), (plot, 1))
-        self._layout.setContentsMargins(12, 8, 8, 4)
+        self._layout.setContentsMargins(12, 8, 8, 2)
         self._layout.setSpacing(2)
         boxed(column(self._frame), self)
         plot.pointed.connect(self._on_pointed)

@@ -39,6 +39,8 @@ def set_whiskers(whiskers: pg.ErrorBarItem, x: Any, y: Any, low: Any, high: Any)
 
 
 BAR_WIDTH = 0.76
+LEAST_TITLED = 110
+"""A lower plot has no room for the title of its horizontal axis, which its card's title implies."""
 TITLE_MARGINS = 24
 """Pixels around a title's words that may be cut."""
 
@@ -78,7 +80,7 @@ class Plot(pg.PlotWidget):  # type: ignore[misc]  # pyqtgraph has no types
         self.setObjectName(object_name)
         self.setAccessibleName(title)
         self.setFrameShape(self.Shape.NoFrame)
-        hold(self, least_height=110)
+        hold(self, least_height=80)
         self._labels = {"bottom": x_label, "left": y_label}
         self.samples: list[SeriesSample] = []
         """The series, for a legend beside the plot."""
@@ -301,7 +303,7 @@ class Plot(pg.PlotWidget):  # type: ignore[misc]  # pyqtgraph has no types
         if axis.orientation == "left":
             axis.setWidth(scaled(50))
         else:
-            axis.setHeight(6 + scaled(24))
+            self._fit_bottom()
         axis.setPen(QPen(Qt.PenStyle.NoPen) if self._is_empty else QPen(QColor(theme.border), 1))
         axis.setTextPen(QColor(theme.muted))
         # The pen has also changed the title's colour.
@@ -345,12 +347,19 @@ class Plot(pg.PlotWidget):  # type: ignore[misc]  # pyqtgraph has no types
     def _on_resized(self) -> None:
         self._place_hint()
         self._fit_title()
+        self._fit_bottom()
 
     def _fit_title(self) -> None:
         """Leave out a vertical title that would be cut off."""
         axis, box = self.getPlotItem().getAxis("left"), self.getViewBox().boundingRect()
         axis.resizeEvent()  # Else a new title has the place of the one before.
         axis.label.setOpacity(1.0 if axis.label.boundingRect().width() <= box.height() + TITLE_MARGINS else 0.0)
+
+    def _fit_bottom(self) -> None:
+        """Leave the horizontal title out of a low plot."""
+        axis, is_titled = self.getPlotItem().getAxis("bottom"), self.height() >= scaled(LEAST_TITLED)
+        axis.setHeight(6 + scaled(24 if is_titled else 12))
+        axis.label.setOpacity(float(is_titled))
 
     def _place_hint(self) -> None:
         box = self.getViewBox().boundingRect()
