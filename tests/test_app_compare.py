@@ -7,9 +7,10 @@ import json
 import numpy as np
 import pytest
 from PySide6.QtCore import Qt
+from PySide6.QtGui import QFontMetrics
 
 import core.export.run_data
-from app.theme import DARK, LIGHT, contrast
+from app.theme import DARK, LIGHT, contrast, scaled
 from app.tools.runs.compare_page import AGREEING, DIFFERING, WITH_BEST, ComparePage
 from app.tools.runs.comparison import MAX_POINTS, MAX_RUNS, Curve, compare, curves, mean_time
 from app.tools.runs.overlay_plot import DASHES, MARKERS, SAMPLE_WIDTH, RunSample, run_color
@@ -17,9 +18,12 @@ from app.widgets.pictures import to_csv
 from core.analysis.expectation import t95
 from core.analysis.run_counts import RunCounts
 from core.errors import OutriderError
+from core.export.run_data import FIGURES
 from core.runlog.store import Label, RunStore
 from tests.fakes_app import MIN_BAR_CONTRAST, make_step
 from tests.fakes_runs import keep_run
+
+CELL_PADDING = 24
 
 
 def comparison(folder, **how):
@@ -144,7 +148,7 @@ def test_nothing_is_best_among_runs_that_differ_only_in_their_seed_or_on_a_busy_
     found = comparison(folder)
     assert row(found.results, "Tokens per second").best == frozenset()
     assert row(found.results, "Machine").texts == ("busy",) * 3
-    assert row(found.results, "Acceptance").best, "only times depend on how busy the machine is"
+    assert row(found.results, "Acceptance, of drafted tokens").best, "only times depend on how busy the machine is"
 
 
 def test_a_changed_temperature_is_reported(folder):
@@ -208,6 +212,15 @@ def test_the_page_lists_differences_then_results_and_shared_settings_on_request(
     assert sections() == [DIFFERING, WITH_BEST, AGREEING]
     page.agreeing.click()
     assert sections() == [DIFFERING, WITH_BEST]
+
+
+def test_every_result_has_a_title_that_is_shown_whole_and_tells_it_from_its_neighbours(page):
+    metrics, room = QFontMetrics(page.table.font()), page.table.columnWidth(0) - scaled(CELL_PADDING)
+    assert [figure.title for figure in FIGURES if metrics.horizontalAdvance(figure.title) > room] == []
+    found = cells(page)
+    assert {"Predicted speedup", "Block efficiency, all steps", "Acceptance length, drafting steps"} <= set(found)
+    assert found["α, of tested tokens"].text().endswith("%")
+    assert found["Acceptance, of drafted tokens"].text().endswith("%")
 
 
 def test_each_run_has_a_curve_in_both_plots_under_its_name_until_the_next_comparison(page, folder):

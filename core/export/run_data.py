@@ -282,14 +282,14 @@ FIGURES: tuple[Figure, ...] = (
         "{:,.1f}",
     ),
     _logged(
-        "Predicted speedup, from mean times",
+        "Predicted speedup",
         "predicted_speedup",
-        "τ / (K c + v), with this run's own α, and c and v from total times (the Speed page's predicted speedup takes "
-        "medians). For a tree, K is its depth and α that of a level.",
+        "τ / (K c + v), with this run's own α, and c and v from total times (the formula on the Speed page takes "
+        "v's median). For a tree, K is its depth and α that of a level.",
         "{:.2f}×",
     ),
     _logged(
-        "Acceptance",
+        "Acceptance, of drafted tokens",
         "draft_acceptance_rate",
         "Accepted / drafted tokens, including those that were never tested.",
         "{:.1%}",
@@ -300,17 +300,17 @@ FIGURES: tuple[Figure, ...] = (
         "",
         "Accepted / tested tokens: the probability that a tested token is accepted.",
         lambda run: run.alpha,
-        "{:.2f}",
+        "{:.1%}",
         better=1,
     ),
     _logged(
-        "Block efficiency",
+        "Block efficiency, all steps",
         "block_efficiency",
         "New tokens, resampled and bonus ones included / forwards of the target. Plain decoding has 1.",
         better=1,
     ),
     Figure(
-        "Mean acceptance length",
+        "Acceptance length, drafting steps",
         "mean_acceptance_length",
         "1 + accepted tokens / drafts, over the steps that drafted, as vLLM computes it.",
         mean_acceptance_length,

@@ -27,7 +27,7 @@ from app.window_layout import splitter
 from core.text import percent_text
 
 ROW_HEIGHT = 28
-TITLE_WIDTH, RUN_WIDTH, WIDE_RUN_WIDTH = 214, 100, 150
+TITLE_WIDTH, RUN_WIDTH, WIDE_RUN_WIDTH = 246, 100, 150
 HEADER_HEIGHT, NAME_LINE = 30, 16
 DIFFERING, SAME, AGREEING = "Settings that differ", "No setting differs", "Shared settings"
 RESULTS, WITH_BEST = "Results", "Results (bold: best)"
