@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 
 import pytest
-from PySide6.QtCore import Qt
+from PySide6.QtCore import QPoint, Qt
+from PySide6.QtWidgets import QApplication
 
 from app.controller import RunState
 from app.setup.models_form import ModelRole
 from app.setup.prompt import WAITING
 from app.theme import DARK, LIGHT
 from core.errors import OutriderError
-from core.models.fit import MemoryForecast
+from core.models.fit import MemoryForecast, PairVerdict
 from core.models.prompting import with_added_tokens
 from core.settings import Device, DType
 from tests.fakes_models import DRAFT, TARGET, until
 
-COST_ONLY = "Draft step: about 0.13 of a target step"
-FITS = f"Memory: needs 1.9 of 22.0 GB free · {COST_ONLY}"
+COST_ONLY = "Draft step: 0.13 of a target step, from sizes"
+FITS = f"{COST_ONLY}\nMemory: needs 1.9 of 22.0 GB free"
 TOO_MUCH = MemoryForecast(30_000_000_000, 500_000_000, 0, 22_000_000_000)
 
 
@@ -43,12 +45,48 @@ def test_the_cost_is_shown_at_once_and_memory_once_the_engine_is_loaded(window, 
     assert "Free on the device: 22.0 GB" in line(window).toolTip()
 
 
-def test_warnings_are_below_the_figures_and_the_question_follows_the_settings(make_window, hub, qtbot):
+def test_a_run_of_the_pair_shows_the_cost_that_it_measured_in_place_of_the_forecast(window, hub, run_to_end, qtbot):
+    warm_up(window, qtbot)
+    until(qtbot, lambda: line(window).text() == FITS)
+    run_to_end(window)
+    measured = FITS.replace("0.13 of a target step, from sizes", "0.20 of a target step, measured")
+    until(qtbot, lambda: line(window).text() == measured)
+    assert "From the numbers of parameters, 0.13 is expected." in line(window).toolTip()
+    window.controls.fields["dtype"].choose(DType.FLOAT32)
+    window.controls.changed.emit()
+    until(qtbot, lambda: line(window).text() == FITS)
+
+
+@pytest.mark.parametrize("size", [(1280, 800), (1024, 700)])
+def test_nothing_below_the_verdict_moves_whatever_it_says(make_window, hub, qtbot, size):
+    window = make_window(is_shown=True)
+    window.resize(*size)
+    until(qtbot, lambda: COST_ONLY in line(window).text())
+    verdict, below, places = window.controls.models.verdict, window.controls.fields["num_draft_tokens"], set()
+    large = (
+        "A step of the draft is expected to cost 1.00 of a target step, which leaves little to gain. Choose a "
+        "smaller draft, or a larger target."
+    )
+    short = "Beyond the limit of the draft, 2,048 tokens, the target continues alone, as far as 131,072 tokens."
+    fits = PairVerdict(None, (), hub.memory, 0.13)
+    too_large = PairVerdict(None, (large,), TOO_MUCH, 1.0)
+    for each in (None, replace(fits, memory=None), fits, too_large, replace(fits, warnings=(large, short))):
+        verdict.show_verdict(each)
+        QApplication.processEvents()
+        places.add(below.mapTo(window, QPoint()).y())
+        assert verdict.line.heightForWidth(verdict.line.width()) <= verdict.height(), "no line is cut"
+    assert verdict.line.text() == large
+    assert short in verdict.line.toolTip()
+    assert len(places) == 1
+    assert window.controls.verticalScrollBar().maximum() == 0
+
+
+def test_a_warning_takes_the_place_of_the_figures_and_the_question_follows_the_settings(make_window, hub, qtbot):
     hub.warnings = ("The draft is nearly as large as the target.",)
     window = make_window()
-    label = window.controls.models.verdict.warnings
-    until(qtbot, lambda: label.text() == hub.warnings[0])
-    assert label.isVisibleTo(window)
+    until(qtbot, lambda: line(window).text() == hub.warnings[0])
+    assert line(window).property("role") == "warning"
+    assert COST_ONLY in line(window).toolTip()
     until(qtbot, lambda: bool(hub.judged))
     window.controls.fields["max_new_tokens"].setValue(4096)
     until(qtbot, lambda: bool(hub.judged) and hub.judged[-1][2]["context"] > 4096)

@@ -73,8 +73,12 @@ def memory_text(memory: MemoryForecast) -> str:
     return f"Too large for memory: needs {needed}, and {free} is free"
 
 
-def verdict_text(verdict: PairVerdict) -> tuple[str, str]:
-    """Memory and expected cost of a pair in one line, and its tooltip."""
+def verdict_text(verdict: PairVerdict, measured_cost: float | None = None) -> tuple[str, str]:
+    """Expected cost and memory of a pair, in a line each, and their tooltip.
+
+    Args:
+        measured_cost: the cost that a run of the pair measured, which is shown in place of the expected one.
+    """
     parts, lines = [], []
     if (memory := verdict.memory) is not None:
         parts.append(memory_text(memory))
@@ -82,12 +86,14 @@ def verdict_text(verdict: PairVerdict) -> tuple[str, str]:
         lines += [f"{name}: {bytes_text(size)}" for name, size in sizes.items()]
         if memory.available_bytes is not None:
             lines.append(f"Free on the device: {bytes_text(memory.available_bytes)}")
+    cost, source = (verdict.cost_coefficient, "from sizes") if measured_cost is None else (measured_cost, "measured")
+    if cost is not None:
+        is_too_large = memory is not None and memory.fits is False  # Which comes first.
+        parts.insert(1 if is_too_large else 0, f"Draft step: {cost:.2f} of a target step, {source}")
+        lines.append("The cost c: one draft step's time / one target step's time.")
     if verdict.cost_coefficient is not None:
-        parts.append(f"Draft step: about {verdict.cost_coefficient:.2f} of a target step")
-        lines.append(
-            "The cost c: one draft step's time / one target step's time, expected from the numbers of parameters."
-        )
-    return " · ".join(parts), "\n".join(lines)
+        lines.append(f"From the numbers of parameters, {verdict.cost_coefficient:.2f} is expected.")
+    return "\n".join(parts), "\n".join(lines)
 
 
 class ModelLibrary:

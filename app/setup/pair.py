@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
-from PySide6.QtCore import QObject, QTimer, Slot
+from PySide6.QtCore import QObject, Qt, QTimer, Slot
 from PySide6.QtWidgets import QWidget
 
 from app.jobs import Job, Jobs
 from app.setup.model_library import memory_text, verdict_text
-from app.widgets.fields import boxed, column, named, plain_tip, set_flag, wrapped_label
-from app.widgets.labels import ElidedLabel
+from app.theme import hold
+from app.widgets.fields import boxed, column, named, plain_tip, set_flag
+from app.widgets.labels import FittingNote
 from core.models import fit
 from core.models.fit import PairVerdict
 from core.settings import RunRequest
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from app.run.run_view import RunView
 
 DELAY_MS = 150
+LINES_HEIGHT = 44
+"""Pixels for three lines: a warning's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,27 +48,34 @@ class PairQuestion:
 
 
 class VerdictLine(QWidget):
-    """Memory and expected cost on one line, which keeps its height, with warnings below."""
+    """Expected cost and memory of the pair, or a warning in their place; keeps its height, so that nothing moves."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.line = named(ElidedLabel("", "hint"), "verdictLine", "Memory and expected cost of the pair")
-        self.warnings = wrapped_label("verdictWarnings", "warning")
-        boxed(column(self.line, self.warnings, spacing=4), self)
+        self.line = named(FittingNote(), "verdictLine", "Memory and expected cost of the pair")
+        self.line.setAlignment(Qt.AlignmentFlag.AlignTop)
+        boxed(column(self.line, None), self)
+        hold(self, least_height=LINES_HEIGHT)
         self.show_verdict(None)
 
-    def show_verdict(self, verdict: PairVerdict | None) -> None:
-        """Show a forecast; None if nothing is known. The problem of a pair that can't work is shown elsewhere."""
+    def show_verdict(self, verdict: PairVerdict | None, measured_cost: float | None = None) -> None:
+        """Show a forecast; None if nothing is known. The problem of a pair that can't work is shown elsewhere.
+
+        Args:
+            measured_cost: see `verdict_text`.
+        """
         known = verdict if verdict is not None and verdict.problem is None else None
-        text, help_text = verdict_text(known) if known is not None else ("", "")
+        text, help_text = verdict_text(known, measured_cost) if known is not None else ("", "")
+        warnings = "\n".join(known.warnings) if known is not None else ""
         is_too_large = known is not None and known.memory is not None and known.memory.fits is False
-        self.line.setText(text)
-        self.line.set_short(text.partition(" · ")[0])
-        self.line.setToolTip(plain_tip(f"{text}\n{help_text}".strip()))
-        self.line.setAccessibleDescription(text)
-        set_flag(self.line, "role", "problem" if is_too_large else "hint")
-        self.warnings.setText("\n".join(known.warnings) if known is not None else "")
-        self.warnings.setVisible(bool(self.warnings.text()))
+        if warnings and known is not None and not is_too_large:
+            self.line.show_note(warnings, known.warnings[0])
+        else:
+            self.line.show_note(text)
+        whole = "\n".join(filter(None, (warnings, text, help_text)))
+        self.line.setToolTip(plain_tip(whole))
+        self.line.setAccessibleDescription(whole)
+        set_flag(self.line, "role", "problem" if is_too_large else "warning" if warnings else "hint")
 
 
 class PairForecast(QObject):
@@ -86,6 +96,8 @@ class PairForecast(QObject):
         """A device, and the bytes on it that unloading the loaded models would free."""
         self._loaded: tuple[object, ...] | None = None
         """What the last run had in memory."""
+        self._measured: dict[tuple[object, ...], float] = {}
+        """The cost of a draft step that the last run of a pair measured, by what it had in memory."""
         self._timer = QTimer(self, singleShot=True, interval=DELAY_MS)
         self._timer.timeout.connect(self._on_due)
         controller.engine_ready.connect(self._on_engine_ready)
@@ -104,7 +116,7 @@ class PairForecast(QObject):
             self._timer.start()
         else:
             self._timer.stop()
-            self._line.show_verdict(self._answer[1])
+            self._show(*self._answer)
 
     def too_large(self, request: RunRequest) -> str:
         """The warning to confirm before this run's pair is loaded, if it is not expected to fit; else empty."""
@@ -116,9 +128,14 @@ class PairForecast(QObject):
         return memory_text(verdict.memory) if is_new and is_too_large else ""
 
     def note_run(self, run: RunView) -> None:
-        """Remember what is in memory now: a pair that has run needs no confirmation again."""
+        """Remember what is in memory now: a pair that has run needs no confirmation again. And the cost it measured."""
         if run.started is not None and run.request is not None:
             self._loaded = _models(run.request)
+            if run.summary is not None and run.summary.cost_coefficient is not None:
+                self._measured[self._loaded] = run.summary.cost_coefficient
+
+    def _show(self, question: PairQuestion, verdict: PairVerdict | None) -> None:
+        self._line.show_verdict(verdict, self._measured.get(_models(question)))
 
     def _question(self) -> PairQuestion | None:
         if self._wanted is None:
@@ -148,7 +165,7 @@ class PairForecast(QObject):
         def take(verdict: PairVerdict | None) -> None:
             if question == self._question():
                 self._answer = (question, verdict)
-                self._line.show_verdict(verdict)
+                self._show(question, verdict)
 
         def judge(_job: Job) -> PairVerdict:
             settings = asdict(question)
@@ -158,7 +175,7 @@ class PairForecast(QObject):
         self._job = self._jobs.submit(judge, then=take, failed=lambda _sentence: take(None), lane="models")
 
 
-def _models(request: RunRequest) -> tuple[object, ...]:
+def _models(request: RunRequest | PairQuestion) -> tuple[object, ...]:
     return request.draft, request.target, request.device, request.dtype
 
 
