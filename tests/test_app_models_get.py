@@ -7,6 +7,7 @@ import threading
 import pytest
 from PySide6.QtCore import Qt
 
+from app.theme import DARK
 from app.tools.models.downloads import DownloadState
 from app.tools.models.suggestions import ID_HINT, OFFLINE
 from core.models.catalogue import EMBEDDED_TITLES, SUGGESTIONS
@@ -151,9 +152,27 @@ def test_a_pair_is_downloaded_with_one_button_where_none_of_its_drafts_is_here(m
     panel.tabs.setCurrentIndex(1)
     rows = {row.suggestion.ref: row for row in panel.suggestions.rows}
     until(qtbot, lambda: rows[target.ref].pair.isVisibleTo(panel))
+    note, draft = rows[target.ref].note, rows[target.drafts[0]].suggestion
+    assert note.text().endswith(f"draft: {draft.title}"), "the one that is fetched"
+    assert rows[target.drafts[1]].suggestion.title in note.toolTip()
+    both = bytes_text(target.download_bytes + draft.download_bytes)
+    assert rows[target.ref].pair.text() == f"Get both, {both}"
     rows[target.ref].pair.click()
     assert [download.ref for download in window.models.downloads.all()] == [target.drafts[0], target.ref]
     assert not rows[target.ref].pair.isVisibleTo(panel)
+
+
+@pytest.mark.parametrize(("scale", "width"), [(1.0, 1024), (1.0, 1280), (1.0, 1366), (1.5, 1024), (1.5, 1280)])
+def test_the_draft_that_would_be_fetched_is_never_cut(make, apply_theme, qtbot, scale, width):
+    _, panel = make()
+    apply_theme(DARK, scale)
+    panel.resize(width, 700)
+    panel.show()
+    panel.tabs.setCurrentIndex(1)
+    notes = [row.note for row in panel.suggestions.rows]
+    qtbot.waitUntil(lambda: all(note.isVisible() for note in notes))
+    cut = [note.text() for note in notes if note.width() < note.fontMetrics().horizontalAdvance(note.text())]
+    assert not cut
 
 
 @pytest.mark.parametrize("is_embedded", [True, False])

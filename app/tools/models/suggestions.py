@@ -30,7 +30,7 @@ from app.widgets.fields import (
 )
 from app.widgets.labels import ElidedLabel
 from app.widgets.rows import alignment
-from core.models.catalogue import EMBEDDED_TITLES, Suggestion
+from core.models.catalogue import EMBEDDED_TITLES, SUGGESTIONS, Suggestion
 from core.models.remote import hub
 from core.text import bytes_text
 
@@ -39,7 +39,8 @@ GATED_HELP = "First accept its licence on the Hub, with the account whose token 
 ID_HINT = "Downloads go to the cache shared with other Hub programs, and are checked before use."
 NO_ID = "{!r} is not a Hub id: write owner/name, such as HuggingFaceTB/SmolLM2-135M-Instruct."
 ACTION_WIDTH = 84
-TWO_COLUMNS_FROM = 1000
+TWO_COLUMNS_FROM = 1320
+"""Pixels from which the longest line fits in each of two columns."""
 STATE_TEXTS = {DownloadState.WAITING: "Waiting", DownloadState.RUNNING: "Getting…"}
 
 
@@ -50,12 +51,12 @@ class SuggestionRow(QWidget):
         super().__init__()
         self.suggestion, self._downloads = suggestion, downloads
         self.button = push_button("Get", f"get_{suggestion.ref}", "", lambda: downloads.get(suggestion.ref))
-        draft = suggestion.drafts[0].rpartition("/")[2] if suggestion.drafts else ""
-        pair = f"{suggestion.title} with its draft {draft}"
-        name = f"getPair_{suggestion.ref}"
-        self.pair = quiet_button(
-            "Get with draft", name, f"Get {pair}", f"Download {pair}", self._on_pair_clicked, role="link"
-        )
+        drafts = [EMBEDDED_TITLES.get(ref) or ref.rpartition("/")[2] for ref in suggestion.drafts]
+        num_bytes = suggestion.download_bytes
+        num_bytes += sum(each.download_bytes for each in SUGGESTIONS if each.ref in suggestion.drafts[:1])
+        pair = f"{suggestion.title} with its draft {', '.join(drafts[:1])}, {bytes_text(num_bytes)} in all"
+        title, name = f"Get both, {bytes_text(num_bytes)}", f"getPair_{suggestion.ref}"
+        self.pair = quiet_button(title, name, f"Get {pair}", f"Download {pair}", self._on_pair_clicked, role="link")
         self.word = text_label("", "hint")
         self.word.setAlignment(Qt.AlignmentFlag.AlignCenter)
         action = QWidget()
@@ -65,20 +66,20 @@ class SuggestionRow(QWidget):
         self._action.addWidget(self.word)
         badges = [_badge("Instruct" if suggestion.is_instruct else "Base")]
         badges += [_badge("Gated", GATED_HELP)] * suggestion.is_gated
-        drafts = [EMBEDDED_TITLES.get(ref) or ref.rpartition("/")[2] for ref in suggestion.drafts]
-        use = f"drafts: {', '.join(drafts)}" if drafts else "a draft for the larger ones"
-        note = ElidedLabel(f"{suggestion.licence} · {use}", "hint", takes_all=True)
+        use = f"draft: {drafts[0]}" if drafts else "a draft for the larger ones"
+        self.note = ElidedLabel(f"{suggestion.licence} · {use}", "hint", takes_all=True)
+        if drafts:
+            self.note.setToolTip(plain_tip(f"Drafts, the best first: {', '.join(drafts)}"))
+        count = text_label(f"{count_text(suggestion.num_parameters)} parameters", "hint")
         layout = grid(self, down=2)
         layout.setContentsMargins(0, 6, 0, 6)
-        layout.addLayout(row(ElidedLabel(suggestion.title, "strong"), *badges, None, spacing=6), 0, 0)
-        layout.addLayout(row((note, 1), self.pair), 1, 0)
-        sizes = (count_text(suggestion.num_parameters), 56), (bytes_text(suggestion.download_bytes), 64)
-        for place, (text, width) in enumerate(sizes, start=1):
-            label = text_label(text, "plain")
-            label.setAlignment(alignment(is_figure=True))
-            hold(label, width=width)
-            layout.addWidget(label, 0, place, 2, 1)
-        layout.addWidget(action, 0, 3, 2, 1, Qt.AlignmentFlag.AlignVCenter)
+        layout.addLayout(row(ElidedLabel(suggestion.title, "strong"), *badges, None, count, spacing=6), 0, 0)
+        layout.addLayout(row((self.note, 1), self.pair), 1, 0)
+        size = text_label(bytes_text(suggestion.download_bytes), "plain")
+        size.setAlignment(alignment(is_figure=True))
+        hold(size, width=64)
+        layout.addWidget(size, 0, 1, 2, 1)
+        layout.addWidget(action, 0, 2, 2, 1, Qt.AlignmentFlag.AlignVCenter)
         layout.setColumnStretch(0, 1)
 
     def show_state(self, *, is_here: bool, state: DownloadState | None, lacks_draft: bool, is_offline: bool) -> None:
