@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QFontMetrics
@@ -29,9 +31,33 @@ def test_runs_are_listed_with_their_settings_and_results(open_runs, folder):
 
 
 def test_in_a_narrow_column_the_last_details_are_left_out_whole(qapp):
-    whole, metrics = "seed 0 · speedup's 95 % interval 1.31 to 1.55 · 64 tokens", QFontMetrics(ui_font(12))
+    whole, metrics = "95 %: 1.31–1.55 · seed 0 · 64 tokens", QFontMetrics(ui_font(12))
     found = {first_parts(whole, room, metrics) for room in range(600)}
-    assert found == {whole, "seed 0 · speedup's 95 % interval 1.31 to 1.55", "seed 0"}
+    assert found == {whole, "95 %: 1.31–1.55 · seed 0", "95 %: 1.31–1.55"}
+
+
+def test_the_second_line_tells_what_the_hidden_columns_would_and_the_interval_before_the_seed(open_runs, folder, qtbot):
+    path = folder / f"{keep_run(folder, 0, baseline=True, temperature=0.5)}.jsonl"
+    *lines, last = path.read_text("utf-8").splitlines()
+    last = json.dumps({**json.loads(last), "measured_speedup_interval": [0.93, 1.35]})
+    path.write_text("\n".join([*lines, last, ""]), "utf-8")
+    _, panel = open_runs(1)
+    table, first = panel.table, panel.table.model().index(0, 0)
+
+    def second_line():
+        return table.itemDelegateForIndex(first).subtitle(first, table)
+
+    panel.resize(1280, 800)
+    qtbot.waitUntil(lambda: not table.isColumnHidden(RunColumn.TEMPERATURE))
+    assert second_line().startswith("95 %: 0.93–1.35 · seed ")
+    assert "T = " not in second_line()
+    panel.resize(panel.minimumSize())
+    qtbot.waitUntil(lambda: table.isColumnHidden(RunColumn.TEMPERATURE))
+    assert second_line().startswith("T = 0.5 · 95 %: ")
+    assert ("tiny-target" in second_line()) is table.isColumnHidden(RunColumn.TARGET)
+    for column in (RunColumn.TARGET, RunColumn.WHEN):
+        table.setColumnHidden(column, True)
+    assert f"tiny-target · {cells(panel, 0)[RunColumn.WHEN]}" in second_line()
 
 
 def test_the_list_is_sorted_and_searched_and_keeps_what_is_selected(open_runs, folder):

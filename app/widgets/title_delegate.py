@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from PySide6.QtCore import QModelIndex, QPersistentModelIndex, QRectF, Qt
 from PySide6.QtGui import QColor, QFont, QFontMetrics, QPainter
-from PySide6.QtWidgets import QApplication, QStyle, QStyledItemDelegate, QStyleOptionViewItem
+from PySide6.QtWidgets import QApplication, QStyle, QStyledItemDelegate, QStyleOptionViewItem, QWidget
 
 from app.theme import current_theme, scaled, ui_font
 from app.widgets.painted import CENTRE, LEFT, RIGHT, draw_box, draw_text
@@ -30,6 +30,10 @@ class TitleDelegate(QStyledItemDelegate):
     elided = Qt.TextElideMode.ElideMiddle
     """Where a subtitle is cut: paths may differ at either end. At the right, its last parts are left out first."""
 
+    def subtitle(self, index: Index, _view: QWidget | None) -> str:
+        """The second line of an item in a view; empty: none."""
+        return str(index.data(SUBTITLE_ROLE) or "")
+
     def paint(self, painter: QPainter, option: QStyleOptionViewItem, index: Index) -> None:
         """Draw the style's background, and the texts over it."""
         item = QStyleOptionViewItem(option)
@@ -37,7 +41,8 @@ class TitleDelegate(QStyledItemDelegate):
         title, item.text = item.text, ""
         style = item.widget.style() if item.widget is not None else QApplication.style()
         style.drawControl(QStyle.ControlElement.CE_ItemViewItem, item, painter, item.widget)
-        badge, note, subtitle = (str(index.data(role) or "") for role in (BADGE_ROLE, NOTE_ROLE, SUBTITLE_ROLE))
+        badge, note = (str(index.data(role) or "") for role in (BADGE_ROLE, NOTE_ROLE))
+        subtitle = self.subtitle(index, item.widget)
         is_selected = bool(option.state & QStyle.StateFlag.State_Selected)
         theme = current_theme()
         ink = theme.text if index.flags() & Qt.ItemFlag.ItemIsEnabled else theme.faint

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import textwrap
+from collections.abc import Collection
 from datetime import datetime, timedelta
 
 from PySide6.QtCore import Qt
@@ -11,6 +12,7 @@ from PySide6.QtWidgets import QLineEdit, QStyleOptionViewItem, QWidget
 
 from app.setup.model_library import UNKNOWN
 from app.widgets.rows import Column, Index, Role, Row
+from app.widgets.tables import Table
 from app.widgets.title_delegate import BETWEEN, TitleDelegate
 from core.analysis.steadiness import interval_text
 from core.draft_length import shown_draft_length
@@ -76,8 +78,12 @@ def run_row(run: KeptRun) -> Row[KeptRun]:
     )
 
 
-def _subtitle(run: KeptRun) -> str:
-    """Details that distinguish runs of the same prompt, or why the run can't be read."""
+def _subtitle(run: KeptRun, hidden: Collection[str] = ()) -> str:
+    """Details that distinguish runs of the same prompt, the most telling first, or why the run can't be read.
+
+    Args:
+        hidden: titles of columns that have no room, whose texts this line shows.
+    """
     config, summary, seed = run.config, run.summary or {}, run.config.get("seed")
     count = summary.get("num_tokens")
     if not run.is_readable:
@@ -85,9 +91,12 @@ def _subtitle(run: KeptRun) -> str:
     parts = [str(run.state)] if run.state is not KeptState.FINISHED else []
     parts += ["busy machine"] if summary.get("was_busy") is True else []
     parts += ["step by step"] if summary.get("was_stepped") is True else []
+    temperature, interval = number_of(config.get("temperature")), interval_text(interval_of(summary))
+    parts += [f"T = {temperature:g}"] if "Temp." in hidden and temperature is not None else []
+    parts += [f"95 %: {interval.replace(' to ', '–')}"] if interval else []
     parts += [f"seed {seed}"] if isinstance(seed, int) else []
-    interval = interval_text(interval_of(summary))
-    parts += [f"speedup's 95 % interval {interval}"] if interval else []
+    parts += [_models(run)[0]] if "Target" in hidden else []
+    parts += [when_text(run.started_at)] if "When" in hidden else []
     if isinstance(count, int):
         parts.append(f"{count:,} tokens")
     elif run.num_steps is not None:
@@ -139,6 +148,13 @@ class RunNameDelegate(TitleDelegate):
     """Draws a run's name above its subtitle, and edits the name in place."""
 
     elided = Qt.TextElideMode.ElideRight
+
+    def subtitle(self, index: Index, view: QWidget | None) -> str:
+        """A run's details, with what the hidden columns would tell."""
+        if not isinstance(view, Table):
+            return super().subtitle(index, view)
+        hidden = {column.title for place, column in enumerate(COLUMNS) if view.isColumnHidden(place)}
+        return _subtitle(view.items()[index.row()], hidden)
 
     def createEditor(self, parent: QWidget, _option: QStyleOptionViewItem, index: Index) -> QWidget:
         """A field whose placeholder is the title of a run without a name."""

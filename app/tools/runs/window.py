@@ -48,7 +48,7 @@ SELECT_MORE = "Select two or more runs to compare them"
 NO_RUN = "No runs yet. Press Run in the main window: every run is kept here."
 RUNNING = "This run has not ended yet. Stop it or wait until it ends before you delete it."
 LABELS = {
-    Label.TAGS: ("Tags", "for example: greedy, laptop", "Words to find the selected runs by, separated by commas."),
+    Label.TAGS: ("Tags", "greedy, laptop", "Words to find the selected runs by, separated by commas."),
     Label.NOTE: ("Note", "What you want to remember about this run", "A note on the selected runs."),
 }
 """The title, placeholder and help of each field below the list."""
