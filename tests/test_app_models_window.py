@@ -10,13 +10,15 @@ import pytest
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QGuiApplication
 
+from app.setup.model_library import ModelLibrary
 from app.setup.models_form import BROWSE_TITLE
 from app.theme import LIGHT
 from app.tools.models.downloads import DownloadState
 from app.tools.models.suggestions import OFFLINE
+from app.tools.models.window import model_row
 from app.widgets.title_delegate import SUBTITLE_ROLE
 from core.errors import OutriderError
-from core.models.catalogue import ModelOrigin
+from core.models.catalogue import ModelOrigin, embedded_models
 from tests.fakes_app import assert_no_markup, texts
 from tests.fakes_models import (
     DRAFT,
@@ -234,6 +236,11 @@ def test_a_model_in_use_is_not_deleted(make, hub, session, dialogs, qtbot, use):
     assert hub.removed == []
 
 
+def test_a_drafter_that_ships_with_outrider_says_so_and_what_it_is_for():
+    (entry,) = (entry for entry in embedded_models() if entry.serves)
+    assert model_row(ModelLibrary([entry]), entry, "").subtitle == "Ships with Outrider · For SmolLM2-135M-Instruct"
+
+
 def test_a_narrow_window_hides_the_columns_that_matter_least_and_never_scrolls_sideways(
     make_window, qtbot, hub, apply_theme
 ):
@@ -247,7 +254,7 @@ def test_a_narrow_window_hides_the_columns_that_matter_least_and_never_scrolls_s
     models.resize(1280, 700)
     qtbot.waitUntil(lambda: len(shown()) == 6)
     models.resize(models.minimumWidth(), 700)
-    qtbot.waitUntil(lambda: shown() == ["Model", "Parameters", "Precision", "Size"])
+    qtbot.waitUntil(lambda: shown() == ["Model", "Parameters", "Stored as", "Size"])
     qtbot.waitUntil(lambda: table.horizontalScrollBar().maximum() == 0)
     models.resize(1280, 700)
     qtbot.waitUntil(lambda: len(shown()) == 6)

@@ -50,7 +50,7 @@ def facts(entry: ModelEntry, details: ModelDetails | None) -> list[tuple[str, st
         shape = f"{details.num_layers} × {details.hidden_size:,}" if details.num_layers else UNKNOWN
         found += [
             ("Parameters", count_text(details.num_parameters)),
-            ("Precision", details.precision),
+            ("Stored as", details.precision),
             ("Context", f"{details.context_length:,} tokens" if details.context_length else UNKNOWN),
             ("Vocabulary", vocabulary),
             ("Chat template", "Yes" if details.has_chat_template else "None"),

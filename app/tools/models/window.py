@@ -36,7 +36,7 @@ NO_MODEL = "There is no model on this computer yet. Add one, or choose one under
 COLUMNS = (
     Column("Model", width=240),
     Column("Parameters", width=90, is_figure=True, rank=1),
-    Column("Precision", width=84, rank=2),
+    Column("Stored as", "The precision of the weights in the files; a run may use another", 84, rank=2),
     Column("Context", width=78, is_figure=True, rank=3),
     Column("Vocabulary", width=90, is_figure=True, rank=4),
     Column("Size", width=84, is_figure=True),
@@ -75,9 +75,10 @@ def _subtitle(entry: ModelEntry, role: str) -> str:
     """A model's role, its owner or folder, and its only target or its origin."""
     is_own = entry.origin in {ModelOrigin.FOLDER, ModelOrigin.GGUF}
     owner = str(entry.path.parent) if is_own else entry.ref.rpartition("/")[0]
-    # What a drafter is for says more than its origin, and both don't fit.
-    last = f"For {entry.serves.rpartition('/')[2]}" if entry.serves else ORIGINS[entry.origin]
-    return " · ".join(filter(None, (role, owner, last)))
+    purpose = f"For {entry.serves.rpartition('/')[2]}" if entry.serves else ""
+    # What a drafter is for says more than its origin; with an owner, both don't fit.
+    origin = "" if purpose and owner else ORIGINS[entry.origin]
+    return " · ".join(filter(None, (role, owner, origin, purpose)))
 
 
 class ModelsWindow(QDialog):
