@@ -237,6 +237,20 @@ def test_a_chat_preset_on_the_code_pair_offers_the_chat_model_with_progress_canc
     assert (bar.download, bar.go_button.isHidden()) == (None, False)
 
 
+def test_a_chat_preset_on_the_code_pair_says_that_a_chat_model_has_to_be_downloaded_where_that_is_off(
+    window, monkeypatch
+):
+    monkeypatch.setattr("core.models.remote.hub.is_offline", lambda: True)
+    question(window).trigger()
+    bar = window.introduction.bar
+    assert not bar.isHidden()
+    assert "one has to be downloaded first, and this computer is set to offline" in bar.label.text()
+    assert bar.go_button.isHidden()
+    first = next(action for action in window.prompt.presets_button.menu().actions() if action.isEnabled())
+    first.trigger()
+    assert bar.isHidden(), "of this preset alone"
+
+
 def test_the_chat_model_that_has_arrived_is_asked_with_one_click(window, qtbot, tmp_path, session, clock):
     entry = ModelEntry(CHAT_MODEL, "SmolLM2", tmp_path, ModelFormat.SAFETENSORS, 9, ModelOrigin.KEPT)
     question(window).trigger()

@@ -24,6 +24,7 @@ class Part(Enum):
     RACE = auto()
     GET_CHAT = auto()
     ASK_CHAT = auto()
+    NO_CHAT = auto()
 
 
 class Words(NamedTuple):
@@ -56,6 +57,12 @@ WORDS = {
     Part.ASK_CHAT: Words(
         "SmolLM2-135M-Instruct, which answers questions, is on this computer.",
         "Ask it",
+    ),
+    Part.NO_CHAT: Words(
+        "This preset is for chat models: one has to be downloaded first, and this computer is set to offline "
+        "(HF_HUB_OFFLINE).",
+        "",
+        "Dismiss",
     ),
 }
 

@@ -296,9 +296,12 @@ class Introduction(QObject):
     @Slot(object)
     def _on_preset_chosen(self, preset: Preset) -> None:
         target = self._models.library.entry(self._controls.target.ref)
+        is_shown = self._part in {Part.GET_CHAT, Part.ASK_CHAT, Part.NO_CHAT}
         if preset.category == FOR_CHAT and target is not None and target.embedded:
             self.offer_chat()
-        elif self._part in {Part.GET_CHAT, Part.ASK_CHAT} and not self._models.downloads.is_active(CHAT_MODEL):
+            if self._part is Part.NOTHING:
+                self._show_part(Part.NO_CHAT)
+        elif is_shown and not self._models.downloads.is_active(CHAT_MODEL):
             self._show_part(Part.NOTHING)
 
     @Slot(object)
