@@ -5,7 +5,17 @@ import json
 import pytest
 
 from core.errors import PromptError
-from core.experiments.prompt_suites import FOLDER, SUITES, Prompt, find_prompts, first_of_each, joined, read_prompts
+from core.experiments.prompt_suites import (
+    FOLDER,
+    PRESETS,
+    SUITES,
+    Prompt,
+    default_prompts,
+    find_prompts,
+    first_of_each,
+    joined,
+    read_prompts,
+)
 from tests.fakes import refusal
 
 
@@ -17,6 +27,13 @@ def test_every_suite_has_prompts_of_its_own_and_there_are_no_others(suite):
     assert len({prompt.name for prompt in prompts}) == len({prompt.text for prompt in prompts}) == len(prompts)
     assert {prompt.suite for prompt in prompts} == {suite}
     assert suite != "summarising" or max(len(prompt.text.split()) for prompt in prompts) > 300
+
+
+def test_every_preset_for_the_embedded_pair_names_the_temperature_at_which_it_was_tried():
+    presets = [json.loads(line) for line in PRESETS.read_text("utf-8").splitlines()]
+    assert all(preset.get("temperature") for preset in presets if preset["category"] != "For chat models")
+    names = {preset["name"] for preset in presets}
+    assert {prompt.name for is_chat in (False, True) for prompt in default_prompts(is_chat=is_chat)} <= names
 
 
 def test_suites_and_files_are_joined_in_order_and_each_once(tmp_path):
