@@ -40,6 +40,13 @@ def finish(qtbot, panel):
     qtbot.waitUntil(lambda: not panel.is_running)
 
 
+def shown_once(panel):
+    """The sentence of the banner, which no other label repeats."""
+    sentence = panel.banner.sentence()
+    assert [label.text() for label in panel.findChildren(QLabel) if label.isVisible()].count(sentence) == 1
+    return sentence
+
+
 def test_an_exact_pair_gets_a_tick_a_plain_sentence_and_its_p_values(checking, qtbot):
     _, panel, fake = checking()
     assert f"{DRAFT.title} for {TARGET.title}" in panel.subject.text()
@@ -118,7 +125,10 @@ def test_first_tokens_are_shown_and_heard_and_the_report_is_copied_and_saved(che
     assert json.loads((tmp_path / "report.json").read_text("utf-8"))["verdict"] == "exact"
     dialogs.export_path = tmp_path / "missing" / "report.txt"
     panel.save_button.click()
-    qtbot.waitUntil(lambda: "missing" in panel.stage.text())
+    qtbot.waitUntil(lambda: "missing" in panel.banner.sentence())
+    dialogs.export_path = tmp_path / "report.txt"
+    panel.save_button.click()
+    qtbot.waitUntil(lambda: not panel.banner.sentence())
 
 
 def test_a_check_that_is_stopped_has_no_verdict_and_no_run_starts_beside_it(checking, qtbot):
@@ -144,18 +154,35 @@ def test_a_check_is_refused_while_a_run_is_in_progress(checking, qtbot, session)
     session.gate = threading.Semaphore(0)
     window.prompt.run_button.click()
     panel.start_button.click()
-    assert panel.stage.text() == window.controller.busy_sentence() != ""
+    assert shown_once(panel) == window.controller.busy_sentence() != ""
     assert not fake.requests
     with qtbot.waitSignal(window.live.run_shown):
         session.gate.release(1000)
+    assert panel.banner.sentence() == "", "its cause is gone"
+
+
+def test_settings_that_cannot_be_checked_are_one_sentence_until_they_are_mended_and_the_report_stays(checking, qtbot):
+    window, panel, fake = checking()
+    for _ in range(2):
+        window.controls.fields["seed"].setText("x")
+        panel.start_button.click()
+        assert "seed" in shown_once(panel).lower()
+        panel.close()
+        panel.open()
+        shown_once(panel)
+        window.controls.fields["seed"].setText("1")
+        assert panel.banner.sentence() == ""
+        finish(qtbot, panel)
+        assert panel.headline.text().startswith("Exact: ")
+    assert len(fake.requests) == 2
 
 
 def test_a_failure_is_one_sentence(checking, qtbot):
     _, panel, fake = checking()
     fake.error = GenerationError("The target's logits hold NaN. Choose float32, or another target model.")
     finish(qtbot, panel)
-    assert panel.headline.text() == str(fake.error)
-    assert panel.headline.property("role") == "problem"
+    assert shown_once(panel) == str(fake.error)
+    assert panel.headline.text() == STOPPED
     assert not panel.copy_button.isEnabled()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from PySide6.QtCore import QRectF, QSize, Qt, Slot
@@ -33,7 +34,7 @@ from app.widgets.fields import (
     text_label,
     wrapped_label,
 )
-from app.widgets.labels import ElidedLabel
+from app.widgets.labels import Banner, ElidedLabel
 from app.widgets.painted import LEFT, RIGHT, PaintedWidget, draw_box, draw_text
 from app.widgets.rows import Column, Row
 from app.widgets.tables import Table
@@ -238,7 +239,6 @@ class CheckWindow(ToolWindow):
         self._in_titles = controls.models.library.in_titles
         self._report: CheckReport | None = None
         self._first_tokens: tuple[FirstTokens, ...] = ()
-        self._has_failed = False
         self._part = ("", 0.0, 0)
         """The part of the check that is running, when it began, and how much was done then."""
         start_help = "Compare texts, and test the sampled distribution"
@@ -249,6 +249,7 @@ class CheckWindow(ToolWindow):
             hold(button, least_width=BUTTON_WIDTH)
         close_help = "Close the window, and stop what is running"
         self.close_button = push_button("Close", "checkCloseButton", close_help, self.close)
+        self.banner = Banner()
         self.headline = wrapped_label("checkHeadline", "title")
         self.subject = wrapped_label("checkSubject", "hint")
         self.progress = named(QProgressBar(), "checkProgress", "Progress of this part of the check")
@@ -288,13 +289,15 @@ class CheckWindow(ToolWindow):
         self._options = (blocks, self.blocks, self.with_transformers)
         asked = row(*self._options, self.progress, (self.stage, 1), self.start_button, self.stop_button)
         foot = row(None, self.copy_button, self.save_button, self.close_button)
-        boxed(column(head, asked, (scrolled(results, "checkResults"), 1), foot), self, margins=(16, 14, 16, 16))
+        parts = (self.banner, head, asked, (scrolled(results, "checkResults"), 1), foot)
+        boxed(column(*parts), self, margins=(16, 14, 16, 16))
         open_at(self, 860, 740)
         self._show_running(is_running=False)
         self._clear()
         self.say(NONE_YET)
         self.prompts.currentIndexChanged.connect(self._on_prompt_chosen)
         controls.changed.connect(self.refresh)
+        controller.freed.connect(self.banner.retract)
 
     def _run(self) -> RunRequest:
         return self._controls.request_here(ANY_PROMPT, "Check", ", or run outrider check --engine URL")
@@ -310,11 +313,7 @@ class CheckWindow(ToolWindow):
             run, count = self._run(), self.blocks.value()
             request = CheckRequest(run, num_samples=count, with_transformers=self.with_transformers.isChecked())
         except OutriderError as error:
-            if self._report is not None:
-                self.stage.setText(str(error))  # The last report stays.
-            else:
-                self._clear()
-                self.say(str(error), role="problem")
+            self.banner.show_until_changed(str(error))
             return
 
         def work(session: Any, controls: RunControls) -> Iterator[Any]:
@@ -323,9 +322,9 @@ class CheckWindow(ToolWindow):
             return check(session, request, controls)
 
         if self._start_task("A check", work) is None:
-            self.stage.setText(self._controller.busy_sentence())
+            self.banner.show_sentence(self._controller.busy_sentence())
             return
-        self._has_failed = False
+        self.banner.dismiss()
         self._clear()
         self.say("Checking…")
         self.subject.setText(self._in_titles(subject_of(run)))
@@ -340,7 +339,7 @@ class CheckWindow(ToolWindow):
         self.progress.setVisible(is_running)
 
     def say(self, sentence: str, *, role: str = "title") -> None:
-        """Show the sentence at the top, in a role of the style sheet: title, problem, verdict."""
+        """Show the sentence at the top, in a role of the style sheet: title, verdict."""
         set_flag(self.headline, "role", role)
         self.headline.setText(sentence)
 
@@ -373,13 +372,12 @@ class CheckWindow(ToolWindow):
         return f"about {duration_text(seconds)} left in this part" if seconds >= 1 else ""
 
     def _show_failure(self, sentence: str) -> None:
-        self._has_failed = True
-        self.say(sentence, role="problem")
+        self.banner.show_sentence(sentence)
 
     def _show_end(self) -> None:
         self._show_running(is_running=False)
         self.stage.clear()
-        if self._report is None and not self._has_failed:
+        if self._report is None:
             self.say(STOPPED)
         self.refresh()
 
@@ -390,14 +388,20 @@ class CheckWindow(ToolWindow):
         """Show the chosen settings, and whether they still match the verdict that is shown."""
         if not self.isVisible() or self.is_running:
             return
+        shown = chosen = None
         try:
-            chosen = self._run()
+            shown = chosen = self._run()
+            self.banner.dismiss_if_changed()
         except OutriderError as error:
-            self.subject.setText(str(error))
+            self.banner.show_until_changed(str(error))
+        took = ""
+        if self._report is not None:
+            shown, took = self._report.request.run, f" · took {duration_text(self._report.seconds)}"
+        if shown is None:
+            self.subject.clear()
             return
-        shown = chosen if self._report is None else self._report.request.run
-        took = f" · took {duration_text(self._report.seconds)}" if self._report is not None else ""
-        has_changed = "" if _checked(shown) == _checked(chosen) else "\nThe settings have changed since."
+        is_same = chosen is not None and _checked(shown) == _checked(chosen)
+        has_changed = "" if is_same else "\nThe settings have changed since."
         self.subject.setText(f"{self._in_titles(subject_of(shown))}{took}{has_changed}")
 
     def _clear(self) -> None:
@@ -465,8 +469,13 @@ class CheckWindow(ToolWindow):
         text = (report_json if path.suffix.lower() == ".json" else report_text)(report)
         self._jobs.submit(
             lambda _job: write_atomically(path, text),
-            lambda _: self.stage.setText(f"Saved to {path}"),
-            failed=self.stage.setText,
+            lambda _: self._show_saved(path),
+            failed=self.banner.show_sentence,
             what="The report could not be saved",
             must_finish=True,
         )
+
+    def _show_saved(self, path: Path) -> None:
+        self.banner.dismiss()
+        self.refresh()  # What is wrong with the settings still is.
+        self.stage.setText(f"Saved to {path}")
