@@ -191,3 +191,19 @@ def test_a_cell_that_is_left_out_has_no_shade(opened):
     shown = view.shown(where, view.scale(SPEEDUP))
     assert (shown.text, shown.level, shown.is_left_out) == ("3.00×", None, True)
     assert view.shown(where, view.scale(TOKENS)).level is not None
+
+
+def test_while_a_sweep_runs_a_cell_that_is_left_out_says_so_and_why(opened):
+    view = opened().view
+    view.verdicts, where = (), view.cell(0, 2)
+    half = replace(view.result(where), num_planned=4)
+    for tokens, note in ((4.0, "2 of 4"), (2.0, "left out")):
+        view._take([replace(half, block_efficiency=spread([tokens]))])
+        assert view.shown(where, view.scale(SPEEDUP)).note == note
+        assert view.shown(where, view.scale(TOKENS)).note == "2 of 4"
+    first, second = [line.sentence for line in view.verdict_lines()]
+    assert "K = 2 with Tiny draft is left out: 3.00× is more than 2.00 tokens per forward allow" in first
+    assert first.startswith("At temperature 0, K = 2 with prompt-lookup leads with 3.00× plain decoding")
+    assert "left out" not in second
+    view._take([replace(result, block_efficiency=spread([0.5])) for result in view._results.values()])
+    assert view.verdict_lines()[0].sentence.startswith("At temperature 0, no cell is left to rank. 4 cells whose")

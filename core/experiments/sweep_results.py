@@ -6,7 +6,7 @@ import json
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -243,13 +243,7 @@ def _verdict(results: SweepResults, temperature: float) -> Verdict:
     full = _full(results, temperature)
     ranked = [(cell.speedup.median, cell) for cell in full if cell.speedup and not cell.problem]
     left_out = [cell for cell in full if cell.problem]
-    notes = [f"{cell.cell.title} is left out: {cell.problem}" for cell in left_out]
-    if len(notes) > 1:
-        notes = [
-            f"{len(left_out)} cells whose speedups are more than their tokens per forward allow are left out: the "
-            "machine was busy during the baseline."
-        ]
-    notes += [LOSSY] if results.plan.is_lossy else []
+    notes = [*left_out_notes(left_out), *([LOSSY] if results.plan.is_lossy else [])]
     ranked.sort(key=lambda item: item[0], reverse=True)
     at = f"At temperature {temperature:g}:"
     busy, runs = results.busy_runs(temperature)
@@ -299,6 +293,16 @@ def _verdict(results: SweepResults, temperature: float) -> Verdict:
     return Verdict(
         temperature, said, best, speculates=median > 1.0, is_sure=is_sure, is_ahead=is_ahead, was_busy=was_busy
     )
+
+
+def left_out_notes(cells: Sequence[CellResult]) -> list[str]:
+    """Which cells of a temperature don't count, and why, in a sentence at most."""
+    if len(cells) > 1:
+        return [
+            f"{len(cells)} cells whose speedups are more than their tokens per forward allow are left out: the "
+            "machine was busy during the baseline."
+        ]
+    return [f"{cell.cell.title} is left out: {cell.problem}" for cell in cells]
 
 
 def _lead(results: SweepResults, best: CellResult, median: float, other: CellResult) -> tuple[str, bool]:

@@ -19,7 +19,15 @@ from core.experiments.sweep_plan import (
     SweepStarted,
     Verdict,
 )
-from core.experiments.sweep_results import ACCEPTANCE, BLOCK, FIGURES, SPEEDUP, SweepFigure, SweepResults
+from core.experiments.sweep_results import (
+    ACCEPTANCE,
+    BLOCK,
+    FIGURES,
+    SPEEDUP,
+    SweepFigure,
+    SweepResults,
+    left_out_notes,
+)
 from core.settings import LOSSY
 from core.text import duration_text, spaced_percent
 from core.types import StageChanged
@@ -104,7 +112,8 @@ class ShownCell(NamedTuple):
 
     Attributes:
         text: the figure, or a mark that there is none.
-        note: how many of its runs are done, until all are; for speedups, whether it is the best or left out.
+        note: how many of its runs are done, until all are; for speedups, then whether it is the best, and always
+            whether it is left out.
         level: its shade; None if there is no figure, or one that is left out.
         is_best: whether its temperature's verdict recommends it.
         is_left_out: whether its figure is an impossible speedup.
@@ -261,7 +270,7 @@ class SweepView:
             is_sure = any((verdict.is_ahead or not verdict.speculates) and not verdict.was_busy for verdict in at)
             rank = BEST if is_sure else LEADING
         note = rank if figure is SPEEDUP else ""
-        if 0 < done < result.num_planned:
+        if 0 < done < result.num_planned and not is_left_out:
             note = progress
         spoken = [f"{self.cell_title(cell)}: {figure.short} {text or 'not measured yet'}"]
         spoken += [*filter(None, [rank]), f"{progress} runs", *result.errors]
@@ -340,14 +349,19 @@ class SweepView:
         if self.verdicts:
             return [VerdictLine(*_word(verdict), self._in_titles(verdict.sentence)) for verdict in self.verdicts]
         lines = []
-        for cell in sorted(self._best, key=lambda cell: cell.temperature):
-            result, at = self._results[cell], f"At temperature {cell.temperature:g}"
-            lead = f"{at}, no cell is faster than plain decoding."
-            if not cell.is_baseline and result.speedup is not None:
-                runs = f"{result.num_measured} of its {result.num_planned} runs"
-                lead = f"{at}, {cell.title} leads with {result.speedup.median:.2f}× plain decoding after {runs}."
-            lossy = f" {LOSSY}" if self.plan is not None and self.plan.is_lossy else ""
-            lines.append(VerdictLine("So far", None, self._in_titles(lead) + lossy))
+        for temperature in self.plan.temperatures if self.plan is not None else ():
+            at = f"At temperature {temperature:g}"
+            here = [result for result in self._results.values() if result.cell.temperature == temperature]
+            notes = left_out_notes([result for result in here if result.problem])
+            best = next((result for result in here if result.cell in self._best), None)
+            if best is None and not notes:
+                continue
+            lead = f"{at}, no cell is {'left to rank' if best is None else 'faster than plain decoding'}."
+            if best is not None and best.speedup is not None:
+                runs = f"{best.num_measured} of its {best.num_planned} runs"
+                lead = f"{at}, {best.cell.title} leads with {best.speedup.median:.2f}× plain decoding after {runs}."
+            notes += [LOSSY] if self.plan is not None and self.plan.is_lossy else []
+            lines.append(VerdictLine("So far", None, self._in_titles(" ".join((lead, *notes)))))
         return lines
 
 
