@@ -5,18 +5,20 @@ import io
 import re
 import signal
 import sys
+from dataclasses import replace
 
 import pytest
 
 import app.cli.sweep as command
 from app.__main__ import build_parser, main
-from app.cli.sweep import FEW_PROMPTS, build_plan
+from app.cli.sweep import FEW_PROMPTS, build_plan, write_results
 from core.experiments.sweep_file import read_sweep
 from core.experiments.sweep_plan import DrafterChoice
+from core.experiments.sweep_results import SweepResults, verdicts
 from core.models.catalogue import DEFAULT_DRAFT, DEFAULT_TARGET, SMOLLM2_DRAFTER
 from tests.fakes import is_sentence
 from tests.fakes_cli import refused
-from tests.fakes_sweep import FakeSweepSession, fails_at
+from tests.fakes_sweep import FakeSweepSession, events_of, fails_at, measured, plan_of
 
 GRID = ["--k", "1-2", "--prompts", "code", "--num-prompts", "2", "--repeats", "2", "--max-new-tokens", "16"]
 """Two cells and a baseline, two prompts, twice: twelve runs."""
@@ -190,6 +192,17 @@ def test_several_suites_and_drafters_have_tables_of_their_own(capsys, monkeypatc
         assert words in " ".join(text.split())
     _, _, by_suite = text.partition("speedup by suite")
     assert re.search(r"K = 2 with outrider-code-draft +3\.00× \(3\.00–3\.00\)", by_suite)
+
+
+def test_the_terminal_says_once_and_before_the_verdicts_that_the_machine_was_busy(capsys):
+    plan = plan_of(temperatures=(0.0, 1.0))
+    runs = [replace(item, unsteadiness=0.9) for item in measured(events_of(plan, FakeSweepSession()))]
+    results = SweepResults(plan, runs)
+    write_results(results, verdicts(results))
+    before, *after = " ".join(capsys.readouterr().out.split()).split("The machine was busy in all 12 runs ")
+    assert len(after) == 1
+    assert "At temperature" not in before
+    assert "At temperature 0: " in after[0]
 
 
 def test_a_cell_that_fails_is_reported_and_the_rest_is_shown(capsys, session, out):

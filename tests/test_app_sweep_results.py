@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 from PySide6.QtCore import Qt
+from PySide6.QtWidgets import QLabel
 
 from app.settings import sweeps_folder
 from app.theme import DARK, LIGHT, contrast
@@ -49,11 +50,32 @@ def test_an_earlier_sweep_is_opened_from_the_list(window, qtbot, opened, tmp_pat
     qtbot.waitUntil(lambda: window.sweep.view.path == path)
     assert window.sweep.progress.text() == "All 12 runs done"
     before = window.sweep.view.verdicts
-    assert [(line.word, line.pays) for line in window.sweep.verdicts.lines] == [("Not sure", None)], "too few runs"
-    states = {"was_busy": False}, {"was_busy": True}, {"speculates": False}
-    for state, word in zip(states, (("K = 2", True), ("Not sure", None), ("Don't speculate", False)), strict=True):
+    assert [(line.word, line.pays) for line in window.sweep.verdicts.lines] == [("Not sure it pays", None)]
+    for state, word in (
+        ({"is_ahead": True}, ("K = 2", True)),
+        ({}, ("Pays, lead open", True)),
+        ({"was_busy": True}, ("Not sure it pays", None)),
+        ({"speculates": False}, ("Don't speculate", False)),
+    ):
         window.sweep.view.verdicts = [replace(verdict, is_sure=True, **state) for verdict in before]
         assert [(line.word, line.pays) for line in window.sweep.view.verdict_lines()] == [word]
+
+
+def test_above_the_verdicts_it_is_said_once_that_the_machine_was_busy(qtbot, opened):
+    sweeps = opened()
+    view = sweeps.view
+    for result in view._results.values():
+        for item in result.measurements:
+            view._runs.add(replace(item, unsteadiness=0.9))
+    sweeps._show()
+    first, *others = sweeps.verdicts.lines
+    assert first.sentence.startswith(
+        "The machine was busy in all 10 runs at temperature 0 and all 10 at temperature 0.5"
+    )
+    assert [bool(line.word) for line in (first, *others)] == [False, True, True]
+    assert not any("busy in" in line.sentence for line in others)
+    badges = [label for label in sweeps.verdicts.findChildren(QLabel) if label.property("role") == "badge"]
+    assert len(badges) == 2
 
 
 def test_a_torn_line_is_reported_and_any_other_file_is_a_sentence(window, qtbot, opened, tmp_path):

@@ -209,7 +209,7 @@ def swept(speed, **changes):
             "K = 2 with D is fastest, 2.00× plain decoding (95 % interval 2.00 to 2.00",
         ),
         (lambda k, seed: 9.0, {"speculates": False}, "don't speculate"),
-        (lambda k, seed: 20.0 + (seed % 3 == k), {"is_sure": True}, "too few to tell them apart"),
+        (lambda k, seed: 20.0 + (seed % 3 == k), {"is_sure": True}, "K = 1 with D leads with 2.00×"),
         (
             lambda k, seed: (5.0, 10.1, 20.0)[seed % 3],
             {"speculates": True, "is_sure": False},
@@ -222,6 +222,7 @@ def test_a_verdict_says_what_is_fastest_and_how_sure_that_is(speed, facts, words
     (verdict,) = swept(lambda request, is_plain: 10.0 if is_plain else speed(request.num_draft_tokens, request.seed))
     assert {name: getattr(verdict, name) for name in facts} == facts
     assert words in verdict.sentence
+    assert ("so which is faster is open." in verdict.sentence) is ("leads" in words)
     assert is_sentence(verdict.sentence)
 
 

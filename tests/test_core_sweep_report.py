@@ -165,6 +165,15 @@ def test_a_report_calls_no_cell_the_best_that_has_too_few_runs_for_the_verdict()
     assert re.findall(r"K = .*?×", by_suite) == ["K = 1 with D: 1.50×"] * 2
 
 
+def test_a_report_says_once_and_before_its_verdicts_that_the_machine_was_busy():
+    log = sweep(plan_of(temperatures=(0.0, 1.0)))
+    log.measurements[:] = [replace(item, unsteadiness=0.9) for item in log.measurements]
+    before, *after = sweep_page(log).split("The machine was busy in ")
+    assert len(after) == 1
+    assert "What to do" not in before
+    assert "What to do" in after[0]
+
+
 def test_a_sweep_that_is_not_complete_or_empty_says_so():
     page = Page(sweep_page(sweep(count=5)))
     assert "7 of its 12 runs are missing" in page.text or "8 of its 12 runs are missing" in page.text

@@ -343,7 +343,7 @@ _LEGEND = (
 
 
 def write_results(results: SweepResults, verdicts: Sequence[Verdict]) -> None:
-    """Print a table and the verdict for each temperature."""
+    """Print a table and the verdict for each temperature; `busy_note` comes before the verdicts."""
     plan = results.plan
     with printing() as show:
         prompts, repeats = count_text(len(plan.prompts), "prompt"), count_text(plan.repeats, "repeat")
@@ -360,8 +360,8 @@ def write_results(results: SweepResults, verdicts: Sequence[Verdict]) -> None:
                 own = [result for result in cells if not result.cell.is_baseline]
                 show(_suites(results, own, is_wide=show.is_wide))
         show()
-        for verdict in verdicts:
-            show(verdict.sentence)
+        for sentence in filter(None, (results.busy_note, *(verdict.sentence for verdict in verdicts))):
+            show(sentence)
         show(_LEGEND, "dim")
         for line in _failures(results):
             show(line)

@@ -164,6 +164,18 @@ class SweepResults:
         return busy, len(runs)
 
     @property
+    def busy_note(self) -> str:
+        """A sentence about the runs in which the machine was busy, which comes before the verdicts; empty if none."""
+        parts: list[str] = []
+        for temperature in self.plan.temperatures:
+            busy, runs = self.busy_runs(temperature)
+            if busy:
+                which = f"all {busy:,}" if 1 < busy == runs else f"{busy:,} of the {runs:,}"
+                parts.append(f"{which}{'' if parts else ' runs'} at temperature {temperature:g}")
+        which = " and ".join(filter(None, (", ".join(parts[:-1]), *parts[-1:])))
+        return f"The machine was busy in {which}; repeat the sweep on an idle machine." if parts else ""
+
+    @property
     def suites(self) -> tuple[str, ...]:
         """The suites of the plan's prompts, in their order."""
         return tuple(dict.fromkeys(prompt.suite for prompt in self.plan.prompts))
@@ -248,13 +260,6 @@ def _verdict(results: SweepResults, temperature: float) -> Verdict:
     at = f"At temperature {temperature:g}:"
     busy, runs = results.busy_runs(temperature)
     was_busy = busy > _MANY * runs
-    if busy:
-        which = f"all {busy:,} runs" if 1 < busy == runs else f"{busy:,} of the {runs:,} runs"
-        note = f"The machine was busy in {which} at temperature {temperature:g}; repeat the sweep on an idle machine."
-        if was_busy:
-            at = f"{note} {at}"
-        else:
-            notes.append(note)
     if not ranked:
         text = "no cell is left to rank."
         if not any(results.speedups(cell) for cell in results.plan.cells() if cell.temperature == temperature):
@@ -288,7 +293,7 @@ def _verdict(results: SweepResults, temperature: float) -> Verdict:
         lead, is_ahead = "there is no other cell to compare it with.", True
         if len(ranked) > 1:
             lead, is_ahead = _lead(results, best, *ranked[1])
-        text = f"{name} is fastest, {median:.2f}× plain decoding{interval}; {lead}"
+        text = f"{name} {'is fastest,' if is_ahead else 'leads with'} {median:.2f}× plain decoding{interval}; {lead}"
     said = " ".join((at, text, *notes))
     return Verdict(
         temperature, said, best, speculates=median > 1.0, is_sure=is_sure, is_ahead=is_ahead, was_busy=was_busy
@@ -321,7 +326,7 @@ def _lead(results: SweepResults, best: CellResult, median: float, other: CellRes
     share = percent_text(ahead)
     if ahead >= _SURE:
         return f"it is ahead of {second} in {share} of the bootstrap samples.", True
-    return f"{second} is behind in {share} of the bootstrap samples, too few to tell them apart.", False
+    return f"{second} is behind in only {share} of the bootstrap samples, so which is faster is open.", False
 
 
 def bootstrap_medians(values: Mapping[Key, float]) -> NDArray[np.float64]:

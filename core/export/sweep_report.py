@@ -111,6 +111,8 @@ def _missing(results: SweepResults) -> Iterator[str]:
         for cell in results.all()
         if cell.problem
     )
+    if results.busy_note:
+        yield results.busy_note
 
 
 def _heat_maps(

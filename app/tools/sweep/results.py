@@ -45,11 +45,15 @@ class SweepVerdicts(QScrollArea):
         self._grid.setVerticalSpacing(4)
         self._grid.setColumnStretch(1, 1)
         for index, line in enumerate(lines):
+            sentence = wrapped_label("", "plain", line.sentence)
+            if not line.word:
+                self._grid.addWidget(sentence, index, 0, 1, 2)
+                continue
             badge = text_label(line.word, "badge")
             badge.setProperty("kind", {True: "pays", False: "pays-not", None: "base"}[line.pays])
             badge.setSizePolicy(QSizePolicy.Policy.Fixed, QSizePolicy.Policy.Fixed)
             self._grid.addWidget(badge, index, 0, Qt.AlignmentFlag.AlignTop)
-            self._grid.addWidget(wrapped_label("", "plain", line.sentence), index, 1)
+            self._grid.addWidget(sentence, index, 1)
         body = boxed(self._grid)
         body.setObjectName("sweepVerdictsBody")
         self.setWidget(body)

@@ -96,7 +96,10 @@ _OUTCOMES = {"length": "length reached", "eos": "end of text", "stop": "end of t
 
 
 class VerdictLine(NamedTuple):
-    """A verdict in a word and a sentence; `pays` is None while that is undecided."""
+    """A verdict in a few words and a sentence; `pays` is None while that is undecided.
+
+    A sentence about all verdicts has no word.
+    """
 
     word: str
     pays: bool | None
@@ -347,7 +350,9 @@ class SweepView:
     def verdict_lines(self) -> list[VerdictLine]:
         """The verdict at each temperature; while the sweep runs, the leading cell."""
         if self.verdicts:
-            return [VerdictLine(*_word(verdict), self._in_titles(verdict.sentence)) for verdict in self.verdicts]
+            note = self._runs.busy_note if self._runs is not None else ""
+            found = [VerdictLine(*_word(verdict), self._in_titles(verdict.sentence)) for verdict in self.verdicts]
+            return [*([VerdictLine("", None, note)] if note else []), *found]
         lines = []
         for temperature in self.plan.temperatures if self.plan is not None else ():
             at = f"At temperature {temperature:g}"
@@ -366,14 +371,16 @@ class SweepView:
 
 
 def _word(verdict: Verdict) -> tuple[str, bool | None]:
-    """A verdict in a word, and whether drafting pays."""
+    """What a verdict settles or leaves open, in a few words, and whether drafting pays."""
     if verdict.best is None:
         return "No answer", None
     # A few runs may favour drafting by chance, and a busy machine distorts the speedup.
     if not verdict.speculates:
         return "Don't speculate", None if verdict.was_busy else False
     if verdict.was_busy or not verdict.is_sure:
-        return "Not sure", None
+        return "Not sure it pays", None
+    if not verdict.is_ahead:
+        return "Pays, lead open", True
     return f"K = {verdict.best.cell.num_draft_tokens}", True
 
 
