@@ -16,6 +16,7 @@ from app.setup.setting_fields import set_value
 from app.theme import DARK
 from app.tools.check import NO_TESTS, STOPPED
 from core.errors import GenerationError
+from core.experiments.check_plan import BiasLimit
 from core.settings import DType
 from tests.fakes_app import DRAFT, TARGET, cell, texts
 from tests.fakes_check import FakeCheck
@@ -68,10 +69,15 @@ def test_a_check_that_would_miss_a_large_bias_gets_no_green_mark(checking, qtbot
     _, panel, _ = checking()
     finish(qtbot, panel)
     report = panel._report
-    for error in (0.05, None):
-        panel.show_report(replace(report, distribution=replace(report.distribution, bias_error=error)))
+    for error, limit, words in (
+        (0.05, None, "Exact as far as tested: "),
+        (None, BiasLimit.ALIKE, "Exact as far as tested: "),
+        (None, BiasLimit.SAMPLES, "No difference in 3,000 blocks, but they are too few to show a bias"),
+    ):
+        found = replace(report.distribution, bias_error=error, bias_limit=limit)
+        panel.show_report(replace(report, distribution=found))
         assert panel.mark.property("kind") == "loose"
-        assert panel.headline.text().startswith("Exact as far as tested: ")
+        assert panel.headline.text().startswith(words)
 
 
 def test_a_broken_pair_is_shown_by_sign_sentence_and_rows(checking, qtbot, apply_theme):

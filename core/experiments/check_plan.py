@@ -35,6 +35,14 @@ class Verdict(StrEnum):
     NOT_EXACT = "not exact"
 
 
+class BiasLimit(StrEnum):
+    """Why a check can't measure the bias; more samples help only against the first."""
+
+    SAMPLES = "too few samples"
+    ALIKE = "draft and target agree"
+    DRAFTS = "too few drafts"
+
+
 class Comparison(StrEnum):
     """Which two texts are compared, token by token."""
 
@@ -150,7 +158,7 @@ class DistributionResult:
 
     Attributes:
         bias: share of the draft's own distribution in the samples: 0 is exact, 1 would be the draft alone; None where
-            draft and target agree too much to tell.
+            bias_limit says why it can't be measured.
         num_impossible: tokens that the target never produces after the filters.
         rounding: largest total variation between the target's distributions scored in a block and one at a time;
             most_rounding is the largest that rounding may cause at this precision.
@@ -168,6 +176,7 @@ class DistributionResult:
     first_p_value: float | None = None
     first_tokens: tuple[FirstTokens, ...] = ()
     trees: DraftedTrees | None = None
+    bias_limit: BiasLimit | None = None
 
     @property
     def is_exact(self) -> bool:
@@ -287,6 +296,12 @@ def verdict_sentence(report: CheckReport) -> str:
     return exact_sentence(report.verdict, report.distribution)
 
 
+_LIMITS = {
+    BiasLimit.ALIKE: "draft and target agree too closely",
+    BiasLimit.DRAFTS: "too few tokens were drafted",
+}
+
+
 def exact_sentence(
     verdict: Verdict, found: DistributionResult | None, samples: str = "blocks", *, has_draft: bool = True
 ) -> str:
@@ -301,8 +316,12 @@ def exact_sentence(
         parts.append(equal)
         if not has_draft:
             return f"{name}: {'; '.join(parts)}."
-        parts.append("draft and target agree too closely, or too few tokens were drafted, to measure a bias")
-        return f"{name} as far as tested: {'; '.join(parts)}. More {samples} may help."
+        if found.bias_limit in _LIMITS:
+            parts.append(f"{_LIMITS[found.bias_limit]} to measure a bias")
+            return f"{name} as far as tested: {'; '.join(parts)}."
+        said = f"{'; '.join(parts)}, but they are too few to show a bias towards the draft."
+        more = min(max(DEFAULT_SAMPLES, 4 * found.num_blocks), MOST_SAMPLES)
+        return f"{said[0].upper()}{said[1:]} Sample more, for instance {more:,}."
     least = percent_text(BIAS_ERRORS * error, 1)
     if is_loose(found):
         parts.append(f"{equal}, enough to find only a bias of {least} or more")
@@ -440,7 +459,13 @@ def _settings_line(report: CheckReport) -> str:
     return ", ".join(filter(None, parts))
 
 
-_PUBLISHED = {"distribution": "law", "bias": "lean", "bias_error": "lean_error", "divergences": "partings"}
+_PUBLISHED = {
+    "distribution": "law",
+    "bias": "lean",
+    "bias_error": "lean_error",
+    "bias_limit": "lean_limit",
+    "divergences": "partings",
+}
 """Names in the JSON document, where they differ from those in the code."""
 
 

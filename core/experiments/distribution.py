@@ -22,6 +22,7 @@ from core.drafters.base import chain
 from core.drafters.registry import METHODS
 from core.experiments.bench_plan import num_equal
 from core.experiments.check_plan import (
+    BiasLimit,
     CheckProgress,
     DistributionResult,
     DistributionTest,
@@ -167,7 +168,11 @@ class Bias:
     @property
     def is_known(self) -> bool:
         """Whether draft and target differ enough, over enough samples, for the normal approximation."""
-        return self._variance >= 10.0 and self._difference > 0.01 * self.num_samples
+        return self._variance >= 10.0 and self.differs_over(self.num_samples)
+
+    def differs_over(self, num_samples: int) -> bool:
+        """Whether draft and target differ enough, on average over so many samples."""
+        return self._difference > 0.01 * num_samples
 
     @property
     def deviations(self) -> float:
@@ -198,6 +203,8 @@ class DistributionTally:
         self.num_impossible = 0
         self.rounding = 0.0
         self.bias = Bias()
+        self.num_undrafted = 0
+        """Tokens where nothing was drafted."""
         self.first_tokens: list[FirstTokens] = []
         self.shapes: Counter[tuple[int, ...]] = Counter()
         """How often the blocks had these parents; a chain's are empty."""
@@ -207,10 +214,15 @@ class DistributionTally:
         position: int,
         counts: Counter[int],
         target_probs: Tensor,
-        draft_probs: Tensor,
+        draft_probs: Tensor | None,
         edge: Collection[int] = (),
     ) -> None:
-        """Add the tests of what followed one prefix; the tokens at the edge of a filter are left out."""
+        """Add the tests of what followed one prefix; the tokens at the edge of a filter are left out.
+
+        draft_probs is None where nothing is drafted.
+        """
+        self.num_undrafted += sum(counts.values()) if draft_probs is None else 0
+        draft_probs = target_probs if draft_probs is None else draft_probs
         if edge:
             counts = Counter({token: count for token, count in counts.items() if token not in edge})
             target_probs, draft_probs = (_without(probs, edge) for probs in (target_probs, draft_probs))
@@ -234,7 +246,8 @@ class DistributionTally:
             p_value = chi_squared_p_value(statistic, degrees) if degrees else None
             name, shown = _NAMES.get(position, (f"token {position}", position))
             tests.append(DistributionTest(name, shown, samples, degrees, statistic, p_value))
-        bias = self.bias if self.bias.is_known else None
+        limit = self._bias_limit()
+        bias = self.bias if limit is None else None
         if bias:
             p_value = normal_p_value(bias.deviations)
             tests.append(DistributionTest("bias", None, bias.num_samples, 1, bias.deviations**2, p_value))
@@ -248,7 +261,18 @@ class DistributionTally:
             most_rounding=most_rounding,
             first_tokens=tuple(self.first_tokens),
             trees=_trees([parents for parents in self.shapes if parents]),
+            bias_limit=limit,
         )
+
+    def _bias_limit(self) -> BiasLimit | None:
+        num_drafted = self.bias.num_samples - self.num_undrafted
+        if self.bias.is_known:
+            return None
+        if self.samples and num_drafted <= 0:
+            return BiasLimit.DRAFTS
+        if not self.samples or self.bias.differs_over(self.bias.num_samples):
+            return BiasLimit.SAMPLES
+        return BiasLimit.DRAFTS if self.bias.differs_over(num_drafted) else BiasLimit.ALIKE
 
 
 def _without(probs: Tensor, tokens: Collection[int]) -> Tensor:
@@ -527,7 +551,7 @@ def _compare(
         if sum(counts.values()) < LEAST_FOLLOWERS or len(block) > longest:
             continue
         probs, draft_probs = target.after(block), draft.after(block)
-        position, draft_probs = BONUS if is_bonus else len(block) + 1, probs if draft_probs is None else draft_probs
+        position = BONUS if is_bonus else len(block) + 1
         tally.add(position, counts, probs, draft_probs, target.at_edge(counts))
         if not block and length == context.request.run.draft_length:
             tally.first_tokens.append(FirstTokens(prompt.name, _shown(context, counts, probs)))

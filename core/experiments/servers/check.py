@@ -404,7 +404,7 @@ class _CheckHere(_Check):
                 probs = [self._padded(self._merged(item.after(block), is_sum=True)) for item in exact]
                 edge = exact[0].at_edge([token for drawn in counts for token in self._meant(drawn)])
                 merged = {self._meant(token)[0] for token in edge}
-                self._tally.add(len(block) + 1, counts, probs[0], probs[-1], merged)
+                self._tally.add(len(block) + 1, counts, probs[0], probs[1] if len(probs) > 1 else None, merged)
 
     def _meant(self, token: int) -> Sequence[int]:
         """The tokens that one stands for."""
