@@ -10,11 +10,11 @@ from types import SimpleNamespace
 import pytest
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QGuiApplication
-from PySide6.QtWidgets import QLabel
+from PySide6.QtWidgets import QLabel, QStyle, QStyleOptionComboBox
 
 from app.setup.setting_fields import set_value
 from app.theme import DARK
-from app.tools.check import NO_TESTS, STOPPED
+from app.tools.check import NO_TESTS, STOPPED, ElidedCombo
 from core.errors import GenerationError
 from core.experiments.check_plan import BiasLimit
 from core.settings import DType
@@ -135,6 +135,24 @@ def test_first_tokens_are_shown_and_heard_and_the_report_is_copied_and_saved(che
     dialogs.export_path = tmp_path / "report.txt"
     panel.save_button.click()
     qtbot.waitUntil(lambda: not panel.banner.sentence())
+
+
+def test_a_prompt_that_is_too_long_for_its_list_ends_in_an_ellipsis(qtbot):
+    combo, name = ElidedCombo(), "Tests with docstrings, cut after 35 tokens"
+    qtbot.addWidget(combo)
+    combo.resize(200, 30)
+    combo.addItem(name)
+
+    def drawn(text):
+        combo.setItemText(0, text)
+        return combo.grab().toImage()
+
+    option, part = QStyleOptionComboBox(), QStyle.SubControl.SC_ComboBoxEditField
+    combo.initStyleOption(option)
+    room = combo.style().subControlRect(QStyle.ComplexControl.CC_ComboBox, option, part, combo).width()
+    shown = combo.fontMetrics().elidedText(name, Qt.TextElideMode.ElideRight, room)
+    assert shown.endswith("…")
+    assert drawn(name) == drawn(shown)
 
 
 def test_a_check_that_is_stopped_has_no_verdict_and_no_run_starts_beside_it(checking, qtbot):

@@ -220,6 +220,7 @@ def test_cells_fill_as_runs_end_a_sweep_and_a_run_exclude_each_other_and_each_sw
     assert speedups(sweeps) == ["", "", ""]
     qtbot.waitUntil(lambda: window.sweep.view.num_done == 3)
     assert "3 of 6 runs · about" in sweeps.progress.text()
+    assert sweeps.view.progress_text(is_short=True).startswith("3 of 6 · ")
     assert sum(bool(text) for text in speedups(sweeps)) == 3
     assert words(sweeps) == ["So far"]
     assert sweeps.form.start_button.isHidden()

@@ -75,6 +75,8 @@ def test_an_exact_engine_passes_with_every_kind_of_setting(settings):
     assert all(item.num_tokens == 2 * 12 for item in report.identities)
     assert report.distribution.num_impossible == 0
     assert all(test.p_value is None or test.p_value > 1e-3 for test in report.distribution.tests)
+    has_short_blocks = settings.get("num_draft_tokens") != 1 and settings.get("method") != "draft-tree"
+    assert any("Half the blocks use K = 1" in note for note in report.notes) is has_short_blocks
 
 
 def test_the_sentence_says_how_large_a_bias_would_have_shown_which_more_blocks_make_smaller():

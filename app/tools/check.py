@@ -9,8 +9,17 @@ from pathlib import Path
 from typing import Any
 
 from PySide6.QtCore import QRectF, QSize, Qt, Slot
-from PySide6.QtGui import QColor, QGuiApplication, QPainter
-from PySide6.QtWidgets import QCheckBox, QComboBox, QProgressBar, QSpinBox, QWidget
+from PySide6.QtGui import QColor, QGuiApplication, QPainter, QPaintEvent
+from PySide6.QtWidgets import (
+    QCheckBox,
+    QComboBox,
+    QProgressBar,
+    QSpinBox,
+    QStyle,
+    QStyleOptionComboBox,
+    QStylePainter,
+    QWidget,
+)
 
 from app.controller import RunController
 from app.dialogs import REPORT_FILTERS, Dialogs
@@ -99,7 +108,7 @@ LOOSE_MARK = ("✓", "loose")
 TESTED = {
     "bias": "Tokens to which the draft gives a higher probability than the target does: their count against the "
     "target's probabilities.",
-    "bonus": "Tokens after a fully accepted draft, against the target's distribution; half of the blocks have K = 1.",
+    "bonus": "Tokens after a fully accepted draft, against the target's distribution.",
 }
 TESTED_PLACE = "Tokens at this position of a block, by the tokens before them, against the target's distribution."
 SMALLEST_SHOWN_P = 0.001
@@ -218,6 +227,22 @@ class CheckBars(PaintedWidget):
         draw_box(painter, observed, fill=QColor(current_theme().draft_bar))
 
 
+class ElidedCombo(QComboBox):
+    """A dropdown that shows with an ellipsis that its text is cut, which Qt's own doesn't."""
+
+    def paintEvent(self, _event: QPaintEvent) -> None:
+        """Draw it with as much of the text as fits."""
+        option = QStyleOptionComboBox()
+        self.initStyleOption(option)
+        part = QStyle.SubControl.SC_ComboBoxEditField
+        room = self.style().subControlRect(QStyle.ComplexControl.CC_ComboBox, option, part, self).width()
+        option.currentText = self.fontMetrics().elidedText(self.currentText(), Qt.TextElideMode.ElideRight, room)
+        painter = QStylePainter(self)
+        painter.drawComplexControl(QStyle.ComplexControl.CC_ComboBox, option)
+        painter.drawControl(QStyle.ControlElement.CE_ComboBoxLabel, option)
+        painter.end()
+
+
 LEGEND = "{}; outlined: expected, filled: drawn"
 MIN_ROWS, MAX_ROWS = 4, 9
 BUTTON_WIDTH = 94
@@ -272,7 +297,7 @@ class CheckWindow(ToolWindow):
         self.table: Table[None] = Table("checkTable", "Tests and their results", COLUMNS, NO_TESTS, stretched=last)
         self.remarks = wrapped_label("checkRemarks", "hint")
         prompts_help = "The prompts for which blocks were drawn"
-        self.prompts = named(QComboBox(), "checkPromptsCombo", "First tokens after", prompts_help)
+        self.prompts = named(ElidedCombo(), "checkPromptsCombo", "First tokens after", prompts_help)
         self.prompts.setMinimumContentsLength(12)
         self.prompts.setSizeAdjustPolicy(QComboBox.SizeAdjustPolicy.AdjustToMinimumContentsLengthWithIcon)
         self.legend = hint_label("checkLegend")

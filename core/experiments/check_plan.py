@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
+from core.draft_length import DraftLength
 from core.drafters.registry import METHODS
 from core.errors import SettingsError
 from core.experiments.prompt_suites import Prompt
@@ -249,6 +250,14 @@ COMPARED = {
 """What was compared, in words."""
 
 
+def block_lengths(run: RunRequest) -> list[DraftLength]:
+    """The draft lengths of the blocks that are sampled, in equal shares."""
+    # K = 1 as well: after a long chain the bonus token is too rare to be tested. A tree has many ends.
+    asked, method = run.draft_length, METHODS.get(run.method)
+    has_leaves = method is not None and method.proposes_trees
+    return [asked] if asked == 1 or has_leaves else [asked, 1]
+
+
 def notes_on(run: RunRequest, dtype: str, distribution: DistributionResult | None) -> tuple[str, ...]:
     """How the settings affect the distribution, a sentence each; dtype is torch's name of the precision."""
     notes = [
@@ -257,6 +266,8 @@ def notes_on(run: RunRequest, dtype: str, distribution: DistributionResult | Non
     ]
     if run.is_lossy:
         notes = [f"{LOSSY} At temperature 0 the text is still the greedy one."]
+    if distribution is not None and len(block_lengths(run)) > 1:
+        notes.append("Half the blocks use K = 1, to get more bonus tokens: the longer a draft, the rarer they are.")
     if dtype in {"torch.float16", "torch.bfloat16"}:
         measured = (
             ""
@@ -361,7 +372,7 @@ def divergence_line(divergence: Divergence) -> str:
 
 def title_of(test: DistributionTest) -> str:
     """What a test of the distribution is about."""
-    titles = {"bias": "Bias towards the draft", "bonus": "Bonus token (K = 1 in half the blocks)"}
+    titles = {"bias": "Bias towards the draft", "bonus": "Bonus token"}
     return titles.get(test.name, f"Token {test.position} of a block")
 
 

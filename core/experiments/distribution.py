@@ -19,7 +19,6 @@ from torch import Tensor
 from core.decode import sample_blocks
 from core.draft_length import DraftLength
 from core.drafters.base import chain
-from core.drafters.registry import METHODS
 from core.experiments.bench_plan import num_equal
 from core.experiments.check_plan import (
     BiasLimit,
@@ -29,6 +28,7 @@ from core.experiments.check_plan import (
     DraftedTrees,
     FirstTokens,
     TokenCount,
+    block_lengths,
 )
 from core.experiments.prompt_suites import Prompt
 from core.models.language_model import LanguageModel
@@ -501,11 +501,7 @@ def _sampled(
     context: CheckContext, count: int, seeds: torch.Generator, title: str
 ) -> Generator[CheckProgress, None, DistributionResult]:
     run, tally = context.request.run, DistributionTally()
-    asked, method = run.draft_length, METHODS.get(run.method)
-    has_leaves = method is not None and method.proposes_trees
-    # K = 1 as well: after a long chain the bonus token is too rare to be tested. A tree has many ends.
-    lengths: list[DraftLength] = [asked] if asked == 1 or has_leaves else [asked, 1]
-    series = [(prompt, length) for prompt in context.prompts for length in lengths]
+    series = [(prompt, length) for prompt in context.prompts for length in block_lengths(run)]
     done = 0
     for index, (prompt, length) in enumerate(series):
         share = count // len(series) + (index < count % len(series))

@@ -330,7 +330,7 @@ class SweepView:
         return sum(len(item.measurements) - item.num_measured for item in self._results.values())
 
     def progress_text(self, *, is_short: bool = False) -> str:
-        """The progress, in one line; a short one has only the time left, if it is known."""
+        """The progress, in one line; a short one leaves out what its numbers say without words."""
         if self.plan is None:
             return ""
         done = f"{self.num_done:,} of {self.num_runs:,} runs"
@@ -338,7 +338,8 @@ class SweepView:
             # Stages between two runs would only flicker.
             is_stage = self.seconds_left is None or self.stage == STOPPING
             rest = self.stage if is_stage else f"about {duration_text(self.seconds_left or 0.0)} left"
-            done = "" if is_short and not is_stage else done
+            if is_short and not is_stage:
+                done, rest = done.removesuffix(" runs"), rest.removeprefix("about ")
         elif not self.is_complete:
             rest = "stopped; Continue measures the rest"
         else:
