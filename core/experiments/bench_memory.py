@@ -158,7 +158,9 @@ def _weight_pages() -> list[Any]:
 
 
 def _drop_read_weights() -> None:
-    """Release the pages of weight files that loading read; those in use are read again."""
+    """Release the pages of weight files that loading read; those in use are read again. On Linux alone."""
+    if not sys.platform.startswith("linux"):
+        return
     with contextlib.suppress(OSError, AttributeError):
         advise = ctypes.CDLL(None).madvise
         advise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]

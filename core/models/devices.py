@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import gc
 import platform
+import sys
 from pathlib import Path, PurePosixPath
 
 import psutil
@@ -136,6 +137,8 @@ def release_memory() -> None:
 
 def trim_heap() -> None:
     """Return the allocator's unused memory to the system; takes about a millisecond."""
+    if not sys.platform.startswith("linux"):
+        return  # Windows can't even load CDLL(None).
     with contextlib.suppress(OSError, AttributeError):
         # glibc keeps freed small blocks, some 40 MB after a tokenizer; other systems have no such call.
         ctypes.CDLL(None).malloc_trim(0)
