@@ -1,11 +1,14 @@
 """What holds on Windows and macOS: what is peculiar to them is imitated here."""
 
 import ctypes
+import os
+import subprocess
 import sys
 
 import pytest
 
 from core.experiments.bench_memory import _drop_read_weights
+from core.models.child import PARENT, child_environment
 from core.models.devices import release_memory, trim_heap
 
 
@@ -24,3 +27,32 @@ def test_windows_has_no_heap_to_trim(windows):
     trim_heap()
     release_memory()
     _drop_read_weights()
+
+
+WATCHER = """
+import sys, threading, time
+from core.models.child import end_with_parent
+sys.platform = "win32"
+threading.Thread(target=end_with_parent, daemon=True).start()
+print(sys.stdin.readline(), end="", flush=True)
+time.sleep(600)
+"""
+
+
+def test_on_windows_a_child_ends_with_its_parent_without_reading_stdin():
+    """While one thread reads the pipe, numpy's import by another hangs there."""
+    python = [sys.executable, "-c"]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([*python, "input()"], stdin=subprocess.PIPE) as parent:
+        environment = child_environment() | {PARENT: str(parent.pid)}
+        with subprocess.Popen([*python, WATCHER], env=environment, **pipes) as child:
+            try:
+                child.stdin.write("still here\n")
+                child.stdin.flush()
+                assert child.stdout.readline() == "still here\n"
+                parent.communicate(b"\n")
+                assert child.wait(60) == 1
+            finally:
+                child.kill()
+                parent.kill()
+    assert child_environment()[PARENT] == str(os.getpid())

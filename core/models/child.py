@@ -19,6 +19,8 @@ from core.runners.threads import SPIN_SETTINGS
 
 POLL_S = 0.1
 STALL_S = 600.0
+PARENT = "OUTRIDER_PARENT"
+"""The variable that tells a child the process id of its parent, which a launcher may stand between."""
 
 # --- In the parent ----------------------------------------------------------------------------------------------
 
@@ -55,7 +57,7 @@ def supervise(
 ) -> Generator[None, None, None]:
     """Run a command until it ends; kill it when it needs too much, makes no progress, or this generator is closed.
 
-    Its stdin stays open while this process lives, so that the child can exit when it closes.
+    Its stdin stays open while this process lives; see `end_with_parent`.
 
     Args:
         environment: the child's complete environment; None for `child_environment`.
@@ -123,6 +125,7 @@ def child_environment() -> dict[str, str]:
     environment = {name: value for name, value in os.environ.items() if name not in SPIN_SETTINGS}
     paths = [str(Path(__file__).resolve().parents[2]), environment.get("PYTHONPATH", "")]
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+    environment[PARENT] = str(os.getpid())
     environment |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": "", "USE_TF": "0"}
     return environment
 
@@ -131,10 +134,16 @@ def child_environment() -> dict[str, str]:
 
 
 def end_with_parent() -> None:
-    """Exit as soon as stdin closes; for a thread of its own."""
-    with contextlib.suppress(OSError, ValueError):
-        while os.read(0, 4096):
-            pass
+    """Exit as soon as the parent is gone, which closes stdin; for a thread of its own."""
+    with contextlib.suppress(OSError, ValueError, psutil.Error):
+        if sys.platform == "win32":
+            # There, numpy's import would wait until a pending read of stdin is over.
+            parent = psutil.Process(int(os.environ[PARENT]))
+            while parent.is_running():
+                time.sleep(POLL_S)
+        else:
+            while os.read(0, 4096):
+                pass
     os._exit(1)
 
 

@@ -2,7 +2,7 @@
 
 It takes at most MEMORY bytes besides the libraries, and TIME seconds of processor time. It writes the folder
 SCRATCH/model, and to SCRATCH/progress a line for each tensor, such as "3 20": the tensors done, and all. It ends with a
-`core.models.child.ChildExit` code and the reason on its last line of output, or when its stdin is closed.
+`core.models.child.ChildExit` code and the reason on its last line of output, or when its parent is gone.
 """
 
 from __future__ import annotations
