@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from core.experiments.bench_memory import _drop_read_weights
-from core.models.child import PARENT, child_environment
+from core.models.child import PARENT, ChildExit, ChildFailedError, child_environment, supervise
 from core.models.devices import release_memory, trim_heap
 
 
@@ -56,3 +56,11 @@ def test_on_windows_a_child_ends_with_its_parent_without_reading_stdin():
                 child.kill()
                 parent.kill()
     assert child_environment()[PARENT] == str(os.getpid())
+
+
+def test_on_windows_the_memory_limit_sees_through_the_launcher_of_a_venv(windows, tmp_path):
+    script = "import sys; kept = bytearray(b'x') * 2**28; sys.stdin.read()"
+    launcher = f"import subprocess, sys; sys.exit(subprocess.call([sys.executable, '-c', {script!r}]))"
+    with pytest.raises(ChildFailedError) as caught:
+        list(supervise([sys.executable, "-c", launcher], folder=tmp_path, memory_bytes=2**27, stall_s=60))
+    assert caught.value.code == ChildExit.MEMORY

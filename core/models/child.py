@@ -62,7 +62,7 @@ def supervise(
     Args:
         environment: the child's complete environment; None for `child_environment`.
         folder: what the child writes here counts as progress; its output goes to `child.log` in it.
-        memory_bytes: limit of its resident memory.
+        memory_bytes: limit of its resident memory, and on Windows of its children's too.
         stall_s: how long it may write nothing; None for `STALL_S`.
         check_cancelled: raises to cancel; called about ten times a second.
 
@@ -96,7 +96,10 @@ def supervise(
             if time.monotonic() - progress_at > stall_s:
                 limit = ChildExit.STALLED
             with contextlib.suppress(psutil.Error):  # It may have just exited.
-                if psutil.Process(child.pid).memory_info().rss > memory_bytes:
+                process = psutil.Process(child.pid)
+                # In a venv on Windows, it is a launcher, which starts the real Python as its child.
+                others = process.children(recursive=True) if sys.platform == "win32" else []
+                if sum(each.memory_info().rss for each in (process, *others)) > memory_bytes:
                     limit = ChildExit.MEMORY
         if code := limit if child.poll() is None else child.returncode:
             raise ChildFailedError(code, _tail(log))
