@@ -113,16 +113,18 @@ class RunController(QObject):
             return BUSY_SENTENCE
         return BUSY_TASK_SENTENCE.format(self._task.title) if self._task is not None else ""
 
-    def start_task(self, title: str, work: Work) -> EngineTask | None:
+    def start_task(self, title: str, work: Work, device: str = "") -> EngineTask | None:
         """Start work other than a run in the engine's thread; None, with nothing started, while the engine is busy.
 
         Args:
             title: see `EngineTask`.
             work: likewise.
+            device: likewise.
         """
         if self._is_closing or self.busy_sentence():
             return None
         self._task = EngineTask(title, work, self)
+        self._task.device = device
         self._task_wanted.emit(self._task)
         return self._task
 

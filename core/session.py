@@ -76,6 +76,10 @@ class Session:
         """Free the models' memory."""
         self._shelf.clear()
 
+    def drop(self, ref: str) -> None:
+        """Free a model's memory, and its files, which Windows deletes only then."""
+        self._shelf.drop(ref)
+
     def held_bytes(self, device: str = "auto") -> int:
         """Size of the weights kept on a device; they are freed if another run needs the memory."""
         return self._shelf.held_bytes(device_type=resolve_device(device).type)

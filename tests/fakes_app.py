@@ -118,6 +118,7 @@ class FakeSession:
         load_gate: if set, the session waits for it while it "loads".
         context_tokens: if set, how many tokens the context has room for.
         requests, controls: what it was asked for.
+        dropped: a line for each model that it was told to drop.
     """
 
     fail_before: Exception | None = None
@@ -128,6 +129,7 @@ class FakeSession:
     step_ms: float = 10.0
     requests: list[RunRequest] = field(default_factory=list)
     controls: list[RunControls] = field(default_factory=list)
+    dropped: list[str] = field(default_factory=list)
     is_closed: bool = False
     held: int = 0
     started: int = 0
@@ -177,6 +179,10 @@ class FakeSession:
             speedup = None if was_stepped else 1000 * tokens / sum(step.total_ms for step in steps) / speed
             baseline = {"baseline_tokens_per_second": speed, "measured_speedup": speedup}
         yield Finished(make_summary(steps, reason, error=error, was_stepped=was_stepped, **baseline))
+
+    def drop(self, ref: str) -> None:
+        """Remember that a model was dropped."""
+        self.dropped.append(f"drop {ref}")
 
     def held_bytes(self, _device: str) -> int:
         """What the script says."""

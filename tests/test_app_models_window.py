@@ -198,23 +198,26 @@ def test_both_dropdowns_end_in_a_way_to_get_more(window):
 # --- Deleting ---------------------------------------------------------------------------------------------------
 
 
-def test_a_model_is_deleted_only_after_a_yes_and_a_failure_is_reported(make, hub, dialogs, qtbot):
+def test_a_model_is_deleted_only_after_a_yes_and_a_failure_is_reported(make, hub, session, dialogs, qtbot):
+    """Just before, the engine drops it, since Windows deletes no file that is mapped."""
     window, panel = make()
+    session.dropped = hub.removed
 
     def delete(says_yes=True, error=None):
         dialogs.says_yes, hub.removal_error = says_yes, error
         panel.table.select([LARGE.ref])
         panel.details.delete.click()
-        until(qtbot, lambda: window.jobs.is_idle)
+        until(qtbot, lambda: window.jobs.is_idle and not window.controller.busy_sentence())
         assert dialogs.asked[-1].frees_bytes == LARGE.size_bytes
 
     delete(says_yes=False)
+    assert hub.removed == []
     delete(error=PermissionError("in use"))
     assert "could not be deleted" in panel.banner.sentence()
     assert LARGE.ref in window.models.library.refs
-    assert hub.removed == []
+    assert hub.removed == [f"drop {LARGE.ref}"]
     delete()
-    assert hub.removed == [LARGE.ref]
+    assert hub.removed[1:] == [f"drop {LARGE.ref}", LARGE.ref]
     assert LARGE.ref not in window.models.library.refs
 
 

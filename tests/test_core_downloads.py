@@ -294,6 +294,24 @@ def test_of_a_folder_that_is_a_link_only_the_link_is_removed(server, tmp_path):
     assert any(disk.rglob("*.safetensors"))
 
 
+def test_a_model_whose_weights_the_system_does_not_delete_stays_whole(server, monkeypatch):
+    """As on Windows, while a program has them mapped."""
+    entry, unlink = download(REF), os.unlink
+    before = sorted(hub.repository_folder(REF).rglob("*"))
+
+    def refuse_weights(path, *, dir_fd=None):
+        if os.stat(path, dir_fd=dir_fd).st_size >= SIZE:
+            raise PermissionError(13, "Access is denied", str(path))
+        unlink(path, dir_fd=dir_fd)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "unlink", refuse_weights)
+        assert "close the programs that use it" in fakes.refusal(RemovalError, remove, REF)
+    assert sorted(hub.repository_folder(REF).rglob("*")) == before
+    assert resolve(REF) == entry
+    assert remove(REF) > SIZE
+
+
 def test_a_model_that_is_being_downloaded_is_not_removed(server):
     kept = interrupt()
     assert "interrupted" in plan_removal(REF).note

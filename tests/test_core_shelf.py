@@ -1,6 +1,7 @@
 """Models that are kept for the next run, and drafts that borrow the tables of one of them."""
 
 import shutil
+from dataclasses import replace
 
 import pytest
 import torch
@@ -45,6 +46,14 @@ def test_models_used_least_recently_make_room_first():
     assert not shelf.make_room(99, CPU, keep=[key("a")])
     assert room.names() == ["a"]
     assert shelf.get(key("c")) is None
+
+
+def test_a_dropped_model_is_gone_in_each_precision():
+    room = Room()
+    for name, ref in (("a", "tiny"), ("b", "tiny"), ("c", "other")):
+        room.shelf.add(key(name), replace(tiny_model(), ref=ref))
+    room.shelf.drop("tiny")
+    assert room.names() == ["c"]
 
 
 def test_what_borrows_goes_with_what_it_borrows_from_and_keeps_it():

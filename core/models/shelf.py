@@ -104,6 +104,10 @@ class ModelShelf:
         self._release(surplus)
         return bool(surplus)
 
+    def drop(self, ref: str) -> None:
+        """Drop one model, however often it was loaded."""
+        self._release([key for key, model in self._models.items() if model.ref == ref])
+
     def clear(self) -> None:
         self._release(list(self._models))
 

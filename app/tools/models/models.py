@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from PySide6.QtCore import QObject, QUrl, Signal, Slot
 from PySide6.QtGui import QDesktopServices
@@ -27,6 +27,10 @@ from core.models.folder import details
 from core.models.folder.details import ModelDetails
 from core.models.remote import hub, removal
 from core.models.remote.removal import Removal
+
+if TYPE_CHECKING:
+    from core.controls import RunControls
+    from core.session import Session
 
 BATCH_S = 0.25
 """About how long results for many models are collected before they are shown as a batch."""
@@ -268,11 +272,23 @@ class Models(QObject):
             self.downloads.dismiss(ref)
             self.scan()
 
-        if self._dialogs.ask_removal(self.window or self._parent, plan) and not self._is_in_use(ref):
+        def delete() -> None:
             what = f"{ref} could not be deleted"
             self._submit(
                 lambda _job: removal.remove(ref), finish, failed=self._show_problem, what=what, must_finish=True
             )
+
+        def release(session: Session, _: RunControls) -> Iterator[None]:
+            session.drop(ref)
+            return iter(())
+
+        if self._dialogs.ask_removal(self.window or self._parent, plan) and not self._is_in_use(ref):
+            last = self._controller.request
+            task = self._controller.start_task("A deletion", release, str(last.device) if last is not None else "")
+            if task is not None:
+                task.ended.connect(delete)
+            else:  # Another model runs.
+                delete()
 
     def _is_in_use(self, ref: str) -> bool:
         """Whether a model can't be deleted now; if so, show why."""

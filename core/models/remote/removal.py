@@ -75,15 +75,20 @@ def remove(ref: str) -> int:
             raise RemovalError(f"{ref!r} is being downloaded. Stop that, or wait until it is done.") from None
         except OSError:
             continue
-    for folder in (*_folders(ref), hub.lock_folder(ref)):
-        if folder.is_symlink():  # To another disk, perhaps; rmtree refuses it.
-            with contextlib.suppress(OSError):
-                folder.unlink()
-        else:
+    folders = _folders(ref)
+    # A link, to another disk perhaps, goes alone.
+    files = [folder for folder in folders if folder.is_symlink()]
+    for folder in set(folders).difference(files):
+        files += [path for path in folder.rglob("*") if path.is_symlink() or path.is_file()]
+    with contextlib.suppress(OSError):
+        # The weights first: Windows refuses those that a program has mapped, and then the model must stay whole.
+        for path in sorted(files, key=lambda path: path.lstat().st_size, reverse=True):
+            path.unlink()
+        for folder in (*_folders(ref), hub.lock_folder(ref)):
             shutil.rmtree(folder, ignore_errors=True)
     if left := _folders(ref):
         raise RemovalError(
-            f"{ref!r} could not be removed completely: close the programs that use it, check the permissions of "
+            f"{ref!r} could not be removed: close the programs that use it, check the permissions of "
             f"{str(left[0])!r}, and try again."
         )
     return removal.frees_bytes
