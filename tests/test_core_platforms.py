@@ -2,14 +2,18 @@
 
 import ctypes
 import os
+import platform
 import subprocess
 import sys
 
 import pytest
+import torch
 
 from core.experiments.bench_memory import _drop_read_weights
+from core.models import devices
 from core.models.child import PARENT, ChildExit, ChildFailedError, child_environment, supervise
-from core.models.devices import release_memory, trim_heap
+from core.models.devices import device_name, release_memory, trim_heap
+from tests.errors import failing
 
 
 @pytest.fixture
@@ -64,3 +68,21 @@ def test_on_windows_the_memory_limit_sees_through_the_launcher_of_a_venv(windows
     with pytest.raises(ChildFailedError) as caught:
         list(supervise([sys.executable, "-c", launcher], folder=tmp_path, memory_bytes=2**27, stall_s=60))
     assert caught.value.code == ChildExit.MEMORY
+
+
+def test_the_processor_of_a_mac_is_named_by_its_brand(monkeypatch):
+    """`platform.processor()` is "arm" on all of them."""
+    name = devices._processor_name.__wrapped__
+    monkeypatch.setattr(sys, "platform", "darwin")
+    answers = ["Apple M2 Pro\n", "\n"]
+
+    def run(command, **_):
+        if command[1:] != ["-n", "machdep.cpu.brand_string"] or not answers:
+            raise FileNotFoundError(2, "No such file")
+        return subprocess.CompletedProcess(command, 0, answers.pop(0), "")
+
+    monkeypatch.setattr(subprocess, "run", run)
+    monkeypatch.setattr(devices, "_processor_name", name)
+    monkeypatch.setattr(devices, "open", failing(FileNotFoundError(2, "No such file")), raising=False)
+    monkeypatch.setattr(platform, "processor", lambda: "arm")
+    assert [device_name(torch.device("mps")), name(), name()] == ["Apple M2 Pro GPU", "arm", "arm"]

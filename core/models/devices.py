@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import gc
 import platform
+import subprocess
 import sys
 from pathlib import Path, PurePosixPath
 
@@ -154,11 +156,17 @@ def device_name(device: torch.device) -> str:
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     if device.type == "mps":
-        return f"{platform.processor() or 'Apple'} GPU"
+        return f"{_processor_name()} GPU"
     return _processor_name()
 
 
+@functools.cache
 def _processor_name() -> str:
+    if sys.platform == "darwin":  # Where platform.processor() is "arm" on every Apple chip.
+        with contextlib.suppress(OSError, ValueError, subprocess.SubprocessError):
+            asked = ["/usr/sbin/sysctl", "-n", "machdep.cpu.brand_string"]
+            if name := subprocess.run(asked, capture_output=True, text=True, check=True, timeout=10).stdout.strip():
+                return name
     with contextlib.suppress(OSError), open("/proc/cpuinfo", encoding="utf-8") as file:
         for line in file:
             if line.startswith("model name"):
