@@ -29,7 +29,15 @@ from core.drafters.length_policy import BlockPlan
 from core.models.language_model import LanguageModel
 from core.runners.scoring import TargetScorer
 from core.runners.timing import StepClock, is_asynchronous, sent
-from core.sampling import draw_gumbel, draw_uniforms, for_device, gumbel_noise, probabilities, seeded_generator
+from core.sampling import (
+    draw_gumbel,
+    draw_uniforms,
+    for_device,
+    gumbel_noise,
+    has_double,
+    probabilities,
+    seeded_generator,
+)
 from core.settings import MAX_DRAFT_TOKENS, Coupling, LengthPolicy, SamplingParams, VerificationRule
 from core.types import Draft, DraftContext, Verification, depths_of, is_chain
 from core.verify import verify_block
@@ -191,7 +199,9 @@ class Rounds:
         # The draft model may be on another device than the target. Tokens travel to a GPU when they are scored.
         device = self._target.device
         tokens = draft.tokens if is_asynchronous(device) else draft.tokens.to(device)
-        probs = None if draft.probs is None else draft.probs.to(device)
+        probs = draft.probs
+        if probs is not None:  # Somebody else's may be float64, which Apple's GPUs lack.
+            probs = (probs if has_double(device) else probs.float()).to(device)
         if probs is not None and not is_own(self._drafter):
             probs = normalised(probs)
         return draft if tokens is draft.tokens and probs is draft.probs else replace(draft, tokens=tokens, probs=probs)

@@ -9,11 +9,14 @@ import sys
 import pytest
 import torch
 
+from core.decode import speculative
 from core.experiments.bench_memory import _drop_read_weights
 from core.models import devices
 from core.models.child import PARENT, ChildExit, ChildFailedError, child_environment, supervise
 from core.models.devices import device_name, release_memory, trim_heap
+from core.types import Draft
 from tests.errors import failing
+from tests.fakes import tiny_model
 
 
 @pytest.fixture
@@ -86,3 +89,34 @@ def test_the_processor_of_a_mac_is_named_by_its_brand(monkeypatch):
     monkeypatch.setattr(devices, "open", failing(FileNotFoundError(2, "No such file")), raising=False)
     monkeypatch.setattr(platform, "processor", lambda: "arm")
     assert [device_name(torch.device("mps")), name(), name()] == ["Apple M2 Pro GPU", "arm", "arm"]
+
+
+class Doubles:
+    """A drafter of somebody else: its rows come from NumPy, and are float64."""
+
+    needs = frozenset()
+    rows = None
+
+    def start(self, _prompt):
+        pass
+
+    def observe(self, _outcome):
+        pass
+
+    def propose(self, context):
+        self.rows = torch.full((1, context.vocab_size), 1 / context.vocab_size, dtype=torch.float64)
+        return Draft(torch.tensor([3]), torch.tensor([-1]), self.rows)
+
+
+def test_a_drafters_float64_rows_go_to_apples_gpu_as_float32(monkeypatch):
+    drafter, move = Doubles(), torch.Tensor.to
+
+    def to(tensor, *given, **settings):
+        if tensor is drafter.rows:
+            raise TypeError("Cannot convert a MPS Tensor to float64 dtype as the MPS framework doesn't support float64")
+        return move(tensor, *given, **settings)
+
+    monkeypatch.setattr(torch.Tensor, "to", to)
+    monkeypatch.setattr("core.rounds.has_double", lambda _: False, raising=False)
+    list(speculative(tiny_model(), drafter, [5, 6, 7], num_draft_tokens=1, max_new_tokens=6))
+    assert drafter.rows is not None
