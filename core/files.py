@@ -180,7 +180,8 @@ def explain_read_error(error: OSError, path: str | os.PathLike[str], what: str =
     name = shown_path(path)
     if error.errno in {errno.ENOENT, errno.ENOTDIR}:
         return f"There is no file {name}; check the path."
-    if error.errno == errno.EISDIR:
+    # Windows doesn't allow a folder to be opened.
+    if error.errno == errno.EISDIR or (error.errno in _NOT_ALLOWED and os.path.isdir(path)):
         return f"{name} is a folder; choose a {what} in it."
     if error.errno in _NOT_ALLOWED:
         return f"{name} can't be read ({error.strerror or error}); check its permissions."

@@ -1,19 +1,23 @@
 """What holds on Windows and macOS: what is peculiar to them is imitated here."""
 
 import ctypes
+import errno
 import os
 import platform
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
 
 from core.decode import speculative
 from core.experiments.bench_memory import _drop_read_weights
+from core.files import explain_read_error
 from core.models import devices
 from core.models.child import PARENT, ChildExit, ChildFailedError, child_environment, supervise
 from core.models.devices import device_name, release_memory, trim_heap
+from core.models.folder.gguf import _explain
 from core.types import Draft
 from tests.errors import failing
 from tests.fakes import tiny_model
@@ -120,3 +124,14 @@ def test_a_drafters_float64_rows_go_to_apples_gpu_as_float32(monkeypatch):
     monkeypatch.setattr("core.rounds.has_double", lambda _: False, raising=False)
     list(speculative(tiny_model(), drafter, [5, 6, 7], num_draft_tokens=1, max_new_tokens=6))
     assert drafter.rows is not None
+
+
+def test_a_folder_that_windows_does_not_open_is_called_so(tmp_path):
+    denied = PermissionError(errno.EACCES, "Permission denied")
+    assert "is a folder" in explain_read_error(denied, tmp_path)
+    assert "check its permissions" in explain_read_error(denied, tmp_path / "file")
+    assert "choose another file" in explain_read_error(OSError(errno.EINVAL, "no file can have this name"), "a\0b")
+
+
+def test_a_child_that_crashed_on_windows_is_called_so():
+    assert "crashed" in str(_explain(ChildFailedError(0xC0000005, ""), Path("model.gguf")))

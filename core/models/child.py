@@ -26,7 +26,8 @@ PARENT = "OUTRIDER_PARENT"
 
 
 class ChildExit(IntEnum):
-    """Exit codes of children with a meaning here. Those killed by the system have a negative one."""
+    """Exit codes of children with a meaning here. Those killed by the system have a negative one, on Windows
+    one above 2^31."""
 
     FAILED = 1
     SPACE = 3

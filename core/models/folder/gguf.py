@@ -182,7 +182,7 @@ def _explain(error: ChildFailedError, path: Path) -> ModelUnreadableError | NoSp
         return NoSpaceError(f"The disk is full, so {path.name!r} could not be unpacked. Free some space.")
     if error.code == ChildExit.STALLED:
         return _unreadable(path, f"no progress in {STALL_S / 60:.0f} minutes")
-    if error.code < 0:
+    if not 0 <= error.code < 2**31:  # Windows has codes such as 0xC0000005.
         return _unreadable(path, "the process that read it crashed")
     advice = "Choose another file." if error.code == ChildExit.UNSUPPORTED else _DOWNLOAD_AGAIN
     return _unreadable(path, error.last_line[:160] or "it gave no reason", advice)
