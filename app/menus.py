@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QAction, QActionGroup, QKeySequence
 from PySide6.QtWidgets import QMainWindow, QMenu, QMenuBar
@@ -11,11 +13,17 @@ from app.theme import DEFAULT_SCALE, SCALES, ThemeMode
 KeyRow = tuple[str, tuple[str, ...]]
 """An action's title and its keys; none if it is only in the menu."""
 
+
+def key_text(keys: str | QKeySequence) -> str:
+    """A shortcut as this system writes it: a Mac's Ctrl is ⌘."""
+    return QKeySequence(keys).toString(QKeySequence.SequenceFormat.NativeText)
+
+
 PANEL_KEYS: tuple[KeyRow, ...] = (
     ("Move to the next control", ("Tab",)),
     ("Move to the previous control", ("Shift+Tab",)),
     ("Change a value", ("↑", "↓")),
-    ("Search the runs or models", ("Ctrl+F",)),
+    ("Search the runs or models", (key_text("Ctrl+F"),)),
     ("Move between tokens in the transcript and the inspector", ("←", "→")),
     ("Move between steps, or between the candidates of a tree", ("↑", "↓")),
     ("Zoom a plot", ("+", "−")),
@@ -24,10 +32,10 @@ PANEL_KEYS: tuple[KeyRow, ...] = (
     ("Switch pages in the right-hand column", ("←", "→")),
     ("Rename a kept run", ("F2",)),
     ("Delete a kept run or a model", ("Del",)),
-    ("Restore the last deleted run", ("Ctrl+Z",)),
+    ("Restore the last deleted run", (key_text("Ctrl+Z"),)),
     ("Move between the cells of a sweep", ("←", "→", "↑", "↓")),
     ("List the runs of a sweep cell", ("Enter",)),
-    ("Open a menu", ("Alt", "F10")),
+    *(() if sys.platform == "darwin" else (("Open a menu", ("Alt", "F10")),)),
     ("Close a window such as this one", ("Esc",)),
 )
 """Keys that belong to no menu and act on the widget with the focus."""
@@ -54,8 +62,7 @@ def key_groups(bar: QMenuBar) -> list[tuple[str, list[KeyRow]]]:
 
 
 def _keys(action: QAction) -> tuple[str, ...]:
-    form = QKeySequence.SequenceFormat.NativeText
-    return tuple(dict.fromkeys(keys.toString(form) for keys in action.shortcuts() if not keys.isEmpty()))
+    return tuple(dict.fromkeys(key_text(keys) for keys in action.shortcuts() if not keys.isEmpty()))
 
 
 def _plain(text: str) -> str:

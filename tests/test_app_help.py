@@ -26,6 +26,7 @@ from core.analysis.calibration import Predictor
 from core.errors import OutriderError
 from core.runlog.log import BASELINE_FIELDS, STEP_FIELDS, SUMMARY_FIELDS
 from core.types import BlockTest, TokenKind
+from tests.children import run_code
 from tests.fakes_app import make_step, run_of
 from tests.test_core_diagnosis import drawn
 
@@ -54,6 +55,40 @@ def test_ctrl_enter_of_both_keyboards_starts_a_run_and_a_sweep_and_has_one_name(
     assert window.menus.run.shortcut().toString() == "Ctrl+Enter", "the name in the menu and in the palette"
     assert "(Ctrl+Enter)" in window.prompt.run_button.toolTip()
     assert "(Ctrl+Enter)" in window.sweep.form.start_button.toolTip()
+
+
+ON_A_MAC = """
+import os, sys
+from PySide6.QtGui import QKeySequence
+from PySide6.QtWidgets import QApplication, QLabel, QWidget
+
+written = QKeySequence.toString
+QKeySequence.toString = lambda keys, form: written(keys).replace("Ctrl+", "\u2318")
+system, sys.platform = sys.platform, "darwin"
+import app.menus
+sys.platform = system
+from app.main_window import MainWindow
+from tests.fakes_app import FakeSession
+
+application = QApplication([])
+window = MainWindow(open_session=FakeSession)
+for open_window in (window.runs.open, window.models.open, window.menus.sweep.trigger, window.menus.keys.trigger):
+    open_window()
+widgets = QApplication.allWidgets()
+texts = [widget.toolTip() for widget in widgets] + [widget.text() for widget in widgets if isinstance(widget, QLabel)]
+texts.append(window.help.page.keys.toPlainText())
+print(ascii([text for text in texts if "Ctrl" in text or "Open a menu" in text]))
+print(sum("\u2318" in text for text in texts), flush=True)
+os._exit(0)
+"""
+
+
+def test_on_a_mac_texts_name_keys_as_its_menus_do(tmp_path):
+    done = run_code(ON_A_MAC, HOME=tmp_path, XDG_DATA_HOME=tmp_path, XDG_CONFIG_HOME=tmp_path, XDG_CACHE_HOME=tmp_path)
+    assert done.returncode == 0, done.stderr
+    wrong, count = done.stdout.splitlines()[-2:]
+    assert wrong == "[]"
+    assert int(count) >= 9
 
 
 def test_the_list_of_keys_is_what_the_menus_offer_now_and_nothing_is_left_out(window):

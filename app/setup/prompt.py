@@ -21,6 +21,7 @@ from PySide6.QtWidgets import (
 
 from app.controller import RunState
 from app.jobs import Job, Jobs
+from app.menus import key_text
 from app.setup.setting_fields import value_of
 from app.theme import hold_font, scaled, text_scale
 from app.widgets.fields import NO_LIMIT, boxed, card, column, named, quiet_button, row, set_flag, text_label
@@ -86,7 +87,7 @@ class PromptReading(QPlainTextEdit):
 
 
 DELAY_MS = 120
-READY_HINT = "Ctrl+Enter starts a run."
+READY_HINT = f"{key_text('Ctrl+Enter')} starts a run."
 LIVE_HINT = "Esc stops. K and temperature change this run, other settings the next."
 PAUSED_HINT = "F8 steps, Space resumes. K and temperature change this run, other settings the next."
 SERVED_HINT = "The server writes; settings apply from the next run."
@@ -116,7 +117,9 @@ class PromptEditor(QWidget):
         self.edit.setTabChangesFocus(True)
         self.edit.setPlaceholderText("Write a few words or lines of code for the model to continue.")
         self.reading = PromptReading()
-        reading_help = "With the target's chat template and special tokens, and the number of tokens (Ctrl+R)"
+        reading_help = (
+            f"With the target's chat template and special tokens, and the number of tokens ({key_text('Ctrl+R')})"
+        )
         reading_title = "Model input: the prompt as the model reads it"
         self.reading_button = quiet_button("Model input", "readingButton", reading_title, reading_help)
         self.reading_button.setCheckable(True)
@@ -127,7 +130,7 @@ class PromptEditor(QWidget):
         self.note.setProperty("role", "hint")
         self.note.setObjectName("runNote")
         self.note.show_note(READY_HINT)
-        self.run_button = named(QPushButton("Run"), "runButton", "Run", "Run the prompt (Ctrl+Enter)")
+        self.run_button = named(QPushButton("Run"), "runButton", "Run", f"Run the prompt ({key_text('Ctrl+Enter')})")
         stop_help = "Stop the run before its next forward (Esc)"
         self.stop_button = named(QPushButton("Stop"), "stopButton", "Stop", stop_help)
         self.stop_button.setEnabled(False)

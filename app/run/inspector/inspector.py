@@ -9,6 +9,7 @@ from PySide6.QtCore import QRectF, QSize, Qt, Slot
 from PySide6.QtGui import QColor, QFontMetrics, QKeyEvent, QPainter, QPen, QResizeEvent
 from PySide6.QtWidgets import QStackedLayout, QToolButton
 
+from app.menus import key_text
 from app.run.inspector.distribution_bars import DistributionBars
 from app.run.inspector.inspection import Inspection, inspect
 from app.run.inspector.places import next_candidate, next_slot, next_step
@@ -82,7 +83,7 @@ class BlockRow(BlockPicture):
 
 
 FEW_ROWS = 12
-RUN_FIRST = "Run the prompt first (Ctrl+Enter), then click a token in the text to see how it was chosen."
+RUN_FIRST = f"Run the prompt first ({key_text('Ctrl+Enter')}), then click a token in the text to see how it was chosen."
 EMPTY = (
     "Click a token in the text, or move to one with the arrow keys, to see how it was chosen: the block it was drafted "
     "in, its test, and both models' distributions at its position."

@@ -16,6 +16,7 @@ from app.controller import RunState
 from app.dialogs import Dialogs
 from app.run.inspector.places import siblings
 from app.run.inspector.shares import percent, show
+from app.menus import key_text
 from app.run.live import LiveView
 from app.run.playback import PlaybackBar
 from app.run.run_view import RunView
@@ -127,8 +128,9 @@ class Before:
     branch: RunRequest
 
 
-HELP = "Rewind to before the selected token, draw again or force another token, and continue from there (Ctrl+B)"
-SELECT_FIRST, PAUSE_FIRST = "Select a token first, to branch from it (Ctrl+B)", "Pause the run first (Space)"
+KEYS = key_text("Ctrl+B")
+HELP = f"Rewind to before the selected token, draw again or force another token, and continue from there ({KEYS})"
+SELECT_FIRST, PAUSE_FIRST = f"Select a token first, to branch from it ({KEYS})", "Pause the run first (Space)"
 NO_BRANCH = "No run can branch from this place."
 BEFORE_TITLE = "before the branch"
 LONGEST = 24

@@ -10,6 +10,7 @@ from PySide6.QtGui import QKeySequence, QShortcut
 from PySide6.QtWidgets import QDialog, QStackedWidget, QTabBar, QWidget
 
 from app.dialogs import OPEN_TITLES
+from app.menus import key_text
 from app.setup.model_library import ORIGINS, UNKNOWN, ModelLibrary, describe, kind_text
 from app.setup.model_library import count_text as parameters_text
 from app.theme import scaled
@@ -95,7 +96,7 @@ class ModelsWindow(QDialog):
         self.tabs.setExpanding(False)
         self.tabs.addTab("On this computer")
         self.tabs.addTab("Get models")
-        filter_help = "By name, owner, precision or kind (Ctrl+F)"
+        filter_help = f"By name, owner, precision or kind ({key_text('Ctrl+F')})"
         self.filter = line_edit("modelsFilter", "Filter", "Filter the models", filter_help)
         self.open_button = menu_button("Add model", "openModelButton", "Add a model from another folder")
         for kind, title in OPEN_TITLES.items():

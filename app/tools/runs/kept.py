@@ -13,6 +13,7 @@ from PySide6.QtWidgets import QWidget
 from app.controller import RunController, RunState
 from app.dialogs import Dialogs
 from app.jobs import Job, Jobs
+from app.menus import key_text
 from app.run.run_view import COMPLETE, RunView
 from app.tools.runs.window import RunsWindow
 from app.window_layout import bring_forward
@@ -105,7 +106,8 @@ class KeptRuns(QObject):
 
         def report(run: KeptRun | None) -> None:
             if run is not None and run.state is KeptState.CUT_OFF and self._run.request is None:
-                self.reported.emit(f"The last run, {run.title!r}, was cut off. Find it under File > Runs (Ctrl+O)")
+                where = f"Find it under File > Runs ({key_text('Ctrl+O')})"
+                self.reported.emit(f"The last run, {run.title!r}, was cut off. {where}")
 
         self.submit(lambda job: next(self.store.runs(), None), report, what="The kept runs could not be listed")
 

@@ -13,6 +13,7 @@ from PySide6.QtWidgets import QDialog, QStackedWidget, QWidget
 
 from app.dialogs import EXPORT_FILTERS, Dialogs
 from app.jobs import Job, Jobs
+from app.menus import key_text
 from app.tools.runs.compare_page import ComparePage
 from app.tools.runs.comparison import MAX_RUNS, MOST_GROUPED, Comparison, compare
 from app.tools.runs.table import COLUMNS, RunNameDelegate, run_row
@@ -55,7 +56,7 @@ LABELS = {
 DIFFERENT = "(different)"
 SEARCH_HELP = (
     "Words in the name, note, tags, prompt or models, and settings such as K=4, temperature=0, target=llama, "
-    "speedup>1.5, state=failed or tag=laptop (Ctrl+F)"
+    f"speedup>1.5, state=failed or tag=laptop ({key_text('Ctrl+F')})"
 )
 
 
@@ -103,7 +104,7 @@ class RunsWindow(QDialog):
         self._labelled: tuple[KeptRun, ...] = ()
         """The runs whose note and tags are in the fields."""
         self.undo_text = hint_label("runUndoText")
-        undo_help = "Restore the deleted runs (Ctrl+Z)"
+        undo_help = f"Restore the deleted runs ({key_text('Ctrl+Z')})"
         self.undo_button = quiet_button("Undo", "runUndoButton", "Undo", undo_help, self.undo, role="link")
         self.undo_line = boxed(row(self.undo_text, self.undo_button, spacing=2))
         self.undo_line.hide()

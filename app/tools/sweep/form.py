@@ -13,6 +13,7 @@ from PySide6.QtWidgets import QCheckBox, QComboBox, QSizePolicy, QSpinBox, QWidg
 
 from app.dialogs import Dialogs
 from app.jobs import Jobs
+from app.menus import key_text
 from app.settings import RunSettings
 from app.setup.prompt import PromptEditor
 from app.setup.settings_panel import SettingsPanel
@@ -122,7 +123,7 @@ class SweepForm(QWidget):
         self.seed = _spin("sweepSeed", 0, 2**31 - 1, 0)
         self.extent = wrapped_label("sweepExtent", "hint")
         self.problem = wrapped_label("sweepProblem", "problem")
-        start_help = "Measure every cell of the grid, in shuffled order (Ctrl+Enter)"
+        start_help = f"Measure every cell of the grid, in shuffled order ({key_text('Ctrl+Enter')})"
         self.start_button = push_button("Start sweep", "runButton", start_help)
         quick_help = (
             "Estimate, within seconds, the speedup of each draft on this computer at the first temperature: the models "
