@@ -19,6 +19,7 @@ from core.models.child import PARENT, ChildExit, ChildFailedError, child_environ
 from core.models.devices import device_name, release_memory, trim_heap
 from core.models.folder.gguf import _explain
 from core.types import Draft
+from tests.children import run_code
 from tests.errors import failing
 from tests.fakes import tiny_model
 
@@ -93,6 +94,17 @@ def test_the_processor_of_a_mac_is_named_by_its_brand(monkeypatch):
     monkeypatch.setattr(devices, "open", failing(FileNotFoundError(2, "No such file")), raising=False)
     monkeypatch.setattr(platform, "processor", lambda: "arm")
     assert [device_name(torch.device("mps")), name(), name()] == ["Apple M2 Pro GPU", "arm", "arm"]
+
+
+def test_without_onednn_as_on_some_macs_the_forward_is_still_a_script():
+    code = """
+import torch
+torch.ops.mkldnn = torch.ops.not_in_this_torch
+from core.runners.llama_forward import draw_next, forward, scripted
+print(*(type(scripted(function)).__name__ for function in (forward, draw_next)))
+"""
+    done = run_code(code)
+    assert done.stdout == "ScriptFunction ScriptFunction\n", done.stderr
 
 
 class Doubles:

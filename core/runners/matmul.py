@@ -140,6 +140,11 @@ def in_packed(x: Tensor, weight: Tensor) -> Tensor:
     return torch.ops.mkldnn._linear_pointwise(x, weight, None, "none", none, "")
 
 
+if not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
+    # A torch without oneDNN packs nothing; TorchScript must still compile what names this function.
+    in_packed = functional.linear  # type: ignore[assignment]
+
+
 def in_int8(x: Tensor, weight: PackedWeight) -> Tensor:
     """x (n, in) times an int8 weight: (n, out)."""
     return torch.ops.quantized.linear_dynamic(x, weight, False)
