@@ -14,9 +14,9 @@ from PySide6.QtWidgets import QMenu, QWidget
 
 from app.controller import RunState
 from app.dialogs import Dialogs
+from app.menus import key_text
 from app.run.inspector.places import siblings
 from app.run.inspector.shares import percent, show
-from app.menus import key_text
 from app.run.live import LiveView
 from app.run.playback import PlaybackBar
 from app.run.run_view import RunView
