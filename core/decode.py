@@ -26,7 +26,7 @@ from core.models.prompting import RunText
 from core.rounds import Round, Rounds
 from core.runlog.tally import Tally
 from core.runners.timing import Stopwatch, is_asynchronous, peak_memory_mb, reset_peak_memory, watching_for_silence
-from core.settings import Coupling, LengthPolicy, SamplingParams, VerificationRule
+from core.settings import SETTINGS, Coupling, LengthPolicy, SamplingParams, VerificationRule, checked
 from core.text import display_texts
 from core.types import (
     Drafted,
@@ -120,7 +120,7 @@ def speculative(
         PromptError: no ids, ids that the target doesn't have, or too many for its context.
         PairMismatchError: a draft model with another tokenizer.
         OutOfMemoryError: a cache or a forward that doesn't fit.
-        SettingsError: `max_new_tokens` below 1.
+        SettingsError: `max_new_tokens` below 1, or no such coupling or rule.
         GenerationError: logits that hold NaN.
         DrafterError: a drafter that breaks its contract.
     """
@@ -180,6 +180,7 @@ class _Run:
         self._target = target
         self._drafter = drafter
         self._controls = controls
+        coupling, rule = checked(SETTINGS["coupling"], coupling), checked(SETTINGS["verification"], rule)
         self._rounds = Rounds(
             target, drafter, controls, self._text.limit, seed=seed, coupling=coupling, rule=rule, inspect=inspect
         )  # fmt: skip

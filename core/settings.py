@@ -131,10 +131,19 @@ def validate(settings: Any) -> None:
         SettingsError: one is out of range; the message names the range.
     """
     for name, item in declared(type(settings)).items():
-        value = getattr(settings, name)
-        if not is_valid(item, value):
-            subject = item.metadata.get("subject", item.metadata["label"])
-            raise SettingsError(f"{subject} must be {_range(item)}, not {value!r}.")
+        checked(item, getattr(settings, name))
+
+
+def checked(item: Field[Any], value: Any) -> Any:
+    """A setting's value; of a choice that is named by its text, the member.
+
+    Raises:
+        SettingsError: it is out of range; the message names the range.
+    """
+    if not is_valid(item, value):
+        subject = item.metadata.get("subject", item.metadata["label"])
+        raise SettingsError(f"{subject} must be {_range(item)}, not {value!r}.")
+    return type(item.default)(value) if isinstance(item.default, Enum) and value is not None else value
 
 
 def is_valid(item: Field[Any], value: Any, *, in_window: bool = False) -> bool:
@@ -390,7 +399,8 @@ class RunRequest:
     def __post_init__(self) -> None:
         _require(bool(self.target.strip()), "Choose a target model.")
         _require(bool(self.prompt), "The prompt is empty. Write a few words for the model to continue.")
-        validate(self)
+        for name, item in declared(RunRequest).items():
+            object.__setattr__(self, name, checked(item, getattr(self, name)))
         _require(
             self.num_draft_tokens is not None or self.length_policy is not LengthPolicy.FIXED,
             "A fixed draft length needs a K.",

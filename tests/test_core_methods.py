@@ -12,7 +12,7 @@ from core.drafters.registry import METHODS, Methods, build_drafter, split_option
 from core.errors import DrafterError, SettingsError
 from core.experiments.api import check, generate, measure
 from core.experiments.check_plan import Verdict
-from core.settings import SamplingParams, VerificationRule
+from core.settings import Coupling, LengthPolicy, RunRequest, SamplingParams, VerificationRule
 from tests.fakes import greedy_reference, is_sentence, random_rows, refusal, save_model, table_model, tiny_model
 
 DRAFTER = '''
@@ -230,3 +230,19 @@ def test_one_call_generates_measures_and_checks(module, is_model):
 def test_what_is_no_drafter_is_a_sentence(drafter):
     for call in (generate, measure, check):
         refusal(DrafterError, call, tiny_model(), drafter, "a" if call is generate else ["a"])
+
+
+def test_a_choice_that_is_named_by_its_text_acts_as_its_member():
+    request = RunRequest(
+        "T", None, "a", num_draft_tokens=None, length_policy="auto", coupling="gumbel", verification="typical"
+    )
+    assert (request.coupling, request.is_lossy) == (Coupling.GUMBEL, True)
+    assert request.draft_length is LengthPolicy.AUTO
+    target, draft = (tiny_model(seed=seed, is_fused=True) for seed in (0, 1))
+    asked = {"num_draft_tokens": 3, "max_new_tokens": 12, "seed": 5}
+    for setting, member in (("coupling", Coupling.GUMBEL), ("verification", VerificationRule.TYPICAL)):
+        found = [generate(target, draft, "abc", **asked, **{setting: value}).ids for value in (str(member), member)]
+        assert found[0] == found[1] != generate(target, draft, "abc", **asked).ids
+        assert setting in refusal(SettingsError, generate, target, draft, "abc", **{setting: "nope"}).lower()
+    report = check(target, draft, ["abc"], num_samples=200, num_tokens=8, verification="typical")
+    assert (report.is_lossy, report.verdict) == (True, Verdict.NOT_EXACT)

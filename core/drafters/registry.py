@@ -390,12 +390,12 @@ def rule_problem(method: str, coupling: Coupling, rule: VerificationRule) -> str
         SettingsError: there is no such method.
     """
     found, title = get_method(method), str(rule).capitalize()
-    if rule is not VerificationRule.TOKEN and coupling is Coupling.GUMBEL:
+    if rule != VerificationRule.TOKEN and coupling == Coupling.GUMBEL:
         return (
             f"{title} verification needs rejection coupling, not Gumbel coupling (in the window: {SAME_TEXT}). Verify "
             "token by token."
         )
-    if rule is VerificationRule.BLOCK and found.proposes_trees:
+    if rule == VerificationRule.BLOCK and found.proposes_trees:
         return f"Block verification is for chains, and the method {found.name} drafts trees. Verify token by token."
     return ""
 

@@ -175,7 +175,7 @@ class SweepPlan:
     @property
     def is_lossy(self) -> bool:
         """Whether the texts don't follow the target's distribution."""
-        return self.verification is VerificationRule.TYPICAL
+        return self.verification == VerificationRule.TYPICAL
 
     @property
     def num_cells(self) -> int:
