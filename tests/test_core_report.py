@@ -105,6 +105,17 @@ def test_reports_state_a_changed_k_as_changed_and_not_as_the_first_one(log):
     assert re.search(r"num_draft_tokens\W*4\W*4, changed during the run", compared)
 
 
+def test_a_report_of_few_steps_has_no_verdict_as_in_the_window():
+    few, enough = (Page(run_page(make_log(tokens))).text for tokens in (12, 80))
+    assert "Too few steps to tell whether speculation pays here" in few
+    assert "Too few steps" not in enough
+    for verdict in ("Speculation paid", "Don’t speculate"):
+        assert verdict not in few
+    oldest = make_log(80)
+    oldest.baseline_steps.clear()
+    assert "Speculation paid" in run_page(oldest)
+
+
 def test_a_report_holds_no_absolute_path_of_a_model(log):
     log.run["config"] |= {"target": "/home/me/models/big one", "draft": "C:\\Users\\me\\small"}
     log.summary["error"] = "The prompt is too long for /home/me/models/big; http://host:1/v1/models answers with 404."

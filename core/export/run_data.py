@@ -354,6 +354,8 @@ def verdict(run: RunData) -> str:
         why = "The baseline did not run" if run.summary.baseline_text is None else "The text is too short to measure"
         return f"{why}, so this run doesn't show whether speculation pays here."
     interval = run.interval
+    if interval is None and run.baseline.sums.num_steps:  # The oldest logs hold no plain steps.
+        return f"Too few steps to tell whether speculation pays here: {speedup:.2f}× the speed of the target alone."
     between = f" (95 % interval {interval_text(interval)})" if interval else ""
     if interval and covers_one(interval):
         return f"This run can’t tell whether speculation pays: {speedup:.2f}× the speed of the target alone{between}."
