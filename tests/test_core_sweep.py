@@ -46,12 +46,18 @@ from tests.fakes_sweep import FakeSweepSession, events_of, fails_at, measured, p
         ({"repeats": 1_000_000}, "more than"),
         ({"drafters": (DrafterChoice("draft-model"),)}, "needs a draft"),
         ({"drafters": (DrafterChoice("prompt-lookup", "D"),)}, "uses no draft"),
-        ({"drafters": (DrafterChoice("guessing"),)}, "no method"),
         ({"prompts": (Prompt("blank", ""),)}, "empty"),
     ],
 )
 def test_a_bad_plan_is_a_sentence(changes, words):
     refusal(SettingsError, plan_of, **changes, match=words)
+
+
+def test_a_sweep_of_a_method_that_is_not_there_is_refused_before_anything_runs():
+    session = FakeSweepSession()
+    plan = plan_of(drafters=(DrafterChoice("guessing"),))
+    refusal(SettingsError, events_of, plan, session, match="no method")
+    assert not session.warm_ups
 
 
 def test_the_order_holds_every_run_once_and_depends_on_the_seed_alone():

@@ -16,6 +16,7 @@ from core.experiments.sweep_plan import DrafterChoice, Measurement, PlannedRun, 
 from core.experiments.sweep_results import SweepResults, to_csv
 from core.export.files import SWEEP_CSV_FIELDS, export_sweep_csv, export_sweep_jsonl, is_sweep
 from core.export.sweep_report import sweep_page
+from core.runlog.log import to_line
 from tests.fakes_cli import refused
 from tests.fakes_sweep import DRAFT, plan_of, summary_with
 from tests.test_core_report import NASTY, Page
@@ -47,6 +48,20 @@ def path(tmp_path):
         file.append(item, {"device_name": "an abacus"})
     file.close()
     return tmp_path / "sweep.jsonl"
+
+
+@pytest.mark.parametrize("name", ["my_module:Mine", "of-a-package"])
+def test_a_sweep_of_a_drafter_that_is_not_there_can_be_exported(tmp_path, name):
+    drafter = DrafterChoice(name, options={"least": 3})
+    log = sweep(plan_of(drafters=(drafter,)))
+    (tmp_path / "sweep.jsonl").write_bytes(b"".join(map(to_line, log.records(tmp_path))))
+    for form, kept in (("csv", '""least"": 3'), ("html", "least=3"), ("jsonl", '"least": 3')):
+        assert main(["export", str(tmp_path / "sweep.jsonl"), f"--{form}", str(tmp_path / f"out.{form}")]) == 0
+        text = (tmp_path / f"out.{form}").read_text("utf-8")
+        assert name in text
+        assert kept in text
+    again = read_sweep(tmp_path / "out.jsonl")
+    assert (again.plan.drafters, len(again.measurements), again.problems) == ((drafter,), 12, [])
 
 
 def test_the_table_has_a_row_a_run_with_the_names_of_a_runs_summary(path, tmp_path):

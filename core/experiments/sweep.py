@@ -12,6 +12,7 @@ from typing import Any
 
 from core.analysis.steadiness import unsteadiness
 from core.controls import RunControls
+from core.drafters.registry import get_method
 from core.errors import OutriderError, PromptError, RunLogError, first_line
 from core.experiments.sweep_file import SweepFile, now
 from core.experiments.sweep_plan import (
@@ -66,8 +67,10 @@ def sweep(
     Raises:
         RunLogError: `out` holds something other than this sweep, was measured on another device, or can't be written;
             before any run counts; or the plan's prompts are too long for it.
-        OutriderError: the target can't be loaded.
+        OutriderError: there is no such method, or the target can't be loaded.
     """
+    for drafter in plan.drafters:
+        get_method(drafter.method)
     file = SweepFile(out, plan, restart=restart)
     try:
         yield from _Sweep(file.plan, run, file, logs, controls or RunControls()).events()

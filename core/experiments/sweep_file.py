@@ -78,7 +78,7 @@ def plan_from_config(config: Mapping[str, Any]) -> SweepPlan:
     try:
         values = {item.name: config[item.name] for item in fields(SweepPlan) if item.name in config}
         drafters = [
-            DrafterChoice(item["method"], item["draft"], {**item["method_options"]}) for item in values["drafters"]
+            DrafterChoice(str(item["method"]), item["draft"], {**item["method_options"]}) for item in values["drafters"]
         ]
         prompts = [Prompt(item["name"], item["text"], suite=text_of(item.get("suite"))) for item in values["prompts"]]
         values |= {

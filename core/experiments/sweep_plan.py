@@ -142,7 +142,8 @@ class SweepPlan:
         validate(self)
         for k in self.num_draft_tokens:
             parse_draft_length(str(k))  # It refuses 0: the baseline has its own cells.
-        for drafter in self.drafters:
+        # A file may hold methods that aren't installed here, as a class of the user's own; `sweep` refuses them.
+        for drafter in (item for item in self.drafters if item.method in METHODS):
             needs_draft = get_method(drafter.method).needs_draft_model
             _check(
                 (drafter.draft is not None) == needs_draft,
