@@ -17,6 +17,7 @@ from tests.fakes import greedy_reference, is_sentence, random_rows, refusal, sav
 
 DRAFTER = '''
 from dataclasses import dataclass
+from enum import Enum
 
 import torch
 
@@ -71,6 +72,12 @@ class Bare(Stubborn):
     @dataclass(frozen=True)
     class Options:
         token: int
+
+
+class Choosy(Stubborn):
+    @dataclass(frozen=True)
+    class Options:
+        colour: Enum = setting(Enum("Colour", "RED").RED, label="Colour", help="A choice.", titles={})
 '''
 
 
@@ -147,6 +154,7 @@ def test_a_named_class_is_a_method_with_options_under_its_path(module):
         ("{}:Missing", SettingsError, "Missing"),
         ("{}:Half", SettingsError, "propose"),
         ("{}:Bare", SettingsError, "has no default"),
+        ("{}:Choosy", SettingsError, "colour is a choice that is not a StrEnum"),
         ("{}:Demanding", SettingsError, "needs a draft model"),
         ("{}:Clumsy", DrafterError, "can't be created"),
         ("{}:Loose", DrafterError, "frozenset"),

@@ -11,7 +11,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
-from enum import StrEnum
+from enum import Enum, StrEnum
 from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any
 
@@ -309,6 +309,9 @@ def _check(method: Method) -> None:
         is_number = isinstance(item.default, int | float) and not isinstance(item.default, bool)
         if lacking := {"help", *(("min", "max", "step") if is_number else ())} - item.metadata.keys():
             raise SettingsError(f"its option {name} declares no {', '.join(sorted(lacking))}")
+        if isinstance(item.default, Enum) and not isinstance(item.default, StrEnum):
+            # Flags and files name a choice by its text, and a log is read back from it.
+            raise SettingsError(f"its option {name} is a choice that is not a StrEnum")
     method.parse()
 
 
