@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import Field, dataclass, field, fields
 from enum import Enum, StrEnum
 from typing import Any
@@ -195,6 +195,18 @@ def _bound(item: Field[Any], key: str) -> str:
 def _require(condition: bool, sentence: str) -> None:
     if not condition:
         raise SettingsError(sentence)
+
+
+def stop_texts(stop: str | Iterable[str]) -> tuple[str, ...]:
+    """Texts to stop at; a single one may be given as it is.
+
+    Raises:
+        SettingsError: one is empty or no text.
+    """
+    texts = (stop,) if isinstance(stop, str) else tuple(stop)
+    is_text = all(isinstance(text, str) and text for text in texts)
+    _require(is_text, "A stop text is empty or no text. Remove it, or write the text to stop at.")
+    return texts
 
 
 @dataclass(frozen=True, slots=True)
@@ -405,7 +417,7 @@ class RunRequest:
             self.num_draft_tokens is not None or self.length_policy is not LengthPolicy.FIXED,
             "A fixed draft length needs a K.",
         )
-        _require(all(self.stop), "A stop text is empty. Remove it, or write the text to stop at.")
+        object.__setattr__(self, "stop", stop_texts(self.stop))
         kept = (*self.continuation, *self.forced)
         _require(all(type(token) is int and token >= 0 for token in kept), "The tokens to continue from must be ids.")
 

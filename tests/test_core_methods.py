@@ -254,3 +254,18 @@ def test_a_choice_that_is_named_by_its_text_acts_as_its_member():
         assert setting in refusal(SettingsError, generate, target, draft, "abc", **{setting: "nope"}).lower()
     report = check(target, draft, ["abc"], num_samples=200, num_tokens=8, verification="typical")
     assert (report.is_lossy, report.verdict) == (True, Verdict.NOT_EXACT)
+
+
+def test_a_single_prompt_or_stop_text_is_one_and_not_its_letters():
+    target, draft = (tiny_model(seed=seed, is_fused=True) for seed in (0, 1))
+    report = check(target, draft, "abc", num_samples=200, num_tokens=4)
+    assert [prompt.text for prompt in report.request.prompts] == ["abc"]
+    asked = {"max_new_tokens": 12, "sampling": SamplingParams(0.0)}
+    whole = generate(target, draft, "abc", **asked).text
+    first, second = whole[4:6]
+    for stop, expected in ((first + second, whole[:4]), (second + first, whole)):
+        assert generate(target, draft, "abc", stop=stop, **asked).text == expected
+    assert RunRequest("T", None, "a", stop="ab").stop == ("ab",)
+    for stop in ("", [""], [3]):
+        refusal(SettingsError, generate, target, draft, "abc", stop=stop, match="A stop text is empty")
+        refusal(SettingsError, RunRequest, "T", None, "a", stop=stop, match="A stop text is empty")

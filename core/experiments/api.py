@@ -163,6 +163,7 @@ def _loaded(target: LanguageModel | str) -> LanguageModel:
 
 
 def _prompts(texts: Iterable[str]) -> list[Prompt]:
+    texts = [texts] if isinstance(texts, str) else texts
     return [Prompt(f"prompt {number}", text) for number, text in enumerate(texts, 1)]
 
 

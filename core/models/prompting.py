@@ -32,6 +32,7 @@ from core.models import template_child
 from core.models.catalogue import ModelEntry, ModelFormat, resolve
 from core.models.child import ChildExit, ChildFailedError, child_environment, python_module, supervise
 from core.models.folder.checks import check_files
+from core.settings import stop_texts
 from core.text import TextStream, count_text, visible
 from core.types import FinishReason
 
@@ -317,7 +318,7 @@ class RunText:
 
     Raises:
         PromptError: no ids, ids that the target doesn't have, or too many for its context.
-        SettingsError: `max_new_tokens` below 1.
+        SettingsError: `max_new_tokens` below 1, or an empty stop text.
     """
 
     def __init__(
@@ -337,9 +338,9 @@ class RunText:
         self.ids = list(prompt_ids)
         self.limit = min(len(self.ids) + max_new_tokens, target.context_length)
         self._eos_ids = target.eos_ids
-        self._stop = tuple(stop)
+        self._stop = stop_texts(stop)
         # A stop text that is whole before the new text has stopped nothing, and no part of it does.
-        written = written[max((written.rfind(text) + len(text) for text in stop if text in written), default=0) :]
+        written = written[max((written.rfind(text) + len(text) for text in self._stop if text in written), default=0) :]
         self._num_written = len(written)
         self._stream = TextStream(target.tokenizer, self.ids, written)
 
