@@ -195,6 +195,16 @@ def test_the_file_is_written_completely(target, tmp_path, capsys):
     assert sorted(item.name for item in tmp_path.iterdir()) == ["out.json", "prompts.txt"]
 
 
+@pytest.mark.parametrize(("contender", "draft"), [("prompt-lookup", "no draft model"), ("draft-model", "{}, 1 layers")])
+def test_a_draft_that_no_contender_drafts_with_is_neither_loaded_nor_named(target, tmp_path, capsys, contender, draft):
+    path = tmp_path / "out.json"
+    more = ["--draft-layers", "1", "--only", f"plain,{contender}", "--out", str(path)]
+    assert main(["bench", "--target", target, *QUICK, *more]) == 0
+    named = draft.format(target)
+    assert f"drafted by {named}, K = 4" in " ".join(capsys.readouterr().out.split())
+    assert (json.loads(path.read_text("utf-8"))["config"]["draft"] or "no draft model") == named
+
+
 def test_a_stopped_bench_leaves_no_file(target, tmp_path, capsys, monkeypatch):
     path = tmp_path / "out.json"
     before = '{"schema": "outrider.bench/1"}'

@@ -10,7 +10,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,14 +18,11 @@ import psutil
 
 from core.drafters.registry import METHODS, split_options
 from core.experiments.bench_plan import (
-    GENERATE,
     LLAMA_CPP,
     LLAMA_CPP_DRAFT,
     PEERS,
-    PLAIN,
     BenchSettings,
     Pair,
-    split_name,
 )
 from core.models.child import child_environment, python_module
 from core.runners.threads import limit_spinning
@@ -92,9 +89,6 @@ def measured(name: str, raw: dict[str, Any], prompt_ids: list[int]) -> dict[str,
     if ":" in (path := split_options(name)[0]):
         METHODS.add_class(path)  # The user named it to the process that started this one.
     settings = BenchSettings(**{**raw, "temperatures": tuple(raw["temperatures"]), "only": (name,)})
-    base, _ = split_name(name)
-    if base in {GENERATE, PLAIN} or (base in METHODS and not METHODS[base].needs_draft_model):
-        settings = replace(settings, draft=None, draft_layers=None)
     # Late imports, made with the first model, would otherwise count as the contender's.
     assert transformers.AutoModelForCausalLM
     load(DEFAULT_DRAFT, "cpu")
