@@ -269,3 +269,14 @@ def test_a_single_prompt_or_stop_text_is_one_and_not_its_letters():
     for stop in ("", [""], [3]):
         refusal(SettingsError, generate, target, draft, "abc", stop=stop, match="A stop text is empty")
         refusal(SettingsError, RunRequest, "T", None, "a", stop=stop, match="A stop text is empty")
+
+
+@pytest.mark.parametrize("call", [generate, check])
+def test_a_rule_that_cant_test_the_drafts_is_refused_as_in_the_terminal(call):
+    target, prompt = tiny_model(), "abc" if call is generate else ["abc"]
+    for rule in ("block", VerificationRule.TYPICAL):
+        words = "needs rejection coupling"
+        refusal(SettingsError, call, target, target, prompt, coupling="gumbel", verification=rule, match=words)
+    tree = build_drafter("draft-tree", DrafterSetup(target, target, 32))
+    refusal(SettingsError, call, target, tree, prompt, verification=VerificationRule.BLOCK, match="for chains")
+    refusal(SettingsError, call, target, None, prompt, verification="nope", match="Verification must be one of")

@@ -392,14 +392,20 @@ def rule_problem(method: str, coupling: Coupling, rule: VerificationRule) -> str
     Raises:
         SettingsError: there is no such method.
     """
-    found, title = get_method(method), str(rule).capitalize()
+    found = get_method(method)
+    return drafts_problem(found.name, coupling, rule, are_trees=found.proposes_trees)
+
+
+def drafts_problem(method: str, coupling: Coupling, rule: VerificationRule, *, are_trees: bool) -> str:
+    """`rule_problem` for drafts of this shape, of a method that need not be registered."""
+    title = str(rule).capitalize()
     if rule != VerificationRule.TOKEN and coupling == Coupling.GUMBEL:
         return (
             f"{title} verification needs rejection coupling, not Gumbel coupling (in the window: {SAME_TEXT}). Verify "
             "token by token."
         )
-    if rule == VerificationRule.BLOCK and found.proposes_trees:
-        return f"Block verification is for chains, and the method {found.name} drafts trees. Verify token by token."
+    if rule == VerificationRule.BLOCK and are_trees:
+        return f"Block verification is for chains, and the method {method} drafts trees. Verify token by token."
     return ""
 
 

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from core.controls import RunControls
 from core.decode import autoregressive, speculative
 from core.draft_length import DraftLength, check_draft_length, request_fields
 from core.drafters.base import Drafter, DrafterSetup
 from core.drafters.draft_model import DraftModelDrafter
-from core.errors import DrafterError
+from core.drafters.registry import drafts_problem
+from core.errors import DrafterError, SettingsError
 from core.experiments.bench import Bench
 from core.experiments.bench_plan import BenchSettings, Pair, Spread, ratios
 from core.experiments.check import check_drafter
@@ -23,7 +25,7 @@ from core.experiments.prompt_suites import Prompt, default_prompts, encoded, is_
 from core.models.language_model import LanguageModel
 from core.models.loading import check_pair, load
 from core.models.prompting import encode_prompt
-from core.settings import Coupling, RunRequest, SamplingParams, VerificationRule
+from core.settings import SETTINGS, Coupling, RunRequest, SamplingParams, VerificationRule, checked
 from core.types import Finished, Step, Summary
 
 
@@ -77,6 +79,7 @@ def generate(
     Raises:
         OutriderError: it can't be done, in one sentence.
     """
+    _check_rule(drafter, coupling, verification)
     target = _loaded(target)
     ids = encode_prompt(target, prompt, chat).ids if isinstance(prompt, str) else list(prompt)
     controls = RunControls(sampling, num_draft_tokens if drafter is not None else 0)
@@ -154,12 +157,21 @@ def check(
         **request_fields(check_draft_length(num_draft_tokens)),
         sampling=sampling or SamplingParams(), seed=seed, coupling=coupling, verification=verification,
     )  # fmt: skip
+    _check_rule(drafter, run.coupling, run.verification)
     request = CheckRequest(run, tuple(_prompts(prompts)), num_samples=num_samples, num_tokens=num_tokens)
     return check_drafter(target, lambda capacity: _drafter(target, drafter, capacity), request)
 
 
 def _loaded(target: LanguageModel | str) -> LanguageModel:
     return load(target) if isinstance(target, str) else target
+
+
+def _check_rule(drafter: Any, coupling: Coupling, rule: VerificationRule) -> None:
+    """Raise SettingsError for a rule that can't test what a drafter proposes, or that there isn't."""
+    checked(SETTINGS["verification"], rule)
+    are_trees = getattr(drafter, "proposes_trees", False)
+    if problem := drafts_problem(type(drafter).__name__, coupling, rule, are_trees=are_trees):
+        raise SettingsError(problem)
 
 
 def _prompts(texts: Iterable[str]) -> list[Prompt]:
