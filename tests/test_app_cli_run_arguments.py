@@ -101,6 +101,13 @@ def test_bad_input_is_one_sentence_and_exit_2_before_anything_is_loaded(play, ca
     assert engine.requests == []
 
 
+@pytest.mark.parametrize("command", ["run", "check"])
+def test_options_after_a_methods_name_are_named_as_flags(capsys, command):
+    said = refused(capsys, command, "--method", "prompt-lookup:max-ngram=5")
+    assert "flags, such as --max-ngram;" in said
+    assert "start Outrider" not in said + refused(capsys, "export", "--config", "vllm", "--method", "prompt-lookup:a=5")
+
+
 @pytest.mark.parametrize("arguments", [["nonsense"], ["--nonsense"], ["models"], ["export"]])
 def test_an_unknown_command_is_one_sentence(capsys, arguments):
     refused(capsys, *arguments)

@@ -306,8 +306,8 @@ def test_a_damaged_log_and_unknown_names_are_refused_in_a_sentence():
         choice_from_log(RunLog({"config": {}}))
     with pytest.raises(SettingsError, match="no configuration for 'ollama'"):
         get_project("ollama")
-    with pytest.raises(SettingsError, match="no method"):
-        choice_from_request(RunRequest("t", None, "x", method="magic"))
+    choice = choice_from_request(RunRequest("t", None, "x", method="my_module:Mine"))
+    assert "no known equivalent of the method my_module:Mine" in configuration(choice, get_project("vllm")).problem
 
 
 def test_a_configuration_says_which_precision_was_measured():

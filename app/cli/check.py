@@ -21,6 +21,7 @@ from app.cli.parsing import (
     common_fields,
     draft_length,
     find_servers,
+    method_name,
     method_options,
     named_pair,
     names,
@@ -69,7 +70,7 @@ def add_parser(commands: Any) -> None:
     add_engine(engine, text, "")
     option(engine, "--baseline-engine URL", "the same model on a server that doesn't draft, in place of --target")
     text = f"how to draft: {', '.join(METHODS)}, or a drafter of your own, module:Class (default: draft-model)"
-    option(parser, "--method NAME", text)
+    option(parser, "--method NAME", text, method_name)
     option(parser, "-k --k N|auto|adaptive", f"tokens to draft (default: {DEFAULT_LENGTH})", draft_length)
     add_settings(parser, *SAMPLING, "seed", "coupling", "verification")
     option(parser, "--samples N", "blocks to sample", whole_number, checks.DEFAULT_SAMPLES)

@@ -155,6 +155,15 @@ filled = functools.partial(_parse, str, "a name", holds=lambda text: bool(text.s
 """A text that is not blank."""
 
 
+def method_name(text: str) -> str:
+    """A method without options, which have flags of their own."""
+    name, options = split_options(filled(text))
+    if options:
+        flag = flag_of(options[0].partition("=")[0])
+        raise UsageError(f"Here the options of {name} are flags, such as {flag}; write them after --method {name}.")
+    return text
+
+
 def numbers(text: str) -> tuple[float, ...]:
     """Numbers separated by commas, without duplicates."""
     return _parse(lambda text: tuple(dict.fromkeys(map(float, names(text)))), "numbers separated by commas", text, bool)
@@ -306,7 +315,7 @@ def add_models(parser: argparse.ArgumentParser, *, many: bool = False, method: b
         options = ", with options after a colon, as in prompt-lookup:max-ngram=5" if many else ""
         text = f"how to draft: {', '.join(METHODS)}, or a drafter of your own, module:Class{options} "
         text += "(default: draft-model, or prompt-lookup without a draft)"
-        option(group, way, text, **more)
+        option(group, way, text, **{"kind": method_name, **more})
     add_settings(group, "device", "dtype")
     return group
 

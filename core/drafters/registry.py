@@ -381,7 +381,7 @@ def get_method(name: str) -> Method:
     try:
         return METHODS[name]
     except KeyError:
-        more = f" To use that class, start Outrider with --method {name}." if ":" in name else ""
+        more = f" To use that class, start Outrider with --method {name}." if ":" in name and "=" not in name else ""
         meant = did_you_mean(name, METHODS)
         raise SettingsError(f"There is no method {name!r}.{meant} Choose one of: {', '.join(METHODS)}.{more}") from None
 

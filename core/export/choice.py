@@ -192,9 +192,8 @@ def choice_from_request(
         may_be_plain: whether K may be 0, since the caller sets another.
 
     Raises:
-        SettingsError: there is no such method, or nothing is drafted.
+        SettingsError: nothing is drafted.
     """
-    get_method(request.method)
     lengths = lengths_of(steps) or {request.draft_length}
     if not may_be_plain and (request.num_draft_tokens == 0 or lengths == {0}):
         raise SettingsError("With K = 0 nothing is drafted, so there is no draft to deploy. Choose a run that drafts.")
@@ -234,7 +233,7 @@ def choice_from_log(log: RunLog, *, may_be_plain: bool = False) -> Choice:
 
     Raises:
         RunLogError: the log holds settings that no run can have.
-        SettingsError: it names a method that this version of Outrider doesn't have, or it was made on a server.
+        SettingsError: it drafted nothing, or was made on a server.
     """
     config = log.run["config"]
     refuse_server(config)
