@@ -179,6 +179,8 @@ def test_settings_can_replace_a_run(capsys):
         "run.jsonl",
         "run.jsonl --csv a --jsonl b",
         "run.jsonl --csv missing/out.csv",
+        "run.jsonl --csv -",
+        "run.jsonl --html -",
         "run.jsonl --csv .",
         ". --csv out.csv",
     ],

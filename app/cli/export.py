@@ -74,6 +74,8 @@ def execute(args: argparse.Namespace) -> int:
     from core.export import files
 
     form, target = next((form, path) for form in ("csv", "jsonl", "html") if (path := getattr(args, form)) is not None)
+    if target == "-":
+        raise UsageError(f"An export is a file: name one for --{form} in place of -.")
     if form != "html":
         _only(args.log, f"--{form}")
     if not args.log:
