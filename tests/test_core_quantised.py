@@ -61,12 +61,14 @@ PACKED = {
 
 
 @pytest.mark.parametrize("method", PACKED)
-def test_packed_weights_are_counted_as_what_they_pack_and_forecast_as_they_stay(tmp_path, method):
+def test_packed_weights_are_counted_as_what_they_pack_and_forecast_as_they_are_loaded(tmp_path, method):
     pack, quantization = PACKED[method]
     found = read_details(resolve(str(quantised(tmp_path / "model", pack, **quantization))))
     plain = read_details(resolve(str(save_model(tmp_path / "plain"))))
     assert (found.num_parameters, found.body_parameters) == (plain.num_parameters, plain.body_parameters)
-    assert forecast([found], device="cpu", dtype="float32").weights_bytes == found.weight_bytes
+    # As they are stored; those of compressed-tensors would be expanded.
+    size = 4 * plain.num_parameters if method == "compressed-tensors" else found.weight_bytes
+    assert forecast([found], device="cpu", dtype="float32").weights_bytes == size
 
 
 @pytest.mark.parametrize("method", PACKED)
@@ -74,13 +76,20 @@ def test_a_quantised_model_whose_package_is_missing_is_told_before_and_at_loadin
     pack, quantization = PACKED[method]
     folder = str(quantised(tmp_path / "model", pack, **quantization))
     known = importlib.util.find_spec
-    mine = {"optimum", "gptqmodel", "bitsandbytes", "compressed_tensors"}
+    mine = {"optimum", "gptqmodel", "bitsandbytes"}
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *more: None if name in mine else known(name, *more))
     for with_memory in (False, True):
         problem = pair_verdict(folder, folder, device="cpu", with_memory=with_memory).problem
-        assert f"is quantised with {method}, which needs" in problem
+        assert f"is quantised with {method}, which {'can' if method == 'compressed-tensors' else 'needs'}" in problem
         assert is_sentence(problem)
     assert refusal(ModelUnreadableError, load, folder, "cpu") == problem
+
+
+@pytest.mark.parametrize("method", [["gptq"], {"a": 1}, 3, None])
+def test_a_method_that_is_no_name_is_none(tmp_path, method):
+    plain = read_details(resolve(str(save_model(tmp_path / "model"))))
+    edit_json(tmp_path / "model" / "config.json", quantization_config={"quant_method": method})
+    assert read_details(resolve(str(tmp_path / "model"))) == plain
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import shlex
 import shutil
+import sys
 import sysconfig
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -62,6 +63,7 @@ def execute(args: argparse.Namespace) -> int:
 
     from core.distill.pipeline import DistillSettings, Kind, check_destination, distill, expected_speedup
     from core.distill.self_play import PlaySettings
+    from core.distill.student import check_target
     from core.models import load
     from core.training.train import TrainSettings
 
@@ -72,10 +74,12 @@ def execute(args: argparse.Namespace) -> int:
     kind = Kind(args.kind)
     check_destination(out, work, kind)
     target = load(args.target, "cpu", "float32")
+    check_target(target.model)
     # Heads are trained as they are; only the target's reading of given texts is compiled for them.
     compiles = (kind is Kind.DRAFT or args.texts_from is not None) and can_compile()
     if kind is Kind.DRAFT and not compiles:
-        say("Without a working C++ compiler and Python's header files (python3-dev), training is several times slower.")
+        package = " (python3-dev)" if sys.platform == "linux" else ""
+        say(f"Without a working C++ compiler and Python's header files{package}, training is several times slower.")
     settings = DistillSettings(
         num_texts=args.texts,
         num_layers=args.layers,

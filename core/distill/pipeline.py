@@ -54,6 +54,8 @@ if TYPE_CHECKING:
     from core.models.language_model import LanguageModel
 
 FEWEST_TEXTS = 4
+_OF_FILE_MANAGERS = ".DS_Store", "Thumbs.db", "desktop.ini"
+"""What a file manager may leave in a folder."""
 _TIMED_TOKENS = 64
 """Length of the text after which the models are timed."""
 
@@ -185,9 +187,10 @@ def _write_parts(
     lengths = {texts.ids.shape[1] for texts in (*given, *kept.values())}
     if len(lengths) > 1:
         raise SettingsError(f"The texts in {str(work)!r} have a different length. Choose another --work folder.")
+    names = [item.name for item in fields(Texts)]
     for index, texts in enumerate(given):
-        written = kept.get(f"part-{index:04}", texts)
-        if not all(np.array_equal(getattr(texts, item.name), getattr(written, item.name)) for item in fields(Texts)):
+        written = kept.get(f"part-{index:04}")
+        if written is not None and not all(_equal(getattr(texts, n), getattr(written, n)) for n in names):
             raise SettingsError(
                 f"The texts in {str(work)!r} are not those of --texts-from, or of another --batch. Choose another "
                 "--work folder."
@@ -225,6 +228,10 @@ def _write_parts(
             save_part(write_texts(target.model, script, play, generator, check_cancelled), path)
         else:
             return len(script.opening)
+
+
+def _equal(some: np.ndarray, other: np.ndarray) -> bool:
+    return np.array_equal(some, other, equal_nan=some.dtype.kind == "f")
 
 
 def _kept(checkpoint: Path) -> tuple[list[int], Progress]:
@@ -284,7 +291,8 @@ def check_destination(out: Path, work: Path, kind: Kind) -> None:
         return
     what, weights = ("Medusa heads", WEIGHTS) if kind is Kind.MEDUSA else ("a distilled draft", "model.safetensors")
     files = set(out.iterdir()) if out.is_dir() else {out}
-    others = sorted(path.name for path in files if path.name not in {CONFIG, weights} and path.suffix != ".md")
+    known = {CONFIG, weights, *_OF_FILE_MANAGERS}
+    others = sorted(path.name for path in files if path.name not in known and path.suffix != ".md")
     is_ours = not files or (is_heads(out) if kind is Kind.MEDUSA else serves(out) is not None)
     if not out.is_dir() or not is_ours:
         raise SettingsError(f"{str(out)!r} already exists and is not {what}. Choose a new folder.")

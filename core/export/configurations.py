@@ -114,7 +114,8 @@ def configuration(
         problem = str(error)
     if program:
         notes[:0] = [model.note for model in (target, draft) if model is not None and model.note]
-        if choice.dtype not in _OUTTYPES:
+        are_gguf = all(model is None or model.kind is SourceKind.GGUF for model in (target, draft))
+        if choice.dtype not in _OUTTYPES and not are_gguf:
             notes.append(f"No run says which precision to use, so {project.title} chooses it.")
     if program and choice.request.coupling is Coupling.GUMBEL:
         notes.append(
@@ -263,14 +264,19 @@ def _vllm(choice: Choice, target: ModelSource, draft: ModelSource | None) -> Rec
         "--generation-config vllm: otherwise penalties and filters in the target's generation_config.json apply to "
         "requests that don't set them."
     )
-    words = [["vllm", "serve", target.name], ["--generation-config", "vllm"], *_dtype_flag(choice, notes)]
+    words = [["vllm", "serve", target.name], ["--generation-config", "vllm"], *_dtype_flag(choice, target, notes)]
     command = _command(*words).rstrip("\n")
     return f"{command} \\\n    --speculative-config {shlex.quote(config)}\n", notes
 
 
-def _dtype_flag(choice: Choice, notes: list[str]) -> list[list[str]]:
+def _dtype_flag(choice: Choice, target: ModelSource, notes: list[str]) -> list[list[str]]:
     """The precision as a flag for vLLM and SGLang, whose drafts follow their target; none if it isn't known."""
     if choice.dtype not in _OUTTYPES:
+        return []
+    if "quantization_config" in _config_of(target):
+        notes.append(
+            f"Outrider computed in {choice.dtype}; the server chooses a precision that suits the quantised target."
+        )
         return []
     notes.append(_precision_note(choice, "--dtype auto"))
     return [["--dtype", choice.dtype]]
@@ -294,7 +300,7 @@ def _sglang(choice: Choice, target: ModelSource, draft: ModelSource | None) -> R
         "target's generation_config.json."
     ]
     words = [["python3", "-m", "sglang.launch_server"], ["--model-path", target.name, "--enable-metrics"]]
-    words += _dtype_flag(choice, notes)
+    words += _dtype_flag(choice, target, notes)
     if draft is not None:
         is_tree = choice.request.method == "draft-tree"
         depth, branching = (choice.option("depth"), choice.option("branching")) if is_tree else (k, 1)
@@ -442,7 +448,7 @@ def _mlx(choice: Choice, target: ModelSource, draft: ModelSource | None) -> Reci
 
 
 def _transformers(choice: Choice, target: ModelSource, draft: ModelSource | None) -> Recipe:
-    if (kind := _model_type(target)) in _STATEFUL:
+    if (kind := text_of(_config_of(target).get("model_type"))) in _STATEFUL:
         raise UnsupportedError(
             f"transformers refuses to speculate with a target that keeps a recurrent state, such as this one ({kind})."
         )
@@ -505,12 +511,12 @@ def _transformers(choice: Choice, target: ModelSource, draft: ModelSource | None
     return "\n".join(lines) + "\n", notes
 
 
-def _model_type(source: ModelSource) -> str:
-    """What the model's config.json says it is; empty if that isn't on this machine."""
+def _config_of(source: ModelSource) -> dict[str, Any]:
+    """A model's config.json; empty if it isn't on this machine."""
     try:
-        return text_of(read_config(resolve(source.name).path).get("model_type"))
+        return read_config(resolve(source.name).path)
     except OutriderError:
-        return ""
+        return {}
 
 
 def _python_inputs(chat: bool | None, system: str) -> list[str]:

@@ -19,6 +19,8 @@ from core.runlog.replay import events
 from core.text import server_text, spaced_percent
 from core.types import BaselineStep, Finished, FinishReason, Step, StepSource, Summary
 
+SOURCES = frozenset({"target_source", "draft_source"})
+"""Where models came from, which older logs don't say."""
 LONG = frozenset({"prompt", "prompt_token_ids", "continuation_token_ids", "continuation_text", "forced_text"})
 """Settings that tables leave out."""
 _ROOT = r"(?:/|\\\\|[A-Za-z]:[\\/])"

@@ -11,7 +11,16 @@ from markupsafe import Markup
 from core.analysis.expectation import wilson
 from core.analysis.run_counts import Column, RunCounts
 from core.export.charts import MAX_POINTS, Axis, Mark, Plot, Point, headroom, percent, series_mark, thinned
-from core.export.run_data import FIGURES, RunData, differences, minute_text, run_data, verdict, without_folders
+from core.export.run_data import (
+    FIGURES,
+    SOURCES,
+    RunData,
+    differences,
+    minute_text,
+    run_data,
+    verdict,
+    without_folders,
+)
 from core.export.templates import UNKNOWN, render
 from core.runlog.log import RunLog, text_of
 from core.runlog.tally import PositionCounts
@@ -69,7 +78,10 @@ def compare_page(logs: Sequence[RunLog]) -> str:
     """Several runs as a complete HTML file: the settings that differ, the figures, and the text of each."""
     runs = [run_data(log) for log in logs]
     names = [f"Run {number}" for number in range(1, len(runs) + 1)]
-    tables = [{**run.settings, "prompt": run.setting("prompt")} for run in runs]
+    tables = [
+        {**{name: text for name, text in run.settings.items() if name not in SOURCES}, "prompt": run.setting("prompt")}
+        for run in runs
+    ]
     differing, agreeing = differences([{name: _cut(text) for name, text in table.items()} for table in tables])
     rows = [(figure.title, [figure.text(run) for run in runs]) for figure in FIGURES]
     return render(

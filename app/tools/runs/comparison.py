@@ -18,7 +18,7 @@ from core.analysis.expectation import t95
 from core.analysis.run_counts import Column, RunCounts
 from core.analysis.steadiness import interval_text
 from core.errors import OutriderError
-from core.export.run_data import FIGURES, Figure, RunData, differences, run_data, shown
+from core.export.run_data import FIGURES, SOURCES, Figure, RunData, differences, run_data, shown
 from core.runlog.log import RunLog
 from core.runlog.store import KeptRun
 from core.settings import SETTINGS
@@ -46,10 +46,7 @@ LABELS = {
     "device_name": "Device name",
     "threads": "Processor threads",
 }
-NOT_COMPARED = {
-    *("length_policy", "method_options", "requested_device", "requested_dtype", "baseline"),
-    *("target_source", "draft_source"),
-}
+NOT_COMPARED = SOURCES | {"length_policy", "method_options", "requested_device", "requested_dtype", "baseline"}
 SIGNS = {
     "num_draft_tokens": "K {}",
     "temperature": "T {}",

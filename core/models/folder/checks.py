@@ -82,6 +82,8 @@ def loading_problem(config: Mapping[str, Any], title: str, *, with_kinds: bool =
     if config.get("is_encoder_decoder") is True:
         return f"{title} is an encoder-decoder model ({kind}), which can't be run yet. Choose a decoder-only model."
     method = quantization.get("quant_method") if isinstance(quantization, dict) else None
+    if method == "compressed-tensors":
+        return f"{title} is quantised with {method}, which can't be run yet. Choose another model."
     needed = PACKAGES.get(method, ()) if isinstance(method, str) else ()
     if lacking := [name for name in needed if importlib.util.find_spec(name) is None]:
         return (

@@ -242,7 +242,7 @@ _SCALES = re.compile(
 _PACKED_NAMES = re.compile(r"(?:qweight|weight_packed)$")
 PACKAGES = {
     "gptq": ("optimum", "gptqmodel"), "awq": ("gptqmodel",), "bitsandbytes": ("bitsandbytes",), "aqlm": ("aqlm",),
-    "compressed-tensors": ("compressed_tensors",), "hqq": ("hqq",), "torchao": ("torchao",),
+    "hqq": ("hqq",), "torchao": ("torchao",),
     "vptq": ("vptq",), "auto-round": ("auto_round",), "eetq": ("kernels",),
 }  # fmt: skip
 """What transformers needs for weights that stay quantised, by method; others it can also expand as it loads them."""
@@ -372,7 +372,7 @@ def read_details(entry: ModelEntry) -> ModelDetails:
         has_chat_template=special.chat_template is not None,
         is_instruct=special.is_instruct,
         weight_bytes=sum(tensor.num_bytes for tensor in tensors),
-        stays_packed=isinstance(quantization, dict) and quantization.get("quant_method") in PACKAGES,
+        stays_packed=isinstance(quantization, dict) and str(quantization.get("quant_method")) in PACKAGES,
         body_parameters=body,
         # A drafter that borrows its target's tables multiplies the borrowed head.
         head_parameters=head_size or table_size * hidden,
@@ -420,7 +420,7 @@ def read_config(folder: Path, title: str = "") -> dict[str, Any]:
 
 def _unpacked(tensors: Iterable[TensorInfo], quantization: Mapping[str, Any]) -> Iterator[TensorInfo]:
     """The tensors with the shapes of what they pack, without scales and the like."""
-    bits = positive_number(quantization, "bits", "w_bit") or 4
+    bits = positive_number(quantization, "bits", "w_bit") or (2 if quantization.get("quant_method") == "bitnet" else 4)
     groups = quantization.get("config_groups")
     for group in groups.values() if isinstance(groups, dict) else ():
         weights = group.get("weights") if isinstance(group, dict) else None
@@ -428,8 +428,9 @@ def _unpacked(tensors: Iterable[TensorInfo], quantization: Mapping[str, Any]) ->
     for tensor in tensors:
         if _SCALES.search(tensor.name):
             continue
-        # Words of 32 bits; or two of four bits in a byte, as in bitsandbytes and in MXFP4.
-        per_item = 2 if tensor.precision == "uint8" else max(1, 32 // bits) if _PACKED_NAMES.search(tensor.name) else 1
+        # Words of 32 bits; or bytes, as in bitsandbytes, MXFP4 and BitNet.
+        width = 8 if tensor.precision == "uint8" else 32 if _PACKED_NAMES.search(tensor.name) else bits
+        per_item = max(1, width // bits)
         yield tensor._replace(name=_PACKED_NAMES.sub("weight", tensor.name), shape=(*tensor.shape, per_item))
 
 
