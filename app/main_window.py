@@ -52,7 +52,9 @@ from app.worker import OpenSession, open_session
 from core.analysis.advice import Advice
 from core.draft_length import DraftLength
 from core.drafters.registry import METHODS
+from core.errors import OutriderError
 from core.models import catalogue
+from core.runlog.replay import request_from_config
 from core.settings import RunRequest
 from core.types import Event
 
@@ -360,7 +362,9 @@ class MainWindow(QMainWindow):
 
     @Slot(object)
     def _on_draft_length_changed(self, length: DraftLength) -> None:
-        if self.controller.request is None or self._is_of_kind(self.controller.request):
+        request = self.controller.request
+        # A run that begins at 0 has no drafter.
+        if request is None or (request.draft_length != 0 and self._is_of_kind(request)):
             self.controller.set_num_draft_tokens(length)
 
     def _is_of_kind(self, request: RunRequest) -> bool:
@@ -430,6 +434,9 @@ class MainWindow(QMainWindow):
 
     @Slot(object)
     def _on_advice_applied(self, advice: Advice) -> None:
+        if advice.repeats and (sentence := self.controller.busy_sentence()):
+            self._on_failed(sentence)
+            return
         settings = dict(advice.settings)
         if pace := settings.pop("pace", None):
             self.playback.set_pace(pace)
@@ -437,8 +444,11 @@ class MainWindow(QMainWindow):
             self.columns.show_settings()
         if settings:
             self.controls.change(settings)
-        if advice.repeats and self.run_view.request is not None:
-            self._start(self.run_view.request)
+        if advice.repeats:
+            try:
+                self._on_replay_wanted(request_from_config(self.run_view.config))
+            except OutriderError as error:
+                self.banner.show_sentence(str(error))
 
     @Slot(str)
     def _on_model_opened(self, ref: str) -> None:

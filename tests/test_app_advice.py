@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from app.controller import RunState
 from app.run.pacing import Pace
 from app.run.run_view import RunView
 from app.run.speed.speed import speed_report
+from core.analysis.advice import Advice
 from core.analysis.steadiness import REPEAT_WHEN_IDLE
-from core.settings import LengthPolicy
+from core.settings import LengthPolicy, RunRequest
 from tests.fakes_app import make_step, run_of
 from tests.test_core_diagnosis import LIMITED, drawn, tree
 
@@ -79,8 +81,8 @@ def test_every_row_of_what_to_change_has_a_button_that_changes_the_settings_or_r
                     assert name == "method_options" or getattr(now, name) == value, advice.text
     assert seen == {"Apply", "Choose…", "Run again"}
     assert "Decode plainly" in rows
-    assert "Short blocks, such as K = " in rows
     assert "These settings are good" in remarks
+    assert "Short blocks, a larger target or a GPU make that cheaper" in remarks
     assert "With a larger target that matters less" in remarks
     assert "Auto K decoded plainly in 86" in remarks
 
@@ -98,12 +100,36 @@ def test_a_run_on_a_busy_machine_is_repeated_with_one_click_slowed_where_drawing
         assert window.conclusion.advice.button.text() == "Run again"
         assert window.conclusion.advice.text.isHidden(), "the sentence above says it"
         window.prompt.set_text("not yet run")
+        window.controls.change({"top_k": 7})
         with qtbot.waitSignal(window.live.run_shown):
             window.conclusion.advice.button.click()
             assert window.playback.pace.member() is pace
             assert window.controller.request.prompt == run.request.prompt
             window.live.finish()
+        assert window.prompt.text() == run.request.prompt, "the settings are the run's, too"
+        assert window.controls.fields["top_k"].value() == 0
+        window.prompt.edit.undo()
         assert window.prompt.text() == "not yet run"
+
+
+def test_a_run_whose_log_lacks_a_setting_is_not_run_again_with_another_in_its_place(window, qtbot):
+    run = run_of([make_step(i, 30 + 3 * i, ms=30.0, num_accepted=2) for i in range(4)])
+    with qtbot.waitSignal(window.live.run_shown):
+        window.live.show_kept(run.request, run.past_events(), "kept")
+    del window.run_view.started.config["seed"]
+    window.speed.applied.emit(Advice("Repeat it.", repeats=True))
+    assert "lacks seed" in window.banner.sentence()
+    assert window.controller.state is RunState.IDLE
+
+
+def test_a_run_that_began_at_k_0_stays_plain_and_says_so(window):
+    assert "stays plain" in window.controls.fields["num_draft_tokens"].spin.toolTip()
+    started = []
+    window.controller.set_num_draft_tokens = started.append
+    for k, expected in ((0, []), (2, [5])):
+        window.controller.request = RunRequest("target", "draft", "x", num_draft_tokens=k)
+        window._on_draft_length_changed(5)
+        assert started == expected
 
 
 def test_the_sentence_on_top_of_a_slow_run_has_its_advice_applied_with_one_click(window, qtbot):

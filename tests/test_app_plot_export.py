@@ -42,7 +42,7 @@ def cards(window):
     return {card.title: card for card in (*window.measurements.cards, window.race.timeline) if not card.isHidden()}
 
 
-TITLES = ("Acceptance", "Latency per token", "Acceptance by position", "Tokens over time")
+TITLES = ("Acceptance by step", "Latency per token, by step", "Acceptance by position", "Tokens over time")
 
 
 def test_every_plot_can_be_saved_in_every_format_and_says_where(finished, save, dialogs, tmp_path):
@@ -81,15 +81,17 @@ def test_the_tables_hold_the_runs_own_figures(finished, save, tmp_path):
         save(title, PlotFormat.CSV, tmp_path / title)
         with (tmp_path / title).open(newline="") as file:
             found[title] = list(csv.DictReader(file))
-    assert [int(row["accepted_tokens"]) for row in found["Acceptance"]] == [step.num_accepted for step in run.steps]
-    assert found["Acceptance"][0]["running_rate_low_95"] == ""
-    assert float(found["Latency per token"][3]["verify_ms"]) == pytest.approx(run.steps[3].verify_ms, rel=1e-5)
-    assert float(found["Latency per token"][0]["baseline_mean_step_ms"]) == pytest.approx(
+    assert [int(row["accepted_tokens"]) for row in found["Acceptance by step"]] == [
+        step.num_accepted for step in run.steps
+    ]
+    assert found["Acceptance by step"][0]["running_rate_low_95"] == ""
+    assert float(found["Latency per token, by step"][3]["verify_ms"]) == pytest.approx(run.steps[3].verify_ms, rel=1e-5)
+    assert float(found["Latency per token, by step"][0]["baseline_mean_step_ms"]) == pytest.approx(
         run.baseline_step_ms, rel=1e-5
     )
     runs = [row["run"] for row in found["Tokens over time"]]
     assert (runs.count("speculative"), runs.count("baseline")) == (len(run.steps), len(run.baseline_steps))
-    assert found["Tokens over time"][0]["step"] == found["Acceptance"][0]["step"] == "1"
+    assert found["Tokens over time"][0]["step"] == found["Acceptance by step"][0]["step"] == "1"
     assert int(found["Tokens over time"][-1]["tokens"]) == run.baseline.sums.tokens
     by_place = found["Acceptance by position"]
     assert sum(int(row["accepted_tokens"]) for row in by_place) == run.counts.sums.accepted
@@ -104,9 +106,9 @@ def test_a_failure_is_reported_and_the_file_before_is_kept(finished, save, tmp_p
     monkeypatch.setattr(os, "replace", failing(OSError(28, "No space left on device")))
     for kind in PlotFormat:
         finished.banner.dismiss()
-        save("Latency per token", kind, None)
+        save("Latency per token, by step", kind, None)
         assert list(folder.iterdir()) == [path], "a dialog that was dismissed"
-        save("Latency per token", kind, path)
+        save("Latency per token, by step", kind, path)
         assert "no space left" in finished.banner.sentence()
         assert path.read_text() == "precious"
 
@@ -117,7 +119,7 @@ def test_the_menu_can_be_reached_and_named_by_keyboard_and_shows_all_again(finis
         assert title in card.menu_button.accessibleName()
         texts = [action.text() for action in card.menu.actions() if action.text()]
         assert texts == ["Reset view", "Save as PNG…", "Save as SVG…", "Save as CSV…"]
-    card = cards(finished)["Latency per token"]
+    card = cards(finished)["Latency per token, by step"]
     whole = card.plot.getViewBox().viewRange()[0]
     card._zoom(0.5)
     assert card.plot.getViewBox().viewRange()[0] != pytest.approx(whole)

@@ -191,7 +191,10 @@ class MeasurementsPanel(RunPage):
         self.ranks, self.costs = RankPlot(run), CostPlot(run)
         self.chain_card = PlotCard("Acceptance by position", self.positions)
         self.tree_cards = PlotCard("Acceptance in the tree", self.ranks), PlotCard("Verify time", self.costs)
-        over_steps = PlotCard("Acceptance", self.acceptance), PlotCard("Latency per token", self.latency)
+        over_steps = (
+            PlotCard("Acceptance by step", self.acceptance),
+            PlotCard("Latency per token, by step", self.latency),
+        )
         self.cards = (*over_steps, self.chain_card, *self.tree_cards)
         self.tiles = MetricTiles()
         plots = splitter(Qt.Orientation.Vertical, "runSplitter", *((card, 0) for card in self.cards))

@@ -227,8 +227,10 @@ class SettingsPanel(QScrollArea):
         return int(self.fields["num_draft_tokens"].value()) if policy is LengthPolicy.FIXED else policy
 
     def pair_question(self, prompt: str) -> PairQuestion | None:
-        """The question to forecast for the chosen pair; None without a pair."""
+        """The question to forecast for the chosen pair; None without one, or at K = 0, which loads no draft."""
         if self.engine.url or not (self.target.ref and self.draft.ref and self.method.method.needs_draft_model):
+            return None
+        if self.draft_length() == 0:
             return None
         return PairQuestion(
             self.draft.ref,
@@ -299,7 +301,7 @@ class SettingsPanel(QScrollArea):
         rules, is_tree = SETTINGS["num_draft_tokens"].metadata, self.method.method.proposes_trees
         title, help_text = (NODES_TITLE, NODES_HELP) if is_tree else (rules["label"], rules["help"])
         most = rules["max"] if is_tree else LONGEST_CHAIN
-        help_text = f"{help_text} 0 is plain decoding. Adjustable mid-run."
+        help_text = f"{help_text} Adjustable mid-run. 0 is plain decoding; a run that starts with 0 stays plain."
         with self.filling():
             self.fields["num_draft_tokens"].set_meaning(title, help_text, most)
 

@@ -266,18 +266,11 @@ def _about_main_limit(sums: Tally, diagnosis: Diagnosis, config: Mapping[str, An
             )
         yield from _temperatures(sums)
     elif limit.limit is Limit.VERIFY and diagnosis.verify_cost is not None:
-        smaller, settings = "Smaller trees" if sums.is_tree else "Short blocks", {}
-        best = best_length(sums, diagnosis) if config.get("num_draft_tokens") != "auto" else None
-        # With a larger gain, this K has its own advice.
-        is_shorter = best is not None and best.num_draft_tokens < diagnosis.usual_length
-        if best and is_shorter and BREAK_EVEN < best.speedup < LEAST_GAIN * diagnosis.speedup:
-            smaller += f", such as K = {best.num_draft_tokens}"
-            settings = {"num_draft_tokens": best.num_draft_tokens, "length_policy": LengthPolicy.FIXED}
+        smaller = "Smaller trees" if sums.is_tree else "Short blocks"
         yield Advice(
             f"Scoring {diagnosis.usual_length + 1} positions costs {diagnosis.verify_cost:.2f} plain forwards in the "
             "median step: the "
-            f"target is compute-bound here, not memory-bound. {smaller}, a larger target or a GPU make that cheaper.",
-            settings=settings,
+            f"target is compute-bound here, not memory-bound. {smaller}, a larger target or a GPU make that cheaper."
         )
     elif limit.limit is Limit.OVERHEAD:
         extra = diagnosis.overhead_ms - diagnosis.plain.overhead_ms

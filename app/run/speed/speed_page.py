@@ -118,9 +118,9 @@ class SpeedPage(RunPage):
         self._head, _ = card(self.headline, self.basis, self.compared, self.compared_note, row(None, self.race_button))
         self._time = _card("Where an average step's time goes", Legend(self.samples), self.step_bar, self.plain_bar)
         hint = column_label("gainsHint", "hint", GAINS_HINT)
-        self._limits = _card("What limits the speedup", self.limit, hint, column(*self.gain_bars), self.remarks)
+        self._limits = _card("What limits the speedup", self.limit, hint, column(*self.gain_bars))
         self._advice = column(spacing=12)
-        self._change = _card("What to change", self._advice)
+        self._change = _card("What to change", self._advice, self.remarks)
         self._trees = _card("Shapes of trees", self.shapes)
         self._predictors = _card("Cheaper predictors of acceptance", self.predictors, self.predictors_note)
         formulas, _ = card(column_label("speedIntervals", "hint", INTERVAL), self.figures)
@@ -159,7 +159,7 @@ class SpeedPage(RunPage):
         for widget, is_shown in {
             self._time: has_parts,
             self._limits: has_parts,
-            self._change: bool(report.advice),
+            self._change: bool(report.advice or report.remarks),
             self.cards[0]: has_curves,
             self._trees: bool(report.shapes),
             self.fold: has_parts,

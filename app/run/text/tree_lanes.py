@@ -225,8 +225,9 @@ class LanePicture:
         if metrics.horizontalAdvance("depth") <= before.width():
             draw_text(painter, before, "depth", theme.faint, RIGHT, pixels=10)
         text, place = self.caption_at(area)
-        painter.fillRect(place, QColor(theme.window))
-        draw_text(painter, place, text, theme.muted, RIGHT, pixels=10)
+        if text:
+            painter.fillRect(place, QColor(theme.window))
+            draw_text(painter, place, text, theme.muted, RIGHT, pixels=10)
 
     def caption_at(self, area: QRectF) -> tuple[str, QRectF]:
         """The block in a few words, with how many paths are not shown, and where: above the lanes or beside one.
