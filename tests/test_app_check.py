@@ -72,7 +72,7 @@ def test_a_check_that_would_miss_a_large_bias_gets_no_green_mark(checking, qtbot
     for error, limit, words in (
         (0.05, None, "Exact as far as tested: "),
         (None, BiasLimit.ALIKE, "Exact as far as tested: "),
-        (None, BiasLimit.SAMPLES, "No difference in 3,000 blocks, but they are too few to show a bias"),
+        (None, BiasLimit.SAMPLES, "Exact as far as tested: no difference in 3,000 blocks, too few to show a bias"),
     ):
         found = replace(report.distribution, bias_error=error, bias_limit=limit)
         panel.show_report(replace(report, distribution=found))

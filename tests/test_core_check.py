@@ -17,12 +17,10 @@ from core.drafters.length_policy import BlockPlan, DraftLengthPolicy
 from core.errors import SettingsError
 from core.experiments.check import check
 from core.experiments.check_plan import (
-    BiasLimit,
     CheckFinished,
     CheckRequest,
     Comparison,
     Verdict,
-    exact_sentence,
     report_json,
     report_text,
 )
@@ -77,51 +75,6 @@ def test_an_exact_engine_passes_with_every_kind_of_setting(settings):
     assert all(test.p_value is None or test.p_value > 1e-3 for test in report.distribution.tests)
     has_short_blocks = settings.get("num_draft_tokens") != 1 and settings.get("method") != "draft-tree"
     assert any("Half the blocks use K = 1" in note for note in report.notes) is has_short_blocks
-
-
-def test_the_sentence_says_how_large_a_bias_would_have_shown_which_more_blocks_make_smaller():
-    found = checked(make_check()).distribution
-    for error, words, start in (
-        (0.05, "enough to find only a bias of 20.0\u00a0% or more", "Exact as far as tested: "),
-        (0.01, "where a bias of 4.0\u00a0% would", "Exact: "),
-    ):
-        said = exact_sentence(Verdict.EXACT, replace(found, bias_error=error))
-        assert said.startswith(f"{start}no difference in {found.num_blocks:,} blocks, {words}")
-    unmeasured = replace(found, bias_error=None)
-    assert "bias" not in exact_sentence(Verdict.EXACT, unmeasured, has_draft=False)
-
-
-@pytest.mark.parametrize(
-    ("settings", "limit", "words"),
-    [
-        (
-            {"num_samples": 200, "sampling": SamplingParams(0.15)},
-            BiasLimit.SAMPLES,
-            "No difference in 200 blocks, but they are too few to show a bias towards the draft. Sample more, for "
-            "instance 3,000.",
-        ),
-        (
-            {"draft": "same"},
-            BiasLimit.ALIKE,
-            "Exact as far as tested: no difference in 400 blocks; draft and target agree too closely to measure a "
-            "bias.",
-        ),
-        (
-            {"method": "prompt-lookup", "draft": None},
-            BiasLimit.DRAFTS,
-            "Exact as far as tested: no difference in 400 blocks; too few tokens were drafted to measure a bias.",
-        ),
-    ],
-    ids=["samples", "alike", "drafts"],
-)
-def test_where_no_bias_can_be_measured_the_true_reason_is_given(settings, limit, words):
-    session = TableSession()
-    session.draft = session.target if settings.get("draft") == "same" else session.draft
-    report = checked(make_check(**settings), session)
-    assert report.distribution.bias_limit is limit
-    assert report_text(report).splitlines()[0] == words
-    law = json.loads(report_json(report))["law"]
-    assert (law["lean"], law["lean_error"], law["lean_limit"]) == (None, None, str(limit))
 
 
 def test_at_temperature_0_the_greedy_text_alone_is_checked():

@@ -55,6 +55,7 @@ from core.experiments.check_plan import (
     COMPARED,
     DEFAULT_SAMPLES,
     LEAST_SAMPLES,
+    MAX_BLOCKS,
     CheckFinished,
     CheckProgress,
     CheckReport,
@@ -246,7 +247,6 @@ class ElidedCombo(QComboBox):
 LEGEND = "{}; outlined: expected, filled: drawn"
 MIN_ROWS, MAX_ROWS = 4, 9
 BUTTON_WIDTH = 94
-MAX_BLOCKS = 200_000
 BLOCKS_HELP = "Blocks drawn to test the sampled distribution. Four times as many detect an error half as large."
 TRANSFORMERS_HELP = "Also compare plain greedy text with transformers' own generate, which is slower."
 ANY_PROMPT = "any"

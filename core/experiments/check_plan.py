@@ -20,6 +20,8 @@ from core.text import count_text, duration_text, percent_text, significant_text
 
 SCHEMA = "outrider.check/1"
 LEAST_SAMPLES, MOST_SAMPLES, DEFAULT_SAMPLES = 200, 1_000_000, 3_000
+MAX_BLOCKS = 200_000
+"""The most blocks that the window offers, and that a report recommends."""
 MOST_TOKENS, DEFAULT_TOKENS = 4_096, 64
 MOST_PROMPTS = 1_000
 BIAS_ERRORS = 4.0
@@ -42,6 +44,7 @@ class BiasLimit(StrEnum):
     SAMPLES = "too few samples"
     ALIKE = "draft and target agree"
     DRAFTS = "too few drafts"
+    UNWRITTEN = "target hardly ever writes what the draft prefers"
 
 
 class Comparison(StrEnum):
@@ -308,8 +311,9 @@ def verdict_sentence(report: CheckReport) -> str:
 
 
 _LIMITS = {
-    BiasLimit.ALIKE: "draft and target agree too closely",
-    BiasLimit.DRAFTS: "too few tokens were drafted",
+    BiasLimit.ALIKE: "draft and target agree too closely to measure a bias",
+    BiasLimit.DRAFTS: "too few tokens were drafted to measure a bias",
+    BiasLimit.UNWRITTEN: "what the draft prefers, the target hardly ever writes",
 }
 
 
@@ -328,11 +332,12 @@ def exact_sentence(
         if not has_draft:
             return f"{name}: {'; '.join(parts)}."
         if found.bias_limit in _LIMITS:
-            parts.append(f"{_LIMITS[found.bias_limit]} to measure a bias")
+            parts.append(_LIMITS[found.bias_limit])
             return f"{name} as far as tested: {'; '.join(parts)}."
-        said = f"{'; '.join(parts)}, but they are too few to show a bias towards the draft."
-        more = min(max(DEFAULT_SAMPLES, 4 * found.num_blocks), MOST_SAMPLES)
-        return f"{said[0].upper()}{said[1:]} Sample more, for instance {more:,}."
+        more = min(max(DEFAULT_SAMPLES, 4 * found.num_blocks), MAX_BLOCKS)
+        instance = f", for instance {more:,}" if more > found.num_blocks else ""
+        said = f"{'; '.join(parts)}, too few to show a bias towards the draft"
+        return f"{name} as far as tested: {said}. Sample more{instance}."
     least = percent_text(BIAS_ERRORS * error, 1)
     if is_loose(found):
         parts.append(f"{equal}, enough to find only a bias of {least} or more")

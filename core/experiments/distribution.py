@@ -21,6 +21,7 @@ from core.draft_length import DraftLength
 from core.drafters.base import chain
 from core.experiments.bench_plan import num_equal
 from core.experiments.check_plan import (
+    MOST_SAMPLES,
     BiasLimit,
     CheckProgress,
     DistributionResult,
@@ -68,6 +69,7 @@ _SHARES = (1.0, 0.75, 0.5, 0.3)
 """Shares of a prompt read before a block; at its end the next token is often certain."""
 _MOST_PROMPTS = 12
 _LEAST_IDS = 4
+_LEAST_VARIANCE = 10.0
 _NUM_SHOWN = 8
 
 
@@ -168,7 +170,11 @@ class Bias:
     @property
     def is_known(self) -> bool:
         """Whether draft and target differ enough, over enough samples, for the normal approximation."""
-        return self._variance >= 10.0 and self.differs_over(self.num_samples)
+        return self.varies_enough() and self.differs_over(self.num_samples)
+
+    def varies_enough(self, times: float = 1.0) -> bool:
+        """Whether the target writes enough of what the draft prefers, or would in so many times the samples."""
+        return times * self._variance >= _LEAST_VARIANCE
 
     def differs_over(self, num_samples: int) -> bool:
         """Whether draft and target differ enough, on average over so many samples."""
@@ -221,7 +227,7 @@ class DistributionTally:
 
         draft_probs is None where nothing is drafted.
         """
-        self.num_undrafted += sum(counts.values()) if draft_probs is None else 0
+        is_drafted = draft_probs is not None
         draft_probs = target_probs if draft_probs is None else draft_probs
         if edge:
             counts = Counter({token: count for token, count in counts.items() if token not in edge})
@@ -232,6 +238,7 @@ class DistributionTally:
         self.count(position, found.statistic, found.degrees, sum(counts.values()))
         self.num_impossible += found.num_impossible
         self.bias.add(counts, target_probs, draft_probs)
+        self.num_undrafted += 0 if is_drafted else sum(counts.values())
 
     def count(self, position: int, statistic: float, degrees: int, num_samples: int) -> None:
         """Add one test of what came at a position."""
@@ -246,7 +253,7 @@ class DistributionTally:
             p_value = chi_squared_p_value(statistic, degrees) if degrees else None
             name, shown = _NAMES.get(position, (f"token {position}", position))
             tests.append(DistributionTest(name, shown, samples, degrees, statistic, p_value))
-        limit = self._bias_limit()
+        limit = self._bias_limit(num_blocks)
         bias = self.bias if limit is None else None
         if bias:
             p_value = normal_p_value(bias.deviations)
@@ -264,14 +271,17 @@ class DistributionTally:
             bias_limit=limit,
         )
 
-    def _bias_limit(self) -> BiasLimit | None:
+    def _bias_limit(self, num_blocks: int) -> BiasLimit | None:
         num_drafted = self.bias.num_samples - self.num_undrafted
         if self.bias.is_known:
             return None
         if self.samples and num_drafted <= 0:
             return BiasLimit.DRAFTS
-        if not self.samples or self.bias.differs_over(self.bias.num_samples):
+        if not self.samples:
             return BiasLimit.SAMPLES
+        if self.bias.differs_over(self.bias.num_samples):
+            can_vary = self.bias.varies_enough(MOST_SAMPLES / num_blocks)
+            return BiasLimit.SAMPLES if can_vary else BiasLimit.UNWRITTEN
         return BiasLimit.DRAFTS if self.bias.differs_over(num_drafted) else BiasLimit.ALIKE
 
 

@@ -1,0 +1,94 @@
+"""What a check says about the bias that it would have found, and why it sometimes can't measure one."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+import torch
+
+from core.experiments.check_plan import BiasLimit, Verdict, exact_sentence, report_json, report_text
+from core.experiments.distribution import DistributionTally
+from core.settings import SamplingParams
+from tests.fakes import table_model
+from tests.fakes_check import VOCAB_SIZE, TableSession, checked, make_check
+
+
+def test_the_sentence_says_how_large_a_bias_would_have_shown_which_more_blocks_make_smaller():
+    found = checked(make_check()).distribution
+    for error, words, start in (
+        (0.05, "enough to find only a bias of 20.0\u00a0% or more", "Exact as far as tested: "),
+        (0.01, "where a bias of 4.0\u00a0% would", "Exact: "),
+    ):
+        said = exact_sentence(Verdict.EXACT, replace(found, bias_error=error))
+        assert said.startswith(f"{start}no difference in {found.num_blocks:,} blocks, {words}")
+    unmeasured = replace(found, bias_error=None)
+    assert "bias" not in exact_sentence(Verdict.EXACT, unmeasured, has_draft=False)
+
+
+@pytest.mark.parametrize(
+    ("settings", "limit", "words"),
+    [
+        (
+            {"num_samples": 200, "sampling": SamplingParams(0.15)},
+            BiasLimit.SAMPLES,
+            "Exact as far as tested: no difference in 200 blocks, too few to show a bias towards the draft. Sample "
+            "more, for instance 3,000.",
+        ),
+        (
+            {"draft": "same"},
+            BiasLimit.ALIKE,
+            "Exact as far as tested: no difference in 400 blocks; draft and target agree too closely to measure a "
+            "bias.",
+        ),
+        (
+            {"method": "prompt-lookup", "draft": None},
+            BiasLimit.DRAFTS,
+            "Exact as far as tested: no difference in 400 blocks; too few tokens were drafted to measure a bias.",
+        ),
+        (
+            {"draft": "never"},
+            BiasLimit.UNWRITTEN,
+            "Exact as far as tested: no difference in 400 blocks; what the draft prefers, the target hardly ever "
+            "writes.",
+        ),
+    ],
+    ids=["samples", "alike", "drafts", "unwritten"],
+)
+def test_where_no_bias_can_be_measured_the_true_reason_is_given(settings, limit, words):
+    session = TableSession()
+    session.draft = session.target if settings.get("draft") == "same" else session.draft
+    if settings.get("draft") == "never":
+        rows = 100.0 * torch.eye(VOCAB_SIZE)
+        session = TableSession(*(table_model(lambda _, row=row: row, VOCAB_SIZE) for row in rows[:2]))
+    report = checked(make_check(**settings), session)
+    assert report.distribution.bias_limit is limit
+    assert report_text(report).splitlines()[0] == words
+    law = json.loads(report_json(report))["law"]
+    assert (law["lean"], law["lean_error"], law["lean_limit"]) == (None, None, str(limit))
+
+
+def test_more_blocks_are_advised_only_where_there_are_more_and_a_near_tie_keeps_its_name():
+    found = replace(checked(make_check()).distribution, bias_error=None, bias_limit=BiasLimit.SAMPLES)
+    for count, advice in (
+        (3_000, "Sample more, for instance 12,000."),
+        (100_000, "Sample more, for instance 200,000."),
+        (200_000, "Sample more."),
+        (1_000_000, "Sample more."),
+    ):
+        said = exact_sentence(Verdict.NEAR_TIES, replace(found, num_blocks=count))
+        assert said == (
+            "Exact up to near-ties as far as tested: texts diverge only where rounding decides; no difference in "
+            f"{count:,} blocks, too few to show a bias towards the draft. {advice}"
+        )
+
+
+def test_undrafted_tokens_that_are_left_out_at_the_edge_of_a_filter_are_not_counted_as_tested():
+    tally, probs = DistributionTally(), torch.full((4,), 0.25, dtype=torch.float64)
+    tally.add(1, Counter({0: 100, 3: 900}), probs, None, [3])
+    tally.add(1, Counter({3: 900}), probs, None, [3])
+    tally.add(2, Counter({0: 100, 1: 100}), probs, probs)
+    assert tally.num_undrafted == 100
+    assert tally.result(1_000, 0.0).bias_limit is BiasLimit.ALIKE, "200 tokens were drafted"
