@@ -14,9 +14,9 @@ from PySide6.QtWidgets import QLabel, QStyle, QStyleOptionComboBox
 
 from app.setup.setting_fields import set_value
 from app.theme import DARK
-from app.tools.check import NO_TESTS, STOPPED, ElidedCombo
+from app.tools.check import FAILED, NO_TESTS, STOPPED, ElidedCombo
 from core.errors import GenerationError
-from core.experiments.check_plan import BiasLimit
+from core.experiments.check_plan import NOTHING_DRAFTED, BiasLimit
 from core.settings import DType
 from tests.fakes_app import DRAFT, TARGET, cell, texts
 from tests.fakes_check import FakeCheck
@@ -206,8 +206,38 @@ def test_a_failure_is_one_sentence(checking, qtbot):
     fake.error = GenerationError("The target's logits hold NaN. Choose float32, or another target model.")
     finish(qtbot, panel)
     assert shown_once(panel) == str(fake.error)
-    assert panel.headline.text() == STOPPED
+    assert panel.headline.text() == FAILED
     assert not panel.copy_button.isEnabled()
+
+
+def test_a_failure_outlives_a_moment_of_wrong_settings_and_a_stop_after_it_is_no_failure(checking, qtbot):
+    window, panel, fake = checking()
+    fake.error = GenerationError("The target's logits hold NaN. Choose float32, or another target model.")
+    finish(qtbot, panel)
+    for text in ("x", "1"):
+        window.controls.fields["seed"].setText(text)
+        assert (shown_once(panel), panel.headline.text()) == (str(fake.error), FAILED)
+    panel.banner.dismiss()
+    window.controls.fields["seed"].setText("x")
+    assert "seed" in shown_once(panel).lower()
+    window.controls.fields["seed"].setText("1")
+    fake.error, fake.gate = None, threading.Semaphore(0)
+    panel.start_button.click()
+    panel.stop()
+    fake.gate.release(1000)
+    qtbot.waitUntil(lambda: not panel.is_running)
+    assert panel.headline.text() == STOPPED
+
+
+def test_k_0_leaves_nothing_to_check_which_is_said_before_and_after_check_is_pressed(checking):
+    window, panel, fake = checking()
+    window.controls.fields["num_draft_tokens"].set_value(0)
+    assert shown_once(panel) == NOTHING_DRAFTED
+    panel.start_button.click()
+    assert shown_once(panel) == NOTHING_DRAFTED
+    assert not fake.requests
+    window.controls.fields["num_draft_tokens"].set_value(1)
+    assert panel.banner.sentence() == ""
 
 
 def test_the_progress_says_how_long_the_current_part_takes_and_begins_anew_with_the_next(checking, monkeypatch):

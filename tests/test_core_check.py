@@ -335,11 +335,16 @@ def test_a_check_that_is_stopped_ends_at_once_without_a_report():
 
 @pytest.mark.parametrize(
     ("changes", "words"),
-    [({"num_samples": 10}, "from 200"), ({"num_tokens": 0}, "from 1"), ({"prompts": PROMPTS * 600}, "at most 1,000")],
+    [
+        ({"num_samples": 10}, "from 200"),
+        ({"num_tokens": 0}, "from 1"),
+        ({"prompts": PROMPTS * 600}, "at most 1,000"),
+        ({"run": RunRequest("target", "draft", "any", num_draft_tokens=0)}, "nothing to check. Set K to 1 or more."),
+    ],
 )
 def test_settings_out_of_range_are_refused_in_a_sentence(changes, words):
     with pytest.raises(SettingsError, match=words):
-        CheckRequest(RunRequest("target", "draft", "any"), **changes)
+        CheckRequest(**{"run": RunRequest("target", "draft", "any"), **changes})
 
 
 def test_the_report_is_json_without_the_prompts_texts():

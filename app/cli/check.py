@@ -19,7 +19,7 @@ from app.cli.parsing import (
     add_settings,
     choose_models,
     common_fields,
-    draft_length,
+    draft_length_or_plain,
     find_servers,
     method_name,
     method_options,
@@ -71,7 +71,7 @@ def add_parser(commands: Any) -> None:
     option(engine, "--baseline-engine URL", "the same model on a server that doesn't draft, in place of --target")
     text = f"how to draft: {', '.join(METHODS)}, or a drafter of your own, module:Class (default: draft-model)"
     option(parser, "--method NAME", text, method_name)
-    option(parser, "-k --k N|auto|adaptive", f"tokens to draft (default: {DEFAULT_LENGTH})", draft_length)
+    option(parser, "-k --k N|auto|adaptive", f"tokens to draft (default: {DEFAULT_LENGTH})", draft_length_or_plain)
     add_settings(parser, *SAMPLING, "seed", "coupling", "verification")
     option(parser, "--samples N", "blocks to sample", whole_number, checks.DEFAULT_SAMPLES)
     add_settings(parser, "max_new_tokens", max_new_tokens=checks.DEFAULT_TOKENS)
@@ -91,7 +91,7 @@ def build_request(args: argparse.Namespace) -> checks.CheckRequest:
         prompt="any",
         method=method.name,
         method_options=method_options(method, args),
-        **request_fields(args.k or DEFAULT_LENGTH),
+        **request_fields(DEFAULT_LENGTH if args.k is None else args.k),
         sampling=sampling_of(args),
         **common_fields(args),
     )

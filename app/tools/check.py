@@ -88,6 +88,7 @@ NO_TESTS = (
     "distribution."
 )
 STOPPED = "Stopped before there was a verdict."
+FAILED = "The check failed; there is no verdict."
 COLUMNS = (
     Column("Test", "What is compared."),
     Column("Tokens", "How many tokens were compared or counted.", is_figure=True),
@@ -263,6 +264,7 @@ class CheckWindow(ToolWindow):
         self._controls, self._jobs, self._dialogs = controls, jobs, dialogs
         self._in_titles = controls.models.library.in_titles
         self._report: CheckReport | None = None
+        self._ending = STOPPED
         self._first_tokens: tuple[FirstTokens, ...] = ()
         self._part = ("", 0.0, 0)
         """The part of the check that is running, when it began, and how much was done then."""
@@ -324,8 +326,9 @@ class CheckWindow(ToolWindow):
         controls.changed.connect(self.refresh)
         controller.freed.connect(self.banner.retract)
 
-    def _run(self) -> RunRequest:
-        return self._controls.request_here(ANY_PROMPT, "Check", ", or run outrider check --engine URL")
+    def _request(self) -> CheckRequest:
+        run = self._controls.request_here(ANY_PROMPT, "Check", ", or run outrider check --engine URL")
+        return CheckRequest(run, num_samples=self.blocks.value(), with_transformers=self.with_transformers.isChecked())
 
     # --- Running ---
 
@@ -335,8 +338,7 @@ class CheckWindow(ToolWindow):
         if self.is_running:
             return
         try:
-            run, count = self._run(), self.blocks.value()
-            request = CheckRequest(run, num_samples=count, with_transformers=self.with_transformers.isChecked())
+            request = self._request()
         except OutriderError as error:
             self.banner.show_until_changed(str(error))
             return
@@ -351,8 +353,9 @@ class CheckWindow(ToolWindow):
             return
         self.banner.dismiss()
         self._clear()
+        self._ending = STOPPED
         self.say("Checking…")
-        self.subject.setText(self._in_titles(subject_of(run)))
+        self.subject.setText(self._in_titles(subject_of(request.run)))
         self.stage.clear()
         self.progress.setRange(0, 0)
         self._show_running(is_running=True)
@@ -397,13 +400,14 @@ class CheckWindow(ToolWindow):
         return f"about {duration_text(seconds)} left in this part" if seconds >= 1 else ""
 
     def _show_failure(self, sentence: str) -> None:
+        self._ending = FAILED
         self.banner.show_sentence(sentence)
 
     def _show_end(self) -> None:
         self._show_running(is_running=False)
         self.stage.clear()
         if self._report is None:
-            self.say(STOPPED)
+            self.say(self._ending)
         self.refresh()
 
     # --- What is shown ---
@@ -415,10 +419,12 @@ class CheckWindow(ToolWindow):
             return
         shown = chosen = None
         try:
-            shown = chosen = self._run()
+            shown = chosen = self._request().run
             self.banner.dismiss_if_changed()
         except OutriderError as error:
-            self.banner.show_until_changed(str(error))
+            # A failure stays until it is dismissed: nothing else tells of it.
+            if self.banner.is_until_changed or not self.banner.sentence():
+                self.banner.show_until_changed(str(error))
         took = ""
         if self._report is not None:
             shown, took = self._report.request.run, f" · took {duration_text(self._report.seconds)}"

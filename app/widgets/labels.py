@@ -56,7 +56,8 @@ class MessageBar(QFrame):
 class Banner(MessageBar):
     """Shows the latest problem until it is dismissed or mended, or a run starts."""
 
-    _is_until_changed = False
+    is_until_changed = False
+    """Whether the sentence is about the settings, and goes when they are changed."""
 
     def __init__(self) -> None:
         self.close_button = named(QToolButton(), "dismissButton", "Dismiss the message")
@@ -68,13 +69,13 @@ class Banner(MessageBar):
     def show_sentence(self, sentence: str) -> None:
         """Show a sentence instead of the previous one."""
         super().show_sentence(sentence)
-        self._is_until_changed = False
+        self.is_until_changed = False
 
     @Slot(str)
     def show_until_changed(self, sentence: str) -> None:
         """Show a problem with the settings, the prompt or the models, until one of them is changed."""
         self.show_sentence(sentence)
-        self._is_until_changed = True
+        self.is_until_changed = True
 
     @Slot(str)
     def retract(self, sentence: str) -> None:
@@ -85,7 +86,7 @@ class Banner(MessageBar):
     @Slot()
     def dismiss_if_changed(self) -> None:
         """Hide such a problem."""
-        if self._is_until_changed:
+        if self.is_until_changed:
             self.dismiss()
 
 

@@ -20,6 +20,7 @@ from core.text import count_text, duration_text, percent_text, significant_text
 
 SCHEMA = "outrider.check/1"
 LEAST_SAMPLES, MOST_SAMPLES, DEFAULT_SAMPLES = 200, 1_000_000, 3_000
+NOTHING_DRAFTED = "With K = 0 nothing is drafted, so there is nothing to check. Set K to 1 or more."
 MAX_BLOCKS = 200_000
 """The most blocks that the window offers, and that a report recommends."""
 MOST_TOKENS, DEFAULT_TOKENS = 4_096, 64
@@ -62,7 +63,7 @@ class CheckRequest:
     num_samples counts blocks over all prompts, num_tokens the tokens of each text that is compared.
 
     Raises:
-        SettingsError: a value outside its range.
+        SettingsError: a value outside its range, or a run that drafts nothing.
     """
 
     run: RunRequest
@@ -73,6 +74,8 @@ class CheckRequest:
 
     def __post_init__(self) -> None:
         validate(self)
+        if self.run.draft_length == 0:
+            raise SettingsError(NOTHING_DRAFTED)
         if len(self.prompts) > MOST_PROMPTS:
             raise SettingsError(
                 f"A check takes at most {MOST_PROMPTS:,} prompts, not {len(self.prompts):,}. Leave some out."
