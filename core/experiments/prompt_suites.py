@@ -20,8 +20,8 @@ PRESETS = FOLDER / "presets.jsonl"
 SUITES = ("code", "prose", "maths", "translation", "summarising", "chat")
 """The suites that come with Outrider, each a file with that name in `FOLDER`."""
 
-_CODE = ("Methods of a class", "Unit tests", "Edit a function")
-_CHAT = ("Question", "Summary", "Edit a function")
+_CODE = ("Methods of a class", "Unit tests", "Function like the one above")
+_CHAT = ("Question", "Summary", "Function like the one above")
 _MOST_BYTES = 256_000_000
 _JSON_LINES = {".jsonl", ".ndjson"}
 

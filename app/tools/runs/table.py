@@ -14,7 +14,6 @@ from app.setup.model_library import UNKNOWN
 from app.widgets.rows import Column, Index, Role, Row
 from app.widgets.tables import Table
 from app.widgets.title_delegate import BETWEEN, TitleDelegate
-from core.analysis.steadiness import interval_text
 from core.draft_length import shown_draft_length
 from core.drafters.registry import METHODS
 from core.runlog.log import number_of, text_of
@@ -78,11 +77,12 @@ def run_row(run: KeptRun) -> Row[KeptRun]:
     )
 
 
-def _subtitle(run: KeptRun, hidden: Collection[str] = ()) -> str:
+def _subtitle(run: KeptRun, hidden: Collection[str] = (), named: str = "speedup ") -> str:
     """Details that distinguish runs of the same prompt, the most telling first, or why the run can't be read.
 
     Args:
         hidden: titles of columns that have no room, whose texts this line shows.
+        named: what stands before the interval of the speedup.
     """
     config, summary, seed = run.config, run.summary or {}, run.config.get("seed")
     count = summary.get("num_tokens")
@@ -91,9 +91,9 @@ def _subtitle(run: KeptRun, hidden: Collection[str] = ()) -> str:
     parts = [str(run.state)] if run.state is not KeptState.FINISHED else []
     parts += ["busy machine"] if summary.get("was_busy") is True else []
     parts += ["step by step"] if summary.get("was_stepped") is True else []
-    temperature, interval = number_of(config.get("temperature")), interval_text(interval_of(summary))
+    temperature, interval = number_of(config.get("temperature")), interval_of(summary)
     parts += [f"T = {temperature:g}"] if "Temp." in hidden and temperature is not None else []
-    parts += [f"95 %: {interval.replace(' to ', '–')}"] if interval else []
+    parts += ["{}{:.2f}–{:.2f}".format(named, *interval)] if interval else []
     parts += [f"seed {seed}"] if isinstance(seed, int) else []
     parts += [_models(run)[0]] if "Target" in hidden else []
     parts += [when_text(run.started_at)] if "When" in hidden else []
@@ -119,7 +119,7 @@ def _tip(run: KeptRun) -> str:
     parts = (*_models(run), "" if temperature is None else f"T = {temperature:g}")
     # In a narrow table these columns are hidden, and the last details are left out.
     settings = BETWEEN.join(filter(None, parts))
-    return "\n".join(filter(None, (when, settings, _subtitle(run), cut, run.note, run.tags, beginning)))
+    return "\n".join(filter(None, (when, settings, _subtitle(run, named="95 %: "), cut, run.note, run.tags, beginning)))
 
 
 def when_text(moment: datetime | None) -> str:
