@@ -57,6 +57,18 @@ def test_a_run_of_the_pair_shows_the_cost_that_it_measured_in_place_of_the_forec
     until(qtbot, lambda: line(window).text() == FITS)
 
 
+def test_a_cost_that_another_method_or_option_measured_is_not_shown_as_measured(window, hub, run_to_end, qtbot):
+    run_to_end(window)
+    until(qtbot, lambda: "0.20 of a target step, measured" in line(window).text())
+    for method, options in (("draft-tree", {}), ("draft-model", {"draft-model": {"int8": False}})):
+        window.controls.method.apply(method, options)
+        window.controls.changed.emit()
+        until(qtbot, lambda: "0.13 of a target step, from sizes" in line(window).text())
+        window.controls.method.apply("draft-model", {})
+        window.controls.changed.emit()
+        until(qtbot, lambda: "0.20 of a target step, measured" in line(window).text())
+
+
 @pytest.mark.parametrize("size", [(1280, 800), (1024, 700)])
 def test_nothing_below_the_verdict_moves_whatever_it_says(make_window, hub, qtbot, size):
     window = make_window(is_shown=True)

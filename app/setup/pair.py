@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 from PySide6.QtCore import QObject, Qt, QTimer, Slot
 from PySide6.QtWidgets import QWidget
@@ -28,13 +29,14 @@ LINES_HEIGHT = 44
 
 @dataclass(frozen=True, slots=True)
 class PairQuestion:
-    """A pair, and where it will run: the arguments of `core.models.fit.pair_verdict`.
+    """A pair, and where it will run: the arguments of `core.models.fit.pair_verdict`, and what a measured cost is of.
 
     Attributes:
         context: number of positions in the caches.
         with_memory: whether to forecast memory, which imports torch.
         held_bytes: bytes on the device that unloading the loaded models would free.
         num_nodes: of the largest tree that is drafted; 0 for chains.
+        method, method_options: how it drafts, which changes no forecast.
     """
 
     draft: str
@@ -45,6 +47,8 @@ class PairQuestion:
     with_memory: bool = False
     held_bytes: int = 0
     num_nodes: int = 0
+    method: str = field(default="", compare=False)
+    method_options: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
 
 class VerdictLine(QWidget):
@@ -97,7 +101,7 @@ class PairForecast(QObject):
         self._loaded: tuple[object, ...] | None = None
         """What the last run had in memory."""
         self._measured: dict[tuple[object, ...], float] = {}
-        """The cost of a draft step that the last run of a pair measured, by what it had in memory."""
+        """The cost of a draft step that the last such run of a pair measured, by `_drafting`."""
         self._timer = QTimer(self, singleShot=True, interval=DELAY_MS)
         self._timer.timeout.connect(self._on_due)
         controller.engine_ready.connect(self._on_engine_ready)
@@ -116,7 +120,7 @@ class PairForecast(QObject):
             self._timer.start()
         else:
             self._timer.stop()
-            self._show(*self._answer)
+            self._show(asked, self._answer[1])
 
     def too_large(self, request: RunRequest) -> str:
         """The warning to confirm before this run's pair is loaded, if it is not expected to fit; else empty."""
@@ -132,10 +136,10 @@ class PairForecast(QObject):
         if run.started is not None and run.request is not None:
             self._loaded = _models(run.request)
             if run.summary is not None and run.summary.cost_coefficient is not None:
-                self._measured[self._loaded] = run.summary.cost_coefficient
+                self._measured[_drafting(run.request)] = run.summary.cost_coefficient
 
     def _show(self, question: PairQuestion, verdict: PairVerdict | None) -> None:
-        self._line.show_verdict(verdict, self._measured.get(_models(question)))
+        self._line.show_verdict(verdict, self._measured.get(_drafting(question)))
 
     def _question(self) -> PairQuestion | None:
         if self._wanted is None:
@@ -163,12 +167,14 @@ class PairForecast(QObject):
             self._job.cancel()
 
         def take(verdict: PairVerdict | None) -> None:
-            if question == self._question():
-                self._answer = (question, verdict)
-                self._show(question, verdict)
+            asked = self._question()
+            if asked is not None and asked == question:
+                self._answer = (asked, verdict)
+                self._show(asked, verdict)
 
         def judge(_job: Job) -> PairVerdict:
             settings = asdict(question)
+            del settings["method"], settings["method_options"]
             return fit.pair_verdict(settings.pop("draft"), settings.pop("target"), **settings)
 
         # A failed forecast is silent: the check of the pair and the engine report what is wrong with the files.
@@ -177,6 +183,10 @@ class PairForecast(QObject):
 
 def _models(request: RunRequest | PairQuestion) -> tuple[object, ...]:
     return request.draft, request.target, request.device, request.dtype
+
+
+def _drafting(request: RunRequest | PairQuestion) -> tuple[object, ...]:
+    return *_models(request), request.method, repr(sorted(request.method_options.items()))
 
 
 def _pair(question: PairQuestion) -> tuple[str, str]:

@@ -242,6 +242,8 @@ class SettingsPanel(QScrollArea):
             num_nodes=nodes_of(
                 self.method.method.name, length if isinstance(length := self.draft_length(), int) else None
             ),
+            method=self.method.method.name,
+            method_options=self.method.values(),
         )
 
     def request(self, prompt: str) -> RunRequest:
