@@ -322,6 +322,17 @@ def test_the_report_and_the_exit_code(prompts, capsys, tmp_path):
 
 
 @pytest.mark.usefixtures("session")
+def test_without_a_draft_here_the_report_gives_no_reason_why_its_bias_is_not_measured(prompts, tmp_path):
+    out, no_drafts = tmp_path / "report.json", Answer(["# TYPE vllm:x counter\nvllm:x_total 1.0\n"])
+    with server(speculating) as fake, server(plain, metrics=no_drafts) as other:
+        for reference in (["--target", "target"], ["--baseline-engine", other.url]):
+            checks = [*reference, *prompts, "--temperature", "0.9", "--json", str(out)]
+            assert main(["check", "--engine", fake.url, *checks]) == 0
+            found = json.loads(out.read_text("utf-8"))["distribution"]
+            assert (found["bias"], found["bias_error"], found["bias_limit"]) == (None, None, None)
+
+
+@pytest.mark.usefixtures("session")
 def test_bad_input_is_one_sentence(prompts, capsys):
     with server(speculating) as fake:
         here = ["--engine", fake.url, "--target", "target"]

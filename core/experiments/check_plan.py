@@ -165,7 +165,7 @@ class DistributionResult:
 
     Attributes:
         bias: share of the draft's own distribution in the samples: 0 is exact, 1 would be the draft alone; None where
-            bias_limit says why it can't be measured.
+            bias_limit says why it can't be measured, or a server is checked without its draft.
         num_impossible: tokens that the target never produces after the filters.
         rounding: largest total variation between the target's distributions scored in a block and one at a time;
             most_rounding is the largest that rounding may cause at this precision.

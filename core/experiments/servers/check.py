@@ -210,7 +210,8 @@ class _Check:
             # Seeds that no other request of this check has.
             seed = self._seed + (1 + place + PROMPTS * is_second) * 1_000_000
             yield from self._compare(prompt, share, seed, title)
-        return self._tally.result(count, math.inf)
+        found = self._tally.result(count, math.inf)
+        return found if self.has_draft else replace(found, bias_limit=None)
 
     def _texts(
         self, server: Server, prompt: Prompt, count: int, seed: int, title: str
