@@ -155,7 +155,9 @@ def test_a_sweep_prints_a_table_and_an_answer_and_writes_both_files(capsys, sess
     table = tmp_path / "t.csv"
     assert main(["sweep", *GRID, "--out", str(out), "--csv", str(table), "--logs", str(tmp_path / "logs")]) == 0
     captured = capsys.readouterr()
-    assert "K = 2 with outrider-code-draft leads with 3.00× plain decoding" in captured.out.replace("\n", " ")
+    words = captured.out.replace("\n", " ")
+    assert "K = 2 with outrider-code-draft leads with 3.00× plain decoding" in words
+    assert "* marks the cell with the highest median speedup at its temperature" in words
     assert [line.split()[0] for line in captured.out.splitlines()[3:7]] == ["K", "plain", "1", "2"]
     assert "Runs: 12 of 12, done" in captured.err
     assert "Loading T…" in captured.err

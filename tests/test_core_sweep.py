@@ -232,6 +232,24 @@ def test_a_verdict_says_what_is_fastest_and_how_sure_that_is(speed, facts, words
     assert is_sentence(verdict.sentence)
 
 
+@pytest.mark.parametrize("lengths", [(1, 2), (2,)], ids=["ahead", "alone"])
+def test_what_a_busy_machine_leaves_open_no_verdict_calls_the_fastest(lengths):
+    def speed(request, is_plain):
+        return 10.0 if is_plain else 10.0 + 5.0 * request.num_draft_tokens
+
+    plan = plan_of(repeats=6, num_draft_tokens=lengths)
+    runs = measured(events_of(plan, FakeSweepSession(speed)))
+    (quiet,), (busy,) = (
+        verdicts(SweepResults(plan, [replace(run, unsteadiness=at) for run in runs])) for at in (0.0, 0.9)
+    )
+    assert "K = 2 with D is fastest, 2.00× plain decoding" in quiet.sentence
+    assert "busy" not in quiet.sentence
+    assert "K = 2 with D leads with 2.00× plain decoding" in busy.sentence
+    assert "fastest" not in busy.sentence
+    assert busy.sentence.endswith("on a busy machine, so this is open.")
+    assert is_sentence(busy.sentence)
+
+
 @pytest.mark.parametrize(
     ("count", "words"), [(1, "2.00 on this prompt)"), (3, "2.00 on these 3 prompts)"), (6, "to 2.00);")]
 )

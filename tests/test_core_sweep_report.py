@@ -119,6 +119,7 @@ def test_a_report_says_what_to_do_and_shows_the_grid():
     best = [item for item in page.named("td") if item.get("class") == "number best"]
     # Speedup and speed; every K has the same acceptance, and none of them is the best.
     assert len(best) == 2
+    assert page.text.count("Bold marks the highest median in a table, of the cells that the verdicts rank.") == 4
     assert "The model returned NaN." in page.text
     assert "def f" in page.text
     assert len([item for item in page.named("svg") if item.get("role")]) == 1

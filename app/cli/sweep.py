@@ -338,7 +338,8 @@ _LEGEND = (
     "Medians over prompts and repeats, quartiles in brackets. speedup: tokens/s relative to plain decoding of the same "
     "prompt and temperature, in the run nearest in time. acceptance: accepted / drafted tokens. tokens/forward: per "
     "forward of the target, the block efficiency. c: a draft step / a target step. "
-    "* marks the best cell at its temperature, ! an impossible speedup: the machine was busy."
+    "* marks the cell with the highest median speedup at its temperature, ! an impossible speedup: the machine was "
+    "busy."
 )
 
 

@@ -293,7 +293,9 @@ def _verdict(results: SweepResults, temperature: float) -> Verdict:
         lead, is_ahead = "there is no other cell to compare it with.", True
         if len(ranked) > 1:
             lead, is_ahead = _lead(results, best, *ranked[1])
-        text = f"{name} {'is fastest,' if is_ahead else 'leads with'} {median:.2f}× plain decoding{interval}; {lead}"
+        leads = "is fastest," if is_ahead and not was_busy else "leads with"
+        doubt = " These runs were measured on a busy machine, so this is open." if was_busy else ""
+        text = f"{name} {leads} {median:.2f}× plain decoding{interval}; {lead}{doubt}"
     said = " ".join((at, text, *notes))
     return Verdict(
         temperature, said, best, speculates=median > 1.0, is_sure=is_sure, is_ahead=is_ahead, was_busy=was_busy

@@ -119,7 +119,7 @@ def _heat_maps(
     plan: SweepPlan, cells: Sequence[CellResult], figure: SweepFigure, ranked: frozenset[Cell]
 ) -> list[tuple[str, list[tuple[str, list[HeatCell]]]]]:
     """One table per drafter: its title, and a row per temperature. All share one colour scale, which leaves out
-    impossible speedups; the best is one of the cells that the verdicts rank."""
+    impossible speedups; the cell with the highest median, of those that the verdicts rank, stands out."""
     grids = [(drafter.title, _rows(plan, cells, drafter)) for drafter in plan.drafters]
     medians = _medians((cell for _, rows in grids for _, row in rows for cell in row), figure)
     origin = min(medians, default=0.0) if figure.middle is None else figure.middle
