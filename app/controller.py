@@ -16,7 +16,7 @@ from core.settings import RunRequest
 from core.types import Event
 
 BUSY_SENTENCE = "A run is in progress. Stop it, or wait for it to end, before you start or open another."
-BUSY_TASK_SENTENCE = "{} is in progress. Stop it, or wait for it to end, before you start or open anything else."
+BUSY_TASK_SENTENCE = "{} is in progress. {} before you start, open or delete anything else."
 
 SWITCH_S = 0.0005
 """How long a thread computes in Python before it yields to another."""
@@ -111,20 +111,24 @@ class RunController(QObject):
         """Why nothing can be started now; empty if something can."""
         if self.state is not RunState.IDLE:
             return BUSY_SENTENCE
-        return BUSY_TASK_SENTENCE.format(self._task.title) if self._task is not None else ""
+        if self._task is None:
+            return ""
+        way = "Wait for it to end" if self._task.is_brief else "Stop it, or wait for it to end,"
+        return BUSY_TASK_SENTENCE.format(self._task.title, way)
 
-    def start_task(self, title: str, work: Work, device: str = "") -> EngineTask | None:
+    def start_task(self, title: str, work: Work, device: str = "", *, is_brief: bool = False) -> EngineTask | None:
         """Start work other than a run in the engine's thread; None, with nothing started, while the engine is busy.
 
         Args:
             title: see `EngineTask`.
             work: likewise.
             device: likewise.
+            is_brief: likewise.
         """
         if self._is_closing or self.busy_sentence():
             return None
         self._task = EngineTask(title, work, self)
-        self._task.device = device
+        self._task.device, self._task.is_brief = device, is_brief
         self._task_wanted.emit(self._task)
         return self._task
 

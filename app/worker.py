@@ -69,6 +69,8 @@ class EngineTask(QObject):
         """From the engine's thread to the window's; both ends of a deque are thread-safe."""
         self.device = ""
         """If not empty, what the loaded models hold there is reported at the end."""
+        self.is_brief = False
+        """Whether it isn't worth an import of the engine (it gets None where there is none), nor can be stopped."""
 
     def stop(self) -> None:
         """Ask it to end; asking twice does nothing."""
@@ -183,7 +185,8 @@ class EngineWorker(QObject):
     def perform(self, task: EngineTask) -> None:
         """Perform a task until it ends, fails or is cancelled."""
         try:
-            for event in task.work(self._opened_session(), task.controls):
+            session: Any = self._session if task.is_brief else self._opened_session()
+            for event in task.work(session, task.controls):
                 task.events.append(event)
         except BaseException as error:  # A panic of a tokenizer is no Exception.
             self.task_failed.emit(task, sentence_of(error, f"{task.title} failed"))

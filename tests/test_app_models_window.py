@@ -10,6 +10,7 @@ import pytest
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QGuiApplication
 
+from app.controller import RunState
 from app.setup.model_library import ModelLibrary
 from app.setup.models_form import BROWSE_TITLE
 from app.theme import LIGHT
@@ -201,6 +202,7 @@ def test_both_dropdowns_end_in_a_way_to_get_more(window):
 def test_a_model_is_deleted_only_after_a_yes_and_a_failure_is_reported(make, hub, session, dialogs, qtbot):
     """Just before, the engine drops it, since Windows deletes no file that is mapped."""
     window, panel = make()
+    window.controller.warm_up()
     session.dropped = hub.removed
 
     def delete(says_yes=True, error=None):
@@ -213,7 +215,7 @@ def test_a_model_is_deleted_only_after_a_yes_and_a_failure_is_reported(make, hub
     delete(says_yes=False)
     assert hub.removed == []
     delete(error=PermissionError("in use"))
-    assert "could not be deleted" in panel.banner.sentence()
+    assert panel.banner.sentence() == f"The deletion of {LARGE.ref} failed: in use."
     assert LARGE.ref in window.models.library.refs
     assert hub.removed == [f"drop {LARGE.ref}"]
     delete()
@@ -221,21 +223,51 @@ def test_a_model_is_deleted_only_after_a_yes_and_a_failure_is_reported(make, hub
     assert LARGE.ref not in window.models.library.refs
 
 
+def test_until_a_model_is_deleted_nothing_starts_and_the_window_stays_and_no_engine_is_opened_for_it(
+    make_window, hub, session, dialogs, qtbot, monkeypatch
+):
+    opened, deleting, release, remove = [], threading.Event(), threading.Event(), hub.remove
+
+    def remove_slowly(ref):
+        deleting.set()
+        release.wait(10)
+        return remove(ref)
+
+    monkeypatch.setattr("core.models.remote.removal.remove", remove_slowly)
+    dialogs.says_yes = True
+    window, panel = open_models(make_window(lambda: opened.append(session) or session), hub, qtbot)
+    panel.table.select([LARGE.ref])
+    panel.details.delete.click()
+    until(qtbot, deleting.is_set)
+    window.prompt.run_button.click()
+    assert window.controller.state is RunState.IDLE
+    panel.details.delete.click()
+    assert panel.banner.sentence() == (
+        f"The deletion of {LARGE.ref} is in progress. Wait for it to end before you start, open or delete anything "
+        "else."
+    )
+    window.close()
+    assert not window.controller.is_closed
+    release.set()
+    until(qtbot, lambda: window.controller.is_closed)
+    assert hub.removed == [LARGE.ref]
+    assert opened == []
+
+
 @pytest.mark.parametrize("use", ["run", "download"])
-def test_a_model_in_use_is_not_deleted(make, hub, session, dialogs, qtbot, use):
+def test_no_model_is_deleted_during_a_run_nor_one_that_is_being_downloaded(make, hub, session, dialogs, qtbot, use):
     dialogs.says_yes = True
     session.gate = hub.gate = threading.Semaphore(1)
     window, panel = make()
     panel.table.select([SMALL.ref])
     if use == "run":
-        panel.details.use_draft.click()
         window.prompt.run_button.click()
         until(qtbot, lambda: bool(window.run_view.steps))
     else:
         window.models.downloads.get(SMALL.ref, restart=True)
         wait_for_state(qtbot, window, SMALL.ref, DownloadState.RUNNING)
     panel.details.delete.click()
-    assert {"run": "in use by the run", "download": "being downloaded"}[use] in panel.banner.sentence()
+    assert {"run": "Stop the run before", "download": "being downloaded"}[use] in panel.banner.sentence()
     assert hub.removed == []
 
 

@@ -268,39 +268,34 @@ class Models(QObject):
     def _on_removal_planned(self, plan: Removal) -> None:
         ref = plan.entry.ref
 
-        def finish(_: None) -> None:
-            self.downloads.dismiss(ref)
+        def delete(session: Session | None, _: RunControls) -> Iterator[str]:
+            if session is not None:
+                session.drop(ref)
+            removal.remove(ref)
+            yield ref
+
+        def finish() -> None:
+            for removed in task.take_events() if task is not None else ():
+                self.downloads.dismiss(removed)
             self.scan()
 
-        def delete() -> None:
-            what = f"{ref} could not be deleted"
-            self._submit(
-                lambda _job: removal.remove(ref), finish, failed=self._show_problem, what=what, must_finish=True
-            )
-
-        def release(session: Session, _: RunControls) -> Iterator[None]:
-            session.drop(ref)
-            return iter(())
-
-        if self._dialogs.ask_removal(self.window or self._parent, plan) and not self._is_in_use(ref):
-            last = self._controller.request
-            task = self._controller.start_task("A deletion", release, str(last.device) if last is not None else "")
-            if task is not None:
-                task.ended.connect(delete)
-            else:  # Another model runs.
-                delete()
+        if not self._dialogs.ask_removal(self.window or self._parent, plan) or self._is_in_use(ref):
+            return
+        last = self._controller.request
+        device = str(last.device) if last is not None else ""
+        # In the engine's thread, so that no run can load the model meanwhile, and a window that closes waits for it.
+        task = self._controller.start_task(f"The deletion of {ref}", delete, device, is_brief=True)
+        if task is not None:  # Else the window is closing.
+            task.failed.connect(self._show_problem)
+            task.ended.connect(finish)
 
     def _is_in_use(self, ref: str) -> bool:
         """Whether a model can't be deleted now; if so, show why."""
-        is_idle, request = self._controller.state is RunState.IDLE, self._controller.request
-        if is_idle and self._controller.busy_sentence():
-            self._show_problem("A check, sweep or estimate may be using this model. Stop it before you delete models.")
-        elif not is_idle and request is not None and ref in {request.target, request.draft}:
-            self._show_problem(
-                "This model is in use by the run. Stop the run, or wait for it to end, before you delete it."
-            )
-        elif self.downloads.is_active(ref):
-            self._show_problem("This model is being downloaded. Cancel that before you delete it.")
-        else:
-            return False
-        return True
+        sentence = self._controller.busy_sentence()
+        if self._controller.state is not RunState.IDLE:
+            sentence = "Stop the run before you delete a model."
+        elif not sentence and self.downloads.is_active(ref):
+            sentence = "This model is being downloaded. Cancel that before you delete it."
+        if sentence:
+            self._show_problem(sentence)
+        return bool(sentence)
