@@ -3,6 +3,8 @@
 import itertools
 import os
 import socket
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from filelock import FileLock
@@ -306,10 +308,55 @@ def test_a_model_whose_weights_the_system_does_not_delete_stays_whole(server, mo
 
     with monkeypatch.context() as patched:
         patched.setattr(os, "unlink", refuse_weights)
-        assert "close the programs that use it" in fakes.refusal(RemovalError, remove, REF)
+        assert "could not be removed: close the programs that use it" in fakes.refusal(RemovalError, remove, REF)
     assert sorted(hub.repository_folder(REF).rglob("*")) == before
     assert resolve(REF) == entry
     assert remove(REF) > SIZE
+
+
+def test_a_junction_is_removed_without_what_it_leads_to(server, tmp_path, monkeypatch):
+    """Windows' links of folders, which Python calls no links."""
+    junction, lstat, unlink = download(REF).path / "junction", os.lstat, os.unlink
+    junction.mkdir()
+    (junction / "own.txt").write_text("own", "utf-8")
+
+    def tagged(path, **how):
+        is_junction = Path(path) == junction
+        return SimpleNamespace(st_size=0, st_mode=0, st_reparse_tag=0xA0000003) if is_junction else lstat(path, **how)
+
+    def unlink_junction(path, **how):
+        unlink(path, **how) if path != junction else path.rename(tmp_path / "led to")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "lstat", tagged)
+        patched.setattr(os, "unlink", unlink_junction)
+        remove(REF)
+    assert (tmp_path / "led to" / "own.txt").read_text("utf-8") == "own"
+    assert not hub.repository_folder(REF).exists()
+
+
+@pytest.mark.parametrize("refuses", [False, True])
+def test_a_file_that_is_gone_already_does_not_stop_a_removal_which_says_if_it_stays_incomplete(
+    server, monkeypatch, refuses
+):
+    """Another program removes the weights in between."""
+    download(REF)
+    unlink = os.unlink
+
+    def vanish(path, *, dir_fd=None):
+        size = os.stat(path, dir_fd=dir_fd, follow_symlinks=False).st_size
+        if refuses and size < SIZE:
+            raise PermissionError(13, "Access is denied", str(path))
+        unlink(path, dir_fd=dir_fd)
+        if size >= SIZE:
+            raise FileNotFoundError(2, "No such file", str(path))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "unlink", vanish)
+        patched.setattr("core.models.remote.removal.shutil.rmtree", lambda *_, **__: None)
+        assert "could not be removed completely: " in fakes.refusal(RemovalError, remove, REF)
+    left = [path for path in hub.repository_folder(REF).rglob("*") if not path.is_dir()]
+    assert bool(left) == refuses
 
 
 def test_a_model_that_is_being_downloaded_is_not_removed(server):

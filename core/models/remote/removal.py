@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,6 +18,9 @@ _SHARED = "Other programs share this cache, and would have to download the model
 _KEPT = "Outrider converted it from a package on the package index, and can do so again."
 _PARTIAL = "Its download was interrupted, and would have to start again."
 _LINK = "It is a link: only that is removed, and the files that it leads to stay."
+
+_JUNCTION = 0xA0000003
+"""Windows' IO_REPARSE_TAG_MOUNT_POINT; `os.path.isjunction` exists from Python 3.12 on."""
 
 
 class Removal(NamedTuple):
@@ -43,7 +47,7 @@ def plan_removal(ref: str) -> Removal:
         raise ModelNotFoundError(
             f"There is no downloaded model {ref[:120]!r}. List the downloaded ones with `outrider models list`."
         )
-    own = [folder for folder in folders if not folder.is_symlink()]
+    own = [folder for folder in folders if not _is_link(folder)]
     num_bytes, note = sum(map(folder_bytes, own)), _SHARED if own else _LINK
     try:
         entry = downloaded_model(ref)
@@ -77,21 +81,41 @@ def remove(ref: str) -> int:
             continue
     folders = _folders(ref)
     # A link, to another disk perhaps, goes alone.
-    files = [folder for folder in folders if folder.is_symlink()]
-    for folder in set(folders).difference(files):
-        files += [path for path in folder.rglob("*") if path.is_symlink() or path.is_file()]
+    files = [path for folder in folders for path in ([folder] if _is_link(folder) else _files(folder))]
+    has_begun = False
     with contextlib.suppress(OSError):
         # The weights first: Windows refuses those that a program has mapped, and then the model must stay whole.
-        for path in sorted(files, key=lambda path: path.lstat().st_size, reverse=True):
-            path.unlink()
+        for path in sorted(files, key=_size, reverse=True):
+            path.unlink(missing_ok=True)
+            has_begun = True
         for folder in (*_folders(ref), hub.lock_folder(ref)):
             shutil.rmtree(folder, ignore_errors=True)
     if left := _folders(ref):
+        how_far = " completely" if has_begun else ""
         raise RemovalError(
-            f"{ref!r} could not be removed: close the programs that use it, check the permissions of "
+            f"{ref!r} could not be removed{how_far}: close the programs that use it, check the permissions of "
             f"{str(left[0])!r}, and try again."
         )
     return removal.frees_bytes
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    """The files in a folder and below, and links, but nothing that these lead to."""
+    for place, folders, names in os.walk(folder):
+        links = [name for name in folders if _is_link(Path(place, name))]
+        folders[:] = set(folders).difference(links)
+        yield from (Path(place, name) for name in (*names, *links))
+
+
+def _is_link(path: Path) -> bool:
+    """Whether it is a link, or on Windows a junction, which `Path.is_symlink` doesn't count."""
+    return path.is_symlink() or getattr(os.lstat(path), "st_reparse_tag", 0) == _JUNCTION
+
+
+def _size(path: Path) -> int:
+    with contextlib.suppress(FileNotFoundError):
+        return path.lstat().st_size
+    return 0
 
 
 def _folders(ref: str) -> list[Path]:
