@@ -74,10 +74,27 @@ class Bare(Stubborn):
         token: int
 
 
+class Shade(str, Enum):
+    RED = "red"
+    __str__ = str.__str__
+
+
+class Shady(Stubborn):
+    @dataclass(frozen=True)
+    class Options:
+        colour: Shade = setting(Shade.RED, label="Colour", help="A choice.", titles={})
+
+
 class Choosy(Stubborn):
     @dataclass(frozen=True)
     class Options:
         colour: Enum = setting(Enum("Colour", "RED").RED, label="Colour", help="A choice.", titles={})
+
+
+class Wordy(Stubborn):
+    @dataclass(frozen=True)
+    class Options:
+        colour: Enum = setting(Enum("Colour", {"RED": "red"}, type=str).RED, label="Colour", help="A.", titles={})
 '''
 
 
@@ -144,6 +161,12 @@ def test_a_named_class_is_a_method_with_options_under_its_path(module):
         build_drafter(f"{module}:Stubborn", setup(), {"token": 999})
 
 
+def test_a_choice_may_be_any_enum_whose_members_are_named_by_their_texts(module):
+    METHODS.add_class(f"{module}:Shady")
+    named, default = (build_drafter(f"{module}:Shady", setup(), options) for options in ({"colour": "red"}, {}))
+    assert named.options == default.options
+
+
 @pytest.mark.parametrize(
     ("name", "error", "part"),
     [
@@ -154,7 +177,8 @@ def test_a_named_class_is_a_method_with_options_under_its_path(module):
         ("{}:Missing", SettingsError, "Missing"),
         ("{}:Half", SettingsError, "propose"),
         ("{}:Bare", SettingsError, "has no default"),
-        ("{}:Choosy", SettingsError, "colour is a choice that is not a StrEnum"),
+        ("{}:Choosy", SettingsError, "colour is a choice that is neither a StrEnum"),
+        ("{}:Wordy", SettingsError, "colour is a choice that is neither a StrEnum"),
         ("{}:Demanding", SettingsError, "needs a draft model"),
         ("{}:Clumsy", DrafterError, "can't be created"),
         ("{}:Loose", DrafterError, "frozenset"),

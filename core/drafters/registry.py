@@ -309,9 +309,10 @@ def _check(method: Method) -> None:
         is_number = isinstance(item.default, int | float) and not isinstance(item.default, bool)
         if lacking := {"help", *(("min", "max", "step") if is_number else ())} - item.metadata.keys():
             raise SettingsError(f"its option {name} declares no {', '.join(sorted(lacking))}")
-        if isinstance(item.default, Enum) and not isinstance(item.default, StrEnum):
+        default = item.default
+        if isinstance(default, Enum) and not (isinstance(default, str) and str(default) == default.value):
             # Flags and files name a choice by its text, and a log is read back from it.
-            raise SettingsError(f"its option {name} is a choice that is not a StrEnum")
+            raise SettingsError(f"its option {name} is a choice that is neither a StrEnum nor has its value as str()")
     method.parse()
 
 
