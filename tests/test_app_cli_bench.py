@@ -195,14 +195,26 @@ def test_the_file_is_written_completely(target, tmp_path, capsys):
     assert sorted(item.name for item in tmp_path.iterdir()) == ["out.json", "prompts.txt"]
 
 
-@pytest.mark.parametrize(("contender", "draft"), [("prompt-lookup", "no draft model"), ("draft-model", "{}, 1 layers")])
-def test_a_draft_that_no_contender_drafts_with_is_neither_loaded_nor_named(target, tmp_path, capsys, contender, draft):
+@pytest.mark.parametrize(("only", "draft"), [("plain,prompt-lookup", None), ("plain,auto", DEFAULT_DRAFT)])
+def test_the_embedded_draft_is_neither_loaded_nor_named_where_no_contender_drafts_with_it(
+    tmp_path, capsys, only, draft
+):
     path = tmp_path / "out.json"
-    more = ["--draft-layers", "1", "--only", f"plain,{contender}", "--out", str(path)]
-    assert main(["bench", "--target", target, *QUICK, *more]) == 0
-    named = draft.format(target)
-    assert f"drafted by {named}, K = 4" in " ".join(capsys.readouterr().out.split())
-    assert (json.loads(path.read_text("utf-8"))["config"]["draft"] or "no draft model") == named
+    assert main(["bench", *QUICK, "--only", only, "--out", str(path)]) == 0
+    assert f"drafted by {draft or 'no draft model'}, K = 4" in " ".join(capsys.readouterr().out.split())
+    assert json.loads(path.read_text("utf-8"))["config"]["draft"] == draft
+
+
+@pytest.mark.parametrize(("flag", "name"), [("--draft", "no/such-model"), ("--draft-layers", "3")])
+def test_a_draft_that_the_user_names_is_loaded_or_refused_even_if_no_contender_drafts_with_it(
+    target, capsys, flag, name
+):
+    asked = ["bench", "--target", target, *QUICK, "--only", "plain", flag]
+    assert main([*asked, name]) != 0
+    assert {"--draft": name, "--draft-layers": "not 3"}[flag] in " ".join(capsys.readouterr().err.split())
+    if flag == "--draft-layers":
+        assert main([*asked, "1"]) == 0
+        assert f"drafted by {target}, 1 layers" in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_stopped_bench_leaves_no_file(target, tmp_path, capsys, monkeypatch):

@@ -38,7 +38,7 @@ from app.cli.parsing import (
     whole_number,
 )
 from app.cli.server_load import measure
-from core.experiments.bench_plan import LLAMA_CPP, BenchSettings, known_names
+from core.experiments.bench_plan import LLAMA_CPP, BenchSettings, default_names, known_names, takes_draft
 from core.files import write_atomically
 from core.models.catalogue import DEFAULT_TARGET
 from core.runners.threads import num_processors
@@ -126,7 +126,7 @@ def build_settings(args: argparse.Namespace) -> BenchSettings:
     if args.draft is not None and args.draft_layers is not None:
         raise UsageError("--draft names a draft and --draft-layers makes one; leave out one of the two.")
     draft = args.draft
-    if draft is None and args.draft_layers is None:
+    if draft is None and args.draft_layers is None and any(map(takes_draft, args.only or default_names())):
         draft = default_draft(args.target)
     return BenchSettings(
         target=args.target or DEFAULT_TARGET,

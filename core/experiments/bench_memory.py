@@ -10,7 +10,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,7 @@ from core.experiments.bench_plan import (
     PEERS,
     BenchSettings,
     Pair,
+    takes_draft,
 )
 from core.models.child import child_environment, python_module
 from core.runners.threads import limit_spinning
@@ -89,6 +90,8 @@ def measured(name: str, raw: dict[str, Any], prompt_ids: list[int]) -> dict[str,
     if ":" in (path := split_options(name)[0]):
         METHODS.add_class(path)  # The user named it to the process that started this one.
     settings = BenchSettings(**{**raw, "temperatures": tuple(raw["temperatures"]), "only": (name,)})
+    if not takes_draft(name):
+        settings = replace(settings, draft=None, draft_layers=None)
     # Late imports, made with the first model, would otherwise count as the contender's.
     assert transformers.AutoModelForCausalLM
     load(DEFAULT_DRAFT, "cpu")

@@ -67,6 +67,16 @@ def split_name(name: str) -> tuple[str, dict[str, Any]]:
     return base, options
 
 
+def takes_draft(name: str) -> bool:
+    """Whether a contender drafts with a draft model, if there is one.
+
+    Raises:
+        SettingsError: as for `split_name`.
+    """
+    base, _ = split_name(name)
+    return METHODS[base].needs_draft_model if base in METHODS else base not in {GENERATE, PLAIN, LLAMA_CPP}
+
+
 def _option(base: str, part: str) -> tuple[str, Any]:
     key, _, text = part.partition("=")
     defaults: dict[str, Any] = {item.name: item.default for item in fields(METHODS[base].options)}

@@ -268,13 +268,11 @@ def build_all(
 
 
 def load_pair(settings: BenchSettings, on_stage: Callable[[str], None] = lambda text: None) -> Pair:
-    """Load the models that the settings name, and no draft if no contender drafts with one.
+    """Load the models that the settings name.
 
     Raises:
         OutriderError: one can't be loaded, or they don't go together.
     """
-    if not any(map(_takes_draft, settings.only or default_names())):
-        settings = replace(settings, draft=None, draft_layers=None)
     if settings.draft is not None and (problem := pair_problem(settings.draft, settings.target)) is not None:
         raise PairMismatchError(problem)
     on_stage(f"Loading {settings.target}…")
@@ -287,11 +285,6 @@ def load_pair(settings: BenchSettings, on_stage: Callable[[str], None] = lambda 
         draft = load(settings.draft, settings.device, settings.dtype, target=target)
         check_pair(draft, target)
     return Pair(replace(target, eos_ids=frozenset()), draft)
-
-
-def _takes_draft(name: str) -> bool:
-    base, _ = split_name(name)
-    return METHODS[base].needs_draft_model if base in METHODS else base not in {GENERATE, PLAIN, LLAMA_CPP}
 
 
 def truncated_draft(target: LanguageModel, num_layers: int) -> LanguageModel:
