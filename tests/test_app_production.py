@@ -68,6 +68,14 @@ def test_after_a_run_its_own_pair_and_k_are_taken_and_whether_it_paid_is_said(wi
     assert "0.70×" in page.note.text()
 
 
+def test_after_a_run_of_few_steps_there_is_no_verdict_as_in_its_report(window, opened, run_to_end):
+    window.controls.fields["max_new_tokens"].setValue(12)
+    run_to_end(window)
+    page = opened()
+    assert page.verdict.text().startswith("Too few steps to tell whether speculation pays here.")
+    assert page.verdict.isVisible()
+
+
 def test_the_command_is_copied_alone_or_with_its_comments_and_an_engine_that_can_not_do_it_has_none(window, opened):
     page = opened()
     text = show(page, "vLLM")

@@ -13,6 +13,7 @@ import pytest
 from app.theme import DARK, LIGHT
 from core.controls import RunControls
 from core.export.charts import headroom, nice_ticks, thinned
+from core.export.choice import choice_from_log
 from core.export.files import export_html
 from core.export.run_report import compare_page, run_page
 from core.export.templates import FOLDER, escaped, one_line
@@ -105,7 +106,7 @@ def test_reports_state_a_changed_k_as_changed_and_not_as_the_first_one(log):
     assert re.search(r"num_draft_tokens\W*4\W*4, changed during the run", compared)
 
 
-def test_a_report_of_few_steps_has_no_verdict_as_in_the_window():
+def test_a_report_of_few_steps_has_no_verdict_as_in_the_window_nor_has_a_configuration():
     few, enough = (Page(run_page(make_log(tokens))).text for tokens in (12, 80))
     assert "Too few steps to tell whether speculation pays here" in few
     assert "Too few steps" not in enough
@@ -114,6 +115,9 @@ def test_a_report_of_few_steps_has_no_verdict_as_in_the_window():
     oldest = make_log(80)
     oldest.baseline_steps.clear()
     assert "Speculation paid" in run_page(oldest)
+    of_few, of_enough, of_oldest = (choice_from_log(log).verdict for log in (make_log(12), make_log(80), oldest))
+    assert of_few.startswith("Too few steps to tell whether speculation pays here.")
+    assert (of_enough, of_oldest) == ("", "")
 
 
 def test_a_report_holds_no_absolute_path_of_a_model(log):

@@ -205,11 +205,13 @@ class Exports(QObject):
             choice = choice_from_request(self._controls.request_here(NO_PROMPT, "Deploy"))
             return choice, "From the current settings: no run has finished yet."
         refuse_server(started.config)
+        interval = speedup_interval(self._run.counts.sums, self._run.baseline.sums)
         choice = replace(
             choice_from_request(request_from_config(started.config), to_record(Finished(summary)), self._run.steps),
             run_id=started.run_id,
             dtype=str(started.config.get("dtype") or ""),
-            interval=speedup_interval(self._run.counts.sums, self._run.baseline.sums),
+            interval=interval,
+            is_short=interval is None and self._run.baseline.sums.num_steps > 0,
             was_busy=bool(self._run.busy_note),
             models=sources_from_config(started.config),
         )

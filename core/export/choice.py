@@ -117,6 +117,7 @@ class Choice:
         measured_speedup: that run's, against its own baseline; None if there was none.
         dtype: the precision that it was measured in, or that was asked for; empty if unknown.
         interval: the bounds of the speedup's 95 % interval; None if there is none.
+        is_short: whether there is no such interval because the run or its baseline has too few steps.
         was_busy: whether the machine was busy while it was measured.
         models: target and draft, if a log says where they are.
     """
@@ -127,6 +128,7 @@ class Choice:
     measured_speedup: float | None = None
     dtype: str = ""
     interval: tuple[float, float] | None = None
+    is_short: bool = False
     was_busy: bool = False
     models: tuple[ModelSource, ModelSource | None] | None = None
 
@@ -169,6 +171,8 @@ class Choice:
         measure = "Before serving, measure this pair on the serving machine."
         if self.was_busy:
             return f"The machine was busy during this run. {measure}"
+        if self.is_short:
+            return f"Too few steps to tell whether speculation pays here. {measure}"
         if self.interval and covers_one(self.interval):
             return f"This run can't tell whether drafting pays with K = {self.k}. {measure}"
         return "" if self.measured_speedup >= 1.0 else f"Drafting did not pay in this run with K = {self.k}. {measure}"
@@ -245,6 +249,7 @@ def choice_from_log(log: RunLog, *, may_be_plain: bool = False) -> Choice:
         run_id=run.run_id,
         dtype=dtype,
         interval=run.interval,
+        is_short=run.is_short,
         was_busy=run.was_busy,
         models=sources_from_config(config),
     )

@@ -114,6 +114,11 @@ class RunData:
         return speedup_interval(self.counts.sums, self.baseline.sums)
 
     @property
+    def is_short(self) -> bool:
+        """Whether there is no interval because there are too few steps; the oldest logs hold no plain ones at all."""
+        return self.interval is None and self.baseline.sums.num_steps > 0
+
+    @property
     def settings(self) -> dict[str, str]:
         """All settings but long texts, in the log's order, with K as in `draft_length`."""
         found = _in_words(self.config, CONFIG_FIELDS, LONG)
@@ -356,7 +361,7 @@ def verdict(run: RunData) -> str:
         why = "The baseline did not run" if run.summary.baseline_text is None else "The text is too short to measure"
         return f"{why}, so this run doesn't show whether speculation pays here."
     interval = run.interval
-    if interval is None and run.baseline.sums.num_steps:  # The oldest logs hold no plain steps.
+    if run.is_short:
         return f"Too few steps to tell whether speculation pays here: {speedup:.2f}× the speed of the target alone."
     between = f" (95 % interval {interval_text(interval)})" if interval else ""
     if interval and covers_one(interval):
