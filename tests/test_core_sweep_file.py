@@ -199,6 +199,13 @@ def test_times_of_two_devices_are_not_mixed(out):
     assert not session.calls
 
 
+@pytest.mark.parametrize("name", ["", "arm", "arm GPU", "i386"])
+def test_a_sweep_of_a_mac_that_an_earlier_version_did_not_name_goes_on(out, name):
+    stopped_after(5, plan_of(), out)
+    out.write_text(out.read_text("utf-8").replace("an abacus", name), "utf-8")
+    assert run(plan_of(), out)[-1].results
+
+
 @pytest.mark.parametrize(
     ("content", "words"),
     [

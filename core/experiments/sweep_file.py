@@ -54,6 +54,9 @@ _WORDS = {
     "top_p": "top-p", "min_p": "min-p", "chat": "the chat template", "device": "the device", "dtype": "the precision",
 }  # fmt: skip
 
+_NO_DEVICE = frozenset({"", "arm", "arm GPU", "i386", "i386 GPU"})
+"""Names that say nothing: earlier versions wrote one of these on every Mac."""
+
 
 # --- The plan ---------------------------------------------------------------------------------------------------
 
@@ -336,7 +339,8 @@ class SweepFile:
                 "this one over with --restart."
             )
         self._length = log.length
-        self.device_name = text_of(mapping_of(log.head.get("environment")).get("device_name")) or None
+        name = text_of(mapping_of(log.head.get("environment")).get("device_name"))
+        self.device_name = name if name not in _NO_DEVICE else None
         self.measurements, self.problems = tuple(log.measurements), tuple(log.problems)
 
     def append(self, measurement: Measurement, environment: Mapping[str, Any]) -> None:
