@@ -70,6 +70,34 @@ def test_on_windows_a_child_ends_with_its_parent_without_reading_stdin():
     assert child_environment()[PARENT] == str(os.getpid())
 
 
+LATE_WATCHER = """
+import os, sys, threading, time
+from core.models.child import PARENT, end_with_parent
+sys.platform = "win32"
+print(flush=True)
+os.environ.pop(PARENT, None)
+os.environ.update(eval(sys.stdin.readline()))
+threading.Thread(target=end_with_parent, daemon=True).start()
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("is_known", [False, True])
+def test_on_windows_a_child_ends_whose_parent_is_unknown_or_whose_id_a_later_program_has(is_known):
+    python = [sys.executable, "-c"]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([*python, LATE_WATCHER], env=child_environment(), **pipes) as child:
+        assert child.stdout.readline() == "\n"
+        with subprocess.Popen([*python, "input()"], stdin=subprocess.PIPE) as later:
+            try:
+                child.stdin.write(f"{ {PARENT: str(later.pid)} if is_known else {} }\n")
+                child.stdin.flush()
+                assert child.wait(60) == 1
+            finally:
+                child.kill()
+                later.kill()
+
+
 def test_on_windows_the_memory_limit_sees_through_the_launcher_of_a_venv(windows, tmp_path):
     script = "import sys; kept = bytearray(b'x') * 2**28; sys.stdin.read()"
     launcher = f"import subprocess, sys; sys.exit(subprocess.call([sys.executable, '-c', {script!r}]))"

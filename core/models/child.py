@@ -139,12 +139,12 @@ def child_environment() -> dict[str, str]:
 
 def end_with_parent() -> None:
     """Exit as soon as the parent is gone, which closes stdin; for a thread of its own."""
-    with contextlib.suppress(OSError, ValueError, psutil.Error):
+    with contextlib.suppress(OSError, KeyError, ValueError, psutil.Error):
         if sys.platform == "win32":
             # There, numpy's import would wait until a pending read of stdin is over.
             parent = psutil.Process(int(os.environ[PARENT]))
-            while parent.is_running():
-                time.sleep(POLL_S)
+            if parent.create_time() <= psutil.Process().create_time():  # Else another program has its id by now.
+                parent.wait()
         else:
             while os.read(0, 4096):
                 pass
