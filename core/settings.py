@@ -204,8 +204,8 @@ def stop_texts(stop: str | Iterable[str]) -> tuple[str, ...]:
         SettingsError: one is empty or no text.
     """
     texts = (stop,) if isinstance(stop, str) else tuple(stop)
-    is_text = all(isinstance(text, str) and text for text in texts)
-    _require(is_text, "A stop text is empty or no text. Remove it, or write the text to stop at.")
+    _require(all(isinstance(text, str) for text in texts), "A stop text must be a text.")
+    _require(all(texts), "A stop text is empty. Remove it, or write the text to stop at.")
     return texts
 
 

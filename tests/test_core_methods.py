@@ -290,9 +290,9 @@ def test_a_single_prompt_or_stop_text_is_one_and_not_its_letters():
     for stop, expected in ((first + second, whole[:4]), (second + first, whole)):
         assert generate(target, draft, "abc", stop=stop, **asked).text == expected
     assert RunRequest("T", None, "a", stop="ab").stop == ("ab",)
-    for stop in ("", [""], [3]):
-        refusal(SettingsError, generate, target, draft, "abc", stop=stop, match="A stop text is empty")
-        refusal(SettingsError, RunRequest, "T", None, "a", stop=stop, match="A stop text is empty")
+    for stop, problem in (("", "is empty"), (["a", ""], "is empty"), ([3], "must be a text")):
+        refusal(SettingsError, generate, target, draft, "abc", stop=stop, match=f"A stop text {problem}")
+        refusal(SettingsError, RunRequest, "T", None, "a", stop=stop, match=f"A stop text {problem}")
 
 
 @pytest.mark.parametrize("call", [generate, check])
@@ -304,3 +304,11 @@ def test_a_rule_that_cant_test_the_drafts_is_refused_as_in_the_terminal(call):
     tree = build_drafter("draft-tree", DrafterSetup(target, target, 32))
     refusal(SettingsError, call, target, tree, prompt, verification=VerificationRule.BLOCK, match="for chains")
     refusal(SettingsError, call, target, None, prompt, verification="nope", match="Verification must be one of")
+
+
+def test_plain_decoding_ignores_the_rule():
+    asked = {"max_new_tokens": 4, "coupling": "gumbel"}
+    found, plain = (
+        generate(tiny_model(), None, "abc", **rule, **asked).ids for rule in ({"verification": "block"}, {})
+    )
+    assert found == plain

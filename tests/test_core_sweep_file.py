@@ -229,7 +229,14 @@ def test_what_is_not_a_sweep_is_never_written_over(out, content, words, restart)
 def test_a_sweep_with_a_damaged_plan_is_a_sentence(out):
     run(plan_of(), out)
     head, *rest = out.read_text("utf-8").splitlines(keepends=True)
-    for changes in ({"repeats": -1}, {"prompts": [{}]}, {"coupling": "none"}, {"temperatures": None}):
+    nameless = {"method": None, "draft": None, "method_options": {}}
+    for changes in (
+        {"repeats": -1},
+        {"drafters": [nameless]},
+        {"prompts": [{}]},
+        {"coupling": "none"},
+        {"temperatures": None},
+    ):
         record = json.loads(head)
         record["config"] |= changes
         out.write_text(json.dumps(record) + "\n" + "".join(rest), "utf-8")

@@ -169,6 +169,8 @@ def _loaded(target: LanguageModel | str) -> LanguageModel:
 def _check_rule(drafter: Any, coupling: Coupling, rule: VerificationRule) -> None:
     """Raise SettingsError for a rule that can't test what a drafter proposes, or that there isn't."""
     checked(SETTINGS["verification"], rule)
+    if drafter is None:
+        return  # Plain decoding tests nothing.
     are_trees = getattr(drafter, "proposes_trees", False)
     if problem := drafts_problem(type(drafter).__name__, coupling, rule, are_trees=are_trees):
         raise SettingsError(problem)

@@ -81,8 +81,10 @@ def plan_from_config(config: Mapping[str, Any]) -> SweepPlan:
     try:
         values = {item.name: config[item.name] for item in fields(SweepPlan) if item.name in config}
         drafters = [
-            DrafterChoice(str(item["method"]), item["draft"], {**item["method_options"]}) for item in values["drafters"]
+            DrafterChoice(item["method"], item["draft"], {**item["method_options"]}) for item in values["drafters"]
         ]
+        if not all(isinstance(drafter.method, str) for drafter in drafters):
+            raise TypeError("a method is no text")
         prompts = [Prompt(item["name"], item["text"], suite=text_of(item.get("suite"))) for item in values["prompts"]]
         values |= {
             "drafters": tuple(drafters),
