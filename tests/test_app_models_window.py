@@ -249,7 +249,7 @@ def test_until_a_model_is_deleted_nothing_starts_and_the_window_stays_and_no_eng
     window.close()
     assert not window.controller.is_closed
     release.set()
-    until(qtbot, lambda: window.controller.is_closed)
+    until(qtbot, lambda: window.controller.is_closed and panel.banner.sentence() == "")
     assert hub.removed == [LARGE.ref]
     assert opened == []
 

@@ -145,6 +145,7 @@ class Models(QObject):
     def _open(self, page: int) -> None:
         if self.window is None:
             self.window = ModelsWindow(self, self._parent)
+            self._controller.freed.connect(self.window.banner.retract)
         self.scan()
         self.window.open_page(page)
 
