@@ -56,7 +56,7 @@ def test_after_a_run_its_own_pair_and_k_are_taken_and_whether_it_paid_is_said(wi
     run_to_end(window)
     window.controls.fields["num_draft_tokens"].set_value(9)
     page = opened()
-    assert "K = 2" in page.heading.text()
+    assert "K = 3" in page.heading.text()
     assert "From the run of 20" in page.note.text()
     assert f"(95 % interval {window.run_view.interval})" in page.note.text()
     assert window.run_view.started.run_id in show(page, "vLLM")

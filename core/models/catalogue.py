@@ -33,8 +33,8 @@ EMBEDDED_TITLES = {
     SMOLLM2_DRAFTER: "Outrider SmolLM2 drafter",
 }
 
-MEASURED_LENGTHS = {DEFAULT_DRAFT: 2, SMOLLM2_DRAFTER: 2}
-"""The K that was measured to pay for a draft with its target at temperature 1, see resources/docs/benchmarks.md."""
+MEASURED_LENGTHS = {DEFAULT_DRAFT: 3, SMOLLM2_DRAFTER: 2}
+"""The K that was measured to pay for a draft with its target at several temperatures: resources/docs/benchmarks.md."""
 
 SHARES = "shares_tables_with"
 """The key of `config.json` that marks a draft that borrows its target's tables."""
