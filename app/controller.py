@@ -15,7 +15,7 @@ from core.draft_length import DraftLength
 from core.settings import RunRequest
 from core.types import Event
 
-BUSY_SENTENCE = "A run is in progress. Stop it, or wait for it to end, before you start or open another."
+BUSY_SENTENCE = "A run is in progress. Stop it, or wait for it to end, before you start, open or delete anything else."
 BUSY_TASK_SENTENCE = "{} is in progress. {} before you start, open or delete anything else."
 
 SWITCH_S = 0.0005

@@ -14,7 +14,7 @@ from PySide6.QtCore import QObject, QUrl, Signal, Slot
 from PySide6.QtGui import QDesktopServices
 from PySide6.QtWidgets import QWidget
 
-from app.controller import RunController, RunState
+from app.controller import RunController
 from app.dialogs import Dialogs, OpenKind
 from app.jobs import Job, Jobs
 from app.setup.models_form import ModelsForm
@@ -293,9 +293,7 @@ class Models(QObject):
     def _is_in_use(self, ref: str) -> bool:
         """Whether a model can't be deleted now; if so, show why."""
         sentence = self._controller.busy_sentence()
-        if self._controller.state is not RunState.IDLE:
-            sentence = "Stop the run before you delete a model."
-        elif not sentence and self.downloads.is_active(ref):
+        if not sentence and self.downloads.is_active(ref):
             sentence = "This model is being downloaded. Cancel that before you delete it."
         if sentence:
             self._show_problem(sentence)
