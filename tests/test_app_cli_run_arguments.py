@@ -30,7 +30,7 @@ pytestmark = pytest.mark.usefixtures("clean_environment")
 def test_with_only_a_prompt_the_embedded_pair_runs():
     request = request_of()
     assert (request.target, request.draft, request.method) == (DEFAULT_TARGET, DEFAULT_DRAFT, "draft-model")
-    assert (request.num_draft_tokens, request.sampling.temperature, request.seed) == (2, 0.7, 0)
+    assert (request.num_draft_tokens, request.sampling.temperature, request.seed) == (3, 0.7, 0)
     assert (request.max_new_tokens, request.chat, request.baseline, request.stop) == (128, None, False, ())
 
 
@@ -149,12 +149,12 @@ def test_method_and_draft_follow_from_the_models_named(cached, arguments, expect
 
 def test_naming_the_default_target_by_its_path_changes_nothing():
     request = request_of("--target", str(EMBEDDED / DEFAULT_TARGET))
-    assert (request.method, request.draft, request.num_draft_tokens) == ("draft-model", DEFAULT_DRAFT, 2)
+    assert (request.method, request.draft, request.num_draft_tokens) == ("draft-model", DEFAULT_DRAFT, 3)
 
 
 @pytest.mark.parametrize(
     ("arguments", "expected"),
-    [([], 2), (["--draft", "D"], LengthPolicy.AUTO), (["--draft", "D", "-k", "3"], 3),
+    [([], 3), (["--draft", "D"], LengthPolicy.AUTO), (["--draft", "D", "-k", "5"], 5),
      (["--draft", SMOLLM2_DRAFTER], 2), (["--method", "prompt-lookup"], 4)],
 )  # fmt: skip
 def test_k_is_what_was_measured_to_pay_for_the_draft_and_auto_where_nothing_is_known(arguments, expected):

@@ -95,7 +95,7 @@ def test_the_tables_hold_the_runs_own_figures(finished, save, tmp_path):
     assert int(found["Tokens over time"][-1]["tokens"]) == run.baseline.sums.tokens
     by_place = found["Acceptance by position"]
     assert sum(int(row["accepted_tokens"]) for row in by_place) == run.counts.sums.accepted
-    assert [int(row["draft_position"]) for row in by_place] == [1, 2]
+    assert [int(row["draft_position"]) for row in by_place] == [1, 2, 3]
 
 
 def test_a_failure_is_reported_and_the_file_before_is_kept(finished, save, tmp_path, monkeypatch):
