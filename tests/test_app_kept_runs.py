@@ -34,6 +34,8 @@ def test_in_a_narrow_column_the_last_details_are_left_out_whole(qapp):
     whole, metrics = "speedup 1.31–1.55 · seed 0 · 64 tokens", QFontMetrics(ui_font(12))
     found = {first_parts(whole, room, metrics) for room in range(600)}
     assert found == {whole, "speedup 1.31–1.55 · seed 0", "speedup 1.31–1.55"}
+    shorter = "busy machine · speedup 1.31–1.55 · seed 0"
+    assert "busy machine · seed 0" in {first_parts(shorter, room, metrics) for room in range(600)}, "one that fits"
 
 
 def test_the_second_line_tells_what_the_hidden_columns_would_and_the_interval_before_the_seed(open_runs, folder, qtbot):

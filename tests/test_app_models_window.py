@@ -275,9 +275,9 @@ def test_no_model_is_deleted_during_a_run_nor_one_that_is_being_downloaded(make,
         until(qtbot, lambda: not panel.banner.sentence())
 
 
-def test_a_drafter_that_ships_with_outrider_says_so_and_what_it_is_for():
+def test_a_drafter_says_what_it_is_for():
     (entry,) = (entry for entry in embedded_models() if entry.serves)
-    assert model_row(ModelLibrary([entry]), entry, "").subtitle == "Ships with Outrider · For SmolLM2-135M-Instruct"
+    assert model_row(ModelLibrary([entry]), entry, "").subtitle == "For SmolLM2-135M-Instruct"
 
 
 def test_a_narrow_window_hides_the_columns_that_matter_least_and_never_scrolls_sideways(

@@ -109,6 +109,7 @@ def test_a_sweeps_runs_say_how_steady_they_were_and_a_cell_that_can_not_be_is_no
     [verdict] = finished.verdicts
     assert verdict.best.cell.num_draft_tokens == 1
     assert "K = 2 with D is left out: 3.00× is more than 2.50 tokens per forward allow" in verdict.sentence
+    assert "The other speedups at this temperature may be too high as well." in verdict.sentence
     problems = {result.cell.num_draft_tokens: result.problem for result in finished.results}
     assert [bool(problems[k]) for k in (0, 1, 2)] == [False, False, True]
     [verdict] = events_of(plan_of(repeats=3, num_draft_tokens=(1, 2, 3)), session)[-1].verdicts
@@ -116,6 +117,7 @@ def test_a_sweeps_runs_say_how_steady_they_were_and_a_cell_that_can_not_be_is_no
     [verdict] = events_of(plan_of(num_draft_tokens=(2,)), session)[-1].verdicts
     assert verdict.best is None
     assert verdict.sentence.startswith("At temperature 0: no cell is left to rank. K = 2 with D is left out: 3.00×")
+    assert "other speedups" not in verdict.sentence
 
 
 def test_a_verdict_asks_to_continue_where_the_fullest_cells_have_no_baseline_yet():

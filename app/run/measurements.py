@@ -190,7 +190,10 @@ class MeasurementsPanel(RunPage):
         self.acceptance, self.latency, self.positions = AcceptancePlot(run), LatencyPlot(run), PositionPlot(run)
         self.ranks, self.costs = RankPlot(run), CostPlot(run)
         self.chain_card = PlotCard("Acceptance by position", self.positions)
-        self.tree_cards = PlotCard("Acceptance in the tree", self.ranks), PlotCard("Verify time", self.costs)
+        self.tree_cards = (
+            PlotCard("Acceptance by depth and rank", self.ranks),
+            PlotCard("Verify time by nodes", self.costs),
+        )
         over_steps = (
             PlotCard("Acceptance by step", self.acceptance),
             PlotCard("Latency per token, by step", self.latency),

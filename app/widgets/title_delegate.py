@@ -77,7 +77,10 @@ class TitleDelegate(QStyledItemDelegate):
 
 
 def first_parts(subtitle: str, room: float, metrics: QFontMetrics) -> str:
-    """As many whole parts of a subtitle as fit, but at least the first."""
-    while BETWEEN in subtitle and metrics.horizontalAdvance(subtitle) > room:
-        subtitle = subtitle.rpartition(BETWEEN)[0]
-    return subtitle
+    """The first part of a subtitle, and of the others those that fit whole, in their order."""
+    shown, *others = subtitle.split(BETWEEN)
+    for part in others:
+        longer = f"{shown}{BETWEEN}{part}"
+        if metrics.horizontalAdvance(longer) <= room:
+            shown = longer
+    return shown

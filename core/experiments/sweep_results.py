@@ -255,7 +255,7 @@ def _verdict(results: SweepResults, temperature: float) -> Verdict:
     full = _full(results, temperature)
     ranked = [(cell.speedup.median, cell) for cell in full if cell.speedup and not cell.problem]
     left_out = [cell for cell in full if cell.problem]
-    notes = [*left_out_notes(left_out), *([LOSSY] if results.plan.is_lossy else [])]
+    notes = [*left_out_notes(left_out, are_all=not ranked), *([LOSSY] if results.plan.is_lossy else [])]
     ranked.sort(key=lambda item: item[0], reverse=True)
     at = f"At temperature {temperature:g}:"
     busy, runs = results.busy_runs(temperature)
@@ -302,14 +302,18 @@ def _verdict(results: SweepResults, temperature: float) -> Verdict:
     )
 
 
-def left_out_notes(cells: Sequence[CellResult]) -> list[str]:
-    """Which cells of a temperature don't count, and why, in a sentence at most."""
-    if len(cells) > 1:
-        return [
-            f"{len(cells)} cells whose speedups are more than their tokens per forward allow are left out: the "
-            "machine was busy during the baseline."
-        ]
-    return [f"{cell.cell.title} is left out: {cell.problem}" for cell in cells]
+def left_out_notes(cells: Sequence[CellResult], *, are_all: bool) -> list[str]:
+    """Which cells of a temperature don't count, and why; unless those are all, a doubt about the others, which share
+    the baseline."""
+    if not cells:
+        return []
+    note = (
+        f"{len(cells)} cells whose speedups are more than their tokens per forward allow are left out: the "
+        "machine was busy during the baseline."
+    )
+    if len(cells) == 1:
+        note = f"{cells[0].cell.title} is left out: {cells[0].problem}"
+    return [note] if are_all else [note, "The other speedups at this temperature may be too high as well."]
 
 
 def _lead(results: SweepResults, best: CellResult, median: float, other: CellResult) -> tuple[str, bool]:

@@ -230,25 +230,18 @@ class LanePicture:
             draw_text(painter, place, text, theme.muted, RIGHT, pixels=10)
 
     def caption_at(self, area: QRectF) -> tuple[str, QRectF]:
-        """The block in a few words, with how many paths are not shown, and where: above the lanes or beside one.
+        """The block in a few words, with how many paths are not shown, and where: at the end of the upper edge.
 
-        Where nothing fits, the number of paths covers the last positions.
+        Where not all fits, the number of paths alone, which may cover the last positions.
         """
-        metrics, found, right = QFontMetricsF(ui_font(10)), self._places(area), area.right() - scaled(MARGIN)
+        metrics, right = QFontMetricsF(ui_font(10)), area.right() - scaled(MARGIN)
         hidden = count_text(self.lanes.num_hidden, "more path") if self.lanes.num_hidden else ""
-        rows = [QRectF(area.left(), area.top() + 2, area.width(), scaled(HEAD) - 2)]
-        rows += [self._row(area, lane) for lane in range(MOST_OTHERS, -1, -1)]
-        lefts = [max(place.left() for place in found.values()) + scaled(24)]
-        for lane in range(MOST_OTHERS, -1, -1):
-            ends = [found[cell.node].right() for cell in self.lanes.cells if cell.lane == lane]
-            lefts.append(max(ends, default=area.left()) + scaled(MARGIN))
-        for text in filter(None, (" · ".join(filter(None, (self.lanes.caption, hidden))), hidden)):
-            start = right - metrics.horizontalAdvance(text) - 2
-            for left, row in zip(lefts, rows, strict=True):
-                if left <= start:
-                    return text, QRectF(start, row.top(), right - start, row.height())
-        start = right - metrics.horizontalAdvance(hidden) - scaled(6)
-        return hidden, QRectF(start, rows[0].top(), right - start, rows[0].height())
+        text = " · ".join(filter(None, (self.lanes.caption, hidden)))
+        left = max(place.left() for place in self._places(area).values()) + scaled(24)
+        if right - metrics.horizontalAdvance(text) - 2 < left:
+            text = hidden
+        start = right - metrics.horizontalAdvance(text) - scaled(6)
+        return text, QRectF(start, area.top() + 2, right - start, scaled(HEAD) - 2)
 
     def _pen(self, cell: Cell) -> QPen:
         """Dashed while the block is pending; then solid on the accepted lane, and thin where a path lost."""

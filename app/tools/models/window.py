@@ -77,8 +77,8 @@ def _subtitle(entry: ModelEntry, role: str) -> str:
     is_own = entry.origin in {ModelOrigin.FOLDER, ModelOrigin.GGUF}
     owner = str(entry.path.parent) if is_own else entry.ref.rpartition("/")[0]
     purpose = f"For {entry.serves.rpartition('/')[2]}" if entry.serves else ""
-    # What a drafter is for says more than its origin; with an owner, both don't fit.
-    origin = "" if purpose and owner else ORIGINS[entry.origin]
+    # What a drafter is for says more than its origin, and both don't fit.
+    origin = "" if purpose else ORIGINS[entry.origin]
     return " · ".join(filter(None, (role, owner, origin, purpose)))
 
 

@@ -156,9 +156,9 @@ class OverlayPlot(Plot):
             elif math.isnan(value):
                 found.append("–")
             else:
-                high = math.nan if curve.high is None else _at(x, curve.x, curve.high)
-                half = "" if math.isnan(high) else f" ± {self._y_text(high - value)}"
-                found.append(f"{self._y_text(value)}{half}")
+                edges = [] if curve.low is None or curve.high is None else [curve.low, curve.high]
+                ends = [self._y_text(_at(x, curve.x, edge)) for edge in edges]
+                found.append(f"{self._y_text(value)} ({' to '.join(ends)})" if ends else self._y_text(value))
         return found
 
     def _draw(self) -> None:

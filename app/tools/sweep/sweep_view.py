@@ -358,8 +358,8 @@ class SweepView:
         for temperature in self.plan.temperatures if self.plan is not None else ():
             at = f"At temperature {temperature:g}"
             here = [result for result in self._results.values() if result.cell.temperature == temperature]
-            notes = left_out_notes([result for result in here if result.problem])
             best = next((result for result in here if result.cell in self._best), None)
+            notes = left_out_notes([result for result in here if result.problem], are_all=best is None)
             if best is None and not notes:
                 continue
             lead = f"{at}, no cell is {'left to rank' if best is None else 'faster than plain decoding'}."
