@@ -19,8 +19,8 @@ from tests.fakes_check import VOCAB_SIZE, TableSession, checked, make_check
 def test_the_sentence_says_how_large_a_bias_would_have_shown_which_more_blocks_make_smaller():
     found = checked(make_check()).distribution
     for error, words, start in (
-        (0.05, "enough to find only a bias of 20.0\u00a0% or more", "Exact as far as tested: "),
-        (0.01, "where a bias of 4.0\u00a0% would", "Exact: "),
+        (0.05, "enough to find only a bias towards the draft of 20.0\u00a0% or more", "Exact as far as tested: "),
+        (0.01, "where a bias towards the draft of 4.0\u00a0% would", "Exact: "),
     ):
         said = exact_sentence(Verdict.EXACT, replace(found, bias_error=error))
         assert said.startswith(f"{start}no difference in {found.num_blocks:,} blocks, {words}")

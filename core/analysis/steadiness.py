@@ -126,8 +126,8 @@ def impossible_note(speedup: float, tokens_per_forward: float) -> str:
     if speedup <= CEILING * tokens_per_forward:
         return ""
     return (
-        f"{speedup:.2f}× is more than {tokens_per_forward:.2f} tokens per forward allow: the machine was busy during "
-        "the baseline."
+        f"At {tokens_per_forward:.2f} tokens per forward of the target, {speedup:.2f}× is impossible: the machine was "
+        "probably busy during the baseline."
     )
 
 

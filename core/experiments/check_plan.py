@@ -343,9 +343,9 @@ def exact_sentence(
         return f"{name} as far as tested: {said}. Sample more{instance}."
     least = percent_text(BIAS_ERRORS * error, 1)
     if is_loose(found):
-        parts.append(f"{equal}, enough to find only a bias of {least} or more")
+        parts.append(f"{equal}, enough to find only a bias towards the draft of {least} or more")
         return f"{name} as far as tested: {'; '.join(parts)}. Sample more to find a smaller one."
-    parts.append(f"{equal}, where a bias of {least} would have shown")
+    parts.append(f"{equal}, where a bias towards the draft of {least} would have shown")
     return f"{name}: {'; '.join(parts)}."
 
 

@@ -309,10 +309,10 @@ def left_out_notes(cells: Sequence[CellResult], *, are_all: bool) -> list[str]:
         return []
     note = (
         f"{len(cells)} cells whose speedups are more than their tokens per forward allow are left out: the "
-        "machine was busy during the baseline."
+        "machine was probably busy during the baseline."
     )
     if len(cells) == 1:
-        note = f"{cells[0].cell.title} is left out: {cells[0].problem}"
+        note = f"{cells[0].cell.title} is left out. {cells[0].problem}"
     return [note] if are_all else [note, "The other speedups at this temperature may be too high as well."]
 
 
