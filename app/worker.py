@@ -70,7 +70,7 @@ class EngineTask(QObject):
         self.device = ""
         """If not empty, what the loaded models hold there is reported at the end."""
         self.is_brief = False
-        """Whether it isn't worth an import of the engine (it gets None where there is none), nor can be stopped."""
+        """Whether it is short: it can't be stopped, and gets None in place of an engine that is not imported yet."""
 
     def stop(self) -> None:
         """Ask it to end; asking twice does nothing."""

@@ -325,7 +325,7 @@ def explain_write_error(error: OSError | ValueError, path: str | os.PathLike[str
 
 @contextlib.contextmanager
 def explaining_full_disks(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Raise an OSError with its number where a library tells of a full disk in words of its own."""
+    """Turn a library's own error about a full disk into an OSError with the number ENOSPC."""
     try:
         yield
     except Exception as error:

@@ -173,11 +173,11 @@ class Bias:
         return self.varies_enough() and self.differs_over(self.num_samples)
 
     def varies_enough(self, times: float = 1.0) -> bool:
-        """Whether the target writes enough of what the draft prefers, or would in so many times the samples."""
+        """Whether the variance suffices for the normal approximation, or would with `times` as many samples."""
         return times * self._variance >= _LEAST_VARIANCE
 
     def differs_over(self, num_samples: int) -> bool:
-        """Whether draft and target differ enough, on average over so many samples."""
+        """Whether the mean difference between draft and target over `num_samples` is large enough to measure."""
         return self._difference > 0.01 * num_samples
 
     @property

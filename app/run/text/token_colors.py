@@ -68,7 +68,7 @@ def _token_formats(theme: Theme) -> dict[Fate, QTextCharFormat]:
 
 
 def is_level(text: str) -> bool:
-    """Whether a line through a token would only make other signs of it, such as ⇄ of ⇥."""
+    """Whether a token, if struck through, would look like another sign, as ⇥ would like ⇄."""
     signs = text.strip(" ␣·")
     return bool(signs) and LEVEL.issuperset(signs)
 
@@ -80,7 +80,7 @@ def hatching() -> QBrush:
 
 
 def token_format(fate: Fate, text: str) -> QTextCharFormat:
-    """The format of a token: its fate's, but a rejected sign that a line would change is hatched."""
+    """The format of a token: its fate's, but a rejected one that a line would disguise is hatched."""
     found = token_formats()[fate]
     if fate is Fate.REJECTED and is_level(text):
         found = text_format(current_theme().faint)

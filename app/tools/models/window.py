@@ -76,10 +76,9 @@ def _subtitle(entry: ModelEntry, role: str) -> str:
     """A model's role, its owner or folder, and its only target or its origin."""
     is_own = entry.origin in {ModelOrigin.FOLDER, ModelOrigin.GGUF}
     owner = str(entry.path.parent) if is_own else entry.ref.rpartition("/")[0]
-    purpose = f"For {entry.serves.rpartition('/')[2]}" if entry.serves else ""
     # What a drafter is for says more than its origin, and both don't fit.
-    origin = "" if purpose else ORIGINS[entry.origin]
-    return " · ".join(filter(None, (role, owner, origin, purpose)))
+    last = f"For {entry.serves.rpartition('/')[2]}" if entry.serves else ORIGINS[entry.origin]
+    return " · ".join(filter(None, (role, owner, last)))
 
 
 class ModelsWindow(QDialog):

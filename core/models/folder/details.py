@@ -300,7 +300,7 @@ class ModelDetails:
     folder: Path | None = field(default=None, repr=False)
 
     def loaded_bytes(self, item_bytes: int) -> int:
-        """Size of its weights once they are loaded in a precision of so many bytes."""
+        """Size of its weights after loading, where a parameter takes `item_bytes` unless the weights stay packed."""
         return self.weight_bytes if self.stays_packed else self.num_parameters * item_bytes
 
     def parameters_per_step(self, *, drafting: bool = False) -> int:
