@@ -388,11 +388,13 @@ def waits(machine: Machine) -> str:
     pair, problems, num_steps = embedded_pair(machine.device, None), [], 0
     for method, sampling, coupling in product(("", *METHODS), (GREEDY, SamplingParams(0.8, 40, 0.9, 0.02)), Coupling):
         ids, counts, before = prompt_of(pair, 60), [], 0
-        with counted_waits(machine.device) as count:
+        with contextlib.ExitStack() as counting_waits:
             for event in machine.decode(pair, method, ids, sampling=sampling, coupling=coupling):
+                if isinstance(event, PrefillDone):  # Whose causal attention works under no dispatch mode.
+                    count = counting_waits.enter_context(counted_waits(machine.device))
                 if isinstance(event, Step):
                     counts.append(count() - before)
-                before = count()
+                    before = count()
         num_steps += len(counts)
         if set(counts) != {1}:
             name = f"{method or 'plain'}, temperature {sampling.temperature:g}, {coupling}"

@@ -23,7 +23,7 @@ from torch.nn import functional
 
 from core.runners.base import FINAL, ForwardOutput, TreeRows
 from core.runners.llama import FusedLlamaRunner
-from core.runners.llama_forward import rms_norm
+from core.runners.llama_forward import rms_norm, rotate
 from core.runners.timing import sent
 from core.sampling import draw_in_double, unfiltered_probabilities
 
@@ -114,12 +114,6 @@ def _static_chain(count: int, device: torch.device) -> StaticTree:
     )
 
 
-def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotary embedding of (n, heads, D); the sign of the swapped half is in the table."""
-    first, second = x.chunk(2, -1)
-    return x * cos + torch.cat((second, first), -1) * sin
-
-
 @dataclass(frozen=True, slots=True)
 class _Graph:
     outputs: Outputs
@@ -198,25 +192,27 @@ class GraphedForwards:
         states = []
         for index, store in enumerate(runner.cache):
             if index in layers:
-                states.append(hidden)
+                states.append(hidden.clone())
             normed = rms_norm(hidden, attention_norms[index], weights.epsilon)
             bias = weights.qkv_bias[index] if weights.qkv_bias else None
             mixed = functional.linear(normed, qkv[index], bias).view(count, heads + 2 * kv_heads, size)
-            query, key, value = mixed.split((heads, kv_heads, kv_heads), 1)
+            query, key = mixed[:, :heads], mixed[:, heads : heads + kv_heads]
             if query_norms:
-                query = rms_norm(query, query_norms[index], weights.epsilon)
-                key = rms_norm(key, key_norms[index], weights.epsilon)
-            store.index_copy_(0, places, torch.cat((_rotate(key, cos, sin), value), 1))
+                query.copy_(rms_norm(query, query_norms[index], weights.epsilon))
+                key.copy_(rms_norm(key, key_norms[index], weights.epsilon))
+            rotate(mixed[:, : heads + kv_heads], cos, sin)
+            store.index_copy_(0, places, mixed[:, heads:])
             known = store[:bucket].transpose(0, 1).unsqueeze(0)  # (1, 2 G, bucket, D)
-            stacked = _rotate(query, cos, sin).transpose(0, 1).reshape(1, kv_heads, per_group * count, size)
+            stacked = query.transpose(0, 1).reshape(1, kv_heads, per_group * count, size)
             attended = functional.scaled_dot_product_attention(
                 stacked, known[:, :kv_heads], known[:, kv_heads:], attn_mask=mask
             )
-            attended = attended.view(heads, count, size).transpose(0, 1).reshape(count, heads * size)
-            hidden = torch.addmm(hidden, attended, output[index].t())
+            # Each kernel lays its result out in its own way.
+            attended = attended.reshape(heads, count, size).transpose(0, 1).reshape(count, heads * size)
+            hidden.addmm_(attended, output[index].t())
             normed = rms_norm(hidden, mlp_norms[index], weights.epsilon)
             gate, up = functional.linear(normed, gate_up[index]).chunk(2, -1)
-            hidden = torch.addmm(hidden, functional.silu(gate) * up, down[index].t())
+            hidden.addmm_(functional.silu(gate).mul_(up), down[index].t())
         hidden = rms_norm(hidden, weights.final_norm, weights.epsilon)
         return hidden, functional.linear(hidden, runner.head.weights[0]), *states
 

@@ -102,7 +102,7 @@ def forward(
     """
     hidden = functional.embedding(ids, model.embedding)
     count, size = hidden.size(0), cos.size(2)
-    end, half = start + count, size // 2
+    end = start + count
     heads, kv_heads = model.num_heads, model.num_kv_heads
     states: list[Tensor] = []
     for index in range(len(model.cache)):
@@ -116,9 +116,7 @@ def forward(
         if len(model.query_norm) > 0:
             rotated[:, :heads] = rms_norm(rotated[:, :heads], model.query_norm[index], model.epsilon)
             rotated[:, heads:] = rms_norm(rotated[:, heads:], model.key_norm[index], model.epsilon)
-        # Rotary embedding (Su et al., 2104.09864): x cos + swap(x) sin, the sign of the swapped half in the table.
-        swapped = torch.cat((rotated[..., half:], rotated[..., :half]), -1)
-        rotated.mul_(cos).addcmul_(swapped, sin)
+        rotate(rotated, cos, sin)
         store = model.cache[index]
         store[start:end] = mixed[:, heads:]
         query = mixed[:, :heads].transpose(0, 1)  # (H, n, D)
@@ -227,6 +225,16 @@ def attend_causally(query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         keys, values = keys.repeat_interleave(per_group, 1), values.repeat_interleave(per_group, 1)
     is_grouped = per_group > 1 and groups_heads
     return functional.scaled_dot_product_attention(query, keys, values, attn_mask=causal, enable_gqa=is_grouped)[0]
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> None:
+    """Rotary embedding (Su et al., 2104.09864) of (n, heads, D) in place: x cos + swap(x) sin.
+
+    The sign of the swapped half is in the table.
+    """
+    half = x.size(2) // 2
+    swapped = torch.cat((x[..., half:], x[..., :half]), -1)
+    x.mul_(cos).addcmul_(swapped, sin)
 
 
 def rms_norm(x: Tensor, weight_twice: Tensor, epsilon: float) -> Tensor:
