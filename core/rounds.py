@@ -128,11 +128,25 @@ class Rounds:
         length = self._controls.num_draft_tokens
         most = USUAL_ROWS if isinstance(length, LengthPolicy) else min(length + 1, USUAL_ROWS)
         self.scorer.prepare(limit, range(1, most + 1), self._controls.check_cancelled)
+        if is_asynchronous(self._target.device):
+            self._load_kernels(most - 1)
         if isinstance(self._drafter, DraftModelDrafter):
             is_adaptive = self._controls.num_draft_tokens is LengthPolicy.ADAPTIVE
             in_blocks = self._noise is None and not is_adaptive and not self.drafts_trees
             vocab_size = self._target.vocab_size
             self._drafter.prepare(limit, self._controls.sampling, vocab_size, in_blocks=in_blocks)
+
+    @torch.inference_mode()
+    def _load_kernels(self, count: int) -> None:
+        """Verify a block of nothing: a GPU loads each kernel on its first run, which takes longer than a step."""
+        device = self._target.device
+        probs = probabilities(torch.zeros(count + 1, self._target.vocab_size, device=device), self._controls.sampling)
+        tokens, uniforms = torch.zeros(count, dtype=torch.long, device=device), torch.zeros(count + 1)
+        for number in {0, count}:
+            verify_on_device(
+                tokens[:number], range(-1, number - 1), probs[:number], probs[: number + 1], uniforms[: number + 1],
+                fetch=lambda values: values.tolist(),
+            )  # fmt: skip
 
     @property
     def num_captures(self) -> int:

@@ -96,7 +96,7 @@ def _keep_nucleus(scaled: Tensor, params: SamplingParams) -> Tensor:
     mass = torch.softmax(ordered, dim=-1)
     before = mass.cumsum(-1) - mass
     outside = before >= params.top_p
-    outside[..., 0] = False
+    outside[..., :1] = False  # A single element is written by a copy, for which a GPU's host waits.
     ordered = ordered.masked_fill(outside, -torch.inf)
     return torch.full_like(scaled, -torch.inf).scatter_(-1, ids, ordered)
 

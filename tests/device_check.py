@@ -373,6 +373,7 @@ def counted_waits(device: torch.device) -> Iterator[Callable[[], int]]:
         is_cuda = device.type == "cuda"
         if is_cuda:
             torch.cuda.set_sync_debug_mode("warn")
+            seen.clear()  # It warns of itself.
         try:
             yield lambda: max(waits.number, sum("synchronizing" in str(each.message) for each in seen))
         finally:

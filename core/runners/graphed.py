@@ -202,13 +202,12 @@ class GraphedForwards:
                 key.copy_(rms_norm(key, key_norms[index], weights.epsilon))
             rotate(mixed[:, : heads + kv_heads], cos, sin)
             store.index_copy_(0, places, mixed[:, heads:])
-            known = store[:bucket].transpose(0, 1).unsqueeze(0)  # (1, 2 G, bucket, D)
-            stacked = query.transpose(0, 1).reshape(1, kv_heads, per_group * count, size)
-            attended = functional.scaled_dot_product_attention(
-                stacked, known[:, :kv_heads], known[:, kv_heads:], attn_mask=mask
-            )
-            # Each kernel lays its result out in its own way.
-            attended = attended.reshape(heads, count, size).transpose(0, 1).reshape(count, heads * size)
+            known = store[:bucket].transpose(0, 1)  # (2 G, bucket, D)
+            stacked = query.transpose(0, 1).reshape(kv_heads, per_group * count, size)
+            # For so few rows over a long cache, torch's kernels of attention keep one multiprocessor busy a head.
+            scores = torch.baddbmm(mask, stacked, known[:kv_heads].transpose(1, 2), alpha=size**-0.5)
+            attended = torch.bmm(scores.softmax(-1), known[kv_heads:])
+            attended = attended.view(heads, count, size).transpose(0, 1).reshape(count, heads * size)
             hidden.addmm_(attended, output[index].t())
             normed = rms_norm(hidden, mlp_norms[index], weights.epsilon)
             gate, up = functional.linear(normed, gate_up[index]).chunk(2, -1)

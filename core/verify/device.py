@@ -141,6 +141,8 @@ def _table(
     """(5, N) of nodes that are tested against their rows (N, V): the id, its q and p, the sum of min(p, q), and the p
     to show, which is the target's own where no draw decides."""
     dtype = torch.float64 if has_double(rows.device) else torch.float32  # Which is exact for ids up to 2^24.
+    if not parents:
+        return rows.new_zeros(5, 0, dtype=dtype)
     at = draft_tokens.unsqueeze(1)
     p = rows.gather(1, at).squeeze(1)
     q = torch.ones_like(p) if draft_probs is None else draft_probs.gather(1, at).squeeze(1)
