@@ -37,6 +37,10 @@ reads slowly would never be tried again."""
 _HOPEFUL_EVERY = 8
 """Drafted steps after which to retry a K whose first steps were slow, perhaps by chance."""
 
+_SHORT_STEP_MS, _LONG_TRIAL = 1.0, 4
+"""Where a plain step is shorter than this, a trial has this K. So short are those of small models on a GPU, which idles
+between the forwards: to draft one token takes almost as long as several."""
+
 _TRIAL_STEPS = 4
 """The first drafted steps; in them, and until drafting has saved time, a draft needn't have read the whole text."""
 
@@ -66,11 +70,11 @@ class BlockPlan(NamedTuple):
 class DraftLengthPolicy:
     """Plans each block by the current policy, and learns from every step.
 
-    AUTO maximises expected tokens per millisecond, E[tokens] / T(K), within a budget for losses. The choice depends on
-    earlier steps alone, so the output's distribution is unchanged. A balance records the time that drafting gains or
-    loses against plain decoding. A draft that may pay, but hasn't yet, is tried with K = 1 while the balance allows it;
-    at a negative balance, only a draft whose latest steps say that it pays is used. A useless draft thus costs about
-    one step at the start, and `_ALLOWANCE` of the time after it.
+    AUTO maximises expected tokens per millisecond, E[tokens] / T(K), within a budget for losses. The choice depends
+    on earlier steps alone, so the output's distribution is unchanged. A balance records the time that drafting
+    gains or loses against plain decoding. A draft that may pay, but hasn't yet, is tried with a short block while
+    the balance allows it; at a negative balance, only a draft whose latest steps say that it pays is used. A
+    useless draft thus costs about one step at the start, and `_ALLOWANCE` of the time after it.
 
     ADAPTIVE drafts whenever AUTO would. Within a block it continues while the next token, or the next few together, are
     expected to be worth their time: P(all so far accepted) x P(the next accepted) > (T(n + 1) - T(n)) x rate, where the
@@ -125,7 +129,7 @@ class DraftLengthPolicy:
         if not self._costs.is_known:
             return 0
         if not self._num_drafted_steps:
-            return 1
+            return self._trial
         if self._num_drafted_steps % _PLAIN_EVERY == 0 and not self._num_missed:
             return 0
         if self._num_missed < LONG_GAP:
@@ -142,7 +146,12 @@ class DraftLengthPolicy:
             self._is_trial = self._best(self._first.optimistic(_PRIOR), hopeful=True) > 0
         elif self._balance_ms >= 0.0:
             self._is_trial = self._best(self._first.mean(_PRIOR)) > 0
-        return int(self._is_trial)
+        return self._trial if self._is_trial else 0
+
+    @property
+    def _trial(self) -> int:
+        """K of a trial."""
+        return _LONG_TRIAL if self._costs.plain_ms < _SHORT_STEP_MS else 1
 
     @property
     def _is_hopeful(self) -> bool:
@@ -217,8 +226,8 @@ class DraftLengthPolicy:
             self._balance_ms = max(self._balance_ms, -_DEEPEST_DEBT * plain_ms)
 
     def _price_of_a_trial(self) -> float:
-        """The time that a step with a rejected draft of K = 1 loses."""
-        trial_ms = self._costs.table(hopeful=True)[1] + (self._shape.level_ms if self._shape else 0.0)
+        """The time that a trial with a rejected draft loses."""
+        trial_ms = self._costs.table(hopeful=True)[self._trial] + (self._shape.level_ms if self._shape else 0.0)
         return trial_ms - self._costs.plain_ms + self._costs.catch_up_ms(min(self._num_missed, self._most_priced))
 
     @property

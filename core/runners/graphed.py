@@ -94,11 +94,7 @@ class CudaCapture:
                 self._pool = torch.cuda.graph_pool_handle()
                 raise
 
-        def replay() -> None:
-            with torch.cuda.device(self._device):
-                graph.replay()
-
-        return outputs, replay
+        return outputs, graph.replay
 
 
 class StaticTree(NamedTuple):
