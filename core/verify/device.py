@@ -150,7 +150,8 @@ def _table(
     shown = p
     if not is_drawn and not is_chain(parents):
         shown = target_probs[sent(torch.tensor(parents) + 1, rows.device), draft_tokens]
-    return torch.stack([each.to(dtype) for each in (draft_tokens, q, p, overlap.clamp(max=1.0), shown)])
+    figures = torch.stack((q, p, overlap.clamp(max=1.0), shown))
+    return torch.cat((draft_tokens.to(dtype).unsqueeze(0), figures.to(dtype)))
 
 
 def _figures(table: Sequence[Sequence[float]], outcome: Verification, *, is_typical: bool) -> NodeProbs:
