@@ -47,6 +47,7 @@ class SimulatedDevice(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.waits: list[str] = []
+        self._number: torch.Tensor | None = None
         SimulatedDevice.current = self
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
@@ -72,7 +73,10 @@ class SimulatedDevice(TorchDispatchMode):
         found = func(*tree_map(_host, args), **tree_map(_host, kwargs))
         if args and found is _host(args[0]):
             return args[0]  # In place.
-        return tree_map(lambda each: OnDevice(each) if is_here and isinstance(each, torch.Tensor) else each, found)
+        found = tree_map(lambda each: OnDevice(each) if is_here and isinstance(each, torch.Tensor) else each, found)
+        if func is _ATEN.scalar_tensor.default:
+            self._number = found
+        return found
 
     def _copy(self, func, args, kwargs):
         """Between host and device a copy waits unless it is told not to."""
@@ -81,6 +85,9 @@ class SimulatedDevice(TorchDispatchMode):
         is_asked = args[2] if len(args) > 2 else kwargs.get("non_blocking", False)
         if goal != source.device and not (is_asked and goal == DEVICE):
             self.waits.append(f"a copy from {source.device.type} to {goal.type}")
+        if func is _ATEN.copy_.default and source is self._number and not args[0].ndim:
+            # CUDA fills a slice with a number, but copies it to a single element.
+            self.waits.append("a number written to one element")
         if goal == DEVICE and "device" in kwargs:
             kwargs["device"] = torch.device("cpu")
         found = func(*tree_map(_host, args), **kwargs)

@@ -14,7 +14,7 @@ from core.drafters.registry import build_drafter
 from core.runners import llama
 from core.runners.timing import sent, synchronize
 from core.settings import Coupling, SamplingParams, VerificationRule
-from core.types import Draft, Inspected, Step, TargetFeature
+from core.types import Draft, Inspected, PrefillDone, Step, TargetFeature
 from tests.fakes import StubDrafter, play, tiny_model
 from tests.fakes_device import DEVICE, SimulatedDevice, moved
 
@@ -78,6 +78,12 @@ def test_a_step_waits_once_whatever_the_rule(method, settings):
     assert waited == [["tolist"]] * len(waited)
     assert len(waited) > 2
     assert text == play(events(method, on_device=False, **settings)).ids
+
+
+def test_the_kernels_of_verification_are_loaded_before_the_first_step():
+    with torch.inference_mode(), SimulatedDevice() as device:
+        assert isinstance(next(events("draft-model", on_device=True)), PrefillDone)
+    assert device.waits == ["tolist"] * 2, "a block, and a plain step"
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])

@@ -190,7 +190,7 @@ def _likeliest(
         torch.maximum(real[at], drawn_from, out=real[at])
     # Drafted and drawn tokens are listed, however unlikely.
     real[:num_drafted].scatter_(1, tokens, torch.inf)
-    real[at, next_token] = torch.inf
+    real[at, next_token : next_token + 1] = torch.inf  # Not one element: a GPU would have to wait for its copy.
     # A row's n largest lie in the n groups with the largest maxima: less work than sorting the row.
     count = min(MAX_LISTED, vocab_size)
     groups = score.view(num_positions, -1, _GROUP)
