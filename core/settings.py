@@ -286,9 +286,9 @@ class RunRequest:
     """One run's settings: a snapshot taken when Run is pressed.
 
     `draft` is None for methods that need no second model. `chat` None applies the chat template if the target's
-    tokenizer has one, and `system` is the system prompt in it. `num_draft_tokens` None lets `length_policy` choose K,
-    which may be 0; with a K, the policy is ignored, and 0 is plain decoding. `inspect` keeps the evidence of each step,
-    outside all timing.
+    tokenizer has one, and `system` is the system prompt in it. `num_draft_tokens` is K, and 0 is plain decoding; with
+    None, `length_policy` chooses K, which may be 0. A policy passed as `num_draft_tokens` becomes the `length_policy`.
+    `inspect` keeps the evidence of each step, outside all timing.
 
     A run may branch off another: `continuation` holds ids already written after the prompt, `forced` ids that the user
     added after those, and `forced_text` the same as text, for the target's tokenizer to encode. `max_new_tokens`, the
@@ -411,6 +411,9 @@ class RunRequest:
     def __post_init__(self) -> None:
         _require(bool(self.target.strip()), "Choose a target model.")
         _require(bool(self.prompt), "The prompt is empty. Write a few words for the model to continue.")
+        if isinstance(self.num_draft_tokens, str) and self.num_draft_tokens in list(LengthPolicy):
+            object.__setattr__(self, "length_policy", self.num_draft_tokens)
+            object.__setattr__(self, "num_draft_tokens", None)
         for name, item in declared(RunRequest).items():
             object.__setattr__(self, name, checked(item, getattr(self, name)))
         _require(

@@ -270,6 +270,8 @@ def test_a_choice_that_is_named_by_its_text_acts_as_its_member():
     )
     assert (request.coupling, request.is_lossy) == (Coupling.GUMBEL, True)
     assert request.draft_length is LengthPolicy.AUTO
+    for policy in (LengthPolicy.ADAPTIVE, "adaptive"):
+        assert RunRequest("T", None, "a", num_draft_tokens=policy).draft_length is LengthPolicy.ADAPTIVE
     target, draft = (tiny_model(seed=seed, is_fused=True) for seed in (0, 1))
     asked = {"num_draft_tokens": 3, "max_new_tokens": 12, "seed": 5}
     for setting, member in (("coupling", Coupling.GUMBEL), ("verification", VerificationRule.TYPICAL)):
