@@ -247,7 +247,10 @@ class _Run:
     # --- A step -------------------------------------------------------------------------------------------------
 
     def _policy(self) -> DraftLengthPolicy:
-        return DraftLengthPolicy(self._tally.target_step_ms, is_tree=self._rounds.drafts_trees)
+        is_behind = is_asynchronous(self._target.device)
+        return DraftLengthPolicy(
+            self._tally.target_step_ms, is_tree=self._rounds.drafts_trees, is_asynchronous=is_behind
+        )
 
     @torch.inference_mode()
     def _propose(self, policy: DraftLengthPolicy) -> Round:

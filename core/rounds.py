@@ -138,15 +138,24 @@ class Rounds:
 
     @torch.inference_mode()
     def _load_kernels(self, count: int) -> None:
-        """Verify a block of nothing: a GPU loads each kernel on its first run, which takes longer than a step."""
-        device = self._target.device
-        probs = probabilities(torch.zeros(count + 1, self._target.vocab_size, device=device), self._controls.sampling)
-        tokens, uniforms = torch.zeros(count, dtype=torch.long, device=device), torch.zeros(count + 1)
-        for number in {0, count}:
-            verify_on_device(
-                tokens[:number], range(-1, number - 1), probs[:number], probs[: number + 1], uniforms[: number + 1],
-                fetch=lambda values: values.tolist(),
-            )  # fmt: skip
+        """Verify blocks of nothing, once for each kind of verification.
+
+        A GPU loads each kernel when it first runs, which takes longer than a step.
+        """
+        device, sampling = self._target.device, self._controls.sampling
+        kind = count, sampling, self._rule, self._noise is None, self.drafts_trees
+        if kind in self._target.loaded_kernels:
+            return
+        self._target.loaded_kernels.add(kind)
+        probs = probabilities(torch.zeros(count + 1, self._target.vocab_size, device=device), sampling)
+        for number, drawn_from in ((0, None), (count, probs[:count]), (count, None)):
+            parents = (-1, *range(-1, number - 2))[:number] if self.drafts_trees else tuple(range(-1, number - 1))
+            draft = Draft(torch.zeros(number, dtype=torch.long), torch.tensor(parents), drawn_from)
+            uniforms = torch.zeros(number + 1, dtype=torch.float64)
+            draws = sent(for_device(uniforms, device), device)
+            done = Round(number, number, sampling, draft, parents, StepClock(device, self.silence_ms), uniforms, draws)
+            done.clock.start()
+            self._decide(0, done, probs[: number + 1])
 
     @property
     def num_captures(self) -> int:

@@ -6,11 +6,13 @@ import weakref
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import core.models.language_model
 from core.decode import autoregressive, speculative
 from core.drafters.base import DrafterSetup
 from core.drafters.registry import build_drafter
+from core.rounds import Rounds
 from core.runners import llama
 from core.runners.timing import sent, synchronize
 from core.settings import Coupling, SamplingParams, VerificationRule
@@ -80,10 +82,30 @@ def test_a_step_waits_once_whatever_the_rule(method, settings):
     assert text == play(events(method, on_device=False, **settings)).ids
 
 
-def test_the_kernels_of_verification_are_loaded_before_the_first_step():
-    with torch.inference_mode(), SimulatedDevice() as device:
-        assert isinstance(next(events("draft-model", on_device=True)), PrefillDone)
-    assert device.waits == ["tolist"] * 2, "a block, and a plain step"
+@pytest.mark.parametrize(("method", "settings"), CASES)
+def test_the_first_step_runs_no_kernel_of_verification_that_was_not_loaded_before(method, settings, monkeypatch):
+    """The decision's operations were all run before the first step, once a model."""
+    ran: list[set[str]] = []
+    decide = Rounds._decide
+
+    class Names(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            ran[-1].add(str(func))
+            return func(*args, **(kwargs or {}))
+
+    def watched(*args):
+        ran.append(set())
+        with Names():
+            return decide(*args)
+
+    monkeypatch.setattr(Rounds, "_decide", watched)
+    with torch.inference_mode(), SimulatedDevice():
+        run = events(method, on_device=True, **settings)
+        assert isinstance(next(run), PrefillDone)
+        loaded = set().union(*ran)
+        assert loaded
+        next(run)
+    assert ran[-1] <= loaded
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])

@@ -37,9 +37,9 @@ reads slowly would never be tried again."""
 _HOPEFUL_EVERY = 8
 """Drafted steps after which to retry a K whose first steps were slow, perhaps by chance."""
 
-_SHORT_STEP_MS, _LONG_TRIAL = 1.0, 4
-"""Where a plain step is shorter than this, a trial has this K. So short are those of small models on a GPU, which idles
-between the forwards: to draft one token takes almost as long as several."""
+_SHORT_STEP_MS, _LONG_TRIAL = 3.0, 4
+"""Where the host runs ahead of the device and plain steps are shorter than this, a trial has this K: much of such a
+step goes by between the forwards, so that to draft one token takes almost as long as several."""
 
 _TRIAL_STEPS = 4
 """The first drafted steps; in them, and until drafting has saved time, a draft needn't have read the whole text."""
@@ -82,11 +82,14 @@ class DraftLengthPolicy:
     the text follows the target's distribution. For a drafter without probabilities it behaves like AUTO.
     """
 
-    def __init__(self, target_step_ms: float | None = None, *, is_tree: bool = False) -> None:
+    def __init__(
+        self, target_step_ms: float | None = None, *, is_tree: bool = False, is_asynchronous: bool = False
+    ) -> None:
         """
         Args:
             target_step_ms: see `StepCosts`; without it the first step is plain, and measures it.
             is_tree: whether trees are drafted, of which K is the number of nodes.
+            is_asynchronous: whether the host runs ahead of the target's device, as of a GPU.
         """
         self._costs = StepCosts(target_step_ms)
         self._first, self._later = Acceptance(), Acceptance()
@@ -99,6 +102,7 @@ class DraftLengthPolicy:
         self._asked: int | None = None
         self._num_in_debt = 0
         self._is_trial = False
+        self._is_asynchronous = is_asynchronous
         self._calibration = Calibration()
         self._confidences: list[float] = []
         self._has_confidences = False
@@ -151,7 +155,7 @@ class DraftLengthPolicy:
     @property
     def _trial(self) -> int:
         """K of a trial."""
-        return _LONG_TRIAL if self._costs.plain_ms < _SHORT_STEP_MS else 1
+        return _LONG_TRIAL if self._is_asynchronous and self._costs.plain_ms < _SHORT_STEP_MS else 1
 
     @property
     def _is_hopeful(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,6 +37,7 @@ class LanguageModel:
         can_branch: whether that module reads trees rightly.
         revision: a Hub model's commit; None for other models.
         known_rows: row counts whose kernels `TargetScorer.prepare` has built.
+        loaded_kernels: kinds of verification whose kernels `Rounds.prepare` has loaded.
     """
 
     ref: str
@@ -52,6 +54,7 @@ class LanguageModel:
     can_branch: bool = True
     revision: str | None = None
     known_rows: set[int] = field(default_factory=set, init=False, repr=False)
+    loaded_kernels: set[Hashable] = field(default_factory=set, init=False, repr=False)
     _graphs: GraphPool | None = field(default=None, init=False, repr=False)
 
     @property
