@@ -12,7 +12,8 @@ from pathlib import Path
 
 from core.errors import SettingsError
 from core.export.choice import Choice, ModelSource, SourceKind
-from core.export.configurations import Project, configuration
+from core.export.configurations import configuration
+from core.export.engines.common import Project
 from core.files import write_atomically
 
 

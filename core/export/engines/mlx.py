@@ -1,0 +1,58 @@
+"""Writes the command that generates a text for a choice with MLX."""
+
+from __future__ import annotations
+
+from core.export.choice import Choice, ModelSource
+from core.export.engines.common import (
+    DRAWN_AND_COMPARED,
+    OUTTYPES,
+    PROMPT,
+    Project,
+    Recipe,
+    UnsupportedError,
+    refuse_gguf,
+    sampling_flags,
+    shell_command,
+)
+
+
+def _write(choice: Choice, target: ModelSource, draft: ModelSource | None) -> Recipe:
+    if draft is None:
+        raise UnsupportedError("mlx-lm only drafts with a model: it has no prompt lookup.")
+    refuse_gguf("mlx-lm reads safetensors, not GGUF files.", target, draft)
+    sampling = choice.request.sampling
+    notes = [
+        "Draft and target must share a tokenizer, and both need caches that can be trimmed: models with recurrent or "
+        "rotating caches are refused. The default K is 3.",
+    ]
+    if not sampling.is_greedy:
+        notes.append(DRAWN_AND_COMPARED)
+        if not sampling.is_unfiltered and sampling.temperature != 1.0:
+            notes.append(
+                "mlx-lm filters before it applies the temperature, Outrider after it: with these filters the "
+                "distribution is not the one measured."
+            )
+    if choice.dtype in OUTTYPES:
+        notes.append(
+            f"mlx-lm computes in the precision of the stored weights, Outrider in {choice.dtype}: mlx_lm.convert "
+            "--dtype stores them in another one."
+        )
+    if choice.request.chat is False:
+        notes.append("The run's prompt was raw; add --ignore-chat-template to match it.")
+    program = shell_command(
+        ["mlx_lm.generate"],
+        ["--model", target.name],
+        ["--draft-model", draft.name],
+        ["--num-draft-tokens", str(choice.k), *sampling_flags(sampling)],
+        ["--max-tokens", str(choice.request.max_new_tokens), "--prompt", PROMPT],
+    )
+    return program, notes
+
+
+PROJECT = Project(
+    "mlx",
+    "MLX",
+    ".sh",
+    "mlx-lm's mlx_lm/generate.py and mlx_lm/sample_utils.py (2026 sources, release unknown)",
+    _write,
+)
