@@ -36,7 +36,8 @@ from core.errors import GenerationError, OutriderError, sentence_of
 from core.experiments.bench import Bench
 from core.experiments.bench_plan import BenchSettings, num_equal
 from core.experiments.check import MOST_ROUNDING, check
-from core.experiments.check_plan import CheckRequest, Verdict, p_text, report_text
+from core.experiments.check_plan import CheckRequest, Verdict
+from core.experiments.check_report import p_text, report_text
 from core.experiments.contenders import build_all, load_pair
 from core.experiments.prompt_suites import default_prompts, encoded
 from core.files import write_atomically

@@ -232,7 +232,7 @@ def test_reports_stages_and_names_show_control_characters_on_a_terminal(monkeypa
     for name in ("stdout", "stderr"):  # Not in a fixture: pytest replaces both streams once more before the test.
         monkeypatch.setattr(sys, name, Terminal())
     monkeypatch.setattr(check, "_follow", lambda _: SimpleNamespace(is_right=True))
-    monkeypatch.setattr(check.checks, "report_text", lambda _: f"target {EVIL}\n")
+    monkeypatch.setattr(check.check_report, "report_text", lambda _: f"target {EVIL}\n")
     assert main(["check"]) == 0
     assert sys.stdout.getvalue() == f"target {SEEN}\n"
     with Progress() as progress:

@@ -16,14 +16,8 @@ from core.controls import RunControls
 from core.drafters.length_policy import BlockPlan, DraftLengthPolicy
 from core.errors import SettingsError
 from core.experiments.check import check
-from core.experiments.check_plan import (
-    CheckFinished,
-    CheckRequest,
-    Comparison,
-    Verdict,
-    report_json,
-    report_text,
-)
+from core.experiments.check_plan import CheckFinished, CheckRequest, Comparison, Verdict
+from core.experiments.check_report import report_json, report_text
 from core.experiments.distribution import (
     Bias,
     DistributionTally,

@@ -9,7 +9,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from core.experiments.check_plan import BiasLimit, Verdict, exact_sentence, report_json, report_text
+from core.experiments.check_plan import BiasLimit, Verdict
+from core.experiments.check_report import exact_sentence, report_json, report_text
 from core.experiments.distribution import DistributionTally
 from core.settings import SamplingParams
 from tests.fakes import table_model

@@ -14,7 +14,8 @@ from core.drafters.base import DrafterSetup
 from core.drafters.registry import TreeRule, build_drafter, rule_problem
 from core.errors import SettingsError
 from core.experiments.check import CheckContext
-from core.experiments.check_plan import Verdict, drafting_text, report_json, report_text
+from core.experiments.check_plan import Verdict
+from core.experiments.check_report import drafting_text, report_json, report_text
 from core.experiments.distribution import DraftDistribution
 from core.session import Loaded
 from core.settings import LOSSY, Coupling, LengthPolicy, SamplingParams, VerificationRule

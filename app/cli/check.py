@@ -36,6 +36,7 @@ from core.controls import RunControls
 from core.draft_length import request_fields
 from core.drafters.registry import METHODS, check_rule
 from core.experiments import check_plan as checks
+from core.experiments import check_report
 from core.experiments.prompt_suites import SUITES, find_prompts
 from core.files import write_atomically
 from core.settings import RunRequest
@@ -112,7 +113,7 @@ def execute(args: argparse.Namespace) -> int:
         refuse_without_engine(args)
         request = build_request(args)
     prepare_libraries()
-    words: Any = checks
+    words: Any = check_report
     if request is None:
         from core.experiments.servers import report as words
     if args.json is not None:

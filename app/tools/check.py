@@ -52,7 +52,6 @@ from core.controls import RunControls
 from core.drafters.registry import METHODS
 from core.errors import OutriderError
 from core.experiments.check_plan import (
-    COMPARED,
     DEFAULT_SAMPLES,
     LEAST_SAMPLES,
     MAX_BLOCKS,
@@ -65,6 +64,9 @@ from core.experiments.check_plan import (
     IdentityResult,
     TokenCount,
     Verdict,
+)
+from core.experiments.check_report import (
+    COMPARED,
     distribution_remarks,
     divergence_line,
     drafting_text,

@@ -146,7 +146,7 @@ def check(
 ) -> CheckReport:
     """Check that a drafter gives exactly what its target alone would, as `outrider check` does.
 
-    `core.experiments.check_plan.report_text` puts the report in words. Without prompts, the presets are used.
+    `core.experiments.check_report.report_text` puts the report in words. Without prompts, the presets are used.
 
     Raises:
         OutriderError: it can't be done, in one sentence.

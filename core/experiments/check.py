@@ -23,8 +23,8 @@ from core.experiments.check_plan import (
     Comparison,
     Divergence,
     IdentityResult,
-    notes_on,
 )
+from core.experiments.check_report import notes_on
 from core.experiments.contenders import Generate
 from core.experiments.distribution import judge_distribution
 from core.experiments.prompt_suites import Prompt, default_first, encoded

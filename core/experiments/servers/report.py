@@ -8,16 +8,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from core.experiments.check_plan import (
-    DistributionResult,
-    DistributionTest,
-    IdentityResult,
-    Verdict,
-    distribution_remarks,
-    exact_sentence,
-    identity_text,
-    table_of,
-)
+from core.experiments.check_plan import DistributionResult, DistributionTest, IdentityResult, Verdict
+from core.experiments.check_report import distribution_remarks, exact_sentence, identity_text, table_of
 from core.text import count_text, duration_text, percent_text, significant_text
 
 SCHEMA = "outrider.server-check/1"

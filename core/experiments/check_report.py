@@ -1,0 +1,282 @@
+"""A check's report in words and as JSON: the verdict as a sentence, the tables, and notes on the settings."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict
+from typing import Any
+
+from core.drafters.registry import METHODS
+from core.experiments.check_plan import (
+    DEFAULT_SAMPLES,
+    MAX_BLOCKS,
+    BiasLimit,
+    CheckReport,
+    Comparison,
+    DistributionResult,
+    DistributionTest,
+    Divergence,
+    IdentityResult,
+    Verdict,
+    block_lengths,
+)
+from core.settings import LOSSY, Coupling, LengthPolicy, RunRequest
+from core.text import count_text, duration_text, percent_text, significant_text
+
+SCHEMA = "outrider.check/1"
+BIAS_ERRORS = 4.0
+"""A bias of this many standard errors is found in nine of ten checks."""
+LOOSE_BIAS = 0.1
+"""A check that misses even this bias is no proof of exactness, and says so."""
+COMPARED = {
+    Comparison.GREEDY: "Greedy text against plain decoding",
+    Comparison.GUMBEL: "Gumbel-coupled text against plain sampling, same seed",
+    Comparison.TRANSFORMERS: "Plain greedy text against transformers' generate",
+}
+"""What was compared, in words."""
+
+
+def notes_on(run: RunRequest, dtype: str, distribution: DistributionResult | None) -> tuple[str, ...]:
+    """How the settings affect the distribution, a sentence each; dtype is torch's name of the precision."""
+    notes = [
+        "Only typical acceptance trades exactness for speed: method, tree, K, block verification and an int8 draft "
+        "change only the speed."
+    ]
+    if run.is_lossy:
+        notes = [f"{LOSSY} At temperature 0 the text is still the greedy one."]
+    if distribution is not None and len(block_lengths(run)) > 1:
+        notes.append("Half the blocks use K = 1, to get more bonus tokens: the longer a draft, the rarer they are.")
+    if dtype in {"torch.float16", "torch.bfloat16"}:
+        measured = (
+            ""
+            if distribution is None
+            else f", here by up to {significant_text(distribution.rounding, 2)} in total variation"
+        )
+        notes.append(
+            f"In {dtype.removeprefix('torch.')} the text follows the logits that the target gives when it scores a "
+            f"whole block; those of one token at a time differ by rounding{measured}."
+        )
+    if not run.sampling.is_unfiltered and not run.sampling.is_greedy:
+        notes.append(
+            "Top-k, top-p and min-p change the distribution on purpose, with drafts and without; the filtered "
+            "distribution was checked."
+        )
+    if run.coupling is Coupling.GUMBEL:
+        notes.append("Gumbel coupling keeps the distribution, and a seed gives the same text as without a draft.")
+    elif not (run.sampling.is_greedy or run.is_lossy):
+        notes.append("One seed gives different texts with and without a draft: random numbers are used differently.")
+        if run.num_draft_tokens is None:
+            name = "Auto" if run.length_policy is LengthPolicy.AUTO else "Adaptive"
+            notes.append(
+                f"With K on {name} the distribution is kept; which text a seed gives depends on this machine's timing."
+            )
+    return tuple(notes)
+
+
+def verdict_sentence(report: CheckReport) -> str:
+    """The verdict in words."""
+    if report.is_lossy and report.distribution is not None:
+        shows = (
+            "and these samples show it" if not report.distribution.is_exact else "though these samples don't show it"
+        )
+        return f"Not exact: typical acceptance doesn't follow the target's distribution, {shows}."
+    if report.verdict is Verdict.NOT_EXACT:
+        return "Not exact: the output differs from the target's own."
+    return exact_sentence(report.verdict, report.distribution)
+
+
+_LIMITS = {
+    BiasLimit.ALIKE: "draft and target agree too closely to measure a bias",
+    BiasLimit.DRAFTS: "too few tokens were drafted to measure a bias",
+    BiasLimit.UNWRITTEN: "what the draft prefers, the target hardly ever writes",
+}
+
+
+def exact_sentence(
+    verdict: Verdict, found: DistributionResult | None, samples: str = "blocks", *, has_draft: bool = True
+) -> str:
+    """What was found where nothing differs from the target's output, and how large a bias would have been found."""
+    name, parts = str(verdict).capitalize(), []
+    if verdict is Verdict.NEAR_TIES:
+        parts.append("texts diverge only where rounding decides")
+    if found is None:
+        return f"{name}: {'; '.join(parts) or 'all texts are equal'}."
+    equal, error = f"no difference in {found.num_blocks:,} {samples}", found.bias_error
+    if error is None:
+        parts.append(equal)
+        if not has_draft:
+            return f"{name}: {'; '.join(parts)}."
+        if found.bias_limit in _LIMITS:
+            parts.append(_LIMITS[found.bias_limit])
+            return f"{name} as far as tested: {'; '.join(parts)}."
+        more = min(max(DEFAULT_SAMPLES, 4 * found.num_blocks), MAX_BLOCKS)
+        instance = f", for instance {more:,}" if more > found.num_blocks else ""
+        said = f"{'; '.join(parts)}, too few to show a bias towards the draft"
+        return f"{name} as far as tested: {said}. Sample more{instance}."
+    least = percent_text(BIAS_ERRORS * error, 1)
+    if is_loose(found):
+        parts.append(f"{equal}, enough to find only a bias towards the draft of {least} or more")
+        return f"{name} as far as tested: {'; '.join(parts)}. Sample more to find a smaller one."
+    parts.append(f"{equal}, where a bias towards the draft of {least} would have shown")
+    return f"{name}: {'; '.join(parts)}."
+
+
+def is_loose(found: DistributionResult) -> bool:
+    """Whether nine of ten such checks would find only a large bias towards the draft, or none."""
+    return found.bias_error is None or BIAS_ERRORS * found.bias_error > LOOSE_BIAS
+
+
+def drafting_text(run: RunRequest) -> str:
+    """The method with the options that shape its drafts, K, and the rule that tests them."""
+    method = METHODS.get(run.method)
+    options = {} if method is None else asdict(method.parse(run.method_options))
+    shape = [
+        f"{name.replace('_', ' ')} {value}" for name, value in options.items() if not isinstance(value, bool | str)
+    ]
+    shape += [f"rule {options['rule']}"] if "rule" in options else []
+    drafted = f"{run.method} ({', '.join(shape)})" if shape else run.method
+    return f"{drafted}, K {run.draft_length}, {run.verification} verification"
+
+
+def divergence_line(divergence: Divergence) -> str:
+    """Where two texts diverged, and by what margin."""
+    expected, found = divergence.expected, divergence.found
+    where = f"{divergence.prompt}, token {divergence.index + 1}: {expected!r} expected, {found!r} found"
+    if divergence.margin is None or divergence.difference is None:
+        return f"{where}; one text ended there"
+    explained = divergence.margin <= divergence.difference
+    kind = "near-tie" if divergence.is_near_tie else "more than rounding" if explained else "no near-tie"
+    margin, difference = (significant_text(value, 2) for value in (divergence.margin, divergence.difference))
+    return f"{where}; margin {margin}, measured difference {difference}: {kind}"
+
+
+def title_of(test: DistributionTest) -> str:
+    """What a test of the distribution is about."""
+    titles = {"bias": "Bias towards the draft", "bonus": "Bonus token"}
+    return titles.get(test.name, f"Token {test.position} of a block")
+
+
+def p_text(p_value: float | None) -> str:
+    """A p-value as text."""
+    if p_value is None:
+        return "too few to test"
+    return f"{p_value:.3f}" if p_value >= 0.001 else significant_text(p_value, 2)
+
+
+def distribution_remarks(found: DistributionResult, samples: str = "blocks") -> list[str]:
+    """Further notes on the sampled distribution."""
+    remarks = []
+    if found.bias is not None and found.bias_error is not None:
+        remarks = [
+            f"Bias towards the draft: {percent_text(found.bias, 1)} ± {percent_text(found.bias_error, 1)} (one "
+            "standard error)."
+        ]
+    if (trees := found.trees) is not None:
+        shapes = "all of one shape" if trees.num_shapes == 1 else f"of {trees.num_shapes:,} shapes"
+        remarks.append(
+            f"Trees {shapes}: up to {count_text(trees.most_nodes, 'node')}, {trees.most_depth} in a row, "
+            f"{count_text(trees.most_children, 'sibling')}."
+        )
+    if found.first_p_value is not None:
+        remarks.append(
+            f"The first samples gave p = {p_text(found.first_p_value)}; these are {found.num_blocks:,} fresh "
+            f"{samples}, drawn because of that. Only a deviation that appears twice counts."
+        )
+    if found.num_impossible:
+        remarks.append(f"{found.num_impossible:,} tokens were drawn that the target never produces with these filters.")
+    if found.is_misscored:
+        remarks.append(
+            f"The target's scores of a block differ from those token by token by {significant_text(found.rounding, 2)} "
+            f"in total variation; rounding explains {significant_text(found.most_rounding, 2)} at most."
+        )
+    return remarks
+
+
+def report_text(report: CheckReport) -> str:
+    """The report as text."""
+    return "\n".join(_report_lines(report)) + "\n"
+
+
+def _report_lines(report: CheckReport) -> Iterator[str]:
+    yield verdict_sentence(report)
+    yield _settings_line(report)
+    yield ""
+    for item in report.identities:
+        yield f"{COMPARED[item.comparison]}: {identity_text(item)}"
+        yield from (f"  {divergence_line(divergence)}" for divergence in item.divergences)
+    found = report.distribution
+    if found is None:
+        yield "Sampled distribution: none at temperature 0, where only the greedy text is possible."
+    else:
+        yield f"Sampled distribution: {found.num_blocks:,} blocks against the target's exact distribution, chi-squared"
+        yield from table_of(found.tests, title_of)
+        yield from (f"  {remark}" for remark in distribution_remarks(found))
+    yield ""
+    yield from report.notes
+
+
+def table_of(tests: Iterable[DistributionTest], title: Callable[[DistributionTest], str]) -> Iterator[str]:
+    """The tests as a table."""
+    yield f"  {'':<24}{'tokens':>8}{'chi2':>10}{'df':>6}  {'p':<16}"
+    for test in tests:
+        row = f"  {title(test):<24}{test.num_samples:>8,}{test.statistic:>10.1f}{test.degrees:>6}"
+        yield f"{row}  {p_text(test.p_value)}{'  not exact' if test.is_failed else ''}"
+
+
+def identity_text(item: IdentityResult) -> str:
+    """How many tokens were equal, and how many divergences there are."""
+    text = f"{item.num_tokens:,} tokens equal in {count_text(item.num_prompts, 'text')}"
+    if not item.divergences:
+        return text
+    ties = sum(divergence.is_near_tie for divergence in item.divergences)
+    others = len(item.divergences) - ties
+    parts = [count_text(ties, "near-tie")] if ties else []
+    return f"{text}; {', '.join([*parts, *([f'{others} not explained by rounding'] if others else [])])}"
+
+
+def _settings_line(report: CheckReport) -> str:
+    run = report.request.run
+    parts = [
+        f"target {run.target}",
+        f"draft {run.draft}" if run.draft else "",
+        drafting_text(run),
+        run.sampling.text,
+        f"{run.coupling} coupling",
+        f"seed {run.seed}",
+        report.device,
+        report.dtype,
+        f"took {duration_text(report.seconds)}",
+    ]
+    return ", ".join(filter(None, parts))
+
+
+_PUBLISHED = {
+    "distribution": "law",
+    "bias": "lean",
+    "bias_error": "lean_error",
+    "bias_limit": "lean_limit",
+    "divergences": "partings",
+}
+"""Names in the JSON document, where they differ from those in the code."""
+
+
+def report_json(report: CheckReport) -> str:
+    """The report for other programs."""
+    record: dict[str, Any] = {"schema": SCHEMA, "verdict": str(report.verdict), **asdict(report)}
+    # Prompts by their names: their text is the user's own.
+    record["request"]["prompts"] = [prompt.name for prompt in report.request.prompts]
+    record["request"]["run"].pop("prompt")
+    for item, found in zip(record["identities"], report.identities, strict=True):
+        item["is_exact"] = found.is_exact
+    if report.distribution is not None:
+        record["distribution"]["is_exact"] = report.distribution.is_exact
+        for test in record["distribution"]["tests"]:
+            test["name"] = _PUBLISHED.get(test["name"], test["name"])
+    return json.dumps(_renamed(record), indent=2, ensure_ascii=False, default=str) + "\n"
+
+
+def _renamed(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {_PUBLISHED.get(key, key): _renamed(item) for key, item in value.items()}
+    return [_renamed(item) for item in value] if isinstance(value, list | tuple) else value
