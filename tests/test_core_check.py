@@ -18,14 +18,8 @@ from core.errors import SettingsError
 from core.experiments.check import check
 from core.experiments.check_plan import CheckFinished, CheckRequest, Comparison, Verdict
 from core.experiments.check_report import report_json, report_text
-from core.experiments.distribution import (
-    Bias,
-    DistributionTally,
-    at_edge,
-    chi_squared_p_value,
-    fit,
-    normal_p_value,
-)
+from core.experiments.distribution import at_edge
+from core.experiments.distribution_statistics import Bias, DistributionTally, chi_squared_p_value, fit, normal_p_value
 from core.experiments.prompt_suites import Prompt
 from core.sampling import probabilities
 from core.settings import Coupling, LengthPolicy, RunRequest, SamplingParams

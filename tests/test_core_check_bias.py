@@ -11,7 +11,7 @@ import torch
 
 from core.experiments.check_plan import BiasLimit, Verdict
 from core.experiments.check_report import exact_sentence, report_json, report_text
-from core.experiments.distribution import DistributionTally
+from core.experiments.distribution_statistics import DistributionTally
 from core.settings import SamplingParams
 from tests.fakes import table_model
 from tests.fakes_check import VOCAB_SIZE, TableSession, checked, make_check

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -20,25 +20,16 @@ from core.decode import sample_blocks
 from core.draft_length import DraftLength
 from core.drafters.base import chain
 from core.experiments.bench_plan import num_equal
-from core.experiments.check_plan import (
-    MOST_SAMPLES,
-    BiasLimit,
-    CheckProgress,
-    DistributionResult,
-    DistributionTest,
-    DraftedTrees,
-    FirstTokens,
-    TokenCount,
-    block_lengths,
-)
+from core.experiments.check_plan import CheckProgress, DistributionResult, FirstTokens, TokenCount, block_lengths
+from core.experiments.distribution_statistics import BONUS, DistributionTally
 from core.experiments.prompt_suites import Prompt
 from core.models.language_model import LanguageModel
 from core.runners.base import prefill
 from core.runners.scoring import TargetScorer
 from core.sampling import probabilities
-from core.settings import MAX_DRAFT_TOKENS, LengthPolicy, SamplingParams
+from core.settings import LengthPolicy, SamplingParams
 from core.text import display_texts
-from core.types import DraftContext, Feature, TokenKind, depths_of
+from core.types import DraftContext, Feature, TokenKind
 
 if TYPE_CHECKING:
     from core.experiments.check import CheckContext
@@ -50,18 +41,12 @@ MORE_SAMPLES = 3
 """Factor by which the second test draws more samples."""
 BEYOND_DOUBT = 1e-9
 """A p-value that needs no second test."""
-LEAST_EXPECTED = 5.0
-"""Cells expected less often are joined with others, as usual for chi-squared."""
 LEAST_FOLLOWERS = 12
 """A prefix of a block seen less often is not tested: hardly any token is expected five times after it."""
 MOST_CHOSEN = 5
 """The longest first block where the engine chooses K, as `sample_blocks` has room for."""
 MOST_MISSCORED = {torch.float32: 1e-3, torch.float16: 0.05, torch.bfloat16: 0.3}
 """Total variation that rounding may cause between a distribution scored alone and in a block."""
-BONUS = MAX_DRAFT_TOKENS + 1
-"""Marks the position of a token after a fully accepted draft, wherever that is."""
-OWN = 0
-"""Marks the test of a server's first tokens against its own logprobs."""
 PROMPTS = 3
 """Prompts that blocks are sampled after: many blocks after one prompt say more than a few after many."""
 
@@ -69,238 +54,7 @@ _SHARES = (1.0, 0.75, 0.5, 0.3)
 """Shares of a prompt read before a block; at its end the next token is often certain."""
 _MOST_PROMPTS = 12
 _LEAST_IDS = 4
-_LEAST_VARIANCE = 10.0
 _NUM_SHOWN = 8
-
-
-# --- Statistics -------------------------------------------------------------------------------------------------
-
-
-def chi_squared_p_value(statistic: float, degrees: int) -> float:
-    """The probability that a chi-squared variable of these degrees of freedom is at least this large."""
-    halves = torch.tensor([degrees / 2, statistic / 2], dtype=torch.float64)
-    return float(torch.special.gammaincc(halves[0], halves[1]))
-
-
-def normal_p_value(deviations: float) -> float:
-    """The probability that a normal variable is at least this many standard deviations off, either way."""
-    return math.erfc(abs(deviations) / math.sqrt(2.0))
-
-
-class Fit(NamedTuple):
-    """Pearson's statistic and degrees of freedom, and the counts where the distribution has no mass."""
-
-    statistic: float
-    degrees: int
-    num_impossible: int
-
-
-def fit(counts: Mapping[int, int], probs: Tensor, favoured: Tensor) -> Fit:
-    """Goodness of fit to probs, (V,) float64, with a cell of its own for every token that is expected often enough.
-
-    The rare ones of the tokens that the draft favours, (V,) bool, make one cell and the others another, since a broken
-    verifier moves mass between the two.
-    """
-    observed = torch.zeros_like(probs)
-    observed[list(counts)] = torch.tensor([float(count) for count in counts.values()], dtype=probs.dtype)
-    expected = sum(counts.values()) * probs
-    often = expected >= LEAST_EXPECTED
-    cells = [(float(seen), float(mean)) for seen, mean in zip(observed[often], expected[often], strict=True)]
-    spare = (0.0, 0.0)
-    for rare in (favoured & ~often & (probs > 0), ~favoured & ~often & (probs > 0)):
-        cell = (spare[0] + float(observed[rare].sum()), spare[1] + float(expected[rare].sum()))
-        spare = (0.0, 0.0)
-        if cell[1] >= LEAST_EXPECTED:
-            cells.append(cell)
-        else:
-            spare = cell
-    if spare[1] > 0 and cells:
-        least = min(range(len(cells)), key=lambda index: cells[index][1])
-        cells[least] = (cells[least][0] + spare[0], cells[least][1] + spare[1])
-    statistic = sum((seen - mean) ** 2 / mean for seen, mean in cells)
-    return Fit(statistic, max(len(cells) - 1, 0), int(observed[probs == 0].sum()))
-
-
-def at_edge(logits: Tensor, sampling: SamplingParams, lead: float, drawn: Iterable[int]) -> list[int]:
-    """The tokens at the edge of the filters, which another rounding may keep or drop.
-
-    Args:
-        logits: (V,).
-        lead: how far rounding may move a token's lead over another, in logits.
-        drawn: of the tokens that the filters drop, only these are looked at.
-    """
-    if sampling.is_unfiltered or lead == 0.0:
-        return []
-
-    def is_kept(token: int, gain: float) -> bool:
-        moved = logits.clone()
-        moved[token] += gain
-        # The more probable tokens together may lose, or gain, as much.
-        top_p = 1.0 / (1.0 + (1.0 / sampling.top_p - 1.0) * math.exp(min(-gain / sampling.temperature, 500.0)))
-        return bool(probabilities(moved, replace(sampling, top_p=top_p))[token] > 0)
-
-    probs = probabilities(logits, sampling)
-    kept = probs.nonzero().flatten()
-    rising: list[int] = kept[probs[kept].argsort()].tolist()
-    num_at_edge = bisect_left(rising, True, key=lambda token: is_kept(token, -lead))
-    return [*rising[:num_at_edge], *(token for token in drawn if probs[token] == 0 and is_kept(token, lead))]
-
-
-class Bias:
-    """How much of the draft's own distribution shows in what was emitted.
-
-    An exact engine emits the tokens that the draft prefers as often as the target says. If a share x of the tokens
-    were the draft's own, they would come more often, by x times what the two distributions differ there.
-    """
-
-    def __init__(self) -> None:
-        self._surplus = self._difference = self._variance = 0.0
-        self.num_samples = 0
-
-    def add(self, counts: Mapping[int, int], target_probs: Tensor, draft_probs: Tensor) -> None:
-        """Count the tokens that came after one prefix, given both distributions, (V,) float64."""
-        favoured = draft_probs > target_probs
-        mass = float(target_probs[favoured].sum().clamp(0.0, 1.0))
-        total = sum(counts.values())
-        self.num_samples += total
-        self._surplus += sum(count for token, count in counts.items() if favoured[token]) - total * mass
-        self._difference += total * float((draft_probs - target_probs)[favoured].sum())
-        self._variance += total * mass * (1.0 - mass)
-
-    @property
-    def is_known(self) -> bool:
-        """Whether draft and target differ enough, over enough samples, for the normal approximation."""
-        return self.varies_enough() and self.differs_over(self.num_samples)
-
-    def varies_enough(self, times: float = 1.0) -> bool:
-        """Whether the variance suffices for the normal approximation, or would with `times` as many samples."""
-        return times * self._variance >= _LEAST_VARIANCE
-
-    def differs_over(self, num_samples: int) -> bool:
-        """Whether the mean difference between draft and target over `num_samples` is large enough to measure."""
-        return self._difference > 0.01 * num_samples
-
-    @property
-    def deviations(self) -> float:
-        """The bias in standard errors."""
-        return self._surplus / math.sqrt(self._variance)
-
-    @property
-    def share(self) -> float:
-        """x."""
-        return self._surplus / self._difference
-
-    @property
-    def error(self) -> float:
-        """The standard error of x."""
-        return math.sqrt(self._variance) / self._difference
-
-
-_NAMES: dict[int, tuple[str, int | None]] = {BONUS: ("bonus", None), OWN: ("own logprobs", None)}
-
-
-class DistributionTally:
-    """Adds up the tests, by position in the block."""
-
-    def __init__(self) -> None:
-        self.statistics: defaultdict[int, float] = defaultdict(float)
-        self.degrees: Counter[int] = Counter()
-        self.samples: Counter[int] = Counter()
-        self.num_impossible = 0
-        self.rounding = 0.0
-        self.bias = Bias()
-        self.num_undrafted = 0
-        """Tokens where nothing was drafted."""
-        self.first_tokens: list[FirstTokens] = []
-        self.shapes: Counter[tuple[int, ...]] = Counter()
-        """How often the blocks had these parents; a chain's are empty."""
-
-    def add(
-        self,
-        position: int,
-        counts: Counter[int],
-        target_probs: Tensor,
-        draft_probs: Tensor | None,
-        edge: Collection[int] = (),
-    ) -> None:
-        """Add the tests of what followed one prefix; the tokens at the edge of a filter are left out.
-
-        draft_probs is None where nothing is drafted.
-        """
-        is_drafted = draft_probs is not None
-        draft_probs = target_probs if draft_probs is None else draft_probs
-        if edge:
-            counts = Counter({token: count for token, count in counts.items() if token not in edge})
-            target_probs, draft_probs = (_without(probs, edge) for probs in (target_probs, draft_probs))
-        if not counts:
-            return
-        found = fit(counts, target_probs, draft_probs > target_probs)
-        self.count(position, found.statistic, found.degrees, sum(counts.values()))
-        self.num_impossible += found.num_impossible
-        self.bias.add(counts, target_probs, draft_probs)
-        self.num_undrafted += 0 if is_drafted else sum(counts.values())
-
-    def count(self, position: int, statistic: float, degrees: int, num_samples: int) -> None:
-        """Add one test of what came at a position."""
-        self.statistics[position] += statistic
-        self.degrees[position] += degrees
-        self.samples[position] += num_samples
-
-    def result(self, num_blocks: int, most_rounding: float) -> DistributionResult:
-        tests = []
-        for position, samples in sorted(self.samples.items()):
-            degrees, statistic = self.degrees[position], self.statistics[position]
-            p_value = chi_squared_p_value(statistic, degrees) if degrees else None
-            name, shown = _NAMES.get(position, (f"token {position}", position))
-            tests.append(DistributionTest(name, shown, samples, degrees, statistic, p_value))
-        limit = self._bias_limit(num_blocks)
-        bias = self.bias if limit is None else None
-        if bias:
-            p_value = normal_p_value(bias.deviations)
-            tests.append(DistributionTest("bias", None, bias.num_samples, 1, bias.deviations**2, p_value))
-        return DistributionResult(
-            num_blocks=num_blocks,
-            tests=tuple(tests),
-            bias=bias.share if bias else None,
-            bias_error=bias.error if bias else None,
-            num_impossible=self.num_impossible,
-            rounding=self.rounding,
-            most_rounding=most_rounding,
-            first_tokens=tuple(self.first_tokens),
-            trees=_trees([parents for parents in self.shapes if parents]),
-            bias_limit=limit,
-        )
-
-    def _bias_limit(self, num_blocks: int) -> BiasLimit | None:
-        num_drafted = self.bias.num_samples - self.num_undrafted
-        if self.bias.is_known:
-            return None
-        if self.samples and num_drafted <= 0:
-            return BiasLimit.DRAFTS
-        if not self.samples:
-            return BiasLimit.SAMPLES
-        if self.bias.differs_over(self.bias.num_samples):
-            can_vary = self.bias.varies_enough(MOST_SAMPLES / num_blocks)
-            return BiasLimit.SAMPLES if can_vary else BiasLimit.UNWRITTEN
-        return BiasLimit.DRAFTS if self.bias.differs_over(num_drafted) else BiasLimit.ALIKE
-
-
-def _without(probs: Tensor, tokens: Collection[int]) -> Tensor:
-    """The distribution, (V,) float64, given that none of these tokens is drawn."""
-    left = probs.clone()
-    left[[*tokens]] = 0.0
-    return left / left.sum().clamp_min(torch.finfo(left.dtype).tiny)
-
-
-def _trees(shapes: Sequence[tuple[int, ...]]) -> DraftedTrees | None:
-    if not shapes:
-        return None
-    return DraftedTrees(
-        num_shapes=len(shapes),
-        most_nodes=max(map(len, shapes)),
-        most_depth=1 + max(max(depths_of(parents)) for parents in shapes),
-        most_children=max(max(Counter(parents).values()) for parents in shapes),
-    )
 
 
 # --- Exact distributions ----------------------------------------------------------------------------------------
@@ -372,6 +126,31 @@ class TargetDistribution:
         row = self._block.forward(torch.tensor(padded), num_logits=len(padded)).logits[len(block)]
         self._block.rewind(len(self._prompt) - 1)
         return row[: self._vocab_size].to(torch.float32, copy=True)  # A draft may be scored before it is read again.
+
+
+def at_edge(logits: Tensor, sampling: SamplingParams, lead: float, drawn: Iterable[int]) -> list[int]:
+    """The tokens at the edge of the filters, which another rounding may keep or drop.
+
+    Args:
+        logits: (V,).
+        lead: how far rounding may move a token's lead over another, in logits.
+        drawn: of the tokens that the filters drop, only these are looked at.
+    """
+    if sampling.is_unfiltered or lead == 0.0:
+        return []
+
+    def is_kept(token: int, gain: float) -> bool:
+        moved = logits.clone()
+        moved[token] += gain
+        # The more probable tokens together may lose, or gain, as much.
+        top_p = 1.0 / (1.0 + (1.0 / sampling.top_p - 1.0) * math.exp(min(-gain / sampling.temperature, 500.0)))
+        return bool(probabilities(moved, replace(sampling, top_p=top_p))[token] > 0)
+
+    probs = probabilities(logits, sampling)
+    kept = probs.nonzero().flatten()
+    rising: list[int] = kept[probs[kept].argsort()].tolist()
+    num_at_edge = bisect_left(rising, True, key=lambda token: is_kept(token, -lead))
+    return [*rising[:num_at_edge], *(token for token in drawn if probs[token] == 0 and is_kept(token, lead))]
 
 
 class DraftDistribution:

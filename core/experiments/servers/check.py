@@ -34,17 +34,8 @@ from core.experiments.check_plan import (
     Divergence,
     IdentityResult,
 )
-from core.experiments.distribution import (
-    LEAST_EXPECTED,
-    LEAST_FOLLOWERS,
-    OWN,
-    PROMPTS,
-    DistributionTally,
-    Fit,
-    TargetDistribution,
-    fit,
-    judge_twice,
-)
+from core.experiments.distribution import LEAST_FOLLOWERS, PROMPTS, TargetDistribution, judge_twice
+from core.experiments.distribution_statistics import LEAST_EXPECTED, OWN, DistributionTally, Fit, fit
 from core.experiments.prompt_suites import PRESETS, Prompt, default_first, encoded, read_prompts
 from core.experiments.servers.answers import Answer, ask_all, refuse_drafting
 from core.experiments.servers.report import Acceptance, ServerReport
