@@ -60,11 +60,12 @@ TILES = (
         "Acceptance rate",
         "acceptanceValue",
         "The useful share of the tokens, or of a tree's nodes, that the target scored. "
-        "Accepted / drafted tokens. Tokens after a rejected one count as drafted, so this is lower than α on the Speed "
-        "page, which counts tested tokens only. Predicted: from sum(min(p, q)), the overlap of the distributions, at "
-        "each drafted position, weighted by the probability that it is tested; under block verification from its own "
-        "weights. On average a run with Gumbel coupling accepts a little less than this value, which assumes rejection "
-        "sampling. Typical acceptance has no prediction.",
+        "Accepted / drafted tokens; of a tree at most one path, so at most its depth / its nodes. Tokens after a "
+        "rejected one count as drafted, so this is lower than α on the Speed page, which counts tested tokens only. "
+        "Predicted: from sum(min(p, q)), the overlap of the distributions, at each drafted position, weighted by the "
+        "probability that it is tested; under block verification from its own weights. On average a run with Gumbel "
+        "coupling accepts a little less than this value, which assumes rejection sampling. Typical acceptance has no "
+        "prediction.",
     ),
     (
         "Block efficiency",
@@ -140,12 +141,13 @@ def _chosen(run: RunView, policy: LengthPolicy) -> tuple[str, str]:
 
 
 def _predicted(run: RunView) -> tuple[str, str]:
+    if run.counts.has_trees:
+        sums = run.counts.sums
+        most = f"at most {percent_text(sums.levels / sums.drafted)}"
+        return f"of {sums.drafted:,} nodes, {most}", most
     if run.predicted_acceptance is None:
         return ("lossy, no prediction", "lossy") if run.is_lossy else ("accepted of drafted", "of drafted")
     share = percent_text(run.predicted_acceptance)
-    if run.counts.has_trees:
-        nodes = f"of {run.counts.sums.drafted:,} nodes"
-        return f"{nodes} scored", nodes
     if run.coupling is Coupling.GUMBEL:
         return f"rejection sampling {share}", f"rejection {share}"
     return f"of drafted, predicted {share}", f"predicted {share}"
