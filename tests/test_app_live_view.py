@@ -201,8 +201,28 @@ def test_a_run_that_is_stopped_while_its_models_load_leaves_the_last_one_whole(w
         session.load_gate.set()
     assert (window.run_view.summary, text_of(window.run_view), window.measurements.tiles.speed.value.text()) == before
     assert [widget.graphicsEffect() for widget in shown] == [None, None]
-    assert window.status.stage.text() == "The run did not start; the text is the previous run's"
-    assert window.status.stage._short == "Not started; last run's text"
+    assert window.status.stage.text() == "The run did not start"
+
+
+def test_a_line_above_the_text_says_that_it_is_the_previous_runs_until_another_run_starts(
+    window, qtbot, session, run_to_end
+):
+    older = window.transcript.older
+    session.fail_before = PromptError("The prompt is too long.")
+    run_to_end(window)
+    assert older.isHidden(), "there is no previous run"
+    session.fail_before = None
+    run_to_end(window)
+    assert older.isHidden()
+    session.fail_before = PromptError("The prompt is too long.")
+    run_to_end(window)
+    assert not older.isHidden()
+    assert older.text() == "This is the previous run: the new one did not start."
+    window.prompt.set_text("Another prompt")
+    assert not older.isHidden(), "it is still the previous run's text"
+    session.fail_before = None
+    run_to_end(window)
+    assert older.isHidden()
 
 
 def test_only_a_run_of_the_same_target_is_the_previous_one_whatever_its_draft():

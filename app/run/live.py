@@ -25,8 +25,7 @@ DIMMED, DIM_MS = 0.4, 400
 """A run that takes this long to start, since its models are loading, dims the text and the verdict of the last one."""
 APPLY_S = 0.03
 """Longest time that one frame spends applying events; a kept run may have thousands."""
-NOT_STARTED, SHORT_OLDER = "The run did not start", "Not started; last run's text"
-OLDER = "; the text is the previous run's"
+NOT_STARTED = "The run did not start"
 
 
 class LivePanel(Protocol):
@@ -148,6 +147,7 @@ class LiveView(QObject):
         self._kept = None
         self.finish()
         self._take_events()
+        self._transcript.older.hide()
 
     def _replace(self, request: RunRequest) -> None:
         self.upcoming = None
@@ -214,6 +214,8 @@ class LiveView(QObject):
             return
         self._is_ending = False
         self._is_refused, self.upcoming = self.upcoming is not None, None
+        is_older = self._is_refused and self._run.started is not None and not self.kept_title
+        self._transcript.older.setVisible(is_older)
         self._undim()
         self._stop_timers()
         for panel in self._panels:
@@ -272,9 +274,7 @@ class LiveView(QObject):
             pace = f"Shown at {self._pacing.tokens_per_second:g} tokens/s, measured at full speed"
             stage = "Paused" if self._pacing.is_paused else f"{self.kept_title} · {pace}" if self.kept_title else pace
         elif is_idle:
-            outcome = " · ".join(filter(None, (run.outcome, _advice(run))))
-            if self._is_refused:
-                outcome = f"{NOT_STARTED}{OLDER if run.started is not None and not self.kept_title else ''}"
+            outcome = NOT_STARTED if self._is_refused else " · ".join(filter(None, (run.outcome, _advice(run))))
             stage = run.stage or outcome or ("Not run" if run.request is not None else "Ready")
             if self.kept_title:
                 name = self.kept_title if self._is_paced else f"Kept run {self.kept_title!r}"
@@ -283,9 +283,7 @@ class LiveView(QObject):
             is_generating = run.started is not None and self.upcoming is None
             stage = run.stage or ("Generating…" if is_generating else "Preparing…")
         self._status.stage.setText(stage)
-        short = run.outcome.partition(":")[0]
-        if self._is_refused:
-            short = NOT_STARTED if run.started is None else SHORT_OLDER
+        short = NOT_STARTED if self._is_refused else run.outcome.partition(":")[0]
         self._status.stage.set_short(short if is_idle and not (run.stage or self.kept_title) else "")
 
     def _show_status(self) -> None:

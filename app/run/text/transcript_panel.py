@@ -15,6 +15,7 @@ from app.run.text.tokens import GHOSTS, KINDS, Fate, Selection, TokenStream
 from app.run.text.transcript import TranscriptView
 from app.theme import ColorBy
 from app.widgets.fields import EnumCombo, boxed, card, column, describe, quiet_button, row
+from app.widgets.labels import ElidedLabel
 from app.widgets.legend import Legend
 from core.drafters.registry import METHODS
 
@@ -26,6 +27,7 @@ COLOR_TITLES = {
     ColorBy.ENTROPY: "Colour by entropy",
     ColorBy.SURPRISE: "Colour by surprise",
 }
+OLDER = "This is the previous run: the new one did not start."
 COLORS_HELP = "What the text's colours show: each token's kind, or how sure the target was of it"
 
 
@@ -57,7 +59,10 @@ class TranscriptPanel(QWidget):
         describe(self.colors, "Colours", COLORS_HELP)
         self._scale = ColorScale()
         self._header = row((self._legend, 1), row(self.colors, self.ghosts_button, None), spacing=HEADER_SPACING // 2)
-        frame, layout = card(self._header, self._scale, (self.view, 1), self.playback)
+        self.older = ElidedLabel(OLDER, "hint", takes_all=True, name="olderLabel")
+        """Shown while the text is that of a run before one that did not start."""
+        self.older.hide()
+        frame, layout = card(self._header, self._scale, self.older, (self.view, 1), self.playback)
         layout.setContentsMargins(12, 10, 12, 8)
         boxed(column(frame), self)
         self.restyle()
