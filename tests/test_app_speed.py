@@ -267,6 +267,24 @@ def test_the_page_fits_its_column_its_plots_can_be_saved_and_bars_explain_what_t
     assert page.step_bar.tip_at(QPointF(0, 0)) == ""
 
 
+@pytest.mark.parametrize(
+    ("verify_ms", "titles", "meaning"),
+    [
+        (14.0, ["plain forward", "extra verify time"], "plain forward: "),
+        # A plain forward takes 10 ms; verifying may take less on a busy machine.
+        (8.0, ["verify"], "verify, plain forward: "),
+    ],
+)
+def test_only_a_plain_forward_is_called_one_and_the_legend_names_what_the_bars_show(qtbot, verify_ms, titles, meaning):
+    page = page_of(qtbot, run_of(drawn(0.8, 4, draft_ms=1.0, verify_ms=verify_ms)))
+    parts = [part for part, _ in page.step_bar.parts()]
+    assert [part.title for part in parts[1:-1]] == titles
+    assert sum(part.milliseconds for part in parts[1:-1]) == pytest.approx(verify_ms)
+    _, forward, extra, _ = page.samples
+    assert forward.accessibleName().startswith(meaning)
+    assert extra.isVisibleTo(page) is (len(titles) == 2)
+
+
 def test_the_page_follows_a_run_only_while_it_is_open_and_its_intervals_come_from_another_thread(
     make_window, qtbot, session
 ):

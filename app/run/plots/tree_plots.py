@@ -126,9 +126,10 @@ def _on(color: QColor, theme: Theme) -> QColor:
 
 COST_HELP = "Median time of the target's forward over a tree with this many nodes; 0 is a plain step."
 SPREAD_HELP = "From the 10th to the 90th percentile of the steps."
-PLAIN_FORWARD_HELP = (
-    "Time of the target's forward over one token: the baseline's mean. Without a baseline, it was timed before the run "
-    "or in its first plain step."
+BASELINE_FORWARD = "baseline's forward", "Mean time of the target's forward over one token in the baseline."
+PLAIN_FORWARD = (
+    "plain forward",
+    "Time of the target's forward over one token, timed before the run or in its first plain step.",
 )
 HEADROOM = 1.15
 
@@ -141,7 +142,8 @@ class CostPlot(Plot):
         self._run = run
         self._points: dict[int, tuple[float, float, float, int]] = {}
         """By nodes: median, 10th and 90th percentile, number of steps."""
-        self.plain_line = self.add_line("text", "plain forward", PLAIN_FORWARD_HELP, dashes=DASHED, width=THIN, angle=0)
+        self.plain_line = self.add_line("text", *PLAIN_FORWARD, dashes=DASHED, width=THIN, angle=0)
+        self.plain_sample = self.samples[-1]
         self.whiskers = self.add_whiskers("text", beam=0.3)
         self.line = self.add_line("target_bar")
         self.points = self.add_points("target_bar", 7, "median step", f"{COST_HELP} Whiskers: {SPREAD_HELP.lower()}")
@@ -199,6 +201,8 @@ class CostPlot(Plot):
 
     def _draw(self) -> None:
         plain = self._plain_ms
+        # A log may lack the times of the baseline's forwards.
+        self.plain_sample.set_meaning(*(BASELINE_FORWARD if self._run.baseline.sums.verify_ms else PLAIN_FORWARD))
         self.plain_line.setVisible(plain is not None)
         self.plain_line.setValue(plain or 0.0)
         x = np.array([*self._points], dtype=np.float64)

@@ -248,8 +248,7 @@ def _basis(found: Diagnosis) -> str:
 
 def _parts(found: Diagnosis) -> tuple[Part, ...]:
     extra = found.verify_extra_ms
-    return (
-        Part("draft", found.draft_ms, "draft_bar", f"Mean draft time per step: all of its {draft_step(found)}s."),
+    verify: tuple[Part, ...] = (
         Part("plain forward", found.verify_ms - extra, "target_bar", "The target's forward for one token."),
         Part(
             "extra verify time",
@@ -258,6 +257,12 @@ def _parts(found: Diagnosis) -> tuple[Part, ...]:
             "Verify time minus a plain forward: the extra time for the drafted tokens.",
             is_extra=True,
         ),
+    )
+    if not extra:
+        verify = (Part("verify", found.verify_ms, "target_bar", "It took no longer than a plain forward."),)
+    return (
+        Part("draft", found.draft_ms, "draft_bar", f"Mean draft time per step: all of its {draft_step(found)}s."),
+        *verify,
         Part(
             "overhead",
             found.overhead_ms,

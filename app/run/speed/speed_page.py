@@ -25,6 +25,9 @@ from app.widgets.tables import FigureTable
 from core.analysis.advice import Advice
 
 REPORT_PAUSE_S = 1.0
+FORWARD = "plain forward", "The target's forward for one token."
+FORWARDS = "verify, plain forward", "The target's forward: of a step over its draft, of plain decoding over one token."
+"""Where verifying took no longer than a plain forward."""
 GAINS_HINT = "The speedup if one part were ideal and the rest unchanged. The mark is plain decoding, 1×."
 PLOT_HEIGHT, SMALL_PLOT_HEIGHT = 200, 150
 
@@ -87,7 +90,7 @@ class SpeedPage(RunPage):
         self.step_bar, self.plain_bar = TimeBar("stepBar"), TimeBar("plainBar")
         self.samples = [
             SeriesSample("draft", Mark.BAR, "draft_bar", "Time to propose the block."),
-            SeriesSample("plain forward", Mark.BAR, "target_bar", "The target's forward for one token."),
+            SeriesSample(FORWARD[0], Mark.BAR, "target_bar", FORWARD[1]),
             SeriesSample(
                 "extra verify time", Mark.HATCHED, "target_bar", "The extra time to verify the draft as well."
             ),
@@ -174,6 +177,9 @@ class SpeedPage(RunPage):
             widget.setVisible(is_shown)
         if has_parts:
             full = max(sum(part.milliseconds for part in parts) for parts in (report.parts, report.replaced))
+            has_extra = any(part.is_extra for part in report.parts)
+            self.samples[1].set_meaning(*(FORWARD if has_extra else FORWARDS))
+            self.samples[2].setVisible(has_extra)
             self.step_bar.show_parts("One step", report.parts, full)
             self.plain_bar.show_parts(report.replaced_title, report.replaced, full)
         self.limit.setText(report.limit)
