@@ -85,7 +85,7 @@ class ComparedRow:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """A curve's points, as arrays of equal length; y is NaN until it is known. A mean has the edges of its band."""
+    """A curve's points, as arrays of equal length; y is NaN where it isn't known. A mean has the edges of its band."""
 
     x: Array
     y: Array
@@ -229,12 +229,15 @@ def mean_curve(found: Sequence[Curve], *, most: float = math.inf) -> Curve:
 
 
 def mean_time(found: Sequence[Curve]) -> Curve:
-    """The mean time at which each token came, of curves of tokens over time; its interval as a band of tokens."""
+    """The mean time at which each token came, of curves of tokens over time; its interval as a band of tokens, which
+    goes on after the mean's end, where y is NaN, to the latest time in the interval of the last token."""
     mean = mean_curve([Curve(curve.y, curve.x) for curve in found])
     if mean.low is None or mean.high is None:
         return Curve(mean.y, mean.x)
     latest, earliest = np.maximum.accumulate(mean.high), np.maximum.accumulate(mean.low)
-    return Curve(mean.y, mean.x, np.interp(mean.y, latest, mean.x), np.interp(mean.y, earliest, mean.x))
+    later = latest[latest > mean.y[-1]]
+    x, y = np.append(mean.y, later), np.append(mean.x, np.full_like(later, math.nan))
+    return Curve(x, y, np.interp(x, latest, mean.x), np.interp(x, earliest, mean.x))
 
 
 # --- Settings and names -----------------------------------------------------------------------------------------

@@ -183,8 +183,11 @@ class OverlayPlot(Plot):
 
 
 def _band(curve: Curve) -> pg.FillBetweenItem:
-    known = np.isfinite(curve.y)
-    edges = (pg.PlotCurveItem(curve.x[known], edge[known]) for edge in (curve.low, curve.high) if edge is not None)
+    edges = (
+        pg.PlotCurveItem(curve.x[known := np.isfinite(edge)], edge[known])
+        for edge in (curve.low, curve.high)
+        if edge is not None
+    )
     return pg.FillBetweenItem(*edges)
 
 
