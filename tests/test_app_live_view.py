@@ -218,6 +218,10 @@ def test_a_line_above_the_text_says_that_it_is_the_previous_runs_until_another_r
     run_to_end(window)
     assert not older.isHidden()
     assert older.text() == "This is the previous run: the new one did not start."
+    for height, has_legend in ((120, False), (500, True)):
+        window.transcript.resize(500, height)
+        window.transcript.restyle()
+        assert window.transcript._legend.isHidden() is not has_legend, "a low panel has no room for both"
     window.prompt.set_text("Another prompt")
     assert not older.isHidden(), "it is still the previous run's text"
     session.fail_before = None

@@ -147,7 +147,7 @@ class LiveView(QObject):
         self._kept = None
         self.finish()
         self._take_events()
-        self._transcript.older.hide()
+        self._transcript.show_older(is_older=False)
 
     def _replace(self, request: RunRequest) -> None:
         self.upcoming = None
@@ -214,8 +214,8 @@ class LiveView(QObject):
             return
         self._is_ending = False
         self._is_refused, self.upcoming = self.upcoming is not None, None
-        is_older = self._is_refused and self._run.started is not None and not self.kept_title
-        self._transcript.older.setVisible(is_older)
+        has_older = self._run.started is not None and not self.kept_title
+        self._transcript.show_older(is_older=self._is_refused and has_older)
         self._undim()
         self._stop_timers()
         for panel in self._panels:

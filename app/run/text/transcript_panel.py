@@ -13,7 +13,7 @@ from app.run.run_view import RunView
 from app.run.text.token_colors import ColorScale, ForkSample, LegendWord
 from app.run.text.tokens import GHOSTS, KINDS, Fate, Selection, TokenStream
 from app.run.text.transcript import TranscriptView
-from app.theme import ColorBy
+from app.theme import ColorBy, scaled
 from app.widgets.fields import EnumCombo, boxed, card, column, describe, quiet_button, row
 from app.widgets.labels import ElidedLabel
 from app.widgets.legend import Legend
@@ -21,6 +21,7 @@ from core.drafters.registry import METHODS
 
 HEADER_SPACING = 8
 HEADER_MARGINS = 26
+LEAST_HEIGHT = 180
 COLOR_TITLES = {
     ColorBy.KIND: "Colour by kind",
     ColorBy.PROBABILITY: "Colour by probability",
@@ -60,7 +61,6 @@ class TranscriptPanel(QWidget):
         self._scale = ColorScale()
         self._header = row((self._legend, 1), row(self.colors, self.ghosts_button, None), spacing=HEADER_SPACING // 2)
         self.older = ElidedLabel(OLDER, "hint", takes_all=True, name="olderLabel")
-        """Shown while the text is that of a run before one that did not start."""
         self.older.hide()
         frame, layout = card(self._header, self._scale, self.older, (self.view, 1), self.playback)
         layout.setContentsMargins(12, 10, 12, 8)
@@ -77,6 +77,11 @@ class TranscriptPanel(QWidget):
             word.explain(stream.coupling)
         self.restyle()
         self.view.set_stream(stream)
+
+    def show_older(self, *, is_older: bool) -> None:
+        """Say above the text whether it is that of a run before one that did not start."""
+        self.older.setVisible(is_older)
+        self.restyle()
 
     def set_ghosts_shown(self, shown: bool) -> None:
         """Show or hide rejected drafts, in the text and in the legend."""
@@ -100,6 +105,8 @@ class TranscriptPanel(QWidget):
 
     def restyle(self) -> None:
         """Show the samples that the text needs; in a narrow panel the buttons have their own line."""
+        # Below two messages at the top of a small window there is no room for both lines.
+        self._legend.setHidden(not self.older.isHidden() and self.height() < scaled(LEAST_HEIGHT))
         request = self._run.request
         method = METHODS.get(request.method) if request is not None and not request.engine else None
         self._fork_sample.setVisible(method is not None and method.proposes_trees)
