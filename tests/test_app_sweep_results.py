@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from PySide6.QtCore import Qt
+from PySide6.QtCore import QPoint, Qt
 from PySide6.QtWidgets import QLabel
 
 from app.settings import sweeps_folder
@@ -76,6 +76,28 @@ def test_above_the_verdicts_it_is_said_once_that_the_machine_was_busy(qtbot, ope
     assert not any("busy in" in line.sentence for line in others)
     badges = [label for label in sweeps.verdicts.findChildren(QLabel) if label.property("role") == "badge"]
     assert len(badges) == 2
+
+
+@pytest.mark.parametrize(("size", "scale"), [((1024, 700), 1.5), ((1280, 800), 1.5), ((1024, 700), 1.0)])
+def test_the_verdicts_at_two_temperatures_are_all_in_view(qtbot, opened, apply_theme, size, scale):
+    sweeps = opened()
+    for result in sweeps.view._results.values():
+        for item in result.measurements:
+            sweeps.view._runs.add(replace(item, unsteadiness=0.9))
+    sentence = (
+        "At temperature {}: K = 4 with Outrider Code draft leads with 1.95× plain decoding (95 % interval 1.34 to 3.32 "
+        "on this prompt); K = 2 at 1.47× is behind in only 97 % of the bootstrap samples, so which is faster is open."
+    )
+    apply_theme(LIGHT, scale)
+    sweeps.restyle()
+    sweeps.resize(*size)
+    verdicts = (replace(verdict, sentence=sentence.format(verdict.temperature)) for verdict in sweeps.view.verdicts)
+    sweeps.view.verdicts = tuple(verdicts)
+    sweeps._show()
+    bar = sweeps.verdicts.verticalScrollBar()
+    qtbot.waitUntil(lambda: sweeps.verdicts.height() > 40 and bar.maximum() == 0)
+    is_above = sweeps.verdicts.mapTo(sweeps, QPoint()).x() < sweeps.form.mapTo(sweeps, QPoint()).x() + 20
+    assert is_above is (size == (1024, 700) and scale == 1.5)
 
 
 def test_a_torn_line_is_reported_and_any_other_file_is_a_sentence(window, qtbot, opened, tmp_path):

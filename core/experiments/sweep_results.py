@@ -294,7 +294,7 @@ def _verdict(results: SweepResults, temperature: float) -> Verdict:
         if len(ranked) > 1:
             lead, is_ahead = _lead(results, best, *ranked[1])
         leads = "is fastest," if is_ahead and not was_busy else "leads with"
-        doubt = " These runs were measured on a busy machine, so this is open." if was_busy else ""
+        doubt = " Measured on a busy machine, so this is open." if was_busy and is_ahead else ""
         text = f"{name} {leads} {median:.2f}× plain decoding{interval}; {lead}{doubt}"
     said = " ".join((at, text, *notes))
     return Verdict(

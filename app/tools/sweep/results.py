@@ -19,7 +19,7 @@ from app.widgets.tables import Table
 from core.experiments.sweep_plan import Cell, Measurement, PlannedRun
 from core.runlog.store import KeptRun, KeptState
 
-MAX_VERDICTS_HEIGHT, MOST_OF_WINDOW = 132, 0.33
+MAX_VERDICTS_HEIGHT, MOST_OF_WINDOW = 132, 0.36
 
 
 class SweepVerdicts(QScrollArea):

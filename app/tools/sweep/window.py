@@ -64,6 +64,8 @@ EMPTY = (
 HEATMAP, ESTIMATE = 1, 2
 """Pages; the first one is empty."""
 FORM_WIDTH, MIN_FORM, MAX_FORM = 316, 284, 440
+LEAST_BESIDE = 480
+"""The width that verdicts need beside the form."""
 
 
 class SweepWindow(ToolWindow):
@@ -137,9 +139,11 @@ class SweepWindow(ToolWindow):
         top = row((said, 1), self.continue_button, self.earlier, self.export_button)
         self._verdict_card, _ = card(self.verdicts)
         self._form_card, _ = card((self.form, 1))
-        right = boxed(column(top, self._verdict_card, self.question, (self.parts, 1)))
+        self._right = column(top, self._verdict_card, self.question, (self.parts, 1))
+        right = boxed(self._right)
         self.columns = splitter(Qt.Orientation.Horizontal, "sweepColumns", (self._form_card, 0), (right, 1))
-        boxed(column(self.banner, (self.columns, 1)), self, margins=(16, 12, 16, 12))
+        self._whole = column(self.banner, (self.columns, 1))
+        boxed(self._whole, self, margins=(16, 12, 16, 12))
         self.setMinimumSize(980, 600)
         open_at(self, 1240, 740)
         self.restyle()
@@ -162,16 +166,25 @@ class SweepWindow(ToolWindow):
 
     def restyle(self) -> None:
         """Fit the layout to the size of the text."""
-        self._fit_head()
-        hold_beside(self._form_card, min(max(scaled(FORM_WIDTH), MIN_FORM), MAX_FORM))
+        hold_beside(self._form_card, self._form_width)
+        self._fit()
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         """Fit the layout to the width."""
         super().resizeEvent(event)
-        self._fit_head()
+        self._fit()
 
-    def _fit_head(self) -> None:
-        """Give the legend a line of its own where it doesn't fit beside the choice of figures."""
+    @property
+    def _form_width(self) -> int:
+        return min(max(scaled(FORM_WIDTH), MIN_FORM), MAX_FORM)
+
+    def _fit(self) -> None:
+        """Give the verdicts the whole width where they would need too many lines beside the form, and the legend a line
+        of its own where it doesn't fit beside the choice of figures."""
+        is_beside = self.width() - self._form_width >= scaled(LEAST_BESIDE)
+        layout = self._right if is_beside else self._whole
+        if layout.indexOf(self._verdict_card) < 0:
+            layout.insertWidget(1, self._verdict_card)  # Below the top row, or the banner.
         room, needed = self.parts.width() - 2 * self._head.spacing(), self.figures.sizeHint().width()
         is_narrow = room < needed + self.legend.width() + self._head.spacing()
         direction = QBoxLayout.Direction
