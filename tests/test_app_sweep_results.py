@@ -9,7 +9,7 @@ from PySide6.QtCore import QPoint, Qt
 from PySide6.QtWidgets import QLabel
 
 from app.settings import sweeps_folder
-from app.theme import DARK, LIGHT, contrast
+from app.theme import DARK, LIGHT, ThemeMode, contrast
 from app.tools.sweep.files import SweepExport
 from app.tools.sweep.heatmap import shade
 from app.tools.sweep.sweep_view import make_scale
@@ -251,3 +251,18 @@ def test_while_a_sweep_runs_a_cell_that_is_left_out_says_so_and_why(opened):
     assert "left out" not in second
     view._take([replace(result, block_efficiency=spread([0.5])) for result in view._results.values()])
     assert view.verdict_lines()[0].sentence.startswith("At temperature 0, no cell is left to rank. 4 cells whose")
+
+
+def test_with_large_text_in_a_narrow_window_no_button_is_cut_and_the_progress_is_whole(qtbot, opened, window):
+    sweeps = opened()
+    sweeps.view.is_complete = False
+    sweeps._show()
+    window.appearance.set(ThemeMode.DARK, 1.5)
+    for width in (1024, 1280):
+        sweeps.resize(width, 700)
+        for button in (sweeps.continue_button, sweeps.earlier, sweeps.export_button):
+            qtbot.waitUntil(lambda button=button: button.width() >= button.sizeHint().width())
+            right = button.mapTo(sweeps, button.rect().topRight()).x()
+            assert right <= sweeps.parts.mapTo(sweeps, sweeps.parts.rect().topRight()).x()
+        whole = sweeps.progress.fontMetrics().horizontalAdvance(sweeps.progress.text())
+        assert sweeps.progress.width() >= whole

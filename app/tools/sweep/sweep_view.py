@@ -145,7 +145,7 @@ class SweepView:
         self._in_titles = in_titles
         self.plan: SweepPlan | None = None
         self.path: Path | None = None
-        self.is_running = self.is_complete = False
+        self.is_running = self.is_complete = self.has_failed = False
         self.num_done = self.num_runs = 0
         self.seconds_left: float | None = None
         self.seconds_each: float | None = None
@@ -164,7 +164,7 @@ class SweepView:
         if (plan, path) != (self.plan, self.path):
             self._set_plan(plan)
         self.path, self.num_runs = path, plan.num_runs
-        self.is_running, self.is_complete = True, False
+        self.is_running, self.is_complete, self.has_failed = True, False, False
         self.stage, self.seconds_left, self._seconds = "Preparing…", None, []
 
     def show(self, path: Path, events: Iterable[SweepEvent]) -> None:
@@ -341,7 +341,7 @@ class SweepView:
             if is_short and not is_stage:
                 done, rest = done.removesuffix(" runs"), rest.removeprefix("about ")
         elif not self.is_complete:
-            rest = "stopped; Continue measures the rest"
+            rest = f"{FAILED if self.has_failed else 'stopped'}; Continue measures the rest"
         else:
             num_left = self.num_runs - self.num_done
             done = f"{done} done, {num_left:,} not tried" if num_left else f"All {self.num_runs:,} runs done"

@@ -63,7 +63,7 @@ EMPTY = (
 )
 HEATMAP, ESTIMATE = 1, 2
 """Pages; the first one is empty."""
-FORM_WIDTH, MIN_FORM, MAX_FORM = 316, 284, 440
+FORM_WIDTH, MIN_FORM, MAX_FORM, PROGRESS_WIDTH = 316, 284, 440, 320
 LEAST_BESIDE = 480
 """The width that verdicts need beside the form."""
 
@@ -136,10 +136,10 @@ class SweepWindow(ToolWindow):
         self.parts = splitter(Qt.Orientation.Vertical, "sweepSplitter", (grid, 2), (self.cell, 1))
         self.parts.setSizes([400, 190])
         said = column(row(self.bar, None), self.progress, spacing=2)
-        top = row((said, 1), self.continue_button, self.earlier, self.export_button)
+        self._top = row((said, 1), row(self.continue_button, self.earlier, self.export_button, None))
         self._verdict_card, _ = card(self.verdicts)
         self._form_card, _ = card((self.form, 1))
-        self._right = column(top, self._verdict_card, self.question, (self.parts, 1))
+        self._right = column(self._top, self._verdict_card, self.question, (self.parts, 1))
         right = boxed(self._right)
         self.columns = splitter(Qt.Orientation.Horizontal, "sweepColumns", (self._form_card, 0), (right, 1))
         self._whole = column(self.banner, (self.columns, 1))
@@ -179,16 +179,19 @@ class SweepWindow(ToolWindow):
         return min(max(scaled(FORM_WIDTH), MIN_FORM), MAX_FORM)
 
     def _fit(self) -> None:
-        """Give the verdicts the whole width where they would need too many lines beside the form, and the legend a line
-        of its own where it doesn't fit beside the choice of figures."""
+        """Give the verdicts the whole width where they would need too many lines beside the form, and the progress and
+        the legend a line each where they don't fit beside the buttons and the choice of figures."""
         is_beside = self.width() - self._form_width >= scaled(LEAST_BESIDE)
         layout = self._right if is_beside else self._whole
         if layout.indexOf(self._verdict_card) < 0:
             layout.insertWidget(1, self._verdict_card)  # Below the top row, or the banner.
-        room, needed = self.parts.width() - 2 * self._head.spacing(), self.figures.sizeHint().width()
-        is_narrow = room < needed + self.legend.width() + self._head.spacing()
+        room, gap = self.parts.width(), self._head.spacing()
+        buttons = (self.continue_button, self.earlier, self.export_button)
+        beside = scaled(PROGRESS_WIDTH) + sum(button.sizeHint().width() + gap for button in buttons)
+        needed = self.figures.sizeHint().width() + self.legend.width() + 3 * gap
         direction = QBoxLayout.Direction
-        self._head.setDirection(direction.TopToBottom if is_narrow else direction.LeftToRight)
+        for layout, is_narrow in ((self._top, room < beside), (self._head, room < needed)):
+            layout.setDirection(direction.TopToBottom if is_narrow else direction.LeftToRight)
 
     # --- Running ---
 
@@ -266,6 +269,7 @@ class SweepWindow(ToolWindow):
 
     def _show_failure(self, sentence: str) -> None:
         self.banner.show_sentence(sentence)
+        self.view.has_failed = not self._is_estimate
         self.estimate.headline.clear()
 
     def _show_end(self) -> None:
