@@ -9,13 +9,15 @@ import pytest
 from PySide6.QtCore import Qt
 
 from app.controller import BUSY_SENTENCE, RunState
+from app.run.measurements import _speedup
 from app.setup.models_form import ModelRole
 from core.errors import ModelNotFoundError
 from core.runlog.log import read_run_log
 from core.settings import LengthPolicy
 from core.text import percent_text
 from core.types import FinishReason
-from tests.fakes_app import text_of
+from tests.fakes_app import run_of, text_of
+from tests.test_core_diagnosis import drawn
 
 
 @pytest.fixture
@@ -73,6 +75,15 @@ def test_a_chats_answer_starts_on_a_line_of_its_own_and_without_the_baseline_a_h
     assert window.measurements.tiles.speedup.value.text() == "–"
     assert window.measurements.tiles.speedup.note.text() == "tick “Measure the baseline”"
     assert window.measurements.latency.baseline_line.isVisible() is False
+
+
+def test_a_baseline_that_was_stopped_is_not_said_not_to_have_run():
+    steps = drawn(0.5, 10, draft_ms=2.0, verify_ms=20.0)
+    run = run_of(steps)
+    assert run.summary.measured_speedup is None
+    assert _speedup(run, True)[1:] == ("the baseline did not finish", "not finished")
+    run.baseline_steps.clear()
+    assert _speedup(run, True)[1] == "the baseline did not run"
 
 
 def test_steps_are_on_every_panel_while_the_run_is_running(running, qtbot, gated):

@@ -172,6 +172,8 @@ def _speedup(run: RunView, baseline_ticked: bool) -> tuple[str, str, str]:
     if summary is not None and run.wants_baseline:
         if summary.baseline_text is not None:
             return UNKNOWN, "too short to measure", "too short"
+        if run.baseline_steps:
+            return UNKNOWN, "the baseline did not finish", "not finished"
         return UNKNOWN, "the baseline did not run", "no baseline ran"
     if not (run.wants_baseline or (baseline_ticked and not run.num_tokens)):
         # The next run's tick says nothing about the one on screen.
