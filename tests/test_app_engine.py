@@ -11,6 +11,7 @@ from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QWidget
 
 from app.controller import RunState
+from app.run.inspector.inspection import NOT_REPORTED
 from app.run.measurements import UNKNOWN
 from app.run.speed.speed import ON_SERVER, speed_report
 from app.run.text.tokens import Place
@@ -127,6 +128,9 @@ def test_a_run_streams_from_the_server_with_its_own_counts_and_a_log(window, qtb
     assert run.counts.sums.accepted == run.summary.num_accepted_tokens == 5
     assert len(run.counts) == len(run.steps) == 19
     assert window.status.place.text().startswith("vLLM")
+    window.side.setCurrentWidget(window.inspector)
+    window.show()
+    assert NOT_REPORTED in window.inspector._empty.text(), "it promises no distributions"
     assert "inferred" not in window.status.place.text()
     assert not window.measurements.tiles.chosen.isVisibleTo(window)
     latency = window.findChild(QWidget, "latencyPlot")

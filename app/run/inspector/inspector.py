@@ -11,7 +11,7 @@ from PySide6.QtWidgets import QStackedLayout, QToolButton
 
 from app.menus import key_text
 from app.run.inspector.distribution_bars import DistributionBars
-from app.run.inspector.inspection import Inspection, inspect
+from app.run.inspector.inspection import NOT_REPORTED, Inspection, inspect
 from app.run.inspector.places import next_candidate, next_slot, next_step
 from app.run.inspector.shares import shorten
 from app.run.inspector.step_tree import BlockPicture, StepTree, lay_out
@@ -87,6 +87,9 @@ RUN_FIRST = f"Run the prompt first ({key_text('Ctrl+Enter')}), then click a toke
 EMPTY = (
     "Click a token in the text, or move to one with the arrow keys, to see how it was chosen: the block it was drafted "
     "in, its test, and both models' distributions at its position."
+)
+EMPTY_SERVED = (
+    "Click a token in the text, or move to one with the arrow keys, to see the block it was drafted in. " + NOT_REPORTED
 )
 KEYS_HELP = (
     "Left and Right move from token to token, Up and Down from step to step. In a tree, Left and Right move in "
@@ -176,7 +179,8 @@ class InspectorPanel(RunPage):
             self._shown = inspect(run.steps, place, run.coupling, is_typical=run.is_lossy, is_coming=is_coming)
         self._pages.setCurrentIndex(0 if self._shown is None else 1)
         if self._shown is None or place is None:
-            self._empty.setText(EMPTY if run.num_tokens else RUN_FIRST)
+            is_served = run.request is not None and bool(run.request.engine)
+            self._empty.setText((EMPTY_SERVED if is_served else EMPTY) if run.num_tokens else RUN_FIRST)
             return
         self.title.setText(self._shown.title)
         self.subtitle.setText(self._shown.subtitle)
