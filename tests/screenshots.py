@@ -1,18 +1,22 @@
 """Take the README's pictures: `python -m tests.screenshots resources/screenshots`, on a machine that does nothing else.
 
 The engine and the embedded pair at the settings that the window opens with, so that the figures are this machine's.
-With `--gallery`, every page and tool instead: empty, in a run, finished, failed; in both themes and at every size.
+With `--gallery`, every page and tool instead: empty, in a run, finished, stopped, failed; in both themes and sizes.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
 os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
 
@@ -20,13 +24,20 @@ from PySide6.QtCore import QEventLoop, QItemSelectionModel, QTimer
 from PySide6.QtWidgets import QApplication, QDialog, QWidget
 
 from app.controller import RunState
+from app.introduction.guide_bar import Part
 from app.main_window import MainWindow
 from app.run.pacing import Pace
 from app.run.text.tokens import Place
 from app.theme import ThemeMode
 from app.tools.about import AboutDialog
 from app.widgets.labels import SidePanel
+from core.controls import RunControls
+from core.errors import GenerationError
+from core.experiments.sweep import sweep
 from core.types import Step
+from tests.fake_servers import Answer, FakeServer, recorded, vllm
+from tests.fakes_check import FakeCheck
+from tests.fakes_sweep import FakeSweepSession, fails_at
 
 SIZE, COMPARE_SIZE = (1280, 800), (1200, 720)
 COMPARED = (4, 8)
@@ -35,6 +46,10 @@ RACE_AT = 0.6
 TIMEOUT_MS = 600_000
 SIZES = {1.0: ((1024, 700), SIZE, (1920, 1080)), 1.5: ((1024, 700), SIZE)}
 """The sizes of the windows at each size of the text."""
+FEW = {1.0: (SIZE,), 1.5: ((1024, 700),)}
+"""For states that change little in the layout: the usual size and the tightest."""
+HELD_AT = 40
+"""Tokens of the baseline that is held for its pictures."""
 LONG_PROMPT = "word " * 2_000
 """More than the embedded pair reads, for a run that fails."""
 
@@ -98,14 +113,21 @@ class Camera:
         """Change the theme."""
         self._window.menus.theme_actions[mode].trigger()
 
-    def take_all(self, name: str, widget: QWidget | None = None, *, pages: SidePanel | None = None) -> None:
-        """Take a window, or each of its pages, in both themes at every size. A change of style takes longest."""
+    def take_all(
+        self,
+        name: str,
+        widget: QWidget | None = None,
+        *,
+        pages: SidePanel | None = None,
+        sizes: dict[float, tuple[tuple[int, int], ...]] = SIZES,
+    ) -> None:
+        """Take a window, or each of its pages, in both themes at some sizes. A change of style takes longest."""
         main = self._window
         for mode in (ThemeMode.DARK, ThemeMode.LIGHT):
-            for scale, sizes in SIZES.items():
+            for scale, windows in sizes.items():
                 main.appearance.set(mode, scale)
                 main.columns.fit()
-                for width, height in sizes:
+                for width, height in windows:
                     (widget or main).resize(width, height)
                     size = f"{width}{'-large' * (scale > 1)}-{mode.value}"
                     # A narrow window has one page more.
@@ -247,6 +269,10 @@ def gallery(camera: Camera, window: MainWindow) -> None:
     camera.take_all("stepwise")
     window.controller.stop()
     wait_until(lambda: window.controller.state is RunState.IDLE)
+    take_phases(camera, window)
+    take_ends(camera, window)
+    take_server(camera, window)
+    take_introduction(camera, window)
     take_failure(camera, window)
     take_trees(camera, window)
     take_rare(camera, window)
@@ -309,6 +335,109 @@ def take_running_tools(camera: Camera, window: MainWindow) -> None:
     sweeps.close()
 
 
+def take_phases(camera: Camera, window: MainWindow) -> None:
+    """A run with a pending draft, shown slowly and in halves, and one that measures its baseline."""
+    for pace, name in ((Pace.HALVES, "drafted"), (Pace.SLOWER, "drafting")):
+        window.playback.set_pace(pace)
+        window.prompt.run_button.click()
+        for _ in range(7 if pace is Pace.HALVES else 0):
+            window.playback.step_button.click()
+        wait_until(lambda: bool(window.run_view.tokens.pending) and len(window.run_view.steps) > 2)
+        camera.take_all(name, pages=window.side, sizes=FEW)
+        window.menus.stop.trigger()
+        wait_until(lambda: window.controller.state is RunState.IDLE)
+        wait(1_000)
+    window.playback.set_pace(Pace.FULL)
+    share, waiting = RunControls.sharing_stop, []
+
+    def held(self: RunControls, *settings: Any) -> RunControls:
+        """A baseline's controls: it ends too soon for pictures, so it waits after some steps."""
+        controls = share(self, *settings)
+        for _ in range(HELD_AT):
+            controls.step_once()
+        waiting.append(controls)
+        return controls
+
+    with patch.object(RunControls, "sharing_stop", held):
+        window.prompt.run_button.click()
+        run = window.run_view
+        wait_until(lambda: run.summary is None and len(run.baseline_steps) >= HELD_AT)
+        camera.take_all("baseline", pages=window.side, sizes=FEW)
+    window.menus.stop.trigger()
+    waiting[-1].resume()
+    wait_until(lambda: window.controller.state is RunState.IDLE)
+    wait(1_000)
+    camera.take_all("stopped", pages=window.side, sizes=FEW)
+    window.side.show_title("Run")
+
+
+def take_ends(camera: Camera, window: MainWindow) -> None:
+    """Checks and sweeps that were stopped, that failed, and that found an error."""
+    window.menus.check.trigger()
+    check = window.check
+    check.start_button.click()
+    wait_until(lambda: check.progress.value() > 0)
+    check.stop()
+    wait_until(check.start_button.isEnabled)
+    camera.take_all("stopped-check", check, sizes=FEW)
+    fails, finds = FakeCheck(), FakeCheck(broken=True)
+    fails.error = GenerationError("The target's logits hold NaN. Choose float32, or another target model.")
+    for fake, name in ((finds, "inexact-check"), (fails, "failed-check")):
+        with patch("core.experiments.check.check", fake):
+            check.start_button.click()
+            wait_until(check.start_button.isEnabled)
+        camera.take_all(name, check, sizes=FEW)
+    check.close()
+    window.menus.sweep.trigger()
+    sweeps = window.sweep
+    sweeps.form.start_button.click()
+    wait_until(lambda: sweeps.view.num_done > 2)
+    sweeps.stop()
+    wait_until(sweeps.form.start_button.isEnabled)
+    camera.take_all("stopped-sweep", sweeps, sizes=FEW)
+    cells = FakeSweepSession(on_run=fails_at(4), length=32)
+    whole = FakeSweepSession(on_run=fails_at(0, OSError("The model's folder is gone.")), length=32)
+    for engine, name in ((cells, "failed-cells"), (whole, "failed-sweep")):
+        faked = partial(lambda engine, plan, _run, **more: sweep(plan, engine.run, **more), engine)
+        with patch("app.tools.sweep.window.sweep", faked):
+            sweeps.form.start_button.click()
+            wait_until(sweeps.form.start_button.isEnabled)
+        sweeps.heatmap.setCurrentCell(0, 2)
+        camera.take_all(name, sweeps, sizes=FEW)
+    sweeps.close()
+
+
+def take_server(camera: Camera, window: MainWindow) -> None:
+    """A server: the main window after a run on it, its counters, and what is said once it is gone."""
+    polls, view, engine = itertools.count(), window.server, window.controls.engine
+    with patch("app.tools.server.POLL_MS", 100), FakeServer(vllm(metrics=lambda _: counters(next(polls)))) as fake:
+        engine.choose(fake.url, "vllm.example")
+        wait_until(lambda: not engine.problem())
+        window.menus.server.trigger()
+        wait_until(lambda: len(view.history.times) > 20)
+        run_once(window)
+        camera.take_all("connected", pages=window.side, sizes=FEW)
+        wait_until(lambda: len(view.history.times) > 60)
+        camera.take_all("connected-server", view)
+    wait_until(lambda: view.headline.property("role") == "problem")
+    camera.take_all("lost-server", view, sizes=FEW)
+    view.close()
+    engine.choose("")
+    engine.changed.emit()
+    window.side.show_title("Run")
+
+
+def counters(count: int) -> Answer:
+    """The counters of a server at a poll: as recorded, and grown by more or less each time."""
+    before, after = (str(recorded("vllm-draft", f"metrics-{when}").chunks[0]) for when in ("before", "after"))
+    share, lines = sum(3 + place % 5 for place in range(count)) / 50, []
+    for one, other in zip(before.splitlines(), after.splitlines(), strict=True):
+        name, _, value = other.rpartition(" ")
+        old = one.rpartition(" ")[2]
+        lines.append(other if old == value else f"{name} {float(old) + share * (float(value) - float(old))}")
+    return replace(recorded("vllm-draft", "metrics-after"), chunks=["\n".join(lines) + "\n"])
+
+
 def take_failure(camera: Camera, window: MainWindow) -> None:
     """A run that can't start: its prompt is longer than the target reads."""
     prompt = window.prompt.text()
@@ -321,6 +450,7 @@ def take_failure(camera: Camera, window: MainWindow) -> None:
 
 def take_trees(camera: Camera, window: MainWindow) -> None:
     """A run of trees, with the strip of one of them: a pending one first."""
+    window.playback.set_pace(Pace.STEPWISE)
     window.controls.method.choose("draft-tree")
     window.controls.fields["num_draft_tokens"].set_value(12)
     window.prompt.run_button.click()
@@ -337,7 +467,7 @@ def take_trees(camera: Camera, window: MainWindow) -> None:
 
 
 def take_rare(camera: Camera, window: MainWindow) -> None:
-    """The models that can be downloaded, the advanced settings, and a callout of the first minute."""
+    """The models that can be downloaded, and the advanced settings."""
     window.models.browse()
     assert window.models.window is not None
     camera.take_all("models-get", window.models.window)
@@ -345,11 +475,31 @@ def take_rare(camera: Camera, window: MainWindow) -> None:
     window.controls.advanced.set_open(True)
     window.controls.fields["verification"].setFocus()
     camera.take_all("advanced")
+    window.side.show_title("Settings")  # With large text, the settings are a page.
+    bar = window.controls.verticalScrollBar()
+    bar.rangeChanged.connect(lambda _, most: bar.setValue(most))
+    bar.setValue(bar.maximum())
+    camera.take_all("advanced-settings", sizes={1.5: SIZES[1.5]})
+
+
+def take_introduction(camera: Camera, window: MainWindow) -> None:
+    """The first minute: its callouts, and what its bar offers after each run."""
+    introduction = window.introduction
+    window.side.show_title("Run")
     window.menus.introduction.trigger()
-    wait_until(lambda: not window.introduction.callout.isHidden())
-    for mode in (ThemeMode.DARK, ThemeMode.LIGHT):
-        camera.turn(mode)
-        camera.take(f"callout-{mode.value}")
+    for number in (1, 2, 3):
+        wait_until(lambda: not introduction.callout.isHidden())
+        introduction._timer.stop()  # A callout stays for its pictures.
+        camera.take_all(f"callout-{number}", sizes=FEW)
+        introduction.callout.next_button.click()
+    introduction.bar.leave_button.click()
+    for part in (Part.LIVE, Part.RACE):
+        wait_until(lambda part=part: introduction._part is part and introduction.bar.isVisible())
+        camera.take_all(f"introduction-{part.name.lower()}", sizes=FEW)
+        if part is Part.LIVE:
+            introduction.bar.go_button.click()
+            window.playback.set_pace(Pace.FULL)
+    introduction.bar.leave_button.click()
 
 
 if __name__ == "__main__":
