@@ -16,7 +16,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
+from unittest.mock import Mock, patch
 
 os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
 
@@ -395,8 +395,8 @@ def take_ends(camera: Camera, window: MainWindow) -> None:
     sweeps.stop()
     wait_until(sweeps.form.start_button.isEnabled)
     camera.take_all("stopped-sweep", sweeps, sizes=FEW)
-    cells = FakeSweepSession(on_run=fails_at(4), length=32)
-    whole = FakeSweepSession(on_run=fails_at(0, OSError("The model's folder is gone.")), length=32)
+    cells, whole = FakeSweepSession(on_run=fails_at(4), length=32), Mock()
+    whole.run.side_effect = GenerationError("The target's folder is gone.")
     for engine, name in ((cells, "failed-cells"), (whole, "failed-sweep")):
         faked = partial(lambda engine, plan, _run, **more: sweep(plan, engine.run, **more), engine)
         with patch("app.tools.sweep.window.sweep", faked):
