@@ -10,6 +10,7 @@ from PySide6.QtCore import Qt
 from app.settings import sweeps_folder
 from app.tools.sweep import files
 from app.tools.sweep.form import NO_FILE
+from app.tools.sweep.results import NO_RUNS
 from core.experiments.sweep_file import read_sweep
 from core.settings import LengthPolicy
 from tests.fakes_app import cell, texts
@@ -295,6 +296,9 @@ def test_where_nothing_pays_it_says_not_to_speculate_and_a_target_that_can_not_b
     finish(qtbot, window)
     assert "no such model" in sweeps.banner.sentence()
     assert sweeps.progress.text() == "0 of 6 runs · failed; Continue measures the rest"
+    sweeps.heatmap.setCurrentCell(0, 1)
+    assert sweeps.cell.table.hint.isVisible()
+    assert sweeps.cell.table.hint.text() == NO_RUNS
     assert sweeps.form.start_button.isEnabled()
 
 

@@ -94,6 +94,7 @@ RUN_COLUMNS = (
 )
 OPEN_TIP, NO_LOG_TIP = "Double-click or press Enter to open it in the main window", "Its log is not kept"
 CHOOSE = "Choose a cell to see its runs or to use it."
+NO_RUNS = "No run of this cell has ended yet."
 NO_LOG = "The log of this run was not kept, or is gone."
 
 
@@ -119,7 +120,7 @@ class CellRuns(QWidget):
         self.title = ElidedLabel(CHOOSE, "strong", takes_all=True, name="sweepCellTitle")
         self.problem = wrapped_label("sweepCellProblem", "problem")
         last = len(RUN_COLUMNS) - 1
-        self.table: Table[Measurement] = Table("sweepRuns", "Runs of the cell", RUN_COLUMNS, stretched=last)
+        self.table: Table[Measurement] = Table("sweepRuns", "Runs of the cell", RUN_COLUMNS, NO_RUNS, stretched=last)
         use_help = "Set its K, temperature and draft in the main window"
         self.use_button = push_button("Use this cell", "sweepUseButton", use_help, self._on_use)
         open_help = "Show the selected run in the main window (Enter)"
