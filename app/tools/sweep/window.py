@@ -182,9 +182,9 @@ class SweepWindow(ToolWindow):
         """Give the verdicts the whole width where they would need too many lines beside the form, and the progress and
         the legend a line each where they don't fit beside the buttons and the choice of figures."""
         is_beside = self.width() - self._form_width >= scaled(LEAST_BESIDE)
-        layout = self._right if is_beside else self._whole
-        if layout.indexOf(self._verdict_card) < 0:
-            layout.insertWidget(1, self._verdict_card)  # Below the top row, or the banner.
+        place = self._right if is_beside else self._whole
+        if place.indexOf(self._verdict_card) < 0:
+            place.insertWidget(1, self._verdict_card)  # Below the top row, or the banner.
         room, gap = self.parts.width(), self._head.spacing()
         buttons = (self.continue_button, self.earlier, self.export_button)
         beside = scaled(PROGRESS_WIDTH) + sum(button.sizeHint().width() + gap for button in buttons)
