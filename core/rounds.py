@@ -143,10 +143,10 @@ class Rounds:
         A GPU loads each kernel when it first runs, which takes longer than a step.
         """
         device, sampling = self._target.device, self._controls.sampling
-        kind = count, sampling, self._rule, self._noise is None, self.drafts_trees
+        filters = sampling.top_k > 0, sampling.top_p < 1.0, sampling.min_p > 0.0, sampling.is_greedy
+        kind = count, *filters, self._rule, self._noise is None, self.drafts_trees
         if kind in self._target.loaded_kernels:
             return
-        self._target.loaded_kernels.add(kind)
         probs = probabilities(torch.zeros(count + 1, self._target.vocab_size, device=device), sampling)
         for number, drawn_from in ((0, None), (count, probs[:count]), (count, None)):
             parents = (-1, *range(-1, number - 2))[:number] if self.drafts_trees else tuple(range(-1, number - 1))
@@ -156,6 +156,7 @@ class Rounds:
             done = Round(number, number, sampling, draft, parents, StepClock(device, self.silence_ms), uniforms, draws)
             done.clock.start()
             self._decide(0, done, probs[: number + 1])
+        self._target.loaded_kernels.add(kind)
 
     @property
     def num_captures(self) -> int:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import os
+import pkgutil
 import sys
 from functools import partial
 from pathlib import Path
@@ -295,8 +297,15 @@ def apply_theme(qapp):
 
 @pytest.fixture(scope="session")
 def engine_imported():
-    """The engine, before fakes take the place of functions that it imports: it would keep them for later tests."""
-    import core.session  # noqa: F401
+    """The engine and the commands, before fakes take the place of functions that they import: they would keep them for
+    later tests."""
+    import app.cli
+    import core
+
+    for package in (core, app.cli):
+        for each in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            if not each.name.endswith("__main__"):
+                importlib.import_module(each.name)
 
 
 @pytest.fixture

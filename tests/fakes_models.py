@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import functools
-import importlib
-import pkgutil
 import threading
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import app.cli
-import core
 from core.errors import OutriderError
 from core.models.catalogue import SUGGESTIONS, ModelEntry, ModelFormat, ModelOrigin
 from core.models.fit import MemoryForecast, PairVerdict
@@ -19,15 +14,6 @@ from core.models.folder.details import ModelDetails
 from core.models.prompting import RenderedPrompt
 from core.models.remote.hub import DownloadProgress
 from core.models.remote.removal import Removal
-
-
-@functools.cache
-def _import_all() -> None:
-    """Import what binds the core's functions by name: imported while they are replaced, it would keep the fakes."""
-    for package in (core, app.cli):
-        for each in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-            importlib.import_module(each.name)
-
 
 CACHE = Path.home() / ".cache" / "models"
 FREE_BYTES = 41_200_000_000
@@ -132,7 +118,6 @@ class FakeHub:
 
     def install(self, monkeypatch) -> FakeHub:
         """Put this in place of the core's functions on models."""
-        _import_all()
         monkeypatch.setattr("app.tools.models.models.find_models", self.find_models)
         for name, function in {
             "catalogue.embedded_models": lambda: self.embedded,

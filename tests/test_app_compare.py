@@ -14,7 +14,7 @@ import core.export.run_data
 from app.theme import DARK, LIGHT, contrast, scaled
 from app.tools.runs.compare_page import AGREEING, DIFFERING, WITH_BEST, ComparePage
 from app.tools.runs.comparison import MAX_POINTS, MAX_RUNS, Curve, compare, curves, mean_time
-from app.tools.runs.overlay_plot import DASHES, MARKERS, SAMPLE_WIDTH, RunSample, run_color
+from app.tools.runs.overlay_plot import DASHES, MARKERS, PLACES_PER_UNIT, SAMPLE_WIDTH, RunSample, run_color
 from app.widgets.pictures import to_csv
 from core.analysis.expectation import t95
 from core.analysis.run_counts import RunCounts
@@ -252,6 +252,10 @@ def test_a_group_of_runs_has_a_band_around_its_curve_and_in_the_saved_figures(pa
         assert list(plot.bands) == [0]
         assert plot.bands[0].brush().color().alpha() < 255
     assert re.search(r"\d+ \(\d+ to \d+\)", page.time.readout(50))
+    curve = page.time.curves[0]
+    end = curve.x[np.isfinite(curve.y)][-1]
+    assert end < curve.x[-1]
+    assert page.time.details(round((end + curve.x[-1]) / 2 * PLACES_PER_UNIT))[1][1] == "ended", "of the band alone"
     assert to_csv(page.time.table()).splitlines()[0] == "run,time_s,tokens,low,high"
     page.show_comparison(comparison(folder))
     assert not page.acceptance.bands

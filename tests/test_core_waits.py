@@ -108,6 +108,16 @@ def test_the_first_step_runs_no_kernel_of_verification_that_was_not_loaded_befor
     assert ran[-1] <= loaded
 
 
+def test_the_kernels_of_verification_are_loaded_once_a_model():
+    with torch.inference_mode(), SimulatedDevice() as device:
+        model = moved(tiny_model(is_fused=True))
+        next(autoregressive(model, PROMPT, max_new_tokens=4))
+        assert device.waits
+        device.waits.clear()
+        next(autoregressive(model, PROMPT, max_new_tokens=4))
+    assert not device.waits
+
+
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("method", ["", "draft-model", "tree"])
 def test_with_graphs_too(method, temperature, monkeypatch):

@@ -144,7 +144,7 @@ def _predicted(run: RunView) -> tuple[str, str]:
     if run.counts.has_trees:
         sums = run.counts.sums
         most = f"at most {percent_text(sums.levels / sums.drafted)}"
-        return f"{'lossy' if run.is_lossy else f'of {sums.drafted:,} nodes'}, {most}", most
+        return (f"lossy, {most}", "lossy") if run.is_lossy else (f"of {sums.drafted:,} nodes, {most}", most)
     if run.predicted_acceptance is None:
         return ("lossy, no prediction", "lossy") if run.is_lossy else ("accepted of drafted", "of drafted")
     share = percent_text(run.predicted_acceptance)

@@ -37,7 +37,7 @@ reads slowly would never be tried again."""
 _HOPEFUL_EVERY = 8
 """Drafted steps after which to retry a K whose first steps were slow, perhaps by chance."""
 
-_SHORT_STEP_MS, _LONG_TRIAL = 3.0, 4
+_SHORT_STEP_MS, _LONG_TRIAL = 1.2, 4
 """Where the host runs ahead of the device and plain steps are shorter than this, a trial has this K: much of such a
 step goes by between the forwards, so that to draft one token takes almost as long as several."""
 
@@ -70,11 +70,11 @@ class BlockPlan(NamedTuple):
 class DraftLengthPolicy:
     """Plans each block by the current policy, and learns from every step.
 
-    AUTO maximises expected tokens per millisecond, E[tokens] / T(K), within a budget for losses. The choice depends
-    on earlier steps alone, so the output's distribution is unchanged. A balance records the time that drafting
-    gains or loses against plain decoding. A draft that may pay, but hasn't yet, is tried with a short block while
-    the balance allows it; at a negative balance, only a draft whose latest steps say that it pays is used. A
-    useless draft thus costs about one step at the start, and `_ALLOWANCE` of the time after it.
+    AUTO maximises expected tokens per millisecond, E[tokens] / T(K), within a budget for losses. The choice depends on
+    earlier steps alone, so the output's distribution is unchanged. A balance records the time that drafting gains or
+    loses against plain decoding. A draft that may pay, but hasn't yet, is tried with a short block while the balance
+    allows it; at a negative balance, only a draft whose latest steps say that it pays is used. A useless draft thus
+    costs about one trial at the start, and `_ALLOWANCE` of the time after it.
 
     ADAPTIVE drafts whenever AUTO would. Within a block it continues while the next token, or the next few together, are
     expected to be worth their time: P(all so far accepted) x P(the next accepted) > (T(n + 1) - T(n)) x rate, where the

@@ -169,8 +169,8 @@ def distribution_remarks(found: DistributionResult, samples: str = "blocks") -> 
     remarks = []
     if found.bias is not None and found.bias_error is not None:
         remarks = [
-            f"Bias towards the draft: as if {percent_text(found.bias, 1)} ± {percent_text(found.bias_error, 1)} (one "
-            "standard error) of the tokens were drawn from the draft's distribution instead of the target's."
+            f"Bias towards the draft: {percent_text(found.bias, 1)} ± {percent_text(found.bias_error, 1)} (one "
+            "standard error); 100 % would mean that all tokens came from the draft's distribution."
         ]
     if (trees := found.trees) is not None:
         shapes = "all of one shape" if trees.num_shapes == 1 else f"of {trees.num_shapes:,} shapes"

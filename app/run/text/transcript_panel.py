@@ -105,8 +105,6 @@ class TranscriptPanel(QWidget):
 
     def restyle(self) -> None:
         """Show the samples that the text needs; in a narrow panel the buttons have their own line."""
-        # Below two messages at the top of a small window there is no room for both lines.
-        self._legend.setHidden(not self.older.isHidden() and self.height() < scaled(LEAST_HEIGHT))
         request = self._run.request
         method = METHODS.get(request.method) if request is not None and not request.engine else None
         self._fork_sample.setVisible(method is not None and method.proposes_trees)
@@ -119,4 +117,7 @@ class TranscriptPanel(QWidget):
         is_wide = self._legend.width_on_one_line() + buttons <= self.width() - HEADER_MARGINS
         for word in self._ghosts:
             word.setVisible(self.ghosts_button.isChecked())
+        # Below two messages at the top of a small window there is no room for both lines.
+        is_low = not is_wide and self.height() < scaled(LEAST_HEIGHT)
+        self._legend.setHidden(is_low and not self.older.isHidden())
         self._header.setDirection(QBoxLayout.Direction.LeftToRight if is_wide else QBoxLayout.Direction.TopToBottom)

@@ -151,7 +151,7 @@ class OverlayPlot(Plot):
         found, x = [], place / PLACES_PER_UNIT
         for curve in self.curves:
             value = _at(x, curve.x, curve.y)
-            if x > curve.x[-1]:
+            if x > _end(curve):
                 found.append(ended)
             elif math.isnan(value):
                 found.append("–")
@@ -165,7 +165,7 @@ class OverlayPlot(Plot):
         pass  # The curves are complete and never change.
 
     def _extent(self) -> tuple[float, float]:
-        ends = [float(curve.x[-1]) for curve in self.curves if curve.x.size > 1]
+        ends = [_end(curve) for curve in self.curves if curve.x.size > 1]
         edges = [curve.y if curve.high is None else curve.high for curve in self.curves]
         tops = [float(np.nanmax(edge)) for edge in edges if np.isfinite(edge).any()]
         return max(ends, default=0.0), self._y_max or max(tops, default=0.0)
@@ -189,6 +189,11 @@ def _band(curve: Curve) -> pg.FillBetweenItem:
         if edge is not None
     )
     return pg.FillBetweenItem(*edges)
+
+
+def _end(curve: Curve) -> float:
+    """The last x at which y is known; the band of a mean may go on."""
+    return float(max(curve.x[np.isfinite(curve.y)], default=0.0))
 
 
 def _at(x: float, xs: Array, ys: Array) -> float:
