@@ -338,6 +338,8 @@ class MainWindow(QMainWindow):
         # The Inspector needs the evidence, even for a run that is replayed from a log of the terminal.
         if self.controller.start(replace(request, inspect=True)):
             self.banner.dismiss()
+            if self.conclusion.isAncestorOf(self.focusWidget()):  # Its button goes with it.
+                self.transcript.view.setFocus()
 
     @Slot(object)
     def _show_live_settings(self, request: RunRequest) -> None:
@@ -406,8 +408,10 @@ class MainWindow(QMainWindow):
 
     @Slot()
     def _on_settings_changed(self) -> None:
-        problem = self.controls.problem(self.prompt.text())
+        problem, focused = self.controls.problem(self.prompt.text()), self.focusWidget()
         self.prompt.show_state(self.controller.state, problem, is_slowed=self.live.is_slowed)
+        if focused in {self.prompt.run_button, self.prompt.stop_button} and not focused.isEnabled():
+            self.transcript.view.setFocus()  # Where Space pauses. Qt would choose the next control.
         self.forecast.want(self.controls.pair_question(self.prompt.text()))
         self.measurements.set_baseline_ticked(self.controls.fields["baseline"].isChecked())
 

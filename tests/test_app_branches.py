@@ -180,7 +180,8 @@ def test_a_branch_and_what_undoes_it_show_the_settings_that_run(window, qtbot, s
     fields["length_policy"].choose(LengthPolicy.AUTO)
     window.playback.step_button.click()
     qtbot.waitUntil(lambda: len(window.run_view.steps) == 2)
-    window.playback.set_pace(Pace.FULL)
+    with qtbot.waitSignal(window.live.run_shown):
+        window.playback.set_pace(Pace.FULL)
     for count, (temperature, length) in enumerate([(0.9, 3), (0.2, LengthPolicy.AUTO)], start=2):
         window.transcript.view.choose(Place(count - 2, 0))
         open_menu(window)["Draw again, with a new seed"].trigger()

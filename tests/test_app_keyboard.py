@@ -24,9 +24,12 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
+from app.controller import RunState
 from app.menus import menu_actions
 from app.theme import ThemeMode
 from app.tools.about import AboutDialog
+from app.widgets.compound_fields import TickList
+from app.widgets.fields import boxed, column
 from app.widgets.plot_card import PlotCard
 
 INTERACTIVE = (
@@ -215,3 +218,57 @@ def test_every_tool_window_has_a_name_for_what_takes_keys(window):
         own = [widget for widget in fields(panel) if widget.window() is panel]
         reached = [widget for widget in own if widget.focusPolicy() != Qt.FocusPolicy.NoFocus]
         assert nameless(reached) == [], panel.objectName()
+
+
+# --- What is typed, and where the focus goes ---
+
+
+def test_a_number_is_taken_when_it_is_typed_and_not_digit_by_digit(shown, qtbot):
+    field, sent = shown.controls.fields["temperature"], []
+    field.value_changed.connect(sent.append)
+    for start, typed in ((0.7, "0.85"), (0.7, "1.25"), (0.0, "0.15")):
+        field.set_value(start)
+        sent.clear()
+        field.spin.setFocus()
+        field.spin.selectAll()
+        QTest.keyClicks(field.spin, typed)
+        assert field.spin.text() == typed
+        assert sent == [], "0 on the way to .85 would change the run"
+        QTest.keyClick(field.spin, Qt.Key.Key_Tab)
+        assert (sent, field.slider.value()) == ([float(typed)], round(100 * float(typed)))
+    field.spin.setFocus()
+    field.spin.selectAll()
+    QTest.keyClicks(field.spin, "0.5")
+    assert shown.controls.request("a").sampling.temperature == 0.5, "Run may be a shortcut"
+
+
+def test_the_text_gets_the_focus_of_a_button_that_a_run_disables_or_hides(shown, qtbot, run_to_end):
+    def press(button):
+        button.setFocus()
+        QTest.mouseClick(button, Qt.MouseButton.LeftButton)
+
+    press(shown.prompt.run_button)
+    assert shown.transcript.view.hasFocus()
+    qtbot.waitUntil(lambda: shown.prompt.stop_button.isEnabled())
+    press(shown.prompt.stop_button)
+    qtbot.waitUntil(lambda: shown.controller.state is RunState.IDLE)
+    assert shown.transcript.view.hasFocus()
+    again = shown.conclusion.findChild(QAbstractButton)
+    for widget in (shown.conclusion, again):
+        widget.show()
+    again.setFocus()
+    run_to_end(shown)
+    assert shown.transcript.view.hasFocus()
+
+
+def test_tab_reaches_ticks_that_came_later_where_they_stand(qtbot):
+    panel, first, ticks, last = QWidget(), QLineEdit(), TickList("ticks", "Drafts"), QLineEdit()
+    qtbot.addWidget(panel)
+    boxed(column(first, ticks, last), panel)
+    for names in ("ab", "cde"):
+        ticks.show_items({name: (name, "") for name in names})
+        order = [first]
+        while order[-1] is not last:
+            order.append(order[-1].nextInFocusChain())
+        reached = [widget for widget in order if widget.focusPolicy() is not Qt.FocusPolicy.NoFocus]
+        assert [widget for widget in reached if widget in ticks.boxes.values()] == [*ticks.boxes.values()]

@@ -60,7 +60,7 @@ def test_a_run_runs_step_by_step_and_then_on(stepwise, qtbot):
     assert stepwise.transcript.view.toPlainText() == stepwise.prompt.text() + text_of(stepwise.run_view)
     qtbot.waitUntil(lambda: bar(stepwise).slider.value() == 3)
     with qtbot.waitSignal(stepwise.live.run_shown):
-        bar(stepwise).pause_button.click()
+        bar(stepwise).set_pace(Pace.FULL)
         assert stepwise.controller.state is RunState.RUNNING
     assert stepwise.run_view.summary.finish_reason is FinishReason.LENGTH
 

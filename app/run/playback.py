@@ -197,8 +197,8 @@ class PlaybackBar(QWidget):
         pace = self.pace.member()
         self.pacing.resume()
         self.pacing.tokens_per_second = pace.tokens_per_second
-        if pace.tokens_per_second:
-            self.controller.resume()  # From here on, the display is paused instead.
+        if not pace.is_stepwise:
+            self.controller.resume()  # From here on, a slowed display is paused instead.
         self.controller.set_stepwise(pace.is_stepwise, stops_at_drafts=pace is Pace.HALVES)
         if pace.is_stepwise and self._can_pause:
             self.controller.pause()

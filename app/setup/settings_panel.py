@@ -348,13 +348,9 @@ class SettingsPanel(QScrollArea):
 
     @Slot(str)
     def _on_method_chosen(self, name: str) -> None:
-        was_tree = self.method.method.proposes_trees
         with self.filling():
             self.method.choose(name)
         self._start_length()
-        if was_tree is not self.method.method.proposes_trees:
-            # The current run, which the K of the other kind didn't reach, may take this one.
-            self.num_draft_tokens_changed.emit(self.draft_length())
 
     @Slot()
     def _start_length(self) -> None:

@@ -57,6 +57,8 @@ class SliderSpin(QWidget):
         self.spin.setDecimals(decimals)
         self.spin.setSingleStep(step)
         self.spin.setObjectName(f"{name}Spin")
+        # A number counts once it is typed: on the way to .5, 0 would make a run greedy.
+        self.spin.setKeyboardTracking(False)
         hold(self.spin, width=SPIN_WIDTH)
         self._label = label = text_label("", "field", buddy=self.spin)
         self.set_meaning(title, help_text, high)
@@ -85,6 +87,7 @@ class SliderSpin(QWidget):
 
     def value(self) -> float:
         """The number that both show."""
+        self.spin.interpretText()  # What is being typed counts, too.
         return self._value
 
     def set_value(self, value: float) -> bool:
@@ -102,7 +105,8 @@ class SliderSpin(QWidget):
     def _take(self, value: float) -> None:
         with QSignalBlocker(self.slider), QSignalBlocker(self.spin):
             self.slider.setValue(round(value * self._scale))
-            self.spin.setValue(value)
+            if self.spin.value() != value:  # Else it would rewrite what is being typed.
+                self.spin.setValue(value)
         if value != self._value:
             self._value = value
             self.value_changed.emit(value)
@@ -185,6 +189,12 @@ class TickList(QWidget):
             # A last one alone on its line has all of its width.
             span = self._num_columns if place == 0 and index == len(items) - 1 else 1
             self._layout.addWidget(box, line, place, 1, span)
+        before = self.previousInFocusChain() or self
+        while before is not self and before.focusPolicy() is Qt.FocusPolicy.NoFocus:
+            before = before.previousInFocusChain() or self
+        for box in self.boxes.values():  # Tab would reach new boxes last.
+            QWidget.setTabOrder(before, box)
+            before = box
 
     def tick(self, names: Iterable[str]) -> None:
         """Check only these, without a signal."""
