@@ -12,11 +12,12 @@ from PySide6.QtWidgets import QWidget
 from app.controller import RunState
 from app.run import live as live_view
 from app.run.run_view import RunView
+from app.setup.prompt import BASELINE_HINT, LIVE_HINT
 from app.worker import run_task
 from core.errors import PromptError
 from core.runlog.store import RunStore
 from core.settings import RunRequest
-from core.types import Finished, FinishReason, StageChanged
+from core.types import BaselineStep, Finished, FinishReason, StageChanged
 from tests.fakes_app import make_step, make_summary, text_of
 from tests.fakes_runs import keep_run
 
@@ -50,6 +51,21 @@ def test_with_the_first_text_the_status_no_longer_says_that_the_prompt_is_read(w
     window.controller._events.append(make_step(0, 0))
     window.live._on_text_due()
     assert window.status.stage.text() != "Reading the prompt…"
+
+
+def test_while_the_baseline_is_measured_the_hint_beside_run_offers_no_change_of_the_run(window):
+    request, note = RunRequest("t", "d", "p"), window.prompt.note
+    window.live._replace(request)
+    window.controller._set_state(RunState.RUNNING)
+    for event, hint in ((make_step(0, 0), LIVE_HINT), (BaselineStep(make_step(0, 0)), BASELINE_HINT)):
+        window.controller._events.append(event)
+        window.live._on_text_due()
+        assert note.text() == hint
+    window.live.upcoming = request
+    window.controls.changed.emit()
+    assert note.text() == LIVE_HINT, "that baseline is the previous run's"
+    window.live.upcoming = None
+    window.controller._set_state(RunState.IDLE)
 
 
 def test_text_tiles_plots_and_counts_show_the_same_steps_in_mid_run(make_window):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 from PySide6.QtCore import QSize, Qt
 from PySide6.QtWidgets import (
@@ -25,7 +27,7 @@ from app.run.speed.speed import speed_report
 from app.setup.model_library import ModelLibrary
 from app.setup.prompt import LIVE_HINT, PromptEditor
 from app.setup.settings_panel import SettingsPanel
-from app.theme import DARK, LIGHT, SCALES, apply_style, mono_font, next_scale, scaled, text_scale, ui_font
+from app.theme import DARK, LIGHT, SCALES, ThemeMode, apply_style, mono_font, next_scale, scaled, text_scale, ui_font
 from app.widgets.fields import EnumCombo
 from core.analysis.advice import Advice
 from tests.fakes_app import drag_columns, run_of
@@ -220,6 +222,19 @@ def test_the_controls_beside_run_are_never_cut_off(qtbot):
     qtbot.waitUntil(lambda: note.height() >= note.heightForWidth(note.width()) > 60)
     prompt.resize(900, 300)
     qtbot.waitUntil(lambda: note.minimumHeight() < 60)
+
+
+def test_the_hints_of_a_run_leave_the_text_below_a_folded_prompt_where_it_is(make_window):
+    window = make_window(is_shown=True)
+    window.appearance.set(ThemeMode.DARK, 1.5)
+    window.columns.fit()
+    window.resize(1024, 700)
+    prompt, heights = window.prompt, set()
+    prompt.set_folded(is_folded=True)
+    for state, is_baseline in ((RunState.IDLE, False), *product((RunState.RUNNING, RunState.PAUSED), (False, True))):
+        prompt.show_state(state, None, is_baseline=is_baseline)
+        heights.add(prompt.minimumSizeHint().height())
+    assert len(heights) == 1
 
 
 @pytest.mark.parametrize("size", [QSize(1024, 700), QSize(1280, 800)])

@@ -17,7 +17,7 @@ from app.run.text.transcript_panel import TranscriptPanel
 from app.widgets.labels import show_share
 from core.settings import RunRequest
 from core.text import server_text
-from core.types import Event, RunStarted, StageChanged, StepsCounted
+from core.types import BaselineStep, Event, RunStarted, StageChanged, StepsCounted
 
 TEXT_MS = 95
 PANELS_MS = 230
@@ -49,11 +49,13 @@ class LiveView(QObject):
     Signals:
         run_replaced: a run's first events are here, and the one shown before is gone.
         run_begun: a run has started, and its log with it.
+        baseline_begun: its baseline has.
         run_shown: a finished or kept run is completely on screen.
     """
 
     run_replaced = Signal()
     run_begun = Signal()
+    baseline_begun = Signal()
     run_shown = Signal()
 
     def __init__(
@@ -256,6 +258,8 @@ class LiveView(QObject):
                     panel.begin()
             if isinstance(event, RunStarted) and self._kept is None:
                 self.run_begun.emit()
+            if isinstance(event, BaselineStep) and len(self._run.baseline_steps) == 1:
+                self.baseline_begun.emit()
             if time.perf_counter() > deadline:
                 return is_any
         if self._kept is not None and not self._pacing.is_behind:

@@ -88,8 +88,9 @@ class PromptReading(QPlainTextEdit):
 
 DELAY_MS = 120
 READY_HINT = f"{key_text('Ctrl+Enter')} starts a run."
-LIVE_HINT = "Esc stops. K and temperature change this run, other settings the next."
-PAUSED_HINT = "F8 steps, Space resumes. K and temperature change this run, other settings the next."
+LIVE_HINT = "Esc stops. K and temperature change this run."
+PAUSED_HINT = "F8 steps, Space resumes. K and temperature change this run."
+BASELINE_HINT = "Esc stops the baseline. Settings change the next run."
 SERVED_HINT = "The server writes; settings apply from the next run."
 NO_READING = "Only the server knows how its model reads the prompt. For a local model's input, choose This machine."
 LIVE_HINT_SHORT = "Esc stops."
@@ -231,8 +232,14 @@ class PromptEditor(QWidget):
         cursor.select(QTextCursor.SelectionType.Document)
         cursor.insertText(text)
 
-    def show_state(self, state: RunState, problem: str | None, *, is_slowed: bool = False) -> None:
-        """Enable the buttons that apply, and show why Run can't be pressed; Stop also ends a slowed display."""
+    def show_state(
+        self, state: RunState, problem: str | None, *, is_slowed: bool = False, is_baseline: bool = False
+    ) -> None:
+        """Enable the buttons that apply, and show why Run can't be pressed; Stop also ends a slowed display.
+
+        Args:
+            is_baseline: whether the run is over but for its baseline.
+        """
         self._state, self._problem = state, problem or ""
         is_idle = state is RunState.IDLE
         self.run_button.setEnabled(is_idle and problem is None)
@@ -245,6 +252,8 @@ class PromptEditor(QWidget):
             self._note(problem or READY_HINT, bool(problem))
         elif self._controls.engine.url:
             self._note(SERVED_HINT)
+        elif is_baseline:
+            self._note(BASELINE_HINT, short=LIVE_HINT_SHORT)
         elif state is RunState.PAUSED:
             self._note(PAUSED_HINT, short="F8 steps.")
         else:
