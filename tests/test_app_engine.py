@@ -77,6 +77,22 @@ def test_a_server_is_tested_and_added_and_its_key_is_kept_in_the_keyring_only(ma
     assert not again.controls.engine.servers
 
 
+def test_ticks_that_do_not_hold_on_a_server_and_an_empty_forecast_are_not_shown_until_this_machine_is_back(
+    window, qtbot
+):
+    controls = window.controls
+    hidden = (controls.fields["baseline"], controls.fields["coupling"], controls.models.verdict)
+    controls.fields["baseline"].setChecked(True)
+    with FakeServer(vllm()) as fake:
+        add(qtbot, window, fake.url)
+        assert [part.isHidden() for part in hidden] == [True] * 3
+        assert controls.settings("Go").baseline, "it is kept for this machine"
+        controls.engine.choose("")
+        controls.engine.changed.emit()
+    assert [part.isHidden() for part in hidden] == [False] * 3
+    assert controls.request("Go").baseline
+
+
 def test_a_kept_server_with_an_address_that_is_refused_can_be_removed(window, keys):
     engine = window.controls.engine
     engine.servers["http://me:pw@127.0.0.1:1"] = "old"

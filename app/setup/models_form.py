@@ -292,6 +292,7 @@ class ModelsForm(QWidget):
         """Offer a server's models, whose drafting a sentence describes; None offers this machine's again."""
         self._served, self._drafting = None if names is None else tuple(names), drafting
         self.draft.combo.setEnabled(names is None)
+        self.verdict.setVisible(names is None)  # Even empty, it would keep its height.
         self.show_models()
 
     @Slot(object, str)

@@ -321,12 +321,14 @@ class SettingsPanel(QScrollArea):
         self.changed.emit()
 
     def _show_engine(self) -> None:
-        """Offer what the chosen engine takes; what it doesn't take is off, and says why."""
+        """Offer what the chosen engine takes; what it doesn't take is off, and says why, or isn't shown."""
         server, is_here = self.engine.server, not self.engine.url
         self.models.set_served(None if is_here else server.models if server is not None else (), self.engine.drafting())
         for part in (self.method, self.method.advanced):
             part.setVisible(is_here)
         self.fields["num_draft_tokens"].setVisible(server is None)
+        for name in ("baseline", "coupling"):  # A tick is kept for this machine, and untrue for a server.
+            self.fields[name].setVisible(is_here)
         for name, why in HERE_ONLY.items():
             field = self.fields[name]
             field.setEnabled(is_here)
