@@ -105,6 +105,9 @@ def test_while_the_recorded_run_is_shown_its_settings_are_and_one_button_stands_
     assert window.controls.settings(window.prompt.text()) == own
     assert not window.prompt.isHidden()
     assert window.controls.fields["seed"].isVisibleTo(window)
+    stage = window.status.stage
+    assert stage.text().startswith("Recorded · Done: ")
+    assert stage._short == stage.text().removeprefix("Recorded · "), "how it ended is not cut for what the bar says"
     assert (introduction.bar.go_button.property("role"), window.prompt.run_button.property("stands")) == (
         "primary",
         "back",

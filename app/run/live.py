@@ -287,8 +287,13 @@ class LiveView(QObject):
             is_generating = run.started is not None and self.upcoming is None
             stage = run.stage or ("Generating…" if is_generating else "Preparing…")
         self._status.stage.setText(stage)
-        short = NOT_STARTED if self._is_refused else run.outcome.partition(":")[0]
-        self._status.stage.set_short(short if is_idle and not (run.stage or self.kept_title) else "")
+        if self.kept_title:
+            # The bar of the introduction also says that its run is recorded.
+            short = stage.removeprefix(f"{self.kept_title} · ") if self._is_paced else ""
+        else:
+            ending = NOT_STARTED if self._is_refused else run.outcome.partition(":")[0]
+            short = ending if is_idle and not run.stage else ""
+        self._status.stage.set_short(short)
 
     def _show_status(self) -> None:
         self._show_stage()
