@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import product
 
 import pytest
-from PySide6.QtCore import QSize, Qt
+from PySide6.QtCore import QPoint, QSize, Qt
 from PySide6.QtWidgets import (
     QAbstractButton,
     QAbstractItemView,
@@ -24,6 +24,7 @@ from PySide6.QtWidgets import (
 from app.controller import RunState
 from app.jobs import Jobs
 from app.run.speed.speed import speed_report
+from app.run.text.tokens import Place
 from app.setup.model_library import ModelLibrary
 from app.setup.prompt import LIVE_HINT, PromptEditor
 from app.setup.settings_panel import SettingsPanel
@@ -235,6 +236,17 @@ def test_the_hints_of_a_run_leave_the_text_below_a_folded_prompt_where_it_is(mak
         prompt.show_state(state, None, is_baseline=is_baseline)
         heights.add(prompt.minimumSizeHint().height())
     assert len(heights) == 1
+
+
+def test_a_callout_in_large_text_stays_beside_the_card_that_it_points_into(make_window):
+    window = make_window(is_shown=True)
+    window.appearance.set(ThemeMode.DARK, 1.5)
+    window.columns.fit()
+    window.resize(1024, 700)
+    callout, card = window.introduction.callout, window.transcript
+    callout.show_text("2 of 3", "Checked", "It takes little longer than writing one token. " * 3, Place(-1, -1))
+    left = card.mapTo(window, QPoint()).x()
+    assert left < callout.x() < callout.geometry().right() < left + card.width()
 
 
 @pytest.mark.parametrize("size", [QSize(1024, 700), QSize(1280, 800)])

@@ -11,7 +11,7 @@ from app.run.text.tokens import Place
 from app.theme import current_theme, hold_font, scaled
 from app.widgets.fields import boxed, column, push_button, row, text_label, wrapped_label
 
-WIDTH = 380
+WIDTH, LEAST_WIDTH = 380, 300
 GAP = 8
 ARROW = 9
 """Height of the arrow, and half its width."""
@@ -64,15 +64,15 @@ class Callout(QFrame):
         edge = QRect(0, port.height() - 1, port.width(), 1)
         places = [found.toAlignedRect() for found in view.rectangles_of(self._at)] or [edge]
         first, last = (QRect(port.mapTo(window, place.topLeft()), place.size()) for place in (places[0], places[-1]))
-        width = min(scaled(WIDTH), window.width() - 2 * GAP)
+        # Within the text if that is wide enough, else within the window.
+        room = QRect(port.mapTo(window, port.rect().topLeft()), port.size())
+        if room.width() < scaled(LEAST_WIDTH):
+            room = window.rect().adjusted(GAP, 0, -GAP, 0)
+        width = min(scaled(WIDTH), room.width())
         self.setFixedWidth(width)
         height = self.heightForWidth(width)
         below = last.bottom() + height <= window.height() - GAP
         tip = QPointF(last.center().x(), last.bottom() + 1) if below else QPointF(first.center().x(), first.top() - 1)
-        # Within the text if that is wide enough, else within the window.
-        room = QRect(port.mapTo(window, port.rect().topLeft()), port.size())
-        if room.width() < width:
-            room = window.rect().adjusted(GAP, 0, -GAP, 0)
         left = min(max(room.left(), round(tip.x() - width / 2)), room.right() + 1 - width)
         top = round(tip.y()) if below else max(GAP, round(tip.y()) - height)
         self.setGeometry(left, top, width, height)
