@@ -422,8 +422,8 @@ class Summary:
         cost_coefficient: one draft step's time / one target step's time.
         tokens_per_second: num_tokens / the sum of the steps' total_ms; None if these are too few or too short to tell.
         predicted_speedup: tau / (K c + v(K+1)) from this run's measured alpha, c and v.
-        measured_speedup: tokens_per_second / baseline_tokens_per_second; None if the baseline did not run, or if the
-            steps were taken one by one.
+        measured_speedup: tokens_per_second / baseline_tokens_per_second; None if the baseline did not finish, or if
+            the steps were taken one by one.
         measured_speedup_interval: its 95 % interval; None where there are few steps.
         was_busy: whether the machine was busy during the run or its baseline, so far as their steps show.
         expected_acceptance_rate: the accepted / drafted expected of the run's way of testing, or, under Gumbel
@@ -463,6 +463,11 @@ class Summary:
     target_step_ms: float | None = None
     source: StepSource | None = None
     was_stepped: bool = False
+
+    @property
+    def has_baseline(self) -> bool:
+        """Whether the baseline ran to its end; from one that was stopped, no speedup follows."""
+        return self.baseline_tokens_per_second is not None or self.baseline_text is not None
 
 
 @dataclass(frozen=True, slots=True)

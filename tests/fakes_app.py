@@ -275,12 +275,14 @@ def run_of(steps, *, baseline: bool = True, is_over: bool = True):
     run.apply(PrefillDone(9, 12.0, 10.0))
     for step in steps:
         run.apply(step)
+    measured = {}
     if baseline and is_over:
         for index in range(50):
             plain = make_step(index, 9, num_draft_tokens=0, num_accepted=0, ms=20.0)
             run.apply(BaselineStep(plain))
+        measured = {"baseline_tokens_per_second": 1000 / plain.total_ms}
     if is_over:
-        run.apply(Finished(make_summary(run.steps, FinishReason.LENGTH)))
+        run.apply(Finished(make_summary(run.steps, FinishReason.LENGTH, **measured)))
     return run
 
 

@@ -15,7 +15,17 @@ from app.jobs import Jobs
 from app.run.conclusion import conclusion_of
 from app.run.inspector.inspection import inspect
 from app.run.run_view import RunView
-from app.run.speed.speed import COMPUTING, EMPTY, LATER, NO_UNIT, REPEAT, UNDRAFTED, speed_report, study_of
+from app.run.speed.speed import (
+    COMPUTING,
+    EMPTY,
+    LATER,
+    MEASURE_WHOLE,
+    NO_UNIT,
+    REPEAT,
+    UNDRAFTED,
+    speed_report,
+    study_of,
+)
 from app.run.speed.speed_figures import UNCALIBRATED
 from app.run.speed.speed_page import SpeedPage
 from app.run.speed.speed_plots import Grouping, Quantity
@@ -23,8 +33,8 @@ from app.run.text.tokens import Place
 from app.theme import DARK, LIGHT
 from app.widgets.plot_card import PlotFormat, contents_of
 from core.settings import Coupling, RunRequest
-from core.types import BaselineStep, BlockTest
-from tests.fakes_app import make_step, run_of
+from core.types import BaselineStep, BlockTest, Finished, FinishReason
+from tests.fakes_app import make_step, make_summary, run_of
 from tests.test_core_diagnosis import LIMITED, drawn, tree
 from tests.test_core_theory import with_evidence
 from tests.test_core_tree_forecast import tree_step
@@ -86,9 +96,26 @@ def test_the_verdict_follows_the_measured_speedup(factor, words):
     steps = drawn(0.8, 4, draft_ms=0.0, verify_ms=10.0)
     tokens, spent = sum(len(step.emitted) for step in steps), sum(step.total_ms for step in steps)
     run = run_of(steps, baseline=False, is_over=False)
+    run.request = replace(run.request, baseline=True)
     plain = replace(make_step(0, 9, num_draft_tokens=0, num_accepted=0), total_ms=factor * spent / tokens)
     run.apply(BaselineStep(replace(plain, verify_ms=0.9 * plain.total_ms)))
+    assert speed_report(run).headline.startswith("Too early to tell."), "its baseline is still being measured"
+    run.apply(Finished(make_summary(steps, FinishReason.LENGTH, baseline_text="x")))
     assert words in speed_report(run).headline
+
+
+def test_a_baseline_that_was_stopped_gives_no_verdict_but_an_estimate_and_is_to_be_run_again(steps):
+    run = run_of(steps)
+    assert "drafting pays here" in speed_report(run, study_of(run)()).headline
+    run.summary = replace(run.summary, baseline_tokens_per_second=None)
+    report = speed_report(run, study_of(run)())
+    assert report.headline.startswith("An estimated")
+    assert "The baseline took" not in report.basis
+    assert (report.advice[0].text, report.advice[0].repeats) == (MEASURE_WHOLE, True)
+    assert report.compared[0].title == "Speedup, estimated"
+    assert run.outcome.startswith("Baseline stopped · Done: ")
+    run.summary = replace(run.summary, error="The run is complete, but its baseline failed: no memory.")
+    assert run.outcome.startswith("Baseline failed · Done: ")
 
 
 def test_a_busy_machine_is_named_before_the_verdict_and_a_repeat_is_the_first_advice(steps, monkeypatch):

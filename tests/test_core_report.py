@@ -292,6 +292,13 @@ def test_a_report_of_several_runs_shows_what_differs_and_the_text_of_each(tmp_pa
     assert DIFFER not in Page(run_page(make_log(baseline=False))).text
 
 
+def test_a_baseline_that_was_stopped_is_not_said_not_to_have_run(log):
+    log.summary |= dict.fromkeys(("baseline_tokens_per_second", "measured_speedup", "baseline_text"))
+    text = Page(run_page(log)).text
+    assert "The baseline did not finish" in text
+    assert "The baseline did not run" not in text
+
+
 def test_a_log_that_kept_no_plain_step_still_shows_the_baselines_speed(log):
     log.baseline_steps.clear()
     source = run_page(log)

@@ -16,6 +16,7 @@ from core.analysis.steadiness import absence_note, busy_note, interval_text, spe
 from core.analysis.theory import SpeedupTheory
 from core.draft_length import DraftLength, config_fields, lengths_of
 from core.runlog.log import RunLog, to_record
+from core.runlog.tally import Tally
 from core.settings import Coupling, LengthPolicy, RunRequest, is_lossy
 from core.types import (
     BaselineStep,
@@ -244,8 +245,9 @@ class RunView:
 
     @property
     def plain_step(self) -> PlainStep | None:
-        """What the run is compared with, as far as known."""
-        return plain_step(self.baseline.sums, self.target_step_ms, self.summary)
+        """What the run is compared with, as far as known; its baseline once that has finished."""
+        baseline = Tally() if self.summary is None else self.baseline.sums
+        return plain_step(baseline, self.target_step_ms, self.summary)
 
     @property
     def outcome(self) -> str:
@@ -253,15 +255,15 @@ class RunView:
         if self.summary is None:
             return ""
         reason, wanted = self.summary.finish_reason, self.request.max_new_tokens if self.request is not None else 0
+        if reason not in COMPLETE:
+            return "Stopped" if reason is FinishReason.CANCELLED else "Failed"
+        done = "Done"
+        if self.wants_baseline and not self.summary.has_baseline:
+            done = f"Baseline {'failed' if self.summary.error else 'stopped'} · Done"
         if reason is FinishReason.LENGTH and self.summary.num_tokens < wanted:
-            return "Done: reached the end of the model's context"
-        return {
-            FinishReason.LENGTH: "Done: reached the requested length",
-            FinishReason.EOS: "Done: the model ended its text",
-            FinishReason.STOP: "Done: reached a stop text",
-            FinishReason.CANCELLED: "Stopped",
-            FinishReason.ERROR: "Failed",
-        }[reason]
+            return f"{done}: reached the end of the model's context"
+        ways = {FinishReason.LENGTH: "reached the requested length", FinishReason.EOS: "the model ended its text"}
+        return f"{done}: {ways.get(reason, 'reached a stop text')}"
 
     def past_events(self) -> tuple[Event, ...]:
         """What `apply` needs to show this run again, evidence included; empty before it has started."""

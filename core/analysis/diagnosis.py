@@ -46,7 +46,7 @@ class PlainStep:
     Attributes:
         forward_ms: the target's forward over one position; the unit of c and v.
         total_ms: the whole step.
-        is_measured: whether the baseline ran; else a forward timed before the run stands for the whole step.
+        is_measured: whether the baseline ran to its end; else a forward timed before the run stands for the whole step.
     """
 
     forward_ms: float
@@ -121,9 +121,11 @@ class Diagnosis:
 def plain_step(baseline: Tally, target_step_ms: float | None, summary: Summary | None = None) -> PlainStep | None:
     """The time of plain decoding, from the baseline or else from a timed forward; None if neither is known.
 
-    The summary has the baseline's speed where its steps are missing, as in a run read from its log.
+    The summary has the baseline's speed where its steps are missing, as in a run read from its log. The steps of a
+    baseline that did not finish are left out: the text slows down as it grows, so a part of it is no measure.
     """
-    if baseline.tokens and baseline.total_ms > 0:
+    is_whole = summary is None or summary.has_baseline
+    if is_whole and baseline.tokens and baseline.total_ms > 0:
         total = baseline.total_ms / baseline.tokens
         # Older logs hold only the times of whole steps.
         forward = baseline.verify_ms / baseline.tokens or min(target_step_ms or total, total)

@@ -114,6 +114,13 @@ class RunData:
         return speedup_interval(self.counts.sums, self.baseline.sums)
 
     @property
+    def baseline_problem(self) -> str:
+        """What the baseline lacks for a speedup, after "The baseline"."""
+        if self.summary.has_baseline:
+            return "is too short to measure"
+        return "did not finish" if len(self.baseline) else "did not run"
+
+    @property
     def is_short(self) -> bool:
         """Whether there is no interval because there are too few steps; the oldest logs hold no plain ones at all."""
         return self.interval is None and self.baseline.sums.num_steps > 0
@@ -358,8 +365,7 @@ def verdict(run: RunData) -> str:
     if run.summary.was_stepped and run.figure("baseline_tokens_per_second") is not None:
         return STEPWISE
     if speedup is None:
-        why = "The baseline did not run" if run.summary.baseline_text is None else "The text is too short to measure"
-        return f"{why}, so this run doesn't show whether speculation pays here."
+        return f"The baseline {run.baseline_problem}, so this run doesn't show whether speculation pays here."
     interval = run.interval
     if run.is_short:
         return f"Too few steps to tell whether speculation pays here: {speedup:.2f}× the speed of the target alone."

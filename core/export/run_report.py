@@ -279,8 +279,7 @@ def _over_time(run: RunData) -> Markup:
     written, plain = _accumulated(run.counts), _plain_over_time(run)
     meaning = "New tokens against seconds of decoding, without the prefill. The steeper line is the faster one."
     if not plain:
-        why = "did not run" if run.summary.baseline_text is None else "is too short to measure"
-        return _tokens_plot(f"{meaning} The baseline {why}.", [written], [SPECULATIVE])
+        return _tokens_plot(f"{meaning} The baseline {run.baseline_problem}.", [written], [SPECULATIVE])
     return _tokens_plot(meaning, [written, plain], [SPECULATIVE, BASELINE])
 
 

@@ -36,6 +36,7 @@ UNDRAFTED = "Nothing was drafted: this was plain decoding."
 LATER = "Advice and intervals follow when the run is over."
 COMPUTING = "Computing the intervals…"
 MEASURE = "Tick “Measure the baseline”, and run again."
+MEASURE_WHOLE = "Run again, and let the baseline finish."
 BUSY = "Busy machine. "
 REPEAT = "First repeat the run while the machine is idle: these figures come from a busy one."
 
@@ -142,6 +143,8 @@ def speed_report(run: RunView, done: Study | None = None) -> SpeedReport:
     plain = run.plain_step
     found = diagnose(sums, plain)
     measure = Advice(MEASURE, settings={"baseline": True})
+    if run.wants_baseline and run.summary is not None and not run.summary.has_baseline:
+        measure = Advice(MEASURE_WHOLE, repeats=True)
     if run.request is not None and run.request.engine:
         return SpeedReport(ON_SERVER)
     if found is None:
@@ -206,7 +209,7 @@ def _headline(
         # A single forward, timed before the run, is not enough for a verdict.
         if run.summary is None and run.wants_baseline:
             return "Too early to tell. The baseline will show whether drafting pays."
-        return f"An estimated {speed} {at}: only a run with the baseline shows whether drafting pays."
+        return f"An estimated {speed} {at}: only a run with its whole baseline shows whether drafting pays."
     if not found.is_enough:
         return f"{speed}, but too few steps to tell: {found.num_blocks} drafted, and {LEAST_BLOCKS} are needed."
     low, high = (round(bound, 2) for bound in interval or (found.speedup, found.speedup))
