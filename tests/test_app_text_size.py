@@ -234,7 +234,7 @@ def test_the_hints_of_a_run_leave_the_text_below_a_folded_prompt_where_it_is(mak
     prompt.set_folded(is_folded=True)
     for state, is_baseline in ((RunState.IDLE, False), *product((RunState.RUNNING, RunState.PAUSED), (False, True))):
         prompt.show_state(state, None, is_baseline=is_baseline)
-        heights.add(prompt.minimumSizeHint().height())
+        heights.add(prompt.note.minimumHeight())
     assert len(heights) == 1
 
 
