@@ -163,6 +163,11 @@ def test_a_verdict_says_in_how_many_runs_the_machine_was_busy():
         r"busy in all 12 runs at temperature 0 and 1 of the 12 at temperature (0\.5|1);",
         SweepResults(plan, [*busy, *odd[1:]]).busy_note,
     )
+    note = SweepResults(plan, [busy[0], *busy[-1:]]).busy_note
+    assert re.search(r"busy in the only run at temperature 0 and the only run at temperature (0\.5|1);", note)
+    middle = [replace(run, unsteadiness=0.9) for run in runs if run.run.cell.temperature == 0.5]
+    note = SweepResults(plan, [busy[0], *middle]).busy_note
+    assert "busy in the only run at temperature 0 and all 12 runs at temperature 0.5;" in note
     cell = next(plan.cells())  # Of which nothing was measured.
     assert CellResult(cell, 1, (Measurement(PlannedRun(cell, 0, 0), 0, 0, "", 1.0),)).problem == ""
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from core.controls import RunControls
-from core.errors import ModelNotFoundError, OutOfMemoryError, OutriderError, PromptError, SettingsError
+from core.errors import GenerationError, ModelNotFoundError, OutOfMemoryError, OutriderError, PromptError, SettingsError
 from core.experiments.prompt_suites import Prompt
 from core.experiments.sweep import HOPELESS, WARM_UP_TOKENS
 from core.experiments.sweep_plan import (
@@ -257,6 +257,25 @@ def test_an_interval_over_few_prompts_covers_only_these(count, words):
     prompts = tuple(Prompt(str(index), "any") for index in range(count))
     (verdict,) = swept(lambda request, is_plain: 10.0 if is_plain else 20.0, prompts=prompts)
     assert words in verdict.sentence
+
+
+@pytest.mark.parametrize(
+    ("lengths", "words"),
+    [((2,), "there is no other cell"), ((1, 2), "the other cell failed."), ((1, 2, 3), "the other 2 cells failed.")],
+)
+def test_a_verdict_without_a_runner_up_says_whether_the_other_cells_failed(lengths, words):
+    def on_run(request, controls):
+        if controls.num_draft_tokens not in {0, 2}:
+            raise GenerationError("The draft ran out of memory.")
+
+    plan = plan_of(repeats=6, num_draft_tokens=lengths)
+    runs = measured(events_of(plan, FakeSweepSession(on_run=on_run)))
+    (verdict,) = verdicts(SweepResults(plan, runs))
+    assert words in verdict.sentence
+    assert is_sentence(verdict.sentence)
+    # A cell that was stopped before its first run has not failed.
+    (verdict,) = verdicts(SweepResults(plan, [run for run in runs if run.run.cell.num_draft_tokens != 1]))
+    assert "the other cell" not in verdict.sentence
 
 
 def test_few_runs_give_no_interval_and_no_runs_no_verdict():

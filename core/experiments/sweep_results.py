@@ -170,8 +170,9 @@ class SweepResults:
         for temperature in self.plan.temperatures:
             busy, runs = self.busy_runs(temperature)
             if busy:
-                which = f"all {busy:,}" if 1 < busy == runs else f"{busy:,} of the {runs:,}"
-                parts.append(f"{which}{'' if parts else ' runs'} at temperature {temperature:g}")
+                which = "the only" if runs == 1 else f"all {busy:,}" if busy == runs else f"{busy:,} of the {runs:,}"
+                noun = " run" if runs == 1 else "" if any(" runs" in part for part in parts) else " runs"
+                parts.append(f"{which}{noun} at temperature {temperature:g}")
         which = " and ".join(filter(None, (", ".join(parts[:-1]), *parts[-1:])))
         return f"The machine was busy in {which}; repeat the sweep on an idle machine." if parts else ""
 
@@ -291,8 +292,12 @@ def _verdict(results: SweepResults, temperature: float) -> Verdict:
         )
     else:
         lead, is_ahead = "there is no other cell to compare it with.", True
+        at_it = (results.result(cell) for cell in results.plan.cells() if cell.temperature == temperature)
+        others = [result for result in at_it if result.cell != best.cell]
         if len(ranked) > 1:
             lead, is_ahead = _lead(results, best, *ranked[1])
+        elif others and all(result.errors and not result.num_measured for result in others):
+            lead = "the other cell failed." if len(others) == 1 else f"the other {len(others)} cells failed."
         leads = "is fastest," if is_ahead and not was_busy else "leads with"
         doubt = " Measured on a busy machine, so this is open." if was_busy and is_ahead else ""
         text = f"{name} {leads} {median:.2f}× plain decoding{interval}; {lead}{doubt}"
