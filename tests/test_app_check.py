@@ -89,6 +89,7 @@ def test_a_broken_pair_is_shown_by_sign_sentence_and_rows(checking, qtbot, apply
     assert "p = 2.7\u00a0×\u00a010⁻⁵" in cell(panel.table, 2, role=Qt.ItemDataRole.ToolTipRole)
     apply_theme(DARK)
     assert cell(panel.table, 2, role=Qt.ItemDataRole.ForegroundRole).name() == DARK.danger
+    assert panel.mark.palette().windowText().color().name() == DARK.danger, "the mark says the same"
     assert cell(panel.table, 1, role=Qt.ItemDataRole.ForegroundRole) is None
 
 
