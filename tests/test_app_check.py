@@ -14,7 +14,7 @@ from PySide6.QtWidgets import QLabel, QStyle, QStyleOptionComboBox
 
 from app.setup.setting_fields import set_value
 from app.theme import DARK
-from app.tools.check import FAILED, NO_TESTS, STOPPED, ElidedCombo
+from app.tools.check import FAILED, NO_RESULTS, NO_TESTS, STOPPED, ElidedCombo
 from core.errors import GenerationError
 from core.experiments.check_plan import NOTHING_DRAFTED, BiasLimit
 from core.settings import DType
@@ -163,6 +163,7 @@ def test_a_check_that_is_stopped_has_no_verdict_and_no_run_starts_beside_it(chec
         panel.start_button.click()
         qtbot.waitUntil(lambda count=count: len(fake.requests) == count and panel.progress.value() == 1000)
         assert not panel.start_button.isEnabled()
+        assert panel.table.hint.text() == NO_TESTS
         window.prompt.run_button.click()
         assert "A check is " in window.banner.label.text()
         assert not window.run_view.steps
@@ -171,6 +172,7 @@ def test_a_check_that_is_stopped_has_no_verdict_and_no_run_starts_beside_it(chec
         qtbot.waitUntil(lambda: not panel.is_running)
         assert (panel.headline.text(), panel.mark.property("kind")) == (STOPPED, "none")
         assert panel.table.count() == 0
+        assert panel.table.hint.text() == NO_RESULTS
         assert panel.start_button.isEnabled()
 
 
@@ -207,7 +209,7 @@ def test_a_failure_is_one_sentence(checking, qtbot):
     fake.error = GenerationError("The target's logits hold NaN. Choose float32, or another target model.")
     finish(qtbot, panel)
     assert shown_once(panel) == str(fake.error)
-    assert panel.headline.text() == FAILED
+    assert (panel.headline.text(), panel.table.hint.text()) == (FAILED, NO_RESULTS)
     assert not panel.copy_button.isEnabled()
 
 

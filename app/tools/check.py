@@ -89,6 +89,7 @@ NO_TESTS = (
     "Each test gets a row here: greedy text against plain decoding, and sampled tokens against the target's "
     "distribution."
 )
+NO_RESULTS = "There are no results: all tests get theirs together, with the verdict."
 STOPPED = "Stopped before there was a verdict."
 FAILED = "The check failed; there is no verdict."
 COLUMNS = (
@@ -410,6 +411,7 @@ class CheckWindow(ToolWindow):
         self.stage.clear()
         if self._report is None:
             self.say(self._ending)
+            self.table.hint.setText(NO_RESULTS)
         self.refresh()
 
     # --- What is shown ---
@@ -440,6 +442,7 @@ class CheckWindow(ToolWindow):
     def _clear(self) -> None:
         self._report = None
         self._show_mark("?", "none", "No verdict yet")
+        self.table.hint.setText(NO_TESTS)
         self._show_results([], "", ())
 
     def show_report(self, report: CheckReport) -> None:
