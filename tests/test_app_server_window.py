@@ -7,7 +7,9 @@ import math
 
 import pytest
 
+from app.theme import LIGHT
 from app.tools.server import FOLLOWING, NONE_CHOSEN, OWN_HELP
+from app.widgets.plots import TOP
 from tests.fake_servers import FakeServer, as_json, llama_server, recorded, sglang, vllm
 from tests.fakes_runs import until
 from tests.test_core_engine_requests import LOADED, router
@@ -20,11 +22,13 @@ def quick(monkeypatch, keys):
         monkeypatch.setattr(f"app.tools.server.{name}", 10)
 
 
-def test_it_draws_what_grew_and_marks_a_restart_and_our_own_runs(window, qtbot, run_to_end):
+def test_it_draws_what_grew_and_marks_a_restart_and_our_own_runs(window, qtbot, run_to_end, apply_theme):
     before, after = (recorded("vllm-draft", f"metrics-{when}") for when in ("before", "after"))
+    apply_theme(LIGHT)
     view = window.server
     view.open()
     assert view.headline.text() == NONE_CHOSEN
+    size = view.headline.font().pixelSize()
     assert view.begin.isVisible()
     assert view.plots.isHidden()
     engine, history = window.controls.engine, view.history
@@ -41,6 +45,7 @@ def test_it_draws_what_grew_and_marks_a_restart_and_our_own_runs(window, qtbot, 
         first, second = tokens._lines["tokens"].getData()[1][:2]
         assert first == history.values["tokens"][0]
         assert math.isnan(second)
+        assert acceptance.getViewBox().viewRange()[1] == pytest.approx([0, TOP]), "no empty fifth above 100 percent"
         assert acceptance._marks[0].label.format == "restarted"
         assert any(sample.toolTip() == OWN_HELP for sample in view.cards[0].samples)
         run_to_end(window)
@@ -49,6 +54,7 @@ def test_it_draws_what_grew_and_marks_a_restart_and_our_own_runs(window, qtbot, 
         assert tokens._bands[0].getRegion() == (start, end)
     until(qtbot, lambda: view.headline.property("role") == "problem")
     assert fake.url in view.headline.text()
+    assert view.headline.font().pixelSize() == size
     requests = len(fake.requests)
     view.close()
     assert not view._timer.isActive()

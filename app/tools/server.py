@@ -35,7 +35,7 @@ from app.widgets.fields import (
 from app.widgets.legend import Mark, SeriesSample, band_color
 from app.widgets.pictures import Table
 from app.widgets.plot_card import PlotCard, save_plots
-from app.widgets.plots import QUARTERS, Plot
+from app.widgets.plots import QUARTERS, TOP, Plot
 from app.window_layout import bring_forward, open_at
 from core.settings import RunRequest
 
@@ -157,6 +157,8 @@ class HistoryPlot(Plot):
 
     def _fit(self, extent: tuple[float, float]) -> None:
         super()._fit(extent)
+        if self._is_share:  # It can't grow, and needs no spare room.
+            self.getViewBox().setYRange(0, TOP, padding=0)
         if len(self._history.times) == MOST_POINTS:
             self.getViewBox().setXRange(self._history.times[0], extent[0], padding=0)
 
