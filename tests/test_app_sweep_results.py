@@ -266,3 +266,29 @@ def test_with_large_text_in_a_narrow_window_no_button_is_cut_and_the_progress_is
             assert right <= sweeps.parts.mapTo(sweeps, sweeps.parts.rect().topRight()).x()
         whole = sweeps.progress.fontMetrics().horizontalAdvance(sweeps.progress.text())
         assert sweeps.progress.width() >= whole
+
+
+@pytest.mark.parametrize(("size", "scale"), [((1280, 800), 1.0), ((1024, 700), 1.5)])
+def test_the_heads_and_two_rows_of_the_heatmap_stay_in_view_above_a_cells_runs(qtbot, opened, apply_theme, size, scale):
+    sweeps = opened(temperatures=(0.0, 0.5, 1.0))
+    for result in sweeps.view._results.values():
+        for item in result.measurements:
+            sweeps.view._runs.add(replace(item, unsteadiness=0.9))
+    apply_theme(LIGHT, scale)
+    sweeps.resize(*size)
+    sweeps._show()
+    heatmap, area = sweeps.heatmap, sweeps._area
+    heatmap.setCurrentCell(1, 2)
+
+    def is_in_view(widget, least=0):
+        return widget.visibleRegion().boundingRect().height() >= (least or widget.height())
+
+    qtbot.waitUntil(
+        lambda: (
+            is_in_view(heatmap.horizontalHeader())
+            and is_in_view(heatmap.viewport(), 2 * heatmap.rowHeight(0))
+            and is_in_view(sweeps.cell)
+        )
+    )
+    assert (area.verticalScrollBar().maximum() > 0) is (scale > 1), "it scrolls only where there is no room"
+    assert area.widget().width() == area.viewport().width(), "nothing is cut at the right"

@@ -108,7 +108,7 @@ class HeatmapLegend(PaintedWidget):
 # --- The grid ---
 
 ROW_HEIGHT, MIN_WIDTH, HEAD_WIDTH = 46, 52, 168
-LONGEST_NAME = 24
+LEAST_ROWS, LONGEST_NAME = 2, 24
 RULE_TITLES = declared(DraftTreeOptions)["rule"].metadata["titles"]
 SHOWN_ROLE = Role.UserRole
 COLUMN_HELP = {
@@ -172,6 +172,13 @@ class Heatmap(GridTable):
         self.verticalHeader().setDefaultSectionSize(scaled(ROW_HEIGHT))
         self.verticalHeader().setFixedWidth(scaled(HEAD_WIDTH))
         self.horizontalHeader().setMinimumSectionSize(scaled(MIN_WIDTH))
+        self.updateGeometry()
+
+    def minimumSizeHint(self) -> QSize:
+        """Its heads and two rows."""
+        rows = min(self.rowCount(), LEAST_ROWS) * self.verticalHeader().defaultSectionSize()
+        others = self.horizontalHeader().sizeHint().height() + self.horizontalScrollBar().sizeHint().height()
+        return QSize(super().minimumSizeHint().width(), rows + others)
 
     def show_figure(self, figure: SweepFigure) -> None:
         """Show another figure for the same cells."""
@@ -216,6 +223,7 @@ class Heatmap(GridTable):
             if count > 1:
                 self.setSpan(first, 0, count, 1)
             first += count
+        self.updateGeometry()
 
     def _row_head(self, row: SweepRow) -> QTableWidgetItem:
         # Elided here, since Qt would measure both lines as one; model names may differ at either end.

@@ -32,6 +32,7 @@ from app.tools.sweep.sweep_view import STOPPING, SweepView
 from app.tools.tool_window import ToolWindow
 from app.widgets.fields import (
     EnumCombo,
+    WheelGuard,
     boxed,
     card,
     column,
@@ -41,6 +42,7 @@ from app.widgets.fields import (
     plain_tip,
     push_button,
     row,
+    scrolled,
     wrapped_label,
 )
 from app.widgets.labels import Banner, ElidedLabel, MessageBar, show_share
@@ -64,8 +66,17 @@ EMPTY = (
 HEATMAP, ESTIMATE = 1, 2
 """Pages; the first one is empty."""
 FORM_WIDTH, MIN_FORM, MAX_FORM, PROGRESS_WIDTH = 316, 284, 440, 320
-LEAST_BESIDE = 480
-"""The width that verdicts need beside the form."""
+LEAST_BESIDE, LEAST_RIGHT = 480, 308
+"""The width that verdicts need beside the form, and that all else there needs."""
+
+
+class _Body(QWidget):
+    """What scrolls beside the form: it asks for its least height, so that its parts shrink before it scrolls."""
+
+    def heightForWidth(self, width: int) -> int:
+        """Without the spare room of a `QWidget`."""
+        layout = self.layout()
+        return layout.totalMinimumHeightForWidth(width) if layout is not None else super().heightForWidth(width)
 
 
 class SweepWindow(ToolWindow):
@@ -140,8 +151,11 @@ class SweepWindow(ToolWindow):
         self._verdict_card, _ = card(self.verdicts)
         self._form_card, _ = card((self.form, 1))
         self._right = column(self._top, self._verdict_card, self.question, (self.parts, 1))
-        right = boxed(self._right)
-        self.columns = splitter(Qt.Orientation.Horizontal, "sweepColumns", (self._form_card, 0), (right, 1))
+        self._area = scrolled(boxed(self._right, _Body()), "sweepRight")
+        hold(self._area, least_width=LEAST_RIGHT)
+        self._guard = WheelGuard(self)
+        self._guard.watch(self.figures)
+        self.columns = splitter(Qt.Orientation.Horizontal, "sweepColumns", (self._form_card, 0), (self._area, 1))
         self._whole = column(self.banner, (self.columns, 1))
         boxed(self._whole, self, margins=(16, 12, 16, 12))
         self.setMinimumSize(980, 600)
@@ -152,6 +166,8 @@ class SweepWindow(ToolWindow):
         self._controller.freed.connect(self.banner.retract)
         self.figures.currentIndexChanged.connect(self._on_figure_chosen)
         self.heatmap.cell_chosen.connect(self._show_cell)
+        self.columns.splitterMoved.connect(self._fit)
+        self._area.verticalScrollBar().rangeChanged.connect(self._keep_cell)
         self.heatmap.cell_opened.connect(self.cell.focus_runs)
         self.form.start_button.clicked.connect(self.start)
         self.form.quick_button.clicked.connect(self.start_estimate)
@@ -178,6 +194,7 @@ class SweepWindow(ToolWindow):
     def _form_width(self) -> int:
         return min(max(scaled(FORM_WIDTH), MIN_FORM), MAX_FORM)
 
+    @Slot()
     def _fit(self) -> None:
         """Give the verdicts the whole width where they would need too many lines beside the form, and the progress and
         the legend a line each where they don't fit beside the buttons and the choice of figures."""
@@ -185,10 +202,12 @@ class SweepWindow(ToolWindow):
         place = self._right if is_beside else self._whole
         if place.indexOf(self._verdict_card) < 0:
             place.insertWidget(1, self._verdict_card)  # Below the top row, or the banner.
-        room, gap = self.parts.width(), self._head.spacing()
+        # As if there was a scroll bar, which the layout would otherwise let come and go.
+        room = self._area.width() - self._area.verticalScrollBar().sizeHint().width()
+        gap = self._head.spacing()
         buttons = (self.continue_button, self.earlier, self.export_button)
         beside = scaled(PROGRESS_WIDTH) + sum(button.sizeHint().width() + gap for button in buttons)
-        needed = self.figures.sizeHint().width() + self.legend.width() + 3 * gap
+        needed = self.figures.sizeHint().width() + self.legend.width() + 5 * gap  # With the card's margins.
         direction = QBoxLayout.Direction
         for layout, is_narrow in ((self._top, room < beside), (self._head, room < needed)):
             layout.setDirection(direction.TopToBottom if is_narrow else direction.LeftToRight)
@@ -340,6 +359,12 @@ class SweepWindow(ToolWindow):
         self.cell.show_cell(self.heatmap.current_cell() if self.view.plan is not None else None)
         if self.cell.is_open and not was_open:
             self.parts.setSizes([3, 2])
+
+    @Slot()
+    def _keep_cell(self) -> None:
+        """Keep the chosen cell's runs in view, and the heatmap just above them."""
+        if self.cell.is_open:
+            self._area.ensureWidgetVisible(self.cell, 0, 0)
 
     @Slot()
     def _on_figure_chosen(self) -> None:
