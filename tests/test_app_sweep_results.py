@@ -12,7 +12,10 @@ from app.settings import sweeps_folder
 from app.theme import DARK, LIGHT, ThemeMode, contrast
 from app.tools.sweep.files import SweepExport
 from app.tools.sweep.heatmap import shade
+from app.tools.sweep.results import RUN_COLUMNS
 from app.tools.sweep.sweep_view import make_scale
+from app.widgets.rows import Row
+from app.widgets.tables import Table
 from core.experiments.bench_plan import spread
 from core.experiments.prompt_suites import Prompt
 from core.experiments.sweep_plan import Cell, CellResult, DrafterChoice
@@ -292,3 +295,17 @@ def test_the_heads_and_two_rows_of_the_heatmap_stay_in_view_above_a_cells_runs(q
     )
     assert (area.verticalScrollBar().maximum() > 0) is (scale > 1), "it scrolls only where there is no room"
     assert area.widget().width() == area.viewport().width(), "nothing is cut at the right"
+
+
+def test_columns_that_were_left_out_for_room_stay_so_and_the_outcome_of_a_run_is_whole(qtbot):
+    table = Table("runs", "Runs", RUN_COLUMNS, stretched=len(RUN_COLUMNS) - 1)
+    qtbot.addWidget(table)
+    table.show()
+    outcome = "failed: The draft ran out of memory."
+    table.show_rows([Row(None, 0, ("the window's prompt", "1", *"–––––", outcome), "The draft ran out of memory.")])
+    table.resize(2_000, 200)
+    wide = sum(map(table.columnWidth, range(7))) + table.sizeHintForColumn(7)
+    for less in (10, 11, 12):
+        table.resize(wide - less, 200)
+        assert table.isColumnHidden(6)
+        assert table.columnWidth(7) >= table.sizeHintForColumn(7)

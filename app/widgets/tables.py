@@ -124,6 +124,8 @@ class Table(QTableView, Generic[T]):
 
     def _hide_columns(self) -> None:
         columns, header = self._columns, self.horizontalHeader()
+        for place in range(len(columns)):
+            self.setColumnHidden(place, False)  # A hidden column's head has no width.
         wanted = [
             scaled(column.width) or max(self.sizeHintForColumn(place), header.sectionSizeHint(place))
             for place, column in enumerate(columns)
