@@ -254,7 +254,8 @@ class MainWindow(QMainWindow):
         self.transcript.view.place_clicked.connect(self._on_place_clicked)
         self.live.run_replaced.connect(self._on_run_begun)
         self.live.run_shown.connect(self._on_run_shown)
-        self.live.baseline_begun.connect(self._on_settings_changed)
+        for changed in (self.live.baseline_begun, self.controller.run_requested):
+            changed.connect(self._on_settings_changed)
         for applied in (self.speed.applied, self.conclusion.advice.applied):
             applied.connect(self._on_advice_applied)
         for wanted in (menus.race.triggered, self.speed.race_button.clicked):

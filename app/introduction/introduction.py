@@ -270,7 +270,8 @@ class Introduction(QObject):
             self._playback.pacing.hurry()
         else:
             self._show_part(Part.NOTHING)
-            self._playback.set_pace(Pace.FULL)
+            if self._playback.pace.member() is not Pace.FULL:  # Choosing it resumes a run.
+                self._playback.set_pace(Pace.FULL)
 
     @Slot()
     def _on_escape(self) -> None:

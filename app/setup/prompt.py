@@ -137,7 +137,7 @@ class PromptEditor(QWidget):
         self.stop_button.setEnabled(False)
         self.is_folded = False
         self._open_sizes: list[int] = []
-        self._state, self._problem = RunState.IDLE, ""
+        self._state, self._problem, self._is_slowed, self._is_baseline = RunState.IDLE, "", False, False
         self._read = (WAITING, False)
         """The line about the rendered prompt, and whether it reports a problem."""
         self._rendered: tuple[str, str, bool | None, str] | None = None
@@ -240,7 +240,7 @@ class PromptEditor(QWidget):
         Args:
             is_baseline: whether the run is over but for its baseline.
         """
-        self._state, self._problem = state, problem or ""
+        self._state, self._problem, self._is_slowed, self._is_baseline = state, problem or "", is_slowed, is_baseline
         is_idle = state is RunState.IDLE
         self.run_button.setEnabled(is_idle and problem is None)
         self.stop_button.setEnabled(is_slowed or state in {RunState.RUNNING, RunState.PAUSED})
@@ -299,7 +299,8 @@ class PromptEditor(QWidget):
             self._render()
         else:
             self.reading.clear()
-            self.show_state(self._state, self._problem or None)
+            problem = self._problem or None
+            self.show_state(self._state, problem, is_slowed=self._is_slowed, is_baseline=self._is_baseline)
 
     @Slot()
     def _on_changed(self) -> None:

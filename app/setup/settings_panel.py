@@ -343,6 +343,8 @@ class SettingsPanel(QScrollArea):
     def _show_advanced(self) -> None:
         """Say how many of the folded settings differ from their defaults, and mark a rule that can't act."""
         shown = {**self._filters.values(), **self._rare.values()}
+        if self.engine.url:
+            del shown["coupling"]  # Not shown there.
         count = sum(value != getattr(DEFAULTS, name) for name, value in shown.items())
         count += 0 if self.engine.url else self.method.num_changed_switches()
         self.advanced.show_note(f"{count} changed" if count else "")

@@ -89,7 +89,7 @@ NO_TESTS = (
     "Each test gets a row here: greedy text against plain decoding, and sampled tokens against the target's "
     "distribution."
 )
-NO_RESULTS = "There are no results: all tests get theirs together, with the verdict."
+NO_RESULTS = "No results: they appear together, with the verdict, when all tests are done."
 STOPPED = "Stopped before there was a verdict."
 FAILED = "The check failed; there is no verdict."
 COLUMNS = (

@@ -6,7 +6,8 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Generic, TypeVar
 
-from PySide6.QtCore import QSignalBlocker, Qt, Signal, Slot
+from PySide6.QtCore import QEvent, QObject, QSignalBlocker, Qt, Signal, Slot
+from PySide6.QtGui import QKeyEvent
 from PySide6.QtWidgets import (
     QAbstractButton,
     QButtonGroup,
@@ -59,6 +60,7 @@ class SliderSpin(QWidget):
         self.spin.setObjectName(f"{name}Spin")
         # A number counts once it is typed: on the way to .5, 0 would make a run greedy.
         self.spin.setKeyboardTracking(False)
+        self.spin.installEventFilter(self)
         hold(self.spin, width=SPIN_WIDTH)
         self._label = label = text_label("", "field", buddy=self.spin)
         self.set_meaning(title, help_text, high)
@@ -86,9 +88,16 @@ class SliderSpin(QWidget):
         self._layout.addWidget(widget, 0, 1)
 
     def value(self) -> float:
-        """The number that both show."""
-        self.spin.interpretText()  # What is being typed counts, too.
+        """The number that both show; without what is being typed."""
         return self._value
+
+    def eventFilter(self, watched: QObject, event: QEvent) -> bool:
+        """Take what is typed before a shortcut acts on it: the field keeps the focus then."""
+        if isinstance(event, QKeyEvent) and event.type() is QEvent.Type.ShortcutOverride:
+            is_function = Qt.Key.Key_F1 <= event.key() <= Qt.Key.Key_F35
+            if is_function or event.modifiers() & Qt.KeyboardModifier.ControlModifier:
+                self.spin.interpretText()
+        return super().eventFilter(watched, event)
 
     def set_value(self, value: float) -> bool:
         """Show a number; False, and no change, if it is out of range."""

@@ -254,7 +254,7 @@ def _latency(run: RunData) -> Markup:
 
 def _plain_ms_per_token(run: RunData) -> float | None:
     """The target alone: from its steps, or from its speed if the log kept none of them."""
-    if len(run.baseline):
+    if len(run.baseline) and run.summary.has_baseline:
         return float(run.baseline.columns[Column.RUNNING_MS_PER_TOKEN][-1])
     speed = run.figure("baseline_tokens_per_second")
     return 1e3 / speed if speed else None
@@ -262,7 +262,7 @@ def _plain_ms_per_token(run: RunData) -> float | None:
 
 def _plain_over_time(run: RunData) -> list[Point]:
     """The baseline's tokens; a straight line if the log kept none of its steps."""
-    if len(run.baseline):
+    if len(run.baseline) and run.summary.has_baseline:
         return _accumulated(run.baseline)
     speed, count = run.figure("baseline_tokens_per_second"), float(run.counts.sums.tokens)
     return [(0.0, 0.0), (count / speed, count)] if speed else []

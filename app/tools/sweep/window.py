@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from PySide6.QtCore import Qt, Slot
+from PySide6.QtCore import Qt, QTimer, Slot
 from PySide6.QtGui import QKeySequence, QResizeEvent, QShortcut
 from PySide6.QtWidgets import QBoxLayout, QProgressBar, QStackedWidget, QWidget
 
@@ -167,7 +167,6 @@ class SweepWindow(ToolWindow):
         self.figures.currentIndexChanged.connect(self._on_figure_chosen)
         self.heatmap.cell_chosen.connect(self._show_cell)
         self.columns.splitterMoved.connect(self._fit)
-        self._area.verticalScrollBar().rangeChanged.connect(self._keep_cell)
         self.heatmap.cell_opened.connect(self.cell.focus_runs)
         self.form.start_button.clicked.connect(self.start)
         self.form.quick_button.clicked.connect(self.start_estimate)
@@ -359,10 +358,11 @@ class SweepWindow(ToolWindow):
         self.cell.show_cell(self.heatmap.current_cell() if self.view.plan is not None else None)
         if self.cell.is_open and not was_open:
             self.parts.setSizes([3, 2])
+            QTimer.singleShot(0, self, self._keep_cell)  # Once it is laid out.
 
     @Slot()
     def _keep_cell(self) -> None:
-        """Keep the chosen cell's runs in view, and the heatmap just above them."""
+        """Scroll to the chosen cell's runs, and the heatmap just above them."""
         if self.cell.is_open:
             self._area.ensureWidgetVisible(self.cell, 0, 0)
 
