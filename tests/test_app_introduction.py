@@ -276,7 +276,7 @@ def test_a_run_with_a_baseline_ends_with_one_sentence_on_top_until_the_next_begi
     run_to_end(window)
     found = conclusion_of(window.run_view)
     assert window.conclusion.headline.text() == found.headline
-    assert f"{window.run_view.summary.measured_speedup:.1f} times faster than plain decoding" in found.headline
+    assert f"{window.run_view.summary.measured_speedup:.2f} times faster than plain decoding" in found.headline
     assert found.headline.endswith("same distribution")
     assert window.run_view.interval in found.basis
     assert "same work varied in time by" in found.basis

@@ -110,7 +110,7 @@ def test_a_baseline_that_was_stopped_gives_no_verdict_but_an_estimate_and_is_to_
     run.summary = replace(run.summary, baseline_tokens_per_second=None)
     report = speed_report(run, study_of(run)())
     assert report.headline.startswith("An estimated")
-    assert "The baseline took" not in report.basis
+    assert f"The first {run.baseline.sums.tokens:,} tokens of the baseline took" in report.basis
     assert (report.advice[0].text, report.advice[0].repeats) == (MEASURE_WHOLE, True)
     assert report.compared[0].title == "Speedup, estimated"
     assert run.outcome.startswith("Baseline stopped · Done: ")
@@ -273,6 +273,13 @@ def test_without_a_plain_step_there_is_no_unit(qtbot, steps):
     page = page_of(qtbot, run)
     assert page.headline.text() == NO_UNIT
     assert page.advice[0].button.isVisible()
+
+
+def test_a_forward_that_took_longer_than_a_whole_step_is_no_unit(steps):
+    run = run_of(steps, baseline=False)
+    for target_step_ms, is_known in ((12.0, True), (40.0, False)):
+        run.prefill = replace(run.prefill, target_step_ms=target_step_ms)
+        assert (speed_report(run).headline != NO_UNIT) is is_known
 
 
 @pytest.mark.parametrize(("theme", "width"), [(LIGHT, 340), (DARK, 620)])

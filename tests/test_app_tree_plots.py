@@ -18,8 +18,8 @@ from app.theme import DARK, LIGHT, contrast
 from core.analysis.diagnosis import LEAST_TIMED
 from core.analysis.run_counts import MOST_RANKS
 from core.settings import RunRequest
-from core.types import BaselineStep, Finished, FinishReason, PrefillDone
-from tests.fakes_app import make_step, make_summary
+from core.types import BaselineStep, PrefillDone
+from tests.fakes_app import make_step
 from tests.fakes_trees import random_tree, tree_step
 
 REQUEST = RunRequest(target="t", draft="d", prompt="x", method="draft-tree")
@@ -176,10 +176,7 @@ def test_verify_time_is_the_median_by_nodes_with_plain_steps_at_0(page, run):
     assert plot.line.opts["connect"].tolist()[:-1] == joined, "a median of few steps is not part of a trend"
     run.apply(BaselineStep(replace(run.steps[0], emitted=run.steps[0].emitted[:1], verify_ms=3.0)))
     plot.refresh()
-    assert (plot.plain_line.value(), plot.plain_sample.accessibleName()[:5]) == (4.0, "plain")
-    run.apply(Finished(make_summary(run.steps, FinishReason.LENGTH, baseline_tokens_per_second=100.0)))
-    plot.refresh()
-    assert plot.plain_line.value() == 3.0, "the baseline's own forwards are the measure once it is whole"
+    assert plot.plain_line.value() == 3.0, "the baseline's own forwards are the measure once there are any"
     assert plot.plain_sample.accessibleName().startswith("baseline's forward: ")
     assert dict(plot.details(0))["steps"] == f"{len(times[0])}"
     assert plot.table()["nodes"] == sorted(times)

@@ -339,7 +339,8 @@ def callouts_of(step: Step) -> list[tuple[str, str]]:
         (
             "Kept or replaced",
             f"SmolLM2 keeps {_quoted(''.join(step.drafted_texts[:kept]))}, and draws {_quoted(drawn)} in place of "
-            f"{_quoted(rejected)}. Tokens are kept and replaced so that the text is exactly the target's.",
+            f"{_quoted(rejected)}. Tokens are kept and replaced so that the text follows the target's distribution, "
+            "exactly.",
         ),
     ]
 

@@ -65,13 +65,12 @@ def conclusion_of(run: RunView, *, is_slowed: bool = False) -> Conclusion | None
     if speedup is None:
         return None
     interval = speedup_interval(run.counts.sums, run.baseline.sums)
-    digits = 1 if speedup >= 1.15 else 2
     if interval is None:
         headline, verdict = f"Too few steps to tell: {speedup:.2f} times the speed of plain decoding", ""
     elif covers_one(interval) or abs(speedup - 1) <= LEVEL:
         headline, verdict = f"No measurable difference from plain decoding ({speedup:.2f}×)", ""
     elif speedup > 1:
-        headline, verdict = f"{speedup:.{digits}f} times faster than plain decoding", "faster"
+        headline, verdict = f"{speedup:.2f} times faster than plain decoding", "faster"
     else:
         headline, verdict = f"Slower than plain decoding, at {speedup:.2f} times its speed", "slower"
     busy, spread = run.busy_note.removeprefix(BUSY_MACHINE), unsteadiness(run.counts.sums, run.baseline.sums)

@@ -16,7 +16,6 @@ from core.analysis.steadiness import absence_note, busy_note, interval_text, spe
 from core.analysis.theory import SpeedupTheory
 from core.draft_length import DraftLength, config_fields, lengths_of
 from core.runlog.log import RunLog, to_record
-from core.runlog.tally import Tally
 from core.settings import Coupling, LengthPolicy, RunRequest, is_lossy
 from core.types import (
     BaselineStep,
@@ -245,9 +244,13 @@ class RunView:
 
     @property
     def plain_step(self) -> PlainStep | None:
-        """What the run is compared with, as far as known; its baseline once that has finished."""
-        baseline = Tally() if self.summary is None else self.baseline.sums
-        return plain_step(baseline, self.target_step_ms, self.summary)
+        """What the run is compared with, as far as known; measured once its baseline has finished."""
+        found, sums = plain_step(self.baseline.sums, self.target_step_ms, self.summary), self.counts.sums
+        if found is None or (self.summary is not None and found.is_measured):
+            return found
+        # A step includes a forward: one that took longer, before the run, was slowed down by something else.
+        is_slow = not self.baseline.sums.tokens and found.total_ms * sums.num_steps > sums.total_ms > 0
+        return None if is_slow else replace(found, is_measured=False)
 
     @property
     def outcome(self) -> str:

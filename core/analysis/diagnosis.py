@@ -121,15 +121,15 @@ class Diagnosis:
 def plain_step(baseline: Tally, target_step_ms: float | None, summary: Summary | None = None) -> PlainStep | None:
     """The time of plain decoding, from the baseline or else from a timed forward; None if neither is known.
 
-    The summary has the baseline's speed where its steps are missing, as in a run read from its log. The steps of a
-    baseline that did not finish are left out: the text slows down as it grows, so a part of it is no measure.
+    The summary has the baseline's speed where its steps are missing, as in a run read from its log. A baseline that did
+    not finish only gives an estimate: decoding slows down as the text grows.
     """
     is_whole = summary is None or summary.has_baseline
-    if is_whole and baseline.tokens and baseline.total_ms > 0:
+    if baseline.tokens and baseline.total_ms > 0:
         total = baseline.total_ms / baseline.tokens
         # Older logs hold only the times of whole steps.
         forward = baseline.verify_ms / baseline.tokens or min(target_step_ms or total, total)
-        return PlainStep(forward, total, True)
+        return PlainStep(forward, total, is_whole)
     speed = summary.baseline_tokens_per_second if summary is not None else None
     if speed:
         total = 1000.0 / speed

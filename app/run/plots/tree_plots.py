@@ -202,8 +202,7 @@ class CostPlot(Plot):
     def _draw(self) -> None:
         plain = self._plain_ms
         # A log may lack the times of the baseline's forwards.
-        is_baselines = self._run.baseline.sums.verify_ms and self._run.plain_step and self._run.plain_step.is_measured
-        self.plain_sample.set_meaning(*(BASELINE_FORWARD if is_baselines else PLAIN_FORWARD))
+        self.plain_sample.set_meaning(*(BASELINE_FORWARD if self._run.baseline.sums.verify_ms else PLAIN_FORWARD))
         self.plain_line.setVisible(plain is not None)
         self.plain_line.setValue(plain or 0.0)
         x = np.array([*self._points], dtype=np.float64)

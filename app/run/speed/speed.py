@@ -174,7 +174,9 @@ def speed_report(run: RunView, done: Study | None = None) -> SpeedReport:
     return SpeedReport(
         headline=f"{BUSY if is_busy else ''}{_headline(run, found, theory, advice, interval)}",
         # With a measured speedup, the window already says it.
-        basis=" ".join(filter(None, (_basis(found), "" if has_speedup else run.busy_note, note))),
+        basis=" ".join(
+            filter(None, (_basis(found, run.baseline.sums.tokens), "" if has_speedup else run.busy_note, note))
+        ),
         compared=compared_rows(found, theory),
         compared_note=TREE_FORMULA_NOTE if found.is_tree else FORMULA_NOTE,
         parts=_parts(found),
@@ -206,7 +208,7 @@ def _headline(
         return STEPWISE
     speed, at = f"{found.speedup:.2f}×", _setting(run, found, theory)
     if not found.plain.is_measured:
-        # A single forward, timed before the run, is not enough for a verdict.
+        # Neither a single forward, timed before the run, nor a part of the baseline is enough for a verdict.
         if run.summary is None and run.wants_baseline:
             return "Too early to tell. The baseline will show whether drafting pays."
         return f"An estimated {speed} {at}: only a run with its whole baseline shows whether drafting pays."
@@ -236,16 +238,16 @@ def _setting(run: RunView, found: Diagnosis, theory: SpeedupTheory | None) -> st
     return f"at K = {found.usual_length}" if is_one else f"at a mean K of {mean:.1f}"
 
 
-def _basis(found: Diagnosis) -> str:
+def _basis(found: Diagnosis, num_plain: int) -> str:
     steps = f"{found.num_steps:,} steps"
     if found.is_tree:
         steps += f", most with a tree of {found.usual_length} nodes in {found.usual_depth} levels"
     tested = f", {found.num_tested:,} tested {'levels' if found.is_tree else 'tokens'}" if found.num_blocks else ""
-    plain = (
-        f"The baseline took {found.plain.total_ms:.2f} ms per token"
-        if found.plain.is_measured
-        else f"One plain forward took {found.plain.forward_ms:.2f} ms, timed before the run"
-    )
+    plain = f"One plain forward took {found.plain.forward_ms:.2f} ms, timed before the run"
+    if found.plain.is_measured:
+        plain = f"The baseline took {found.plain.total_ms:.2f} ms per token"
+    elif num_plain:
+        plain = f"The first {num_plain:,} tokens of the baseline took {found.plain.total_ms:.2f} ms each"
     return f"{steps}{tested}. {plain}."
 
 
