@@ -198,7 +198,7 @@ def test_a_sweep_fills_the_heatmap_and_says_what_to_use(window, qtbot):
     assert sweeps.bar.isVisible()
     finish(qtbot, window)
     assert speedups(sweeps) == ["1.00×", "2.00×", "3.00×"]
-    assert words(sweeps) == ["Not sure it pays"], "too few runs"
+    assert words(sweeps) == ["Too few runs"]
     assert "K = 2" in sweeps.verdicts.lines[0].sentence
     assert sweeps.progress.text() == "All 6 runs done"
     assert sweeps.bar.value() == sweeps.bar.maximum()

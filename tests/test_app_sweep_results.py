@@ -53,14 +53,16 @@ def test_an_earlier_sweep_is_opened_from_the_list(window, qtbot, opened, tmp_pat
     qtbot.waitUntil(lambda: window.sweep.view.path == path)
     assert window.sweep.progress.text() == "All 12 runs done"
     before = window.sweep.view.verdicts
-    assert [(line.word, line.pays) for line in window.sweep.verdicts.lines] == [("Not sure it pays", None)]
+    assert [(line.word, line.pays) for line in window.sweep.verdicts.lines] == [("Too few runs", None)]
     for state, word in (
         ({"is_ahead": True}, ("K = 2", True)),
         ({}, ("Pays, lead open", True)),
-        ({"was_busy": True}, ("Not sure it pays", None)),
+        ({"was_busy": True}, ("Machine was busy", None)),
+        ({"was_busy": True, "is_sure": None}, ("Too few runs", None)),
+        ({"was_busy": True, "is_sure": False}, ("Not sure it pays", None)),
         ({"speculates": False}, ("Don't speculate", False)),
     ):
-        window.sweep.view.verdicts = [replace(verdict, is_sure=True, **state) for verdict in before]
+        window.sweep.view.verdicts = [replace(verdict, **{"is_sure": True} | state) for verdict in before]
         assert [(line.word, line.pays) for line in window.sweep.view.verdict_lines()] == [word]
 
 

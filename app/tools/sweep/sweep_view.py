@@ -378,8 +378,10 @@ def _word(verdict: Verdict) -> tuple[str, bool | None]:
     # A few runs may favour drafting by chance, and a busy machine distorts the speedup.
     if not verdict.speculates:
         return "Don't speculate", None if verdict.was_busy else False
-    if verdict.was_busy or not verdict.is_sure:
-        return "Not sure it pays", None
+    if not verdict.is_sure:
+        return "Too few runs" if verdict.is_sure is None else "Not sure it pays", None
+    if verdict.was_busy:
+        return "Machine was busy", None
     if not verdict.is_ahead:
         return "Pays, lead open", True
     return f"K = {verdict.best.cell.num_draft_tokens}", True
