@@ -62,6 +62,7 @@ def test_an_exact_engine_passes_with_every_kind_of_setting(settings):
     assert report.distribution.num_impossible == 0
     assert all(test.p_value is None or test.p_value > 1e-3 for test in report.distribution.tests)
     has_short_blocks = settings.get("num_draft_tokens") != 1 and settings.get("method") != "draft-tree"
+    assert "change only the speed" in report.notes[0]
     assert any("Half the blocks use K = 1" in note for note in report.notes) is has_short_blocks
 
 
@@ -111,6 +112,9 @@ def test_a_broken_verifier_or_drafter_is_not_exact(name, monkeypatch):
     report = checked(make_check(num_samples=2_000 if name in SUBTLE else 800))
     assert report.verdict is Verdict.NOT_EXACT
     assert "Not exact" in report_text(report)
+    assert "change only the speed" not in report_text(report), "it would read as a denial"
+    is_greedy = report.identities[0].is_exact
+    assert ("another seed" in report.notes[0], "report it" in report.notes[0]) == (is_greedy, True)
 
 
 class Unsure(DraftLengthPolicy):
@@ -159,6 +163,7 @@ def test_a_cache_that_keeps_what_was_rejected_is_found_in_the_greedy_text(monkey
     assert report.verdict is Verdict.NOT_EXACT
     assert not report.identities[0].divergences[0].is_near_tie
     assert "no near-tie" in report_text(report)
+    assert report.notes[0] == "Save the report and report it as a bug.", "greedy texts don't depend on the seed"
 
 
 def test_a_bias_towards_the_draft_is_measured(monkeypatch):

@@ -37,24 +37,31 @@ COMPARED = {
 """What was compared, in words."""
 
 
-def notes_on(run: RunRequest, dtype: str, distribution: DistributionResult | None) -> tuple[str, ...]:
-    """How the settings affect the distribution, a sentence each; dtype is torch's name of the precision."""
-    notes = [
-        "Only typical acceptance trades exactness for speed: method, tree, K, block verification and an int8 draft "
-        "change only the speed."
-    ]
+def notes_on(report: CheckReport) -> tuple[str, ...]:
+    """How the settings affect the distribution, a sentence each, or what to do where they don't explain the result."""
+    run, distribution, dtype = report.request.run, report.distribution, report.dtype
     if run.is_lossy:
         notes = [f"{LOSSY} At temperature 0 the text is still the greedy one."]
+    elif report.verdict is Verdict.NOT_EXACT:
+        # Greedy texts don't depend on the seed.
+        is_drawn = all(item.is_exact or item.comparison is Comparison.GUMBEL for item in report.identities)
+        repeat = "Repeat the check with another seed; if the output differs again, save" if is_drawn else "Save"
+        notes = [f"{repeat} the report and report it as a bug."]
+    else:
+        notes = [
+            "Only typical acceptance trades exactness for speed: method, tree, K, block verification and an int8 draft "
+            "change only the speed."
+        ]
     if distribution is not None and len(block_lengths(run)) > 1:
         notes.append("Half the blocks use K = 1, to get more bonus tokens: the longer a draft, the rarer they are.")
-    if dtype in {"torch.float16", "torch.bfloat16"}:
+    if dtype in {"float16", "bfloat16"}:
         measured = (
             ""
             if distribution is None
             else f", here by up to {significant_text(distribution.rounding, 2)} in total variation"
         )
         notes.append(
-            f"In {dtype.removeprefix('torch.')} the text follows the logits that the target gives when it scores a "
+            f"In {dtype} the text follows the logits that the target gives when it scores a "
             f"whole block; those of one token at a time differ by rounding{measured}."
         )
     if not run.sampling.is_unfiltered and not run.sampling.is_greedy:
