@@ -10,7 +10,7 @@ from PySide6.QtCore import Qt
 from app.settings import sweeps_folder
 from app.tools.sweep import files
 from app.tools.sweep.form import NO_FILE
-from app.tools.sweep.results import NO_RUNS
+from app.tools.sweep.results import NO_RUNS, NONE_MEASURED
 from core.experiments.sweep_file import read_sweep
 from core.settings import LengthPolicy
 from tests.fakes_app import cell, texts
@@ -221,6 +221,7 @@ def test_cells_fill_as_runs_end_a_sweep_and_a_run_exclude_each_other_and_each_sw
     assert speedups(sweeps) == ["", "", ""]
     qtbot.waitUntil(lambda: window.sweep.view.num_done == 3)
     assert "3 of 6 runs · about" in sweeps.progress.text()
+    assert sweeps.cell.table.hint.text() == NO_RUNS
     assert sweeps.view.progress_text(is_short=True).startswith("3 of 6 · ")
     assert sum(bool(text) for text in speedups(sweeps)) == 3
     assert words(sweeps) == ["So far"]
@@ -262,11 +263,13 @@ def test_escape_stops_a_sweep_and_only_then_closes_the_window_and_it_can_be_cont
 
 def test_a_cell_that_fails_says_why_and_the_others_stay(window, engine, qtbot):
     engine.on_run = fails_at(2)
-    sweeps = start(window)
+    sweeps = choose_small(window)
+    sweeps.form.repeats.setValue(6)
+    sweeps.form.start_button.click()
     finish(qtbot, window)
     assert speedups(sweeps) == ["1.00×", "2.00×", "failed"]
     assert "ran out of memory" in cell(sweeps.heatmap, 0, 2, Qt.ItemDataRole.ToolTipRole)
-    assert "2 failed" in sweeps.progress.text()
+    assert sweeps.progress.text() == "12 of 18 runs measured, 5 failed, 1 not tried · Continue tries again"
     sweeps.heatmap.setCurrentCell(0, 2)
     assert "ran out of memory" in cell(sweeps.cell.table, 0, 7)
     assert sweeps.cell.problem.text() == "The draft ran out of memory."
@@ -295,10 +298,10 @@ def test_where_nothing_pays_it_says_not_to_speculate_and_a_target_that_can_not_b
     sweeps.form.start_button.click()
     finish(qtbot, window)
     assert "no such model" in sweeps.banner.sentence()
-    assert sweeps.progress.text() == "0 of 6 runs · failed; Continue measures the rest"
+    assert sweeps.progress.text() == "0 of 6 runs · failed; Continue tries again"
     sweeps.heatmap.setCurrentCell(0, 1)
     assert sweeps.cell.table.hint.isVisible()
-    assert sweeps.cell.table.hint.text() == NO_RUNS
+    assert sweeps.cell.table.hint.text() == NONE_MEASURED
     assert sweeps.form.start_button.isEnabled()
 
 

@@ -94,7 +94,7 @@ RUN_COLUMNS = (
 )
 OPEN_TIP, NO_LOG_TIP = "Double-click or press Enter to open it in the main window", "Its log is not kept"
 CHOOSE = "Choose a cell to see its runs or to use it."
-NO_RUNS = "No run of this cell has ended yet."
+NO_RUNS, NONE_MEASURED = "No run of this cell has ended yet.", "No run of this cell was measured."
 NO_LOG = "The log of this run was not kept, or is gone."
 
 
@@ -144,6 +144,7 @@ class CellRuns(QWidget):
         self.title.setText(title)
         self.problem.setText(problem)
         self.problem.setVisible(bool(problem))
+        self.table.hint.setText(NO_RUNS if self._view.is_running else NONE_MEASURED)
         self.table.show_rows(rows)
         # Before that, the heatmap has the room.
         for widget in (self.table, self.open_button, self.use_button):

@@ -325,6 +325,11 @@ class SweepView:
         return self.plan is not None and not self.is_running and (not self.is_complete or self.num_failed > 0)
 
     @property
+    def num_measured(self) -> int:
+        """Number of runs that were measured; those that failed were not."""
+        return sum(item.num_measured for item in self._results.values())
+
+    @property
     def num_failed(self) -> int:
         """Number of runs that failed."""
         return sum(len(item.measurements) - item.num_measured for item in self._results.values())
@@ -341,11 +346,16 @@ class SweepView:
             if is_short and not is_stage:
                 done, rest = done.removesuffix(" runs"), rest.removeprefix("about ")
         elif not self.is_complete:
-            rest = f"{FAILED if self.has_failed else 'stopped'}; Continue measures the rest"
+            # Where nothing could be measured, a promise that the rest will be is hollow.
+            will = "tries again" if self.has_failed and not self.num_measured else "measures the rest"
+            rest = f"{FAILED if self.has_failed else 'stopped'}; Continue {will}"
         else:
-            num_left = self.num_runs - self.num_done
-            done = f"{done} done, {num_left:,} not tried" if num_left else f"All {self.num_runs:,} runs done"
-            rest = f"{self.num_failed:,} failed; Continue tries again" if self.num_failed else ""
+            num_left = self.num_runs - self.num_measured - self.num_failed
+            parts = [f"{self.num_measured:,} of {self.num_runs:,} runs measured"]
+            parts += [f"{self.num_failed:,} failed"] if self.num_failed else []
+            parts += [f"{num_left:,} not tried"] if num_left else []
+            done = ", ".join(parts) if len(parts) > 1 else f"All {self.num_runs:,} runs done"
+            rest = "Continue tries again" if self.num_failed else ""
         return " · ".join(filter(None, (done, rest)))
 
     def verdict_lines(self) -> list[VerdictLine]:
