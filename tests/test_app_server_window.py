@@ -41,7 +41,11 @@ def test_it_draws_what_grew_and_marks_a_restart_and_our_own_runs(window, qtbot, 
         assert 0 < history.values["position 1"][0] <= 1
         assert math.isnan(history.values["tokens"][1])
         assert history.restarts == [history.times[1]]
-        acceptance, _, tokens, _ = (card.plot for card in view.cards)
+        acceptance, drafts, tokens, _ = (card.plot for card in view.cards)
+        assert [name for name, _ in drafts.details(0)[1:]] == ["drafted tokens", "accepted tokens", "drafting steps"]
+        shown = [sample.accessibleName().split(":")[0] for sample in drafts.samples]
+        assert shown == ["drafted tokens", "accepted tokens", "drafting steps", "own runs"]
+        assert list(drafts.table()) == ["seconds", "drafted", "accepted", "drafts"], "saved figures keep their names"
         first, second = tokens._lines["tokens"].getData()[1][:2]
         assert first == history.values["tokens"][0]
         assert math.isnan(second)

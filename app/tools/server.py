@@ -66,6 +66,8 @@ UNLOADED = " A model that isn't loaded has none."
 FOLLOWING = "The counts cover all of the server's clients."
 LATE = "It counts a request's tokens when the request ends."
 RESTARTED = "restarted"
+LABELS = {"drafted": "drafted tokens", "accepted": "accepted tokens", "drafts": "drafting steps"}
+"""Series whose names alone, which saved figures have, leave open what is counted."""
 OWN_HELP = "When this window's own runs used the server"
 
 
@@ -135,7 +137,8 @@ class HistoryPlot(Plot):
         )
         self._history, self._is_share = history, is_share
         self._lines = {
-            name: self.add_line(token, name.removeprefix("position "), text) for name, (token, text) in series.items()
+            name: self.add_line(token, LABELS.get(name, name.removeprefix("position ")), text)
+            for name, (token, text) in series.items()
         }
         self.samples.append(SeriesSample("own runs", Mark.BAND, "accent", OWN_HELP))
         self._bands: list[pg.LinearRegionItem] = []
@@ -208,7 +211,7 @@ class HistoryPlot(Plot):
         shown = {name: values[place] for name, values in self._columns().items() if place < len(values)}
         return [
             (f"{self._history.times[place]:.0f} s", ""),
-            *((name, self._text(value)) for name, value in shown.items()),
+            *((LABELS.get(name, name), self._text(value)) for name, value in shown.items()),
         ]
 
     def table(self) -> Table:
@@ -292,7 +295,9 @@ class ServerWindow(QDialog):
             "waiting": ("sample_bar", "Requests waiting"),
         }
         return (
-            HistoryPlot(self.history, positions, title="Acceptance by position", y_label="of drafts, %", is_share=True),
+            HistoryPlot(
+                self.history, positions, title="Acceptance by position", y_label="of drafting steps, %", is_share=True
+            ),
             HistoryPlot(self.history, drafts, title="Drafts", y_label="per second"),
             HistoryPlot(
                 self.history,
