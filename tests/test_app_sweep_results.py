@@ -122,7 +122,7 @@ def test_arrows_move_and_enter_opens_the_runs_of_a_cell(qtbot, opened):
     sweeps.heatmap.setCurrentCell(0, 1)
     qtbot.keyClick(sweeps.heatmap, Qt.Key.Key_Right)
     assert sweeps.heatmap.current_cell() == Cell(DRAFT, 2, 0.0)
-    assert sweeps.cell.title.text() == "K = 2 with Tiny draft, temperature 0 · 2 of 2 runs"
+    assert sweeps.cell.title.text() == "T = 0, K = 2 with Tiny draft · 2 of 2 runs"
     qtbot.keyClick(sweeps.heatmap, Qt.Key.Key_Return)
     assert sweeps.cell.table.count() == 2
     assert sweeps.cell.selected_run() is not None
@@ -130,7 +130,7 @@ def test_arrows_move_and_enter_opens_the_runs_of_a_cell(qtbot, opened):
     # Plain decoding is one cell for all drafters of a temperature.
     assert [sweeps.heatmap.rowSpan(row, 0) for row in (0, 2)] == [2, 2]
     sweeps.heatmap.setCurrentCell(2, 0)
-    assert sweeps.cell.title.text().startswith("Plain decoding, temperature 0.5")
+    assert sweeps.cell.title.text().startswith("T = 0.5, plain decoding")
     assert not sweeps.cell.use_button.isEnabled()
 
 

@@ -136,7 +136,7 @@ class CellRuns(QWidget):
         title, problem, rows = CHOOSE if self._view.plan is not None else "", "", []
         if cell is not None:
             result = self._view.result(cell)
-            title = f"{self._view.cell_title(cell)} · {result.num_measured} of {result.num_planned} runs"
+            title = f"{self._view.short_title(cell)} · {result.num_measured} of {result.num_planned} runs"
             problem = "\n".join(result.errors)
             for run, texts in self._view.run_rows(cell):
                 tip = run.error or (OPEN_TIP if run.log is not None else NO_LOG_TIP)

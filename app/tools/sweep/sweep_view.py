@@ -235,6 +235,10 @@ class SweepView:
         at, drafter = self.rows[row]
         return Cell(None, 0, at) if column == 0 else Cell(drafter, self.plan.num_draft_tokens[column - 1], at)
 
+    def short_title(self, cell: Cell) -> str:
+        """A cell's title as in the heatmap, so that what tells it from others comes before it is elided."""
+        return self._in_titles(f"T = {cell.temperature:g}, {cell.title}")
+
     def cell_title(self, cell: Cell) -> str:
         """A cell's title, including its temperature."""
         return self._in_titles(f"{cell.title[:1].upper()}{cell.title[1:]}, temperature {cell.temperature:g}")
