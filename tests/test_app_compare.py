@@ -15,6 +15,7 @@ from app.theme import DARK, LIGHT, contrast, scaled
 from app.tools.runs.compare_page import AGREEING, DIFFERING, WITH_BEST, ComparePage
 from app.tools.runs.comparison import MAX_POINTS, MAX_RUNS, Curve, compare, curves, mean_time
 from app.tools.runs.overlay_plot import DASHES, MARKERS, PLACES_PER_UNIT, SAMPLE_WIDTH, RunSample, run_color
+from app.widgets.legend import flow
 from app.widgets.pictures import to_csv
 from core.analysis.expectation import t95
 from core.analysis.run_counts import RunCounts
@@ -31,6 +32,10 @@ def comparison(folder, **how):
     """All kept runs, the oldest first."""
     store = RunStore(folder)
     return compare([(run, store.load(run.id)) for run in sorted(store.runs(), key=lambda run: run.id)], **how)
+
+
+def shown(samples):
+    return [sample for sample in samples if not sample.isHidden()]
 
 
 def row(rows, title):
@@ -251,6 +256,10 @@ def test_a_group_of_runs_has_a_band_around_its_curve_and_in_the_saved_figures(pa
     for plot in (page.acceptance, page.time):
         assert list(plot.bands) == [0]
         assert plot.bands[0].brush().color().alpha() < 255
+    for card in page.cards:
+        assert [sample.accessibleName()[:19] for sample in shown(card.plot.samples)] == ["mean, 95 % interval"]
+        names = [sample.accessibleName().split(":")[0] for sample, _ in flow(card.samples, 900, 14)]
+        assert names == ["mean of 3", "mean, 95 % interval"], "in a saved plot, whose runs are named as well"
     assert re.search(r"\d+ \(\d+ to \d+\)", page.time.readout(50))
     curve = page.time.curves[0]
     end = curve.x[np.isfinite(curve.y)][-1]
@@ -259,6 +268,7 @@ def test_a_group_of_runs_has_a_band_around_its_curve_and_in_the_saved_figures(pa
     assert to_csv(page.time.table()).splitlines()[0] == "run,time_s,tokens,low,high"
     page.show_comparison(comparison(folder))
     assert not page.acceptance.bands
+    assert not [sample for card in page.cards for sample in shown(card.plot.samples)]
     assert page.grouping.isEnabled()
 
 

@@ -109,7 +109,8 @@ def flow(samples: Iterable[W], width: int, gap: int, down: int = 0) -> Iterator[
     """The samples that are shown, each with its place, on as many lines as the width needs; gaps in pixels."""
     x = y = 0
     for sample in samples:
-        if sample.isHidden():
+        # One of a saved plot alone has no window, and counts as hidden though nothing has hidden it.
+        if sample.isHidden() and sample.testAttribute(Qt.WidgetAttribute.WA_WState_ExplicitShowHide):
             continue
         size = sample.sizeHint()
         if x and x + size.width() > width:

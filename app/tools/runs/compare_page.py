@@ -222,7 +222,8 @@ class ComparePage(QWidget):
         self.time.show_curves(names, comparison.time)
         for card in self.cards:
             # Only for a saved plot, which lacks the table's header.
-            card.samples = [RunSample(name, index, SAVED_ROOM // len(names)) for index, name in enumerate(names)]
+            runs = (RunSample(name, index, SAVED_ROOM // len(names)) for index, name in enumerate(names))
+            card.samples = [*runs, *card.plot.samples]
         self._show_table()
         self._arrange(anew=True)
 

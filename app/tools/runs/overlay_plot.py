@@ -24,6 +24,7 @@ MARKERS = ("o", "s", "t", "d", "+", "x")
 """Each run's marker, by pyqtgraph's letters."""
 NUM_MARKERS = 7
 SAMPLE_WIDTH = 46
+BAND_HELP = "The mean of a group's runs, and its 95 % interval"
 PLACES_PER_UNIT = 1000
 """A plot's places are whole numbers: thousandths of a token or a second."""
 
@@ -104,6 +105,9 @@ class OverlayPlot(Plot):
         self.markers: list[pg.ScatterPlotItem] = []
         self.bands: dict[int, pg.FillBetweenItem] = {}
         """The band around each mean, by the index of its curve."""
+        self._band_sample = SeriesSample("mean, 95 % interval", Mark.BAND, "muted", BAND_HELP)
+        self._band_sample.hide()
+        self.samples.append(self._band_sample)
         self.getViewBox().setLimits(xMin=0, yMin=0)
         self.set_hint("These runs have no steps")
         self._paints.append(self._paint_curves)
@@ -122,6 +126,7 @@ class OverlayPlot(Plot):
         ]
         for part in (*self.bands.values(), *self.lines, *self.markers):
             item.addItem(part)
+        self._band_sample.setVisible(bool(self.bands))
         self._fits = True
         self._paint_curves(current_theme())
         self.settle(is_over=True)
