@@ -359,7 +359,8 @@ class SweepView:
             parts += [f"{self.num_failed:,} failed"] if self.num_failed else []
             parts += [f"{num_left:,} not tried"] if num_left else []
             done = ", ".join(parts) if len(parts) > 1 else f"All {self.num_runs:,} runs done"
-            rest = "Continue tries again" if self.num_failed else ""
+            rest = "Continue tries again" if self.num_failed and not is_short else ""
+            done = done.replace(" runs measured", " measured") if is_short else done
         return " · ".join(filter(None, (done, rest)))
 
     def verdict_lines(self) -> list[VerdictLine]:
