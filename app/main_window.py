@@ -405,6 +405,9 @@ class MainWindow(QMainWindow):
     def _on_run_shown(self) -> None:
         if not self.live.kept_title:
             self.forecast.note_run(self.run_view)
+        # It concludes the run before, whose prompt is not the one that Run again would seem to mean.
+        if self.live.is_refused:
+            self.conclusion.hide()
         self.menus.export.setEnabled(self.run_view.started is not None)
         self._on_settings_changed()
 

@@ -230,9 +230,11 @@ def test_a_line_above_the_text_says_that_it_is_the_previous_runs_until_another_r
     session.fail_before = None
     run_to_end(window)
     assert older.isHidden()
+    assert not window.conclusion.isHidden()
     session.fail_before = PromptError("The prompt is too long.")
     run_to_end(window)
     assert not older.isHidden()
+    assert window.conclusion.isHidden(), "its Run again would not run the prompt above"
     assert older.text() == "This is the previous run: the new one did not start."
     for height, has_legend in ((120, False), (500, True)):
         window.transcript.resize(500, height)

@@ -79,7 +79,7 @@ class LiveView(QObject):
         self._pacing = transcript.playback.pacing
         self._has_news = False
         self._is_ending = False
-        self._is_refused = False
+        self.is_refused = False
         """Whether the last run ended before it started."""
         self.upcoming: RunRequest | None = None
         """A run on its way, which replaces the one on screen once it has started: it may turn out to be invalid."""
@@ -113,7 +113,7 @@ class LiveView(QObject):
         self._is_paced = paced
         if not paced:
             self._pacing.hurry()
-        self._is_refused, self._kept, self.kept_title = False, iter(events), title
+        self.is_refused, self._kept, self.kept_title = False, iter(events), title
         self._replace(request)
         self._show_status()
         self._start_timers()
@@ -126,8 +126,8 @@ class LiveView(QObject):
 
     def forget_refusal(self) -> None:
         """Clear the refusal from the status, since its cause has changed."""
-        if self._is_refused:
-            self._is_refused = False
+        if self.is_refused:
+            self.is_refused = False
             self._show_status()
 
     def finish(self) -> None:
@@ -140,7 +140,7 @@ class LiveView(QObject):
     def _on_run_requested(self, request: RunRequest) -> None:
         self._finish_last()
         self._pacing.begin(is_measured=True)
-        self._is_refused, self.upcoming = False, request
+        self.is_refused, self.upcoming = False, request
         self._dim_timer.start()
         self._show_status()
         self._start_timers()
@@ -215,9 +215,9 @@ class LiveView(QObject):
         if self._controller.has_events or self._pacing.is_behind:
             return
         self._is_ending = False
-        self._is_refused, self.upcoming = self.upcoming is not None, None
+        self.is_refused, self.upcoming = self.upcoming is not None, None
         has_older = self._run.started is not None and not self.kept_title
-        self._transcript.show_older(is_older=self._is_refused and has_older)
+        self._transcript.show_older(is_older=self.is_refused and has_older)
         self._undim()
         self._stop_timers()
         for panel in self._panels:
@@ -278,7 +278,7 @@ class LiveView(QObject):
             pace = f"Shown at {self._pacing.tokens_per_second:g} tokens/s, measured at full speed"
             stage = "Paused" if self._pacing.is_paused else f"{self.kept_title} · {pace}" if self.kept_title else pace
         elif is_idle:
-            outcome = NOT_STARTED if self._is_refused else " · ".join(filter(None, (run.outcome, _advice(run))))
+            outcome = NOT_STARTED if self.is_refused else " · ".join(filter(None, (run.outcome, _advice(run))))
             stage = run.stage or outcome or ("Not run" if run.request is not None else "Ready")
             if self.kept_title:
                 name = self.kept_title if self._is_paced else f"Kept run {self.kept_title!r}"
@@ -291,7 +291,7 @@ class LiveView(QObject):
             # The bar of the introduction also says that its run is recorded.
             short = stage.removeprefix(f"{self.kept_title} · ") if self._is_paced else ""
         else:
-            ending = NOT_STARTED if self._is_refused else run.outcome.partition(":")[0]
+            ending = NOT_STARTED if self.is_refused else run.outcome.partition(":")[0]
             short = ending if is_idle and not run.stage else ""
         self._status.stage.set_short(short)
 
