@@ -19,6 +19,7 @@ from app.theme import RESOURCES
 from app.tools.models.downloads import Download, DownloadState
 from app.widgets.labels import STEPS
 from core.analysis.steadiness import interval_text
+from core.errors import PromptError
 from core.models.catalogue import ModelEntry, ModelFormat, ModelOrigin
 from core.runlog.log import read_run_log
 from core.runlog.replay import events
@@ -114,6 +115,26 @@ def test_while_the_recorded_run_is_shown_its_settings_are_and_one_button_stands_
     )
     introduction.bar.leave_button.click()
     assert not window.prompt.run_button.property("stands")
+
+
+def test_a_line_above_the_text_says_that_it_is_the_recorded_runs_until_a_run_has_started(new_window, qtbot, session):
+    window, whose = new_window, new_window.transcript.whose
+    until_callout(window, qtbot)
+    assert whose.isHidden(), "the bar and the settings say it"
+    with qtbot.waitSignal(window.live.run_shown):
+        window.introduction.bar.leave_button.click()
+    window.introduction.bar.leave_button.click()
+    session.fail_before = PromptError("The prompt is too long.")
+    with qtbot.waitSignal(window.live.run_shown):
+        window.prompt.run_button.click()
+        assert not whose.isHidden(), "its text is shown while the models load"
+    assert not whose.isHidden()
+    assert whose.text() == "Recorded run: SmolLM2-135M-Instruct, on another machine."
+    session.fail_before = None
+    with qtbot.waitSignal(window.live.run_begun):
+        window.prompt.run_button.click()
+    assert whose.isHidden()
+    window.live.finish()
 
 
 def test_the_last_callout_points_at_the_token_that_was_replaced(new_window, qtbot):

@@ -223,7 +223,7 @@ def test_a_run_that_is_stopped_while_its_models_load_leaves_the_last_one_whole(w
 def test_a_line_above_the_text_says_that_it_is_the_previous_runs_until_another_run_starts(
     window, qtbot, session, run_to_end
 ):
-    older = window.transcript.older
+    older = window.transcript.whose
     session.fail_before = PromptError("The prompt is too long.")
     run_to_end(window)
     assert older.isHidden(), "there is no previous run"

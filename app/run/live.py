@@ -26,6 +26,7 @@ DIMMED, DIM_MS = 0.4, 400
 APPLY_S = 0.03
 """Longest time that one frame spends applying events; a kept run may have thousands."""
 NOT_STARTED = "The run did not start"
+OLDER = "This is the previous run: the new one did not start."
 
 
 class LivePanel(Protocol):
@@ -141,6 +142,7 @@ class LiveView(QObject):
         self._finish_last()
         self._pacing.begin(is_measured=True)
         self.is_refused, self.upcoming = False, request
+        self._show_whose()
         self._dim_timer.start()
         self._show_status()
         self._start_timers()
@@ -149,13 +151,13 @@ class LiveView(QObject):
         self._kept = None
         self.finish()
         self._take_events()
-        self._transcript.show_older(is_older=False)
 
     def _replace(self, request: RunRequest) -> None:
         self.upcoming = None
         self._undim()
         self._run.begin(request)
         self._transcript.begin(self._run.tokens)
+        self._show_whose()
         for panel in self._panels:
             panel.begin()
         self.run_replaced.emit()
@@ -216,8 +218,7 @@ class LiveView(QObject):
             return
         self._is_ending = False
         self.is_refused, self.upcoming = self.upcoming is not None, None
-        has_older = self._run.started is not None and not self.kept_title
-        self._transcript.show_older(is_older=self.is_refused and has_older)
+        self._show_whose()
         self._undim()
         self._stop_timers()
         for panel in self._panels:
@@ -265,6 +266,16 @@ class LiveView(QObject):
         if self._kept is not None and not self._pacing.is_behind:
             self._kept, self._is_ending = None, True
         return is_any
+
+    def _show_whose(self) -> None:
+        """Say above the text whose it is, if it could be taken for that of the user's last run."""
+        run, whose = self._run, ""
+        # While it is shown at its pace, the introduction's bar and settings say so.
+        if self.kept_title and self._is_paced and self._kept is None and run.request is not None:
+            whose = f"{self.kept_title} run: {run.request.target.rpartition('/')[2]}, on another machine."
+        elif self.is_refused and run.started is not None and not self.kept_title:
+            whose = OLDER
+        self._transcript.show_whose(whose)
 
     def _show_stage(self) -> None:
         run, state = self._run, self._controller.state

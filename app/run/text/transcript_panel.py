@@ -28,7 +28,6 @@ COLOR_TITLES = {
     ColorBy.ENTROPY: "Colour by entropy",
     ColorBy.SURPRISE: "Colour by surprise",
 }
-OLDER = "This is the previous run: the new one did not start."
 COLORS_HELP = "What the text's colours show: each token's kind, or how sure the target was of it"
 
 
@@ -60,9 +59,9 @@ class TranscriptPanel(QWidget):
         describe(self.colors, "Colours", COLORS_HELP)
         self._scale = ColorScale()
         self._header = row((self._legend, 1), row(self.colors, self.ghosts_button, None), spacing=HEADER_SPACING // 2)
-        self.older = ElidedLabel(OLDER, "hint", takes_all=True, name="olderLabel")
-        self.older.hide()
-        frame, layout = card(self._header, self._scale, self.older, (self.view, 1), self.playback)
+        self.whose = ElidedLabel("", "hint", takes_all=True, name="whoseLabel")
+        self.whose.hide()
+        frame, layout = card(self._header, self._scale, self.whose, (self.view, 1), self.playback)
         layout.setContentsMargins(12, 10, 12, 8)
         boxed(column(frame), self)
         self.restyle()
@@ -78,9 +77,10 @@ class TranscriptPanel(QWidget):
         self.restyle()
         self.view.set_stream(stream)
 
-    def show_older(self, *, is_older: bool) -> None:
-        """Say above the text whether it is that of a run before one that did not start."""
-        self.older.setVisible(is_older)
+    def show_whose(self, text: str) -> None:
+        """Say above the text whose it is; empty if it is that of the last run."""
+        self.whose.setText(text)
+        self.whose.setVisible(bool(text))
         self.restyle()
 
     def set_ghosts_shown(self, shown: bool) -> None:
@@ -119,5 +119,5 @@ class TranscriptPanel(QWidget):
             word.setVisible(self.ghosts_button.isChecked())
         # Below two messages at the top of a small window there is no room for both lines.
         is_low = not is_wide and self.height() < scaled(LEAST_HEIGHT)
-        self._legend.setHidden(is_low and not self.older.isHidden())
+        self._legend.setHidden(is_low and not self.whose.isHidden())
         self._header.setDirection(QBoxLayout.Direction.LeftToRight if is_wide else QBoxLayout.Direction.TopToBottom)
