@@ -10,11 +10,12 @@ from dataclasses import replace
 
 import pytest
 from PySide6.QtCore import QPointF
+from PySide6.QtWidgets import QScrollArea
 
 from app.run.measurements import MeasurementsPanel, MetricTiles
 from app.run.plots.acceptance_plot import AcceptancePlot
 from app.run.plots.tree_plots import CostPlot, RankPlot
-from app.theme import DARK, LIGHT, contrast
+from app.theme import DARK, LIGHT, apply_style, contrast
 from core.analysis.diagnosis import LEAST_TIMED
 from core.analysis.run_counts import MOST_RANKS
 from core.settings import RunRequest
@@ -46,6 +47,24 @@ def plot(qtbot, sound_binding, run):
     qtbot.addWidget(made)
     made.resize(420, 260)
     return made
+
+
+def test_no_cards_name_or_readout_makes_the_plots_wider_than_their_column(qtbot, sound_binding, run):
+    apply_style(LIGHT, 1.5)
+    page = MeasurementsPanel(run)
+    qtbot.addWidget(page)
+    feed(run)
+    page.resize(412, 500)
+    page.show()
+    assert not page.tree_cards[0].isHidden()
+    for card in page.cards:
+        card._readout.setText("depth 3, rank 2: 64 %, and more than there is room for")
+    plots = page.findChild(QScrollArea, "runPlots")
+    try:
+        qtbot.waitUntil(lambda: 0 < plots.widget().width() <= plots.viewport().width())
+        assert plots.widget().minimumSizeHint().width() <= plots.viewport().width()
+    finally:
+        apply_style(LIGHT, 1.0)
 
 
 def test_a_bar_is_as_high_as_the_tree_is_deep_on_one_scale_and_plain_steps_are_hollow(run, plot):

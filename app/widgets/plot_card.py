@@ -16,7 +16,8 @@ from PySide6.QtWidgets import QGraphicsItem, QToolTip, QWidget
 from app.dialogs import Dialogs
 from app.jobs import Jobs
 from app.theme import current_theme, scaled
-from app.widgets.fields import boxed, card, column, menu_button, row, set_flag, text_label, tip_table
+from app.widgets.fields import boxed, card, column, menu_button, row, set_flag, tip_table
+from app.widgets.labels import ElidedLabel
 from app.widgets.legend import Legend, SeriesSample, flow
 from app.widgets.painted import LEFT, draw_text
 from app.widgets.pictures import image_of, png_bytes, svg_of, to_csv
@@ -62,13 +63,15 @@ class PlotCard(QWidget):
         super().__init__()
         self.title, self.plot, self.samples = title, plot, plot.samples
         self._place = -1
-        self._readout = text_label("", "hint")
+        # Neither its name nor what is pointed at makes a card wider than its column, which would cut its plot.
+        name, self._readout = ElidedLabel(title, "section"), ElidedLabel("", "hint")
+        self._readout.setMinimumWidth(1)  # An empty one takes no room from the name.
         self.menu_button = menu_button(
             "⋯", "plotMenuButton", MENU_HELP, accessible_name=f"{title}: view and save", role="quiet"
         )
         self.menu = self.menu_button.menu()
         self._fill_menu()
-        header = row(text_label(title, "section"), None, self._readout, self.menu_button)
+        header = row(name, None, self._readout, self.menu_button)
         self._frame, self._layout = card(header, Legend(self.samples), (plot, 1))
         self._layout.setContentsMargins(12, 8, 8, 2)
         self._layout.setSpacing(2)
