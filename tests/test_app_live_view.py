@@ -13,11 +13,12 @@ from app.controller import RunState
 from app.run import live as live_view
 from app.run.run_view import RunView
 from app.setup.prompt import BASELINE_HINT, LIVE_HINT
+from app.widgets.labels import STEPS
 from app.worker import run_task
 from core.errors import PromptError
 from core.runlog.store import RunStore
 from core.settings import RunRequest
-from core.types import BaselineStep, Finished, FinishReason, StageChanged
+from core.types import BaselineStep, Finished, FinishReason, RunStarted, StageChanged
 from tests.fakes_app import make_step, make_summary, text_of
 from tests.fakes_runs import keep_run
 
@@ -65,6 +66,22 @@ def test_while_the_baseline_is_measured_the_hint_beside_run_offers_no_change_of_
     window.controls.changed.emit()
     assert note.text() == LIVE_HINT, "that baseline is the previous run's"
     window.live.upcoming = None
+    window.controller._set_state(RunState.IDLE)
+
+
+def test_the_progress_bar_shows_what_the_count_beside_it_says_in_the_baseline_and_after_an_early_end(window):
+    live, status, steps = window.live, window.status, [make_step(0, 1), make_step(1, 4)]
+    live._replace(RunRequest("t", "d", "p", max_new_tokens=12, baseline=True))
+    window.controller._set_state(RunState.RUNNING)
+    head = RunStarted("r", "2026-01-01T00:00:00", "1", config={}, environment={})
+    ended = Finished(make_summary(steps, FinishReason.EOS))
+    plain = BaselineStep(make_step(0, 1, num_draft_tokens=0, num_accepted=0))
+    said = ((head, *steps), "6 of 12 tokens", 6), ((plain,) * 2, "baseline: 2 of 12 tokens", 2)
+    for events, text, tokens in (*said, ((ended,), "6 of 12 tokens", 6)):
+        window.controller._events.extend(events)
+        live._on_panels_due()
+        assert status.count.text() == text
+        assert status.bar.value() == pytest.approx(STEPS * tokens / 12, abs=1)
     window.controller._set_state(RunState.IDLE)
 
 

@@ -312,13 +312,17 @@ class LiveView(QObject):
         self._status.place.setText(_place(run))
         self._status.lossy.setVisible(run.is_lossy)
         wanted = run.request.max_new_tokens if run.request is not None and self.upcoming is None else 0
-        self._status.count.setText(f"{run.num_tokens:,} of {wanted:,} tokens" if wanted else "")
+        is_baseline = bool(run.baseline_steps) and run.summary is None
+        tokens = run.baseline.sums.tokens if is_baseline else run.num_tokens
+        count = f"{'baseline: ' if is_baseline else ''}{tokens:,} of {wanted:,} tokens"
+        self._status.count.setText(count if wanted else "")
         if self.upcoming is not None:
             show_share(self._status.bar, None)
         elif is_idle and run.summary is None and self._kept is None:
             show_share(self._status.bar, None if run.stage else 0.0)
         else:
-            show_share(self._status.bar, run.progress)
+            # What the count beside it says, also after an early end.
+            show_share(self._status.bar, None if run.progress is None else min(1.0, tokens / max(1, wanted)))
 
 
 def _advice(run: RunView) -> str:
