@@ -13,6 +13,7 @@ import core.controls
 from app.controller import RunState
 from app.run.pacing import Pace, Pacing
 from app.run.text.tokens import KINDS, Fate, Place
+from app.setup.prompt import READY_HINT, SLOWED_HINT
 from core.types import BaselineStep, Drafted, FinishReason, PrefillDone, RunStarted
 from tests.fakes_app import make_step, text_of
 
@@ -194,6 +195,19 @@ def test_only_the_showing_of_a_slowed_run_waits_and_full_speed_ends_that(window,
         bar(window).full_button.click()
     assert window.run_view.summary.measured_speedup is not None
     assert bar(window).pace.member() is Pace.FULL
+
+
+def test_while_a_finished_run_is_still_shown_the_hint_beside_run_says_what_the_keys_do_to_it(window, qtbot, clock):
+    choose(window, Pace.SLOWED)
+    with qtbot.waitSignal(window.controller.run_ended):
+        window.prompt.run_button.click()
+    qtbot.waitUntil(lambda: bool(window.run_view.tokens.pending))
+    assert window.live.is_slowed
+    assert window.prompt.stop_button.isEnabled()
+    assert window.prompt.note.text() == SLOWED_HINT
+    with qtbot.waitSignal(window.live.run_shown):
+        window.menus.stop.trigger()
+    assert window.prompt.note.text() == READY_HINT
 
 
 @pytest.mark.parametrize("stop", [lambda window: window.prompt.stop_button.click(),

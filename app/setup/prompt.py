@@ -88,6 +88,7 @@ class PromptReading(QPlainTextEdit):
 
 DELAY_MS = 120
 READY_HINT = f"{key_text('Ctrl+Enter')} starts a run."
+SLOWED_HINT = "Space pauses, Esc stops. Run starts over."
 LIVE_HINT = "Esc stops. K and temperature change this run."
 PAUSED_HINT = "F8 steps, Space resumes. K and temperature change this run."
 BASELINE_HINT = "Esc stops the baseline. Settings change the next run."
@@ -248,6 +249,8 @@ class PromptEditor(QWidget):
             self._note(*self._read)
             if is_idle and self._rendered is None:
                 self._timer.start()
+        elif is_idle and is_slowed and not problem:
+            self._note(SLOWED_HINT, short=LIVE_HINT_SHORT)
         elif is_idle:
             self._note(problem or READY_HINT, bool(problem))
         elif self._controls.engine.url:
