@@ -59,6 +59,7 @@ def test_no_cards_name_or_readout_makes_the_plots_wider_than_their_column(qtbot,
     assert not page.tree_cards[0].isHidden()
     for card in page.cards:
         card._readout.setText("depth 3, rank 2: 64 %, and more than there is room for")
+        card._readout.show()
     plots = page.findChild(QScrollArea, "runPlots")
     try:
         qtbot.waitUntil(lambda: 0 < plots.widget().width() <= plots.viewport().width())

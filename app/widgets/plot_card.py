@@ -65,7 +65,7 @@ class PlotCard(QWidget):
         self._place = -1
         # Neither its name nor what is pointed at makes a card wider than its column, which would cut its plot.
         name, self._readout = ElidedLabel(title, "section"), ElidedLabel("", "hint")
-        self._readout.setMinimumWidth(1)  # An empty one takes no room from the name.
+        self._readout.hide()  # An empty one would take room from the name.
         self.menu_button = menu_button(
             "⋯", "plotMenuButton", MENU_HELP, accessible_name=f"{title}: view and save", role="quiet"
         )
@@ -146,6 +146,7 @@ class PlotCard(QWidget):
     def _on_pointed(self, place: int) -> None:
         self._place = place
         self._readout.setText(self.plot.readout(place) if place >= 0 else "")
+        self._readout.setVisible(place >= 0)
 
     @Slot(QPoint)
     def _on_menu_requested(self, point: QPoint) -> None:
