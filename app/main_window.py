@@ -8,7 +8,7 @@ from functools import cached_property, partial
 
 from PySide6.QtCore import Qt, QTimer, Signal, Slot
 from PySide6.QtGui import QCloseEvent, QFont, QGuiApplication, QIcon, QKeyEvent, QResizeEvent, QShowEvent
-from PySide6.QtWidgets import QApplication, QDialog, QMainWindow
+from PySide6.QtWidgets import QAbstractSpinBox, QApplication, QDialog, QMainWindow
 
 from app.controller import RunController
 from app.dialogs import Dialogs
@@ -325,6 +325,8 @@ class MainWindow(QMainWindow):
 
     @Slot()
     def _on_run_requested(self) -> None:
+        if isinstance(typing := self.focusWidget(), QAbstractSpinBox):
+            typing.interpretText()
         # The reason why it can't be run stands beside Run.
         if self.controls.problem(self.prompt.text()) is None:
             self._start(self.controls.request(self.prompt.text()))
@@ -406,7 +408,7 @@ class MainWindow(QMainWindow):
         if not self.live.kept_title:
             self.forecast.note_run(self.run_view)
         # It concludes the run before, whose prompt is not the one that Run again would seem to mean.
-        if self.live.is_refused:
+        if self.live.is_refused and self.banner.isVisibleTo(self):
             self.conclusion.hide()
         self.menus.export.setEnabled(self.run_view.started is not None)
         self._on_settings_changed()

@@ -234,6 +234,7 @@ def test_a_run_that_is_stopped_while_its_models_load_leaves_the_last_one_whole(w
         session.load_gate.set()
     assert (window.run_view.summary, text_of(window.run_view), window.measurements.tiles.speed.value.text()) == before
     assert [widget.graphicsEffect() for widget in shown] == [None, None]
+    assert not window.conclusion.isHidden()
     assert window.status.stage.text() == "The run did not start"
 
 

@@ -114,7 +114,7 @@ def test_a_broken_verifier_or_drafter_is_not_exact(name, monkeypatch):
     assert "Not exact" in report_text(report)
     assert "change only the speed" not in report_text(report), "it would read as a denial"
     is_greedy = report.identities[0].is_exact
-    assert ("another seed" in report.notes[0], "report it" in report.notes[0]) == (is_greedy, True)
+    assert ("another seed" in report.notes[0], "file a bug" in report.notes[0]) == (is_greedy, True)
 
 
 class Unsure(DraftLengthPolicy):
@@ -163,7 +163,7 @@ def test_a_cache_that_keeps_what_was_rejected_is_found_in_the_greedy_text(monkey
     assert report.verdict is Verdict.NOT_EXACT
     assert not report.identities[0].divergences[0].is_near_tie
     assert "no near-tie" in report_text(report)
-    assert report.notes[0] == "Save the report and report it as a bug.", "greedy texts don't depend on the seed"
+    assert report.notes[0] == "Save the report, and file a bug with it.", "greedy texts don't depend on the seed"
 
 
 def test_a_bias_towards_the_draft_is_measured(monkeypatch):

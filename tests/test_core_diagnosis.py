@@ -104,7 +104,8 @@ def test_a_plain_step_is_measured_by_the_baseline_else_by_a_forward():
     assert plain_step(Tally(), 7.0, summary) == PlainStep(7.0, 10.0, True)
     assert plain_step(Tally(), None, summary) == PlainStep(10.0, 10.0, True)
     stopped = replace(summary, baseline_tokens_per_second=None)
-    assert plain_step(Tally([make_step(0, 0)]), 7.0, stopped) == PlainStep(10.0, 10.5, False)
+    assert plain_step(Tally([make_step(0, 0)]), 7.0, stopped) == PlainStep(7.0, 7.0, False), "one token is no estimate"
+    assert plain_step(Tally([make_step(0, 0)] * 20), 7.0, stopped) == PlainStep(10.0, 10.5, False)
 
 
 def test_scoring_costs_are_measured_between_and_beyond_the_lengths_that_ran():

@@ -10,12 +10,13 @@ from typing import Any
 
 from app.run.text.tokens import TokenStream
 from core.analysis.advice import MAX_LOOKUP_TOKENS, Advice, advise
-from core.analysis.diagnosis import Diagnosis, PlainStep, plain_step
+from core.analysis.diagnosis import LEAST_BLOCKS, Diagnosis, PlainStep, plain_step
 from core.analysis.run_counts import RunCounts
 from core.analysis.steadiness import absence_note, busy_note, interval_text, speedup_interval
 from core.analysis.theory import SpeedupTheory
 from core.draft_length import DraftLength, config_fields, lengths_of
 from core.runlog.log import RunLog, to_record
+from core.runlog.tally import Tally
 from core.settings import Coupling, LengthPolicy, RunRequest, is_lossy
 from core.types import (
     BaselineStep,
@@ -245,11 +246,15 @@ class RunView:
     @property
     def plain_step(self) -> PlainStep | None:
         """What the run is compared with, as far as known; measured once its baseline has finished."""
-        found, sums = plain_step(self.baseline.sums, self.target_step_ms, self.summary), self.counts.sums
+        sums, baseline = self.counts.sums, self.baseline.sums
+        if self.summary is None and baseline.tokens < LEAST_BLOCKS:
+            baseline = Tally()
+        found = plain_step(baseline, self.target_step_ms, self.summary)
         if found is None or (self.summary is not None and found.is_measured):
             return found
-        # A step includes a forward: one that took longer, before the run, was slowed down by something else.
-        is_slow = not self.baseline.sums.tokens and found.total_ms * sums.num_steps > sums.total_ms > 0
+        # A step that drafts includes a forward: one that took longer, before the run, was slowed by something else.
+        is_timed_before, step_ms = found.total_ms == self.target_step_ms, sums.total_ms / max(1, sums.num_steps)
+        is_slow = self.summary is not None and sums.num_blocks and is_timed_before and found.total_ms > step_ms
         return None if is_slow else replace(found, is_measured=False)
 
     @property

@@ -88,7 +88,7 @@ class PromptReading(QPlainTextEdit):
 
 DELAY_MS = 120
 READY_HINT = f"{key_text('Ctrl+Enter')} starts a run."
-SLOWED_HINT = "Space pauses, Esc stops. Run starts over."
+SLOWED_HINT = "Space pauses or resumes, Esc shows the rest."
 LIVE_HINT = "Esc stops. K and temperature change this run."
 PAUSED_HINT = "F8 steps, Space resumes. K and temperature change this run."
 BASELINE_HINT = "Esc stops the baseline. Settings change the next run."

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Generic, TypeVar
 
 from PySide6.QtCore import QEvent, QObject, QSignalBlocker, Qt, Signal, Slot
-from PySide6.QtGui import QKeyEvent
+from PySide6.QtGui import QAction, QKeyEvent, QKeySequence
 from PySide6.QtWidgets import (
     QAbstractButton,
     QButtonGroup,
@@ -94,8 +94,8 @@ class SliderSpin(QWidget):
     def eventFilter(self, watched: QObject, event: QEvent) -> bool:
         """Take what is typed before a shortcut acts on it: the field keeps the focus then."""
         if isinstance(event, QKeyEvent) and event.type() is QEvent.Type.ShortcutOverride:
-            is_function = Qt.Key.Key_F1 <= event.key() <= Qt.Key.Key_F35
-            if is_function or event.modifiers() & Qt.KeyboardModifier.ControlModifier:
+            keys, actions = QKeySequence(event.keyCombination()), self.window().findChildren(QAction)
+            if any(action.isEnabled() and keys in action.shortcuts() for action in actions):
                 self.spin.interpretText()
         return super().eventFilter(watched, event)
 

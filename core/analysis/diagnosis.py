@@ -46,7 +46,8 @@ class PlainStep:
     Attributes:
         forward_ms: the target's forward over one position; the unit of c and v.
         total_ms: the whole step.
-        is_measured: whether the baseline ran to its end; else a forward timed before the run stands for the whole step.
+        is_measured: whether the baseline ran to its end; else a part of it, or a forward timed before the run, is the
+            estimate.
     """
 
     forward_ms: float
@@ -122,10 +123,10 @@ def plain_step(baseline: Tally, target_step_ms: float | None, summary: Summary |
     """The time of plain decoding, from the baseline or else from a timed forward; None if neither is known.
 
     The summary has the baseline's speed where its steps are missing, as in a run read from its log. A baseline that did
-    not finish only gives an estimate: decoding slows down as the text grows.
+    not finish only gives an estimate, if it got far enough: decoding slows down as the text grows.
     """
     is_whole = summary is None or summary.has_baseline
-    if baseline.tokens and baseline.total_ms > 0:
+    if baseline.total_ms > 0 and baseline.tokens >= (1 if is_whole else LEAST_BLOCKS):
         total = baseline.total_ms / baseline.tokens
         # Older logs hold only the times of whole steps.
         forward = baseline.verify_ms / baseline.tokens or min(target_step_ms or total, total)

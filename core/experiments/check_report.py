@@ -40,13 +40,13 @@ COMPARED = {
 def notes_on(report: CheckReport) -> tuple[str, ...]:
     """How the settings affect the distribution, a sentence each, or what to do where they don't explain the result."""
     run, distribution, dtype = report.request.run, report.distribution, report.dtype
-    if run.is_lossy:
+    # Greedy texts don't depend on the seed, nor on typical acceptance.
+    is_drawn = all(item.is_exact or item.comparison is Comparison.GUMBEL for item in report.identities)
+    if run.is_lossy and is_drawn:
         notes = [f"{LOSSY} At temperature 0 the text is still the greedy one."]
     elif report.verdict is Verdict.NOT_EXACT:
-        # Greedy texts don't depend on the seed.
-        is_drawn = all(item.is_exact or item.comparison is Comparison.GUMBEL for item in report.identities)
         repeat = "Repeat the check with another seed; if the output differs again, save" if is_drawn else "Save"
-        notes = [f"{repeat} the report and report it as a bug."]
+        notes = [f"{repeat} the report, and file a bug with it."]
     else:
         notes = [
             "Only typical acceptance trades exactness for speed: method, tree, K, block verification and an int8 draft "

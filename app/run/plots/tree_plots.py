@@ -202,7 +202,8 @@ class CostPlot(Plot):
     def _draw(self) -> None:
         plain = self._plain_ms
         # A log may lack the times of the baseline's forwards.
-        self.plain_sample.set_meaning(*(BASELINE_FORWARD if self._run.baseline.sums.verify_ms else PLAIN_FORWARD))
+        is_baselines = self._run.baseline.sums.verify_ms and plain != self._run.target_step_ms
+        self.plain_sample.set_meaning(*(BASELINE_FORWARD if is_baselines else PLAIN_FORWARD))
         self.plain_line.setVisible(plain is not None)
         self.plain_line.setValue(plain or 0.0)
         x = np.array([*self._points], dtype=np.float64)

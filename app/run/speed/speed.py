@@ -246,7 +246,7 @@ def _basis(found: Diagnosis, num_plain: int) -> str:
     plain = f"One plain forward took {found.plain.forward_ms:.2f} ms, timed before the run"
     if found.plain.is_measured:
         plain = f"The baseline took {found.plain.total_ms:.2f} ms per token"
-    elif num_plain:
+    elif num_plain >= LEAST_BLOCKS:
         plain = f"The first {num_plain:,} tokens of the baseline took {found.plain.total_ms:.2f} ms each"
     return f"{steps}{tested}. {plain}."
 
@@ -296,7 +296,7 @@ def _replaced(found: Diagnosis) -> tuple[Part, ...]:
 
 
 def _gains(found: Diagnosis) -> tuple[Gain, ...]:
-    ran = "Measured: τ P / T." if found.plain.is_measured else "Estimated: τ P / T, P being one forward."
+    ran = "Measured: τ P / T." if found.plain.is_measured else "Estimated: τ P / T, P being an estimate."
     main, words = found.main_limit, TREE_WORDS if found.is_tree else WORDS
     return (
         Gain("As it ran", found.speedup, False, f"{ran} {words}"),
