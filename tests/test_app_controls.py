@@ -301,10 +301,8 @@ def test_the_k_of_a_tree_prepared_for_the_next_run_does_not_reach_a_chain_nor_th
         session.gate.release(1000)
 
 
-@pytest.mark.parametrize("is_by_hand", [False, True])
-def test_a_run_takes_the_k_on_screen_once_a_method_of_its_kind_is_chosen_again(window, qtbot, session, is_by_hand):
-    fields, method = window.controls.fields, window.controls.method
-    choose = window.controls.models.method_chosen.emit if is_by_hand else method.choose
+def test_a_run_keeps_its_k_whatever_is_chosen_for_the_next_one_until_the_user_changes_k(window, qtbot, session):
+    fields, choose = window.controls.fields, window.controls.models.method_chosen.emit
     fields["length_policy"].choose(LengthPolicy.FIXED)
     fields["num_draft_tokens"].set_value(7)
     session.gate = threading.Semaphore(0)
@@ -313,11 +311,13 @@ def test_a_run_takes_the_k_on_screen_once_a_method_of_its_kind_is_chosen_again(w
     choose("draft-tree")
     fields["length_policy"].choose(LengthPolicy.FIXED)
     fields["num_draft_tokens"].set_value(12)
-    assert session.controls[0].num_draft_tokens == 7
+    assert session.controls[0].num_draft_tokens == 7, "of a tree"
     choose("draft-model")
-    shown = window.controls.draft_length()
-    assert session.controls[0].num_draft_tokens == shown
-    assert shown != 7
+    assert window.controls.draft_length() != 7
+    assert session.controls[0].num_draft_tokens == 7
+    fields["length_policy"].choose(LengthPolicy.FIXED)
+    fields["num_draft_tokens"].set_value(5)
+    assert session.controls[0].num_draft_tokens == 5
     with qtbot.waitSignal(window.controller.run_ended):
         session.gate.release(1000)
 
