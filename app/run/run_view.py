@@ -253,8 +253,8 @@ class RunView:
         if found is None or (self.summary is not None and found.is_measured):
             return found
         # A step that drafts includes a forward: one that took longer, before the run, was slowed by something else.
-        is_timed_before, step_ms = found.total_ms == self.target_step_ms, sums.total_ms / max(1, sums.num_steps)
-        is_slow = self.summary is not None and sums.num_blocks and is_timed_before and found.total_ms > step_ms
+        is_over = self.summary is not None and sums.num_blocks > 0
+        is_slow = is_over and found.is_one_forward and found.total_ms * sums.num_steps > sums.total_ms
         return None if is_slow else replace(found, is_measured=False)
 
     @property

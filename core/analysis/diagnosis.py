@@ -55,6 +55,11 @@ class PlainStep:
     is_measured: bool
 
     @property
+    def is_one_forward(self) -> bool:
+        """Whether a forward that was timed before the run stands for the whole step."""
+        return not self.is_measured and self.total_ms == self.forward_ms
+
+    @property
     def overhead_ms(self) -> float:
         """A plain step's time outside its forward."""
         return max(0.0, self.total_ms - self.forward_ms)

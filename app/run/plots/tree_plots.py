@@ -202,7 +202,8 @@ class CostPlot(Plot):
     def _draw(self) -> None:
         plain = self._plain_ms
         # A log may lack the times of the baseline's forwards.
-        is_baselines = self._run.baseline.sums.verify_ms and plain != self._run.target_step_ms
+        found = self._run.plain_step
+        is_baselines = self._run.baseline.sums.verify_ms and found is not None and not found.is_one_forward
         self.plain_sample.set_meaning(*(BASELINE_FORWARD if is_baselines else PLAIN_FORWARD))
         self.plain_line.setVisible(plain is not None)
         self.plain_line.setValue(plain or 0.0)

@@ -246,7 +246,7 @@ def _basis(found: Diagnosis, num_plain: int) -> str:
     plain = f"One plain forward took {found.plain.forward_ms:.2f} ms, timed before the run"
     if found.plain.is_measured:
         plain = f"The baseline took {found.plain.total_ms:.2f} ms per token"
-    elif num_plain >= LEAST_BLOCKS:
+    elif not found.plain.is_one_forward:
         plain = f"The first {num_plain:,} tokens of the baseline took {found.plain.total_ms:.2f} ms each"
     return f"{steps}{tested}. {plain}."
 
