@@ -58,10 +58,10 @@ def conclusion_of(run: RunView, *, is_slowed: bool = False) -> Conclusion | None
         is_slowed: whether it was shown at a slower pace.
     """
     summary = run.summary
-    if summary is not None and summary.was_stepped and summary.baseline_tokens_per_second is not None:
+    if summary is not None and run.was_stepped and summary.baseline_tokens_per_second is not None:
         again = Advice(STEPWISE, settings={"pace": Pace.FULL}, repeats=True)
         return Conclusion(f"No speed comparison, {_sameness(run)}", STEPWISE, advice=again)
-    speedup = summary.measured_speedup if summary is not None else None
+    speedup = run.measured_speedup
     if speedup is None:
         return None
     interval = speedup_interval(run.counts.sums, run.baseline.sums)

@@ -321,8 +321,9 @@ class LiveView(QObject):
         elif is_idle and run.summary is None and self._kept is None:
             show_share(self._status.bar, None if run.stage else 0.0)
         else:
-            # What the count beside it says, also after an early end.
-            show_share(self._status.bar, None if run.progress is None else min(1.0, tokens / max(1, wanted)))
+            # What the count beside it says, also after an early end; nothing can be counted before a run has started.
+            has_count = run.started is not None or run.summary is not None
+            show_share(self._status.bar, min(1.0, tokens / max(1, wanted)) if has_count else None)
 
 
 def _advice(run: RunView) -> str:

@@ -101,18 +101,17 @@ class MetricTiles(QWidget):
     def show_run(self, run: RunView, *, baseline_ticked: bool) -> None:
         """Show a run's values so far, or those of its summary once it has arrived."""
         sums, summary = run.counts.sums, run.summary
-        is_on_server = run.request is not None and bool(run.request.engine)
         tokens, speed = sums.tokens, 1000 * sums.timed_tokens / sums.total_ms if sums.total_ms > 0 else None
         acceptance = sums.accepted / sums.drafted if sums.drafted and run.counts.knows_drafts else None
         efficiency = sums.tokens / sums.num_steps if sums.num_steps else None
         if summary is not None:
             tokens, speed = summary.num_tokens, summary.tokens_per_second
             acceptance, efficiency = summary.draft_acceptance_rate, summary.block_efficiency
-        elif is_on_server:
+        elif run.is_on_server:
             from core.engines import shows_speed  # Late: most runs need no HTTP.
 
             speed = speed if shows_speed(sums.num_steps - 1, sums.total_ms) else None
-        if speed is None and is_on_server and summary is not None:
+        if speed is None and run.is_on_server and summary is not None:
             self.speed.show_value(UNKNOWN, "too few steps, or all came at once", "too few steps")
         elif speed is None:
             self.speed.show_value(UNKNOWN, "decoding only")
@@ -154,20 +153,20 @@ def _predicted(run: RunView) -> tuple[str, str]:
 
 
 def _speedup(run: RunView, baseline_ticked: bool) -> tuple[str, str, str]:
-    if run.request is not None and run.request.engine:
+    if run.is_on_server:
         return UNKNOWN, "needs the models on this machine", "not on a server"
     summary, plain = run.summary, 1000 / run.baseline_step_ms if run.baseline_step_ms else None
     if summary is not None:
         plain = summary.baseline_tokens_per_second
     measured = ("", "") if plain is None else (f"baseline {plain:,.1f} tokens/s", f"baseline {plain:,.1f}/s")
-    if summary is not None and summary.measured_speedup is not None and plain is not None:
+    if run.measured_speedup is not None and plain is not None:
         between = f"95 %: {run.interval}" if run.interval else ""
         return (
-            f"{summary.measured_speedup:.2f}×",
+            f"{run.measured_speedup:.2f}×",
             ", ".join(filter(None, (between, measured[0]))),
             between or measured[1],
         )
-    if summary is not None and summary.was_stepped and plain is not None:
+    if run.was_stepped and plain is not None:
         return UNKNOWN, "the steps were taken one by one", "step by step"
     if summary is not None and run.wants_baseline:
         if summary.baseline_text is not None:

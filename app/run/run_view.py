@@ -166,21 +166,14 @@ class RunView:
         return "steps as the server counts them" if StepSource.SERVER in sources else ""
 
     @property
-    def progress(self) -> float | None:
-        """Share of the requested tokens, from 0 to 1; None before anything can be counted."""
-        if self.request is None or (self.started is None and self.summary is None):
-            return None
-        if self.summary is not None and self.summary.finish_reason in COMPLETE:
-            return 1.0
-        if plain := self.baseline.sums.tokens:
-            # At temperature 0 the baseline writes as many tokens as the run; otherwise this is an estimate.
-            return min(1.0, plain / max(1, self.num_tokens))
-        return min(1.0, self.num_tokens / self.request.max_new_tokens)
-
-    @property
     def predicted_acceptance(self) -> float | None:
         """See `Tally.predicted_rate`."""
         return None if self.is_lossy else self.counts.sums.predicted_rate
+
+    @property
+    def is_on_server(self) -> bool:
+        """Whether the run is a server's."""
+        return self.request is not None and bool(self.request.engine)
 
     @property
     def wants_baseline(self) -> bool:
@@ -195,7 +188,7 @@ class RunView:
     @property
     def length_policy(self) -> LengthPolicy | None:
         """What chooses K, by the latest step if it was changed; None if it is fixed, or a server's."""
-        if self.request is None or self.request.engine:
+        if self.request is None or self.is_on_server:
             return None
         latest = self._latest_length
         length = self.request.draft_length if latest is None else latest
@@ -227,6 +220,16 @@ class RunView:
             return self.prefill.target_step_ms
         plain = (step for step in self.steps if not step.num_draft_tokens and step.source is None)
         return next((step.verify_ms for step in plain), None)
+
+    @property
+    def was_stepped(self) -> bool:
+        """Whether the run is over, and its steps were taken one by one."""
+        return self.summary is not None and self.summary.was_stepped
+
+    @property
+    def measured_speedup(self) -> float | None:
+        """See `Summary`; None before the end."""
+        return None if self.summary is None else self.summary.measured_speedup
 
     @property
     def interval(self) -> str:

@@ -179,8 +179,7 @@ class InspectorPanel(RunPage):
             self._shown = inspect(run.steps, place, run.coupling, is_typical=run.is_lossy, is_coming=is_coming)
         self._pages.setCurrentIndex(0 if self._shown is None else 1)
         if self._shown is None or place is None:
-            is_served = run.request is not None and bool(run.request.engine)
-            self._empty.setText((EMPTY_SERVED if is_served else EMPTY) if run.num_tokens else RUN_FIRST)
+            self._empty.setText((EMPTY_SERVED if run.is_on_server else EMPTY) if run.num_tokens else RUN_FIRST)
             return
         self.title.setText(self._shown.title)
         self.subtitle.setText(self._shown.subtitle)

@@ -94,8 +94,7 @@ class LatencyPlot(StepPlot):
         return table
 
     def _draw_bars(self, first: int, last: int, width: int) -> None:
-        counts, request = self._run.counts, self._run.request
-        is_server = request is not None and bool(request.engine)
+        counts, is_server = self._run.counts, self._run.is_on_server
         for place, sample in enumerate(self.samples[: len(PARTS) + 1]):
             sample.setVisible(is_server == (place == len(PARTS)))
         # Over a bin: the time of its steps / their tokens.

@@ -47,7 +47,7 @@ def race_of(run: RunView) -> Race | None:
     """The race of a run that is over; None if it has no baseline, or if its steps were taken one by one."""
     ours, plain = run.counts.timeline, run.baseline.timeline
     num_tokens = max(set(ours.counts) & set(plain.counts), default=0)
-    if run.summary is None or run.summary.was_stepped or not num_tokens:
+    if run.summary is None or run.was_stepped or not num_tokens:
         return None
     is_whole = ours.num_tokens == plain.num_tokens == num_tokens
     return Race(ours.up_to(num_tokens), plain.up_to(num_tokens), is_whole)
@@ -55,9 +55,8 @@ def race_of(run: RunView) -> Race | None:
 
 def speedup_of(run: RunView, race: Race) -> float | None:
     """The speedup over the tokens that are raced; None if the baseline was stopped."""
-    measured = run.summary.measured_speedup if run.summary is not None else None
-    if measured is None or race.is_whole or not race.ours.end_ms:
-        return measured
+    if run.measured_speedup is None or race.is_whole or not race.ours.end_ms:
+        return run.measured_speedup
     return race.plain.end_ms / race.ours.end_ms
 
 
@@ -67,7 +66,7 @@ def length_text(run: RunView, race: Race) -> str:
     if race.is_whole:
         return f"Both wrote {tokens}."
     ours, plain = run.num_tokens, run.baseline.timeline.num_tokens
-    measured = run.summary.measured_speedup if run.summary is not None else None
+    measured = run.measured_speedup
     between = f" (95 %: {run.interval})" if run.interval else ""
     over_all = f" Over all tokens, the measured speedup is {measured:.2f}×{between}." if measured is not None else ""
     return f"Both are compared up to {tokens}: the run wrote {ours:,}, the baseline {plain:,}.{over_all}"
@@ -117,7 +116,7 @@ def comparison_text(run: RunView) -> str:
     differs = next((i for i in range(shared) if ours[i] != plain[i]), None)
     if differs is None and len(ours) == len(plain):
         return SAME
-    if differs is None and (run.summary is None or run.summary.measured_speedup is None):
+    if differs is None and run.measured_speedup is None:
         return f"Same text, token for token, as far as the baseline got: {count_text(shared, 'token')}."
     temperatures = {step.temperature for step in run.steps}
     if len(temperatures) > 1:
@@ -156,7 +155,7 @@ def waiting_text(run: RunView, *, is_running: bool) -> str:
     """Why there is no race, and how to get one."""
     if is_running and run.wants_baseline:
         return "When the run and its baseline are done, the two can be replayed here side by side."
-    if run.summary is not None and run.summary.was_stepped and run.baseline_steps:
+    if run.was_stepped and run.baseline_steps:
         return STEPWISE
     if run.wants_baseline and run.summary is not None:
         if not run.steps:

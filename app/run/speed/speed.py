@@ -145,7 +145,7 @@ def speed_report(run: RunView, done: Study | None = None) -> SpeedReport:
     measure = Advice(MEASURE, settings={"baseline": True})
     if run.wants_baseline and run.summary is not None and not run.summary.has_baseline:
         measure = Advice(MEASURE_WHOLE, repeats=True)
-    if run.request is not None and run.request.engine:
+    if run.is_on_server:
         return SpeedReport(ON_SERVER)
     if found is None:
         return SpeedReport(NO_UNIT, advice=(measure,) if is_over else ())
@@ -157,8 +157,7 @@ def speed_report(run: RunView, done: Study | None = None) -> SpeedReport:
     calibration = done.calibration if done is not None else None
     predictors = done.predictors if done is not None else None
     # The times of steps that were taken one by one forecast nothing.
-    was_stepped = run.summary is not None and run.summary.was_stepped
-    advice = run.advice(found, theory) if is_over and not was_stepped else []
+    advice = run.advice(found, theory) if is_over and not run.was_stepped else []
     if is_over and plain is not None and not plain.is_measured:
         advice.insert(0, measure)
     is_busy = bool(run.busy_note and found.num_blocks and found.plain.is_measured)
@@ -167,16 +166,14 @@ def speed_report(run: RunView, done: Study | None = None) -> SpeedReport:
     note = LATER
     if is_over:
         note = COMPUTING if done is None else UNCALIBRATED if theory is not None and calibration is None else ""
-    if was_stepped:
+    if run.was_stepped:
         return SpeedReport(_headline(run, found, theory, advice, interval), advice=tuple(advice))
     limit = found.main_limit
-    has_speedup = run.summary is not None and run.summary.measured_speedup is not None
+    # With a measured speedup, the window already says it.
+    busy = run.busy_note if run.measured_speedup is None else ""
     return SpeedReport(
         headline=f"{BUSY if is_busy else ''}{_headline(run, found, theory, advice, interval)}",
-        # With a measured speedup, the window already says it.
-        basis=" ".join(
-            filter(None, (_basis(found, run.baseline.sums.tokens), "" if has_speedup else run.busy_note, note))
-        ),
+        basis=" ".join(filter(None, (_basis(found, run.baseline.sums.tokens), busy, note))),
         compared=compared_rows(found, theory),
         compared_note=TREE_FORMULA_NOTE if found.is_tree else FORMULA_NOTE,
         parts=_parts(found),
@@ -204,7 +201,7 @@ def _headline(
 ) -> str:
     if not found.num_blocks:
         return UNDRAFTED
-    if run.summary is not None and run.summary.was_stepped:
+    if run.was_stepped:
         return STEPWISE
     speed, at = f"{found.speedup:.2f}×", _setting(run, found, theory)
     if not found.plain.is_measured:

@@ -47,9 +47,9 @@ def can_branch(run: RunView, place: Place | None) -> bool:
 
     A damaged log may lack settings, or tokens before the place.
     """
-    if place is None or run.request is None or run.started is None or not 0 <= place.step < len(run.steps):
+    if run.request is None or run.started is None or run.is_on_server:
         return False
-    if run.request.engine:
+    if place is None or not 0 <= place.step < len(run.steps):
         return False
     config = run.started.config
     try:
@@ -192,7 +192,7 @@ class Branching(QObject):
 
     def _tip(self) -> str:
         """What the button does, or why it can't."""
-        if self._run.request is not None and self._run.request.engine:
+        if self._run.is_on_server:
             return ON_A_SERVER
         if self._place is not None:
             return HELP
