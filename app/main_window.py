@@ -422,7 +422,6 @@ class MainWindow(QMainWindow):
         if focused in {self.prompt.run_button, self.prompt.stop_button} and not focused.isEnabled():
             self.transcript.view.setFocus()  # Where Space pauses. Qt would choose the next control.
         self.forecast.want(self.controls.pair_question(self.prompt.text()))
-        self.measurements.set_baseline_ticked(self.controls.fields["baseline"].isChecked())
 
     @Slot()
     def _on_page_chosen(self) -> None:

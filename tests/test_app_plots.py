@@ -298,13 +298,13 @@ def test_the_k_that_a_policy_chose_is_a_line_over_the_steps_and_none_if_it_is_fi
     assert not acceptance.chosen_sample.isHidden()
     assert acceptance.chosen_line.yData.tolist() == [step.num_draft_tokens for step in steps for _ in range(2)]
     tiles = MetricTiles()
-    tiles.show_run(run, baseline_ticked=False)
+    tiles.show_run(run)
     assert not tiles.chosen.isHidden()
     assert tiles.chosen.value.text() == str(steps[-1].num_draft_tokens)
     mean = sum(step.num_draft_tokens for step in steps) / 6
     assert tiles.chosen.note.text().startswith(f"by adaptive, {mean:.1f} on average")
     run.begin(REQUEST)
-    tiles.show_run(run, baseline_ticked=False)
+    tiles.show_run(run)
     assert tiles.chosen.isHidden()
 
 

@@ -74,7 +74,7 @@ def test_a_chats_answer_starts_on_a_line_of_its_own_and_without_the_baseline_a_h
     shown = window.transcript.view.toPlainText()
     assert shown == window.prompt.text() + "\n\n" + window.run_view.summary.text
     assert window.measurements.tiles.speedup.value.text() == "–"
-    assert window.measurements.tiles.speedup.note.text() == "tick “Measure the baseline”"
+    assert window.measurements.tiles.speedup.note.text() == "with “Measure the baseline”"
     assert window.measurements.latency.baseline_line.isVisible() is False
 
 
@@ -82,9 +82,9 @@ def test_a_baseline_that_was_stopped_is_not_said_not_to_have_run():
     steps = drawn(0.5, 10, draft_ms=2.0, verify_ms=20.0)
     run = run_of(steps)
     run.summary = replace(run.summary, baseline_tokens_per_second=None)
-    assert _speedup(run, True)[1:] == ("the baseline did not finish", "not finished")
+    assert _speedup(run)[1:] == ("the baseline did not finish", "not finished")
     run.baseline_steps.clear()
-    assert _speedup(run, True)[1] == "the baseline did not run"
+    assert _speedup(run)[1] == "the baseline did not run"
 
 
 def test_steps_are_on_every_panel_while_the_run_is_running(running, qtbot, gated):

@@ -332,7 +332,7 @@ def test_a_run_without_a_prediction_says_so_in_its_tile(qtbot):
     run.apply(replace(TREE, acceptance_probs=(math.nan,) * 5, expected_acceptance=(math.nan,) * 5))
     tiles = MetricTiles()
     qtbot.addWidget(tiles)
-    tiles.show_run(run, baseline_ticked=True)
+    tiles.show_run(run)
     assert run.predicted_acceptance is None
     assert tiles.acceptance.note.text() == "lossy, at most 40\u00a0%"
     assert not any("nan" in tooltip(span, run.tokens) for span in block(run.steps[0], 0))

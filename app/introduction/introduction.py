@@ -33,6 +33,7 @@ from core.models.remote import hub
 from core.runlog.log import read_run_log
 from core.runlog.replay import events, request_to_show
 from core.settings import Coupling, RunRequest, VerificationRule
+from core.text import short_name
 from core.types import Event, Step
 
 RECORDING = RESOURCES / "introduction" / "recorded.jsonl"
@@ -136,10 +137,9 @@ class Introduction(QObject):
 
     def _show_settings(self, request: RunRequest) -> None:
         """Show the settings of the recorded run in the left column."""
-        entries = [self._models.library.entry(ref or "") for ref in (request.target, request.draft)]
         values = (
-            entries[0].title if entries[0] else request.target.rpartition("/")[2],
-            entries[1].title if entries[1] else request.draft,
+            short_name(request.target),
+            short_name(request.draft or ""),
             request.num_draft_tokens,
             f"{request.sampling.temperature:.2f}",
             request.max_new_tokens,

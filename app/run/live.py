@@ -16,7 +16,7 @@ from app.run.status_strip import StatusStrip
 from app.run.text.transcript_panel import TranscriptPanel
 from app.widgets.labels import show_share
 from core.settings import RunRequest
-from core.text import server_text
+from core.text import server_text, short_name
 from core.types import BaselineStep, Event, RunStarted, StageChanged, StepsCounted
 
 TEXT_MS = 95
@@ -246,7 +246,7 @@ class LiveView(QObject):
         for event in self._pacing.due(self._controller.take_events() if self._kept is None else self._kept):
             if self.upcoming is not None:
                 if isinstance(event, RunStarted):
-                    self.kept_title = ""
+                    self.kept_title, self._is_paced = "", False
                     self._replace(self.upcoming)
                 elif not isinstance(event, StageChanged):
                     continue  # The end of a run that never started: the one on screen stays as it is.
@@ -271,8 +271,8 @@ class LiveView(QObject):
         """Say above the text whose it is, if it could be taken for that of the user's last run."""
         run, whose = self._run, ""
         # While it is shown at its pace, the introduction's bar and settings say so.
-        if self.kept_title and self._is_paced and self._kept is None and run.request is not None:
-            whose = f"{self.kept_title} run: {run.request.target.rpartition('/')[2]}, on another machine."
+        if self._is_paced and self._kept is None and run.request is not None:
+            whose = f"{self.kept_title} run: {short_name(run.request.target)}, on another machine."
         elif self.is_refused and run.started is not None and not self.kept_title:
             whose = OLDER
         self._transcript.show_whose(whose)
@@ -298,13 +298,9 @@ class LiveView(QObject):
             is_generating = run.started is not None and self.upcoming is None
             stage = run.stage or ("Generating…" if is_generating else "Preparing…")
         self._status.stage.setText(stage)
-        if self.kept_title:
-            # The bar of the introduction also says that its run is recorded.
-            short = stage.removeprefix(f"{self.kept_title} · ") if self._is_paced else ""
-        else:
-            ending = NOT_STARTED if self.is_refused else run.outcome.partition(":")[0]
-            short = ending if is_idle and not run.stage else ""
-        self._status.stage.set_short(short)
+        short = "" if self.kept_title else stage.partition(":")[0]
+        # The bar of the introduction also says that its run is recorded.
+        self._status.stage.set_short(stage.removeprefix(f"{self.kept_title} · ") if self._is_paced else short)
 
     def _show_status(self) -> None:
         self._show_stage()

@@ -96,9 +96,9 @@ class MetricTiles(QWidget):
         layout.setColumnStretch(0, 1)
         layout.setColumnStretch(1, 1)
         self.setSizePolicy(QSizePolicy.Policy.Preferred, QSizePolicy.Policy.Fixed)
-        self.show_run(RunView(), baseline_ticked=True)
+        self.show_run(RunView())
 
-    def show_run(self, run: RunView, *, baseline_ticked: bool) -> None:
+    def show_run(self, run: RunView) -> None:
         """Show a run's values so far, or those of its summary once it has arrived."""
         sums, summary = run.counts.sums, run.summary
         tokens, speed = sums.tokens, 1000 * sums.timed_tokens / sums.total_ms if sums.total_ms > 0 else None
@@ -118,7 +118,7 @@ class MetricTiles(QWidget):
         else:
             taken = f"in {sums.total_ms / 1000:.2f} s"
             self.speed.show_value(f"{speed:,.1f}", f"{tokens:,} tokens {taken}", f"{tokens:,} {taken}")
-        self.speedup.show_value(*_speedup(run, baseline_ticked))
+        self.speedup.show_value(*_speedup(run))
         self.acceptance.heading.setText("Nodes accepted" if run.counts.has_trees else "Acceptance rate")
         self.acceptance.show_value(UNKNOWN if acceptance is None else percent_text(acceptance), *_predicted(run))
         shown = UNKNOWN if efficiency is None else f"{efficiency:.2f}"
@@ -152,7 +152,7 @@ def _predicted(run: RunView) -> tuple[str, str]:
     return f"of drafted, predicted {share}", f"predicted {share}"
 
 
-def _speedup(run: RunView, baseline_ticked: bool) -> tuple[str, str, str]:
+def _speedup(run: RunView) -> tuple[str, str, str]:
     if run.is_on_server:
         return UNKNOWN, "needs the models on this machine", "not on a server"
     summary, plain = run.summary, 1000 / run.baseline_step_ms if run.baseline_step_ms else None
@@ -174,9 +174,8 @@ def _speedup(run: RunView, baseline_ticked: bool) -> tuple[str, str, str]:
         if run.baseline_steps:
             return UNKNOWN, "the baseline did not finish", "not finished"
         return UNKNOWN, "the baseline did not run", "no baseline ran"
-    if not (run.wants_baseline or (baseline_ticked and not run.num_tokens)):
-        # The next run's tick says nothing about the one on screen.
-        return UNKNOWN, "run without a baseline" if baseline_ticked else "tick “Measure the baseline”", "no baseline"
+    if not run.wants_baseline:
+        return UNKNOWN, "with “Measure the baseline”", "with a baseline"
     if plain is not None:
         return UNKNOWN, *measured
     return UNKNOWN, "measured after the run", "after the run"
@@ -189,7 +188,6 @@ class MeasurementsPanel(RunPage):
     def __init__(self, run: RunView) -> None:
         super().__init__()
         self._run = run
-        self._baseline_ticked = True
         self.acceptance, self.latency, self.positions = AcceptancePlot(run), LatencyPlot(run), PositionPlot(run)
         self.ranks, self.costs = RankPlot(run), CostPlot(run)
         self.chain_card = PlotCard("Acceptance by position", self.positions)
@@ -207,18 +205,13 @@ class MeasurementsPanel(RunPage):
         boxed(column(self.tiles, (scrolled(plots, "runPlots"), 1)), self)
         self._show_cards(has_trees=False)
 
-    def set_baseline_ticked(self, ticked: bool) -> None:
-        """Whether the next run will measure its baseline; the empty tile says so."""
-        self._baseline_ticked = ticked
-        self.tiles.show_run(self._run, baseline_ticked=ticked)
-
     def _show_cards(self, *, has_trees: bool) -> None:
         self.chain_card.setVisible(not has_trees)
         for card in self.tree_cards:
             card.setVisible(has_trees)
 
     def _show_run(self, *, has_turned: bool) -> None:
-        self.tiles.show_run(self._run, baseline_ticked=self._baseline_ticked)
+        self.tiles.show_run(self._run)
         # Until a run's first block, the plots of the previous run stay, empty.
         if self._run.counts.sums.num_blocks:
             self._show_cards(has_trees=self._run.counts.has_trees)
