@@ -11,13 +11,13 @@ from dataclasses import replace
 from PySide6.QtCore import QObject, QTimer, Signal, Slot
 
 from app.controller import RunController
+from app.introduction.callout import Callout
 from app.introduction.guide_bar import GuideBar, Part
 from app.jobs import Job, Jobs
 from app.menus import Menus
 from app.run.pacing import Pace
 from app.run.playback import PlaybackBar
 from app.run.run_view import COMPLETE, RunView
-from app.run.text.callout import Callout
 from app.run.text.token_text import ON_ONE_LINE
 from app.run.text.tokens import Place
 from app.setup.models_form import ModelRole
