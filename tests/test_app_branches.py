@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from PySide6.QtWidgets import QMenu
@@ -15,6 +16,7 @@ from core.errors import GenerationError
 from core.evidence import PositionEvidence
 from core.settings import LengthPolicy
 from core.types import FinishReason
+from tests.fakes_trees import tree_step
 
 pytestmark = pytest.mark.usefixtures("short_look")
 
@@ -233,6 +235,10 @@ def test_tokens_from_the_evidence_are_offered_most_likely_first(finished):
     listed = choices(finished.run_view, Place(1, 0))
     assert [(choice.token_id, choice.target_prob) for choice in listed[:3]] == [(7, 0.6), (9, 0.3), (5, 0.1)]
     assert step.emitted[0] in {choice.token_id for choice in listed}
+    left = replace(seen, target_probs=(0.0, 0.9, 0.1))
+    tree = replace(tree_step(0, 2, [-1, -1], [1]), evidence=(seen, left))
+    listed = choices(SimpleNamespace(steps=[tree]), Place(0, 1))
+    assert [choice.target_prob for choice in listed[:3]] == [0.6, 0.3, 0.1], "not what a rejection left"
 
 
 def test_a_branch_at_the_very_end_still_writes_a_token(finished):

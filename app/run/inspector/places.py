@@ -19,6 +19,11 @@ def evidence_at(step: Step, slot: int) -> PositionEvidence | None:
     return step.evidence[slot] if slot < len(step.evidence) else None
 
 
+def whole_evidence(step: Step, slot: int) -> PositionEvidence | None:
+    """A place's evidence with the whole distribution: in a tree that of the first candidate for its position."""
+    return evidence_at(step, siblings(step, slot)[0])
+
+
 def target_probs(evidence: PositionEvidence) -> Probs:
     """The target's probabilities of the listed tokens; at temperature 0 those at temperature 1."""
     return evidence.target_probs if evidence.raw_probs is None else evidence.raw_probs

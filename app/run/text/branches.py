@@ -15,7 +15,7 @@ from PySide6.QtWidgets import QMenu, QWidget
 from app.controller import RunState
 from app.dialogs import Dialogs
 from app.menus import key_text
-from app.run.inspector.places import siblings
+from app.run.inspector.places import siblings, whole_evidence
 from app.run.inspector.shares import percent, show
 from app.run.live import LiveView
 from app.run.playback import PlaybackBar
@@ -69,8 +69,7 @@ def choices(run: RunView, place: Place) -> list[Choice]:
     at = step.slots.index(slot)
     emitted = step.emitted[at]
     found: dict[int, Choice] = {}
-    if slot < len(step.evidence):
-        evidence = step.evidence[slot]
+    if (evidence := whole_evidence(step, slot)) is not None:
         listed = zip(evidence.ids, evidence.texts, evidence.target_probs, strict=True)
         for token_id, text, prob in sorted(listed, key=lambda entry: -entry[2])[:MOST_CHOICES]:
             found[token_id] = Choice(token_id, text, float(prob), token_id == emitted)

@@ -9,9 +9,8 @@ import math
 from collections.abc import Callable
 from operator import itemgetter
 
-from app.run.inspector.places import evidence_at, prob_in, siblings, target_probs
+from app.run.inspector.places import prob_in, target_probs, whole_evidence
 from app.theme import ColorBy
-from core.evidence import PositionEvidence
 from core.types import Step, TokenKind
 
 HIGHEST_NATS = {ColorBy.ENTROPY: 4.0, ColorBy.SURPRISE: 6.0}
@@ -23,7 +22,7 @@ def alternatives(step: Step, slot: int, count: int) -> list[tuple[int, str, floa
 
     Each has its id, text and probability.
     """
-    evidence = _whole_evidence(step, slot)
+    evidence = whole_evidence(step, slot)
     if evidence is None:
         return []
     listed = zip(evidence.ids, evidence.texts, target_probs(evidence), strict=True)
@@ -42,7 +41,7 @@ def doubt(step: Step, slot: int, by: ColorBy) -> float | None:
 def probability(step: Step, slot: int) -> float | None:
     """The target's probability of the token emitted at a place; None until it is known."""
     at = step.slots.index(slot)
-    token, evidence = step.emitted[at], _whole_evidence(step, slot)
+    token, evidence = step.emitted[at], whole_evidence(step, slot)
     if evidence is not None:
         return prob_in(target_probs(evidence), evidence, token)
     # Without evidence only drafted tokens' are known; in a tree, earlier candidates took an unknown share.
@@ -58,7 +57,7 @@ def surprise(step: Step, slot: int) -> float | None:
 
 def entropy(step: Step, slot: int) -> float | None:
     """Of the target's distribution at a place, in nats; None until it is known."""
-    evidence = _whole_evidence(step, slot)
+    evidence = whole_evidence(step, slot)
     if evidence is None:
         return None
     if evidence.raw_probs is None:
@@ -73,8 +72,3 @@ MEASURES: dict[ColorBy, Callable[[Step, int], float | None]] = {
     ColorBy.ENTROPY: entropy,
     ColorBy.SURPRISE: surprise,
 }
-
-
-def _whole_evidence(step: Step, slot: int) -> PositionEvidence | None:
-    """A place's evidence with the whole distribution: in a tree that of the first candidate for its position."""
-    return evidence_at(step, siblings(step, slot)[0])
