@@ -126,10 +126,9 @@ def _on(color: QColor, theme: Theme) -> QColor:
 
 COST_HELP = "Median time of the target's forward over a tree with this many nodes; 0 is a plain step."
 SPREAD_HELP = "From the 10th to the 90th percentile of the steps."
-BASELINE_FORWARD = "baseline's forward", "Mean time of the target's forward over one token in the baseline."
-PLAIN_FORWARD = (
-    "plain forward",
-    "Time of the target's forward over one token, timed before the run or in its first plain step.",
+PLAIN_HELP = (
+    "Time of the target's forward over one token: the mean of the baseline's or, without one, timed before the run or "
+    "in its first plain step."
 )
 HEADROOM = 1.15
 
@@ -142,8 +141,7 @@ class CostPlot(Plot):
         self._run = run
         self._points: dict[int, tuple[float, float, float, int]] = {}
         """By nodes: median, 10th and 90th percentile, number of steps."""
-        self.plain_line = self.add_line("text", *PLAIN_FORWARD, dashes=DASHED, width=THIN, angle=0)
-        self.plain_sample = self.samples[-1]
+        self.plain_line = self.add_line("text", "plain forward", PLAIN_HELP, dashes=DASHED, width=THIN, angle=0)
         self.whiskers = self.add_whiskers("text", beam=0.3)
         self.line = self.add_line("target_bar")
         self.points = self.add_points("target_bar", 7, "median step", f"{COST_HELP} Whiskers: {SPREAD_HELP.lower()}")
@@ -201,10 +199,6 @@ class CostPlot(Plot):
 
     def _draw(self) -> None:
         plain = self._plain_ms
-        # A log may lack the times of the baseline's forwards.
-        found = self._run.plain_step
-        is_baselines = self._run.baseline.sums.verify_ms and found is not None and not found.is_one_forward
-        self.plain_sample.set_meaning(*(BASELINE_FORWARD if is_baselines else PLAIN_FORWARD))
         self.plain_line.setVisible(plain is not None)
         self.plain_line.setValue(plain or 0.0)
         x = np.array([*self._points], dtype=np.float64)
