@@ -109,10 +109,6 @@ def test_before_a_race_the_page_says_what_to_do_for_one(page, run, show_at):
     run.request = REQUEST
     page.end()
     assert page.empty.text().startswith("No race: this run and its baseline")
-    run.begin(REQUEST)
-    run.apply(Finished(make_summary([], FinishReason.LENGTH)))
-    page.end()
-    assert page.empty.text().startswith("No race: this run wrote no tokens. The main")
 
 
 def test_a_race_first_shows_its_end_and_its_texts_are_at_any_moment_what_was_written_by_then(page, run):

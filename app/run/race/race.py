@@ -98,15 +98,11 @@ def source_text(run: RunView, race: Race) -> str:
         stopped = count_text(run.baseline.timeline.num_tokens, "token")
         return f"The baseline was stopped after {stopped}, so no speedup was measured."
     efficiency, cost = race.ours.num_tokens / len(race.ours.ends_ms), ours / plain
-    between = f"95 % interval: {run.interval}." if run.interval and race.is_whole else ""
-    notes = [f" {note}" for note in (between, run.absence_note, run.busy_note) if note]
-    return "".join(
-        [
-            f"{efficiency:.2f} tokens per forward of the target, in steps that take {cost:.2f} times as long as a "
-            f"plain one ({ours:.2f} ms against {plain:.2f} ms): {efficiency:.2f} / {cost:.2f} ≈ {speedup:.2f}×.",
-            *notes,
-        ]
+    found = (
+        f"{efficiency:.2f} tokens per forward of the target, in steps that take {cost:.2f} times as long as a "
+        f"plain one ({ours:.2f} ms against {plain:.2f} ms): {efficiency:.2f} / {cost:.2f} ≈ {speedup:.2f}×."
     )
+    return " ".join(filter(None, (found, run.absence_note, run.busy_note)))
 
 
 def comparison_text(run: RunView) -> str:
@@ -158,8 +154,6 @@ def waiting_text(run: RunView, *, is_running: bool) -> str:
     if run.was_stepped and run.baseline_steps:
         return STEPWISE
     if run.wants_baseline and run.summary is not None:
-        if not run.steps:
-            return "No race: this run wrote no tokens. The main window says why; then run again."
         return "No race: this run and its baseline can't be compared. The main window says how they ended."
     what = "This run measures no baseline to race against." if is_running else "No race yet."
     return f"{what} {HOW}"

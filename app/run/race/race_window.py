@@ -4,15 +4,7 @@ from __future__ import annotations
 
 from PySide6.QtCore import QElapsedTimer, QSignalBlocker, Qt, QTimer, Signal, Slot
 from PySide6.QtGui import QHideEvent, QKeyEvent, QResizeEvent, QShowEvent
-from PySide6.QtWidgets import (
-    QComboBox,
-    QProgressBar,
-    QPushButton,
-    QSizePolicy,
-    QSlider,
-    QStackedWidget,
-    QWidget,
-)
+from PySide6.QtWidgets import QComboBox, QProgressBar, QPushButton, QSizePolicy, QSlider, QStackedWidget, QWidget
 
 from app.run.plots.run_plots import TimelinePlot
 from app.run.race.race import (
