@@ -11,7 +11,6 @@ from PySide6.QtCore import Qt
 from PySide6.QtGui import QAction, QGuiApplication
 from PySide6.QtWidgets import QLabel, QMenu
 
-from app.run.run_view import RunView
 from app.run.text.certainty import alternatives, doubt, entropy, probability, surprise
 from app.run.text.token_colors import doubt_format, token_format
 from app.run.text.tokens import KINDS, Fate, Place, TokenStream
@@ -31,6 +30,7 @@ def evidence(token, probs=(0.5, 0.25, 0.125), **changes):
     return replace(place, **changes)
 
 
+REQUEST = RunRequest(target="t", draft="d", prompt="x")
 SEEN = replace(STEP, evidence=tuple(evidence(token) for token in STEP.emitted))
 
 
@@ -86,13 +86,6 @@ def test_a_candidate_of_a_tree_is_measured_by_what_the_target_gave_before_earlie
     )
     whole, left = evidence(tree.drafted[1], (0.25, 0.5, 0.125)), evidence(tree.drafted[1], (0.5, 0.25, 0.125))
     assert probability(replace(tree, evidence=(whole, left)), 1) == 0.25
-
-
-@pytest.fixture
-def run():
-    made = RunView()
-    made.begin(RunRequest(target="t", draft="d", prompt="x"))
-    return made
 
 
 @pytest.fixture

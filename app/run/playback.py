@@ -64,13 +64,7 @@ class PlaybackBar(QWidget):
         self.step_button = quiet_button(
             "", "nextStepButton", "Next step", "One more draft-verify step, then pause (F8)"
         )
-        self.branch_button = menu_button(
-            "Branch",
-            "branchButton",
-            "",
-            accessible_name="Branch from here",
-            role="quiet",
-        )
+        self.branch_button = menu_button("Branch", "branchButton", "", accessible_name="Branch from here", role="quiet")
         self.branch_menu = self.branch_button.menu()
         self.branch_button.setEnabled(False)
         self.pace = EnumCombo({pace: pace.title for pace in Pace}, "paceCombo", is_compact=True)

@@ -5,16 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from PySide6.QtCore import QRectF, QSize, Qt
-from PySide6.QtGui import (
-    QBrush,
-    QColor,
-    QFont,
-    QFontMetrics,
-    QLinearGradient,
-    QPainter,
-    QTextCharFormat,
-    QTextLayout,
-)
+from PySide6.QtGui import QBrush, QColor, QFont, QFontMetrics, QLinearGradient, QPainter, QTextCharFormat, QTextLayout
 from PySide6.QtWidgets import QSizePolicy
 
 from app.run.text.certainty import HIGHEST_NATS
@@ -25,8 +16,6 @@ from app.widgets.painted import LEFT, PaintedWidget, draw_box, draw_text
 from core.settings import Coupling
 
 UnderlineStyle = QTextCharFormat.UnderlineStyle
-FORK_FONT = 9
-"""Pixels of the numbers above the tokens of a tree's path."""
 LEVEL = frozenset("\n\r\t\u2028\u2029↵⇥-–—=~+←→")
 """Signs that are or have a horizontal line, and ends of lines, which are shown as such signs."""
 
@@ -145,29 +134,6 @@ class LegendWord(PaintedWidget):
         is_lined = self._by is not ColorBy.KIND and self._fate in KINDS
         chosen = doubt_format(self._fate, None) if is_lined else token_formats()[self._fate]
         draw_token(painter, self._fate.value, chosen, QRectF(self.rect()).adjusted(1, 1, 1, 0), mono_font(12))
-
-
-FORKS = "number of other candidates"
-FORKS_HELP = "The small number above a token: how many other candidates the drafted tree had for its position."
-
-
-class ForkSample(PaintedWidget):
-    """What the numbers above the tokens of a tree's path count."""
-
-    def __init__(self) -> None:
-        super().__init__("forkSample", f"{FORKS}: {FORKS_HELP}")
-        self.setToolTip(plain_tip(FORKS_HELP))
-        self.setSizePolicy(QSizePolicy.Policy.Fixed, QSizePolicy.Policy.Fixed)
-
-    def sizeHint(self) -> QSize:
-        """Room for a raised digit and the words."""
-        metrics = QFontMetrics(mono_font(12))
-        return QSize(metrics.horizontalAdvance(FORKS) + scaled(9) + 2, metrics.height() + 4)
-
-    def _paint(self, painter: QPainter) -> None:
-        muted, words = current_theme().muted, QRectF(self.rect()).adjusted(scaled(9), 0, 0, -2)
-        draw_text(painter, QRectF(1, 0, scaled(9), scaled(11)), "n", muted, LEFT, pixels=FORK_FONT)
-        draw_text(painter, words, FORKS, muted, LEFT, is_mono=True)
 
 
 ENDS = {

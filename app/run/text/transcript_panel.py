@@ -10,11 +10,11 @@ from app.controller import RunController
 from app.menus import Menus
 from app.run.playback import PlaybackBar
 from app.run.run_view import RunView
-from app.run.text.token_colors import ColorScale, ForkSample, LegendWord
+from app.run.text.token_colors import ColorScale, LegendWord
 from app.run.text.tokens import GHOSTS, KINDS, Fate, Selection, TokenStream
 from app.run.text.transcript import TranscriptView
 from app.theme import ColorBy, scaled
-from app.widgets.fields import EnumCombo, boxed, card, column, describe, quiet_button, row
+from app.widgets.fields import EnumCombo, boxed, card, column, describe, named, quiet_button, row, text_label
 from app.widgets.labels import ElidedLabel
 from app.widgets.legend import Legend
 from core.drafters.registry import METHODS
@@ -28,6 +28,8 @@ COLOR_TITLES = {
     ColorBy.ENTROPY: "Colour by entropy",
     ColorBy.SURPRISE: "Colour by surprise",
 }
+FORKS = "number of other candidates"
+FORKS_HELP = "The small number above a token: how many other candidates the drafted tree had for its position."
 COLORS_HELP = "What the text's colours show: each token's kind, or how sure the target was of it"
 
 
@@ -46,7 +48,7 @@ class TranscriptPanel(QWidget):
         self.playback = PlaybackBar(controller, run, selection, self.view, menus)
         self._words = {fate: LegendWord(fate) for fate in (*KINDS, Fate.DRAFTED, Fate.REJECTED, Fate.UNTESTED)}
         self._ghosts = [self._words[fate] for fate in GHOSTS]
-        self._fork_sample = ForkSample()
+        self._fork_sample = named(text_label(f"ⁿ {FORKS}", "hint"), "forkSample", FORKS, FORKS_HELP)
         self._legend = Legend((*self._words.values(), self._fork_sample), gap=HEADER_SPACING)
         self._run = run
         help_text = (

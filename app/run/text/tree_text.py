@@ -10,12 +10,13 @@ from PySide6.QtCore import QEasingCurve, QPoint, QPointF, QRectF, QVariantAnimat
 from PySide6.QtGui import QColor, QFont, QFontMetricsF, QPainter, QPaintEvent, QTextCharFormat, QTextCursor
 from PySide6.QtWidgets import QStyle
 
-from app.run.text.token_colors import FORK_FONT
 from app.run.text.token_text import TAIL, TokenText, num_joined
 from app.run.text.tokens import GHOSTS, Fate, Place, Span, TokenStream, emitted_spans, first_path, num_alternatives
 from app.run.text.tree_lanes import LINES, LanePicture, lanes_of
 from app.theme import current_theme, mono_font, ui_font
 
+FORK_FONT = 9
+"""Pixels of the numbers above the tokens of a tree's path."""
 FORK_RISE = 125
 """How far the numbers are raised, as a percentage of their height."""
 TALL = 1.55
