@@ -160,10 +160,9 @@ class Branching(QObject):
         self._action, self._undo = bar.menus.branch, bar.menus.undo_branch
         self._dialogs = dialogs
         self._start = start
-        self._waiting: RunRequest | None = None
-        """Starts when the paused run it branches off has ended."""
+        self._then: Callable[[], None] | None = None
+        """What follows when the run on screen, which was told to stop, has ended."""
         self._left: list[Before] = []
-        self._is_going_back = False
         self._selection.changed.connect(self._show)
         self._controller.state_changed.connect(self._show)
         self._live = live
@@ -246,7 +245,7 @@ class Branching(QObject):
 
     def _go(self, request: RunRequest) -> None:
         if self._controller.state is RunState.PAUSED:
-            self._waiting = request
+            self._then = partial(self._leave, request)
             self._controller.stop()
         else:
             self._leave(request)
@@ -265,7 +264,7 @@ class Branching(QObject):
     def _can_undo(self) -> bool:
         """Whether the run on screen is a branch that can be left: another run has its own past."""
         is_branch = bool(self._left) and self._left[-1].branch is self._run.request
-        return is_branch and self._controller.state is not RunState.STOPPING and not self._is_going_back
+        return is_branch and self._controller.state is not RunState.STOPPING and self._then is None
 
     @Slot()
     def _on_undo(self) -> None:
@@ -279,18 +278,15 @@ class Branching(QObject):
             self._live.show_kept(before.request, before.events, before.title)
             self.undone.emit(before.request)
         else:
-            self._is_going_back = True
+            self._then = self._on_undo
             self._controller.stop()
             self._live.finish()
 
     @Slot()
     def _on_run_shown(self) -> None:
-        request, self._waiting = self._waiting, None
-        if request is not None:
-            self._leave(request)
-        elif self._is_going_back:
-            self._is_going_back = False
-            self._on_undo()
+        then, self._then = self._then, None
+        if then is not None:
+            then()
         elif self._live.upcoming is None:
             # A branch that didn't start, or that another run has replaced, can't be left any more.
             while self._left and self._left[-1].branch is not self._run.request:
