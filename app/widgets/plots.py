@@ -193,8 +193,9 @@ class Plot(pg.PlotWidget):  # type: ignore[misc]  # pyqtgraph has no types
     # --- For subclasses ---
 
     def readout(self, place: int) -> str:
-        """The place under the pointer, on one short line."""
-        raise NotImplementedError
+        """The place under the pointer, on one short line: the title and the first figure of its details."""
+        (title, _), (_, figure), *_ = self.details(place)
+        return f"{title}: {figure}"
 
     def details(self, place: int) -> list[tuple[str, str]]:
         """The place under the pointer, as names and figures with their units; the first is its title."""

@@ -55,18 +55,17 @@ class RankPlot(Plot):
         counts = self._run.counts.ranks[cell]
         return counts.accepted / counts.tested if counts.tested else None
 
-    def readout(self, place: int) -> str:
-        """A cell in words."""
-        depth, rank = self.cells[place]
-        rate = self.rate((depth, rank))
-        return f"depth {depth + 1}, {_rank_text(rank)}: {'never tested' if rate is None else percent_text(rate)}"
-
     def details(self, place: int) -> list[tuple[str, str]]:
         """A cell in figures."""
         depth, rank = self.cells[place]
-        counts = self._run.counts.ranks[depth, rank]
-        figures = (("drafted", counts.drafted), ("tested", counts.tested), ("accepted", counts.accepted))
-        return [(f"Depth {depth + 1}, {_rank_text(rank)}", ""), *((name, f"{value:,}") for name, value in figures)]
+        counts, rate = self._run.counts.ranks[depth, rank], self.rate((depth, rank))
+        return [
+            (f"Depth {depth + 1}, rank {rank + 1}{' or later' if rank + 1 == MOST_RANKS else ''}", ""),
+            ("accepted of tested", "never tested" if rate is None else percent_text(rate)),
+            ("drafted", f"{counts.drafted:,}"),
+            ("tested", f"{counts.tested:,}"),
+            ("accepted", f"{counts.accepted:,}"),
+        ]
 
     def table(self) -> Table:
         """One row per cell."""
@@ -115,10 +114,6 @@ class RankPlot(Plot):
                 text.setPos(x[index], y[index])
 
 
-def _rank_text(rank: int) -> str:
-    return f"rank {rank + 1}{' or later' if rank + 1 == MOST_RANKS else ''}"
-
-
 def _on(color: QColor, theme: Theme) -> QColor:
     """The text's or the surface's colour, whichever is more readable on this one."""
     return QColor(max((theme.text, theme.surface), key=lambda ink: contrast(ink, color.name())))
@@ -154,15 +149,11 @@ class CostPlot(Plot):
         plain = self._run.plain_step
         return None if plain is None else plain.forward_ms
 
-    def readout(self, place: int) -> str:
-        """A number of nodes in words."""
-        return f"{place} nodes: {self._points[place][0]:.2f} ms"
-
     def details(self, place: int) -> list[tuple[str, str]]:
         """A number of nodes in figures."""
         median, low, high, count = self._points[place]
-        rows = [(f"{place} nodes", ""), ("steps", f"{count:,}"), ("median", f"{median:.2f} ms")]
-        rows.append(("10 to 90 %", f"{low:.2f} to {high:.2f} ms"))
+        rows = [(f"{place} nodes", ""), ("median", f"{median:.2f} ms"), ("10 to 90 %", f"{low:.2f} to {high:.2f} ms")]
+        rows.append(("steps", f"{count:,}"))
         if plain := self._plain_ms:
             rows.append(("of one token's time", f"{median / plain:.2f} ×"))
         return rows

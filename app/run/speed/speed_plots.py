@@ -82,20 +82,14 @@ class CalibrationPlot(Plot):
             return ()
         return self.calibration.positions if self.grouping is Grouping.POSITION else self.calibration.bins
 
-    def readout(self, place: int) -> str:
-        """A group in words."""
-        group = self.groups[place]
-        return f"{percent_text(group.observed)} of {group.num_tested:,}"
-
     def details(self, place: int) -> list[tuple[str, str]]:
         """A group in figures."""
         group = self.groups[place]
         title = f"Position {group.title}" if self.grouping is Grouping.POSITION else f"1 − TV {group.title}"
         return [
             (title, ""),
-            ("tested", f"{group.num_tested:,} tokens"),
+            ("accepted", f"{percent_text(group.observed, 1)} of {group.num_tested:,}"),
             ("1 − TV", percent_text(group.predicted, 1)),
-            ("accepted", percent_text(group.observed, 1)),
             ("95 % interval", f"{percent_text(group.low)} to {percent_text(group.high)}"),
         ]
 
@@ -220,11 +214,6 @@ class SpeedupPlot(Plot):
             sample.set_meaning(*meaning)
         self.restyle()
         self.reset_view()
-
-    def readout(self, place: int) -> str:
-        """A K in words."""
-        first, _ = self._curves()
-        return f"K {place}: {first.values[place]:.2f}{self._sign}"
 
     def details(self, place: int) -> list[tuple[str, str]]:
         """A K in figures."""
