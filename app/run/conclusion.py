@@ -29,8 +29,6 @@ QUALIFIED = "Measured on a busy machine: "
 SHORT_MS = 20.0
 """Steps shorter than this are disturbed by the window's own drawing."""
 DRAWING = "Drawing the window disturbs steps this short: choose a slower Pace."
-LEVEL = 0.005
-"""Speedups this close to 1 are written as 1.00."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +65,7 @@ def conclusion_of(run: RunView, *, is_slowed: bool = False) -> Conclusion | None
     interval = speedup_interval(run.counts.sums, run.baseline.sums)
     if interval is None:
         headline, verdict = f"Too few steps to tell: {speedup:.2f} times the speed of plain decoding", ""
-    elif covers_one(interval) or abs(speedup - 1) <= LEVEL:
+    elif covers_one(interval):
         headline, verdict = f"No measurable difference from plain decoding ({speedup:.2f}×)", ""
     elif speedup > 1:
         headline, verdict = f"{speedup:.2f} times faster than plain decoding", "faster"

@@ -28,10 +28,8 @@ class StatusStrip(QFrame):
         self.lossy.hide()
         self.download = quiet_button("", "downloadLine", "", "Show the downloads", role="")
         self.download.hide()
-        self.bar = named(QProgressBar(), "progressBar", "Progress")
-        self.bar.setTextVisible(False)
+        self.bar = named(QProgressBar(textVisible=False, maximum=STEPS), "progressBar", "Progress")
         self.bar.setFixedWidth(BAR_WIDTH)
-        self.bar.setRange(0, STEPS)
         boxed(
             row((self.stage, 1), self.download, self.lossy, self.place, self.count, self.bar, spacing=16),
             self,

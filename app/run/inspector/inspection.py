@@ -67,16 +67,12 @@ def inspect(
     words = Words(step, decider)
     is_drafted = slot < len(step.drafted)
     targets = [words.target_prob(node) for node in range(len(step.parents))]
+    position = f"text position {step.position + depth_of(step, slot):,}"
+    depth = f"depth {depth_of(step, slot) + 1}" if step.parents else ""
     why_none = NOT_REPORTED if step.source is not None else NOT_YET if is_coming else NOT_KEPT
     return Inspection(
         title=f"Step {place.step + 1} · {_place_name(step, slot)}",
-        subtitle=" · ".join(
-            (
-                f"text position {step.position + depth_of(step, slot):,}",
-                *((f"depth {depth_of(step, slot) + 1}",) if step.parents else ()),
-                f"temperature {step.temperature:g}",
-            )
-        ),
+        subtitle=" · ".join(filter(None, (position, depth, f"temperature {step.temperature:g}"))),
         chips=tuple(span._replace(text=_chip_text(step, span)) for span in block(step, place.step)),
         verdict=words.verdict(slot),
         tests=tuple(words.tests(slot)),

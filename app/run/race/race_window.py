@@ -72,9 +72,7 @@ class RaceClock(QWidget):
         self.now_ms = self.end_ms = 0.0
         self._has_chosen_pace = False
         self._stopwatch = QElapsedTimer()
-        self._timer = QTimer(self)
-        self._timer.setTimerType(Qt.TimerType.PreciseTimer)
-        self._timer.setInterval(FRAME_MS)
+        self._timer = QTimer(self, timerType=Qt.TimerType.PreciseTimer, interval=FRAME_MS)
         self._timer.timeout.connect(self._on_frame)
         self.play_button = named(
             QPushButton("Play"), "racePlay", "Play or pause the race", "Replay both runs on one clock"
@@ -180,17 +178,13 @@ class RaceLane(QWidget):
         super().__init__()
         self.setObjectName(f"{name}Lane")
         self._timeline = Timeline()
-        self.text = TokenText(font_size=13)
-        self.text.setObjectName(f"{name}RaceText")
-        self.text.setAccessibleName(f"{title} text")
+        self.text = named(TokenText(font_size=13), f"{name}RaceText", f"{title} text")
         self.text.setProperty("role", "raceText")
         hold(self.text, least_height=110)
         self.text.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Ignored)
         # It changes every frame, and must not move its neighbours.
-        self.count = ElidedLabel("", "hint", takes_all=True)
-        self.count.setObjectName(f"{name}RaceCount")
-        self.bar = named(QProgressBar(), f"{name}RaceBar", f"{title} progress", BAR_HELP)
-        self.bar.setTextVisible(False)
+        self.count = ElidedLabel("", "hint", takes_all=True, name=f"{name}RaceCount")
+        self.bar = named(QProgressBar(textVisible=False), f"{name}RaceBar", f"{title} progress", BAR_HELP)
         heading = text_label(title, "section")
         heading.setToolTip(help_text)
         hold(heading, least_height=LANE_HEADING)  # As high as the legend by the other heading.

@@ -45,9 +45,7 @@ class TokenText(QPlainTextEdit):
 
     def __init__(self, *, font_size: int = 14) -> None:
         """`font_size`: in pixels."""
-        super().__init__()
-        self.setReadOnly(True)
-        self.setUndoRedoEnabled(False)
+        super().__init__(readOnly=True, undoRedoEnabled=False)
         self.setTextInteractionFlags(
             Qt.TextInteractionFlag.TextSelectableByMouse | Qt.TextInteractionFlag.TextSelectableByKeyboard
         )

@@ -22,12 +22,6 @@ from core.drafters.registry import METHODS
 HEADER_SPACING = 8
 HEADER_MARGINS = 26
 LEAST_HEIGHT = 180
-COLOR_TITLES = {
-    ColorBy.KIND: "Colour by kind",
-    ColorBy.PROBABILITY: "Colour by probability",
-    ColorBy.ENTROPY: "Colour by entropy",
-    ColorBy.SURPRISE: "Colour by surprise",
-}
 FORKS = "number of other candidates"
 FORKS_HELP = "The small number above a token: how many other candidates the drafted tree had for its position."
 COLORS_HELP = "What the text's colours show: each token's kind, or how sure the target was of it"
@@ -57,7 +51,7 @@ class TranscriptPanel(QWidget):
         )
         self.ghosts_button = quiet_button("Rejected", "ghostsButton", "Show rejected drafts", help_text)
         self.ghosts_button.setCheckable(True)
-        self.colors = EnumCombo(COLOR_TITLES, "colorCombo", is_compact=True)
+        self.colors = EnumCombo({by: f"Colour by {by.value}" for by in ColorBy}, "colorCombo", is_compact=True)
         describe(self.colors, "Colours", COLORS_HELP)
         self._scale = ColorScale()
         self._header = row((self._legend, 1), row(self.colors, self.ghosts_button, None), spacing=HEADER_SPACING // 2)

@@ -51,11 +51,8 @@ class TreeText(TokenText):
     def __init__(self) -> None:
         super().__init__()
         self._changed_at = 0.0
-        self._fade = QVariantAnimation(self)
-        self._fade.setStartValue(0.0)
-        self._fade.setEndValue(1.0)
-        self._fade.setDuration(FADE_MS)
-        self._fade.setEasingCurve(QEasingCurve.Type.OutCubic)
+        easing = QEasingCurve(QEasingCurve.Type.OutCubic)
+        self._fade = QVariantAnimation(self, startValue=0.0, endValue=1.0, duration=FADE_MS, easingCurve=easing)
         self._fade.valueChanged.connect(self._on_faded)
 
     # --- The text ---
