@@ -111,8 +111,7 @@ def test_undo_goes_back_to_the_run_before_the_branch_and_through_branches_of_bra
         texts.append(window.transcript.view.toPlainText())
         ids.append(window.run_view.started.run_id)
     window.transcript.view.choose(Place(1, 0))
-    window.transcript.playback.pace.choose(Pace.STEPWISE)
-    window.transcript.playback.pace.activated.emit(0)
+    window.playback.set_pace(Pace.STEPWISE)
     next(action for title, action in open_menu(window).items() if title.startswith("Draw again")).trigger()
     qtbot.waitUntil(lambda: window.live.upcoming is None and window.run_view.prefill is not None)
     for place in (2, 1, 0):  # From a paused branch, and from finished ones.
@@ -127,8 +126,7 @@ def test_undo_goes_back_to_the_run_before_the_branch_and_through_branches_of_bra
 
 
 def test_a_paused_run_is_stopped_before_its_branch_starts(window, qtbot, session):
-    window.transcript.playback.pace.choose(Pace.STEPWISE)
-    window.transcript.playback.pace.activated.emit(0)
+    window.playback.set_pace(Pace.STEPWISE)
     window.prompt.run_button.click()
     for index in range(2):
         qtbot.waitUntil(lambda: window.run_view.prefill is not None)

@@ -197,26 +197,15 @@ def test_only_the_showing_of_a_slowed_run_waits_and_full_speed_ends_that(window,
     assert bar(window).pace.member() is Pace.FULL
 
 
-def test_while_a_finished_run_is_still_shown_the_hint_beside_run_says_what_the_keys_do_to_it(window, qtbot, clock):
+@pytest.mark.parametrize("stop", [lambda window: window.prompt.stop_button.click(),
+                                  lambda window: window.menus.stop.trigger()])  # fmt: skip
+def test_stop_ends_a_slowed_showing_at_once_with_the_whole_text_as_the_hint_beside_run_says(window, qtbot, clock, stop):
     choose(window, Pace.SLOWED)
     with qtbot.waitSignal(window.controller.run_ended):
         window.prompt.run_button.click()
     qtbot.waitUntil(lambda: bool(window.run_view.tokens.pending))
     assert window.live.is_slowed
-    assert window.prompt.stop_button.isEnabled()
     assert window.prompt.note.text() == SLOWED_HINT
-    with qtbot.waitSignal(window.live.run_shown):
-        window.menus.stop.trigger()
-    assert window.prompt.note.text() == READY_HINT
-
-
-@pytest.mark.parametrize("stop", [lambda window: window.prompt.stop_button.click(),
-                                  lambda window: window.menus.stop.trigger()])  # fmt: skip
-def test_stop_ends_a_slowed_showing_at_once_with_the_whole_text(window, qtbot, clock, stop):
-    choose(window, Pace.SLOWED)
-    with qtbot.waitSignal(window.controller.run_ended):
-        window.prompt.run_button.click()
-    qtbot.waitUntil(lambda: bool(window.run_view.tokens.pending))
     bar(window).pause_button.click()
     assert window.prompt.stop_button.isEnabled()
     with qtbot.waitSignal(window.live.run_shown):
@@ -225,6 +214,7 @@ def test_stop_ends_a_slowed_showing_at_once_with_the_whole_text(window, qtbot, c
     assert window.transcript.view.toPlainText() == window.prompt.text() + window.run_view.summary.text
     assert not window.prompt.stop_button.isEnabled()
     assert not bar(window).pacing.is_paused
+    assert window.prompt.note.text() == READY_HINT
 
 
 def test_stop_ends_a_slowed_run_whose_engine_is_not_done_where_the_engine_is(window, qtbot, session, clock):

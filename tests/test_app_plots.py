@@ -172,20 +172,6 @@ def test_the_band_around_the_running_rate_is_that_of_the_run_so_far(window, run_
     assert upper[-1] == pytest.approx(sums.interval()[1] * columns[Column.MEAN_DRAFTED][-1]), "in tokens, as the bars"
 
 
-def test_the_live_page_draws_nothing_behind_another_and_all_of_it_in_front(make_window):
-    window = make_window(is_shown=True)
-    panel, run = window.measurements, window.run_view
-    window.side.setCurrentWidget(window.speed)
-    run.begin(REQUEST)
-    panel.begin()
-    feed(run, 12)
-    panel.refresh(has_news=True)
-    assert len(panel.acceptance.accepted_bars.opts["x"]) == 0
-    window.side.setCurrentWidget(panel)
-    assert len(panel.acceptance.accepted_bars.opts["x"]) == 12
-    assert panel.tiles.speed.value.text() != "–"
-
-
 # --- The plots of single steps ---
 
 
