@@ -245,6 +245,7 @@ def test_keys_and_buttons_go_from_token_to_token_and_from_step_to_step(qtbot, pa
     assert panel._selection.place == Place(1, 3)
     qtbot.mouseClick(panel.before, Qt.MouseButton.LeftButton)
     assert panel._selection.place == Place(0, 3)
+    assert panel.hasFocus(), "and the arrow keys with it"
 
 
 def test_a_click_on_a_chip_selects_its_place(qtbot, panel):

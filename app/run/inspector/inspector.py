@@ -115,6 +115,8 @@ class InspectorPanel(RunPage):
         self.subtitle = column_label("inspectorSubtitle", "hint")
         self.before = quiet_button("‹", "stepBefore", "Previous step", "Previous step (Up)")
         self.behind = quiet_button("›", "stepAfter", "Next step", "Next step (Down)")
+        for button in (self.before, self.behind):
+            button.setFocusPolicy(Qt.FocusPolicy.TabFocus)  # A click leaves the arrow keys to the panel.
         self.block = BlockRow()
         self.tree = StepTree()
         self.tree_hint = wrapped_label("inspectorTreeHint", "hint", TREE_HINT)
