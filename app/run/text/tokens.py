@@ -104,25 +104,22 @@ FATE_HELP = {
     "counts as drafted, not as rejected.",
     Fate.DRAFTED: "Drafted, and not yet verified by the target.",
 }
-GUMBEL_HELP = {
-    Fate.ACCEPTED: "Drafted, and accepted: the target's own draw under the shared noise is the same token.",
-    Fate.RESAMPLED: "The target's own draw under the shared noise, which differs from the draft's.",
-    Fate.REJECTED: "Drafted, and rejected: the target's own draw under the shared noise differs from it.",
+CHOICE_HELP = {
+    Fate.ACCEPTED: "Drafted, and accepted: it is {}.",
+    Fate.RESAMPLED: "In place of the rejected token: {}.",
+    Fate.BONUS: "After a fully accepted block: {}.",
+    Fate.PLAIN: "Nothing was drafted: {}, as in plain decoding.",
+    Fate.REJECTED: "Drafted, and rejected: it is not {}.",
 }
-GREEDY_HELP = {
-    Fate.ACCEPTED: "Drafted, and accepted: it is the target's most likely token.",
-    Fate.RESAMPLED: "The target's most likely token, in place of the rejected one.",
-    Fate.BONUS: "The target's most likely token after a fully accepted block.",
-    Fate.PLAIN: "Nothing was drafted: the target's most likely token, as in plain decoding.",
-    Fate.REJECTED: "Drafted, and rejected: it is not the target's most likely token.",
-}
-"""At temperature 0, where nothing is drawn."""
+"""Where the target's choice decides: at temperature 0, and under shared noise."""
 
 
 def fate_help(fate: Fate, coupling: Coupling = Coupling.REJECTION, *, is_greedy: bool = False) -> str:
     """What a fate means, in a sentence; empty for the prompt."""
-    special = GREEDY_HELP if is_greedy else GUMBEL_HELP if coupling is Coupling.GUMBEL else {}
-    return special.get(fate) or FATE_HELP.get(fate, "")
+    if fate in CHOICE_HELP and (is_greedy or coupling is Coupling.GUMBEL):
+        choice = "the target's most likely token" if is_greedy else "the target's own draw under the shared noise"
+        return CHOICE_HELP[fate].format(choice)
+    return FATE_HELP.get(fate, "")
 
 
 class Span(NamedTuple):
