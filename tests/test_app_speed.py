@@ -237,7 +237,7 @@ def test_the_curves_pass_through_one_at_k_0_and_the_point_stands_at_the_runs_own
     # The switches show block efficiency, and groups by expectation.
     page.quantity.group.button(1).click()
     assert page.plot.quantity is Quantity.TOKENS
-    assert page.plot.readout(0) == "K 0: 1.00"
+    assert page.plot.readout(0) == "K = 0: 1.00"
     assert page.plot.line.getData()[0][-1] == 16
     assert "position by position" in page.plot.samples[1].accessibleName()
     assert [group.title for group in page.calibration.groups] == ["1", "2", "3", "4"]

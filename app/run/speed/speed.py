@@ -22,7 +22,7 @@ from core.analysis.advice import BREAK_EVEN, Advice
 from core.analysis.calibration import Calibration, Study, study
 from core.analysis.diagnosis import LEAST_BLOCKS, Diagnosis, Limit, diagnose
 from core.analysis.expectation import Estimate
-from core.analysis.steadiness import STEPWISE, speedup_interval
+from core.analysis.steadiness import STEPWISE, covers_one, speedup_interval
 from core.analysis.theory import SpeedupTheory, speedup_theory
 from core.draft_length import lengths_of, shown_draft_length
 
@@ -211,11 +211,10 @@ def _headline(
         return f"An estimated {speed} {at}: only a run with its whole baseline shows whether drafting pays."
     if not found.is_enough:
         return f"{speed}, but too few steps to tell: {found.num_blocks} drafted, and {LEAST_BLOCKS} are needed."
-    low, high = (round(bound, 2) for bound in interval or (found.speedup, found.speedup))
-    if low > BREAK_EVEN:
-        return f"{speed} {at}: drafting pays here."
-    if high >= BREAK_EVEN:
+    if covers_one(interval or (found.speedup, found.speedup)):
         return f"{speed} {at}: no measurable difference from plain decoding."
+    if found.speedup > BREAK_EVEN:
+        return f"{speed} {at}: drafting pays here."
     if any((item.speedup or 0.0) > BREAK_EVEN for item in advice):
         return f"{speed} {at}: slower than plain decoding, but other settings should pay."
     return f"{speed} {at}: don't speculate here."
