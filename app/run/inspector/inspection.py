@@ -125,32 +125,12 @@ def _drafted_facts(step: Step, slot: int, decider: Decider) -> list[NamedValue]:
     if decider is Decider.BLOCK:
         rows += _block_facts(step, slot)
     elif decider is Decider.DRAW:
-        chance = "The probability that rejection sampling accepts this token."
-        how = "the probability that a token drafted here is accepted, whichever it is."
-        rows += [
-            ("Acceptance probability, min(1,\u00a0p\u00a0/\u00a0q)", known(step.acceptance_probs, slot), chance),
-            ("Uniform draw u", known(step.uniforms, slot), U_HELP),
-            (
-                "Expected acceptance over all drafts, 1 − TV",
-                known(step.expected_acceptance, slot),
-                f"{OVERLAP_HELP}{how} {TV_HELP}",
-            ),
-        ]
-        if evidence is not None:
-            how = "The sum of max(0, p − q) over the whole vocabulary: the probability of a rejection here, after "
-            rows.append(
-                ("Residual mass, TV", evidence.residual_mass, f"{how}which the next token is drawn from the residual.")
-            )
+        rows += _draw_facts(step, slot, evidence)
     elif decider is Decider.TYPICAL:
         how = f"The smaller of {TYPICAL_FLOOR:g} and {TYPICAL_SHARE:g} exp(−H), H being the target's entropy."
         rows.append(("Threshold for p", least_of(step, slot), how))
     elif not step.parents:
-        how = "the average acceptance of rejection sampling, which no coupling exceeds; shared noise accepts less."
-        title = "Upper bound of acceptance, 1 − TV"
-        rows.append((title, known(step.expected_acceptance, slot), f"{OVERLAP_HELP}{how} {TV_HELP}"))
-        if evidence is not None:
-            how = "The sum of max(0, p − q). Under shared noise nothing is drawn from the residual."
-            rows.append(("Distance of the distributions, TV", evidence.residual_mass, how))
+        rows += _noise_facts(step, slot, evidence)
     if evidence is not None and evidence.residual_probs is not None:
         how = "For the token drawn instead: its max(0, p − q), divided by the residual mass."
         drawn = prob_in(evidence.residual_probs, evidence, step.emitted[-1])
@@ -173,6 +153,31 @@ def _block_facts(step: Step, slot: int) -> list[Fact]:
         ("Residual mass, Σ max(0, w p − q)", mass,
             "The mass of the residual that gives the next token if the accepted prefix ends before this one."),
     ]  # fmt: skip
+
+
+def _draw_facts(step: Step, slot: int, evidence: PositionEvidence | None) -> list[Fact]:
+    chance = "The probability that rejection sampling accepts this token."
+    how = f"{OVERLAP_HELP}the probability that a token drafted here is accepted, whichever it is. {TV_HELP}"
+    facts: list[Fact] = [
+        ("Acceptance probability, min(1,\u00a0p\u00a0/\u00a0q)", known(step.acceptance_probs, slot), chance),
+        ("Uniform draw u", known(step.uniforms, slot), U_HELP),
+        ("Expected acceptance over all drafts, 1 − TV", known(step.expected_acceptance, slot), how),
+    ]
+    if evidence is not None:
+        how = "The sum of max(0, p − q) over the whole vocabulary: the probability of a rejection here, after "
+        how += "which the next token is drawn from the residual."
+        facts.append(("Residual mass, TV", evidence.residual_mass, how))
+    return facts
+
+
+def _noise_facts(step: Step, slot: int, evidence: PositionEvidence | None) -> list[Fact]:
+    most = "the average acceptance of rejection sampling, which no coupling exceeds; shared noise accepts less."
+    bound = known(step.expected_acceptance, slot)
+    facts: list[Fact] = [("Upper bound of acceptance, 1 − TV", bound, f"{OVERLAP_HELP}{most} {TV_HELP}")]
+    if evidence is not None:
+        how = "The sum of max(0, p − q). Under shared noise nothing is drawn from the residual."
+        facts.append(("Distance of the distributions, TV", evidence.residual_mass, how))
+    return facts
 
 
 def _own_facts(step: Step, slot: int, decider: Decider) -> list[NamedValue]:
