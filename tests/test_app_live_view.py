@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from PySide6.QtCore import Qt
-from PySide6.QtWidgets import QWidget
 
 from app.controller import RunState
 from app.run import live as live_view
@@ -103,19 +103,14 @@ def test_text_tiles_plots_and_counts_show_the_same_steps_in_mid_run(make_window)
     window.controller._set_state(RunState.IDLE)
 
 
-class NotedPanel(QWidget):
-    """A panel that notes what is called on it."""
-
-    def __init__(self, calls):
-        super().__init__()
-        self.begin = lambda: calls.append(("begin", None))
-        self.refresh = lambda *, has_news: calls.append(("refresh", has_news))
-        self.end = lambda: calls.append(("end", None))
-
-
 def test_panels_hear_of_news_once_and_of_the_end_before_the_window_and_before_another_run_begins(window):
     calls = []
-    window.live._panels = (*window.live._panels, NotedPanel(calls))
+    noted = SimpleNamespace(
+        begin=lambda: calls.append(("begin", None)),
+        refresh=lambda *, has_news: calls.append(("refresh", has_news)),
+        end=lambda: calls.append(("end", None)),
+    )
+    window.live._panels = (*window.live._panels, noted)
     window.controller._events.append(make_step(0, 0))
     window.live._on_text_due()
     assert (len(window.run_view.steps), calls) == (1, []), "text comes before the panels"
