@@ -27,7 +27,7 @@ from core.models.folder.details import parse_tokenizer, read_tokens
 from core.models.shared_draft import BORROWED, tokens_sha256
 from core.training.data import items_of_step
 from core.training.model import ARITHMETIC, hidden_states, replaced_folder, rope_for
-from core.training.train import Progress, Step, TrainSettings, kl_tv_loss, make_optimizers, overlap, train, tv_weight
+from core.training.train import Progress, Step, TrainSettings, kl_tv_loss, overlap, train, tv_weight
 
 
 def check_target(target: Any) -> None:
@@ -173,15 +173,6 @@ def train_student(
         return f"held out, at temperature {at:g}: acceptance {figure:.3f}"
 
     return train(
-        student,
-        compute,
-        settings,
-        checkpoint,
-        log,
-        reports="acceptance",
-        evaluate=evaluate,
-        check_cancelled=check_cancelled,
-        # In float32 Muon would add three quarters of a step's time, as a step reads few tokens.
-        optimizers=make_optimizers(student, settings.learning_rate, has_muon=ARITHMETIC is not torch.float32),
-        must_save=False,
-    )
+        student, compute, settings, checkpoint, log,
+        reports="acceptance", evaluate=evaluate, check_cancelled=check_cancelled, must_save=False,
+    )  # fmt: skip

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
-from torch.optim import AdamW, Optimizer
+from torch.optim import AdamW, Muon, Optimizer
 from transformers import LlamaForCausalLM
 
 from core.errors import SettingsError
@@ -60,52 +60,21 @@ class TrainSettings:
         return self.learning_rate * (warm * left)
 
 
-class Muon(Optimizer):
-    """Momentum made orthogonal by Newton-Schulz iterations (Jordan et al. 2024), for matrices.
+def make_optimizers(model: LlamaForCausalLM, rate: float) -> list[Optimizer]:
+    """Muon for the layers' matrices, with the update size of AdamW (Liu et al. 2025, 2502.16982); AdamW for the rest.
 
-    torch has one, whose products are in bfloat16 and so take several times longer on most processors. The learning rate
-    is scaled to the update size of AdamW (Liu et al. 2025, 2502.16982).
+    The rest are the embedding, which is also the head, and the norms. torch's Muon multiplies in bfloat16; where it is
+    emulated, this would take most of a step's time, and so AdamW is for the matrices, too.
     """
-
-    def __init__(self, matrices: Sequence[Tensor], lr: float, weight_decay: float, momentum: float = 0.95) -> None:
-        super().__init__(matrices, {"lr": lr, "weight_decay": weight_decay, "momentum": momentum})
-
-    @torch.no_grad()
-    def step(self) -> None:  # type: ignore[override]
-        for group in self.param_groups:
-            for matrix in group["params"]:
-                if matrix.grad is None:
-                    continue
-                state = self.state[matrix]
-                if not state:
-                    state["momentum_buffer"] = torch.zeros_like(matrix)
-                mean = state["momentum_buffer"].lerp_(matrix.grad, 1 - group["momentum"])
-                update = orthogonal(matrix.grad.lerp(mean, group["momentum"]))
-                matrix.mul_(1 - group["lr"] * group["weight_decay"])
-                matrix.add_(update, alpha=-group["lr"] * 0.2 * max(matrix.shape) ** 0.5)
-
-
-def orthogonal(matrix: Tensor) -> Tensor:
-    """About U V^T of matrix = U S V^T; both are (rows, columns). Singular values end between about .7 and 1.2."""
-    x = matrix.to(ARITHMETIC)
-    x = (x.T if x.shape[0] > x.shape[1] else x) / x.norm().clamp_min(1e-7)
-    for _ in range(5):
-        gram = x @ x.T
-        x = torch.addmm(x, torch.addmm(gram, gram, gram, beta=-4.775, alpha=2.0315), x, beta=3.4445)
-    return (x.T if matrix.shape[0] > matrix.shape[1] else x).to(matrix.dtype)
-
-
-def make_optimizers(model: LlamaForCausalLM, rate: float = 3e-3, *, has_muon: bool = True) -> list[Optimizer]:
-    """Muon, or AdamW without it, for the layers' matrices; AdamW for the embedding (also the head) and the norms."""
     matrices: list[Tensor] = []
     others: list[Tensor] = []
     for name, parameter in model.named_parameters():
         (matrices if parameter.ndim == 2 and ".layers." in name else others).append(parameter)
     adam = partial(AdamW, lr=rate, betas=(0.9, 0.95))
-    return [
-        Muon(matrices, rate, 0.05) if has_muon else adam(matrices, weight_decay=0.05),
-        adam(others, weight_decay=0.0),
-    ]
+    if ARITHMETIC is torch.float32:
+        return [adam(matrices, weight_decay=0.05), adam(others, weight_decay=0.0)]
+    muon = Muon(matrices, lr=rate, weight_decay=0.05, adjust_lr_fn="match_rms_adamw")
+    return [muon, adam(others, weight_decay=0.0)]
 
 
 @dataclass
