@@ -12,11 +12,12 @@ from app.run.race.race import SAME_DISTRIBUTION, comparison_text
 from app.settings import RunSettings, parse_settings
 from app.tools.runs.comparison import compare
 from app.widgets.rows import SUBTITLE_ROLE
-from core.experiments.sweep_results import SweepResults, to_csv, verdicts
+from core.experiments.sweep_results import SweepResults, verdicts
 from core.export.choice import choice_from_log
 from core.export.configurations import PROJECTS, configuration
 from core.export.files import export_run
 from core.export.run_report import compare_page, run_page
+from core.export.sweep_table import to_csv
 from core.runlog.log import read_run_log
 from core.runlog.search import matches
 from core.runlog.store import RunStore

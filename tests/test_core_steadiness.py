@@ -144,14 +144,14 @@ def test_a_verdict_says_in_how_many_runs_the_machine_was_busy():
     runs[1] = replace(runs[1], summary=replace(runs[1].summary, target_step_ms=99.0))
     others = [replace(run, summary=replace(run.summary, target_step_ms=5.0 + 10 * run.run.prompt)) for run in runs[2:]]
     results = SweepResults(plan, [*runs[:2], *others])
-    note = "The machine was busy in 2 of the 12 runs at temperature 0; repeat the sweep on an idle machine."
+    note = "The machine was busy in 2 of 12 runs at temperature 0; repeat the sweep on an idle machine."
     assert results.busy_note == note
     [verdict] = verdicts(results)
     assert "busy" not in verdict.sentence
     assert not verdict.was_busy, "two runs alone don't decide"
     busy = [replace(run, unsteadiness=0.9) for run in runs[:4]]
     results = SweepResults(plan, [*busy, *others[2:]])
-    assert "busy in 4 of the 12 runs" in results.busy_note
+    assert "busy in 4 of 12 runs" in results.busy_note
     [verdict] = verdicts(results)
     assert verdict.was_busy
     plan = plan_of(temperatures=(0.0, 0.5, 1.0))
@@ -159,15 +159,8 @@ def test_a_verdict_says_in_how_many_runs_the_machine_was_busy():
     at = [run for run in runs if run.run.cell.temperature == 0.0]
     odd = [run for run in runs if run not in at]
     busy = [replace(run, unsteadiness=0.9) for run in [*at, odd[0]]]
-    assert re.search(
-        r"busy in all 12 runs at temperature 0 and 1 of the 12 at temperature (0\.5|1);",
-        SweepResults(plan, [*busy, *odd[1:]]).busy_note,
-    )
-    note = SweepResults(plan, [busy[0], *busy[-1:]]).busy_note
-    assert re.search(r"busy in the only run at temperature 0 and the only run at temperature (0\.5|1);", note)
-    middle = [replace(run, unsteadiness=0.9) for run in runs if run.run.cell.temperature == 0.5]
-    note = SweepResults(plan, [busy[0], *middle]).busy_note
-    assert "busy in the only run at temperature 0 and all 12 runs at temperature 0.5;" in note
+    note = SweepResults(plan, [*busy, *odd[1:]]).busy_note
+    assert re.search(r"busy in 12 of 12 runs at temperature 0, 1 of 12 runs at temperature (0\.5|1);", note)
     cell = next(plan.cells())  # Of which nothing was measured.
     assert CellResult(cell, 1, (Measurement(PlannedRun(cell, 0, 0), 0, 0, "", 1.0),)).problem == ""
 

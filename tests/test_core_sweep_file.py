@@ -14,7 +14,8 @@ from core.experiments.prompt_suites import Prompt
 from core.experiments.sweep import sweep
 from core.experiments.sweep_file import SCHEMA, SweepFile, plan_from_config, plan_to_config, read_sweep
 from core.experiments.sweep_plan import DrafterChoice, FileFailed, RunMeasured, SweepFinished, SweepStarted
-from core.experiments.sweep_results import SweepResults, to_csv
+from core.experiments.sweep_results import SweepResults
+from core.export.sweep_table import to_csv
 from core.runlog.log import read_run_log
 from core.settings import LengthPolicy, VerificationRule
 from tests.fakes import is_sentence, refusal

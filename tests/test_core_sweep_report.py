@@ -13,9 +13,10 @@ import pytest
 from app.__main__ import main
 from core.experiments.sweep_file import SCHEMA, SweepFile, SweepLog, plan_to_config, read_sweep
 from core.experiments.sweep_plan import DrafterChoice, Measurement, PlannedRun, SweepPlan
-from core.experiments.sweep_results import SweepResults, to_csv
+from core.experiments.sweep_results import SweepResults
 from core.export.files import SWEEP_CSV_FIELDS, export_sweep_csv, export_sweep_jsonl, is_sweep
 from core.export.sweep_report import sweep_page
+from core.export.sweep_table import to_csv
 from core.runlog.log import to_line
 from tests.fakes_cli import refused
 from tests.fakes_sweep import DRAFT, plan_of, summary_with

@@ -67,7 +67,7 @@ from core.experiments.sweep_plan import (
     Verdict,
     check_models,
 )
-from core.experiments.sweep_results import CSV_COUNTS, SweepResults, to_csv
+from core.experiments.sweep_results import SweepResults
 from core.files import write_atomically
 from core.models.catalogue import DEFAULT_TARGET
 from core.settings import RunRequest, declared, user_default
@@ -220,7 +220,9 @@ def execute(args: argparse.Namespace) -> int:
     if args.csv is not None:
         if os.path.realpath(args.csv) == os.path.realpath(args.out):
             raise UsageError("--csv and --out name the same file; choose different ones.")
-        check_out(args.csv, CSV_COUNTS)
+        from core.export.sweep_table import COUNTS
+
+        check_out(args.csv, COUNTS)
     check_models(plan)
     return _Run(args, plan).go()
 
@@ -327,6 +329,8 @@ class _Run:
         if self._results.num_measured:
             write_results(self._results, finished.verdicts)
             if self._args.csv is not None:
+                from core.export.sweep_table import to_csv
+
                 write_atomically(self._args.csv, to_csv(self._results))
         if finished.num_unsaved:
             say(f"The last {finished.num_unsaved:,} runs are not in {self._args.out!r}; the same command repeats them.")

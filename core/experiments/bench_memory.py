@@ -17,14 +17,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from core.drafters.registry import METHODS, split_options
-from core.experiments.bench_plan import (
-    LLAMA_CPP,
-    LLAMA_CPP_DRAFT,
-    PEERS,
-    BenchSettings,
-    Pair,
-    takes_draft,
-)
+from core.experiments.bench_plan import LLAMA_CPP, LLAMA_CPP_DRAFT, PEERS, BenchSettings, Pair, takes_draft
 from core.models.child import child_environment, python_module
 from core.runners.threads import limit_spinning
 

@@ -1,29 +1,21 @@
-"""What a sweep's runs say: each cell's speedup and other results, a verdict for each temperature, and the CSV table."""
+"""What a sweep's runs say: each cell's speedup and other results, and a verdict for each temperature."""
 
 from __future__ import annotations
 
-import json
 import math
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from core.analysis.steadiness import BUSY, SHIFT, covers_one
 from core.experiments.bench_plan import Spread, spread
-from core.experiments.sweep_plan import (
-    Cell,
-    CellResult,
-    DrafterChoice,
-    Measurement,
-    PlannedRun,
-    SweepPlan,
-    Verdict,
-)
-from core.settings import LOSSY, rule_text
-from core.text import csv_text, percent_text, spaced_percent
+from core.experiments.sweep_plan import Cell, CellResult, Measurement, PlannedRun, SweepPlan, Verdict
+from core.settings import LOSSY
+from core.text import percent_text, spaced_percent
 
 if TYPE_CHECKING:
     import numpy as np
@@ -106,7 +98,7 @@ COST = SweepFigure("cost_coefficient", "Cost c", "A draft step / a target step",
 FIGURES = (SPEEDUP, ACCEPTANCE, TOKENS, BLOCK)
 """Those with a heat map."""
 COLUMNS = (SPEEDUP, TOKENS, ACCEPTANCE, BLOCK, COST)
-"""Those of tables. In the CSV each has three: its name for the median, and with _q1 and _q3 for the quartiles."""
+"""Those of tables."""
 
 Key = tuple[int, int]
 """Prompt and repeat."""
@@ -139,16 +131,21 @@ class SweepResults:
         return measurement is not None and measurement.summary is not None
 
     @property
+    def measurements(self) -> list[Measurement]:
+        """All runs, those that failed included."""
+        return [item for runs in self._by_cell.values() for item in runs.values()]
+
+    @property
     def num_measured(self) -> int:
         """Runs that did not fail."""
-        return sum(item.summary is not None for seen in self._by_cell.values() for item in seen.values())
+        return sum(item.summary is not None for item in self.measurements)
 
     def busy_runs(self, temperature: float) -> tuple[int, int]:
         """In how many of the runs at a temperature the machine was busy, and their number.
 
         Equal steps of a run, or the bare forwards of different runs, then took unequal times.
         """
-        every = [item for runs in self._by_cell.values() for item in runs.values()]
+        every = self.measurements
         forwards: dict[int, list[float]] = {}
         for item in every:
             # The forwards after a longer prompt take longer.
@@ -166,15 +163,9 @@ class SweepResults:
     @property
     def busy_note(self) -> str:
         """A sentence about the runs in which the machine was busy, which comes before the verdicts; empty if none."""
-        parts: list[str] = []
-        for temperature in self.plan.temperatures:
-            busy, runs = self.busy_runs(temperature)
-            if busy:
-                which = "the only" if runs == 1 else f"all {busy:,}" if busy == runs else f"{busy:,} of the {runs:,}"
-                noun = " run" if runs == 1 else "" if any(" runs" in part for part in parts) else " runs"
-                parts.append(f"{which}{noun} at temperature {temperature:g}")
-        which = " and ".join(filter(None, (", ".join(parts[:-1]), *parts[-1:])))
-        return f"The machine was busy in {which}; repeat the sweep on an idle machine." if parts else ""
+        counts = ((at, *self.busy_runs(at)) for at in self.plan.temperatures)
+        parts = [f"{busy:,} of {runs:,} runs at temperature {at:g}" for at, busy, runs in counts if busy]
+        return f"The machine was busy in {', '.join(parts)}; repeat the sweep on an idle machine." if parts else ""
 
     @property
     def suites(self) -> tuple[str, ...]:
@@ -202,6 +193,10 @@ class SweepResults:
     def all(self, suite: str | None = None) -> tuple[CellResult, ...]:
         """Every cell's results, the baselines first, then in the order of the grid."""
         return tuple(self.result(cell, suite) for cell in self._by_cell)
+
+    def at(self, temperature: float) -> list[CellResult]:
+        """The results of the cells at a temperature, without the baseline."""
+        return [self.result(cell) for cell in self.plan.cells() if cell.temperature == temperature]
 
     def speedups(self, cell: Cell) -> dict[Key, float]:
         """A cell's speedup in each of its runs that has one; empty for a baseline."""
@@ -238,73 +233,80 @@ def verdicts(results: SweepResults) -> tuple[Verdict, ...]:
 
 def ranked_cells(results: SweepResults) -> frozenset[Cell]:
     """The cells that the verdicts rank: those with enough runs, and a speedup that is possible."""
-    return frozenset(
-        result.cell for at in results.plan.temperatures for result in _full(results, at) if not result.problem
-    )
+    at = results.plan.temperatures
+    return frozenset(cell.cell for each in at for _, cell in _full(results, each) if not cell.problem)
 
 
-def _full(results: SweepResults, temperature: float) -> list[CellResult]:
-    """The cells of a temperature that have a speedup, and at least half the runs of the fullest."""
-    cells = [results.result(cell) for cell in results.plan.cells() if cell.temperature == temperature]
+def _full(results: SweepResults, temperature: float) -> list[tuple[float, CellResult]]:
+    """The cells of a temperature that have a speedup, and at least half the runs of the fullest; the fastest first."""
+    cells = results.at(temperature)
     fullest = max((cell.num_measured for cell in cells), default=0)
-    return [cell for cell in cells if cell.speedup and 2 * cell.num_measured >= fullest]
+    found = [(cell.speedup.median, cell) for cell in cells if cell.speedup and 2 * cell.num_measured >= fullest]
+    return sorted(found, key=itemgetter(0), reverse=True)
 
 
 def _verdict(results: SweepResults, temperature: float) -> Verdict:
-    import numpy as np  # Imported late, so that parsing the command line doesn't load it.
-
     full = _full(results, temperature)
-    ranked = [(cell.speedup.median, cell) for cell in full if cell.speedup and not cell.problem]
-    left_out = [cell for cell in full if cell.problem]
-    notes = [*left_out_notes(left_out, are_all=not ranked), *([LOSSY] if results.plan.is_lossy else [])]
-    ranked.sort(key=lambda item: item[0], reverse=True)
-    at = f"At temperature {temperature:g}:"
+    ranked = [(median, cell) for median, cell in full if not cell.problem]
+    left_out = [cell for _, cell in full if cell.problem]
     busy, runs = results.busy_runs(temperature)
     was_busy = busy > _MANY * runs
-    if not ranked:
+    notes = [*left_out_notes(left_out, are_all=not ranked), *([LOSSY] if results.plan.is_lossy else [])]
+    is_sure, is_ahead = None, False
+    if ranked:
+        text, is_sure, is_ahead = _ranking(results, ranked, was_busy=was_busy)
+    elif left_out:
         text = "no cell is left to rank."
-        if not any(results.speedups(cell) for cell in results.plan.cells() if cell.temperature == temperature):
-            text = "no cell has both a run and a baseline to compare it with."
-        elif not left_out:
-            text = "too few runs have a baseline to compare them with; continue the sweep."
-        return Verdict(temperature, " ".join((at, text, *notes)), was_busy=was_busy)
-    (median, best), speeds = ranked[0], results.speedups(ranked[0][1].cell)
-    name, interval, is_sure, is_ahead = best.cell.title, "", None, False
-    if len(speeds) >= FEWEST_RUNS:
-        low, high = (float(value) for value in np.quantile(bootstrap_medians(speeds), (1 - _SURE, _SURE)))
-        is_sure = not covers_one((low, high))
-        prompts = len({prompt for prompt, _ in speeds})
-        these = "this prompt" if prompts == 1 else f"these {prompts} prompts"
-        here = f" on {these}" if prompts < FEWEST_PROMPTS else ""
-        interval = f" (95 % interval {low:.2f} to {high:.2f}{here})"
+    elif any(cell.speedup for cell in results.at(temperature)):
+        text = "too few runs have a baseline to compare them with; continue the sweep."
+    else:
+        text = "no cell has both a run and a baseline to compare it with."
+    median, best = ranked[0] if ranked else (0.0, None)
+    said = " ".join((f"At temperature {temperature:g}:", text, *notes))
+    return Verdict(
+        temperature, said, best, speculates=median > 1.0, is_sure=is_sure, is_ahead=is_ahead, was_busy=was_busy
+    )
+
+
+def _interval(speeds: Mapping[Key, float]) -> tuple[str, bool | None]:
+    """The interval of a cell's median speedup, in words, and whether it excludes 1; "" and None of too few runs."""
+    import numpy as np  # Imported late, so that parsing the command line doesn't load it.
+
+    if len(speeds) < FEWEST_RUNS:
+        return "", None
+    low, high = (float(value) for value in np.quantile(bootstrap_medians(speeds), (1 - _SURE, _SURE)))
+    prompts = len({prompt for prompt, _ in speeds})
+    these = "this prompt" if prompts == 1 else f"these {prompts} prompts"
+    here = f" on {these}" if prompts < FEWEST_PROMPTS else ""
+    return f" (95 % interval {low:.2f} to {high:.2f}{here})", not covers_one((low, high))
+
+
+def _ranking(
+    results: SweepResults, ranked: Sequence[tuple[float, CellResult]], *, was_busy: bool
+) -> tuple[str, bool | None, bool]:
+    """What the best cell reaches, in words; whether that is surely faster or slower, and whether it leads surely."""
+    (median, best), is_ahead = ranked[0], False
+    name, speeds = best.cell.title, results.speedups(best.cell)
+    interval, is_sure = _interval(speeds)
     if median <= 1.0:
         text = f"don't speculate; the best cell, {name}, reaches {median:.2f}× the speed of plain decoding{interval}."
-    elif is_sure is False:
-        text = (
-            f"{name} is fastest by its median, {median:.2f}× plain decoding{interval}, but these runs can't "
-            f"distinguish it from plain decoding{'' if was_busy else '; add repeats'}."
-        )
     elif is_sure is None:
         second = f"; {ranked[1][1].cell.title} comes next at {ranked[1][0]:.2f}×" if len(ranked) > 1 else ""
         text = (
             f"{name} leads with {median:.2f}× plain decoding{second}. A verdict needs {FEWEST_RUNS} "
             f"runs of each cell, and the leader has {len(speeds)}: add repeats or prompts."
         )
+    elif not is_sure:
+        text = (
+            f"{name} is fastest by its median, {median:.2f}× plain decoding{interval}, but these runs can't "
+            f"distinguish it from plain decoding{'' if was_busy else '; add repeats'}."
+        )
     else:
-        lead, is_ahead = "there is no other cell to compare it with.", True
-        at_it = (results.result(cell) for cell in results.plan.cells() if cell.temperature == temperature)
-        others = [result for result in at_it if result.cell != best.cell]
-        if len(ranked) > 1:
-            lead, is_ahead = _lead(results, best, *ranked[1])
-        elif others and all(result.errors and not result.num_measured for result in others):
-            lead = "the other cell failed." if len(others) == 1 else f"the other {len(others)} cells failed."
+        lead, is_ahead = _lead(results, ranked)
         leads = "is fastest," if is_ahead and not was_busy else "leads with"
         doubt = " Measured on a busy machine, so this is open." if was_busy and is_ahead else ""
         text = f"{name} {leads} {median:.2f}× plain decoding{interval}; {lead}{doubt}"
-    said = " ".join((at, text, *notes))
-    return Verdict(
-        temperature, said, best, speculates=median > 1.0, is_sure=is_sure, is_ahead=is_ahead, was_busy=was_busy
-    )
+    return text, is_sure, is_ahead
 
 
 def left_out_notes(cells: Sequence[CellResult], *, are_all: bool) -> list[str]:
@@ -321,10 +323,17 @@ def left_out_notes(cells: Sequence[CellResult], *, are_all: bool) -> list[str]:
     return [note] if are_all else [note, "The other speedups at this temperature may be too high as well."]
 
 
-def _lead(results: SweepResults, best: CellResult, median: float, other: CellResult) -> tuple[str, bool]:
-    """How sure it is that the best cell is ahead of the runner-up, which has this median; and whether it is."""
+def _lead(results: SweepResults, ranked: Sequence[tuple[float, CellResult]]) -> tuple[str, bool]:
+    """How sure it is that the best cell is ahead of the runner-up, in words, and whether it is."""
     import numpy as np
 
+    best = ranked[0][1]
+    if len(ranked) == 1:
+        others = [other for other in results.at(best.cell.temperature) if other.cell != best.cell]
+        if not others or not all(other.errors and not other.num_measured for other in others):
+            return "there is no other cell to compare it with.", True
+        return "the other cell failed." if len(others) == 1 else f"the other {len(others)} cells failed.", True
+    median, other = ranked[1]
     # Without the drafter's name, where that is the winner's.
     is_same = other.cell.drafter == best.cell.drafter
     second = f"{f'K = {other.cell.num_draft_tokens}' if is_same else other.cell.title} at {median:.2f}×"
@@ -357,47 +366,3 @@ def bootstrap_medians(values: Mapping[Key, float]) -> NDArray[np.float64]:
     drawn = table[rows, columns].reshape(count, -1)
     drawn = drawn[~np.isnan(drawn).all(axis=1)]
     return np.asarray(np.nanmedian(drawn, axis=1), dtype=np.float64)
-
-
-# --- The table --------------------------------------------------------------------------------------------------
-
-
-CSV_COUNTS = "num_planned,num_measured,num_failed"
-"""Columns of a sweep's CSV that no other table has."""
-
-
-def to_csv(results: SweepResults) -> str:
-    """The table as CSV: each cell, the baselines first, over all prompts, then by suite; empty where there is no
-    value."""
-    from core.export.run_data import named  # Late: only a file needs it.
-    from core.export.sweep_report import drafters_without_paths
-
-    drafters = drafters_without_paths(results.plan)
-    rows: list[dict[str, Any]] = []
-    suites = results.suites if len(results.suites) > 1 else ()
-    for suite in (None, *suites):
-        for result in results.all(suite):
-            cell = result.cell
-            if cell.drafter is not None:
-                cell = replace(cell, drafter=drafters[cell.drafter])
-            record = cell.to_record()
-            options = record["method_options"]
-            rows.append(
-                {
-                    "target": named(results.plan.target),
-                    **record,
-                    "method_options": json.dumps(options) if options else "",
-                    "verification": rule_text({"verification": results.plan.verification}),
-                    **(cell.drafter or DrafterChoice("plain")).shape,
-                    "suite": suite,
-                    "num_planned": result.num_planned,
-                    "num_measured": result.num_measured,
-                    "num_failed": len(result.measurements) - result.num_measured,
-                }
-            )
-            for figure in COLUMNS:
-                found = figure.spread(result)
-                low, high = found.quartiles if found is not None else (None, None)
-                median, name = found.median if found is not None else None, figure.name
-                rows[-1] |= {name: median, f"{name}_q1": low, f"{name}_q3": high}
-    return csv_text(rows[0], (row.values() for row in rows))

@@ -11,8 +11,9 @@ from pathlib import Path
 from core.errors import RunLogError
 from core.experiments.sweep_file import read_sweep
 from core.experiments.sweep_plan import SweepFinished, SweepPlan, SweepStarted
-from core.experiments.sweep_results import SweepResults, to_csv, verdicts
+from core.experiments.sweep_results import SweepResults, verdicts
 from core.export.files import export_sweep_csv, export_sweep_html, export_sweep_jsonl
+from core.export.sweep_table import to_csv
 from core.files import write_atomically
 from core.text import short_name
 
