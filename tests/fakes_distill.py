@@ -3,6 +3,7 @@
 import copy
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from core.distill.pipeline import DistillSettings
@@ -13,6 +14,7 @@ from tests.fakes import byte_tokenizer, save_model, tiny_module
 
 TEMPLATE = "{% for m in messages %}<u>{{ m['content'] }}</u>{% endfor %}{% if add_generation_prompt %}<a>{% endif %}"
 END = 256
+LONG = PlaySettings(rows=8, length=60, longest_prompt=10)
 
 
 def chat_tokenizer():
@@ -39,6 +41,13 @@ def play_part(script: Script, seed: int = 0, **changes) -> Part:
 def save_target(folder: Path) -> Path:
     """A plain Llama with a chat template."""
     return save_model(folder / "target", tokenizer=chat_tokenizer(), eos_token_id=END)
+
+
+def texts_file(path: Path, ids: np.ndarray, start: int = 5, temperature: float = 1.0) -> Path:
+    """A file of texts as `outrider distill --texts-from` takes it."""
+    rows = len(ids)
+    np.savez(path, ids=ids, answer_start=np.full(rows, start), answer_temperature=np.full(rows, temperature))
+    return path
 
 
 def quiet(line: str) -> None:

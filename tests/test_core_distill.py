@@ -10,8 +10,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from core.controls import Cancelled
 from core.decode import speculative
+from core.distill import heads, student
 from core.distill.pipeline import Kind, distill
 from core.distill.self_play import OWN_WORDS, PlaySettings, Script, script_of
 from core.distill.student import (
@@ -41,9 +41,7 @@ from core.models.shared_draft import BORROWED
 from core.settings import SamplingParams
 from core.training.train import Progress, load_checkpoint, make_optimizers, save_checkpoint
 from tests.fakes import byte_tokenizer, failing, greedy_reference, play, refusal, save_model, tiny_model, tiny_module
-from tests.fakes_distill import END, chat_tokenizer, play_part, quiet, settings, training_settings
-
-LONG = PlaySettings(rows=8, length=60, longest_prompt=10)
+from tests.fakes_distill import END, LONG, chat_tokenizer, play_part, quiet, settings, texts_file, training_settings
 
 
 def play_texts(script, seed=0, **changes):
@@ -158,10 +156,10 @@ def test_a_part_gives_the_targets_probabilities(target, tmp_path):
     assert parts_in(tmp_path) == [tmp_path / "part-0000"]
 
 
-def test_a_stopped_part_leaves_nothing(target, tmp_path):
-    texts = texts_of(np.zeros((4, 8)), 8, 8)
-    with pytest.raises(Cancelled):
-        write_part(target.model, texts, tmp_path / "part-0000", compiled=False, check_cancelled=failing(Cancelled()))
+def test_a_stopped_part_leaves_nothing(target, tmp_path, monkeypatch):
+    monkeypatch.setattr("core.distill.texts.np.save", failing(KeyboardInterrupt()))
+    with pytest.raises(KeyboardInterrupt):
+        write_part(target.model, texts_of(np.zeros((4, 8)), 8, 8), tmp_path / "part-0000", compiled=False)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -212,22 +210,26 @@ def test_a_distilled_draft_gains_acceptance_and_serves_its_target_exactly(target
     assert pair_problem(str(tmp_path / "draft"), str(target_folder)) is None
 
 
-def test_a_stopped_training_resumes_where_it_was(target, tmp_path):
-    whole = distill(target, settings(), tmp_path / "a", tmp_path / "a-out", quiet)
-    shutil.copytree(tmp_path / "a", tmp_path / "b")
-    (tmp_path / "b" / "student.pt").unlink()
-    calls = iter(range(100))
+@pytest.mark.parametrize(("kind", "trained"), [(Kind.DRAFT, student), (Kind.MEDUSA, heads)])
+def test_a_stopped_training_resumes_where_it_was(target, tmp_path, monkeypatch, kind, trained):
+    plan = settings(kind=kind, vocabulary_size=120, training=training_settings(tokens=1500))
+    whole = distill(target, plan, tmp_path / "a", tmp_path / "a-out", quiet)
+    steps, items = [], trained.items_of_step
 
-    def stop_at_the_fourth():
-        if next(calls) == 3:
-            raise Cancelled
+    def stop_at_the_third(total, per_step, step, seed):
+        steps.append(step)
+        if len(steps) == 3:
+            raise KeyboardInterrupt
+        return items(total, per_step, step, seed)
 
-    with pytest.raises(Cancelled):
-        distill(target, settings(), tmp_path / "b", tmp_path / "b-out", quiet, stop_at_the_fourth)
+    with monkeypatch.context() as context:
+        context.setattr(trained, "items_of_step", stop_at_the_third)
+        with pytest.raises(KeyboardInterrupt):
+            distill(target, plan, tmp_path / "b", tmp_path / "b-out", quiet)
     assert not (tmp_path / "b-out").exists()
-    assert (tmp_path / "b" / "student.pt").is_file()
-    again = distill(target, settings(), tmp_path / "b", tmp_path / "b-out", quiet)
-    assert again == pytest.approx(whole)
+    assert distill(target, plan, tmp_path / "b", tmp_path / "b-out", quiet) == whole
+    for path in (tmp_path / "a-out").iterdir():
+        assert (tmp_path / "b-out" / path.name).read_bytes() == path.read_bytes()
 
 
 def test_work_of_another_kind_is_refused(target, tmp_path):
@@ -236,20 +238,13 @@ def test_work_of_another_kind_is_refused(target, tmp_path):
     def refused(model=target, **changes):
         return refusal((SettingsError, ModelUnreadableError), distill, model, settings(**changes), work, out, quiet)
 
-    too_few = PlaySettings(rows=1, length=24, longest_prompt=4)
-    with pytest.raises(SettingsError, match="too few texts"):
-        distill(target, settings(num_texts=1, play=too_few), tmp_path / "few", out, quiet)
     distill(target, settings(), work, out, quiet)
     assert "another model" in refused(num_layers=2)
     other = load(str(save_model(tmp_path / "other", tokenizer=chat_tokenizer(), eos_token_id=END)), "cpu")
     torch.nn.init.constant_(other.model.model.norm.weight, 2.0)
     assert "another target" in refused(other)
-    file = tmp_path / "texts.npz"
-    ids = np.full((9, 20), 5)
-    np.savez(file, ids=ids, answer_start=np.ones(9), answer_temperature=np.ones(9))
-    assert "different length" in refused(start_from=file)
-    np.savez(file, ids=ids + 9_999, answer_start=np.ones(9), answer_temperature=np.ones(9))
-    assert "outside the target's vocabulary" in refused(start_from=file)
+    for token, words in ((5, "different length"), (9_999, "outside the target's vocabulary")):
+        assert words in refused(start_from=texts_file(tmp_path / "texts.npz", np.full((9, 20), token)))
     (work / "part-0000" / "ids.npy").write_bytes(b"")
     assert "part-0000" in refused()
     shutil.rmtree(work / "part-0000")  # As it says to.
@@ -258,8 +253,7 @@ def test_work_of_another_kind_is_refused(target, tmp_path):
 
 
 def test_texts_that_are_written_are_as_long_as_those_that_were_given(target, tmp_path):
-    file = tmp_path / "texts.npz"
-    np.savez(file, ids=np.full((9, 30), 5), answer_start=np.full(9, 4), answer_temperature=np.ones(9))
+    file = texts_file(tmp_path / "texts.npz", np.full((9, 30), 5))
     distill(target, settings(start_from=file, num_texts=12), tmp_path / "work", tmp_path / "draft", quiet)
     assert [read_part(path).texts.ids.shape for path in parts_in(tmp_path / "work")] == [(9, 30), (8, 30)]
 
@@ -280,11 +274,12 @@ def test_a_checkpoint_that_cannot_be_written_leaves_nothing_half_written(target,
     assert load_checkpoint(path, student, optimizers).step == 3
 
 
-def test_a_folder_that_is_not_a_draft_is_not_replaced(target, tmp_path):
+@pytest.mark.parametrize(("kind", "words"), [(Kind.DRAFT, "not a distilled draft"), (Kind.MEDUSA, "not Medusa heads")])
+def test_a_folder_of_something_else_is_not_replaced(target, tmp_path, kind, words):
     (tmp_path / "letters").mkdir()
     (tmp_path / "letters" / "dear.txt").write_text("kept")
-    with pytest.raises(SettingsError, match="letters"):
-        distill(target, settings(), tmp_path / "work", tmp_path / "letters", quiet)
+    with pytest.raises(SettingsError, match=f"letters.*{words}"):
+        distill(target, settings(kind=kind), tmp_path / "work", tmp_path / "letters", quiet)
     assert (tmp_path / "letters" / "dear.txt").read_text() == "kept"
     assert not (tmp_path / "work").exists()
 
@@ -334,10 +329,10 @@ def test_an_exported_draft_holds_the_layers_alone_and_keeps_its_card(target, tmp
 # --- Too few texts ----------------------------------------------------------------------------------------------
 
 
-def test_too_few_texts_are_refused_before_anything_is_written_or_trained(target, tmp_path):
-    few = settings(num_texts=3)
-    with pytest.raises(SettingsError, match="at least 4"):
-        distill(target, few, tmp_path / "work", tmp_path / "draft", quiet)
+@pytest.mark.parametrize("few", [{"num_texts": 3}, {"play": PlaySettings(rows=1, length=24, longest_prompt=4)}])
+def test_too_few_texts_are_refused_before_anything_is_written_or_trained(target, tmp_path, few):
+    with pytest.raises(SettingsError, match="too few texts: at least 4"):
+        distill(target, settings(**few), tmp_path / "work", tmp_path / "draft", quiet)
     assert not (tmp_path / "work").exists()
 
 

@@ -10,12 +10,10 @@ import torch
 import core.distill.student as student
 import core.models.medusa_heads as medusa_heads
 from core.distill.pipeline import Kind, distill
-from core.distill.self_play import PlaySettings, script_of
+from core.distill.self_play import script_of
 from core.errors import PromptError, SettingsError
 from tests.fakes import refusal
-from tests.fakes_distill import END, chat_tokenizer, quiet, settings
-
-LONG = PlaySettings(rows=8, length=60, longest_prompt=10)
+from tests.fakes_distill import END, LONG, chat_tokenizer, quiet, settings, texts_file
 
 
 def on_a_full_disk(save):
@@ -73,11 +71,6 @@ def test_a_strangers_template_runs_within_the_limits_of_a_run(template, reason):
     assert text.startswith("The chat template of the target failed (")
     assert reason in text
     assert text.endswith("Choose another target.")
-
-
-def texts_file(path, ids, start=5):
-    np.savez(path, ids=ids, answer_start=np.full(len(ids), start), answer_temperature=np.ones(len(ids)))
-    return path
 
 
 def test_options_that_differ_from_what_the_work_folder_holds_are_refused(target, tmp_path):

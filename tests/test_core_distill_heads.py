@@ -7,7 +7,6 @@ import pytest
 import torch
 
 import core.distill.heads as training
-from core.controls import Cancelled
 from core.decode import autoregressive, speculative
 from core.distill.heads import Tables, export_heads, held_out_accuracy, inputs_of, new_heads, train_heads
 from core.distill.pipeline import Kind, distill
@@ -16,10 +15,10 @@ from core.distill.texts import QUICK_LOOK
 from core.drafters.base import DrafterSetup
 from core.drafters.registry import build_drafter
 from core.errors import SettingsError
-from core.models.medusa_heads import WEIGHTS, load_heads
+from core.models.medusa_heads import load_heads
 from core.settings import SamplingParams
 from tests.fakes import play, tiny_model
-from tests.fakes_distill import play_part, quiet, settings, training_settings
+from tests.fakes_distill import play_part, quiet, settings, texts_file, training_settings
 
 SCRIPT = Script((7, 8), (3, 4, 5), frozenset({9, 11, 13, 17}))
 PLAN = replace(settings(vocabulary_size=120, num_layers=2), kind=Kind.MEDUSA, training=training_settings(tokens=600))
@@ -84,8 +83,7 @@ def test_exported_heads_read_the_targets_embedding_as_it_is_and_keep_their_card(
 @pytest.mark.parametrize("kind", Kind)
 def test_texts_of_any_temperature_judge_what_learned_from_them(target, tmp_path, kind):
     ids = np.random.default_rng(0).integers(1, 200, (16, 48))
-    file = tmp_path / "texts.npz"
-    np.savez(file, ids=ids, answer_start=np.full(16, 12), answer_temperature=np.full(16, 0.7))
+    file = texts_file(tmp_path / "texts.npz", ids, 12, 0.7)
     often = training_settings(tokens=600, evaluate_seconds=0.0)
     plan, lines = replace(PLAN, kind=kind, start_from=file, num_texts=8, training=often), []
     figures = distill(target, plan, tmp_path / "work", tmp_path / "out", lines.append)
@@ -111,31 +109,10 @@ def test_a_quick_look_takes_its_rows_from_those_whose_answers_are_long_enough():
 
 
 def test_answers_too_short_for_the_last_head_are_refused_before_the_training(target, tmp_path, monkeypatch):
-    file = tmp_path / "texts.npz"
-    np.savez(file, ids=np.full((16, 48), 5), answer_start=np.full(16, 45), answer_temperature=np.zeros(16))
+    file = texts_file(tmp_path / "texts.npz", np.full((16, 48), 5), 45, 0.0)
     monkeypatch.setattr("core.distill.pipeline.train_heads", lambda *_arguments: pytest.fail("They were trained."))
     with pytest.raises(SettingsError, match=r"more than 3 tokens to judge the heads by\. Use fewer --heads, or start"):
         distill(target, replace(PLAN, start_from=file, num_texts=8), tmp_path / "work", tmp_path / "out", quiet)
-
-
-def test_a_stopped_training_resumes_where_it_was(target, tmp_path, monkeypatch):
-    plan = replace(PLAN, training=training_settings(tokens=1500))
-    whole = distill(target, plan, tmp_path / "a", tmp_path / "a-out", quiet)
-    steps, items = [], training.items_of_step
-
-    def stop_at_the_third(total, per_step, step, seed):
-        steps.append(step)
-        if len(steps) == 3:
-            raise Cancelled
-        return items(total, per_step, step, seed)
-
-    monkeypatch.setattr(training, "items_of_step", stop_at_the_third)
-    with pytest.raises(Cancelled):
-        distill(target, plan, tmp_path / "b", tmp_path / "b-out", quiet)
-    monkeypatch.undo()
-    assert not (tmp_path / "b-out").exists()
-    assert distill(target, plan, tmp_path / "b", tmp_path / "b-out", quiet) == whole
-    assert (tmp_path / "b-out" / WEIGHTS).read_bytes() == (tmp_path / "a-out" / WEIGHTS).read_bytes()
 
 
 def test_a_step_compares_over_the_frequent_ids_those_of_its_texts_and_random_others():
@@ -146,12 +123,3 @@ def test_a_step_compares_over_the_frequent_ids_those_of_its_texts_and_random_oth
         assert len(part.unique()) == len(part) == 2048
         assert set(range(10, 1034)) | {4000, 4001} <= set(part.tolist()) <= set(range(10, 5010))
     assert not torch.equal(*parts)
-
-
-def test_a_folder_of_another_kind_is_not_replaced(target, tmp_path):
-    out = tmp_path / "letters"
-    out.mkdir()
-    (out / "letter.txt").write_text("dear")
-    with pytest.raises(SettingsError, match="not Medusa heads"):
-        distill(target, PLAN, tmp_path / "work", out, quiet)
-    assert [file.name for file in out.iterdir()] == ["letter.txt"]

@@ -111,7 +111,6 @@ def train_heads(
     settings: TrainSettings,
     checkpoint: Path,
     log: Callable[[str], None] = print,
-    check_cancelled: Callable[[], None] = lambda: None,
 ) -> Progress:
     """Train in place until the budget is used, resuming from `checkpoint` if it exists; see `core.training.train`.
 
@@ -151,8 +150,7 @@ def train_heads(
     optimizer = AdamW(heads.parameters(), lr=settings.learning_rate, betas=(0.9, 0.95), weight_decay=0.01)
     return train(
         heads, compute, settings, checkpoint, log,
-        reports="divergence of head 0", evaluate=evaluate, check_cancelled=check_cancelled, optimizers=[optimizer],
-        must_save=False,
+        reports="divergence of head 0", evaluate=evaluate, optimizers=[optimizer], must_save=False,
     )  # fmt: skip
 
 

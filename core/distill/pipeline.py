@@ -8,7 +8,7 @@ import itertools
 import math
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from pathlib import Path
@@ -99,7 +99,6 @@ def distill(
     work: Path,
     out: Path,
     log: Callable[[str], None] = print,
-    check_cancelled: Callable[[], None] = lambda: None,
 ) -> dict[str, float]:
     """Make a draft, or Medusa heads, for a target.
 
@@ -108,7 +107,6 @@ def distill(
         work: folder for texts, states and the checkpoint; a later call with the same folder resumes.
         out: folder that the result is written to.
         log: called periodically with a line of progress.
-        check_cancelled: may raise to stop; finished work is kept.
 
     Returns:
         Figures on the held-out texts by name: a draft's acceptance by temperature, such as "acceptance at 1"; each
@@ -129,7 +127,7 @@ def distill(
         raise SettingsError(f"A run drafts with at most {MAX_DRAFT_TOKENS} Medusa heads. Use fewer --heads.")
     work.mkdir(parents=True, exist_ok=True)
     _claim(work, target)
-    first = _write_parts(target, settings, work, log, check_cancelled)
+    first = _write_parts(target, settings, work, log)
     training, held_out = split([read_part(path) for path in parts_in(work)])
     _check_judgeable(held_out, settings)
     texts = [part.texts for part in training]
@@ -154,7 +152,7 @@ def distill(
         torch.manual_seed(settings.seed)
         heads = new_heads(target.model, target.ref, settings.num_heads, settings.num_layers, ids)
         tables = Tables.of(target.model, held_out)
-        train_heads(heads, tables, training, held_out, first, settings.training, checkpoint, log, check_cancelled)
+        train_heads(heads, tables, training, held_out, first, settings.training, checkpoint, log)
         export_heads(heads, tables.scale, out)
         return {
             f"head {head}, top {top}": share
@@ -163,7 +161,7 @@ def distill(
         }
     student, vocabulary = new_student(target.model, settings.num_layers), torch.tensor(ids)
     student.config.draft_vocabulary = ids  # Kept in the checkpoint.
-    train_student(student, vocabulary, training, held_out, first, settings.training, checkpoint, log, check_cancelled)
+    train_student(student, vocabulary, training, held_out, first, settings.training, checkpoint, log)
     export_student(student, target.tokenizer, target.ref, ids, out)
     return {
         f"acceptance at {at:g}": held_out_acceptance(student, held_out, vocabulary, first, temperature=at)
@@ -171,37 +169,12 @@ def distill(
     }
 
 
-def _write_parts(
-    target: LanguageModel,
-    settings: DistillSettings,
-    work: Path,
-    log: Callable[[str], None],
-    check_cancelled: Callable[[], None],
-) -> int:
+def _write_parts(target: LanguageModel, settings: DistillSettings, work: Path, log: Callable[[str], None]) -> int:
     """Write texts until there are enough; returns the length of their opening."""
     script = script_of(target.tokenizer, target.eos_ids)
     given = _given_parts(target, script, settings)
-    began, number_before = time.monotonic(), None
-    # All texts of one training have the same length.
     kept = {path.name: read_part(path).texts for path in parts_in(work)}
-    lengths = {texts.ids.shape[1] for texts in (*given, *kept.values())}
-    if len(lengths) > 1:
-        raise SettingsError(f"The texts in {str(work)!r} have a different length. Choose another --work folder.")
-    names = [item.name for item in fields(Texts)]
-    for index, texts in enumerate(given):
-        written = kept.get(f"part-{index:04}")
-        if written is not None and not all(_equal(getattr(texts, n), getattr(written, n)) for n in names):
-            raise SettingsError(
-                f"The texts in {str(work)!r} are not those of --texts-from, or of another --batch. Choose another "
-                "--work folder."
-            )
-    if not given and lengths - {settings.play.length}:
-        length = lengths.pop()
-        raise SettingsError(
-            f"The texts in {str(work)!r} have {length} tokens, not {settings.play.length}. Give --length {length}, or "
-            "choose another --work folder."
-        )
-    play = replace(settings.play, length=lengths.pop()) if lengths else settings.play
+    play = replace(settings.play, length=_length_of_texts(given, kept, settings, work))
     # A word of the user's, or those that a base model begins with, and one of the answer.
     fewest = len(script.opening) + len(script.bridge) + (1 if script.bridge else OWN_WORDS) + 1
     if not fewest <= play.length <= target.context_length:
@@ -209,29 +182,57 @@ def _write_parts(
             f"Texts of {play.length:,} tokens don't fit this target. Choose a length from {fewest} to "
             f"{target.context_length:,}."
         )
-    while True:
-        parts = parts_in(work)
-        number = sum(len(read_part(path).texts) for path in parts)
-        # A damaged part that the user deleted is written again.
-        index = next(place for place in itertools.count() if not (work / f"part-{place:04}").exists())
-        path = work / f"part-{index:04}"
+    number, written, seconds = sum(map(len, kept.values())), 0, 0.0
+    for index in itertools.count():
+        name = _part_name(index)
+        if name in kept:  # A damaged part that the user deleted is not.
+            continue
         if index < len(given):
             log(f"the target reads texts: part {index + 1} of {len(given)}")
-            compiled = settings.training.compile
-            write_part(target.model, given[index], path, compiled=compiled, check_cancelled=check_cancelled)
+            write_part(target.model, given[index], work / name, compiled=settings.training.compile)
+            number += len(given[index])
         elif number < settings.num_texts:
-            number_before = number if number_before is None else number_before
-            pace = (time.monotonic() - began) / (number - number_before) if number > number_before else 0.0
-            left = f", about {duration_text(pace * (settings.num_texts - number))} left" if pace else ""
+            to_write = settings.num_texts - number
+            left = f", about {duration_text(seconds / written * to_write)} left" if written else ""
             log(f"the target writes texts: {number} of {settings.num_texts} so far{left}")
-            generator = torch.Generator().manual_seed(settings.seed + 7919 * index)
-            save_part(write_texts(target.model, script, play, generator, check_cancelled), path)
+            generator, began = torch.Generator().manual_seed(settings.seed + 7919 * index), time.monotonic()
+            part = write_texts(target.model, script, play, generator)
+            save_part(part, work / name)
+            seconds += time.monotonic() - began
+            number, written = number + len(part.texts), written + len(part.texts)
         else:
-            return len(script.opening)
+            break
+    return len(script.opening)
 
 
-def _equal(some: np.ndarray, other: np.ndarray) -> bool:
-    return np.array_equal(some, other, equal_nan=some.dtype.kind == "f")
+def _part_name(index: int) -> str:
+    return f"part-{index:04}"
+
+
+def _length_of_texts(given: Sequence[Texts], kept: Mapping[str, Texts], settings: DistillSettings, work: Path) -> int:
+    """The length of all texts of a training, in tokens.
+
+    Raises:
+        SettingsError: those in the work folder are others than the settings ask for.
+    """
+    lengths = {texts.ids.shape[1] for texts in (*given, *kept.values())}
+    if len(lengths) > 1:
+        raise SettingsError(f"The texts in {str(work)!r} have a different length. Choose another --work folder.")
+    for index, texts in enumerate(given):
+        written = kept.get(_part_name(index))
+        pairs = ((getattr(texts, item.name), getattr(written, item.name)) for item in fields(Texts))
+        if written is not None and not all(np.array_equal(*pair, equal_nan=True) for pair in pairs):
+            raise SettingsError(
+                f"The texts in {str(work)!r} are not those of --texts-from, or of another --batch. Choose another "
+                "--work folder."
+            )
+    length: int = lengths.pop() if lengths else settings.play.length
+    if not given and length != settings.play.length:
+        raise SettingsError(
+            f"The texts in {str(work)!r} have {length} tokens, not {settings.play.length}. Give --length {length}, or "
+            "choose another --work folder."
+        )
+    return length
 
 
 def _kept(checkpoint: Path) -> tuple[list[int], Progress]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -107,13 +106,9 @@ def write_texts(
     script: Script,
     settings: PlaySettings,
     generator: torch.Generator,
-    check_cancelled: Callable[[], None] = lambda: None,
     dtype: torch.dtype = ARITHMETIC,
 ) -> Part:
-    """Let the target write `settings.rows` texts of at most `settings.length` tokens, and keep its states.
-
-    check_cancelled may raise to stop before the next token; dtype is that of the arithmetic.
-    """
+    """Let the target write `settings.rows` texts of at most `settings.length` tokens, and keep its states."""
     rows, length = settings.rows, settings.length
     decoder = BatchDecoder(target, rows, length, dtype)
     ids = torch.zeros(rows, length, dtype=torch.long)
@@ -124,7 +119,6 @@ def write_texts(
     log_norms = np.zeros((rows, length), dtype=np.float32)
     written = ids[:, : len(script.opening)]
     for position in range(len(script.opening), length):
-        check_cancelled()
         state, logits = decoder(written)
         states[:, position - 1] = state.half().numpy()
         log_norms[:, position - 1] = logits.float().logsumexp(-1).numpy()

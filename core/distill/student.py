@@ -145,7 +145,6 @@ def train_student(
     settings: TrainSettings,
     checkpoint: Path,
     log: Callable[[str], None] = print,
-    check_cancelled: Callable[[], None] = lambda: None,
 ) -> Progress:
     """Train in place until the budget is used, resuming from `checkpoint` if it exists; see `core.training.train`."""
     head = student.get_output_embeddings().weight.detach()[vocabulary].to(ARITHMETIC)
@@ -172,7 +171,4 @@ def train_student(
         figure = held_out_acceptance(student, held_out, vocabulary, first, temperature=at, max_rows=QUICK_LOOK)
         return f"held out, at temperature {at:g}: acceptance {figure:.3f}"
 
-    return train(
-        student, compute, settings, checkpoint, log,
-        reports="acceptance", evaluate=evaluate, check_cancelled=check_cancelled, must_save=False,
-    )  # fmt: skip
+    return train(student, compute, settings, checkpoint, log, reports="acceptance", evaluate=evaluate, must_save=False)

@@ -114,7 +114,6 @@ def write_part(
     *,
     rows_per_pass: int = 8,
     compiled: bool = True,
-    check_cancelled: Callable[[], None] = lambda: None,
 ) -> None:
     """Run the target over texts, and save them with its states."""
 
@@ -129,7 +128,6 @@ def write_part(
     log_norms = np.zeros((rows, length), dtype=np.float32)
     cos, sin = rope_for(target, length)
     for start in range(0, rows, rows_per_pass):
-        check_cancelled()
         # The last pass overlaps the one before: a smaller batch would be compiled again.
         at = slice(max(0, min(start, rows - rows_per_pass)), start + rows_per_pass)
         hidden = forward(target, torch.from_numpy(texts.ids[at].astype(np.int64)), cos, sin)

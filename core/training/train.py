@@ -146,11 +146,10 @@ def train(
     *,
     reports: str,
     evaluate: Callable[[], str] | None = None,
-    check_cancelled: Callable[[], None] = lambda: None,
     optimizers: Sequence[Optimizer] | None = None,
     must_save: bool = True,
 ) -> Progress:
-    """Train in place until the budget is used, resuming from `checkpoint` if it exists, and save there.
+    """Train in place until the budget is used, resuming from `checkpoint` if it exists; saves there, also if stopped.
 
     Args:
         model: to train, but for parameters without a gradient; its `config` is stored with it.
@@ -159,7 +158,6 @@ def train(
         log: called periodically with a line of progress.
         reports: name of the figure that steps report.
         evaluate: called every `evaluate_seconds`; returns a line for the log.
-        check_cancelled: called before each step; may raise to stop. The checkpoint is written first.
         optimizers: of the model; those of `make_optimizers` if None.
         must_save: whether a checkpoint that can't be written ends the training; else only the log says so.
     """
@@ -179,7 +177,6 @@ def train(
     last = time.monotonic()
     try:
         while (share := settings.used(progress.tokens, progress.seconds)) < 1.0:
-            check_cancelled()
             loss, reported, tokens = compute(progress.step, share)
             loss.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP)
