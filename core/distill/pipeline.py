@@ -185,7 +185,7 @@ def _write_parts(target: LanguageModel, settings: DistillSettings, work: Path, l
     number, written, seconds = sum(map(len, kept.values())), 0, 0.0
     for index in itertools.count():
         name = _part_name(index)
-        if name in kept:  # A damaged part that the user deleted is not.
+        if name in kept:  # One that was damaged, and deleted by the user, is written again.
             continue
         if index < len(given):
             log(f"the target reads texts: part {index + 1} of {len(given)}")

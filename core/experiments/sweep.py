@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -161,8 +161,7 @@ class _Sweep:
         """One run; None if it was stopped."""
         request = self._plan.request(run)
         controls = self._controls_of(request, run.cell)
-        measurement = Measurement(run, self._next_index, request.seed, now(), 0.0)
-        began = time.perf_counter()
+        started_at, began = now(), time.perf_counter()
         lines: list[bytes] = []
         tally = Tally()
         run_id = ""
@@ -190,20 +189,36 @@ class _Sweep:
             return None
         if summary is None or summary.finish_reason is FinishReason.ERROR:
             error = error or (summary and summary.error) or "The run failed, and the engine did not say why."
+        log = yield from self._write_log(run_id, lines)
         self._next_index += 1
-        if self._logs is not None and run_id:
-            log = self._logs / f"{Path(run_id).name}.jsonl"
-            try:
-                self._logs.mkdir(parents=True, exist_ok=True)
-                write_atomically(log, b"".join(lines))
-                measurement = replace(measurement, run_id=run_id, log=log)
-            except OSError as problem:
-                yield from self._fail(explain_write_error(problem, self._logs))
-            except RunLogError as problem:
-                yield from self._fail(str(problem))
-        seconds = time.perf_counter() - began
-        measurement = replace(measurement, seconds=seconds, unsteadiness=unsteadiness(tally))
-        return replace(measurement, summary=None if error else summary, error=error)
+        return Measurement(
+            run=run,
+            index=self._next_index - 1,
+            seed=request.seed,
+            started_at=started_at,
+            seconds=time.perf_counter() - began,
+            summary=None if error else summary,
+            error=error,
+            run_id=None if log is None else run_id,
+            log=log,
+            unsteadiness=unsteadiness(tally),
+        )
+
+    def _write_log(self, run_id: str, lines: Sequence[bytes]) -> Generator[SweepEvent, None, Path | None]:
+        """Write a run's log where logs are kept and the run has started; None if there is none."""
+        if self._logs is None or not run_id:
+            return None
+        log = self._logs / f"{Path(run_id).name}.jsonl"
+        try:
+            self._logs.mkdir(parents=True, exist_ok=True)
+            write_atomically(log, b"".join(lines))
+        except OSError as problem:
+            yield from self._fail(explain_write_error(problem, self._logs))
+        except RunLogError as problem:
+            yield from self._fail(str(problem))
+        else:
+            return log
+        return None
 
     def _keep(self, measurement: Measurement) -> Iterator[SweepEvent]:
         cell = measurement.run.cell

@@ -150,8 +150,8 @@ def run_to_record(measurement: Measurement, plan: SweepPlan, folder: Path | None
     }
 
 
-def run_from_record(record: Mapping[str, Any], plan: SweepPlan, folder: Path | None = None) -> Measurement | None:
-    """A run from its line; None if a sweep with this plan can't have written it."""
+def run_from_record(record: Mapping[str, Any], plan: SweepPlan, folder: Path) -> Measurement | None:
+    """A run from its line in a file of this folder; None if a sweep with this plan can't have written it."""
     try:
         cell = _cell(record["cell"], plan)
         prompt, repeat = int(record["prompt_index"]), int(record["repeat"])
@@ -169,7 +169,7 @@ def run_from_record(record: Mapping[str, Any], plan: SweepPlan, folder: Path | N
             summary=None if summary is None else _summary(summary),
             error=text_of(error) or None,
             run_id=text_of(record.get("id")) or None,
-            log=None if log is None else Path(os.path.normpath((folder or Path()) / log)),
+            log=None if log is None else Path(os.path.normpath(folder / log)),
             unsteadiness=number_of(record.get("unsteadiness")),
         )
     except (LookupError, TypeError, ValueError, OverflowError, StopIteration, AttributeError):
@@ -240,7 +240,7 @@ def read_sweep(path: str | os.PathLike[str]) -> SweepLog:
 
 def _read_lines(lines: Iterator[bytes], name: str, folder: Path) -> SweepLog:
     first = next(lines, b"")
-    head = _head(first, name)
+    head = head_record(first, name, SCHEMA, "sweep", "sweep")
     log = SweepLog(plan_from_config(head["config"]), head=head, length=len(first) if first.endswith(b"\n") else 0)
     seen: dict[PlannedRun, Measurement] = {}
     for number, line in enumerate(lines, start=2):
@@ -264,10 +264,6 @@ def _read_lines(lines: Iterator[bytes], name: str, folder: Path) -> SweepLog:
             seen[measurement.run] = measurement
     log.measurements = list(seen.values())
     return log
-
-
-def _head(line: bytes, name: str) -> Record:
-    return head_record(line, name, SCHEMA, "sweep", "sweep")
 
 
 # --- Writing ----------------------------------------------------------------------------------------------------
@@ -327,7 +323,7 @@ class SweepFile:
             # Outrider may replace only a sweep, even one with damaged runs.
             if restart:
                 with open_regular(self.path) as file:
-                    _head(next(read_lines(file), b""), name)
+                    head_record(next(read_lines(file), b""), name, SCHEMA, "sweep", "sweep")
                 return
             log = read_sweep(self.path)
         except (RunLogError, OSError) as error:
