@@ -145,40 +145,26 @@ def test_absent_contenders_are_listed_with_the_reason(target, capsys, monkeypatc
     assert "Not run: llama.cpp. Name a build" in out
 
 
-def test_a_contender_that_fails_at_one_temperature_is_absent_there_alone(target, tmp_path, capsys, monkeypatch):
-    run = Generate.run
+def test_a_contender_is_absent_where_it_fails_with_each_reason(target, tmp_path, capsys, monkeypatch):
+    run, reasons = Generate.run, ("no kernel", "probability tensor contains inf")
 
     def fail_when_warm(self, ids, *, temperature, seed):
         if temperature:
-            raise RuntimeError("probability tensor contains inf")
+            raise RuntimeError(reasons[temperature >= 1])
         return run(self, ids, temperature=temperature, seed=seed)
 
     monkeypatch.setattr(Generate, "run", fail_when_warm)
-    arguments = ["--target", target, *QUICK, "--temperature", "0,1", *OURS, "--out", str(tmp_path / "out.json")]
+    arguments = ["--target", target, *QUICK, "--temperature", "0,0.5,1,2", *OURS, "--out", str(tmp_path / "out.json")]
     assert main(["bench", *arguments]) == 0
-    reason = "It failed: probability tensor contains inf."
-    assert f"Not run at temperature 1: generate. {reason}" in capsys.readouterr().out
-    document = json.loads((tmp_path / "out.json").read_text("utf-8"))
-    assert document["absent"] == [{"name": "generate", "reason": reason, "temperatures": [1.0]}]
-    assert [row["temperature"] for row in document["results"] if row["name"] == "generate"] == [0.0]
-
-
-def test_a_contender_that_fails_in_several_ways_is_absent_for_each_reason(target, tmp_path, capsys, monkeypatch):
-    def fail(self, ids, *, temperature, seed):
-        raise RuntimeError(f"no kernel for {'sampling' if temperature else 'argmax'}")
-
-    monkeypatch.setattr(Generate, "run", fail)
-    arguments = ["--target", target, *QUICK, "--temperature", "0,0.5,1", *OURS, "--out", str(tmp_path / "out.json")]
-    assert main(["bench", *arguments]) == 0
-    reasons = [f"It failed: no kernel for {how}." for how in ("argmax", "sampling")]
     out = capsys.readouterr().out
-    assert f"Not run at temperature 0: generate. {reasons[0]}" in out
-    assert f"Not run at temperature 0.5, 1: generate. {reasons[1]}" in out
+    assert f"Not run at temperature 0.5: generate. It failed: {reasons[0]}." in out
+    assert f"Not run at temperature 1, 2: generate. It failed: {reasons[1]}." in out
     document = json.loads((tmp_path / "out.json").read_text("utf-8"))
     assert document["absent"] == [
-        {"name": "generate", "reason": reason, "temperatures": at}
-        for reason, at in zip(reasons, ([0.0], [0.5, 1.0]), strict=True)
+        {"name": "generate", "reason": f"It failed: {reason}.", "temperatures": at}
+        for reason, at in zip(reasons, ([0.5], [1.0, 2.0]), strict=True)
     ]
+    assert [row["temperature"] for row in document["results"] if row["name"] == "generate"] == [0.0]
 
 
 def test_the_file_is_written_completely(target, tmp_path, capsys):
