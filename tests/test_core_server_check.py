@@ -19,8 +19,9 @@ from core.controls import RunControls
 from core.engines import Token, identify
 from core.errors import ServerError, SettingsError
 from core.experiments.check_plan import Verdict
+from core.experiments.distribution_statistics import fit_to_top, homogeneity
 from core.experiments.prompt_suites import Prompt
-from core.experiments.servers.check import ServerCheckRequest, check_server, fit_to_top, homogeneity
+from core.experiments.servers.check import ServerCheckRequest, check_server
 from core.experiments.servers.report import Acceptance, ServerReport, report_sentence
 from core.sampling import probabilities
 from core.settings import RunRequest, SamplingParams

@@ -200,11 +200,7 @@ def _divergence(
             margin, difference = _measure_against_module(target, (*prompt.ids, *texts[0].ids[:at]), tokens, capacity)
         else:
             margin, difference = _measure(context, comparison, prompt, texts, at)
-    is_near_tie = (
-        margin is not None
-        and difference is not None
-        and margin <= difference <= MOST_ROUNDING.get(target.dtype, MOST_ROUNDING[torch.float32])
-    )
+    is_near_tie = margin is not None and difference is not None and margin <= difference <= MOST_ROUNDING[target.dtype]
     shown = ["".join(display_texts(target.tokenizer, text.ids[at : at + 1])) for text in texts]
     return Divergence(prompt.name, at, shown[0], shown[1], margin, difference, is_near_tie)
 

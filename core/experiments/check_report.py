@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from typing import Any
 
@@ -158,10 +158,10 @@ def divergence_line(divergence: Divergence) -> str:
     return f"{where}; margin {margin}, measured difference {difference}: {kind}"
 
 
-def title_of(test: DistributionTest) -> str:
+def title_of(test: DistributionTest, sample: str = "block") -> str:
     """What a test of the distribution is about."""
-    titles = {"bias": "Bias towards the draft", "bonus": "Bonus token"}
-    return titles.get(test.name, f"Token {test.position} of a block")
+    titles = {"bias": "Bias towards the draft", "bonus": "Bonus token", "own logprobs": "Token 1, own logprobs"}
+    return titles.get(test.name, f"Token {test.position} of a {sample}")
 
 
 def p_text(p_value: float | None) -> str:
@@ -217,17 +217,17 @@ def _report_lines(report: CheckReport) -> Iterator[str]:
         yield "Sampled distribution: none at temperature 0, where only the greedy text is possible."
     else:
         yield f"Sampled distribution: {found.num_blocks:,} blocks against the target's exact distribution, chi-squared"
-        yield from table_of(found.tests, title_of)
+        yield from table_of(found.tests)
         yield from (f"  {remark}" for remark in distribution_remarks(found))
     yield ""
     yield from report.notes
 
 
-def table_of(tests: Iterable[DistributionTest], title: Callable[[DistributionTest], str]) -> Iterator[str]:
+def table_of(tests: Iterable[DistributionTest], sample: str = "block") -> Iterator[str]:
     """The tests as a table."""
     yield f"  {'':<24}{'tokens':>8}{'chi2':>10}{'df':>6}  {'p':<16}"
     for test in tests:
-        row = f"  {title(test):<24}{test.num_samples:>8,}{test.statistic:>10.1f}{test.degrees:>6}"
+        row = f"  {title_of(test, sample):<24}{test.num_samples:>8,}{test.statistic:>10.1f}{test.degrees:>6}"
         yield f"{row}  {p_text(test.p_value)}{'  not exact' if test.is_failed else ''}"
 
 

@@ -318,7 +318,7 @@ def _sampled(
         done += share
         yield CheckProgress("The target's exact distributions", done, count)
         _compare(context, prompt, length, followers, tally)
-    return tally.result(count, MOST_MISSCORED.get(context.target.dtype, MOST_MISSCORED[torch.float32]))
+    return tally.result(count, MOST_MISSCORED[context.target.dtype])
 
 
 def _longest(length: DraftLength) -> int:

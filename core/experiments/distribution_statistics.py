@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Mapping, Sequence
+from operator import itemgetter
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,6 +22,9 @@ from core.experiments.check_plan import (
 from core.settings import MAX_DRAFT_TOKENS
 from core.types import depths_of
 
+if TYPE_CHECKING:
+    from core.engines import Token
+
 LEAST_EXPECTED = 5.0
 """Cells expected less often are joined with others, as usual for chi-squared."""
 BONUS = MAX_DRAFT_TOKENS + 1
@@ -29,6 +33,9 @@ OWN = 0
 """Marks the test of a server's first tokens against its own logprobs."""
 _NAMES: dict[int, tuple[str, int | None]] = {BONUS: ("bonus", None), OWN: ("own logprobs", None)}
 _LEAST_VARIANCE = 10.0
+
+Cell = tuple[float, float]
+"""Two counts that are compared: observed and expected, or those of two samples."""
 
 
 def chi_squared_p_value(statistic: float, degrees: int) -> float:
@@ -60,7 +67,7 @@ def fit(counts: Mapping[int, int], probs: Tensor, favoured: Tensor) -> Fit:
     observed[list(counts)] = torch.tensor([float(count) for count in counts.values()], dtype=probs.dtype)
     expected = sum(counts.values()) * probs
     often = expected >= LEAST_EXPECTED
-    cells = [(float(seen), float(mean)) for seen, mean in zip(observed[often], expected[often], strict=True)]
+    cells: list[Cell] = list(zip(observed[often].tolist(), expected[often].tolist(), strict=True))
     spare = (0.0, 0.0)
     for rare in (favoured & ~often & (probs > 0), ~favoured & ~often & (probs > 0)):
         cell = (spare[0] + float(observed[rare].sum()), spare[1] + float(expected[rare].sum()))
@@ -70,10 +77,46 @@ def fit(counts: Mapping[int, int], probs: Tensor, favoured: Tensor) -> Fit:
         else:
             spare = cell
     if spare[1] > 0 and cells:
-        least = min(range(len(cells)), key=lambda index: cells[index][1])
-        cells[least] = (cells[least][0] + spare[0], cells[least][1] + spare[1])
+        _join_smallest(cells, spare, itemgetter(1))
     statistic = sum((seen - mean) ** 2 / mean for seen, mean in cells)
     return Fit(statistic, max(len(cells) - 1, 0), int(observed[probs == 0].sum()))
+
+
+def _join_smallest(cells: list[Cell], cell: Cell, size: Callable[[Cell], float]) -> None:
+    """Add a cell to the smallest of the others."""
+    at = min(range(len(cells)), key=lambda index: size(cells[index]))
+    cells[at] = (cells[at][0] + cell[0], cells[at][1] + cell[1])
+
+
+def fit_to_top(top: Sequence[float], tokens: Sequence[Token], power: float) -> tuple[Fit, int]:
+    """Fit of the drawn tokens to the logprobs of the likeliest ones, and how many drawn tokens are among these.
+
+    Args:
+        top: in falling order; a probability is proportional to exp(power * logprob).
+    """
+    likely = {token.id: token.logprob for token in tokens if token.logprob >= top[-1] - 1e-3}
+    counts = Counter(token.id for token in tokens if token.id in likely)
+    never = list(top)
+    for logprob in list(likely.values())[: len(top)]:
+        never.remove(min(never, key=lambda each: abs(each - logprob)))
+    # Tokens that never came have cells of their own: joined, they would be a cell that is empty by construction.
+    weights = torch.tensor([*likely.values(), *never], dtype=torch.float64).mul(power).exp()
+    found = fit({at: counts[token] for at, token in enumerate(likely)}, weights / weights.sum(), weights > 0)
+    return found, counts.total()
+
+
+def homogeneity(one: Counter[int], other: Counter[int]) -> tuple[float, int]:
+    """Pearson's statistic and degrees of freedom of two samples, rare tokens joined."""
+    sizes = sum(one.values()), sum(other.values())
+    least = LEAST_EXPECTED * sum(sizes) / min(sizes)
+    often = [token for token in one | other if one[token] + other[token] >= least]
+    cells: list[Cell] = [(one[token], other[token]) for token in often]
+    cells.append((sizes[0] - sum(cell[0] for cell in cells), sizes[1] - sum(cell[1] for cell in cells)))
+    if len(cells) > 1 and sum(cells[-1]) < least:
+        _join_smallest(cells, cells.pop(), sum)
+    scale = math.sqrt(sizes[1] / sizes[0])
+    statistic = sum((a * scale - b / scale) ** 2 / (a + b) for a, b in cells if a + b)
+    return statistic, max(len(cells) - 1, 0)
 
 
 class Bias:

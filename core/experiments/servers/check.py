@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from core.controls import Cancelled, RunControls
-from core.engines import Product, Server, Token
+from core.engines import Product, Server
 from core.errors import SettingsError
 from core.experiments.bench_plan import num_equal
 from core.experiments.check import MOST_ROUNDING
@@ -35,7 +35,7 @@ from core.experiments.check_plan import (
     IdentityResult,
 )
 from core.experiments.distribution import LEAST_FOLLOWERS, PROMPTS, TargetDistribution, judge_twice
-from core.experiments.distribution_statistics import LEAST_EXPECTED, OWN, DistributionTally, Fit, fit
+from core.experiments.distribution_statistics import OWN, DistributionTally, fit_to_top, homogeneity
 from core.experiments.prompt_suites import PRESETS, Prompt, default_first, encoded, read_prompts
 from core.experiments.servers.answers import Answer, ask_all, refuse_drafting
 from core.experiments.servers.report import Acceptance, ServerReport
@@ -365,7 +365,7 @@ class _CheckHere(_Check):
     def _greedy(self, answers: Sequence[Answer]) -> Generator[CheckProgress, None, IdentityResult]:
         """Every token is judged given the server's own text before it, also behind a near-tie."""
         divergences, num_tokens = [], 0
-        limit = MOST_ROUNDING.get(self._target.dtype, MOST_ROUNDING[torch.float32])
+        limit = MOST_ROUNDING[self._target.dtype]
         for place, (prompt, answer) in enumerate(zip(self._prompts, answers, strict=True)):
             yield CheckProgress("The target's greedy choices", place, len(answers))
             ids = self._ids(prompt, answer)
@@ -436,36 +436,3 @@ class _CheckHere(_Check):
                 Product.LLAMA_SERVER: "use a newer llama-server",
             }[self._server.product]
             yield f"The server doesn't report what each step drafted, so its acceptance wasn't checked; {how}."
-
-
-def fit_to_top(top: Sequence[float], tokens: Sequence[Token], power: float) -> tuple[Fit, int]:
-    """Fit of the drawn tokens to the logprobs of the likeliest ones, and how many drawn tokens are among these.
-
-    Args:
-        top: in falling order; a probability is proportional to exp(power * logprob).
-    """
-    likely = {token.id: token.logprob for token in tokens if token.logprob >= top[-1] - 1e-3}
-    counts = Counter(token.id for token in tokens if token.id in likely)
-    never = list(top)
-    for logprob in list(likely.values())[: len(top)]:
-        never.remove(min(never, key=lambda each: abs(each - logprob)))
-    # Tokens that never came have cells of their own: joined, they would be a cell that is empty by construction.
-    weights = torch.tensor([*likely.values(), *never], dtype=torch.float64).mul(power).exp()
-    found = fit({at: counts[token] for at, token in enumerate(likely)}, weights / weights.sum(), weights > 0)
-    return found, counts.total()
-
-
-def homogeneity(one: Counter[int], other: Counter[int]) -> tuple[float, int]:
-    """Pearson's statistic and degrees of freedom of two samples, rare tokens joined."""
-    sizes = sum(one.values()), sum(other.values())
-    least = LEAST_EXPECTED * sum(sizes) / min(sizes)
-    often = [token for token in one | other if one[token] + other[token] >= least]
-    cells = [(one[token], other[token]) for token in often]
-    cells.append((sizes[0] - sum(cell[0] for cell in cells), sizes[1] - sum(cell[1] for cell in cells)))
-    if len(cells) > 1 and sum(cells[-1]) < least:
-        rest = cells.pop()
-        smallest = min(range(len(cells)), key=lambda at: sum(cells[at]))
-        cells[smallest] = (cells[smallest][0] + rest[0], cells[smallest][1] + rest[1])
-    scale = math.sqrt(sizes[1] / sizes[0])
-    statistic = sum((a * scale - b / scale) ** 2 / (a + b) for a, b in cells if a + b)
-    return statistic, max(len(cells) - 1, 0)

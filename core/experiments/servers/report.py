@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from core.experiments.check_plan import DistributionResult, DistributionTest, IdentityResult, Verdict
+from core.experiments.check_plan import DistributionResult, IdentityResult, Verdict
 from core.experiments.check_report import distribution_remarks, exact_sentence, identity_text, table_of
 from core.text import count_text, duration_text, percent_text, significant_text
 
@@ -152,7 +152,7 @@ def _lines(report: ServerReport) -> Iterator[str]:
         yield "Sampled text: none at temperature 0."
     else:
         yield f"Sampled text at temperature {report.temperature:g}: {found.num_blocks:,} short texts, chi-squared"
-        yield from table_of(found.tests, _title)
+        yield from table_of(found.tests, "text")
         yield from (f"  {remark}" for remark in distribution_remarks(found, "texts"))
         yield f"  The server is known to have drafted in {report.num_drafted:,} of these texts."
     for acceptance in report.acceptances:
@@ -166,11 +166,6 @@ def _lines(report: ServerReport) -> Iterator[str]:
         )
     yield ""
     yield from report.notes
-
-
-def _title(test: DistributionTest) -> str:
-    titles = {"bias": "Bias towards the draft", "own logprobs": "Token 1, own logprobs"}
-    return titles.get(test.name, f"Token {test.position} of a text")
 
 
 def report_json(report: ServerReport) -> str:
