@@ -15,8 +15,9 @@ from core.export.choice import Choice, choice_from_log, choice_from_request
 from core.export.configurations import PROJECTS, configuration, get_project
 from core.export.serving import serving_files
 from core.models.catalogue import DEFAULT_DRAFT, DEFAULT_TARGET, EMBEDDED, SMOLLM2_DRAFTER
-from core.runlog.log import RunLog
+from core.runlog.log import RunLog, to_record
 from core.settings import Coupling, DType, RunRequest, SamplingParams, VerificationRule
+from tests.test_core_analysis import make_step
 
 NASTY = 'it\'s a "path" $(rm -rf ~) `x` \\ & ; \n# new'
 
@@ -258,12 +259,12 @@ def test_a_speedup_is_given_with_its_interval_and_a_busy_machine_is_reported():
 
 def test_a_run_log_makes_a_choice_and_k_that_was_left_open_is_the_mean():
     config = {"target": "t/t", "draft": "d/d", "prompt": "x", "seed": 1, "num_draft_tokens": "auto", "chat": True}
-    summary = {"num_draft_tokens": 31, "num_drafts": 10, "measured_speedup": 1.5}
-    choice = choice_from_log(RunLog({"config": config, "id": "run-1"}, summary=summary))
-    assert (choice.k, choice.measured_speedup, choice.request.chat, choice.run_id) == (3, 1.5, True, "run-1")
-    assert "3.1 tokens on average" in choice.k_note
-    damaged = choice_from_log(RunLog({"config": config}, summary={"num_draft_tokens": 10**400, "num_drafts": 10}))
-    assert (damaged.k, "usual default" in damaged.k_note) == (4, True)
+    steps = [to_record(make_step(count, 0)) for count in (2, 4, 0, 4, 4)]
+    choice = choice_from_log(RunLog({"config": config, "id": "run-1"}, steps, {"measured_speedup": 1.5}))
+    assert (choice.k, choice.measured_speedup, choice.request.chat, choice.run_id) == (4, 1.5, True, "run-1")
+    assert "3.5 tokens on average" in choice.k_note
+    of_no_steps = choice_from_log(RunLog({"config": config}))
+    assert (of_no_steps.k, "usual default" in of_no_steps.k_note) == (4, True)
 
 
 def logged(**config):

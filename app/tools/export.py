@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from PySide6.QtCore import QObject, Slot
 from PySide6.QtGui import QGuiApplication
@@ -21,14 +20,11 @@ from app.widgets.labels import Banner, SidePanel
 from app.window_layout import bring_forward, open_at
 from core.analysis.steadiness import speedup_interval
 from core.errors import OutriderError
-from core.export.choice import Choice, choice_from_request, refuse_server, sources_from_config
+from core.export.choice import Choice, choice_from_request, choice_of_run
 from core.export.configurations import PROJECTS, Configuration, configuration
 from core.export.files import export_run, readable_name
 from core.files import write_atomically
-from core.runlog.log import to_record
-from core.runlog.replay import request_from_config
 from core.runlog.store import RunStore, moment_of
-from core.types import Finished
 
 COPY, COPY_PROGRAM, COPY_ALL, COPIED = "Copy command", "Copy program", "Copy with comments", "Copied"
 NO_COMMAND = "This engine can't run this configuration; the text says why."
@@ -204,16 +200,15 @@ class Exports(QObject):
         if started is None or summary is None:
             choice = choice_from_request(self._controls.request_here(NO_PROMPT, "Deploy"))
             return choice, "From the current settings: no run has finished yet."
-        refuse_server(started.config)
         interval = speedup_interval(self._run.counts.sums, self._run.baseline.sums)
-        choice = replace(
-            choice_from_request(request_from_config(started.config), to_record(Finished(summary)), self._run.steps),
+        choice = choice_of_run(
+            started.config,
+            self._run.steps,
             run_id=started.run_id,
-            dtype=str(started.config.get("dtype") or ""),
+            measured_speedup=summary.measured_speedup,
             interval=interval,
             is_short=interval is None and self._run.baseline.sums.num_steps > 0,
             was_busy=bool(self._run.busy_note),
-            models=sources_from_config(started.config),
         )
         moment = moment_of(started.started_at)
         when = f" of {moment.astimezone():%Y-%m-%d %H:%M}" if moment else ""

@@ -18,7 +18,7 @@ from core.analysis.diagnosis import KS, Array, verify_over_k
 from core.analysis.expectation import Curve, Estimate
 from core.analysis.probe import Agreement, Costs, DraftProbe, ProbeDone, ProbeRequest, ProbeText, Shape
 from core.analysis.theory import INTERVAL, SEED, resampled
-from core.analysis.tree_forecast import NUM_RANKS, PathAcceptance, best_shapes, compare_siblings
+from core.analysis.tree_forecast import NUM_RANKS, PathAcceptance, best_shapes, compare_siblings, over_draft_ids
 from core.controls import Cancelled, RunControls
 from core.decode import autoregressive
 from core.drafters.base import DrafterSetup
@@ -134,24 +134,19 @@ def compare(target_probs: Tensor, draft_probs: Tensor, draft_ids: Tensor | None 
     Raises:
         GenerationError: distributions that hold NaN.
     """
-    device = target_probs.device
-    draft_probs = draft_probs.to(device)
     if bool(target_probs.isnan().any()) or bool(draft_probs.isnan().any()):
         raise GenerationError("A model returned numbers that can't be compared (NaN). Try float32.")
-    columns = (torch.arange(draft_probs.shape[1]) if draft_ids is None else draft_ids).to(device)
-    shared = target_probs[:, : len(columns)] if draft_ids is None else target_probs[:, columns]
-    target_entropy, draft_entropy = (
-        -torch.where(probs > 0, probs * probs.log(), 0.0).sum(-1) for probs in (target_probs, draft_probs)
-    )
+    shared, draft_probs, ids = over_draft_ids(target_probs, draft_probs, draft_ids)
     outside = target_probs.sum(-1) - shared.sum(-1) > 1e-6
-    cross = -torch.where(shared > 0, shared * draft_probs.log(), 0.0).sum(-1)
-    reverse = -torch.where(draft_probs > 0, draft_probs * shared.log(), 0.0).sum(-1)
+    pairs = (target_probs, target_probs), (draft_probs, draft_probs), (shared, draft_probs), (draft_probs, shared)
+    # 0 where a probability is 0, whatever the other one is.
+    target_entropy, draft_entropy, cross, reverse = (-torch.xlogy(p, q).sum(-1) for p, q in pairs)
     found = {
         "kl_target_draft": torch.where(outside, torch.inf, cross - target_entropy).clamp(min=0.0),
         "kl_draft_target": (reverse - draft_entropy).clamp(min=0.0),
         "target_entropy": target_entropy,
         "draft_entropy": draft_entropy,
-        "same_top": (target_probs.argmax(-1) == columns[draft_probs.argmax(-1)]).float(),
+        "same_top": (target_probs.argmax(-1) == ids[draft_probs.argmax(-1)]).float(),
     }
     table = torch.stack(list(found.values())).cpu().double().numpy()
     return Comparison(**dict(zip(found, table, strict=True)))

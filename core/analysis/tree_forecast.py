@@ -53,6 +53,15 @@ def sibling_acceptance(
         reach = (reach - accepted.sum(-1, keepdim=True)).clamp(min=0.0)
 
 
+def over_draft_ids(
+    target_probs: Tensor, draft_probs: Tensor, draft_ids: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The columns of (n, V) target_probs that the draft knows, its own (n, R), and these ids (R,), on one device."""
+    device, count = target_probs.device, draft_probs.shape[1]
+    ids = torch.arange(count, device=device) if draft_ids is None else draft_ids.to(device)
+    return target_probs[:, :count] if draft_ids is None else target_probs[:, ids], draft_probs.to(device), ids
+
+
 def compare_siblings(
     target_probs: Tensor,
     draft_probs: Tensor,
@@ -62,11 +71,9 @@ def compare_siblings(
     generator: torch.Generator,
 ) -> tuple[Array, Array]:
     """(n, ranks) how likely each candidate of a tree is accepted, and the same given that the text's token follows."""
-    device = target_probs.device
-    draft_probs, tokens = draft_probs.to(device), tokens.to(device).unsqueeze(1)
-    columns = (torch.arange(draft_probs.shape[1]) if draft_ids is None else draft_ids).to(device)
-    shared = target_probs[:, : len(columns)] if draft_ids is None else target_probs[:, columns]
-    is_token, p = columns == tokens, target_probs.gather(1, tokens).squeeze(1)
+    shared, draft_probs, ids = over_draft_ids(target_probs, draft_probs, draft_ids)
+    tokens = tokens.to(ids.device).unsqueeze(1)
+    is_token, p = ids == tokens, target_probs.gather(1, tokens).squeeze(1)
     found = [
         (accepted.sum(-1), torch.where(is_token, accepted, 0.0).sum(-1) / p.clamp(min=1e-30))
         for accepted in sibling_acceptance(shared, draft_probs, rule, NUM_RANKS, generator)

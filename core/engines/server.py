@@ -231,10 +231,10 @@ def _llama_server(
 
 def _server_info(client: Client) -> dict[str, Any]:
     """SGLang's description of itself; empty if this is another server."""
-    for path in ("/server_info", "/get_server_info"):
+    for path in ("/server_info", "/get_server_info", "/get_model_info"):
         if "model_path" in (found := _page(client, path)):
             return found
-    return found if "model_path" in (found := _page(client, "/get_model_info")) else {}
+    return {}
 
 
 def _page(client: Client, path: str) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path, PureWindowsPath
+from statistics import fmean
 from typing import Any
 
 from core.analysis.steadiness import covers_one, interval_text
@@ -19,7 +20,7 @@ from core.export.run_data import named, run_data
 from core.models.catalogue import EMBEDDED, EMBEDDED_TITLES, SUGGESTIONS, kept_folder
 from core.models.remote import hub
 from core.models.shared_draft import serves
-from core.runlog.log import RunLog, number_of
+from core.runlog.log import RunLog, text_of
 from core.runlog.replay import request_from_config
 from core.settings import DType, RunRequest
 from core.types import Step
@@ -182,17 +183,11 @@ class Choice:
         return self.request.method_options.get(name, getattr(get_method(self.request.method).parse(), name))
 
 
-def choice_from_request(
-    request: RunRequest,
-    summary: Mapping[str, Any] | None = None,
-    steps: Sequence[Step] = (),
-    *,
-    may_be_plain: bool = False,
-) -> Choice:
-    """The choice of a request, with the mean K and the speedup of its run if there is a summary.
+def choice_from_request(request: RunRequest, steps: Sequence[Step] = (), *, may_be_plain: bool = False) -> Choice:
+    """The choice of a request.
 
     Args:
-        steps: the run's; K is theirs, or their mean where it was changed or a policy chose it.
+        steps: of its run; K is theirs, or their mean where it was changed or a policy chose it.
         may_be_plain: whether K may be 0, since the caller sets another.
 
     Raises:
@@ -201,55 +196,56 @@ def choice_from_request(
     lengths = lengths_of(steps) or {request.draft_length}
     if not may_be_plain and (request.num_draft_tokens == 0 or lengths == {0}):
         raise SettingsError("With K = 0 nothing is drafted, so there is no draft to deploy. Choose a run that drafts.")
-    summary, note = summary or {}, ""
     length, *others = lengths
-    was_varied = bool(others)
-    if isinstance(length, int) and not was_varied:
-        request = replace(request, num_draft_tokens=length)
-    else:
-        drafted, drafts = (number_of(summary.get(name)) for name in ("num_draft_tokens", "num_drafts"))
-        if steps:
-            drafts = sum(step.num_draft_tokens > 0 for step in steps)
-            drafted = sum(step.num_draft_tokens for step in steps)
-        k, note = DEFAULT_K, f"Outrider chooses K before each step; {DEFAULT_K} is its usual default."
-        if was_varied and request.num_draft_tokens is not None:
-            k, note = request.num_draft_tokens, "K was changed during the run, which drafted nothing."
-        if drafted and drafts and drafts >= 1 and drafted > 0:
-            k = max(1, round(drafted / drafts))
-            origin = "K was changed during the run" if was_varied else "Outrider chose K before each step"
-            note = f"{origin}; {drafted / drafts:.1f} tokens on average."
-        request = replace(request, num_draft_tokens=k)
+    k, note = (
+        (length, "") if isinstance(length, int) and not others else _mean_k(request, steps, is_varied=bool(others))
+    )
     first = request.sampling.temperature
     if any(step.temperature != first for step in steps if not math.isnan(step.temperature)):
         note = f"{note} {MOVED}{first:g}.".strip()
     dtype = "" if request.dtype is DType.AUTO else str(request.dtype)
-    return Choice(request, note, measured_speedup=number_of(summary.get("measured_speedup")), dtype=dtype)
+    return Choice(replace(request, num_draft_tokens=k), note, dtype=dtype)
 
 
-def refuse_server(config: Mapping[str, Any]) -> None:
-    """Raises: SettingsError: the run was made on a server, which drafts as it was started."""
+def _mean_k(request: RunRequest, steps: Sequence[Step], *, is_varied: bool) -> tuple[int, str]:
+    """The mean K of the steps that drafted, or what stands for it, and where it comes from."""
+    if drafted := [step.num_draft_tokens for step in steps if step.num_draft_tokens]:
+        origin = "K was changed during the run" if is_varied else "Outrider chose K before each step"
+        return round(fmean(drafted)), f"{origin}; {fmean(drafted):.1f} tokens on average."
+    if is_varied and request.num_draft_tokens is not None:
+        return request.num_draft_tokens, "K was changed during the run, which drafted nothing."
+    return DEFAULT_K, f"Outrider chooses K before each step; {DEFAULT_K} is its usual default."
+
+
+def choice_of_run(
+    config: Mapping[str, Any], steps: Sequence[Step], *, may_be_plain: bool = False, **measured: Any
+) -> Choice:
+    """The choice that a run was made with, as in `choice_from_request`.
+
+    Args:
+        config: the settings in its log.
+        measured: the fields of `Choice` that say what its run showed.
+
+    Raises:
+        RunLogError: the settings are ones that no run can have.
+        SettingsError: it drafted nothing, or was made on a server.
+    """
     if config.get("engine"):
         raise SettingsError("This run was made on a server, so its draft and K are that server's. Deploy another run.")
+    choice = choice_from_request(request_from_config(config), steps, may_be_plain=may_be_plain)
+    return replace(choice, dtype=text_of(config.get("dtype")), models=sources_from_config(config), **measured)
 
 
 def choice_from_log(log: RunLog, *, may_be_plain: bool = False) -> Choice:
-    """The choice that a run was made with, as in `choice_from_request`.
-
-    Raises:
-        RunLogError: the log holds settings that no run can have.
-        SettingsError: it drafted nothing, or was made on a server.
-    """
-    config = log.run["config"]
-    refuse_server(config)
+    """The choice that a logged run was made with, as in `choice_of_run`."""
     run = run_data(log)
-    choice = choice_from_request(request_from_config(config), log.summary, run.steps, may_be_plain=may_be_plain)
-    dtype = run.setting("dtype")
-    return replace(
-        choice,
+    return choice_of_run(
+        log.run["config"],
+        run.steps,
+        may_be_plain=may_be_plain,
         run_id=run.run_id,
-        dtype=dtype,
+        measured_speedup=run.figure("measured_speedup"),
         interval=run.interval,
         is_short=run.is_short,
         was_busy=run.was_busy,
-        models=sources_from_config(config),
     )
