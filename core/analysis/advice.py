@@ -18,6 +18,7 @@ from core.analysis.diagnosis import (
 from core.analysis.theory import SpeedupTheory
 from core.draft_length import shown_draft_length
 from core.drafters.ngrams import Ngrams
+from core.runlog.log import ids_of
 from core.runlog.tally import Tally
 from core.settings import LONGEST_CHAIN, SAME_TEXT, Coupling, LengthPolicy
 from core.text import percent_text
@@ -190,8 +191,7 @@ def _other_settings(
             yield Advice(f"{text}: about {speedup:.2f}×.", speedup, {"coupling": Coupling.REJECTION})
     if config.get("method") == "prompt-lookup":
         return
-    before = (*(config.get("prompt_token_ids") or ()), *(config.get("continuation_token_ids") or ()))
-    prompt = [token for token in before if isinstance(token, int)]
+    prompt = (*ids_of(config.get("prompt_token_ids")), *ids_of(config.get("continuation_token_ids")))
     speedup, drafted, accepted = _lookup_forecast(
         prompt[-MAX_LOOKUP_TOKENS:], emitted[:MAX_LOOKUP_TOKENS], sums, diagnosis
     )

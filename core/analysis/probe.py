@@ -6,13 +6,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 from core.analysis.expectation import Curve, Estimate
 from core.errors import ModelNotFoundError, RunLogError
 from core.models.catalogue import ModelEntry, resolve, suggested_drafts
 from core.models.fit import fitting_drafts
-from core.runlog.log import RunLog
+from core.runlog.log import RunLog, ids_of
 from core.runlog.replay import request_from_config, steps
 from core.settings import Device, DType, SamplingParams, setting, validate
 
@@ -217,16 +216,10 @@ def probe_text(log: RunLog, target: str, sampling: SamplingParams) -> ProbeText:
     written = tuple(token for step in rebuilt for token in step.emitted)
     if not written:
         raise RunLogError("This run generated no text to probe.")
-    before = (*_ids(config.get("prompt_token_ids")), *_ids(config.get("continuation_token_ids")))
+    before = (*ids_of(config.get("prompt_token_ids")), *ids_of(config.get("continuation_token_ids")))
     if target != config.get("target") or not before:
         text = "".join(step.emitted_text for step in rebuilt)
         return ProbeText("the run's text", prompt=str(config.get("prompt") or ""), continuation=text)
     is_own = sampling == request_from_config(config).sampling
     is_own = is_own and all(step.temperature == sampling.temperature for step in rebuilt)
     return ProbeText("the run's text", prompt_ids=before, continuation_ids=written, is_own=is_own)
-
-
-def _ids(values: Any) -> tuple[int, ...]:
-    if not isinstance(values, list | tuple) or not all(type(value) is int and value >= 0 for value in values):
-        return ()
-    return tuple(values)

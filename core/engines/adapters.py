@@ -15,7 +15,7 @@ from core.engines.client import Client
 from core.engines.server import Product, Server
 from core.engines.steps import MAX_COUNT, Chunk, Counts, Reported, Token, split_text, unknown_tokens
 from core.errors import ServerError, ServerRefusedError
-from core.runlog.log import mapping_of, mappings_of, text_of
+from core.runlog.log import count_of, ids_of, mapping_of, mappings_of, text_of
 from core.settings import RunRequest
 from core.types import UNKNOWN_ID, FinishReason
 
@@ -91,7 +91,7 @@ def _openai_chunks(events: Iterator[tuple[float, Any]]) -> Iterator[Chunk]:
         choices = event.get("choices")
         choice = mapping_of(choices[0]) if isinstance(choices, list) and choices else {}
         ids = event.get("prompt_token_ids") or choice.get("prompt_token_ids")
-        prompt_ids = _ids(ids) or prompt_ids
+        prompt_ids = ids_of(ids) or prompt_ids
         usage = mapping_of(event.get("usage"))
         finish, tokens = choice.get("finish_reason"), _openai_tokens(choice)
         # vLLM names it one way, SGLang another.
@@ -106,7 +106,7 @@ def _openai_chunks(events: Iterator[tuple[float, Any]]) -> Iterator[Chunk]:
             finish=_finish(finish, stop) if isinstance(finish, str) else None,
             reported=_vllm_reported(mapping_of(mapping_of(event.get("metrics")).get("speculative_decoding"))),
             prompt_ids=prompt_ids,
-            num_prompt_tokens=len(prompt_ids) if prompt_ids else _count(usage.get("prompt_tokens")),
+            num_prompt_tokens=len(prompt_ids) if prompt_ids else count_of(usage.get("prompt_tokens")),
             surplus=surplus,
         )
 
@@ -128,7 +128,7 @@ def _openai_tokens(choice: dict[str, Any]) -> tuple[Token, ...]:
         text = "".join(part for part in texts if isinstance(part, str))
     else:
         text = text_of(choice.get("text"))
-    ids, logprobs = _ids(choice.get("token_ids")), mapping_of(choice.get("logprobs"))
+    ids, logprobs = ids_of(choice.get("token_ids")), mapping_of(choice.get("logprobs"))
     found = _logprobs(logprobs)
     count = len(ids) or len(found)
     if not count:
@@ -168,8 +168,8 @@ def _vllm_reported(found: dict[str, Any]) -> Reported | None:
     if not found:
         return None
     names = ("num_spec_steps", "num_draft_tokens", "num_accepted_draft_tokens")
-    steps, draft_tokens, accepted_tokens = (_count(found.get(name)) for name in names)
-    drafted, accepted = _ids(found.get("per_step_drafted")), _ids(found.get("per_step_accepted"))
+    steps, draft_tokens, accepted_tokens = (count_of(found.get(name)) for name in names)
+    drafted, accepted = ids_of(found.get("per_step_drafted")), ids_of(found.get("per_step_accepted"))
     per_step = tuple(zip(drafted, accepted, strict=True)) if len(drafted) == len(accepted) else ()
     if any(max(counts) > MAX_COUNT for counts in per_step):
         per_step = ()
@@ -211,7 +211,7 @@ def _sglang(client: Client, request: RunRequest, check_cancelled: Check, top_log
     for at, event in client.stream("/generate", body, check_cancelled):
         meta = mapping_of(event.get("meta_info"))
         shown = text_of(event.get("text"))
-        total = _count(meta.get("completion_tokens")) or count
+        total = count_of(meta.get("completion_tokens")) or count
         added, count = min(max(0, total - count), _MOST_TOKENS), max(total, count)
         rows = _sglang_rows(meta, added)
         # A server may be set to send only what is new, which may begin as the text so far does; the ids don't show it,
@@ -233,7 +233,7 @@ def _sglang(client: Client, request: RunRequest, check_cancelled: Check, top_log
             if "type" in finish
             else None,
             reported=reported if "type" in finish and reported != Reported() else None,
-            num_prompt_tokens=_count(meta.get("prompt_tokens")),
+            num_prompt_tokens=count_of(meta.get("prompt_tokens")),
         )
 
 
@@ -256,7 +256,7 @@ def _sglang_tokens(
 ) -> tuple[Token, ...]:
     if not count:
         return unknown_tokens(text) if text else ()
-    ids = _ids(event.get("output_ids"))[-count:]
+    ids = ids_of(event.get("output_ids"))[-count:]
     if len(rows) != count:
         rows = [(math.nan, token, "") for token in (ids if len(ids) == count else (UNKNOWN_ID,) * count)]
     tops = meta.get("output_top_logprobs")
@@ -264,7 +264,7 @@ def _sglang_tokens(
     parts = split_text(text, [part for _, _, part in rows])
     return tuple(
         Token(
-            UNKNOWN_ID if (token := _count(row[1])) is None else token,
+            UNKNOWN_ID if (token := count_of(row[1])) is None else token,
             part,
             _float(row[0]),
             tuple((str(top[2]), _float(top[0])) for top in likeliest or () if isinstance(top, list) and len(top) > 2),
@@ -275,10 +275,10 @@ def _sglang_tokens(
 
 def _sglang_reported(meta: dict[str, Any]) -> Reported:
     drafted, accepted = (
-        next((count for name in names if (count := _count(meta.get(name))) is not None), None)
+        next((count for name in names if (count := count_of(meta.get(name))) is not None), None)
         for names in (_DRAFTED, _ACCEPTED)
     )
-    return Reported(_count(meta.get("spec_verify_ct")), drafted, accepted)
+    return Reported(count_of(meta.get("spec_verify_ct")), drafted, accepted)
 
 
 # --- llama-server -------------------------------------------------------------------------------------------------
@@ -322,15 +322,15 @@ def _llama_server(client: Client, server: Server, request: RunRequest, check_can
         return found
 
     for at, event in client.stream("/completion", body, check_cancelled):
-        timings, num_prompt = mapping_of(event.get("timings")), _count(event.get("tokens_evaluated"))
-        total, text = _count(timings.get("predicted_n")), text_of(event.get("content"))
+        timings, num_prompt = mapping_of(event.get("timings")), count_of(event.get("tokens_evaluated"))
+        total, text = count_of(timings.get("predicted_n")), text_of(event.get("content"))
         is_end = event.get("stop") is True
         if total is None and not is_end:  # An old server, which says nothing about its steps.
             is_silent = True
             yield Chunk(at, unknown_tokens(text), is_step=False, num_prompt_tokens=num_prompt)
             continue
-        sums = (_count(timings.get("draft_n")) or 0, _count(timings.get("draft_n_accepted")) or 0)
-        ids = () if is_end else _ids(event.get("tokens"))[:1] or (UNKNOWN_ID,)
+        sums = (count_of(timings.get("draft_n")) or 0, count_of(timings.get("draft_n_accepted")) or 0)
+        ids = () if is_end else ids_of(event.get("tokens"))[:1] or (UNKNOWN_ID,)
         # A token that ends within a character has no chunk of its own; elsewhere a count may be ahead by a whole step.
         may_hide = not is_silent and (is_end or not text.isascii())
         num_unseen = min((total or 0) - count - len(ids), _MOST_TOKENS) if may_hide else 0
@@ -352,7 +352,7 @@ def _llama_server(client: Client, server: Server, request: RunRequest, check_can
         if is_end:
             if tokens:
                 yield step()
-            drafted, accepted = (_count(timings.get(name)) for name in ("draft_n", "draft_n_accepted"))
+            drafted, accepted = (count_of(timings.get(name)) for name in ("draft_n", "draft_n_accepted"))
             reported = None if drafted is None else Reported(None, drafted, accepted)
             tail = unknown_tokens(text) if text and not ids else ()
             finish = _LLAMA_ENDS.get(str(event.get("stop_type")))
@@ -360,19 +360,6 @@ def _llama_server(client: Client, server: Server, request: RunRequest, check_can
             return
     if tokens:
         yield step()
-
-
-# --- Values that may be anything ----------------------------------------------------------------------------------
-
-
-def _count(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**53 else None
-
-
-def _ids(values: Any) -> tuple[int, ...]:
-    """A list of ids or counts; empty if it is none."""
-    found = [_count(value) for value in values] if isinstance(values, list) else []
-    return tuple(value for value in found if value is not None) if None not in found else ()
 
 
 def _float(value: Any) -> float:

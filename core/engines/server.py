@@ -12,7 +12,7 @@ from core.engines.address import Address, key_for
 from core.engines.client import OTHER_PRODUCT, Client
 from core.engines.metrics import Snapshot, read_metrics
 from core.errors import ServerError, ServerRefusedError
-from core.runlog.log import mapping_of, mappings_of, text_of
+from core.runlog.log import count_of, mapping_of, mappings_of, text_of
 from core.text import PRODUCT_NAMES, did_you_mean
 
 
@@ -194,19 +194,19 @@ def _vllm(client: Client, model: dict[str, Any], metrics: Snapshot | None) -> _D
     else:
         is_on = metrics.drafts is not None
         speculation = Speculation(is_on, None, metrics.num_draft_tokens, is_on and metrics.drafts_always)
-    return str(version or "unknown"), _whole(model.get("max_model_len")), speculation
+    return str(version or "unknown"), count_of(model.get("max_model_len")) or None, speculation
 
 
 def _sglang(client: Client, model: dict[str, Any], metrics: Snapshot | None) -> _Description:
     info = _server_info(client)
     method = info.get("speculative_algorithm")
     # A tree of one candidate a level is a chain, whose first node is the last token of the text.
-    length = _whole(info.get("speculative_num_steps"))
-    if length is None and (nodes := _whole(info.get("speculative_num_draft_tokens"))) is not None:
+    length = count_of(info.get("speculative_num_steps")) or None
+    if length is None and (nodes := count_of(info.get("speculative_num_draft_tokens"))):
         length = nodes - 1
     is_on = bool(method) if "speculative_algorithm" in info else None
     speculation = Speculation(is_on, str(method) if method else None, length if method else None, bool(method))
-    context = _whole(info.get("context_length")) or _whole(model.get("max_model_len"))
+    context = count_of(info.get("context_length")) or count_of(model.get("max_model_len")) or None
     return str(info.get("version") or "unknown"), context, speculation
 
 
@@ -215,7 +215,7 @@ def _llama_server(
 ) -> _Description:
     props = _page(client, f"/props{query}") or _page(client, "/props")
     settings, meta = mapping_of(props.get("default_generation_settings")), mapping_of(model.get("meta"))
-    context = _whole(settings.get("n_ctx")) or _whole(meta.get("n_ctx"))
+    context = count_of(settings.get("n_ctx")) or count_of(meta.get("n_ctx")) or None
     slots = mappings_of(client.get(f"/slots{query}", missing=_MISSING)) if is_awake else []
     is_on = slots[0].get("speculative") if slots else None
     if not isinstance(is_on, bool):
@@ -239,7 +239,3 @@ def _server_info(client: Client) -> dict[str, Any]:
 
 def _page(client: Client, path: str) -> dict[str, Any]:
     return mapping_of(client.get(path, missing=_MISSING))
-
-
-def _whole(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None

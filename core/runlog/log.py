@@ -381,6 +381,17 @@ def number_of(value: Any) -> float | None:
     return float(value) if is_number else None
 
 
+def count_of(value: Any) -> int | None:
+    """The value if it is a whole number from 0 on that a float holds; else None."""
+    return value if type(value) is int and 0 <= value < 2**53 else None
+
+
+def ids_of(values: Any) -> tuple[int, ...]:
+    """The ids or counts in a list; none if it is no list of these."""
+    found = tuple(map(count_of, values)) if isinstance(values, list | tuple) else ()
+    return tuple(value for value in found if value is not None) if None not in found else ()
+
+
 def text_of(value: Any) -> str:
     """The value if it is a text; else an empty one."""
     return value if isinstance(value, str) else ""
