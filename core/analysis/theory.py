@@ -180,6 +180,93 @@ class SpeedupTheory:
         return self.measured_verify.best
 
 
+Figures = dict[str, Array]
+"""Quantities by name: (b,) or (b, ks) for b resamples of the steps."""
+
+
+class _Formulas:
+    """Computes a run's quantities for resamples of its steps."""
+
+    def __init__(self, sums: Tally) -> None:
+        self.steps = sums.table()
+        drafted, is_timed = self.steps[:, _DRAFTED], self.steps[:, _IS_TIMED] > 0
+        self.lengths = [k for k, times in sorted(sums.verify_by_length.items()) if len(times) >= LEAST_TIMED]
+        self._groups = [np.flatnonzero(is_timed & (drafted == k)) for k in self.lengths]
+        self.ks = np.arange(max(sums.usual_length, *self.lengths, 1 if sums.trees else LONGEST_CHAIN) + 1.0)
+        self._shapes = _Shapes(sums, drafted, self.steps[:, _ACCEPTED], self.ks) if sums.trees else None
+        self.places: list[int] = []
+        """Of a run of trees, for each K the place of the depth that pays best; the first `figures` find them."""
+
+    def figures(self, weights: Array, forward_ms: Array, plain_ms: Array) -> Figures:
+        """Each quantity for (b, n) weights of the steps."""
+        totals = (weights @ self.steps).T
+        verify = self._verify(weights, forward_ms)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            alpha = totals[_ACCEPTED] / totals[_TESTED]
+            cost = totals[_DRAFT_MS] / totals[_LEVELS] / forward_ms
+            ran_speedup = totals[_EMITTED] * plain_ms / totals[_TOTAL_MS]
+        found: Figures = {}
+        if self._shapes is None:
+            tokens = (alpha[:, None] ** self.ks).cumsum(1)  # 1 + alpha + … + alpha^K, which is K + 1 at alpha = 1.
+            drafting = self.ks * cost[:, None]
+        else:
+            every, levels = self._shapes.means(weights)
+            spent = levels * cost[:, None, None]
+            speedups = every / (spent + verify[:, None, :])
+            self.places = self.places or speedups[0, :-1].argmax(0).tolist()
+            tokens, drafting = (part[:, self.places, np.arange(len(self.ks))] for part in (every, spent))
+            found = {"every_tokens": every, "every_speedup": speedups, "levels": levels}
+            found |= {"chain_tokens": every[:, -1], "chain_speedup": speedups[:, -1]}
+        return found | {
+            "alpha": alpha,
+            "cost": cost,
+            "verify": verify,
+            "tokens": tokens,
+            "leviathan": tokens / (drafting + 1.0),
+            "measured_verify": tokens / (drafting + verify),
+            "ran_tokens": totals[_EMITTED] / len(self.steps),
+            "ran_speedup": ran_speedup,
+        }
+
+    def _verify(self, weights: Array, forward_ms: Array) -> Array:
+        """(b, ks) v(K+1). A resample without any block of a length has the run's own time for it."""
+        found = np.empty((len(weights), len(self._groups)))
+        for place, group in enumerate(self._groups):
+            times = self.steps[group, _VERIFY_MS]
+            medians = weighted_medians(times, weights[:, group])
+            found[:, place] = np.where(np.isnan(medians), np.median(times), medians)
+        return verify_over_k(self.lengths, found / forward_ms[:, None], self.ks)
+
+    def resampled(self, plain: PlainStep, baseline: Tally | None, num_resamples: int) -> Figures:
+        """Each quantity for this many resamples of the steps."""
+        forward_ms, plain_ms = _resampled_plain(baseline, plain, num_resamples)
+        pieces: list[Figures] = []
+        done = 0
+        for weights in resampled(len(self.steps), np.random.default_rng(SEED), num_resamples):
+            part = slice(done, done + len(weights))
+            pieces.append(self.figures(weights, forward_ms[part], plain_ms[part]))
+            done += len(weights)
+        return {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
+
+
+@dataclass(frozen=True, slots=True)
+class _Estimates:
+    """The quantities of a run itself, and those of its resamples, if there are any."""
+
+    own: Figures
+    drawn: Figures
+
+    def of(self, name: str, *at: int) -> Estimate:
+        """A quantity, or a place of its array, with its interval."""
+        bounds = np.nanpercentile([drawn[at] for drawn in self.drawn[name]], INTERVAL).tolist() if self.drawn else ()
+        return Estimate(float(self.own[name][0][at]), *bounds)
+
+    def curve(self, name: str) -> Curve:
+        """A quantity over K, with its intervals."""
+        bounds = np.nanpercentile(self.drawn[name], INTERVAL, axis=0).tolist() if self.drawn else ()
+        return Curve(tuple(self.own[name][0].tolist()), *map(tuple, bounds))
+
+
 def speedup_theory(
     sums: Tally, plain: PlainStep | None, baseline: Tally | None = None, *, num_resamples: int = NUM_RESAMPLES
 ) -> SpeedupTheory | None:
@@ -189,108 +276,51 @@ def speedup_theory(
     """
     if plain is None or not (plain.forward_ms > 0 and plain.total_ms > 0 and sums.tested and sums.total_ms > 0):
         return None
-    steps = sums.table()
-    num_steps, drafted, verify_ms = len(steps), steps[:, _DRAFTED], steps[:, _VERIFY_MS]
-    lengths = [k for k, times in sorted(sums.verify_by_length.items()) if len(times) >= LEAST_TIMED]
-    groups = [np.flatnonzero((steps[:, _IS_TIMED] > 0) & (drafted == k)) for k in lengths]
-    medians = np.array([[np.median(verify_ms[group]) for group in groups]]).reshape(1, -1)
-    ks = np.arange(max(sums.usual_length, *lengths, 1 if sums.trees else LONGEST_CHAIN) + 1, dtype=np.float64)
-    shapes = _Shapes(sums, drafted, steps[:, _ACCEPTED], ks) if sums.trees else None
-    chosen: list[int] = []
-
-    def figures(weights: Array, forward_ms: Array, plain_ms: Array) -> dict[str, Array]:
-        """Each quantity, (b,) or (b, ks), for (b, n) resamples of the steps."""
-        totals = (weights @ steps).T
-        found = [weighted_medians(verify_ms[group], weights[:, group]) for group in groups]
-        times = np.stack(found, 1) if found else np.empty((len(weights), 0))
-        verify = verify_over_k(lengths, np.where(np.isnan(times), medians, times) / forward_ms[:, None], ks)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            alpha = totals[_ACCEPTED] / totals[_TESTED]
-            cost = totals[_DRAFT_MS] / totals[_LEVELS] / forward_ms
-            ran_speedup = totals[_EMITTED] * plain_ms / totals[_TOTAL_MS]
-        more: dict[str, Array] = {}
-        if shapes is None:
-            tokens = (alpha[:, None] ** ks).cumsum(1)  # 1 + alpha + … + alpha^K, which is K + 1 at alpha = 1.
-            drafting = ks * cost[:, None]
-        else:
-            every, levels = shapes.means(weights)
-            spent = levels * cost[:, None, None]
-            speedups = every / (spent + verify[:, None, :])
-            # The depth of each K is that of the run itself, in resamples, too.
-            chosen[:] = chosen or speedups[0, :-1].argmax(0).tolist()
-            tokens, drafting = (part[:, chosen, np.arange(len(ks))] for part in (every, spent))
-            more = {"every_tokens": every, "every_speedup": speedups}
-            more |= {"chain_tokens": every[:, -1], "chain_speedup": speedups[:, -1], "levels": levels}
-        return more | {
-            "alpha": alpha,
-            "cost": cost,
-            "verify": verify,
-            "tokens": tokens,
-            "leviathan": tokens / (drafting + 1.0),
-            "measured_verify": tokens / (drafting + verify),
-            "ran_tokens": totals[_EMITTED] / num_steps,
-            "ran_speedup": ran_speedup,
-        }
-
-    point = figures(np.ones((1, num_steps)), np.array([plain.forward_ms]), np.array([plain.total_ms]))
-    drawn: dict[str, Array] = {}
+    run = _Formulas(sums)
+    own = run.figures(np.ones((1, sums.num_steps)), np.array([plain.forward_ms]), np.array([plain.total_ms]))
+    drawn = run.resampled(plain, baseline, num_resamples) if num_resamples and sums.num_steps > 1 else {}
+    found = _Estimates(own, drawn)
     share_best = share_wins = None
-    if num_resamples and num_steps > 1:
-        forward_ms, plain_ms = _resampled_plain(baseline, plain, num_resamples)
-        pieces, done = [], 0
-        for weights in resampled(num_steps, np.random.default_rng(SEED), num_resamples):
-            part = slice(done, done + len(weights))
-            pieces.append(figures(weights, forward_ms[part], plain_ms[part]))
-            done += len(weights)
-        drawn = {name: np.concatenate([piece[name] for piece in pieces]) for name in point}
+    if drawn:
         bests = np.nan_to_num(drawn["measured_verify"], nan=-np.inf).argmax(1)
-        best = int(point["measured_verify"][0].argmax())
-        share_best, share_wins = float((bests == best).mean()), float((bests > 0).mean())
-
-    def estimate(name: str) -> Estimate:
-        bounds = np.nanpercentile(drawn[name], INTERVAL).tolist() if drawn else ()
-        return Estimate(float(point[name][0]), *bounds)
-
-    def curve(name: str) -> Curve:
-        bounds = np.nanpercentile(drawn[name], INTERVAL, axis=0).tolist() if drawn else ()
-        return Curve(tuple(point[name][0].tolist()), *map(tuple, bounds))
-
-    trees = None
-    if shapes is not None:
-        found = []
-        levels, speedups = point["levels"][0], point["every_speedup"][0]
-        for place, deep in enumerate(levels):
-            is_chain = place == len(levels) - 1
-            # Few nodes don't reach a large depth, and make the same tree as a smaller one.
-            is_own = np.isfinite(speedups[place]) & (ks > 0 if is_chain else deep > place + 0.5)
-            if not is_own.any():
-                continue
-            k = int(np.where(is_own, speedups[place], -np.inf).argmax())
-            bounds = np.nanpercentile(drawn["every_speedup"][:, place, k], INTERVAL).tolist() if drawn else ()
-            speedup, tokens = Estimate(float(speedups[place, k]), *bounds), float(point["every_tokens"][0, place, k])
-            found.append(ShapeTheory(k, k if is_chain else place + 1, tokens, speedup, is_chain))
-        trees = TreeTheory(
-            depths=tuple(place + 1 if k else 0 for k, place in enumerate(chosen)),
-            chain_tokens=curve("chain_tokens"),
-            chain_speedup=curve("chain_speedup"),
-            shapes=tuple(sorted(found, key=lambda shape: (-shape.speedup.value, not shape.is_chain))),
-        )
-    usual = sums.usual_length
+        share_best = float((bests == own["measured_verify"][0].argmax()).mean())
+        share_wins = float((bests > 0).mean())
+    usual, drafted = sums.usual_length, run.steps[:, _DRAFTED]
     return SpeedupTheory(
-        alpha=estimate("alpha"),
-        cost=estimate("cost"),
-        verify=curve("verify"),
-        tokens=curve("tokens"),
-        leviathan=curve("leviathan"),
-        measured_verify=curve("measured_verify"),
-        ran_tokens=estimate("ran_tokens"),
-        ran_speedup=estimate("ran_speedup"),
-        longest=max(lengths, default=0),
-        tokens_by_position=Curve(tuple(tokens_per_block(sums, k) for k in range(len(ks)))),
+        alpha=found.of("alpha"),
+        cost=found.of("cost"),
+        verify=found.curve("verify"),
+        tokens=found.curve("tokens"),
+        leviathan=found.curve("leviathan"),
+        measured_verify=found.curve("measured_verify"),
+        ran_tokens=found.of("ran_tokens"),
+        ran_speedup=found.of("ran_speedup"),
+        longest=max(run.lengths, default=0),
+        tokens_by_position=Curve(tuple(tokens_per_block(sums, k) for k in range(len(run.ks)))),
         ran_k=usual if (drafted == usual).mean() >= _MOST else float(drafted.mean()),
         share_best=share_best,
         share_wins=share_wins,
-        trees=trees,
+        trees=_tree_theory(found, run) if sums.trees else None,
+    )
+
+
+def _tree_theory(found: _Estimates, run: _Formulas) -> TreeTheory:
+    levels, speedups = found.own["levels"][0], found.own["every_speedup"][0]
+    shapes = []
+    for place, deep in enumerate(levels):
+        is_chain = place == len(levels) - 1
+        # Few nodes don't reach a large depth, and make the same tree as a smaller one.
+        is_own = np.isfinite(speedups[place]) & (run.ks > 0 if is_chain else deep > place + 0.5)
+        if not is_own.any():
+            continue
+        k = int(np.where(is_own, speedups[place], -np.inf).argmax())
+        tokens, speedup = float(found.own["every_tokens"][0, place, k]), found.of("every_speedup", place, k)
+        shapes.append(ShapeTheory(k, k if is_chain else place + 1, tokens, speedup, is_chain))
+    return TreeTheory(
+        depths=tuple(place + 1 if k else 0 for k, place in enumerate(run.places)),
+        chain_tokens=found.curve("chain_tokens"),
+        chain_speedup=found.curve("chain_speedup"),
+        shapes=tuple(sorted(shapes, key=lambda shape: (-shape.speedup.value, not shape.is_chain))),
     )
 
 
