@@ -53,15 +53,6 @@ def test_a_log_becomes_csv_and_its_own_whole_lines(log, tmp_path, capsys):
     assert len(read_run_log(log).steps) == 2
 
 
-def test_the_table_of_steps_ends_with_the_k_or_the_policy_of_each(log, tmp_path):
-    records = [json.loads(line) for line in log.read_text("utf-8").splitlines()]
-    records[2]["draft_length"] = "adaptive"
-    log.write_bytes(b"".join(map(to_line, records)))
-    assert main(["export", str(log), "--csv", str(tmp_path / "run.csv")]) == 0
-    rows = list(csv.reader((tmp_path / "run.csv").read_text("utf-8").splitlines()))
-    assert [row[-2:] for row in rows] == [["verification", "draft_length"], ["token", ""], ["token", "adaptive"]]
-
-
 @pytest.mark.parametrize("flag", ["--csv", "--jsonl", "--html"])
 def test_an_existing_file_is_replaced_only_with_force(log, tmp_path, capsys, flag):
     there = tmp_path / "there"

@@ -1,6 +1,5 @@
 """What theory expects, against published numbers; and a run's own figures against its steps."""
 
-import itertools
 import math
 from dataclasses import replace
 
@@ -109,25 +108,6 @@ def test_a_token_is_expected_to_be_accepted_only_after_accepted_ones():
     assert expected_accepted((0.1,), (0.5,)) == 0.5
     assert expected_accepted((1.0, 0.0, 1.0), (0.5, 0.25, 0.125)) == 0.75
     assert expected_accepted((0.5, 0.5, 0.3), (0.8, 0.8, 0.4)) == pytest.approx(0.8 + 0.4 + 0.1)
-
-
-FIRST_DRAFT, FIRST_TARGET = (0.6, 0.3, 0.1), (0.2, 0.3, 0.5)
-NEXT_DRAFT = ((0.1, 0.1, 0.8), (0.3, 0.4, 0.3), (0.7, 0.2, 0.1))
-NEXT_TARGET = ((0.8, 0.1, 0.1), (0.3, 0.4, 0.3), (0.5, 0.3, 0.2))
-"""Distributions of two tokens out of three, by the token before. Draft and target agree after some tokens only."""
-
-
-def test_the_mean_expectation_is_the_mean_number_of_accepted_tokens():
-    expected = accepted = 0.0
-    for x, y in itertools.product(range(3), repeat=2):
-        draft, target = (FIRST_DRAFT, NEXT_DRAFT[x]), (FIRST_TARGET, NEXT_TARGET[x])
-        own = tuple(min(1.0, p[i] / q[i]) for p, q, i in zip(target, draft, (x, y), strict=True))
-        overlaps = tuple(sum(map(min, p, q)) for p, q in zip(target, draft, strict=True))
-        weight = FIRST_DRAFT[x] * NEXT_DRAFT[x][y]
-        expected += weight * expected_accepted(own, overlaps)
-        # Kept are: neither token, the first alone, or both.
-        accepted += weight * (own[0] * (1 - own[1]) + 2 * own[0] * own[1])
-    assert expected == pytest.approx(accepted, abs=1e-12)
 
 
 @pytest.mark.parametrize("source", [None, StepSource.SERVER, StepSource.CHUNKS])

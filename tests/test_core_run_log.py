@@ -19,6 +19,7 @@ from core.runlog.log import (
     to_record,
 )
 from core.runlog.replay import events, summary_from_record
+from core.settings import LengthPolicy
 from core.types import BaselineStep, Finished
 from tests.fakes_log import CONFIG, ENVIRONMENT, RUN, STARTED, STEP, STEP_EVENT, SUMMARY, SUMMARY_EVENT, lines, write
 
@@ -249,12 +250,13 @@ def test_what_is_not_a_run_log_is_refused_in_one_sentence(path, content, sentenc
 
 
 def test_csv_has_a_row_a_step_and_keeps_the_text(path, tmp_path):
-    steps = [STEP_EVENT, replace(STEP_EVENT, index=1, verify_ms=math.nan, drafted=(), emitted_texts=("a\r\n;,'",))]
+    odd = {"verify_ms": math.nan, "drafted": (), "emitted_texts": ("a\r\n;,'",), "draft_length": LengthPolicy.ADAPTIVE}
+    steps = [STEP_EVENT, replace(STEP_EVENT, index=1, **odd)]
     export_csv(tmp_path / "run.csv", read_run_log(write(path, [STARTED, *steps])))
     with (tmp_path / "run.csv").open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     assert list(rows[0]) == [*STEP, "verification", "draft_length"]
-    assert {row["verification"] for row in rows} == {"token"}
+    assert [(row["verification"], row["draft_length"]) for row in rows] == [("token", ""), ("token", "adaptive")]
     assert (rows[0]["drafted"], rows[0]["emitted_kinds"]) == ("11 12", "accepted correction")
     assert rows[0]["emitted_text"] == 'a "c",\n'
     assert rows[1]["emitted_text"] == "a\r\n;,'"

@@ -12,7 +12,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from core.analysis.calibration import calibrate
-from core.analysis.expectation import expected_of
+from core.analysis.expectation import expected_accepted, expected_of
 from core.decode import speculative
 from core.drafters.base import DrafterSetup
 from core.drafters.draft_tree import DraftTreeDrafter
@@ -199,16 +199,20 @@ def block_of(x: int, y: int) -> Step:
     return type("Figures", (), {"block": outcome.block, **figures._asdict()})()
 
 
-def test_the_predicted_acceptance_of_blocks_is_exactly_their_mean_and_above_the_token_rules():
-    expected = accepted = by_token = 0.0
+def test_the_predicted_acceptance_by_token_and_by_block_is_exactly_its_mean_and_that_of_blocks_higher():
+    expected = accepted = expected_by_token = by_token = 0.0
     for x, y in itertools.product(range(3), repeat=2):
         step, weight = block_of(x, y), DRAFT[()][x] * DRAFT[x,][y]
         _, first, second = (test.acceptance for test in step.block)
         accepted += weight * (2 * second + (1 - second) * first)
         expected += weight * expected_of(step)
         own = [min(1.0, TARGET[c][t] / DRAFT[c][t]) for c, t in (((), x), ((x,), y))]
+        overlaps = [sum(map(min, TARGET[c], DRAFT[c])) for c in ((), (x,))]
+        expected_by_token += weight * expected_accepted(own, overlaps)
+        # Kept are: neither token, the first alone, or both.
         by_token += weight * (own[0] * (1 - own[1]) + 2 * own[0] * own[1])
     assert expected == pytest.approx(accepted, abs=1e-6)
+    assert expected_by_token == pytest.approx(by_token, abs=1e-12)
     assert expected > by_token + 0.01
 
 

@@ -6,7 +6,6 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import PurePosixPath, PureWindowsPath
 from typing import Any
 
@@ -16,6 +15,7 @@ from core.draft_length import lengths_of, shown_draft_length
 from core.export.templates import UNKNOWN
 from core.runlog.log import CONFIG_FIELDS, ENVIRONMENT_FIELDS, RunLog, mapping_of, number_of, text_of
 from core.runlog.replay import events
+from core.runlog.store import moment_of
 from core.text import server_text, spaced_percent
 from core.types import BaselineStep, Finished, FinishReason, Step, StepSource, Summary
 
@@ -198,12 +198,8 @@ def without_paths(config: Mapping[str, Any]) -> dict[str, Any]:
 
 def minute_text(value: Any) -> str:
     """A time to the minute; any other text is unchanged."""
-    text = text_of(value)
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        return text
-    return f"{moment:%Y-%m-%d %H:%M} {moment.tzname() or ''}".rstrip()
+    moment = moment_of(text_of(value))
+    return f"{moment:%Y-%m-%d %H:%M} UTC" if moment else text_of(value)
 
 
 def shown(value: Any) -> str:
