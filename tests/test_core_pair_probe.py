@@ -9,9 +9,10 @@ import pytest
 import torch
 
 from core.analysis import run_probe
+from core.analysis.agreement import agreement, compare, compare_over, paths_of
 from core.analysis.expectation import Curve
 from core.analysis.probe import Costs, DraftProbe, ProbeDone, ProbeRequest, ProbeText, verdict
-from core.analysis.run_probe import agreement, compare, compare_over, paths_of, probe, speedup
+from core.analysis.run_probe import probe, speedup
 from core.analysis.tree_forecast import PathAcceptance, compare_siblings
 from core.controls import RunControls
 from core.drafters.registry import TreeRule
@@ -40,10 +41,11 @@ def a_text(count=40, vocab_size=V, seed=0):
 
 @pytest.mark.parametrize("sampling", [WARM, FILTERED, COLD], ids=["warm", "filtered", "cold"])
 @pytest.mark.parametrize("rows", [1, 7, 256])
-def test_each_position_equals_a_full_computation(sampling, rows):
+def test_each_position_equals_a_full_computation(sampling, rows, monkeypatch):
+    monkeypatch.setattr("core.analysis.agreement._MOST_ROWS", rows)
     target, draft = a_pair()
     ids = a_text()
-    found = compare_over(target, draft, ids, 5, sampling, most_rows=rows)
+    found = compare_over(target, draft, ids, 5, sampling)
     assert len(found.siblings) == len(ids) - 5
     for at, token in enumerate(ids[5:]):
         p, q = (probabilities(model.logits_of(ids[: at + 5]), sampling).double() for model in (target, draft))
@@ -75,9 +77,10 @@ def test_a_draft_that_proposes_few_ids_is_compared_over_these():
     assert np.isinf(padded.kl_target_draft).all()
 
 
-def test_a_token_that_the_draft_can_not_read_ends_its_proposals():
+def test_a_token_that_the_draft_can_not_read_ends_its_proposals(monkeypatch):
+    monkeypatch.setattr("core.analysis.agreement._MOST_ROWS", 1)
     target, draft = table_model(fixed_rows([0.0] * V), V), table_model(fixed_rows([0.0] * 4), 4)
-    found = compare_over(target, draft, [0, 1, 2, 5, 1, 2], 1, WARM, most_rows=1)
+    found = compare_over(target, draft, [0, 1, 2, 5, 1, 2], 1, WARM)
     assert found.siblings[:, 0].tolist() == pytest.approx([4 / 6, 4 / 6, 4 / 6, 0, 0])
 
 

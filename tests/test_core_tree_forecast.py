@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from core.analysis.advice import advise
+from core.analysis.agreement import agreement, compare_over
 from core.analysis.diagnosis import PlainStep, diagnose
-from core.analysis.run_probe import agreement, compare_over
 from core.analysis.theory import speedup_theory
 from core.analysis.tree_forecast import NUM_RANKS, PathAcceptance, best_shapes, compare_siblings
 from core.decode import speculative

@@ -101,7 +101,7 @@ class Plot:
     def line(self, points: Sequence[Point], mark: Mark) -> None:
         """A line with gaps at non-finite values."""
         runs = [list(run) for known, run in itertools.groupby(points, lambda p: math.isfinite(p[0] + p[1])) if known]
-        path = " ".join("M" + "L".join(_pair(*self._at(x, y)) for x, y in run) for run in runs if len(run) > 1)
+        path = " ".join(self._path(run) for run in runs if len(run) > 1)
         if path:
             self._parts.append(
                 f'<path d="{path}" fill="none" stroke="var(--{mark.color})" stroke-width="2" '
@@ -127,20 +127,12 @@ class Plot:
     def stairs(self, lower: Sequence[float], upper: Sequence[float], width: float, mark: Mark) -> None:
         """The area between two staircases whose steps have this width, starting at 0."""
         for is_finite, stretch in itertools.groupby(range(len(upper)), lambda index: math.isfinite(upper[index])):
-            steps = list(stretch)
             if not is_finite:
                 continue
-            over = "".join(
-                f"{'L' if index > steps[0] else 'M'}{_pair(*self._at(index * width, upper[index]))}"
-                f"H{_short(self._at(min((index + 1) * width, self._x.high), 0)[0])}"
-                for index in steps
-            )
-            under = "".join(
-                f"L{_pair(*self._at(min((index + 1) * width, self._x.high), lower[index]))}"
-                f"H{_short(self._at(index * width, 0)[0])}"
-                for index in reversed(steps)
-            )
-            self._parts.append(f'<path d="{over}{under}Z" fill="var(--{mark.color})"/>')
+            ends = [(index, index * width, min((index + 1) * width, self._x.high)) for index in stretch]
+            over = [(x, upper[index]) for index, left, right in ends for x in (left, right)]
+            under = [(x, lower[index]) for index, left, right in reversed(ends) for x in (right, left)]
+            self._parts.append(f'<path d="{self._path([*over, *under])}Z" fill="var(--{mark.color})"/>')
 
     def bar(self, x: float, height: float, width: float, mark: Mark, tip: str) -> None:
         """A bar centred at x."""
@@ -168,6 +160,9 @@ class Plot:
             f'{self._id}-d">\n<title id="{self._id}-t">{self._title}</title>\n'
             f'<desc id="{self._id}-d">{self._description}</desc>\n{parts}\n</svg>\n</figure>'
         )
+
+    def _path(self, points: Sequence[Point]) -> str:
+        return "M" + "L".join(_pair(*self._at(x, y)) for x, y in points)
 
     def _at(self, x: float, y: float) -> Point:
         across = (x - self._x.low) / ((self._x.high - self._x.low) or 1.0)
