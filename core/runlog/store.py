@@ -325,13 +325,8 @@ class RunStore:
                 pid = folder.name.removeprefix(TRASH_PREFIX)
                 if folder == self._trash or not (pid.isdecimal() and psutil.pid_exists(int(pid))):
                     shutil.rmtree(folder, ignore_errors=True)
-        # A log that somebody has put back keeps its labels, also if another window has deleted it again.
-        gone = set[str]()
-        with contextlib.suppress(OSError):
-            held = {path.name for path in self.folder.glob(f"{TRASH_PREFIX}*/*")}
-            gone = {
-                run_id for run_id in self._deleted if not (path := self.path(run_id)).exists() and path.name not in held
-            }
+        # A log that somebody has put back keeps its labels.
+        gone = {run_id for run_id in self._deleted if not os.path.exists(self.path(run_id))}
         for label in Label:
             if labelled := gone & self._read_labels(label)[0].keys():
                 with contextlib.suppress(RunLogError):
