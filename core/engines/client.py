@@ -29,8 +29,8 @@ CONNECT_S, READ_S, STALL_S, QUEUE_S = 10.0, 20.0, 120.0, 3_600.0
 is posted, begins: it may wait in a queue, for its model to be loaded, or for its prompt to be read."""
 MOST_BYTES = 16_000_000
 """Of an answer that is read whole, and of one event of a stream: SGLang repeats the whole text in each."""
-_MOST_WAITING = 4_096
-"""Chunks read ahead of a paused run; then the server has to wait, as it does above `MOST_BYTES` of them."""
+_EVENT_BYTES = 4_096
+"""What an event takes in memory besides its text. Above `MOST_BYTES` ahead of a paused run, the server has to wait."""
 _LOOK_S = 0.1
 """How often a wait for the server checks whether the run was stopped."""
 
@@ -111,23 +111,21 @@ class Client:
         Raises:
             ServerError: of any kind; the events before it were yielded.
         """
-        arrivals: queue.Queue[tuple[float, Any, int]] = queue.Queue(_MOST_WAITING)
+        arrivals: queue.SimpleQueue[tuple[float, Any, int]] = queue.SimpleQueue()
         stopped = threading.Event()
         num_read = num_taken = 0
         answer: httpx2.Response | None = None
 
         def put(item: Any, size: int = 0) -> bool:
+            """Whether somebody still waits for more."""
             nonlocal num_read
             at = time.perf_counter()
             num_read += size
-            while not stopped.is_set():
-                if num_read - num_taken > MOST_BYTES and not arrivals.empty():
-                    stopped.wait(_LOOK_S)
-                    continue
-                with contextlib.suppress(queue.Full):
-                    arrivals.put((at, item, size), timeout=_LOOK_S)
-                    return True
-            return False
+            while num_read - num_taken > MOST_BYTES and not arrivals.empty():
+                if stopped.wait(_LOOK_S):
+                    return False
+            arrivals.put((at, item, size))
+            return not stopped.is_set()
 
         def read() -> None:
             nonlocal answer
@@ -139,7 +137,7 @@ class Client:
                     for event in httpx2.EventSource(response, MOST_BYTES):
                         if not (data := event.data.strip()):
                             continue  # Such as a sign of life.
-                        if data == "[DONE]" or not put(self._parse_event(data), len(data)):
+                        if data == "[DONE]" or not put(self._parse_event(data), _EVENT_BYTES + len(data)):
                             break
                 put(None)
             except BaseException as error:
