@@ -184,10 +184,10 @@ Figures = dict[str, Array]
 """Quantities by name: (b,) or (b, ks) for b resamples of the steps."""
 
 
-class _Formulas:
-    """Computes a run's quantities for resamples of its steps."""
+class _Quantities:
+    """A run's quantities, `own`, and those of resamples of its steps, `drawn`; empty if there are none."""
 
-    def __init__(self, sums: Tally) -> None:
+    def __init__(self, sums: Tally, plain: PlainStep, baseline: Tally | None, num_resamples: int) -> None:
         self.steps = sums.table()
         drafted, is_timed = self.steps[:, _DRAFTED], self.steps[:, _IS_TIMED] > 0
         self.lengths = [k for k, times in sorted(sums.verify_by_length.items()) if len(times) >= LEAST_TIMED]
@@ -195,9 +195,23 @@ class _Formulas:
         self.ks = np.arange(max(sums.usual_length, *self.lengths, 1 if sums.trees else LONGEST_CHAIN) + 1.0)
         self._shapes = _Shapes(sums, drafted, self.steps[:, _ACCEPTED], self.ks) if sums.trees else None
         self.places: list[int] = []
-        """Of a run of trees, for each K the place of the depth that pays best; the first `figures` find them."""
+        """Of a run of trees, for each K the place of the depth that pays best in the run itself."""
+        own = np.ones((1, len(self.steps))), np.array([plain.forward_ms]), np.array([plain.total_ms])
+        self.own = self._figures(*own)
+        is_long = num_resamples > 0 and len(self.steps) > 1
+        self.drawn = self._resampled(plain, baseline, num_resamples) if is_long else {}
 
-    def figures(self, weights: Array, forward_ms: Array, plain_ms: Array) -> Figures:
+    def of(self, name: str, *at: int) -> Estimate:
+        """A quantity, or a place of its array, with its interval."""
+        bounds = np.nanpercentile([drawn[at] for drawn in self.drawn[name]], INTERVAL).tolist() if self.drawn else ()
+        return Estimate(float(self.own[name][0][at]), *bounds)
+
+    def curve(self, name: str) -> Curve:
+        """A quantity over K, with its intervals."""
+        bounds = np.nanpercentile(self.drawn[name], INTERVAL, axis=0).tolist() if self.drawn else ()
+        return Curve(tuple(self.own[name][0].tolist()), *map(tuple, bounds))
+
+    def _figures(self, weights: Array, forward_ms: Array, plain_ms: Array) -> Figures:
         """Each quantity for (b, n) weights of the steps."""
         totals = (weights @ self.steps).T
         verify = self._verify(weights, forward_ms)
@@ -237,34 +251,15 @@ class _Formulas:
             found[:, place] = np.where(np.isnan(medians), np.median(times), medians)
         return verify_over_k(self.lengths, found / forward_ms[:, None], self.ks)
 
-    def resampled(self, plain: PlainStep, baseline: Tally | None, num_resamples: int) -> Figures:
-        """Each quantity for this many resamples of the steps."""
+    def _resampled(self, plain: PlainStep, baseline: Tally | None, num_resamples: int) -> Figures:
         forward_ms, plain_ms = _resampled_plain(baseline, plain, num_resamples)
         pieces: list[Figures] = []
         done = 0
         for weights in resampled(len(self.steps), np.random.default_rng(SEED), num_resamples):
             part = slice(done, done + len(weights))
-            pieces.append(self.figures(weights, forward_ms[part], plain_ms[part]))
+            pieces.append(self._figures(weights, forward_ms[part], plain_ms[part]))
             done += len(weights)
         return {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
-
-
-@dataclass(frozen=True, slots=True)
-class _Estimates:
-    """The quantities of a run itself, and those of its resamples, if there are any."""
-
-    own: Figures
-    drawn: Figures
-
-    def of(self, name: str, *at: int) -> Estimate:
-        """A quantity, or a place of its array, with its interval."""
-        bounds = np.nanpercentile([drawn[at] for drawn in self.drawn[name]], INTERVAL).tolist() if self.drawn else ()
-        return Estimate(float(self.own[name][0][at]), *bounds)
-
-    def curve(self, name: str) -> Curve:
-        """A quantity over K, with its intervals."""
-        bounds = np.nanpercentile(self.drawn[name], INTERVAL, axis=0).tolist() if self.drawn else ()
-        return Curve(tuple(self.own[name][0].tolist()), *map(tuple, bounds))
 
 
 def speedup_theory(
@@ -276,36 +271,33 @@ def speedup_theory(
     """
     if plain is None or not (plain.forward_ms > 0 and plain.total_ms > 0 and sums.tested and sums.total_ms > 0):
         return None
-    run = _Formulas(sums)
-    own = run.figures(np.ones((1, sums.num_steps)), np.array([plain.forward_ms]), np.array([plain.total_ms]))
-    drawn = run.resampled(plain, baseline, num_resamples) if num_resamples and sums.num_steps > 1 else {}
-    found = _Estimates(own, drawn)
+    run = _Quantities(sums, plain, baseline, num_resamples)
     share_best = share_wins = None
-    if drawn:
-        bests = np.nan_to_num(drawn["measured_verify"], nan=-np.inf).argmax(1)
-        share_best = float((bests == own["measured_verify"][0].argmax()).mean())
+    if run.drawn:
+        bests = np.nan_to_num(run.drawn["measured_verify"], nan=-np.inf).argmax(1)
+        share_best = float((bests == run.own["measured_verify"][0].argmax()).mean())
         share_wins = float((bests > 0).mean())
     usual, drafted = sums.usual_length, run.steps[:, _DRAFTED]
     return SpeedupTheory(
-        alpha=found.of("alpha"),
-        cost=found.of("cost"),
-        verify=found.curve("verify"),
-        tokens=found.curve("tokens"),
-        leviathan=found.curve("leviathan"),
-        measured_verify=found.curve("measured_verify"),
-        ran_tokens=found.of("ran_tokens"),
-        ran_speedup=found.of("ran_speedup"),
+        alpha=run.of("alpha"),
+        cost=run.of("cost"),
+        verify=run.curve("verify"),
+        tokens=run.curve("tokens"),
+        leviathan=run.curve("leviathan"),
+        measured_verify=run.curve("measured_verify"),
+        ran_tokens=run.of("ran_tokens"),
+        ran_speedup=run.of("ran_speedup"),
         longest=max(run.lengths, default=0),
         tokens_by_position=Curve(tuple(tokens_per_block(sums, k) for k in range(len(run.ks)))),
         ran_k=usual if (drafted == usual).mean() >= _MOST else float(drafted.mean()),
         share_best=share_best,
         share_wins=share_wins,
-        trees=_tree_theory(found, run) if sums.trees else None,
+        trees=_tree_theory(run) if sums.trees else None,
     )
 
 
-def _tree_theory(found: _Estimates, run: _Formulas) -> TreeTheory:
-    levels, speedups = found.own["levels"][0], found.own["every_speedup"][0]
+def _tree_theory(run: _Quantities) -> TreeTheory:
+    levels, speedups = run.own["levels"][0], run.own["every_speedup"][0]
     shapes = []
     for place, deep in enumerate(levels):
         is_chain = place == len(levels) - 1
@@ -314,12 +306,12 @@ def _tree_theory(found: _Estimates, run: _Formulas) -> TreeTheory:
         if not is_own.any():
             continue
         k = int(np.where(is_own, speedups[place], -np.inf).argmax())
-        tokens, speedup = float(found.own["every_tokens"][0, place, k]), found.of("every_speedup", place, k)
+        tokens, speedup = float(run.own["every_tokens"][0, place, k]), run.of("every_speedup", place, k)
         shapes.append(ShapeTheory(k, k if is_chain else place + 1, tokens, speedup, is_chain))
     return TreeTheory(
         depths=tuple(place + 1 if k else 0 for k, place in enumerate(run.places)),
-        chain_tokens=found.curve("chain_tokens"),
-        chain_speedup=found.curve("chain_speedup"),
+        chain_tokens=run.curve("chain_tokens"),
+        chain_speedup=run.curve("chain_speedup"),
         shapes=tuple(sorted(shapes, key=lambda shape: (-shape.speedup.value, not shape.is_chain))),
     )
 
