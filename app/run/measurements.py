@@ -119,7 +119,7 @@ class MetricTiles(QWidget):
             taken = f"in {sums.total_ms / 1000:.2f} s"
             self.speed.show_value(f"{speed:,.1f}", f"{tokens:,} tokens {taken}", f"{tokens:,} {taken}")
         self.speedup.show_value(*_speedup(run))
-        self.acceptance.heading.setText("Nodes accepted" if run.counts.has_trees else "Acceptance rate")
+        self.acceptance.heading.setText("Nodes accepted" if run.counts.sums.is_tree else "Acceptance rate")
         self.acceptance.show_value(UNKNOWN if acceptance is None else percent_text(acceptance), *_predicted(run))
         shown = UNKNOWN if efficiency is None else f"{efficiency:.2f}"
         self.efficiency.show_value(shown, "tokens per target forward", "tokens per forward")
@@ -140,7 +140,7 @@ def _chosen(run: RunView, policy: LengthPolicy) -> tuple[str, str]:
 
 
 def _predicted(run: RunView) -> tuple[str, str]:
-    if run.counts.has_trees:
+    if run.counts.sums.is_tree:
         sums = run.counts.sums
         most = f"at most {percent_text(sums.levels / sums.drafted)}"
         return (f"lossy, {most}", "lossy") if run.is_lossy else (f"of {sums.drafted:,} nodes, {most}", most)
@@ -214,7 +214,7 @@ class MeasurementsPanel(RunPage):
         self.tiles.show_run(self._run)
         # Until a run's first block, the plots of the previous run stay, empty.
         if self._run.counts.sums.num_blocks:
-            self._show_cards(has_trees=self._run.counts.has_trees)
+            self._show_cards(has_trees=self._run.counts.sums.is_tree)
         for card in self.cards:
             if card.isHidden():
                 continue

@@ -66,7 +66,6 @@ class RunCounts:
         columns: one value a step.
         timeline: tokens over time.
         ranks: by depth and rank among siblings, both from 0.
-        has_trees: whether a step drafted a tree.
         knows_drafts: whether all steps that drafted are known. A server's stream may show only those that accepted a
             token, and a rate over these would leave out the rejections.
     """
@@ -76,7 +75,6 @@ class RunCounts:
         self.columns: dict[Column, list[Any]] = {column: [] for column in Column}
         self.timeline = Timeline()
         self.ranks: defaultdict[tuple[int, int], RankCounts] = defaultdict(RankCounts)
-        self.has_trees = False
         self.knows_drafts = True
         self._blocks = BlockSums()
 
@@ -113,7 +111,6 @@ class RunCounts:
         for column, value in zip(self.columns.values(), values, strict=True):
             column.append(value)
         self.timeline.add(step)
-        self.has_trees = self.has_trees or bool(step.parents)
         self._count_ranks(step)
 
     def _count_ranks(self, step: Step) -> None:

@@ -108,7 +108,7 @@ class AcceptancePlot(StepPlot):
     def _shows_choice(self) -> bool:
         # A tree's K counts nodes, not tokens in a row.
         is_chosen = self._run.length_policy is not None or len(self._run.lengths) > 1
-        return is_chosen and not self._run.counts.has_trees
+        return is_chosen and not self._run.counts.sums.is_tree
 
     def settle(self, *, is_over: bool) -> None:
         """Label the dashed line for the run's coupling."""

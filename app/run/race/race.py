@@ -83,7 +83,7 @@ def subject_text(run: RunView) -> str:
     k = f"{length} K" if isinstance(length, LengthPolicy) else f"K = {length}"
     if others:
         k = "K varied"
-    elif run.counts.has_trees and not isinstance(length, LengthPolicy):
+    elif run.counts.sums.is_tree and not isinstance(length, LengthPolicy):
         k += " nodes"
     changed = "temperature varied" if len({step.temperature for step in run.steps}) > 1 else ""
     busy = "measured on a busy machine" if run.busy_note else ""
