@@ -365,10 +365,13 @@ def test_metrics_that_are_garbage_are_left_out() -> None:
     assert server.metrics is None
 
 
-def test_large_events_of_a_paused_run_wait_at_the_server_and_none_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client, "MOST_BYTES", 1_000)
+@pytest.mark.parametrize(("most_bytes", "size"), [(1_000, 700), (50_000, 1)])
+def test_large_or_many_events_of_a_paused_run_wait_at_the_server_and_none_is_lost(
+    most_bytes: int, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "MOST_BYTES", most_bytes)
     monkeypatch.setattr(client, "_LOOK_S", 0.005)
-    events = [{"place": place, "more": "x" * 700} for place in range(30)]
+    events = [{"place": place, "more": "x" * size} for place in range(30)]
     are_all_read = threading.Event()
 
     def parse(self: Client, data: str) -> Any:
