@@ -310,17 +310,11 @@ def explain_write_error(error: OSError | ValueError, path: str | os.PathLike[str
         return f"{name!r} is a folder; choose a file in it."
     if code == errno.ENOENT:
         return f"There is no folder {folder!r} to write {os.path.basename(name)!r} in; create it, or choose another."
-    if code == errno.ENOTDIR:
-        return f"{name!r} can't be written, because a part of its path is a file; choose another folder."
     if code in _NOT_ALLOWED:
         return f"Writing {name!r} is not allowed; choose another folder, or close the program that has the file open."
     if code == errno.ENXIO:
         return f"No program reads the pipe {name!r}; start one first, or choose a file."
-    if code == errno.ENAMETOOLONG:
-        return (
-            f"The name {shown_path(max(name.split(os.sep), key=len))} is too long for this disk; choose a shorter one."
-        )
-    return f"{name!r} can't be written ({error.strerror or error}); choose another place."
+    return f"{shown_path(path)} can't be written ({error.strerror or error}); choose another place."
 
 
 @contextlib.contextmanager

@@ -108,7 +108,7 @@ def test_a_run_that_never_starts_leaves_no_file_and_an_old_log_intact(path):
 
 @pytest.mark.parametrize(
     ("name", "words"),
-    [("missing/run.jsonl", "no folder"), ("", "is a folder"), ("file/run.jsonl", "a part of its path is a file")],
+    [("missing/run.jsonl", "no folder"), ("", "is a folder"), ("file/run.jsonl", "Not a directory")],
 )
 def test_a_path_that_cannot_be_written_is_refused_at_once(tmp_path, name, words):
     (tmp_path / "file").write_text("")
