@@ -115,6 +115,12 @@ def check_rewind(length: int, current: int) -> None:
         raise ValueError(f"Can't rewind a cache of {current} positions to {length}.")
 
 
+def check_room(end: int, capacity: int) -> None:
+    """Raise ValueError if a cache of `capacity` positions can't be filled up to `end`."""
+    if end > capacity:
+        raise ValueError(f"The cache has room for {capacity} positions, not {end}.")
+
+
 def prefill(
     runner: Runner,
     ids: Sequence[int],

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from core.runners.base import FINAL, ForwardOutput, TreeRows
+from core.runners.base import FINAL, ForwardOutput, TreeRows, check_room
 from core.runners.llama import FusedLlamaRunner
 from core.runners.llama_forward import rms_norm, rotate
 from core.runners.timing import sent
@@ -341,7 +341,7 @@ class GraphedRunner:
     def forward(
         self, ids: Tensor, *, num_logits: int, layers: Sequence[int] = (), tree: TreeRows | None = None
     ) -> ForwardOutput:
-        self._check_room(ids.shape[0])
+        check_room(self.length + len(ids), self.capacity)
         # A call without logits is a prefill, which happens once; a graph reads a tree from its root.
         is_whole = tree is None or tree.visible.shape[1] == len(ids)
         found = self._forwards.score(ids, tree, tuple(layers)) if num_logits > 0 and is_whole else None
@@ -370,7 +370,7 @@ class GraphedRunner:
         count, number, start = ids.shape[0], uniforms.shape[0], self.length
         if count < 2 or number > _LONGEST_DRAFT:
             return None
-        self._check_room(count + number - 1)
+        check_room(start + count + number - 1, self.capacity)
         if count > 2:
             self._eager.forward(ids[:-2], num_logits=0)
         block = self._forwards.draw(ids[-2:], uniforms, temperature, limit, proposed)
@@ -383,10 +383,6 @@ class GraphedRunner:
         """Capture what a text of up to `end` positions will launch: all scoring that returns the states of these
         layers, or all draws of this kind."""
         self._forwards.prepare(min(end, self.capacity), draws, tuple(layers))
-
-    def _check_room(self, count: int) -> None:
-        if self.length + count > self.capacity:
-            raise ValueError(f"The cache has room for {self.capacity} positions, not {self.length + count}.")
 
 
 class GraphPool:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from core.models.devices import available_memory
 from core.runners import llama_forward, rotary
-from core.runners.base import FINAL, ForwardOutput, TreeRows, check_rewind
+from core.runners.base import FINAL, ForwardOutput, TreeRows, check_rewind, check_room
 from core.runners.llama_forward import FusedLlama, plain_errors, scripted
 from core.runners.matmul import MOST_QUANTISED, Product, in_full, product_of, quantised
 from core.runners.timing import sent
@@ -258,8 +258,7 @@ class FusedLlamaRunner:
     def _call(self, function: Callable[..., Any], ids: Tensor, *given: Any, tree: TreeRows | None = None) -> Any:
         count, start = ids.shape[0], self.length
         end = start + count
-        if end > self.capacity:
-            raise ValueError(f"The cache has room for {self.capacity} positions, not {end}.")
+        check_room(end, self.capacity)
         at = slice(start, end) if tree is None else sent(tree.new_positions, self.device)
         cos, sin = (table[at] for table in self.rotary)
         is_block = count <= self._longest_block

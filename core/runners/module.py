@@ -20,7 +20,7 @@ from transformers.cache_utils import (
 
 from core.errors import SettingsError
 from core.runners import rotary
-from core.runners.base import PREFILL_CHUNK, ForwardOutput, TreeRows, check_rewind
+from core.runners.base import PREFILL_CHUNK, ForwardOutput, TreeRows, check_rewind, check_room
 from core.runners.timing import sent
 
 _MOST_REREAD = 16
@@ -94,8 +94,7 @@ class ModuleRunner:
                 "This model can't read several candidates for one position. Choose a method that drafts chains."
             )
         start, end = self.length, self.length + ids.shape[0]
-        if end > self.capacity:
-            raise ValueError(f"The cache has room for {self.capacity} positions, not {end}.")
+        check_room(end, self.capacity)
         self._ids[start:end] = sent(ids, self._device)
         if self._has_state:
             if start - self._num_read > _MOST_REREAD:
@@ -146,11 +145,7 @@ class ModuleRunner:
             "output_hidden_states": bool(layers),
         }
         if "position_ids" in self._parameters:
-            at = (
-                torch.arange(start, end, device=self._device)
-                if tree is None
-                else sent(tree.new_positions, self._device)
-            )
+            at = sent(tree.new_positions, self._device) if tree else torch.arange(start, end, device=self._device)
             given["position_ids"] = at.unsqueeze(0) + self._first_position
         if tree is not None:
             given["attention_mask"] = self._masks(tree, end)

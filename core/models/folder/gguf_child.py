@@ -46,8 +46,7 @@ def main(arguments: list[str]) -> int:
 def unpack(source: Path, destination: Path, on_progress: Callable[[int, int], None]) -> None:
     """Write the model and tokenizer of a .gguf file as a folder of float32 safetensors."""
     import torch
-    import transformers
-    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GgufConfig
     from transformers.utils import logging
 
     logging.set_verbosity_error()
@@ -56,11 +55,8 @@ def unpack(source: Path, destination: Path, on_progress: Callable[[int, int], No
     config, header = AutoConfig.from_pretrained(source.parent, **options), read_gguf_header(source)
     factors = _rotary_factors(source, header)
     _set_rotary(config, header, factors)
-    # Newer releases of transformers keep the blocks packed unless asked, and can report progress.
-    if hasattr(transformers, "GgufConfig"):
-        options["quantization_config"] = transformers.GgufConfig(dequantize=True)
-    if hasattr(logging, "set_tqdm_hook"):
-        logging.set_tqdm_hook(lambda _factory, items, settings: _Counted(items, settings, on_progress))
+    options["quantization_config"] = GgufConfig(dequantize=True)
+    logging.set_tqdm_hook(lambda _factory, items, settings: _Counted(items, settings, on_progress))
     model, info = AutoModelForCausalLM.from_pretrained(
         source.parent, config=config, dtype=torch.float32, output_loading_info=True, **options
     )
