@@ -35,7 +35,6 @@ from core.types import (
     Inspected,
     PrefillDone,
     Step,
-    Summary,
     TokenKind,
     depths_of,
     is_chain,
@@ -80,7 +79,7 @@ def autoregressive(
 
 def speculative(
     target: LanguageModel,
-    drafter: Drafter | LanguageModel,
+    drafter: Drafter | LanguageModel | None,
     prompt_ids: Sequence[int],
     *,
     num_draft_tokens: DraftLength = 4,
@@ -98,7 +97,7 @@ def speculative(
 
     Args:
         target: the model whose distribution the text follows.
-        drafter: any drafter, or a model to draft with.
+        drafter: any drafter, or a model to draft with; None for plain decoding.
         prompt_ids: at least one id.
         num_draft_tokens: K, or the policy that chooses it. `controls`, if given, takes precedence.
         sampling: temperature and filters. `controls`, if given, takes precedence.
@@ -223,12 +222,14 @@ class _Run:
             ) from error
         except Exception as error:
             # The evidence of earlier steps may show why, if the device still works.
-            if not isinstance(error, OutOfMemoryError) and not is_out_of_memory(error):
+            if not is_out_of_memory(error):
                 with contextlib.suppress(Exception):
                     yield from self._remaining_evidence()
             raise
         yield from self._remaining_evidence()
-        yield Finished(self._summary(reason))
+        # A stop text may have cut the steps' own.
+        peak_mb = peak_memory_mb(self._target.device)
+        yield Finished(self._tally.summary(reason, self._text.text, peak_memory_mb=peak_mb))
 
     def first_blocks(self) -> Iterator[Step]:
         """See `sample_blocks`."""
@@ -394,10 +395,6 @@ class _Run:
     def _remaining_evidence(self) -> Iterator[Inspected]:
         while self._backlog:
             yield self._backlog.look()
-
-    def _summary(self, reason: FinishReason) -> Summary:
-        # A stop text may have cut the steps' own.
-        return self._tally.summary(reason, self._text.text, peak_memory_mb=peak_memory_mb(self._target.device))
 
 
 def _tree_of(parents: Sequence[int]) -> tuple[int, ...]:

@@ -14,6 +14,8 @@ _LEAST_TEMPERATURE = 1e-30
 _WORD_BITS, _HALF_BITS, _SHARE_BITS = 48, 24, 37
 """Bits of a draw, of its halves, and of a weight, for integer draws: 37 + 24 stay below 63."""
 
+_HOST = torch.device("cpu")
+
 _COLD = 1e-6
 """Dividing a logit by a temperature above this can't overflow."""
 
@@ -164,20 +166,19 @@ def draw_in_double(probs: Tensor, uniform: Tensor) -> Tensor:
     return torch.searchsorted(cdf, point, right=True).clamp_(max=probs.size(-1) - 1)
 
 
-def gumbel_noise(seed: int, position: int, vocab_size: int, device: torch.device | None = None) -> Tensor:
+def gumbel_noise(seed: int, position: int, vocab_size: int, device: torch.device = _HOST) -> Tensor:
     """Standard Gumbel noise for one position: an integer hash of (seed, position, id), the same on every device.
 
     Args:
         seed: the run's seed.
         position: absolute position in the text of the token to be drawn.
         vocab_size: V.
-        device: of the result; None for the CPU.
+        device: of the result.
 
     Returns:
         (V,) float32.
     """
-    device = device or torch.device("cpu")
-    place = device if has_double(device) else torch.device("cpu")
+    place = device if has_double(device) else _HOST
     key = _signed(mixed(mixed(seed) + position))
     bits = torch.arange(vocab_size, device=place).mul_(_signed(_STRIDE)).add_(key)
     for shift, factor in _ROUNDS:

@@ -18,7 +18,7 @@ from core.decode import autoregressive, speculative
 from core.draft_length import config_fields
 from core.drafters.base import DrafterSetup
 from core.drafters.registry import build_drafter, check_rule, get_method
-from core.errors import OutOfMemoryError, OutriderError, PromptError, explaining_panics, first_line, is_panic
+from core.errors import OutriderError, PromptError, explaining_panics, first_line, is_panic
 from core.models.catalogue import source_kind
 from core.models.devices import device_name, free_memory, is_out_of_memory, release_memory, resolve_device
 from core.models.fit import nodes_of
@@ -63,13 +63,9 @@ class Loaded:
 class Session:
     """Keeps models in memory while they fit, so that the next run with them starts at once. For one thread."""
 
-    def __init__(
-        self,
-        shelf: ModelShelf | None = None,
-        while_loading: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext,
-    ) -> None:
+    def __init__(self, while_loading: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext) -> None:
         """`while_loading` is entered while models are loaded."""
-        self._shelf = shelf or ModelShelf()
+        self._shelf = ModelShelf()
         self._while_loading = while_loading
 
     def close(self) -> None:
@@ -144,7 +140,7 @@ class Session:
                 failure = str(error)
             else:
                 failure = f"The run failed in the model: {first_line(error)}. Try another device or precision."
-            has_room = not isinstance(error, OutOfMemoryError) and not is_out_of_memory(error)
+            has_room = not is_out_of_memory(error)
         if failure is not None:
             # The error and the frames that held the caches are gone by now; the drafter still holds its own.
             del drafter, loaded

@@ -56,7 +56,7 @@ def test_what_is_left_when_somebody_begins_to_look_comes_in_portions():
 
 
 def test_too_much_that_waits_is_looked_at_between_steps(monkeypatch):
-    monkeypatch.setattr(core.decode, "EvidenceBacklog", lambda tokenizer: EvidenceBacklog(tokenizer, 1))
+    monkeypatch.setattr("core.verify.backlog._MAX_BYTES", 1)
     seen = kinds(events(RunControls(SamplingParams())))
     assert seen[:4] == [("Step", 0), ("Inspected", 0), ("Step", 1), ("Inspected", 1)]
 
@@ -142,9 +142,10 @@ def put(backlog: EvidenceBacklog, vocab_size: int) -> tuple[torch.Tensor, ...]:
     return draft.tokens, draft.probs, target_probs
 
 
-def test_a_row_that_is_not_looked_at_is_not_held():
+def test_a_row_that_is_not_looked_at_is_not_held(monkeypatch):
     row = 1000 * 4
-    backlog = EvidenceBacklog(LetterTokenizer(40), max_bytes=2 * row)
+    monkeypatch.setattr("core.verify.backlog._MAX_BYTES", 2 * row)
+    backlog = EvidenceBacklog(LetterTokenizer(40))
     put(backlog, 1000)
     assert not backlog.is_full
     put(backlog, 1000)

@@ -114,8 +114,9 @@ def test_a_model_that_cant_be_used_is_refused_before_its_weights(server, home, f
 
 
 @pytest.mark.parametrize(("name", "sent", "words"), [
-    (WEIGHTS, content(seed=5), "wrong hash"), (WEIGHTS, content()[:-1000], "cut off"),
-    (WEIGHTS, content() + b"more", "longer"), (WEIGHTS, b"", "cut off"), ("config.json", b"{" * 39, "wrong hash"),
+    (WEIGHTS, content(seed=5), "wrong hash"), (WEIGHTS, content()[:-9], f"{SIZE - 9:,} bytes instead of {SIZE:,}"),
+    (WEIGHTS, content() + b"more", "instead of"), (WEIGHTS, b"", "has 0 bytes"),
+    ("config.json", b"{" * 39, "wrong hash"),
 ])  # fmt: skip
 def test_a_file_that_is_not_what_was_announced_is_removed(server, home, name, sent, words):
     server.replaced[name] = sent

@@ -12,7 +12,6 @@ from core.errors import OutOfMemoryError, PairMismatchError
 from core.models.language_model import LanguageModel
 from core.models.loading import load
 from core.models.placement import first_device
-from core.models.shelf import ModelShelf
 from core.runners.llama import FusedLlamaRunner
 from core.session import Session
 from core.settings import SamplingParams
@@ -64,8 +63,9 @@ def test_models_are_kept_for_the_next_runs_while_they_fit(request_for, models, l
     assert loads[4:] == ["target"]
 
 
-def test_models_that_a_run_does_not_use_make_room_for_those_that_it_does(request_for, loads):
-    session = Session(ModelShelf(lambda _: 0))
+def test_models_that_a_run_does_not_use_make_room_for_those_that_it_does(request_for, loads, monkeypatch):
+    monkeypatch.setattr("core.models.shelf.free_memory", lambda _: 0)
+    session = Session()
     for method in ("draft-model", "draft-model", "prompt-lookup", "draft-model"):
         draft = {} if method == "draft-model" else {"method": method}
         assert list(session.run(request_for(**draft)))

@@ -27,14 +27,20 @@ class Room:
     """A device of ten places, of which each model on the shelf takes three."""
 
     def __init__(self) -> None:
-        self.shelf = ModelShelf(lambda _: 10 - 3 * len(self.names()))
+        self.shelf = ModelShelf()
 
     def names(self) -> list[str]:
         return [name for name in "abcd" if any(k.path == name for k in self.shelf._models)]
 
 
-def test_models_used_least_recently_make_room_first():
+@pytest.fixture
+def room(monkeypatch):
     room = Room()
+    monkeypatch.setattr("core.models.shelf.free_memory", lambda _: 10 - 3 * len(room.names()))
+    return room
+
+
+def test_models_used_least_recently_make_room_first(room):
     shelf = room.shelf
     for name in "abc":
         shelf.add(key(name), tiny_model())
@@ -48,16 +54,14 @@ def test_models_used_least_recently_make_room_first():
     assert shelf.get(key("c")) is None
 
 
-def test_a_dropped_model_is_gone_in_each_precision():
-    room = Room()
+def test_a_dropped_model_is_gone_in_each_precision(room):
     for name, ref in (("a", "tiny"), ("b", "tiny"), ("c", "other")):
         room.shelf.add(key(name), replace(tiny_model(), ref=ref))
     room.shelf.drop("tiny")
     assert room.names() == ["c"]
 
 
-def test_what_borrows_goes_with_what_it_borrows_from_and_keeps_it():
-    room = Room()
+def test_what_borrows_goes_with_what_it_borrows_from_and_keeps_it(room):
     shelf = room.shelf
     shelf.add(key("a"), tiny_model())
     shelf.add(key("b", beside=key("a")), tiny_model())
@@ -69,8 +73,7 @@ def test_what_borrows_goes_with_what_it_borrows_from_and_keeps_it():
     assert room.names() == []
 
 
-def test_a_model_that_was_written_anew_takes_the_place_of_the_old_one_and_of_what_borrows_from_it():
-    room = Room()
+def test_a_model_that_was_written_anew_takes_the_place_of_the_old_one_and_of_what_borrows_from_it(room):
     shelf = room.shelf
     shelf.add(key("a"), tiny_model())
     shelf.add(key("b", beside=key("a")), tiny_model())

@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 import psutil
 import torch
 
-from core.errors import DeviceError, SettingsError, ran_out_of_memory
+from core.errors import DeviceError, OutOfMemoryError, SettingsError, ran_out_of_memory
 from core.settings import Device, DType
 
 # Two threads that create their first tensors at once would deadlock, so torch is initialised here.
@@ -147,8 +147,8 @@ def trim_heap() -> None:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error means that memory ran out, in any form that torch or a device uses."""
-    return isinstance(error, torch.OutOfMemoryError) or ran_out_of_memory(error)
+    """Whether an error means that memory ran out: our own, or any form that torch or a device uses."""
+    return isinstance(error, torch.OutOfMemoryError | OutOfMemoryError) or ran_out_of_memory(error)
 
 
 def device_name(device: torch.device) -> str:

@@ -72,13 +72,11 @@ def load(
                 f"{entry.title} uses its target's embedding, and {target.ref} is spread over several devices. "
                 "Choose another draft, or prompt lookup."
             )
-        lender = target
+        lender, where, precision = target, target.device, target.dtype
 
-        def load_beside() -> LanguageModel:
-            model = load_shared_draft(entry, lender)
-            return prepare(entry.ref, model, lender.tokenizer, lender.device, lender.dtype)
+        def make() -> LanguageModel:
+            return prepare(entry.ref, load_shared_draft(entry, lender), lender.tokenizer, where, precision)
 
-        loaded = _freeing_memory(entry, target.device, target.dtype, load_beside, check_cancelled)
     else:
         folder = entry.path
         if entry.format is ModelFormat.GGUF:
@@ -89,11 +87,11 @@ def load(
         tokenizer = load_tokenizer(entry, folder)
         check_cancelled()
 
-        def load_whole() -> LanguageModel:
+        def make() -> LanguageModel:
             model = _load_module(entry, folder, _device_map(entry, folder, where, precision), precision)
             return prepare(entry.ref, model, tokenizer, first_device(model), precision)
 
-        loaded = _freeing_memory(entry, where, precision, load_whole, check_cancelled)
+    loaded = _freeing_memory(entry, where, precision, make, check_cancelled)
     loaded.revision = entry.revision
     return loaded
 
@@ -113,7 +111,7 @@ def _freeing_memory(
         free = free_memory(device)
         return make()
     except Exception as error:
-        if not isinstance(error, OutOfMemoryError) and not is_out_of_memory(error):
+        if not is_out_of_memory(error):
             raise
         _log.debug("%s: memory ran out: %s", entry.title, error)
     finally:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Collection, Generator, Iterable
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -42,9 +43,7 @@ class ShelfKey(NamedTuple):
 class ModelShelf:
     """The loaded models of one thread."""
 
-    def __init__(self, room_of: Callable[[torch.device], int] = free_memory) -> None:
-        """`room_of` gives the free bytes of a device."""
-        self._room_of = room_of
+    def __init__(self) -> None:
         self._models: dict[ShelfKey, LanguageModel] = {}  # Most recently used last.
 
     def __contains__(self, key: ShelfKey) -> bool:
@@ -91,7 +90,7 @@ class ModelShelf:
 
         Models with keys in `keep`, and those that they borrow from, stay. Returns whether there is enough room.
         """
-        while self._room_of(device) < needed_bytes:
+        while free_memory(device) < needed_bytes:
             oldest = next((key for key in self._models if not _is_kept(key, keep)), None)
             if oldest is None:
                 return False
@@ -159,15 +158,17 @@ def load_models(
         model = shelf.get(key)
         if model is None:
             yield StageChanged(f"Loading {entry.title}…")
-            target = loaded[0] if key.beside else None
+            lender = loaded[0] if key.beside else None
+            read = partial(
+                load, entry.ref, request.device, request.dtype, target=lender, check_cancelled=check_cancelled
+            )
             try:
-                model = load(entry.ref, request.device, request.dtype, target=target, check_cancelled=check_cancelled)
+                model = read()
             except OutOfMemoryError:
                 # It may still fit once everything else is dropped.
                 if not shelf.drop_all_but(keys):
                     raise
-            if model is None:
-                model = load(entry.ref, request.device, request.dtype, target=target, check_cancelled=check_cancelled)
+            model = model or read()
             shelf.add(key, model)
         loaded.append(model)
     check_cancelled()

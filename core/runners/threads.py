@@ -132,8 +132,6 @@ class ThreadGovernor:
 
     def record(self, step: Step) -> None:
         """Learn from a step; settle again when steps become slow, or after a while on one thread."""
-        if self._most == 1:
-            return
         positions = step.num_draft_tokens + 1
         best = self._best[positions] = min(self._best.get(positions, step.verify_ms), step.verify_ms)
         self._slow_steps = self._slow_steps + 1 if step.verify_ms > _SLOW * best else 0

@@ -37,10 +37,9 @@ class EvidenceBacklog:
     processor's caches; copying is cheap.
     """
 
-    def __init__(self, tokenizer: Any, max_bytes: int = _MAX_BYTES) -> None:
-        """Args: tokenizer: for the listed tokens' texts. max_bytes: size above which it counts as full."""
+    def __init__(self, tokenizer: Any) -> None:
+        """Args: tokenizer: for the listed tokens' texts."""
         self._texts = TokenTexts(tokenizer)
-        self._max_bytes = max_bytes
         self._num_bytes = 0
         self._blocks: deque[tuple[int, Callable[[], Inspected]]] = deque()
 
@@ -50,7 +49,7 @@ class EvidenceBacklog:
     @property
     def is_full(self) -> bool:
         """Whether the backlog exceeds its limit."""
-        return self._num_bytes > self._max_bytes
+        return self._num_bytes > _MAX_BYTES
 
     def put(
         self,

@@ -81,8 +81,5 @@ def _check_rows(name: str, rows: Tensor) -> None:
         raise ValueError(f"{name} holds NaN or infinity.")
     if bool((rows < 0).any()):
         raise ValueError(f"{name} holds a negative entry.")
-    sums = _sums(rows)
-    if bool((sums <= 0).any()):
-        raise ValueError(f"{name} holds a row that sums to 0.")
-    if bool(((sums - 1).abs() > SUM_TOLERANCE).any()):
+    if bool(((_sums(rows) - 1).abs() > SUM_TOLERANCE).any()):
         raise ValueError(f"{name} holds a row that does not sum to 1.")

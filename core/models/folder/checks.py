@@ -155,8 +155,7 @@ def check_shapes(model: torch.nn.Module, folder: Path, title: str, *, is_packed:
         if stored[kind] > built.get(kind, 0) and (kind in built or not built):
             raise ModelUnreadableError(
                 f"The config.json of {title} describes {built.get(kind, 0)} layers, and its weights have "
-                f"{stored[kind]}. "
-                "Download the model again."
+                f"{stored[kind]}. Download the model again."
             )
 
 

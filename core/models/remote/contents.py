@@ -36,7 +36,6 @@ _UNSAFE = (*PICKLED, "*.msgpack", "*.h5")
 _INDEX = "model.safetensors.index.json"
 _SHARD = re.compile(r"model-\d+-of-\d+\.safetensors")
 _DIGEST = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
-_COMMIT = re.compile(r"[0-9a-f]{40}")
 
 _CONVERTER = "SFconvertbot"
 """The Hub's own converter, which offers older models as safetensors in a pull request."""
@@ -81,7 +80,7 @@ def ask(ref: str, check_cancelled: Callable[[], None] = lambda: None) -> Revisio
             files = _own_files(info)
         _refuse_useless(ref, files, [sibling.rfilename for sibling in info.siblings or ()])
         commit = str(info.sha)
-        if not _COMMIT.fullmatch(commit):
+        if not hub.COMMIT.fullmatch(commit):
             raise ValueError("it names no commit")
         return Revision(commit, [_remote_file(files[name]) for name in _needed(files)], converted is None)
     except Cancelled:

@@ -34,7 +34,7 @@ _INTERVAL_SECONDS = 0.1
 _SMOOTHING_SECONDS = 3.0
 _NAME = r"[A-Za-z0-9](?:[\w.-]{0,94}[A-Za-z0-9_])?"
 _HUB_ID = re.compile(rf"{_NAME}(?:/{_NAME})?", re.ASCII)
-_COMMIT = re.compile(r"[0-9a-f]{40}")
+COMMIT = re.compile(r"[0-9a-f]{40}")
 _TRUE = {"1", "ON", "YES", "TRUE"}
 
 
@@ -223,7 +223,7 @@ def lock_folder(ref: str) -> Path:
 def revisions(ref: str) -> list[str]:
     """The commits of a model that are in the cache: that of the branch `main` first, then the newest first."""
     try:
-        folders = [path for path in (repository_folder(ref) / "snapshots").iterdir() if _COMMIT.fullmatch(path.name)]
+        folders = [path for path in (repository_folder(ref) / "snapshots").iterdir() if COMMIT.fullmatch(path.name)]
         folders.sort(key=lambda path: path.stat().st_mtime, reverse=True)
     except OSError:
         return []

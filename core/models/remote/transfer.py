@@ -184,11 +184,8 @@ class FileDownload:
         if self._is_sound(self.partial):
             return
         self.partial.unlink(missing_ok=True)
-        if size < self.remote.size:
-            problem = f"is cut off after {size:,} of {self.remote.size:,} bytes"
-        elif size > self.remote.size:
-            problem = f"is longer than the {self.remote.size:,} bytes that were announced"
-        else:
+        problem = f"has {size:,} bytes instead of {self.remote.size:,}"
+        if size == self.remote.size:
             problem = "has the wrong hash: it is not the file that the Hub describes"
         raise DownloadError(
             f"{self.remote.name!r} of {self._ref!r} {problem}. It was removed; start the download again."
