@@ -153,8 +153,8 @@ def test_a_draw_inverts_the_cumulated_distribution(rows, data):
     inside = (below + float(mass[token])) / 2 / float(mass[-1])
     if below < inside * float(mass[-1]) < float(mass[token]):
         assert int(draw(row, torch.tensor(inside, dtype=torch.float64))) == token
-    for uniform in (0.0, LAST_UNIFORM):
-        assert float(row[int(draw(row, torch.tensor(uniform, dtype=torch.float64)))]) > 0
+    for uniform, probs in itertools.product((0.0, 5e-324, 2.0**-53, LAST_UNIFORM), (row, row.float())):
+        assert float(probs[int(draw(probs, torch.tensor(uniform, dtype=torch.float64)))]) > 0
 
 
 def emitted_distribution(draft_rows: dict, target_rows: dict, num_drafted: int, *, is_certain: bool) -> dict:

@@ -49,12 +49,6 @@ def test_pieces_of_any_text_join_to_the_text(text, prompt):
     assert "".join(pieces) == stream.text == TOKENIZER.decode(ids_of(text))
 
 
-@pytest.mark.parametrize("text", SAMPLES)
-def test_no_piece_shows_a_torn_character(text):
-    _, pieces = stream_of(ids_of(text))
-    assert "".join(pieces) == text
-
-
 @given(st.lists(st.integers(0, len(TOKENIZER) - 1), max_size=80))
 @settings(max_examples=300)
 def test_pieces_of_any_ids_join_to_what_the_tokenizer_makes_of_them(ids):
