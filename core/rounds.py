@@ -131,10 +131,8 @@ class Rounds:
         if is_asynchronous(self._target.device):
             self._load_kernels(most - 1)
         if isinstance(self._drafter, DraftModelDrafter):
-            is_adaptive = self._controls.num_draft_tokens is LengthPolicy.ADAPTIVE
-            in_blocks = self._noise is None and not is_adaptive and not self.drafts_trees
-            vocab_size = self._target.vocab_size
-            self._drafter.prepare(limit, self._controls.sampling, vocab_size, in_blocks=in_blocks)
+            in_blocks = self._noise is None and length is not LengthPolicy.ADAPTIVE and not self.drafts_trees
+            self._drafter.prepare(limit, self._controls.sampling, self._target.vocab_size, in_blocks=in_blocks)
 
     @torch.inference_mode()
     def _load_kernels(self, count: int) -> None:

@@ -63,10 +63,9 @@ def verify_on_device(
     """
     count, on_host = len(parents), for_device(uniforms, target_probs.device)
     draws = sent(on_host, target_probs.device) if draws is None else draws
-    rows = tested_rows(draft_tokens, parents, draft_probs, target_probs)
     is_typical = count > 0 and rule is VerificationRule.TYPICAL
     is_block = count > 0 and rule is VerificationRule.BLOCK and is_chain(parents)
-    table = _table(draft_tokens, parents, draft_probs, target_probs, rows, is_drawn=not is_typical)
+    rows, table = _table(draft_tokens, parents, draft_probs, target_probs, is_drawn=not is_typical)
     if is_typical:
         # The next token after every node, since only the host will know the path.
         next_tokens = torch.stack([draw(row, draws[count]) for row in target_probs])
@@ -104,8 +103,7 @@ def verify_gumbel_on_device(
     Raises:
         GenerationError: a model's logits held NaN.
     """
-    rows = tested_rows(draft_tokens, parents, draft_probs, target_probs)
-    table = _table(draft_tokens, parents, draft_probs, target_probs, rows, is_drawn=False)
+    _, table = _table(draft_tokens, parents, draft_probs, target_probs, is_drawn=False)
     found, values = _read(table, target_tokens, draft_probs, target_probs, fetch)
     outcome = verify_gumbel(torch.tensor(found[0]).long(), parents, torch.tensor(values).long())
     return outcome, _figures(found, outcome, is_typical=False)
@@ -124,25 +122,19 @@ def figures_of(
     """The figures of a verified block whose tensors are on the host."""
     if not parents:
         return NodeProbs((), (), (), (), ())
-    rows = tested_rows(draft_tokens, parents, draft_probs, target_probs)
-    table = _table(draft_tokens, parents, draft_probs, target_probs, rows, is_drawn=bool(outcome.uniforms))
+    _, table = _table(draft_tokens, parents, draft_probs, target_probs, is_drawn=bool(outcome.uniforms))
     return _figures(table.tolist(), outcome, is_typical=is_typical)
 
 
 def _table(
-    draft_tokens: Tensor,
-    parents: Sequence[int],
-    draft_probs: Tensor | None,
-    target_probs: Tensor,
-    rows: Tensor,
-    *,
-    is_drawn: bool,
-) -> Tensor:
-    """(5, N) of nodes that are tested against their rows (N, V): the id, its q and p, the sum of min(p, q), and the p
-    to show, which is the target's own where no draw decides."""
+    draft_tokens: Tensor, parents: Sequence[int], draft_probs: Tensor | None, target_probs: Tensor, *, is_drawn: bool
+) -> tuple[Tensor, Tensor]:
+    """The rows (N, V) that the nodes are tested against, and (5, N): each node's id, its q and p, the sum of
+    min(p, q), and the p to show, which is the target's own where no draw decides."""
+    rows = tested_rows(draft_tokens, parents, draft_probs, target_probs)
     dtype = torch.float64 if has_double(rows.device) else torch.float32  # Which is exact for ids up to 2^24.
     if not parents:
-        return rows.new_zeros(5, 0, dtype=dtype)
+        return rows, rows.new_zeros(5, 0, dtype=dtype)
     at = draft_tokens.unsqueeze(1)
     p = rows.gather(1, at).squeeze(1)
     q = torch.ones_like(p) if draft_probs is None else draft_probs.gather(1, at).squeeze(1)
@@ -151,7 +143,7 @@ def _table(
     if not is_drawn and not is_chain(parents):
         shown = target_probs[sent(torch.tensor(parents) + 1, rows.device), draft_tokens]
     figures = torch.stack((q, p, overlap.clamp(max=1.0), shown))
-    return torch.cat((draft_tokens.to(dtype).unsqueeze(0), figures.to(dtype)))
+    return rows, torch.cat((draft_tokens.to(dtype).unsqueeze(0), figures.to(dtype)))
 
 
 def _figures(table: Sequence[Sequence[float]], outcome: Verification, *, is_typical: bool) -> NodeProbs:

@@ -59,16 +59,13 @@ def convert(path: Path, check_cancelled: Callable[[], None] = lambda: None) -> P
 
     See `converting`, which reports its progress.
     """
-    steps = converting(path, check_cancelled)
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            return end.value
+    for _ in converting(path, check_cancelled):
+        pass
+    return converted_folder(path, check_cancelled)
 
 
-def converting(path: Path, check_cancelled: Callable[[], None]) -> Generator[float, None, Path]:
-    """Dequantise a .gguf file to float32 safetensors, unless already done; returns its `converted_folder`.
+def converting(path: Path, check_cancelled: Callable[[], None]) -> Generator[float, None, None]:
+    """Dequantise a .gguf file to float32 safetensors in its `converted_folder`, unless already done.
 
     `check_cancelled` raises to cancel, within a fraction of a second; nothing is left behind.
 
@@ -93,7 +90,6 @@ def converting(path: Path, check_cancelled: Callable[[], None]) -> Generator[flo
                     (scratch / "model").rename(folder)
     except OSError as error:
         raise ModelUnreadableError(explain_write_error(error, folder)) from error
-    return folder
 
 
 def _unpack(
