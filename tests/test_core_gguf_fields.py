@@ -9,8 +9,8 @@ from transformers import AutoModelForCausalLM
 from core.decode import autoregressive
 from core.models import load
 from core.models.catalogue import resolve
-from core.models.folder.details import read_special_tokens
 from core.models.folder.gguf_child import unpack
+from core.models.folder.vocabulary import read_special_tokens
 from tests.fakes import GREEDY, play
 from tests.fakes_gguf import refusal, write_gguf
 

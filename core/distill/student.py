@@ -23,7 +23,7 @@ from transformers import LlamaForCausalLM
 from core.distill.texts import QUICK_LOOK, Part, target_log_probs
 from core.errors import ModelUnreadableError, OutriderError
 from core.models.catalogue import SHARES, resolve
-from core.models.folder.details import parse_tokenizer, read_tokens
+from core.models.folder.vocabulary import parse_tokenizer, read_tokens
 from core.models.shared_draft import BORROWED, tokens_sha256
 from core.training.data import items_of_step
 from core.training.model import ARITHMETIC, hidden_states, replaced_folder, rope_for

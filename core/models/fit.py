@@ -14,13 +14,11 @@ from core.drafters.registry import METHODS
 from core.errors import OutriderError
 from core.models.catalogue import EMBEDDED, ModelEntry, ModelFormat, local_models, resolve
 from core.models.folder.checks import loading_problem
-from core.models.folder.details import (
-    ModelDetails,
+from core.models.folder.details import ModelDetails, read_config, read_details
+from core.models.folder.vocabulary import (
     TokenizerSource,
     TokenTable,
     parse_tokenizer,
-    read_config,
-    read_details,
     read_special_tokens,
     read_table,
     tokenizer_source,

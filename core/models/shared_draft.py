@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from core.errors import ModelUnreadableError, PairMismatchError, first_line
 from core.models.catalogue import served_target, shared_tables
-from core.models.folder.details import read_config, read_tokens
+from core.models.folder.details import read_config
+from core.models.folder.vocabulary import read_tokens
 
 if TYPE_CHECKING:
     from core.models.catalogue import ModelEntry

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from core.errors import ModelUnreadableError
 from core.files import LARGEST_JSON
-from core.models.folder.details import LARGEST_TOKENIZER, PACKAGES, read_config
+from core.models.folder.details import PACKAGES, read_config
+from core.models.folder.vocabulary import LARGEST_TOKENIZER
 from core.models.folder.weight_files import read_weight_headers
 from core.text import bytes_text
 
