@@ -13,7 +13,7 @@ from app.setup.model_library import ModelLibrary
 from app.setup.model_library import describe as describe_model
 from app.setup.pair import VerdictLine
 from app.theme import scaled
-from app.widgets.fields import WheelGuard, boxed, column, labelled, plain_tip, set_flag
+from app.widgets.fields import boxed, column, guard_wheel, labelled, plain_tip, set_flag
 from app.widgets.title_delegate import NOTE_ROLE, SUBTITLE_ROLE, Index, TitleDelegate
 from core.drafters.registry import METHODS, Method, get_method
 from core.models.catalogue import ModelEntry
@@ -77,7 +77,7 @@ class ModelCombo(QComboBox):
         self.setObjectName(object_name)
         self.setSizeAdjustPolicy(self.SizeAdjustPolicy.AdjustToMinimumContentsLengthWithIcon)
         self.setItemDelegate(ModelItemDelegate(self))
-        WheelGuard(self).watch(self)
+        guard_wheel(self)
 
     def showPopup(self) -> None:
         """Open the list, with room for reasons."""

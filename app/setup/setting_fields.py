@@ -15,7 +15,7 @@ from PySide6.QtWidgets import QCheckBox, QDoubleSpinBox, QLineEdit, QSpinBox, QT
 
 from app.theme import hold
 from app.widgets.compound_fields import SliderSpin
-from app.widgets.fields import EnumCombo, WheelGuard, describe, grid, labelled, named, set_flag
+from app.widgets.fields import EnumCombo, describe, grid, guard_wheel, labelled, named, set_flag
 from core.errors import SettingsError
 from core.settings import MAX_SEED, SAME_TEXT, Coupling
 
@@ -239,7 +239,6 @@ class SettingsForm(QWidget):
         super().__init__()
         self.fields: dict[str, Any] = {name: setting_field(items[name], names[name]) for name in names}
         layout = grid(self, across=8, down=8)
-        guard = WheelGuard(self)
         place = 0
         for name, field in self.fields.items():
             is_check = isinstance(field, QCheckBox)
@@ -257,7 +256,7 @@ class SettingsForm(QWidget):
             place += span
             if not is_check:
                 field.setMinimumWidth(48)  # The widest value is rarely needed and must not set the panel's width.
-                guard.watch(field)
+                guard_wheel(field)
             on_change(field, self.changed)
         for index in range(columns):
             layout.setColumnStretch(index, 1)

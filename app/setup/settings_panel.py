@@ -21,10 +21,10 @@ from app.setup.setting_fields import SettingsForm, on_change, set_value, setting
 from app.theme import hold
 from app.widgets.compound_fields import SPIN_WIDTH, Fold
 from app.widgets.fields import (
-    WheelGuard,
     boxed,
     column,
     describe,
+    guard_wheel,
     labelled,
     plain_tip,
     row,
@@ -133,10 +133,10 @@ class SettingsPanel(QScrollArea):
         describe(policy, rules["label"], f"{rules['help']}\n{REPEATABLE}")
         for index, line in enumerate(rules["help"].splitlines()):
             policy.setItemData(index, plain_tip(line), Qt.ItemDataRole.ToolTipRole)
-        WheelGuard(self).watch(policy)
+        guard_wheel(policy)
         k.add_above_number(policy)
         length = self.fields["max_new_tokens"]
-        WheelGuard(self).watch(length)
+        guard_wheel(length)
         size = labelled(length.accessibleName(), length, length.toolTip())
         seeded = labelled("Seed", boxed(row((seed, 1), seed.new_button, spacing=4)), seed.toolTip())
         run_title = text_label("Decoding", "section")

@@ -28,10 +28,10 @@ from app.setup.settings_panel import SettingsPanel
 from app.theme import current_theme, hold, scaled
 from app.tools.tool_window import ToolWindow
 from app.widgets.fields import (
-    WheelGuard,
     boxed,
     card,
     column,
+    guard_wheel,
     hint_label,
     named,
     offer,
@@ -307,8 +307,7 @@ class CheckWindow(ToolWindow):
         self.prompts.setSizeAdjustPolicy(QComboBox.SizeAdjustPolicy.AdjustToMinimumContentsLengthWithIcon)
         self.legend = hint_label("checkLegend")
         self.bars = CheckBars()
-        self._guard = WheelGuard(self)
-        self._guard.watch(self.blocks, self.prompts)
+        guard_wheel(self.blocks, self.prompts)
         head = row(self.mark, (column(self.headline, self.subject, spacing=2), 1), spacing=12)
         head.setAlignment(self.mark, Qt.AlignmentFlag.AlignTop)
         blocks = text_label("Blocks to sample", "field", buddy=self.blocks)

@@ -19,7 +19,7 @@ from PySide6.QtWidgets import (
 )
 
 from app.theme import hold
-from app.widgets.fields import WheelGuard, boxed, column, describe, grid, plain_tip, quiet_button, row, text_label
+from app.widgets.fields import boxed, column, describe, grid, guard_wheel, plain_tip, quiet_button, row, text_label
 
 T = TypeVar("T")
 SPIN_WIDTH = 96
@@ -68,8 +68,7 @@ class SliderSpin(QWidget):
         layout.addWidget(label, 0, 0)
         layout.addWidget(self.slider, 1, 0)
         layout.addWidget(self.spin, 1, 1)
-        self._guard = WheelGuard(self)
-        self._guard.watch(self.slider, self.spin)
+        guard_wheel(self.slider, self.spin)
         self.slider.valueChanged.connect(self._on_slider_moved)
         self.spin.valueChanged.connect(self._take)
 

@@ -249,23 +249,24 @@ def tip_table(rows: Iterable[tuple[str, str]]) -> str:
 # --- Fields ---
 
 
-class WheelGuard(QObject):
-    """Keeps the wheel from changing fields that pass under the pointer while scrolling."""
-
+class _WheelGuard(QObject):
     def eventFilter(self, watched: QObject, event: QEvent) -> bool:
-        """Pass the wheel to a field only if it has the focus."""
         if event.type() is QEvent.Type.Wheel and isinstance(watched, QWidget) and not watched.hasFocus():
             event.ignore()
             return True
         return super().eventFilter(watched, event)
 
-    def watch(self, *widgets: QWidget) -> None:
-        """Guard these fields, and indent spin boxes like other fields, since the style sheet's padding can't."""
-        for widget in widgets:
-            widget.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
-            widget.installEventFilter(self)
-            if isinstance(widget, QAbstractSpinBox) and (editor := widget.findChild(QLineEdit)) is not None:
-                editor.setTextMargins(6, 0, 0, 0)
+
+def guard_wheel(*fields: QWidget) -> None:
+    """Let the wheel change these only while they have the focus, not when they pass under the pointer while scrolling.
+
+    Also indents spin boxes like other fields, since the style sheet's padding can't.
+    """
+    for field in fields:
+        field.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
+        field.installEventFilter(_WheelGuard(field))
+        if isinstance(field, QAbstractSpinBox) and (editor := field.findChild(QLineEdit)) is not None:
+            editor.setTextMargins(6, 0, 0, 0)
 
 
 class EnumCombo(QComboBox, Generic[T]):

@@ -27,10 +27,10 @@ from app.run.text.tokens import KINDS, TokenStream
 from app.theme import hold, scaled
 from app.widgets.fields import (
     NO_LIMIT,
-    WheelGuard,
     boxed,
     card,
     column,
+    guard_wheel,
     hint_label,
     named,
     row,
@@ -88,7 +88,7 @@ class RaceClock(QWidget):
         self.time.setToolTip(CLOCK_HELP)
         pace = text_label("Pace", "hint", buddy=self.pace)
         boxed(row(self.play_button, self.restart_button, pace, self.pace, (self.slider, 1)), self)
-        WheelGuard(self).watch(self.pace, self.slider)
+        guard_wheel(self.pace, self.slider)
         self.pace.activated.connect(self._on_pace_chosen)
         self.play_button.clicked.connect(self._on_play)
         self.restart_button.clicked.connect(self._on_restart)

@@ -20,10 +20,10 @@ from app.setup.settings_panel import SettingsPanel
 from app.tools.sweep.sweep_view import WINDOW_SUITE, SweepView
 from app.widgets.compound_fields import TickList
 from app.widgets.fields import (
-    WheelGuard,
     boxed,
     column,
     describe,
+    guard_wheel,
     hint_label,
     labelled,
     line_edit,
@@ -179,8 +179,7 @@ class SweepForm(QWidget):
 
     def _connect(self) -> None:
         spins = (self.prompts_each, self.repeats, self.length, self.seed)
-        self._guard = WheelGuard(self)
-        self._guard.watch(self.target, *spins)
+        guard_wheel(self.target, *spins)
         for line in (self.lengths, *self.shapes.values(), self.temperatures):
             line.returnPressed.connect(self.start_button.click)
             line.textChanged.connect(self.judge)

@@ -32,11 +32,11 @@ from app.tools.sweep.sweep_view import STOPPING, SweepView
 from app.tools.tool_window import ToolWindow
 from app.widgets.fields import (
     EnumCombo,
-    WheelGuard,
     boxed,
     card,
     column,
     describe,
+    guard_wheel,
     menu_button,
     named,
     plain_tip,
@@ -153,8 +153,7 @@ class SweepWindow(ToolWindow):
         self._right = column(self._top, self._verdict_card, self.question, (self.parts, 1))
         self._area = scrolled(boxed(self._right, _Body()), "sweepRight")
         hold(self._area, least_width=LEAST_RIGHT)
-        self._guard = WheelGuard(self)
-        self._guard.watch(self.figures)
+        guard_wheel(self.figures)
         self.columns = splitter(Qt.Orientation.Horizontal, "sweepColumns", (self._form_card, 0), (self._area, 1))
         self._whole = column(self.banner, (self.columns, 1))
         boxed(self._whole, self, margins=(16, 12, 16, 12))
