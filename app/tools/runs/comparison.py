@@ -9,6 +9,7 @@ import math
 import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -214,18 +215,24 @@ def mean_curve(found: Sequence[Curve], *, most: float = math.inf) -> Curve:
     if len(found) == 1:
         return found[0]
     x = np.linspace(0, min(curve.x[-1] for curve in found), MAX_POINTS)
-    known = [np.isfinite(curve.y) for curve in found]
-    ys = np.array(
-        [
-            np.interp(x, curve.x[here], curve.y[here], left=math.nan) if here.any() else np.full_like(x, math.nan)
-            for curve, here in zip(found, known, strict=True)
-        ]
-    )
-    mean = ys.mean(axis=0)
-    if len(found) < LEAST_FOR_INTERVAL:
+    mean, half = mean_and_half(np.array([values_at(x, curve.x, curve.y) for curve in found]))
+    if half is None:
         return Curve(x, mean)
-    half = t95(len(found) - 1) * ys.std(axis=0, ddof=1) / math.sqrt(len(found))
     return Curve(x, mean, np.clip(mean - half, 0.0, most), np.clip(mean + half, 0.0, most))
+
+
+def values_at(x: Any, xs: Array, ys: Array) -> Any:
+    """A curve's value at x, or its values at several; NaN before its first known point."""
+    known = np.isfinite(ys)
+    return np.interp(x, xs[known], ys[known], left=math.nan) if known.any() else x * math.nan
+
+
+def mean_and_half(values: Array) -> tuple[Any, Any]:
+    """The mean over the runs, along the first axis, and half of its 95 % interval; None for too few runs."""
+    mean, count = values.mean(axis=0), len(values)
+    if count < LEAST_FOR_INTERVAL:
+        return mean, None
+    return mean, t95(count - 1) * values.std(axis=0, ddof=1) / math.sqrt(count)
 
 
 def mean_time(found: Sequence[Curve]) -> Curve:
@@ -336,7 +343,8 @@ def _results(groups: Sequence[Group]) -> list[ComparedRow]:
 
 
 def _figure(groups: Sequence[Group], place: int, figure: Figure) -> ComparedRow:
-    found = [_mean([value for run in group if (value := run.figures[place]) is not None]) for group in groups]
+    known_values = ([value for run in group if (value := run.figures[place]) is not None] for group in groups)
+    found = [mean_and_half(np.array(values)) if values else (None, None) for values in known_values]
     texts = tuple(
         figure.format(mean) + (f" ± {figure.format(half)}" if mean is not None and half is not None else "")
         for mean, half in found
@@ -357,11 +365,3 @@ def _figure(groups: Sequence[Group], place: int, figure: Figure) -> ComparedRow:
         if abs(mean - top) <= max(0.01 * abs(top), math.hypot(half, spread))
     )
     return ComparedRow(figure.title, texts, figure.meaning, best if len(best) < len(known) else frozenset())
-
-
-def _mean(values: Sequence[float]) -> tuple[float | None, float | None]:
-    """The mean, and half of its 95 % interval if there are enough values."""
-    mean = float(np.mean(values)) if values else None
-    if len(values) < LEAST_FOR_INTERVAL:
-        return mean, None
-    return mean, float(t95(len(values) - 1) * np.std(values, ddof=1) / math.sqrt(len(values)))

@@ -12,7 +12,7 @@ from PySide6.QtCore import QPointF, QRectF, QSize, Qt
 from PySide6.QtGui import QBrush, QColor, QFontMetrics, QPainter, QPen
 
 from app.theme import Theme, current_theme, scaled, ui_font
-from app.tools.runs.comparison import Array, Curve
+from app.tools.runs.comparison import Array, Curve, values_at
 from app.widgets.legend import Mark, SeriesSample, band_color
 from app.widgets.painted import LEFT, draw_text
 from app.widgets.pictures import Table
@@ -155,14 +155,14 @@ class OverlayPlot(Plot):
     def _values(self, place: int, *, ended: str = "ended") -> list[str]:
         found, x = [], place / PLACES_PER_UNIT
         for curve in self.curves:
-            value = _at(x, curve.x, curve.y)
+            value = values_at(x, curve.x, curve.y)
             if x > _end(curve):
                 found.append(ended)
             elif math.isnan(value):
                 found.append("–")
             else:
                 edges = [] if curve.low is None or curve.high is None else [curve.low, curve.high]
-                ends = [self._y_text(_at(x, curve.x, edge)) for edge in edges]
+                ends = [self._y_text(values_at(x, curve.x, edge)) for edge in edges]
                 found.append(f"{self._y_text(value)} ({' to '.join(ends)})" if ends else self._y_text(value))
         return found
 
@@ -199,12 +199,6 @@ def _band(curve: Curve) -> pg.FillBetweenItem:
 def _end(curve: Curve) -> float:
     """The last x at which y is known; the band of a mean may go on."""
     return float(max(curve.x[np.isfinite(curve.y)], default=0.0))
-
-
-def _at(x: float, xs: Array, ys: Array) -> float:
-    """A curve's value at x; NaN before its first known point."""
-    known = np.isfinite(ys)
-    return float(np.interp(x, xs[known], ys[known], left=math.nan)) if known.any() else math.nan
 
 
 def _marks(x: Array, y: Array, index: int, count: int) -> tuple[Array, Array]:
