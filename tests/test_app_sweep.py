@@ -222,7 +222,6 @@ def test_cells_fill_as_runs_end_a_sweep_and_a_run_exclude_each_other_and_each_sw
     qtbot.waitUntil(lambda: window.sweep.view.num_done == 3)
     assert "3 of 6 runs · about" in sweeps.progress.text()
     assert sweeps.cell.table.hint.text() == NO_RUNS
-    assert sweeps.view.progress_text(is_short=True).startswith("3 of 6 · ")
     assert sum(bool(text) for text in speedups(sweeps)) == 3
     assert words(sweeps) == ["So far"]
     assert sweeps.form.start_button.isHidden()
@@ -269,8 +268,7 @@ def test_a_cell_that_fails_says_why_and_the_others_stay(window, engine, qtbot):
     finish(qtbot, window)
     assert speedups(sweeps) == ["1.00×", "2.00×", "failed"]
     assert "ran out of memory" in cell(sweeps.heatmap, 0, 2, Qt.ItemDataRole.ToolTipRole)
-    assert sweeps.progress.text() == "12 of 18 runs measured, 5 failed, 1 not tried · Continue tries again"
-    assert sweeps.view.progress_text(is_short=True) == "12 of 18 measured, 5 failed, 1 not tried"
+    assert sweeps.progress.text() == "12 of 18 measured, 5 failed, 1 not tried"
     sweeps.heatmap.setCurrentCell(0, 2)
     assert "ran out of memory" in cell(sweeps.cell.table, 0, 7)
     assert sweeps.cell.problem.text() == "The draft ran out of memory."
@@ -304,6 +302,11 @@ def test_where_nothing_pays_it_says_not_to_speculate_and_a_target_that_can_not_b
     assert sweeps.cell.table.hint.isVisible()
     assert sweeps.cell.table.hint.text() == NONE_MEASURED
     assert sweeps.form.start_button.isEnabled()
+    whole = next(path for path in sweeps_folder().glob("*.jsonl") if read_sweep(path).measurements)
+    whole.write_bytes(whole.read_bytes()[:-20])
+    sweeps.open_sweep(whole)
+    qtbot.waitUntil(lambda: sweeps.view.path == whole)
+    assert sweeps.progress.text() == "5 of 6 runs · stopped; Continue measures the rest", "another sweep failed"
 
 
 def test_a_disk_error_is_reported_and_the_sweep_continues(window, qtbot, monkeypatch, tmp_path):

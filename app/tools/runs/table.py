@@ -24,6 +24,7 @@ from core.settings import VerificationRule, is_lossy
 from core.text import count_text, percent_text, short_name
 
 MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+"""In English, whatever the system's language, which Python's own names follow."""
 MAX_TIP = 400
 MAX_BADGE = 24
 """Most characters of the tags beside a run's title."""

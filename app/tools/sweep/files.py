@@ -8,6 +8,7 @@ from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
 
+from app.tools.runs.table import MONTHS
 from core.errors import RunLogError
 from core.experiments.sweep_file import read_sweep
 from core.experiments.sweep_plan import SweepFinished, SweepPlan, SweepStarted
@@ -56,7 +57,7 @@ def title_of(path: Path) -> str:
     """The title of a sweep in a list."""
     with contextlib.suppress(ValueError):
         moment = datetime.strptime(path.stem[:15], _STAMP)
-        return f"{moment.day} {moment:%b %Y, %H:%M} · {path.stem[16:]}"
+        return f"{moment.day} {MONTHS[moment.month - 1]} {moment:%Y, %H:%M} · {path.stem[16:]}"
     return path.stem
 
 

@@ -169,8 +169,7 @@ class SweepView:
 
     def show(self, path: Path, events: Iterable[SweepEvent]) -> None:
         """Replace the current sweep with an earlier one."""
-        self.plan = None
-        self.path = path
+        self.plan, self.path, self.has_failed = None, path, False
         for event in events:
             self.apply(event)
         self.end()
@@ -338,30 +337,26 @@ class SweepView:
         """Number of runs that failed."""
         return sum(len(item.measurements) - item.num_measured for item in self._results.values())
 
-    def progress_text(self, *, is_short: bool = False) -> str:
-        """The progress, in one line; a short one leaves out what its numbers say without words."""
+    def progress_text(self) -> str:
+        """The progress, in one line."""
         if self.plan is None:
             return ""
-        done = f"{self.num_done:,} of {self.num_runs:,} runs"
-        if self.is_running:
-            # Stages between two runs would only flicker.
-            is_stage = self.seconds_left is None or self.stage == STOPPING
-            rest = self.stage if is_stage else f"about {duration_text(self.seconds_left or 0.0)} left"
-            if is_short and not is_stage:
-                done, rest = done.removesuffix(" runs"), rest.removeprefix("about ")
-        elif not self.is_complete:
+        if self.is_complete and not self.is_running:
+            num_left = self.num_runs - self.num_measured - self.num_failed
+            if not self.num_failed:
+                return f"All {self.num_runs:,} runs done"
+            not_tried = f", {num_left:,} not tried" if num_left else ""
+            return f"{self.num_measured:,} of {self.num_runs:,} measured, {self.num_failed:,} failed{not_tried}"
+        # Stages between two runs would only flicker.
+        if self.is_running and (self.seconds_left is None or self.stage == STOPPING):
+            rest = self.stage
+        elif self.is_running:
+            rest = f"about {duration_text(self.seconds_left or 0.0)} left"
+        else:
             # Where nothing could be measured, a promise that the rest will be is hollow.
             will = "tries again" if self.has_failed and not self.num_measured else "measures the rest"
             rest = f"{FAILED if self.has_failed else 'stopped'}; Continue {will}"
-        else:
-            num_left = self.num_runs - self.num_measured - self.num_failed
-            parts = [f"{self.num_measured:,} of {self.num_runs:,} runs measured"]
-            parts += [f"{self.num_failed:,} failed"] if self.num_failed else []
-            parts += [f"{num_left:,} not tried"] if num_left else []
-            done = ", ".join(parts) if len(parts) > 1 else f"All {self.num_runs:,} runs done"
-            rest = "Continue tries again" if self.num_failed and not is_short else ""
-            done = done.replace(" runs measured", " measured") if is_short else done
-        return " · ".join(filter(None, (done, rest)))
+        return f"{self.num_done:,} of {self.num_runs:,} runs · {rest}"
 
     def verdict_lines(self) -> list[VerdictLine]:
         """The verdict at each temperature; while the sweep runs, the leading cell."""

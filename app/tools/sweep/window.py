@@ -127,7 +127,7 @@ class SweepWindow(ToolWindow):
         self.progress = ElidedLabel(
             "", "hint", takes_all=True, name="sweepProgress", elided=Qt.TextElideMode.ElideMiddle
         )
-        continue_help = "Measure what is missing"
+        continue_help = "Measure what is missing, and try again what failed"
         self.continue_button = push_button("Continue", "sweepContinueButton", continue_help, self._on_continue)
         self.cell = CellRuns(self.view, controls, runs, say=self.progress.setText, warn=self.banner.show_sentence)
         self._arrange()
@@ -342,7 +342,6 @@ class SweepWindow(ToolWindow):
             show_share(self.bar, None)
         else:
             self.progress.setText(view.progress_text())
-            self.progress.set_short(view.progress_text(is_short=True))
             show_share(self.bar, None if is_waiting else view.num_done / max(1, view.num_runs))
         self.form.show_running(is_running=is_running)
         can_continue = view.can_continue and not is_running and not is_estimate
