@@ -14,7 +14,8 @@ from PySide6.QtWidgets import QLabel, QStyle, QStyleOptionComboBox
 
 from app.setup.setting_fields import set_value
 from app.theme import DARK
-from app.tools.check import FAILED, NO_RESULTS, NO_TESTS, STOPPED, ElidedCombo
+from app.tools.check import FAILED, NO_RESULTS, NO_TESTS, STOPPED
+from app.tools.check_results import ElidedCombo
 from core.errors import GenerationError
 from core.experiments.check_plan import NOTHING_DRAFTED, BiasLimit
 from core.settings import DType
@@ -51,17 +52,17 @@ def shown_once(panel):
 def test_an_exact_pair_gets_a_tick_a_plain_sentence_and_its_p_values(checking, qtbot):
     _, panel, fake = checking()
     assert f"{DRAFT.title} for {TARGET.title}" in panel.subject.text()
-    hint = panel.table.findChild(QLabel, "emptyHint")
+    hint = panel.results.table.findChild(QLabel, "emptyHint")
     assert (hint.isVisible(), hint.text()) == (True, NO_TESTS)
     panel.blocks.setValue(5_000)
     finish(qtbot, panel)
     assert not hint.isVisible()
     assert (panel.mark.text(), panel.mark.property("kind")) == ("✓", "exact")
     assert panel.headline.text().startswith("Exact: ")
-    assert texts(panel.table)[0] == ["Greedy text against plain decoding", "576", "", "", "✓ equal"]
-    assert texts(panel.table)[1] == ["Token 1 of a block", "3,000", "16.4", "18", "✓ p = 0.563"]
-    assert texts(panel.table)[3][-1] == "too few to test"
-    assert panel.remarks.text()
+    assert texts(panel.results.table)[0] == ["Greedy text against plain decoding", "576", "", "", "✓ equal"]
+    assert texts(panel.results.table)[1] == ["Token 1 of a block", "3,000", "16.4", "18", "✓ p = 0.563"]
+    assert texts(panel.results.table)[3][-1] == "too few to test"
+    assert panel.results.remarks.text()
     assert (fake.requests[0].num_samples, fake.requests[0].run.target) == (5_000, TARGET.ref)
 
 
@@ -85,12 +86,12 @@ def test_a_broken_pair_is_shown_by_sign_sentence_and_rows(checking, qtbot, apply
     finish(qtbot, panel)
     assert (panel.mark.text(), panel.mark.property("kind")) == ("✕", "broken")
     assert panel.headline.text().startswith("Not exact: ")
-    assert texts(panel.table)[2][-1] == "✕ p < 0.001"
-    assert "p = 2.7\u00a0×\u00a010⁻⁵" in cell(panel.table, 2, role=Qt.ItemDataRole.ToolTipRole)
+    assert texts(panel.results.table)[2][-1] == "✕ p < 0.001"
+    assert "p = 2.7\u00a0×\u00a010⁻⁵" in cell(panel.results.table, 2, role=Qt.ItemDataRole.ToolTipRole)
     apply_theme(DARK)
-    assert cell(panel.table, 2, role=Qt.ItemDataRole.ForegroundRole).name() == DARK.danger
+    assert cell(panel.results.table, 2, role=Qt.ItemDataRole.ForegroundRole).name() == DARK.danger
     assert panel.mark.palette().windowText().color().name() == DARK.danger, "the mark says the same"
-    assert cell(panel.table, 1, role=Qt.ItemDataRole.ForegroundRole) is None
+    assert cell(panel.results.table, 1, role=Qt.ItemDataRole.ForegroundRole) is None
 
 
 def test_near_ties_are_shown_with_margin_and_difference_and_that_the_settings_have_changed(checking, qtbot):
@@ -98,9 +99,9 @@ def test_near_ties_are_shown_with_margin_and_difference_and_that_the_settings_ha
     finish(qtbot, panel)
     assert panel.mark.text() == "≈"
     assert panel.headline.text().startswith("Exact up to near-ties")
-    assert texts(panel.table)[0][-1] == "≈ 1 near-tie"
+    assert texts(panel.results.table)[0][-1] == "≈ 1 near-tie"
     assert "margin 2.1\u00a0×\u00a010⁻⁶, measured difference 4.4\u00a0×\u00a010⁻⁶" in cell(
-        panel.table, role=Qt.ItemDataRole.ToolTipRole
+        panel.results.table, role=Qt.ItemDataRole.ToolTipRole
     )
     before = panel.subject.text()
     k = window.controls.fields["num_draft_tokens"].value()
@@ -115,13 +116,17 @@ def test_near_ties_are_shown_with_margin_and_difference_and_that_the_settings_ha
 def test_first_tokens_are_shown_and_heard_and_the_report_is_copied_and_saved(checking, qtbot, dialogs, tmp_path):
     _, panel, _ = checking()
     finish(qtbot, panel)
-    assert panel.bars.accessibleName() == "First tokens after Fibonacci"
-    assert "····: 499 observed, 497.9 expected" in panel.bars.accessibleDescription()
-    assert "all others: 115 observed" in panel.bars.accessibleDescription()
-    shares = [found.counts[0].expected / sum(item.expected for item in found.counts) for found in panel._first_tokens]
-    assert shares.index(min(shares)) == panel.prompts.currentIndex(), "the prompt that leaves most open comes first"
-    panel.prompts.setCurrentIndex(1)
-    assert panel.bars.accessibleName() == "First tokens after Read a file"
+    assert panel.results.bars.accessibleName() == "First tokens after Fibonacci"
+    assert "····: 499 observed, 497.9 expected" in panel.results.bars.accessibleDescription()
+    assert "all others: 115 observed" in panel.results.bars.accessibleDescription()
+    shares = [
+        found.counts[0].expected / sum(item.expected for item in found.counts) for found in panel.results.first_tokens
+    ]
+    assert shares.index(min(shares)) == panel.results.prompts.currentIndex(), (
+        "the prompt that leaves most open comes first"
+    )
+    panel.results.prompts.setCurrentIndex(1)
+    assert panel.results.bars.accessibleName() == "First tokens after Read a file"
     panel.copy_button.click()
     assert QGuiApplication.clipboard().text().startswith("Exact: ")
     for name in ("report.txt", "report.json"):
@@ -163,7 +168,7 @@ def test_a_check_that_is_stopped_has_no_verdict_and_no_run_starts_beside_it(chec
         panel.start_button.click()
         qtbot.waitUntil(lambda count=count: len(fake.requests) == count and panel.progress.value() == 1000)
         assert not panel.start_button.isEnabled()
-        assert panel.table.hint.text() == NO_TESTS
+        assert panel.results.table.hint.text() == NO_TESTS
         window.prompt.run_button.click()
         assert "A check is " in window.banner.label.text()
         assert not window.run_view.steps
@@ -171,8 +176,8 @@ def test_a_check_that_is_stopped_has_no_verdict_and_no_run_starts_beside_it(chec
         assert panel.isVisible() is (count < 3)
         qtbot.waitUntil(lambda: not panel.is_running)
         assert (panel.headline.text(), panel.mark.property("kind")) == (STOPPED, "none")
-        assert panel.table.count() == 0
-        assert panel.table.hint.text() == NO_RESULTS
+        assert panel.results.table.count() == 0
+        assert panel.results.table.hint.text() == NO_RESULTS
         assert panel.start_button.isEnabled()
 
 
@@ -209,7 +214,7 @@ def test_a_failure_is_one_sentence(checking, qtbot):
     fake.error = GenerationError("The target's logits hold NaN. Choose float32, or another target model.")
     finish(qtbot, panel)
     assert shown_once(panel) == str(fake.error)
-    assert (panel.headline.text(), panel.table.hint.text()) == (FAILED, NO_RESULTS)
+    assert (panel.headline.text(), panel.results.table.hint.text()) == (FAILED, NO_RESULTS)
     assert not panel.copy_button.isEnabled()
 
 

@@ -8,15 +8,7 @@ from typing import Generic, TypeVar
 
 from PySide6.QtCore import QEvent, QObject, QSignalBlocker, Qt, Signal, Slot
 from PySide6.QtGui import QAction, QKeyEvent, QKeySequence
-from PySide6.QtWidgets import (
-    QAbstractButton,
-    QButtonGroup,
-    QCheckBox,
-    QDoubleSpinBox,
-    QSizePolicy,
-    QSlider,
-    QWidget,
-)
+from PySide6.QtWidgets import QAbstractButton, QButtonGroup, QCheckBox, QDoubleSpinBox, QSizePolicy, QSlider, QWidget
 
 from app.theme import hold
 from app.widgets.fields import boxed, column, describe, grid, guard_wheel, plain_tip, quiet_button, row, text_label

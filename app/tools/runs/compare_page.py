@@ -6,13 +6,7 @@ from collections.abc import Callable, Sequence
 
 from PySide6.QtCore import QRect, QRectF, QSize, Qt, Slot
 from PySide6.QtGui import QBrush, QColor, QFont, QPainter, QResizeEvent
-from PySide6.QtWidgets import (
-    QHeaderView,
-    QStyledItemDelegate,
-    QStyleOptionViewItem,
-    QTableWidgetItem,
-    QWidget,
-)
+from PySide6.QtWidgets import QHeaderView, QStyledItemDelegate, QStyleOptionViewItem, QTableWidgetItem, QWidget
 
 from app.theme import current_theme, scaled, text_scale, ui_font
 from app.tools.runs.comparison import MAX_RUNS, MOST_SIGNS, ComparedRow, Comparison
