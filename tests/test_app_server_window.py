@@ -8,7 +8,8 @@ import math
 import pytest
 
 from app.theme import LIGHT
-from app.tools.server import FOLLOWING, NONE_CHOSEN, OWN_HELP
+from app.tools.server import FOLLOWING, NONE_CHOSEN
+from app.tools.server_plots import OWN_HELP
 from app.widgets.plots import TOP
 from tests.fake_servers import FakeServer, as_json, llama_server, recorded, sglang, vllm
 from tests.fakes_runs import until
