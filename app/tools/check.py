@@ -32,7 +32,7 @@ from app.widgets.fields import (
     text_label,
     wrapped_label,
 )
-from app.widgets.labels import Banner, ElidedLabel
+from app.widgets.labels import ElidedLabel
 from app.window_layout import open_at
 from core.controls import RunControls
 from core.drafters.registry import METHODS
@@ -114,7 +114,6 @@ class CheckWindow(ToolWindow):
             hold(button, least_width=BUTTON_WIDTH)
         close_help = "Close the window, and stop what is running"
         self.close_button = push_button("Close", "checkCloseButton", close_help, self.close)
-        self.banner = Banner()
         self.headline = wrapped_label("checkHeadline", "title")
         self.subject = wrapped_label("checkSubject", "hint")
         self.progress = named(QProgressBar(), "checkProgress", "Progress of this part of the check")
@@ -148,7 +147,6 @@ class CheckWindow(ToolWindow):
         self._clear()
         self.say(NONE_YET)
         controls.changed.connect(self.refresh)
-        controller.freed.connect(self.banner.retract)
 
     def _request(self) -> CheckRequest:
         run = self._controls.request_here(ANY_PROMPT, "Check", ", or run outrider check --engine URL")
@@ -172,10 +170,8 @@ class CheckWindow(ToolWindow):
 
             return check(session, request, controls)
 
-        if self._start_task("A check", work) is None:
-            self.banner.show_sentence(self._controller.busy_sentence())
+        if not self._start_task("A check", work):
             return
-        self.banner.dismiss()
         self._clear()
         self._ending = STOPPED
         self.say("Checking…")

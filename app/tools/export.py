@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from PySide6.QtCore import QObject, Slot
 from PySide6.QtGui import QGuiApplication
-from PySide6.QtWidgets import QDialog, QPlainTextEdit, QWidget
+from PySide6.QtWidgets import QDialog, QPlainTextEdit, QPushButton, QWidget
 
 from app.dialogs import EXPORT_FILTERS, Dialogs
 from app.jobs import Job, Jobs
@@ -53,8 +53,8 @@ class ProductionPage(QDialog):
             page.setTabChangesFocus(True)
             self.tabs.add_page(project.title, page, project.title)
         command, everything = "Only the command or program, ready to paste", "The whole text, to keep in a file"
-        self.copy_button = push_button(COPY, "copyCommandButton", command, self._on_copy)
-        self.copy_all_button = push_button(COPY_ALL, "copyConfigurationButton", everything, self._on_copy_all)
+        self.copy_button = push_button(COPY, "copyCommandButton", command)
+        self.copy_all_button = push_button(COPY_ALL, "copyConfigurationButton", everything)
         save_help = "Write the whole text to a file"
         self.save_button = push_button("Save…", "saveConfigurationButton", save_help, self._on_save)
         self.close_button = push_button("Close", "closeProductionButton", "", self.close)
@@ -65,6 +65,8 @@ class ProductionPage(QDialog):
         self.setLayout(layout)
         open_at(self, 860, 640)
         self.tabs.currentChanged.connect(self._on_turned)
+        self.copy_button.clicked.connect(lambda: self._copy(self.current().program, self.copy_button))
+        self.copy_all_button.clicked.connect(lambda: self._copy(self.current().text, self.copy_all_button))
 
     def open_choice(self, choice: Choice, origin: str) -> None:
         """Show a choice's configurations below the sentence `origin`; the engine shown last stays in front."""
@@ -90,23 +92,21 @@ class ProductionPage(QDialog):
     @Slot()
     def _on_turned(self) -> None:
         self.saved.clear()
-        self.copy_all_button.setText(COPY_ALL)
-        self._reset_copy()
+        self._name_copy_buttons()
         can = bool(self.current().program)
         self.copy_button.setEnabled(can)
         self.copy_button.setToolTip(self.copy_button.accessibleDescription() if can else NO_COMMAND)
 
-    @Slot()
-    def _on_copy(self) -> None:
-        QGuiApplication.clipboard().setText(self.current().program)
-        self.copy_all_button.setText(COPY_ALL)
-        self.copy_button.setText(COPIED)
+    def _copy(self, text: str, button: QPushButton) -> None:
+        QGuiApplication.clipboard().setText(text)
+        self._name_copy_buttons()
+        button.setText(COPIED)
 
-    @Slot()
-    def _on_copy_all(self) -> None:
-        QGuiApplication.clipboard().setText(self.current().text)
-        self._reset_copy()
-        self.copy_all_button.setText(COPIED)
+    def _name_copy_buttons(self) -> None:
+        title = COPY_PROGRAM if self.current().project.suffix == ".py" else COPY
+        self.copy_button.setText(title)
+        self.copy_button.setAccessibleName(title)
+        self.copy_all_button.setText(COPY_ALL)
 
     @Slot()
     def _on_save(self) -> None:
@@ -122,11 +122,6 @@ class ProductionPage(QDialog):
                 lane="files",
                 must_finish=True,
             )
-
-    def _reset_copy(self) -> None:
-        title = COPY_PROGRAM if self.current().project.suffix == ".py" else COPY
-        self.copy_button.setText(title)
-        self.copy_button.setAccessibleName(title)
 
 
 class Exports(QObject):

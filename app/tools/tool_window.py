@@ -10,6 +10,7 @@ from PySide6.QtGui import QCloseEvent
 from PySide6.QtWidgets import QDialog, QWidget
 
 from app.controller import RunController
+from app.widgets.labels import Banner
 from app.window_layout import bring_forward
 from app.worker import EngineTask, Work
 
@@ -25,6 +26,8 @@ class ToolWindow(QDialog):
         super().__init__(main)
         self._controller = controller
         self._task: EngineTask | None = None
+        self.banner = Banner()
+        controller.freed.connect(self.banner.retract)
         self.setObjectName(f"{name}Window")
         self.setWindowTitle(title)
         self._timer = QTimer(self)
@@ -52,15 +55,18 @@ class ToolWindow(QDialog):
         """Called when the task is over, for whatever reason, and all its events have been shown."""
         raise NotImplementedError
 
-    def _start_task(self, title: str, work: Work) -> EngineTask | None:
-        """Start work in the engine's thread; None if the engine is busy."""
+    def _start_task(self, title: str, work: Work) -> bool:
+        """Start work in the engine's thread; if the engine is busy, say so, and return False."""
         task = self._controller.start_task(title, work)
-        if task is not None:
-            self._task = task
-            task.failed.connect(self._show_failure)
-            task.ended.connect(self._on_ended)
-            self._timer.start()
-        return task
+        if task is None:
+            self.banner.show_sentence(self._controller.busy_sentence())
+            return False
+        self.banner.dismiss()
+        self._task = task
+        task.failed.connect(self._show_failure)
+        task.ended.connect(self._on_ended)
+        self._timer.start()
+        return True
 
     # --- Public ---
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from PySide6.QtCore import Slot
@@ -19,24 +20,20 @@ from core.text import percent_text
 NO_DRAFTS = "Each draft gets a row here, best first: its predicted speedup, and at which K."
 SHOWN_TREES = 5
 STOPPED = "Stopped before any draft was estimated."
+_figure = partial(Column, is_figure=True)
 COLUMNS = (
     Column("Draft", "Models on this computer that are smaller than the target and have the same tokenizer.", width=170),
-    *(
-        Column(title, help_text, is_figure=True, rank=rank)
-        for rank, title, help_text in (
-            (0, "Predicted", "τ(K) / (K c + v(K+1)) at its best K; 95 % interval over the positions of the text."),
-            (0, "Best K", "The K from 1 to 16 with the best predicted speedup; none if plain decoding is faster."),
-            (
-                2,
-                "Best tree",
-                "The predicted speedup of the fastest tree of at most 16 nodes; a row's tooltip has its shape.",
-            ),
-            (0, "Acceptance", "Mean of Σ min(p, q) over the positions; p: the target's distribution, q: the draft's."),
-            (3, "Top-1", "Share of positions where both have the same most probable token."),
-            (1, "c", "Time of one draft step / time of one step of the target, timed here."),
-            (4, "v(5)", "Time of the target to score 5 positions / time to score one, timed here."),
-        )
+    _figure("Predicted", "τ(K) / (K c + v(K+1)) at its best K; 95 % interval over the positions of the text."),
+    _figure("Best K", "The K from 1 to 16 with the best predicted speedup; none if plain decoding is faster."),
+    _figure(
+        "Best tree",
+        "The predicted speedup of the fastest tree of at most 16 nodes; a row's tooltip has its shape.",
+        rank=2,
     ),
+    _figure("Acceptance", "Mean of Σ min(p, q) over the positions; p: the target's distribution, q: the draft's."),
+    _figure("Top-1", "Share of positions where both have the same most probable token.", rank=3),
+    _figure("c", "Time of one draft step / time of one step of the target, timed here.", rank=1),
+    _figure("v(5)", "Time of the target to score 5 positions / time to score one, timed here.", rank=4),
 )
 OWN_TEXT = "The text is the target's own, so this is exactly what drafting along it would give."
 GIVEN_TEXT = "A product along the text, which assumes that the draft is as good after its own tokens."

@@ -17,7 +17,7 @@ from app.menus import key_text
 from app.settings import RunSettings
 from app.setup.prompt import PromptEditor
 from app.setup.settings_panel import SettingsPanel
-from app.tools.sweep.sweep_view import WINDOW_SUITE, SweepView
+from app.tools.sweep.sweep_view import POLICIES, WINDOW_SUITE, SweepView
 from app.widgets.compound_fields import TickList
 from app.widgets.fields import (
     boxed,
@@ -54,10 +54,6 @@ K_HELP = "Tokens to draft per step: numbers and ranges separated by commas, such
 T_HELP = "One or several, separated by commas"
 NO_FILE, NO_FILE_HELP = "No file", "Measure without the prompts of this file"
 FILE_HELP = "One prompt per line: plain text, JSON Lines with a text or prompt each, or Spec-Bench's question.jsonl"
-POLICIES: dict[str, tuple[str, str]] = {
-    LengthPolicy.AUTO: ("Auto", "K chosen before each step from the steps' cost and the acceptance so far"),
-    LengthPolicy.ADAPTIVE: ("Adaptive", "Like Auto, but a block ends early where the draft is unsure"),
-}
 WINDOW_PROMPT = "the window's prompt"
 FROM_WINDOW = ("coupling", "verification", "top_k", "top_p", "min_p", "chat", "device", "dtype")
 TREE = declared(DraftTreeOptions)

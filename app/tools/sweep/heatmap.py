@@ -9,7 +9,7 @@ from PySide6.QtGui import QColor, QFontMetricsF, QKeyEvent, QLinearGradient, QPa
 from PySide6.QtWidgets import QHeaderView, QStyle, QStyledItemDelegate, QStyleOptionViewItem, QTableWidgetItem
 
 from app.theme import DARK, LIGHT, current_theme, hold, scaled, ui_font
-from app.tools.sweep.sweep_view import FAILED, Scale, ShownCell, SweepRow, SweepView
+from app.tools.sweep.sweep_view import FAILED, PLAIN, POLICIES, Scale, ShownCell, SweepRow, SweepView
 from app.widgets.fields import plain_tip
 from app.widgets.painted import LEFT, PaintedWidget, draw_box, draw_text
 from app.widgets.pictures import image_of, png_bytes, svg_of
@@ -112,9 +112,8 @@ LEAST_ROWS, LONGEST_NAME = 2, 24
 RULE_TITLES = declared(DraftTreeOptions)["rule"].metadata["titles"]
 SHOWN_ROLE = Role.UserRole
 COLUMN_HELP = {
-    "plain": "Plain decoding, without drafts; the speedups are relative to it.",
-    "auto": "K chosen before each step from the steps' cost and the acceptance so far",
-    "adaptive": "Like auto, but a block ends early where the draft is unsure of its tokens",
+    PLAIN: "Plain decoding, without drafts; the speedups are relative to it.",
+    **{policy: help_text for policy, (_, help_text) in POLICIES.items()},
     "1": "1 token drafted before each forward of the target",
 }
 

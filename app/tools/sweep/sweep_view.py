@@ -28,12 +28,18 @@ from core.experiments.sweep_results import (
     SweepResults,
     left_out_notes,
 )
-from core.settings import LOSSY
+from core.settings import LOSSY, LengthPolicy
 from core.text import duration_text, spaced_percent
 from core.types import StageChanged
 
 WINDOW_SUITE = "own"
 """The suite of the main window's prompt."""
+
+POLICIES: dict[str, tuple[str, str]] = {
+    LengthPolicy.AUTO: ("Auto", "K chosen before each step from the steps' cost and the acceptance so far"),
+    LengthPolicy.ADAPTIVE: ("Adaptive", "Like Auto, but a block ends early where the draft is unsure of its tokens"),
+}
+"""Title and help of each way to choose K during a run."""
 
 # --- Figures and their scales ---
 

@@ -45,7 +45,7 @@ from app.widgets.fields import (
     scrolled,
     wrapped_label,
 )
-from app.widgets.labels import Banner, ElidedLabel, MessageBar, show_share
+from app.widgets.labels import ElidedLabel, MessageBar, show_share
 from app.window_layout import hold_beside, open_at, splitter
 from core.controls import RunControls
 from core.errors import OutriderError, RunLogError
@@ -97,7 +97,6 @@ class SweepWindow(ToolWindow):
         self._may_go_on = threading.Event()
         """Of the last sweep; clear from the start of a long one until the user wants more than its first run."""
         self.view = SweepView(controls.models.library.in_titles)
-        self.banner = Banner()
         self.form = SweepForm(controls, prompt, self.view, jobs, dialogs)
         self.estimate = EstimateView(controls)
         self._is_estimate = False
@@ -162,7 +161,6 @@ class SweepWindow(ToolWindow):
         self.restyle()
 
     def _connect(self) -> None:
-        self._controller.freed.connect(self.banner.retract)
         self.figures.currentIndexChanged.connect(self._on_figure_chosen)
         self.heatmap.cell_chosen.connect(self._show_cell)
         self.columns.splitterMoved.connect(self._fit)
@@ -241,11 +239,9 @@ class SweepWindow(ToolWindow):
                     while not controls.is_cancelled and not may_go_on.wait(ANSWER_POLL_S):
                         pass
 
-        if self._start_task("A sweep", work) is None:
-            self.banner.show_sentence(self._controller.busy_sentence())
+        if not self._start_task("A sweep", work):
             return
         self._may_go_on = may_go_on
-        self.banner.dismiss()
         self._is_estimate = False
         self.view.begin(plan, path)
         self._show()
@@ -316,10 +312,8 @@ class SweepWindow(ToolWindow):
             yield StageChanged("Looking for drafts…")
             yield from probe(session, replace(asked, drafts=drafts_here(asked.target)), controls)
 
-        if self._start_task("An estimate", work) is None:
-            self.banner.show_sentence(self._controller.busy_sentence())
+        if not self._start_task("An estimate", work):
             return
-        self.banner.dismiss()
         self._is_estimate = True
         self.estimate.begin(asked)
         self._show()
