@@ -157,7 +157,6 @@ class SettingsPanel(QScrollArea):
         self._form = boxed(layout, margins=(0, 0, 8, 0))
         self._parts = column(self._form)
         body = boxed(self._parts)
-        body.setObjectName("sidebarBody")
         # Numbers are written as on the command line and in the log, whatever the desktop's language.
         body.setLocale(QLocale.c())
         scrolled(body, "sidebarScroll", self)

@@ -99,9 +99,7 @@ def table_card(table: QWidget) -> QFrame:
 
 
 def scrolled(body: QWidget, object_name: str, area: QScrollArea | None = None) -> QScrollArea:
-    """A body that scrolls vertically if it doesn't fit, in a new area unless one is given."""
-    if not body.objectName():
-        body.setObjectName(f"{object_name}Body")
+    """A body that scrolls vertically if it doesn't fit, in a new area unless one is given; both are transparent."""
     area = area or QScrollArea()
     area.setObjectName(object_name)
     area.setFocusPolicy(Qt.FocusPolicy.NoFocus)
@@ -109,7 +107,8 @@ def scrolled(body: QWidget, object_name: str, area: QScrollArea | None = None) -
     area.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
     area.setWidgetResizable(True)
     area.setWidget(body)
-    area.viewport().setAutoFillBackground(False)
+    for part in (area.viewport(), body):
+        part.setAutoFillBackground(False)
     return area
 
 

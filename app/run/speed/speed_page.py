@@ -131,7 +131,6 @@ class SpeedPage(RunPage):
         story = self._head, self._time, self._limits, self._change, self.cards[0], self._trees, self.fold
         self._layout = column(*story, None)
         body = boxed(self._layout)
-        body.setObjectName("speedBody")
         self.area: QScrollArea = scrolled(body, "speedPage")
         # The keys scroll it.
         self.area.setFocusPolicy(Qt.FocusPolicy.StrongFocus)

@@ -113,7 +113,6 @@ class ModelDetailsPane(QWidget):
         inner.addStretch(1)
         self._body = boxed(inner)
         inner.setContentsMargins(0, 0, 8, 0)
-        self._body.setObjectName("detailsBody")
         buttons = grid(across=8, down=8)
         for index, button in enumerate(self._buttons):
             buttons.addWidget(button, index // 2, index % 2)

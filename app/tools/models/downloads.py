@@ -12,7 +12,7 @@ from PySide6.QtWidgets import QFrame, QGridLayout, QProgressBar, QScrollArea, QS
 from app.jobs import Job, Jobs
 from app.setup.model_library import progress_text
 from app.theme import hold
-from app.widgets.fields import boxed, column, hint_label, named, plain_tip, push_button, row, set_flag, text_label
+from app.widgets.fields import boxed, column, hint_label, named, plain_tip, push_button, row, scrolled, set_flag
 from app.widgets.labels import ElidedLabel, show_share
 from core.models.catalogue import ModelEntry
 from core.models.remote import downloads as hub_downloads
@@ -167,10 +167,9 @@ class DownloadRow(QFrame):
         hold(self, height=ROW_HEIGHT)
         self.name = ElidedLabel(ref, "strong", takes_all=True)
         self.note = hint_label("downloadNote")
-        self.note.setTextFormat(Qt.TextFormat.PlainText)
         self.note.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed)
         self.note.setAlignment(Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignTop)
-        self.percent = text_label("", "hint")
+        self.percent = hint_label("downloadPercent")
         self.bar = named(QProgressBar(), "downloadBar", ref)
         self.bar.setTextVisible(False)
         start_over = "Discard what was received, and start again"
@@ -216,16 +215,11 @@ class DownloadsList(QScrollArea):
 
     def __init__(self, downloads: Downloads) -> None:
         super().__init__()
-        named(self, "downloadsShelf", "Downloads")
+        self.setAccessibleName("Downloads")
         self._downloads = downloads
         self.rows: dict[str, DownloadRow] = {}
         self._layout = column(None, spacing=0)
-        body = boxed(self._layout)
-        body.setObjectName("downloadsBody")
-        self.setWidget(body)
-        self.setWidgetResizable(True)
-        self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
-        self.setFocusPolicy(Qt.FocusPolicy.NoFocus)
+        scrolled(boxed(self._layout), "downloadsShelf", self)
         self.setSizePolicy(QSizePolicy.Policy.Preferred, QSizePolicy.Policy.Fixed)
         self.hide()
         downloads.changed.connect(self._on_changed)

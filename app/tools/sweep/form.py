@@ -166,7 +166,6 @@ class SweepForm(QWidget):
         )
         self._body = boxed(form)
         form.setContentsMargins(0, 0, 4, 0)
-        self._body.setObjectName("sidebarBody")
         self._body.setLocale(QLocale.c())
         scroll = scrolled(self._body, "sidebarScroll")
         scroll.setAccessibleName("What to sweep")

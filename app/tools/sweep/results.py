@@ -27,7 +27,6 @@ class SweepVerdicts(QScrollArea):
 
     def __init__(self) -> None:
         super().__init__()
-        scrolled(QWidget(), "sweepVerdicts", self)
         self.setAccessibleName("Verdict")
         policy = QSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Preferred)
         policy.setHeightForWidth(True)
@@ -54,9 +53,7 @@ class SweepVerdicts(QScrollArea):
             badge.setSizePolicy(QSizePolicy.Policy.Fixed, QSizePolicy.Policy.Fixed)
             self._grid.addWidget(badge, index, 0, Qt.AlignmentFlag.AlignTop)
             self._grid.addWidget(sentence, index, 1)
-        body = boxed(self._grid)
-        body.setObjectName("sweepVerdictsBody")
-        self.setWidget(body)
+        scrolled(boxed(self._grid), "sweepVerdicts", self)
         self.restyle()
 
     def restyle(self) -> None:
