@@ -15,8 +15,7 @@ from core.draft_length import DraftLength
 from core.settings import RunRequest
 from core.types import Event
 
-BUSY_SENTENCE = "A run is in progress. Stop it, or wait for it to end, before you start, open or delete anything else."
-BUSY_TASK_SENTENCE = "{} is in progress. {} before you start, open or delete anything else."
+BUSY_SENTENCE = "{} is in progress. {} before you start, open or delete anything else."
 
 SWITCH_S = 0.0005
 """How long a thread computes in Python before it yields to another."""
@@ -61,10 +60,10 @@ class RunController(QObject):
     def __init__(self, open_session: OpenSession = open_session, parent: QObject | None = None) -> None:
         super().__init__(parent)
         self.state = RunState.IDLE
-        self._run: EngineTask | None = None
+        self._task: EngineTask | None = None
+        """The run, or other work, that the engine does; in every state but idle, it is the run."""
         self._controls = RunControls()
         """Of the current run, or of the last one."""
-        self._task: EngineTask | None = None
         self._is_closing = False
         self._starts_paused = False
         self.request: RunRequest | None = None
@@ -109,26 +108,16 @@ class RunController(QObject):
 
     def busy_sentence(self) -> str:
         """Why nothing can be started now; empty if something can."""
-        if self.state is not RunState.IDLE:
-            return BUSY_SENTENCE
         if self._task is None:
             return ""
         way = "Wait for it to end" if self._task.is_brief else "Stop it, or wait for it to end,"
-        return BUSY_TASK_SENTENCE.format(self._task.title, way)
+        return BUSY_SENTENCE.format(self._task.title, way)
 
     def start_task(self, title: str, work: Work, device: str = "", *, is_brief: bool = False) -> EngineTask | None:
-        """Start work other than a run in the engine's thread; None, with nothing started, while the engine is busy.
-
-        Args:
-            title: see `EngineTask`.
-            work: likewise.
-            device: likewise.
-            is_brief: likewise.
-        """
+        """Start an `EngineTask` other than a run; None, with nothing started, while the engine is busy."""
         if self._is_closing or self.busy_sentence():
             return None
-        self._task = EngineTask(title, work, self)
-        self._task.device, self._task.is_brief = device, is_brief
+        self._task = EngineTask(title, work, self, device=device, is_brief=is_brief)
         self._task_wanted.emit(self._task)
         return self._task
 
@@ -139,15 +128,15 @@ class RunController(QObject):
         if sentence := self.busy_sentence():
             self.failed.emit(sentence)
             return False
-        self.request, self._run = request, run_task(request, self._events, self)
-        self._run.failed.connect(self.failed)
-        before, self._controls = self._controls, self._run.controls
+        self.request, self._task = request, run_task(request, self._events, self)
+        self._task.failed.connect(self.failed)
+        before, self._controls = self._controls, self._task.controls
         self._controls.is_inspected, self._controls.stops_at_drafts = before.is_inspected, before.stops_at_drafts
         if self._starts_paused:
             self._controls.pause()
         self._set_state(RunState.PAUSED if self._starts_paused else RunState.RUNNING)
         self.run_requested.emit(request)
-        self._task_wanted.emit(self._run)
+        self._task_wanted.emit(self._task)
         return True
 
     @Slot()
@@ -202,9 +191,8 @@ class RunController(QObject):
         if self._is_closing:
             return
         self._is_closing = True
-        for task in (self._run, self._task):
-            if task is not None:
-                task.stop()
+        if self._task is not None:
+            self._task.stop()
         self._shut_down_wanted.emit()
 
     def join(self, milliseconds: int) -> bool:
@@ -218,13 +206,12 @@ class RunController(QObject):
     @Slot(object)
     def _on_task_ended(self, task: EngineTask) -> None:
         sentence = self.busy_sentence()
-        if task is self._run:
-            self._run = None
+        self._task = None
+        if self.state is RunState.IDLE:
+            task.ended.emit()
+        else:
             self._set_state(RunState.IDLE)
             self.run_ended.emit()
-        else:
-            self._task = None
-            task.ended.emit()
         self.freed.emit(sentence)
         task.deleteLater()
 

@@ -56,21 +56,22 @@ class EngineTask(QObject):
     failed = Signal(str)
     ended = Signal()
 
-    def __init__(self, title: str, work: Work, parent: QObject | None = None) -> None:
+    def __init__(
+        self, title: str, work: Work, parent: QObject | None = None, *, device: str = "", is_brief: bool = False
+    ) -> None:
         """
         Args:
             title: its name in a sentence, with an article: "A check".
             work: called and iterated in the engine's thread.
+            device: if not empty, what the loaded models hold there is reported at the end.
+            is_brief: whether it is short: it can't be stopped, and gets None in place of an engine that is not
+                imported yet.
         """
         super().__init__(parent)
-        self.title, self.work = title, work
+        self.title, self.work, self.device, self.is_brief = title, work, device, is_brief
         self.controls = RunControls()
         self.events: deque[Any] = deque()
         """From the engine's thread to the window's; both ends of a deque are thread-safe."""
-        self.device = ""
-        """If not empty, what the loaded models hold there is reported at the end."""
-        self.is_brief = False
-        """Whether it is short: it can't be stopped, and gets None in place of an engine that is not imported yet."""
 
     def stop(self) -> None:
         """Ask it to end; asking twice does nothing."""
@@ -103,8 +104,8 @@ def run_task(request: RunRequest, events: deque[Any], parent: QObject | None = N
         finally:
             log.close()
 
-    task = EngineTask("The run", work, parent)
-    task.controls, task.events, task.device = RunControls.from_request(request), events, str(request.device)
+    task = EngineTask("The run", work, parent, device=str(request.device))
+    task.controls, task.events = RunControls.from_request(request), events
     return task
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from PySide6.QtCore import QTimer
 
-from app.controller import BUSY_SENTENCE, RunState
+from app.controller import RunState
 from core.errors import ModelNotFoundError
 from core.runlog.log import read_run_log
 from core.runlog.store import KeptState
@@ -97,7 +97,7 @@ def test_the_run_in_progress_is_marked_and_neither_opened_nor_deleted(open_runs,
     assert "has not ended" in panel.banner.sentence()
     panel.table.select([run.id for run in panel.table.items() if run.id != running.id])
     panel.open_button.click()
-    assert panel.banner.sentence() == BUSY_SENTENCE
+    assert panel.banner.sentence().startswith("The run is in progress. Stop it, or wait for it to end,")
     session.gate.release(1000)
     until(qtbot, lambda: all(run.state is KeptState.FINISHED for run in panel.table.items()))
     assert panel.banner.sentence() == ""

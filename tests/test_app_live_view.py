@@ -134,10 +134,10 @@ def test_a_run_whose_last_events_are_a_flood_ends_when_all_of_it_is_shown(floode
     monkeypatch.setattr(window.status.stage, "setText", lambda text: (said.add(text), show(text)))
     window.run_view.begin(RunRequest("t", "d", "p"))
     window.controller._set_state(RunState.RUNNING)
-    window.controller._run = run_task(window.run_view.request, window.controller._events, window.controller)
+    window.controller._task = run_task(window.run_view.request, window.controller._events, window.controller)
     window.live._start_timers()
     with qtbot.waitSignal(window.live.run_shown, timeout=20_000):
-        window.controller._on_task_ended(window.controller._run)
+        window.controller._on_task_ended(window.controller._task)
         assert shown == []
     assert shown == [4]
     assert said == {"Preparing…", "Done: reached the end of the model's context"}, "and never that nothing was run"

@@ -267,7 +267,7 @@ def test_no_model_is_deleted_during_a_run_nor_one_that_is_being_downloaded(make,
         window.models.downloads.get(SMALL.ref, restart=True)
         wait_for_state(qtbot, window, SMALL.ref, DownloadState.RUNNING)
     panel.details.delete.click()
-    assert {"run": "A run is in progress", "download": "being downloaded"}[use] in panel.banner.sentence()
+    assert {"run": "The run is in progress", "download": "being downloaded"}[use] in panel.banner.sentence()
     assert hub.removed == []
     if use == "run":
         session.gate.release(1000)

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from PySide6.QtCore import Qt
 
-from app.controller import BUSY_SENTENCE, RunState
+from app.controller import RunState
 from app.run.measurements import _speedup
 from app.setup.models_form import ModelRole
 from core.errors import ModelNotFoundError
@@ -121,7 +121,7 @@ def test_stop_ends_the_run_and_keeps_its_text_however_often_it_is_pressed(runnin
 def test_run_during_a_run_says_so_until_it_ends_and_changes_nothing(running, session, qtbot):
     assert not running.prompt.run_button.isEnabled()
     running.menus.run.trigger()
-    assert running.banner.sentence() == BUSY_SENTENCE
+    assert running.banner.sentence().startswith("The run is in progress. Stop it, or wait for it to end,")
     assert len(session.requests) == 1
     assert steps_shown(running) == 1
     running.controller.stop()
