@@ -8,7 +8,7 @@ from functools import cached_property, partial
 
 from PySide6.QtCore import Qt, QTimer, Signal, Slot
 from PySide6.QtGui import QCloseEvent, QFont, QGuiApplication, QIcon, QKeyEvent, QResizeEvent, QShowEvent
-from PySide6.QtWidgets import QAbstractSpinBox, QApplication, QDialog, QMainWindow
+from PySide6.QtWidgets import QApplication, QDialog, QMainWindow
 
 from app.controller import RunController
 from app.dialogs import Dialogs
@@ -29,12 +29,12 @@ from app.run.status_strip import StatusStrip
 from app.run.text.branches import Branching
 from app.run.text.tokens import Selection
 from app.run.text.transcript_panel import TranscriptPanel
-from app.settings import PAGES, RunSettings, SettingsStore, remember_model, runs_folder
+from app.run_starter import RunStarter
+from app.settings import PAGES, SettingsStore, remember_model, runs_folder
 from app.setup.model_library import ModelLibrary
 from app.setup.pair import PairForecast
 from app.setup.prompt import PromptEditor
-from app.setup.setting_fields import set_value
-from app.setup.settings_panel import SettingsPanel, settings_of
+from app.setup.settings_panel import SettingsPanel
 from app.theme import DEFAULT_SCALE, RESOURCES, Appearance, ThemeMode, next_scale, text_scale
 from app.tools.check import CheckWindow
 from app.tools.commands import CommandPalette
@@ -49,12 +49,7 @@ from app.widgets.labels import Banner, SidePanel
 from app.widgets.plot_card import save_plots
 from app.window_layout import Columns, PageWindow, from_text, splitter, to_text
 from app.worker import OpenSession, open_session
-from core.analysis.advice import Advice
-from core.draft_length import DraftLength
-from core.drafters.registry import METHODS
-from core.errors import OutriderError
 from core.models import catalogue
-from core.runlog.replay import request_from_config
 from core.settings import RunRequest
 from core.types import Event
 
@@ -103,8 +98,6 @@ class MainWindow(QMainWindow):
         self.race = RaceWindow(self.run_view, self)
         self.side = SidePanel()
         self.banner = Banner()
-        self._failed_with: RunSettings | None = None
-        """The settings that the last failure came with."""
         self.status = StatusStrip()
         self.help = Help(self, self.menus, self.run_view, self.status, self._dialogs, self.jobs)
         self.conclusion = ConclusionBar(self.run_view, lambda: self.playback.is_slowed)
@@ -159,7 +152,8 @@ class MainWindow(QMainWindow):
             failed=self.banner.show_sentence,
             prefix=self.run_view.file_prefix,
         )
-        self.branches = Branching(self, self.playback, self.live, self._dialogs, self._start)
+        self.starter = RunStarter(self, self._dialogs)
+        self.branches = Branching(self, self.playback, self.live, self._dialogs, self.starter.start)
         self._lay_out()
         self.playback.link(self.findChildren(StepPlot))
         self._connect()
@@ -223,23 +217,16 @@ class MainWindow(QMainWindow):
             changed.connect(self._on_settings_changed)
         for changed in (self.controls.changed, self.prompt.edit.textChanged):
             changed.connect(self._saving.start)
-            changed.connect(self._on_form_changed)
         self.controls.advanced.button.toggled.connect(self._saving.start)
         self._saving.timeout.connect(self._save)
         self.runs.failed.connect(self.banner.show_sentence)
         for mended in (self.controller.freed, self.models.mended):
             mended.connect(self.banner.retract)
-        for failed in (self.models.failed, self.controller.failed):
-            failed.connect(self._on_failed)
-        for wanted in (self.prompt.run_button.clicked, menus.run.triggered):
-            wanted.connect(self._on_run_requested)
         for wanted in (self.prompt.stop_button.clicked, menus.stop.triggered):
             wanted.connect(self.controller.stop)
             # The engine is ahead of a slowed text, so there may be nothing left to stop.
             wanted.connect(self.live.finish)
         status.download.clicked.connect(self.models.browse)
-        self.controls.num_draft_tokens_changed.connect(self._on_draft_length_changed)
-        self.controls.temperature_changed.connect(self.controller.set_temperature)
         self.models.model_opened.connect(self._on_model_opened)
         self.models.line_changed.connect(status.show_download)
         menus.models.triggered.connect(self.models.open)
@@ -256,8 +243,6 @@ class MainWindow(QMainWindow):
         self.live.run_shown.connect(self._on_run_shown)
         for changed in (self.live.baseline_begun, self.controller.run_requested):
             changed.connect(self._on_settings_changed)
-        for applied in (self.speed.applied, self.conclusion.advice.applied):
-            applied.connect(self._on_advice_applied)
         for wanted in (menus.race.triggered, self.speed.race_button.clicked):
             wanted.connect(self.race.open)
         for action, page in zip(menus.pages, (self.measurements, self.inspector, self.speed), strict=True):
@@ -265,10 +250,9 @@ class MainWindow(QMainWindow):
         menus.apart.triggered.connect(self._on_apart_wanted)
         self.side.tabBarDoubleClicked.connect(lambda index: self.columns.take_out(self.side.widget(index)))
         menus.runs.triggered.connect(self.runs.open)
-        self.branches.undone.connect(self._show_live_settings)
+        self.branches.undone.connect(self.starter.show_live_settings)
         self.introduction.failed.connect(self.banner.show_sentence)
         self.introduction.replay_wanted.connect(self._on_introduction_read)
-        self.introduction.run_wanted.connect(self._start)
         self.introduction.race_wanted.connect(self.race.open)
         self.introduction.race_wanted.connect(self.race.clock.play_slowed)
         menus.commands.triggered.connect(self.commands.open)
@@ -276,7 +260,6 @@ class MainWindow(QMainWindow):
             getattr(menus, name).triggered.connect(partial(self._open_tool, name))
         self.runs.reported.connect(status.stage.setText)
         self.runs.opened.connect(self.banner.dismiss)
-        self.runs.replay_wanted.connect(self._on_replay_wanted)
         menus.themes.triggered.connect(lambda action: self.appearance.set(ThemeMode(action.data()), text_scale()))
         menus.larger.triggered.connect(lambda: self._scale_text(next_scale(text_scale(), 1)))
         menus.smaller.triggered.connect(lambda: self._scale_text(next_scale(text_scale(), -1)))
@@ -324,77 +307,11 @@ class MainWindow(QMainWindow):
     # --- Runs ---
 
     @Slot()
-    def _on_run_requested(self) -> None:
-        if isinstance(typing := self.focusWidget(), QAbstractSpinBox):
-            typing.interpretText()
-        # The reason why it can't be run stands beside Run.
-        if self.controls.problem(self.prompt.text()) is None:
-            self._start(self.controls.request(self.prompt.text()))
-
-    def _start(self, request: RunRequest) -> None:
-        if sentence := self.controller.busy_sentence():
-            self._on_failed(sentence)
-            return
-        self.live.finish()
-        if (forecast := self.forecast.too_large(request)) and not self._dialogs.ask_too_large(self, forecast):
-            return
-        self._show_live_settings(request)
-        # The Inspector needs the evidence, even for a run that is replayed from a log of the terminal.
-        if self.controller.start(replace(request, inspect=True)):
-            self.banner.dismiss()
-            if self.conclusion.isAncestorOf(self.focusWidget()):  # Its button goes with it.
-                self.transcript.view.setFocus()
-
-    @Slot(object)
-    def _show_live_settings(self, request: RunRequest) -> None:
-        # A branch may have drawn another seed, and has the temperature and K of its token.
-        names = ["seed", "temperature", *(("num_draft_tokens", "length_policy") if self._is_of_kind(request) else ())]
-        shown = settings_of(request, self.controls.settings(request.prompt))
-        with self.controls.filling():
-            for name in names:
-                set_value(self.controls.fields[name], getattr(shown, name))
-
-    @Slot(str)
-    def _on_failed(self, sentence: str) -> None:
-        self._failed_with = self.controls.settings(self.prompt.text())
-        self.banner.show_until_changed(sentence)
-
-    @Slot()
-    def _on_form_changed(self) -> None:
-        # The form also reports what was found out about models in the background, which mends nothing.
-        if self.controls.settings(self.prompt.text()) != self._failed_with:
-            self.banner.dismiss_if_changed()
-            self.live.forget_refusal()
-
-    @Slot(object)
-    def _on_draft_length_changed(self, length: DraftLength) -> None:
-        request = self.controller.request
-        # A run that begins at 0 has no drafter.
-        if request is None or (request.draft_length != 0 and self._is_of_kind(request)):
-            self.controller.set_num_draft_tokens(length)
-
-    def _is_of_kind(self, request: RunRequest) -> bool:
-        """Whether the K on screen means what a request's does: a tree's counts nodes, a chain's tokens."""
-        method = METHODS.get(request.method)
-        return method is None or method.proposes_trees == self.controls.method.method.proposes_trees
-
-    @Slot()
     def _on_run_begun(self) -> None:
         self.selection.clear()
         self.menus.export.setEnabled(False)
         self.prompt.set_folded(is_folded=True)
         self._on_settings_changed()
-
-    @Slot(object)
-    def _on_replay_wanted(self, request: RunRequest) -> None:
-        if request.engine and request.engine not in self.controls.engine.servers:
-            self.banner.show_sentence(f"That run was on {request.engine}. Add that server under Engine first.")
-            return
-        # The controls show the replayed settings; the request itself may hold more than they can show.
-        self.prompt.set_text(request.prompt)
-        self.controls.apply(settings_of(request, self.controls.settings(request.prompt)))
-        self._on_settings_changed()
-        self._start(request)
 
     @Slot(object, object)
     def _on_introduction_read(self, request: RunRequest, events: Iterator[Event]) -> None:
@@ -443,24 +360,6 @@ class MainWindow(QMainWindow):
             active.close()
         elif (page := self.side.currentWidget()) is not None:
             self.columns.take_out(page)
-
-    @Slot(object)
-    def _on_advice_applied(self, advice: Advice) -> None:
-        if advice.repeats and (sentence := self.controller.busy_sentence()):
-            self._on_failed(sentence)
-            return
-        settings = dict(advice.settings)
-        if pace := settings.pop("pace", None):
-            self.playback.set_pace(pace)
-        if settings.get("draft", "") is None:  # Its list is opened.
-            self.columns.show_settings()
-        if settings:
-            self.controls.change(settings)
-        if advice.repeats:
-            try:
-                self._on_replay_wanted(request_from_config(self.run_view.config))
-            except OutriderError as error:
-                self.banner.show_sentence(str(error))
 
     @Slot(str)
     def _on_model_opened(self, ref: str) -> None:
@@ -570,7 +469,7 @@ class MainWindow(QMainWindow):
             run=self.controls.settings(self.prompt.text()),
         )
         if sentence := self._store.save(self._settings):
-            self._on_failed(sentence)
+            self.starter.fail(sentence)
 
     def _splitters(self) -> dict[str, str]:
         """The state of both splitters; while the prompt is folded, not of the one below it."""

@@ -128,7 +128,7 @@ def test_a_run_that_began_at_k_0_stays_plain_and_says_so(window):
     window.controller.set_num_draft_tokens = started.append
     for k, expected in ((0, []), (2, [5])):
         window.controller.request = RunRequest("target", "draft", "x", num_draft_tokens=k)
-        window._on_draft_length_changed(5)
+        window.starter._on_draft_length_changed(5)
         assert started == expected
 
 

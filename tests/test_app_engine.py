@@ -107,7 +107,7 @@ def test_a_log_of_a_stranger_is_not_run_again_on_the_server_that_it_names(window
     started = []
     monkeypatch.setattr(window.controller, "start", started.append)
     request = window.controls.request("Go")
-    window._on_replay_wanted(replace(request, engine="http://stranger.example:8000"))
+    window.starter.replay(replace(request, engine="http://stranger.example:8000"))
     assert not started
     assert "Add that server" in window.banner.sentence()
 
