@@ -9,7 +9,7 @@ from enum import StrEnum
 
 from PySide6.QtCore import QObject, QThread, Signal, Slot
 
-from app.worker import EngineTask, EngineWorker, OpenSession, Work, open_session, run_task, take_all
+from app.worker import EngineTask, EngineWorker, OpenSession, Work, run_task, take_all
 from core.controls import RunControls
 from core.draft_length import DraftLength
 from core.settings import RunRequest
@@ -57,7 +57,7 @@ class RunController(QObject):
     _task_wanted = Signal(object)
     _shut_down_wanted = Signal()
 
-    def __init__(self, open_session: OpenSession = open_session, parent: QObject | None = None) -> None:
+    def __init__(self, open_session: OpenSession, parent: QObject) -> None:
         super().__init__(parent)
         self.state = RunState.IDLE
         self._task: EngineTask | None = None

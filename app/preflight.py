@@ -10,12 +10,10 @@ import ctypes
 import importlib.util
 import platform
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from ctypes import CDLL
 from pathlib import Path
-from typing import Any, NamedTuple
-
-Load = Callable[[str], Any]
-"""Opens a shared library by its name or path, or raises OSError. `ctypes.CDLL`, except in tests."""
+from typing import NamedTuple
 
 _TERMINAL = "use `outrider run` in a terminal instead"
 
@@ -64,32 +62,16 @@ _NEED = {
 _NEED_OF_ALL = _NEED["xcb"] & _NEED["wayland"]
 
 
-def find_problem(
-    environment: Mapping[str, str],
-    *,
-    system: str = sys.platform,
-    load: Load = ctypes.CDLL,
-    plugins: Path | None = None,
-    distribution: str | None = None,
-) -> str | None:
-    """Why no window can be opened here, and what to do, in a sentence; None if it can.
-
-    Args:
-        environment: the process's environment variables.
-        system: value of `sys.platform`.
-        load: how shared libraries are opened.
-        plugins: folder of Qt's platform plugins (default: that of the installed PySide6).
-        distribution: "debian", "fedora" or "arch" (default: that of this machine).
-    """
-    if not system.startswith("linux"):
+def find_problem(environment: Mapping[str, str]) -> str | None:
+    """Why no window can be opened with these environment variables, and what to do, in a sentence; None if it can."""
+    if not sys.platform.startswith("linux"):
         return None
-    plugins = plugins or _plugin_folder()
     names = _platforms(environment)
     if not names:
         return f"There is no display here (neither DISPLAY nor WAYLAND_DISPLAY is set); {_TERMINAL}."
     problem = None
     for name in names:
-        found = _problem_of(name, load, plugins, distribution)
+        found = _problem_of(name)
         if found is None:
             return None
         # Qt tries them in order; the sentence is about the last one, X11, which is the most likely to be fixable.
@@ -110,8 +92,8 @@ def _platforms(environment: Mapping[str, str]) -> list[str]:
     return names
 
 
-def _problem_of(name: str, load: Load, plugins: Path | None, distribution: str | None) -> str | None:
-    family = "wayland" if name.startswith("wayland") else name
+def _problem_of(name: str) -> str | None:
+    plugins, family = _plugin_folder(), "wayland" if name.startswith("wayland") else name
     # If PySide6 comes from the distribution, its plugins are elsewhere and its packages pull in their dependencies.
     if plugins is not None and plugins.is_dir():
         plugin = next(iter(sorted(plugins.glob(f"libq{family}*.so"))), None)
@@ -119,21 +101,21 @@ def _problem_of(name: str, load: Load, plugins: Path | None, distribution: str |
             names = ", ".join(sorted(item.stem.removeprefix("libq") for item in plugins.glob("libq*.so")))
             return f"QT_QPA_PLATFORM names the platform {name!r}, which Qt doesn't have; it has {names}."
         try:
-            load(str(plugin))
+            CDLL(str(plugin))
         except OSError as error:
-            return _missing_libraries(family, load, distribution, error)
+            return _missing_libraries(family, error)
     if family == "xcb":
-        return _x11_problem(load)
+        return _x11_problem()
     if family == "wayland":
-        return _wayland_problem(load)
+        return _wayland_problem()
     return None
 
 
-def _missing_libraries(family: str, load: Load, distribution: str | None, error: OSError) -> str:
-    missing = [name for name in _PACKAGES if name in _NEED.get(family, _NEED_OF_ALL) and not _loads(name, load)]
+def _missing_libraries(family: str, error: OSError) -> str:
+    missing = [name for name in _PACKAGES if name in _NEED.get(family, _NEED_OF_ALL) and not _loads(name)]
     if not missing:
         return f"Qt can't open a window, because its {family} plugin does not load ({error}); {_TERMINAL}."
-    distribution = distribution or _distribution()
+    distribution = _distribution()
     commands = [
         f"{command} {' '.join(dict.fromkeys(getattr(_PACKAGES[name], kind) for name in missing))}"
         for kind, command in _INSTALL.items()
@@ -143,9 +125,9 @@ def _missing_libraries(family: str, load: Load, distribution: str | None, error:
     return f"Qt needs libraries that are missing here ({', '.join(missing)}); install them:\n{lines}\nor {_TERMINAL}."
 
 
-def _loads(name: str, load: Load) -> bool:
+def _loads(name: str) -> bool:
     try:
-        load(name)
+        CDLL(name)
     except OSError:
         return False
     return True
@@ -168,9 +150,9 @@ def _plugin_folder() -> Path | None:
     return next((Path(place) / "Qt" / "plugins" / "platforms" for place in places), None)
 
 
-def _x11_problem(load: Load) -> str | None:
+def _x11_problem() -> str | None:
     try:
-        xcb = load("libxcb.so.1")
+        xcb = CDLL("libxcb.so.1")
     except OSError:
         return None
     xcb.xcb_connect.restype = ctypes.c_void_p
@@ -180,9 +162,9 @@ def _x11_problem(load: Load) -> str | None:
     return f"The display that DISPLAY names does not answer; check it, or {_TERMINAL}." if refused else None
 
 
-def _wayland_problem(load: Load) -> str | None:
+def _wayland_problem() -> str | None:
     try:
-        wayland = load("libwayland-client.so.0")
+        wayland = CDLL("libwayland-client.so.0")
     except OSError:
         return None
     wayland.wl_display_connect.restype = ctypes.c_void_p

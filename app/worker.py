@@ -131,7 +131,7 @@ class _Log:
                 folder = runs_folder()
                 folder.mkdir(parents=True, exist_ok=True)
                 self._writer = RunLogWriter(folder / f"{Path(event.run_id).name}.jsonl")
-            if self._writer is not None and not isinstance(event, StageChanged):
+            if self._writer is not None:
                 self._writer.write(event)
         except (OSError, OutriderError) as error:
             self.close()
@@ -163,7 +163,7 @@ class EngineWorker(QObject):
     task_failed = Signal(object, str)
     task_ended = Signal(object)
 
-    def __init__(self, events: deque[Any], open_session: OpenSession = open_session) -> None:
+    def __init__(self, events: deque[Any], open_session: OpenSession) -> None:
         """
         Args:
             events: where its stages go.

@@ -48,10 +48,14 @@ def plugins(tmp_path):
 
 
 @pytest.fixture
-def ask(plugins):
-    def find(environment, libraries=None, distribution="debian", system="linux"):
-        load = libraries or Libraries()
-        return find_problem(environment, system=system, load=load, plugins=plugins, distribution=distribution)
+def ask(plugins, monkeypatch):
+    def find(environment, libraries=None, distribution="debian", system="linux", plugins=plugins):
+        with monkeypatch.context() as machine:
+            machine.setattr("app.preflight.CDLL", libraries or Libraries())
+            machine.setattr("app.preflight._plugin_folder", lambda: plugins)
+            machine.setattr("app.preflight._distribution", lambda: distribution)
+            machine.setattr(sys, "platform", system)
+            return find_problem(environment)
 
     return find
 
@@ -123,9 +127,8 @@ def test_other_systems_are_not_asked(ask, system):
     assert libraries.opened == []
 
 
-def test_a_pyside_from_the_distribution_is_trusted_with_its_libraries(tmp_path):
-    libraries = Libraries(["libxcb-cursor.so.0"])
-    assert find_problem(X11, system="linux", load=libraries, plugins=tmp_path / "missing") is None
+def test_a_pyside_from_the_distribution_is_trusted_with_its_libraries(ask, tmp_path):
+    assert ask(X11, Libraries(["libxcb-cursor.so.0"]), plugins=tmp_path / "missing") is None
 
 
 # --- The real thing ---------------------------------------------------------------------------------------------
