@@ -14,6 +14,8 @@ from core.models.catalogue import resolve
 from core.models.medusa_heads import load_heads
 from tests.fakes import failing, save_model
 
+QUICK = ["--texts", "6", "--batch", "6", "--length", "40", "--vocabulary", "64", "--minutes", "0.02", "--threads", "1"]
+
 
 @pytest.fixture
 def target(tmp_path):
@@ -28,9 +30,7 @@ def measured(*args, **settings):
 def test_medusa_heads_are_made_and_reported(target, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("core.experiments.api.measure", measured)
     out = tmp_path / "heads"
-    arguments = ["distill", str(target), "--out", str(out), "--kind", "medusa", "--heads", "2", "--vocabulary", "64"]
-    arguments += ["--texts", "6", "--batch", "6", "--length", "40", "--minutes", "0.02", "--threads", "1"]
-    assert main(arguments) == 0
+    assert main(["distill", str(target), "--out", str(out), "--kind", "medusa", "--heads", "2", *QUICK]) == 0
     written, said = capsys.readouterr()
     assert written.strip() == str(out)
     assert "held out, head 1, top 4: " in said
@@ -43,10 +43,8 @@ def test_medusa_heads_are_made_and_reported(target, tmp_path, capsys, monkeypatc
 
 def test_a_draft_is_made_and_reported(target, tmp_path, capsys, monkeypatch):
     out = tmp_path / "draft"
-    arguments = ["distill", str(target), "--out", str(out), "--texts", "6", "--layers", "1", "--vocabulary", "64"]
-    arguments += ["--batch", "6", "--length", "40"]
     monkeypatch.setattr("app.cli.distill.can_compile", lambda: False)
-    assert main([*arguments, "--minutes", "0.02", "--threads", "1"]) == 0
+    assert main(["distill", str(target), "--out", str(out), "--layers", "1", *QUICK]) == 0
     written, said = capsys.readouterr()
     assert written.strip() == str(out)
     assert "held out, acceptance at 1: " in said
@@ -63,13 +61,11 @@ def test_a_compiler_that_cannot_compile_is_told_and_done_without(target, tmp_pat
     for name in ("g++", "Python.h"):
         (tmp_path / name).write_text("#!/bin/sh\nexit 1\n")
         (tmp_path / name).chmod(0o755)
-    arguments = ["distill", str(target), "--out", str(tmp_path / "draft"), "--texts", "6", "--layers", "1"]
-    arguments += ["--vocabulary", "64", "--batch", "6", "--length", "40", "--minutes", "0.02", "--threads", "1"]
     with monkeypatch.context() as broken:
         broken.setenv("PATH", str(tmp_path))
         broken.setenv("CXX", str(tmp_path / "g++"))
         broken.setattr("sysconfig.get_paths", lambda *_: {"include": str(tmp_path)})
-        assert main(arguments) == 0
+        assert main(["distill", str(target), "--out", str(tmp_path / "draft"), "--layers", "1", *QUICK]) == 0
     assert "several times slower" in capsys.readouterr().err
 
 

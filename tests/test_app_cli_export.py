@@ -63,13 +63,6 @@ def test_an_existing_file_is_replaced_only_with_force(log, tmp_path, capsys, fla
     assert there.read_text() != "precious"
 
 
-@pytest.mark.parametrize("flag", ["--csv", "--html"])
-def test_no_other_format_replaces_its_own_log(log, capsys, flag):
-    before = log.read_bytes()
-    assert "would replace what LOG names" in refused(capsys, "export", log, flag, log, "--force")
-    assert log.read_bytes() == before
-
-
 @pytest.mark.parametrize("flag", ["--csv", "--jsonl", "--html"])
 @pytest.mark.parametrize(
     ("damage", "sentence"),

@@ -9,7 +9,6 @@ import sys
 
 import pytest
 
-from app.__main__ import main
 from app.cli import run
 from core.errors import GenerationError, ModelNotFoundError, OutOfMemoryError, PairMismatchError
 from core.files import FileClaim
@@ -203,12 +202,9 @@ def test_a_log_that_cannot_be_written_is_reported_once_and_the_text_continues(pl
 
 def test_a_log_replaces_no_file_without_force(play, capsys, log):
     log.write_text("my notes")
-    for arguments in (["--log", str(log)], ["--prompt-file", str(log), "--log", str(log), "--force"]):
-        play(STARTED, finished("a"))
-        command = arguments if "--prompt-file" not in arguments else ["run", *arguments]
-        assert (outrider(*command) if command is arguments else main(command)) == 2
-        assert log.read_text() == "my notes"
     play(STARTED, finished("a"))
+    assert outrider("--log", str(log)) == 2
+    assert log.read_text() == "my notes"
     assert outrider("--log", str(log), "--force") == 0
     first = log.read_bytes()
     play(STARTED, finished("b"))

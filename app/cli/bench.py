@@ -148,8 +148,7 @@ def execute(args: argparse.Namespace) -> int:
     from core.experiments.bench import SCHEMA, to_json
     from core.experiments.llama_cpp import find_build
 
-    if args.out is not None:
-        check_out(args.out, SCHEMA)
+    check_out(args.out, SCHEMA)
     if settings.llama_cpp is not None:
         find_build(settings.llama_cpp)  # Before models are loaded.
     document = run_bench(settings, prompts_file=args.prompts, measures_memory=args.memory)

@@ -21,7 +21,6 @@ from app.cli.parsing import (
     common_fields,
     draft_length_or_plain,
     find_servers,
-    method_name,
     method_options,
     named_pair,
     names,
@@ -34,7 +33,7 @@ from app.cli.parsing import (
 )
 from core.controls import RunControls
 from core.draft_length import request_fields
-from core.drafters.registry import METHODS, check_rule
+from core.drafters.registry import check_rule
 from core.experiments import check_plan as checks
 from core.experiments import check_report
 from core.experiments.prompt_suites import SUITES, find_prompts
@@ -65,13 +64,11 @@ def add_parser(commands: Any) -> None:
         epilog="Exit codes: 0 exact, or exact up to near-ties; 1 not exact, a server that accepts too little, or "
         "failed while running; 2 bad usage or input; 130 stopped.",
     )
-    add_pair(parser, "default: the embedded one for this target, if any")
+    add_pair(parser)
     engine = parser.add_argument_group("servers")
     text = "check this server against its --target, run here; with --draft, check its acceptance, too"
     add_engine(engine, text, "")
     option(engine, "--baseline-engine URL", "the same model on a server that doesn't draft, in place of --target")
-    text = f"how to draft: {', '.join(METHODS)}, or a drafter of your own, module:Class (default: draft-model)"
-    option(parser, "--method NAME", text, method_name)
     option(parser, "-k --k N|auto|adaptive", f"tokens to draft (default: {DEFAULT_LENGTH})", draft_length_or_plain)
     add_settings(parser, *SAMPLING, "seed", "coupling", "verification")
     option(parser, "--samples N", "blocks to sample", whole_number, checks.DEFAULT_SAMPLES)
@@ -116,8 +113,7 @@ def execute(args: argparse.Namespace) -> int:
     words: Any = check_report
     if request is None:
         from core.experiments.servers import report as words
-    if args.json is not None:
-        check_out(args.json, words.SCHEMA)
+    check_out(args.json, words.SCHEMA)
     controls = RunControls()
     with stop_on_interrupt(controls):
         report = _follow(_server_check(args, controls) if request is None else open_check(request, controls))

@@ -189,17 +189,19 @@ class Progress:
         return self._bar
 
 
-def check_out(path: str | os.PathLike[str], mark: str) -> None:
+def check_out(path: str | os.PathLike[str] | None, mark: str) -> None:
     """Report a file that can't be written, or that holds something else, before minutes of measuring.
 
     Args:
-        path: where the results go.
+        path: where the results go; None: nowhere.
         mark: what the beginning of such results contains.
 
     Raises:
         UsageError: the file holds something else.
         RunLogError: it can't be written.
     """
+    if path is None:
+        return
     if holds_other(path, mark):
         raise UsageError(
             f"{os.fspath(path)!r} holds something other than results of this command; choose another name."

@@ -365,7 +365,7 @@ def add_parser(commands: Any) -> None:
         "tokenizer are fetched from the Hub, and memory and cost are estimates. In a pipe: name, tab, value.",
         epilog="Exit codes: 0 they can work together, 1 they can't, 2 bad usage or no such model.",
     )
-    add_pair(action)
+    add_pair(action, method=False, has_defaults=False)
     text = "capacity of the caches in tokens (default: the target's context, up to a sensible limit)"
     option(action, "--context N", text, positive_whole_number)
     switch(action, "--json", "print a JSON object")

@@ -188,13 +188,12 @@ def _or_usage(parse: Callable[[str, str], T], text: str) -> T:
         raise UsageError(str(error)) from None
 
 
-draft_length = functools.partial(_or_usage, parse_draft_length)
 draft_lengths = functools.partial(_or_usage, parse_draft_lengths)
 
 
 def draft_length_or_plain(text: str) -> DraftLength:
     """One K, or 0 for plain decoding."""
-    return 0 if text.strip() == "0" else draft_length(text)
+    return 0 if text.strip() == "0" else _or_usage(parse_draft_length, text)
 
 
 def add_named_methods(arguments: Sequence[str]) -> None:
@@ -304,18 +303,21 @@ def add_settings(group: Any, *names: str, **defaults: Any) -> None:
         add_setting(group, SETTINGS[name], default=defaults.get(name, user_default(name)))
 
 
-def add_models(parser: argparse.ArgumentParser, *, many: bool = False, method: bool = True) -> Any:
+def add_models(
+    parser: argparse.ArgumentParser, *, many: bool = False, method: bool = True, has_defaults: bool = True
+) -> Any:
     """Add the group of --target, --draft, --method, --device and --dtype; `many` allows lists of drafts and methods."""
     group = parser.add_argument_group("models")
-    option(group, "--target REF", f"the model to sample from: {REF_HELP} (default: {DEFAULT_TARGET})")
+    usual = f" (default: {DEFAULT_TARGET})", " (default: the embedded one for this target, if any)"
+    target, draft = usual if has_defaults else ("", "")
+    option(group, "--target REF", f"the model to sample from: {REF_HELP}{target}")
     more: dict[str, Any] = {"action": Listing, "kind": names, "default": ()} if many else {}
-    draft, way = ("--draft REF,…", "--method NAME,…") if many else ("--draft REF", "--method NAME")
-    option(group, draft, "the draft model (default: the embedded one for this target, if any)", **more)
+    option(group, "--draft REF,…" if many else "--draft REF", f"the draft model{draft}", **more)
     if method:
         options = ", with options after a colon, as in prompt-lookup:max-ngram=5" if many else ""
         text = f"how to draft: {', '.join(METHODS)}, or a drafter of your own, module:Class{options} "
         text += "(default: draft-model, or prompt-lookup without a draft)"
-        option(group, way, text, **{"kind": method_name, **more})
+        option(group, "--method NAME,…" if many else "--method NAME", text, **{"kind": method_name, **more})
     add_settings(group, "device", "dtype")
     return group
 
@@ -430,13 +432,10 @@ def default_draft(target: str | None) -> str | None:
     return None
 
 
-def add_pair(parser: argparse.ArgumentParser, what: str = "") -> None:
-    """Add --target and --draft, and, as in earlier versions, models without flags; see `named_pair`."""
-    models = parser.add_argument_group("models")
-    option(models, "--target REF", f"the model to sample from: {REF_HELP}{what and f' (default: {DEFAULT_TARGET})'}")
-    option(models, "--draft REF", f"the draft model{what and f' ({what})'}")
+def add_pair(parser: argparse.ArgumentParser, **how: bool) -> None:
+    """`add_models`, and, as in earlier versions, models without flags; see `named_pair`."""
+    add_models(parser, **how)
     option(parser, "PAIR", argparse.SUPPRESS, nargs="*")
-    add_settings(models, "device", "dtype")
 
 
 def named_pair(args: argparse.Namespace) -> tuple[str | None, str | None]:

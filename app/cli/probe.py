@@ -165,8 +165,7 @@ def _texts(args: argparse.Namespace, target: str) -> tuple[ProbeText, ...]:
 def execute(args: argparse.Namespace) -> int:
     """Probe, and return the exit code."""
     request = build_request(args)
-    if args.json is not None:
-        check_out(args.json, SCHEMA)
+    check_out(args.json, SCHEMA)
     engine = make_engine()
     from core.analysis.run_probe import probe
 

@@ -48,9 +48,9 @@ def build_plan(args: argparse.Namespace, few: int, local: Iterable[str]) -> Load
     refuse_for_engine(args)
     for name in local:
         if getattr(args, name):
-            raise UsageError(f"{flag_of(name)} is for sweeps on this machine; leave it out with --engine.")
+            raise UsageError(f"{flag_of(name)} is for this machine; leave it out with --engine.")
     if len(args.temperature) > 1:
-        raise UsageError("A server is swept at one temperature; give --temperature one value.")
+        raise UsageError("A server is measured at one temperature; give --temperature one value.")
     counts = args.concurrency or DEFAULT_CONCURRENCY
     prompts = find_prompts(args.prompts or ["chat"])
     prompts = first_of_each(prompts, args.num_prompts or (len(prompts) if args.prompts else few))
@@ -75,8 +75,7 @@ def measure(args: argparse.Namespace, few: int, local: Iterable[str]) -> int:
     """Measure, print, and return the exit code."""
     from core.experiments.servers.load import SCHEMA, CellMeasured, LoadResults, measure_load
 
-    if args.out is not None:
-        check_out(args.out, SCHEMA)
+    check_out(args.out, SCHEMA)
     plan = build_plan(args, few, local)
     results, controls = LoadResults(plan), RunControls()
     code = Exit.DONE
@@ -123,7 +122,7 @@ def write_results(results: LoadResults) -> None:
         shared = [cell for cell in results.cells if cell.was_shared]
         if shared:
             counted = count_text(len(shared), "measurement")
-            show(f"Others used the servers during {counted}; repeat the sweep when they are idle.")
+            show(f"Others used the servers during {counted}; measure again when they are idle.")
         show(_LEGEND, "dim")
 
 

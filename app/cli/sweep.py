@@ -217,12 +217,11 @@ def execute(args: argparse.Namespace) -> int:
     if args.out is None:
         raise UsageError("A sweep needs --out FILE.jsonl, the file that each finished run is appended to.")
     plan = build_plan(args)
-    if args.csv is not None:
-        if os.path.realpath(args.csv) == os.path.realpath(args.out):
-            raise UsageError("--csv and --out name the same file; choose different ones.")
-        from core.export.sweep_table import COUNTS
+    if args.csv is not None and os.path.realpath(args.csv) == os.path.realpath(args.out):
+        raise UsageError("--csv and --out name the same file; choose different ones.")
+    from core.export.sweep_table import COUNTS
 
-        check_out(args.csv, COUNTS)
+    check_out(args.csv, COUNTS)
     check_models(plan)
     return _Run(args, plan).go()
 

@@ -68,11 +68,11 @@ class VerdictLine(QWidget):
         Args:
             measured_cost: see `verdict_text`.
         """
-        known = verdict if verdict is not None and verdict.problem is None else None
-        text, help_text = verdict_text(known, measured_cost) if known is not None else ("", "")
-        warnings = "\n".join(known.warnings) if known is not None else ""
-        is_too_large = known is not None and known.memory is not None and known.memory.fits is False
-        if warnings and known is not None and not is_too_large:
+        known = verdict if verdict is not None and verdict.problem is None else PairVerdict()
+        text, help_text = verdict_text(known, measured_cost)
+        warnings = "\n".join(known.warnings)
+        is_too_large = known.memory is not None and known.memory.fits is False
+        if warnings and not is_too_large:
             self.line.show_note(warnings, known.warnings[0])
         else:
             self.line.show_note(text)

@@ -242,20 +242,24 @@ class PromptEditor(QWidget):
             is_baseline: whether the run is over but for its baseline.
         """
         self._state, self._problem, self._is_slowed, self._is_baseline = state, problem or "", is_slowed, is_baseline
-        is_idle = state is RunState.IDLE
-        self.run_button.setEnabled(is_idle and problem is None)
+        self.run_button.setEnabled(state is RunState.IDLE and problem is None)
         self.stop_button.setEnabled(is_slowed or state in {RunState.RUNNING, RunState.PAUSED})
+        self._show_hint()
+
+    def _show_hint(self) -> None:
+        """Say beside Run why it can't be pressed, or what the keys do now."""
+        state, problem, is_idle = self._state, self._problem, self._state is RunState.IDLE
         if self.is_reading and not problem:
             self._note(*self._read)
             if is_idle and self._rendered is None:
                 self._timer.start()
-        elif is_idle and is_slowed and not problem:
+        elif is_idle and self._is_slowed and not problem:
             self._note(SLOWED_HINT, short=LIVE_HINT_SHORT)
         elif is_idle:
             self._note(problem or READY_HINT, bool(problem))
         elif self._controls.engine.url:
             self._note(SERVED_HINT)
-        elif is_baseline:
+        elif self._is_baseline:
             self._note(BASELINE_HINT, short=LIVE_HINT_SHORT)
         elif state is RunState.PAUSED:
             self._note(PAUSED_HINT, short="F8 steps.")
@@ -302,8 +306,7 @@ class PromptEditor(QWidget):
             self._render()
         else:
             self.reading.clear()
-            problem = self._problem or None
-            self.show_state(self._state, problem, is_slowed=self._is_slowed, is_baseline=self._is_baseline)
+            self._show_hint()
 
     @Slot()
     def _on_changed(self) -> None:
