@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import cached_property, partial
 
 from PySide6.QtCore import Qt, QTimer, Signal, Slot
@@ -30,7 +29,7 @@ from app.run.text.branches import Branching
 from app.run.text.tokens import Selection
 from app.run.text.transcript_panel import TranscriptPanel
 from app.run_starter import RunStarter
-from app.settings import PAGES, SettingsStore, remember_model, runs_folder
+from app.settings import PAGES, runs_folder
 from app.setup.model_library import ModelLibrary
 from app.setup.pair import PairForecast
 from app.setup.prompt import PromptEditor
@@ -47,15 +46,14 @@ from app.tools.sweep.window import SweepWindow
 from app.widgets.fields import boxed, column
 from app.widgets.labels import Banner, SidePanel
 from app.widgets.plot_card import save_plots
-from app.window_layout import Columns, PageWindow, from_text, splitter, to_text
+from app.window_layout import Columns, PageWindow, splitter
+from app.window_state import WindowState
 from app.worker import OpenSession, open_session
 from core.models import catalogue
 from core.settings import RunRequest
 from core.types import Event
 
 WARM_UP_DELAY_MS = 250
-SAVE_DELAY_MS = 1_000
-"""How long after the last change the settings and the prompt are saved."""
 CLOSE_WAIT_MS = 200
 PATIENCE_MS = 5_000
 """How long a closed window waits for a library that does not return, such as a forward that hangs."""
@@ -73,13 +71,11 @@ class MainWindow(QMainWindow):
     def __init__(self, *, open_session: OpenSession = open_session, dialogs: Dialogs | None = None) -> None:
         super().__init__()
         self._dialogs = dialogs or Dialogs()
-        self._store = SettingsStore()
-        self._settings = self._store.load()
-        self._saving = QTimer(self, singleShot=True, interval=SAVE_DELAY_MS)
+        self.state = WindowState(self)
         self._was_shown = False
         self._is_leaving = False
         self.jobs = Jobs(self)
-        self.appearance = Appearance(self._settings.theme, self._settings.text_scale, self)
+        self.appearance = Appearance(self.state.settings.theme, self.state.settings.text_scale, self)
         self.setFont(QFont())  # Resolved anew: else this window, and all in it, keeps the font from before.
         self.run_view = RunView()
         self.controller = RunController(open_session, self)
@@ -157,7 +153,11 @@ class MainWindow(QMainWindow):
         self._lay_out()
         self.playback.link(self.findChildren(StepPlot))
         self._connect()
-        self._restore()
+        self.state.restore()
+        self._on_previous_toggled()
+        self._on_page_chosen()
+        self.state.saving.stop()  # Nothing is the user's change yet.
+        self._on_settings_changed()
 
     @cached_property
     def check(self) -> CheckWindow:
@@ -216,9 +216,8 @@ class MainWindow(QMainWindow):
         for changed in (self.controls.changed, self.prompt.edit.textChanged, self.controller.state_changed):
             changed.connect(self._on_settings_changed)
         for changed in (self.controls.changed, self.prompt.edit.textChanged):
-            changed.connect(self._saving.start)
-        self.controls.advanced.button.toggled.connect(self._saving.start)
-        self._saving.timeout.connect(self._save)
+            changed.connect(self.state.saving.start)
+        self.controls.advanced.button.toggled.connect(self.state.saving.start)
         self.runs.failed.connect(self.banner.show_sentence)
         for mended in (self.controller.freed, self.models.mended):
             mended.connect(self.banner.retract)
@@ -227,14 +226,14 @@ class MainWindow(QMainWindow):
             # The engine is ahead of a slowed text, so there may be nothing left to stop.
             wanted.connect(self.live.finish)
         status.download.clicked.connect(self.models.browse)
-        self.models.model_opened.connect(self._on_model_opened)
+        self.models.model_opened.connect(self.state.remember_model)
         self.models.line_changed.connect(status.show_download)
         menus.models.triggered.connect(self.models.open)
         menus.show_reading.toggled.connect(self.prompt.reading_button.setChecked)
         self.prompt.reading_button.toggled.connect(menus.show_reading.setChecked)
         self.transcript.ghosts_button.toggled.connect(menus.show_ghosts.setChecked)
         menus.show_ghosts.toggled.connect(self.transcript.set_ghosts_shown)
-        self.transcript.colors_chosen.connect(self._saving.start)
+        self.transcript.colors_chosen.connect(self.state.saving.start)
         menus.show_previous.toggled.connect(self._on_previous_toggled)
         self.side.currentChanged.connect(self._on_page_chosen)
         # Only on a click: moving by keys, or along a plot, keeps the current page beside the text.
@@ -271,39 +270,6 @@ class MainWindow(QMainWindow):
         if application is not None:
             application.aboutToQuit.connect(self._on_about_to_quit)
 
-    def _restore(self) -> None:
-        settings = self._settings
-        self.resize(1280, 800)
-        self.main_splitter.setSizes([296, 552, 384])
-        self.text_splitter.setSizes([290, 400])
-        if settings.geometry:
-            self.restoreGeometry(from_text(settings.geometry))
-        self.menus.theme_actions[settings.theme].setChecked(True)
-        self.menus.show_scale(settings.text_scale)
-        for item in (self.main_splitter, self.text_splitter):
-            if state := settings.splitters.get(item.objectName()):
-                item.restoreState(from_text(state))
-        self.columns.take_out_all(settings.pages_apart)
-        self.columns.fit()
-        self.transcript.set_ghosts_shown(settings.show_ghosts)
-        self.menus.show_ghosts.setChecked(settings.show_ghosts)
-        self.transcript.colors.choose(settings.color_by)
-        self.menus.show_previous.setChecked(settings.show_previous)
-        self._on_previous_toggled()
-        self.prompt.set_text(settings.run.prompt)
-        self.prompt.edit.setFocus()
-        self.controls.engine.servers.update(settings.servers)
-        self.controls.apply(settings.run)
-        self.controls.advanced.set_open(settings.is_advanced_open)
-        self.models.recall(*settings.opened_models, settings.run.target, settings.run.draft)
-        self.introduction.is_seen = settings.introduction_seen
-        self.side.show_title(settings.side_page)
-        self._on_page_chosen()
-        self._saving.stop()
-        self._on_settings_changed()
-        if self._store.problem:
-            self.banner.show_sentence(self._store.problem)
-
     # --- Runs ---
 
     @Slot()
@@ -318,7 +284,7 @@ class MainWindow(QMainWindow):
         # What a first start has to say about the settings file is not about a run.
         self.banner.dismiss_if_changed()
         self.live.show_kept(request, events, RECORDED, paced=True)
-        self._saving.start()
+        self.state.saving.start()
 
     @Slot()
     def _on_run_shown(self) -> None:
@@ -344,7 +310,7 @@ class MainWindow(QMainWindow):
     def _on_page_chosen(self) -> None:
         is_chosen = self.side.currentWidget() is self.inspector
         self.controller.set_inspected(is_chosen or self.columns.is_apart(self.inspector))
-        self._saving.start()
+        self.state.saving.start()
 
     @Slot()
     def _on_place_clicked(self) -> None:
@@ -360,11 +326,6 @@ class MainWindow(QMainWindow):
             active.close()
         elif (page := self.side.currentWidget()) is not None:
             self.columns.take_out(page)
-
-    @Slot(str)
-    def _on_model_opened(self, ref: str) -> None:
-        self._settings = remember_model(self._settings, ref)
-        self._save()
 
     @Slot()
     def _on_previous_toggled(self) -> None:
@@ -418,7 +379,7 @@ class MainWindow(QMainWindow):
         """Hide at once, and close when the threads have ended."""
         if not self._is_leaving:
             self._is_leaving = True
-            self._save()
+            self.state.save()
             for dialog in self.findChildren(QDialog):
                 dialog.close()
             self.runs.close()
@@ -444,36 +405,7 @@ class MainWindow(QMainWindow):
     def _on_about_to_quit(self) -> None:
         # The event loop may end without asking the window, such as at the end of a desktop session.
         if not self._is_leaving:
-            self._save()
+            self.state.save()
         self.controller.begin_close()
         self.controller.join(PATIENCE_MS)
         self.jobs.finish(PATIENCE_MS)
-
-    @Slot()
-    def _save(self) -> None:
-        self._saving.stop()
-        self._settings = replace(
-            self._settings,
-            theme=self.appearance.mode,
-            text_scale=text_scale(),
-            introduction_seen=self.introduction.is_seen,
-            side_page=self.side.title(),
-            show_ghosts=self.menus.show_ghosts.isChecked(),
-            color_by=self.transcript.colors.member(),
-            show_previous=self.menus.show_previous.isChecked(),
-            geometry=to_text(self.saveGeometry()),
-            pages_apart=self.columns.titles_apart,
-            is_advanced_open=self.controls.advanced.button.isChecked(),
-            servers=dict(self.controls.engine.servers),
-            splitters={**self._settings.splitters, **self._splitters()},
-            run=self.controls.settings(self.prompt.text()),
-        )
-        if sentence := self._store.save(self._settings):
-            self.starter.fail(sentence)
-
-    def _splitters(self) -> dict[str, str]:
-        """The state of both splitters; while the prompt is folded, not of the one below it."""
-        found = {self.main_splitter.objectName(): to_text(self.columns.state())}
-        if not self.prompt.is_folded:
-            found[self.text_splitter.objectName()] = to_text(self.text_splitter.saveState())
-        return found

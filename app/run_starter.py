@@ -9,9 +9,8 @@ from PySide6.QtCore import QObject, Slot
 from PySide6.QtWidgets import QAbstractSpinBox
 
 from app.dialogs import Dialogs
-from app.settings import RunSettings
+from app.settings import RunSettings, settings_of
 from app.setup.setting_fields import set_value
-from app.setup.settings_panel import settings_of
 from core.analysis.advice import Advice
 from core.draft_length import DraftLength
 from core.drafters.registry import METHODS

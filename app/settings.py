@@ -30,6 +30,7 @@ from core.settings import (
     Device,
     DType,
     LengthPolicy,
+    RunRequest,
     SamplingParams,
     VerificationRule,
     is_valid,
@@ -113,6 +114,26 @@ class RunSettings:
     def sampling(self) -> SamplingParams:
         """The temperature and the filters."""
         return SamplingParams(self.temperature, self.top_k, self.top_p, self.min_p)
+
+
+def settings_of(request: RunRequest, current: RunSettings) -> RunSettings:
+    """A request's settings, to apply to the controls, which take the nearest value that they can hold."""
+    names = ("seed", "chat", "system", "prompt", "engine", "max_new_tokens")
+    shown = replace(current, **{name: getattr(request, name) for name in names}, **asdict(request.sampling))
+    if request.engine:  # What a server decides stays as it is for this machine.
+        return replace(shown, engine_model=request.target)
+    if request.method in METHODS:
+        options = {**current.method_options, request.method: dict(request.method_options)}
+        shown = replace(shown, method=request.method, method_options=options)
+    k = request.num_draft_tokens
+    return replace(
+        shown,
+        **{name: getattr(request, name) for name in ("coupling", "verification", "dtype", "baseline", "target")},
+        device=Device(request.device.partition(":")[0]),
+        draft=request.draft or current.draft,
+        num_draft_tokens=k if k is not None else current.num_draft_tokens,
+        length_policy=request.length_policy if k is None else LengthPolicy.FIXED,
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -226,7 +226,7 @@ from app.__main__ import main
 from tests.fakes_app import FakeSession, keep_files_in
 
 keep_files_in(Path(sys.argv[1]), pytest.MonkeyPatch())
-app.main_window.SAVE_DELAY_MS = 600_000
+app.window_state.SAVE_DELAY_MS = 600_000
 
 class Window(app.main_window.MainWindow):
     def __init__(self):

@@ -266,7 +266,7 @@ def test_hundreds_of_changes_in_the_middle_of_a_run_leave_a_window_that_runs_wha
     session.gate.release(1_000)
     qtbot.waitUntil(lambda: window.controller.state is RunState.IDLE, timeout=10_000)
     assert sentences == []
-    window.controls.apply(window._settings.run)
+    window.controls.apply(window.state.settings.run)
     run_to_end(window)
     assert window.run_view.request.num_draft_tokens == asked.num_draft_tokens
 

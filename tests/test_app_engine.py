@@ -15,9 +15,8 @@ from app.run.inspector.inspection import NOT_REPORTED
 from app.run.measurements import UNKNOWN
 from app.run.speed.speed import ON_SERVER, speed_report
 from app.run.text.tokens import Place
-from app.settings import RunSettings, SettingsStore, runs_folder
+from app.settings import RunSettings, SettingsStore, runs_folder, settings_of
 from app.setup.models_form import ModelRole
-from app.setup.settings_panel import settings_of
 from app.worker import run_task
 from core.engines import ServerSession, identify, steps
 from core.errors import SettingsError
@@ -60,7 +59,7 @@ def test_a_server_is_tested_and_added_and_its_key_is_kept_in_the_keyring_only(ma
         assert engine.combo.currentText() == "Lab"
         assert engine.server.product == "vllm"
     assert keys == {fake.url: "sesame"}
-    window._save()
+    window.state.save()
     saved = SettingsStore().load()
     assert saved.servers == {fake.url: "Lab"}
     assert saved.run.engine == fake.url

@@ -168,8 +168,8 @@ def test_callouts_go_on_by_themselves_and_with_resume(new_window, qtbot):
 
 def test_it_is_noted_as_shown_before_it_ends(new_window, qtbot, tmp_path):
     until_callout(new_window, qtbot)
-    assert new_window._saving.isActive()
-    new_window._saving.timeout.emit()
+    assert new_window.state.saving.isActive()
+    new_window.state.saving.timeout.emit()
     assert SettingsStore(tmp_path / "settings.json").load().introduction_seen
 
 

@@ -204,7 +204,7 @@ def test_a_run_folds_the_prompt_and_a_click_or_an_edit_opens_it_as_high_as_it_wa
         qtbot.waitUntil(lambda: window.prompt.height() == window.prompt.minimumSizeHint().height() > 150)
     window.controls.changed.emit()
     qtbot.waitUntil(lambda: window.prompt.height() == window.prompt.minimumSizeHint().height() < 150)
-    assert "textSplitter" not in window._splitters(), "the next start is not with a folded prompt's height"
+    assert "textSplitter" not in window.state.splitters(), "the next start is not with a folded prompt's height"
     qtbot.mouseClick(window.prompt.edit.viewport(), Qt.MouseButton.LeftButton)
     assert not window.prompt.is_folded
     qtbot.waitUntil(lambda: window.prompt.height() == height)

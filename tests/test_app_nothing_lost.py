@@ -98,7 +98,7 @@ def test_the_prompt_is_saved_while_it_is_typed(window, qtbot, tmp_path):
     def saved():
         return SettingsStore(tmp_path / "settings.json").load().run.prompt
 
-    window._saving.setInterval(0)
+    window.state.saving.setInterval(0)
     window.prompt.edit.setPlainText("half a thou")
     qtbot.waitUntil(lambda: saved() == "half a thou", timeout=5_000)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 from PySide6.QtCore import QLocale, Qt, QTimer, Signal, Slot
@@ -33,11 +33,11 @@ from app.widgets.fields import (
     text_label,
 )
 from core.draft_length import DraftLength, request_fields
-from core.drafters.registry import METHODS, rule_problem
+from core.drafters.registry import rule_problem
 from core.errors import OutriderError, PairMismatchError, SettingsError
 from core.models.catalogue import usual_draft_length
 from core.models.fit import nodes_of
-from core.settings import LONGEST_CHAIN, SAME_TEXT, SETTINGS, Device, LengthPolicy, RunRequest
+from core.settings import LONGEST_CHAIN, SAME_TEXT, SETTINGS, LengthPolicy, RunRequest
 
 SINGLE_FIELDS = {
     "num_draft_tokens": "kSlider",
@@ -395,23 +395,3 @@ class SettingsPanel(QScrollArea):
             yield
         finally:
             self._is_filling = was_filling
-
-
-def settings_of(request: RunRequest, current: RunSettings) -> RunSettings:
-    """A request's settings, to apply to the controls, which take the nearest value that they can hold."""
-    names = ("seed", "chat", "system", "prompt", "engine", "max_new_tokens")
-    shown = replace(current, **{name: getattr(request, name) for name in names}, **asdict(request.sampling))
-    if request.engine:  # What a server decides stays as it is for this machine.
-        return replace(shown, engine_model=request.target)
-    if request.method in METHODS:
-        options = {**current.method_options, request.method: dict(request.method_options)}
-        shown = replace(shown, method=request.method, method_options=options)
-    k = request.num_draft_tokens
-    return replace(
-        shown,
-        **{name: getattr(request, name) for name in ("coupling", "verification", "dtype", "baseline", "target")},
-        device=Device(request.device.partition(":")[0]),
-        draft=request.draft or current.draft,
-        num_draft_tokens=k if k is not None else current.num_draft_tokens,
-        length_policy=request.length_policy if k is None else LengthPolicy.FIXED,
-    )

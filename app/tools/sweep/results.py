@@ -8,7 +8,8 @@ from dataclasses import replace
 from PySide6.QtCore import QSize, Qt, Slot
 from PySide6.QtWidgets import QGridLayout, QScrollArea, QSizePolicy, QWidget
 
-from app.setup.settings_panel import SettingsPanel, settings_of
+from app.settings import settings_of
+from app.setup.settings_panel import SettingsPanel
 from app.theme import scaled
 from app.tools.runs.kept import KeptRuns
 from app.tools.sweep.sweep_view import SweepView, VerdictLine
