@@ -16,7 +16,7 @@ from app.run.measurements import UNKNOWN
 from app.run.speed.speed import ON_SERVER, speed_report
 from app.run.text.tokens import Place
 from app.settings import RunSettings, SettingsStore, runs_folder, settings_of
-from app.setup.models_form import ModelRole
+from app.setup.model_picker import ModelRole
 from app.worker import run_task
 from core.engines import ServerSession, identify, steps
 from core.errors import SettingsError

@@ -8,7 +8,7 @@ from PySide6.QtCore import Qt
 
 from app.dialogs import OpenKind
 from app.settings import SettingsStore, WindowSettings
-from app.setup.models_form import METHOD_ROLE, ModelRole
+from app.setup.model_picker import METHOD_ROLE, ModelRole
 from app.widgets.title_delegate import SUBTITLE_ROLE
 from core.errors import ModelUnreadableError
 from core.settings import LengthPolicy

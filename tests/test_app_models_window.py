@@ -12,7 +12,7 @@ from PySide6.QtGui import QGuiApplication
 
 from app.controller import RunState
 from app.setup.model_library import ModelLibrary
-from app.setup.models_form import BROWSE_TITLE
+from app.setup.model_picker import BROWSE_TITLE
 from app.theme import LIGHT
 from app.tools.models.downloads import DownloadState
 from app.tools.models.suggestions import OFFLINE

@@ -10,7 +10,7 @@ from PySide6.QtCore import QPoint, Qt
 from PySide6.QtWidgets import QApplication
 
 from app.controller import RunState
-from app.setup.models_form import ModelRole
+from app.setup.model_picker import ModelRole
 from app.setup.prompt import WAITING
 from app.theme import DARK, LIGHT
 from core.errors import OutriderError

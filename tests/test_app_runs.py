@@ -11,7 +11,7 @@ from PySide6.QtCore import Qt
 
 from app.controller import RunState
 from app.run.measurements import _speedup
-from app.setup.models_form import ModelRole
+from app.setup.model_picker import ModelRole
 from core.errors import ModelNotFoundError
 from core.runlog.log import read_run_log
 from core.settings import LengthPolicy

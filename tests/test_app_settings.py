@@ -24,7 +24,7 @@ from app.settings import (
     parse_settings,
     remember_model,
 )
-from app.setup.models_form import ModelRole
+from app.setup.model_picker import ModelRole
 from app.theme import ThemeMode
 from app.widgets.fields import column
 from app.window_layout import open_at, splitter

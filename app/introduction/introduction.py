@@ -20,7 +20,7 @@ from app.run.playback import PlaybackBar
 from app.run.run_view import COMPLETE, RunView
 from app.run.text.token_text import ON_ONE_LINE
 from app.run.text.tokens import Place
-from app.setup.models_form import ModelRole
+from app.setup.model_picker import ModelRole
 from app.setup.prompt import FOR_CHAT, Preset, PromptEditor, load_presets
 from app.setup.settings_panel import SettingsPanel
 from app.theme import RESOURCES

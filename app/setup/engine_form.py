@@ -9,7 +9,7 @@ from PySide6.QtCore import QSignalBlocker, Qt, Signal, Slot
 from PySide6.QtWidgets import QDialog, QLineEdit, QWidget
 
 from app.jobs import Job, Jobs
-from app.setup.models_form import ModelCombo
+from app.setup.model_picker import ModelCombo
 from app.widgets.fields import (
     boxed,
     column,

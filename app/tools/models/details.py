@@ -9,7 +9,7 @@ from PySide6.QtGui import QGuiApplication
 from PySide6.QtWidgets import QFormLayout, QWidget
 
 from app.setup.model_library import ORIGINS, REMOVABLE, UNKNOWN, ModelLibrary, count_text, kind_text
-from app.setup.models_form import ModelRole
+from app.setup.model_picker import ModelRole
 from app.tools.models.suggestions import OFFLINE
 from app.widgets.fields import (
     boxed,
