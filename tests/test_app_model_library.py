@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from app.setup.model_library import ModelLibrary, count_text
+from app.setup.model_library import ModelLibrary, parameters_text
 from app.tools.models.models import find_models, find_problem
 from core.models.catalogue import ModelEntry, ModelFormat, ModelOrigin, embedded_models
 from core.text import bytes_of_text, bytes_text
@@ -26,7 +26,7 @@ HUB = replace(SMALL, ref="owner/model.v2", title="model.v2", origin=ModelOrigin.
             (0, "0 B"), (999, "999 B"), (269_060_552, "269 MB"), (3_422_777_952, "3.4 GB"), (999_960_000, "1.0 GB"))),
         (bytes_of_text(312_000_000, 724_000_000), "312 of 724 MB"),
         (bytes_of_text(312_000_000, 7_240_000_000), "312 MB of 7.2 GB"),
-        *((count_text(count), text) for count, text in (
+        *((parameters_text(count), text) for count, text in (
             (16_500_000, "16.5 M"), (134_515_008, "135 M"), (1_711_376_384, "1.71 B"), (999_900_000, "1 B"))),
     ],
 )  # fmt: skip

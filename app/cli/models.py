@@ -14,7 +14,7 @@ from app.cli.columns import Column, write_fields, write_rows, yes_or_no
 from app.cli.console import Progress, is_terminal, printable
 from app.cli.errors import Exit, UsageError, say, stop_on_interrupt, write_output
 from app.cli.parsing import REF_HELP, add_command, add_pair, named_pair, option, positive_whole_number, switch
-from app.setup.model_library import count_text, kind_text, progress_text
+from app.setup.model_library import kind_text, parameters_text, progress_text
 from core.controls import Cancelled, RunControls
 from core.errors import OutriderError
 from core.models import catalogue, fit
@@ -40,7 +40,7 @@ _LOCAL = (
     Column("origin", "origin", rank=4),
     Column("format", "format", rank=6),
     Column("precision", "precision", rank=3),
-    Column("parameters", "params", count_text, is_number=True, rank=1),
+    Column("parameters", "params", parameters_text, is_number=True, rank=1),
     Column("context", "context", _thousands, is_number=True, rank=2),
     Column("vocabulary", "vocab", _thousands, is_number=True, rank=5),
     Column("size_bytes", "size", bytes_text, is_number=True),
@@ -49,7 +49,7 @@ _LOCAL = (
 )
 _SUGGESTED = (
     Column("ref", "model"),
-    Column("parameters", "params", count_text, is_number=True, rank=3),
+    Column("parameters", "params", parameters_text, is_number=True, rank=3),
     Column("download_bytes", "download", bytes_text, is_number=True, rank=1),
     Column("licence", "licence", rank=5),
     Column("gated", "gated", yes_or_no, rank=4),
@@ -58,7 +58,7 @@ _SUGGESTED = (
 )
 _DETAILS = {
     "architecture": Column("architecture", "architecture"),
-    "num_parameters": Column("parameters", "parameters", lambda count: f"{count_text(count)} ({count:,})"),
+    "num_parameters": Column("parameters", "parameters", lambda count: f"{parameters_text(count)} ({count:,})"),
     "precision": Column("precision", "precision"),
     "weight_bytes": Column("weight_bytes", "weights as stored", bytes_text),
     "context_length": Column("context", "context", _tokens),

@@ -25,7 +25,7 @@ _SCANNED = {ModelOrigin.EMBEDDED, *REMOVABLE}
 """Origins that a scan finds; other models were opened by the user."""
 
 
-def count_text(count: int) -> str:
+def parameters_text(count: int) -> str:
     """A number of parameters: 16.5 M, 1.7 B."""
     for size, unit in ((1e9, "B"), (1e6, "M"), (1e3, "K")):
         if count >= size * 0.9995:
@@ -56,7 +56,7 @@ def kind_text(entry: ModelEntry, details: ModelDetails | None) -> str:
     return "Instruct" if details.is_instruct else "Base"
 
 
-def describe(entry: ModelEntry) -> str:
+def model_text(entry: ModelEntry) -> str:
     """A model in one line, for a tooltip."""
     kind = {ModelFormat.SAFETENSORS: "safetensors", ModelFormat.GGUF: "GGUF"}[entry.format]
     place = "ships with Outrider" if entry.embedded else str(entry.path)

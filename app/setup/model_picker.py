@@ -9,7 +9,7 @@ from PySide6.QtCore import QSignalBlocker, QSize, Qt, QTimer, Signal, Slot
 from PySide6.QtGui import QPainter, QPalette, QStandardItem, QStandardItemModel
 from PySide6.QtWidgets import QApplication, QComboBox, QStyleOptionViewItem, QWidget
 
-from app.setup.model_library import describe as describe_model
+from app.setup.model_library import model_text
 from app.theme import scaled
 from app.widgets.fields import boxed, column, guard_wheel, labelled, plain_tip, set_flag
 from app.widgets.title_delegate import NOTE_ROLE, SUBTITLE_ROLE, Index, TitleDelegate
@@ -170,7 +170,7 @@ class ModelPicker(QWidget):
                 self._items.appendRow(_plain_item(BROWSE_TITLE))
         self._show_choice()
         is_method = method != DRAFT_MODEL
-        tip = get_method(method).summary if is_method else describe_model(chosen) if chosen is not None else self._help
+        tip = get_method(method).summary if is_method else model_text(chosen) if chosen is not None else self._help
         self.combo.setToolTip(plain_tip(tip))
         self.combo.setAccessibleDescription(self._help)
 
@@ -222,7 +222,7 @@ class ModelPicker(QWidget):
 
 
 def _model_item(entry: ModelEntry, problem: str | None) -> QStandardItem:
-    item = _item(entry.title, problem, describe_model(entry), REF_ROLE, entry.ref)
+    item = _item(entry.title, problem, model_text(entry), REF_ROLE, entry.ref)
     item.setData(bytes_text(entry.size_bytes), NOTE_ROLE)
     return item
 

@@ -8,7 +8,7 @@ from PySide6.QtCore import Qt, Slot
 from PySide6.QtGui import QGuiApplication
 from PySide6.QtWidgets import QFormLayout, QWidget
 
-from app.setup.model_library import ORIGINS, REMOVABLE, UNKNOWN, ModelLibrary, count_text, kind_text
+from app.setup.model_library import ORIGINS, REMOVABLE, UNKNOWN, ModelLibrary, kind_text, parameters_text
 from app.setup.model_picker import ModelRole
 from app.tools.models.suggestions import OFFLINE
 from app.widgets.fields import (
@@ -49,7 +49,7 @@ def facts(entry: ModelEntry, details: ModelDetails | None) -> list[tuple[str, st
             vocabulary = f"drafts from {details.draft_vocabulary_size:,} of {vocabulary}"
         shape = f"{details.num_layers} × {details.hidden_size:,}" if details.num_layers else UNKNOWN
         found += [
-            ("Parameters", count_text(details.num_parameters)),
+            ("Parameters", parameters_text(details.num_parameters)),
             ("Stored as", details.precision),
             ("Context", f"{details.context_length:,} tokens" if details.context_length else UNKNOWN),
             ("Vocabulary", vocabulary),

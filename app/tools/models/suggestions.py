@@ -9,7 +9,7 @@ from PySide6.QtCore import Qt, Slot
 from PySide6.QtGui import QResizeEvent, QShowEvent
 from PySide6.QtWidgets import QFrame, QLabel, QStackedLayout, QWidget
 
-from app.setup.model_library import count_text
+from app.setup.model_library import parameters_text
 from app.theme import hold, scaled
 from app.tools.models.downloads import Downloads, DownloadState
 from app.widgets.fields import (
@@ -70,7 +70,7 @@ class SuggestionRow(QWidget):
         self.note = ElidedLabel(f"{suggestion.licence} · {use}", "hint", takes_all=True)
         if drafts:
             self.note.setToolTip(plain_tip(f"Drafts, the best first: {', '.join(drafts)}"))
-        count = text_label(f"{count_text(suggestion.num_parameters)} parameters", "hint")
+        count = text_label(f"{parameters_text(suggestion.num_parameters)} parameters", "hint")
         layout = grid(self, down=2)
         layout.setContentsMargins(0, 6, 0, 6)
         layout.addLayout(row(ElidedLabel(suggestion.title, "strong"), *badges, None, count, spacing=6), 0, 0)

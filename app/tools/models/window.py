@@ -11,8 +11,7 @@ from PySide6.QtWidgets import QDialog, QStackedWidget, QTabBar, QWidget
 
 from app.dialogs import OPEN_TITLES
 from app.menus import key_text
-from app.setup.model_library import ORIGINS, UNKNOWN, ModelLibrary, describe, kind_text
-from app.setup.model_library import count_text as parameters_text
+from app.setup.model_library import ORIGINS, UNKNOWN, ModelLibrary, kind_text, model_text, parameters_text
 from app.theme import scaled
 from app.tools.models.details import ModelDetailsPane
 from app.tools.models.downloads import DownloadsList
@@ -64,7 +63,7 @@ def model_row(library: ModelLibrary, entry: ModelEntry, role: str) -> Row[ModelE
         item=entry,
         key=entry.ref,
         texts=texts,
-        tip=problem or describe(entry),
+        tip=problem or model_text(entry),
         sort_keys=(entry.title.lower(), parameters, precision, context, vocabulary, size),
         subtitle=_subtitle(entry, role),
         badge="Damaged" if problem else kind,
