@@ -8,17 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from PySide6.QtCore import Qt
-from PySide6.QtWidgets import (
-    QFileDialog,
-    QInputDialog,
-    QLineEdit,
-    QMessageBox,
-    QWidget,
-)
+from PySide6.QtWidgets import QFileDialog, QInputDialog, QLineEdit, QMessageBox, QWidget
 
 from app.jobs import Jobs
 from app.tools.about import AboutDialog
 from core.text import bytes_text
+
+if TYPE_CHECKING:
+    from core.models.remote.removal import Removal
 
 
 class OpenKind(StrEnum):
@@ -29,11 +26,6 @@ class OpenKind(StrEnum):
 
 
 OPEN_TITLES = {OpenKind.FOLDER: "Open model folder…", OpenKind.GGUF: "Open .gguf file…"}
-
-if TYPE_CHECKING:
-    from core.models.remote.removal import Removal
-
-
 EXPORT_FILTERS = {
     "Report, HTML (*.html)": "html",
     "Table of steps, CSV (*.csv)": "csv",

@@ -187,11 +187,7 @@ class MainWindow(QMainWindow):
         self.menus.file.insertMenu(self.menus.models, presets)
         self.text_splitter = splitter(Qt.Orientation.Vertical, "textSplitter", (self.prompt, 0), (self.transcript, 1))
         self.main_splitter = splitter(
-            Qt.Orientation.Horizontal,
-            "mainSplitter",
-            (self.controls, 0),
-            (self.text_splitter, 3),
-            (self.side, 2),
+            Qt.Orientation.Horizontal, "mainSplitter", (self.controls, 0), (self.text_splitter, 3), (self.side, 2)
         )
         for title, page, help_text in zip(
             PAGES,

@@ -22,7 +22,6 @@ from app.cli.console import (
 from app.cli.errors import Exit, UsageError, stop_on_interrupt
 from app.cli.parsing import (
     Listing,
-    Output,
     add_command,
     add_engine,
     add_models,
@@ -118,7 +117,7 @@ def add_parser(commands: Any) -> None:
     output = parser.add_argument_group("output")
     text = "also measure the peak memory of each, in a separate process"
     switch(output, "--memory", text)
-    option(output, "--out FILE.json", "write all figures here", action=Output)
+    option(output, "--out FILE.json", "write all figures here")
 
 
 def build_settings(args: argparse.Namespace) -> BenchSettings:

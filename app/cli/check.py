@@ -11,7 +11,6 @@ from app.cli.errors import Exit, UsageError, say, stop_on_interrupt, write_outpu
 from app.cli.parsing import (
     SAMPLING,
     Listing,
-    Output,
     add_command,
     add_engine,
     add_method_options,
@@ -76,7 +75,7 @@ def add_parser(commands: Any) -> None:
     text = f"suites ({', '.join(SUITES)}) and files with one prompt per line (default: the presets)"
     option(parser, "--prompts NAME|FILE,…", text, names, (), action=Listing)
     switch(parser, "--transformers", "also compare with transformers' own generate")
-    option(parser, "--json FILE", "also write the report here", action=Output)
+    option(parser, "--json FILE", "also write the report here")
     add_method_options(parser)
 
 
@@ -143,9 +142,9 @@ def _server_check(args: argparse.Namespace, controls: RunControls) -> Iterator[A
 
     server, baseline = find_servers(args)
     settings: dict[str, Any] = {"prompt": "any", "sampling": sampling_of(args)}
-    here = {name: value for name, value in common_fields(args).items() if name in {"device", "dtype"}}
+    shared = common_fields(args)
+    here = {name: shared.pop(name) for name in ("device", "dtype")}
     local = None if target is None else RunRequest(target=target, draft=draft, **here, **settings)
-    shared = {name: value for name, value in common_fields(args).items() if name not in here}
     name = target if target in server.models else server.model("")
     run = RunRequest(target=name, draft=None, num_draft_tokens=None, engine=server.address.url, **settings, **shared)
     check_request(run, server := server.for_model(name))

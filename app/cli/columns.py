@@ -12,7 +12,7 @@ from rich.cells import cell_len
 from rich.table import Table
 from rich.text import Text
 
-from app.cli.console import is_terminal, printable, printing
+from app.cli.console import NONE, is_terminal, printable, printing
 from app.cli.errors import write_output
 
 _GAP = 2
@@ -44,7 +44,7 @@ class Column:
 
     def shown(self, record: Record) -> str:
         value = record.get(self.key)
-        return "–" if value is None else "\n".join(map(printable, self.show(value).split("\n")))
+        return NONE if value is None else "\n".join(map(printable, self.show(value).split("\n")))
 
     def exact(self, record: Record) -> list[str]:
         """The values for a pipe: none for None, several for a list."""
@@ -53,13 +53,13 @@ class Column:
         return [printable(yes_or_no(item) if isinstance(item, bool) else str(item)) for item in values]
 
 
-def write_rows(columns: Sequence[Column], records: Sequence[Record], *, as_json: bool = False) -> None:
+def write_rows(columns: Sequence[Column], records: Sequence[Record], *, as_json: bool) -> None:
     """Print one line per record."""
     lines = ("\t".join(",".join(column.exact(record)) for column in columns) for record in records)
     _write(list(records), lines, lambda width: _table(columns, records, width), as_json)
 
 
-def write_fields(columns: Sequence[Column], record: Record, *, as_json: bool = False) -> None:
+def write_fields(columns: Sequence[Column], record: Record, *, as_json: bool) -> None:
     """Print one line per value, after its name; leave out those that are None or empty."""
 
     def table(_width: int) -> Table:

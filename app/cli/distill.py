@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from app.cli.errors import Exit, OutputError, say, stop_on_interrupt, write_output
-from app.cli.parsing import REF_HELP, Output, add_command, option, positive_number, positive_whole_number, whole_number
+from app.cli.parsing import REF_HELP, add_command, option, positive_number, positive_whole_number, whole_number
 from core.analysis.steadiness import interval_text
 from core.files import explain_write_error
 from core.settings import MAX_DRAFT_TOKENS
@@ -39,7 +39,7 @@ def add_parser(commands: Any) -> None:
         ),
     )
     option(parser, "TARGET", f"the target: {REF_HELP}")
-    option(parser, "--out FOLDER", "folder to write the result to", required=True, action=Output)
+    option(parser, "--out FOLDER", "folder to write the result to", required=True)
     text = "draft, a model of a few layers, or medusa, heads on the target's states"
     option(parser, "--kind KIND", text, default="draft", choices=("draft", "medusa"))
     option(parser, "--work FOLDER", "folder for texts and checkpoints (default: that of --out, with -work added)")

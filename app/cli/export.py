@@ -11,13 +11,13 @@ from typing import Any
 from app.cli.errors import Exit, UsageError, say, write_output
 from app.cli.parsing import (
     SAMPLING,
-    Output,
     add_command,
     add_settings,
     choose_models,
     flag_of,
     option,
     positive_whole_number,
+    refuse_to_replace,
     sampling_of,
     switch,
 )
@@ -46,9 +46,9 @@ def add_parser(commands: Any) -> None:
     )
     option(parser, "LOG", f"{text} that compares them", nargs="*")
     form = parser.add_mutually_exclusive_group(required=True)
-    option(form, "--csv FILE", "one row per step, or per run of a sweep; lists joined by spaces", action=Output)
+    option(form, "--csv FILE", "one row per step, or per run of a sweep; lists joined by spaces")
     option(form, "--jsonl FILE", "the log without damaged lines")
-    option(form, "--html FILE", "a report in one file, with the coloured text and the plots", action=Output)
+    option(form, "--html FILE", "a report in one file, with the coloured text and the plots")
     names = "vllm, transformers, sglang, llama.cpp, mlx, or all"
     option(form, "--config NAME", f"print how to serve this pair and K elsewhere: {names}")
     option(parser, "--serve FOLDER", "with --config vllm or sglang: also write a script and a compose file")
@@ -76,6 +76,8 @@ def execute(args: argparse.Namespace) -> int:
     form, target = next((form, path) for form in ("csv", "jsonl", "html") if (path := getattr(args, form)) is not None)
     if target == "-":
         raise UsageError(f"An export is a file: name one for --{form} in place of -.")
+    if form != "jsonl":
+        refuse_to_replace(f"--{form}", target, args.log)
     if form != "html":
         _only(args.log, f"--{form}")
     if not args.log:

@@ -10,7 +10,6 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import Field, fields, replace
 from enum import Enum
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 from urllib.parse import urlsplit
 
@@ -65,22 +64,7 @@ class Parser(argparse.ArgumentParser):
             if unknown:
                 problem = f"{echo(unknown[0])} is one argument too many"
                 raise UsageError(f"{problem}; put a text of several words in quotes, or see {self.prog} --help.")
-            self._refuse_to_replace(found)
         return found, unknown
-
-    def _refuse_to_replace(self, found: argparse.Namespace) -> None:
-        """Refuse to write a file that another argument names."""
-        # Neither a choice nor a text, which is of type str, names a file.
-        naming = [action for action in self._actions if action.choices is None and action.type is not str]
-        for output in (action for action in naming if isinstance(action, Output)):
-            if (written := getattr(found, output.dest)) is None:
-                continue
-            for action in (other for other in naming if other is not output):
-                value, name = getattr(found, action.dest, None), next(iter(action.option_strings), action.metavar)
-                texts = value if isinstance(value, list | tuple) else [value]
-                if any(output.replaces(text, written) for text in texts):
-                    problem = f"{output.option_strings[0]} {echo(written)} would replace what {name} names"
-                    raise UsageError(f"{problem}; choose another name.")
 
     def _refuse_flags(self, unknown: Iterable[str]) -> None:
         known = [flag for action in self._actions for flag in action.option_strings]
@@ -165,19 +149,19 @@ def method_name(text: str) -> str:
 
 
 def numbers(text: str) -> tuple[float, ...]:
-    """Numbers separated by commas, without duplicates."""
-    return _parse(lambda text: tuple(dict.fromkeys(map(float, names(text)))), "numbers separated by commas", text, bool)
+    """Numbers separated by commas."""
+    return _parse(lambda text: tuple(map(float, names(text))), "numbers separated by commas", text, bool)
 
 
 def whole_numbers(text: str) -> tuple[int, ...]:
-    """Whole numbers above 0 separated by commas, without duplicates."""
-    return tuple(dict.fromkeys(map(positive_whole_number, names(text))))
+    """Whole numbers above 0 separated by commas."""
+    return tuple(map(positive_whole_number, names(text)))
 
 
 def names(text: str) -> tuple[str, ...]:
-    """Names separated by commas, without duplicates; a file name may contain a comma."""
+    """Names separated by commas; a file name may contain a comma."""
     parts = [text] if os.path.exists(text) else text.split(",")
-    return _parse(lambda _: tuple(dict.fromkeys(filter(None, map(str.strip, parts)))), "a name, or several", text, bool)
+    return _parse(lambda _: tuple(filter(None, map(str.strip, parts))), "a name, or several", text, bool)
 
 
 def _or_usage(parse: Callable[[str, str], T], text: str) -> T:
@@ -232,29 +216,13 @@ def option(
 
 
 class Listing(argparse.Action):
-    """Collects the tuples of a list that is written with commas, by repeating the flag, or both."""
+    """Collects the tuples of a list that is written with commas, by repeating the flag, or both; each value once."""
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
         before = getattr(namespace, self.dest)
         groups = values if self.nargs == "+" else [values]
         kept = () if before is self.default else before
         setattr(namespace, self.dest, tuple(dict.fromkeys((*kept, *(value for group in groups for value in group)))))
-
-
-class Output(argparse.Action):
-    """Names what the command writes, and thereby replaces; it may not be what the command reads."""
-
-    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
-        setattr(namespace, self.dest, values)
-
-    def replaces(self, read: Any, written: str) -> bool:
-        """Whether writing this file, or this folder as a whole, replaces what another argument names, if anything."""
-        if not isinstance(read, str) or not os.path.exists(read):
-            return False
-        if self.metavar == "FOLDER":
-            return Path(os.path.realpath(read)).is_relative_to(os.path.realpath(written))
-        # Devices hold nothing to lose.
-        return os.path.isfile(written) and os.path.samefile(read, written)
 
 
 def switch(group: Any, flag: str, text: str, **more: Any) -> None:
@@ -360,15 +328,11 @@ def refuse_for_engine(args: argparse.Namespace, allowed: Collection[str] = ()) -
     Raises:
         UsageError: one of them was given.
     """
-    given = {"--draft": "draft", "--method": "method", "-k": "k"}
-    flags = [
-        flag for flag, name in given.items() if getattr(args, name, None) not in (None, [], ()) and name not in allowed
-    ]
-    device = [name for name in ("device", "dtype") if name not in allowed]
-    flags += [flag_of(name) for name in device if getattr(args, name, "auto") != "auto"]
-    flags += map(flag_of, _given_options(args))
-    if flags:
-        raise UsageError(f"With --engine, the server sets its own {flags[0]}; leave {flags[0]} out.")
+    unset = {"draft": None, "method": None, "k": None, "device": "auto", "dtype": "auto"}
+    given = [name for name, usual in unset.items() if getattr(args, name, usual) not in (usual, ())]
+    if names := [name for name in (*given, *_given_options(args)) if name not in allowed]:
+        flag = "-k" if names[0] == "k" else flag_of(names[0])
+        raise UsageError(f"With --engine, the server sets its own {flag}; leave {flag} out.")
 
 
 def refuse_without_engine(args: argparse.Namespace) -> None:
@@ -380,6 +344,18 @@ def refuse_without_engine(args: argparse.Namespace) -> None:
     for name in ("concurrency", "baseline_engine"):
         if getattr(args, name, None):
             raise UsageError(f"{flag_of(name)} is for a server; name it with --engine, or leave {flag_of(name)} out.")
+
+
+def refuse_to_replace(flag: str, written: str, read: Iterable[str | None]) -> None:
+    """Refuse to write a file that the command reads; a device holds nothing to lose.
+
+    Raises:
+        UsageError: one of the files read is the one to write, whatever its names.
+    """
+    if os.path.isfile(written) and any(
+        name and os.path.exists(name) and os.path.samefile(name, written) for name in read
+    ):
+        raise UsageError(f"{flag} {echo(written)} would replace what the command reads; choose another name.")
 
 
 def add_template(group: Any) -> None:

@@ -9,20 +9,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from app.cli.console import (
-    check_out,
-    figure_table,
-    figure_text,
-    make_engine,
-    printing,
-    read_prompt,
-)
+from app.cli.console import check_out, figure_table, figure_text, make_engine, printing, read_prompt
 from app.cli.errors import Exit, UsageError, say, stop_on_interrupt
 from app.cli.parsing import (
     REF_HELP,
     SAMPLING,
     Listing,
-    Output,
     add_command,
     add_settings,
     add_template,
@@ -114,7 +106,7 @@ def add_parser(commands: Any) -> None:
     add_settings(sampling, *SAMPLING, **dict.fromkeys(SAMPLING))
     option(sampling, "--seed N", "random seed", whole_number, 0)
     output = parser.add_argument_group("output")
-    option(output, "--json FILE", "write everything as JSON", action=Output)
+    option(output, "--json FILE", "write everything as JSON")
     switch(output, "--quiet", "no progress on standard error")
 
 

@@ -21,7 +21,6 @@ from app.cli.console import NONE, figure_text, holds_other, make_engine, printab
 from app.cli.errors import Exit, OutputClosed, OutputError, UsageError, say, stop_on_interrupt
 from app.cli.parsing import (
     SAMPLING,
-    Output,
     add_command,
     add_engine,
     add_method_options,
@@ -35,6 +34,7 @@ from app.cli.parsing import (
     method_options,
     option,
     refuse_for_engine,
+    refuse_to_replace,
     sampling_of,
     switch,
 )
@@ -110,7 +110,7 @@ def add_parser(commands: Any) -> None:
         "write the run log here, line by line during the run; - for standard output, in place of the text. An existing "
     )
     text += "run log is kept, and the new one numbered"
-    option(output, "--log FILE.jsonl", text, action=Output)
+    option(output, "--log FILE.jsonl", text)
     switch(output, "--force", "let --log replace an existing file")
     switch(output, "--quiet", "print only the uncoloured text and errors")
     add_method_options(parser)
@@ -146,6 +146,8 @@ def build_request(args: argparse.Namespace, server: Server | None = None) -> Run
 
 def execute(args: argparse.Namespace) -> int:
     """Run, and return the exit code."""
+    if args.log is not None:
+        refuse_to_replace("--log", args.log, (args.prompt_file, args.target, args.draft))
     server = None
     if args.engine is not None:
         from core.engines import ServerSession  # Late: most runs need no HTTP.

@@ -14,7 +14,7 @@ from app.cli.console import Progress, check_out, figure_table, printing, spread_
 from app.cli.errors import Exit, UsageError, say, stop_on_interrupt
 from app.cli.parsing import SAMPLING, common_fields, find_servers, flag_of, refuse_for_engine
 from core.controls import Cancelled, RunControls
-from core.experiments.prompt_suites import find_prompts, first_of_each
+from core.experiments.prompt_suites import Prompt, find_prompts, first_of_each
 from core.files import write_atomically
 from core.settings import RunRequest, SamplingParams
 from core.text import count_text
@@ -52,8 +52,6 @@ def build_plan(args: argparse.Namespace, few: int, local: Iterable[str]) -> Load
     if len(args.temperature) > 1:
         raise UsageError("A server is measured at one temperature; give --temperature one value.")
     counts = args.concurrency or DEFAULT_CONCURRENCY
-    prompts = find_prompts(args.prompts or ["chat"])
-    prompts = first_of_each(prompts, args.num_prompts or (len(prompts) if args.prompts else few))
     engine, baseline = find_servers(args)
     engine, baseline = engine.for_model(args.target or ""), baseline and baseline.for_model(args.target or "")
     request = RunRequest(
@@ -68,7 +66,13 @@ def build_plan(args: argparse.Namespace, few: int, local: Iterable[str]) -> Load
     for server in (engine, baseline):
         if server is not None:
             check_request(replace(request, target=server.model(args.target or "")), server)
-    return LoadPlan(engine, baseline, request, args.target or "", tuple(prompts), counts, args.repeats)
+    return LoadPlan(engine, baseline, request, args.target or "", prompts_of(args, "chat", few), counts, args.repeats)
+
+
+def prompts_of(args: argparse.Namespace, suite: str, few: int) -> tuple[Prompt, ...]:
+    """The prompts of --prompts, as many of each suite as --num-prompts says; by default a few of one suite."""
+    prompts = find_prompts(args.prompts or [suite])
+    return tuple(first_of_each(prompts, args.num_prompts or (len(prompts) if args.prompts else few)))
 
 
 def measure(args: argparse.Namespace, few: int, local: Iterable[str]) -> int:

@@ -16,20 +16,10 @@ from typing import Any
 
 from rich.table import Table
 
-from app.cli.console import (
-    NONE,
-    Progress,
-    check_out,
-    figure_table,
-    is_terminal,
-    make_engine,
-    printing,
-    spread_text,
-)
+from app.cli.console import NONE, Progress, check_out, figure_table, is_terminal, make_engine, printing, spread_text
 from app.cli.errors import Exit, UsageError, say, stop_on_interrupt
 from app.cli.parsing import (
     Listing,
-    Output,
     add_command,
     add_engine,
     add_models,
@@ -47,12 +37,12 @@ from app.cli.parsing import (
     switch,
     whole_numbers,
 )
-from app.cli.server_load import DEFAULT_CONCURRENCY, measure
+from app.cli.server_load import DEFAULT_CONCURRENCY, measure, prompts_of
 from core.controls import RunControls
 from core.draft_length import DraftLength
 from core.drafters.registry import METHODS, get_method, split_options
 from core.experiments.bench_plan import split_name
-from core.experiments.prompt_suites import SUITES, Prompt, find_prompts, first_of_each
+from core.experiments.prompt_suites import SUITES
 from core.experiments.sweep import sweep
 from core.experiments.sweep_plan import (
     ASK_ABOVE,
@@ -130,10 +120,10 @@ def add_parser(commands: Any) -> None:
     add_template(sampling)
     output = parser.add_argument_group("output")
     text = "file that each finished run is appended to; the same command resumes from it"
-    option(output, "--out FILE.jsonl", f"{text}; with --engine optional, and written at the end", action=Output)
+    option(output, "--out FILE.jsonl", f"{text}; with --engine optional, and written at the end")
     switch(output, "--restart", "start over and replace --out")
     option(output, "--logs FOLDER", "keep the log of every run here")
-    option(output, "--csv FILE", "also write the table here", action=Output)
+    option(output, "--csv FILE", "also write the table here")
     switch(output, "--yes", "don't ask before a long sweep")
 
 
@@ -152,10 +142,10 @@ def build_plan(args: argparse.Namespace) -> SweepPlan:
     target = args.target or DEFAULT_TARGET
     return SweepPlan(
         target=target,
-        drafters=tuple(_drafters(target, args.draft, args.method, args)),
+        drafters=tuple(_drafters(target, args)),
         num_draft_tokens=args.k or DEFAULT_LENGTHS,
         temperatures=args.temperature,
-        prompts=tuple(_prompts(target, args.prompts, args.num_prompts)),
+        prompts=prompts_of(args, "code" if target == DEFAULT_TARGET else "chat", FEW_PROMPTS),
         **common_fields(args, "repeats", "max_new_tokens", "top_k", "top_p", "min_p"),
     )
 
@@ -184,12 +174,10 @@ def _expanded(values: Iterable[str]) -> Iterator[str]:
             yield value
 
 
-def _drafters(
-    target: str, drafts: Sequence[str], methods: Sequence[str], args: argparse.Namespace
-) -> Iterable[DrafterChoice]:
+def _drafters(target: str, args: argparse.Namespace) -> list[DrafterChoice]:
     default = default_draft(target)
-    known = drafts or ([] if default is None else [default])
-    methods = list(_with_options(methods or ["draft-model" if known else "prompt-lookup"], args))
+    known = args.draft or ([] if default is None else [default])
+    methods = list(_with_options(args.method or ["draft-model" if known else "prompt-lookup"], args))
     found = []
     for name in methods:
         needs_draft = get_method(split_options(name)[0]).needs_draft_model
@@ -197,16 +185,9 @@ def _drafters(
         if needs_draft and not known:
             raise UsageError(f"The method {base} needs a draft model; name one with --draft.")
         found += [DrafterChoice(base, draft, options) for draft in (known if needs_draft else [None])]
-    if drafts and not any(choice.draft for choice in found):
+    if args.draft and not any(choice.draft for choice in found):
         raise UsageError(f"{' and '.join(methods)} use no draft model; leave out --draft, or add draft-model.")
     return found
-
-
-def _prompts(target: str, suites: Sequence[str], most: int | None) -> list[Prompt]:
-    if suites:
-        prompts = find_prompts(suites)
-        return prompts if most is None else first_of_each(prompts, most)
-    return first_of_each(find_prompts(["code" if target == DEFAULT_TARGET else "chat"]), most or FEW_PROMPTS)
 
 
 def execute(args: argparse.Namespace) -> int:

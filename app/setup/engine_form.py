@@ -10,17 +10,7 @@ from PySide6.QtWidgets import QDialog, QLineEdit, QWidget
 
 from app.jobs import Job, Jobs
 from app.setup.model_picker import ModelCombo
-from app.widgets.fields import (
-    boxed,
-    column,
-    labelled,
-    line_edit,
-    plain_tip,
-    push_button,
-    row,
-    set_flag,
-    wrapped_label,
-)
+from app.widgets.fields import boxed, column, labelled, line_edit, plain_tip, push_button, row, set_flag, wrapped_label
 from core.errors import ServerError, ServerRefusedError
 
 if TYPE_CHECKING:
