@@ -109,8 +109,8 @@ def add_parser(commands: Any) -> None:
     option(contest, "--threads N", text, positive_whole_number)
     text = "one prompt per line, or JSON Lines with a text each (default: three of the presets)"
     option(contest, "--prompts FILE", text)
-    text = f"contenders: {', '.join(known_names())}, or module:Class, with a method's options after a colon (default: "
-    text += "all that can run)"
+    known = ", ".join(known_names())
+    text = f"contenders: {known}, or module:Class, with a method's options after a colon (default: all that can run)"
     option(contest, "--only --methods NAME,…", text, names, (), dest="only", action=Listing)
     text = "also run llama.cpp, on the same weights: the folder of a build, or its llama-server"
     option(contest, "--llama-cpp PATH", text)

@@ -41,10 +41,8 @@ def add_parser(commands: Any) -> None:
             "outrider export run.jsonl --config vllm --serve served --gpus 2",
         ),
     )
-    text = (
-        "a run log that `outrider run --log` or the window wrote, or a sweep's file; several run logs make one report"
-    )
-    option(parser, "LOG", f"{text} that compares them", nargs="*")
+    text = "a run log that `outrider run --log` or the window wrote, or a sweep's file; several run logs make one "
+    option(parser, "LOG", f"{text}report that compares them", nargs="*")
     form = parser.add_mutually_exclusive_group(required=True)
     option(form, "--csv FILE", "one row per step, or per run of a sweep; lists joined by spaces")
     option(form, "--jsonl FILE", "the log without damaged lines")

@@ -108,8 +108,8 @@ def add_parser(commands: Any) -> None:
     add_settings(output, "baseline", "inspect")
     text = (
         "write the run log here, line by line during the run; - for standard output, in place of the text. An existing "
+        "run log is kept, and the new one numbered"
     )
-    text += "run log is kept, and the new one numbered"
     option(output, "--log FILE.jsonl", text)
     switch(output, "--force", "let --log replace an existing file")
     switch(output, "--quiet", "print only the uncoloured text and errors")
