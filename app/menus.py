@@ -8,7 +8,6 @@ from PySide6.QtCore import Qt
 from PySide6.QtGui import QAction, QActionGroup, QKeySequence
 from PySide6.QtWidgets import QMainWindow, QMenu, QMenuBar
 
-from app.settings import PAGES
 from app.theme import DEFAULT_SCALE, SCALES, ThemeMode
 
 KeyRow = tuple[str, tuple[str, ...]]
@@ -109,8 +108,8 @@ class Menus:
             action.setCheckable(True)
         view.addSeparator()
         self.pages = [
-            self._action(view, f"{page.lower()}PageAction", f"{page} page", f"Ctrl+{number}")
-            for number, page in enumerate(PAGES, 1)
+            self._action(view, f"{title.partition(' ')[0].lower()}PageAction", title, f"Ctrl+{number}")
+            for number, title in enumerate(("Run page", "Inspector page", "Speed page"), 1)
         ]
         self.apart = self._action(view, "pageApartAction", "This page in its own window", "Ctrl+Shift+D")
         self.commands = self._action(view, "commandsAction", "Commands…", "Ctrl+K")
