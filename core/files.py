@@ -314,7 +314,7 @@ def explain_write_error(error: OSError | ValueError, path: str | os.PathLike[str
         return f"Writing {name!r} is not allowed; choose another folder, or close the program that has the file open."
     if code == errno.ENXIO:
         return f"No program reads the pipe {name!r}; start one first, or choose a file."
-    return f"{shown_path(path)} can't be written ({error.strerror or error}); choose another place."
+    return f"{shown_path(path)} can't be written ({error.strerror or error}); choose another name or folder."
 
 
 @contextlib.contextmanager

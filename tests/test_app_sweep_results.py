@@ -74,7 +74,7 @@ def test_above_the_verdicts_it_is_said_once_that_the_machine_was_busy(qtbot, ope
             view._runs.add(replace(item, unsteadiness=0.9))
     sweeps._show()
     first, *others = sweeps.verdicts.lines
-    said = "The machine was busy in 10 of 10 runs at temperature 0, 10 of 10 runs at temperature 0.5;"
+    said = "The machine was busy in 10 of 10 runs at temperature 0 and 10 of 10 runs at temperature 0.5;"
     assert first.sentence.startswith(said)
     assert [bool(line.word) for line in (first, *others)] == [False, True, True]
     assert not any("busy in" in line.sentence for line in others)

@@ -227,7 +227,15 @@ def test_a_stopped_training_resumes_where_it_was(target, tmp_path, monkeypatch, 
         with pytest.raises(KeyboardInterrupt):
             distill(target, plan, tmp_path / "b", tmp_path / "b-out", quiet)
     assert not (tmp_path / "b-out").exists()
-    assert distill(target, plan, tmp_path / "b", tmp_path / "b-out", quiet) == whole
+
+    def go_on(total, per_step, step, seed):
+        steps.append(step)
+        return items(total, per_step, step, seed)
+
+    with monkeypatch.context() as context:
+        context.setattr(trained, "items_of_step", go_on)
+        assert distill(target, plan, tmp_path / "b", tmp_path / "b-out", quiet) == whole
+    assert steps[:4] == [0, 1, 2, 2]
     for path in (tmp_path / "a-out").iterdir():
         assert (tmp_path / "b-out" / path.name).read_bytes() == path.read_bytes()
 
@@ -350,7 +358,7 @@ def test_a_checkpoint_of_another_optimiser_is_refused(target, tmp_path, monkeypa
         monkeypatch.setattr("core.training.train.ARITHMETIC", arithmetic)
         made.append(make_optimizers(student, 2e-3))
     save_checkpoint(tmp_path / "c.pt", student, made[0], Progress())
-    with pytest.raises(SettingsError, match="another model, or is damaged"):
+    with pytest.raises(SettingsError, match="another model or optimizer"):
         load_checkpoint(tmp_path / "c.pt", student, made[1])
 
 

@@ -160,7 +160,7 @@ def test_a_verdict_says_in_how_many_runs_the_machine_was_busy():
     odd = [run for run in runs if run not in at]
     busy = [replace(run, unsteadiness=0.9) for run in [*at, odd[0]]]
     note = SweepResults(plan, [*busy, *odd[1:]]).busy_note
-    assert re.search(r"busy in 12 of 12 runs at temperature 0, 1 of 12 runs at temperature (0\.5|1);", note)
+    assert re.search(r"busy in 12 of 12 runs at temperature 0 and 1 of 12 runs at temperature (0\.5|1);", note)
     cell = next(plan.cells())  # Of which nothing was measured.
     assert CellResult(cell, 1, (Measurement(PlannedRun(cell, 0, 0), 0, 0, "", 1.0),)).problem == ""
 

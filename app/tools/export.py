@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from PySide6.QtCore import QObject, Slot
 from PySide6.QtGui import QGuiApplication
@@ -196,9 +197,8 @@ class Exports(QObject):
             choice = choice_from_request(self._controls.request_here(NO_PROMPT, "Deploy"))
             return choice, "From the current settings: no run has finished yet."
         interval = speedup_interval(self._run.counts.sums, self._run.baseline.sums)
-        choice = choice_of_run(
-            started.config,
-            self._run.steps,
+        choice = replace(
+            choice_of_run(started.config, self._run.steps),
             run_id=started.run_id,
             measured_speedup=summary.measured_speedup,
             interval=interval,

@@ -15,7 +15,7 @@ from core.analysis.steadiness import BUSY, SHIFT, covers_one
 from core.experiments.bench_plan import Spread, spread
 from core.experiments.sweep_plan import Cell, CellResult, Measurement, PlannedRun, SweepPlan, Verdict
 from core.settings import LOSSY
-from core.text import percent_text, spaced_percent
+from core.text import count_text, percent_text, spaced_percent
 
 if TYPE_CHECKING:
     import numpy as np
@@ -164,8 +164,8 @@ class SweepResults:
     def busy_note(self) -> str:
         """A sentence about the runs in which the machine was busy, which comes before the verdicts; empty if none."""
         counts = ((at, *self.busy_runs(at)) for at in self.plan.temperatures)
-        parts = [f"{busy:,} of {runs:,} runs at temperature {at:g}" for at, busy, runs in counts if busy]
-        return f"The machine was busy in {', '.join(parts)}; repeat the sweep on an idle machine." if parts else ""
+        parts = [f"{busy:,} of {count_text(runs, 'run')} at temperature {at:g}" for at, busy, runs in counts if busy]
+        return f"The machine was busy in {' and '.join(parts)}; repeat the sweep on an idle machine." if parts else ""
 
     @property
     def suites(self) -> tuple[str, ...]:

@@ -217,14 +217,11 @@ def _mean_k(request: RunRequest, steps: Sequence[Step], *, is_varied: bool) -> t
     return DEFAULT_K, f"Outrider chooses K before each step; {DEFAULT_K} is its usual default."
 
 
-def choice_of_run(
-    config: Mapping[str, Any], steps: Sequence[Step], *, may_be_plain: bool = False, **measured: Any
-) -> Choice:
-    """The choice that a run was made with, as in `choice_from_request`.
+def choice_of_run(config: Mapping[str, Any], steps: Sequence[Step], *, may_be_plain: bool = False) -> Choice:
+    """The choice that a run was made with, as in `choice_from_request`, without what it measured.
 
     Args:
         config: the settings in its log.
-        measured: the fields of `Choice` that say what its run showed.
 
     Raises:
         RunLogError: the settings are ones that no run can have.
@@ -233,16 +230,14 @@ def choice_of_run(
     if config.get("engine"):
         raise SettingsError("This run was made on a server, so its draft and K are that server's. Deploy another run.")
     choice = choice_from_request(request_from_config(config), steps, may_be_plain=may_be_plain)
-    return replace(choice, dtype=text_of(config.get("dtype")), models=sources_from_config(config), **measured)
+    return replace(choice, dtype=text_of(config.get("dtype")), models=sources_from_config(config))
 
 
 def choice_from_log(log: RunLog, *, may_be_plain: bool = False) -> Choice:
     """The choice that a logged run was made with, as in `choice_of_run`."""
     run = run_data(log)
-    return choice_of_run(
-        log.run["config"],
-        run.steps,
-        may_be_plain=may_be_plain,
+    return replace(
+        choice_of_run(log.run["config"], run.steps, may_be_plain=may_be_plain),
         run_id=run.run_id,
         measured_speedup=run.figure("measured_speedup"),
         interval=run.interval,

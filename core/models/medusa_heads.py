@@ -57,6 +57,10 @@ class HeadsConfig:
     target_norm: str = ""
     vocabulary: list[int] | None = None
 
+    def to_dict(self) -> dict[str, Any]:
+        """As a configuration of transformers' is written, which a training's checkpoints ask for, too."""
+        return {"model_type": KIND, **asdict(self)}
+
 
 class MedusaBlock(nn.Module):
     """x + silu(W [x, embeddings of tokens] + b); one that reads no tokens is the paper's."""
@@ -122,7 +126,7 @@ def norm_fingerprint(model: Any) -> str:
 def save_heads(heads: MedusaHeads, folder: Path) -> None:
     """Write the heads' folder, in bfloat16."""
     tensors = {name: tensor.detach().to(torch.bfloat16).contiguous() for name, tensor in heads.state_dict().items()}
-    (folder / CONFIG).write_text(json.dumps({"model_type": KIND, **asdict(heads.config)}) + "\n", "utf-8")
+    (folder / CONFIG).write_text(json.dumps(heads.config.to_dict()) + "\n", "utf-8")
     save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
 
 

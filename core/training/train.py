@@ -114,7 +114,7 @@ def load_checkpoint(path: Path, model: torch.nn.Module, optimizers: Sequence[Opt
     """Load a checkpoint into a model of the same shape.
 
     Raises:
-        SettingsError: the checkpoint belongs to a model of another shape, or is damaged.
+        SettingsError: the checkpoint is of a model of another shape, or of another optimizer, or is damaged.
     """
     try:
         state = torch.load(path, weights_only=True)
@@ -123,13 +123,13 @@ def load_checkpoint(path: Path, model: torch.nn.Module, optimizers: Sequence[Opt
             raise ValueError("it has other layers")
         for optimizer, own in zip(optimizers, state["optimizers"], strict=True):
             if not optimizer.defaults.keys() <= own["param_groups"][0].keys():
-                raise ValueError("it was trained by another optimiser")
+                raise ValueError("it has another optimizer")
             optimizer.load_state_dict(own)
         return Progress(**state["progress"])
     except Exception as error:
         raise SettingsError(
-            f"The checkpoint {str(path)!r} belongs to another model, or is damaged. Choose another working folder, "
-            "or delete that file."
+            f"The checkpoint {str(path)!r} is of another model or optimizer, as of another version or processor, or "
+            "is damaged. Choose another working folder, or delete that file to train anew."
         ) from error
 
 

@@ -59,13 +59,16 @@ def convert(path: Path, check_cancelled: Callable[[], None] = lambda: None) -> P
 
     See `converting`, which reports its progress.
     """
-    for _ in converting(path, check_cancelled):
-        pass
-    return converted_folder(path, check_cancelled)
+    steps = converting(path, check_cancelled)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return end.value
 
 
-def converting(path: Path, check_cancelled: Callable[[], None]) -> Generator[float, None, None]:
-    """Dequantise a .gguf file to float32 safetensors in its `converted_folder`, unless already done.
+def converting(path: Path, check_cancelled: Callable[[], None]) -> Generator[float, None, Path]:
+    """Dequantise a .gguf file to float32 safetensors, unless already done; returns its `converted_folder`.
 
     `check_cancelled` raises to cancel, within a fraction of a second; nothing is left behind.
 
@@ -90,6 +93,7 @@ def converting(path: Path, check_cancelled: Callable[[], None]) -> Generator[flo
                     (scratch / "model").rename(folder)
     except OSError as error:
         raise ModelUnreadableError(explain_write_error(error, folder)) from error
+    return folder
 
 
 def _unpack(
