@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from core.experiments.check_plan import BiasLimit, Verdict
-from core.experiments.check_report import exact_sentence, report_json, report_text
+from core.experiments.check_report import distribution_remarks, exact_sentence, report_json, report_text
 from core.experiments.distribution_statistics import DistributionTally
 from core.settings import SamplingParams
 from tests.fakes import table_model
@@ -25,6 +25,10 @@ def test_the_sentence_says_how_large_a_bias_would_have_shown_which_more_blocks_m
     ):
         said = exact_sentence(Verdict.EXACT, replace(found, bias_error=error))
         assert said.startswith(f"{start}no difference in {found.num_blocks:,} blocks, {words}")
+        assert said.endswith("Sample more, for instance 3,000.") is (error == 0.05)
+        remark = distribution_remarks(replace(found, bias=0.0, bias_error=error))[0]
+        assert "one standard error; a bias of 4, " in remark, "which is the figure of the sentence"
+        assert remark.split("a bias of 4, ")[1].split(",")[0] in said
     unmeasured = replace(found, bias_error=None)
     assert "bias" not in exact_sentence(Verdict.EXACT, unmeasured, has_draft=False)
 

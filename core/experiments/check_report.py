@@ -110,6 +110,8 @@ def exact_sentence(
     if found is None:
         return f"{name}: {'; '.join(parts) or 'all texts are equal'}."
     equal, error = f"no difference in {found.num_blocks:,} {samples}", found.bias_error
+    most = min(max(DEFAULT_SAMPLES, 4 * found.num_blocks), MAX_BLOCKS)
+    more = f"Sample more, for instance {most:,}" if most > found.num_blocks else "Sample more"
     if error is None:
         parts.append(equal)
         if not has_draft:
@@ -117,14 +119,12 @@ def exact_sentence(
         if found.bias_limit in _LIMITS:
             parts.append(_LIMITS[found.bias_limit])
             return f"{name} as far as tested: {'; '.join(parts)}."
-        more = min(max(DEFAULT_SAMPLES, 4 * found.num_blocks), MAX_BLOCKS)
-        instance = f", for instance {more:,}" if more > found.num_blocks else ""
         said = f"{'; '.join(parts)}, too few to show a bias towards the draft"
-        return f"{name} as far as tested: {said}. Sample more{instance}."
+        return f"{name} as far as tested: {said}. {more}."
     least = percent_text(BIAS_ERRORS * error, 1)
     if is_loose(found):
         parts.append(f"{equal}, enough to find only a bias towards the draft of {least} or more")
-        return f"{name} as far as tested: {'; '.join(parts)}. Sample more to find a smaller one."
+        return f"{name} as far as tested: {'; '.join(parts)}. {more}."
     parts.append(f"{equal}, where a bias towards the draft of {least} would have shown")
     return f"{name}: {'; '.join(parts)}."
 
@@ -177,7 +177,8 @@ def distribution_remarks(found: DistributionResult, samples: str = "blocks") -> 
     if found.bias is not None and found.bias_error is not None:
         remarks = [
             f"Bias towards the draft: {percent_text(found.bias, 1)} ± {percent_text(found.bias_error, 1)} (one "
-            "standard error); 100 % would mean that all tokens came from the draft's distribution."
+            f"standard error; a bias of {BIAS_ERRORS:g}, {percent_text(BIAS_ERRORS * found.bias_error, 1)}, is found "
+            "in nine of ten checks); 100 % would mean that all tokens came from the draft's distribution."
         ]
     if (trees := found.trees) is not None:
         shapes = "all of one shape" if trees.num_shapes == 1 else f"of {trees.num_shapes:,} shapes"
