@@ -85,7 +85,10 @@ def test_a_broken_pair_is_shown_by_sign_sentence_and_rows(checking, qtbot, apply
     _, panel, _ = checking(broken=True)
     finish(qtbot, panel)
     assert (panel.mark.text(), panel.mark.property("kind")) == ("✕", "broken")
-    assert panel.headline.text().startswith("Not exact: ")
+    bias = "their bias towards the draft is 9.3\u00a0%"
+    assert panel.headline.text() == f"Not exact: 3,000 sampled blocks don't follow the target's distribution; {bias}."
+    assert "another seed (Seed in the main window" in panel.results.remarks.text()
+    assert f" · seed {panel._report.request.run.seed} · took " in panel.subject.text()
     assert texts(panel.results.table)[2][-1] == "✕ p < 0.001"
     assert "p = 2.7\u00a0×\u00a010⁻⁵" in cell(panel.results.table, 2, role=Qt.ItemDataRole.ToolTipRole)
     apply_theme(DARK)

@@ -150,6 +150,7 @@ def test_a_target_whose_filters_are_forgotten_gives_impossible_tokens(monkeypatc
     assert report.verdict is Verdict.NOT_EXACT
     assert report.distribution.num_impossible > 0
     assert "that the target never produces" in report_text(report)
+    assert report_text(report).startswith("Not exact: 400 sampled blocks don't follow the target's distribution")
 
 
 def test_a_cache_that_keeps_what_was_rejected_is_found_in_the_greedy_text(monkeypatch):
@@ -163,6 +164,8 @@ def test_a_cache_that_keeps_what_was_rejected_is_found_in_the_greedy_text(monkey
     assert report.verdict is Verdict.NOT_EXACT
     assert not report.identities[0].divergences[0].is_near_tie
     assert "no near-tie" in report_text(report)
+    text = "Not exact: in 2 of 2 texts, rounding doesn't explain the divergence."
+    assert report_text(report).splitlines()[0] == text
     assert report.notes[0] == "Save the report, and file a bug with it.", "greedy texts don't depend on the seed"
 
 
@@ -172,6 +175,8 @@ def test_a_bias_towards_the_draft_is_measured(monkeypatch):
     # The first token is the draft's alone, and all that follow it but for the bonus.
     assert report.distribution.bias > 0.4
     assert by_name(report)["bias"].is_failed
+    sentence = report_text(report).splitlines()[0]
+    assert "600 sampled blocks don't follow the target's distribution; their bias towards the draft is " in sentence
 
 
 # --- Near-ties ---

@@ -149,7 +149,7 @@ def test_typical_acceptance_is_proved_to_be_lossy(method):
     assert not report.distribution.is_exact
     text = report_text(report)
     assert text.startswith("Not exact: typical acceptance")
-    assert "these samples show it" in text
+    assert "these 1,200 blocks show it" in text
     assert LOSSY in text
     assert "keeps the distribution" not in text
 
@@ -159,7 +159,7 @@ def test_typical_acceptance_is_not_exact_even_where_the_samples_cannot_tell():
     report = checked(make_check(verification=VerificationRule.TYPICAL, num_samples=200), TableSession(pair, pair))
     # A draft like its target is accepted by the exact rule, too: nearly everything that it drafts is typical.
     assert report.distribution.is_exact
-    assert "these samples don't show it" in report_text(report)
+    assert "these 200 blocks don't show it" in report_text(report)
     assert report.verdict is Verdict.NOT_EXACT
     assert '"verdict": "not exact"' in report_json(report)
 

@@ -78,6 +78,7 @@ def subject_of(run: RunRequest) -> str:
     ]
     if run.coupling is Coupling.GUMBEL:
         parts.append("Gumbel coupling")
+    parts.append(f"seed {run.seed}")
     return " · ".join(parts)
 
 

@@ -45,8 +45,11 @@ def notes_on(report: CheckReport) -> tuple[str, ...]:
     if run.is_lossy and is_drawn:
         notes = [f"{LOSSY} At temperature 0 the text is still the greedy one."]
     elif report.verdict is Verdict.NOT_EXACT:
-        repeat = "Repeat the check with another seed; if the output differs again, save" if is_drawn else "Save"
-        notes = [f"{repeat} the report, and file a bug with it."]
+        repeat = (
+            "Repeat the check with another seed (Seed in the main window, --seed in the terminal); if the output "
+            "differs again, save"
+        )
+        notes = [f"{repeat if is_drawn else 'Save'} the report, and file a bug with it."]
     else:
         notes = [
             "Only typical acceptance trades exactness for speed: method, tree, K, block verification and an int8 draft "
@@ -84,13 +87,31 @@ def notes_on(report: CheckReport) -> tuple[str, ...]:
 def verdict_sentence(report: CheckReport) -> str:
     """The verdict in words."""
     if report.is_lossy and report.distribution is not None:
-        shows = (
-            "and these samples show it" if not report.distribution.is_exact else "though these samples don't show it"
-        )
+        blocks = f"these {report.distribution.num_blocks:,} blocks"
+        shows = f"though {blocks} don't show it" if report.distribution.is_exact else f"and {blocks} show it"
         return f"Not exact: typical acceptance doesn't follow the target's distribution, {shows}."
     if report.verdict is Verdict.NOT_EXACT:
-        return "Not exact: the output differs from the target's own."
+        return f"Not exact: {'; '.join(_differences(report))}."
     return exact_sentence(report.verdict, report.distribution)
+
+
+def _differences(report: CheckReport) -> Iterator[str]:
+    """What differs from the target's output, and by how much."""
+    for item in report.identities:
+        if not item.is_exact:
+            others = sum(not divergence.is_near_tie for divergence in item.divergences)
+            yield f"in {others} of {count_text(item.num_prompts, 'text')}, rounding doesn't explain the divergence"
+    found = report.distribution
+    if found is None:
+        return
+    failed = {test.name for test in found.tests if test.is_failed}
+    if failed or found.num_impossible:
+        bias = ""
+        if "bias" in failed and found.bias is not None:
+            bias = f"; their bias towards the draft is {percent_text(found.bias, 1)}"
+        yield f"{found.num_blocks:,} sampled blocks don't follow the target's distribution{bias}"
+    if found.is_misscored:
+        yield "the target's scores of a block differ from those token by token, by more than rounding"
 
 
 _LIMITS = {
