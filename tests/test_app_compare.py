@@ -13,11 +13,10 @@ from PySide6.QtGui import QFontMetrics
 import core.export.run_data
 from app.theme import DARK, LIGHT, contrast, scaled
 from app.tools.runs.compare_page import AGREEING, DIFFERING, WITH_BEST, ComparePage
-from app.tools.runs.comparison import MAX_POINTS, MAX_RUNS, Curve, compare, curves, mean_time
-from app.tools.runs.overlay_plot import DASHES, MARKERS, PLACES_PER_UNIT, SAMPLE_WIDTH, RunSample, run_color
+from app.tools.runs.comparison import MAX_POINTS, MAX_RUNS, Curve, compare, curves, mean_curve
+from app.tools.runs.overlay_plot import DASHES, MARKERS, SAMPLE_WIDTH, RunSample, run_color
 from app.widgets.legend import flow
 from app.widgets.pictures import to_csv
-from core.analysis.expectation import t95
 from core.analysis.run_counts import RunCounts
 from core.errors import OutriderError
 from core.export.run_data import FIGURES
@@ -77,11 +76,11 @@ def test_a_setting_without_a_sign_of_its_own_tells_columns_apart_before_a_number
     assert names == ("Maximum new tokens 20 · mean of 2", "Maximum new tokens 24 · mean of 2")
 
 
-def test_runs_with_the_same_settings_become_their_mean_and_its_interval(folder):
+def test_runs_with_the_same_settings_become_their_mean_with_its_range(folder):
     for index in range(3):
         keep_run(folder, index, seed=index, num_draft_tokens=4, step_ms=8.0 + index)
     for index in range(3, 5):
-        keep_run(folder, index, num_draft_tokens=8)
+        keep_run(folder, index, num_draft_tokens=8, step_ms=9.0)
     alone, found = comparison(folder), comparison(folder, grouped=True)
     assert alone.can_group
     assert len(alone.names) == 5
@@ -89,20 +88,14 @@ def test_runs_with_the_same_settings_become_their_mean_and_its_interval(folder):
     assert [len(column) for column in found.columns] == [3, 2]
     assert "Text" not in [line.title for line in found.results]
     speeds = [run.summary["tokens_per_second"] for run in found.runs]
-    # By hand: t with 2 degrees of freedom is 4.303.
-    half = 4.302653 * np.std(speeds[:3], ddof=1) / 3**0.5
-    expected = (f"{np.mean(speeds[:3]):,.1f} ± {half:,.1f}", f"{np.mean(speeds[3:]):,.1f}")
-    assert row(found.results, "Tokens per second").texts == expected
-    mean, two = found.time
-    x, y = mean.x[np.isfinite(mean.y)], mean.y[np.isfinite(mean.y)]
-    assert x[-1] == pytest.approx(np.mean([curve.x[-1] for curve in alone.time[:3]])), "as far as all of them go"
+    expected = [f"{np.mean(part):,.1f} ({min(part):,.1f} to {max(part):,.1f})" for part in (speeds[:3], speeds[3:])]
+    shown_speeds = row(found.results, "Tokens per second")
+    assert shown_speeds.texts == (expected[0], f"{speeds[3]:,.1f}"), "equal figures have no range"
+    assert shown_speeds.best == frozenset(), "the ranges overlap"
     shares = found.acceptance[0]
     assert 0.0 <= np.nanmin(shares.low) <= np.nanmax(shares.high) <= 1.0
-    at = 0.5 * y[-1]
-    assert np.interp(at, y, x) == pytest.approx(
-        np.mean([np.interp(at, curve.y, curve.x) for curve in alone.time[:3]]), rel=0.01
-    )
-    assert two.low is None, "two runs say almost nothing about their spread"
+    assert found.time[0].x[-1] == max(curve.x[-1] for curve in alone.time[:3]), "until the last one ends"
+    assert found.time[1].low is not None, "two runs have a range, too"
     keep_run(folder, 5, num_draft_tokens=2)
     assert comparison(folder, grouped=True).names[2] == "K 2"
 
@@ -257,14 +250,10 @@ def test_a_group_of_runs_has_a_band_around_its_curve_and_in_the_saved_figures(pa
         assert list(plot.bands) == [0]
         assert plot.bands[0].brush().color().alpha() < 255
     for card in page.cards:
-        assert [sample.accessibleName()[:19] for sample in shown(card.plot.samples)] == ["mean, 95 % interval"]
+        assert [sample.accessibleName()[:23] for sample in shown(card.plot.samples)] == ["mean, lowest to highest"]
         names = [sample.accessibleName().split(":")[0] for sample, _ in flow(card.samples, 900, 14)]
-        assert names == ["mean of 3", "mean, 95 % interval"], "in a saved plot, whose runs are named as well"
+        assert names == ["mean of 3", "mean, lowest to highest"], "in a saved plot, whose runs are named as well"
     assert re.search(r"\d+ \(\d+ to \d+\)", page.time.readout(50))
-    curve = page.time.curves[0]
-    end = curve.x[np.isfinite(curve.y)][-1]
-    assert end < curve.x[-1]
-    assert page.time.details(round((end + curve.x[-1]) / 2 * PLACES_PER_UNIT))[1][1] == "ended", "of the band alone"
     assert to_csv(page.time.table()).splitlines()[0] == "run,time_s,tokens,low,high"
     page.show_comparison(comparison(folder))
     assert not page.acceptance.bands
@@ -272,19 +261,13 @@ def test_a_group_of_runs_has_a_band_around_its_curve_and_in_the_saved_figures(pa
     assert page.grouping.isEnabled()
 
 
-def test_a_mean_over_time_goes_to_the_end_of_all_its_runs_and_its_band_holds_the_spread():
+def test_a_mean_goes_to_the_end_of_the_last_run_and_one_that_has_ended_keeps_its_count():
     tokens = np.array([0.0, 10.0, 20.0])
-    mean = mean_time([Curve(seconds * np.array([0.0, 1.0, 2.0]), tokens) for seconds in (1.0, 2.0, 3.0)])
-    known = np.isfinite(mean.y)
-    assert (mean.x[known][-1], mean.y[known][-1]) == (4.0, 20.0)
-    assert np.allclose(mean.y[known], 5 * mean.x[known])
-    half = t95(2) / np.sqrt(3)
-    assert np.isclose(np.interp(2.0, mean.x, mean.low), 20 / (2 + half))
-    assert np.all(mean.low[known] <= mean.y[known])
-    assert np.all(mean.y[known] <= mean.high[known])
-    assert mean.high.max() == 20
-    assert np.isclose(mean.x[-1], 4 + 2 * half), "the band goes on until the last token has come in all of the interval"
-    assert (mean.low[-1], mean.high[-1]) == (20.0, 20.0)
+    mean = mean_curve([Curve(seconds * np.array([0.0, 1.0, 2.0]), tokens) for seconds in (1.0, 2.0, 3.0)])
+    for at, counts in ((1.5, (15.0, 7.5, 5.0)), (5.0, (20.0, 20.0, 50 / 3))):
+        figures = [np.interp(at, mean.x, edge) for edge in (mean.y, mean.low, mean.high)]
+        assert figures == pytest.approx([np.mean(counts), min(counts), max(counts)], rel=1e-3)
+    assert (mean.x[-1], mean.low[-1], mean.y[-1], mean.high[-1]) == (6.0, 20.0, 20.0, 20.0)
 
 
 @pytest.mark.parametrize("theme", [LIGHT, DARK], ids=["light", "dark"])

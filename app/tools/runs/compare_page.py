@@ -21,21 +21,19 @@ from app.window_layout import splitter
 from core.text import percent_text
 
 ROW_HEIGHT = 28
-TITLE_WIDTH, RUN_WIDTH, WIDE_RUN_WIDTH = 246, 100, 150
+TITLE_WIDTH, RUN_WIDTH, WIDE_RUN_WIDTH, GROUP_WIDTH = 246, 100, 150, 190
 HEADER_HEIGHT, NAME_LINE = 30, 16
 DIFFERING, SAME, AGREEING = "Settings that differ", "No setting differs", "Shared settings"
 RESULTS, WITH_BEST = "Results", "Results (bold: best)"
 SAME_GROUP = "Only seed or prompt may differ"
-ACCEPTANCE_HELP = (
-    "Accepted / drafted tokens of the run so far, over the tokens generated. Band, for three or more grouped runs: "
-    "the mean's 95 % interval."
+BAND = (
+    " The line of grouped runs is their mean, with a band from the lowest to the highest; a run that has ended keeps "
+    "its value."
 )
-TIME_HELP = (
-    "Tokens over the time spent in steps, without the prefill. A steeper line is faster. A mean is of the times "
-    "at which each token came. Band, for three or more grouped runs: the mean's 95 % interval."
-)
+ACCEPTANCE_HELP = f"Accepted / drafted tokens of the run so far, over the tokens generated.{BAND}"
+TIME_HELP = f"Tokens over the time spent in steps, without the prefill. A steeper line is faster.{BAND}"
 GROUP = "Group by settings"
-GROUP_HELP = "Show runs that differ only in seed or prompt as one: their mean, with an interval for three or more runs"
+GROUP_HELP = "Show runs that differ only in seed or prompt as one: their mean, lowest and highest"
 LEAST_PLOTS = 250
 SAVED_ROOM = 240
 """Pixels for all runs' names together in a saved plot."""
@@ -118,7 +116,8 @@ class CompareTable(GridTable):
         # No figure is cut, and few runs have room to spare.
         widest = max((self.sizeHintForColumn(place) for place in range(1, self.columnCount())), default=0)
         usual = WIDE_RUN_WIDTH if len(names) <= 3 and text_scale() == 1 else RUN_WIDTH
-        self.head.setMinimumSectionSize(max(usual, min(widest, scaled(WIDE_RUN_WIDTH)) + 8))
+        most = scaled(GROUP_WIDTH if comparison.is_grouped else WIDE_RUN_WIDTH)
+        self.head.setMinimumSectionSize(max(usual, min(widest, most) + 8))
         self.head.setSectionResizeMode(QHeaderView.ResizeMode.Stretch)
         self.head.setSectionResizeMode(0, QHeaderView.ResizeMode.Fixed)
         self.head.resizeSection(0, scaled(TITLE_WIDTH))

@@ -1,6 +1,6 @@
 """View model of a comparison: the settings that differ, the results, the settings that agree, and the curves.
 
-Each column is a run, or several runs whose settings agree but for the seed and the prompt: their means, with intervals.
+Each column is a run, or several runs whose settings agree but for the seed and the prompt: their means, with ranges.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ import math
 import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from app.setup.model_library import UNKNOWN
-from core.analysis.expectation import t95
 from core.analysis.run_counts import Column, RunCounts
 from core.analysis.steadiness import interval_text
 from core.errors import OutriderError
@@ -28,8 +28,6 @@ MAX_RUNS = 6
 """Most columns."""
 MOST_GROUPED = 40
 """Most runs that can be grouped into these columns."""
-LEAST_FOR_INTERVAL = 3
-"""Fewest runs for the interval of their mean; two say almost nothing about their spread."""
 MAX_POINTS = 1000
 """Most points of a curve; a screen shows no more."""
 LONGEST_SIGN = 24
@@ -59,10 +57,7 @@ SIGNS = {
     "seed": "seed {}",
 }
 """How the settings that tell columns apart are written above them, the most telling first."""
-GROUP_HELP = (
-    "The number of runs averaged in the column. ± is half of the 95 % interval of the mean, by Student's t, for "
-    "three or more runs."
-)
+GROUP_HELP = "The number of runs in the column. Its figures are their mean, and the lowest and highest if they differ."
 INTERVAL_HELP = (
     "The 95 % interval of the measured speedup. It covers what varied within the run and within its baseline; it "
     "doesn't show whether the machine was faster during one of the two."
@@ -86,7 +81,8 @@ class ComparedRow:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """A curve's points, as arrays of equal length; y is NaN where it isn't known. A mean has the edges of its band."""
+    """A curve's points, as arrays of equal length; y is NaN where it isn't known. A mean has the lowest
+    and the highest of its runs."""
 
     x: Array
     y: Array
@@ -172,8 +168,8 @@ def compare(runs: Iterable[tuple[KeptRun, RunLog]], *, grouped: bool = False) ->
         differing=tuple(map(_row, differing)),
         results=tuple(_results(groups)),
         agreeing=tuple(map(_row, agreeing)),
-        acceptance=tuple(mean_curve([run.acceptance for run in group], most=1.0) for group in groups),
-        time=tuple(mean_time([run.time for run in group]) for group in groups),
+        acceptance=tuple(mean_curve([run.acceptance for run in group]) for group in groups),
+        time=tuple(mean_curve([run.time for run in group]) for group in groups),
         can_group=len(alike) < len(found),
     )
 
@@ -210,41 +206,22 @@ def curves(counts: RunCounts) -> tuple[Curve, Curve]:
     return Curve(emitted, rates), Curve(seconds, emitted)
 
 
-def mean_curve(found: Sequence[Curve], *, most: float = math.inf) -> Curve:
-    """The mean of curves as far as all of them go, with its 95 % interval if there are enough; one as it is."""
+def mean_curve(found: Sequence[Curve]) -> Curve:
+    """The mean of several curves, with the lowest and highest of them, up to the last one's end; one as it is.
+
+    A curve that has ended keeps its last value, or the mean would jump there.
+    """
     if len(found) == 1:
         return found[0]
-    x = np.linspace(0, min(curve.x[-1] for curve in found), MAX_POINTS)
-    mean, half = mean_and_half(np.array([values_at(x, curve.x, curve.y) for curve in found]))
-    if half is None:
-        return Curve(x, mean)
-    return Curve(x, mean, np.clip(mean - half, 0.0, most), np.clip(mean + half, 0.0, most))
+    x = np.linspace(0, max(curve.x[-1] for curve in found), MAX_POINTS)
+    values = np.array([values_at(x, curve.x, curve.y) for curve in found])
+    return Curve(x, values.mean(axis=0), values.min(axis=0), values.max(axis=0))
 
 
 def values_at(x: Any, xs: Array, ys: Array) -> Any:
-    """A curve's value at x, or its values at several; NaN before its first known point."""
+    """A curve's value at x, or its values at several; NaN before its first known point, and its last value after it."""
     known = np.isfinite(ys)
     return np.interp(x, xs[known], ys[known], left=math.nan) if known.any() else x * math.nan
-
-
-def mean_and_half(values: Array) -> tuple[Any, Any]:
-    """The mean over the runs, along the first axis, and half of its 95 % interval; None for too few runs."""
-    mean, count = values.mean(axis=0), len(values)
-    if count < LEAST_FOR_INTERVAL:
-        return mean, None
-    return mean, t95(count - 1) * values.std(axis=0, ddof=1) / math.sqrt(count)
-
-
-def mean_time(found: Sequence[Curve]) -> Curve:
-    """The mean time at which each token came, of curves of tokens over time; its interval as a band of tokens, which
-    goes on after the mean's end, where y is NaN, to the latest time in the interval of the last token."""
-    mean = mean_curve([Curve(curve.y, curve.x) for curve in found])
-    if mean.low is None or mean.high is None:
-        return Curve(mean.y, mean.x)
-    latest, earliest = np.maximum.accumulate(mean.high), np.maximum.accumulate(mean.low)
-    later = latest[latest > mean.y[-1]]
-    x, y = np.append(mean.y, later), np.append(mean.x, np.full_like(later, math.nan))
-    return Curve(x, y, np.interp(x, latest, mean.x), np.interp(x, earliest, mean.x))
 
 
 # --- Settings and names -----------------------------------------------------------------------------------------
@@ -326,9 +303,8 @@ def _results(groups: Sequence[Group]) -> list[ComparedRow]:
     ends = (", ".join(dict.fromkeys(run.end for run in group)) for group in groups)
     found = [row for row in rows if set(row.texts) != {UNKNOWN}]
     if is_grouped:
-        found.insert(
-            0, ComparedRow("Runs (± is a 95 % interval)", tuple(str(len(group)) for group in groups), GROUP_HELP)
-        )
+        counts = tuple(str(len(group)) for group in groups)
+        found.insert(0, ComparedRow("Runs: mean (lowest to highest)", counts, GROUP_HELP))
     elif any(group[0].interval for group in groups):
         intervals = tuple(group[0].interval or UNKNOWN for group in groups)
         found.insert(1, ComparedRow("Speedup, 95 % interval", intervals, INTERVAL_HELP))
@@ -343,13 +319,9 @@ def _results(groups: Sequence[Group]) -> list[ComparedRow]:
 
 
 def _figure(groups: Sequence[Group], place: int, figure: Figure) -> ComparedRow:
-    known_values = ([value for run in group if (value := run.figures[place]) is not None] for group in groups)
-    found = [mean_and_half(np.array(values)) if values else (None, None) for values in known_values]
-    texts = tuple(
-        figure.format(mean) + (f" ± {figure.format(half)}" if mean is not None and half is not None else "")
-        for mean, half in found
-    )
-    known = {index: (mean, half or 0.0) for index, (mean, half) in enumerate(found) if mean is not None}
+    found = [[value for run in group if (value := run.figures[place]) is not None] for group in groups]
+    texts = tuple(_spread_text(figure, values) for values in found)
+    known = {index: (min(values), fmean(values), max(values)) for index, values in enumerate(found) if values}
     # What isn't timed doesn't depend on the machine: there, only the settings can make a difference.
     ignored = () if figure.is_timed else (*ENVIRONMENT, "device", "outrider")
     keys = {tuple(item for item in _key(run) if item[0] not in ignored) for group in groups for run in group}
@@ -357,11 +329,19 @@ def _figure(groups: Sequence[Group], place: int, figure: Figure) -> ComparedRow:
     is_doubtful = figure.is_timed and any(run.was_busy or "pace" in run.settings for group in groups for run in group)
     if is_doubtful or not (figure.better and known and is_contest):
         return ComparedRow(figure.title, texts, figure.meaning)
-    top, spread = max(known.values(), key=lambda value: value[0] * figure.better)
-    # With one run each, differences below a hundredth are not significant; of means, those within their intervals.
+    low, top, high = max(known.values(), key=lambda value: value[1] * figure.better)
+    # With one run each, differences below a hundredth are not significant; of means, those whose ranges overlap.
     best = frozenset(
         index
-        for index, (mean, half) in known.items()
-        if abs(mean - top) <= max(0.01 * abs(top), math.hypot(half, spread))
+        for index, (least, mean, most) in known.items()
+        if abs(mean - top) <= 0.01 * abs(top) or (least <= high and most >= low)
     )
     return ComparedRow(figure.title, texts, figure.meaning, best if len(best) < len(known) else frozenset())
+
+
+def _spread_text(figure: Figure, values: Sequence[float]) -> str:
+    """A figure's mean over runs, with its range where that is more than one figure."""
+    if not values:
+        return figure.format(None)
+    mean, low, high = (figure.format(value) for value in (fmean(values), min(values), max(values)))
+    return mean if low == high else f"{mean} ({low} to {high})"

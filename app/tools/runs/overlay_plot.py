@@ -24,7 +24,7 @@ MARKERS = ("o", "s", "t", "d", "+", "x")
 """Each run's marker, by pyqtgraph's letters."""
 NUM_MARKERS = 7
 SAMPLE_WIDTH = 46
-BAND_HELP = "The mean of a group's runs, and its 95 % interval"
+BAND_HELP = "The mean of a group's runs, and the range from the lowest of them to the highest"
 PLACES_PER_UNIT = 1000
 """A plot's places are whole numbers: thousandths of a token or a second."""
 
@@ -105,7 +105,7 @@ class OverlayPlot(Plot):
         self.markers: list[pg.ScatterPlotItem] = []
         self.bands: dict[int, pg.FillBetweenItem] = {}
         """The band around each mean, by the index of its curve."""
-        self._band_sample = SeriesSample("mean, 95 % interval", Mark.BAND, "muted", BAND_HELP)
+        self._band_sample = SeriesSample("mean, lowest to highest", Mark.BAND, "muted", BAND_HELP)
         self._band_sample.hide()
         self.samples.append(self._band_sample)
         self.getViewBox().setLimits(xMin=0, yMin=0)
@@ -197,7 +197,7 @@ def _band(curve: Curve) -> pg.FillBetweenItem:
 
 
 def _end(curve: Curve) -> float:
-    """The last x at which y is known; the band of a mean may go on."""
+    """The last x at which y is known."""
     return float(max(curve.x[np.isfinite(curve.y)], default=0.0))
 
 
