@@ -148,6 +148,14 @@ def test_nothing_is_best_among_runs_that_differ_only_in_their_seed_or_on_a_busy_
     found = comparison(folder)
     assert row(found.results, "Tokens per second").best == frozenset()
     assert row(found.results, "Machine").texts == ("busy",) * 3
+    assert row(comparison(folder, grouped=True).results, "Machine").texts == ("busy", "busy")
+    seen = iter(("busy", "", ""))
+    monkeypatch.setattr(core.export.run_data, "busy_note", lambda *_: next(seen))
+    spreads = iter((0.1, 0.1, None))
+    monkeypatch.setattr("app.tools.runs.comparison.unsteadiness", lambda *_: next(spreads))
+    assert row(comparison(folder).results, "Machine").texts == ("busy", "steady", "–")
+    seen, spreads = iter(("busy", "", "")), iter((0.9, 0.1, 0.1))
+    assert row(comparison(folder, grouped=True).results, "Machine").texts == ("busy in 1 of 2", "steady")
     assert row(found.results, "Acceptance, of drafted tokens").best, "only times depend on how busy the machine is"
 
 

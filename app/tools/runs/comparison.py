@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from app.setup.model_library import UNKNOWN
 from core.analysis.run_counts import Column, RunCounts
-from core.analysis.steadiness import interval_text
+from core.analysis.steadiness import interval_text, unsteadiness
 from core.errors import OutriderError
 from core.export.run_data import FIGURES, SOURCES, Figure, RunData, differences, run_data, shown
 from core.runlog.log import RunLog
@@ -63,7 +63,10 @@ INTERVAL_HELP = (
     "doesn't show whether the machine was faster during one of the two."
 )
 TEXT_HELP = "Whether the text equals that of the first run here, character for character."
-MACHINE_HELP = "Busy: equal steps of the run or its baseline differed in time. Then no speed is marked as best."
+MACHINE_HELP = (
+    "Busy: equal steps of the run or its baseline differed in time; then no speed is marked as best. –: there are too "
+    "few equal steps to tell, they were taken one by one, or a server took them."
+)
 NOT_GROUPED = {"seed", "prompt"}
 """Settings in which the runs of a group may differ."""
 ENVIRONMENT = ("device_name", "threads", "platform", "torch", "transformers", "python")
@@ -131,7 +134,8 @@ class _Run:
     interval: str
     text: str
     end: str
-    was_busy: bool
+    was_busy: bool | None
+    """None: its steps don't show it."""
     acceptance: Curve
     time: Curve
 
@@ -191,7 +195,10 @@ def _title(name: str) -> str:
 def _read(kept: KeptRun, run: RunData) -> _Run:
     figures = tuple(figure.read(run) for figure in FIGURES)
     interval = interval_text(run.interval) if run.figure("measured_speedup") is not None else ""
-    return _Run(kept, _settings(run), figures, interval, run.summary.text, run.end, run.was_busy, *curves(run.counts))
+    is_shown = run.summary.source is None and not run.summary.was_stepped
+    is_shown = is_shown and unsteadiness(run.counts.sums, run.baseline.sums) is not None
+    was_busy = run.was_busy if run.was_busy or is_shown else None
+    return _Run(kept, _settings(run), figures, interval, run.summary.text, run.end, was_busy, *curves(run.counts))
 
 
 # --- Curves -----------------------------------------------------------------------------------------------------
@@ -310,12 +317,19 @@ def _results(groups: Sequence[Group]) -> list[ComparedRow]:
         found.insert(1, ComparedRow("Speedup, 95 % interval", intervals, INTERVAL_HELP))
     found.append(ComparedRow("Ended by", tuple(ends)))
     if any(run.was_busy for group in groups for run in group):
-        states = ("busy" if any(run.was_busy for run in group) else UNKNOWN for group in groups)
-        found.insert(0, ComparedRow("Machine", tuple(states), MACHINE_HELP))
+        found.insert(0, ComparedRow("Machine", tuple(map(_machine, groups)), MACHINE_HELP))
     if not is_grouped:
         same = ("same" if group[0].text == groups[0][0].text else "differs" for group in groups[1:])
         found.append(ComparedRow("Text", ("reference", *same), TEXT_HELP))
     return found
+
+
+def _machine(group: Group) -> str:
+    """Whether the machine was busy during a group's runs, as far as that is known."""
+    busy = sum(run.was_busy is True for run in group)
+    if 0 < busy < len(group):
+        return f"busy in {busy} of {len(group)}"
+    return "busy" if busy else "steady" if all(run.was_busy is False for run in group) else UNKNOWN
 
 
 def _figure(groups: Sequence[Group], place: int, figure: Figure) -> ComparedRow:
