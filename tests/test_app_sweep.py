@@ -250,11 +250,13 @@ def test_escape_stops_a_sweep_and_only_then_closes_the_window_and_it_can_be_cont
     finish(qtbot, window)
     assert sweeps.isVisible()
     assert "2 of 6 runs · stopped" in sweeps.progress.text()
+    assert sweeps.form.start_button.property("stands") == "back", "Continue stands out"
     engine.calls.clear()
     sweeps.continue_button.click()
     finish(qtbot, window)
     assert len(engine.calls) == 4
     assert sweeps.progress.text() == "All 6 runs done"
+    assert not sweeps.form.start_button.property("stands")
     assert speedups(sweeps) == ["1.00×", "2.00×", "3.00×"]
     qtbot.keyClick(sweeps, Qt.Key.Key_Escape)
     assert not sweeps.isVisible()

@@ -146,6 +146,8 @@ def test_a_verdict_says_in_how_many_runs_the_machine_was_busy():
     results = SweepResults(plan, [*runs[:2], *others])
     note = "The machine was busy in 2 of 12 runs at temperature 0; repeat the sweep on an idle machine."
     assert results.busy_note == note
+    note = SweepResults(plan, [*runs[:2], *others[1:]]).busy_note
+    assert note == "The machine was busy in 2 of 11 runs at temperature 0.", "first the rest is measured"
     [verdict] = verdicts(results)
     assert "busy" not in verdict.sentence
     assert not verdict.was_busy, "two runs alone don't decide"

@@ -281,7 +281,11 @@ def test_a_verdict_without_a_runner_up_says_whether_the_other_cells_failed(lengt
 def test_few_runs_give_no_interval_and_no_runs_no_verdict():
     (verdict,) = swept(lambda request, is_plain: 10.0 if is_plain else 20.0, repeats=1)
     assert verdict.is_sure is None
-    assert "A verdict needs 6 runs of each cell, and the leader has 2" in verdict.sentence
+    assert "the leader has 2: add repeats or prompts." in verdict.sentence
+    runs = measured(events_of(plan_of(repeats=6), FakeSweepSession()))
+    early = [run for run in runs if run.run.prompt == run.run.repeat == 0]
+    (verdict,) = verdicts(SweepResults(plan_of(repeats=6), early))
+    assert "the leader has 1: continue the sweep to measure the rest." in verdict.sentence
     (verdict,) = verdicts(SweepResults(plan_of()))
     assert verdict.best is None
     assert is_sentence(verdict.sentence)

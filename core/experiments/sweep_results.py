@@ -160,12 +160,18 @@ class SweepResults:
         )
         return busy, len(runs)
 
+    def is_partial(self, temperature: float) -> bool:
+        """Whether runs of the plan at a temperature were not tried yet."""
+        num_planned = len(self.plan.prompts) * self.plan.repeats
+        return any(len(runs) < num_planned for cell, runs in self._by_cell.items() if cell.temperature == temperature)
+
     @property
     def busy_note(self) -> str:
         """A sentence about the runs in which the machine was busy, which comes before the verdicts; empty if none."""
         counts = ((at, *self.busy_runs(at)) for at in self.plan.temperatures)
         parts = [f"{busy:,} of {count_text(runs, 'run')} at temperature {at:g}" for at, busy, runs in counts if busy]
-        return f"The machine was busy in {' and '.join(parts)}; repeat the sweep on an idle machine." if parts else ""
+        advice = "" if any(map(self.is_partial, self.plan.temperatures)) else "; repeat the sweep on an idle machine"
+        return f"The machine was busy in {' and '.join(parts)}{advice}." if parts else ""
 
     @property
     def suites(self) -> tuple[str, ...]:
@@ -287,6 +293,7 @@ def _ranking(
     """What the best cell reaches, in words; whether that is surely faster or slower, and whether it leads surely."""
     (median, best), is_ahead = ranked[0], False
     name, speeds = best.cell.title, results.speedups(best.cell)
+    goes_on = "continue the sweep to measure the rest" if results.is_partial(best.cell.temperature) else ""
     interval, is_sure = _interval(speeds)
     if median <= 1.0:
         text = f"don't speculate; the best cell, {name}, reaches {median:.2f}× the speed of plain decoding{interval}."
@@ -294,12 +301,13 @@ def _ranking(
         second = f"; {ranked[1][1].cell.title} comes next at {ranked[1][0]:.2f}×" if len(ranked) > 1 else ""
         text = (
             f"{name} leads with {median:.2f}× plain decoding{second}. A verdict needs {FEWEST_RUNS} "
-            f"runs of each cell, and the leader has {len(speeds)}: add repeats or prompts."
+            f"runs of each cell, and the leader has {len(speeds)}: {goes_on or 'add repeats or prompts'}."
         )
     elif not is_sure:
+        advice = goes_on or ("" if was_busy else "add repeats")
         text = (
             f"{name} is fastest by its median, {median:.2f}× plain decoding{interval}, but these runs can't "
-            f"distinguish it from plain decoding{'' if was_busy else '; add repeats'}."
+            f"distinguish it from plain decoding{f'; {advice}' if advice else ''}."
         )
     else:
         lead, is_ahead = _lead(results, ranked)

@@ -46,6 +46,7 @@ class SweepVerdicts(QScrollArea):
         self._grid.setColumnStretch(1, 1)
         for index, line in enumerate(lines):
             sentence = wrapped_label("", "plain", line.sentence)
+            sentence.setAlignment(Qt.AlignmentFlag.AlignTop)  # Where a row is higher, beside the word.
             if not line.word:
                 self._grid.addWidget(sentence, index, 0, 1, 2)
                 continue

@@ -43,6 +43,7 @@ from app.widgets.fields import (
     push_button,
     row,
     scrolled,
+    set_flag,
     wrapped_label,
 )
 from app.widgets.labels import ElidedLabel, MessageBar, show_share
@@ -128,6 +129,7 @@ class SweepWindow(ToolWindow):
         )
         continue_help = "Measure what is missing, and try again what failed"
         self.continue_button = push_button("Continue", "sweepContinueButton", continue_help, self._on_continue)
+        self.continue_button.setProperty("role", "primary")
         self.cell = CellRuns(self.view, controls, runs, say=self.progress.setText, warn=self.banner.show_sentence)
         self._arrange()
         self._connect()
@@ -341,6 +343,8 @@ class SweepWindow(ToolWindow):
         can_continue = view.can_continue and not is_running and not is_estimate
         self.continue_button.setEnabled(can_continue)
         self.continue_button.setVisible(can_continue)
+        # Start begins afresh: one of the two stands out.
+        set_flag(self.form.start_button, "stands", "back" if can_continue else "")
         self.export_button.setEnabled(view.num_done > 0 and not is_estimate)
         self._show_cell()
 
