@@ -257,7 +257,7 @@ def test_while_a_sweep_runs_a_cell_that_is_left_out_says_so_and_why(opened):
     assert view.verdict_lines()[0].sentence.startswith("At temperature 0, no cell is left to rank. 4 cells whose")
 
 
-def test_with_large_text_in_a_narrow_window_no_button_is_cut_and_the_progress_is_whole(qtbot, opened, window):
+def test_with_large_text_in_a_narrow_window_no_button_progress_or_heading_is_cut(qtbot, opened, window):
     sweeps = opened()
     sweeps.view.is_complete = False
     sweeps._show()
@@ -268,8 +268,16 @@ def test_with_large_text_in_a_narrow_window_no_button_is_cut_and_the_progress_is
             qtbot.waitUntil(lambda button=button: button.width() >= button.sizeHint().width())
             right = button.mapTo(sweeps, button.rect().topRight()).x()
             assert right <= sweeps.parts.mapTo(sweeps, sweeps.parts.rect().topRight()).x()
-        whole = sweeps.progress.fontMetrics().horizontalAdvance(sweeps.progress.text())
-        assert sweeps.progress.width() >= whole
+    sweeps.resize(1024, 700)
+    sweeps.heatmap.setCurrentCell(1, 2)
+    long = "3 of 36 runs · failed; Continue tries again what failed and measures the rest"
+    for text in (long, f"Saved to {'/folder' * 20}"):
+        sweeps.progress.setText(text)
+        for label in (sweeps.progress, sweeps.cell.title):
+            line = label.fontMetrics().height()
+            qtbot.waitUntil(lambda label=label: label.height() >= label.heightForWidth(label.width()))
+            assert label.height() >= 2 * line, "it takes two lines"
+    assert sweeps._area.widget().width() == sweeps._area.viewport().width()
 
 
 @pytest.mark.parametrize(("size", "scale"), [((1280, 800), 1.0), ((1024, 700), 1.5)])

@@ -139,11 +139,15 @@ def text_label(text: str, role: str, *, name: str = "", buddy: QWidget | None = 
     return label
 
 
-def wrapped_label(name: str, role: str, text: str = "") -> QLabel:
-    """A label of several lines of plain text that can be selected."""
+def wrapped_label(name: str, role: str, text: str = "", *, takes_all: bool = False) -> QLabel:
+    """A label of several lines of plain text that can be selected; its words need no room, if it takes all there is."""
     label = text_label(text, role, name=name)
     label.setWordWrap(True)
     label.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
+    if takes_all:
+        policy = label.sizePolicy()
+        policy.setHorizontalPolicy(QSizePolicy.Policy.Ignored)
+        label.setSizePolicy(policy)
     return label
 
 

@@ -46,7 +46,7 @@ from app.widgets.fields import (
     set_flag,
     wrapped_label,
 )
-from app.widgets.labels import ElidedLabel, MessageBar, show_share
+from app.widgets.labels import MessageBar, show_share
 from app.window_layout import hold_beside, open_at, splitter
 from core.controls import RunControls
 from core.errors import OutriderError, RunLogError
@@ -124,9 +124,7 @@ class SweepWindow(ToolWindow):
         self.bar = named(QProgressBar(), "sweepBar", "Progress of the sweep")
         self.bar.setTextVisible(False)
         hold(self.bar, width=120)
-        self.progress = ElidedLabel(
-            "", "hint", takes_all=True, name="sweepProgress", elided=Qt.TextElideMode.ElideMiddle
-        )
+        self.progress = wrapped_label("sweepProgress", "hint", takes_all=True)
         continue_help = "Measure what is missing, and try again what failed"
         self.continue_button = push_button("Continue", "sweepContinueButton", continue_help, self._on_continue)
         self.continue_button.setProperty("role", "primary")
