@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import math
 
+import numpy as np
 import pytest
 
-from app.theme import LIGHT
+from app.theme import DARK, LIGHT, contrast
 from app.tools.server import FOLLOWING, NONE_CHOSEN
-from app.tools.server_plots import OWN_HELP
+from app.tools.server_plots import LONGEST_GAP_S, OWN_HELP, History, server_plots
+from app.widgets.legend import Mark
 from app.widgets.plots import TOP
 from tests.fake_servers import FakeServer, as_json, llama_server, recorded, sglang, vllm
+from tests.fakes_app import MIN_BAR_CONTRAST
 from tests.fakes_runs import until
 from tests.test_core_engine_requests import LOADED, router
 
@@ -52,7 +55,9 @@ def test_it_draws_what_grew_and_marks_a_restart_and_our_own_runs(window, qtbot, 
         assert math.isnan(second)
         assert acceptance.getViewBox().viewRange()[1] == pytest.approx([0, TOP]), "no empty fifth above 100 percent"
         assert acceptance._marks[0].label.format == "restarted"
-        assert any(sample.toolTip() == OWN_HELP for sample in view.cards[0].samples)
+        own = next(sample for sample in view.cards[0].samples if sample.toolTip() == OWN_HELP)
+        assert own._mark is Mark.BAR, "a band without a line"
+        assert min(contrast(theme.muted, theme.surface) for theme in (LIGHT, DARK)) >= MIN_BAR_CONTRAST
         run_to_end(window)
         ((start, end),) = history.own
         assert 0 < start < end
@@ -86,6 +91,23 @@ def test_without_counters_it_names_the_option_that_this_server_needs(window, qtb
         assert window.controls.engine.server.metrics is not None
         until(qtbot, lambda: bool(view.history.times))
     view.close()
+
+
+def test_values_are_joined_by_lines_only_where_no_poll_is_missing_and_equal_ones_stay_apart(qtbot):
+    history = History()
+    for at in (1.0, 2.5, 4.0, 60.0, 61.5):
+        history.add(at, {"running": 0.0, "waiting": 0.0})
+    history.add(62.0, {})
+    history.add(63.5, {"running": 0.0, "waiting": 0.0})
+    plot = server_plots(history)[3]
+    qtbot.addWidget(plot)
+    plot.refresh()
+    running, waiting = (plot._lines[name] for name in ("running", "waiting"))
+    times, values = running.getData()
+    assert list(times[np.isnan(values)]) == [4.0 + LONGEST_GAP_S, 62.0]
+    assert list(times[running.opts["symbolSize"] > 0]) == [63.5], "alone, it would not be seen"
+    assert list(history.times) == plot.table()["seconds"]
+    assert (running.opts["pen"].dashPattern(), waiting.opts["pen"].dashPattern()) == ([], [4.0, 4.0])
 
 
 def test_of_a_router_it_names_the_model_and_does_not_wake_one_that_sleeps(window, qtbot):

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyqtgraph as pg
 from PySide6.QtGui import QColor
 
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
 MOST_POINTS = 2_400
 """An hour; older points are dropped."""
 MOST_POSITIONS = 6
+LONGEST_GAP_S = 4.5
+"""Three polls; what a server did in a longer gap isn't known."""
+DASHES = ((), (4, 4), (10, 4), (1, 3), (7, 3, 1, 3), (7, 3, 1, 3, 1, 3))
+"""The lines of a plot, so that one shows through the gaps of another with the same values."""
 RESTARTED = "restarted"
 LABELS = {"drafted": "drafted tokens", "accepted": "accepted tokens", "drafts": "drafting steps"}
 """Series whose names alone, which saved figures have, leave open what is counted."""
@@ -46,7 +51,9 @@ class History:
     own: list[tuple[float, float | None]] = field(default_factory=list)
 
     def add(self, at: float, values: dict[str, float]) -> None:
-        """Add a reading; a series that it lacks gets a gap."""
+        """Add a reading; a series that it lacks gets a gap, as all do before a late one."""
+        if self.times and at - self.times[-1] > LONGEST_GAP_S:
+            self.add(self.times[-1] + LONGEST_GAP_S, {})
         for name in values.keys() - self.values.keys():
             self.values[name] = [math.nan] * len(self.times)
         self.times.append(at)
@@ -95,10 +102,10 @@ class HistoryPlot(Plot):
         )
         self._history, self._is_share = history, is_share
         self._lines = {
-            name: self.add_line(token, LABELS.get(name, name.removeprefix("position ")), text)
-            for name, (token, text) in series.items()
+            name: self.add_line(token, LABELS.get(name, name.removeprefix("position ")), text, dashes=dashes)
+            for (name, (token, text)), dashes in zip(series.items(), DASHES, strict=False)
         }
-        self.samples.append(SeriesSample("own runs", Mark.BAND, "accent", OWN_HELP))
+        self.samples.append(SeriesSample("own runs", Mark.BAR, "muted", OWN_HELP))
         self._bands: list[pg.LinearRegionItem] = []
         self._marks: list[pg.InfiniteLine] = []
         self.getPlotItem().setMouseEnabled(x=True, y=False)
@@ -128,8 +135,10 @@ class HistoryPlot(Plot):
         for name, values in self._columns().items():
             line = self._lines[name]
             times, color = history.times[-len(values) :] if values else [], line.opts["pen"].color()
-            # With symbols, since a value between two gaps would be no line.
-            line.setData(times, values, symbol="o", symbolSize=4, symbolPen=None, symbolBrush=color)
+            # A value between two gaps, which would be no line, gets a dot.
+            known = np.pad(np.isfinite(values), 1)
+            sizes = np.where(known[1:-1] & ~known[:-2] & ~known[2:], 4, 0)
+            line.setData(times, values, symbol="o", symbolSize=sizes, symbolPen=None, symbolBrush=color)
         while len(self._bands) < len(history.own):
             band = pg.LinearRegionItem(movable=False)
             band.setZValue(-50)
@@ -178,7 +187,7 @@ class HistoryPlot(Plot):
 
 
 def _paint_band(band: pg.LinearRegionItem, theme: Theme) -> None:
-    band.setBrush(band_color(QColor(theme.accent)))
+    band.setBrush(band_color(QColor(theme.muted)))
     for edge in band.lines:
         edge.setPen(None)
 
