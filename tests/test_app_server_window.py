@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 
 import numpy as np
 import pytest
@@ -42,6 +43,7 @@ def test_it_draws_what_grew_and_marks_a_restart_and_our_own_runs(window, qtbot, 
         assert history.values["tokens"][0] > 0
         assert view.begin.isHidden()
         assert view.plots.isVisible()
+        assert view.other.isHidden()
         assert 0 < history.values["position 1"][0] <= 1
         assert math.isnan(history.values["tokens"][1])
         assert history.restarts == [history.times[1]]
@@ -65,6 +67,12 @@ def test_it_draws_what_grew_and_marks_a_restart_and_our_own_runs(window, qtbot, 
     until(qtbot, lambda: view.headline.property("role") == "problem")
     assert fake.url in view.headline.text()
     assert view.headline.font().pixelSize() == size
+    assert re.search(r"No counters since \d\d:\d\d; trying again 0\.01 s after each failure\.$", view.headline.text())
+    assert view.subject.text().startswith("Last seen: vLLM ")
+    assert view.other.isVisible()
+    view.other.click()
+    assert engine.dialog.isVisible()
+    engine.dialog.reject()
     requests = len(fake.requests)
     view.close()
     assert not view._timer.isActive()

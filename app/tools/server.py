@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from PySide6.QtCore import Qt, QTimer, Slot
@@ -53,6 +54,8 @@ NO_METRICS = {
 UNLOADED = " A model that isn't loaded has none."
 FOLLOWING = "The counts cover all of the server's clients."
 LATE = "It counts a request's tokens when the request ends."
+AGAIN = "No counters since {}; trying again {:g} s after each failure."
+LAST_SEEN = "Last seen: {}"
 
 
 class ServerWindow(QDialog):
@@ -71,6 +74,8 @@ class ServerWindow(QDialog):
         self._chosen = ("", "")
         """The address that was last followed, and why it couldn't be."""
         self._began = 0.0
+        self._lost_at = ""
+        """When reading first failed, since it last succeeded; empty while it does."""
         self._job: Job | None = None
         self._timer = QTimer(self, singleShot=True)
         self._timer.timeout.connect(self.poll)
@@ -80,6 +85,8 @@ class ServerWindow(QDialog):
         self.cards = [PlotCard(plot.accessibleName(), plot) for plot in server_plots(self.history)]
         add = push_button("Add server…", "serverAddButton", "Enter a server's address, and choose it", engine.add)
         add.setProperty("role", "primary")
+        other_help = "Enter another address. Servers that were added are listed under Engine in the main window"
+        self.other = push_button("Add server…", "serverOtherButton", other_help, engine.add)
         steps = QGridLayout()
         steps.setColumnStretch(1, 1)
         for number, (line, step) in enumerate(zip((0, 1, 3), BEGIN, strict=True), 1):
@@ -94,7 +101,7 @@ class ServerWindow(QDialog):
             grid.addWidget(each, index // 2, index % 2)
         close = push_button("Close", "serverCloseButton", "Close the window, and stop monitoring", self.close)
         self.plots = scrolled(boxed(grid), "serverPlots")
-        foot = row((self.saved, 1), close)
+        foot = row((self.saved, 1), self.other, close)
         boxed(
             column(self.headline, self.subject, (self.begin, 1), (self.plots, 1), foot), self, margins=(16, 14, 16, 16)
         )
@@ -143,7 +150,8 @@ class ServerWindow(QDialog):
         notes = [] if self._server is None else [self._server.text]
         if self._server is not None and self._server.product == "llama-server":
             notes += [f"The counts are those of {self._server.models[0]}."] * self._server.is_router + [LATE]
-        self.subject.setText(" ".join(notes))
+        self._notes = " ".join(notes)
+        self._show_lost("")
         self._say(self._engine.problem() or (FOLLOWING if self._server is not None else NONE_CHOSEN))
         request, is_running = self._controller.request, self._controller.state is not RunState.IDLE
         if is_running and request is not None and request.engine == self._engine.url:
@@ -177,6 +185,7 @@ class ServerWindow(QDialog):
         at, after = reading
         if self._server is None:
             return
+        self._show_lost("")
         if after is None:
             self._timer.start(NONE_POLL_MS)
             unloaded = UNLOADED if self._server.is_router else ""
@@ -199,10 +208,18 @@ class ServerWindow(QDialog):
 
     def _miss(self, sentence: str) -> None:
         # It may come back; what was read last shows whether it restarted meanwhile.
-        self._timer.start(NONE_POLL_MS if self._server is not None and self._server.metrics is None else POLL_MS)
-        self._say(sentence, is_problem=True)
+        pause = NONE_POLL_MS if self._server is not None and self._server.metrics is None else POLL_MS
+        self._timer.start(pause)
+        self._show_lost(self._lost_at or f"{datetime.now():%H:%M}")
+        self._say(f"{sentence} {AGAIN.format(self._lost_at, pause / 1000)}", is_problem=True)
         self.history.add(time.perf_counter() - self._began, {})
         self._refresh()
+
+    def _show_lost(self, since: str) -> None:
+        """Say that what is known of the server is of before then, and offer another; empty: it answers."""
+        self._lost_at = since
+        self.subject.setText(LAST_SEEN.format(self._notes) if since else self._notes)
+        self.other.setVisible(bool(since))
 
     def _say(self, sentence: str, *, is_problem: bool = False) -> None:
         self.headline.setText(sentence)
