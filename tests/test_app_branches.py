@@ -239,6 +239,20 @@ def test_tokens_from_the_evidence_are_offered_most_likely_first(finished):
     assert [choice.target_prob for choice in listed[:3]] == [0.6, 0.3, 0.1], "not what a rejection left"
 
 
+def test_tokens_beyond_the_most_likely_ones_have_their_share_of_the_whole_distribution_or_none():
+    tree = replace(tree_step(0, 2, [-1, -1, -1], []), target_probs=(0.02, 0.9, 0.8))
+    ids = (*range(200, 216), 7, 100, 101)
+    probs = (*((25 - place) / 1000 for place in range(16)), 0.003, 0.002, 0.005)
+    whole = PositionEvidence(ids, tuple(map(str, ids)), probs, 0.0, 0.9)
+    run = SimpleNamespace(steps=[replace(tree, evidence=(whole,) * 3)])
+    listed = {choice.token_id: choice.target_prob for choice in choices(run, Place(0, tree.slots[0]))}
+    assert list(listed) == [*range(200, 212), 101, 7, 100, 102], "most likely first"
+    assert [listed[token] for token in (101, 7, 100, 102)] == [0.005, 0.003, 0.002, None]
+    run.steps = [tree]
+    listed = {choice.token_id: choice.target_prob for choice in choices(run, Place(0, tree.slots[0]))}
+    assert listed == {7: None, 100: 0.02, 101: None, 102: None}, "the later ones' own is what a rejection left"
+
+
 def test_a_branch_at_the_very_end_still_writes_a_token(finished):
     last = finished.run_view.steps[-1]
     request = branch(finished.run_view, Place(last.index, len(last.emitted) - 1), forced=(1,))

@@ -64,21 +64,24 @@ def can_branch(run: RunView, place: Place | None) -> bool:
 
 
 def choices(run: RunView, place: Place) -> list[Choice]:
-    """Tokens that may be forced at a place: those in its evidence, most likely first, and those emitted and drafted."""
+    """Tokens that may be forced at a place: those in its evidence, and those emitted and drafted, most likely first."""
     step, slot = run.steps[place.step], place.slot
     at = step.slots.index(slot)
     emitted = step.emitted[at]
-    found: dict[int, Choice] = {}
-    if (evidence := whole_evidence(step, slot)) is not None:
-        listed = zip(evidence.ids, evidence.texts, evidence.target_probs, strict=True)
-        for token_id, text, prob in sorted(listed, key=lambda entry: -entry[2])[:MOST_CHOICES]:
-            found[token_id] = Choice(token_id, text, float(prob), token_id == emitted)
-    found.setdefault(emitted, Choice(emitted, step.emitted_texts[at], None, True))
-    for node in siblings(step, slot) if slot < step.num_draft_tokens else ():
-        drafted = step.drafted[node]
-        choice = Choice(drafted, step.drafted_texts[node], step.target_probs[node], drafted == emitted)
-        found.setdefault(drafted, choice)
-    return list(found.values())
+    nodes = siblings(step, slot) if slot < step.num_draft_tokens else []
+    evidence = whole_evidence(step, slot)
+    # The target's probabilities of later candidates are what the earlier ones leave.
+    probs = {step.drafted[node]: step.target_probs[node] for node in nodes[:1]}
+    texts: dict[int, str] = {}
+    if evidence is not None:
+        probs = dict(zip(evidence.ids, map(float, evidence.target_probs), strict=True))
+        listed = zip(evidence.ids, evidence.texts, strict=True)
+        texts = dict(sorted(listed, key=lambda entry: -probs[entry[0]])[:MOST_CHOICES])
+    texts.setdefault(emitted, step.emitted_texts[at])
+    for node in nodes:
+        texts.setdefault(step.drafted[node], step.drafted_texts[node])
+    order = list(texts) if evidence is None else sorted(texts, key=lambda token: -probs.get(token, 0.0))
+    return [Choice(token, texts[token], probs.get(token), token == emitted) for token in order]
 
 
 def settings_at(request: RunRequest, step: Step) -> RunRequest:
