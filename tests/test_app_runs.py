@@ -69,12 +69,13 @@ def test_a_chats_answer_starts_on_a_line_of_its_own_and_without_the_baseline_a_h
     window, run_to_end
 ):
     window.controls.fields["chat"].choose(True)
+    assert window.measurements.tiles.speedup.note.text() == "measured against the baseline"
     window.controls.fields["baseline"].setChecked(False)
     run_to_end(window)
     shown = window.transcript.view.toPlainText()
     assert shown == window.prompt.text() + "\n\n" + window.run_view.summary.text
     assert window.measurements.tiles.speedup.value.text() == "–"
-    assert window.measurements.tiles.speedup.note.text() == "with “Measure the baseline”"
+    assert window.measurements.tiles.speedup.note.text() == "needs “Measure the baseline”"
     assert window.measurements.latency.baseline_line.isVisible() is False
 
 
