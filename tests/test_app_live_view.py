@@ -270,3 +270,19 @@ def test_only_a_run_of_the_same_target_is_the_previous_one_whatever_its_draft():
         assert (run.previous is not None) is has_previous
         for index in range(num_steps):
             run.apply(make_step(index, 4, num_accepted=1))
+
+
+@pytest.mark.parametrize(
+    ("reason", "ending", "short"),
+    [
+        (FinishReason.CANCELLED, "Stopped", "Stopped"),
+        (FinishReason.LENGTH, "Done: reached the requested length", "Done"),
+    ],
+)
+def test_where_the_status_does_not_fit_it_says_only_how_the_run_ended(finished, monkeypatch, reason, ending, short):
+    monkeypatch.setattr("app.run.live._advice", lambda _run: "The steps are inferred: start the server with --x.")
+    finished.run_view.summary = replace(finished.run_view.summary, finish_reason=reason)
+    finished.live._show_stage()
+    stage = finished.status.stage
+    assert stage.text() == f"{ending} · The steps are inferred: start the server with --x."
+    assert stage._short == short

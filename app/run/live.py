@@ -298,7 +298,8 @@ class LiveView(QObject):
             is_generating = run.started is not None and self.upcoming is None
             stage = run.stage or ("Generating…" if is_generating else "Preparing…")
         self._status.stage.setText(stage)
-        short = "" if self.kept_title else stage.partition(":")[0]
+        ending = NOT_STARTED if self.is_refused else run.outcome.partition(":")[0]
+        short = ending if is_idle and not self.kept_title and not run.stage else ""
         # The bar of the introduction also says that its run is recorded.
         self._status.stage.set_short(stage.removeprefix(f"{self.kept_title} · ") if self._is_paced else short)
 
