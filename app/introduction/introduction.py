@@ -28,7 +28,7 @@ from app.tools.models.downloads import Download
 from app.tools.models.models import Models
 from app.widgets.fields import boxed, column, labelled, row, set_flag, text_label, wrapped_label
 from core.errors import OutriderError
-from core.models.catalogue import ModelEntry
+from core.models.catalogue import EMBEDDED_TITLES, ModelEntry
 from core.models.remote import hub
 from core.runlog.log import read_run_log
 from core.runlog.replay import events, request_to_show
@@ -139,7 +139,7 @@ class Introduction(QObject):
         """Show the settings of the recorded run in the left column."""
         values = (
             short_name(request.target),
-            short_name(request.draft or ""),
+            EMBEDDED_TITLES.get(request.draft or "", short_name(request.draft or "")),
             request.num_draft_tokens,
             f"{request.sampling.temperature:.2f}",
             request.max_new_tokens,
