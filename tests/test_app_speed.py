@@ -33,6 +33,7 @@ from app.run.text.tokens import Place
 from app.theme import DARK, LIGHT
 from app.widgets.plot_card import PlotFormat, contents_of
 from core.settings import Coupling, RunRequest
+from core.text import percent_text
 from core.types import BaselineStep, BlockTest, Finished, FinishReason
 from tests.fakes_app import make_step, make_summary, run_of
 from tests.test_core_diagnosis import LIMITED, drawn, tree
@@ -233,6 +234,7 @@ def test_the_curves_pass_through_one_at_k_0_and_the_point_stands_at_the_runs_own
     assert page.plot.beyond.getData()[0][[0, -1]].tolist() == [4, 16]
     assert page.plot.point.getData()[0].tolist() == [4]
     assert "extrapolated" in dict(page.plot.details(9))["v(10)"]
+    assert page.plot.readout(2) == f"K = 2: {y[2]:.2f}×"
     assert np.all(page.plot.edges[0].getData()[1] <= page.plot.edges[1].getData()[1])
     # The switches show block efficiency, and groups by expectation.
     page.quantity.group.button(1).click()
@@ -241,6 +243,9 @@ def test_the_curves_pass_through_one_at_k_0_and_the_point_stands_at_the_runs_own
     assert page.plot.line.getData()[0][-1] == 16
     assert "position by position" in page.plot.samples[1].accessibleName()
     assert [group.title for group in page.calibration.groups] == ["1", "2", "3", "4"]
+    tested = [step for step in steps if 0 in step.tested]
+    share = percent_text(sum(step.num_accepted > 0 for step in tested) / len(tested), 1)
+    assert page.calibration.readout(0) == f"Position 1: {share} of {len(tested):,} tested"
     page.grouping.group.button(1).click()
     assert page.calibration.grouping is Grouping.TENTHS
     assert page.calibration.details(0)[0][0].startswith("1 − TV")

@@ -198,6 +198,7 @@ def test_verify_time_is_the_median_by_nodes_with_plain_steps_at_0(page, run):
     plot.refresh()
     assert plot.plain_line.value() == 3.0, "the baseline's own forwards are the measure once there are enough"
     assert dict(plot.details(0))["steps"] == f"{len(times[0])}"
+    assert plot.readout(0) == f"0 nodes: {statistics.median(times[0]):.2f} ms"
     assert plot.table()["nodes"] == sorted(times)
     assert (plot._place_at(0.3), plot._place_at(max(times) + 3)) == (0, -1)
 

@@ -88,7 +88,7 @@ class CalibrationPlot(Plot):
         title = f"Position {group.title}" if self.grouping is Grouping.POSITION else f"1 − TV {group.title}"
         return [
             (title, ""),
-            ("accepted", f"{percent_text(group.observed, 1)} of {group.num_tested:,}"),
+            ("accepted", f"{percent_text(group.observed, 1)} of {group.num_tested:,} tested"),
             ("1 − TV", percent_text(group.predicted, 1)),
             ("95 % interval", f"{percent_text(group.low)} to {percent_text(group.high)}"),
         ]
