@@ -14,7 +14,7 @@ from app.run.inspector.inspector import FEW_ROWS, InspectorPanel
 from app.run.inspector.places import next_slot, next_step, num_places
 from app.run.inspector.shares import UNKNOWN, Share, number, percent, shorten, show
 from app.run.run_view import RunView
-from app.run.text.tokens import Fate, Place, Selection
+from app.run.text.tokens import FATE_HELP, Fate, Place, Selection, fate_help
 from app.theme import DARK, LIGHT, mixed
 from core.evidence import PositionEvidence
 from core.settings import Coupling, RunRequest
@@ -246,6 +246,32 @@ def test_keys_and_buttons_go_from_token_to_token_and_from_step_to_step(qtbot, pa
     qtbot.mouseClick(panel.before, Qt.MouseButton.LeftButton)
     assert panel._selection.place == Place(0, 3)
     assert panel.hasFocus(), "and the arrow keys with it"
+    panel.behind.setFocus(Qt.FocusReason.TabFocusReason)
+    assert panel.behind.hasFocus()
+    places = []
+    for key in keys[2:]:
+        qtbot.keyClick(panel.behind, key)
+        places.append(panel._selection.place)
+    assert places == [Place(1, 3), Place(1, 2), Place(0, 2)]
+    assert panel.behind.hasFocus()
+
+
+@pytest.mark.parametrize(
+    ("coupling", "is_greedy", "choice"),
+    [
+        (Coupling.REJECTION, True, "target's most likely token"),
+        (Coupling.GUMBEL, True, "target's most likely token"),
+        (Coupling.GUMBEL, False, "target's own draw under the shared noise"),
+    ],
+)
+def test_where_the_target_decides_the_meaning_of_a_fate_begins_with_its_choice(coupling, is_greedy, choice):
+    assert {fate: fate_help(fate, coupling, is_greedy=is_greedy) for fate in FATE_HELP} == FATE_HELP | {
+        Fate.ACCEPTED: f"The {choice}: drafted, tested and accepted.",
+        Fate.RESAMPLED: f"The {choice}, in place of the rejected one.",
+        Fate.BONUS: f"The {choice}, after a fully accepted block.",
+        Fate.PLAIN: f"The {choice}, as in plain decoding: nothing was drafted.",
+        Fate.REJECTED: f"Not the {choice}: drafted, tested and rejected.",
+    }
 
 
 def test_a_click_on_a_chip_selects_its_place(qtbot, panel):

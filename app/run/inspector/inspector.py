@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from PySide6.QtCore import QRectF, QSize, Qt, Slot
+from PySide6.QtCore import QEvent, QObject, QRectF, QSize, Qt, Slot
 from PySide6.QtGui import QColor, QFontMetrics, QKeyEvent, QPainter, QPen, QResizeEvent
 from PySide6.QtWidgets import QStackedLayout, QToolButton
 
@@ -95,6 +95,13 @@ KEYS_HELP = (
     "Left and Right move from token to token, Up and Down from step to step. In a tree, Left and Right move in "
     "depth, Up and Down between the candidates for a position."
 )
+MOVES = {
+    Qt.Key.Key_Left: (next_slot, -1),
+    Qt.Key.Key_Right: (next_slot, 1),
+    Qt.Key.Key_Up: (next_candidate, -1),
+    Qt.Key.Key_Down: (next_candidate, 1),
+}
+"""What the arrow keys do."""
 TREE_HINT = "Width of an edge: q. Tick: p. Dashed: never tested. Round: added by the target."
 
 
@@ -116,7 +123,8 @@ class InspectorPanel(RunPage):
         self.before = quiet_button("‹", "stepBefore", "Previous step", "Previous step (Up)")
         self.behind = quiet_button("›", "stepAfter", "Next step", "Next step (Down)")
         for button in (self.before, self.behind):
-            button.setFocusPolicy(Qt.FocusPolicy.TabFocus)  # A click leaves the arrow keys to the panel.
+            button.setFocusPolicy(Qt.FocusPolicy.TabFocus)  # A click leaves the focus to the panel.
+            button.installEventFilter(self)
         self.block = BlockRow()
         self.tree = StepTree()
         self.tree_hint = wrapped_label("inspectorTreeHint", "hint", TREE_HINT)
@@ -158,20 +166,21 @@ class InspectorPanel(RunPage):
 
     def keyPressEvent(self, event: QKeyEvent) -> None:
         """Go from token to token and from step to step."""
-        moves = {
-            Qt.Key.Key_Left: (next_slot, -1),
-            Qt.Key.Key_Right: (next_slot, 1),
-            Qt.Key.Key_Up: (next_candidate, -1),
-            Qt.Key.Key_Down: (next_candidate, 1),
-        }
         key = Qt.Key(event.key())
-        if key in moves and not event.modifiers() & Qt.KeyboardModifier.ControlModifier:
-            self._move(*moves[key])
+        if key in MOVES and not event.modifiers() & Qt.KeyboardModifier.ControlModifier:
+            self._move(*MOVES[key])
         elif key in (Qt.Key.Key_PageUp, Qt.Key.Key_PageDown):
             bar = self.scroll_area.verticalScrollBar()
             bar.setValue(bar.value() + (1 if key == Qt.Key.Key_PageDown else -1) * bar.pageStep())
         else:
             super().keyPressEvent(event)
+
+    def eventFilter(self, watched: QObject, event: QEvent) -> bool:
+        """On the buttons, too, the arrow keys move the selection, not the focus."""
+        if isinstance(event, QKeyEvent) and event.type() is QEvent.Type.KeyPress and event.key() in MOVES:
+            self.keyPressEvent(event)
+            return True
+        return super().eventFilter(watched, event)
 
     def _show_run(self, *, has_turned: bool) -> None:
         run, place = self._run, self._selection.place

@@ -105,11 +105,11 @@ FATE_HELP = {
     Fate.DRAFTED: "Drafted, and not yet verified by the target.",
 }
 CHOICE_HELP = {
-    Fate.ACCEPTED: "Drafted, and accepted: it is {}.",
-    Fate.RESAMPLED: "In place of the rejected token: {}.",
-    Fate.BONUS: "After a fully accepted block: {}.",
-    Fate.PLAIN: "Nothing was drafted: {}, as in plain decoding.",
-    Fate.REJECTED: "Drafted, and rejected: it is not {}.",
+    Fate.ACCEPTED: "The {}: drafted, tested and accepted.",
+    Fate.RESAMPLED: "The {}, in place of the rejected one.",
+    Fate.BONUS: "The {}, after a fully accepted block.",
+    Fate.PLAIN: "The {}, as in plain decoding: nothing was drafted.",
+    Fate.REJECTED: "Not the {}: drafted, tested and rejected.",
 }
 """Where the target's choice decides: at temperature 0, and under shared noise."""
 
@@ -117,7 +117,7 @@ CHOICE_HELP = {
 def fate_help(fate: Fate, coupling: Coupling = Coupling.REJECTION, *, is_greedy: bool = False) -> str:
     """What a fate means, in a sentence; empty for the prompt."""
     if fate in CHOICE_HELP and (is_greedy or coupling is Coupling.GUMBEL):
-        choice = "the target's most likely token" if is_greedy else "the target's own draw under the shared noise"
+        choice = "target's most likely token" if is_greedy else "target's own draw under the shared noise"
         return CHOICE_HELP[fate].format(choice)
     return FATE_HELP.get(fate, "")
 
