@@ -108,7 +108,7 @@ def test_before_a_race_the_page_says_what_to_do_for_one(page, run, show_at):
     assert not page.clock.is_playing
     run.request = REQUEST
     page.end()
-    assert page.empty.text().startswith("No race: this run and its baseline")
+    assert page.empty.text().startswith("No race: there is too little of the run or of its baseline")
 
 
 def test_a_race_first_shows_its_end_and_its_texts_are_at_any_moment_what_was_written_by_then(page, run):

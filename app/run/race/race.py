@@ -154,6 +154,6 @@ def waiting_text(run: RunView, *, is_running: bool) -> str:
     if run.was_stepped and run.baseline_steps:
         return STEPWISE
     if run.wants_baseline and run.summary is not None:
-        return "No race: this run and its baseline can't be compared. The main window says how they ended."
+        return "No race: there is too little of the run or of its baseline to compare. The main window says why."
     what = "This run measures no baseline to race against." if is_running else "No race yet."
     return f"{what} {HOW}"
