@@ -26,6 +26,14 @@ def open_stranger(window, qtbot, role):
     until(qtbot, lambda: not window.models.library.unchecked_drafts(window.controls.target.ref))
 
 
+def test_the_main_window_says_that_a_model_can_not_be_opened_until_one_can(window, qtbot):
+    window.models.open_model("somewhere/gone")
+    until(qtbot, lambda: "somewhere/gone" in window.banner.sentence())
+    window.models.open_model(STRANGER.ref)
+    until(qtbot, lambda: STRANGER.ref in window.models.library.refs)
+    assert window.banner.sentence() == ""
+
+
 def test_a_draft_that_does_not_fit_says_why_and_can_not_be_run(window, qtbot):
     open_stranger(window, qtbot, ModelRole.DRAFT)
     qtbot.waitUntil(lambda: window.prompt.note.text() == MISMATCH)

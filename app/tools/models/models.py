@@ -90,7 +90,7 @@ class Models(QObject):
 
     Signals:
         failed: one sentence for the main window, if the models window is not open to show it.
-        mended: such a sentence about a download that was started again.
+        mended: such a sentence, once a download was started again, or a model could be opened.
         model_opened: the reference of a model that the user opened.
         line_changed: a few words on the active downloads.
     """
@@ -145,7 +145,8 @@ class Models(QObject):
     def _open(self, page: int) -> None:
         if self.window is None:
             self.window = ModelsWindow(self, self._parent)
-            self._controller.freed.connect(self.window.banner.retract)
+            for mended in (self._controller.freed, self.mended):
+                mended.connect(self.window.banner.retract)
         self.scan()
         self.window.open_page(page)
 
@@ -184,8 +185,8 @@ class Models(QObject):
             self._read_details()
             if is_new:
                 self.model_opened.emit(entry.ref)
+                self.mended.emit(self._unopened)
                 if self.window is not None:
-                    self.window.banner.retract(self._unopened)
                     self.window.select(entry.ref)
 
         def fail(sentence: str) -> None:
