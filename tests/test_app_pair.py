@@ -57,6 +57,20 @@ def test_a_run_of_the_pair_shows_the_cost_that_it_measured_in_place_of_the_forec
     until(qtbot, lambda: line(window).text() == FITS)
 
 
+def test_only_a_run_that_was_not_stepped_and_has_its_baseline_measures_the_cost(window, hub, run_to_end, qtbot):
+    window.controls.fields["baseline"].setChecked(False)
+    run_to_end(window)
+    until(qtbot, lambda: "0.13 of a target step, from sizes" in line(window).text())
+    window.controls.fields["baseline"].setChecked(True)
+    run_to_end(window)
+    until(qtbot, lambda: "0.20 of a target step, measured" in line(window).text())
+    view, whole = window.run_view, window.run_view.summary
+    for changes in ({"was_stepped": True}, {"baseline_tokens_per_second": None}):
+        view.summary = replace(whole, cost_coefficient=1.13, **changes)
+        window.live.run_shown.emit()
+        assert "0.20 of a target step, measured" in line(window).text(), "the earlier value stays"
+
+
 def test_a_cost_that_another_method_or_option_measured_is_not_shown_as_measured(window, hub, run_to_end, qtbot):
     run_to_end(window)
     until(qtbot, lambda: "0.20 of a target step, measured" in line(window).text())

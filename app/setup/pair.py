@@ -101,7 +101,7 @@ class PairForecast(QObject):
         self._loaded: tuple[object, ...] | None = None
         """What the last run had in memory."""
         self._measured: dict[tuple[object, ...], float] = {}
-        """The cost of a draft step that the last such run of a pair measured, by `_drafting`."""
+        """The cost of a draft step that the last such run with a whole baseline measured, by `_drafting`."""
         self._timer = QTimer(self, singleShot=True, interval=DELAY_MS)
         self._timer.timeout.connect(self._on_due)
         controller.engine_ready.connect(self._on_engine_ready)
@@ -135,8 +135,11 @@ class PairForecast(QObject):
         """Remember what is in memory now: a pair that has run needs no confirmation again. And the cost it measured."""
         if run.started is not None and run.request is not None:
             self._loaded = _models(run.request)
-            if run.summary is not None and run.summary.cost_coefficient is not None:
-                self._measured[_drafting(run.request)] = run.summary.cost_coefficient
+            summary = run.summary
+            # Else it is a share of the one forward timed before the run, or of forwards that idle processors slowed.
+            is_sound = summary is not None and summary.has_baseline and not summary.was_stepped
+            if summary is not None and is_sound and summary.cost_coefficient is not None:
+                self._measured[_drafting(run.request)] = summary.cost_coefficient
 
     def _show(self, question: PairQuestion, verdict: PairVerdict | None) -> None:
         self._line.show_verdict(verdict, self._measured.get(_drafting(question)))
