@@ -192,7 +192,7 @@ def test_stop_ends_the_request_on_the_server_and_keeps_the_text_so_far(window, q
         window.prompt.stop_button.click()
         until(qtbot, lambda: window.run_view.summary is not None and window.controller.state is RunState.IDLE)
         assert fake.hung_up.wait(10)
-    assert window.run_view.outcome == "Stopped"
+    assert window.run_view.outcome[1] == "Stopped"
     assert window.run_view.summary.text
 
 
@@ -242,7 +242,7 @@ def test_a_run_on_a_server_opens_on_every_page(name, open_runs, tmp_path, qtbot)
             window.selection.select(Place(step.index, step.slots[-1]))
             qtbot.wait(1)
     rejected = next(step for step in steps if step.num_draft_tokens)
-    assert speed_report(window.run_view).headline == ON_SERVER
+    assert speed_report(window.run_view).headline == ON_SERVER.format(window.run_view.request.engine)
     window.menus.show_ghosts.setChecked(True)
     assert window.run_view.summary.predicted_speedup is None
     assert window.run_view.target_step_ms is None

@@ -190,7 +190,7 @@ def test_only_the_showing_of_a_slowed_run_waits_and_full_speed_ends_that(window,
     assert not session.controls[0].is_paused
     qtbot.waitUntil(lambda: bool(window.run_view.tokens.pending))
     assert (num_steps(window), window.run_view.summary) == (0, None)
-    assert window.status.stage.text() == "Shown at 8 tokens/s, measured at full speed"
+    assert window.status.stage.text() == "The engine is done; shown at 8 tokens/s"
     with qtbot.waitSignal(window.live.run_shown):
         bar(window).full_button.click()
     assert window.run_view.summary.measured_speedup is not None
@@ -208,8 +208,10 @@ def test_stop_ends_a_slowed_showing_at_once_with_the_whole_text_as_the_hint_besi
     assert window.prompt.note.text() == SLOWED_HINT
     bar(window).pause_button.click()
     assert window.prompt.stop_button.isEnabled()
+    assert window.prompt.stop_button.text() == "Show all"
     with qtbot.waitSignal(window.live.run_shown):
         stop(window)
+    assert window.prompt.stop_button.text() == "Stop"
     assert window.run_view.summary.finish_reason is FinishReason.LENGTH
     assert window.transcript.view.toPlainText() == window.prompt.text() + window.run_view.summary.text
     assert not window.prompt.stop_button.isEnabled()

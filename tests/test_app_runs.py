@@ -83,7 +83,7 @@ def test_a_baseline_that_was_stopped_is_not_said_not_to_have_run():
     steps = drawn(0.5, 10, draft_ms=2.0, verify_ms=20.0)
     run = run_of(steps)
     run.summary = replace(run.summary, baseline_tokens_per_second=None)
-    assert _speedup(run)[1:] == ("the baseline did not finish", "not finished")
+    assert _speedup(run)[1:] == ("the baseline did not finish", "unfinished baseline")
     run.baseline_steps.clear()
     assert _speedup(run)[1] == "the baseline did not run"
 

@@ -114,9 +114,10 @@ def test_a_baseline_that_was_stopped_gives_no_verdict_but_an_estimate_and_is_to_
     assert f"The first {run.baseline.sums.tokens:,} tokens of the baseline took" in report.basis
     assert (report.advice[0].text, report.advice[0].repeats) == (MEASURE_WHOLE, True)
     assert report.compared[0].title == "Speedup, estimated"
-    assert run.outcome.startswith("Baseline stopped · Done: ")
+    assert run.outcome == ("Done: reached the requested length · baseline stopped", "Done · baseline stopped")
+    assert conclusion_of(run).headline == "No speedup measured: the baseline is not complete"
     run.summary = replace(run.summary, error="The run is complete, but its baseline failed: no memory.")
-    assert run.outcome.startswith("Baseline failed · Done: ")
+    assert run.outcome[0].endswith(" · baseline failed")
 
 
 def test_a_busy_machine_is_named_before_the_verdict_and_a_repeat_is_the_first_advice(steps, monkeypatch):

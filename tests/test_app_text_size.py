@@ -198,14 +198,14 @@ def test_with_large_text_a_folded_prompt_has_no_heading_above_it_and_one_line_in
             window.resize(*size)
             assert prompt.presets_button.isVisible() is is_headed
             note = prompt.note
-            if prompt._title.isVisible():
-                assert not is_headed
+            assert prompt.unfold_button.isVisible() is not is_headed
+            if prompt.unfold_button.text().endswith("Prompt"):
                 assert note.fontMetrics().horizontalAdvance(note.text()) <= note.width()
             assert int(prompt._pages.maximumHeight() / prompt.edit.cursorRect().height()) == num_lines
-        assert prompt._title.isVisible() is (times == 1), "there is room for it beside a hint in one line"
-        prompt.set_folded(is_folded=False)
+        assert prompt.unfold_button.text().endswith("Prompt") is (times < 2), "there is room beside a hint in one line"
+        prompt.unfold_button.click() if prompt.unfold_button.isVisible() else prompt.set_folded(is_folded=False)
         assert prompt.presets_button.isVisible()
-        assert not prompt._title.isVisible()
+        assert not prompt.unfold_button.isVisible()
 
 
 def test_the_controls_beside_run_are_never_cut_off(qtbot):

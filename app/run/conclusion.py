@@ -9,6 +9,7 @@ from PySide6.QtWidgets import QFrame
 
 from app.run.pacing import Pace
 from app.run.run_view import RunView
+from app.run.speed.speed import MEASURE_WHOLE
 from app.run.speed.speed_page import AdviceRow
 from app.widgets.fields import boxed, column, set_flag, wrapped_label
 from core.analysis.advice import Advice
@@ -60,6 +61,9 @@ def conclusion_of(run: RunView, *, is_slowed: bool = False) -> Conclusion | None
         again = Advice(STEPWISE, settings={"pace": Pace.FULL}, repeats=True)
         return Conclusion(f"No speed comparison, {_sameness(run)}", STEPWISE, advice=again)
     speedup = run.measured_speedup
+    if summary is not None and speedup is None and run.baseline_steps and not summary.has_baseline:
+        again = Advice(MEASURE_WHOLE, repeats=True)
+        return Conclusion("No speedup measured: the baseline is not complete", MEASURE_WHOLE, advice=again)
     if speedup is None:
         return None
     interval = speedup_interval(run.counts.sums, run.baseline.sums)

@@ -279,7 +279,7 @@ class LiveView(QObject):
 
     def _show_stage(self) -> None:
         run, state = self._run, self._controller.state
-        is_idle = state is RunState.IDLE and not self._is_ending
+        (whole, short), is_idle = run.outcome, state is RunState.IDLE and not self._is_ending
         if state is RunState.STOPPING:
             stage = "Stopping…"
         elif state is RunState.PAUSED and run.prefill is not None and self.upcoming is None:
@@ -287,9 +287,11 @@ class LiveView(QObject):
             stage = f"Step {number} drafted, not verified" if run.tokens.pending else f"Paused before step {number}"
         elif self._pacing.is_behind and self.upcoming is None:
             pace = f"Shown at {self._pacing.tokens_per_second:g} tokens/s, measured at full speed"
+            if state is RunState.IDLE and not self.kept_title:
+                pace = f"The engine is done; shown at {self._pacing.tokens_per_second:g} tokens/s"
             stage = "Paused" if self._pacing.is_paused else f"{self.kept_title} · {pace}" if self.kept_title else pace
         elif is_idle:
-            outcome = NOT_STARTED if self.is_refused else " · ".join(filter(None, (run.outcome, _advice(run))))
+            outcome = NOT_STARTED if self.is_refused else " · ".join(filter(None, (whole, _advice(run))))
             stage = run.stage or outcome or ("Not run" if run.request is not None else "Ready")
             if self.kept_title:
                 name = self.kept_title if self._is_paced else f"Kept run {self.kept_title!r}"
@@ -298,8 +300,10 @@ class LiveView(QObject):
             is_generating = run.started is not None and self.upcoming is None
             stage = run.stage or ("Generating…" if is_generating else "Preparing…")
         self._status.stage.setText(stage)
-        ending = NOT_STARTED if self.is_refused else run.outcome.partition(":")[0]
-        short = ending if is_idle and not self.kept_title and not run.stage else ""
+        if self.is_refused:
+            short = NOT_STARTED
+        if not is_idle or self.kept_title or run.stage:
+            short = ""
         # The bar of the introduction also says that its run is recorded.
         self._status.stage.set_short(stage.removeprefix(f"{self.kept_title} · ") if self._is_paced else short)
 

@@ -172,11 +172,11 @@ def _speedup(run: RunView) -> tuple[str, str, str]:
         if summary.baseline_text is not None:
             return UNKNOWN, "too short to measure", "too short"
         if run.baseline_steps:
-            return UNKNOWN, "the baseline did not finish", "not finished"
+            return UNKNOWN, "the baseline did not finish", "unfinished baseline"
         return UNKNOWN, "the baseline did not run", "no baseline ran"
     if not run.wants_baseline:
         if run.request is None:  # Whether it will be measured is the next run's tick.
-            return UNKNOWN, "measured against the baseline", "against the baseline"
+            return UNKNOWN, "measured against the baseline", "against baseline"
         return UNKNOWN, "needs “Measure the baseline”", "needs a baseline"
     if plain is not None:
         return UNKNOWN, *measured

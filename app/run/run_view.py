@@ -261,20 +261,25 @@ class RunView:
         return None if is_slow else replace(found, is_measured=False)
 
     @property
-    def outcome(self) -> str:
-        """How the run ended, in a few words; empty while it is running."""
+    def outcome(self) -> tuple[str, str]:
+        """How the run ended, in a few words, and in as few as can be; empty while it is running."""
         if self.summary is None:
-            return ""
+            return "", ""
         reason, wanted = self.summary.finish_reason, self.request.max_new_tokens if self.request is not None else 0
         if reason not in COMPLETE:
-            return "Stopped" if reason is FinishReason.CANCELLED else "Failed"
-        done = "Done"
+            ending = "Stopped" if reason is FinishReason.CANCELLED else "Failed"
+            return ending, ending
+        whole, short = "Done: reached a stop text", "Done: stop text"
+        if reason is FinishReason.EOS:
+            whole, short = "Done: the model ended its text", "Done: end of text"
+        elif reason is FinishReason.LENGTH:
+            whole, short = "Done: reached the requested length", "Done"
+            if self.summary.num_tokens < wanted:
+                whole, short = "Done: reached the end of the model's context", "Done: context full"
+        baseline = ""
         if self.wants_baseline and not self.summary.has_baseline:
-            done = f"Baseline {'failed' if self.summary.error else 'stopped'} · Done"
-        if reason is FinishReason.LENGTH and self.summary.num_tokens < wanted:
-            return f"{done}: reached the end of the model's context"
-        ways = {FinishReason.LENGTH: "reached the requested length", FinishReason.EOS: "the model ended its text"}
-        return f"{done}: {ways.get(reason, 'reached a stop text')}"
+            baseline = f" · baseline {'failed' if self.summary.error else 'stopped'}"
+        return whole + baseline, short + baseline
 
     def past_events(self) -> tuple[Event, ...]:
         """What `apply` needs to show this run again, evidence included; empty before it has started."""

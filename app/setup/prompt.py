@@ -90,12 +90,15 @@ DELAY_MS = 120
 READY_HINT = f"{key_text('Ctrl+Enter')} starts a run."
 SLOWED_HINT = "Space pauses or resumes, Esc shows the rest."
 LIVE_HINT = "Esc stops. K and temperature change this run."
-PAUSED_HINT = "F8 steps, Space resumes. K and temperature change this run."
-BASELINE_HINT = "Esc stops the baseline. Settings change the next run."
+PAUSED_HINT = "F8 steps, Space resumes. Change K or temperature."
+BASELINE_HINT = "Esc stops the baseline. Changes apply next run."
 SERVED_HINT = "The server writes; settings apply from the next run."
 NO_READING = "Only the server knows how its model reads the prompt. For a local model's input, choose This machine."
 LIVE_HINT_SHORT = "Esc stops."
+AHEAD_HINT = "Esc stops. Changes reach what isn't computed yet."
+STOP_HELP, REST_HELP = "Stop the run before its next forward (Esc)", "Show the rest of the text at once (Esc)"
 OPEN_HEIGHT, FOLDED_LINES, LARGE_SCALE = 64, 2, 1.2
+UNFOLD = "▸"
 LOW_WINDOW, TITLE_WIDTH = 800, 400
 """Below this height, a prompt in large text is folded to one line. From this width, its name fits beside Run."""
 
@@ -133,8 +136,7 @@ class PromptEditor(QWidget):
         self.note.setObjectName("runNote")
         self.note.show_note(READY_HINT)
         self.run_button = named(QPushButton("Run"), "runButton", "Run", f"Run the prompt ({key_text('Ctrl+Enter')})")
-        stop_help = "Stop the run before its next forward (Esc)"
-        self.stop_button = named(QPushButton("Stop"), "stopButton", "Stop", stop_help)
+        self.stop_button = named(QPushButton("Stop"), "stopButton", "Stop", STOP_HELP)
         self.stop_button.setEnabled(False)
         self.is_folded = False
         self._open_sizes: list[int] = []
@@ -150,8 +152,9 @@ class PromptEditor(QWidget):
         self._pages = QStackedWidget()
         self._pages.addWidget(self.edit)
         self._pages.addWidget(self.reading)
-        self._title = text_label("Prompt", "section", buddy=self.edit)
-        below = row(self._title, (self.note, 1), self.stop_button, self.run_button)
+        name, unfold_help = "Show all of the prompt", "Show all of the prompt, Model input and Presets"
+        self.unfold_button = quiet_button(UNFOLD, "unfoldButton", name, unfold_help, self._open, role="fold")
+        below = row(self.unfold_button, (self.note, 1), self.stop_button, self.run_button)
         frame, _ = card(self._header, (self._pages, 1), below)
         boxed(column(frame), self)
         self.set_folded(is_folded=False)
@@ -178,7 +181,8 @@ class PromptEditor(QWidget):
     def set_folded(self, *, is_folded: bool) -> None:
         """Show two lines of the prompt and leave the room to the text, or all of it, as high as it was.
 
-        With large text, a folded prompt has no heading and buttons above it, and one line if the window is low.
+        With large text, a folded prompt has a button that opens it in place of the heading and buttons above it, and
+        one line if the window is low.
         """
         splitter = self.parentWidget()
         if is_folded and not self.is_folded and isinstance(splitter, QSplitter):
@@ -190,7 +194,8 @@ class PromptEditor(QWidget):
         is_low = is_large and self.window().height() < LOW_WINDOW
         lines = round((1 if is_low else FOLDED_LINES) * self.edit.cursorRect().height() + margins)
         self._header.setVisible(not (is_folded and is_large))
-        self._title.setVisible(is_folded and is_large and self.width() >= scaled(TITLE_WIDTH))
+        self.unfold_button.setText(f"{UNFOLD} Prompt" if self.width() >= scaled(TITLE_WIDTH) else UNFOLD)
+        self.unfold_button.setVisible(is_folded and is_large)
         self._pages.setMinimumHeight(lines if is_folded else OPEN_HEIGHT)
         self._pages.setMaximumHeight(lines if is_folded else NO_LIMIT)
         # The splitter gives a widget that can't grow no more than it asks for.
@@ -244,6 +249,10 @@ class PromptEditor(QWidget):
         self._state, self._problem, self._is_slowed, self._is_baseline = state, problem or "", is_slowed, is_baseline
         self.run_button.setEnabled(state is RunState.IDLE and problem is None)
         self.stop_button.setEnabled(is_slowed or state in {RunState.RUNNING, RunState.PAUSED})
+        is_shown_late = is_slowed and state is RunState.IDLE
+        self.stop_button.setText("Show all" if is_shown_late else "Stop")
+        self.stop_button.setAccessibleName(self.stop_button.text())
+        self.stop_button.setToolTip(REST_HELP if is_shown_late else STOP_HELP)
         self._show_hint()
 
     def _show_hint(self) -> None:
@@ -264,7 +273,7 @@ class PromptEditor(QWidget):
         elif state is RunState.PAUSED:
             self._note(PAUSED_HINT, short="F8 steps.")
         else:
-            self._note(LIVE_HINT, short=LIVE_HINT_SHORT)
+            self._note(AHEAD_HINT if self._is_slowed else LIVE_HINT, short=LIVE_HINT_SHORT)
 
     @property
     def is_reading(self) -> bool:

@@ -29,8 +29,8 @@ from core.draft_length import lengths_of, shown_draft_length
 EMPTY = "Start a run, and this page shows whether drafting pays, and what limits it."
 NO_UNIT = "There is no plain step to compare this run with."
 ON_SERVER = (
-    "A server doesn't report its times for drafting and verifying. In the terminal, outrider sweep measures whether "
-    "drafting pays there."
+    "A server doesn't report its times for drafting and verifying. To measure whether drafting pays on this one, run "
+    "this in a terminal:\noutrider sweep --engine {} --out sweep.jsonl"
 )
 UNDRAFTED = "Nothing was drafted: this was plain decoding."
 LATER = "Advice and intervals follow when the run is over."
@@ -145,8 +145,8 @@ def speed_report(run: RunView, done: Study | None = None) -> SpeedReport:
     measure = Advice(MEASURE, settings={"baseline": True})
     if run.wants_baseline and run.summary is not None and not run.summary.has_baseline:
         measure = Advice(MEASURE_WHOLE, repeats=True)
-    if run.is_on_server:
-        return SpeedReport(ON_SERVER)
+    if run.request is not None and run.request.engine:
+        return SpeedReport(ON_SERVER.format(run.request.engine))
     if found is None:
         return SpeedReport(NO_UNIT, advice=(measure,) if is_over else ())
     theory = done.speedup if done is not None else speedup_theory(sums, plain, num_resamples=0)

@@ -27,8 +27,8 @@ SPEEDUP_HOW = (
     "This run: tokens × time of a plain step / time of all steps. Formula: τ / (K c + v(K+1)), which leaves out "
     "sampling and overhead."
 )
-FORMULA_NOTE = "The formula leaves out overhead. It takes the median verify time, and the same α at every position."
-TREE_FORMULA_NOTE = "The formula leaves out overhead. It takes the median verify time."
+TREE_FORMULA_NOTE = "The formula leaves out overhead, in this run and in its baseline. It takes the median verify time."
+FORMULA_NOTE = f"{TREE_FORMULA_NOTE[:-1]}, and the same α at every position."
 TOKENS_HOW = "This run: new tokens / forwards of the target. Formula: what this α and K give."
 ALPHA_HOW = (
     "Accepted / tested tokens; both formulas start from it. It is higher than the acceptance rate on the Run "
