@@ -91,7 +91,7 @@ def test_runs_with_the_same_settings_become_their_mean_with_its_range(folder):
     expected = [f"{np.mean(part):,.1f} ({min(part):,.1f} to {max(part):,.1f})" for part in (speeds[:3], speeds[3:])]
     shown_speeds = row(found.results, "Tokens per second")
     assert shown_speeds.texts == (expected[0], f"{speeds[3]:,.1f}"), "equal figures have no range"
-    assert shown_speeds.best == frozenset(), "the ranges overlap"
+    assert shown_speeds.best == frozenset(), "the means are within half a range"
     shares = found.acceptance[0]
     assert 0.0 <= np.nanmin(shares.low) <= np.nanmax(shares.high) <= 1.0
     assert found.time[0].x[-1] == max(curve.x[-1] for curve in alone.time[:3]), "until the last one ends"

@@ -11,7 +11,7 @@ import pytest
 
 from app.theme import DARK, LIGHT, contrast
 from app.tools.server import FOLLOWING, NONE_CHOSEN
-from app.tools.server_plots import LONGEST_GAP_S, OWN_HELP, History, server_plots
+from app.tools.server_plots import OWN_HELP, History, server_plots
 from app.widgets.legend import Mark
 from app.widgets.plots import TOP
 from tests.fake_servers import FakeServer, as_json, llama_server, recorded, sglang, vllm
@@ -67,7 +67,7 @@ def test_it_draws_what_grew_and_marks_a_restart_and_our_own_runs(window, qtbot, 
     until(qtbot, lambda: view.headline.property("role") == "problem")
     assert fake.url in view.headline.text()
     assert view.headline.font().pixelSize() == size
-    assert re.search(r"No counters since \d\d:\d\d; trying again 0\.01 s after each failure\.$", view.headline.text())
+    assert re.search(r"No answer since \d\d:\d\d; trying again 0\.01 s after each failure\.$", view.headline.text())
     assert view.subject.text().startswith("Last seen: vLLM ")
     assert view.other.isVisible()
     view.other.click()
@@ -103,17 +103,17 @@ def test_without_counters_it_names_the_option_that_this_server_needs(window, qtb
 
 def test_values_are_joined_by_lines_only_where_no_poll_is_missing_and_equal_ones_stay_apart(qtbot):
     history = History()
-    for at in (1.0, 2.5, 4.0, 60.0, 61.5):
+    for at in (1.0, 2.5, 4.0, 508.46024216, 509.9):
         history.add(at, {"running": 0.0, "waiting": 0.0})
-    history.add(62.0, {})
-    history.add(63.5, {"running": 0.0, "waiting": 0.0})
+    history.add(511.0, {})
+    history.add(512.5, {"running": 0.0, "waiting": 0.0})
     plot = server_plots(history)[3]
     qtbot.addWidget(plot)
     plot.refresh()
     running, waiting = (plot._lines[name] for name in ("running", "waiting"))
     times, values = running.getData()
-    assert list(times[np.isnan(values)]) == [4.0 + LONGEST_GAP_S, 62.0]
-    assert list(times[running.opts["symbolSize"] > 0]) == [63.5], "alone, it would not be seen"
+    assert list(times[np.isnan(values)]) == [508.46024216, 511.0]
+    assert list(times[running.opts["symbolSize"] > 0]) == [512.5], "alone, it would not be seen"
     assert list(history.times) == plot.table()["seconds"]
     assert (running.opts["pen"].dashPattern(), waiting.opts["pen"].dashPattern()) == ([], [4.0, 4.0])
 

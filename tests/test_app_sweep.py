@@ -270,7 +270,7 @@ def test_a_cell_that_fails_says_why_and_the_others_stay(window, engine, qtbot):
     finish(qtbot, window)
     assert speedups(sweeps) == ["1.00×", "2.00×", "failed"]
     assert "ran out of memory" in cell(sweeps.heatmap, 0, 2, Qt.ItemDataRole.ToolTipRole)
-    assert sweeps.progress.text() == "12 of 18 measured, 5 failed, 1 not tried"
+    assert sweeps.progress.text() == "12 of 18 measured, 5 failed, 1 not tried; Continue tries again"
     sweeps.heatmap.setCurrentCell(0, 2)
     assert "ran out of memory" in cell(sweeps.cell.table, 0, 7)
     assert sweeps.cell.problem.text() == "The draft ran out of memory."

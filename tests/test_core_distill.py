@@ -358,7 +358,7 @@ def test_a_checkpoint_of_another_optimiser_is_refused(target, tmp_path, monkeypa
         monkeypatch.setattr("core.training.train.ARITHMETIC", arithmetic)
         made.append(make_optimizers(student, 2e-3))
     save_checkpoint(tmp_path / "c.pt", student, made[0], Progress())
-    with pytest.raises(SettingsError, match="another model or optimizer"):
+    with pytest.raises(SettingsError, match="another model, version"):
         load_checkpoint(tmp_path / "c.pt", student, made[1])
 
 

@@ -52,8 +52,6 @@ class History:
 
     def add(self, at: float, values: dict[str, float]) -> None:
         """Add a reading; a series that it lacks gets a gap, as all do before a late one."""
-        if self.times and at - self.times[-1] > LONGEST_GAP_S:
-            self.add(self.times[-1] + LONGEST_GAP_S, {})
         for name in values.keys() - self.values.keys():
             self.values[name] = [math.nan] * len(self.times)
         self.times.append(at)
@@ -132,9 +130,12 @@ class HistoryPlot(Plot):
 
     def _draw(self) -> None:
         history = self._history
-        for name, values in self._columns().items():
+        gaps = np.flatnonzero(np.diff(history.times) > LONGEST_GAP_S) + 1
+        times = np.insert(history.times, gaps, np.take(history.times, gaps))
+        for name, readings in self._columns().items():
+            values = np.insert(readings or [math.nan] * len(history.times), gaps, math.nan)
             line = self._lines[name]
-            times, color = history.times[-len(values) :] if values else [], line.opts["pen"].color()
+            color = line.opts["pen"].color()
             # A value between two gaps, which would be no line, gets a dot.
             known = np.pad(np.isfinite(values), 1)
             sizes = np.where(known[1:-1] & ~known[:-2] & ~known[2:], 4, 0)

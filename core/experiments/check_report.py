@@ -100,7 +100,8 @@ def _differences(report: CheckReport) -> Iterator[str]:
     for item in report.identities:
         if not item.is_exact:
             others = sum(not divergence.is_near_tie for divergence in item.divergences)
-            yield f"in {others} of {count_text(item.num_prompts, 'text')}, rounding doesn't explain the divergence"
+            texts = count_text(item.num_prompts, "text")
+            yield f"{others} of {texts} differ by more than rounding ({COMPARED[item.comparison]})"
     found = report.distribution
     if found is None:
         return
@@ -196,10 +197,11 @@ def distribution_remarks(found: DistributionResult, samples: str = "blocks") -> 
     """Further notes on the sampled distribution."""
     remarks = []
     if found.bias is not None and found.bias_error is not None:
+        error, found_bias = (percent_text(times * found.bias_error, 1) for times in (1.0, BIAS_ERRORS))
         remarks = [
-            f"Bias towards the draft: {percent_text(found.bias, 1)} ± {percent_text(found.bias_error, 1)} (one "
-            f"standard error; a bias of {BIAS_ERRORS:g}, {percent_text(BIAS_ERRORS * found.bias_error, 1)}, is found "
-            "in nine of ten checks); 100 % would mean that all tokens came from the draft's distribution."
+            f"Bias towards the draft: {percent_text(found.bias, 1)} ± {error} (one standard error; a bias "
+            f"{BIAS_ERRORS:g} times as large, {found_bias}, is found in nine of ten checks); "
+            "100 % would mean that all tokens came from the draft's distribution."
         ]
     if (trees := found.trees) is not None:
         shapes = "all of one shape" if trees.num_shapes == 1 else f"of {trees.num_shapes:,} shapes"

@@ -319,7 +319,7 @@ class Verdict:
     is_sure: whether a 95 % bootstrap interval of the best cell's median speedup excludes 1; None where there are too
     few runs to say. The interval does not account for the choice: the best of many similar cells is, in truth, a
     little slower than it looks. is_ahead: whether the best cell surely leads the runner-up. was_busy: whether the
-    machine was busy in enough of the runs to affect the verdict.
+    machine was busy in enough of the runs to affect the verdict. is_partial: whether runs of the plan are missing.
     """
 
     temperature: float
@@ -329,6 +329,7 @@ class Verdict:
     is_sure: bool | None = None
     is_ahead: bool = False
     was_busy: bool = False
+    is_partial: bool = False
 
 
 @dataclass(frozen=True, slots=True)

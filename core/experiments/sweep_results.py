@@ -270,7 +270,14 @@ def _verdict(results: SweepResults, temperature: float) -> Verdict:
     median, best = ranked[0] if ranked else (0.0, None)
     said = " ".join((f"At temperature {temperature:g}:", text, *notes))
     return Verdict(
-        temperature, said, best, speculates=median > 1.0, is_sure=is_sure, is_ahead=is_ahead, was_busy=was_busy
+        temperature,
+        said,
+        best,
+        speculates=median > 1.0,
+        is_sure=is_sure,
+        is_ahead=is_ahead,
+        was_busy=was_busy,
+        is_partial=results.is_partial(temperature),
     )
 
 
@@ -293,15 +300,19 @@ def _ranking(
     """What the best cell reaches, in words; whether that is surely faster or slower, and whether it leads surely."""
     (median, best), is_ahead = ranked[0], False
     name, speeds = best.cell.title, results.speedups(best.cell)
-    goes_on = "continue the sweep to measure the rest" if results.is_partial(best.cell.temperature) else ""
+    is_partial = results.is_partial(best.cell.temperature)
+    goes_on = "continue the sweep to measure the rest" if is_partial or len(speeds) < best.num_planned else ""
     interval, is_sure = _interval(speeds)
     if median <= 1.0:
-        text = f"don't speculate; the best cell, {name}, reaches {median:.2f}× the speed of plain decoding{interval}."
+        judged = "so far" if is_partial else "don't speculate;"
+        text = f"{judged} the best cell, {name}, reaches {median:.2f}× the speed of plain decoding{interval}"
+        text += f"; {goes_on}." if is_partial else "."
     elif is_sure is None:
         second = f"; {ranked[1][1].cell.title} comes next at {ranked[1][0]:.2f}×" if len(ranked) > 1 else ""
+        advice = goes_on if goes_on and best.num_planned >= FEWEST_RUNS else "add repeats or prompts"
         text = (
             f"{name} leads with {median:.2f}× plain decoding{second}. A verdict needs {FEWEST_RUNS} "
-            f"runs of each cell, and the leader has {len(speeds)}: {goes_on or 'add repeats or prompts'}."
+            f"runs of each cell, and the leader has {len(speeds)}: {advice}."
         )
     elif not is_sure:
         advice = goes_on or ("" if was_busy else "add repeats")
@@ -313,7 +324,8 @@ def _ranking(
         lead, is_ahead = _lead(results, ranked)
         leads = "is fastest," if is_ahead and not was_busy else "leads with"
         doubt = " Measured on a busy machine, so this is open." if was_busy and is_ahead else ""
-        text = f"{name} {leads} {median:.2f}× plain decoding{interval}; {lead}{doubt}"
+        rest = f" {goes_on[0].upper()}{goes_on[1:]}." if is_partial else ""
+        text = f"{name} {leads} {median:.2f}× plain decoding{interval}; {lead}{doubt}{rest}"
     return text, is_sure, is_ahead
 
 

@@ -128,8 +128,8 @@ def load_checkpoint(path: Path, model: torch.nn.Module, optimizers: Sequence[Opt
         return Progress(**state["progress"])
     except Exception as error:
         raise SettingsError(
-            f"The checkpoint {str(path)!r} is of another model or optimizer, as of another version or processor, or "
-            "is damaged. Choose another working folder, or delete that file to train anew."
+            f"The checkpoint {str(path)!r} belongs to another model, version or kind of processor, or is damaged. "
+            "Choose another working folder, or delete that file to train anew."
         ) from error
 
 

@@ -65,7 +65,7 @@ INTERVAL_HELP = (
 TEXT_HELP = "Whether the text equals that of the first run here, character for character."
 MACHINE_HELP = (
     "Busy: equal steps of the run or its baseline differed in time; then no speed is marked as best. –: there are too "
-    "few equal steps to tell, they were taken one by one, or a server took them."
+    "few equal steps to tell, they were taken one by one, or a server ran them."
 )
 NOT_GROUPED = {"seed", "prompt"}
 """Settings in which the runs of a group may differ."""
@@ -344,11 +344,11 @@ def _figure(groups: Sequence[Group], place: int, figure: Figure) -> ComparedRow:
     if is_doubtful or not (figure.better and known and is_contest):
         return ComparedRow(figure.title, texts, figure.meaning)
     low, top, high = max(known.values(), key=lambda value: value[1] * figure.better)
-    # With one run each, differences below a hundredth are not significant; of means, those whose ranges overlap.
+    # With one run each, differences below a hundredth are not significant; of means, those within half a range.
     best = frozenset(
         index
         for index, (least, mean, most) in known.items()
-        if abs(mean - top) <= 0.01 * abs(top) or (least <= high and most >= low)
+        if abs(mean - top) <= max(0.01 * abs(top), (most - least) / 2, (high - low) / 2)
     )
     return ComparedRow(figure.title, texts, figure.meaning, best if len(best) < len(known) else frozenset())
 

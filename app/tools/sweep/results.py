@@ -14,7 +14,6 @@ from app.theme import scaled
 from app.tools.runs.kept import KeptRuns
 from app.tools.sweep.sweep_view import SweepView, VerdictLine
 from app.widgets.fields import NO_LIMIT, boxed, card, column, push_button, row, scrolled, text_label, wrapped_label
-from app.widgets.labels import FittingNote
 from app.widgets.rows import Column, Row
 from app.widgets.tables import Table
 from core.experiments.sweep_plan import Cell, Measurement, PlannedRun
@@ -116,9 +115,7 @@ class CellRuns(QWidget):
         super().__init__()
         self._view, self._controls, self._kept, self._say, self._warn = view, controls, kept, say, warn
         self._cell: Cell | None = None
-        self.title = FittingNote()
-        self.title.setObjectName("sweepCellTitle")
-        self.title.setProperty("role", "strong")
+        self.title = wrapped_label("sweepCellTitle", "strong", takes_all=True)
         self.problem = wrapped_label("sweepCellProblem", "problem")
         last = len(RUN_COLUMNS) - 1
         self.table: Table[Measurement] = Table("sweepRuns", "Runs of the cell", RUN_COLUMNS, NO_RUNS, stretched=last)
@@ -142,7 +139,7 @@ class CellRuns(QWidget):
             for run, texts in self._view.run_rows(cell):
                 tip = run.error or (OPEN_TIP if run.log is not None else NO_LOG_TIP)
                 rows.append(Row(run, run.run, texts, tip))
-        self.title.show_note(title)
+        self.title.setText(title)
         self.problem.setText(problem)
         self.problem.setVisible(bool(problem))
         self.table.hint.setText(NO_RUNS if self._view.is_running else NONE_MEASURED)

@@ -352,7 +352,8 @@ class SweepView:
             if not self.num_failed:
                 return f"All {self.num_runs:,} runs done"
             not_tried = f", {num_left:,} not tried" if num_left else ""
-            return f"{self.num_measured:,} of {self.num_runs:,} measured, {self.num_failed:,} failed{not_tried}"
+            measured = f"{self.num_measured:,} of {self.num_runs:,} measured"
+            return f"{measured}, {self.num_failed:,} failed{not_tried}; Continue tries again"
         # Stages between two runs would only flicker.
         if self.is_running and (self.seconds_left is None or self.stage == STOPPING):
             rest = self.stage
@@ -392,6 +393,8 @@ def _word(verdict: Verdict) -> tuple[str, bool | None]:
     if verdict.best is None:
         return "No answer", None
     # A few runs may favour drafting by chance, and a busy machine distorts the speedup.
+    if verdict.is_partial and not (verdict.speculates and verdict.is_sure):
+        return "Not complete", None
     if not verdict.speculates:
         return "Don't speculate", None if verdict.was_busy else False
     if not verdict.is_sure:
