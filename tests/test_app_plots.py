@@ -371,3 +371,11 @@ def test_the_run_page_shows_all_of_its_plots_without_a_scroll_bar_at_1280_by_800
     assert not window.measurements.acceptance._previous_sample.isHidden()
     for card in window.measurements.cards[:3]:
         assert card.plot.getViewBox().height() >= 45, "high enough to be read"
+
+
+def test_a_low_plot_keeps_the_unit_of_its_vertical_title(show_at, run):
+    plot = show_at(LatencyPlot(run), 300, 240)
+    axis = plot.getPlotItem().getAxis("left")
+    for height, title in ((240, "ms per token"), (80, "ms"), (240, "ms per token")):
+        plot.resize(300, height)
+        assert (axis.labelText, axis.label.opacity()) == (title, 1.0)

@@ -133,9 +133,11 @@ class HistoryPlot(Plot):
         gaps = np.flatnonzero(np.diff(history.times) > LONGEST_GAP_S) + 1
         times = np.insert(history.times, gaps, np.take(history.times, gaps))
         for name, readings in self._columns().items():
-            values = np.insert(readings or [math.nan] * len(history.times), gaps, math.nan)
             line = self._lines[name]
-            color = line.opts["pen"].color()
+            if not readings:
+                line.setData([], [])
+                continue
+            values, color = np.insert(readings, gaps, math.nan), line.opts["pen"].color()
             # A value between two gaps, which would be no line, gets a dot.
             known = np.pad(np.isfinite(values), 1)
             sizes = np.where(known[1:-1] & ~known[:-2] & ~known[2:], 4, 0)

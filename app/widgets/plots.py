@@ -43,7 +43,8 @@ LEAST_TITLED = 110
 """A lower plot has no room for the title of its horizontal axis, which its card's title implies."""
 TITLE_MARGINS = 24
 """Pixels around a title's words that may be cut."""
-
+UNITS = {"ms per token": "ms", "accepted, %": "%", "of drafting steps, %": "%"}
+"""What is left of a vertical title in a low plot."""
 
 LABEL_ROOM = 9
 """Pixels beyond the ends of an axis, for half a label."""
@@ -351,10 +352,15 @@ class Plot(pg.PlotWidget):  # type: ignore[misc]  # pyqtgraph has no types
         self._fit_bottom()
 
     def _fit_title(self) -> None:
-        """Leave out a vertical title that would be cut off."""
-        axis, box = self.getPlotItem().getAxis("left"), self.getViewBox().boundingRect()
-        axis.resizeEvent()  # Else a new title has the place of the one before.
-        axis.label.setOpacity(1.0 if axis.label.boundingRect().width() <= box.height() + TITLE_MARGINS else 0.0)
+        """Show only the unit of a vertical title that would be cut off, or nothing if that would be, too."""
+        axis, title, is_whole = self.getPlotItem().getAxis("left"), self._labels["left"], False
+        room = self.getViewBox().boundingRect().height() + TITLE_MARGINS
+        for text in (title, UNITS.get(title, title)):
+            if not is_whole:
+                axis.setLabel(text)
+                axis.resizeEvent()  # Else a new title has the place of the one before.
+                is_whole = axis.label.boundingRect().width() <= room
+        axis.label.setOpacity(float(is_whole))
 
     def _fit_bottom(self) -> None:
         """Leave the horizontal title out of a low plot."""
