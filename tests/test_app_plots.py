@@ -379,3 +379,12 @@ def test_a_low_plot_keeps_the_unit_of_its_vertical_title(show_at, run):
     for height, title in ((240, "ms per token"), (80, "ms"), (240, "ms per token")):
         plot.resize(300, height)
         assert (axis.labelText, axis.label.opacity()) == (title, 1.0)
+
+
+def test_the_axes_of_a_plot_that_shrank_are_those_of_a_low_one(show_at, run):
+    found = []
+    for before in (80, 209):
+        plot = show_at(AcceptancePlot(run), 290, before)
+        plot.resize(290, 80)
+        found.append((plot.getPlotItem().getAxis("bottom").geometry(), plot.getViewBox().geometry()))
+    assert found[0] == found[1]

@@ -349,7 +349,12 @@ class Plot(pg.PlotWidget):  # type: ignore[misc]  # pyqtgraph has no types
     def _on_resized(self) -> None:
         self._place_hint()
         self._fit_title()
-        self._fit_bottom()
+
+    def resizeEvent(self, event: object) -> None:
+        """Fit the axis first: a height set while the plot is being laid out would only count for the next layout."""
+        if hasattr(self, "_labels"):  # pyqtgraph calls this before there are axes, too.
+            self._fit_bottom()
+        super().resizeEvent(event)
 
     def _fit_title(self) -> None:
         """Show only the unit of a vertical title that would be cut off, or nothing if that would be, too."""
