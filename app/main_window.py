@@ -236,7 +236,7 @@ class MainWindow(QMainWindow):
         self.transcript.view.place_clicked.connect(self._on_place_clicked)
         self.live.run_replaced.connect(self._on_run_begun)
         self.live.run_shown.connect(self._on_run_shown)
-        for changed in (self.live.baseline_begun, self.controller.run_requested):
+        for changed in (self.live.baseline_begun, self.controller.run_requested, self.playback.pace_changed):
             changed.connect(self._on_settings_changed)
         for wanted in (menus.race.triggered, self.speed.race_button.clicked):
             wanted.connect(self.race.open)
@@ -297,7 +297,13 @@ class MainWindow(QMainWindow):
         problem, focused = self.controls.problem(self.prompt.text()), self.focusWidget()
         # While another run is on its way, the baseline on screen is the previous one's.
         is_baseline = bool(self.run_view.baseline_steps) and self.live.upcoming is None
-        self.prompt.show_state(self.controller.state, problem, is_slowed=self.live.is_slowed, is_baseline=is_baseline)
+        self.prompt.show_state(
+            self.controller.state,
+            problem,
+            is_slowed=self.live.is_slowed,
+            is_ahead=self.playback.pacing.tokens_per_second > 0,
+            is_baseline=is_baseline,
+        )
         if focused in {self.prompt.run_button, self.prompt.stop_button} and not focused.isEnabled():
             self.transcript.view.setFocus()  # Where Space pauses. Qt would choose the next control.
         self.forecast.want(self.controls.pair_question(self.prompt.text()))

@@ -13,7 +13,7 @@ import core.controls
 from app.controller import RunState
 from app.run.pacing import Pace, Pacing
 from app.run.text.tokens import KINDS, Fate, Place
-from app.setup.prompt import READY_HINT, SLOWED_HINT
+from app.setup.prompt import AHEAD_HINT, READY_HINT, SLOWED_HINT
 from core.types import BaselineStep, Drafted, FinishReason, PrefillDone, RunStarted
 from tests.fakes_app import make_step, text_of
 
@@ -185,6 +185,7 @@ def test_the_start_of_a_slowed_run_waits_while_the_engine_is_measured(clock, has
 def test_only_the_showing_of_a_slowed_run_waits_and_full_speed_ends_that(window, qtbot, session, clock):
     choose(window, Pace.SLOWED)
     window.prompt.run_button.click()
+    assert window.prompt.note.text() == AHEAD_HINT
     with qtbot.waitSignal(window.controller.run_ended):
         pass
     assert not session.controls[0].is_paused

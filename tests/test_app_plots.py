@@ -379,6 +379,10 @@ def test_a_low_plot_keeps_the_unit_of_its_vertical_title(show_at, run):
     for height, title in ((240, "ms per token"), (80, "ms"), (240, "ms per token")):
         plot.resize(300, height)
         assert (axis.labelText, axis.label.opacity()) == (title, 1.0)
+    plot.resize(300, 80)
+    feed(run)
+    plot.refresh()
+    assert (axis.labelText, axis.label.opacity()) == ("ms", 1.0), "with its first data"
 
 
 def test_the_axes_of_a_plot_that_shrank_are_those_of_a_low_one(show_at, run):

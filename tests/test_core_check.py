@@ -164,7 +164,7 @@ def test_a_cache_that_keeps_what_was_rejected_is_found_in_the_greedy_text(monkey
     assert report.verdict is Verdict.NOT_EXACT
     assert not report.identities[0].divergences[0].is_near_tie
     assert "no near-tie" in report_text(report)
-    text = "Not exact: 2 of 2 texts differ by more than rounding (Greedy text against plain decoding)."
+    text = "Not exact: Greedy text against plain decoding: 2 of 2 texts differ by more than rounding."
     assert report_text(report).splitlines()[0] == text
     assert report.notes[0] == "Save the report, and file a bug with it.", "greedy texts don't depend on the seed"
 

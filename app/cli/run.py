@@ -147,7 +147,7 @@ def build_request(args: argparse.Namespace, server: Server | None = None) -> Run
 def execute(args: argparse.Namespace) -> int:
     """Run, and return the exit code."""
     if args.log is not None:
-        refuse_to_replace("--log", args.log, (args.prompt_file, args.target, args.draft))
+        refuse_to_replace("--log", args.log, (args.prompt_file, args.target, args.draft, vars(args).get("heads")))
     server = None
     if args.engine is not None:
         from core.engines import ServerSession  # Late: most runs need no HTTP.

@@ -48,10 +48,11 @@ def build_plan(args: argparse.Namespace, few: int, local: Iterable[str]) -> Load
     refuse_for_engine(args)
     for name in local:
         if getattr(args, name):
-            raise UsageError(f"{flag_of(name)} is for this machine; leave it out with --engine.")
+            raise UsageError(f"{flag_of(name)} works only on this machine; leave it out with --engine.")
     if len(args.temperature) > 1:
         raise UsageError("A server is measured at one temperature; give --temperature one value.")
     counts = args.concurrency or DEFAULT_CONCURRENCY
+    prompts = prompts_of(args, "chat", few)
     engine, baseline = find_servers(args)
     engine, baseline = engine.for_model(args.target or ""), baseline and baseline.for_model(args.target or "")
     request = RunRequest(
@@ -66,7 +67,7 @@ def build_plan(args: argparse.Namespace, few: int, local: Iterable[str]) -> Load
     for server in (engine, baseline):
         if server is not None:
             check_request(replace(request, target=server.model(args.target or "")), server)
-    return LoadPlan(engine, baseline, request, args.target or "", prompts_of(args, "chat", few), counts, args.repeats)
+    return LoadPlan(engine, baseline, request, args.target or "", prompts, counts, args.repeats)
 
 
 def prompts_of(args: argparse.Namespace, suite: str, few: int) -> tuple[Prompt, ...]:

@@ -61,8 +61,10 @@ def conclusion_of(run: RunView, *, is_slowed: bool = False) -> Conclusion | None
         again = Advice(STEPWISE, settings={"pace": Pace.FULL}, repeats=True)
         return Conclusion(f"No speed comparison, {_sameness(run)}", STEPWISE, advice=again)
     speedup = run.measured_speedup
-    if summary is not None and speedup is None and run.baseline_steps and not summary.has_baseline:
-        again = Advice(MEASURE_WHOLE, repeats=True)
+    is_stopped = summary is not None and not summary.error and not summary.has_baseline and bool(run.baseline_steps)
+    if is_stopped and speedup is None:
+        settings = {"pace": Pace.FULL} if run.was_stepped else {}
+        again = Advice(MEASURE_WHOLE, settings=settings, repeats=True)
         return Conclusion("No speedup measured: the baseline is not complete", MEASURE_WHOLE, advice=again)
     if speedup is None:
         return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from PySide6.QtCore import QSignalBlocker, QSize, Qt, Slot
+from PySide6.QtCore import QSignalBlocker, QSize, Qt, Signal, Slot
 from PySide6.QtGui import QIcon, QPixmap, QResizeEvent
 from PySide6.QtWidgets import QSlider, QWidget
 
@@ -50,7 +50,12 @@ class PlaybackBar(QWidget):
     """Pause, step, speed, steps shown, branch; controls that can't be used are disabled.
 
     Text and plots share its selection. A panel of the `LiveView`.
+
+    Signals:
+        pace_changed: the pace is another one.
     """
+
+    pace_changed = Signal()
 
     def __init__(
         self, controller: RunController, run: RunView, selection: Selection, view: TranscriptView, menus: Menus
@@ -197,6 +202,7 @@ class PlaybackBar(QWidget):
         if pace.is_stepwise and self._can_pause:
             self.controller.pause()
         self._show()
+        self.pace_changed.emit()
 
     @Slot(int)
     def _on_scrubbed(self, num_steps: int) -> None:

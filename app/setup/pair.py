@@ -69,7 +69,7 @@ class VerdictLine(QWidget):
             measured_cost: see `verdict_text`.
         """
         known = verdict if verdict is not None and verdict.problem is None else PairVerdict()
-        text, help_text = verdict_text(known, measured_cost)
+        text, help_text = verdict_text(known, measured_cost if known is verdict else None)
         warnings = "\n".join(known.warnings)
         is_too_large = known.memory is not None and known.memory.fits is False
         if warnings and not is_too_large:

@@ -140,7 +140,8 @@ class PromptEditor(QWidget):
         self.stop_button.setEnabled(False)
         self.is_folded = False
         self._open_sizes: list[int] = []
-        self._state, self._problem, self._is_slowed, self._is_baseline = RunState.IDLE, "", False, False
+        self._state, self._problem = RunState.IDLE, ""
+        self._is_slowed = self._is_ahead = self._is_baseline = False
         self._read = (WAITING, False)
         """The line about the rendered prompt, and whether it reports a problem."""
         self._rendered: tuple[str, str, bool | None, str] | None = None
@@ -239,14 +240,22 @@ class PromptEditor(QWidget):
         cursor.insertText(text)
 
     def show_state(
-        self, state: RunState, problem: str | None, *, is_slowed: bool = False, is_baseline: bool = False
+        self,
+        state: RunState,
+        problem: str | None,
+        *,
+        is_slowed: bool = False,
+        is_ahead: bool = False,
+        is_baseline: bool = False,
     ) -> None:
         """Enable the buttons that apply, and show why Run can't be pressed; Stop also ends a slowed display.
 
         Args:
+            is_ahead: whether the chosen pace lets the engine run ahead of the text.
             is_baseline: whether the run is over but for its baseline.
         """
         self._state, self._problem, self._is_slowed, self._is_baseline = state, problem or "", is_slowed, is_baseline
+        self._is_ahead = is_ahead
         self.run_button.setEnabled(state is RunState.IDLE and problem is None)
         self.stop_button.setEnabled(is_slowed or state in {RunState.RUNNING, RunState.PAUSED})
         is_shown_late = is_slowed and state is RunState.IDLE
@@ -263,7 +272,7 @@ class PromptEditor(QWidget):
             if is_idle and self._rendered is None:
                 self._timer.start()
         elif is_idle and self._is_slowed and not problem:
-            self._note(SLOWED_HINT, short=LIVE_HINT_SHORT)
+            self._note(SLOWED_HINT, short="Esc shows the rest.")
         elif is_idle:
             self._note(problem or READY_HINT, bool(problem))
         elif self._controls.engine.url:
@@ -273,7 +282,7 @@ class PromptEditor(QWidget):
         elif state is RunState.PAUSED:
             self._note(PAUSED_HINT, short="F8 steps.")
         else:
-            self._note(AHEAD_HINT if self._is_slowed else LIVE_HINT, short=LIVE_HINT_SHORT)
+            self._note(AHEAD_HINT if self._is_ahead else LIVE_HINT, short=LIVE_HINT_SHORT)
 
     @property
     def is_reading(self) -> bool:

@@ -289,6 +289,7 @@ class Plot(pg.PlotWidget):  # type: ignore[misc]  # pyqtgraph has no types
         self.getPlotItem().showGrid(x=False, y=not self._is_empty, alpha=0.5)
         for paint in self._paints:
             paint(theme)
+        self._fit_title()
 
     def _style_axis(self, axis: pg.AxisItem, label: str) -> None:
         """Give an axis the fonts, room and grid that all plots share; in an empty plot it only has a title."""

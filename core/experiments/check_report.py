@@ -101,7 +101,8 @@ def _differences(report: CheckReport) -> Iterator[str]:
         if not item.is_exact:
             others = sum(not divergence.is_near_tie for divergence in item.divergences)
             texts = count_text(item.num_prompts, "text")
-            yield f"{others} of {texts} differ by more than rounding ({COMPARED[item.comparison]})"
+            differ = "differs" if others == 1 else "differ"
+            yield f"{COMPARED[item.comparison]}: {others} of {texts} {differ} by more than rounding"
     found = report.distribution
     if found is None:
         return

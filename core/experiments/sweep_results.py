@@ -322,6 +322,7 @@ def _ranking(
         )
     else:
         lead, is_ahead = _lead(results, ranked)
+        is_ahead = is_ahead and not is_partial
         leads = "is fastest," if is_ahead and not was_busy else "leads with"
         doubt = " Measured on a busy machine, so this is open." if was_busy and is_ahead else ""
         rest = f" {goes_on[0].upper()}{goes_on[1:]}." if is_partial else ""
@@ -350,7 +351,10 @@ def _lead(results: SweepResults, ranked: Sequence[tuple[float, CellResult]]) -> 
     best = ranked[0][1]
     if len(ranked) == 1:
         others = [other for other in results.at(best.cell.temperature) if other.cell != best.cell]
-        if not others or not all(other.errors and not other.num_measured for other in others):
+        has_failed = all(other.errors and not other.num_measured for other in others)
+        if others and not has_failed and results.is_partial(best.cell.temperature):
+            return "no other cell has enough runs yet.", False
+        if not others or not has_failed:
             return "there is no other cell to compare it with.", True
         return "the other cell failed." if len(others) == 1 else f"the other {len(others)} cells failed.", True
     median, other = ranked[1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -29,8 +30,8 @@ from core.draft_length import lengths_of, shown_draft_length
 EMPTY = "Start a run, and this page shows whether drafting pays, and what limits it."
 NO_UNIT = "There is no plain step to compare this run with."
 ON_SERVER = (
-    "A server doesn't report its times for drafting and verifying. To measure whether drafting pays on this one, run "
-    "this in a terminal:\noutrider sweep --engine {} --out sweep.jsonl"
+    "A server doesn't report its times for drafting and verifying. To measure whether drafting pays, also serve the "
+    "model without it, and run this in a terminal:\noutrider sweep --engine {} --baseline-engine URL --out sweep.jsonl"
 )
 UNDRAFTED = "Nothing was drafted: this was plain decoding."
 LATER = "Advice and intervals follow when the run is over."
@@ -146,7 +147,7 @@ def speed_report(run: RunView, done: Study | None = None) -> SpeedReport:
     if run.wants_baseline and run.summary is not None and not run.summary.has_baseline:
         measure = Advice(MEASURE_WHOLE, repeats=True)
     if run.request is not None and run.request.engine:
-        return SpeedReport(ON_SERVER.format(run.request.engine))
+        return SpeedReport(ON_SERVER.format(shlex.quote(run.request.engine)))
     if found is None:
         return SpeedReport(NO_UNIT, advice=(measure,) if is_over else ())
     theory = done.speedup if done is not None else speedup_theory(sums, plain, num_resamples=0)
