@@ -17,7 +17,8 @@ from app.tools.runs.table import run_row
 from core.analysis.steadiness import STEPWISE
 from core.export.choice import choice_from_log
 from core.export.run_data import run_data, verdict
-from core.runlog.log import RunLog, read_run_log, to_record
+from core.runlog.log import to_record
+from core.runlog.reading import RunLog, read_run_log
 from core.runlog.store import read_head
 from core.settings import LengthPolicy
 from core.types import Finished, RunStarted

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from app.__main__ import main
-from core.runlog.log import read_run_log
+from core.runlog.reading import read_run_log
 from tests.fakes import byte_tokenizer, save_model
 from tests.fakes_log import CONFIG, ENVIRONMENT, STEP, SUMMARY
 from tests.test_core_loading import TEMPLATE

@@ -13,7 +13,7 @@ import pytest
 from app.cli.console import NONE
 from app.cli.parsing import find_servers
 from core.engines import session, steps
-from core.runlog.log import read_run_log
+from core.runlog.reading import read_run_log
 from tests.fake_servers import Answer, FakeServer, Fault, llama_server, recorded, vllm
 from tests.fakes_cli import outrider, refused
 

@@ -9,7 +9,8 @@ import shlex
 import pytest
 
 from app.__main__ import main
-from core.runlog.log import read_run_log, to_line, to_record
+from core.runlog.log import to_line, to_record
+from core.runlog.reading import read_run_log
 from tests.fakes_cli import STARTED, finished, refused, step
 
 CONFIG = {

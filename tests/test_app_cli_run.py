@@ -12,7 +12,7 @@ import pytest
 from app.cli import run
 from core.errors import GenerationError, ModelNotFoundError, OutOfMemoryError, PairMismatchError
 from core.files import FileClaim
-from core.runlog.log import read_run_log
+from core.runlog.reading import read_run_log
 from core.types import BaselineStep, FinishReason, StageChanged
 from tests.errors import failing
 from tests.fakes_cli import STARTED, finished, outrider, refused, step

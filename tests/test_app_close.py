@@ -10,7 +10,7 @@ import threading
 import pytest
 
 from app.settings import SettingsStore, WindowSettings
-from core.runlog.log import read_run_log
+from core.runlog.reading import read_run_log
 from tests.children import ROOT, run_code, skip_if_ignored
 
 

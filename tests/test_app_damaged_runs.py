@@ -12,7 +12,7 @@ from app.run.run_view import RunView
 from app.run.speed.speed import NO_UNIT, speed_report
 from app.run.text.branches import branch, can_branch
 from app.run.text.tokens import KINDS, Place, block
-from core.runlog.log import read_run_log
+from core.runlog.reading import read_run_log
 from core.runlog.replay import events, request_to_show
 from tests.fakes_runs import keep_run
 

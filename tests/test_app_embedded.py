@@ -10,7 +10,7 @@ from app.tools.runs.table import run_row
 from app.worker import open_session
 from core.analysis.steadiness import interval_text
 from core.models.catalogue import DEFAULT_DRAFT, DEFAULT_TARGET, SMOLLM2_DRAFTER, embedded_models
-from core.runlog.log import read_run_log
+from core.runlog.reading import read_run_log
 from core.runlog.store import read_head
 from core.types import FinishReason
 

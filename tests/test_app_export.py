@@ -11,7 +11,7 @@ import pytest
 
 from app.dialogs import EXPORT_FILTERS, with_suffix
 from core.export.files import readable_name
-from core.runlog.log import read_run_log
+from core.runlog.reading import read_run_log
 from tests.fakes_app import files_beside_settings
 
 

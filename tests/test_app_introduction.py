@@ -21,7 +21,7 @@ from app.widgets.labels import STEPS
 from core.analysis.steadiness import interval_text
 from core.errors import PromptError
 from core.models.catalogue import ModelEntry, ModelFormat, ModelOrigin
-from core.runlog.log import read_run_log
+from core.runlog.reading import read_run_log
 from core.runlog.replay import events
 from core.settings import Coupling
 from core.types import Step

@@ -10,7 +10,7 @@ from PySide6.QtCore import QTimer
 
 from app.controller import RunState
 from core.errors import ModelNotFoundError
-from core.runlog.log import read_run_log
+from core.runlog.reading import read_run_log
 from core.runlog.store import KeptState
 from core.settings import Coupling, SamplingParams
 from tests.fakes_runs import RunColumn, cells, keep_run, shown_whole, until

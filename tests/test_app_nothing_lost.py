@@ -19,7 +19,8 @@ from app.theme import RESOURCES, ThemeMode
 from core.errors import GenerationError, RunLogError
 from core.experiments.sweep import sweep
 from core.models.remote import hub
-from core.runlog.log import RunLogWriter, read_run_log
+from core.runlog.log import RunLogWriter
+from core.runlog.reading import read_run_log
 from core.runlog.store import Label, RunStore
 from tests import fakes_downloads
 from tests.children import ROOT, run_code, skip_if_ignored

@@ -13,7 +13,7 @@ from app.controller import RunState
 from app.run.measurements import _speedup
 from app.setup.model_picker import ModelRole
 from core.errors import ModelNotFoundError
-from core.runlog.log import read_run_log
+from core.runlog.reading import read_run_log
 from core.settings import LengthPolicy
 from core.text import percent_text
 from core.types import FinishReason

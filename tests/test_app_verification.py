@@ -18,7 +18,7 @@ from core.export.configurations import PROJECTS, configuration
 from core.export.files import export_run
 from core.export.run_report import compare_page, run_page
 from core.export.sweep_table import to_csv
-from core.runlog.log import read_run_log
+from core.runlog.reading import read_run_log
 from core.runlog.search import matches
 from core.runlog.store import RunStore
 from core.settings import LOSSY, Coupling, VerificationRule

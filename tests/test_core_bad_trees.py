@@ -14,7 +14,8 @@ from core.models.catalogue import resolve
 from core.models.fit import forecast, heads_parameters, nodes_of
 from core.models.folder.details import read_details
 from core.models.loading import load
-from core.runlog.log import RunLogWriter, read_run_log
+from core.runlog.log import RunLogWriter
+from core.runlog.reading import read_run_log
 from core.session import Session
 from core.settings import DType
 from core.types import Draft, FinishReason, Step

@@ -15,7 +15,8 @@ from core.engines.metrics import difference, parse_metrics
 from core.engines.steps import StepMaker, align, split_text
 from core.experiments.servers.answers import Answer, ask_all
 from core.export.run_data import mean_acceptance_length, run_data
-from core.runlog.log import read_run_log, to_record
+from core.runlog.log import to_record
+from core.runlog.reading import read_run_log
 from core.runlog.replay import steps
 from core.settings import RunRequest
 from core.types import Finished, FinishReason, Step, Summary

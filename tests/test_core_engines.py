@@ -15,7 +15,8 @@ from core.controls import RunControls
 from core.engines import ServerSession, advice, identify, stream_chunks
 from core.errors import SettingsError
 from core.export.files import export_csv, export_html, export_jsonl
-from core.runlog.log import RunLogWriter, read_run_log
+from core.runlog.log import RunLogWriter
+from core.runlog.reading import read_run_log
 from core.runlog.replay import events, request_from_config
 from core.runlog.tally import Tally
 from core.settings import Coupling, SamplingParams

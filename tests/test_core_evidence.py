@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from core.decode import speculative
 from core.evidence import MAX_LISTED, PackedEvidence, evidence_from_record, packed
-from core.runlog.log import STEP_FIELDS, RunLogWriter, read_run_log, to_line, to_record
+from core.runlog.log import STEP_FIELDS, RunLogWriter, to_line, to_record
+from core.runlog.reading import read_run_log
 from core.runlog.replay import step_from_record
 from core.runlog.store import read_head
 from core.sampling import draw, probabilities

@@ -15,7 +15,8 @@ from core.export.choice import Choice, choice_from_log, choice_from_request
 from core.export.configurations import PROJECTS, configuration, get_project
 from core.export.serving import serving_files
 from core.models.catalogue import DEFAULT_DRAFT, DEFAULT_TARGET, EMBEDDED, SMOLLM2_DRAFTER
-from core.runlog.log import RunLog, to_record
+from core.runlog.log import to_record
+from core.runlog.reading import RunLog
 from core.settings import Coupling, DType, RunRequest, SamplingParams, VerificationRule
 from tests.test_core_analysis import make_step
 

@@ -8,7 +8,8 @@ import pytest
 
 from core.controls import RunControls
 from core.errors import RunLogError
-from core.runlog.log import RunLogWriter, event_line, read_run_log, to_line, to_record
+from core.runlog.log import RunLogWriter, event_line, to_line, to_record
+from core.runlog.reading import read_run_log
 from core.runlog.replay import CUT_OFF, events, request_from_config, step_from_record
 from core.runlog.tally import Tally
 from core.session import Session

@@ -17,7 +17,8 @@ from core.export.choice import choice_from_log
 from core.export.files import export_html
 from core.export.run_report import compare_page, run_page
 from core.export.templates import FOLDER, escaped, one_line
-from core.runlog.log import RunLog, read_run_log, to_record
+from core.runlog.log import to_record
+from core.runlog.reading import RunLog, read_run_log
 from core.settings import RunRequest, SamplingParams
 from tests.fakes_app import FakeSession
 

@@ -9,15 +9,8 @@ import pytest
 
 from core.errors import RunLogError
 from core.export.files import export_csv, export_jsonl
-from core.runlog.log import (
-    BASELINE_STEP_FIELDS,
-    BASELINE_TIMES,
-    RunLogWriter,
-    event_line,
-    read_run_log,
-    to_line,
-    to_record,
-)
+from core.runlog.log import BASELINE_STEP_FIELDS, BASELINE_TIMES, RunLogWriter, event_line, to_line, to_record
+from core.runlog.reading import read_run_log
 from core.runlog.replay import events, summary_from_record
 from core.settings import LengthPolicy
 from core.types import BaselineStep, Finished

@@ -17,7 +17,8 @@ from core.experiments.sweep_file import read_sweep
 from core.experiments.sweep_results import SweepResults
 from core.export import files
 from core.files import LONGEST_LINE
-from core.runlog.log import RunLogWriter, read_run_log, to_line
+from core.runlog.log import RunLogWriter, to_line
+from core.runlog.reading import read_run_log
 from core.runlog.replay import events, request_to_show
 from core.runlog.store import RunStore, read_head
 from core.types import StepsCounted

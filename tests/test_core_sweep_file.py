@@ -16,7 +16,7 @@ from core.experiments.sweep_file import SCHEMA, SweepFile, plan_from_config, pla
 from core.experiments.sweep_plan import DrafterChoice, FileFailed, RunMeasured, SweepFinished, SweepStarted
 from core.experiments.sweep_results import SweepResults
 from core.export.sweep_table import to_csv
-from core.runlog.log import read_run_log
+from core.runlog.reading import read_run_log
 from core.settings import LengthPolicy, VerificationRule
 from tests.fakes import is_sentence, refusal
 from tests.fakes_sweep import FakeSweepSession, fails_at, plan_of

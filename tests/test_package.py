@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from app import __version__
-from core.runlog.log import read_run_log
+from core.runlog.reading import read_run_log
 
 ROOT = Path(__file__).resolve().parents[1]
 PARTS = ("app", "core", "resources")

@@ -7,7 +7,7 @@ import os
 import pytest
 
 from app.__main__ import main
-from core.runlog.log import RunLog, read_run_log
+from core.runlog.reading import RunLog, read_run_log
 
 ADDRESSES = {name: os.environ.get(f"OUTRIDER_{name}_URL", "") for name in ("VLLM", "LLAMA", "SGLANG")}
 PRODUCTS = {"VLLM": "vllm", "LLAMA": "llama-server", "SGLANG": "sglang"}

@@ -21,7 +21,7 @@ from app.cli.parsing import (
     sampling_of,
     switch,
 )
-from core.runlog.log import RunLog, read_run_log
+from core.runlog.reading import RunLog, read_run_log
 from core.settings import RunRequest
 
 

@@ -46,7 +46,7 @@ from core.experiments.prompt_suites import default_prompts
 from core.files import write_atomically
 from core.models.catalogue import DEFAULT_TARGET, resolve
 from core.models.folder.details import read_details
-from core.runlog.log import read_run_log
+from core.runlog.reading import read_run_log
 from core.runlog.replay import request_from_config
 from core.settings import user_default
 from core.text import percent_text

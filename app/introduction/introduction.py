@@ -30,7 +30,7 @@ from app.widgets.fields import boxed, column, labelled, row, set_flag, text_labe
 from core.errors import OutriderError
 from core.models.catalogue import EMBEDDED_TITLES, ModelEntry
 from core.models.remote import hub
-from core.runlog.log import read_run_log
+from core.runlog.reading import read_run_log
 from core.runlog.replay import events, request_to_show
 from core.settings import Coupling, RunRequest, VerificationRule
 from core.text import short_name

@@ -15,7 +15,8 @@ from core.analysis.run_counts import RunCounts
 from core.analysis.steadiness import absence_note, busy_note, interval_text, speedup_interval
 from core.analysis.theory import SpeedupTheory
 from core.draft_length import DraftLength, config_fields, lengths_of
-from core.runlog.log import RunLog, to_record
+from core.runlog.log import to_record
+from core.runlog.reading import RunLog
 from core.runlog.tally import Tally
 from core.settings import Coupling, LengthPolicy, RunRequest, is_lossy
 from core.types import (

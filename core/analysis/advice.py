@@ -18,7 +18,7 @@ from core.analysis.diagnosis import (
 from core.analysis.theory import SpeedupTheory
 from core.draft_length import shown_draft_length
 from core.drafters.ngrams import Ngrams
-from core.runlog.log import ids_of
+from core.runlog.reading import ids_of
 from core.runlog.tally import Tally
 from core.settings import LONGEST_CHAIN, SAME_TEXT, Coupling, LengthPolicy
 from core.text import percent_text

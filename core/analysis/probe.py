@@ -11,7 +11,7 @@ from core.analysis.expectation import Curve, Estimate
 from core.errors import ModelNotFoundError, RunLogError
 from core.models.catalogue import ModelEntry, resolve, suggested_drafts
 from core.models.fit import fitting_drafts
-from core.runlog.log import RunLog, ids_of
+from core.runlog.reading import RunLog, ids_of
 from core.runlog.replay import request_from_config, steps
 from core.settings import Device, DType, SamplingParams, setting, validate
 

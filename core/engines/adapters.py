@@ -15,7 +15,7 @@ from core.engines.client import Client
 from core.engines.server import Product, Server
 from core.engines.steps import MAX_COUNT, Chunk, Counts, Reported, Token, split_text, unknown_tokens
 from core.errors import ServerError, ServerRefusedError
-from core.runlog.log import count_of, ids_of, mapping_of, mappings_of, text_of
+from core.runlog.reading import count_of, ids_of, mapping_of, mappings_of, text_of
 from core.settings import RunRequest
 from core.types import UNKNOWN_ID, FinishReason
 

@@ -12,7 +12,7 @@ from core.engines.address import Address, key_for
 from core.engines.client import OTHER_PRODUCT, Client
 from core.engines.metrics import Snapshot, read_metrics
 from core.errors import ServerError, ServerRefusedError
-from core.runlog.log import count_of, mapping_of, mappings_of, text_of
+from core.runlog.reading import count_of, mapping_of, mappings_of, text_of
 from core.text import PRODUCT_NAMES, did_you_mean
 
 

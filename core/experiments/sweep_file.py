@@ -26,18 +26,8 @@ from core.files import (
     read_lines,
     shown_path,
 )
-from core.runlog.log import (
-    MOST_DAMAGED_LINES,
-    MOST_LINES,
-    Record,
-    head_record,
-    installed,
-    mapping_of,
-    number_of,
-    parse_line,
-    text_of,
-    to_line,
-)
+from core.runlog.log import Record, installed, to_line
+from core.runlog.reading import MOST_DAMAGED_LINES, MOST_LINES, head_record, mapping_of, number_of, parse_line, text_of
 from core.runlog.replay import COUNTS, summary_from_record
 from core.runlog.tally import Tally
 from core.settings import Coupling, Device, DType, VerificationRule

@@ -20,7 +20,7 @@ from core.export.run_data import named, run_data
 from core.models.catalogue import EMBEDDED, EMBEDDED_TITLES, SUGGESTIONS, kept_folder
 from core.models.remote import hub
 from core.models.shared_draft import serves
-from core.runlog.log import RunLog, text_of
+from core.runlog.reading import RunLog, text_of
 from core.runlog.replay import request_from_config
 from core.settings import DType, RunRequest
 from core.types import Step

@@ -21,7 +21,8 @@ from core.export.run_data import without_folders, without_paths
 from core.export.run_report import compare_page, run_page
 from core.export.sweep_report import sweep_page, sweep_without_paths
 from core.files import FileClaim, open_regular, read_lines, shown_path, write_atomically
-from core.runlog.log import STEP_FIELDS, RunLog, number_of, parse_line, text_of, to_line, to_record
+from core.runlog.log import STEP_FIELDS, to_line, to_record
+from core.runlog.reading import RunLog, number_of, parse_line, text_of
 from core.runlog.replay import steps
 from core.settings import is_lossy, rule_text
 from core.text import csv_text, short_name

@@ -13,7 +13,8 @@ from core.analysis.run_counts import Column, RunCounts
 from core.analysis.steadiness import STEPWISE, absence_note, busy_note, covers_one, interval_text, speedup_interval
 from core.draft_length import lengths_of, shown_draft_length
 from core.export.templates import UNKNOWN
-from core.runlog.log import CONFIG_FIELDS, ENVIRONMENT_FIELDS, RunLog, mapping_of, number_of, text_of
+from core.runlog.log import CONFIG_FIELDS, ENVIRONMENT_FIELDS
+from core.runlog.reading import RunLog, mapping_of, number_of, text_of
 from core.runlog.replay import events
 from core.runlog.store import moment_of
 from core.text import server_text, spaced_percent

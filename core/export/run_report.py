@@ -22,7 +22,7 @@ from core.export.run_data import (
     without_folders,
 )
 from core.export.templates import UNKNOWN, render
-from core.runlog.log import RunLog, text_of
+from core.runlog.reading import RunLog, text_of
 from core.runlog.tally import PositionCounts
 from core.settings import LOSSY, Coupling, is_lossy
 from core.text import percent_text, significant_text

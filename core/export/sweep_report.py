@@ -14,7 +14,7 @@ from core.experiments.sweep_results import COLUMNS, FIGURES, SPEEDUP, SweepFigur
 from core.export.charts import Axis, Mark, Plot, headroom, series_mark
 from core.export.run_data import minute_text, named, shown, without_folders
 from core.export.templates import UNKNOWN, render
-from core.runlog.log import mapping_of, text_of
+from core.runlog.reading import mapping_of, text_of
 
 STRONGEST = 55
 """Per cent of the colour in the strongest cell, which keeps its text readable."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from core.errors import OutriderError, RunLogError
 from core.evidence import evidence_from_record
-from core.runlog.log import RunLog, mapping_of, number_of, text_of
+from core.runlog.reading import RunLog, mapping_of, number_of, text_of
 from core.runlog.tally import Tally
 from core.settings import (
     MAX_DRAFT_TOKENS,

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from core.draft_length import shown_draft_length
-from core.runlog.log import mapping_of, text_of
+from core.runlog.reading import mapping_of, text_of
 from core.runlog.store import KeptRun
 from core.settings import SETTINGS, is_lossy
 

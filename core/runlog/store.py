@@ -33,7 +33,8 @@ from core.files import (
     read_own_json,
     write_atomically,
 )
-from core.runlog.log import Record, RunLog, head_record, mapping_of, parse_line, read_run_log, text_of
+from core.runlog.log import Record
+from core.runlog.reading import RunLog, head_record, mapping_of, parse_line, read_run_log, text_of
 
 MAX_PROMPT = 4_000
 """Most characters of a prompt kept in the list, for display and search."""

@@ -20,7 +20,7 @@ from core.analysis.run_counts import Column, RunCounts
 from core.analysis.steadiness import interval_text, unsteadiness
 from core.errors import OutriderError
 from core.export.run_data import FIGURES, SOURCES, Figure, RunData, differences, run_data, shown
-from core.runlog.log import RunLog
+from core.runlog.reading import RunLog
 from core.runlog.store import KeptRun
 from core.settings import SETTINGS
 

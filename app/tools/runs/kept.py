@@ -17,7 +17,7 @@ from app.menus import key_text
 from app.run.run_view import COMPLETE, RunView
 from app.tools.runs.window import RunsWindow
 from app.window_layout import bring_forward
-from core.runlog.log import RunLog, read_run_log
+from core.runlog.reading import RunLog, read_run_log
 from core.runlog.replay import events, request_from_config, request_to_show
 from core.runlog.store import KeptRun, KeptState, RunStore
 from core.settings import RunRequest

@@ -16,7 +16,7 @@ from app.widgets.tables import Table
 from app.widgets.title_delegate import BETWEEN, TitleDelegate
 from core.draft_length import shown_draft_length
 from core.drafters.registry import METHODS
-from core.runlog.log import number_of, text_of
+from core.runlog.reading import number_of, text_of
 from core.runlog.replay import interval_of
 from core.runlog.search import searchable
 from core.runlog.store import MAX_LABEL, KeptRun, KeptState, Label

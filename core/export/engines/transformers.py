@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from core.export.choice import Choice, ModelSource, SourceKind
 from core.export.engines.common import OUTTYPES, PROMPT, Project, Recipe, UnsupportedError, config_of, precision_note
-from core.runlog.log import text_of
+from core.runlog.reading import text_of
 
 _STATEFUL = frozenset({
     "bailing_hybrid", "bamba", "deepseek_v4", "falcon_h1", "falcon_mamba", "granitemoehybrid", "jamba", "kimi_linear",
