@@ -309,7 +309,7 @@ def test_two_texts_of_different_lengths_race_to_the_same_token():
     assert said.endswith(f"Over all tokens, the measured speedup is 1.50× (95 %: {found.interval}).")
     few = race(ours[:5], plain[:6])
     assert length_text(few, race_of(few)).endswith("is 1.50×."), "too few steps to tell"
-    assert length_text(race(ours), race_of(race(ours))) == f"Both wrote {found.num_tokens} tokens."
+    assert length_text(race(ours), race_of(race(ours))) == f"Both texts have {found.num_tokens} tokens."
 
 
 def test_two_texts_are_compared_in_one_sentence():

@@ -100,7 +100,10 @@ def test_the_verdict_follows_the_measured_speedup(factor, words):
     run.request = replace(run.request, baseline=True)
     plain = replace(make_step(0, 9, num_draft_tokens=0, num_accepted=0), total_ms=factor * spent / tokens)
     run.apply(BaselineStep(replace(plain, verify_ms=0.9 * plain.total_ms)))
-    assert speed_report(run).headline.startswith("Too early to tell."), "its baseline is still being measured"
+    early = speed_report(run)
+    assert early.headline.startswith("Too early to tell."), "its baseline is still being measured"
+    assert early.limit == ""
+    assert LATER.format("the baseline") in early.basis
     run.apply(Finished(make_summary(steps, FinishReason.LENGTH, baseline_text="x")))
     assert words in speed_report(run).headline
 
@@ -164,7 +167,7 @@ def test_a_running_run_is_followed_and_advice_and_intervals_wait_for_its_end():
         assert f"{count} steps" in speed_report(run).basis
         for step in drawn(0.8, 4, count=10, seed=2):
             run.apply(step)
-    assert LATER in speed_report(run).basis
+    assert LATER.format("the baseline") in speed_report(run).basis
     assert speed_report(run).advice == ()
     assert study_of(run) is None
     run.begin(run.request)

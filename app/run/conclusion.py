@@ -21,10 +21,10 @@ from core.analysis.steadiness import (
     covers_one,
     interval_text,
     speedup_interval,
+    spread_text,
     unsteadiness,
 )
 from core.settings import Coupling
-from core.text import percent_text
 
 QUALIFIED = "Measured on a busy machine: "
 SHORT_MS = 20.0
@@ -78,8 +78,7 @@ def conclusion_of(run: RunView, *, is_slowed: bool = False) -> Conclusion | None
     else:
         headline, verdict = f"Slower than plain decoding, at {speedup:.2f} times its speed", "slower"
     busy, spread = run.busy_note.removeprefix(BUSY_MACHINE), unsteadiness(run.counts.sums, run.baseline.sums)
-    varied = f"steps with the same work varied in time by {percent_text(spread or 0.0)}."
-    steady = "" if spread is None else f"The machine was steady: {varied}"
+    steady = "" if spread is None else f"The machine was steady: {spread_text(spread)}"
     notes = [f"95 % interval {interval_text(interval)}." if interval else "Generate more tokens to get an interval."]
     notes += [note for note in (run.absence_note, busy[:1].upper() + busy[1:] or steady) if note]
     sums = run.counts.sums

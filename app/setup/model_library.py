@@ -91,6 +91,8 @@ def verdict_text(verdict: PairVerdict, measured_cost: float | None = None) -> tu
         is_too_large = memory is not None and memory.fits is False  # Which comes first.
         parts.insert(1 if is_too_large else 0, f"Draft step: {cost:.2f} of a target step, {source}")
         lines.append("The cost c: one draft step's time / one target step's time.")
+        if measured_cost is not None:
+            lines.append("Measured in this pair's last run whose baseline was measured, too.")
     if verdict.cost_coefficient is not None:
         lines.append(f"From the numbers of parameters, {verdict.cost_coefficient:.2f} is expected.")
     return "\n".join(parts), "\n".join(lines)

@@ -23,7 +23,7 @@ from app.controller import RunState
 from app.jobs import Job, Jobs
 from app.menus import key_text
 from app.setup.setting_fields import value_of
-from app.theme import hold_font, scaled, text_scale
+from app.theme import hold_font, text_scale
 from app.widgets.fields import NO_LIMIT, boxed, card, column, named, quiet_button, row, set_flag, text_label
 from app.widgets.labels import FittingNote
 from core.experiments.prompt_suites import PRESETS
@@ -88,6 +88,7 @@ class PromptReading(QPlainTextEdit):
 
 DELAY_MS = 120
 READY_HINT = f"{key_text('Ctrl+Enter')} starts a run."
+READY_HINT_SHORT = f"{key_text('Ctrl+Enter')} runs."
 SLOWED_HINT = "Space pauses or resumes, Esc shows the rest."
 LIVE_HINT = "Esc stops. K and temperature change this run."
 PAUSED_HINT = "F8 steps, Space resumes. Change K or temperature."
@@ -98,9 +99,9 @@ LIVE_HINT_SHORT = "Esc stops."
 AHEAD_HINT = "Esc stops. Changes reach what isn't computed yet."
 STOP_HELP, REST_HELP = "Stop the run before its next forward (Esc)", "Show the rest of the text at once (Esc)"
 OPEN_HEIGHT, FOLDED_LINES, LARGE_SCALE = 64, 2, 1.2
-UNFOLD = "▸"
-LOW_WINDOW, TITLE_WIDTH = 800, 400
-"""Below this height, a prompt in large text is folded to one line. From this width, its name fits beside Run."""
+UNFOLD = "▸ Prompt"
+LOW_WINDOW = 800
+"""Below this height, a prompt in large text is folded to one line."""
 
 
 class PromptEditor(QWidget):
@@ -195,8 +196,9 @@ class PromptEditor(QWidget):
         is_low = is_large and self.window().height() < LOW_WINDOW
         lines = round((1 if is_low else FOLDED_LINES) * self.edit.cursorRect().height() + margins)
         self._header.setVisible(not (is_folded and is_large))
-        self.unfold_button.setText(f"{UNFOLD} Prompt" if self.width() >= scaled(TITLE_WIDTH) else UNFOLD)
         self.unfold_button.setVisible(is_folded and is_large)
+        self.note.most_lines = 1 if is_folded and is_large else FittingNote.most_lines
+        self._show_hint()
         self._pages.setMinimumHeight(lines if is_folded else OPEN_HEIGHT)
         self._pages.setMaximumHeight(lines if is_folded else NO_LIMIT)
         # The splitter gives a widget that can't grow no more than it asks for.
@@ -274,9 +276,9 @@ class PromptEditor(QWidget):
         elif is_idle and self._is_slowed and not problem:
             self._note(SLOWED_HINT, short="Esc shows the rest.")
         elif is_idle:
-            self._note(problem or READY_HINT, bool(problem))
+            self._note(problem or READY_HINT, bool(problem), short="" if problem else READY_HINT_SHORT)
         elif self._controls.engine.url:
-            self._note(SERVED_HINT)
+            self._note(SERVED_HINT, short=LIVE_HINT_SHORT)
         elif self._is_baseline:
             self._note(BASELINE_HINT, short=LIVE_HINT_SHORT)
         elif state is RunState.PAUSED:

@@ -90,12 +90,13 @@ class Banner(MessageBar):
             self.dismiss()
 
 
-MAX_LINES = 3
 MIN_NOTE_HEIGHT = 32
 
 
 class FittingNote(QLabel):
-    """Wraps its sentence, or shows a short form if it would take more than three lines."""
+    """Wraps its sentence, or shows a short form if it would take more than `most_lines`."""
+
+    most_lines = 3
 
     def __init__(self) -> None:
         super().__init__()
@@ -123,7 +124,7 @@ class FittingNote(QLabel):
     def _fit(self) -> None:
         self.setMinimumHeight(0)  # Otherwise the height could never shrink.
         self.setText(self._whole)
-        if self.heightForWidth(self.width()) > MAX_LINES * self.fontMetrics().lineSpacing() + 2:
+        if self.heightForWidth(self.width()) > self.most_lines * self.fontMetrics().lineSpacing() + 2:
             self.setText(self._short)
         # A layout gives wrapped text its full height only if there is room to spare.
         self.setMinimumHeight(max(scaled(MIN_NOTE_HEIGHT), self.heightForWidth(self.width())))

@@ -90,6 +90,11 @@ def unsteadiness(*runs: Tally) -> float | None:
     return max((spread for spread in spreads if spread is not None), default=None)
 
 
+def spread_text(spread: float) -> str:
+    """How far equal steps were apart, and from when on the machine counts as busy, in a sentence's second half."""
+    return f"steps with the same work varied in time by {percent_text(spread)} (busy: above {percent_text(BUSY)})."
+
+
 def absence_note(run: Tally, baseline: Tally) -> str:
     """A sentence about time in which the machine slept; empty if it didn't."""
     absent_s = (run.absent_ms + baseline.absent_ms) / 1e3
@@ -107,8 +112,7 @@ def busy_note(run: Tally, baseline: Tally, summary: Summary) -> str:
         return ""
     found = unsteadiness(run, baseline)
     if found is not None and found > BUSY:
-        varied = f"steps with the same work varied in time by {percent_text(found)}"
-        return f"{BUSY_MACHINE}{varied}. {REPEAT_WHEN_IDLE}"
+        return f"{BUSY_MACHINE}{spread_text(found)} {REPEAT_WHEN_IDLE}"
     plain = [row[_VERIFY_MS] for row in baseline.table().tolist()][:_BLOCKS]
     before, after = summary.target_step_ms, statistics.median(plain) if len(plain) >= _FEWEST else None
     same_threads = summary.num_threads == summary.baseline_num_threads

@@ -64,7 +64,7 @@ def length_text(run: RunView, race: Race) -> str:
     """Over how many tokens the two are compared, in one sentence."""
     tokens = count_text(race.ours.num_tokens, "token")
     if race.is_whole:
-        return f"Both wrote {tokens}."
+        return f"Both texts have {tokens}."
     ours, plain = run.num_tokens, run.baseline.timeline.num_tokens
     measured = run.measured_speedup
     between = f" (95 %: {run.interval})" if run.interval else ""

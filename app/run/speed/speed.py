@@ -34,7 +34,7 @@ ON_SERVER = (
     "model without it, and run this in a terminal:\noutrider sweep --engine {} --baseline-engine URL --out sweep.jsonl"
 )
 UNDRAFTED = "Nothing was drafted: this was plain decoding."
-LATER = "Advice and intervals follow when the run is over."
+LATER = "Advice and intervals follow once {} is shown."
 COMPUTING = "Computing the intervals…"
 MEASURE = "Tick “Measure the baseline”, and run again."
 MEASURE_WHOLE = "Run again, and let the baseline finish."
@@ -164,12 +164,13 @@ def speed_report(run: RunView, done: Study | None = None) -> SpeedReport:
     is_busy = bool(run.busy_note and found.num_blocks and found.plain.is_measured)
     if is_busy:
         advice.insert(0, Advice(REPEAT, repeats=True))
-    note = LATER
+    note = LATER.format("the baseline" if run.wants_baseline else "the whole run")
     if is_over:
         note = COMPUTING if done is None else UNCALIBRATED if theory is not None and calibration is None else ""
     if run.was_stepped:
         return SpeedReport(_headline(run, found, theory, advice, interval), advice=tuple(advice))
-    limit = found.main_limit
+    # Above a verdict that it is too early to give, nothing else is judged either.
+    limit = found.main_limit if found.plain.is_measured or is_over or not run.wants_baseline else None
     # With a measured speedup, the window already says it.
     busy = run.busy_note if run.measured_speedup is None else ""
     return SpeedReport(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import unicodedata
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
@@ -357,7 +358,8 @@ class TokenText(QPlainTextEdit):
 def _shown(span: Span) -> str:
     text = span.text
     if span.fate in NOT_COPIED:
-        return text.translate(ON_ONE_LINE).translate(_SHOWN)
+        # Blanks after a line break would be a gap within the line.
+        return re.sub("↵[ ⇥]+", "↵", text.translate(ON_ONE_LINE).translate(_SHOWN))
     return text if text.isprintable() else text.translate(_SHOWN)
 
 
