@@ -200,9 +200,9 @@ def distribution_remarks(found: DistributionResult, samples: str = "blocks") -> 
     if found.bias is not None and found.bias_error is not None:
         error, found_bias = (percent_text(times * found.bias_error, 1) for times in (1.0, BIAS_ERRORS))
         remarks = [
-            f"Bias towards the draft: {percent_text(found.bias, 1)} ± {error} (one standard error; a bias "
-            f"{BIAS_ERRORS:g} times as large, {found_bias}, is found in nine of ten checks); "
-            "100 % would mean that all tokens came from the draft's distribution."
+            f"Bias towards the draft: {percent_text(found.bias, 1)}, standard error {error}. A check of this size "
+            f"finds a bias of {found_bias} ({BIAS_ERRORS:g} standard errors) nine times in ten. 100 % would mean that "
+            "all tokens came from the draft's distribution."
         ]
     if (trees := found.trees) is not None:
         shapes = "all of one shape" if trees.num_shapes == 1 else f"of {trees.num_shapes:,} shapes"
