@@ -56,7 +56,7 @@ def test_an_earlier_sweep_is_opened_from_the_list(window, qtbot, opened, tmp_pat
     assert [(line.word, line.pays) for line in window.sweep.verdicts.lines] == [("Too few runs", None)]
     for state, word in (
         ({"is_ahead": True}, ("K = 2", True)),
-        ({}, ("Pays, lead open", True)),
+        ({}, ("Pays, best K unclear", True)),
         ({"was_busy": True}, ("Machine was busy", None)),
         ({"was_busy": True, "is_sure": None}, ("Too few runs", None)),
         ({"was_busy": True, "is_sure": False}, ("Not sure it pays", None)),
@@ -90,7 +90,8 @@ def test_the_verdicts_at_two_temperatures_are_all_in_view(qtbot, opened, apply_t
             sweeps.view._runs.add(replace(item, unsteadiness=0.9))
     sentence = (
         "At temperature {}: K = 4 with Outrider Code draft leads with 1.95× plain decoding (95 % interval 1.34 to 3.32 "
-        "on this prompt); K = 2 at 1.47× is behind in only 97 % of the bootstrap samples, so which is faster is open."
+        "on this prompt); K = 2 at 1.47× is behind in only 97 % of the bootstrap samples, so it is unclear which is "
+        "faster."
     )
     apply_theme(LIGHT, scale)
     sweeps.restyle()

@@ -228,7 +228,7 @@ def test_a_verdict_says_what_is_fastest_and_how_sure_that_is(speed, facts, words
     (verdict,) = swept(lambda request, is_plain: 10.0 if is_plain else speed(request.num_draft_tokens, request.seed))
     assert {name: getattr(verdict, name) for name in facts} == facts
     assert words in verdict.sentence
-    assert ("so which is faster is open." in verdict.sentence) is ("leads" in words)
+    assert ("so it is unclear which is faster." in verdict.sentence) is ("leads" in words)
     assert is_sentence(verdict.sentence)
 
 
@@ -261,7 +261,11 @@ def test_an_interval_over_few_prompts_covers_only_these(count, words):
 
 @pytest.mark.parametrize(
     ("lengths", "words"),
-    [((2,), "there is no other cell"), ((1, 2), "the other cell failed."), ((1, 2, 3), "the other 2 cells failed.")],
+    [
+        ((2,), "there is no other cell"),
+        ((1, 2), "the other cell failed: The draft ran out of memory. Continue the sweep to try the failed"),
+        ((1, 2, 3), "the other 2 cells failed: The draft ran out of memory. Continue"),
+    ],
 )
 def test_a_verdict_without_a_runner_up_says_whether_the_other_cells_failed(lengths, words):
     def on_run(request, controls):
@@ -273,6 +277,9 @@ def test_a_verdict_without_a_runner_up_says_whether_the_other_cells_failed(lengt
     (verdict,) = verdicts(SweepResults(plan, runs))
     assert words in verdict.sentence
     assert is_sentence(verdict.sentence)
+    mixed = [replace(run, error=f"{run.error} {run.run.repeat}.") if run.error else run for run in runs]
+    (verdict,) = verdicts(SweepResults(plan, mixed))
+    assert "out of memory" not in verdict.sentence, "there is more than one reason"
     # A cell that was stopped before its first run has not failed.
     (verdict,) = verdicts(SweepResults(plan, [run for run in runs if run.run.cell.num_draft_tokens != 1]))
     assert "the other cell" not in verdict.sentence

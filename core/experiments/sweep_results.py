@@ -301,7 +301,11 @@ def _ranking(
     (median, best), is_ahead = ranked[0], False
     name, speeds = best.cell.title, results.speedups(best.cell)
     is_partial = results.is_partial(best.cell.temperature)
-    goes_on = "continue the sweep to measure the rest" if is_partial or len(speeds) < best.num_planned else ""
+    cells = [cell for cell in results.all() if cell.cell.temperature == best.cell.temperature]
+    untried = [cell for cell in cells if len(cell.measurements) < cell.num_planned]
+    have_failed = all(cell.errors and not cell.num_measured for cell in untried)
+    goal = "try the failed runs again" if have_failed else "measure the rest"
+    goes_on = f"continue the sweep to {goal}" if is_partial or len(speeds) < best.num_planned else ""
     interval, is_sure = _interval(speeds)
     if median <= 1.0:
         judged = "so far" if is_partial else "don't speculate;"
@@ -356,7 +360,9 @@ def _lead(results: SweepResults, ranked: Sequence[tuple[float, CellResult]]) -> 
             return "no other cell has enough runs yet.", False
         if not others or not has_failed:
             return "there is no other cell to compare it with.", True
-        return "the other cell failed." if len(others) == 1 else f"the other {len(others)} cells failed.", True
+        failed = "the other cell failed" if len(others) == 1 else f"the other {len(others)} cells failed"
+        reason, *more = {error for other in others for error in other.errors}
+        return f"{failed}{'.' if more else f': {reason}'}", True
     median, other = ranked[1]
     # Without the drafter's name, where that is the winner's.
     is_same = other.cell.drafter == best.cell.drafter
@@ -370,7 +376,7 @@ def _lead(results: SweepResults, ranked: Sequence[tuple[float, CellResult]]) -> 
     share = percent_text(ahead)
     if ahead >= _SURE:
         return f"it is ahead of {second} in {share} of the bootstrap samples.", True
-    return f"{second} is behind in only {share} of the bootstrap samples, so which is faster is open.", False
+    return f"{second} is behind in only {share} of the bootstrap samples, so it is unclear which is faster.", False
 
 
 def bootstrap_medians(values: Mapping[Key, float]) -> NDArray[np.float64]:

@@ -369,7 +369,8 @@ class SweepView:
         """The verdict at each temperature; while the sweep runs, the leading cell."""
         if self.verdicts:
             note = self._runs.busy_note if self._runs is not None else ""
-            found = [VerdictLine(*_word(verdict), self._in_titles(verdict.sentence)) for verdict in self.verdicts]
+            sought = "K" if self.plan is not None and len(self.plan.drafters) == 1 else "cell"
+            found = [VerdictLine(*_word(each, sought), self._in_titles(each.sentence)) for each in self.verdicts]
             return [*([VerdictLine("", None, note)] if note else []), *found]
         lines = []
         for temperature in self.plan.temperatures if self.plan is not None else ():
@@ -388,7 +389,7 @@ class SweepView:
         return lines
 
 
-def _word(verdict: Verdict) -> tuple[str, bool | None]:
+def _word(verdict: Verdict, sought: str) -> tuple[str, bool | None]:
     """What a verdict settles or leaves open, in a few words, and whether drafting pays."""
     if verdict.best is None:
         return "No answer", None
@@ -402,7 +403,7 @@ def _word(verdict: Verdict) -> tuple[str, bool | None]:
     if verdict.was_busy:
         return "Machine was busy", None
     if not verdict.is_ahead:
-        return "Pays, lead open", True
+        return f"Pays, best {sought} unclear", True
     return f"K = {verdict.best.cell.num_draft_tokens}", True
 
 
