@@ -63,6 +63,8 @@ def test_an_exact_pair_gets_a_tick_a_plain_sentence_and_its_p_values(checking, q
     assert texts(panel.results.table)[1] == ["Token 1 of a block", "3,000", "16.4", "18", "✓ p = 0.563"]
     assert texts(panel.results.table)[3][-1] == "too few to test"
     assert panel.results.remarks.text()
+    assert panel.reason.isHidden()
+    assert panel.results.shown.isHidden()
     assert (fake.requests[0].num_samples, fake.requests[0].run.target) == (5_000, TARGET.ref)
 
 
@@ -87,7 +89,9 @@ def test_a_broken_pair_is_shown_by_sign_sentence_and_rows(checking, qtbot, apply
     assert (panel.mark.text(), panel.mark.property("kind")) == ("✕", "broken")
     bias = "their bias towards the draft is 9.3\u00a0%"
     assert panel.headline.text() == f"Not exact: 3,000 sampled blocks don't follow the target's distribution; {bias}."
-    assert "another seed (Seed in the main window" in panel.results.remarks.text()
+    assert "another seed (Seed in the main window" in panel.reason.text()
+    assert "another seed" not in panel.results.remarks.text()
+    assert panel.results.shown.text() == "The bars show only token 1 of a block, which passed."
     assert f" · seed {panel._report.request.run.seed} · took " in panel.subject.text()
     assert texts(panel.results.table)[2][-1] == "✕ p < 0.001"
     assert "p = 2.7\u00a0×\u00a010⁻⁵" in cell(panel.results.table, 2, role=Qt.ItemDataRole.ToolTipRole)

@@ -116,6 +116,7 @@ class CheckWindow(ToolWindow):
         close_help = "Close the window, and stop what is running"
         self.close_button = push_button("Close", "checkCloseButton", close_help, self.close)
         self.headline = wrapped_label("checkHeadline", "title")
+        self.reason = wrapped_label("checkReason", "plain")
         self.subject = wrapped_label("checkSubject", "hint")
         self.progress = named(QProgressBar(), "checkProgress", "Progress of this part of the check")
         self.progress.setTextVisible(False)
@@ -135,7 +136,7 @@ class CheckWindow(ToolWindow):
         self.save_button = push_button("Save…", "saveCheckButton", "The report as text or JSON", self._on_save)
         guard_wheel(self.blocks)
         self.results = CheckResults()
-        head = row(self.mark, (column(self.headline, self.subject, spacing=2), 1), spacing=12)
+        head = row(self.mark, (column(self.headline, self.reason, self.subject, spacing=2), 1), spacing=12)
         head.setAlignment(self.mark, Qt.AlignmentFlag.AlignTop)
         blocks = text_label("Blocks to sample", "field", buddy=self.blocks)
         self._options = (blocks, self.blocks, self.with_transformers)
@@ -272,6 +273,9 @@ class CheckWindow(ToolWindow):
     def _show_results(self, report: CheckReport | None) -> None:
         self._report = report
         self.results.show_report(report)
+        reason = report.notes[0] if report is not None and report.verdict is Verdict.NOT_EXACT else ""
+        self.reason.setText(reason)
+        self.reason.setVisible(bool(reason))
         for button in (self.copy_button, self.save_button):
             button.setEnabled(report is not None)
 

@@ -22,7 +22,14 @@ from app.widgets.fields import (
 from app.widgets.painted import LEFT, RIGHT, PaintedWidget, draw_box, draw_text
 from app.widgets.rows import Column, Row
 from app.widgets.tables import Table
-from core.experiments.check_plan import CheckReport, DistributionTest, FirstTokens, IdentityResult, TokenCount
+from core.experiments.check_plan import (
+    CheckReport,
+    DistributionTest,
+    FirstTokens,
+    IdentityResult,
+    TokenCount,
+    Verdict,
+)
 from core.experiments.check_report import COMPARED, distribution_remarks, divergence_line, p_text, title_of
 from core.text import count_text
 
@@ -99,6 +106,7 @@ NUM_ROWS = 9
 LEAST_EXPECTED = 0.05
 """A token that was never drawn gets a row only if its expected count is above this, which would be shown as 0.0."""
 LEGEND = "{}; outlined: expected, filled: drawn"
+SHOWN = "The bars show only token 1 of a block, which {}."
 MIN_ROWS, MAX_ROWS = 4, 9
 
 
@@ -179,9 +187,10 @@ class CheckResults(QWidget):
         self.prompts.setSizeAdjustPolicy(QComboBox.SizeAdjustPolicy.AdjustToMinimumContentsLengthWithIcon)
         guard_wheel(self.prompts)
         self.legend = hint_label("checkLegend")
+        self.shown = wrapped_label("checkShown", "hint")
         self.bars = CheckBars()
         after = text_label("First tokens after", "field", buddy=self.prompts)
-        self._tokens, _ = card(row(after, (self.prompts, 1), self.legend), self.bars)
+        self._tokens, _ = card(row(after, (self.prompts, 1), self.legend), self.shown, self.bars)
         self._layout = column(table_card(self.table), self.remarks, self._tokens, None)
         boxed(self._layout, self)
         self.first_tokens: tuple[FirstTokens, ...] = ()
@@ -196,11 +205,18 @@ class CheckResults(QWidget):
         hold(self.table, least_height=round((min(max(len(rows), MIN_ROWS), MAX_ROWS) + 1.7) * ROW))
         self._layout.setStretch(0, 0 if rows else 1)
         self._layout.setStretch(self._layout.count() - 1, 1 if rows else 0)
-        notes = report.notes if report is not None else ()
+        is_broken = report is not None and report.verdict is Verdict.NOT_EXACT
+        # The first stands below the verdict.
+        notes = report.notes[is_broken:] if report is not None else ()
         remarks = "\n".join((*(distribution_remarks(found) if found is not None else ()), *notes))
         self.remarks.setText(remarks)
         self.remarks.setVisible(bool(remarks))
         self.first_tokens = found.first_tokens if found is not None else ()
+        first = next((test for test in found.tests if test.position == 1), None) if found is not None else None
+        if is_broken and first is not None:
+            result = "failed" if first.is_failed else "was not tested" if first.p_value is None else "passed"
+            self.shown.setText(SHOWN.format(result))
+        self.shown.setVisible(is_broken and first is not None)
         self.prompts.clear()
         self.prompts.addItems([tokens.prompt for tokens in self.first_tokens])
         # First the prompt after which the most tokens are likely: where one takes all, there is little to compare.

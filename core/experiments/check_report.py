@@ -38,7 +38,10 @@ COMPARED = {
 
 
 def notes_on(report: CheckReport) -> tuple[str, ...]:
-    """How the settings affect the distribution, a sentence each, or what to do where they don't explain the result."""
+    """How the settings affect the distribution, a sentence each.
+
+    If the verdict is "not exact", the first says why, or what to do where the settings don't explain it.
+    """
     run, distribution, dtype = report.request.run, report.distribution, report.dtype
     # Greedy texts don't depend on the seed, nor on typical acceptance.
     is_drawn = all(item.is_exact or item.comparison is Comparison.GUMBEL for item in report.identities)
@@ -75,7 +78,9 @@ def notes_on(report: CheckReport) -> tuple[str, ...]:
     if run.coupling is Coupling.GUMBEL:
         notes.append("Gumbel coupling keeps the distribution, and a seed gives the same text as without a draft.")
     elif not (run.sampling.is_greedy or run.is_lossy):
-        notes.append("One seed gives different texts with and without a draft: random numbers are used differently.")
+        notes.append(
+            "The same seed gives different texts with and without a draft, because they use random numbers differently."
+        )
         if run.num_draft_tokens is None:
             name = "Auto" if run.length_policy is LengthPolicy.AUTO else "Adaptive"
             notes.append(
