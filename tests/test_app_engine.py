@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import shlex
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from PySide6.QtCore import Qt
+from PySide6.QtGui import QGuiApplication
 from PySide6.QtWidgets import QWidget
 
 from app.controller import RunState
@@ -242,7 +244,12 @@ def test_a_run_on_a_server_opens_on_every_page(name, open_runs, tmp_path, qtbot)
             window.selection.select(Place(step.index, step.slots[-1]))
             qtbot.wait(1)
     rejected = next(step for step in steps if step.num_draft_tokens)
-    assert speed_report(window.run_view).headline == ON_SERVER.format(window.run_view.request.engine)
+    window.speed._show(speed_report(window.run_view))
+    assert window.speed.headline.text() == ON_SERVER
+    window.speed.copy_button.click()
+    words = shlex.split(QGuiApplication.clipboard().text().replace("\\\n", " "))
+    given = ["--engine", window.run_view.request.engine, "--baseline-engine", "URL", "--out", "sweep.jsonl"]
+    assert words == ["outrider", "sweep", *given]
     window.menus.show_ghosts.setChecked(True)
     assert window.run_view.summary.predicted_speedup is None
     assert window.run_view.target_step_ms is None

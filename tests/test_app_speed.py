@@ -383,4 +383,4 @@ def test_a_run_of_trees_shows_shapes_beside_a_chain_and_a_chain_again_after_it(q
 def test_a_servers_address_from_a_log_is_one_word_of_the_command_to_copy():
     run = run_of(drawn(0.5, 10, draft_ms=2.0, verify_ms=20.0))
     run.request = replace(run.request, engine="http://h/$(id); id")
-    assert "--engine 'http://h/$(id); id' --baseline-engine" in speed_report(run).headline
+    assert "--engine 'http://h/$(id); id' \\\n" in speed_report(run).command

@@ -29,10 +29,12 @@ from core.draft_length import lengths_of, shown_draft_length
 
 EMPTY = "Start a run, and this page shows whether drafting pays, and what limits it."
 NO_UNIT = "There is no plain step to compare this run with."
-ON_SERVER = (
-    "A server doesn't report its times for drafting and verifying. To measure whether drafting pays, also serve the "
-    "model without it, and run this in a terminal:\noutrider sweep --engine {} --baseline-engine URL --out sweep.jsonl"
+ON_SERVER = "A server doesn't report its times for drafting and verifying."
+SWEEP_IT = (
+    "To measure whether drafting pays, serve the model a second time without drafting, and run this in a terminal, "
+    "with that server's address for URL:"
 )
+SWEEP = "outrider sweep \\\n  --engine {} \\\n  --baseline-engine URL \\\n  --out sweep.jsonl"
 UNDRAFTED = "Nothing was drafted: this was plain decoding."
 LATER = "Advice and intervals follow once {} is shown."
 COMPUTING = "Computing the intervals…"
@@ -101,6 +103,7 @@ class SpeedReport:
     """Everything on the page; only the headline and the advice if there are no `parts`.
 
     Attributes:
+        command: to be run in a terminal, as `basis` says.
         compared: measured values, with the formula's in place of an interval; the note says why they differ.
         parts, replaced: the parts of a step's time, and of the plain steps that it replaces.
         limit: what costs most, in a sentence.
@@ -111,6 +114,7 @@ class SpeedReport:
 
     headline: str
     basis: str = ""
+    command: str = ""
     compared: tuple[NamedValue, ...] = ()
     compared_note: str = ""
     parts: tuple[Part, ...] = ()
@@ -147,7 +151,7 @@ def speed_report(run: RunView, done: Study | None = None) -> SpeedReport:
     if run.wants_baseline and run.summary is not None and not run.summary.has_baseline:
         measure = Advice(MEASURE_WHOLE, repeats=True)
     if run.request is not None and run.request.engine:
-        return SpeedReport(ON_SERVER.format(shlex.quote(run.request.engine)))
+        return SpeedReport(ON_SERVER, basis=SWEEP_IT, command=SWEEP.format(shlex.quote(run.request.engine)))
     if found is None:
         return SpeedReport(NO_UNIT, advice=(measure,) if is_over else ())
     theory = done.speedup if done is not None else speedup_theory(sums, plain, num_resamples=0)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 from PySide6.QtCore import Qt, Signal, Slot
+from PySide6.QtGui import QGuiApplication
 from PySide6.QtWidgets import QFrame, QScrollArea, QWidget
 
 from app.jobs import Job, Jobs
@@ -16,7 +17,7 @@ from app.run.speed.speed import EMPTY, LIMITS, SpeedReport, speed_report, study_
 from app.run.speed.speed_bars import GainBar, TimeBar
 from app.run.speed.speed_figures import INTERVAL
 from app.run.speed.speed_plots import CalibrationPlot, Grouping, Quantity, SpeedupPlot
-from app.theme import hold
+from app.theme import hold, hold_font
 from app.widgets.compound_fields import ChoiceRow, Fold
 from app.widgets.fields import Part, boxed, card, column, describe, push_button, row, scrolled, set_flag
 from app.widgets.legend import Legend, Mark, SeriesSample
@@ -29,6 +30,7 @@ FORWARD = "plain forward", "The target's forward for one token."
 FORWARDS = "verify, plain forward", "The target's forward: of a step over its draft, of plain decoding over one token."
 """Where verifying took no longer than a plain forward."""
 GAINS_HINT = "The speedup if one part were ideal and the rest unchanged. The mark is plain decoding, 1×."
+COPY = "Copy command"
 PLOT_HEIGHT, SMALL_PLOT_HEIGHT = 200, 150
 
 
@@ -83,6 +85,10 @@ class SpeedPage(RunPage):
         self._run, self._jobs = run, jobs
         self._job: Job | None = None
         self.headline, self.basis = column_label("speedHeadline", "title"), column_label("speedBasis", "hint")
+        self.command = column_label("speedCommand", "")
+        hold_font(self.command, 12, is_mono=True)
+        copy_help = "Copy the command, to paste it in a terminal"
+        self.copy_button = push_button(COPY, "copySweepButton", copy_help, self._on_copy)
         race_help = "Replay the run and its baseline side by side, on one clock"
         self.race_button = push_button("Race…", "raceButton", race_help)
         self.compared = FigureTable("speedCompared", ("", "this run", "formula"))
@@ -118,7 +124,8 @@ class SpeedPage(RunPage):
         self._show(SpeedReport(EMPTY))
 
     def _lay_out(self) -> None:
-        self._head, _ = card(self.headline, self.basis, self.compared, self.compared_note, row(None, self.race_button))
+        buttons = row(None, self.copy_button, self.race_button)
+        self._head, _ = card(self.headline, self.basis, self.command, self.compared, self.compared_note, buttons)
         self._time = _card("Where an average step's time goes", Legend(self.samples), self.step_bar, self.plain_bar)
         hint = column_label("gainsHint", "hint", GAINS_HINT)
         self._limits = _card("What limits the speedup", self.limit, hint, column(*self.gain_bars))
@@ -157,7 +164,7 @@ class SpeedPage(RunPage):
 
     def _show(self, report: SpeedReport) -> None:
         has_parts, has_curves = bool(report.parts), report.theory is not None
-        self._show_head(report, is_alone=not (has_parts or report.advice))
+        self._show_head(report, is_alone=not (has_parts or report.advice or report.command))
         for widget, is_shown in {
             self._time: has_parts,
             self._limits: has_parts,
@@ -205,7 +212,16 @@ class SpeedPage(RunPage):
         self.headline.setText(report.headline.replace(" = ", "\u00a0=\u00a0"))
         self.basis.setText(report.basis)
         self.basis.setVisible(bool(report.basis))
+        self.command.setText(report.command)
+        self.copy_button.setText(COPY)
+        for widget in (self.command, self.copy_button):
+            widget.setVisible(bool(report.command))
         self.race_button.setVisible(race_of(self._run) is not None)
+
+    @Slot()
+    def _on_copy(self) -> None:
+        QGuiApplication.clipboard().setText(self.command.text())
+        self.copy_button.setText("Copied")
 
     def _show_gains(self, report: SpeedReport) -> None:
         full = max([1.0, *(gain.speedup for gain in report.gains if math.isfinite(gain.speedup))])
