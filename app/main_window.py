@@ -28,11 +28,11 @@ from app.run.status_strip import StatusStrip
 from app.run.text.branches import Branching
 from app.run.text.tokens import Selection
 from app.run.text.transcript_panel import TranscriptPanel
-from app.run_starter import RunStarter
 from app.settings import PAGES, runs_folder
 from app.setup.model_library import ModelLibrary
 from app.setup.pair import PairForecast
 from app.setup.prompt import PromptEditor
+from app.setup.run_starter import RunStarter
 from app.setup.settings_panel import SettingsPanel
 from app.theme import DEFAULT_SCALE, RESOURCES, Appearance, ThemeMode, next_scale, text_scale
 from app.tools.check import CheckWindow
