@@ -57,6 +57,7 @@ def test_an_earlier_sweep_is_opened_from_the_list(window, qtbot, opened, tmp_pat
     for state, word in (
         ({"is_ahead": True}, ("K = 2", True)),
         ({}, ("Pays, best K unclear", True)),
+        ({"is_partial": True}, ("Pays so far", True)),
         ({"was_busy": True}, ("Machine was busy", None)),
         ({"was_busy": True, "is_sure": None}, ("Too few runs", None)),
         ({"was_busy": True, "is_sure": False}, ("Not sure it pays", None)),
@@ -80,6 +81,9 @@ def test_above_the_verdicts_it_is_said_once_that_the_machine_was_busy(qtbot, ope
     assert not any("busy in" in line.sentence for line in others)
     badges = [label for label in sweeps.verdicts.findChildren(QLabel) if label.property("role") == "badge"]
     assert len(badges) == 2
+    view._runs.add(replace(item, error="The draft ran out of memory.", summary=None))
+    sweeps._show()
+    assert sweeps.verdicts.lines[-1].sentence == "Why runs failed: The draft ran out of memory."
 
 
 @pytest.mark.parametrize(("size", "scale"), [((1024, 700), 1.5), ((1280, 800), 1.5), ((1024, 700), 1.0)])

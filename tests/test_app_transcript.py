@@ -81,14 +81,14 @@ def test_a_token_of_a_step_that_drafted_nothing_looks_like_any_text_and_says_so(
 
 
 def test_ghosts_are_struck_through_break_no_lines_are_not_copied_and_go_again(view, stream):
-    add(view, stream, replace(make_step(0, 2, num_accepted=1), drafted_texts=(" t2", "no\n\n        ", "\tx", " y")))
+    add(view, stream, replace(make_step(0, 2, num_accepted=1), drafted_texts=(" t2", "no\n\n", "    ", "x\n  y")))
     before = view.toPlainText()
     assert before == "Once upon t2 t3"
     view.set_ghosts_shown(True)
     shown = view.toPlainText()
     assert shown.startswith("Once upon t2")
     assert shown.endswith(" t3")
-    assert "no↵↵⇥x y" in shown, "without the indent, which would be a gap in the line"
+    assert "no↵↵⇥x↵⇥y" in shown, "without the indents, which would be gaps in the line"
     assert "\n" not in shown
     assert format_at(view, len("Once upon t2")).fontStrikeOut()
     assert not format_at(view, len(PROMPT)).fontStrikeOut()

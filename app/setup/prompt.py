@@ -99,7 +99,7 @@ LIVE_HINT_SHORT = "Esc stops."
 AHEAD_HINT = "Esc stops. Changes reach what isn't computed yet."
 STOP_HELP, REST_HELP = "Stop the run before its next forward (Esc)", "Show the rest of the text at once (Esc)"
 OPEN_HEIGHT, FOLDED_LINES, LARGE_SCALE = 64, 2, 1.2
-UNFOLD = "▸ Prompt"
+UNFOLD = "▸"
 LOW_WINDOW = 800
 """Below this height, a prompt in large text is folded to one line."""
 
@@ -197,7 +197,7 @@ class PromptEditor(QWidget):
         lines = round((1 if is_low else FOLDED_LINES) * self.edit.cursorRect().height() + margins)
         self._header.setVisible(not (is_folded and is_large))
         self.unfold_button.setVisible(is_folded and is_large)
-        self.note.most_lines = 1 if is_folded and is_large else FittingNote.most_lines
+        self.note.most_lines = 2 if is_folded and is_large else FittingNote.most_lines
         self._show_hint()
         self._pages.setMinimumHeight(lines if is_folded else OPEN_HEIGHT)
         self._pages.setMaximumHeight(lines if is_folded else NO_LIMIT)
@@ -297,6 +297,8 @@ class PromptEditor(QWidget):
 
     def _note(self, text: str, is_problem: bool = False, *, short: str = "") -> None:
         self.note.show_note(text, short)
+        # A problem needs all the room there is.
+        self.unfold_button.setText(UNFOLD if is_problem else f"{UNFOLD} Prompt")
         set_flag(self.note, "role", "problem" if is_problem else "hint")
 
     @Slot(QAction)

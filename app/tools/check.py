@@ -273,7 +273,7 @@ class CheckWindow(ToolWindow):
     def _show_results(self, report: CheckReport | None) -> None:
         self._report = report
         self.results.show_report(report)
-        reason = report.notes[0] if report is not None and report.verdict is Verdict.NOT_EXACT else ""
+        reason = report.notes[0] if report is not None and report.is_unexplained else ""
         self.reason.setText(reason)
         self.reason.setVisible(bool(reason))
         for button in (self.copy_button, self.save_button):

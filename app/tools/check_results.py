@@ -28,7 +28,6 @@ from core.experiments.check_plan import (
     FirstTokens,
     IdentityResult,
     TokenCount,
-    Verdict,
 )
 from core.experiments.check_report import COMPARED, distribution_remarks, divergence_line, p_text, title_of
 from core.text import count_text
@@ -205,18 +204,18 @@ class CheckResults(QWidget):
         hold(self.table, least_height=round((min(max(len(rows), MIN_ROWS), MAX_ROWS) + 1.7) * ROW))
         self._layout.setStretch(0, 0 if rows else 1)
         self._layout.setStretch(self._layout.count() - 1, 1 if rows else 0)
-        is_broken = report is not None and report.verdict is Verdict.NOT_EXACT
+        fails = report is not None and report.is_unexplained
         # The first stands below the verdict.
-        notes = report.notes[is_broken:] if report is not None else ()
+        notes = report.notes[fails:] if report is not None else ()
         remarks = "\n".join((*(distribution_remarks(found) if found is not None else ()), *notes))
         self.remarks.setText(remarks)
         self.remarks.setVisible(bool(remarks))
         self.first_tokens = found.first_tokens if found is not None else ()
         first = next((test for test in found.tests if test.position == 1), None) if found is not None else None
-        if is_broken and first is not None:
+        if fails and first is not None:
             result = "failed" if first.is_failed else "was not tested" if first.p_value is None else "passed"
             self.shown.setText(SHOWN.format(result))
-        self.shown.setVisible(is_broken and first is not None)
+        self.shown.setVisible(fails and first is not None)
         self.prompts.clear()
         self.prompts.addItems([tokens.prompt for tokens in self.first_tokens])
         # First the prompt after which the most tokens are likely: where one takes all, there is little to compare.

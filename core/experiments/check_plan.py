@@ -213,6 +213,11 @@ class CheckReport:
         return self.request.run.is_lossy and self.distribution is not None
 
     @property
+    def is_unexplained(self) -> bool:
+        """Whether the output isn't the target's though the settings promise it."""
+        return self.verdict is Verdict.NOT_EXACT and not self.is_lossy
+
+    @property
     def is_right(self) -> bool:
         """Whether the output is the target's own, up to near-ties."""
         return self.verdict is not Verdict.NOT_EXACT

@@ -360,9 +360,7 @@ def _lead(results: SweepResults, ranked: Sequence[tuple[float, CellResult]]) -> 
             return "no other cell has enough runs yet.", False
         if not others or not has_failed:
             return "there is no other cell to compare it with.", True
-        failed = "the other cell failed" if len(others) == 1 else f"the other {len(others)} cells failed"
-        reason, *more = {error for other in others for error in other.errors}
-        return f"{failed}{'.' if more else f': {reason}'}", True
+        return "the other cell failed." if len(others) == 1 else f"the other {len(others)} cells failed.", True
     median, other = ranked[1]
     # Without the drafter's name, where that is the winner's.
     is_same = other.cell.drafter == best.cell.drafter

@@ -21,7 +21,7 @@ from app.run.speed.speed_figures import (
 )
 from core.analysis.advice import BREAK_EVEN, Advice
 from core.analysis.calibration import Calibration, Study, study
-from core.analysis.diagnosis import LEAST_BLOCKS, Diagnosis, Limit, diagnose
+from core.analysis.diagnosis import LEAST_BLOCKS, Diagnosis, Limit, WhatIf, diagnose
 from core.analysis.expectation import Estimate
 from core.analysis.steadiness import STEPWISE, covers_one, speedup_interval
 from core.analysis.theory import SpeedupTheory, speedup_theory
@@ -34,9 +34,9 @@ SWEEP_IT = (
     "To measure whether drafting pays, serve the model a second time without drafting, and run this in a terminal, "
     "with that server's address for URL:"
 )
-SWEEP = "outrider sweep \\\n  --engine {} \\\n  --baseline-engine URL \\\n  --out sweep.jsonl"
+SWEEP = "outrider sweep --engine {} --baseline-engine URL --out sweep.jsonl"
 UNDRAFTED = "Nothing was drafted: this was plain decoding."
-LATER = "Advice and intervals follow once {} is shown."
+LATER = "Advice and intervals follow after the {}."
 COMPUTING = "Computing the intervals…"
 MEASURE = "Tick “Measure the baseline”, and run again."
 MEASURE_WHOLE = "Run again, and let the baseline finish."
@@ -168,7 +168,7 @@ def speed_report(run: RunView, done: Study | None = None) -> SpeedReport:
     is_busy = bool(run.busy_note and found.num_blocks and found.plain.is_measured)
     if is_busy:
         advice.insert(0, Advice(REPEAT, repeats=True))
-    note = LATER.format("the baseline" if run.wants_baseline else "the whole run")
+    note = LATER.format("baseline" if run.wants_baseline else "run")
     if is_over:
         note = COMPUTING if done is None else UNCALIBRATED if theory is not None and calibration is None else ""
     if run.was_stepped:
@@ -186,7 +186,7 @@ def speed_report(run: RunView, done: Study | None = None) -> SpeedReport:
         replaced=_replaced(found),
         replaced_title=f"{found.tokens_per_step:.2f} tokens by plain decoding",
         limit="" if limit is None else LIMITS[limit.limit][1].format(limit.speedup),
-        gains=_gains(found),
+        gains=_gains(found, limit),
         remarks=" ".join(item.text for item in advice if item.is_remark),
         advice=tuple(item for item in advice if not item.is_remark),
         theory=theory,
@@ -297,9 +297,9 @@ def _replaced(found: Diagnosis) -> tuple[Part, ...]:
     )
 
 
-def _gains(found: Diagnosis) -> tuple[Gain, ...]:
+def _gains(found: Diagnosis, main: WhatIf | None) -> tuple[Gain, ...]:
     ran = "Measured: τ P / T." if found.plain.is_measured else "Estimated: τ P / T, P being an estimate."
-    main, words = found.main_limit, TREE_WORDS if found.is_tree else WORDS
+    words = TREE_WORDS if found.is_tree else WORDS
     return (
         Gain("As it ran", found.speedup, False, f"{ran} {words}"),
         *(

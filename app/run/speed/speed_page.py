@@ -85,6 +85,7 @@ class SpeedPage(RunPage):
         self._run, self._jobs = run, jobs
         self._job: Job | None = None
         self.headline, self.basis = column_label("speedHeadline", "title"), column_label("speedBasis", "hint")
+        self._command = ""
         self.command = column_label("speedCommand", "")
         hold_font(self.command, 12, is_mono=True)
         copy_help = "Copy the command, to paste it in a terminal"
@@ -212,7 +213,9 @@ class SpeedPage(RunPage):
         self.headline.setText(report.headline.replace(" = ", "\u00a0=\u00a0"))
         self.basis.setText(report.basis)
         self.basis.setVisible(bool(report.basis))
-        self.command.setText(report.command)
+        self._command = report.command
+        # An address that doesn't fit would be broken within.
+        self.command.setText(report.command.replace(" --", " \\\n  --"))
         self.copy_button.setText(COPY)
         for widget in (self.command, self.copy_button):
             widget.setVisible(bool(report.command))
@@ -220,7 +223,7 @@ class SpeedPage(RunPage):
 
     @Slot()
     def _on_copy(self) -> None:
-        QGuiApplication.clipboard().setText(self.command.text())
+        QGuiApplication.clipboard().setText(self._command)
         self.copy_button.setText("Copied")
 
     def _show_gains(self, report: SpeedReport) -> None:

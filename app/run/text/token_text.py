@@ -193,10 +193,15 @@ class TokenText(QPlainTextEdit):
         cursor = QTextCursor(self.document())
         cursor.setPosition(self._length)
         cursor.beginEditBlock()
+        line_break = ""
         for span in spans:
             self._starts.append(self._length)
             self._spans.append(span)
-            if text := _shown(span):
+            text = _shown(span)
+            if span.fate in GHOSTS:  # The indent of a line that was never written would be a gap in this one.
+                text = re.sub("↵[ ⇥]+", "↵⇥", line_break + text)[len(line_break) :]
+            line_break = "↵" if span.fate in GHOSTS and text.endswith("↵") else ""
+            if text:
                 self._insert_text(cursor, span, text)
         cursor.endEditBlock()
 
@@ -358,8 +363,7 @@ class TokenText(QPlainTextEdit):
 def _shown(span: Span) -> str:
     text = span.text
     if span.fate in NOT_COPIED:
-        # Blanks after a line break would be a gap within the line.
-        return re.sub("↵[ ⇥]+", "↵", text.translate(ON_ONE_LINE).translate(_SHOWN))
+        return text.translate(ON_ONE_LINE).translate(_SHOWN)
     return text if text.isprintable() else text.translate(_SHOWN)
 
 

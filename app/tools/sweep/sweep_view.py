@@ -96,6 +96,7 @@ PLAIN = "plain"
 BEST, LEADING, LEFT_OUT = "best", "leads", "left out"
 """Notes in cells: the fastest, and those whose speedup can't be."""
 FAILED = "failed"
+WHY = "Why runs failed: {}"
 STOPPING = "Stopping…"
 UNKNOWN = "–"
 _OUTCOMES = {"length": "length reached", "eos": "end of text", "stop": "end of text"}
@@ -371,7 +372,9 @@ class SweepView:
             note = self._runs.busy_note if self._runs is not None else ""
             sought = "K" if self.plan is not None and len(self.plan.drafters) == 1 else "cell"
             found = [VerdictLine(*_word(each, sought), self._in_titles(each.sentence)) for each in self.verdicts]
-            return [*([VerdictLine("", None, note)] if note else []), *found]
+            errors = {error for cell in self._runs.all() for error in cell.errors} if self._runs is not None else ()
+            failures = [VerdictLine("", None, WHY.format(error)) for error in errors if len(errors) == 1]
+            return [*([VerdictLine("", None, note)] if note else []), *found, *failures]
         lines = []
         for temperature in self.plan.temperatures if self.plan is not None else ():
             at = f"At temperature {temperature:g}"
@@ -403,7 +406,7 @@ def _word(verdict: Verdict, sought: str) -> tuple[str, bool | None]:
     if verdict.was_busy:
         return "Machine was busy", None
     if not verdict.is_ahead:
-        return f"Pays, best {sought} unclear", True
+        return "Pays so far" if verdict.is_partial else f"Pays, best {sought} unclear", True
     return f"K = {verdict.best.cell.num_draft_tokens}", True
 
 
