@@ -332,6 +332,9 @@ def take_running_tools(camera: Camera, window: MainWindow) -> None:
     camera.take_all("running-sweep", sweeps)
     wait_until(sweeps.form.start_button.isEnabled)
     camera.take_all("done-sweep", sweeps)
+    sweeps.form.quick_button.click()
+    wait_until(lambda: not sweeps.is_running)
+    camera.take_all("done-estimate", sweeps)
     sweeps.close()
 
 

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
 
+from app.settings import RunSettings
 from app.tools.runs.table import run_row
 from app.worker import open_session
 from core.analysis.steadiness import interval_text
+from core.experiments.api import generate
 from core.models.catalogue import DEFAULT_DRAFT, DEFAULT_TARGET, SMOLLM2_DRAFTER, embedded_models
+from core.models.loading import load
 from core.runlog.reading import read_run_log
 from core.runlog.store import read_head
+from core.settings import Coupling
 from core.types import FinishReason
 
 pytestmark = pytest.mark.slow
@@ -29,7 +34,7 @@ def hub():
 @pytest.fixture
 def window(make_window, tmp_path):
     window = make_window(open_session)
-    window.controls.fields["max_new_tokens"].setValue(24)
+    window.controls.fields["max_new_tokens"].setValue(48)
     return window
 
 
@@ -38,7 +43,7 @@ def test_the_embedded_pair_runs_and_its_baseline_is_measured(window, run_to_end,
     assert window.banner.sentence() == ""
     summary = window.run_view.summary
     assert summary.finish_reason is FinishReason.LENGTH
-    assert summary.num_tokens == 24
+    assert summary.num_tokens == 48
     assert window.transcript.view.toPlainText() == window.prompt.text() + summary.text
     assert window.measurements.tiles.speedup.value.text() == f"{summary.measured_speedup:.2f}×"
     assert window.measurements.latency.baseline_line.isVisible()
@@ -93,3 +98,15 @@ def test_a_model_that_disappeared_is_one_sentence(make_window, run_to_end, tmp_p
     window.controls._show_models()
     run_to_end(window, timeout=120_000)
     assert "gone" in window.banner.sentence()
+
+
+def test_the_first_texts_repeat_no_piece_over_and_over():
+    """What a new user sees: the first prompt under the first settings, and the same again in the race."""
+    first, target = RunSettings(), load(DEFAULT_TARGET)
+    for coupling in Coupling:
+        done = generate(
+            target, load(DEFAULT_DRAFT), first.prompt, num_draft_tokens=first.num_draft_tokens, sampling=first.sampling,
+            seed=first.seed, max_new_tokens=first.max_new_tokens, coupling=coupling,
+        )  # fmt: skip
+        assert done.summary.num_tokens == first.max_new_tokens
+        assert not re.search(r"(\w\S{,11})(\s*\1){4}", done.text)

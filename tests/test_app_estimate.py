@@ -7,6 +7,7 @@ import threading
 import pytest
 from PySide6.QtCore import Qt
 
+from app.theme import LIGHT
 from app.tools.sweep.estimate import row_of
 from core.analysis.expectation import Curve, Estimate
 from core.analysis.probe import Agreement, Costs, DraftProbe, ProbeDone, Shape
@@ -64,6 +65,18 @@ def probing(make_window, monkeypatch):
     return build
 
 
+def test_what_counts_is_in_view_at_every_size(probing, qtbot, apply_theme):
+    _, panel, _ = probing(GOOD)
+    finish(qtbot, panel)
+    table = panel.estimate.table
+    for scale in (1.0, 1.25, 1.5):
+        apply_theme(LIGHT, scale)
+        panel.restyle()
+        panel.resize(1024, 700)
+        qtbot.waitUntil(lambda: table.horizontalScrollBar().maximum() == 0)
+        assert [table.isColumnHidden(place) for place in (0, 1, 3)] == [False] * 3
+
+
 def finish(qtbot, panel):
     panel.form.quick_button.click()
     qtbot.waitUntil(lambda: not panel.is_running)
@@ -75,7 +88,7 @@ def test_drafts_are_ranked_with_a_sentence_and_one_press_puts_draft_and_k_into_t
     finish(qtbot, panel)
     assert panel.estimate.isVisible()
     assert [row[0] for row in texts(panel.estimate.table)] == [DRAFT.title, "slow"]
-    assert texts(panel.estimate.table)[0][1:3] == ["1.80× (1.70 to 1.90)", "2"]
+    assert texts(panel.estimate.table)[0][1:4] == ["1.80×", "1.70 to 1.90", "2"]
     assert panel.estimate.headline.text().startswith(f"Use {DRAFT.title} with K = 2")
     asked = fake.requests[0]
     assert (asked.target, asked.drafts, asked.generate) == (TARGET.ref, ("slow", DRAFT.ref), 64)
@@ -91,7 +104,7 @@ def test_a_tree_that_is_faster_than_any_chain_is_named_and_used(probing, qtbot):
     probe = found(DRAFT.ref, 1.3, 1.8, shapes=(faster, slower))
     window, panel, _ = probing(probe)
     finish(qtbot, panel)
-    assert texts(panel.estimate.table)[0][3] == "2.40×"
+    assert texts(panel.estimate.table)[0][4] == "2.40×"
     assert "Faster still, a tree" in panel.estimate.headline.text()
     assert "K = 3, depth 2, branching 2: 2.20 tokens/forward" in row_of(probe).tip
     panel.estimate.use_button.click()
@@ -108,7 +121,7 @@ def test_a_draft_that_does_not_pay_can_not_be_used_and_one_with_a_problem_says_i
     assert panel.estimate.headline.text().startswith("Don't speculate here")
     assert not panel.estimate.use_button.isEnabled()
     assert [row[1] for row in texts(panel.estimate.table)] == ["below 1×", "–"]
-    assert texts(panel.estimate.table)[0][2] == "none"
+    assert texts(panel.estimate.table)[0][3] == "none"
     assert cell(panel.estimate.table, 1, role=Qt.ItemDataRole.ToolTipRole) == "The tokenizers differ."
 
 

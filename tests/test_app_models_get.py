@@ -8,9 +8,10 @@ import pytest
 from PySide6.QtCore import Qt
 
 from app.theme import DARK
-from app.tools.models.downloads import DownloadState
+from app.tools.models.downloads import Download, DownloadState
 from app.tools.models.suggestions import ID_HINT, OFFLINE
 from core.models.catalogue import EMBEDDED_TITLES, SUGGESTIONS
+from core.models.remote.hub import DownloadProgress
 from core.text import bytes_text
 from tests.fakes_models import (
     NEW,
@@ -72,6 +73,13 @@ def test_a_typed_id_is_downloaded_with_progress_and_listed(make, hub, qtbot):
     until(qtbot, lambda: "something" in names(panel))
     assert window.status.download.text() == ""
     assert hub.calls == [("someone/something", False)]
+
+
+def test_what_is_no_download_shows_its_name_and_no_bytes_and_no_share_before_it_begins():
+    for done, share in ((0, None), (109_000_000, 0.2)):
+        progress = DownloadProgress("Converting…", "a.gguf", done, 545_000_000)
+        running = Download("a/b", DownloadState.RUNNING, progress)
+        assert (running.note, running.share) == ("Converting…", share)
 
 
 def test_a_suggestion_shows_its_size_and_its_state(make, hub, qtbot):

@@ -35,8 +35,8 @@ def parameters_text(count: int) -> str:
 
 
 def progress_text(progress: DownloadProgress) -> str:
-    """Bytes, rate and time left, as far as known."""
-    if not (progress.done_bytes or progress.total_bytes):
+    """Bytes, rate and time left, as far as known; of another stage than downloading its name."""
+    if progress.stage.endswith("…") or not (progress.done_bytes or progress.total_bytes):
         return progress.stage
     done, total = progress.done_bytes, progress.total_bytes
     parts = [bytes_of_text(done, total) if total else bytes_text(done)]

@@ -27,6 +27,7 @@ from core.text import count_text, duration_text, percent_text, significant_text
 SCHEMA = "outrider.check/1"
 BIAS_ERRORS = 4.0
 """A bias of this many standard errors is found in nine of ten checks."""
+SAMPLE_MORE = "Sample more"
 LOOSE_BIAS = 0.1
 """A check that misses even this bias is no proof of exactness, and says so."""
 COMPARED = {
@@ -138,8 +139,8 @@ def exact_sentence(
     if found is None:
         return f"{name}: {'; '.join(parts) or 'all texts are equal'}."
     equal, error = f"no difference in {found.num_blocks:,} {samples}", found.bias_error
-    most = min(max(DEFAULT_SAMPLES, 4 * found.num_blocks), MAX_BLOCKS)
-    more = f"Sample more, for instance {most:,}" if most > found.num_blocks else "Sample more"
+    most = advised_samples(found)
+    more = f"{SAMPLE_MORE}, for instance {most:,}" if most > found.num_blocks else SAMPLE_MORE
     if error is None:
         parts.append(equal)
         if not has_draft:
@@ -160,6 +161,11 @@ def exact_sentence(
 def is_loose(found: DistributionResult) -> bool:
     """Whether nine of ten such checks would find only a large bias towards the draft, or none."""
     return found.bias_error is None or BIAS_ERRORS * found.bias_error > LOOSE_BIAS
+
+
+def advised_samples(found: DistributionResult) -> int:
+    """How many blocks the next check should sample, if this one can find only a large bias."""
+    return min(max(DEFAULT_SAMPLES, 4 * found.num_blocks), MAX_BLOCKS)
 
 
 def drafting_text(run: RunRequest) -> str:

@@ -33,6 +33,7 @@ from app.widgets.fields import (
     guard_wheel,
     hint_label,
     named,
+    plain_tip,
     row,
     scrolled,
     text_label,
@@ -85,7 +86,7 @@ class RaceClock(QWidget):
         slider = QSlider(Qt.Orientation.Horizontal)
         self.slider = named(slider, "raceSlider", "Clock of the race, in milliseconds", CLOCK_HELP)
         self.time = hint_label("raceTime")
-        self.time.setToolTip(CLOCK_HELP)
+        self.time.setToolTip(plain_tip(CLOCK_HELP))
         pace = text_label("Pace", "hint", buddy=self.pace)
         boxed(row(self.play_button, self.restart_button, pace, self.pace, (self.slider, 1)), self)
         guard_wheel(self.pace, self.slider)
@@ -186,7 +187,7 @@ class RaceLane(QWidget):
         self.count = ElidedLabel("", "hint", takes_all=True, name=f"{name}RaceCount")
         self.bar = named(QProgressBar(textVisible=False), f"{name}RaceBar", f"{title} progress", BAR_HELP)
         heading = text_label(title, "section")
-        heading.setToolTip(help_text)
+        heading.setToolTip(plain_tip(help_text))
         hold(heading, least_height=LANE_HEADING)  # As high as the legend by the other heading.
         self._words = [LegendWord(fate) for fate in KINDS] if has_legend else []
         head = row(heading, (Legend(self._words), 1))

@@ -53,10 +53,10 @@ class Download:
 
     @property
     def share(self) -> float | None:
-        """The share received so far, from 0 to 1; None while unknown."""
+        """The share of the stage that is done, from 0 to 1; None while unknown."""
         if self.state is S.DONE:
             return 1.0
-        if self.progress is None or not self.progress.total_bytes:
+        if self.progress is None or not (self.progress.total_bytes and self.progress.done_bytes):
             return None if self.state is S.RUNNING else 0.0
         return min(1.0, self.progress.done_bytes / self.progress.total_bytes)
 

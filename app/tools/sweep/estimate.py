@@ -23,17 +23,20 @@ STOPPED = "Stopped before any draft was estimated."
 _figure = partial(Column, is_figure=True)
 COLUMNS = (
     Column("Draft", "Models on this computer that are smaller than the target and have the same tokenizer.", width=170),
-    _figure("Predicted", "τ(K) / (K c + v(K+1)) at its best K; 95 % interval over the positions of the text."),
+    _figure("Predicted", "τ(K) / (K c + v(K+1)) at its best K."),
+    _figure("95 % interval", "Of the predicted speedup, over the positions of the text.", rank=1),
     _figure("Best K", "The K from 1 to 16 with the best predicted speedup; none if plain decoding is faster."),
     _figure(
         "Best tree",
         "The predicted speedup of the fastest tree of at most 16 nodes; a row's tooltip has its shape.",
-        rank=2,
+        rank=4,
     ),
-    _figure("Acceptance", "Mean of Σ min(p, q) over the positions; p: the target's distribution, q: the draft's."),
-    _figure("Top-1", "Share of positions where both have the same most probable token.", rank=3),
-    _figure("c", "Time of one draft step / time of one step of the target, timed here.", rank=1),
-    _figure("v(5)", "Time of the target to score 5 positions / time to score one, timed here.", rank=4),
+    _figure(
+        "Acceptance", "Mean of Σ min(p, q) over the positions; p: the target's distribution, q: the draft's.", rank=2
+    ),
+    _figure("Top-1", "Share of positions where both have the same most probable token.", rank=5),
+    _figure("c", "Time of one draft step / time of one step of the target, timed here.", rank=3),
+    _figure("v(5)", "Time of the target to score 5 positions / time to score one, timed here.", rank=6),
 )
 OWN_TEXT = "The text is the target's own, so this is exactly what drafting along it would give."
 GIVEN_TEXT = "A product along the text, which assumes that the draft is as good after its own tokens."
@@ -49,11 +52,11 @@ def row_of(probe: DraftProbe, title: Callable[[str], str] = str) -> Row[DraftPro
     divergence = (
         "" if found.kl_target_draft is None else f" KL, mean of Σ p ln(p / q): {found.kl_target_draft:.2f} nats."
     )
-    interval = "" if at.low is None else f" ({at.low:.2f} to {at.high:.2f})"
     survival = ", ".join(percent_text(share) for share in found.survival[:8])
     texts = (
         name,
-        f"{at.value:.2f}×{interval}" if probe.best_k else "below 1×",
+        f"{at.value:.2f}×" if probe.best_k else "below 1×",
+        f"{at.low:.2f} to {at.high:.2f}" if probe.best_k and at.low is not None else "–",
         str(probe.best_k) if probe.best_k else "none",
         next((f"{tree.speedup:.2f}×" for tree in probe.shapes), "–"),
         percent_text(found.acceptance.value, 1),
