@@ -82,7 +82,7 @@ def test_every_row_of_what_to_change_has_a_button_that_changes_the_settings_or_r
     assert seen == {"Apply", "Choose…", "Run again"}
     assert "Decode plainly" in rows
     assert "These settings are good" in remarks
-    assert "Short blocks, a larger target or a GPU make that cheaper" in remarks
+    assert "Short blocks, a larger target or a GPU would make that cheaper" in remarks
     assert "With a larger target that matters less" in remarks
     assert "Auto K decoded plainly in 86" in remarks
 

@@ -56,8 +56,8 @@ def test_the_sentence_says_how_large_a_bias_would_have_shown_which_more_blocks_m
         (
             {"draft": "never"},
             BiasLimit.UNWRITTEN,
-            "Exact as far as tested: no difference in 400 blocks; what the draft prefers, the target hardly ever "
-            "writes.",
+            "Exact as far as tested: no difference in 400 blocks; the target hardly ever writes what the draft "
+            "prefers.",
         ),
     ],
     ids=["samples", "alike", "drafts", "unwritten"],

@@ -82,7 +82,7 @@ def test_a_rotary_scaling_that_would_be_another_one_is_refused(tmp_path, extra, 
 
 @pytest.mark.parametrize("name", FACTORS)
 def test_a_file_that_has_only_one_of_two_lists_of_factors_says_so(tmp_path, name):
-    with pytest.raises(ValueError, match="rope_factors_long and rope_factors_short, one is missing"):
+    with pytest.raises(ValueError, match="one of its tensors rope_factors_long and rope_factors_short is missing"):
         unpack(write_gguf(tmp_path / "m.gguf", extra={name: FACTORS[name]}), tmp_path / "model", lambda *_: None)
 
 

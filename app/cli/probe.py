@@ -65,7 +65,7 @@ _TREES = (
     "draft's confidence."
 )
 _MOST_SHAPES = 3
-_OWN = "The text is the target's own, so block lengths are exactly what drafting along it gives."
+_OWN = "The text is the target's own, so block lengths are exactly those of drafting this text."
 _CHAIN = (
     "The text was not written by the target at these settings: block lengths assume that the draft is as good after "
     "its own tokens. With --generate N the target writes a text first."
@@ -97,7 +97,7 @@ def add_parser(commands: Any) -> None:
     option(source, "--prompt TEXT", "a prompt")
     option(source, "--prompt-file FILE", "a file with the prompt; - for standard input")
     option(source, "--log FILE", "a run log: its prompt, and the text that its target wrote")
-    said = "let the target write N tokens after each prompt first; only these count"
+    said = "first let the target write N tokens after each prompt; only these count"
     option(text, "--generate N", said, whole_number, 0)
     option(text, "--places N", "maximum number of positions to compare", positive_whole_number, DEFAULT_POSITIONS)
     add_template(text)

@@ -26,7 +26,7 @@ DEFAULT_CONCURRENCY = (1, 2, 4, 8, 16)
 _LEGEND = (
     "Medians over the repeats, lowest and highest in brackets. speedup: tokens/s with speculation / without, repeat by "
     "repeat. tokens/s: of all requests together, while the full number of requests is running. ms/token: of one "
-    "request, from its first token on; none where its steps are few or came together. acceptance: accepted / "
+    "request, from its first token on; none where its steps were few or came together. acceptance: accepted / "
     "drafted tokens, as the server counts them."
 )
 
@@ -127,7 +127,7 @@ def write_results(results: LoadResults) -> None:
         shared = [cell for cell in results.cells if cell.was_shared]
         if shared:
             counted = count_text(len(shared), "measurement")
-            show(f"Others used the servers during {counted}; measure again when they are idle.")
+            show(f"Other clients used the servers during {counted}; measure again when they are idle.")
         show(_LEGEND, "dim")
 
 

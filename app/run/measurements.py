@@ -60,7 +60,7 @@ TILES = (
         "Acceptance rate",
         "acceptanceValue",
         "The useful share of the tokens, or of a tree's nodes, that the target scored. "
-        "Accepted / drafted tokens; of a tree at most one path, so at most its depth / its nodes. Tokens after a "
+        "Accepted / drafted tokens. In a tree one path at most is accepted, so at most depth / nodes. Tokens after a "
         "rejected one count as drafted, so this is lower than α on the Speed page, which counts tested tokens only. "
         "Predicted: from sum(min(p, q)), the overlap of the distributions, at each drafted position, weighted by the "
         "probability that it is tested; under block verification from its own weights. On average a run with Gumbel "

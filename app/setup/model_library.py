@@ -92,7 +92,7 @@ def verdict_text(verdict: PairVerdict, measured_cost: float | None = None) -> tu
         parts.insert(1 if is_too_large else 0, f"Draft step: {cost:.2f} of a target step, {source}")
         lines.append("The cost c: one draft step's time / one target step's time.")
         if measured_cost is not None:
-            lines.append("Measured in this pair's last run whose baseline was measured, too.")
+            lines.append("Measured in this pair's last run that also measured a baseline.")
     if verdict.cost_coefficient is not None:
         lines.append(f"From the numbers of parameters, {verdict.cost_coefficient:.2f} is expected.")
     return "\n".join(parts), "\n".join(lines)

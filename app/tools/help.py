@@ -57,7 +57,8 @@ MEANINGS = {
     Fate.RESAMPLED: "drawn by the target in place of a rejected token",
     Fate.BONUS: "drawn by the target after all drafted tokens were accepted",
     Fate.PLAIN: "drawn by the target in a step without a draft",
-    Fate.REJECTED: "drafted, tested and rejected; hatched where a line would make another sign of it; shown on request",
+    Fate.REJECTED: "drafted, tested and rejected; hatched where a line through it would look like another character; "
+    "shown on request",
     Fate.UNTESTED: "drafted, but never tested: a token before it was rejected, or another candidate accepted; shown on "
     "request",
 }

@@ -269,8 +269,8 @@ def _about_main_limit(sums: Tally, diagnosis: Diagnosis, config: Mapping[str, An
         smaller = "Smaller trees" if sums.is_tree else "Short blocks"
         yield Advice(
             f"Scoring {diagnosis.usual_length + 1} positions costs {diagnosis.verify_cost:.2f} plain forwards in the "
-            "median step: the "
-            f"target is compute-bound here, not memory-bound. {smaller}, a larger target or a GPU make that cheaper."
+            "median step: the target is compute-bound here, not memory-bound. "
+            f"{smaller}, a larger target or a GPU would make that cheaper."
         )
     elif limit.limit is Limit.OVERHEAD:
         extra = diagnosis.overhead_ms - diagnosis.plain.overhead_ms

@@ -223,8 +223,8 @@ def _length_of_texts(given: Sequence[Texts], kept: Mapping[str, Texts], settings
         pairs = ((getattr(texts, item.name), getattr(written, item.name)) for item in fields(Texts))
         if written is not None and not all(np.array_equal(*pair, equal_nan=True) for pair in pairs):
             raise SettingsError(
-                f"The texts in {str(work)!r} are not those of --texts-from, or of another --batch. Choose another "
-                "--work folder."
+                f"The texts in {str(work)!r} are not those of --texts-from, or were written with another --batch. "
+                "Choose another --work folder."
             )
     length: int = lengths.pop() if lengths else settings.play.length
     if not given and length != settings.play.length:

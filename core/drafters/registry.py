@@ -111,7 +111,7 @@ class PromptLookupOptions:
     max_ngram: int = setting(
         3,
         label="Longest n-gram",
-        help="How many of the last tokens to look up first. Shorter n-grams are tried if they are not found.",
+        help="How many of the last tokens to look up first. If they are not found, shorter n-grams are tried.",
         min=1,
         max=10,
         step=1,

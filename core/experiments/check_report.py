@@ -125,7 +125,7 @@ def _differences(report: CheckReport) -> Iterator[str]:
 _LIMITS = {
     BiasLimit.ALIKE: "draft and target agree too closely to measure a bias",
     BiasLimit.DRAFTS: "too few tokens were drafted to measure a bias",
-    BiasLimit.UNWRITTEN: "what the draft prefers, the target hardly ever writes",
+    BiasLimit.UNWRITTEN: "the target hardly ever writes what the draft prefers",
 }
 
 

@@ -88,7 +88,7 @@ class SpeedPage(RunPage):
         self._command = ""
         self.command = column_label("speedCommand", "")
         hold_font(self.command, 12, is_mono=True)
-        copy_help = "Copy the command, to paste it in a terminal"
+        copy_help = "Copy the command, to paste it into a terminal"
         self.copy_button = push_button(COPY, "copySweepButton", copy_help, self._on_copy)
         race_help = "Replay the run and its baseline side by side, on one clock"
         self.race_button = push_button("Race…", "raceButton", race_help)

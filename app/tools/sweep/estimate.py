@@ -36,9 +36,9 @@ COLUMNS = (
     ),
     _figure("Top-1", "Share of positions where both have the same most probable token.", rank=5),
     _figure("c", "Time of one draft step / time of one step of the target, timed here.", rank=3),
-    _figure("v(5)", "Time of the target to score 5 positions / time to score one, timed here.", rank=6),
+    _figure("v(5)", "Time for the target to score 5 positions / time to score one, timed here.", rank=6),
 )
-OWN_TEXT = "The text is the target's own, so this is exactly what drafting along it would give."
+OWN_TEXT = "The text is the target's own, so this is exactly what drafting this text would give."
 GIVEN_TEXT = "A product along the text, which assumes that the draft is as good after its own tokens."
 
 

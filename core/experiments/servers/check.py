@@ -335,7 +335,7 @@ class _CheckHere(_Check):
         count = len(ids) if ids else next((n for chunk in answer.chunks if (n := chunk.num_prompt_tokens)), None)
         if (ids or prompt.ids) != prompt.ids or (count or len(prompt.ids)) != len(prompt.ids):
             raise SettingsError(
-                f"The server tokenizes the prompt {prompt.name!r} differently from {self._target.ref} here ({count} "
+                f"The server splits the prompt {prompt.name!r} into other tokens than {self._target.ref} here ({count} "
                 f"and {len(prompt.ids)} tokens): name the model that it serves, with the same chat template."
             )
 

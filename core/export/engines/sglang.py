@@ -55,10 +55,11 @@ def _write(choice: Choice, target: ModelSource, draft: ModelSource | None) -> Re
     words.append(["--speculative-num-draft-tokens", str(k + 1)])
     if not sampling.is_greedy:
         notes += [
-            "At temperatures above 0 the draft proposes its most likely token, which is accepted with the target's "
-            "probability of it: the output follows the target's distribution, but acceptance differs from the one "
-            "measured. --speculative-use-rejection-sampling is for EAGLE models only. On CPUs and on AMD, Intel and "
-            "NPU devices, drafts are verified greedily at any temperature: there the text is not a sample.",
+            "At temperatures above 0 the draft proposes its most likely token, which is accepted with the "
+            "probability that the target gives it: the output follows the target's distribution, but acceptance "
+            "differs from the one measured. --speculative-use-rejection-sampling is for EAGLE models only. On CPUs "
+            "and on AMD, Intel and NPU devices, drafts are verified greedily at any temperature: there the text is not "
+            "a sample.",
             "--speculative-accept-threshold-single and -acc below 1 accept more, and are lossy.",
         ]
         if sampling.min_p:

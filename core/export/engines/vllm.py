@@ -57,8 +57,8 @@ def _write(choice: Choice, target: ModelSource, draft: ModelSource | None) -> Re
             if choice.request.verification is VerificationRule.BLOCK:
                 settings["rejection_sample_method"] = "block"
                 notes.append(
-                    "rejection_sample_method: block is the block verification that Outrider used. vLLM has it since "
-                    "2026, in its newer model runner only; leave the key out if yours refuses it."
+                    "rejection_sample_method: block is the block verification that Outrider used. vLLM has had it "
+                    "since 2026, but only in its newer model runner; leave the key out if yours refuses it."
                 )
     notes.append(
         "K is fixed for a batch of requests: a K that pays for one request at a time may not pay for many. To compare, "

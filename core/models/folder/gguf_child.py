@@ -117,7 +117,7 @@ def _set_rotary(config: Any, header: GgufHeader, factors: dict[str, list[float]]
         kind, attention = "none", attention * given("scaling.yarn_attn_factor", 1.0)
     is_yarn = kind == "yarn"
     if ("factors_long" in factors) != ("factors_short" in factors):
-        raise ValueError("of its tensors rope_factors_long and rope_factors_short, one is missing")
+        raise ValueError("one of its tensors rope_factors_long and rope_factors_short is missing")
     if "factors_long" in factors and not is_yarn:
         long, short = factors["factors_long"], factors["factors_short"]
         rope.update(rope_type="longrope", long_factor=long, short_factor=short, attention_factor=attention)

@@ -135,7 +135,7 @@ def explain(error: Exception, ref: str) -> OutriderError:
         return _explain_status(error.response.status_code, ref)
     if isinstance(error, http_error()):
         is_late = "Timeout" in type(error).__name__
-        problem = "did not respond in time about" if is_late else "can't be reached for"
+        problem = "did not respond in time to a request for" if is_late else "can't be reached for"
         return HubUnreachableError(
             f"The Hub {problem} {ref!r}. Check the connection, and try again; what was downloaded is kept."
         )

