@@ -72,22 +72,15 @@ def test_a_check_that_would_miss_a_large_bias_gets_no_green_mark(checking, qtbot
     _, panel, _ = checking()
     finish(qtbot, panel)
     report = panel._report
-    for error, limit, advised, words in (
-        (0.05, None, 12_000, "Exact as far as tested: "),
-        (None, BiasLimit.ALIKE, 700, "Exact as far as tested: "),
-        (
-            None,
-            BiasLimit.SAMPLES,
-            12_000,
-            "Exact as far as tested: no difference in 3,000 blocks, too few to show a bias",
-        ),
+    for error, limit, words in (
+        (0.05, None, "Exact as far as tested: "),
+        (None, BiasLimit.ALIKE, "Exact as far as tested: "),
+        (None, BiasLimit.SAMPLES, "Exact as far as tested: no difference in 3,000 blocks, too few to show a bias"),
     ):
-        panel.blocks.setValue(700)
         found = replace(report.distribution, bias_error=error, bias_limit=limit)
         panel.show_report(replace(report, distribution=found))
         assert panel.mark.property("kind") == "loose"
         assert panel.headline.text().startswith(words)
-        assert panel.blocks.value() == advised, "more are advised where more would help"
 
 
 def test_a_broken_pair_is_shown_by_sign_sentence_and_rows(checking, qtbot, apply_theme):

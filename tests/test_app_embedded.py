@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -100,13 +100,15 @@ def test_a_model_that_disappeared_is_one_sentence(make_window, run_to_end, tmp_p
     assert "gone" in window.banner.sentence()
 
 
-def test_the_first_texts_repeat_no_piece_over_and_over():
+def test_the_first_texts_repeat_no_line_over_and_over():
     """What a new user sees: the first prompt under the first settings, and the same again in the race."""
-    first, target = RunSettings(), load(DEFAULT_TARGET)
+    first = RunSettings()
+    pair = [load(ref, "cpu", "float32") for ref in (DEFAULT_TARGET, DEFAULT_DRAFT)]
     for coupling in Coupling:
-        done = generate(
-            target, load(DEFAULT_DRAFT), first.prompt, num_draft_tokens=first.num_draft_tokens, sampling=first.sampling,
-            seed=first.seed, max_new_tokens=first.max_new_tokens, coupling=coupling,
-        )  # fmt: skip
-        assert done.summary.num_tokens == first.max_new_tokens
-        assert not re.search(r"(\w\S{,11})(\s*\1){4}", done.text)
+        text = generate(
+            *pair, first.prompt, num_draft_tokens=first.num_draft_tokens, sampling=first.sampling, seed=first.seed,
+            max_new_tokens=first.max_new_tokens, coupling=coupling,
+        ).text  # fmt: skip
+        lines = Counter(line.strip() for line in text.splitlines() if len(line.strip()) > 8)
+        assert len(lines) >= 8
+        assert max(lines.values()) <= 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 
 import pytest
 from PySide6.QtCore import Qt
@@ -80,6 +81,7 @@ def test_what_is_no_download_shows_its_name_and_no_bytes_and_no_share_before_it_
         progress = DownloadProgress("Converting…", "a.gguf", done, 545_000_000)
         running = Download("a/b", DownloadState.RUNNING, progress)
         assert (running.note, running.share) == ("Converting…", share)
+        assert replace(running, state=DownloadState.STOPPED).note == "Stopped."
 
 
 def test_a_suggestion_shows_its_size_and_its_state(make, hub, qtbot):

@@ -303,6 +303,7 @@ def test_two_texts_of_different_lengths_race_to_the_same_token():
     assert len(plain) - 6 < num_tokens <= len(plain)
     ours_ms, plain_ms = (sum(step.total_ms for step in steps) for steps in sides)
     assert speedup_of(found, raced) == pytest.approx(plain_ms / ours_ms)
+    assert f" reached {num_tokens} tokens " in lead_text(raced, raced.duration_ms), "neither has finished"
     said = length_text(found, raced)
     assert said.startswith(f"Both are compared up to {num_tokens} tokens: the run wrote {found.num_tokens},")
     assert found.interval

@@ -94,8 +94,8 @@ def test_the_verdicts_at_two_temperatures_are_all_in_view(qtbot, opened, apply_t
             sweeps.view._runs.add(replace(item, unsteadiness=0.9))
     sentence = (
         "At temperature {}: K = 4 with Outrider Code draft leads with 1.95× plain decoding (95 % interval 1.34 to 3.32 "
-        "on this prompt); K = 2 at 1.47× is behind in only 97 % of the bootstrap samples, so it is unclear which is "
-        "faster."
+        "on this prompt); K = 2 at 1.47× is behind in 97 % of the bootstrap samples; 97.5 % are needed to tell "
+        "which is faster."
     )
     apply_theme(LIGHT, scale)
     sweeps.restyle()

@@ -14,7 +14,7 @@ from PySide6.QtGui import QHelpEvent, QTextCursor
 
 from app.run.text.token_colors import token_formats
 from app.run.text.token_text import num_joined
-from app.run.text.tokens import GHOSTS, KINDS, Fate, Place, TokenStream, block, num_units
+from app.run.text.tokens import GHOSTS, KINDS, Fate, Place, Span, TokenStream, block, num_units
 from app.run.text.transcript import TranscriptView, tooltip
 from app.theme import DARK, LIGHT
 from core.settings import Coupling
@@ -96,6 +96,8 @@ def test_ghosts_are_struck_through_break_no_lines_are_not_copied_and_go_again(vi
     assert view.createMimeDataFromSelection().text() == before
     view.set_ghosts_shown(False)
     assert view.toPlainText() == before
+    view._insert([Span(Fate.DRAFTED, text) for text in ("\n", "        ", "return")])
+    assert view.toPlainText().endswith("↵⇥return"), "the same while a draft waits"
 
 
 def test_the_first_ghost_was_rejected_and_the_rest_not_tested(view, stream):

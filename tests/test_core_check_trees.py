@@ -1,6 +1,7 @@
 """Exactness on demand of trees and of the other rules of verification: mutants of each rule must fail."""
 
 import itertools
+from dataclasses import replace
 
 import pytest
 
@@ -14,8 +15,8 @@ from core.drafters.base import DrafterSetup
 from core.drafters.registry import TreeRule, build_drafter, rule_problem
 from core.errors import SettingsError
 from core.experiments.check import CheckContext
-from core.experiments.check_plan import Verdict
-from core.experiments.check_report import drafting_text, report_json, report_text
+from core.experiments.check_plan import Divergence, Verdict
+from core.experiments.check_report import drafting_text, notes_on, report_json, report_text
 from core.experiments.distribution import DraftDistribution
 from core.session import Loaded
 from core.settings import LOSSY, Coupling, LengthPolicy, SamplingParams, VerificationRule
@@ -152,6 +153,11 @@ def test_typical_acceptance_is_proved_to_be_lossy(method):
     assert "these 1,200 blocks show it" in text
     assert LOSSY in text
     assert "keeps the distribution" not in text
+    assert not report.is_unexplained
+    parting = Divergence("a", 3, " x", " y", 2.0, 0.1, is_near_tie=False)
+    report = replace(report, identities=(replace(report.identities[0], divergences=(parting,)),))
+    assert report.is_unexplained, "no rule of acceptance changes a greedy text"
+    assert notes_on(report)[0] == "Save the report, and file a bug with it."
 
 
 def test_typical_acceptance_is_not_exact_even_where_the_samples_cannot_tell():

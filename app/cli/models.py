@@ -176,7 +176,7 @@ class DownloadDisplay(Progress):
         self.has_received = self.has_received or bool(progress.file)
         stage = printable(progress.stage)
         if self.is_terminal:
-            figures = progress_text(progress) if progress.done_bytes and not stage.endswith("…") else ""
+            figures = progress_text(progress) if progress.done_bytes and progress.is_receiving else ""
             self.show_figures(stage, progress.done_bytes, progress.total_bytes, figures)
             return
         if progress.total_bytes:

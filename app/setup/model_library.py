@@ -36,7 +36,7 @@ def parameters_text(count: int) -> str:
 
 def progress_text(progress: DownloadProgress) -> str:
     """Bytes, rate and time left, as far as known; of another stage than downloading its name."""
-    if progress.stage.endswith("…") or not (progress.done_bytes or progress.total_bytes):
+    if not progress.is_receiving or not (progress.done_bytes or progress.total_bytes):
         return progress.stage
     done, total = progress.done_bytes, progress.total_bytes
     parts = [bytes_of_text(done, total) if total else bytes_text(done)]
@@ -86,7 +86,9 @@ def verdict_text(verdict: PairVerdict, measured_cost: float | None = None) -> tu
         lines += [f"{name}: {bytes_text(size)}" for name, size in sizes.items()]
         if memory.available_bytes is not None:
             lines.append(f"Free on the device: {bytes_text(memory.available_bytes)}")
-    cost, source = (verdict.cost_coefficient, "from sizes") if measured_cost is None else (measured_cost, "measured")
+    cost, source = (
+        (verdict.cost_coefficient, "from sizes") if measured_cost is None else (measured_cost, "last measured")
+    )
     if cost is not None:
         is_too_large = memory is not None and memory.fits is False  # Which comes first.
         parts.insert(1 if is_too_large else 0, f"Draft step: {cost:.2f} of a target step, {source}")

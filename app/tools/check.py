@@ -47,15 +47,7 @@ from core.experiments.check_plan import (
     CheckRequest,
     Verdict,
 )
-from core.experiments.check_report import (
-    SAMPLE_MORE,
-    advised_samples,
-    drafting_text,
-    is_loose,
-    report_json,
-    report_text,
-    verdict_sentence,
-)
+from core.experiments.check_report import drafting_text, is_loose, report_json, report_text, verdict_sentence
 from core.files import write_atomically
 from core.settings import Coupling, RunRequest
 from core.text import duration_text
@@ -277,8 +269,6 @@ class CheckWindow(ToolWindow):
         self._show_mark(*(LOOSE_MARK if is_weak else MARKS[report.verdict]), sentence)
         self.say(sentence, role="verdict")
         self._show_results(report)
-        if distribution is not None and SAMPLE_MORE in sentence:
-            self.blocks.setValue(advised_samples(distribution))  # What the sentence advises is one click away.
 
     def _show_results(self, report: CheckReport | None) -> None:
         self._report = report

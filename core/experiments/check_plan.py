@@ -215,7 +215,12 @@ class CheckReport:
     @property
     def is_unexplained(self) -> bool:
         """Whether the output isn't the target's though the settings promise it."""
-        return self.verdict is Verdict.NOT_EXACT and not self.is_lossy
+        return self.verdict is Verdict.NOT_EXACT and not (self.request.run.is_lossy and self.agrees_greedily)
+
+    @property
+    def agrees_greedily(self) -> bool:
+        """Whether no text differs that depends neither on the seed nor on typical acceptance."""
+        return all(item.is_exact or item.comparison is Comparison.GUMBEL for item in self.identities)
 
     @property
     def is_right(self) -> bool:

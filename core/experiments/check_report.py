@@ -27,7 +27,6 @@ from core.text import count_text, duration_text, percent_text, significant_text
 SCHEMA = "outrider.check/1"
 BIAS_ERRORS = 4.0
 """A bias of this many standard errors is found in nine of ten checks."""
-SAMPLE_MORE = "Sample more"
 LOOSE_BIAS = 0.1
 """A check that misses even this bias is no proof of exactness, and says so."""
 COMPARED = {
@@ -44,16 +43,14 @@ def notes_on(report: CheckReport) -> tuple[str, ...]:
     If the verdict is "not exact", the first says why, or what to do where the settings don't explain it.
     """
     run, distribution, dtype = report.request.run, report.distribution, report.dtype
-    # Greedy texts don't depend on the seed, nor on typical acceptance.
-    is_drawn = all(item.is_exact or item.comparison is Comparison.GUMBEL for item in report.identities)
-    if run.is_lossy and is_drawn:
+    if run.is_lossy and report.agrees_greedily:
         notes = [f"{LOSSY} At temperature 0 the text is still the greedy one."]
     elif report.verdict is Verdict.NOT_EXACT:
         repeat = (
             "Repeat the check with another seed (Seed in the main window, --seed in the terminal); if the output "
             "differs again, save"
         )
-        notes = [f"{repeat if is_drawn else 'Save'} the report, and file a bug with it."]
+        notes = [f"{repeat if report.agrees_greedily else 'Save'} the report, and file a bug with it."]
     else:
         notes = [
             "Only typical acceptance trades exactness for speed: method, tree, K, block verification and an int8 draft "
@@ -139,8 +136,8 @@ def exact_sentence(
     if found is None:
         return f"{name}: {'; '.join(parts) or 'all texts are equal'}."
     equal, error = f"no difference in {found.num_blocks:,} {samples}", found.bias_error
-    most = advised_samples(found)
-    more = f"{SAMPLE_MORE}, for instance {most:,}" if most > found.num_blocks else SAMPLE_MORE
+    most = min(max(DEFAULT_SAMPLES, 4 * found.num_blocks), MAX_BLOCKS)
+    more = f"Sample more, for instance {most:,}" if most > found.num_blocks else "Sample more"
     if error is None:
         parts.append(equal)
         if not has_draft:
@@ -161,11 +158,6 @@ def exact_sentence(
 def is_loose(found: DistributionResult) -> bool:
     """Whether nine of ten such checks would find only a large bias towards the draft, or none."""
     return found.bias_error is None or BIAS_ERRORS * found.bias_error > LOOSE_BIAS
-
-
-def advised_samples(found: DistributionResult) -> int:
-    """How many blocks the next check should sample, if this one can find only a large bias."""
-    return min(max(DEFAULT_SAMPLES, 4 * found.num_blocks), MAX_BLOCKS)
 
 
 def drafting_text(run: RunRequest) -> str:

@@ -374,7 +374,11 @@ def _lead(results: SweepResults, ranked: Sequence[tuple[float, CellResult]]) -> 
     share = percent_text(ahead)
     if ahead >= _SURE:
         return f"it is ahead of {second} in {share} of the bootstrap samples.", True
-    return f"{second} is behind in only {share} of the bootstrap samples, so it is unclear which is faster.", False
+    needed = percent_text(_SURE, 1)
+    return (
+        f"{second} is behind in {share} of the bootstrap samples; {needed} are needed to tell which is faster.",
+        False,
+    )
 
 
 def bootstrap_medians(values: Mapping[Key, float]) -> NDArray[np.float64]:

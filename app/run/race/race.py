@@ -127,13 +127,14 @@ def lead_text(race: Race, clock_ms: float) -> str:
     """Which of the two is ahead at a time, in a few words."""
     ours, plain = race.ours, race.plain
     if clock_ms >= race.duration_ms:
+        finished = "finished" if race.is_whole else f"reached {count_text(ours.num_tokens, 'token')}"
         gap = plain.end_ms - ours.end_ms
         if race.duration_ms < SECONDS_FROM_MS:
             gap = round(plain.end_ms) - round(ours.end_ms)  # The times beside it are rounded, too.
         if not round(gap) or seconds_text(ours.end_ms) == seconds_text(plain.end_ms):
-            return "Both finished at the same time"
+            return f"Both {finished} at the same time"
         who = "The speculative run" if gap > 0 else "The baseline"
-        return f"{who} finished {seconds_text(abs(gap))} earlier"
+        return f"{who} {finished} {seconds_text(abs(gap))} earlier"
     lead = ours.tokens_at(clock_ms) - plain.tokens_at(clock_ms)
     if not lead:
         return "Level"

@@ -36,7 +36,7 @@ SWEEP_IT = (
 )
 SWEEP = "outrider sweep --engine {} --baseline-engine URL --out sweep.jsonl"
 UNDRAFTED = "Nothing was drafted: this was plain decoding."
-LATER = "Advice and intervals follow after the {}."
+LATER = "Advice and intervals come after the {}."
 COMPUTING = "Computing the intervals…"
 MEASURE = "Tick “Measure the baseline”, and run again."
 MEASURE_WHOLE = "Run again, and let the baseline finish."

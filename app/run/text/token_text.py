@@ -198,9 +198,9 @@ class TokenText(QPlainTextEdit):
             self._starts.append(self._length)
             self._spans.append(span)
             text = _shown(span)
-            if span.fate in GHOSTS:  # The indent of a line that was never written would be a gap in this one.
+            if span.fate in NOT_COPIED:  # The indent of a line that isn't there would be a gap in this one.
                 text = re.sub("↵[ ⇥]+", "↵⇥", line_break + text)[len(line_break) :]
-            line_break = "↵" if span.fate in GHOSTS and text.endswith("↵") else ""
+            line_break = "↵" if span.fate in NOT_COPIED and text.endswith("↵") else ""
             if text:
                 self._insert_text(cursor, span, text)
         cursor.endEditBlock()

