@@ -19,7 +19,7 @@ from app.settings import SettingsStore
 from app.theme import RESOURCES
 from app.tools.models.downloads import Download, DownloadState
 from app.widgets.labels import STEPS
-from core.analysis.steadiness import interval_text
+from core.analysis.steadiness import REPEAT_WHEN_IDLE, interval_text
 from core.errors import PromptError
 from core.models.catalogue import ModelEntry, ModelFormat, ModelOrigin
 from core.runlog.reading import read_run_log
@@ -358,6 +358,7 @@ def test_a_busy_machine_qualifies_the_headline_and_few_steps_tell_nothing():
     assert "Repeat the run" in busy.basis
     assert DRAWING not in busy.basis
     assert spread(40).basis.endswith(DRAWING)
+    assert REPEAT_WHEN_IDLE not in spread(40).basis, "one advice at a time"
     assert DRAWING not in spread(40, is_slowed=True).basis
     few = spread(4)
     assert few.headline.startswith("Too few steps to tell")

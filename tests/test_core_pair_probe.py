@@ -253,5 +253,7 @@ def test_the_verdict_names_the_draft_and_k_or_says_not_to():
     fast = DraftProbe("a", speedup=Curve((1.0, 1.2, 1.5, 1.4), (1.0, 1.1, 1.3, 1.2), (1.0, 1.3, 1.7, 1.6)))
     slow = DraftProbe("b", speedup=Curve((1.0, 0.9, 0.8)))
     assert verdict((fast, slow)) == "Use a with K = 2: 1.50× is predicted (1.30 to 1.70)."
+    still_rising = DraftProbe("d", speedup=Curve(tuple(1.0 + k / 10 for k in range(17))))
+    assert verdict((still_rising,)) == "Use d with K = 16, the largest tried: 2.60× is predicted."
     assert verdict((slow,)).startswith("Don't speculate here: b isn't expected")
     assert verdict((DraftProbe("c", problem="No."),)) == "None of these drafts could be probed."

@@ -79,16 +79,16 @@ def conclusion_of(run: RunView, *, is_slowed: bool = False) -> Conclusion | None
         headline, verdict = f"Slower than plain decoding, at {speedup:.2f} times its speed", "slower"
     busy, spread = run.busy_note.removeprefix(BUSY_MACHINE), unsteadiness(run.counts.sums, run.baseline.sums)
     steady = "" if spread is None else f"The machine was steady: {spread_text(spread)}"
-    notes = [f"95 % interval {interval_text(interval)}." if interval else "Generate more tokens to get an interval."]
-    notes += [note for note in (run.absence_note, busy[:1].upper() + busy[1:] or steady) if note]
     sums = run.counts.sums
     # Neither a busy machine's times nor those of a few steps are grounds for other settings.
     advice = Advice(REPEAT_WHEN_IDLE, repeats=True) if busy else None
     if busy and not is_slowed and sums.total_ms < SHORT_MS * sums.num_steps:
-        notes.append(DRAWING)
+        busy = busy.replace(REPEAT_WHEN_IDLE, DRAWING)
         advice = Advice(DRAWING, settings={"pace": Pace.SLOWED}, repeats=True)
     elif not busy and verdict != "faster" and interval is not None:
         advice = _advice(run)
+    notes = [f"95 % interval {interval_text(interval)}." if interval else "Generate more tokens to get an interval."]
+    notes += [note for note in (run.absence_note, busy[:1].upper() + busy[1:] or steady) if note]
     return Conclusion(
         headline=f"{QUALIFIED + headline[0].lower() + headline[1:] if busy else headline}, {_sameness(run)}",
         basis=" ".join(notes),

@@ -13,7 +13,7 @@ from core.models.catalogue import ModelEntry, resolve, suggested_drafts
 from core.models.fit import fitting_drafts
 from core.runlog.reading import RunLog, ids_of
 from core.runlog.replay import request_from_config, steps
-from core.settings import Device, DType, SamplingParams, setting, validate
+from core.settings import LONGEST_CHAIN, Device, DType, SamplingParams, setting, validate
 
 SCHEMA = "outrider.probe/1"
 DEFAULT_POSITIONS = 2000
@@ -181,7 +181,8 @@ def verdict(probes: tuple[DraftProbe, ...]) -> str:
     found = best.speedup.at(best.best_k)
     interval = "" if found.low is None else f" ({found.low:.2f} to {found.high:.2f})"
     more = f" Faster still, {tree}." if tree else ""
-    return f"Use {best.draft} with K = {best.best_k}: {found.value:.2f}× is predicted{interval}.{more}"
+    largest = ", the largest tried" if best.best_k == LONGEST_CHAIN else ""
+    return f"Use {best.draft} with K = {best.best_k}{largest}: {found.value:.2f}× is predicted{interval}.{more}"
 
 
 def drafts_here(target_ref: str) -> tuple[str, ...]:
