@@ -71,8 +71,8 @@ CHAT = {"auto": None, "on": True, "off": False}
 """How older settings files name the values of `chat`."""
 
 
-FIRST_PROMPT = read_prompts(PRESETS)[0].text
-"""A text that the embedded pair continues sensibly at `RunSettings.temperature`; the first preset."""
+FIRST_PROMPT = next(prompt.text for prompt in read_prompts(PRESETS) if prompt.name == "Function like the one above")
+"""A text that the embedded pair continues sensibly at `RunSettings.temperature`."""
 
 
 def _default(name: str) -> Any:

