@@ -42,7 +42,7 @@ from core.settings import MAX_DRAFT_TOKENS, Coupling, LengthPolicy, SamplingPara
 from core.types import Draft, DraftContext, Verification, depths_of, is_chain
 from core.verify import verify_block
 from core.verify.checks import check_finite, normalised
-from core.verify.device import NodeProbs, figures_of, verify_gumbel_on_device, verify_on_device
+from core.verify.on_device import NodeProbs, figures_of, verify_gumbel_on_device, verify_on_device
 from core.verify.other_rules import verify_as_block, verify_gumbel, verify_typically
 
 USUAL_ROWS = 9

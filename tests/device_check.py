@@ -51,7 +51,7 @@ from core.sampling import gumbel_noise
 from core.session import Loaded, Session
 from core.settings import Coupling, Device, RunRequest, SamplingParams
 from core.types import Finished, PrefillDone, Step
-from core.verify.device import verify_on_device
+from core.verify.on_device import verify_on_device
 from tests.exactness import SIGNIFICANCE, joint_p_value, verify_step
 from tests.fakes import Played, is_sentence, play, shared_tokenizer, tiny_module
 

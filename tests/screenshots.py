@@ -194,9 +194,6 @@ def readme(camera: Camera, window: MainWindow) -> None:
         window.controls.fields["num_draft_tokens"].set_value(num_draft_tokens)
         run_once(window)
     take_comparison(camera, window)
-    window.controls.fields["num_draft_tokens"].set_value(2)
-    take_check(camera, window)
-    take_sweep(camera, window)
 
 
 def take_comparison(camera: Camera, window: MainWindow) -> None:
@@ -215,33 +212,6 @@ def take_comparison(camera: Camera, window: MainWindow) -> None:
     wait_until(lambda: runs.pages.currentWidget() is runs.compare_page)
     camera.take("compare", runs)
     runs.close()
-
-
-def take_check(camera: Camera, window: MainWindow) -> None:
-    """A check of the pair."""
-    window.menus.check.trigger()
-    panel = window.check
-    panel.start_button.click()
-    wait_until(panel.start_button.isEnabled)
-    camera.take("check", panel)
-    panel.close()
-
-
-def take_sweep(camera: Camera, window: MainWindow) -> None:
-    """A sweep over K, temperature and two methods."""
-    window.menus.sweep.trigger()
-    sweeps = window.sweep
-    sweeps.resize(*SIZE)
-    sweeps.form.methods.boxes["prompt-lookup"].setChecked(True)
-    sweeps.form.lengths.setText("1-6, 8")
-    sweeps.form.temperatures.setText("0, 0.8, 1.2")
-    sweeps.form.length.setValue(96)
-    sweeps.form.start_button.click()
-    wait(1_000, lambda: not sweeps.form.start_button.isEnabled())
-    wait_until(sweeps.form.start_button.isEnabled)
-    sweeps.heatmap.setCurrentCell(2, 3)
-    camera.take("sweep", sweeps)
-    sweeps.close()
 
 
 def gallery(camera: Camera, window: MainWindow) -> None:

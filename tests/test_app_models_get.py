@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import replace
 
 import pytest
 from PySide6.QtCore import Qt
@@ -12,7 +11,7 @@ from app.theme import DARK
 from app.tools.models.downloads import Download, DownloadState
 from app.tools.models.suggestions import ID_HINT, OFFLINE
 from core.models.catalogue import EMBEDDED_TITLES, SUGGESTIONS
-from core.models.remote.hub import DownloadProgress
+from core.models.remote.hub import PACKAGE_STAGES, DownloadProgress
 from core.text import bytes_text
 from tests.fakes_models import (
     NEW,
@@ -76,12 +75,17 @@ def test_a_typed_id_is_downloaded_with_progress_and_listed(make, hub, qtbot):
     assert hub.calls == [("someone/something", False)]
 
 
+def test_a_stopped_download_from_the_package_index_does_not_promise_what_it_does_not_keep():
+    for stage in PACKAGE_STAGES:
+        stopped = Download("a/b", DownloadState.STOPPED, DownloadProgress(stage, "a.gguf", 10_000_000, 93_000_000))
+        assert stopped.note == "Stopped. Nothing is kept."
+
+
 def test_what_is_no_download_shows_its_name_and_no_bytes_and_no_share_before_it_begins():
     for done, share in ((0, None), (109_000_000, 0.2)):
         progress = DownloadProgress("Converting…", "a.gguf", done, 545_000_000)
         running = Download("a/b", DownloadState.RUNNING, progress)
         assert (running.note, running.share) == ("Converting…", share)
-        assert replace(running, state=DownloadState.STOPPED).note == "Stopped."
 
 
 def test_a_suggestion_shows_its_size_and_its_state(make, hub, qtbot):

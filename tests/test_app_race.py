@@ -125,7 +125,7 @@ def test_a_race_first_shows_its_end_and_its_texts_are_at_any_moment_what_was_wri
     assert page.clock.now_ms == page.clock.end_ms > 0
     assert page.ours.text.toPlainText() == page.plain.text.toPlainText() != ""
     ours_ms = sum(step.total_ms for step in run.steps)
-    assert page.ours.count.text().endswith(f"done at {seconds_text(ours_ms)}")
+    assert page.ours.count.text().endswith(f" in {seconds_text(ours_ms)}")
     end = page.clock.end_ms
     page.clock.seek(run.steps[0].total_ms)
     assert page.lead.text().startswith("The speculative run is ")

@@ -17,7 +17,7 @@ from core.sampling import draw, probabilities
 from core.settings import LengthPolicy, SamplingParams
 from core.types import TokenKind
 from core.verify import residual, verify
-from core.verify.device import verify_on_device
+from core.verify.on_device import verify_on_device
 from tests.fakes import play, random_rows, table_model
 from tests.faults import build_method
 from tests.text_distribution import is_near_an_edge, reference_probabilities

@@ -28,7 +28,7 @@ from core.sampling import (
 )
 from core.settings import SamplingParams
 from core.verify import verify_block
-from core.verify.device import verify_on_device
+from core.verify.on_device import verify_on_device
 from tests.exactness import SIGNIFICANCE, certain_step, drafter_step, joint_p_value, random_blocks, verify_step
 from tests.fakes import NoLook, Played, play, tiny_model
 from tests.text_distribution import is_near_an_edge
@@ -163,7 +163,7 @@ def test_gumbel_draws_follow_the_distribution_over_positions_and_over_seeds(seed
 def no_double(monkeypatch):
     """The processor passes for a device that has no float64 and runs behind the host."""
     monkeypatch.setattr(core.sampling, "has_double", lambda device: False)
-    monkeypatch.setattr("core.verify.device.has_double", lambda device: False)
+    monkeypatch.setattr("core.verify.on_device.has_double", lambda device: False)
     for user in ("core.rounds", "core.decode"):
         monkeypatch.setattr(f"{user}.is_asynchronous", lambda device: True)
 
@@ -224,7 +224,7 @@ def test_the_verdict_equals_that_in_float64_without_reading_values_on_the_host(b
         assert values.dtype is torch.float32
         return values.tolist()
 
-    with NoLook(), patch("core.verify.device.has_double", lambda device: False):
+    with NoLook(), patch("core.verify.on_device.has_double", lambda device: False):
         outcome, _ = verify_on_device(tokens, parents, probs, target, uniforms, draws=words, fetch=fetch)
     assert (outcome.path, outcome.next_token) == (expected.path, expected.next_token)
 

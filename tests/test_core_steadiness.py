@@ -198,6 +198,11 @@ def test_a_step_during_which_the_process_was_stopped_does_not_hold_that_time():
     assert absence_note(Tally(), Tally()) == ""
 
 
+def test_a_spread_that_counts_as_busy_never_reads_as_one_that_does_not():
+    for spread, shown in ((0.28, "28"), (0.5, "50"), (0.504, "51"), (0.75, "75")):
+        assert f"in time by {shown}\u00a0% (busy: above 50\u00a0%)" in steadiness.spread_text(spread)
+
+
 def test_what_other_programs_compute_is_seen():
     code = "import time\nwhile time.process_time() < 0.4: pass"
     before = steadiness._seconds_of_others()

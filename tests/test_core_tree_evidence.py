@@ -27,7 +27,7 @@ from core.settings import TYPICAL_FLOOR, TYPICAL_SHARE, Coupling, SamplingParams
 from core.types import Step, TokenKind
 from core.verify import verify_block
 from core.verify.backlog import capture
-from core.verify.device import figures_of
+from core.verify.on_device import figures_of
 from core.verify.other_rules import verify_as_block
 from tests.fakes import play, random_rows, table_model
 from tests.test_core_evidence import names

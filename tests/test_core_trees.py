@@ -24,7 +24,7 @@ from core.sampling import draw_uniforms
 from core.settings import VerificationRule
 from core.types import Draft, TokenKind, depths_of, is_chain
 from core.verify import verify, verify_block, verify_tree
-from core.verify.device import figures_of, verify_gumbel_on_device, verify_on_device
+from core.verify.on_device import figures_of, verify_gumbel_on_device, verify_on_device
 from core.verify.other_rules import verify_as_block, verify_gumbel, verify_typically
 from tests.exactness import SIGNIFICANCE, V, chi_squared_p_value, joint_p_value, mutate, tree_step, verify_step
 from tests.fakes import GREEDY, NoLook, StubDrafter, fixed_rows, play, random_rows, table_model, tiny_model

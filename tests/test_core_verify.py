@@ -12,7 +12,7 @@ from core.drafters.draft_model import DraftModelDrafter
 from core.errors import DrafterError, GenerationError
 from core.types import TokenKind
 from core.verify import residual, verify, verify_block, verify_tree
-from core.verify.device import verify_on_device
+from core.verify.on_device import verify_on_device
 from core.verify.other_rules import verify_as_block, verify_gumbel
 from tests.exactness import (
     SIGNIFICANCE,

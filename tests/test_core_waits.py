@@ -135,7 +135,7 @@ def test_with_graphs_too(method, temperature, monkeypatch):
 
 @pytest.mark.parametrize(("method", "settings"), [case for case in CASES if case[0] != "prompt-lookup"])
 def test_without_float64_too(method, settings, monkeypatch):
-    for user in ("core.sampling", "core.verify.device"):
+    for user in ("core.sampling", "core.verify.on_device"):
         monkeypatch.setattr(f"{user}.has_double", lambda device: device != DEVICE)
     text, waited = waits(method, **settings)
     assert waited == [["tolist"]] * len(waited)

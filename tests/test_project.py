@@ -61,7 +61,7 @@ def test_readme_gives_two_commands_first_and_ci_runs_the_second():
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 def test_documents_link_to_files_and_sections_that_are_here(document):
-    for link in re.findall(r"\]\((?!https?:)([^)]+)\)", document.read_text("utf-8")):
+    for link in re.findall(r'(?:\]\(|src(?:set)?=")(?!https?:)([^)"]+)', document.read_text("utf-8")):
         path, _, anchor = link.partition("#")
         linked = (document.parent / path).resolve() if path else document
         assert linked.exists(), link

@@ -8,7 +8,7 @@ from PySide6.QtWidgets import QFrame, QSizePolicy, QWidget
 
 from app.run.plots.acceptance_plot import AcceptancePlot
 from app.run.plots.latency_plot import LatencyPlot
-from app.run.plots.run_plots import PositionPlot
+from app.run.plots.position_plot import PositionPlot
 from app.run.plots.tree_plots import CostPlot, RankPlot
 from app.run.run_page import RunPage
 from app.run.run_view import RunView

@@ -9,7 +9,7 @@ import pyqtgraph as pg
 from PySide6.QtCore import QPointF, Qt
 from PySide6.QtGui import QColor
 
-from app.run.plots.run_plots import TOKENS
+from app.run.plots.position_plot import TOKENS
 from app.run.run_view import RunView
 from app.theme import Theme, contrast, current_theme, mixed, ui_font
 from app.widgets.legend import Mark, SeriesSample

@@ -6,7 +6,7 @@ from PySide6.QtCore import QElapsedTimer, QSignalBlocker, Qt, QTimer, Signal, Sl
 from PySide6.QtGui import QHideEvent, QKeyEvent, QResizeEvent, QShowEvent
 from PySide6.QtWidgets import QComboBox, QProgressBar, QPushButton, QSizePolicy, QSlider, QStackedWidget, QWidget
 
-from app.run.plots.run_plots import TimelinePlot
+from app.run.plots.timeline_plot import TimelinePlot
 from app.run.race.race import (
     Race,
     comparison_text,
@@ -210,7 +210,7 @@ class RaceLane(QWidget):
         if tokens and elapsed > 0:
             parts.append(f"{1000 * tokens / elapsed:.1f} tokens/s")
         if clock_ms >= timeline.end_ms:
-            parts.append(f"done at {seconds_text(timeline.end_ms)}")
+            parts.append(f"in {seconds_text(timeline.end_ms)}")
         self.count.setText(" · ".join(parts))
         self.text.set_limit(timeline.steps_at(clock_ms), follows=self.text.follows_end)
 

@@ -41,7 +41,7 @@ COMPUTING = "Computing the intervals…"
 MEASURE = "Tick “Measure the baseline”, and run again."
 MEASURE_WHOLE = "Run again, and let the baseline finish."
 BUSY = "Busy machine. "
-REPEAT = "First repeat the run while the machine is idle: these figures come from a busy one."
+REPEAT = "First run again: these figures come from a busy machine."
 
 LIMITS = {
     Limit.ACCEPTANCE: (

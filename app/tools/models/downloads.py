@@ -16,7 +16,7 @@ from app.widgets.fields import boxed, column, hint_label, named, plain_tip, push
 from app.widgets.labels import ElidedLabel, show_share
 from core.models.catalogue import ModelEntry
 from core.models.remote import downloads as hub_downloads
-from core.models.remote.hub import CONVERTING, DownloadProgress
+from core.models.remote.hub import DownloadProgress
 from core.text import bytes_of_text, bytes_text, percent_text
 
 ROW_HEIGHT, TALL_ROW_HEIGHT = 64, 80
@@ -68,8 +68,8 @@ class Download:
         if self.state is S.FAILED:
             return self.sentence
         if self.state is S.STOPPED:
-            if progress is not None and progress.stage == CONVERTING:  # Which begins anew.
-                return "Stopped."
+            if progress is not None and not progress.is_resumable:
+                return "Stopped. Nothing is kept."
             if progress is None or not progress.done_bytes:
                 return "Stopped before anything was received."
             done = progress.done_bytes

