@@ -45,8 +45,9 @@ def test_what_is_inferred_is_labelled_and_the_flag_that_would_report_it_is_named
     chat = recorded("vllm-draft", "run-chat-greedy")
     quiet = Answer([str(chunk).replace('"metrics":', '"other":') for chunk in chat.chunks], 200, chat.headers)
     with FakeServer(vllm(chat=quiet)) as fake:
-        assert outrider("--engine", fake.url, "-n", "24") == 0
+        assert outrider("--engine", fake.url, "-n", "99") == 0
     shown = words(capsys.readouterr().err)
+    assert "ended at a length limit of the server" in shown
     assert "inferred" in shown
     assert "--per-request-spec-decode-metrics detailed" in shown
 

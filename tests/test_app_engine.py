@@ -174,6 +174,7 @@ def test_inferred_steps_are_called_so_and_the_flag_that_reports_more_is_named(wi
         run_to_end(window)
     assert "inferred" in window.status.place.text()
     assert "--per-request-spec-decode-metrics" in window.status.stage.text()
+    assert window.run_view.outcome[0] == "Done: the server ended the text at a length limit"
 
 
 def test_a_text_that_comes_at_once_shows_no_speed(window, qtbot, run_to_end, monkeypatch):

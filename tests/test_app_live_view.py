@@ -244,8 +244,10 @@ def test_a_line_above_the_text_says_that_it_is_the_previous_runs_until_another_r
     run_to_end(window)
     assert older.isHidden()
     assert not window.conclusion.isHidden()
+    assert window.status.count.text()
     session.fail_before = PromptError("The prompt is too long.")
     run_to_end(window)
+    assert (window.status.count.text(), window.status.bar.value()) == ("", 0), "the refused run has no tokens"
     assert not older.isHidden()
     assert window.conclusion.isHidden(), "its Run again would not run the prompt above"
     assert older.text() == "This is the previous run: the new one did not start."

@@ -19,7 +19,7 @@ from core.models.prompting import with_added_tokens
 from core.settings import Device, DType
 from tests.fakes_models import DRAFT, TARGET, until
 
-COST_ONLY = "Draft step: 0.13 of a target step, from sizes"
+COST_ONLY = "Draft step: 0.13 of a target step, estimated"
 FITS = f"{COST_ONLY}\nMemory: needs 1.9 of 22.0 GB free"
 TOO_MUCH = MemoryForecast(30_000_000_000, 500_000_000, 0, 22_000_000_000)
 
@@ -49,7 +49,7 @@ def test_a_run_of_the_pair_shows_the_cost_that_it_measured_in_place_of_the_forec
     warm_up(window, qtbot)
     until(qtbot, lambda: line(window).text() == FITS)
     run_to_end(window)
-    measured = FITS.replace("0.13 of a target step, from sizes", "0.20 of a target step, last measured")
+    measured = FITS.replace("0.13 of a target step, estimated", "0.20 of a target step, last measured")
     until(qtbot, lambda: line(window).text() == measured)
     assert "From the numbers of parameters, 0.13 is expected." in line(window).toolTip()
     window.controls.fields["dtype"].choose(DType.FLOAT32)
@@ -60,7 +60,7 @@ def test_a_run_of_the_pair_shows_the_cost_that_it_measured_in_place_of_the_forec
 def test_only_a_run_that_was_not_stepped_and_has_its_baseline_measures_the_cost(window, hub, run_to_end, qtbot):
     window.controls.fields["baseline"].setChecked(False)
     run_to_end(window)
-    until(qtbot, lambda: "0.13 of a target step, from sizes" in line(window).text())
+    until(qtbot, lambda: "0.13 of a target step, estimated" in line(window).text())
     window.controls.fields["baseline"].setChecked(True)
     run_to_end(window)
     until(qtbot, lambda: "0.20 of a target step, last measured" in line(window).text())
@@ -77,7 +77,7 @@ def test_a_cost_that_another_method_or_option_measured_is_not_shown_as_measured(
     for method, options in (("draft-tree", {}), ("draft-model", {"draft-model": {"int8": False}})):
         window.controls.method.apply(method, options)
         window.controls.changed.emit()
-        until(qtbot, lambda: "0.13 of a target step, from sizes" in line(window).text())
+        until(qtbot, lambda: "0.13 of a target step, estimated" in line(window).text())
         window.controls.method.apply("draft-model", {})
         window.controls.changed.emit()
         until(qtbot, lambda: "0.20 of a target step, last measured" in line(window).text())

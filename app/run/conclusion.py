@@ -74,7 +74,7 @@ def conclusion_of(run: RunView, *, is_slowed: bool = False) -> Conclusion | None
     elif covers_one(interval):
         headline, verdict = f"No measurable difference from plain decoding ({speedup:.2f}×)", ""
     elif speedup > 1:
-        headline, verdict = f"{speedup:.2f} times faster than plain decoding", "faster"
+        headline, verdict = f"{speedup:.2f} times as fast as plain decoding", "faster"
     else:
         headline, verdict = f"Slower than plain decoding, at {speedup:.2f} times its speed", "slower"
     busy, spread = run.busy_note.removeprefix(BUSY_MACHINE), unsteadiness(run.counts.sums, run.baseline.sums)

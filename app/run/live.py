@@ -312,14 +312,15 @@ class LiveView(QObject):
         run, is_idle = self._run, self._controller.state is RunState.IDLE and not self._is_ending
         self._status.place.setText(_place(run))
         self._status.lossy.setVisible(run.is_lossy)
-        wanted = run.request.max_new_tokens if run.request is not None and self.upcoming is None else 0
+        is_counted = run.request is not None and self.upcoming is None and not self.is_refused
+        wanted = run.request.max_new_tokens if run.request is not None and is_counted else 0
         is_baseline = bool(run.baseline_steps) and run.summary is None
         tokens = run.baseline.sums.tokens if is_baseline else run.num_tokens
         count = f"{'baseline: ' if is_baseline else ''}{tokens:,} of {wanted:,} tokens"
         self._status.count.setText(count if wanted else "")
         if self.upcoming is not None:
             show_share(self._status.bar, None)
-        elif is_idle and run.summary is None and self._kept is None:
+        elif self.is_refused or (is_idle and run.summary is None and self._kept is None):
             show_share(self._status.bar, None if run.stage else 0.0)
         else:
             # What the count beside it says, also after an early end; nothing can be counted before a run has started.

@@ -154,7 +154,7 @@ def _predicted(run: RunView) -> tuple[str, str]:
 
 def _speedup(run: RunView) -> tuple[str, str, str]:
     if run.is_on_server:
-        return UNKNOWN, "needs the models on this machine", "not on a server"
+        return UNKNOWN, "needs the models on this machine", "see Speed"
     summary, plain = run.summary, 1000 / run.baseline_step_ms if run.baseline_step_ms else None
     if summary is not None:
         plain = summary.baseline_tokens_per_second
@@ -180,7 +180,7 @@ def _speedup(run: RunView) -> tuple[str, str, str]:
         return UNKNOWN, "needs “Measure the baseline”", "needs a baseline"
     if plain is not None:
         return UNKNOWN, *measured
-    return UNKNOWN, "measured after the run", "after the run"
+    return UNKNOWN, "known when the run ends", "when the run ends"
 
 
 class MeasurementsPanel(RunPage):

@@ -277,6 +277,8 @@ class RunView:
             whole, short = "Done: reached the requested length", "Done"
             if self.summary.num_tokens < wanted:
                 whole, short = "Done: reached the end of the model's context", "Done: context full"
+                if self.is_on_server:  # Which may have a limit of its own.
+                    whole, short = "Done: the server ended the text at a length limit", "Done: length limit"
         baseline = ""
         if self.wants_baseline and not self.summary.has_baseline:
             baseline = f" · baseline {'failed' if self.summary.error else 'stopped'}"

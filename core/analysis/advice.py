@@ -197,8 +197,8 @@ def _other_settings(
     )
     if speedup >= LEAST_GAIN * max(diagnosis.speedup, BREAK_EVEN):
         yield Advice(
-            f"Use prompt lookup: this text repeats itself. {accepted:,} of {drafted:,} tokens, drafted at no cost, "
-            f"would have been accepted: about {speedup:.2f}×.",
+            f"Use prompt lookup: this text repeats itself. It would have drafted {drafted:,} tokens at no cost, and "
+            f"{accepted:,} of them would have been accepted: about {speedup:.2f}×.",
             speedup,
             {"method": "prompt-lookup"},
         )
