@@ -91,9 +91,8 @@ READY_HINT = f"{key_text('Ctrl+Enter')} starts a run."
 READY_HINT_SHORT = f"{key_text('Ctrl+Enter')} runs."
 SLOWED_HINT = "Space pauses or resumes, Esc shows the rest."
 LIVE_HINT = "Esc stops. K and temperature change this run."
-PAUSED_HINT = "F8 steps, Space resumes. You can change K or temperature."
-PAUSED_HINT_SHORT = "F8 steps, Space resumes."
-BASELINE_HINT = "Esc stops the baseline. Changes apply from the next run."
+PAUSED_HINT = "F8 steps, Space resumes. Change K or temperature."
+BASELINE_HINT = "Esc stops the baseline. Changes apply next run."
 SERVED_HINT = "The server writes; settings apply from the next run."
 NO_READING = "Only the server knows how its model reads the prompt. For a local model's input, choose This machine."
 LIVE_HINT_SHORT = "Esc stops."
@@ -283,7 +282,7 @@ class PromptEditor(QWidget):
         elif self._is_baseline:
             self._note(BASELINE_HINT, short=LIVE_HINT_SHORT)
         elif state is RunState.PAUSED:
-            self._note(PAUSED_HINT, short=PAUSED_HINT_SHORT)
+            self._note(PAUSED_HINT, short="F8 steps.")
         else:
             self._note(AHEAD_HINT if self._is_ahead else LIVE_HINT, short=LIVE_HINT_SHORT)
 
