@@ -12,7 +12,7 @@ from PySide6.QtGui import QFontMetrics
 
 import core.export.run_data
 from app.theme import DARK, LIGHT, contrast, scaled
-from app.tools.runs.compare_page import AGREEING, DIFFERING, WITH_BEST, ComparePage
+from app.tools.runs.compare_page import AGREEING, DIFFERING, MEANS, MEANS_WITH_BEST, WITH_BEST, ComparePage
 from app.tools.runs.comparison import MAX_POINTS, MAX_RUNS, Curve, compare, curves, mean_curve
 from app.tools.runs.overlay_plot import DASHES, MARKERS, SAMPLE_WIDTH, RunSample, run_color
 from app.widgets.legend import flow
@@ -98,6 +98,23 @@ def test_runs_with_the_same_settings_become_their_mean_with_its_range(folder):
     assert found.time[1].low is not None, "two runs have a range, too"
     keep_run(folder, 5, num_draft_tokens=2)
     assert comparison(folder, grouped=True).names[2] == "K 2"
+
+
+def test_a_group_says_in_how_many_of_its_runs_the_interval_of_the_speedup_includes_1(page, folder, monkeypatch):
+    found = {"a": (0.90, 1.20), "b": (1.10, 1.30), "c": (0.996, 1.40), "d": None, "e": (1.05, 1.33)}
+    interval = property(lambda run: found[run.setting("prompt")])
+    monkeypatch.setattr("core.export.run_data.RunData.interval", interval)
+    for path in folder.iterdir():
+        path.unlink()
+    for index, prompt in enumerate(found):
+        keep_run(folder, index, prompt=prompt, baseline=True, num_draft_tokens=8 if prompt == "e" else 4)
+    grouped = comparison(folder, grouped=True)
+    titles = [line.title for line in grouped.results]
+    assert titles.index("Speedup, 95 % interval") == titles.index("Measured speedup") + 1
+    assert row(grouped.results, "Speedup, 95 % interval").texts == ("includes 1 in 2 of 3 runs", "1.05 to 1.33")
+    assert row(grouped.results, "Runs").texts == ("4", "1")
+    page.show_comparison(grouped)
+    assert {MEANS, MEANS_WITH_BEST} & cells(page).keys()
 
 
 def test_what_differs_within_a_group_is_listed_as_differing(folder):

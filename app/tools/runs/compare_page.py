@@ -25,6 +25,7 @@ TITLE_WIDTH, RUN_WIDTH, WIDE_RUN_WIDTH, GROUP_WIDTH = 246, 100, 150, 190
 HEADER_HEIGHT, NAME_LINE = 30, 16
 DIFFERING, SAME, AGREEING = "Settings that differ", "No setting differs", "Shared settings"
 RESULTS, WITH_BEST = "Results", "Results (bold: best)"
+MEANS, MEANS_WITH_BEST = "Results: mean (lowest to highest)", "Results: mean (lowest to highest), best in bold"
 SAME_GROUP = "Only seed or prompt may differ"
 BAND = (
     " The line of grouped runs is their mean, with a band from the lowest to the highest; a run that has ended keeps "
@@ -107,7 +108,8 @@ class CompareTable(GridTable):
         for place, name in enumerate(names, start=1):
             self.set_head(place, "", name, name)
         same = SAME_GROUP if comparison.is_grouped else SAME
-        results = WITH_BEST if any(each.best for each in comparison.results) else RESULTS
+        plain, with_best = (MEANS, MEANS_WITH_BEST) if comparison.is_grouped else (RESULTS, WITH_BEST)
+        results = with_best if any(each.best for each in comparison.results) else plain
         sections = {DIFFERING if comparison.differing else same: comparison.differing, results: comparison.results}
         for title, rows in (sections | ({AGREEING: comparison.agreeing} if with_agreeing else {})).items():
             self._add_section(title)

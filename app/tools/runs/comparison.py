@@ -17,12 +17,13 @@ from numpy.typing import NDArray
 
 from app.setup.model_library import UNKNOWN
 from core.analysis.run_counts import Column, RunCounts
-from core.analysis.steadiness import interval_text, unsteadiness
+from core.analysis.steadiness import covers_one, interval_text, unsteadiness
 from core.errors import OutriderError
 from core.export.run_data import FIGURES, SOURCES, Figure, RunData, differences, run_data, shown
 from core.runlog.reading import RunLog
 from core.runlog.store import KeptRun
 from core.settings import SETTINGS
+from core.text import count_text
 
 MAX_RUNS = 6
 """Most columns."""
@@ -60,7 +61,8 @@ SIGNS = {
 GROUP_HELP = "The number of runs in the column. Its figures are their mean, and the lowest and highest if they differ."
 INTERVAL_HELP = (
     "The 95 % interval of the measured speedup. It covers what varied within the run and within its baseline; it "
-    "doesn't show whether the machine was faster during one of the two."
+    "doesn't show whether the machine was faster during one of the two. If it includes 1, the run can't tell whether "
+    "drafting pays."
 )
 TEXT_HELP = "Whether the text equals that of the first run here, character for character."
 MACHINE_HELP = (
@@ -131,7 +133,7 @@ class _Run:
     kept: KeptRun
     settings: dict[str, str]
     figures: tuple[float | None, ...]
-    interval: str
+    interval: tuple[float, float] | None
     text: str
     end: str
     was_busy: bool | None
@@ -194,7 +196,7 @@ def _title(name: str) -> str:
 
 def _read(kept: KeptRun, run: RunData) -> _Run:
     figures = tuple(figure.read(run) for figure in FIGURES)
-    interval = interval_text(run.interval) if run.figure("measured_speedup") is not None else ""
+    interval = run.interval if run.figure("measured_speedup") is not None else None
     is_shown = run.summary.source is None and not run.summary.was_stepped
     is_shown = is_shown and unsteadiness(run.counts.sums, run.baseline.sums) is not None
     was_busy = run.was_busy if run.was_busy or is_shown else None
@@ -309,12 +311,10 @@ def _results(groups: Sequence[Group]) -> list[ComparedRow]:
     rows = [_figure(groups, place, figure) for place, figure in enumerate(FIGURES)]
     ends = (", ".join(dict.fromkeys(run.end for run in group)) for group in groups)
     found = [row for row in rows if set(row.texts) != {UNKNOWN}]
+    if any(run.interval for group in groups for run in group):
+        found.insert(1, ComparedRow("Speedup, 95 % interval", tuple(map(_interval, groups)), INTERVAL_HELP))
     if is_grouped:
-        counts = tuple(str(len(group)) for group in groups)
-        found.insert(0, ComparedRow("Runs: mean (lowest to highest)", counts, GROUP_HELP))
-    elif any(group[0].interval for group in groups):
-        intervals = tuple(group[0].interval or UNKNOWN for group in groups)
-        found.insert(1, ComparedRow("Speedup, 95 % interval", intervals, INTERVAL_HELP))
+        found.insert(0, ComparedRow("Runs", tuple(str(len(group)) for group in groups), GROUP_HELP))
     found.append(ComparedRow("Ended by", tuple(ends)))
     if any(run.was_busy for group in groups for run in group):
         found.insert(0, ComparedRow("Machine", tuple(map(_machine, groups)), MACHINE_HELP))
@@ -322,6 +322,14 @@ def _results(groups: Sequence[Group]) -> list[ComparedRow]:
         same = ("same" if group[0].text == groups[0][0].text else "differs" for group in groups[1:])
         found.append(ComparedRow("Text", ("reference", *same), TEXT_HELP))
     return found
+
+
+def _interval(group: Group) -> str:
+    """The interval of one run, or in how many of several it includes 1."""
+    known = [run.interval for run in group if run.interval]
+    if len(group) == 1 or not known:
+        return interval_text(group[0].interval) or UNKNOWN
+    return f"includes 1 in {sum(map(covers_one, known))} of {count_text(len(known), 'run')}"
 
 
 def _machine(group: Group) -> str:
