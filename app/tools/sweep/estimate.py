@@ -80,12 +80,12 @@ class EstimateView(QWidget):
         super().__init__()
         self._controls = controls
         self._in_titles = controls.models.library.in_titles
-        self._target = ""
+        self._target, self._temperature = "", 0.0
         self._probes: tuple[DraftProbe, ...] = ()
         self.headline = wrapped_label("estimateHeadline", "title")
         self.subject = wrapped_label("estimateSubject", "hint")
         self.table: Table[DraftProbe] = Table("estimateTable", "Drafts, best first", COLUMNS, NO_DRAFTS)
-        use_help = "Put the target, the draft and its best K, or its best tree if faster, into the settings"
+        use_help = "Put target, temperature, draft and its best K, or its best tree if faster, into the settings"
         self.use_button = push_button("Use this draft and K", "estimateUseButton", use_help, self._on_use)
         self.note = hint_label("estimateNote")
         foot = row((self.note, 1), self.use_button)
@@ -95,10 +95,10 @@ class EstimateView(QWidget):
 
     def begin(self, request: ProbeRequest) -> None:
         """Show that an estimate is on its way."""
-        self._target = request.target
+        self._target, self._temperature = request.target, request.sampling.temperature
         self.headline.setText("Estimating…")
-        settings = f"K from 1 to 16 · temperature {request.sampling.temperature:g}"
-        subject = f"Target: {request.target} · {settings} · the main window's prompt"
+        asked = f"Target: {request.target} · temperature {self._temperature:g} · the main window's prompt"
+        subject = f"{asked} · all drafts here, with K from 1 to 16, whatever the form says"
         self.subject.setText(self._in_titles(subject))
         self.note.clear()
         self._show_probes(())
@@ -131,7 +131,11 @@ class EstimateView(QWidget):
 
     @Slot()
     def _on_selected(self) -> None:
-        self.use_button.setEnabled(self._selected() is not None)
+        probe = self._selected()
+        self.use_button.setEnabled(probe is not None)
+        title = f"Use this draft and {'tree' if probe is not None and probe.faster_tree else 'K'}"
+        self.use_button.setText(title)
+        self.use_button.setAccessibleName(title)
 
     @Slot()
     def _on_use(self) -> None:
@@ -144,5 +148,7 @@ class EstimateView(QWidget):
             options = {"draft-tree": {"depth": tree.depth, "branching": tree.branching}}
             chosen = {"method": "draft-tree", "method_options": options}
         pair = {"engine": "", "target": self._target, "draft": probe.draft}
-        self._controls.change({**pair, **chosen, "num_draft_tokens": k, "length_policy": LengthPolicy.FIXED})
-        self.note.setText(f"The settings now have {self._in_titles(probe.draft)} with K = {k}{shape}.")
+        fixed = {"num_draft_tokens": k, "length_policy": LengthPolicy.FIXED, "temperature": self._temperature}
+        self._controls.change({**pair, **chosen, **fixed})
+        at = f" at temperature {self._temperature:g}"
+        self.note.setText(f"The settings now have {self._in_titles(probe.draft)} with K = {k}{shape}{at}.")

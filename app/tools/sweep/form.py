@@ -122,8 +122,8 @@ class SweepForm(QWidget):
         start_help = f"Measure every cell of the grid, in shuffled order ({key_text('Ctrl+Enter')})"
         self.start_button = push_button("Start sweep", "runButton", start_help)
         quick_help = (
-            "Estimate, within seconds, the speedup of each draft on this computer at the first temperature: the models "
-            "read the main window's prompt once, and draft nothing."
+            "Estimate, within seconds, the speedup of every draft on this computer with K from 1 to 16, at the first "
+            "temperature: the models read the main window's prompt once, and draft nothing."
         )
         self.quick_button = push_button("Quick estimate of speedups", "sweepQuickButton", quick_help)
         stop_help = "End it and keep its results so far (Esc)"
