@@ -228,7 +228,8 @@ def test_a_verdict_says_what_is_fastest_and_how_sure_that_is(speed, facts, words
     (verdict,) = swept(lambda request, is_plain: 10.0 if is_plain else speed(request.num_draft_tokens, request.seed))
     assert {name: getattr(verdict, name) for name in facts} == facts
     assert words in verdict.sentence
-    assert ("needed to tell which is faster." in verdict.sentence) is ("leads" in words)
+    assert ("is not settled (" in verdict.sentence) is verdict.sentence.endswith("needed).") is ("leads" in words)
+    assert (" (at least 97.5\xa0% sure)." in verdict.sentence) is ("fastest" in words)
     assert is_sentence(verdict.sentence)
 
 

@@ -371,14 +371,11 @@ def _lead(results: SweepResults, ranked: Sequence[tuple[float, CellResult]]) -> 
         return f"{second} comes next, and these runs are too few to tell the two apart.", False
     ours, theirs = (bootstrap_medians({key: values[key] for key in shared}) for values in speeds)
     ahead = float(np.mean(ours > theirs) + np.mean(ours == theirs) / 2)
-    share = percent_text(ahead)
-    if ahead >= _SURE:
-        return f"it is ahead of {second} in {share} of the bootstrap samples.", True
     needed = percent_text(_SURE, 1)
-    return (
-        f"{second} is behind in {share} of the bootstrap samples; {needed} are needed to tell which is faster.",
-        False,
-    )
+    if ahead >= _SURE:
+        return f"it is faster than {second} (at least {needed} sure).", True
+    sure = f"{percent_text(ahead)} sure; {needed} needed"
+    return f"whether it is faster than {second} is not settled ({sure}).", False
 
 
 def bootstrap_medians(values: Mapping[Key, float]) -> NDArray[np.float64]:

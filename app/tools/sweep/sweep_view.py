@@ -406,7 +406,7 @@ def _word(verdict: Verdict, sought: str) -> tuple[str, bool | None]:
     if not verdict.is_sure:
         return "Too few runs" if verdict.is_sure is None else "Not sure it pays", None
     if verdict.was_busy:
-        return "Machine was busy", None
+        return "Pays, but machine busy", None
     if not verdict.is_ahead:
         return "Pays so far" if verdict.is_partial else f"Pays, best {sought} unclear", True
     return f"K = {verdict.best.cell.num_draft_tokens}", True
