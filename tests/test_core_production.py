@@ -255,7 +255,11 @@ def test_a_speedup_is_given_with_its_interval_and_a_busy_machine_is_reported():
     assert "1.21× the speed of the target alone (95 % interval 1.02 to 1.45)" in words
     assert "The machine was busy" in words
     assert replace(choice, was_busy=False).verdict == ""
-    assert "can't tell" in replace(choice, interval=(0.9, 1.45), was_busy=False).verdict
+    assert choice.verdict.startswith("The machine was busy during this run. Before serving, measure")
+    open_choice = replace(choice, interval=(0.9, 1.45))
+    untold = f"his run can't tell whether drafting pays with K = {choice.k}. Before serving, measure"
+    assert open_choice.verdict.startswith(f"The machine was busy, and t{untold}")
+    assert replace(open_choice, was_busy=False).verdict.startswith(f"T{untold}")
 
 
 def test_a_run_log_makes_a_choice_and_k_that_was_left_open_is_the_mean():

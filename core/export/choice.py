@@ -170,12 +170,13 @@ class Choice:
         if self.measured_speedup is None:
             return ""
         measure = "Before serving, measure this pair on the serving machine."
+        if self.interval and covers_one(self.interval):
+            this = "The machine was busy, and this" if self.was_busy else "This"
+            return f"{this} run can't tell whether drafting pays with K = {self.k}. {measure}"
         if self.was_busy:
             return f"The machine was busy during this run. {measure}"
         if self.is_short:
             return f"Too few steps to tell whether speculation pays here. {measure}"
-        if self.interval and covers_one(self.interval):
-            return f"This run can't tell whether drafting pays with K = {self.k}. {measure}"
         return "" if self.measured_speedup >= 1.0 else f"Drafting did not pay in this run with K = {self.k}. {measure}"
 
     def option(self, name: str) -> Any:
