@@ -8,11 +8,11 @@ import re
 
 import numpy as np
 import pytest
+from PySide6.QtGui import QColor, QImage, QPainter
 
 from app.theme import DARK, LIGHT, contrast
 from app.tools.server import FOLLOWING, NONE_CHOSEN
-from app.tools.server_plots import OWN_HELP, History, server_plots
-from app.widgets.legend import Mark
+from app.tools.server_plots import DASHES, History, server_plots
 from app.widgets.plots import TOP
 from tests.fake_servers import FakeServer, as_json, llama_server, recorded, sglang, vllm
 from tests.fakes_app import MIN_BAR_CONTRAST
@@ -50,16 +50,13 @@ def test_it_draws_what_grew_and_marks_a_restart_and_our_own_runs(window, qtbot, 
         acceptance, drafts, tokens, _ = (card.plot for card in view.cards)
         assert [name for name, _ in drafts.details(0)[1:]] == ["drafted tokens", "accepted tokens", "drafting steps"]
         shown = [sample.accessibleName().split(":")[0] for sample in drafts.samples]
-        assert shown == ["drafted tokens", "accepted tokens", "drafting steps", "own runs"]
+        assert shown == ["drafted tokens", "accepted tokens", "drafting steps", "Outrider's runs"]
         assert list(drafts.table()) == ["seconds", "drafted", "accepted", "drafts"], "saved figures keep their names"
         first, second = tokens._lines["tokens"].getData()[1][:2]
         assert first == history.values["tokens"][0]
         assert math.isnan(second)
         assert acceptance.getViewBox().viewRange()[1] == pytest.approx([0, TOP]), "no empty fifth above 100 percent"
         assert acceptance._marks[0].label.format == "restarted"
-        own = next(sample for sample in view.cards[0].samples if sample.toolTip() == OWN_HELP)
-        assert own._mark is Mark.BAR, "a band without a line"
-        assert min(contrast(theme.muted, theme.surface) for theme in (LIGHT, DARK)) >= MIN_BAR_CONTRAST
         run_to_end(window)
         ((start, end),) = history.own
         assert 0 < start < end
@@ -116,6 +113,44 @@ def test_values_are_joined_by_lines_only_where_no_poll_is_missing_and_equal_ones
     assert list(times[running.opts["symbolSize"] > 0]) == [512.5], "alone, it would not be seen"
     assert list(history.times) == plot.table()["seconds"]
     assert (running.opts["pen"].dashPattern(), waiting.opts["pen"].dashPattern()) == ([], [4.0, 4.0])
+
+
+def pixels(sample, theme, width):
+    """The colours of the first pixels of a legend's sample, row by row, in the middle rows of its mark."""
+    picture = QImage(sample.sizeHint(), QImage.Format.Format_RGB32)
+    picture.fill(theme.surface)
+    painter = QPainter(picture)
+    sample.draw(painter, picture.size())
+    painter.end()
+    middle = picture.height() // 2
+    return [picture.pixelColor(x, y).name() for y in range(middle, middle + 5) for x in range(width)]
+
+
+@pytest.mark.parametrize("theme", [LIGHT, DARK], ids=["light", "dark"])
+def test_the_legend_has_each_lines_own_dashes_and_the_fill_and_edge_of_the_bands(qtbot, apply_theme, theme):
+    apply_theme(theme)
+    history = History(own=[(2.0, 2.1)])
+    for at in (1.0, 2.5, 4.0):
+        history.add(at, {f"position {place}": 0.5 for place in range(1, 7)})
+    plot = server_plots(history)[0]
+    qtbot.addWidget(plot)
+    plot.refresh()
+    *lines, own = plot.samples
+    assert [sample._dashes for sample in lines] == list(DASHES)
+    for sample, line in zip(lines, plot._lines.values(), strict=True):
+        assert line.opts["pen"].dashPattern() == list(sample._dashes)
+    dashes = set()
+    for sample in lines:
+        row = pixels(sample, theme, sample._mark_width)[: sample._mark_width]
+        drawn = "".join(" " if color == theme.surface else "-" for color in row).split()
+        dashes.add((len(drawn), len(drawn[0])))
+    assert len(dashes) == len(DASHES), "they look different, too"
+    (band,) = plot._bands
+    edge = band.lines[0].pen.color()
+    assert contrast(edge.name(), theme.surface) >= MIN_BAR_CONTRAST, "the fill alone is pale, and thin in a short run"
+    ground, fill = QColor(theme.surface), band.brush.color()
+    mixed = [round(a + (b - a) * fill.alphaF()) for a, b in zip(ground.getRgb()[:3], fill.getRgb()[:3], strict=True)]
+    assert {edge.name(), QColor(*mixed).name()} <= set(pixels(own, theme, 10))
 
 
 def test_of_a_router_it_names_the_model_and_does_not_wake_one_that_sleeps(window, qtbot):

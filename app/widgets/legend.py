@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from enum import StrEnum
 from typing import TypeVar
 
@@ -20,9 +20,8 @@ class Mark(StrEnum):
 
     BAR = "bar"
     LINE = "line"
-    DASHES = "dashes"
-    DOTS = "dots"
     BAND = "band"
+    REGION = "region"
     DOT = "dot"
     DIAMOND = "diamond"
     HOLLOW = "hollow"
@@ -31,8 +30,9 @@ class Mark(StrEnum):
 
 W = TypeVar("W", bound=QWidget)
 GAP = 10
+LINE_WIDTH = 2
 
-SHAPES = (Mark.BAR, Mark.DOT, Mark.DIAMOND, Mark.HOLLOW, Mark.HATCHED)
+SHAPES = (Mark.BAR, Mark.REGION, Mark.DOT, Mark.DIAMOND, Mark.HOLLOW, Mark.HATCHED)
 """Areas, while the others are lines."""
 
 
@@ -44,12 +44,13 @@ def band_color(color: QColor) -> QColor:
 
 
 class SeriesSample(PaintedWidget):
-    """The mark of a series, in a colour of the theme, with its name."""
+    """The mark of a series, in a colour of the theme, with its name. A dashed line has its dashes, in line widths."""
 
-    def __init__(self, text: str, mark: Mark, token: str, tooltip: str) -> None:
+    def __init__(self, text: str, mark: Mark, token: str, tooltip: str, dashes: Sequence[float] = ()) -> None:
         super().__init__("")
-        self._mark, self._token = mark, token
-        self._mark_width = 10 if mark in SHAPES else 18
+        self._mark, self._token, self._dashes = mark, token, dashes
+        # Room for all dashes, and for the first one to begin again.
+        self._mark_width = 10 if mark in SHAPES else max(18, round(LINE_WIDTH * (sum(dashes) + 3)) + 2)
         self.set_meaning(text, tooltip)
         self.setSizePolicy(QSizePolicy.Policy.Fixed, QSizePolicy.Policy.Fixed)
 
@@ -76,13 +77,11 @@ class SeriesSample(PaintedWidget):
         if self._mark in SHAPES:
             self._draw_shape(painter, middle, color)
         else:
-            pen = QPen(color, 2)
+            pen = QPen(color, LINE_WIDTH)
             if self._mark is Mark.BAND:
                 painter.fillRect(QRectF(0, middle - 5, width, 10), band_color(color))
-            if self._mark is Mark.DASHES:
-                pen.setDashPattern([2.5, 2])
-            if self._mark is Mark.DOTS:
-                pen.setDashPattern([1, 1.5])
+            if self._dashes:
+                pen.setDashPattern(self._dashes)
             painter.setPen(pen)
             painter.drawLine(QPointF(1, middle), QPointF(width - 1, middle))
         draw_text(painter, QRectF(width + 6, 0, size.width(), size.height()), self._text, current_theme().muted, LEFT)
@@ -94,6 +93,8 @@ class SeriesSample(PaintedWidget):
         elif self._mark is Mark.HATCHED:
             hatched = QBrush(color, Qt.BrushStyle.BDiagPattern)
             draw_box(painter, square.adjusted(-0.5, -0.5, 0.5, 0.5), 2, fill=hatched, line=color)
+        elif self._mark is Mark.REGION:
+            draw_box(painter, square, fill=band_color(color), line=color)
         elif self._mark is Mark.BAR:
             draw_box(painter, square.adjusted(-1, -1, 1, 1), 2, fill=color)
         elif self._mark is Mark.DOT:

@@ -139,7 +139,7 @@ class Plot(pg.PlotWidget):  # type: ignore[misc]  # pyqtgraph has no types
         help_text: str = "",
         *,
         dashes: tuple[float, ...] = SOLID,
-        mark: Mark | None = None,
+        mark: Mark = Mark.LINE,
         width: float = 2,
         angle: int | None = None,
     ) -> Any:
@@ -153,7 +153,7 @@ class Plot(pg.PlotWidget):  # type: ignore[misc]  # pyqtgraph has no types
         else:
             line = pg.InfiniteLine(angle=angle)
             line.hide()
-        sample = _sample(name, mark or (Mark.DASHES if dashes else Mark.LINE), token, help_text)
+        sample = _sample(name, mark, token, help_text, dashes)
         return self.add_item(
             line, lambda theme: line.setPen(pg.mkPen(getattr(theme, token), width=width, dash=dashes or None)), sample
         )
@@ -380,5 +380,7 @@ class Plot(pg.PlotWidget):  # type: ignore[misc]  # pyqtgraph has no types
         self._hint.setPos(box.center())
 
 
-def _sample(name: str, mark: Mark, token: str, help_text: str) -> SeriesSample | None:
-    return SeriesSample(name, mark, token, help_text) if name else None
+def _sample(
+    name: str, mark: Mark, token: str, help_text: str, dashes: tuple[float, ...] = SOLID
+) -> SeriesSample | None:
+    return SeriesSample(name, mark, token, help_text, dashes) if name else None

@@ -187,7 +187,7 @@ class SpeedupPlot(Plot):
         first, second, ran = self.quantity.meanings
         self.edges = self.add_band("accent")
         self.other = self.add_line("text", *second, dashes=DASHED)
-        self.beyond = self.add_line("accent", "extrapolated", BEYOND_HELP, dashes=DOTTED, mark=Mark.DOTS)
+        self.beyond = self.add_line("accent", "extrapolated", BEYOND_HELP, dashes=DOTTED)
         self.line = self.add_line("accent", *first, mark=Mark.BAND)
         self.whisker = self.add_whiskers("text", beam=0.35)
         self.point = self.add_points("text", 12, *ran, symbol="d", edge=THIN)
