@@ -257,12 +257,13 @@ def _verdict(results: SweepResults, temperature: float) -> Verdict:
     left_out = [cell for _, cell in full if cell.problem]
     busy, runs = results.busy_runs(temperature)
     was_busy = busy > _MANY * runs
-    notes = [*left_out_notes(left_out, are_all=not ranked), *([LOSSY] if results.plan.is_lossy else [])]
+    is_partial = results.is_partial(temperature)
+    notes = [*(left_out_notes(left_out) if ranked else []), *([LOSSY] if results.plan.is_lossy else [])]
     is_sure, is_ahead = None, False
     if ranked:
         text, is_sure, is_ahead = _ranking(results, ranked, was_busy=was_busy)
     elif left_out:
-        text = "no cell is left to rank."
+        text = no_ranking(left_out, is_partial=is_partial)
     elif any(cell.speedup for cell in results.at(temperature)):
         text = "too few runs have a baseline to compare them with; continue the sweep."
     else:
@@ -277,7 +278,7 @@ def _verdict(results: SweepResults, temperature: float) -> Verdict:
         is_sure=is_sure,
         is_ahead=is_ahead,
         was_busy=was_busy,
-        is_partial=results.is_partial(temperature),
+        is_partial=is_partial,
     )
 
 
@@ -334,18 +335,31 @@ def _ranking(
     return text, is_sure, is_ahead
 
 
-def left_out_notes(cells: Sequence[CellResult], *, are_all: bool) -> list[str]:
-    """Which cells of a temperature don't count, and why; unless those are all, a doubt about the others, which share
-    the baseline."""
+_TOO_HIGH = "higher than {} tokens per forward allow, probably because the machine was busy during the baseline."
+
+
+def left_out_notes(cells: Sequence[CellResult]) -> list[str]:
+    """Which cells of a temperature don't count, and why; and a doubt about the others, which share the baseline."""
     if not cells:
         return []
-    note = (
-        f"{len(cells)} cells whose speedups are more than their tokens per forward allow are left out: the "
-        "machine was probably busy during the baseline."
-    )
+    note = f"{len(cells)} cells are left out: their speedups are {_TOO_HIGH.format('their')}"
     if len(cells) == 1:
         note = f"{cells[0].cell.title} is left out. {cells[0].problem}"
-    return [note] if are_all else [note, "The other speedups at this temperature may be too high as well."]
+    return [note, "The other speedups at this temperature may be too high as well."]
+
+
+def no_ranking(cells: Sequence[CellResult], *, is_partial: bool) -> str:
+    """Why there is no ranking where all cells that could be ranked are left out, from the middle of a sentence on.
+
+    `is_partial`: whether runs are missing, which can change the medians that count.
+    """
+    which, its, it = f"the speedup of {cells[0].cell.title} is", "its", "it"
+    if len(cells) > 1:
+        which, its, it = f"the speedups of {len(cells)} cells are", "their", "them"
+    why = f"since {which} {_TOO_HIGH.format(its)}"
+    if not is_partial:
+        return f"there is no ranking, {why}"
+    return f"there is no ranking yet, {why} Further runs may bring {it} into range."
 
 
 def _lead(results: SweepResults, ranked: Sequence[tuple[float, CellResult]]) -> tuple[str, bool]:

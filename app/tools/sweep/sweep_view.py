@@ -27,6 +27,7 @@ from core.experiments.sweep_results import (
     SweepFigure,
     SweepResults,
     left_out_notes,
+    no_ranking,
 )
 from core.settings import LOSSY, LengthPolicy
 from core.text import duration_text, spaced_percent
@@ -382,11 +383,15 @@ class SweepView:
             at = f"At temperature {temperature:g}"
             here = [result for result in self._results.values() if result.cell.temperature == temperature]
             best = next((result for result in here if result.cell in self._best), None)
-            notes = left_out_notes([result for result in here if result.problem], are_all=best is None)
-            if best is None and not notes:
+            left_out = [result for result in here if result.problem]
+            if best is None and not left_out:
                 continue
-            lead = f"{at}, no cell is {'left to rank' if best is None else 'faster than plain decoding'}."
-            if best is not None and best.speedup is not None:
+            notes = left_out_notes(left_out) if best is not None else []
+            lead = f"{at}, no cell is faster than plain decoding."
+            if best is None:
+                is_partial = any(len(result.measurements) < result.num_planned for result in here)
+                lead = f"{at}, {no_ranking(left_out, is_partial=is_partial)}"
+            elif best.speedup is not None:
                 runs = f"{best.num_measured} of its {best.num_planned} runs"
                 lead = f"{at}, {best.cell.title} leads with {best.speedup.median:.2f}× plain decoding after {runs}."
             notes += [LOSSY] if self.plan is not None and self.plan.is_lossy else []
