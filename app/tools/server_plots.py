@@ -16,7 +16,7 @@ from PySide6.QtGui import QColor
 from app.theme import Theme, ui_font
 from app.widgets.legend import Mark, SeriesSample, band_color
 from app.widgets.pictures import Table
-from app.widgets.plots import QUARTERS, THIN, TOP, Plot
+from app.widgets.plots import QUARTERS, TOP, Plot
 
 if TYPE_CHECKING:
     from core.engines import Snapshot
@@ -192,7 +192,7 @@ class HistoryPlot(Plot):
 def _paint_band(band: pg.LinearRegionItem, theme: Theme) -> None:
     band.setBrush(band_color(QColor(theme.muted)))
     for edge in band.lines:
-        edge.setPen(pg.mkPen(theme.muted, width=THIN))  # A short run is hardly more than its edges.
+        edge.setPen(pg.mkPen(theme.muted, width=1))  # A short run is hardly more than its edges.
 
 
 def _paint_mark(mark: pg.InfiniteLine, theme: Theme) -> None:
