@@ -304,6 +304,7 @@ class MainWindow(QMainWindow):
             is_ahead=self.playback.pacing.tokens_per_second > 0,
             is_baseline=is_baseline,
         )
+        self.speed.change.setEnabled(not self.live.is_refused)  # As its Run again means the run before.
         if focused in {self.prompt.run_button, self.prompt.stop_button} and not focused.isEnabled():
             self.transcript.view.setFocus()  # Where Space pauses. Qt would choose the next control.
         self.forecast.want(self.controls.pair_question(self.prompt.text()))

@@ -87,7 +87,7 @@ class Theme:
     heat: str = _both("#f2a144", "#8f4d06")
     track: str = _both("#e9ecf1", "#282b31")
     draft_bar: str = _both("#3d8ccb", "#4f9fdb")
-    draft_tint: str = _both("#c8def0", "#2a4257")
+    draft_tint: str = _both("#8fbfe6", "#2f5573")
     target_bar: str = _both("#2a9c78", "#37ab86")
     sample_bar: str = _both("#d9742a", "#e0904a")
     run_1: str = _both("#0b6fb3", "#5cb3ef")

@@ -47,7 +47,7 @@ def test_what_is_inferred_is_labelled_and_the_flag_that_would_report_it_is_named
     with FakeServer(vllm(chat=quiet)) as fake:
         assert outrider("--engine", fake.url, "-n", "99") == 0
     shown = words(capsys.readouterr().err)
-    assert "ended at a length limit of the server" in shown
+    assert "ended at the server's own length limit" in shown
     assert "inferred" in shown
     assert "--per-request-spec-decode-metrics detailed" in shown
 

@@ -174,7 +174,7 @@ def test_inferred_steps_are_called_so_and_the_flag_that_reports_more_is_named(wi
         run_to_end(window)
     assert "inferred" in window.status.place.text()
     assert "--per-request-spec-decode-metrics" in window.status.stage.text()
-    assert window.run_view.outcome[0] == "Done: the server ended the text at a length limit"
+    assert window.run_view.outcome[0] == "Done: stopped at the server's own length limit"
 
 
 def test_a_text_that_comes_at_once_shows_no_speed(window, qtbot, run_to_end, monkeypatch):
@@ -250,8 +250,10 @@ def test_a_run_on_a_server_opens_on_every_page(name, open_runs, tmp_path, qtbot)
     window.speed.copy_button.click()
     assert "\n" not in QGuiApplication.clipboard().text(), "not every shell continues a line with \\"
     words = shlex.split(QGuiApplication.clipboard().text())
-    given = ["--engine", window.run_view.request.engine, "--baseline-engine", "URL", "--out", "sweep.jsonl"]
-    assert words == ["outrider", "sweep", *given]
+    request = window.run_view.request
+    asked = ["--temperature", f"{request.sampling.temperature:g}", "--max-new-tokens", str(request.max_new_tokens)]
+    assert words[:6] == ["outrider", "sweep", "--engine", request.engine, "--baseline-engine", "URL"]
+    assert words[6:] == [*asked, "--out", "sweep.jsonl"]
     window.menus.show_ghosts.setChecked(True)
     assert window.run_view.summary.predicted_speedup is None
     assert window.run_view.target_step_ms is None

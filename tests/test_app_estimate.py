@@ -88,21 +88,28 @@ def test_drafts_are_ranked_with_a_sentence_and_one_press_puts_draft_and_k_into_t
     panel.form.temperatures.setText("0.3, 1")
     finish(qtbot, panel)
     assert panel.estimate.isVisible()
-    assert "temperature 0.3 · the main window's prompt" in panel.estimate.subject.text()
-    assert panel.estimate.subject.text().endswith("with K from 1 to 16, whatever the form says")
+    assert ", first temperature 0.3 · From the main window: the prompt · " in panel.estimate.subject.text()
     assert window.controls.settings("x").temperature != 0.3
     assert [row[0] for row in texts(panel.estimate.table)] == [DRAFT.title, "slow"]
     assert texts(panel.estimate.table)[0][1:4] == ["1.80×", "1.70 to 1.90", "2"]
-    assert panel.estimate.headline.text().startswith(f"Use {DRAFT.title} with K = 2")
+    assert panel.estimate.headline.text().startswith(f"At temperature 0.3, use {DRAFT.title} with K = 2")
     asked = fake.requests[0]
     assert (asked.target, asked.drafts, asked.generate) == (TARGET.ref, ("slow", DRAFT.ref), 64)
     assert asked.texts[0].prompt == "def f():"
-    assert panel.estimate.use_button.text() == "Use this draft and K"
     panel.estimate.use_button.click()
     assert window.controls.draft_length() == 2
     assert window.controls.settings("x").temperature == 0.3, "for which this K is the best"
     assert window.controls.draft.ref == DRAFT.ref
-    assert "The settings now have" in panel.estimate.note.text()
+    assert panel.estimate.note.text().endswith(" with K = 2 at temperature 0.3.")
+
+
+def test_a_temperature_that_the_window_lacks_is_not_said_to_be_set(probing, qtbot):
+    window, panel, _ = probing(GOOD)
+    panel.form.temperatures.setText("3")
+    finish(qtbot, panel)
+    panel.estimate.use_button.click()
+    assert window.controls.settings("x").temperature == 2.0
+    assert panel.estimate.note.text().endswith(" at temperature 2, but this K is the best at 3.")
 
 
 def test_a_tree_that_is_faster_than_any_chain_is_named_and_used(probing, qtbot):
@@ -113,7 +120,6 @@ def test_a_tree_that_is_faster_than_any_chain_is_named_and_used(probing, qtbot):
     assert texts(panel.estimate.table)[0][4] == "2.40×"
     assert "Faster still, a tree" in panel.estimate.headline.text()
     assert "K = 3, depth 2, branching 2: 2.20 tokens/forward" in row_of(probe).tip
-    assert panel.estimate.use_button.text() == panel.estimate.use_button.accessibleName() == "Use this draft and tree"
     panel.estimate.use_button.click()
     settings = window.controls.settings("x")
     assert (settings.method, window.controls.draft_length()) == ("draft-tree", 6)
@@ -125,7 +131,7 @@ def test_a_draft_that_does_not_pay_can_not_be_used_and_one_with_a_problem_says_i
     _, panel, fake = probing(DraftProbe("odd", problem="The tokenizers differ."), BAD)
     finish(qtbot, panel)
     assert fake.requests[0].target == TARGET.ref
-    assert panel.estimate.headline.text().startswith("Don't speculate here")
+    assert ", don't speculate here" in panel.estimate.headline.text()
     assert not panel.estimate.use_button.isEnabled()
     assert [row[1] for row in texts(panel.estimate.table)] == ["below 1×", "–"]
     assert texts(panel.estimate.table)[0][3] == "none"

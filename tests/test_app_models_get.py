@@ -8,7 +8,7 @@ import pytest
 from PySide6.QtCore import Qt
 
 from app.theme import DARK
-from app.tools.models.downloads import Download, DownloadState
+from app.tools.models.downloads import Download, DownloadRow, DownloadState
 from app.tools.models.suggestions import ID_HINT, OFFLINE
 from core.models.catalogue import EMBEDDED_TITLES, SUGGESTIONS
 from core.models.remote.hub import PACKAGE_STAGES, DownloadProgress
@@ -75,10 +75,14 @@ def test_a_typed_id_is_downloaded_with_progress_and_listed(make, hub, qtbot):
     assert hub.calls == [("someone/something", False)]
 
 
-def test_a_stopped_download_from_the_package_index_does_not_promise_what_it_does_not_keep():
+def test_a_stopped_download_from_the_package_index_does_not_promise_what_it_does_not_keep(make):
+    window, _ = make()
+    row = DownloadRow("a/b", window.models.downloads)
     for stage in PACKAGE_STAGES:
-        stopped = Download("a/b", DownloadState.STOPPED, DownloadProgress(stage, "a.gguf", 10_000_000, 93_000_000))
-        assert stopped.note == "Stopped. Nothing is kept."
+        progress = DownloadProgress(stage, "a.gguf", 10_000_000, 93_000_000)
+        row.show_download(Download("a/b", DownloadState.STOPPED, progress))
+        assert (row.note.text(), row.percent.text()) == ("Stopped. It starts again from the beginning.", "")
+        assert (row.resume.isHidden(), row.restart.isHidden()) == (True, False)
 
 
 def test_what_is_no_download_shows_its_name_and_no_bytes_and_no_share_before_it_begins():

@@ -208,7 +208,7 @@ def test_a_sweep_fills_the_heatmap_and_says_what_to_use(window, qtbot):
     (kept,) = sweeps_folder().glob("*.jsonl")
     assert len(read_sweep(kept).measurements) == 6
     assert len(list(kept.with_suffix("").glob("*.jsonl"))) == 6
-    assert "by the latest runs" in sweeps.form.extent.text()
+    assert "at the speed of the last sweep" in sweeps.form.extent.text()
 
 
 def test_cells_fill_as_runs_end_a_sweep_and_a_run_exclude_each_other_and_each_sweep_has_its_own_file(

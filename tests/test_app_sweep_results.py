@@ -58,7 +58,7 @@ def test_an_earlier_sweep_is_opened_from_the_list(window, qtbot, opened, tmp_pat
         ({"is_ahead": True}, ("K = 2", True)),
         ({}, ("Pays, best K unclear", True)),
         ({"is_partial": True}, ("Pays so far", True)),
-        ({"was_busy": True}, ("Pays, but machine busy", None)),
+        ({"was_busy": True}, ("Seems to pay (busy)", None)),
         ({"was_busy": True, "is_sure": None}, ("Too few runs", None)),
         ({"was_busy": True, "is_sure": False}, ("Not sure it pays", None)),
         ({"speculates": False}, ("Don't speculate", False)),
@@ -261,8 +261,8 @@ def test_while_a_sweep_runs_a_cell_that_is_left_out_says_so_and_why(opened):
     assert "left out" not in second
     view._take([replace(result, block_efficiency=spread([0.5])) for result in view._results.values()])
     sentence = view.verdict_lines()[0].sentence
-    assert sentence.startswith("At temperature 0, there is no ranking yet, since the speedups of 4 cells are")
-    assert sentence.endswith("Further runs may bring them into range.")
+    assert sentence.startswith("At temperature 0, there is no ranking. 4 cells are left out: their speedups are higher")
+    assert sentence.endswith(" during the baseline.")
 
 
 def test_with_large_text_in_a_narrow_window_no_button_progress_or_heading_is_cut(qtbot, opened, window):

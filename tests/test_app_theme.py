@@ -34,6 +34,8 @@ def test_text_can_be_read_bars_can_be_seen_and_no_two_kinds_share_a_line_style_o
     assert not bad
     for color in (theme.draft_bar, theme.target_bar, theme.sample_bar, theme.accent):
         assert contrast(color, theme.surface) >= MIN_BAR_CONTRAST
+    # The bar of what was drafted stands behind that of what was accepted, so that it is between it and the card.
+    assert min(contrast(theme.draft_tint, ground) for ground in (theme.surface, theme.draft_bar)) > 1.8
     assert contrast("#777777", "#ffffff") == pytest.approx(4.48, abs=0.01)
     names = [item.name for item in fields(theme) if item.name != "name"]
     assert [name for name in names if not QColor(getattr(theme, name)).isValid()] == []

@@ -243,7 +243,7 @@ def _rows(summary: Summary, request: RunRequest, config: Mapping[str, Any]) -> l
     """Name, value and meaning of each figure."""
     end = _ENDS.get(summary.finish_reason, str(summary.finish_reason))
     if summary.finish_reason is FinishReason.LENGTH and summary.num_tokens < request.max_new_tokens:
-        end = "at a length limit of the server" if request.engine else "at the end of the model's context"
+        end = "at the server's own length limit" if request.engine else "at the end of the model's context"
     if request.engine:
         return _server_rows(summary, end)
     interval = interval_text(summary.measured_speedup_interval)

@@ -180,7 +180,7 @@ def _speedup(run: RunView) -> tuple[str, str, str]:
         return UNKNOWN, "needs “Measure the baseline”", "needs a baseline"
     if plain is not None:
         return UNKNOWN, *measured
-    return UNKNOWN, "known when the run ends", "when the run ends"
+    return UNKNOWN, "shown at the end", "at the end"
 
 
 class MeasurementsPanel(RunPage):

@@ -278,7 +278,7 @@ class RunView:
             if self.summary.num_tokens < wanted:
                 whole, short = "Done: reached the end of the model's context", "Done: context full"
                 if self.is_on_server:  # Which may have a limit of its own.
-                    whole, short = "Done: the server ended the text at a length limit", "Done: length limit"
+                    whole, short = "Done: stopped at the server's own length limit", "Done: server's limit"
         baseline = ""
         if self.wants_baseline and not self.summary.has_baseline:
             baseline = f" · baseline {'failed' if self.summary.error else 'stopped'}"

@@ -61,6 +61,7 @@ NO_TESTS = (
     "distribution."
 )
 NO_RESULTS = "No results: they appear together, with the verdict, when all tests are done."
+TOGETHER = "The results appear together, with the verdict, when all tests are done."
 STOPPED = "Stopped before there was a verdict."
 FAILED = "The check failed; there is no verdict."
 MARKS = {Verdict.EXACT: ("✓", "exact"), Verdict.NEAR_TIES: ("≈", "near"), Verdict.NOT_EXACT: ("✕", "broken")}
@@ -180,6 +181,7 @@ class CheckWindow(ToolWindow):
         self.subject.setText(self._in_titles(subject_of(request.run)))
         self.stage.clear()
         self.progress.setRange(0, 0)
+        self.results.table.hint.setText(TOGETHER)
         self._show_running(is_running=True)
 
     def _show_running(self, *, is_running: bool) -> None:

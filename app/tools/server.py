@@ -52,7 +52,7 @@ NO_METRICS = {
     "llama-server": "This llama-server exposes no counters at /metrics. Start it with --metrics.",
 }
 UNLOADED = " A model that isn't loaded has none."
-FOLLOWING = "The counts cover all of the server's clients."
+FOLLOWING = "Monitoring: the counts cover all of the server's clients."
 LATE = "It counts a request's tokens when the request ends."
 AGAIN = "No answer since {}; trying again {:g} s after each failure."
 LAST_SEEN = "Last seen: {}"

@@ -96,14 +96,17 @@ class HistoryPlot(Plot):
             is_share: whether the values are shares, shown in percent.
         """
         super().__init__(
-            object_name=f"server{title.title().replace(' ', '')}", title=title, x_label="seconds", y_label=y_label
+            object_name=f"server{title.title().replace(' ', '')}",
+            title=title,
+            x_label="seconds since monitoring began",
+            y_label=y_label,
         )
         self._history, self._is_share = history, is_share
         self._lines = {
             name: self.add_line(token, LABELS.get(name, name.removeprefix("position ")), text, dashes=dashes)
             for (name, (token, text)), dashes in zip(series.items(), DASHES, strict=False)
         }
-        self.samples.append(SeriesSample("Outrider's runs", Mark.REGION, "muted", OWN_HELP))
+        self.samples.append(SeriesSample("this window's runs", Mark.REGION, "muted", OWN_HELP))
         self._bands: list[pg.LinearRegionItem] = []
         self._marks: list[pg.InfiniteLine] = []
         self.getPlotItem().setMouseEnabled(x=True, y=False)

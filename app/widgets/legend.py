@@ -94,7 +94,10 @@ class SeriesSample(PaintedWidget):
             hatched = QBrush(color, Qt.BrushStyle.BDiagPattern)
             draw_box(painter, square.adjusted(-0.5, -0.5, 0.5, 0.5), 2, fill=hatched, line=color)
         elif self._mark is Mark.REGION:
-            draw_box(painter, square, fill=band_color(color), line=color)
+            draw_box(painter, square, fill=band_color(color))
+            painter.setPen(color)
+            for edge in (square.left(), square.right()):
+                painter.drawLine(QPointF(edge, square.top()), QPointF(edge, square.bottom()))
         elif self._mark is Mark.BAR:
             draw_box(painter, square.adjusted(-1, -1, 1, 1), 2, fill=color)
         elif self._mark is Mark.DOT:

@@ -92,8 +92,8 @@ def unsteadiness(*runs: Tally) -> float | None:
 
 def spread_text(spread: float) -> str:
     """How far equal steps were apart, and from when on the machine counts as busy, in a sentence's second half."""
-    # Rounded up where it counts as busy, so that 50.4 % doesn't read as 50 %.
-    shown = math.ceil(100 * spread) / 100 if spread > BUSY else spread
+    # What counts as busy must not be rounded to what doesn't.
+    shown = max(spread, BUSY + 0.01) if spread > BUSY else spread
     return f"steps with the same work varied in time by {percent_text(shown)} (busy: above {percent_text(BUSY)})."
 
 

@@ -237,6 +237,10 @@ def verdicts(results: SweepResults) -> tuple[Verdict, ...]:
     return tuple(_verdict(results, temperature) for temperature in results.plan.temperatures)
 
 
+NO_RANKING = "there is no ranking."
+"""What is said of a temperature whose cells are all left out, before why."""
+
+
 def ranked_cells(results: SweepResults) -> frozenset[Cell]:
     """The cells that the verdicts rank: those with enough runs, and a speedup that is possible."""
     at = results.plan.temperatures
@@ -258,12 +262,13 @@ def _verdict(results: SweepResults, temperature: float) -> Verdict:
     busy, runs = results.busy_runs(temperature)
     was_busy = busy > _MANY * runs
     is_partial = results.is_partial(temperature)
-    notes = [*(left_out_notes(left_out) if ranked else []), *([LOSSY] if results.plan.is_lossy else [])]
+    notes = [*left_out_notes(left_out, are_all=not ranked), *([LOSSY] if results.plan.is_lossy else [])]
     is_sure, is_ahead = None, False
     if ranked:
         text, is_sure, is_ahead = _ranking(results, ranked, was_busy=was_busy)
     elif left_out:
-        text = no_ranking(left_out, is_partial=is_partial)
+        text = NO_RANKING
+        notes.append("Continue the sweep." if is_partial else "Repeat the sweep on an idle machine.")
     elif any(cell.speedup for cell in results.at(temperature)):
         text = "too few runs have a baseline to compare them with; continue the sweep."
     else:
@@ -326,43 +331,30 @@ def _ranking(
             f"distinguish it from plain decoding{f'; {advice}' if advice else ''}."
         )
     else:
-        lead, is_ahead = _lead(results, ranked)
-        is_ahead = is_ahead and not is_partial
+        lead, leads_surely = _lead(results, ranked, was_busy=was_busy)
+        is_ahead = leads_surely and not is_partial
         leads = "is fastest," if is_ahead and not was_busy else "leads with"
-        doubt = " Measured on a busy machine, so this is open." if was_busy and is_ahead else ""
+        doubt = " Measured on a busy machine, so this is open." if was_busy and leads_surely else ""
         rest = f" {goes_on[0].upper()}{goes_on[1:]}." if is_partial else ""
         text = f"{name} {leads} {median:.2f}× plain decoding{interval}; {lead}{doubt}{rest}"
     return text, is_sure, is_ahead
 
 
-_TOO_HIGH = "higher than {} tokens per forward allow, probably because the machine was busy during the baseline."
-
-
-def left_out_notes(cells: Sequence[CellResult]) -> list[str]:
-    """Which cells of a temperature don't count, and why; and a doubt about the others, which share the baseline."""
+def left_out_notes(cells: Sequence[CellResult], *, are_all: bool) -> list[str]:
+    """Which cells of a temperature don't count, and why; unless those are all, a doubt about the others, which share
+    the baseline."""
     if not cells:
         return []
-    note = f"{len(cells)} cells are left out: their speedups are {_TOO_HIGH.format('their')}"
+    note = (
+        f"{len(cells)} cells are left out: their speedups are higher than their tokens per forward allow, probably "
+        "because the machine was busy during the baseline."
+    )
     if len(cells) == 1:
         note = f"{cells[0].cell.title} is left out. {cells[0].problem}"
-    return [note, "The other speedups at this temperature may be too high as well."]
+    return [note] if are_all else [note, "The other speedups at this temperature may be too high as well."]
 
 
-def no_ranking(cells: Sequence[CellResult], *, is_partial: bool) -> str:
-    """Why there is no ranking where all cells that could be ranked are left out, from the middle of a sentence on.
-
-    `is_partial`: whether runs are missing, which can change the medians that count.
-    """
-    which, its, it = f"the speedup of {cells[0].cell.title} is", "its", "it"
-    if len(cells) > 1:
-        which, its, it = f"the speedups of {len(cells)} cells are", "their", "them"
-    why = f"since {which} {_TOO_HIGH.format(its)}"
-    if not is_partial:
-        return f"there is no ranking, {why}"
-    return f"there is no ranking yet, {why} Further runs may bring {it} into range."
-
-
-def _lead(results: SweepResults, ranked: Sequence[tuple[float, CellResult]]) -> tuple[str, bool]:
+def _lead(results: SweepResults, ranked: Sequence[tuple[float, CellResult]], *, was_busy: bool) -> tuple[str, bool]:
     """How sure it is that the best cell is ahead of the runner-up, in words, and whether it is."""
     import numpy as np
 
@@ -387,7 +379,8 @@ def _lead(results: SweepResults, ranked: Sequence[tuple[float, CellResult]]) -> 
     ahead = float(np.mean(ours > theirs) + np.mean(ours == theirs) / 2)
     needed = percent_text(_SURE, 1)
     if ahead >= _SURE:
-        return f"it is faster than {second} (at least {needed} sure).", True
+        sure = "" if was_busy else f" (at least {needed} sure)"
+        return f"in these runs it was faster than {second}{sure}.", True
     sure = f"{percent_text(ahead)} sure; {needed} needed"
     return f"whether it is faster than {second} is not settled ({sure}).", False
 

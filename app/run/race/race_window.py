@@ -256,7 +256,7 @@ class RaceWindow(RunPage):
     def _lay_out(self) -> None:
         self.lanes = splitter(Qt.Orientation.Vertical, "raceLanes", (self.ours, 0), (self.plain, 0))
         head = row(self.speedup, (self.lead, 1), self.clock.time, spacing=10)
-        race = boxed(column(self.subject, head, self.clock, (self.lanes, 1), self.length, self.source, self.texts))
+        race = boxed(column(self.subject, head, self.clock, (self.lanes, 1), self.texts, self.length, self.source))
         self.stack = QStackedWidget()
         self.stack.addWidget(self.empty)
         self.stack.addWidget(scrolled(race, "raceScroll"))

@@ -32,16 +32,16 @@ NO_UNIT = "There is no plain step to compare this run with."
 ON_SERVER = "A server doesn't report its times for drafting and verifying."
 SWEEP_IT = (
     "To measure whether drafting pays, serve the model a second time without drafting, and run this in a terminal, "
-    "with that server's address for URL:"
+    "with that server's address for URL. It measures short chat prompts; for your own, add --prompts FILE:"
 )
-SWEEP = "outrider sweep --engine {} --baseline-engine URL --out sweep.jsonl"
+SWEEP = "outrider sweep --engine {} --baseline-engine URL --temperature {:g} --max-new-tokens {} --out sweep.jsonl"
 UNDRAFTED = "Nothing was drafted: this was plain decoding."
 LATER = "Advice and intervals come after the {}."
 COMPUTING = "Computing the intervals…"
 MEASURE = "Tick “Measure the baseline”, and run again."
 MEASURE_WHOLE = "Run again, and let the baseline finish."
 BUSY = "Busy machine. "
-REPEAT = "First run again: these figures come from a busy machine."
+REPEAT = "Repeat the run first: the machine was busy."
 
 LIMITS = {
     Limit.ACCEPTANCE: (
@@ -151,7 +151,8 @@ def speed_report(run: RunView, done: Study | None = None) -> SpeedReport:
     if run.wants_baseline and run.summary is not None and not run.summary.has_baseline:
         measure = Advice(MEASURE_WHOLE, repeats=True)
     if run.request is not None and run.request.engine:
-        return SpeedReport(ON_SERVER, basis=SWEEP_IT, command=SWEEP.format(shlex.quote(run.request.engine)))
+        asked = run.request.sampling.temperature, run.request.max_new_tokens
+        return SpeedReport(ON_SERVER, basis=SWEEP_IT, command=SWEEP.format(shlex.quote(run.request.engine), *asked))
     if found is None:
         return SpeedReport(NO_UNIT, advice=(measure,) if is_over else ())
     theory = done.speedup if done is not None else speedup_theory(sums, plain, num_resamples=0)

@@ -29,10 +29,15 @@ SPEEDUP_HOW = (
 )
 TREE_FORMULA_NOTE = "The formula leaves out overhead, in this run and in its baseline. It takes the median verify time."
 FORMULA_NOTE = f"{TREE_FORMULA_NOTE[:-1]}, and the same α at every position."
+TREE_SPEEDUP_HOW = (
+    "This run: tokens × time of a plain step / time of all steps. Formula: this run's τ / (levels × c + v(K+1)), which "
+    "leaves out sampling and overhead."
+)
 TOKENS_HOW = "This run: new tokens / forwards of the target. Formula: what this α and K give."
+TREE_TOKENS_HOW = "This run: new tokens / forwards of the target. α and K alone don't give it: it depends on the trees."
 ALPHA_HOW = (
-    "Accepted / tested tokens; both formulas start from it. It is higher than the acceptance rate on the Run "
-    "page, which also counts the tokens after a rejection."
+    "Accepted / tested tokens{}. It is higher than the acceptance rate on the Run page, which also counts the tokens "
+    "after a rejection."
 )
 
 
@@ -44,12 +49,21 @@ def compared_rows(found: Diagnosis, theory: SpeedupTheory | None) -> tuple[Named
     is_own = theory.ran_k == k
     speedup = f"{theory.measured_verify.values[k]:.2f}×" if is_own else UNKNOWN
     tokens = f"{theory.tokens.values[k]:.2f}" if is_own else UNKNOWN
-    tested = f"α, acceptance of tested {'levels' if found.is_tree else 'tokens'}"
     ran = "Speedup" if found.plain.is_measured else "Speedup, estimated"
+    achieved, alpha = theory.ran_tokens.value, f"{theory.alpha.value:.2f}"
+    if found.is_tree:
+        # The curves over K have the depth that pays best, which may be another than the run's.
+        cost = found.draft_ms / found.plain.forward_ms + theory.verify.values[k]
+        speedup = f"{achieved / cost:.2f}×" if is_own else UNKNOWN
+        return (
+            NamedValue(ran, f"{found.speedup:.2f}×", speedup, TREE_SPEEDUP_HOW),
+            NamedValue("τ, block efficiency", f"{achieved:.2f}", UNKNOWN, TREE_TOKENS_HOW),
+            NamedValue("α, acceptance of tested levels", alpha, "", ALPHA_HOW.format("")),
+        )
     return (
         NamedValue(ran, f"{found.speedup:.2f}×", speedup, SPEEDUP_HOW),
-        NamedValue("τ, block efficiency", f"{theory.ran_tokens.value:.2f}", tokens, TOKENS_HOW),
-        NamedValue(tested, f"{theory.alpha.value:.2f}", "", ALPHA_HOW),
+        NamedValue("τ, block efficiency", f"{achieved:.2f}", tokens, TOKENS_HOW),
+        NamedValue("α, acceptance of tested tokens", alpha, "", ALPHA_HOW.format("; both formulas start from it")),
     )
 
 
@@ -78,6 +92,7 @@ def figure_rows(
         else f"accepted / tested tokens ({found.num_tested:,} here); those after a rejection are not tested"
     )
     error = "" if found.alpha_error is None else f" Standard error {found.alpha_error:.3f}."
+    deep = "" if theory.trees is None else f", depth {theory.trees.depths[k]}"
     unit = f"A plain forward takes {found.plain.forward_ms:.2f} ms here."
     rows: tuple[Row, ...] = (
         ("α, acceptance", *_figure(theory.alpha), f"{tested}.{error}"),
@@ -87,12 +102,13 @@ def figure_rows(
             f"time of a plain forward. {unit} 1 if the target is memory-bound."),
         overhead,
         ("τ, block efficiency", *_figure(theory.ran_tokens), f"new tokens / steps, at {ran}."),
-        ("τ by formula", *tokens, "(1 − α^(K+1)) / (1 − α) at the same K: Leviathan et al., equation 1, "
+        (f"τ by formula{deep}", *tokens, "(1 − α^(K+1)) / (1 − α) at the same K: Leviathan et al., equation 1, "
             "which assumes that every position is accepted independently with the same probability."
             if theory.trees is None else TREE_TOKENS),
         ("Speedup as it ran", *_figure(theory.ran_speedup, "×"), f"tokens × time of a plain step / time of all "
             f"steps, at {ran}."),
-        ("Speedup by formula", *speedup, "τ / (K c + v(K+1)) at the same K. It leaves out sampling and overhead."),
+        (f"Speedup by formula{deep}", *speedup, "τ / (K c + v(K+1)) at the same K. It leaves out sampling and overhead."
+            if theory.trees is None else "the same τ / (levels × c + v(K+1)), at the depth that pays best."),
         *(() if theory.trees is not None else _best_k_rows(theory)),
         *(() if calibration is None else _calibration_rows(calibration, coupling, is_tree=found.is_tree)),
     )  # fmt: skip

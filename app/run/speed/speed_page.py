@@ -131,12 +131,12 @@ class SpeedPage(RunPage):
         hint = column_label("gainsHint", "hint", GAINS_HINT)
         self._limits = _card("What limits the speedup", self.limit, hint, column(*self.gain_bars))
         self._advice = column(spacing=12)
-        self._change = _card("What to change", self._advice, self.remarks)
+        self.change = _card("What to change", self._advice, self.remarks)
         self._trees = _card("Shapes of trees", self.shapes)
         self._predictors = _card("Cheaper predictors of acceptance", self.predictors, self.predictors_note)
         formulas, _ = card(column_label("speedIntervals", "hint", INTERVAL), self.figures)
         self.fold = Fold("Figures and formulas", "formulasFold", formulas, self.cards[1], self._predictors)
-        story = self._head, self._time, self._limits, self._change, self.cards[0], self._trees, self.fold
+        story = self._head, self._time, self._limits, self.change, self.cards[0], self._trees, self.fold
         self._layout = column(*story, None)
         body = boxed(self._layout)
         self.area: QScrollArea = scrolled(body, "speedPage")
@@ -169,7 +169,7 @@ class SpeedPage(RunPage):
         for widget, is_shown in {
             self._time: has_parts,
             self._limits: has_parts,
-            self._change: bool(report.advice or report.remarks),
+            self.change: bool(report.advice or report.remarks),
             self.cards[0]: has_curves,
             self._trees: bool(report.shapes),
             self.fold: has_parts,

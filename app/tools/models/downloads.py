@@ -52,10 +52,17 @@ class Download:
     sentence: str = ""
 
     @property
+    def is_resumable(self) -> bool:
+        """Whether it goes on from here after a stop or a failure."""
+        return self.progress is None or self.progress.is_resumable
+
+    @property
     def share(self) -> float | None:
         """The share of the stage that is done, from 0 to 1; None while unknown."""
         if self.state is S.DONE:
             return 1.0
+        if not (self.state.is_active or self.is_resumable):
+            return 0.0
         if self.progress is None or not (self.progress.total_bytes and self.progress.done_bytes):
             return None if self.state is S.RUNNING else 0.0
         return min(1.0, self.progress.done_bytes / self.progress.total_bytes)
@@ -68,8 +75,8 @@ class Download:
         if self.state is S.FAILED:
             return self.sentence
         if self.state is S.STOPPED:
-            if progress is not None and not progress.is_resumable:
-                return "Stopped. Nothing is kept."
+            if not self.is_resumable:
+                return "Stopped. It starts again from the beginning."
             if progress is None or not progress.done_bytes:
                 return "Stopped before anything was received."
             done = progress.done_bytes
@@ -198,8 +205,9 @@ class DownloadRow(QFrame):
         """Show the download's state."""
         state, share = download.state, download.share
         self.cancel.setVisible(state.is_active)
-        for button in (self.resume, self.restart):
-            button.setVisible(state in {S.STOPPED, S.FAILED})
+        has_ended_early = state in {S.STOPPED, S.FAILED}
+        self.resume.setVisible(has_ended_early and download.is_resumable)
+        self.restart.setVisible(has_ended_early)
         self.dismiss.setVisible(not state.is_active)
         self.note.setText(download.note)
         self.note.setToolTip(plain_tip(download.sentence))

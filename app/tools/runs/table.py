@@ -89,15 +89,15 @@ def _subtitle(run: KeptRun, hidden: Collection[str] = (), named: str = "speedup 
     count = summary.get("num_tokens")
     if not run.is_readable:
         return run.problem
+    temperature, interval = number_of(config.get("temperature")), interval_of(summary)
     parts = [str(run.state)] if run.state is not KeptState.FINISHED else []
+    parts += ["{}{:.2f}–{:.2f}".format(named, *interval)] if interval else []
     parts += ["busy machine"] if summary.get("was_busy") is True else []
     parts += ["step by step"] if summary.get("was_stepped") is True else []
-    temperature, interval = number_of(config.get("temperature")), interval_of(summary)
     parts += [f"T = {temperature:g}"] if "Temp." in hidden and temperature is not None else []
-    parts += ["{}{:.2f}–{:.2f}".format(named, *interval)] if interval else []
+    parts += [when_text(run.started_at)] if "When" in hidden else []
     parts += [f"seed {seed}"] if isinstance(seed, int) else []
     parts += [_models(run)[0]] if "Target" in hidden else []
-    parts += [when_text(run.started_at)] if "When" in hidden else []
     if isinstance(count, int):
         parts.append(f"{count:,} tokens")
     elif run.num_steps is not None:

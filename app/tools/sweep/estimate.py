@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from PySide6.QtCore import Slot
 from PySide6.QtWidgets import QWidget
 
+from app.setup.setting_fields import value_of
 from app.setup.settings_panel import SettingsPanel
 from app.widgets.fields import boxed, column, hint_label, push_button, row, wrapped_label
 from app.widgets.rows import Column, Row
@@ -32,7 +34,7 @@ COLUMNS = (
         rank=4,
     ),
     _figure(
-        "Acceptance", "Mean of Σ min(p, q) over the positions; p: the target's distribution, q: the draft's.", rank=2
+        "Expected α", "Mean of Σ min(p, q) over the positions; p: the target's distribution, q: the draft's.", rank=2
     ),
     _figure("Top-1", "Share of positions where both have the same most probable token.", rank=5),
     _figure("c", "Time of one draft step / time of one step of the target, timed here.", rank=3),
@@ -86,7 +88,7 @@ class EstimateView(QWidget):
         self.subject = wrapped_label("estimateSubject", "hint")
         self.table: Table[DraftProbe] = Table("estimateTable", "Drafts, best first", COLUMNS, NO_DRAFTS)
         use_help = "Put target, temperature, draft and its best K, or its best tree if faster, into the settings"
-        self.use_button = push_button("Use this draft and K", "estimateUseButton", use_help, self._on_use)
+        self.use_button = push_button("Use these settings", "estimateUseButton", use_help, self._on_use)
         self.note = hint_label("estimateNote")
         foot = row((self.note, 1), self.use_button)
         boxed(column(self.headline, self.subject, (self.table, 1), foot), self)
@@ -97,8 +99,8 @@ class EstimateView(QWidget):
         """Show that an estimate is on its way."""
         self._target, self._temperature = request.target, request.sampling.temperature
         self.headline.setText("Estimating…")
-        asked = f"Target: {request.target} · temperature {self._temperature:g} · the main window's prompt"
-        subject = f"{asked} · all drafts here, with K from 1 to 16, whatever the form says"
+        asked = f"From the form: target {request.target}, first temperature {self._temperature:g}"
+        subject = f"{asked} · From the main window: the prompt · Every draft on this computer, K from 1 to 16"
         self.subject.setText(self._in_titles(subject))
         self.note.clear()
         self._show_probes(())
@@ -111,7 +113,8 @@ class EstimateView(QWidget):
             self._show_probes(event.probes)
             stopped = " Stopped before all were estimated." if event.is_stopped else ""
             if event.probes or not event.is_stopped:
-                self.headline.setText(f"{self._in_titles(verdict(event.probes))}{stopped}")
+                text = self._in_titles(verdict(event.probes))
+                self.headline.setText(f"At temperature {self._temperature:g}, {text[0].lower()}{text[1:]}{stopped}")
             self.subject.setText(" · ".join(filter(None, (self.subject.text(), " ".join(event.notes)))))
 
     def end(self) -> None:
@@ -131,11 +134,7 @@ class EstimateView(QWidget):
 
     @Slot()
     def _on_selected(self) -> None:
-        probe = self._selected()
-        self.use_button.setEnabled(probe is not None)
-        title = f"Use this draft and {'tree' if probe is not None and probe.faster_tree else 'K'}"
-        self.use_button.setText(title)
-        self.use_button.setAccessibleName(title)
+        self.use_button.setEnabled(self._selected() is not None)
 
     @Slot()
     def _on_use(self) -> None:
@@ -150,5 +149,8 @@ class EstimateView(QWidget):
         pair = {"engine": "", "target": self._target, "draft": probe.draft}
         fixed = {"num_draft_tokens": k, "length_policy": LengthPolicy.FIXED, "temperature": self._temperature}
         self._controls.change({**pair, **chosen, **fixed})
-        at = f" at temperature {self._temperature:g}"
+        reached = value_of(self._controls.fields["temperature"])
+        at = f" at temperature {reached:g}"
+        if not math.isclose(reached, self._temperature):  # The window has fewer temperatures than a sweep.
+            at += f", but this K is the best at {self._temperature:g}"
         self.note.setText(f"The settings now have {self._in_titles(probe.draft)} with K = {k}{shape}{at}.")

@@ -435,5 +435,5 @@ def size_text(plan: SweepPlan, seconds_each: float | None) -> str:
     if len(plan.prompts) * plan.repeats < FEWEST_RUNS:
         text += f" A verdict needs {FEWEST_RUNS} runs of each cell: raise Repeats, or add prompts."
     if seconds_each is not None:
-        return f"{text} About {duration_text(seconds_each * plan.num_runs)}, judging by the latest runs."
+        return f"{text} About {duration_text(seconds_each * plan.num_runs)} at the speed of the last sweep."
     return f"{text} You are asked to confirm after the first run." if plan.is_long() else text

@@ -23,11 +23,11 @@ from core.experiments.sweep_results import (
     ACCEPTANCE,
     BLOCK,
     FIGURES,
+    NO_RANKING,
     SPEEDUP,
     SweepFigure,
     SweepResults,
     left_out_notes,
-    no_ranking,
 )
 from core.settings import LOSSY, LengthPolicy
 from core.text import duration_text, spaced_percent
@@ -383,15 +383,11 @@ class SweepView:
             at = f"At temperature {temperature:g}"
             here = [result for result in self._results.values() if result.cell.temperature == temperature]
             best = next((result for result in here if result.cell in self._best), None)
-            left_out = [result for result in here if result.problem]
-            if best is None and not left_out:
+            notes = left_out_notes([result for result in here if result.problem], are_all=best is None)
+            if best is None and not notes:
                 continue
-            notes = left_out_notes(left_out) if best is not None else []
-            lead = f"{at}, no cell is faster than plain decoding."
-            if best is None:
-                is_partial = any(len(result.measurements) < result.num_planned for result in here)
-                lead = f"{at}, {no_ranking(left_out, is_partial=is_partial)}"
-            elif best.speedup is not None:
+            lead = f"{at}, {NO_RANKING if best is None else 'no cell is faster than plain decoding.'}"
+            if best is not None and best.speedup is not None:
                 runs = f"{best.num_measured} of its {best.num_planned} runs"
                 lead = f"{at}, {best.cell.title} leads with {best.speedup.median:.2f}× plain decoding after {runs}."
             notes += [LOSSY] if self.plan is not None and self.plan.is_lossy else []
@@ -402,7 +398,7 @@ class SweepView:
 def _word(verdict: Verdict, sought: str) -> tuple[str, bool | None]:
     """What a verdict settles or leaves open, in a few words, and whether drafting pays."""
     if verdict.best is None:
-        return "No answer", None
+        return "Not complete" if verdict.is_partial else "No answer", None
     # A few runs may favour drafting by chance, and a busy machine distorts the speedup.
     if verdict.is_partial and not (verdict.speculates and verdict.is_sure):
         return "Not complete", None
@@ -411,7 +407,7 @@ def _word(verdict: Verdict, sought: str) -> tuple[str, bool | None]:
     if not verdict.is_sure:
         return "Too few runs" if verdict.is_sure is None else "Not sure it pays", None
     if verdict.was_busy:
-        return "Pays, but machine busy", None
+        return "Seems to pay (busy)", None
     if not verdict.is_ahead:
         return "Pays so far" if verdict.is_partial else f"Pays, best {sought} unclear", True
     return f"K = {verdict.best.cell.num_draft_tokens}", True
