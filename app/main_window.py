@@ -282,12 +282,16 @@ class MainWindow(QMainWindow):
         self.live.show_kept(request, events, RECORDED, paced=True)
         self.state.saving.start()
 
+    @property
+    def _shows_refusal(self) -> bool:
+        """Whether the prompt is not that of the run on screen, which Run again would repeat."""
+        return self.live.is_refused and self.banner.isVisibleTo(self)
+
     @Slot()
     def _on_run_shown(self) -> None:
         if not self.live.kept_title:
             self.forecast.note_run(self.run_view)
-        # It concludes the run before, whose prompt is not the one that Run again would seem to mean.
-        if self.live.is_refused and self.banner.isVisibleTo(self):
+        if self._shows_refusal:
             self.conclusion.hide()
         self.menus.export.setEnabled(self.run_view.started is not None)
         self._on_settings_changed()
@@ -304,7 +308,7 @@ class MainWindow(QMainWindow):
             is_ahead=self.playback.pacing.tokens_per_second > 0,
             is_baseline=is_baseline,
         )
-        self.speed.change.setEnabled(not self.live.is_refused)  # As its Run again means the run before.
+        self.speed.allow_repeat(is_allowed=not self._shows_refusal)
         if focused in {self.prompt.run_button, self.prompt.stop_button} and not focused.isEnabled():
             self.transcript.view.setFocus()  # Where Space pauses. Qt would choose the next control.
         self.forecast.want(self.controls.pair_question(self.prompt.text()))

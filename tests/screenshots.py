@@ -354,7 +354,9 @@ def take_ends(camera: Camera, window: MainWindow) -> None:
     wait_until(check.start_button.isEnabled)
     camera.take_all("stopped-check", check, sizes=FEW)
     fails, finds = FakeCheck(), FakeCheck(broken=True)
-    fails.error = GenerationError("The target's logits hold NaN. Choose float32, or another target model.")
+    fails.error = GenerationError(
+        "The target's logits hold NaN. Choose another target model; in half precision, try float32 first."
+    )
     for fake, name in ((finds, "inexact-check"), (fails, "failed-check")):
         with patch("core.experiments.check.check", fake):
             check.start_button.click()

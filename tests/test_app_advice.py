@@ -10,6 +10,7 @@ from app.run.run_view import RunView
 from app.run.speed.speed import speed_report
 from core.analysis.advice import Advice
 from core.analysis.steadiness import REPEAT_WHEN_IDLE
+from core.errors import PromptError
 from core.settings import LengthPolicy, RunRequest
 from tests.fakes_app import make_step, run_of
 from tests.test_core_diagnosis import LIMITED, drawn, tree
@@ -110,6 +111,25 @@ def test_a_run_on_a_busy_machine_is_repeated_with_one_click_slowed_where_drawing
         assert window.controls.fields["top_k"].value() == 0
         window.prompt.edit.undo()
         assert window.prompt.text() == "not yet run"
+
+
+def test_after_a_refused_run_no_advice_repeats_the_run_before_until_the_prompt_is_another(
+    make_window, session, run_to_end, monkeypatch
+):
+    window = make_window(is_shown=True)
+    run_to_end(window)
+    window.side.setCurrentWidget(window.speed)
+    monkeypatch.setattr(RunView, "busy_note", "The machine was busy: something else ran.")
+    window.speed._show(speed_report(run_of(drawn(0.5, 10, draft_ms=2.0, verify_ms=20.0))))
+    again, *others = [line.button for line in window.speed.advice if line.isVisible()]
+    assert again.text() == "Run again"
+    session.fail_before = PromptError("The prompt is too long.")
+    run_to_end(window)
+    assert not again.isEnabled()
+    assert others
+    assert all(button.isEnabled() for button in others), "they change the settings, which may help"
+    window.prompt.set_text("Another prompt")
+    assert again.isEnabled()
 
 
 def test_a_run_whose_log_lacks_a_setting_is_not_run_again_with_another_in_its_place(window, qtbot):

@@ -218,7 +218,9 @@ def test_settings_that_cannot_be_checked_are_one_sentence_until_they_are_mended_
 
 def test_a_failure_is_one_sentence(checking, qtbot):
     _, panel, fake = checking()
-    fake.error = GenerationError("The target's logits hold NaN. Choose float32, or another target model.")
+    fake.error = GenerationError(
+        "The target's logits hold NaN. Choose another target model; in half precision, try float32 first."
+    )
     finish(qtbot, panel)
     assert shown_once(panel) == str(fake.error)
     assert (panel.headline.text(), panel.results.table.hint.text()) == (FAILED, NO_RESULTS)
@@ -227,7 +229,9 @@ def test_a_failure_is_one_sentence(checking, qtbot):
 
 def test_a_failure_outlives_a_moment_of_wrong_settings_and_a_stop_after_it_is_no_failure(checking, qtbot):
     window, panel, fake = checking()
-    fake.error = GenerationError("The target's logits hold NaN. Choose float32, or another target model.")
+    fake.error = GenerationError(
+        "The target's logits hold NaN. Choose another target model; in half precision, try float32 first."
+    )
     finish(qtbot, panel)
     for text in ("x", "1"):
         window.controls.fields["seed"].setText(text)

@@ -111,7 +111,7 @@ def test_a_group_says_in_how_many_of_its_runs_the_interval_of_the_speedup_includ
     grouped = comparison(folder, grouped=True)
     titles = [line.title for line in grouped.results]
     assert titles.index("Speedup, 95 % interval") == titles.index("Measured speedup") + 1
-    assert row(grouped.results, "Speedup, 95 % interval").texts == ("includes 1 in 2 of 3 runs", "1.05 to 1.33")
+    assert row(grouped.results, "Speedup, 95 % interval").texts == ("includes 1.00× in 2 of 3 runs", "1.05 to 1.33")
     assert row(grouped.results, "Runs").texts == ("4", "1")
     page.show_comparison(grouped)
     assert {MEANS, MEANS_WITH_BEST} & cells(page).keys()

@@ -253,7 +253,7 @@ def test_a_run_on_a_server_opens_on_every_page(name, open_runs, tmp_path, qtbot)
     request = window.run_view.request
     asked = ["--temperature", f"{request.sampling.temperature:g}", "--max-new-tokens", str(request.max_new_tokens)]
     assert words[:6] == ["outrider", "sweep", "--engine", request.engine, "--baseline-engine", "URL"]
-    assert words[6:] == [*asked, "--out", "sweep.jsonl"]
+    assert words[6:] == [*asked, "--prompts", "chat", "--num-prompts", "6", "--out", "sweep.jsonl"]
     window.menus.show_ghosts.setChecked(True)
     assert window.run_view.summary.predicted_speedup is None
     assert window.run_view.target_step_ms is None

@@ -250,7 +250,6 @@ def test_a_line_above_the_text_says_that_it_is_the_previous_runs_until_another_r
     assert (window.status.count.text(), window.status.bar.value()) == ("", 0), "the refused run has no tokens"
     assert not older.isHidden()
     assert window.conclusion.isHidden(), "its Run again would not run the prompt above"
-    assert not window.speed.change.isEnabled(), "nor would that of Speed"
     assert older.text() == "This is the previous run: the new one did not start."
     for height, has_legend in ((120, False), (500, True)):
         window.transcript.resize(500, height)
@@ -258,7 +257,6 @@ def test_a_line_above_the_text_says_that_it_is_the_previous_runs_until_another_r
         assert window.transcript._legend.isHidden() is not has_legend, "a low panel has no room for both"
     window.prompt.set_text("Another prompt")
     assert not older.isHidden(), "it is still the previous run's text"
-    assert window.speed.change.isEnabled()
     session.fail_before = None
     run_to_end(window)
     assert older.isHidden()

@@ -191,7 +191,7 @@ def test_only_the_showing_of_a_slowed_run_waits_and_full_speed_ends_that(window,
     assert not session.controls[0].is_paused
     qtbot.waitUntil(lambda: bool(window.run_view.tokens.pending))
     assert (num_steps(window), window.run_view.summary) == (0, None)
-    assert window.status.stage.text() == "The engine is done; shown at 8 tokens/s"
+    assert window.status.stage.text() == "The run is done; its text is shown at 8 tokens/s"
     with qtbot.waitSignal(window.live.run_shown):
         bar(window).full_button.click()
     assert window.run_view.summary.measured_speedup is not None

@@ -62,6 +62,8 @@ def test_an_earlier_sweep_is_opened_from_the_list(window, qtbot, opened, tmp_pat
         ({"was_busy": True, "is_sure": None}, ("Too few runs", None)),
         ({"was_busy": True, "is_sure": False}, ("Not sure it pays", None)),
         ({"speculates": False}, ("Don't speculate", False)),
+        ({"best": None}, ("No answer", None)),
+        ({"best": None, "is_partial": True}, ("Not complete", None)),
     ):
         window.sweep.view.verdicts = [replace(verdict, **{"is_sure": True} | state) for verdict in before]
         assert [(line.word, line.pays) for line in window.sweep.view.verdict_lines()] == [word]
@@ -261,7 +263,9 @@ def test_while_a_sweep_runs_a_cell_that_is_left_out_says_so_and_why(opened):
     assert "left out" not in second
     view._take([replace(result, block_efficiency=spread([0.5])) for result in view._results.values()])
     sentence = view.verdict_lines()[0].sentence
-    assert sentence.startswith("At temperature 0, there is no ranking. 4 cells are left out: their speedups are higher")
+    assert sentence.startswith(
+        "At temperature 0, there is no ranking yet. 4 cells are left out: their speedups are higher"
+    )
     assert sentence.endswith(" during the baseline.")
 
 

@@ -1,4 +1,4 @@
-"""The Run page of a run that drafts trees: bars in tokens, nodes below them, acceptance by rank, verify time."""
+"""Plots and figures of a run that drafts trees: bars in tokens, nodes, acceptance by rank, verify time, formulas."""
 
 from __future__ import annotations
 
@@ -15,13 +15,15 @@ from PySide6.QtWidgets import QScrollArea
 from app.run.measurements import MeasurementsPanel, MetricTiles
 from app.run.plots.acceptance_plot import AcceptancePlot
 from app.run.plots.tree_plots import CostPlot, RankPlot
+from app.run.speed.speed import speed_report
 from app.theme import DARK, LIGHT, apply_style, contrast
 from core.analysis.diagnosis import LEAST_TIMED
 from core.analysis.run_counts import MOST_RANKS
 from core.settings import RunRequest
 from core.types import BaselineStep, PrefillDone
-from tests.fakes_app import make_step
+from tests.fakes_app import make_step, run_of
 from tests.fakes_trees import random_tree, tree_step
+from tests.test_core_tree_forecast import tree_step as given_step
 
 REQUEST = RunRequest(target="t", draft="d", prompt="x", method="draft-tree")
 
@@ -106,7 +108,7 @@ def test_the_tile_names_the_nodes_their_useful_share_and_the_most_that_one_path_
     for index in range(4):
         run.apply(tree_step(index, 9 + 3 * index, [-1, -1, 0, 0, 1, 1, 2, 2], [0, 2]))
     tiles.show_run(run)
-    most = "of 32 nodes, at most 38\u00a0%"  # Depth 3 of 8 nodes.
+    most = "of 32 nodes, 38\u00a0% possible"  # Depth 3 of 8 nodes.
     assert (tiles.acceptance.value.text(), tiles.acceptance.note.text()) == ("25\u00a0%", most)
 
 
@@ -210,3 +212,19 @@ def test_an_empty_plot_says_what_it_will_show(qtbot, sound_binding, run, kind):
     made.refresh()
     assert made._hint.isVisible()
     assert not any(made.table().values())
+
+
+def test_beside_a_run_of_trees_stands_the_formula_of_the_trees_that_ran_not_of_the_best_depth():
+    trees = [given_step((-1, 0, -1, 1, 2), path) for path in ((0, 1), (2,), ()) for _ in range(20)]
+    run = run_of(trees)
+    report = speed_report(run)
+    compared = {row.title: row for row in report.compared}
+    tokens = sum(len(step.emitted) for step in trees) / len(trees)
+    assert report.theory.trees.depths[5] == 2, "the deepest level was never accepted"
+    assert (compared["τ, block efficiency"].value, compared["τ, block efficiency"].interval) == (f"{tokens:.2f}", "")
+    theory, plain = report.theory, run.plain_step.forward_ms
+    drafting = sum(step.draft_ms for step in trees) / len(trees) / plain
+    shown = compared["Speedup"].interval
+    assert shown == f"{tokens / (drafting + theory.verify.values[5]):.2f}×"
+    assert shown != f"{theory.measured_verify.values[5]:.2f}×"
+    assert {"τ by formula, depth 2", "Speedup by formula, depth 2"} <= {row.title for row in report.figures}

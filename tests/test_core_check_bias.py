@@ -27,7 +27,7 @@ def test_the_sentence_says_how_large_a_bias_would_have_shown_which_more_blocks_m
         assert said.startswith(f"{start}no difference in {found.num_blocks:,} blocks, {words}")
         assert said.endswith("Sample more, for instance 3,000.") is (error == 0.05)
         remark = distribution_remarks(replace(found, bias=0.0, bias_error=error))[0]
-        assert "(4 standard errors) nine times in ten." in remark, "which is the figure of the sentence"
+        assert "(about 4 standard errors) nine times in ten." in remark, "which is the figure of the sentence"
         assert remark.split("finds a bias of ")[1].split(" (")[0] in said
     unmeasured = replace(found, bias_error=None)
     assert "bias" not in exact_sentence(Verdict.EXACT, unmeasured, has_draft=False)

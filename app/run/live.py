@@ -288,7 +288,7 @@ class LiveView(QObject):
         elif self._pacing.is_behind and self.upcoming is None:
             pace = f"Shown at {self._pacing.tokens_per_second:g} tokens/s, measured at full speed"
             if state is RunState.IDLE and not self.kept_title:
-                pace = f"The engine is done; shown at {self._pacing.tokens_per_second:g} tokens/s"
+                pace = f"The run is done; its text is shown at {self._pacing.tokens_per_second:g} tokens/s"
             stage = "Paused" if self._pacing.is_paused else f"{self.kept_title} · {pace}" if self.kept_title else pace
         elif is_idle:
             outcome = NOT_STARTED if self.is_refused else " · ".join(filter(None, (whole, _advice(run))))

@@ -125,5 +125,7 @@ def _score(
     # Copied, since the next forward may overwrite a graph's output.
     logits = output.logits[:, : target.vocab_size].to(torch.float32, copy=True)
     if bool(logits.isnan().any()):
-        raise GenerationError("The target's logits hold NaN. Choose float32, or another target model.")
+        raise GenerationError(
+            "The target's logits hold NaN. Choose another target model; in half precision, try float32 first."
+        )
     return logits

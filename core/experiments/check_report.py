@@ -204,8 +204,8 @@ def distribution_remarks(found: DistributionResult, samples: str = "blocks") -> 
         error, found_bias = (percent_text(times * found.bias_error, 1) for times in (1.0, BIAS_ERRORS))
         remarks = [
             f"Bias towards the draft: {percent_text(found.bias, 1)}, standard error {error}. A check of this size "
-            f"finds a bias of {found_bias} ({BIAS_ERRORS:g} standard errors) nine times in ten. 100 % would mean that "
-            "all tokens came from the draft's distribution."
+            f"finds a bias of {found_bias} (about {BIAS_ERRORS:g} standard errors) nine times in ten. 100 % would mean "
+            "that all tokens came from the draft's distribution."
         ]
     if (trees := found.trees) is not None:
         shapes = "all of one shape" if trees.num_shapes == 1 else f"of {trees.num_shapes:,} shapes"

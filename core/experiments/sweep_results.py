@@ -237,10 +237,6 @@ def verdicts(results: SweepResults) -> tuple[Verdict, ...]:
     return tuple(_verdict(results, temperature) for temperature in results.plan.temperatures)
 
 
-NO_RANKING = "there is no ranking."
-"""What is said of a temperature whose cells are all left out, before why."""
-
-
 def ranked_cells(results: SweepResults) -> frozenset[Cell]:
     """The cells that the verdicts rank: those with enough runs, and a speedup that is possible."""
     at = results.plan.temperatures
@@ -267,8 +263,10 @@ def _verdict(results: SweepResults, temperature: float) -> Verdict:
     if ranked:
         text, is_sure, is_ahead = _ranking(results, ranked, was_busy=was_busy)
     elif left_out:
-        text = NO_RANKING
-        notes.append("Continue the sweep." if is_partial else "Repeat the sweep on an idle machine.")
+        text = f"there is no ranking{' yet' if is_partial else ''}."
+        # Of a busy machine, another line says what to do.
+        advice = "Continue the sweep." if is_partial else "" if busy else "Repeat the sweep on an idle machine."
+        notes[1:1] = filter(None, (advice,))
     elif any(cell.speedup for cell in results.at(temperature)):
         text = "too few runs have a baseline to compare them with; continue the sweep."
     else:
@@ -379,8 +377,9 @@ def _lead(results: SweepResults, ranked: Sequence[tuple[float, CellResult]], *, 
     ahead = float(np.mean(ours > theirs) + np.mean(ours == theirs) / 2)
     needed = percent_text(_SURE, 1)
     if ahead >= _SURE:
-        sure = "" if was_busy else f" (at least {needed} sure)"
-        return f"in these runs it was faster than {second}{sure}.", True
+        if was_busy:
+            return f"in these runs it was faster than {second}.", True
+        return f"it is faster than {second} (at least {needed} sure).", True
     sure = f"{percent_text(ahead)} sure; {needed} needed"
     return f"whether it is faster than {second} is not settled ({sure}).", False
 

@@ -21,9 +21,13 @@ def check_finite(draft_probs: Tensor | None, target_probs: Tensor) -> None:
     A draft's row may hold zeros at ids that it never proposes, so its sum is looked at.
     """
     if draft_probs is not None and not bool(draft_probs.sum(-1).isfinite().all()):
-        raise GenerationError("The draft's logits hold NaN. Choose float32, or another draft model.")
+        raise GenerationError(
+            "The draft's logits hold NaN. Choose another draft model; in half precision, try float32 first."
+        )
     if not bool(target_probs[:, 0].isfinite().all()):
-        raise GenerationError("The target's logits hold NaN. Choose float32, or another target model.")
+        raise GenerationError(
+            "The target's logits hold NaN. Choose another target model; in half precision, try float32 first."
+        )
 
 
 def check_block(draft_tokens: Tensor, draft_probs: Tensor | None, target_probs: Tensor) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 
 from app.run.run_view import NamedValue, RunView
 from app.run.speed.speed_figures import (
     FORMULA_NOTE,
-    TREE_FORMULA_NOTE,
+    OWN_TOKENS,
+    SAME_ALPHA,
     UNCALIBRATED,
     compared_rows,
     draft_step,
@@ -26,15 +27,20 @@ from core.analysis.expectation import Estimate
 from core.analysis.steadiness import STEPWISE, covers_one, speedup_interval
 from core.analysis.theory import SpeedupTheory, speedup_theory
 from core.draft_length import lengths_of, shown_draft_length
+from core.settings import SamplingParams
 
 EMPTY = "Start a run, and this page shows whether drafting pays, and what limits it."
 NO_UNIT = "There is no plain step to compare this run with."
 ON_SERVER = "A server doesn't report its times for drafting and verifying."
 SWEEP_IT = (
     "To measure whether drafting pays, serve the model a second time without drafting, and run this in a terminal, "
-    "with that server's address for URL. It measures short chat prompts; for your own, add --prompts FILE:"
+    "with that server's address for URL. It measures six chat prompts; to measure your own, name a file in place of "
+    "chat:"
 )
-SWEEP = "outrider sweep --engine {} --baseline-engine URL --temperature {:g} --max-new-tokens {} --out sweep.jsonl"
+SWEEP = (
+    "outrider sweep --engine {} --baseline-engine URL{} --max-new-tokens {} --prompts chat --num-prompts 6 "
+    "--out sweep.jsonl"
+)
 UNDRAFTED = "Nothing was drafted: this was plain decoding."
 LATER = "Advice and intervals come after the {}."
 COMPUTING = "Computing the intervals…"
@@ -151,8 +157,13 @@ def speed_report(run: RunView, done: Study | None = None) -> SpeedReport:
     if run.wants_baseline and run.summary is not None and not run.summary.has_baseline:
         measure = Advice(MEASURE_WHOLE, repeats=True)
     if run.request is not None and run.request.engine:
-        asked = run.request.sampling.temperature, run.request.max_new_tokens
-        return SpeedReport(ON_SERVER, basis=SWEEP_IT, command=SWEEP.format(shlex.quote(run.request.engine), *asked))
+        request, sampling = run.request, run.request.sampling
+        values = {each.name: getattr(sampling, each.name) for each in fields(sampling)}
+        off = SamplingParams()
+        given = {name: value for name, value in values.items() if name == "temperature" or value != getattr(off, name)}
+        flags = "".join(f" --{name.replace('_', '-')} {value:g}" for name, value in given.items())
+        command = SWEEP.format(shlex.quote(request.engine), flags, request.max_new_tokens)
+        return SpeedReport(ON_SERVER, basis=SWEEP_IT, command=command)
     if found is None:
         return SpeedReport(NO_UNIT, advice=(measure,) if is_over else ())
     theory = done.speedup if done is not None else speedup_theory(sums, plain, num_resamples=0)
@@ -182,7 +193,7 @@ def speed_report(run: RunView, done: Study | None = None) -> SpeedReport:
         headline=f"{BUSY if is_busy else ''}{_headline(run, found, theory, advice, interval)}",
         basis=" ".join(filter(None, (_basis(found, run.baseline.sums.tokens), busy, note))),
         compared=compared_rows(found, theory),
-        compared_note=TREE_FORMULA_NOTE if found.is_tree else FORMULA_NOTE,
+        compared_note=FORMULA_NOTE.format(OWN_TOKENS if found.is_tree else SAME_ALPHA),
         parts=_parts(found),
         replaced=_replaced(found),
         replaced_title=f"{found.tokens_per_step:.2f} tokens by plain decoding",
@@ -214,7 +225,7 @@ def _headline(
     if not found.plain.is_measured:
         # Neither a single forward, timed before the run, nor a part of the baseline is enough for a verdict.
         if run.summary is None and run.wants_baseline:
-            return "Too early to tell. The baseline will show whether drafting pays."
+            return "Too early to tell. The baseline, at the end, shows whether drafting pays."
         return f"An estimated {speed} {at}: only a run with its whole baseline shows whether drafting pays."
     if not found.is_enough:
         return f"{speed}, but too few steps to tell: {found.num_blocks} drafted, and {LEAST_BLOCKS} are needed."

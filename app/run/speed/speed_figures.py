@@ -27,8 +27,10 @@ SPEEDUP_HOW = (
     "This run: tokens × time of a plain step / time of all steps. Formula: τ / (K c + v(K+1)), which leaves out "
     "sampling and overhead."
 )
-TREE_FORMULA_NOTE = "The formula leaves out overhead, in this run and in its baseline. It takes the median verify time."
-FORMULA_NOTE = f"{TREE_FORMULA_NOTE[:-1]}, and the same α at every position."
+FORMULA_NOTE = (
+    "The formula leaves out overhead, in this run and in its baseline. It takes the median verify time, and {}."
+)
+SAME_ALPHA, OWN_TOKENS = "the same α at every position", "the τ of this run"
 TREE_SPEEDUP_HOW = (
     "This run: tokens × time of a plain step / time of all steps. Formula: this run's τ / (levels × c + v(K+1)), which "
     "leaves out sampling and overhead."
@@ -36,8 +38,12 @@ TREE_SPEEDUP_HOW = (
 TOKENS_HOW = "This run: new tokens / forwards of the target. Formula: what this α and K give."
 TREE_TOKENS_HOW = "This run: new tokens / forwards of the target. α and K alone don't give it: it depends on the trees."
 ALPHA_HOW = (
-    "Accepted / tested tokens{}. It is higher than the acceptance rate on the Run page, which also counts the tokens "
-    "after a rejection."
+    "Accepted / tested tokens; both formulas start from it. It is higher than the acceptance rate on the Run page, "
+    "which also counts the tokens after a rejection."
+)
+TREE_ALPHA_HOW = (
+    "Levels at which a candidate was accepted / levels tested. It is higher than the acceptance rate on the Run page, "
+    "which is of all nodes, though only one path can be accepted."
 )
 
 
@@ -57,13 +63,13 @@ def compared_rows(found: Diagnosis, theory: SpeedupTheory | None) -> tuple[Named
         speedup = f"{achieved / cost:.2f}×" if is_own else UNKNOWN
         return (
             NamedValue(ran, f"{found.speedup:.2f}×", speedup, TREE_SPEEDUP_HOW),
-            NamedValue("τ, block efficiency", f"{achieved:.2f}", UNKNOWN, TREE_TOKENS_HOW),
-            NamedValue("α, acceptance of tested levels", alpha, "", ALPHA_HOW.format("")),
+            NamedValue("τ, block efficiency", f"{achieved:.2f}", "", TREE_TOKENS_HOW),
+            NamedValue("α, acceptance of tested levels", alpha, "", TREE_ALPHA_HOW),
         )
     return (
         NamedValue(ran, f"{found.speedup:.2f}×", speedup, SPEEDUP_HOW),
         NamedValue("τ, block efficiency", f"{achieved:.2f}", tokens, TOKENS_HOW),
-        NamedValue("α, acceptance of tested tokens", alpha, "", ALPHA_HOW.format("; both formulas start from it")),
+        NamedValue("α, acceptance of tested tokens", alpha, "", ALPHA_HOW),
     )
 
 
@@ -92,7 +98,7 @@ def figure_rows(
         else f"accepted / tested tokens ({found.num_tested:,} here); those after a rejection are not tested"
     )
     error = "" if found.alpha_error is None else f" Standard error {found.alpha_error:.3f}."
-    deep = "" if theory.trees is None else f", depth {theory.trees.depths[k]}"
+    deep = f", depth {theory.trees.depths[k]}" if theory.trees is not None and own and k else ""
     unit = f"A plain forward takes {found.plain.forward_ms:.2f} ms here."
     rows: tuple[Row, ...] = (
         ("α, acceptance", *_figure(theory.alpha), f"{tested}.{error}"),

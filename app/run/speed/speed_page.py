@@ -62,6 +62,11 @@ class AdviceRow(QWidget):
         describe(self.button, f"{self.button.text()}: {advice.text}", how)
         self.button.setEnabled(True)
 
+    def allow_repeat(self, *, is_allowed: bool) -> None:
+        """Whether its Run again may be pressed."""
+        if self._advice.repeats:
+            self.button.setEnabled(is_allowed)
+
     @Slot()
     def _on_clicked(self) -> None:
         if self.button.text() == "Apply":
@@ -107,6 +112,7 @@ class SpeedPage(RunPage):
         self.gain_bars = [GainBar() for _ in range(1 + len(LIMITS))]
         self.remarks = column_label("speedRemarks", "")
         self.advice: list[AdviceRow] = []
+        self._can_repeat = True
         self.plot, self.calibration = SpeedupPlot(), CalibrationPlot()
         self.quantity = ChoiceRow({quantity: quantity.title for quantity in Quantity}, "speedQuantity", "Plotted by K")
         self.grouping = ChoiceRow({by: by.title for by in Grouping}, "alphaGrouping", "Group tested tokens")
@@ -131,12 +137,12 @@ class SpeedPage(RunPage):
         hint = column_label("gainsHint", "hint", GAINS_HINT)
         self._limits = _card("What limits the speedup", self.limit, hint, column(*self.gain_bars))
         self._advice = column(spacing=12)
-        self.change = _card("What to change", self._advice, self.remarks)
+        self._change = _card("What to change", self._advice, self.remarks)
         self._trees = _card("Shapes of trees", self.shapes)
         self._predictors = _card("Cheaper predictors of acceptance", self.predictors, self.predictors_note)
         formulas, _ = card(column_label("speedIntervals", "hint", INTERVAL), self.figures)
         self.fold = Fold("Figures and formulas", "formulasFold", formulas, self.cards[1], self._predictors)
-        story = self._head, self._time, self._limits, self.change, self.cards[0], self._trees, self.fold
+        story = self._head, self._time, self._limits, self._change, self.cards[0], self._trees, self.fold
         self._layout = column(*story, None)
         body = boxed(self._layout)
         self.area: QScrollArea = scrolled(body, "speedPage")
@@ -169,7 +175,7 @@ class SpeedPage(RunPage):
         for widget, is_shown in {
             self._time: has_parts,
             self._limits: has_parts,
-            self.change: bool(report.advice or report.remarks),
+            self._change: bool(report.advice or report.remarks),
             self.cards[0]: has_curves,
             self._trees: bool(report.shapes),
             self.fold: has_parts,
@@ -201,6 +207,12 @@ class SpeedPage(RunPage):
         self.predictors.show_rows(report.predictors)
         self.plot.show_theory(report.theory)
         self.calibration.show_calibration(report.calibration)
+
+    def allow_repeat(self, *, is_allowed: bool) -> None:
+        """Whether the run may be repeated: not while the one above, which seems to be meant, can't start."""
+        self._can_repeat = is_allowed
+        for advice in self.advice:
+            advice.allow_repeat(is_allowed=is_allowed)
 
     def _show_head(self, report: SpeedReport, *, is_alone: bool) -> None:
         """Show the headline as a title, or centred if nothing is below it."""
@@ -245,6 +257,7 @@ class SpeedPage(RunPage):
             line.setVisible(index < len(advice))
             if index < len(advice):
                 line.show_advice(advice[index])
+                line.allow_repeat(is_allowed=self._can_repeat)
 
 
 def _card(title: str, *parts: Part) -> QFrame:

@@ -22,8 +22,8 @@ from core.drafters.registry import METHODS
 HEADER_SPACING = 8
 HEADER_MARGINS = 26
 LEAST_HEIGHT = 180
-FORKS = "number of other candidates"
-FORKS_HELP = "The small number above a token: how many other candidates the drafted tree had for its position."
+FORKS = "other candidates for the next token"
+FORKS_HELP = "The small number before a token: how many other candidates the drafted tree had for its position."
 COLORS_HELP = "What the text's colours show: each token's kind, or how sure the target was of it"
 
 

@@ -329,7 +329,7 @@ def _interval(group: Group) -> str:
     known = [run.interval for run in group if run.interval]
     if len(group) == 1 or not known:
         return interval_text(group[0].interval) or UNKNOWN
-    return f"includes 1 in {sum(map(covers_one, known))} of {count_text(len(known), 'run')}"
+    return f"includes 1.00× in {sum(map(covers_one, known))} of {count_text(len(known), 'run')}"
 
 
 def _machine(group: Group) -> str:

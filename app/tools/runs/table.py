@@ -78,12 +78,11 @@ def run_row(run: KeptRun) -> Row[KeptRun]:
     )
 
 
-def _subtitle(run: KeptRun, hidden: Collection[str] = (), named: str = "speedup ") -> str:
+def _subtitle(run: KeptRun, hidden: Collection[str] = ()) -> str:
     """Details that distinguish runs of the same prompt, the most telling first, or why the run can't be read.
 
     Args:
         hidden: titles of columns that have no room, whose texts this line shows.
-        named: what stands before the interval of the speedup.
     """
     config, summary, seed = run.config, run.summary or {}, run.config.get("seed")
     count = summary.get("num_tokens")
@@ -91,9 +90,9 @@ def _subtitle(run: KeptRun, hidden: Collection[str] = (), named: str = "speedup 
         return run.problem
     temperature, interval = number_of(config.get("temperature")), interval_of(summary)
     parts = [str(run.state)] if run.state is not KeptState.FINISHED else []
-    parts += ["{}{:.2f}–{:.2f}".format(named, *interval)] if interval else []
-    parts += ["busy machine"] if summary.get("was_busy") is True else []
+    parts += ["busy"] if summary.get("was_busy") is True else []
     parts += ["step by step"] if summary.get("was_stepped") is True else []
+    parts += ["95 %: {:.2f}–{:.2f}×".format(*interval)] if interval else []
     parts += [f"T = {temperature:g}"] if "Temp." in hidden and temperature is not None else []
     parts += [when_text(run.started_at)] if "When" in hidden else []
     parts += [f"seed {seed}"] if isinstance(seed, int) else []
@@ -120,7 +119,7 @@ def _tip(run: KeptRun) -> str:
     parts = (*_models(run), "" if temperature is None else f"T = {temperature:g}")
     # In a narrow table these columns are hidden, and the last details are left out.
     settings = BETWEEN.join(filter(None, parts))
-    return "\n".join(filter(None, (when, settings, _subtitle(run, named="95 %: "), cut, run.note, run.tags, beginning)))
+    return "\n".join(filter(None, (when, settings, _subtitle(run), cut, run.note, run.tags, beginning)))
 
 
 def when_text(moment: datetime | None) -> str:

@@ -25,11 +25,11 @@ STOPPED = "Stopped before any draft was estimated."
 _figure = partial(Column, is_figure=True)
 COLUMNS = (
     Column("Draft", "Models on this computer that are smaller than the target and have the same tokenizer.", width=170),
-    _figure("Predicted", "τ(K) / (K c + v(K+1)) at its best K."),
-    _figure("95 % interval", "Of the predicted speedup, over the positions of the text.", rank=1),
+    _figure("Chain", "The predicted speedup at its best K: τ(K) / (K c + v(K+1))."),
+    _figure("95 % interval", "Of the predicted speedup of a chain, over the positions of the text.", rank=1),
     _figure("Best K", "The K from 1 to 16 with the best predicted speedup; none if plain decoding is faster."),
     _figure(
-        "Tree speedup",
+        "Tree",
         "The predicted speedup of the fastest tree of at most 16 nodes; a row's tooltip has its shape.",
         rank=4,
     ),

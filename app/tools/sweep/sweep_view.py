@@ -23,7 +23,6 @@ from core.experiments.sweep_results import (
     ACCEPTANCE,
     BLOCK,
     FIGURES,
-    NO_RANKING,
     SPEEDUP,
     SweepFigure,
     SweepResults,
@@ -386,7 +385,7 @@ class SweepView:
             notes = left_out_notes([result for result in here if result.problem], are_all=best is None)
             if best is None and not notes:
                 continue
-            lead = f"{at}, {NO_RANKING if best is None else 'no cell is faster than plain decoding.'}"
+            lead = f"{at}, {'there is no ranking yet.' if best is None else 'no cell is faster than plain decoding.'}"
             if best is not None and best.speedup is not None:
                 runs = f"{best.num_measured} of its {best.num_planned} runs"
                 lead = f"{at}, {best.cell.title} leads with {best.speedup.median:.2f}× plain decoding after {runs}."

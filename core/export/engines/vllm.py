@@ -49,10 +49,10 @@ def _write(choice: Choice, target: ModelSource, draft: ModelSource | None) -> Re
         if not sampling.is_greedy:
             settings["draft_sample_method"] = "probabilistic"
             notes.append(
-                "draft_sample_method: the default, greedy, drafts the most likely token and treats it as certain. "
-                "probabilistic samples drafts as Outrider does, so that acceptance is comparable, and takes more "
-                "memory. Leave the key out if an older vLLM does not know it. Both keep the target's distribution; "
-                "of the values of rejection_sample_method, standard (the default) and block keep it, not synthetic."
+                'draft_sample_method: "greedy", the default, drafts the most likely token and treats it as certain. '
+                '"probabilistic" samples drafts as Outrider does, so that acceptance is comparable, and takes more '
+                "memory; leave the key out if an older vLLM does not know it. Both keep the target's distribution. So "
+                'do "standard", the default, and "block" for rejection_sample_method; "synthetic" does not.'
             )
             if choice.request.verification is VerificationRule.BLOCK:
                 settings["rejection_sample_method"] = "block"
