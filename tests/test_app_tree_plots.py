@@ -123,14 +123,16 @@ def page(show_at, run):
 
 
 def test_a_run_of_trees_has_its_own_plots_and_the_next_one_of_chains_the_plot_by_position(page, run):
-    assert (page.positions.isVisible(), page.ranks.isVisible(), page.costs.isVisible()) == (True, False, False)
+    shown = (page.positions.isVisible(), page.ranks.isVisible(), page.costs.isVisible())
+    assert shown == (False, True, True), "before the first block, too"
     feed(run)
     page.refresh(has_news=True)
     assert (page.positions.isVisible(), page.ranks.isVisible(), page.costs.isVisible()) == (False, True, True)
     run.begin(REQUEST)
     page.begin()
-    assert page.ranks.isVisible(), "it stays until the next run has drafted"
-    assert not page.ranks.cells, "but empty"
+    assert page.ranks.isVisible(), "a tree may be on its way"
+    assert page.tiles.acceptance.heading.text() == "Nodes accepted"
+    assert not page.ranks.cells
     run.apply(make_step(0, 9))
     page.end()
     assert (page.positions.isVisible(), page.ranks.isVisible()) == (True, False)

@@ -119,7 +119,7 @@ class MetricTiles(QWidget):
             taken = f"in {sums.total_ms / 1000:.2f} s"
             self.speed.show_value(f"{speed:,.1f}", f"{tokens:,} tokens {taken}", f"{tokens:,} {taken}")
         self.speedup.show_value(*_speedup(run))
-        self.acceptance.heading.setText("Nodes accepted" if run.counts.sums.is_tree else "Acceptance rate")
+        self.acceptance.heading.setText("Nodes accepted" if run.drafts_trees else "Acceptance rate")
         self.acceptance.show_value(UNKNOWN if acceptance is None else percent_text(acceptance), *_predicted(run))
         shown = UNKNOWN if efficiency is None else f"{efficiency:.2f}"
         self.efficiency.show_value(shown, "tokens per target forward", "tokens per forward")
@@ -214,9 +214,7 @@ class MeasurementsPanel(RunPage):
 
     def _show_run(self, *, has_turned: bool) -> None:
         self.tiles.show_run(self._run)
-        # Until a run's first block, the plots of the previous run stay, empty.
-        if self._run.counts.sums.num_blocks:
-            self._show_cards(has_trees=self._run.counts.sums.is_tree)
+        self._show_cards(has_trees=self._run.drafts_trees)
         for card in self.cards:
             if card.isHidden():
                 continue

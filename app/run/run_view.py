@@ -15,6 +15,7 @@ from core.analysis.run_counts import RunCounts
 from core.analysis.steadiness import absence_note, busy_note, interval_text, speedup_interval
 from core.analysis.theory import SpeedupTheory
 from core.draft_length import DraftLength, config_fields, lengths_of
+from core.drafters.registry import METHODS
 from core.runlog.log import to_record
 from core.runlog.reading import RunLog
 from core.runlog.tally import Tally
@@ -175,6 +176,14 @@ class RunView:
     def is_on_server(self) -> bool:
         """Whether the run is a server's."""
         return self.request is not None and bool(self.request.engine)
+
+    @property
+    def drafts_trees(self) -> bool:
+        """Whether it drafts trees: by what it has drafted, and before its first block by its method."""
+        if self.counts.sums.num_blocks or self.request is None or self.is_on_server:
+            return self.counts.sums.is_tree
+        method = METHODS.get(self.request.method)
+        return method is not None and method.proposes_trees
 
     @property
     def wants_baseline(self) -> bool:
