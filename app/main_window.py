@@ -215,6 +215,7 @@ class MainWindow(QMainWindow):
             changed.connect(self.state.saving.start)
         self.controls.advanced.button.toggled.connect(self.state.saving.start)
         self.runs.failed.connect(self.banner.show_sentence)
+        self.banner.close_button.clicked.connect(self._on_settings_changed)
         for mended in (self.controller.freed, self.models.mended):
             mended.connect(self.banner.retract)
         for wanted in (self.prompt.stop_button.clicked, menus.stop.triggered):
@@ -284,7 +285,7 @@ class MainWindow(QMainWindow):
 
     @property
     def _shows_refusal(self) -> bool:
-        """Whether the prompt is not that of the run on screen, which Run again would repeat."""
+        """Whether the last run was refused, and the banner says why: Run again would repeat the one before."""
         return self.live.is_refused and self.banner.isVisibleTo(self)
 
     @Slot()

@@ -355,7 +355,7 @@ def take_ends(camera: Camera, window: MainWindow) -> None:
     camera.take_all("stopped-check", check, sizes=FEW)
     fails, finds = FakeCheck(), FakeCheck(broken=True)
     fails.error = GenerationError(
-        "The target's logits hold NaN. Choose another target model; in half precision, try float32 first."
+        "The target's logits hold NaN. In half precision, try float32; otherwise choose another target model."
     )
     for fake, name in ((finds, "inexact-check"), (fails, "failed-check")):
         with patch("core.experiments.check.check", fake):

@@ -128,6 +128,10 @@ def test_after_a_refused_run_no_advice_repeats_the_run_before_until_the_prompt_i
     assert not again.isEnabled()
     assert others
     assert all(button.isEnabled() for button in others), "they change the settings, which may help"
+    window.banner.close_button.click()
+    assert again.isEnabled()
+    run_to_end(window)
+    assert not again.isEnabled()
     window.prompt.set_text("Another prompt")
     assert again.isEnabled()
 

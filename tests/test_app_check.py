@@ -219,7 +219,7 @@ def test_settings_that_cannot_be_checked_are_one_sentence_until_they_are_mended_
 def test_a_failure_is_one_sentence(checking, qtbot):
     _, panel, fake = checking()
     fake.error = GenerationError(
-        "The target's logits hold NaN. Choose another target model; in half precision, try float32 first."
+        "The target's logits hold NaN. In half precision, try float32; otherwise choose another target model."
     )
     finish(qtbot, panel)
     assert shown_once(panel) == str(fake.error)
@@ -230,7 +230,7 @@ def test_a_failure_is_one_sentence(checking, qtbot):
 def test_a_failure_outlives_a_moment_of_wrong_settings_and_a_stop_after_it_is_no_failure(checking, qtbot):
     window, panel, fake = checking()
     fake.error = GenerationError(
-        "The target's logits hold NaN. Choose another target model; in half precision, try float32 first."
+        "The target's logits hold NaN. In half precision, try float32; otherwise choose another target model."
     )
     finish(qtbot, panel)
     for text in ("x", "1"):

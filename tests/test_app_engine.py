@@ -245,15 +245,17 @@ def test_a_run_on_a_server_opens_on_every_page(name, open_runs, tmp_path, qtbot)
             window.selection.select(Place(step.index, step.slots[-1]))
             qtbot.wait(1)
     rejected = next(step for step in steps if step.num_draft_tokens)
+    filters = replace(window.run_view.request.sampling, top_k=1_000_000, top_p=0.9)
+    window.run_view.request = replace(window.run_view.request, sampling=filters)
     window.speed._show(speed_report(window.run_view))
     assert window.speed.headline.text() == ON_SERVER
     window.speed.copy_button.click()
     assert "\n" not in QGuiApplication.clipboard().text(), "not every shell continues a line with \\"
     words = shlex.split(QGuiApplication.clipboard().text())
     request = window.run_view.request
-    asked = ["--temperature", f"{request.sampling.temperature:g}", "--max-new-tokens", str(request.max_new_tokens)]
+    asked = ["--temperature", str(request.sampling.temperature), "--top-k", "1000000", "--top-p", "0.9"]
     assert words[:6] == ["outrider", "sweep", "--engine", request.engine, "--baseline-engine", "URL"]
-    assert words[6:] == [*asked, "--prompts", "chat", "--num-prompts", "6", "--out", "sweep.jsonl"]
+    assert words[6:] == [*asked, "--max-new-tokens", str(request.max_new_tokens), "--out", "sweep.jsonl"]
     window.menus.show_ghosts.setChecked(True)
     assert window.run_view.summary.predicted_speedup is None
     assert window.run_view.target_step_ms is None

@@ -108,7 +108,7 @@ def test_the_tile_names_the_nodes_their_useful_share_and_the_most_that_one_path_
     for index in range(4):
         run.apply(tree_step(index, 9 + 3 * index, [-1, -1, 0, 0, 1, 1, 2, 2], [0, 2]))
     tiles.show_run(run)
-    most = "of 32 nodes, 38\u00a0% possible"  # Depth 3 of 8 nodes.
+    most = "of 32 nodes, at most 38\u00a0%"  # Depth 3 of 8 nodes.
     assert (tiles.acceptance.value.text(), tiles.acceptance.note.text()) == ("25\u00a0%", most)
 
 

@@ -142,7 +142,7 @@ def _chosen(run: RunView, policy: LengthPolicy) -> tuple[str, str]:
 def _predicted(run: RunView) -> tuple[str, str]:
     if run.counts.sums.is_tree:
         sums = run.counts.sums
-        most = f"{percent_text(sums.levels / sums.drafted)} possible"
+        most = f"at most {percent_text(sums.levels / sums.drafted)}"
         return (f"lossy, {most}", "lossy") if run.is_lossy else (f"of {sums.drafted:,} nodes, {most}", most)
     if run.predicted_acceptance is None:
         return ("lossy, no prediction", "lossy") if run.is_lossy else ("accepted of drafted", "of drafted")

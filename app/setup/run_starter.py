@@ -87,7 +87,7 @@ class RunStarter(QObject):
     def fail(self, sentence: str) -> None:
         """Say why nothing started, until the settings or the prompt are changed."""
         self._failed_with = self._controls.settings(self._prompt.text())
-        self._banner.show_until_changed(self._controls.models.library.in_titles(sentence))
+        self._banner.show_until_changed(sentence)
 
     @Slot()
     def _on_form_changed(self) -> None:

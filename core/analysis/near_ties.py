@@ -126,6 +126,6 @@ def _score(
     logits = output.logits[:, : target.vocab_size].to(torch.float32, copy=True)
     if bool(logits.isnan().any()):
         raise GenerationError(
-            "The target's logits hold NaN. Choose another target model; in half precision, try float32 first."
+            "The target's logits hold NaN. In half precision, try float32; otherwise choose another target model."
         )
     return logits

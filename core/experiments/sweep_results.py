@@ -264,9 +264,7 @@ def _verdict(results: SweepResults, temperature: float) -> Verdict:
         text, is_sure, is_ahead = _ranking(results, ranked, was_busy=was_busy)
     elif left_out:
         text = f"there is no ranking{' yet' if is_partial else ''}."
-        # Of a busy machine, another line says what to do.
-        advice = "Continue the sweep." if is_partial else "" if busy else "Repeat the sweep on an idle machine."
-        notes[1:1] = filter(None, (advice,))
+        notes.insert(1, "Continue the sweep." if is_partial else "Repeat the sweep on an idle machine.")
     elif any(cell.speedup for cell in results.at(temperature)):
         text = "too few runs have a baseline to compare them with; continue the sweep."
     else:
@@ -379,7 +377,7 @@ def _lead(results: SweepResults, ranked: Sequence[tuple[float, CellResult]], *, 
     if ahead >= _SURE:
         if was_busy:
             return f"in these runs it was faster than {second}.", True
-        return f"it is faster than {second} (at least {needed} sure).", True
+        return f"it is faster here than {second} (at least {needed} sure).", True
     sure = f"{percent_text(ahead)} sure; {needed} needed"
     return f"whether it is faster than {second} is not settled ({sure}).", False
 

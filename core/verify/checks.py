@@ -22,11 +22,11 @@ def check_finite(draft_probs: Tensor | None, target_probs: Tensor) -> None:
     """
     if draft_probs is not None and not bool(draft_probs.sum(-1).isfinite().all()):
         raise GenerationError(
-            "The draft's logits hold NaN. Choose another draft model; in half precision, try float32 first."
+            "The draft's logits hold NaN. In half precision, try float32; otherwise choose another draft model."
         )
     if not bool(target_probs[:, 0].isfinite().all()):
         raise GenerationError(
-            "The target's logits hold NaN. Choose another target model; in half precision, try float32 first."
+            "The target's logits hold NaN. In half precision, try float32; otherwise choose another target model."
         )
 
 

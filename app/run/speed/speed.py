@@ -34,13 +34,11 @@ NO_UNIT = "There is no plain step to compare this run with."
 ON_SERVER = "A server doesn't report its times for drafting and verifying."
 SWEEP_IT = (
     "To measure whether drafting pays, serve the model a second time without drafting, and run this in a terminal, "
-    "with that server's address for URL. It measures six chat prompts; to measure your own, name a file in place of "
-    "chat:"
+    "with that server's address for URL. It measures six chat prompts; for your own, add "
+    "-\u2060-\u2060prompts FILE:"
 )
-SWEEP = (
-    "outrider sweep --engine {} --baseline-engine URL{} --max-new-tokens {} --prompts chat --num-prompts 6 "
-    "--out sweep.jsonl"
-)
+"""With word joiners, so that no line ends within the option."""
+SWEEP = "outrider sweep --engine {} --baseline-engine URL{} --max-new-tokens {} --out sweep.jsonl"
 UNDRAFTED = "Nothing was drafted: this was plain decoding."
 LATER = "Advice and intervals come after the {}."
 COMPUTING = "Computing the intervals…"
@@ -161,7 +159,7 @@ def speed_report(run: RunView, done: Study | None = None) -> SpeedReport:
         values = {each.name: getattr(sampling, each.name) for each in fields(sampling)}
         off = SamplingParams()
         given = {name: value for name, value in values.items() if name == "temperature" or value != getattr(off, name)}
-        flags = "".join(f" --{name.replace('_', '-')} {value:g}" for name, value in given.items())
+        flags = "".join(f" --{name.replace('_', '-')} {value}" for name, value in given.items())
         command = SWEEP.format(shlex.quote(request.engine), flags, request.max_new_tokens)
         return SpeedReport(ON_SERVER, basis=SWEEP_IT, command=command)
     if found is None:

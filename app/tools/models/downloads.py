@@ -172,7 +172,6 @@ class DownloadRow(QFrame):
     def __init__(self, ref: str, downloads: Downloads) -> None:
         super().__init__()
         self.ref = ref
-        self._is_resumable = True
         self.setObjectName("downloadRow")
         hold(self, height=ROW_HEIGHT)
         self.name = ElidedLabel(ref, "strong", takes_all=True)
@@ -184,9 +183,7 @@ class DownloadRow(QFrame):
         self.bar.setTextVisible(False)
         start_over = "Discard what was received, and start again"
         self.resume = push_button("Resume", "resumeDownloadButton", "", lambda: downloads.get(ref))
-        self.restart = push_button(
-            "Start over", "restartDownloadButton", start_over, lambda: downloads.get(ref, self._is_resumable)
-        )
+        self.restart = push_button("Start over", "restartDownloadButton", start_over, lambda: downloads.get(ref, True))
         self.cancel = push_button("Cancel", "cancelDownloadButton", "", lambda: downloads.cancel(ref))
         self.dismiss = push_button("Dismiss", "dismissDownloadButton", "", lambda: downloads.dismiss(ref))
         texts = QGridLayout()
@@ -206,7 +203,7 @@ class DownloadRow(QFrame):
 
     def show_download(self, download: Download) -> None:
         """Show the download's state."""
-        state, share, self._is_resumable = download.state, download.share, download.is_resumable
+        state, share = download.state, download.share
         self.cancel.setVisible(state.is_active)
         has_ended_early = state in {S.STOPPED, S.FAILED}
         self.resume.setVisible(has_ended_early and download.is_resumable)
