@@ -15,7 +15,6 @@ from app.setup.prompt import WAITING
 from app.theme import DARK, LIGHT
 from core.errors import OutriderError
 from core.models.fit import MemoryForecast, PairVerdict
-from core.models.prompting import with_added_tokens
 from core.settings import Device, DType
 from tests.fakes_models import DRAFT, TARGET, until
 
@@ -260,18 +259,3 @@ def test_a_preset_leads_back_to_the_editor(window):
     action.trigger()
     assert not window.prompt.is_reading
     assert window.prompt.text() == action.data().text
-
-
-@pytest.mark.parametrize(
-    ("text", "ids", "shown"),
-    [
-        ("hi", [5, 6], "hi"),
-        ("hi", [1, 5, 6], "<s>hi"),
-        ("hi", [1, 5, 2], "<s>hi</s>"),
-        ("<s>hi", [1, 5], "<s>hi"),
-        ("", [1], "<s>"),
-        ("<s>", [1], "<s>"),
-    ],
-)
-def test_tokens_that_a_tokenizer_adds_are_written_out(text, ids, shown):
-    assert with_added_tokens(text, ids, {1: "<s>", 2: "</s>"}) == shown

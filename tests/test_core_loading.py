@@ -10,6 +10,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from tokenizers import AddedToken
+from tokenizers.processors import TemplateProcessing
 from transformers import AutoModelForCausalLM
 
 import core.models.loading as loading
@@ -265,6 +267,18 @@ def test_a_prompt_is_rendered_as_it_will_be_encoded_without_the_weights(chatty, 
             encoded = encode_prompt(model, prompt, is_chat)
             assert (rendered.num_tokens, rendered.is_chat) == (len(encoded.ids), encoded.is_chat)
     assert render_prompt(str(path), "hi").text == "<user>hi<assistant>"
+
+
+def test_a_raw_prompt_is_shown_with_the_special_tokens_that_its_tokenizer_adds_and_its_own_once(saved, tmp_path):
+    tokenizer = byte_tokenizer(specials=("</s>", "<s>", AddedToken("<u>", lstrip=True, rstrip=True, special=True)))
+    ends = [(token, tokenizer.convert_tokens_to_ids(token)) for token in ("<s>", "</s>")]
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(single="<s> $A </s>", special_tokens=ends)
+    path = save_model(tmp_path / "adds", tokenizer=tokenizer)
+    for text in ("hi", "", "<s>", "<s>hi</s>", "<u>hi", "<s><u>hi", " <u> <u> hi <u> ", ">hi<"):
+        rendered = render_prompt(str(path), text)
+        assert rendered.text == f"<s>{text}</s>"
+        assert len(tokenizer(rendered.text, add_special_tokens=False)["input_ids"]) == rendered.num_tokens
+        assert render_prompt(str(saved), text).text == text
 
 
 def test_a_prompt_that_cant_be_rendered_is_a_sentence(saved, tmp_path):

@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from datetime import date, datetime
-from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakValueDictionary
@@ -187,17 +186,23 @@ def render_prompt(ref: str, prompt: str, chat: bool | None = None, system: str =
         tokenizer = _kept_tokenizer(entry, folder, changed)
         encoded = _encode(tokenizer, ref, prompt, chat, system)
         special = {token: str(added) for token, added in tokenizer.added_tokens_decoder.items() if added.special}
-    text = encoded.rendered if encoded.is_chat else with_added_tokens(encoded.rendered, encoded.ids, special)
+        text = encoded.rendered if encoded.is_chat else _with_added_tokens(tokenizer, encoded, special)
     return RenderedPrompt(text, len(encoded.ids), encoded.is_chat, tuple(special.values()))
 
 
-def with_added_tokens(text: str, ids: Sequence[int], special: Mapping[int, str]) -> str:
-    """Write out the special tokens that a tokenizer adds before or after a text, such as one for its beginning."""
-    before = "".join(special[token] for token in takewhile(special.__contains__, ids))
-    if before and all(token in special for token in ids):
-        return text if text else before
-    after = "".join(reversed([special[token] for token in takewhile(special.__contains__, reversed(ids))]))
-    return f"{'' if text.startswith(before) else before}{text}{'' if text.endswith(after) else after}"
+def _with_added_tokens(tokenizer: Any, encoded: EncodedPrompt, special: Mapping[int, str]) -> str:
+    """A raw text with the special tokens that its tokenizer adds before or after it, such as one for its beginning."""
+    ids, text = encoded.ids, encoded.rendered
+    # Not by the texts: the user's own may begin with the same token, or leave spaces around it that are not read.
+    own = list(tokenizer(text, add_special_tokens=False)["input_ids"])
+    places = range(len(ids) - len(own) + 1)
+    begin = next((place for place in places if ids[place : place + len(own)] == own), None)
+    if begin is None:
+        return text
+    before, after = (
+        "".join(special.get(token, "") for token in part) for part in (ids[:begin], ids[begin + len(own) :])
+    )
+    return f"{before}{text}{after}"
 
 
 def tokenizer_folder(entry: ModelEntry) -> Path:
