@@ -12,11 +12,12 @@ from core.errors import OutOfMemoryError, PairMismatchError
 from core.models.language_model import LanguageModel
 from core.models.loading import load
 from core.models.placement import first_device
+from core.models.prompting import render_prompt
 from core.runners.llama import FusedLlamaRunner
 from core.session import Session
 from core.settings import SamplingParams
 from core.types import Finished, FinishReason, RunStarted, StageChanged, Step
-from tests.fakes import byte_tokenizer, is_sentence, save_model, tiny_module
+from tests.fakes import byte_tokenizer, is_sentence, save_model, shared_tokenizer, tiny_module
 from tests.fakes_session import requests_of, save_pair
 
 
@@ -138,6 +139,34 @@ def test_weights_that_were_written_anew_are_loaded_anew(request_for, models, loa
     os.utime(target / "model.safetensors", ns=(1, 2**62))
     assert list(session.run(request))[-1].summary.text != before
     assert loads == ["target", "target"]
+
+
+def test_a_chat_template_that_was_changed_is_used_in_the_next_run_and_preview_and_a_log_beside_it_loads_nothing(
+    request_for, models, loads, tmp_path
+):
+    target = shutil.copytree(models / "target", tmp_path / "target")
+    template, session = target / "chat_template.jinja", Session()
+    request = request_for(target=str(target), method="prompt-lookup", prompt="hi", chat=None)
+
+    def text_read() -> str:
+        started = next(event for event in session.run(request) if isinstance(event, RunStarted))
+        text = shared_tokenizer().decode(started.config["prompt_token_ids"])
+        assert render_prompt(str(target), "hi").text == text
+        return text
+
+    template.write_text("<{{ messages[0].content }}>")
+    assert text_read() == "<hi>"
+    for name in ("run.jsonl", ".run.jsonl.lock", "output.txt"):
+        (target / name).write_text("{}")
+    assert text_read() == "<hi>"
+    assert loads == ["target"]
+    template.rename(target / "kept.txt")
+    assert text_read() == "hi"
+    (target / "kept.txt").rename(template)
+    assert text_read() == "<hi>"
+    template.write_text("[{{ messages[0].content }}]")
+    assert text_read() == "[hi]"
+    assert loads == ["target"] * 4
 
 
 def test_a_gguf_file_is_unpacked_and_its_progress_reported(request_for, models, monkeypatch, tmp_path):

@@ -20,7 +20,7 @@ CPU = torch.device("cpu")
 
 
 def key(name: str, beside: ShelfKey | None = None) -> ShelfKey:
-    return ShelfKey(name, 0, "cpu", torch.float32, beside)
+    return ShelfKey(name, frozenset(), "cpu", torch.float32, beside)
 
 
 class Room:
@@ -78,7 +78,7 @@ def test_a_model_that_was_written_anew_takes_the_place_of_the_old_one_and_of_wha
     shelf.add(key("a"), tiny_model())
     shelf.add(key("b", beside=key("a")), tiny_model())
     shelf.add(key("c"), tiny_model())
-    newer = key("a")._replace(written_at=1)
+    newer = key("a")._replace(files=frozenset({("model.safetensors", 1, 1)}))
     shelf.add(newer, tiny_model())
     assert (key("a") in shelf, newer in shelf, room.names()) == (False, True, ["a", "c"])
     assert shelf.held_bytes(device_type="cpu") == shelf.held_bytes() > 0 == shelf.held_bytes(device_type="cuda")

@@ -133,6 +133,20 @@ def _digest(folder: Path) -> str:
     return digest.hexdigest()
 
 
+FilesState = frozenset[tuple[str, int, int]]
+
+
+def files_state(path: Path) -> FilesState:
+    """Names, sizes in bytes and times of writing in nanoseconds of a model's files, to see whether they changed.
+
+    Only of those that loading reads: a folder may also hold logs, locks and pictures.
+    """
+    patterns = ("*.safetensors", "*.json", *_FILES, *_BESIDE)
+    files = {path} if path.is_file() else {file for pattern in patterns for file in path.glob(pattern)}
+    states = ((file.name, file.stat()) for file in files if file.is_file())
+    return frozenset((name, state.st_size, state.st_mtime_ns) for name, state in states)
+
+
 class EncodedPrompt(NamedTuple):
     """ids, the text they were made from, and whether a chat template was applied."""
 
@@ -181,9 +195,8 @@ def render_prompt(ref: str, prompt: str, chat: bool | None = None, system: str =
     """
     entry = resolve(ref)
     folder = tokenizer_folder(entry)
-    changed = max((file.stat().st_mtime_ns for file in folder.glob("*.json*")), default=0)
     with _lock:
-        tokenizer = _kept_tokenizer(entry, folder, changed)
+        tokenizer = _kept_tokenizer(entry, folder, files_state(folder))
         encoded = _encode(tokenizer, ref, prompt, chat, system)
         special = {token: str(added) for token, added in tokenizer.added_tokens_decoder.items() if added.special}
         text = encoded.rendered if encoded.is_chat else _with_added_tokens(tokenizer, encoded, special)
@@ -223,7 +236,7 @@ def tokenizer_folder(entry: ModelEntry) -> Path:
 
 
 @functools.lru_cache(maxsize=4)
-def _kept_tokenizer(entry: ModelEntry, folder: Path, _changed_ns: int) -> Any:
+def _kept_tokenizer(entry: ModelEntry, folder: Path, _state: FilesState) -> Any:
     return load_tokenizer(entry, folder)
 
 

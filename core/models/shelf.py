@@ -18,6 +18,7 @@ from core.models.fit import forecast, heads_parameters, nodes_of, pair_problem
 from core.models.folder.details import read_details
 from core.models.language_model import LanguageModel
 from core.models.loading import check_pair, load
+from core.models.prompting import FilesState, files_state
 from core.settings import RunRequest
 from core.text import percent_text
 from core.types import StageChanged
@@ -29,12 +30,12 @@ _BYTES_PER_TOKEN = 3
 class ShelfKey(NamedTuple):
     """Identifies a loaded model.
 
-    `written_at` is when its files were last written, in nanoseconds. `beside` is the target whose tables a drafter
-    borrows; None for a model with its own.
+    `files` is the state of its files. `beside` is the target whose tables a drafter borrows; None for a model with its
+    own.
     """
 
     path: Path
-    written_at: int
+    files: FilesState
     device: str
     dtype: torch.dtype
     beside: ShelfKey | None = None
@@ -62,7 +63,7 @@ class ModelShelf:
 
     def add(self, key: ShelfKey, model: LanguageModel) -> None:
         """Keep a model in place of one loaded from an earlier state of the same files."""
-        if older := [other for other in self._models if other._replace(written_at=key.written_at) == key != other]:
+        if older := [other for other in self._models if other._replace(files=key.files) == key != other]:
             self._release(older)
         self._models[key] = model
 
@@ -142,7 +143,7 @@ def load_models(
     keys: list[ShelfKey] = []
     for entry in entries:
         beside = keys[0] if keys and entry.serves is not None else None
-        keys.append(ShelfKey(entry.path.resolve(), _written_at(entry.path), str(device), dtype, beside))
+        keys.append(ShelfKey(entry.path.resolve(), files_state(entry.path), str(device), dtype, beside))
     # Report what is known without loading first.
     if len(entries) > 1 and not all(key in shelf for key in keys):
         problem = pair_problem(entries[1].ref, entries[0].ref)
@@ -176,11 +177,6 @@ def load_models(
     if draft is not None:
         check_pair(draft, target)
     return target, draft
-
-
-def _written_at(path: Path) -> int:
-    files = [path] if path.is_file() else [*path.glob("*.safetensors"), *path.glob("*.json")]
-    return max((file.stat().st_mtime_ns for file in files), default=0)
 
 
 def _convert(entry: ModelEntry, check_cancelled: Callable[[], None]) -> Generator[StageChanged, None, None]:
