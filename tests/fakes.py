@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 import torch
-from tokenizers import Tokenizer, decoders, pre_tokenizers
+from tokenizers import AddedToken, Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
@@ -91,6 +91,7 @@ class LetterTokenizer:
 
     def __init__(self, num_letters: int) -> None:
         self._num_letters = num_letters
+        self.added_tokens_decoder: dict[int, AddedToken] = {}
 
     def __call__(self, text: str, add_special_tokens: bool = True) -> dict[str, list[int]]:
         return {"input_ids": [ord(letter) - 97 for letter in text]}

@@ -1,25 +1,58 @@
 """A text ends where it should, and a failure or a stop leaves no trace."""
 
+import json
 import math
 import threading
 
 import pytest
+import torch
 
 from core.controls import RunControls
 from core.decode import autoregressive, speculative
 from core.drafters.prompt_lookup import PromptLookupDrafter
+from core.drafters.registry import METHODS
 from core.errors import GenerationError, PromptError
+from core.runlog.log import to_line, to_record
+from core.runlog.replay import step_from_record, summary_from_record
+from core.runlog.tally import Tally
 from core.settings import Coupling, LengthPolicy, SamplingParams, VerificationRule
 from core.types import FinishReason, Step
 from tests.exactness import always
-from tests.fakes import GREEDY, language_model, play, refusal, table_model, tiny_module
+from tests.fakes import EOS, GREEDY, byte_tokenizer, language_model, play, refusal, table_model, tiny_module
 from tests.fakes_decode import PROMPT, countdown, plain_ids, tables
+from tests.faults import build_method
+
+TURN = "<|turn|>"
 
 
 def test_a_stop_text_in_the_prompt_does_not_count():
     target = countdown([1, 2, 3, 4])
     run = play(speculative(target, always([0]), [0], sampling=GREEDY, stop=("ab",), max_new_tokens=3))
     assert (run.summary.finish_reason, run.summary.text) == (FinishReason.LENGTH, "bcd")
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_special_token_that_is_a_stop_text_ends_every_method_as_it_ends_generate_and_shows_no_text(method):
+    tokenizer, module = byte_tokenizer(specials=(EOS, TURN)), tiny_module("llama", vocab_size=258)
+    settings = {"sampling": GREEDY, "max_new_tokens": 24, "inspect": True}
+    turn, model = tokenizer.convert_tokens_to_ids(TURN), language_model(module, tokenizer)
+    module.lm_head.weight[turn] = 1.01 * module.lm_head.weight[plain_ids(model, PROMPT, 7, sampling=GREEDY)[-1]]
+    expected = module.generate(torch.tensor([PROMPT]), max_new_tokens=24, do_sample=False, pad_token_id=0,
+                               stop_strings=[TURN], tokenizer=tokenizer)[0, len(PROMPT):].tolist()  # fmt: skip
+    assert expected.index(turn) == len(expected) - 1 > 2
+    target = language_model(module, tokenizer, is_fused=True)
+    for k in (0, 1, 4, 7):
+        drafter = build_method(method, target, target)
+        run = play(speculative(target, drafter, PROMPT, num_draft_tokens=k, stop=("never", TURN), **settings))
+        assert run.ids == expected
+        assert (run.summary.finish_reason, run.summary.num_tokens) == (FinishReason.STOP, len(expected))
+        assert run.summary.text == "".join(step.emitted_text for step in run.steps) == tokenizer.decode(expected[:-1])
+        for step in run.steps:
+            line = to_line(to_record(step))
+            assert step.evidence
+            assert to_line(to_record(step_from_record(json.loads(line)))) == line
+        record = json.loads(to_line(to_record(run.finished)))
+        assert summary_from_record(record, Tally(run.steps).summary(FinishReason.STOP)) == run.summary
 
 
 def test_the_end_of_the_context_ends_the_text():

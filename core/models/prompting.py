@@ -198,9 +198,13 @@ def render_prompt(ref: str, prompt: str, chat: bool | None = None, system: str =
     with _lock:
         tokenizer = _kept_tokenizer(entry, folder, files_state(folder))
         encoded = _encode(tokenizer, ref, prompt, chat, system)
-        special = {token: str(added) for token, added in tokenizer.added_tokens_decoder.items() if added.special}
+        special = _special_tokens(tokenizer)
         text = encoded.rendered if encoded.is_chat else _with_added_tokens(tokenizer, encoded, special)
     return RenderedPrompt(text, len(encoded.ids), encoded.is_chat, tuple(special.values()))
+
+
+def _special_tokens(tokenizer: Any) -> dict[int, str]:
+    return {token: str(added) for token, added in tokenizer.added_tokens_decoder.items() if added.special}
 
 
 def _with_added_tokens(tokenizer: Any, encoded: EncodedPrompt, special: Mapping[int, str]) -> str:
@@ -355,8 +359,11 @@ class RunText:
             raise SettingsError(f"The number of new tokens must be 1 or more, not {max_new_tokens!r}.")
         self.ids = list(prompt_ids)
         self.limit = min(len(self.ids) + max_new_tokens, target.context_length)
-        self._eos_ids = target.eos_ids
         self._stop = stop_texts(stop)
+        # A special token has no text in which it could be found.
+        special = _special_tokens(target.tokenizer) if self._stop else {}
+        self._ends = {token: FinishReason.STOP for token, text in special.items() if text in self._stop}
+        self._ends |= dict.fromkeys(target.eos_ids, FinishReason.EOS)
         # A stop text that is whole before the new text has stopped nothing, and no part of it does.
         written = written[max((written.rfind(text) + len(text) for text in self._stop if text in written), default=0) :]
         self._num_written = len(written)
@@ -391,8 +398,7 @@ class RunText:
             # A stop text may begin in tokens already emitted; only the summary's text is cut there.
             texts[-1] = texts[-1][: max(0, len(texts[-1]) - surplus)]
             return FinishReason.STOP
-        is_eos = token in self._eos_ids
-        if is_eos or self.room <= 0:
+        ended = self._ends.get(token, FinishReason.LENGTH if self.room <= 0 else None)
+        if ended is not None:
             texts[-1] += self._stream.flush()
-            return FinishReason.EOS if is_eos else FinishReason.LENGTH
-        return None
+        return ended
