@@ -10,6 +10,7 @@ import pytest
 from PySide6.QtCore import Qt
 from PySide6.QtTest import QTest
 
+from app.run.conclusion import conclusion_of
 from app.run.race.race import (
     MOVED,
     SAME,
@@ -325,7 +326,11 @@ def test_two_texts_are_compared_in_one_sentence():
     )
     assert comparison_text(stopped) == f"Same text, token for token, as far as the baseline got: {num_first} tokens."
     ours[5] = replace(ours[5], temperature=0.0)
-    assert comparison_text(race(ours, other)) == MOVED
+    changed = race(ours, other)
+    assert comparison_text(changed) == MOVED
+    assert conclusion_of(changed).headline.endswith(", temperature changed during the run")
+    ours[6] = replace(ours[6], temperature=math.nan)
+    assert changed.temperatures == {0.0, ours[0].temperature}, "a damaged log lacks it, and nobody changed it"
 
 
 @pytest.mark.parametrize("coupling", list(Coupling))

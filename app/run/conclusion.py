@@ -102,8 +102,10 @@ def _sameness(run: RunView) -> str:
     if run.is_lossy:
         return "different distribution (lossy)"
     ours, plain = ([token for step in steps for token in step.emitted] for steps in (run.steps, run.baseline_steps))
-    is_repeatable = run.coupling is Coupling.GUMBEL or {step.temperature for step in run.steps} == {0.0}
-    return "same text" if is_repeatable and ours == plain else "same distribution"
+    if (run.coupling is Coupling.GUMBEL or run.temperatures == {0.0}) and ours == plain:
+        return "same text"
+    # The baseline ran with the last temperature.
+    return "temperature changed during the run" if len(run.temperatures) > 1 else "same distribution"
 
 
 def _advice(run: RunView) -> Advice | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -213,6 +214,11 @@ class RunView:
         """K, or the policy that chose it, as recorded by the steps, or else as requested; several if it was changed."""
         requested = set() if self.request is None else {self.request.draft_length}
         return lengths_of(self.steps) or requested
+
+    @property
+    def temperatures(self) -> set[float]:
+        """In force for the steps, as far as recorded; several if it was changed."""
+        return {step.temperature for step in self.steps if not math.isnan(step.temperature)}
 
     @property
     def is_lossy(self) -> bool:

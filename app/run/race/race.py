@@ -85,7 +85,7 @@ def subject_text(run: RunView) -> str:
         k = "K varied"
     elif run.counts.sums.is_tree and not isinstance(length, LengthPolicy):
         k += " nodes"
-    changed = "temperature varied" if len({step.temperature for step in run.steps}) > 1 else ""
+    changed = "temperature varied" if len(run.temperatures) > 1 else ""
     busy = "measured on a busy machine" if run.busy_note else ""
     return " · ".join(filter(None, (method, k, request.sampling.text, changed, busy)))
 
@@ -114,10 +114,9 @@ def comparison_text(run: RunView) -> str:
         return SAME
     if differs is None and run.measured_speedup is None:
         return f"Same text, token for token, as far as the baseline got: {count_text(shared, 'token')}."
-    temperatures = {step.temperature for step in run.steps}
-    if len(temperatures) > 1:
+    if len(run.temperatures) > 1:
         return MOVED
-    if run.coupling is not Coupling.GUMBEL and temperatures != {0.0}:
+    if run.coupling is not Coupling.GUMBEL and run.temperatures != {0.0}:
         return LOSSY if run.is_lossy else SAME_DISTRIBUTION
     # Such texts can differ only by rounding: a forward over K + 1 positions sums in another order.
     return f"The texts diverge at token {shared + 1 if differs is None else differs + 1}: rounding decided a near-tie."
