@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from PySide6.QtCore import QRectF
-from PySide6.QtGui import QFontMetricsF
+from PySide6.QtGui import QFontMetricsF, QTextCursor
 
 from app.run.text.tokens import TokenStream
 from app.run.text.transcript import TranscriptView
@@ -55,3 +55,24 @@ def test_at_its_end_a_text_in_a_low_view_starts_with_the_upper_edge_of_the_tree_
         assert not view.follows_end
     else:
         assert bar.value() == bar.maximum()
+
+
+def test_a_view_that_scrolls_before_its_strip_is_written_knows_where_its_end_is(show_at, sound_binding, monkeypatch):
+    stream, view, ends = TokenStream("Once"), TranscriptView(), []
+    stream.steps += [tree_step(number, 2 + 9 * number, PARENTS, [1, 3]) for number in range(2)]
+    view.set_ghosts_shown(True)
+    view.set_stream(stream)
+    show_at(view, 400, 80)
+    view.show_tree(0)
+
+    class Cursor(QTextCursor):
+        """Lays out lines as it moves, as Qt sometimes does, so that the view scrolls."""
+
+        def setPosition(self, position):  # noqa: N802
+            super().setPosition(position)
+            ends.append(view.is_at_end)
+
+    monkeypatch.setattr("app.run.text.tree_text.QTextCursor", Cursor)
+    view.show_tree(None)
+    assert view._shown_tree == 1
+    assert len(ends) == 1

@@ -173,12 +173,12 @@ class TreeText(TokenText):
         position = self._starts[index] if index < len(self._starts) else self._length
         after = position < self._length and self.document().characterAt(position) != "\u2029"
         text = "\n" * (LINES - self._is_line_start(position) + after)
-        self._strip = index
         self._spans.insert(index, span)
         self._starts.insert(index, position)
         cursor = QTextCursor(self.document())
         cursor.setPosition(position)
         cursor.insertText(text, QTextCharFormat())
+        self._strip = index  # Not before: to move a cursor may lay out lines, and scroll the view.
         self._move_after(index, len(text), 1)
 
     def _close_strip(self) -> None:
