@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import threading
 from dataclasses import replace
+from types import SimpleNamespace
 
+import pytest
 from PySide6.QtCore import QTimer
 
 from app.controller import RunState
@@ -160,6 +162,20 @@ def test_a_replay_that_writes_another_text_says_so(open_runs, folder, qtbot):
     with qtbot.waitSignal(window.live.run_shown, timeout=30_000):
         panel.replay_button.click()
     assert window.status.stage.text().startswith("Ran 'prompt 0' again: the text differs")
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"engine": "http://127.0.0.1:9", "num_draft_tokens": None}, "A server draws with its own random numbers"),
+        ({"num_draft_tokens": None}, "With Auto, K depends on"),
+        ({"num_draft_tokens": None, "coupling": Coupling.GUMBEL}, "A model or a version is different"),
+        ({"num_draft_tokens": None, "sampling": SamplingParams(temperature=0.0)}, "A model or a version is different"),
+    ],
+)
+def test_that_k_depends_on_timing_is_named_only_where_the_text_depends_on_k(finished, changes, words):
+    request = replace(finished.run_view.request, **changes)
+    assert words in finished.runs._verdict(SimpleNamespace(title="x"), request, "another text")
 
 
 def test_a_replay_that_never_started_is_not_compared(open_runs, folder, qtbot, session):

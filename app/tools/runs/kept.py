@@ -20,7 +20,7 @@ from app.window_layout import bring_forward
 from core.runlog.reading import RunLog, read_run_log
 from core.runlog.replay import events, request_from_config, request_to_show
 from core.runlog.store import KeptRun, KeptState, RunStore
-from core.settings import RunRequest
+from core.settings import Coupling, RunRequest
 from core.types import Event, RunStarted
 
 if TYPE_CHECKING:
@@ -181,7 +181,10 @@ class KeptRuns(QObject):
             return ""
         if summary.text == text:
             return f"Ran {run.title!r} again: the same text, character for character"
-        if request.num_draft_tokens is None:
+        is_drawn = request.sampling.temperature > 0
+        if request.engine and is_drawn:
+            reason = "A server draws with its own random numbers"
+        elif request.num_draft_tokens is None and request.coupling is Coupling.REJECTION and is_drawn:
             policy = str(request.length_policy).capitalize()
             reason = f"With {policy}, K depends on this machine's timing, and so does the text"
         else:
