@@ -38,7 +38,7 @@ def test_before_a_run_the_settings_are_taken(window, opened):
     window.controls.fields["num_draft_tokens"].set_value(6)
     page = opened()
     assert "K = 6" in page.heading.text()
-    assert "From the current settings" in page.note.text()
+    assert "From the current settings: no run has finished yet." in page.note.text()
     assert page.tabs.count() == len(PROJECTS)
     assert '"num_speculative_tokens": 6' in show(page, "vLLM")
     assert "num_assistant_tokens = 6" in show(page, "transformers")
@@ -66,6 +66,8 @@ def test_after_a_run_its_own_pair_and_k_are_taken_and_whether_it_paid_is_said(wi
     assert not page.verdict.isHidden()
     assert "Drafting did not pay" in page.verdict.text()
     assert "0.70×" in page.note.text()
+    window.run_view.summary = None
+    assert opened().note.text().startswith("From the current settings: this run has not finished.")
 
 
 def test_after_a_run_of_few_steps_there_is_no_verdict_as_in_its_report(window, opened, run_to_end):

@@ -195,7 +195,8 @@ class Exports(QObject):
         started, summary = self._run.started, self._run.summary
         if started is None or summary is None:
             choice = choice_from_request(self._controls.request_here(NO_PROMPT, "Deploy"))
-            return choice, "From the current settings: no run has finished yet."
+            why = "no run has finished yet" if started is None else "this run has not finished"
+            return choice, f"From the current settings: {why}."
         interval = speedup_interval(self._run.counts.sums, self._run.baseline.sums)
         choice = replace(
             choice_of_run(started.config, self._run.steps),
