@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -10,7 +11,7 @@ from PySide6.QtWidgets import QMenu
 
 from app.controller import RunState
 from app.run.pacing import Pace
-from app.run.text.branches import branch, can_branch, choices
+from app.run.text.branches import PAUSE_FIRST, WAIT_FIRST, branch, can_branch, choices
 from app.run.text.tokens import Place
 from core.errors import GenerationError
 from core.evidence import PositionEvidence
@@ -257,6 +258,24 @@ def test_a_branch_at_the_very_end_still_writes_a_token(finished):
     last = finished.run_view.steps[-1]
     request = branch(finished.run_view, Place(last.index, len(last.emitted) - 1), forced=(1,))
     assert request.max_new_tokens == 1
+
+
+def test_while_a_slowed_run_is_computed_a_pause_is_not_named_as_the_way_to_a_branch(window, qtbot, session):
+    session.gate, tip = threading.Semaphore(0), window.playback.branch_button.toolTip
+    window.prompt.run_button.click()
+    session.gate.release(2)
+    qtbot.waitUntil(lambda: len(window.run_view.steps) == 2)
+    window.transcript.view.choose(Place(0, 0))
+    assert tip() == PAUSE_FIRST
+    window.playback.set_pace(Pace.SLOWED)
+    assert tip() == WAIT_FIRST
+    window.menus.pause.trigger()
+    window.transcript.view.choose(Place(1, 0))
+    assert (tip(), window.controller.state) == (WAIT_FIRST, RunState.RUNNING)
+    with qtbot.waitSignal(window.live.run_shown):
+        window.menus.stop.trigger()
+        session.gate.release(1000)
+    assert window.playback.branch_button.isEnabled()
 
 
 def test_a_branch_that_can_not_start_leaves_the_one_on_screen_to_be_undone(finished, qtbot, session):

@@ -133,6 +133,7 @@ class Before:
 KEYS = key_text("Ctrl+B")
 HELP = f"Rewind to before the selected token, draw again or force another token, and continue from there ({KEYS})"
 SELECT_FIRST, PAUSE_FIRST = f"Select a token first, to branch from it ({KEYS})", "Pause the run first (Space)"
+WAIT_FIRST = "Wait until the run is computed, or stop it (Esc)"
 NO_BRANCH = "No run can branch from this place."
 BEFORE_TITLE = "before the branch"
 LONGEST = 24
@@ -168,6 +169,7 @@ class Branching(QObject):
         self._left: list[Before] = []
         self._selection.changed.connect(self._show)
         self._controller.state_changed.connect(self._show)
+        bar.pace_changed.connect(self._show)
         self._live = live
         live.run_shown.connect(self._on_run_shown)
         live.run_replaced.connect(self._show)
@@ -199,8 +201,11 @@ class Branching(QObject):
             return HELP
         if self._selection.place is None:
             return SELECT_FIRST
-        is_still = self._controller.state in {RunState.IDLE, RunState.PAUSED}
-        return NO_BRANCH if is_still else PAUSE_FIRST
+        if self._controller.state in {RunState.IDLE, RunState.PAUSED}:
+            return NO_BRANCH
+        # The pause of a slowed text doesn't pause the engine, and a baseline has none.
+        can_pause = self._bar.pause_button.isEnabled() and not self._bar.pacing.is_slow
+        return PAUSE_FIRST if can_pause else WAIT_FIRST
 
     @Slot()
     def _on_menu_wanted(self) -> None:
