@@ -260,6 +260,18 @@ def test_a_branch_at_the_very_end_still_writes_a_token(finished):
     assert request.max_new_tokens == 1
 
 
+def test_no_token_can_be_forced_at_a_place_after_which_the_run_has_its_length(finished):
+    last = finished.run_view.steps[-1]
+    at_end, before = Place(last.index, last.slots[-1]), Place(last.index - 1, 0)
+    for place, can in ((before, True), (at_end, False)):
+        finished.transcript.view.choose(place)
+        menu = open_menu(finished)
+        forced = [action.isEnabled() for title, action in menu.items() if title.startswith("Force “")]
+        assert forced == [can] * len(forced) != []
+        assert menu["Draw again, with a new seed"].isEnabled()
+        assert menu["Force text…"].isEnabled()
+
+
 def test_while_a_slowed_run_is_computed_a_pause_is_not_named_as_the_way_to_a_branch(window, qtbot, session):
     session.gate, tip = threading.Semaphore(0), window.playback.branch_button.toolTip
     window.prompt.run_button.click()

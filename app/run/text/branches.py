@@ -101,7 +101,8 @@ def branch(
 ) -> RunRequest:
     """The request that continues a run from before a place, with the settings in force there and the run's length.
 
-    A forced token keeps the seed: at temperature 0 or with shared noise the same token leads to the same text.
+    A forced text doesn't count towards that length. A forced token does, and keeps the seed: at temperature 0 or with
+    shared noise the same token leads to the same text.
     """
     request, started = run.request, run.started
     assert request is not None
@@ -139,6 +140,7 @@ BEFORE_TITLE = "before the branch"
 LONGEST = 24
 ON_A_SERVER = "A branch needs the models on this machine; a server can't continue from a token."
 AT_ZERO = "At temperature 0 nothing is drawn; force another token."
+AT_THE_END = "After this token the run has its requested length, so nothing could follow."
 
 
 class Branching(QObject):
@@ -234,8 +236,12 @@ class Branching(QObject):
             again.setEnabled(False)
             again.setToolTip(AT_ZERO)
         menu.addSeparator()
+        has_room = branch(self._run, place).max_new_tokens > 1
         for choice in choices(self._run, place):
-            self._add(menu, _title(choice), partial(branch, self._run, place, forced=(choice.token_id,)))
+            force = self._add(menu, _title(choice), partial(branch, self._run, place, forced=(choice.token_id,)))
+            if not has_room:
+                force.setEnabled(False)
+                force.setToolTip(AT_THE_END)
         menu.addSeparator()
         menu.addAction("Force text…").triggered.connect(lambda: self._force_text(place))
 
