@@ -292,8 +292,6 @@ class MainWindow(QMainWindow):
     def _on_run_shown(self) -> None:
         if not self.live.kept_title:
             self.forecast.note_run(self.run_view)
-        if self._shows_refusal:
-            self.conclusion.hide()
         self.menus.export.setEnabled(self.run_view.started is not None)
         self._on_settings_changed()
 
@@ -309,7 +307,8 @@ class MainWindow(QMainWindow):
             is_ahead=self.playback.pacing.tokens_per_second > 0,
             is_baseline=is_baseline,
         )
-        self.speed.allow_repeat(is_allowed=not self._shows_refusal)
+        for advice in (self.speed, self.conclusion.advice):
+            advice.allow_repeat(is_allowed=not self._shows_refusal)
         if focused in {self.prompt.run_button, self.prompt.stop_button} and not focused.isEnabled():
             self.transcript.view.setFocus()  # Where Space pauses. Qt would choose the next control.
         self.forecast.want(self.controls.pair_question(self.prompt.text()))

@@ -244,12 +244,17 @@ def test_a_line_above_the_text_says_that_it_is_the_previous_runs_until_another_r
     run_to_end(window)
     assert older.isHidden()
     assert not window.conclusion.isHidden()
+    window.run_view.summary = replace(window.run_view.summary, was_stepped=True)
+    window.conclusion.end()
+    verdict = window.conclusion.headline.text()
     assert window.status.count.text()
     session.fail_before = PromptError("The prompt is too long.")
     run_to_end(window)
     assert (window.status.count.text(), window.status.bar.value()) == ("", 0), "the refused run has no tokens"
     assert not older.isHidden()
-    assert window.conclusion.isHidden(), "its Run again would not run the prompt above"
+    button = window.conclusion.advice.button
+    assert (window.conclusion.headline.text(), window.conclusion.isHidden()) == (verdict, False), "as the text stays"
+    assert (button.text(), button.isEnabled()) == ("Run again", False), "it would not run the prompt above"
     assert older.text() == "This is the previous run: the new one did not start."
     for height, has_legend in ((120, False), (500, True)):
         window.transcript.resize(500, height)
@@ -257,6 +262,7 @@ def test_a_line_above_the_text_says_that_it_is_the_previous_runs_until_another_r
         assert window.transcript._legend.isHidden() is not has_legend, "a low panel has no room for both"
     window.prompt.set_text("Another prompt")
     assert not older.isHidden(), "it is still the previous run's text"
+    assert button.isEnabled()
     session.fail_before = None
     run_to_end(window)
     assert older.isHidden()
