@@ -300,12 +300,15 @@ class MainWindow(QMainWindow):
         problem, focused = self.controls.problem(self.prompt.text()), self.focusWidget()
         # While another run is on its way, the baseline on screen is the previous one's.
         is_baseline = bool(self.run_view.baseline_steps) and self.live.upcoming is None
+        request = self.controller.request
         self.prompt.show_state(
             self.controller.state,
             problem,
             is_slowed=self.live.is_slowed,
             is_ahead=self.playback.pacing.tokens_per_second > 0,
             is_baseline=is_baseline,
+            is_served=request is not None and bool(request.engine),
+            takes_k=self.starter.takes_k,
         )
         for advice in (self.speed, self.conclusion.advice):
             advice.allow_repeat(is_allowed=not self._shows_refusal)

@@ -12,12 +12,12 @@ from PySide6.QtCore import Qt
 from app.controller import RunState
 from app.run import live as live_view
 from app.run.run_view import RunView
-from app.setup.prompt import BASELINE_HINT, LIVE_HINT
+from app.setup.prompt import BASELINE_HINT, LIVE_HINT, LIVE_HINT_FIXED_K, PAUSED_HINT_FIXED_K, SERVED_HINT
 from app.widgets.labels import STEPS
 from app.worker import run_task
 from core.errors import PromptError
 from core.runlog.store import RunStore
-from core.settings import RunRequest
+from core.settings import LengthPolicy, RunRequest
 from core.types import BaselineStep, Finished, FinishReason, RunStarted, StageChanged
 from tests.fakes_app import make_step, make_summary, text_of
 from tests.fakes_runs import keep_run
@@ -67,6 +67,41 @@ def test_while_the_baseline_is_measured_the_hint_beside_run_offers_no_change_of_
     assert note.text() == LIVE_HINT, "that baseline is the previous run's"
     window.live.upcoming = None
     window.controller._set_state(RunState.IDLE)
+
+
+def test_the_hint_beside_run_offers_what_changes_the_run_and_not_what_the_form_shows(window, qtbot, session, keys):
+    controls, note, gate = window.controls, window.prompt.note, threading.Semaphore(0)
+    session.gate = gate
+
+    def hint(k):
+        controls.fields["length_policy"].choose(LengthPolicy.FIXED)
+        controls.fields["num_draft_tokens"].set_value(k)
+        window.prompt.run_button.click()
+        return note.text()
+
+    def end():
+        with qtbot.waitSignal(window.live.run_shown):
+            window.controller.stop()
+            gate.release(1000)
+
+    assert hint(0) == LIVE_HINT_FIXED_K, "there is no drafter"
+    controls.fields["num_draft_tokens"].set_value(4)
+    assert note.text() == LIVE_HINT_FIXED_K
+    window.controller.pause()
+    assert note.text() == PAUSED_HINT_FIXED_K
+    end()
+    assert hint(4) == LIVE_HINT
+    controls.method.choose("draft-tree")
+    assert note.text() == LIVE_HINT_FIXED_K, "a tree's K counts nodes"
+    controls.engine.choose("http://127.0.0.1:9")
+    controls.engine.changed.emit()
+    assert note.text() == LIVE_HINT_FIXED_K, "the run is still on this machine"
+    controls.engine.choose("")
+    controls.engine.changed.emit()
+    end()
+    window.controller.start(replace(session.requests[-1], engine="http://127.0.0.1:9"))
+    assert note.text() == SERVED_HINT
+    end()
 
 
 def test_the_progress_bar_shows_what_the_count_beside_it_says_in_the_baseline_and_after_an_early_end(window):

@@ -91,7 +91,9 @@ READY_HINT = f"{key_text('Ctrl+Enter')} starts a run."
 READY_HINT_SHORT = f"{key_text('Ctrl+Enter')} runs."
 SLOWED_HINT = "Space pauses or resumes, Esc shows the rest."
 LIVE_HINT = "Esc stops. K and temperature change this run."
+LIVE_HINT_FIXED_K = "Esc stops. Temperature changes this run."
 PAUSED_HINT = "F8 steps, Space resumes. Change K or temperature."
+PAUSED_HINT_FIXED_K = "F8 steps, Space resumes. Change temperature."
 BASELINE_HINT = "Esc stops the baseline. Changes apply next run."
 SERVED_HINT = "The server writes; settings apply from the next run."
 NO_READING = "Only the server knows how its model reads the prompt. For a local model's input, choose This machine."
@@ -142,7 +144,8 @@ class PromptEditor(QWidget):
         self.is_folded = False
         self._open_sizes: list[int] = []
         self._state, self._problem = RunState.IDLE, ""
-        self._is_slowed = self._is_ahead = self._is_baseline = False
+        self._is_slowed = self._is_ahead = self._is_baseline = self._is_served = False
+        self._takes_k = True
         self._read = (WAITING, False)
         """The line about the rendered prompt, and whether it reports a problem."""
         self._rendered: tuple[str, str, bool | None, str] | None = None
@@ -249,15 +252,19 @@ class PromptEditor(QWidget):
         is_slowed: bool = False,
         is_ahead: bool = False,
         is_baseline: bool = False,
+        is_served: bool = False,
+        takes_k: bool = True,
     ) -> None:
         """Enable the buttons that apply, and show why Run can't be pressed; Stop also ends a slowed display.
 
         Args:
             is_ahead: whether the chosen pace lets the engine run ahead of the text.
             is_baseline: whether the run is over but for its baseline.
+            is_served: whether the run is a server's.
+            takes_k: whether a change of K changes the run.
         """
         self._state, self._problem, self._is_slowed, self._is_baseline = state, problem or "", is_slowed, is_baseline
-        self._is_ahead = is_ahead
+        self._is_ahead, self._is_served, self._takes_k = is_ahead, is_served, takes_k
         self.run_button.setEnabled(state is RunState.IDLE and problem is None)
         self.stop_button.setEnabled(is_slowed or state in {RunState.RUNNING, RunState.PAUSED})
         is_shown_late = is_slowed and state is RunState.IDLE
@@ -277,14 +284,15 @@ class PromptEditor(QWidget):
             self._note(SLOWED_HINT, short="Esc shows the rest.")
         elif is_idle:
             self._note(problem or READY_HINT, bool(problem), short="" if problem else READY_HINT_SHORT)
-        elif self._controls.engine.url:
+        elif self._is_served:
             self._note(SERVED_HINT, short=LIVE_HINT_SHORT)
         elif self._is_baseline:
             self._note(BASELINE_HINT, short=LIVE_HINT_SHORT)
         elif state is RunState.PAUSED:
-            self._note(PAUSED_HINT, short="F8 steps.")
+            self._note(PAUSED_HINT if self._takes_k else PAUSED_HINT_FIXED_K, short="F8 steps.")
         else:
-            self._note(AHEAD_HINT if self._is_ahead else LIVE_HINT, short=LIVE_HINT_SHORT)
+            live = LIVE_HINT if self._takes_k else LIVE_HINT_FIXED_K
+            self._note(AHEAD_HINT if self._is_ahead else live, short=LIVE_HINT_SHORT)
 
     @property
     def is_reading(self) -> bool:

@@ -106,10 +106,15 @@ class RunStarter(QObject):
 
     @Slot(object)
     def _on_draft_length_changed(self, length: DraftLength) -> None:
+        if self.takes_k:
+            self._controller.set_num_draft_tokens(length)
+
+    @property
+    def takes_k(self) -> bool:
+        """Whether a change of K on screen changes the run."""
         request = self._controller.request
         # A run that begins at 0 has no drafter.
-        if request is None or (request.draft_length != 0 and self._is_of_kind(request)):
-            self._controller.set_num_draft_tokens(length)
+        return request is None or (request.draft_length != 0 and self._is_of_kind(request))
 
     def _is_of_kind(self, request: RunRequest) -> bool:
         """Whether the K on screen means what a request's does: a tree's counts nodes, a chain's tokens."""
