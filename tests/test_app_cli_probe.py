@@ -112,6 +112,7 @@ def test_a_kept_run_is_probed_at_its_own_settings(capsys, tmp_path):
         (["--log", "/nowhere/run.jsonl"], "run.jsonl"),
         (["--prompt", "x", "--raw"], "too short"),
         (["--prompt", ""], "too short"),
+        (["--prompt", "some text", "--system", "Be brief."], "takes no system prompt"),
         (["--json", "/", "--prompt", "some text"], "folder"),
     ],
 )

@@ -71,6 +71,7 @@ def test_every_flag_reaches_the_plan(tmp_path):
     grid = ["--k", "2,auto,4-5", "--temperature", "0, .5,0", "--prompts", str(prompts), "chat,maths", "--repeats", "5"]
     models = ["--target", "T", "--draft", "A,B", "--draft", "C", "--device", "cpu", "--dtype", "bfloat16", "--raw"]
     sampling = ["--top-k", "9", "--top-p", ".8", "--min-p", ".1", "--seed", "7", "--coupling", "gumbel"]
+    sampling += ["--system", "Be brief."]
     assert plan_for("--draft", "A", "--verification", "block").verification == "block"
     plan = plan_for(*grid, *models, *sampling, "--max-new-tokens", "9", "--num-prompts", "1")
     assert [drafter.draft for drafter in plan.drafters] == ["A", "B", "C"]
@@ -78,7 +79,8 @@ def test_every_flag_reaches_the_plan(tmp_path):
     assert [prompt.suite for prompt in plan.prompts] == ["own", "chat", "maths"]
     assert (plan.target, plan.device, plan.dtype, plan.chat) == ("T", "cpu", "bfloat16", False)
     assert (plan.top_k, plan.top_p, plan.min_p, plan.seed, plan.coupling) == (9, 0.8, 0.1, 7, "gumbel")
-    assert plan.max_new_tokens == 9
+    assert (plan.max_new_tokens, plan.system) == (9, "Be brief.")
+    assert {plan.request(run).system for run in plan.order()} == {"Be brief."}
 
 
 def test_methods_and_drafts_can_be_combined():

@@ -74,7 +74,9 @@ def test_what_is_chosen_becomes_the_plan(window):
     form.prompts_each.setValue(2)
     form.seed.setValue(11)
     window.prompt.set_text("my prompt")
+    window.controls.fields["system"].setText("Answer in French.")
     plan = form.plan()
+    assert (plan.system, form.quick_request().system) == ("Answer in French.",) * 2, "the input of a run"
     assert plan.num_draft_tokens == (1, 2, 3, 6, LengthPolicy.AUTO, LengthPolicy.ADAPTIVE)
     assert plan.temperatures == (0.0, 0.5)
     drafters = [(item.method, item.draft) for item in plan.drafters]

@@ -155,6 +155,7 @@ def test_runs_that_failed_are_tried_again(out):
         ({"target": "U", "repeats": 9}, r"the target \(T there, U here\) and the number of repeats"),
         ({"prompts": plan_of().prompts[:1]}, "the prompts"),
         ({"drafters": (DrafterChoice("prompt-lookup"),)}, "the drafters"),
+        ({"system": "Be brief."}, r"the system prompt \(none there, Be brief. here\)"),
         ({"verification": VerificationRule.TYPICAL}, r"the verification \(token there, typical here\)"),
     ],
 )
@@ -182,13 +183,13 @@ def test_a_sweep_whose_suites_had_other_names_goes_on_with_those_of_its_file(out
         run(plan_of(prompts=(*before.prompts, Prompt("three", "def h", suite="own"))), out)
 
 
-def test_a_lossy_plan_says_so_and_an_older_file_was_verified_token_by_token():
+def test_a_lossy_plan_says_so_and_an_older_file_was_verified_token_by_token_without_a_system_prompt():
     config = plan_to_config(plan_of(verification=VerificationRule.TYPICAL))
     assert (config["verification"], config["lossy"]) == ("typical", True)
     assert plan_from_config(config).is_lossy
     older = plan_to_config(plan_of())
     assert "lossy" not in older
-    del older["verification"]
+    del older["verification"], older["system"]
     assert plan_from_config(older) == plan_of()
 
 

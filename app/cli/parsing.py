@@ -359,10 +359,11 @@ def refuse_to_replace(flag: str, written: str, read: Iterable[str | None]) -> No
 
 
 def add_template(group: Any) -> None:
-    """Add --chat and --raw, which set `chat`; it is None if neither is given."""
+    """Add --chat and --raw, which set `chat`; it is None if neither is given. And --system."""
     template = group.add_mutually_exclusive_group()
     switch(template, "--chat", "apply the model's chat template (default: if it has one)", default=None)
     switch(template, "--raw", "never apply a chat template", dest="chat", action="store_false")
+    option(group, "--system TEXT", "the system prompt in the chat template", default="")
 
 
 def sampling_of(args: argparse.Namespace, otherwise: SamplingParams | None = None) -> SamplingParams:
@@ -373,9 +374,9 @@ def sampling_of(args: argparse.Namespace, otherwise: SamplingParams | None = Non
 
 
 def common_fields(args: argparse.Namespace, *more: str) -> dict[str, Any]:
-    """The fields that most requests take from the arguments, seed, coupling, verification, chat, device and dtype, and
-    `more`."""
-    names = ("seed", "coupling", "verification", "chat", "device", "dtype", *more)
+    """The fields that most requests take from the arguments, seed, coupling, verification, chat, system, device and
+    dtype, and `more`."""
+    names = ("seed", "coupling", "verification", "chat", "system", "device", "dtype", *more)
     return {name: getattr(args, name) for name in names if hasattr(args, name)}
 
 

@@ -261,6 +261,7 @@ def to_record(request: ProbeRequest, done: ProbeDone) -> dict[str, Any]:
             **asdict(request.sampling),
             "generate": request.generate,
             "seed": request.seed,
+            "system": request.system,
             "device": str(request.device),
             "dtype": str(request.dtype),
         },

@@ -103,7 +103,6 @@ def add_parser(commands: Any) -> None:
     option(source, "--prompt TEXT", "the prompt (default: standard input)")
     option(source, "--prompt-file FILE", "a file with the prompt, - for standard input; a final newline is dropped")
     add_template(prompt)
-    option(prompt, "--system TEXT", "the system prompt in the chat template", default="")
     output = parser.add_argument_group("output")
     add_settings(output, "baseline", "inspect")
     text = (
@@ -118,7 +117,7 @@ def add_parser(commands: Any) -> None:
 
 def build_request(args: argparse.Namespace, server: Server | None = None) -> RunRequest:
     """The run that the arguments describe, here or on a server."""
-    shared = common_fields(args, "max_new_tokens", "baseline", "inspect", "system")
+    shared = common_fields(args, "max_new_tokens", "baseline", "inspect")
     shared |= {"prompt": "not read yet", "sampling": sampling_of(args), "stop": tuple(args.stop)}
     if server is not None:
         from core.engines import check_request

@@ -57,6 +57,7 @@ class ProbeRequest:
     chat: bool | None = None
     device: Device = Device.AUTO
     dtype: DType = DType.AUTO
+    system: str = ""
 
     def __post_init__(self) -> None:
         validate(self)

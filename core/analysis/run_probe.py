@@ -275,7 +275,8 @@ def _passage(target: LanguageModel, text: ProbeText, request: ProbeRequest) -> P
 
     before = list(text.prompt_ids)
     if text.prompt and not before:
-        before = raw_ids(text.prompt) if text.is_raw else encode_prompt(target, text.prompt, request.chat).ids
+        prompt = text.prompt
+        before = raw_ids(prompt) if text.is_raw else encode_prompt(target, prompt, request.chat, request.system).ids
     if not (text.continuation or text.continuation_ids):
         return Passage(before, 1, False)
     after = list(text.continuation_ids) or raw_ids(text.continuation)

@@ -41,7 +41,8 @@ _WORDS = {
     "target": "the target", "drafters": "the drafters", "num_draft_tokens": "K", "temperatures": "the temperatures",
     "prompts": "the prompts", "repeats": "the number of repeats", "max_new_tokens": "the number of new tokens",
     "seed": "the seed", "coupling": "the coupling", "verification": "the verification", "top_k": "top-k",
-    "top_p": "top-p", "min_p": "min-p", "chat": "the chat template", "device": "the device", "dtype": "the precision",
+    "top_p": "top-p", "min_p": "min-p", "chat": "the chat template", "system": "the system prompt",
+    "device": "the device", "dtype": "the precision",
 }  # fmt: skip
 
 _NO_DEVICE = frozenset({"", "arm", "arm GPU", "i386", "i386 GPU"})
@@ -85,6 +86,7 @@ def plan_from_config(config: Mapping[str, Any]) -> SweepPlan:
             "verification": VerificationRule(values.get("verification", VerificationRule.TOKEN)),
             "device": Device(values["device"]),
             "dtype": DType(values["dtype"]),
+            "system": text_of(values.get("system")),
         }
         return SweepPlan(**values)
     except SettingsError as error:
@@ -99,7 +101,7 @@ def difference(theirs: SweepPlan, ours: SweepPlan) -> str:
     def shown(value: Any) -> str:
         if isinstance(value, tuple):
             return ", ".join(f"{item:g}" if isinstance(item, float) else str(item) for item in value)
-        return str(value)
+        return str(value) or "none"
 
     configs = plan_to_config(theirs), plan_to_config(ours)
     found = []

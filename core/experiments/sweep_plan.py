@@ -128,6 +128,7 @@ class SweepPlan:
     chat: bool | None = None
     device: Device = Device.AUTO
     dtype: DType = DType.AUTO
+    system: str = ""
 
     def __post_init__(self) -> None:
         for name, one, many in (
@@ -227,6 +228,7 @@ class SweepPlan:
             verification=self.verification,
             max_new_tokens=self.max_new_tokens,
             chat=self.chat,
+            system=self.system,
             device=self.device,
             dtype=self.dtype,
         )

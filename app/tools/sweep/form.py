@@ -55,7 +55,7 @@ T_HELP = "One or several, separated by commas"
 NO_FILE, NO_FILE_HELP = "No file", "Measure without the prompts of this file"
 FILE_HELP = "One prompt per line: plain text, JSON Lines with a text or prompt each, or Spec-Bench's question.jsonl"
 WINDOW_PROMPT = "the window's prompt"
-FROM_WINDOW = ("coupling", "verification", "top_k", "top_p", "min_p", "chat", "device", "dtype")
+FROM_WINDOW = ("coupling", "verification", "top_k", "top_p", "min_p", "chat", "system", "device", "dtype")
 TREE = declared(DraftTreeOptions)
 _RULE = TREE["rule"]
 SHAPE_HELP = "Numbers and ranges separated by commas, such as 2-4, 6: every combination is a shape."
@@ -236,7 +236,7 @@ class SweepForm(QWidget):
             drafts=(),
             texts=(ProbeText("the prompt", prompt=settings.prompt),),
             generate=GENERATED,
-            **{name: getattr(settings, name) for name in ("sampling", "chat", "device", "dtype")},
+            **{name: getattr(settings, name) for name in ("sampling", "chat", "system", "device", "dtype")},
         )
 
     def _swept(self) -> dict[str, tuple[Any, ...]]:
