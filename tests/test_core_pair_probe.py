@@ -59,6 +59,17 @@ def test_each_position_equals_a_full_computation(sampling, rows, monkeypatch):
         assert found.draft_entropy[at] == pytest.approx(entropy, abs=1e-5)
 
 
+def test_at_a_low_temperature_divergences_are_finite_though_probabilities_round_to_0():
+    target, draft = a_pair(scale=9.0)
+    ids, sampling = a_text(), SamplingParams(temperature=0.05)
+    found = compare_over(target, draft, ids, 1, sampling)
+    rows = [tuple(model.logits_of(ids[:at]).double() / 0.05 for model in (target, draft)) for at in range(1, len(ids))]
+    p, q = (torch.stack(logits).log_softmax(-1) for logits in zip(*rows, strict=True))
+    assert (q.exp().float() == 0).any()
+    np.testing.assert_allclose(found.kl_target_draft, (p.exp() * (p - q)).sum(-1), rtol=1e-4, atol=1e-3)
+    np.testing.assert_allclose(found.kl_draft_target, (q.exp() * (q - p)).sum(-1), rtol=1e-4, atol=1e-3)
+
+
 def test_a_draft_that_proposes_few_ids_is_compared_over_these():
     target = torch.softmax(torch.randn(4, V), -1)
     few = torch.tensor([4, 1, 3])

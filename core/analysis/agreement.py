@@ -18,7 +18,7 @@ from core.drafters.registry import TreeRule
 from core.errors import GenerationError
 from core.models.language_model import LanguageModel
 from core.runners.base import Runner, prefill
-from core.sampling import probabilities
+from core.sampling import is_plain, probabilities
 from core.settings import LONGEST_CHAIN, SamplingParams
 
 _MOST_LOGITS = 4_194_304
@@ -33,8 +33,9 @@ class Comparison(NamedTuple):
     """Two distributions compared at each position of a text, (m,) each; p is the target's, q the draft's.
 
     Divergences and entropies are in nats; a divergence is infinite where one distribution excludes what the other
-    allows. siblings and siblings_kept: of each candidate of a tree, (m, ranks), see `compare_siblings`; of the first,
-    sum(min(p, q)) = 1 - TV, and min(1, q / p) of the token in the text.
+    allows, by a filter, its vocabulary or temperature 0. siblings and siblings_kept: of each candidate of a tree,
+    (m, ranks), see `compare_siblings`; of the first, sum(min(p, q)) = 1 - TV, and min(1, q / p) of the token in the
+    text.
     """
 
     kl_target_draft: Array
@@ -80,7 +81,8 @@ def compare_over(
         for start in range(first - 1, len(ids) - 1, size):
             check_cancelled()
             stop = min(start + size, len(ids) - 1)
-            target_probs = probabilities(logits(runners[0], start, stop, target.vocab_size), sampling)
+            scored = logits(runners[0], start, stop, target.vocab_size)
+            target_probs = probabilities(scored, sampling)
             if stop > readable:
                 # The draft can't continue after an id that is not in its table: nothing is accepted there.
                 nothing, never = np.zeros(stop - start), np.full(stop - start, np.inf)
@@ -88,7 +90,10 @@ def compare_over(
                 pieces.append(Comparison(never, never, nothing, nothing, nothing, none, none))
                 continue
             tokens, drafted = torch.tensor(ids[start + 1 : stop + 1]), logits(runners[1], start, stop, limit)
-            found = compare(target_probs, probabilities(drafted, sampling), draft.draft_ids)
+            draft_probs, logs = probabilities(drafted, sampling), None
+            if is_plain(sampling) and not sampling.is_greedy:
+                logs = _logs(scored, sampling), _logs(drafted, sampling)
+            found = compare(target_probs, draft_probs, draft.draft_ids, logs)
             # At temperature 0 a tree's candidates are the draft's most likely tokens.
             rule, ranking = TreeRule.WITHOUT, sampling
             if sampling.is_greedy:
@@ -100,13 +105,24 @@ def compare_over(
     return joined(pieces)
 
 
-def compare(target_probs: Tensor, draft_probs: Tensor, draft_ids: Tensor | None = None) -> Comparison:
+def _logs(logits: Tensor, sampling: SamplingParams) -> Tensor:
+    return (logits.float() / sampling.temperature).log_softmax(-1)
+
+
+def compare(
+    target_probs: Tensor,
+    draft_probs: Tensor,
+    draft_ids: Tensor | None = None,
+    logs: tuple[Tensor, Tensor] | None = None,
+) -> Comparison:
     """Compare distributions, without the candidates of trees.
 
     Args:
         target_probs: (n, V).
         draft_probs: (n, R), of `draft_ids` (R,), or of the first R ids where that is None; all others have
             probability 0.
+        logs: the logarithms of both, finite also where a probability is too small for float32; None where 0 means
+            that a token is excluded.
 
     Raises:
         GenerationError: distributions that hold NaN.
@@ -115,9 +131,11 @@ def compare(target_probs: Tensor, draft_probs: Tensor, draft_ids: Tensor | None 
         raise GenerationError("A model returned numbers that can't be compared (NaN). Try float32.")
     shared, draft_probs, ids = over_draft_ids(target_probs, draft_probs, draft_ids)
     outside = target_probs.sum(-1) - shared.sum(-1) > 1e-6
-    pairs = (target_probs, target_probs), (draft_probs, draft_probs), (shared, draft_probs), (draft_probs, shared)
+    target_logs, draft_logs = logs or (target_probs.log(), draft_probs.log())
+    shared_logs, draft_logs, _ = over_draft_ids(target_logs, draft_logs, draft_ids)
+    pairs = (target_probs, target_logs), (draft_probs, draft_logs), (shared, draft_logs), (draft_probs, shared_logs)
     # 0 where a probability is 0, whatever the other one is.
-    target_entropy, draft_entropy, cross, reverse = (-torch.xlogy(p, q).sum(-1) for p, q in pairs)
+    target_entropy, draft_entropy, cross, reverse = (-torch.where(p > 0, p * log, 0.0).sum(-1) for p, log in pairs)
     found = {
         "kl_target_draft": torch.where(outside, torch.inf, cross - target_entropy).clamp(min=0.0),
         "kl_draft_target": (reverse - draft_entropy).clamp(min=0.0),

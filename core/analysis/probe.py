@@ -72,7 +72,7 @@ class Agreement:
         survival: for i = 1 to 16, the share of blocks whose first i tokens are expected to be accepted.
         tokens: tau(K) = 1 + the sum of the first K of these.
         is_own_text: whether `survival` is the estimate for the target's own text; else the chain estimate.
-        num_infinite: positions that the KL means leave out: the draft excludes what the target allows.
+        num_infinite: positions that the mean of KL(p||q) leaves out: the draft excludes what the target allows.
     """
 
     num_places: int
