@@ -107,6 +107,16 @@ def test_reports_state_a_changed_k_as_changed_and_not_as_the_first_one(log):
     assert re.search(r"num_draft_tokens\W*4\W*4, changed during the run", compared)
 
 
+def test_prompts_that_differ_after_a_long_beginning_are_listed_as_different_where_they_differ(log):
+    other = make_log()
+    for run, end in ((log, "Write fib."), (other, "Write a poem.")):
+        run.run["config"]["prompt"] = "You are given some Python. " * 12 + end
+    page = Page(compare_page([log, other])).text
+    assert "No settings differ" not in page
+    assert "No settings differ" in Page(compare_page([log, log])).text
+    assert re.search(r"prompt\W*…[^…]*Write fib\.\W*…[^…]*Write a poem\.", page)
+
+
 def test_a_report_of_few_steps_has_no_verdict_as_in_the_window_nor_has_a_configuration():
     few, enough = (Page(run_page(make_log(tokens))).text for tokens in (12, 80))
     assert "Too few steps to tell whether speculation pays here" in few

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from os.path import commonprefix
 from typing import NamedTuple
 
 from markupsafe import Markup
@@ -82,7 +83,7 @@ def compare_page(logs: Sequence[RunLog]) -> str:
         {**{name: text for name, text in run.settings.items() if name not in SOURCES}, "prompt": run.setting("prompt")}
         for run in runs
     ]
-    differing, agreeing = differences([{name: _cut(text) for name, text in table.items()} for table in tables])
+    differing, agreeing = differences(tables)
     rows = [(figure.title, [figure.text(run) for run in runs]) for figure in FIGURES]
     return render(
         "compare.html",
@@ -90,8 +91,8 @@ def compare_page(logs: Sequence[RunLog]) -> str:
         version=next((run.version for run in runs if run.version), ""),
         names=names,
         runs=[(name, run, verdict(run), _prompt(run), _tokens(run)) for name, run in zip(names, runs, strict=True)],
-        differing=differing,
-        agreeing={name: texts[0] for name, texts in agreeing},
+        differing=[(name, _where_differing(texts)) for name, texts in differing],
+        agreeing={name: _cut(texts[0]) for name, texts in agreeing},
         figures=[(title, cells) for title, cells in rows if set(cells) != {UNKNOWN}],
         has_two_speedups=any(map(_has_two_speedups, runs)),
         plot=_compared_plot(names, runs),
@@ -104,6 +105,12 @@ def _has_two_speedups(run: RunData) -> bool:
 
 def _cut(text: str) -> str:
     return text if len(text) <= 200 else f"{text[:199]}…"
+
+
+def _where_differing(texts: Sequence[str]) -> list[str]:
+    """Texts cut for a table, from shortly before they differ."""
+    start = max(0, len(commonprefix(texts)) - 100)
+    return [_cut(f"…{text[start:]}" if start else text) for text in texts]
 
 
 def _prompt(run: RunData) -> str:
