@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -120,6 +121,17 @@ def test_bad_input_is_one_sentence_and_exit_code_2(capsys, arguments, words):
     said = refused(capsys, "probe", "--quiet", *arguments)
     assert words in said
     assert is_sentence(said)
+
+
+def test_a_servers_run_whose_ids_are_not_all_known_is_probed_by_its_text(capsys, tmp_path):
+    path = tmp_path / "run.jsonl"
+    records = [json.loads(line) for line in Path(write_log(path)).read_text("utf-8").splitlines()]
+    for record in records:
+        if record["type"] == "step":
+            record |= {"source": "chunks", "emitted": [None] * len(record["emitted"])}
+    path.write_text("".join(f"{json.dumps(record)}\n" for record in records), "utf-8")
+    assert main(["probe", "--log", str(path), "--draft", "far", "--quiet"]) == 0
+    assert "was not written by the target at these settings" in capsys.readouterr().out
 
 
 def test_an_empty_text_a_log_without_one_and_generate_beside_a_log_are_refused(capsys, tmp_path):

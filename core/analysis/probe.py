@@ -14,6 +14,7 @@ from core.models.fit import fitting_drafts
 from core.runlog.reading import RunLog, ids_of
 from core.runlog.replay import request_from_config, steps
 from core.settings import LONGEST_CHAIN, Device, DType, SamplingParams, setting, validate
+from core.types import UNKNOWN_ID
 
 SCHEMA = "outrider.probe/1"
 DEFAULT_POSITIONS = 2000
@@ -219,7 +220,7 @@ def probe_text(log: RunLog, target: str, sampling: SamplingParams) -> ProbeText:
     if not written:
         raise RunLogError("This run generated no text to probe.")
     before = (*ids_of(config.get("prompt_token_ids")), *ids_of(config.get("continuation_token_ids")))
-    if target != config.get("target") or not before:
+    if target != config.get("target") or not before or UNKNOWN_ID in written:
         text = "".join(step.emitted_text for step in rebuilt)
         return ProbeText("the run's text", prompt=str(config.get("prompt") or ""), continuation=text)
     is_own = sampling == request_from_config(config).sampling

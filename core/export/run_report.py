@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from os.path import commonprefix
 from typing import NamedTuple
 
 from markupsafe import Markup
@@ -109,7 +108,9 @@ def _cut(text: str) -> str:
 
 def _where_differing(texts: Sequence[str]) -> list[str]:
     """Texts cut for a table, from shortly before they differ."""
-    start = max(0, len(commonprefix(texts)) - 100)
+    shortest = min(map(len, texts))
+    alike = next((at for at in range(shortest) if len({text[at] for text in texts}) > 1), shortest)
+    start = max(0, alike - 100)
     return [_cut(f"…{text[start:]}" if start else text) for text in texts]
 
 
