@@ -10,9 +10,16 @@ import pytest
 import torch
 
 from core.experiments.check_plan import BiasLimit, Verdict
-from core.experiments.check_report import distribution_remarks, exact_sentence, report_json, report_text
+from core.experiments.check_report import (
+    distribution_remarks,
+    exact_sentence,
+    is_loose,
+    report_json,
+    report_text,
+)
 from core.experiments.distribution_statistics import DistributionTally
 from core.settings import SamplingParams
+from core.text import percent_text
 from tests.fakes import table_model
 from tests.fakes_check import VOCAB_SIZE, TableSession, checked, make_check
 
@@ -31,6 +38,24 @@ def test_the_sentence_says_how_large_a_bias_would_have_shown_which_more_blocks_m
         assert remark.split("finds a bias of ")[1].split(" (")[0] in said
     unmeasured = replace(found, bias_error=None)
     assert "bias" not in exact_sentence(Verdict.EXACT, unmeasured, has_draft=False)
+
+
+def test_after_a_second_test_the_bias_that_would_have_shown_is_that_of_the_first_samples(monkeypatch):
+    monkeypatch.setattr("core.experiments.distribution.BEYOND_DOUBT", 0.0)
+    seen = []
+    monkeypatch.setattr(
+        "core.experiments.distribution._suspects",
+        lambda found: seen.append(found) or ({"token 1"} if len(seen) == 1 else set()),
+    )
+    report = checked(make_check())
+    found = report.distribution
+    assert found.first_bias_error == seen[0].bias_error > 1.5 * found.bias_error
+    least = f"a bias towards the draft of {percent_text(4 * seen[0].bias_error, 1)}"
+    assert least in exact_sentence(Verdict.EXACT, found)
+    assert "standard errors of its first samples" in distribution_remarks(found)[0]
+    assert is_loose(replace(found, first_bias_error=0.05, bias_error=0.01))
+    assert "too few to show a bias" in exact_sentence(Verdict.EXACT, replace(found, first_bias_error=None))
+    assert json.loads(report_json(report))["law"]["first_lean_error"] == seen[0].bias_error
 
 
 @pytest.mark.parametrize(

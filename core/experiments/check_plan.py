@@ -168,7 +168,7 @@ class DistributionResult:
         num_impossible: tokens that the target never produces after the filters.
         rounding: largest total variation between the target's distributions scored in a block and one at a time;
             most_rounding is the largest that rounding may cause at this precision.
-        first_p_value: of the first samples, if fresh ones were needed for `tests`; else None.
+        first_p_value, first_bias_error: of the first samples, if fresh ones were needed for `tests`; else None.
         trees: the shapes of the blocks; None if all were chains.
     """
 
@@ -180,6 +180,7 @@ class DistributionResult:
     rounding: float
     most_rounding: float
     first_p_value: float | None = None
+    first_bias_error: float | None = None
     first_tokens: tuple[FirstTokens, ...] = ()
     trees: DraftedTrees | None = None
     bias_limit: BiasLimit | None = None

@@ -135,10 +135,10 @@ def exact_sentence(
         parts.append("texts diverge only where rounding decides")
     if found is None:
         return f"{name}: {'; '.join(parts) or 'all texts are equal'}."
-    equal, error = f"no difference in {found.num_blocks:,} {samples}", found.bias_error
+    equal, bias = f"no difference in {found.num_blocks:,} {samples}", least_bias(found)
     most = min(max(DEFAULT_SAMPLES, 4 * found.num_blocks), MAX_BLOCKS)
     more = f"Sample more, for instance {most:,}" if most > found.num_blocks else "Sample more"
-    if error is None:
+    if bias is None:
         parts.append(equal)
         if not has_draft:
             return f"{name}: {'; '.join(parts)}."
@@ -147,7 +147,7 @@ def exact_sentence(
             return f"{name} as far as tested: {'; '.join(parts)}."
         said = f"{'; '.join(parts)}, too few to show a bias towards the draft"
         return f"{name} as far as tested: {said}. {more}."
-    least = percent_text(BIAS_ERRORS * error, 1)
+    least = percent_text(bias, 1)
     if is_loose(found):
         parts.append(f"{equal}, enough to find only a bias towards the draft of {least} or more")
         return f"{name} as far as tested: {'; '.join(parts)}. {more}."
@@ -155,9 +155,17 @@ def exact_sentence(
     return f"{name}: {'; '.join(parts)}."
 
 
+def least_bias(found: DistributionResult) -> float | None:
+    """The bias towards the draft that nine of ten such checks would find; None where none was measured."""
+    # After a second test, a bias counts only if the first, smaller samples showed it, too.
+    error = found.bias_error if found.first_p_value is None else found.first_bias_error
+    return None if error is None or found.bias_error is None else BIAS_ERRORS * error
+
+
 def is_loose(found: DistributionResult) -> bool:
     """Whether nine of ten such checks would find only a large bias towards the draft, or none."""
-    return found.bias_error is None or BIAS_ERRORS * found.bias_error > LOOSE_BIAS
+    bias = least_bias(found)
+    return bias is None or bias > LOOSE_BIAS
 
 
 def drafting_text(run: RunRequest) -> str:
@@ -201,12 +209,13 @@ def distribution_remarks(found: DistributionResult, samples: str = "blocks") -> 
     """Further notes on the sampled distribution."""
     remarks = []
     if found.bias is not None and found.bias_error is not None:
-        error, found_bias = (percent_text(times * found.bias_error, 1) for times in (1.0, BIAS_ERRORS))
-        remarks = [
-            f"Bias towards the draft: {percent_text(found.bias, 1)}, standard error {error}. A check of this size "
-            f"finds a bias of {found_bias} (about {BIAS_ERRORS:g} standard errors) nine times in ten. 100 % would mean "
-            "that all tokens came from the draft's distribution."
-        ]
+        bias, error = percent_text(found.bias, 1), percent_text(found.bias_error, 1)
+        errors = f"standard errors{'' if found.first_p_value is None else ' of its first samples'}"
+        remark = f"Bias towards the draft: {bias}, standard error {error}."
+        if (least := least_bias(found)) is not None:
+            remark += f" A check of this size finds a bias of {percent_text(least, 1)} (about {BIAS_ERRORS:g} {errors})"
+            remark += " nine times in ten."
+        remarks = [f"{remark} 100 % would mean that all tokens came from the draft's distribution."]
     if (trees := found.trees) is not None:
         shapes = "all of one shape" if trees.num_shapes == 1 else f"of {trees.num_shapes:,} shapes"
         remarks.append(
@@ -290,6 +299,7 @@ _PUBLISHED = {
     "distribution": "law",
     "bias": "lean",
     "bias_error": "lean_error",
+    "first_bias_error": "first_lean_error",
     "bias_limit": "lean_limit",
     "divergences": "partings",
 }

@@ -240,7 +240,8 @@ def judge_twice(sample: Sample, count: int) -> Generator[CheckProgress, None, Di
         return _judged(first, suspects)
     again = yield from sample(MORE_SAMPLES * count, True)
     lowest = min(test.p_value for test in first.tests if test.p_value is not None)
-    return replace(_judged(again, suspects & _suspects(again)), first_p_value=lowest)
+    judged = _judged(again, suspects & _suspects(again))
+    return replace(judged, first_p_value=lowest, first_bias_error=first.bias_error)
 
 
 def _suspects(found: DistributionResult) -> set[str]:
