@@ -88,11 +88,13 @@ def test_a_draft_that_proposes_few_ids_is_compared_over_these():
     assert np.isinf(padded.kl_target_draft).all()
 
 
-def test_a_token_that_the_draft_can_not_read_ends_its_proposals(monkeypatch):
-    monkeypatch.setattr("core.analysis.agreement._MOST_ROWS", 1)
+@pytest.mark.parametrize("rows", [1, 4, 256])
+def test_a_token_that_the_draft_can_not_read_ends_its_proposals(rows, monkeypatch):
+    monkeypatch.setattr("core.analysis.agreement._MOST_ROWS", rows)
     target, draft = table_model(fixed_rows([0.0] * V), V), table_model(fixed_rows([0.0] * 4), 4)
     found = compare_over(target, draft, [0, 1, 2, 5, 1, 2], 1, WARM)
     assert found.siblings[:, 0].tolist() == pytest.approx([4 / 6, 4 / 6, 4 / 6, 0, 0])
+    assert compare_over(target, draft, [0, 5, 2, 5, 1, 2], 3, WARM).siblings.sum() == 0
 
 
 # --- Blocks -----------------------------------------------------------------------------------------------------

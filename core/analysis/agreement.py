@@ -67,7 +67,9 @@ def compare_over(
     size = max(1, min(_MOST_ROWS, _MOST_LOGITS // max(1, target.vocab_size)))
     # The draft's own head and kernels, as when it drafts.
     runners = target.runner(len(ids)), draft.runner(len(ids), drafting=True, quantise=True)
+    # The draft can't continue after an id that is not in its table: nothing is accepted there.
     readable = next((at for at, token in enumerate(ids) if token >= draft.vocab_size), len(ids))
+    begin, end = first - 1, min(readable, len(ids) - 1)
     limit = min(target.vocab_size, draft.vocab_size) if draft.draft_ids is None else len(draft.draft_ids)
     generator = torch.Generator(target.device).manual_seed(0)
 
@@ -77,18 +79,12 @@ def compare_over(
     pieces = []
     with torch.inference_mode():
         for runner in runners:
-            prefill(runner, ids[: min(first - 1, readable)], check_cancelled)
-        for start in range(first - 1, len(ids) - 1, size):
+            prefill(runner, ids[: min(begin, end)], check_cancelled)
+        for start in range(begin, end, size):
             check_cancelled()
-            stop = min(start + size, len(ids) - 1)
+            stop = min(start + size, end)
             scored = logits(runners[0], start, stop, target.vocab_size)
             target_probs = probabilities(scored, sampling)
-            if stop > readable:
-                # The draft can't continue after an id that is not in its table: nothing is accepted there.
-                nothing, never = np.zeros(stop - start), np.full(stop - start, np.inf)
-                none = np.zeros((stop - start, NUM_RANKS))
-                pieces.append(Comparison(never, never, nothing, nothing, nothing, none, none))
-                continue
             tokens, drafted = torch.tensor(ids[start + 1 : stop + 1]), logits(runners[1], start, stop, limit)
             draft_probs, logs = probabilities(drafted, sampling), None
             if is_plain(sampling) and not sampling.is_greedy:
@@ -102,6 +98,9 @@ def compare_over(
                 target_probs, probabilities(drafted, ranking), tokens, draft.draft_ids, rule, generator
             )
             pieces.append(found._replace(siblings=siblings[0], siblings_kept=siblings[1]))
+    if unread := len(ids) - 1 - max(begin, end):
+        nothing, never, none = np.zeros(unread), np.full(unread, np.inf), np.zeros((unread, NUM_RANKS))
+        pieces.append(Comparison(never, never, nothing, nothing, nothing, none, none))
     return joined(pieces)
 
 
