@@ -160,8 +160,8 @@ class Quantity(Enum):
         "Block efficiency",
         "tokens per step",
         ("by α", "Line: (1 − α^(K+1)) / (1 − α), Leviathan et al., equation 1. Band: 95 % over resampled steps."),
-        ("position by position", "Dashed: 1 + the measured shares of blocks accepted that far; beyond the positions "
-         "measured often enough, with α."),
+        ("position by position", "Dashed: 1 + Σ over i of the product of accepted / tested at the positions up to i; "
+         "beyond the positions measured often enough, with α."),
         ("trees", "Line: 1 + how many of the first K nodes of this run's trees were accepted, at the fastest "
          "depth. Band: 95 % over resampled steps."),
         (RAN, "Diamond: new tokens / steps of the run, with its 95 % interval."),
