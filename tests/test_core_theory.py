@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from core.analysis.advice import best_length
 from core.analysis.calibration import Predictor, calibrate, kl_bound, rank_correlation, study_predictors
 from core.analysis.diagnosis import PlainStep, diagnose, verify_costs
 from core.analysis.expectation import expected_tokens
@@ -48,6 +49,19 @@ def test_figures_are_those_of_the_diagnosis_and_both_curves_the_formulas_at_ever
         measured = predicted_speedup(alpha, k, cost, found.verify.values[k])
         assert found.measured_verify.values[k] == pytest.approx(measured)
     assert 0 < found.best_k <= found.leviathan.best
+
+
+def test_c_and_the_best_length_leave_out_a_block_that_the_texts_end_cut_short():
+    steps = drawn(0.8, 4, count=60)
+    # It drafted 16 tokens, of which one is counted.
+    whole, cut = Tally(steps), Tally([*steps, make_step(1, 1, is_cut=True, draft_ms=160.0)])
+    found, diagnosis = speedup_theory(cut, PLAIN), diagnose(cut, PLAIN)
+    assert found.cost.value == found.cost.high == pytest.approx(0.1)
+    assert diagnosis.cost == cut.forecast(PLAIN.forward_ms)[0] == pytest.approx(0.1)
+    lengths = [best_length(sums, diagnose(sums, PLAIN)).num_draft_tokens for sums in (whole, cut)]
+    assert lengths[0] == lengths[1] > 1
+    only = Tally([make_step(1, 1, is_cut=True)])
+    assert (diagnose(only, PLAIN).cost, speedup_theory(only, PLAIN)) == (None, None)
 
 
 def test_a_draft_that_is_never_right_has_no_best_k_and_one_always_right_the_longest():

@@ -75,7 +75,7 @@ def best_length(sums: Tally, diagnosis: Diagnosis) -> LengthForecast | None:
     drafting = sums.num_blocks / sums.num_steps
 
     def speedup(k: int) -> float:
-        block_ms = k * sums.draft_ms / sums.drafted + plain.forward_ms * costs[k]
+        block_ms = k * (sums.level_ms or 0.0) + plain.forward_ms * costs[k]
         tokens = drafting * tokens_per_block(sums, k) + (1 - drafting)
         total_ms = drafting * block_ms + (1 - drafting) * plain.forward_ms + diagnosis.overhead_ms
         return tokens * plain.total_ms / total_ms

@@ -165,7 +165,7 @@ def diagnose(sums: Tally, plain: PlainStep | None) -> Diagnosis | None:
         usual_length=sums.usual_length,
         usual_depth=sums.usual_depth,
         is_tree=sums.is_tree,
-        cost=sums.draft_ms / sums.levels / plain.forward_ms if sums.levels else None,
+        cost=None if sums.level_ms is None else sums.level_ms / plain.forward_ms,
         verify_cost=statistics.median(times) / plain.forward_ms if times else None,
         speedup=sums.tokens * plain.total_ms / sums.total_ms,
         what_ifs=_what_ifs(sums, plain),

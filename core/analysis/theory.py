@@ -191,6 +191,8 @@ class _Quantities:
         self.steps = sums.table()
         drafted, is_timed = self.steps[:, _DRAFTED], self.steps[:, _IS_TIMED] > 0
         self.lengths = [k for k, times in sorted(sums.verify_by_length.items()) if len(times) >= LEAST_TIMED]
+        # As in `Tally.level_ms`: c leaves out a block that was cut short.
+        self.steps[~is_timed, _DRAFT_MS] = self.steps[~is_timed, _LEVELS] = 0.0
         self._groups = [np.flatnonzero(is_timed & (drafted == k)) for k in self.lengths]
         self.ks = np.arange(max(sums.usual_length, *self.lengths, 1 if sums.trees else LONGEST_CHAIN) + 1.0)
         self._shapes = _Shapes(sums, drafted, self.steps[:, _ACCEPTED], self.ks) if sums.trees else None
@@ -265,11 +267,13 @@ class _Quantities:
 def speedup_theory(
     sums: Tally, plain: PlainStep | None, baseline: Tally | None = None, *, num_resamples: int = NUM_RESAMPLES
 ) -> SpeedupTheory | None:
-    """Analyse a run; None where nothing was tested, or there is no plain step to compare with.
+    """Analyse a run; None where no block was tested and timed, or there is no plain step to compare with.
 
     The baseline's steps are resampled too if `plain` was measured on them. Without resamples, no intervals.
     """
-    if plain is None or not (plain.forward_ms > 0 and plain.total_ms > 0 and sums.tested and sums.total_ms > 0):
+    if plain is None or not (plain.forward_ms > 0 and plain.total_ms > 0):
+        return None
+    if not (sums.tested and sums.timed_depths and sums.total_ms > 0):
         return None
     run = _Quantities(sums, plain, baseline, num_resamples)
     share_best = share_wins = None

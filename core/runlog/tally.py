@@ -185,18 +185,23 @@ class Tally:
 
         return np.array(self._rows, dtype=np.float64).reshape(-1, len(COLUMNS))
 
+    @property
+    def level_ms(self) -> float | None:
+        """Mean time to draft one level, of a chain one token, over blocks that weren't cut short; None without any."""
+        levels = sum(depth * blocks for depth, blocks in self.timed_depths.items())
+        return self.timed_draft_ms / levels if levels else None
+
     def forecast(self, forward_ms: float | None) -> tuple[float | None, float | None]:
         """The cost coefficient c and the predicted speedup, in units of a plain forward of the target."""
-        depths = self.timed_depths
-        if not depths or not forward_ms:
+        if self.level_ms is None or not forward_ms:
             return None, None
-        # A tree is drafted level by level, and accepted like a chain whose alpha is that of a level.
-        cost = self.timed_draft_ms / sum(k * n for k, n in depths.items()) / forward_ms
+        cost = self.level_ms / forward_ms
         if self.alpha is None:
             return cost, None
+        # A tree is drafted level by level, and accepted like a chain whose alpha is that of a level.
         # tau / (K c + v), summed over the actual blocks; a plain step is one token at the cost of one.
         num_plain = self.num_steps - self.num_blocks
-        expected = sum(n * expected_tokens(self.alpha, k) for k, n in depths.items())
+        expected = sum(n * expected_tokens(self.alpha, k) for k, n in self.timed_depths.items())
         spent = (self.timed_draft_ms + sum(map(sum, self.verify_by_length.values()))) / forward_ms
         return cost, (num_plain + expected) / (num_plain + spent)
 
