@@ -255,7 +255,8 @@ class _Run:
 
     @torch.inference_mode()
     def _propose(self, policy: DraftLengthPolicy) -> Round:
-        length = self._controls.num_draft_tokens
+        # Nothing drafts in a run that began at 0, whatever K is set meanwhile.
+        length = 0 if self._drafter is None else self._controls.num_draft_tokens
         plan = policy.plan(length)
         is_over = plan.most > 0 and not plan.is_trial
         # A text beyond the draft's context is drafted from its end alone.

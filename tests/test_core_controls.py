@@ -40,6 +40,17 @@ def test_k_and_temperature_apply_from_the_next_step_and_are_recorded():
     assert controls.sampling.top_k == 3
 
 
+def test_a_k_that_has_no_effect_in_a_run_without_a_drafter_is_not_recorded():
+    controls = RunControls(GREEDY, 0)
+    events = autoregressive(tables()[0], [0], controls=controls, max_new_tokens=4)
+    lengths = []
+    for event in events:
+        if isinstance(event, Step):
+            lengths.append(event.draft_length)
+            controls.set_num_draft_tokens(4)
+    assert lengths == [0] * 4
+
+
 def test_a_temperature_that_moves_keeps_greedy_steps_greedy():
     target, draft = tables()
     controls, ids = RunControls(SamplingParams(1.0), 3), [0]
