@@ -233,6 +233,19 @@ def test_a_verdict_says_what_is_fastest_and_how_sure_that_is(speed, facts, words
     assert is_sentence(verdict.sentence)
 
 
+def test_of_more_than_two_cells_a_verdict_says_that_its_interval_ignores_the_choice():
+    def said(count, **changes):
+        lengths = tuple(range(1, count + 1))
+        (verdict,) = swept(lambda request, is_plain: 10.0 if is_plain else 20.0, num_draft_tokens=lengths, **changes)
+        return verdict.sentence
+
+    assert said(3).endswith(
+        "The interval doesn't allow for the choice of the best of 3 cells, which may look faster than it is."
+    )
+    assert "choice" not in said(2)
+    assert "choice" not in said(3, repeats=1), "which has no interval"
+
+
 @pytest.mark.parametrize("lengths", [(1, 2), (2,)], ids=["ahead", "alone"])
 def test_what_a_busy_machine_leaves_open_no_verdict_calls_the_fastest(lengths):
     def speed(request, is_plain):

@@ -319,8 +319,8 @@ class Verdict:
     """What a sweep says to do at one temperature.
 
     is_sure: whether a 95 % bootstrap interval of the best cell's median speedup excludes 1; None where there are too
-    few runs to say. The interval does not account for the choice: the best of many similar cells is, in truth, a
-    little slower than it looks. is_ahead: whether the best cell surely leads the runner-up. was_busy: whether the
+    few runs to say. The interval does not account for the choice of the best cell, which the sentence says of more than
+    two. is_ahead: whether the best cell surely leads the runner-up. was_busy: whether the
     machine was busy in enough of the runs to affect the verdict. is_partial: whether runs of the plan are missing.
     """
 

@@ -28,6 +28,7 @@ FEWEST_PROMPTS = 6
 _SURE = 0.975
 _MANY = 0.25
 """Share of busy runs above which a verdict may be due to them."""
+BEST_OF_MANY = "The interval doesn't allow for the choice of the best of {:,} cells, which may look faster than it is."
 _SAMPLES, _MOST_DRAWS = 2_000, 5_000_000
 
 
@@ -262,6 +263,8 @@ def _verdict(results: SweepResults, temperature: float) -> Verdict:
     is_sure, is_ahead = None, False
     if ranked:
         text, is_sure, is_ahead = _ranking(results, ranked, was_busy=was_busy)
+        if len(ranked) > 2 and is_sure is not None:
+            notes.append(BEST_OF_MANY.format(len(ranked)))
     elif left_out:
         text = f"there is no ranking{' yet' if is_partial else ''}."
         notes.insert(1, "Continue the sweep." if is_partial else "Repeat the sweep on an idle machine.")
