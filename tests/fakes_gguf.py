@@ -10,7 +10,9 @@ import core.models.folder.gguf as engine
 from core.errors import ModelUnreadableError
 from core.models.folder.gguf import convert
 from tests import fakes
-from tests.fakes import byte_tokenizer, tiny_module
+from tests.fakes import EOS, byte_tokenizer, tiny_module
+
+CONTROL, UNUSED, USER_DEFINED = gguf.TokenType.CONTROL, gguf.TokenType.UNUSED, gguf.TokenType.USER_DEFINED
 
 
 def refusal(path, error=ModelUnreadableError) -> str:
@@ -25,27 +27,32 @@ def left_over() -> list[Path]:
     return sorted(path for path in engine._kept().glob("*") if not (path / "config.json").is_file())
 
 
-def write_gguf(path, *, template=None, tensor_type=None, extra=None) -> Path:
-    """A tiny llama, as llama.cpp's converter writes it but for its rotary order, which is left as it is.
+def write_gguf(
+    path, *, template=None, tensor_type=None, extra=None, last=((EOS, CONTROL),), family="llama", num_layers=2
+) -> Path:
+    """A tiny llama or Gemma, as llama.cpp's converter writes it but for its rotary order, which is left as it is.
 
-    `extra`: further fields by key, and tensors, as lists, by name.
+    `extra`: further fields by key, and tensors, as lists, by name. `last`: the tokens from id 257 on, and their types.
     """
     config = tiny_module("llama").config
-    tokens = byte_tokenizer([("a", "b")]).convert_ids_to_tokens(range(258))
-    writer = gguf.GGUFWriter(path, "llama")
+    tokens = byte_tokenizer([("a", "b")]).convert_ids_to_tokens(range(257)) + [token for token, _ in last]
+    is_gemma, vocab_size = family != "llama", len(tokens)
+    width = 16 if is_gemma else 8
+    writer = gguf.GGUFWriter(path, family)
     writer.add_name("tiny")
     writer.add_context_length(128)
     writer.add_embedding_length(32)
-    writer.add_block_count(2)
+    writer.add_block_count(num_layers)
     writer.add_feed_forward_length(48)
     writer.add_head_count(4)
     writer.add_head_count_kv(2)
-    writer.add_rope_dimension_count(8)
+    writer.add_key_length(width)
+    writer.add_rope_dimension_count(width)
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-    writer.add_vocab_size(258)
+    writer.add_vocab_size(vocab_size)
     writer.add_tokenizer_model("gpt2")
     writer.add_token_list(tokens)
-    writer.add_token_types([gguf.TokenType.NORMAL] * 257 + [gguf.TokenType.CONTROL])
+    writer.add_token_types([gguf.TokenType.NORMAL] * 257 + [kind for _, kind in last])
     writer.add_token_merges(["a b"])
     writer.add_eos_token_id(257)
     if template:
@@ -54,16 +61,18 @@ def write_gguf(path, *, template=None, tensor_type=None, extra=None) -> Path:
         if isinstance(value, list):
             writer.add_tensor(name, np.array(value, dtype=np.float32))
         else:
-            {str: writer.add_string, int: writer.add_uint32, float: writer.add_float32}[type(value)](name, value)
+            kinds = {str: writer.add_string, int: writer.add_uint32, float: writer.add_float32, bool: writer.add_bool}
+            kinds[type(value)](name, value)
     random = np.random.default_rng(0)
-    shapes = {"token_embd": (258, 32), "output_norm": (32,), "output": (258, 32)}
-    for block in range(2):
+    shapes = {"token_embd": (vocab_size, 32), "output_norm": (32,)} | ({} if is_gemma else {"output": (vocab_size, 32)})
+    norms = {"post_attention_norm": (32,), "post_ffw_norm": (32,), "attn_q_norm": (width,), "attn_k_norm": (width,)}
+    for block in range(num_layers):
         shapes |= {
             f"blk.{block}.{name}": shape
             for name, shape in {
-                "attn_norm": (32,), "attn_q": (32, 32), "attn_k": (16, 32), "attn_v": (16, 32),
-                "attn_output": (32, 32), "ffn_norm": (32,), "ffn_gate": (48, 32), "ffn_up": (48, 32),
-                "ffn_down": (32, 48),
+                "attn_norm": (32,), "attn_q": (4 * width, 32), "attn_k": (2 * width, 32), "attn_v": (2 * width, 32),
+                "attn_output": (32, 4 * width), "ffn_norm": (32,), "ffn_gate": (48, 32), "ffn_up": (48, 32),
+                "ffn_down": (32, 48), **(norms if is_gemma else {}),
             }.items()
         }  # fmt: skip
     for name, shape in shapes.items():

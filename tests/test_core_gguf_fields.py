@@ -1,4 +1,4 @@
-"""What transformers does not read of a GGUF file: its rotary scaling, and the ends of a turn."""
+"""What transformers does not read of a GGUF file: its rotary scaling, the ends of a turn, and some of its tokens."""
 
 import math
 
@@ -9,10 +9,13 @@ from transformers import AutoModelForCausalLM
 from core.decode import autoregressive
 from core.models import load
 from core.models.catalogue import resolve
+from core.models.fit import pair_problem
 from core.models.folder.gguf_child import unpack
 from core.models.folder.vocabulary import read_special_tokens
-from tests.fakes import GREEDY, play
-from tests.fakes_gguf import refusal, write_gguf
+from core.models.loading import check_pair
+from core.models.prompting import encode_prompt
+from tests.fakes import EOS, GREEDY, byte_tokenizer, play, save_model
+from tests.fakes_gguf import CONTROL, UNUSED, USER_DEFINED, refusal, write_gguf
 
 SCALING = "llama.rope.scaling."
 FREQUENCIES = [5e5 ** (-index / 8) for index in range(0, 8, 2)]
@@ -117,3 +120,84 @@ def test_an_end_that_is_no_token_is_left_out(tmp_path, role, end):
     path = write_gguf(tmp_path / "m.gguf", extra={f"tokenizer.ggml.{role}_token_id": end})
     unpack(path, tmp_path / "model", lambda done, total: None)
     assert load(str(tmp_path / "model"), "cpu", "float32").eos_ids == {257}
+
+
+# --- Tokens -----------------------------------------------------------------------------------------------------
+
+
+def converted(path, **options):
+    """The model that a file becomes."""
+    unpack(write_gguf(path, **options), path.with_suffix(""), lambda done, total: None)
+    return load(str(path.with_suffix("")), "cpu", "float32")
+
+
+def test_control_tokens_of_any_spelling_are_read_whole_and_have_their_own_ids(tmp_path):
+    last = [("<｜end▁of▁sentence｜>", CONTROL), ("<｜User｜>", CONTROL), ("<｜begin▁of▁sentence｜>", CONTROL)]
+    last += [("<｜Assistant｜>", CONTROL), ("<｜hole｜>", USER_DEFINED)]
+    template = "{{ bos_token }}<｜User｜>{{ messages[0].content }}<｜Assistant｜>"
+    extra = {"tokenizer.ggml.bos_token_id": 259, "tokenizer.ggml.add_bos_token": True}
+    model = converted(tmp_path / "m.gguf", last=last, template=template, extra=extra)
+    assert (model.vocab_size, len(model.tokenizer), model.eos_ids) == (262, 262, {257})
+    chat = encode_prompt(model, "hi", chat=True)
+    assert (chat.ids[:2], chat.ids[-1], len(chat.ids)) == ([259, 258], 260, 5)
+    assert play(autoregressive(model, chat.ids, sampling=GREEDY, max_new_tokens=2)).ids
+    assert encode_prompt(model, "<｜hole｜>", chat=False).ids == [259, 261]
+    assert model.tokenizer.decode(chat.ids) == chat.rendered
+    assert model.tokenizer.decode([258, 261], skip_special_tokens=True) == "<｜hole｜>"
+
+
+def test_models_whose_tables_are_padded_differently_work_together(tmp_path):
+    def padded(name, until, kind):
+        last = [(EOS, CONTROL), *((f"[PAD{index}]", kind) for index in range(258, until))]
+        return converted(tmp_path / name, last=last)
+
+    folder = save_model(tmp_path / "folder", tokenizer=byte_tokenizer([("a", "b")]))
+    target = padded("large.gguf", 272, UNUSED)
+    drafts = (padded("small.gguf", 264, UNUSED), padded("old.gguf", 266, USER_DEFINED), load(str(folder), "cpu"))
+    for draft in drafts:
+        check_pair(draft, target)
+        assert draft.vocab_size == target.vocab_size == 258
+    for path in (folder, tmp_path / "small.gguf", tmp_path / "old.gguf"):
+        assert pair_problem(str(path), str(tmp_path / "large.gguf")) is None, "as is said before they are loaded"
+
+
+@pytest.mark.parametrize("pre", ["llama-bpe", "gpt-2"])
+def test_nothing_is_added_beyond_the_tokens_of_a_file(tmp_path, pre):
+    model = converted(tmp_path / "m.gguf", extra={"tokenizer.ggml.pre": pre})
+    other = save_model(tmp_path / "other", tokenizer=byte_tokenizer([("a", "b")]))
+    check_pair(load(str(other), "cpu", "float32"), model)
+    assert max(encode_prompt(model, "<|endoftext|>", chat=False).ids) < 258
+
+
+@pytest.mark.parametrize(
+    ("pre", "flag", "ids"),
+    [
+        ("llama-bpe", {}, [258, 259]),
+        ("tekken", {}, [258, 259]),
+        ("llama-bpe", {"tokenizer.ggml.add_bos_token": False}, [259]),
+        ("qwen2", {}, [66, 67]),
+        ("qwen2", {"tokenizer.ggml.add_bos_token": True}, [258, 66, 67]),
+    ],
+)
+def test_a_llama_3_begins_texts_and_keeps_words_that_are_tokens_as_llama_cpp_does(tmp_path, pre, flag, ids):
+    last = [(EOS, CONTROL), ("<|begin|>", CONTROL), ("cd", 1)]  # No merge makes "cd".
+    extra = {"tokenizer.ggml.pre": pre, "tokenizer.ggml.bos_token_id": 258, **flag}
+    assert encode_prompt(converted(tmp_path / "m.gguf", last=last, extra=extra), "cd", chat=False).ids == ids
+
+
+@pytest.mark.parametrize(
+    ("family", "num_layers", "scalar"), [("gemma2", 2, 16), ("gemma2", 46, 8), ("gemma3", 2, 16), ("gemma3", 62, 8)]
+)
+def test_gemma_scales_its_attention_by_its_heads_or_as_its_27b_by_its_width(
+    tmp_path, monkeypatch, family, num_layers, scalar
+):
+    path, scalars = write_gguf(tmp_path / "m.gguf", family=family, num_layers=num_layers), []
+
+    def build(*_, config, **__):
+        scalars.append(config.query_pre_attn_scalar)
+        raise InterruptedError  # 62 layers would take seconds.
+
+    monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", build)
+    with pytest.raises(InterruptedError):
+        unpack(path, tmp_path / "model", lambda done, total: None)
+    assert scalars == [scalar]

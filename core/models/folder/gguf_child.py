@@ -7,6 +7,7 @@ SCRATCH/model, and to SCRATCH/progress a line for each tensor, such as "3 20": t
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import threading
@@ -22,6 +23,11 @@ _LLAMA3 = {
     "rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192,
 }  # fmt: skip
 """Of Llama 3.1 to 3.3; a file has only the factors that they give."""
+_LLAMA3_TEXTS = (
+    "llama3", "llama-v3", "llama-bpe", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2", "tekken",
+)  # fmt: skip
+"""Pre-tokenizers that, as llama.cpp reads them, begin with BOS if the file doesn't say, and don't merge known words."""
+_CONTROL, _USER_DEFINED = 3, 4
 
 
 def main(arguments: list[str]) -> int:
@@ -51,8 +57,12 @@ def unpack(source: Path, destination: Path, on_progress: Callable[[int, int], No
 
     logging.set_verbosity_error()
     options: dict[str, Any] = {"gguf_file": source.name, "local_files_only": True, "trust_remote_code": False}
-    tokenizer = AutoTokenizer.from_pretrained(source.parent, **options)
     config, header = AutoConfig.from_pretrained(source.parent, **options), read_gguf_header(source)
+    begins = {"add_bos_token": True} if header.fields.get("tokenizer.ggml.pre") in _LLAMA3_TEXTS else {}
+    tokenizer = AutoTokenizer.from_pretrained(source.parent, **begins, **options)
+    if config.model_type in ("gemma2", "gemma3_text"):  # By llama.cpp's rule, which knows the 27B by its layers.
+        wide = config.hidden_size // config.num_attention_heads
+        config.query_pre_attn_scalar = wide if config.num_hidden_layers in (46, 62) else config.head_dim
     factors = _rotary_factors(source, header)
     _set_rotary(config, header, factors)
     options["quantization_config"] = GgufConfig(dequantize=True)
@@ -75,7 +85,36 @@ def unpack(source: Path, destination: Path, on_progress: Callable[[int, int], No
     if valid := {end for end in ends if type(end) is int and 0 <= end < config.vocab_size}:
         model.generation_config.eos_token_id = sorted(valid)
     tokenizer.save_pretrained(destination)
+    _mend_tokenizer(destination / "tokenizer.json", header)
     model.save_pretrained(destination)
+
+
+def _mend_tokenizer(path: Path, header: GgufHeader) -> None:
+    """Leave only the file's own tokens in a tokenizer.json, as spelt there; without the paddings of its table."""
+    tokenizer, fields = json.loads(path.read_text("utf-8")), header.fields
+    model, kinds = tokenizer["model"], fields.get("tokenizer.ggml.token_type") or ()
+    if isinstance(model["vocab"], list):  # A unigram model, whose paddings stand for tokens.
+        return
+    tokens = {index: token for index, token in enumerate(fields["tokenizer.ggml.tokens"]) if token != f"[PAD{index}]"}
+    added = {token["id"]: token for token in tokenizer["added_tokens"] if token["id"] in tokens}
+    # In a byte-level vocabulary, transformers spells `<｜User｜>` as bytes, so that it would be cut into pieces.
+    for index, kind in enumerate(kinds if fields.get("tokenizer.ggml.model") == "gpt2" else ()):
+        if kind in (_CONTROL, _USER_DEFINED) and index in tokens:
+            flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+            added[index] = {"id": index, "content": tokens[index], "special": kind == _CONTROL, **flags}
+    model["vocab"] = {
+        added[index]["content"] if index in added else token: index
+        for token, index in model["vocab"].items()
+        if index in tokens
+    }
+    tokenizer["added_tokens"] = [added[index] for index in sorted(added)]
+    # BOS and EOS, which transformers may have added again beyond the file's table.
+    ids = {token: index for index, token in tokens.items()}
+    for token, special in ((tokenizer.get("post_processor") or {}).get("special_tokens") or {}).items():
+        special["ids"] = [ids[token]]
+    if fields.get("tokenizer.ggml.pre") in _LLAMA3_TEXTS:
+        model["ignore_merges"] = True
+    path.write_text(json.dumps(tokenizer, ensure_ascii=False), "utf-8")
 
 
 # --- Rotary embedding -------------------------------------------------------------------------------------------
