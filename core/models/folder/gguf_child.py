@@ -111,7 +111,8 @@ def _mend_tokenizer(path: Path, header: GgufHeader) -> None:
     # BOS and EOS, which transformers may have added again beyond the file's table.
     ids = {token: index for index, token in tokens.items()}
     for token, special in ((tokenizer.get("post_processor") or {}).get("special_tokens") or {}).items():
-        special["ids"] = [ids[token]]
+        if token in ids:
+            special["ids"] = [ids[token]]
     if fields.get("tokenizer.ggml.pre") in _LLAMA3_TEXTS:
         model["ignore_merges"] = True
     path.write_text(json.dumps(tokenizer, ensure_ascii=False), "utf-8")
