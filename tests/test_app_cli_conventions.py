@@ -52,6 +52,7 @@ def help_of(capsys, *command):
         "sweep --engine localhost:1 --prompts {read} --out {written}",
         "bench --prompts {read} --out {written}",
         "bench --llama-cpp {read} --out {written}",
+        "run Hi --method medusa --heads {read} --log {written} --force",
         "probe --prompt-file {read} --json {written}",
         "probe --text-file {read} --json {written}",
         "probe --log {read} --draft a,b --json {written}",

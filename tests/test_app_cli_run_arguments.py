@@ -101,11 +101,16 @@ def test_bad_input_is_one_sentence_and_exit_2_before_anything_is_loaded(play, ca
     assert engine.requests == []
 
 
-@pytest.mark.parametrize("command", ["run", "check"])
-def test_options_after_a_methods_name_are_named_as_flags(capsys, command):
-    said = refused(capsys, command, "--method", "prompt-lookup:max-ngram=5")
-    assert "flags, such as --max-ngram;" in said
-    assert "start Outrider" not in said + refused(capsys, "export", "--config", "vllm", "--method", "prompt-lookup:a=5")
+def test_options_may_follow_a_methods_name_in_every_command(capsys):
+    request = request_of("--method", "prompt-lookup:max-ngram=5", "--min-ngram", "2")
+    assert (request.method, dict(request.method_options)) == ("prompt-lookup", {"max_ngram": 5, "min_ngram": 2})
+    config = ["export", "--target", "t", "--config", "vllm", "--method"]
+    assert main([*config, "prompt-lookup:max-ngram=5"]) == 0
+    assert '"prompt_lookup_max": 5' in capsys.readouterr().out
+    for command in (["run", "--method"], ["check", "--method"], config):
+        said = refused(capsys, *command, "prompt-lookup:a=5")
+        assert "no option 'a'" in said
+        assert "start Outrider" not in said
 
 
 @pytest.mark.parametrize("arguments", [["nonsense"], ["--nonsense"], ["models"], ["export"]])

@@ -5,7 +5,8 @@ import sys
 
 import pytest
 
-from app.__main__ import main
+from app.__main__ import build_parser, main
+from app.cli import run, sweep
 from app.cli.parsing import add_named_methods
 from core.drafters.base import DrafterSetup
 from core.drafters.registry import METHODS, Methods, build_drafter, split_options
@@ -208,6 +209,26 @@ def test_the_terminal_runs_a_class_in_the_current_folder_with_its_flags(folder, 
     log = (folder / "run.jsonl").read_text("utf-8")
     assert f'"method": "{module}:Stubborn"' in log
     assert '"token": 7' in log
+
+
+def test_options_whose_flags_are_taken_follow_the_name_and_stop_no_command(folder, module):
+    (folder / "taken.py").write_text(
+        f"from {module} import *\n"
+        "class Seeded(Stubborn):\n"
+        "    @dataclass(frozen=True)\n"
+        "    class Options:\n"
+        "        seed: int = setting(1, label='Seed', help='Its own.', min=0, max=9, step=1)\n"
+        "        heads: int = setting(1, label='Heads', help='A number.', min=0, max=9, step=1)\n"
+    )
+    name = "taken:Seeded:seed=3:heads=4"
+    add_named_methods(["run", "--method", name])
+    run_args = build_parser().parse_args(["run", "--prompt", "a", "--method", name, "--seed", "5"])
+    request = run.build_request(run_args)
+    assert (request.method, request.seed, dict(request.method_options)) == ("taken:Seeded", 5, {"seed": 3, "heads": 4})
+    grid = ["--heads", "1-2", "--seed", "5", "--prompts", "code", "--out", "x"]
+    plan = sweep.build_plan(build_parser("sweep").parse_args(["sweep", "--method", "taken:Seeded:seed=3", *grid]))
+    assert plan.seed == 5
+    assert [dict(drafter.options) for drafter in plan.drafters] == [{"seed": 3, "heads": 1}, {"seed": 3, "heads": 2}]
 
 
 COMMANDS = {

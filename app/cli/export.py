@@ -15,6 +15,7 @@ from app.cli.parsing import (
     add_settings,
     choose_models,
     flag_of,
+    method_options,
     option,
     positive_whole_number,
     refuse_to_replace,
@@ -129,8 +130,9 @@ def _choice(args: argparse.Namespace, log: RunLog | None) -> Any:
         method, target, draft = choose_models(args.method, args.target, args.draft)
         k = 4 if args.k is None else args.k
         sampling = sampling_of(args)
+        options = method_options(method, args)
         return choice_from_request(
-            RunRequest(target, draft, "none", method.name, num_draft_tokens=k, sampling=sampling)
+            RunRequest(target, draft, "none", method.name, options, num_draft_tokens=k, sampling=sampling)
         )
     if flag := _given(args):
         raise UsageError(f"The run log sets {flag}; leave out the log, or the flag.")

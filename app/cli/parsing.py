@@ -17,6 +17,7 @@ from app.cli.errors import UsageError
 from core.draft_length import DraftLength, parse_draft_length, parse_draft_lengths
 from core.drafters.registry import METHODS, Method, get_method, split_options
 from core.errors import OutriderError, SettingsError
+from core.experiments.bench_plan import split_name
 from core.models.catalogue import DEFAULT_DRAFT, DEFAULT_TARGET, embedded_models, resolve
 from core.settings import SETTINGS, SamplingParams, declared, user_default
 from core.text import did_you_mean
@@ -37,7 +38,7 @@ ALIASES = {
 REF_HELP = "a catalogue name, a Hub id, a local folder (safetensors) or a .gguf file"
 EXIT_CODES = "Exit codes: 0 done, 1 failed while running, 2 bad usage or input, 130 stopped."
 _LONGEST_ECHO = 60
-_OPTION = "option_"
+OPTION = "option_"
 """Begins the names of arguments that are options of a method."""
 
 
@@ -137,15 +138,6 @@ positive_number = functools.partial(_parse, float, "a number above 0", holds=lam
 positive_whole_number = functools.partial(_parse, int, "a whole number, 1 or more", holds=lambda value: value >= 1)
 filled = functools.partial(_parse, str, "a name", holds=lambda text: bool(text.strip()))
 """A text that is not blank."""
-
-
-def method_name(text: str) -> str:
-    """A method without options, which have flags of their own."""
-    name, options = split_options(filled(text))
-    if options:
-        flag = flag_of(options[0].partition("=")[0])
-        raise UsageError(f"Here the options of {name} are flags, such as {flag}; write them after --method {name}.")
-    return text
 
 
 def numbers(text: str) -> tuple[float, ...]:
@@ -282,10 +274,9 @@ def add_models(
     more: dict[str, Any] = {"action": Listing, "kind": names, "default": ()} if many else {}
     option(group, "--draft REF,…" if many else "--draft REF", f"the draft model{draft}", **more)
     if method:
-        options = ", with options after a colon, as in prompt-lookup:max-ngram=5" if many else ""
-        text = f"how to draft: {', '.join(METHODS)}, or a drafter of your own, module:Class{options} "
-        text += "(default: draft-model, or prompt-lookup without a draft)"
-        option(group, "--method NAME,…" if many else "--method NAME", text, **{"kind": method_name, **more})
+        text = f"how to draft: {', '.join(METHODS)}, or a drafter of your own, module:Class, with options after a "
+        text += "colon, as in prompt-lookup:max-ngram=5 (default: draft-model, or prompt-lookup without a draft)"
+        option(group, "--method NAME,…" if many else "--method NAME", text, **more)
     add_settings(group, "device", "dtype")
     return group
 
@@ -330,7 +321,7 @@ def refuse_for_engine(args: argparse.Namespace, allowed: Collection[str] = ()) -
     """
     unset = {"draft": None, "method": None, "k": None, "device": "auto", "dtype": "auto"}
     given = [name for name, usual in unset.items() if getattr(args, name, usual) not in (usual, ())]
-    if names := [name for name in (*given, *_given_options(args)) if name not in allowed]:
+    if names := [name for name in (*given, *given_options(args)) if name not in allowed]:
         flag = "-k" if names[0] == "k" else flag_of(names[0])
         raise UsageError(f"With --engine, the server sets its own {flag}; leave {flag} out.")
 
@@ -384,7 +375,8 @@ def common_fields(args: argparse.Namespace, *more: str) -> dict[str, Any]:
 
 
 def choose_models(name: str | None, target: str | None, draft: str | None) -> tuple[Method, str, str | None]:
-    """Method, target and draft, with defaults for those that are None."""
+    """Method, target and draft, with defaults for those that are None. The name may have options after it."""
+    name = name and split_options(name)[0]
     if draft is None and (name is None or get_method(name).needs_draft_model):
         draft = default_draft(target)
     method = get_method(name or ("prompt-lookup" if draft is None else "draft-model"))
@@ -436,21 +428,22 @@ def add_method_options(parser: argparse.ArgumentParser) -> None:
             seen.add(item.name)
             # Someone else's drafter may declare an option whose flag is taken; that option then gets none.
             with contextlib.suppress(argparse.ArgumentError):
-                add_setting(group, item, default=None, dest=_OPTION + item.name)
+                add_setting(group, item, default=None, dest=OPTION + item.name)
 
 
-def _given_options(args: argparse.Namespace) -> dict[str, Any]:
-    named = ((name, value) for name, value in vars(args).items() if name.startswith(_OPTION) and value is not None)
-    return {name.removeprefix(_OPTION): value for name, value in named}
+def given_options(args: argparse.Namespace) -> dict[str, Any]:
+    """The options of methods whose flags were given, by name."""
+    named = ((name, value) for name, value in vars(args).items() if name.startswith(OPTION) and value is not None)
+    return {name.removeprefix(OPTION): value for name, value in named}
 
 
 def method_options(method: Method, args: argparse.Namespace) -> dict[str, Any]:
-    """The options that the arguments set for a method.
+    """The options that the arguments set for a method, by flags or after its name.
 
     Raises:
         UsageError, SettingsError: an option of another method, or a value out of range.
     """
-    given = _given_options(args)
+    given = {**(split_name(args.method)[1] if args.method else {}), **given_options(args)}
     known = {option.name for option in fields(method.options)}
     for name in given:
         if name not in known:

@@ -136,6 +136,9 @@ def build_request(args: argparse.Namespace, server: Server | None = None) -> Run
         shared |= {"method": method.name, "method_options": options, **request_fields(k)}
         request = RunRequest(target, draft=None if k == 0 else draft, **shared)
         check_rule(request)
+    if args.log is not None:
+        heads = request.method_options.get("heads")
+        refuse_to_replace("--log", args.log, (args.prompt_file, args.target, args.draft, heads))
     # The prompt is read last: the user may have to type it.
     if args.words is not None and (args.prompt is not None or args.prompt_file is not None):
         raise UsageError("There are two prompts; give one, in quotes if it has several words.")
@@ -145,8 +148,6 @@ def build_request(args: argparse.Namespace, server: Server | None = None) -> Run
 
 def execute(args: argparse.Namespace) -> int:
     """Run, and return the exit code."""
-    if args.log is not None:
-        refuse_to_replace("--log", args.log, (args.prompt_file, args.target, args.draft, vars(args).get("heads")))
     server = None
     if args.engine is not None:
         from core.engines import ServerSession  # Late: most runs need no HTTP.

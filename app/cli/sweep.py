@@ -19,6 +19,7 @@ from rich.table import Table
 from app.cli.console import NONE, Progress, check_out, figure_table, is_terminal, make_engine, printing, spread_text
 from app.cli.errors import Exit, UsageError, say, stop_on_interrupt
 from app.cli.parsing import (
+    OPTION,
     Listing,
     add_command,
     add_engine,
@@ -29,6 +30,7 @@ from app.cli.parsing import (
     default_draft,
     draft_lengths,
     flag_of,
+    given_options,
     names,
     numbers,
     option,
@@ -98,14 +100,6 @@ def add_parser(commands: Any) -> None:
     option(grid, "--concurrency N,…", text, whole_numbers, (), action=Listing)
     usual = (user_default("temperature"),)
     option(grid, "--temperature T,…", "one or more temperatures", numbers, usual, action=Listing)
-    for name, item in _listed_options().items():
-        listed = "One or more values or ranges, as in 2-4,6"
-        if isinstance(item.default, Enum):
-            listed = f"One or more of {', '.join(map(str, type(item.default)))}"
-        methods = " or ".join(method for method, found in METHODS.items() if name in declared(found.options))
-        help_text = item.metadata["help"].rstrip(".")
-        text = f"with {methods}: {help_text[:1].lower()}{help_text[1:]}. {listed} (default: {item.default})"
-        option(grid, f"{flag_of(name)} LIST", text, names, action=Listing)
     text = (
         f"suites ({', '.join(SUITES)}) and files: one prompt per line, JSON Lines with a text or prompt each, or "
         f"Spec-Bench's question.jsonl (default: the first {FEW_PROMPTS} of code or chat)"
@@ -125,14 +119,23 @@ def add_parser(commands: Any) -> None:
     option(output, "--logs FOLDER", "keep the log of every run here")
     option(output, "--csv FILE", "also write the table here")
     switch(output, "--yes", "don't ask before a long sweep")
+    for name, item in _listed_options().items():
+        listed = "One or more values or ranges, as in 2-4,6"
+        if isinstance(item.default, Enum):
+            listed = f"One or more of {', '.join(map(str, type(item.default)))}"
+        methods = " or ".join(method for method, found in METHODS.items() if name in declared(found.options))
+        help_text = item.metadata["help"].rstrip(".")
+        text = f"with {methods}: {help_text[:1].lower()}{help_text[1:]}. {listed} (default: {item.default})"
+        with contextlib.suppress(argparse.ArgumentError):  # As in `add_method_options`.
+            option(grid, f"{flag_of(name)} LIST", text, names, action=Listing, dest=OPTION + name)
 
 
 def _listed_options() -> dict[str, Field[Any]]:
     """The options of methods that may be swept: numbers and choices."""
-    every = {name: item for method in METHODS.values() for name, item in declared(method.options).items()}
     return {
         name: item
-        for name, item in every.items()
+        for method in METHODS.values()
+        for name, item in declared(method.options).items()
         if isinstance(item.default, int | Enum) and not isinstance(item.default, bool)
     }
 
@@ -152,7 +155,7 @@ def build_plan(args: argparse.Namespace) -> SweepPlan:
 
 def _with_options(methods: Sequence[str], args: argparse.Namespace) -> Iterator[str]:
     """Each method with every combination of the values given for its options, as in draft-tree:depth=2."""
-    given = {name: values for name in _listed_options() if (values := getattr(args, name)) is not None}
+    given = given_options(args)
     known = {method: declared(get_method(split_options(method)[0]).options) for method in methods}
     for name in given:
         if not any(name in options for options in known.values()):
@@ -193,7 +196,7 @@ def _drafters(target: str, args: argparse.Namespace) -> list[DrafterChoice]:
 def execute(args: argparse.Namespace) -> int:
     """Measure, print, and return the exit code."""
     if args.engine is not None:
-        return measure(args, FEW_PROMPTS, (*_listed_options(), "logs", "csv", "restart"))
+        return measure(args, FEW_PROMPTS, ("logs", "csv", "restart"))
     refuse_without_engine(args)
     if args.out is None:
         raise UsageError("A sweep needs --out FILE.jsonl, the file that each finished run is appended to.")
