@@ -1,6 +1,8 @@
 """A played engine, and its events, for the tests of the terminal's commands."""
 
+import errno
 import io
+import os
 
 from app.__main__ import build_parser, main
 from app.cli import run
@@ -84,6 +86,21 @@ def refused(capsys, *arguments, code=2):
 
 def request_of(*arguments):
     return run.build_request(build_parser().parse_args(["run", "--prompt", "Hi", *arguments]))
+
+
+class BrokenStream(io.TextIOWrapper):
+    """An output that can't be written; by default its reader has gone."""
+
+    def __init__(self, number=errno.EPIPE):
+        super().__init__(io.BytesIO())
+        self.number = number
+
+    @property
+    def buffer(self):
+        return self
+
+    def write(self, _):
+        raise OSError(self.number, os.strerror(self.number))
 
 
 def piped(data):

@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 from dataclasses import replace
 
 import pytest
@@ -18,7 +19,7 @@ from core.settings import Coupling, VerificationRule
 from tests.errors import failing
 from tests.exactness import mutate
 from tests.fakes_check import PROMPTS, TableSession
-from tests.fakes_cli import refused
+from tests.fakes_cli import BrokenStream, refused
 from tests.test_core_mutants import VERIFIERS
 
 
@@ -85,6 +86,12 @@ def test_an_exact_pair_ends_with_0_and_its_report_on_standard_output(tables, cap
     bias = r"Bias towards the draft: [^,]+, standard error [\d.]+\s%\. A check of this size finds a bias of [\d.]+\s%"
     assert re.search(bias, printed.out)
     assert json.loads(out.read_text("utf-8"))["verdict"] == "exact"
+
+
+def test_a_reader_that_goes_away_loses_no_report(tables, monkeypatch, tmp_path):
+    monkeypatch.setattr(sys, "stdout", BrokenStream())
+    assert main(["check", "--samples", "300", "--json", str(tmp_path / "report.json")]) == 130
+    assert json.loads((tmp_path / "report.json").read_text("utf-8"))["verdict"] == "exact"
 
 
 def test_a_broken_verifier_ends_with_1(tables, capsys, monkeypatch):

@@ -99,6 +99,12 @@ def test_results_replace_only_results_of_their_kind(tmp_path, capsys, monkeypatc
     assert os.listdir() == ["notes.txt"]
 
 
+@pytest.mark.parametrize("command", ["check --json", "bench --out", "probe --json", "sweep --out new --csv"])
+def test_a_dash_is_no_file_for_results(capsys, tmp_path, monkeypatch, command):
+    monkeypatch.chdir(tmp_path)
+    assert "in place of -" in refused(capsys, *command.split(), "-")
+
+
 def test_a_text_is_no_file_and_a_device_holds_nothing_to_lose(play, tmp_path, monkeypatch):
     (tmp_path / "draft").touch()
     monkeypatch.chdir(tmp_path)

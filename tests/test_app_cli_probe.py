@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,7 +20,7 @@ from core.settings import RunRequest, SamplingParams
 from core.types import Finished, RunStarted, Step
 from tests.fakes import is_sentence, tiny_model
 from tests.fakes_app import FakeSession
-from tests.fakes_cli import finished, refused
+from tests.fakes_cli import BrokenStream, finished, refused
 
 
 class TinyEngine:
@@ -71,6 +72,13 @@ def test_a_text_that_the_target_wrote_is_called_its_own(capsys):
     out = capsys.readouterr().out
     assert "30 positions, temperature 0.7" in out
     assert "the target's own" in out
+
+
+def test_a_reader_that_goes_away_loses_no_figure(monkeypatch, tmp_path):
+    monkeypatch.setattr(sys, "stdout", BrokenStream())
+    path = tmp_path / "probe.json"
+    assert main(["probe", "--prompt", "some text", "--quiet", "--json", str(path)]) == 130
+    assert json.loads(path.read_text("utf-8"))["drafts"]
 
 
 def write_log(path, *, steps=True, **config):

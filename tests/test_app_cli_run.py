@@ -1,7 +1,6 @@
 """`outrider run` with a played engine: streams, exit codes, the log, and Ctrl-C."""
 
 import errno
-import io
 import json
 import os
 import signal
@@ -15,7 +14,7 @@ from core.files import FileClaim
 from core.runlog.reading import read_run_log
 from core.types import BaselineStep, FinishReason, StageChanged
 from tests.errors import failing
-from tests.fakes_cli import STARTED, finished, outrider, refused, step
+from tests.fakes_cli import STARTED, BrokenStream, finished, outrider, refused, step
 
 pytestmark = pytest.mark.usefixtures("clean_environment")
 
@@ -75,19 +74,6 @@ def test_with_a_closed_stdout_the_log_is_still_written(play, monkeypatch, log):
     records = [json.loads(line) for line in log.read_text("utf-8").splitlines()]
     assert [record["type"] for record in records] == ["run", "step", "step", "summary"]
     assert (records[-1]["text"], records[-1]["finish_reason"]) == ("def f(x):\n", "length")
-
-
-class BrokenStream(io.TextIOWrapper):
-    def __init__(self, number):
-        super().__init__(io.BytesIO())
-        self.number = number
-
-    @property
-    def buffer(self):
-        return self
-
-    def write(self, _):
-        raise OSError(self.number, os.strerror(self.number))
 
 
 @pytest.mark.parametrize(("number", "code", "words"), [(errno.EPIPE, 130, ""), (errno.ENOSPC, 1, "No space left on")])

@@ -17,7 +17,7 @@ from core.experiments.sweep_plan import DrafterChoice
 from core.experiments.sweep_results import SweepResults, verdicts
 from core.models.catalogue import DEFAULT_DRAFT, DEFAULT_TARGET, SMOLLM2_DRAFTER
 from tests.fakes import is_sentence
-from tests.fakes_cli import refused
+from tests.fakes_cli import BrokenStream, refused
 from tests.fakes_sweep import FakeSweepSession, events_of, fails_at, measured, plan_of
 
 GRID = ["--k", "1-2", "--prompts", "code", "--num-prompts", "2", "--repeats", "2", "--max-new-tokens", "16"]
@@ -120,7 +120,7 @@ BAD = {
     "--method": ("guessing", "generate", "prompt-lookup:max-ngram=99", "prompt-lookup:magic=1"),
     "--target": ("nobody/nothing",),
     "--draft": ("nobody/nothing",),
-    "--out": ("", " ", "missing/x", "."),
+    "--out": ("", " ", "-", "missing/x", "."),
     "--csv": ("", "missing/x.csv", "./x"),
     "--logs": ("",),
     "--seed": ("-1",),
@@ -167,6 +167,12 @@ def test_a_sweep_prints_a_table_and_an_answer_and_writes_both_files(capsys, sess
     assert len(read_sweep(out).measurements) == 12
     assert [row["speedup"] for row in csv.DictReader(table.open(encoding="utf-8"))] == ["", "2.0", "3.0"]
     assert len(list((tmp_path / "logs").iterdir())) == 12
+
+
+def test_a_reader_that_goes_away_loses_no_table(monkeypatch, session, out, tmp_path):
+    monkeypatch.setattr(sys, "stdout", BrokenStream())
+    assert main(["sweep", *GRID, "--out", str(out), "--csv", str(tmp_path / "t.csv")]) == 130
+    assert len((tmp_path / "t.csv").read_text("utf-8").splitlines()) == 4
 
 
 def test_the_table_of_a_resumed_sweep_has_the_suites_of_its_file(session, out, tmp_path):

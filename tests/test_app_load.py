@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from core.experiments.servers.load import LoadCell, LoadPlan, LoadResults, cross
 from core.settings import RunRequest
 from tests.fake_servers import FakeServer, Fault, as_json, llama_server, recorded, vllm
 from tests.fakes import is_sentence
-from tests.fakes_cli import refused
+from tests.fakes_cli import BrokenStream, refused
 
 pytestmark = pytest.mark.usefixtures("clean_environment", "keys")
 
@@ -98,6 +99,14 @@ def test_both_lines_and_the_gain_over_the_load(capsys, tmp_path):
     assert cells[0]["draft_acceptance_rate"] == pytest.approx(one["draft_n_accepted"] / one["draft_n"])
     assert all(cell["tokens_per_second"] > 0 for cell in cells)
     assert last["sentence"] in shown
+
+
+def test_a_reader_that_goes_away_loses_no_measurement(monkeypatch, tmp_path):
+    monkeypatch.setattr(sys, "stdout", BrokenStream())
+    with FakeServer(llama_server()) as fake:
+        code = sweep("--engine", fake.url, "--concurrency", "1", "--repeats", "1", "--out", str(tmp_path / "load.jsonl"))
+    assert code == 130
+    assert '"concurrency": 1' in (tmp_path / "load.jsonl").read_text("utf-8")
 
 
 def test_bench_measures_a_server_one_request_at_a_time(capsys):

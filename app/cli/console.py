@@ -48,9 +48,15 @@ def is_terminal(stream: Any) -> bool:
     return False
 
 
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Leave it to `writing_output`; rich would end the process with an exit code of its own."""
+        raise BrokenPipeError
+
+
 def plain_console(stream: Any, width: int | None = None) -> Console:
     """A console that prints text as it is, without markup, highlighting or emoji codes."""
-    return Console(file=stream, highlight=False, markup=False, emoji=False, width=width)
+    return _Console(file=stream, highlight=False, markup=False, emoji=False, width=width)
 
 
 def printable(text: str) -> str:
@@ -197,11 +203,13 @@ def check_out(path: str | os.PathLike[str] | None, mark: str) -> None:
         mark: what the beginning of such results contains.
 
     Raises:
-        UsageError: the file holds something else.
+        UsageError: the file holds something else, or is "-".
         RunLogError: it can't be written.
     """
     if path is None:
         return
+    if path == "-":
+        raise UsageError("The results go into a file: name one in place of -.")
     if holds_other(path, mark):
         raise UsageError(
             f"{os.fspath(path)!r} holds something other than results of this command; choose another name."

@@ -169,12 +169,12 @@ def execute(args: argparse.Namespace) -> int:
             elif not args.quiet:
                 _report(event, request)
     assert done is not None, "a probe ends with ProbeDone"
+    if args.json is not None and done.probes:  # First: standard output may be closed, or its disk full.
+        write_atomically(Path(args.json), json.dumps(to_record(request, done), indent=1, ensure_ascii=False) + "\n")
     if done.is_stopped and not done.probes:
         say("Stopped before a draft was probed.")
     else:
         write_probe(request, done)
-    if args.json is not None and done.probes:
-        write_atomically(Path(args.json), json.dumps(to_record(request, done), indent=1, ensure_ascii=False) + "\n")
     return Exit.STOPPED if done.is_stopped else Exit.DONE
 
 

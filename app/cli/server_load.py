@@ -101,9 +101,9 @@ def measure(args: argparse.Namespace, few: int, local: Iterable[str]) -> int:
                     progress.say_once(f"{requests}: {event.cell.error}")
                     code = Exit.FAILED
     if any(cell.error is None for cell in results.cells):
-        write_results(results)
-        if args.out is not None:
+        if args.out is not None:  # First: standard output may be closed, or its disk full.
             write_atomically(args.out, results.to_json_lines())
+        write_results(results)
     if controls.is_cancelled:
         say(f"Stopped after {len(results.cells):,} of {plan.num_cells:,} measurements.")
         return Exit.STOPPED

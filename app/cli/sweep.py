@@ -198,7 +198,7 @@ def execute(args: argparse.Namespace) -> int:
     if args.engine is not None:
         return measure(args, FEW_PROMPTS, ("logs", "csv", "restart"))
     refuse_without_engine(args)
-    if args.out is None:
+    if args.out in {None, "-"}:
         raise UsageError("A sweep needs --out FILE.jsonl, the file that each finished run is appended to.")
     plan = build_plan(args)
     if args.csv is not None and os.path.realpath(args.csv) == os.path.realpath(args.out):
@@ -310,11 +310,11 @@ class _Run:
 
     def _write(self, finished: SweepFinished) -> None:
         if self._results.num_measured:
-            write_results(self._results, finished.verdicts)
-            if self._args.csv is not None:
+            if self._args.csv is not None:  # First: standard output may be closed, or its disk full.
                 from core.export.sweep_table import to_csv
 
                 write_atomically(self._args.csv, to_csv(self._results))
+            write_results(self._results, finished.verdicts)
         if finished.num_unsaved:
             say(f"The last {finished.num_unsaved:,} runs are not in {self._args.out!r}; the same command repeats them.")
 
