@@ -103,10 +103,10 @@ def test_both_lines_and_the_gain_over_the_load(capsys, tmp_path):
 
 def test_a_reader_that_goes_away_loses_no_measurement(monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "stdout", BrokenStream())
+    out = tmp_path / "load.jsonl"
     with FakeServer(llama_server()) as fake:
-        code = sweep("--engine", fake.url, "--concurrency", "1", "--repeats", "1", "--out", str(tmp_path / "load.jsonl"))
-    assert code == 130
-    assert '"concurrency": 1' in (tmp_path / "load.jsonl").read_text("utf-8")
+        assert sweep("--engine", fake.url, "--concurrency", "1", "--repeats", "1", "--out", str(out)) == 130
+    assert '"concurrency": 1' in out.read_text("utf-8")
 
 
 def test_bench_measures_a_server_one_request_at_a_time(capsys):
