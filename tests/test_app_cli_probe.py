@@ -105,6 +105,9 @@ def test_a_kept_run_is_probed_at_its_own_settings(capsys, tmp_path):
     assert "the target's own" in out
     assert main(["probe", "--log", log, "--draft", "far", "--temperature", "1", "--quiet"]) == 0
     assert "was not written by the target at these settings" in capsys.readouterr().out
+    lossy = write_log(tmp_path / "lossy.jsonl", verification="typical", lossy=True)
+    assert main(["probe", "--log", lossy, "--draft", "far", "--quiet"]) == 0
+    assert "was not written by the target at these settings" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

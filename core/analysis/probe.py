@@ -13,7 +13,7 @@ from core.models.catalogue import ModelEntry, resolve, suggested_drafts
 from core.models.fit import fitting_drafts
 from core.runlog.reading import RunLog, ids_of
 from core.runlog.replay import request_from_config, steps
-from core.settings import LONGEST_CHAIN, Device, DType, SamplingParams, setting, validate
+from core.settings import LONGEST_CHAIN, Device, DType, SamplingParams, is_lossy, setting, validate
 from core.types import UNKNOWN_ID
 
 SCHEMA = "outrider.probe/1"
@@ -209,7 +209,8 @@ def drafts_here(target_ref: str) -> tuple[str, ...]:
 
 
 def probe_text(log: RunLog, target: str, sampling: SamplingParams) -> ProbeText:
-    """The text of a logged run. It is the target's own where target and sampling were those of the run throughout.
+    """The text of a logged run. It is the target's own where target and sampling were those of the run throughout, and
+    the run was not lossy.
 
     Raises:
         RunLogError: the run wrote nothing.
@@ -223,6 +224,6 @@ def probe_text(log: RunLog, target: str, sampling: SamplingParams) -> ProbeText:
     if target != config.get("target") or not before or UNKNOWN_ID in written:
         text = "".join(step.emitted_text for step in rebuilt)
         return ProbeText("the run's text", prompt=str(config.get("prompt") or ""), continuation=text)
-    is_own = sampling == request_from_config(config).sampling
+    is_own = not is_lossy(config) and sampling == request_from_config(config).sampling
     is_own = is_own and all(step.temperature == sampling.temperature for step in rebuilt)
     return ProbeText("the run's text", prompt_ids=before, continuation_ids=written, is_own=is_own)
