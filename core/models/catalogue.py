@@ -112,7 +112,7 @@ def local_models() -> tuple[ModelEntry, ...]:
     kept: list[str] = []
     if _kept_models().is_dir():
         kept = sorted(folder.name.replace("--", "/") for folder in _kept_models().iterdir() if folder.is_dir())
-    found = [*embedded_models(), *_readable(_kept_entry, kept)]
+    found = [*embedded_models(), *_readable(downloaded_model, kept)]
     known = {entry.ref for entry in found}
     cached = _readable(_hub_entry, (ref for ref in hub.cached_refs() if ref not in known))
     return (*found, *(entry for entry in cached if _writes_text(entry.path)))
