@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -28,20 +27,19 @@ STRANGER = ModelEntry("stranger", "Stranger", Path("/nowhere/stranger.gguf"), Mo
 MISMATCH = "Stranger and Tiny target have different tokenizers. Choose a draft with the target's tokenizer."
 
 
-def hub_entry(ref: str, size_bytes: int, *, days: float = 3, **changes: object) -> ModelEntry:
+def hub_entry(ref: str, size_bytes: int, **changes: object) -> ModelEntry:
     """A model in the cache of the Hub."""
     folder = CACHE / f"models--{ref.replace('/', '--')}" / "snapshots" / "0123456789abcdef"
     values: dict[str, object] = {
         "origin": ModelOrigin.HUB,
-        "last_used": time.time() - 86_400 * days,
         "revision": "0123456789abcdef0123456789abcdef01234567",
         **changes,
     }
     return ModelEntry(ref, ref.rpartition("/")[2], folder, ModelFormat.SAFETENSORS, size_bytes, **values)  # type: ignore[arg-type]
 
 
-SMALL = hub_entry("owner/small-instruct", 269_000_000, days=1)
-LARGE = hub_entry("other/large", 3_400_000_000, days=40)
+SMALL = hub_entry("owner/small-instruct", 269_000_000)
+LARGE = hub_entry("other/large", 3_400_000_000)
 NEW = SUGGESTIONS[1].ref
 
 
@@ -178,7 +176,7 @@ class FakeHub:
         on_progress(DownloadProgress("Checking…", "model.safetensors", self.total_bytes, self.total_bytes))
         entry = next((entry for entry in self.entries if entry.ref == ref), None)
         if entry is None:
-            entry = hub_entry(ref, self.total_bytes, days=0)
+            entry = hub_entry(ref, self.total_bytes)
             self.entries.append(entry)
         if details := self.repairs.get(ref):
             self.details[ref] = details

@@ -28,8 +28,7 @@ def test_a_model_of_the_hub_cache_is_listed_with_exact_values(cached, capsys):
     (row,) = (line.split("\t") for line in out.splitlines())
     size = (folder / "model.safetensors").stat().st_size
     assert row[:8] == ["owner/small", "hub", "safetensors", "bfloat16", "44", "2048", "3", str(size)]
-    assert row[8].endswith("+00:00")
-    assert row[9] == str(folder)
+    assert row[8:] == [str(folder)]
     assert err == ""
     assert models("list", "--json") == 0
     (record,) = json.loads(capsys.readouterr().out)
@@ -73,9 +72,8 @@ def test_a_wide_terminal_shows_every_column_and_a_narrow_one_the_names_and_sizes
     cached("owner/with-a-name-of-some-length")
     wide = terminal(width=300)
     assert models("list") == 0
-    assert wide.out.text.split()[:10] == (
-        ["model", "origin", "format", "precision", "params", "context", "vocab", "size", "last", "used"]
-    )
+    titles = ["model", "origin", "format", "precision", "params", "context", "vocab", "size", "path"]
+    assert wide.out.text.split()[:9] == titles
     for width in (120, 80, 60, 45, 30):
         narrow = terminal(width=width)
         assert models("list") == 0

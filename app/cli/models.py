@@ -7,7 +7,6 @@ import contextlib
 import os
 import shlex
 import sys
-from datetime import UTC, datetime
 from typing import Any
 
 from app.cli.columns import Column, write_fields, write_rows, yes_or_no
@@ -28,11 +27,6 @@ _thousands = "{:,}".format
 _tokens = "{:,} tokens".format
 
 
-def _day(moment: str) -> str:
-    """The day of an ISO time, in the local time zone."""
-    return datetime.fromisoformat(moment).astimezone().strftime("%Y-%m-%d")
-
-
 # --- list and info ----------------------------------------------------------------------------------------------
 
 _LOCAL = (
@@ -44,8 +38,7 @@ _LOCAL = (
     Column("context", "context", _thousands, is_number=True, rank=2),
     Column("vocabulary", "vocab", _thousands, is_number=True, rank=5),
     Column("size_bytes", "size", bytes_text, is_number=True),
-    Column("last_used", "last used", _day, rank=7),
-    Column("path", "path", rank=8),
+    Column("path", "path", rank=7),
 )
 _SUGGESTED = (
     Column("ref", "model"),
@@ -81,7 +74,6 @@ _FIELDS = (
     Column("origin", "origin"),
     Column("path", "path"),
     Column("revision", "revision"),
-    Column("last_used", "last used", _day),
     Column("format", "format"),
     Column("size_bytes", "size on disk", bytes_text),
     _ARCHITECTURE,
@@ -94,7 +86,6 @@ _FIELDS = (
 
 def _record(entry: ModelEntry, details: ModelDetails | None) -> dict[str, Any]:
     """What is known of a model; the details are None if its files can't be read."""
-    used = entry.last_used
     return {
         "ref": entry.ref,
         "title": entry.title,
@@ -103,7 +94,6 @@ def _record(entry: ModelEntry, details: ModelDetails | None) -> dict[str, Any]:
         "kind": kind_text(entry, details).lower(),
         **{column.key: getattr(details, name, None) for name, column in _DETAILS.items()},
         "size_bytes": entry.size_bytes,
-        "last_used": None if used is None else datetime.fromtimestamp(used, UTC).isoformat(timespec="seconds"),
         "path": str(entry.path),
         "revision": entry.revision,
         "serves": entry.serves,

@@ -76,7 +76,6 @@ class ModelEntry:
         format: how its weights are stored.
         size_bytes: size of its weights.
         origin: where its files are.
-        last_used: when its weights were last read, in seconds since the epoch; only for the Hub's cache.
         revision: commit; only for models in the Hub's cache.
         serves: the target's reference, if this is a drafter that borrows its target's tables.
         has_weights: whether its weights are here, and not only what describes them (`downloads.preview`).
@@ -88,7 +87,6 @@ class ModelEntry:
     format: ModelFormat
     size_bytes: int
     origin: ModelOrigin = ModelOrigin.FOLDER
-    last_used: float | None = None
     revision: str | None = None
     serves: str | None = None
     has_weights: bool = True
@@ -267,16 +265,13 @@ def _folder_entry(folder: Path, ref: str, title: str, origin: ModelOrigin, revis
         config = read_json(folder / "config.json")
     except (OSError, ValueError):
         raise ModelUnreadableError(f"The config.json of {ref!r} can't be read. Download the model again.") from None
-    states = [weight.stat() for weight in weight_files(folder, ref)]
     return ModelEntry(
         ref,
         title,
         folder,
         ModelFormat.SAFETENSORS,
-        sum(state.st_size for state in states),
+        sum(weight.stat().st_size for weight in weight_files(folder, ref)),
         origin,
-        # Weights only, since listing models reads the small files.
-        last_used=max(state.st_atime for state in states) if origin is ModelOrigin.HUB else None,
         revision=revision,
         serves=served_target(config),
     )
