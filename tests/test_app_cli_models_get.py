@@ -92,6 +92,14 @@ def test_ctrl_c_stops_a_download_says_what_is_kept_and_how_to_continue(hub, shel
     assert signal.getsignal(signal.SIGINT) is before
 
 
+def test_a_model_that_is_whole_already_is_not_called_what_a_stopped_download_kept(hub, cached, capsys):
+    cached("owner/model")
+    hub.script[1:] = [press_ctrl_c, progress("Downloading", 0, 10_000_000)]
+    assert models("get", "owner/model") == 130
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said == "Stopped; owner/model is here as before. `outrider models get owner/model` starts again."
+
+
 def test_a_second_ctrl_c_does_not_wait_for_the_download(hub, capsys):
     before = signal.getsignal(signal.SIGINT)
 

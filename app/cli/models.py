@@ -202,6 +202,8 @@ def get_model(args: argparse.Namespace) -> int:
 def _farewell(ref: str) -> str:
     """Say what a stopped download leaves on the disk: not every source can be resumed."""
     command = f"`outrider models get {shlex.quote(ref)}`"
+    if not hub.partial_bytes(ref) and catalogue.source_kind(ref) == "hub":
+        return f"Stopped; {ref} is here as before. {command} starts again."
     try:
         kept = removal.plan_removal(ref).frees_bytes
     except OutriderError:
