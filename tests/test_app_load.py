@@ -109,6 +109,19 @@ def test_a_reader_that_goes_away_loses_no_measurement(monkeypatch, tmp_path):
     assert '"concurrency": 1' in out.read_text("utf-8")
 
 
+def test_earlier_measurements_are_replaced_only_by_a_restart(capsys, tmp_path):
+    out = tmp_path / "load.jsonl"
+    with FakeServer(llama_server()) as fake:
+        again = ["--engine", fake.url, "--concurrency", "1", "--repeats", "1", "--out", str(out)]
+        assert sweep(*again) == 0
+        before = out.read_text("utf-8")
+        capsys.readouterr()
+        assert "add --restart to replace them" in refused(capsys, *SWEEP, *again)
+        assert out.read_text("utf-8") == before
+        assert sweep(*again, "--restart") == 0
+    assert out.read_text("utf-8") != before
+
+
 def test_bench_measures_a_server_one_request_at_a_time(capsys):
     with FakeServer(llama_server()) as fake, FakeServer({**llama_server(), **NO_DRAFTS}) as plain:
         flags = ["--engine", fake.url, "--baseline-engine", plain.url, "--rounds", "2", "--max-new-tokens", "24"]
@@ -152,7 +165,6 @@ BAD = (
     ["--device", "cpu"],
     ["--csv", "x.csv"],
     ["--logs", "x"],
-    ["--restart"],
     ["--temperature", "0,1"],
     ["--coupling", "gumbel"],
     ["--verification", "block"],

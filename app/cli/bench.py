@@ -160,7 +160,7 @@ def execute(args: argparse.Namespace) -> int:
 def _one_at_a_time(args: argparse.Namespace) -> argparse.Namespace:
     """The arguments of a sweep over the load that has one load only."""
     run = {**dict.fromkeys(("num_prompts", "chat")), "coupling": Coupling.REJECTION, **asdict(SamplingParams())}
-    load = {"concurrency": (1,), "repeats": args.rounds, "temperature": args.temperature or (0.0,)}
+    load = {"concurrency": (1,), "repeats": args.rounds, "temperature": args.temperature or (0.0,), "restart": True}
     return argparse.Namespace(**{**run, **vars(args), **load, "prompts": args.prompts and [args.prompts]})
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -81,6 +82,8 @@ def measure(args: argparse.Namespace, few: int, local: Iterable[str]) -> int:
     from core.experiments.servers.load import SCHEMA, CellMeasured, LoadResults, measure_load
 
     check_out(args.out, SCHEMA)
+    if args.out is not None and not args.restart and os.path.isfile(args.out) and os.path.getsize(args.out):
+        raise UsageError(f"{args.out!r} holds earlier results; choose another name, or add --restart to replace them.")
     plan = build_plan(args, few, local)
     results, controls = LoadResults(plan), RunControls()
     code = Exit.DONE

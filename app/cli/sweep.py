@@ -114,7 +114,7 @@ def add_parser(commands: Any) -> None:
     add_template(sampling)
     output = parser.add_argument_group("output")
     text = "file that each finished run is appended to; the same command resumes from it"
-    option(output, "--out FILE.jsonl", f"{text}; with --engine optional, and written at the end")
+    option(output, "--out FILE.jsonl", f"{text}; with --engine optional, new, and written at the end")
     switch(output, "--restart", "start over and replace --out")
     option(output, "--logs FOLDER", "keep the log of every run here")
     option(output, "--csv FILE", "also write the table here")
@@ -196,7 +196,7 @@ def _drafters(target: str, args: argparse.Namespace) -> list[DrafterChoice]:
 def execute(args: argparse.Namespace) -> int:
     """Measure, print, and return the exit code."""
     if args.engine is not None:
-        return measure(args, FEW_PROMPTS, ("logs", "csv", "restart"))
+        return measure(args, FEW_PROMPTS, ("logs", "csv"))
     refuse_without_engine(args)
     if args.out in {None, "-"}:
         raise UsageError("A sweep needs --out FILE.jsonl, the file that each finished run is appended to.")
