@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from core.controls import RunControls
 from core.engines import Client, ServerSession, client, identify, read_metrics
 from core.errors import ServerRefusedError
 from core.types import Finished, FinishReason, RunStarted
-from tests.fake_servers import Answer, FakeServer, Fault, a_request, as_json, as_stream, llama_server, recorded
+from tests.fake_servers import Answer, FakeServer, Fault, a_request, as_json, as_stream, llama_server, recorded, vllm
 
 pytestmark = pytest.mark.usefixtures("keys")
 
@@ -157,3 +158,25 @@ def test_a_stop_while_a_connection_is_made_ends_it_as_soon_as_it_is_there(
     assert isinstance(end, Finished)
     assert end.summary.finish_reason is FinishReason.CANCELLED
     assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("outrider-")]
+
+
+def test_half_a_character_in_a_prompt_is_replaced_as_it_is_here() -> None:
+    with FakeServer(vllm()) as fake:
+        *_, end = ServerSession(identify(fake.url)).run(a_request(prompt="Hi \ud83d there", engine=fake.url))
+        (body,) = fake.bodies("/v1/chat/completions")
+    assert isinstance(end, Finished)
+    assert end.summary.finish_reason is FinishReason.LENGTH
+    assert body["messages"][-1]["content"] == "Hi ? there"
+
+
+@pytest.mark.parametrize("make", [vllm, llama_server])
+def test_a_gateway_may_answer_with_a_web_page_where_a_server_has_none(make: Callable) -> None:
+    page = Answer(["<!doctype html><title>Portal</title>"], 200, {"content-type": "text/html"})
+    pages = ("/version", "/metrics", "/props", "/slots", "/server_info")
+    with FakeServer({**make(), **dict.fromkeys(pages, page)}) as fake:
+        server = identify(fake.url)
+        assert (server.version, server.metrics, server.speculation.is_on) == ("unknown", None, None)
+        *_, end = ServerSession(server).run(a_request(engine=fake.url))
+    assert isinstance(end, Finished)
+    assert end.summary.finish_reason is FinishReason.LENGTH
+    assert end.summary.text

@@ -41,7 +41,7 @@ class Client:
     def __init__(self, address: Address, key: str | None = None) -> None:
         self.address = address
         self._secrets = [secret for secret in (key, *(address.login or ())) if secret]
-        headers = {"Accept-Encoding": "identity", "User-Agent": "outrider"}
+        headers = {"Accept-Encoding": "identity", "User-Agent": "outrider", "Content-Type": "application/json"}
         if key:
             headers["Authorization"] = f"Bearer {key}"
         self._connection: Any = None
@@ -178,7 +178,7 @@ class Client:
         return self._http.stream(
             "POST",
             self.address.url + path,
-            json=dict(body),
+            content=_encoded(body),
             timeout=timeout,
             # llama-server closes the connection after a stream without saying so; a request sent on it would be lost.
             headers={"Accept": "text/event-stream", "Connection": "close"},
@@ -200,7 +200,8 @@ class Client:
             trace, url = {"trace": self._on_trace}, self.address.url + path
             # What is posted may have to wait until a model is loaded.
             timeout = httpx2.Timeout(READ_S, connect=CONNECT_S, read=READ_S if body is None else QUEUE_S)
-            with self._http.stream(method, url, json=body, timeout=timeout, extensions=trace) as response:
+            content = None if body is None else _encoded(body)
+            with self._http.stream(method, url, content=content, timeout=timeout, extensions=trace) as response:
                 if response.status_code in missing:
                     return None
                 self.check(response)
@@ -317,6 +318,11 @@ def _certificates(file: str | None) -> ssl.SSLContext:
         return ssl.create_default_context(cafile=file)
     except OSError:
         raise ServerRefusedError("The file in SSL_CERT_FILE holds no certificates that can be read.") from None
+
+
+def _encoded(body: Mapping[str, Any]) -> bytes:
+    """A body as JSON; lone surrogates, which UTF-8 can't hold, are replaced as for a model that runs here."""
+    return json.dumps(dict(body), ensure_ascii=False).encode("utf-8", "replace")
 
 
 def _tls_problem(error: BaseException | None) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
@@ -216,7 +217,7 @@ def _llama_server(
     props = _page(client, f"/props{query}") or _page(client, "/props")
     settings, meta = mapping_of(props.get("default_generation_settings")), mapping_of(model.get("meta"))
     context = count_of(settings.get("n_ctx")) or count_of(meta.get("n_ctx")) or None
-    slots = mappings_of(client.get(f"/slots{query}", missing=_MISSING)) if is_awake else []
+    slots = mappings_of(_json(client, f"/slots{query}")) if is_awake else []
     is_on = slots[0].get("speculative") if slots else None
     if not isinstance(is_on, bool):
         is_on = True if metrics is not None and metrics.drafts else None
@@ -238,4 +239,11 @@ def _server_info(client: Client) -> dict[str, Any]:
 
 
 def _page(client: Client, path: str) -> dict[str, Any]:
-    return mapping_of(client.get(path, missing=_MISSING))
+    return mapping_of(_json(client, path))
+
+
+def _json(client: Client, path: str) -> Any:
+    """The JSON at a path; None if the server lacks it, for which a gateway may send a web page of its own."""
+    with contextlib.suppress(ValueError, RecursionError):
+        return json.loads(client.get_text(path, missing=_MISSING) or "")
+    return None
