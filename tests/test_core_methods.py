@@ -10,7 +10,7 @@ from app.cli import run, sweep
 from app.cli.parsing import add_named_methods
 from core.drafters.base import DrafterSetup
 from core.drafters.registry import METHODS, Methods, build_drafter, split_options
-from core.errors import DrafterError, SettingsError
+from core.errors import DrafterError, PromptError, SettingsError
 from core.experiments.api import check, generate, measure
 from core.experiments.check_plan import Verdict
 from core.settings import Coupling, LengthPolicy, RunRequest, SamplingParams, VerificationRule
@@ -283,6 +283,11 @@ def test_one_call_generates_measures_and_checks(module, is_model):
 def test_what_is_no_drafter_is_a_sentence(drafter):
     for call in (generate, measure, check):
         refusal(DrafterError, call, tiny_model(), drafter, "a" if call is generate else ["a"])
+
+
+@pytest.mark.parametrize("token", [-1, 10**9, 1.5, "a"])
+def test_what_is_no_id_is_a_sentence(token):
+    assert "ids from 0 to 256" in refusal(PromptError, generate, tiny_model(), None, [5, token])
 
 
 def test_a_choice_that_is_named_by_its_text_acts_as_its_member():

@@ -353,8 +353,8 @@ class RunText:
     ) -> None:
         """`written`: text at the end of the prompt in which a stop text may begin."""
         check_prompt_length(len(prompt_ids), target)
-        if not all(0 <= token < target.vocab_size for token in prompt_ids):
-            raise PromptError(f"The prompt holds an id outside 0 to {target.vocab_size - 1}.")
+        if not all(hasattr(token, "__index__") and 0 <= token < target.vocab_size for token in prompt_ids):
+            raise PromptError(f"The prompt holds something other than ids from 0 to {target.vocab_size - 1}.")
         if max_new_tokens < 1:
             raise SettingsError(f"The number of new tokens must be 1 or more, not {max_new_tokens!r}.")
         self.ids = list(prompt_ids)
