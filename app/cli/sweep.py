@@ -113,8 +113,11 @@ def add_parser(commands: Any) -> None:
     add_settings(sampling, "top_k", "top_p", "min_p", "seed", "coupling", "verification")
     add_template(sampling)
     output = parser.add_argument_group("output")
-    text = "file that each finished run is appended to; the same command resumes from it"
-    option(output, "--out FILE.jsonl", f"{text}; with --engine optional, written at the end, and replaced only with --restart")
+    text = (
+        "file that each finished run is appended to; the same command resumes from it; with --engine optional, written "
+        "at the end, and replaced only with --restart"
+    )
+    option(output, "--out FILE.jsonl", text)
     switch(output, "--restart", "start over and replace --out")
     option(output, "--logs FOLDER", "keep the log of every run here")
     option(output, "--csv FILE", "also write the table here")
