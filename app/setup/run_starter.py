@@ -77,11 +77,8 @@ class RunStarter(QObject):
 
     @Slot(object)
     def _start_when_known(self, request: RunRequest) -> None:
-        """Start a run as soon as it is known whether its models fit, or say at once that the engine is busy."""
-        if self._controller.busy_sentence():
-            self.start(request)
-        else:
-            self._window.forecast.when_known(request, partial(self.start, request))
+        """Start a run as soon as it is known whether its models fit."""
+        self._window.forecast.when_known(request, partial(self.start, request))
 
     @Slot(object)
     def show_live_settings(self, request: RunRequest) -> None:
