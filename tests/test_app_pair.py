@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 from PySide6.QtCore import QPoint, Qt
@@ -164,40 +163,6 @@ def test_a_pair_that_is_too_large_is_loaded_only_after_a_yes_once_for_each_preci
     until(qtbot, lambda: window.forecast._answer[0].dtype == "float32")
     run_to_end(window)
     assert len(dialogs.asked) == 3
-
-
-def test_a_run_of_a_pair_chosen_a_moment_ago_waits_for_its_forecast_and_starts_once(
-    make_window, hub, dialogs, session, run_to_end, qtbot
-):
-    window, said = make_window(), []
-    warm_up(window, qtbot)
-    run_to_end(window)
-    window.runs.reported.connect(said.append)
-    hub.memory, text = TOO_MUCH, window.run_view.summary.text
-    again = replace(window.run_view.request, dtype=DType.FLOAT16)
-    for num_asked in (1, 2):
-        window.runs._replay(SimpleNamespace(title="x"), again, text)
-        assert len(dialogs.asked) == num_asked - 1, "the window doesn't wait"
-        with qtbot.waitSignal(window.jobs.became_idle):
-            pass
-        assert len(dialogs.asked) == num_asked
-        if num_asked == 1:
-            assert (window.controller.state, len(session.requests)) == (RunState.IDLE, 1), "the answer was no"
-            dialogs.says_yes = True
-            window.controls.fields["dtype"].choose(DType.AUTO)
-            window.controls.changed.emit()
-            until(qtbot, lambda: window.forecast._answer[0].dtype == "auto")
-    until(qtbot, lambda: bool(said))
-    assert len(session.requests) == 2
-    assert said == ["Ran 'x' again: the same text, character for character"]
-    window.controls.fields["dtype"].choose(DType.FLOAT32)
-    with qtbot.waitSignal(window.live.run_shown):
-        window.controls.changed.emit()
-        window.prompt.run_button.click()
-        window.prompt.run_button.click()
-        window.controls.fields["max_new_tokens"].setValue(4096)
-    assert (len(dialogs.asked), len(session.requests), len(said)) == (3, 3, 1)
-    assert session.requests[-1].max_new_tokens < 4096
 
 
 def test_the_forecast_knows_what_loaded_models_hold(make_window, hub, session, run_to_end, qtbot):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -95,8 +95,6 @@ class PairForecast(QObject):
         self._wanted: PairQuestion | None = None
         self._answer: tuple[PairQuestion, PairVerdict | None] | None = None
         self._job: Job | None = None
-        self._then: Callable[[], None] | None = None
-        """What waits for the answer."""
         self._is_engine_ready = False
         self._held: tuple[str, int] = ("", 0)
         """A device, and the bytes on it that unloading the loaded models would free."""
@@ -116,7 +114,6 @@ class PairForecast(QObject):
         if asked is None:
             self._answer = None
             self._line.show_verdict(None)
-            self._go_on()
         elif self._answer is None or self._answer[0] != asked:
             if self._answer is not None and _pair(self._answer[0]) != _pair(asked):
                 self._line.show_verdict(None)
@@ -124,16 +121,6 @@ class PairForecast(QObject):
         else:
             self._timer.stop()
             self._show(asked, self._answer[1])
-            self._go_on()
-
-    def when_known(self, request: RunRequest, then: Callable[[], None]) -> None:
-        """Call back once `too_large` knows about a run: at once, unless its pair was chosen a moment ago."""
-        self._then, question = then, self._question()
-        is_known = question is None or not question.with_memory or not self._is_new(request, question)
-        if is_known or (self._answer is not None and self._answer[0] == question):
-            self._go_on()
-        else:
-            self._on_due()
 
     def too_large(self, request: RunRequest) -> str:
         """The warning to confirm before this run's pair is loaded, if it is not expected to fit; else empty."""
@@ -141,7 +128,8 @@ class PairForecast(QObject):
         if question is None or question != self._question() or verdict is None or verdict.memory is None:
             return ""
         is_too_large = verdict.memory.fits is False and verdict.problem is None
-        return memory_text(verdict.memory) if is_too_large and self._is_new(request, question) else ""
+        is_new = (request.draft, request.target) == _pair(question) and _models(request) != self._loaded
+        return memory_text(verdict.memory) if is_new and is_too_large else ""
 
     def note_run(self, run: RunView) -> None:
         """Remember what is in memory now: a pair that has run needs no confirmation again. And the cost it measured."""
@@ -152,15 +140,6 @@ class PairForecast(QObject):
             is_sound = summary is not None and summary.has_baseline and not summary.was_stepped
             if summary is not None and is_sound and summary.cost_coefficient is not None:
                 self._measured[_drafting(run.request)] = summary.cost_coefficient
-
-    def _is_new(self, request: RunRequest, question: PairQuestion) -> bool:
-        """Whether a run would load the pair in question."""
-        return (request.draft, request.target) == _pair(question) and _models(request) != self._loaded
-
-    def _go_on(self) -> None:
-        then, self._then = self._then, None
-        if then is not None:
-            then()
 
     def _show(self, question: PairQuestion, verdict: PairVerdict | None) -> None:
         self._line.show_verdict(verdict, self._measured.get(_drafting(question)))
@@ -184,7 +163,6 @@ class PairForecast(QObject):
 
     @Slot()
     def _on_due(self) -> None:
-        self._timer.stop()
         question = self._question()
         if question is None:
             return
@@ -196,7 +174,6 @@ class PairForecast(QObject):
             if asked is not None and asked == question:
                 self._answer = (asked, verdict)
                 self._show(asked, verdict)
-                self._go_on()
 
         def judge(_job: Job) -> PairVerdict:
             settings = asdict(question)
@@ -204,9 +181,7 @@ class PairForecast(QObject):
             return fit.pair_verdict(settings.pop("draft"), settings.pop("target"), **settings)
 
         # A failed forecast is silent: the check of the pair and the engine report what is wrong with the files.
-        # A run waits for no other job.
-        lane = "models" if self._then is None else ""
-        self._job = self._jobs.submit(judge, then=take, failed=lambda _sentence: take(None), lane=lane)
+        self._job = self._jobs.submit(judge, then=take, failed=lambda _sentence: take(None), lane="models")
 
 
 def _models(request: RunRequest | PairQuestion) -> tuple[object, ...]:

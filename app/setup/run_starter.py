@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING
 
 from PySide6.QtCore import QObject, Slot
@@ -43,7 +42,7 @@ class RunStarter(QObject):
         self._controls.temperature_changed.connect(self._controller.set_temperature)
         for applied in (window.speed.applied, window.conclusion.advice.applied):
             applied.connect(self._on_advice_applied)
-        window.introduction.run_wanted.connect(self._start_when_known)
+        window.introduction.run_wanted.connect(self.start)
         window.runs.replay_wanted.connect(self.replay)
 
     @Slot(object)
@@ -73,12 +72,7 @@ class RunStarter(QObject):
         self._prompt.set_text(request.prompt)
         self._controls.apply(settings_of(request, self._controls.settings(request.prompt)))
         self._controls.changed.emit()
-        self._start_when_known(request)
-
-    @Slot(object)
-    def _start_when_known(self, request: RunRequest) -> None:
-        """Start a run as soon as it is known whether its models fit."""
-        self._window.forecast.when_known(request, partial(self.start, request))
+        self.start(request)
 
     @Slot(object)
     def show_live_settings(self, request: RunRequest) -> None:
@@ -108,7 +102,7 @@ class RunStarter(QObject):
             typing.interpretText()
         # The reason why it can't be run stands beside Run.
         if self._controls.problem(self._prompt.text()) is None:
-            self._start_when_known(self._controls.request(self._prompt.text()))
+            self.start(self._controls.request(self._prompt.text()))
 
     @Slot(object)
     def _on_draft_length_changed(self, length: DraftLength) -> None:

@@ -159,19 +159,18 @@ class KeptRuns(QObject):
     def _replay(self, run: KeptRun, request: RunRequest, text: str | None) -> None:
         if self._is_busy(self._controller.busy_sentence()):
             return
-        self._live.finish()
-        request = replace(request, inspect=True)
-        self._replaying = (self._run.started, run, request, text)
-        self.replay_wanted.emit(request)
+        before = self._run.started
+        self.replay_wanted.emit(replace(request, inspect=True))
+        # The run was requested, unless it was refused.
+        self._replaying = (before, run, request, text) if self._controller.state is not RunState.IDLE else None
 
     @Slot()
     def _on_run_shown(self) -> None:
         replayed, self._replaying = self._replaying, None
         if replayed is not None:
             before, run, request, text = replayed
-            # One that was refused, or stopped while its models loaded, has left another run on screen.
-            is_shown = self._run.started is not before and self._run.request == request and not self._live.kept_title
-            if is_shown and (sentence := self._verdict(run, request, text)):
+            # A replay that was stopped while its models loaded leaves the run before it on screen.
+            if self._run.started is not before and (sentence := self._verdict(run, request, text)):
                 self.reported.emit(sentence)
         self.refresh()
 
