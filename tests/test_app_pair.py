@@ -165,6 +165,24 @@ def test_a_pair_that_is_too_large_is_loaded_only_after_a_yes_once_for_each_preci
     assert len(dialogs.asked) == 3
 
 
+def test_a_pair_chosen_a_moment_ago_is_judged_before_it_is_loaded(
+    make_window, hub, dialogs, session, run_to_end, qtbot
+):
+    window = make_window()
+    warm_up(window, qtbot)
+    run_to_end(window)
+    hub.memory, before = TOO_MUCH, window.run_view.request
+    window.runs.replay_wanted.emit(replace(before, dtype=DType.FLOAT16))
+    assert (len(dialogs.asked), len(session.requests)) == (1, 1)
+    dialogs.says_yes = True
+    with qtbot.waitSignal(window.live.run_shown):
+        window.controls.fields["dtype"].choose(DType.FLOAT32)
+        window.controls.changed.emit()
+        window.prompt.run_button.click()
+    assert [request.dtype for request in session.requests] == [before.dtype, DType.FLOAT32]
+    assert len(dialogs.asked) == 2
+
+
 def test_the_forecast_knows_what_loaded_models_hold(make_window, hub, session, run_to_end, qtbot):
     session.held = 3_000_000
     window = make_window()

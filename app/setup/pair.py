@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -124,12 +125,17 @@ class PairForecast(QObject):
 
     def too_large(self, request: RunRequest) -> str:
         """The warning to confirm before this run's pair is loaded, if it is not expected to fit; else empty."""
-        question, verdict = self._answer or (None, None)
-        if question is None or question != self._question() or verdict is None or verdict.memory is None:
+        question = self._question()
+        is_new = question is not None and question.with_memory and _models(request) != self._loaded
+        if question is None or not is_new or (request.draft, request.target) != _pair(question):
             return ""
-        is_too_large = verdict.memory.fits is False and verdict.problem is None
-        is_new = (request.draft, request.target) == _pair(question) and _models(request) != self._loaded
-        return memory_text(verdict.memory) if is_new and is_too_large else ""
+        if self._answer is None or self._answer[0] != question:
+            # The pair was chosen a moment ago, as by Run again on a kept run. Loading it takes far longer than this.
+            self._answer = question, _judge(question)
+        verdict = self._answer[1]
+        if verdict is None or verdict.memory is None or verdict.memory.fits is not False or verdict.problem is not None:
+            return ""
+        return memory_text(verdict.memory)
 
     def note_run(self, run: RunView) -> None:
         """Remember what is in memory now: a pair that has run needs no confirmation again. And the cost it measured."""
@@ -175,13 +181,18 @@ class PairForecast(QObject):
                 self._answer = (asked, verdict)
                 self._show(asked, verdict)
 
-        def judge(_job: Job) -> PairVerdict:
-            settings = asdict(question)
-            del settings["method"], settings["method_options"]
-            return fit.pair_verdict(settings.pop("draft"), settings.pop("target"), **settings)
+        self._job = self._jobs.submit(
+            lambda _job: _judge(question), then=take, failed=lambda _sentence: take(None), lane="models"
+        )
 
-        # A failed forecast is silent: the check of the pair and the engine report what is wrong with the files.
-        self._job = self._jobs.submit(judge, then=take, failed=lambda _sentence: take(None), lane="models")
+
+def _judge(question: PairQuestion) -> PairVerdict | None:
+    """Silent if it fails: the check of the pair and the engine report what is wrong with the files."""
+    settings = asdict(question)
+    del settings["method"], settings["method_options"]
+    with contextlib.suppress(Exception):
+        return fit.pair_verdict(settings.pop("draft"), settings.pop("target"), **settings)
+    return None
 
 
 def _models(request: RunRequest | PairQuestion) -> tuple[object, ...]:
