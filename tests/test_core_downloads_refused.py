@@ -1,5 +1,6 @@
 """What can't be downloaded is refused in a sentence, before its weights where that can be known, and leaves nothing."""
 
+import errno
 import gzip
 import hashlib
 import json
@@ -164,12 +165,26 @@ def test_a_cache_that_can_not_be_written(server, home):
         home.chmod(0o700)
 
 
-def test_a_file_that_another_program_is_fetching(server):
-    digest = hashlib.sha256(content()).hexdigest()
-    hub.lock_folder(REF).mkdir(parents=True)
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_file_that_another_program_is_fetching_is_left_to_it(server, restart):
+    kept, digest = interrupt(), hashlib.sha256(content()).hexdigest()
     with FileLock(hub.lock_folder(REF) / f"{digest}.lock"):
-        assert "another program" in refusal(DownloadError)
+        assert "another program" in refusal(DownloadError, restart=restart)
+        assert hub.partial_bytes(REF) == kept
     download(REF)
+
+
+@pytest.mark.parametrize(("code", "keeps"), [(errno.EIO, True), (errno.ENOSPC, False)])
+def test_a_passing_error_of_the_disk_keeps_what_was_received(server, monkeypatch, code, keeps):
+    kept = interrupt()
+
+    def fail(_meter, _num_bytes):
+        raise OSError(code, os.strerror(code))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(hub.Meter, "count", fail)
+        refusal(DownloadError)
+    assert (hub.partial_bytes(REF) >= kept) is keeps
 
 
 @pytest.mark.parametrize("body", [b"<html>", b"[]", b"{}", b"\xff"])

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from core.errors import DownloadError, HubUnreachableError
-from core.files import file_digest
+from core.files import NO_SPACE, file_digest
 from core.models.remote import hub
 from core.models.remote.contents import TIMEOUT_SECONDS, RemoteFile
 from core.models.remote.hub import DOWNLOADING, Meter, http_error
@@ -65,20 +65,12 @@ class FileDownload:
             return self.remote.size
         return min(max(0, _size(self.partial)), self.remote.size)
 
-    def forget(self) -> None:
-        """Delete what an interrupted download left of the file, and the file itself if it is damaged."""
-        self.partial.unlink(missing_ok=True)
-        self._meter.enter("Checking…", self.remote.name)
-        # The snapshot's file first: if it is intact, so is its blob, which other revisions may share.
-        for path in (self.pointer, self.blob):
-            if self._is_sound(path):
-                return
-            path.unlink(missing_ok=True)
-
-    def fetch(self, bytes_before: int) -> None:
+    def fetch(self, bytes_before: int, *, restart: bool = False) -> None:
         """Download the file unless it is here, resuming an earlier partial download.
 
-        `bytes_before` are those of the model's earlier files, for the progress.
+        Args:
+            bytes_before: those of the model's earlier files, for the progress.
+            restart: discard an earlier partial download, and the file itself if it is damaged.
 
         Raises:
             DownloadError: the file is not what the Hub announced; it is removed.
@@ -86,7 +78,7 @@ class FileDownload:
         """
         from filelock import FileLock, Timeout
 
-        if _size(self.pointer) == self.remote.size:
+        if not restart and _size(self.pointer) == self.remote.size:
             return
         self._check_cancelled()
         lock = hub.lock_folder(self._ref) / f"{self.remote.digest}.lock"
@@ -94,6 +86,10 @@ class FileDownload:
             folder.mkdir(parents=True, exist_ok=True)
         try:
             with FileLock(lock, timeout=0):
+                if restart:
+                    self._forget()
+                if _size(self.pointer) == self.remote.size:
+                    return
                 if _size(self.blob) != self.remote.size:
                     self._receive(bytes_before)
                     self._verify()
@@ -108,6 +104,16 @@ class FileDownload:
             raise DownloadError(
                 f"{self._ref!r} is being downloaded by another program. Wait until that is done."
             ) from None
+
+    def _forget(self) -> None:
+        """Delete what an interrupted download left of the file, and the file itself if it is damaged."""
+        self.partial.unlink(missing_ok=True)
+        self._meter.enter("Checking…", self.remote.name)
+        # The snapshot's file first: if it is intact, so is its blob, which other revisions may share.
+        for path in (self.pointer, self.blob):
+            if self._is_sound(path):
+                return
+            path.unlink(missing_ok=True)
 
     def _receive(self, bytes_before: int) -> None:
         """Receive until the file has its size or the Hub sends no more; after an interruption, try again."""
@@ -173,9 +179,10 @@ class FileDownload:
                         self._meter.count(len(chunk))
                         if out.tell() > self.remote.size:
                             return  # More than was announced: the size check fails.
-            except OSError:
+            except OSError as error:
                 # Don't leave a full disk full of unusable data.
-                self.partial.unlink(missing_ok=True)
+                if error.errno in NO_SPACE:
+                    self.partial.unlink(missing_ok=True)
                 raise
 
     def _verify(self) -> None:
