@@ -1,6 +1,7 @@
 """What a model is, from its files' headers: the figures are those of the loaded model, and no file hangs it."""
 
 import json
+from dataclasses import replace
 
 import gguf
 import numpy as np
@@ -88,15 +89,44 @@ def test_masks_in_old_files_are_not_counted_as_parameters(folder):
     assert details(folder).num_parameters == expected
 
 
-def test_only_the_experts_in_use_count_towards_a_step(folder):
+@pytest.mark.parametrize(
+    ("experts", "active", "tensors"),
+    [
+        ("num_local_experts", "num_experts_per_tok", {f"mlp.experts.{n}.up.weight": (48, 32) for n in range(4)}),
+        ("num_local_experts", "num_experts_per_tok", {"block_sparse_moe.input_linear.weight": (4, 48, 32)}),
+        ("moe_num_experts", "moe_k", {"mlp.experts.gate_up_proj": (4, 48, 32)}),
+        ("num_experts", "top_k_experts", {"experts.gate_up_proj": (4, 48, 32)}),
+    ],
+)
+def test_only_the_experts_in_use_count_towards_a_step(folder, experts, active, tensors):
     before = details(folder)
-    tensors = load_file(folder / "model.safetensors")
-    for expert in range(4):
-        tensors[f"model.layers.0.mlp.experts.{expert}.up.weight"] = np.zeros((48, 32), np.float32)
-    save_file(tensors, folder / "model.safetensors")
-    edit_json(folder / "config.json", num_local_experts=4, num_experts_per_tok=1)
-    assert details(folder).num_parameters == before.num_parameters + 4 * 48 * 32
-    assert details(folder).parameters_per_step() == before.parameters_per_step() + 48 * 32
+    found = {f"model.layers.0.{name}": np.zeros(shape, np.float32) for name, shape in tensors.items()}
+    save_file({**load_file(folder / "model.safetensors"), **found}, folder / "model.safetensors")
+    edit_json(folder / "config.json", **{experts: 4, active: 1})
+    after = details(folder)
+    assert after.num_parameters == before.num_parameters + 4 * 48 * 32
+    assert after.parameters_per_step() == before.parameters_per_step() + 48 * 32
+    # Before its weights are here, its layers are taken to be all experts of three matrices each.
+    edit_json(folder / "config.json", moe_intermediate_size=4)
+    entry = replace(resolve(str(folder)), has_weights=False)
+    expected = read_details(entry).parameters_per_step()
+    edit_json(folder / "config.json", **{active: 4})
+    assert expected == read_details(entry).parameters_per_step() - 3 * 3 * 2 * 32 * 4
+
+
+@pytest.mark.parametrize(
+    ("family", "shape"),
+    [
+        ("mamba", {"state_size": 4}),
+        ("mamba2", {"state_size": 4, "num_heads": 8, "head_dim": 8, "n_groups": 1}),
+        ("rwkv", {"attention_hidden_size": 32, "intermediate_size": 48}),
+    ],
+)
+def test_the_embedding_of_a_model_without_attention_is_looked_up(tmp_path, family, shape):
+    shape = {**shape, "hidden_size": 32, "num_hidden_layers": 2, "tie_word_embeddings": False}
+    found, module = details(save_model(tmp_path, family=family, **shape)), tiny_module(family, **shape)
+    assert found.num_parameters == module.num_parameters()
+    assert found.parameters_per_step() == module.num_parameters() - module.get_input_embeddings().weight.numel()
 
 
 @pytest.mark.parametrize("name", ["model.embed_tokens_per_layer.weight", "per_layer_token_embd.weight"])

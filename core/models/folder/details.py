@@ -19,15 +19,20 @@ from core.models.folder.weight_files import TensorInfo, positive_number, read_gg
 
 _EMBEDDINGS = (
     "embed_tokens.weight", "wte.weight", "embed_in.weight", "word_embeddings.weight", "tok_embeddings.weight",
-    "token_embd.weight",
+    "token_embd.weight", "backbone.embeddings.weight", "rwkv.embeddings.weight",
 )  # fmt: skip
 _HEADS = ("lm_head.weight", "embed_out.weight")
-_GGUF_HEAD = "output.weight"
+_OWN_HEADS = ("output.weight", "head.weight")
+"""GGUF's, and RWKV's."""
 _LOOKED_UP = (
     "wpe.weight", "embed_positions.weight", "position_embd.weight", "embed_tokens_per_layer.weight",
     "per_layer_token_embd.weight",
 )  # fmt: skip
 """Tables beside the embedding: of positions, and Gemma's of each layer."""
+_ACTIVE_EXPERTS = (
+    "num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_k", "top_k_experts", "expert_used_count",
+)  # fmt: skip
+_EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts", "expert_count")
 _SCALES = re.compile(
     r"(?:\.scales|\.qzeros|\.g_idx|\.SCB|_scales?|_scale_inv|_zero_point|_g_idx|\.weight_shape|absmax|quant_map"
     r"|\.quant_state\..*)$"
@@ -126,8 +131,7 @@ def read_details(entry: ModelEntry) -> ModelDetails:
         headers = read_weight_headers(entry.path, entry.title) if entry.has_weights else _expected(config, entry)
         tensors = tuple(tensor for tensor in headers if not _is_buffer(tensor))
         number, architecture = functools.partial(positive_number, config), str(config.get("model_type") or "")
-    active = number("num_experts_per_tok", "num_experts_per_token", "moe_topk", "expert_used_count")
-    experts = number("num_local_experts", "num_experts", "n_routed_experts", "expert_count")
+    active, experts = number(*_ACTIVE_EXPERTS), number(*_EXPERTS)
     quantization = config.get("quantization_config")
     counted = _unpacked(tensors, quantization) if isinstance(quantization, dict) else tensors
     total, body, head_size, rows = _count(counted, active, experts, is_tied=config.get("tie_word_embeddings") is True)
@@ -183,7 +187,7 @@ def _expected(config: Mapping[str, Any], entry: ModelEntry) -> tuple[TensorInfo,
     item_bytes = max(1, int(bits[0]) // 8) if bits else 4
     hidden = number("hidden_size", "n_embd", "d_model")
     table = (number("vocab_size"), hidden)
-    experts = number("num_local_experts", "num_experts", "n_routed_experts")
+    experts = number(*_EXPERTS)
     width, layers = number("moe_intermediate_size", "intermediate_size"), number("num_hidden_layers")
     shapes = {_EMBEDDINGS[0]: table, "mlp.experts.weight": (3, experts, layers, hidden, width)}
     if config.get("tie_word_embeddings") is False:
@@ -242,7 +246,7 @@ def _count(tensors: Iterable[TensorInfo], active: int, experts: int, *, is_tied:
     share = min(1.0, active / experts) if active and experts else 1.0
     embedding = head = lookups = rest = body = rows = 0
     for name, shape, size in ((tensor.name, tensor.shape, tensor.num_elements) for tensor in tensors):
-        if name == _GGUF_HEAD or name.endswith(_HEADS):
+        if name in _OWN_HEADS or name.endswith(_HEADS):
             head = size
         elif name.endswith(_LOOKED_UP):
             lookups += size
@@ -250,7 +254,7 @@ def _count(tensors: Iterable[TensorInfo], active: int, experts: int, *, is_tied:
             embedding, rows = size, shape[0] if shape else 0
         else:
             rest += size
-            is_expert = ".experts." in name or "_exps." in name
+            is_expert = ".experts." in name or "_exps." in name or shape[:-2] == (experts,)
             if _is_text(name):
                 body += round(size * share) if is_expert else size
     own_head = 0 if is_tied and embedding else head
