@@ -375,24 +375,24 @@ _ORPHAN_AGE_S = 24 * 3600
 
 @contextlib.contextmanager
 def scratch_folder(parent: Path, prefix: str) -> Iterator[Path]:
-    """A new folder in `parent`, which is created if needed; removed afterwards, as are those left by dead processes.
+    """A new folder in `parent`, which is created if needed; removed afterwards, as are those of more than a day ago.
 
     Raises:
         OSError: it can't be created.
     """
     parent.mkdir(parents=True, exist_ok=True)
-    _sweep(parent, prefix)
-    scratch = Path(tempfile.mkdtemp(prefix=f"{prefix}{os.getpid()}-", dir=parent))
+    sweep(parent, prefix)
+    scratch = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
     try:
         yield scratch
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-def _sweep(parent: Path, prefix: str) -> None:
-    for scratch in parent.glob(f"{prefix}*"):
-        owner = scratch.name.removeprefix(prefix).partition("-")[0]
+def sweep(parent: Path, prefix: str) -> None:
+    """Remove the folders of this prefix that nobody has changed for a day, such as those left by a crash."""
+    # By age: the processes of another machine, or container, that shares the home are unknown here.
+    for folder in parent.glob(f"{prefix}*"):
         with contextlib.suppress(OSError):
-            is_old = time.time() - scratch.stat().st_mtime > _ORPHAN_AGE_S
-            if is_old or (owner.isdecimal() and not psutil.pid_exists(int(owner))):
-                shutil.rmtree(scratch, ignore_errors=True)
+            if time.time() - folder.stat().st_mtime > _ORPHAN_AGE_S:
+                shutil.rmtree(folder, ignore_errors=True)

@@ -1,7 +1,7 @@
 """Stores the kept runs: a folder of run logs, listed from their first and last lines alone.
 
 The names, notes and tags that users give are in files of their own, so logs are never rewritten. Deleted runs go to a
-trash folder, and can be restored until the window that deleted them closes.
+trash folder, and can be restored until the window that deleted them closes, or for a day.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import contextlib
 import json
 import math
 import os
+import secrets
 import shutil
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -19,7 +20,6 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import psutil
 from filelock import FileLock, Timeout
 
 from core.errors import RunLogError
@@ -31,6 +31,7 @@ from core.files import (
     open_regular,
     read_lines,
     read_own_json,
+    sweep,
     write_atomically,
 )
 from core.runlog.log import Record
@@ -206,7 +207,7 @@ class RunStore:
         self.problem = ""
         """A sentence if a file of labels had to be kept aside."""
         self._known: dict[str, tuple[tuple[int, int], KeptRun]] = {}
-        self._trash = folder / f"{TRASH_PREFIX}{os.getpid()}"
+        self._trash = folder / f"{TRASH_PREFIX}{secrets.token_hex(8)}"
         self._deleted: set[str] = set()
         """The runs in the trash."""
 
@@ -320,12 +321,10 @@ class RunStore:
             self._deleted.discard(run_id)
 
     def empty_trash(self) -> None:
-        """Permanently remove what this store deleted and what crashed processes left in the trash. Never raises."""
+        """Permanently remove what this store deleted, and others more than a day ago. Never raises."""
+        shutil.rmtree(self._trash, ignore_errors=True)
         with contextlib.suppress(OSError):
-            for folder in self.folder.glob(f"{TRASH_PREFIX}*"):
-                pid = folder.name.removeprefix(TRASH_PREFIX)
-                if folder == self._trash or not (pid.isdecimal() and psutil.pid_exists(int(pid))):
-                    shutil.rmtree(folder, ignore_errors=True)
+            sweep(self.folder, TRASH_PREFIX)
         # A log that somebody has put back keeps its labels.
         gone = {run_id for run_id in self._deleted if not os.path.exists(self.path(run_id))}
         for label in Label:
