@@ -104,7 +104,7 @@ def speculative(
         max_new_tokens: maximum number of tokens to add; the target's context may end the text earlier.
         seed: of this run's own generator.
         coupling: how draft and target share randomness.
-        stop: texts to stop at, special tokens included; they are removed from the output.
+        stop: texts to stop at, each a text or one special token; they are removed from the output.
         controls: live settings, and the way to stop from another thread.
         inspect: send each step's evidence after it, outside all timing.
         rule: how blocks are tested under rejection coupling; TYPICAL is lossy.

@@ -28,7 +28,15 @@ def left_over() -> list[Path]:
 
 
 def write_gguf(
-    path, *, template=None, tensor_type=None, extra=None, last=((EOS, CONTROL),), family="llama", num_layers=2
+    path,
+    *,
+    template=None,
+    tensor_type=None,
+    extra=None,
+    last=((EOS, CONTROL),),
+    family="llama",
+    num_layers=2,
+    merges=("a b",),
 ) -> Path:
     """A tiny llama or Gemma, as llama.cpp's converter writes it but for its rotary order, which is left as it is.
 
@@ -53,7 +61,7 @@ def write_gguf(
     writer.add_tokenizer_model("gpt2")
     writer.add_token_list(tokens)
     writer.add_token_types([gguf.TokenType.NORMAL] * 257 + [kind for _, kind in last])
-    writer.add_token_merges(["a b"])
+    writer.add_token_merges(merges)
     writer.add_eos_token_id(257)
     if template:
         writer.add_chat_template(template)

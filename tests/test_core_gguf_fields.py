@@ -146,6 +146,13 @@ def test_control_tokens_of_any_spelling_are_read_whole_and_have_their_own_ids(tm
     assert model.tokenizer.decode([258, 261], skip_special_tokens=True) == "<｜hole｜>"
 
 
+def test_an_added_token_of_spaces_stands_beside_an_ordinary_one(tmp_path):
+    last = [(EOS, CONTROL), ("ĠĠ", 1), ("  ", USER_DEFINED)]
+    model = converted(tmp_path / "m.gguf", last=last, merges=("a b", "Ġ Ġ"))
+    assert len(model.tokenizer) == 260
+    assert encode_prompt(model, "a  b", chat=False).ids[-2:] == [259, 65]
+
+
 def test_models_whose_tables_are_padded_differently_work_together(tmp_path):
     def padded(name, until, kind):
         last = [(EOS, CONTROL), *((f"[PAD{index}]", kind) for index in range(258, until))]

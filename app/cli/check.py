@@ -119,9 +119,11 @@ def execute(args: argparse.Namespace) -> int:
     if report is None:
         say("Stopped.")
         return Exit.STOPPED
-    if args.json is not None:  # First: standard output may be closed, or its disk full.
-        write_atomically(args.json, words.report_json(report))
-    write_output(words.report_text(report))
+    try:  # First: standard output may be closed, or its disk full.
+        if args.json is not None:
+            write_atomically(args.json, words.report_json(report))
+    finally:
+        write_output(words.report_text(report))
     return Exit.DONE if report.is_right else Exit.FAILED
 
 

@@ -94,6 +94,7 @@ def _record(entry: ModelEntry, details: ModelDetails | None) -> dict[str, Any]:
         "kind": kind_text(entry, details).lower(),
         **{column.key: getattr(details, name, None) for name, column in _DETAILS.items()},
         "size_bytes": entry.size_bytes,
+        "last_used": None,
         "path": str(entry.path),
         "revision": entry.revision,
         "serves": entry.serves,
@@ -193,21 +194,21 @@ def get_model(args: argparse.Namespace) -> int:
             if not progress.has_received:
                 say(f"{entry.ref} is already downloaded; --restart checks its files.")
     except (Cancelled, KeyboardInterrupt):
-        say(_farewell(args.ref))
+        say(_farewell(args.ref, restart=args.restart))
         return Exit.STOPPED
     write_output(f"{entry.path}\n")
     return Exit.DONE
 
 
-def _farewell(ref: str) -> str:
+def _farewell(ref: str, *, restart: bool) -> str:
     """Say what a stopped download leaves on the disk: not every source can be resumed."""
-    command = f"`outrider models get {shlex.quote(ref)}`"
-    if not hub.partial_bytes(ref) and catalogue.source_kind(ref) == "hub":
+    command = f"`outrider models get {shlex.quote(ref)}{' --restart' if restart else ''}`"
+    is_whole, kept = catalogue.source_kind(ref) == "hub", hub.partial_bytes(ref)
+    if is_whole and not kept:
         return f"Stopped; {ref} is here as before. {command} starts again."
-    try:
-        kept = removal.plan_removal(ref).frees_bytes
-    except OutriderError:
-        kept = 0
+    if not is_whole:
+        with contextlib.suppress(OutriderError):
+            kept = removal.plan_removal(ref).frees_bytes
     if not kept:
         return f"Stopped; nothing was kept. {command} starts again."
     return f"Stopped; {bytes_text(kept)} was kept. {command} resumes it."

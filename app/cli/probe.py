@@ -112,7 +112,7 @@ def add_parser(commands: Any) -> None:
 
 def build_request(args: argparse.Namespace) -> ProbeRequest:
     """The probe that the arguments describe."""
-    target = args.target
+    target, shared = args.target, common_fields(args)
     texts: tuple[ProbeText, ...]
     if args.log is not None:
         log = read_run_log(args.log)
@@ -121,10 +121,16 @@ def build_request(args: argparse.Namespace) -> ProbeRequest:
         target = target or log.run["config"].get("target")
         if not isinstance(target, str):
             raise RunLogError(f"The log {args.log!r} doesn't name its target; name it with --target.")
-        sampling = sampling_of(args, request_from_config(log.run["config"]).sampling)
+        run = request_from_config(log.run["config"])
+        sampling = sampling_of(args, run.sampling)
         if args.generate:
             raise UsageError("--log already holds the target's own text, so leave out --generate or --log.")
         texts = (probe_text(log, target, sampling),)
+        # As the run read its prompt, as far as this target can.
+        if shared["chat"] is None and run.chat is False:
+            shared["chat"] = False
+        if not shared["system"] and shared["chat"] is not False and read_details(resolve(target)).is_instruct:
+            shared["system"] = run.system
     else:
         target = target or DEFAULT_TARGET
         sampling = sampling_of(args)
@@ -137,7 +143,7 @@ def build_request(args: argparse.Namespace) -> ProbeRequest:
         sampling=sampling,
         generate=args.generate,
         max_positions=args.places,
-        **common_fields(args),
+        **shared,
     )
 
 
@@ -169,12 +175,15 @@ def execute(args: argparse.Namespace) -> int:
             elif not args.quiet:
                 _report(event, request)
     assert done is not None, "a probe ends with ProbeDone"
-    if args.json is not None and done.probes:  # First: standard output may be closed, or its disk full.
-        write_atomically(Path(args.json), json.dumps(to_record(request, done), indent=1, ensure_ascii=False) + "\n")
-    if done.is_stopped and not done.probes:
-        say("Stopped before a draft was probed.")
-    else:
-        write_probe(request, done)
+    try:  # First: standard output may be closed, or its disk full.
+        if args.json is not None and done.probes:
+            record = json.dumps(to_record(request, done), indent=1, ensure_ascii=False)
+            write_atomically(Path(args.json), f"{record}\n")
+    finally:
+        if done.is_stopped and not done.probes:
+            say("Stopped before a draft was probed.")
+        else:
+            write_probe(request, done)
     return Exit.STOPPED if done.is_stopped else Exit.DONE
 
 

@@ -96,7 +96,8 @@ def add_parser(commands: Any) -> None:
         draft_length_or_plain,
     )
     add_settings(sampling, *SAMPLING, "seed", "coupling", "verification", "max_new_tokens")
-    option(sampling, "--stop TEXT", "stop before TEXT; repeatable", action="append", default=[])
+    said = "stop before TEXT, which may be one special token; repeatable"
+    option(sampling, "--stop TEXT", said, action="append", default=[])
     prompt = parser.add_argument_group("prompt")
     option(prompt, "words PROMPT", "the prompt, in place of --prompt", str, nargs="?")
     source = prompt.add_mutually_exclusive_group()
@@ -137,8 +138,8 @@ def build_request(args: argparse.Namespace, server: Server | None = None) -> Run
         request = RunRequest(target, draft=None if k == 0 else draft, **shared)
         check_rule(request)
     if args.log is not None:
-        heads = request.method_options.get("heads")
-        refuse_to_replace("--log", args.log, (args.prompt_file, args.target, args.draft, heads))
+        heads = [heads] if isinstance(heads := request.method_options.get("heads"), str) else []
+        refuse_to_replace("--log", args.log, (args.prompt_file, args.target, args.draft, *heads))
     # The prompt is read last: the user may have to type it.
     if args.words is not None and (args.prompt is not None or args.prompt_file is not None):
         raise UsageError("There are two prompts; give one, in quotes if it has several words.")

@@ -104,9 +104,11 @@ def measure(args: argparse.Namespace, few: int, local: Iterable[str]) -> int:
                     progress.say_once(f"{requests}: {event.cell.error}")
                     code = Exit.FAILED
     if any(cell.error is None for cell in results.cells):
-        if args.out is not None:  # First: standard output may be closed, or its disk full.
-            write_atomically(args.out, results.to_json_lines())
-        write_results(results)
+        try:  # First: standard output may be closed, or its disk full.
+            if args.out is not None:
+                write_atomically(args.out, results.to_json_lines())
+        finally:
+            write_results(results)
     if controls.is_cancelled:
         say(f"Stopped after {len(results.cells):,} of {plan.num_cells:,} measurements.")
         return Exit.STOPPED

@@ -70,12 +70,12 @@ def best_length(sums: Tally, diagnosis: Diagnosis) -> LengthForecast | None:
     """
     plain, own = diagnosis.plain, diagnosis.usual_length
     costs, longest = verify_costs(sums, plain.forward_ms)
-    if sums.is_tree or not (diagnosis.is_enough and own and longest):
+    if sums.is_tree or not (diagnosis.is_enough and own and longest) or (draft_ms := sums.level_ms) is None:
         return None
     drafting = sums.num_blocks / sums.num_steps
 
     def speedup(k: int) -> float:
-        block_ms = k * (sums.level_ms or 0.0) + plain.forward_ms * costs[k]
+        block_ms = k * draft_ms + plain.forward_ms * costs[k]
         tokens = drafting * tokens_per_block(sums, k) + (1 - drafting)
         total_ms = drafting * block_ms + (1 - drafting) * plain.forward_ms + diagnosis.overhead_ms
         return tokens * plain.total_ms / total_ms

@@ -27,6 +27,7 @@ from core.errors import ServerBusyError, ServerError, ServerRefusedError, first_
 CONNECT_S, READ_S, STALL_S, QUEUE_S = 10.0, 20.0, 120.0, 3_600.0
 """Most seconds to connect, between two bytes of a page, between two of a text, and until a text, or the answer to what
 is posted, begins: it may wait in a queue, for its model to be loaded, or for its prompt to be read."""
+_JSON = {"Content-Type": "application/json"}
 MOST_BYTES = 16_000_000
 """Of an answer that is read whole, and of one event of a stream: SGLang repeats the whole text in each."""
 _EVENT_BYTES = 4_096
@@ -41,7 +42,7 @@ class Client:
     def __init__(self, address: Address, key: str | None = None) -> None:
         self.address = address
         self._secrets = [secret for secret in (key, *(address.login or ())) if secret]
-        headers = {"Accept-Encoding": "identity", "User-Agent": "outrider", "Content-Type": "application/json"}
+        headers = {"Accept-Encoding": "identity", "User-Agent": "outrider"}
         if key:
             headers["Authorization"] = f"Bearer {key}"
         self._connection: Any = None
@@ -181,7 +182,7 @@ class Client:
             content=_encoded(body),
             timeout=timeout,
             # llama-server closes the connection after a stream without saying so; a request sent on it would be lost.
-            headers={"Accept": "text/event-stream", "Connection": "close"},
+            headers={**_JSON, "Accept": "text/event-stream", "Connection": "close"},
             extensions={"trace": self._on_trace},
         )
 
@@ -200,8 +201,8 @@ class Client:
             trace, url = {"trace": self._on_trace}, self.address.url + path
             # What is posted may have to wait until a model is loaded.
             timeout = httpx2.Timeout(READ_S, connect=CONNECT_S, read=READ_S if body is None else QUEUE_S)
-            content = None if body is None else _encoded(body)
-            with self._http.stream(method, url, content=content, timeout=timeout, extensions=trace) as response:
+            sent: dict[str, Any] = {} if body is None else {"content": _encoded(body), "headers": _JSON}
+            with self._http.stream(method, url, timeout=timeout, extensions=trace, **sent) as response:
                 if response.status_code in missing:
                     return None
                 self.check(response)
@@ -322,7 +323,7 @@ def _certificates(file: str | None) -> ssl.SSLContext:
 
 def _encoded(body: Mapping[str, Any]) -> bytes:
     """A body as JSON; lone surrogates, which UTF-8 can't hold, are replaced as for a model that runs here."""
-    return json.dumps(dict(body), ensure_ascii=False).encode("utf-8", "replace")
+    return json.dumps(dict(body), ensure_ascii=False, allow_nan=False).encode("utf-8", "replace")
 
 
 def _tls_problem(error: BaseException | None) -> str:

@@ -134,7 +134,7 @@ class Before:
 KEYS = key_text("Ctrl+B")
 HELP = f"Rewind to before the selected token, draw again or force another token, and continue from there ({KEYS})"
 SELECT_FIRST, PAUSE_FIRST = f"Select a token first, to branch from it ({KEYS})", "Pause the run first (Space)"
-WAIT_FIRST = "Wait until the run is computed, or stop it (Esc)"
+WAIT_FIRST = "Wait until the run and its baseline are over, or stop (Esc)"
 NO_BRANCH = "No run can branch from this place."
 BEFORE_TITLE = "before the branch"
 LONGEST = 24

@@ -98,15 +98,14 @@ def _mend_tokenizer(path: Path, header: GgufHeader) -> None:
     tokens = {index: token for index, token in enumerate(fields["tokenizer.ggml.tokens"]) if token != f"[PAD{index}]"}
     added = {token["id"]: token for token in tokenizer["added_tokens"] if token["id"] in tokens}
     # In a byte-level vocabulary, transformers spells `<｜User｜>` as bytes, so that it would be cut into pieces.
-    for index, kind in enumerate(kinds if fields.get("tokenizer.ggml.model") == "gpt2" else ()):
+    is_byte_level = fields.get("tokenizer.ggml.model") == "gpt2"
+    for index, kind in enumerate(kinds if is_byte_level else ()):
         if kind in (_CONTROL, _USER_DEFINED) and index in tokens:
             flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
             added[index] = {"id": index, "content": tokens[index], "special": kind == _CONTROL, **flags}
-    model["vocab"] = {
-        added[index]["content"] if index in added else token: index
-        for token, index in model["vocab"].items()
-        if index in tokens
-    }
+    # So spelt, an added token may also have taken the place of another one.
+    spelt = tokens if is_byte_level else {index: token for token, index in model["vocab"].items() if index in tokens}
+    model["vocab"] = {added[index]["content"] if index in added else token: index for index, token in spelt.items()}
     tokenizer["added_tokens"] = [added[index] for index in sorted(added)]
     # BOS and EOS, which transformers may have added again beyond the file's table.
     ids = {token: index for index, token in tokens.items()}
