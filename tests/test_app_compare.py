@@ -176,6 +176,14 @@ def test_nothing_is_best_among_runs_that_differ_only_in_their_seed_or_on_a_busy_
     assert row(found.results, "Acceptance, of drafted tokens").best, "only times depend on how busy the machine is"
 
 
+def test_branches_with_different_forced_tokens_differ_are_named_by_them_and_have_no_mean(folder):
+    for index, word in enumerate(("\n cat", " dog", " dog")):
+        keep_run(folder, index, prompt="p", forced_text=word)
+    found = comparison(folder, grouped=True)
+    assert [(line.title, line.texts) for line in found.differing] == [("Begins with", ("\n cat", " dog"))]
+    assert found.names == ("Begins with cat", "Begins with dog · mean of 2")
+
+
 def test_a_changed_temperature_is_reported(folder):
     run_id = keep_run(folder, 0)
     keep_run(folder, 1)
@@ -237,6 +245,14 @@ def test_the_page_lists_differences_then_results_and_shared_settings_on_request(
     assert sections() == [DIFFERING, WITH_BEST, AGREEING]
     page.agreeing.click()
     assert sections() == [DIFFERING, WITH_BEST]
+
+
+def test_long_prompts_are_shown_from_where_they_differ_and_whole_in_the_tooltip(page, folder):
+    for index, end in enumerate(("Write fib.", "Write a poem.", "Write tests.")):
+        keep_run(folder, index, prompt="You are given some Python. " * 12 + end)
+    page.show_comparison(comparison(folder))
+    assert cells(page)["Prompt"].text() == "…thon. Write fib."
+    assert "You are given" in cells(page)["Prompt"].toolTip()
 
 
 def test_every_result_has_a_title_that_is_shown_whole_and_tells_it_from_its_neighbours(page):

@@ -117,6 +117,15 @@ def test_prompts_that_differ_after_a_long_beginning_are_listed_as_different_wher
     assert re.search(r"prompt\W*…[^…]*Write fib\.\W*…[^…]*Write a poem\.", page)
 
 
+def test_branches_that_differ_only_in_what_was_forced_are_listed_with_it(log):
+    other = make_log()
+    for run, forced in ((log, " cat"), (other, " dog")):
+        run.run["config"] |= {"continuation_text": "The", "forced_text": forced}
+    page = Page(compare_page([log, other])).text
+    assert re.search(r"begins_with\W*The cat\W*The dog", page)
+    assert "def f():The cat" in page
+
+
 def test_a_report_of_few_steps_has_no_verdict_as_in_the_window_nor_has_a_configuration():
     few, enough = (Page(run_page(make_log(tokens))).text for tokens in (12, 80))
     assert "Too few steps to tell whether speculation pays here" in few

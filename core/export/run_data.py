@@ -23,7 +23,7 @@ from core.types import BaselineStep, Finished, FinishReason, Step, StepSource, S
 SOURCES = frozenset({"target_source", "draft_source"})
 """Where models came from, which older logs don't say."""
 LONG = frozenset({"prompt", "prompt_token_ids", "continuation_token_ids", "continuation_text", "forced_text"})
-"""Settings that tables leave out."""
+"""Settings that tables leave out, or show in other words."""
 _ROOT = r"(?:/|\\\\|[A-Za-z]:[\\/])"
 _QUOTED = re.compile(rf"""(["'])({_ROOT}.*?)\1""")
 _BARE = re.compile(rf"""(?<![\w/\\.~"']){_ROOT}[^\s"',/\\]+[/\\][^\s"',]*""")
@@ -133,6 +133,18 @@ class RunData:
         return {name: self.draft_length if name == "num_draft_tokens" else text for name, text in found.items()}
 
     @property
+    def written(self) -> str:
+        """What a branch begins with: the text kept of the run before, and what was forced; empty for other runs."""
+        return text_of(self.config.get("continuation_text")) + text_of(self.config.get("forced_text"))
+
+    @property
+    def compared(self) -> dict[str, str]:
+        """The settings that tell runs apart, with their prompts, and what branches begin with."""
+        found = {name: text for name, text in self.settings.items() if name not in SOURCES}
+        found["prompt"] = self.setting("prompt")
+        return found | {"begins_with": self.written} if self.written else found
+
+    @property
     def environment(self) -> dict[str, str]:
         """The machine and versions of the run."""
         return _in_words(mapping_of(self.log.run.get("environment")), ENVIRONMENT_FIELDS, {"process"})
@@ -175,6 +187,19 @@ def differences(
     names = dict.fromkeys(name for table in tables for name in table)
     rows = [(name, [table.get(name, "") for table in tables]) for name in names]
     return [row for row in rows if len(set(row[1])) > 1], [row for row in rows if len(set(row[1])) == 1]
+
+
+def where_differing(texts: Sequence[str], before: int) -> list[str]:
+    """Texts cut for a table, from this many characters before they differ."""
+    shortest = min(map(len, texts))
+    alike = next((at for at in range(shortest) if len({text[at] for text in texts}) > 1), shortest)
+    start = max(0, alike - before)
+    return [cut(f"…{text[start:]}" if start else text) for text in texts]
+
+
+def cut(text: str) -> str:
+    """The beginning of a long text."""
+    return text if len(text) <= 200 else f"{text[:199]}…"
 
 
 def named(ref: Any) -> Any:

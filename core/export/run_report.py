@@ -13,12 +13,13 @@ from core.analysis.run_counts import Column, RunCounts
 from core.export.charts import MAX_POINTS, Axis, Mark, Plot, Point, headroom, percent, series_mark, thinned
 from core.export.run_data import (
     FIGURES,
-    SOURCES,
     RunData,
+    cut,
     differences,
     minute_text,
     run_data,
     verdict,
+    where_differing,
     without_folders,
 )
 from core.export.templates import UNKNOWN, render
@@ -78,11 +79,7 @@ def compare_page(logs: Sequence[RunLog]) -> str:
     """Several runs as a complete HTML file: the settings that differ, the figures, and the text of each."""
     runs = [run_data(log) for log in logs]
     names = [f"Run {number}" for number in range(1, len(runs) + 1)]
-    tables = [
-        {**{name: text for name, text in run.settings.items() if name not in SOURCES}, "prompt": run.setting("prompt")}
-        for run in runs
-    ]
-    differing, agreeing = differences(tables)
+    differing, agreeing = differences([run.compared for run in runs])
     rows = [(figure.title, [figure.text(run) for run in runs]) for figure in FIGURES]
     return render(
         "compare.html",
@@ -90,8 +87,8 @@ def compare_page(logs: Sequence[RunLog]) -> str:
         version=next((run.version for run in runs if run.version), ""),
         names=names,
         runs=[(name, run, verdict(run), _prompt(run), _tokens(run)) for name, run in zip(names, runs, strict=True)],
-        differing=[(name, _where_differing(texts)) for name, texts in differing],
-        agreeing={name: _cut(texts[0]) for name, texts in agreeing},
+        differing=[(name, where_differing(texts, 100)) for name, texts in differing],
+        agreeing={name: cut(texts[0]) for name, texts in agreeing},
         figures=[(title, cells) for title, cells in rows if set(cells) != {UNKNOWN}],
         has_two_speedups=any(map(_has_two_speedups, runs)),
         plot=_compared_plot(names, runs),
@@ -102,24 +99,10 @@ def _has_two_speedups(run: RunData) -> bool:
     return None not in {run.figure("measured_speedup"), run.figure("predicted_speedup")}
 
 
-def _cut(text: str) -> str:
-    return text if len(text) <= 200 else f"{text[:199]}…"
-
-
-def _where_differing(texts: Sequence[str]) -> list[str]:
-    """Texts cut for a table, from shortly before they differ."""
-    shortest = min(map(len, texts))
-    alike = next((at for at in range(shortest) if len({text[at] for text in texts}) > 1), shortest)
-    start = max(0, alike - 100)
-    return [_cut(f"…{text[start:]}" if start else text) for text in texts]
-
-
 def _prompt(run: RunData) -> str:
     """The text before the generated tokens."""
-    config = run.config
-    gap = "\n\n" if config.get("chat") else ""
-    before = text_of(config.get("prompt")) + gap
-    return before + text_of(config.get("continuation_text")) + text_of(config.get("forced_text"))
+    gap = "\n\n" if run.config.get("chat") else ""
+    return f"{run.setting('prompt')}{gap}{run.written}"
 
 
 def _tokens(run: RunData) -> Iterator[Token]:

@@ -18,6 +18,7 @@ from app.widgets.plots import QUARTERS, TOP
 from app.widgets.rows import Index, Role
 from app.widgets.tables import GridTable
 from app.window_layout import splitter
+from core.export.run_data import where_differing
 from core.text import percent_text
 
 ROW_HEIGHT = 28
@@ -36,6 +37,7 @@ TIME_HELP = f"Tokens over the time spent in steps, without the prefill. A steepe
 GROUP = "Group by settings"
 GROUP_HELP = "Show runs that differ only in seed or prompt as one: their mean, lowest and highest"
 LEAST_PLOTS = 250
+LONG_TEXT = 60
 SAVED_ROOM = 240
 """Pixels for all runs' names together in a saved plot."""
 
@@ -138,9 +140,12 @@ class CompareTable(GridTable):
     def _add_row(self, shown: ComparedRow, *, is_highlighted: bool = False) -> None:
         theme, index = current_theme(), self.rowCount()
         self.insertRow(index)
-        for place, text in enumerate((shown.title, *shown.texts)):
+        # A cell has no room for what long texts, such as prompts, have in common; the tooltips are whole.
+        is_long = is_highlighted and max(map(len, shown.texts)) > LONG_TEXT
+        cells = where_differing(shown.texts, 12) if is_long else shown.texts
+        for place, (text, cell) in enumerate(zip((shown.title, *shown.texts), (shown.title, *cells), strict=True)):
             is_best = place - 1 in shown.best
-            item = QTableWidgetItem(" ".join(text.split()) if place else text)
+            item = QTableWidgetItem(" ".join(cell.split()) if place else cell)
             item.setToolTip(plain_tip(text if place else shown.help))
             item.setForeground(QColor(theme.accent if is_best else theme.text if place else theme.muted))
             if is_best:

@@ -19,7 +19,7 @@ from app.setup.model_library import UNKNOWN
 from core.analysis.run_counts import Column, RunCounts
 from core.analysis.steadiness import covers_one, interval_text, unsteadiness
 from core.errors import OutriderError
-from core.export.run_data import FIGURES, SOURCES, Figure, RunData, differences, run_data, shown
+from core.export.run_data import FIGURES, Figure, RunData, differences, run_data, shown
 from core.runlog.reading import RunLog
 from core.runlog.store import KeptRun
 from core.settings import SETTINGS
@@ -46,7 +46,7 @@ LABELS = {
     "device_name": "Device name",
     "threads": "Processor threads",
 }
-NOT_COMPARED = SOURCES | {"length_policy", "method_options", "requested_device", "requested_dtype", "baseline"}
+NOT_COMPARED = {"length_policy", "method_options", "requested_device", "requested_dtype", "baseline"}
 SIGNS = {
     "num_draft_tokens": "K {}",
     "temperature": "T {}",
@@ -274,7 +274,7 @@ def _names(groups: Sequence[Group], differing: dict[str, list[str]]) -> list[str
 def _sign(name: str, texts: Sequence[str]) -> list[str]:
     """How a setting tells the columns apart."""
     form = SIGNS.get(name, f"{_title(name)} {{}}")
-    return [form.format(_short(text)) if text else "" for text in texts]
+    return [form.format(" ".join(_short(text).split())) if text else "" for text in texts]
 
 
 def _joined(*parts: str) -> str:
@@ -289,8 +289,7 @@ def _short(ref: str) -> str:
 def _settings(run: RunData) -> dict[str, str]:
     # With their paths: two drafters may have files of the same name.
     config, options = run.config, run.log.run["config"].get("method_options")
-    found = {name: text for name, text in run.settings.items() if name not in NOT_COMPARED}
-    found["prompt"] = run.setting("prompt")
+    found = {name: text for name, text in run.compared.items() if name not in NOT_COMPARED}
     temperature = config.get("temperature")
     if any(step.temperature != temperature for step in run.steps if not math.isnan(step.temperature)):
         found["temperature"] = f"{found.get('temperature', '')}, changed during the run"
