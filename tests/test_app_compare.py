@@ -184,14 +184,15 @@ def test_branches_with_different_forced_tokens_differ_are_named_by_them_and_have
     assert found.names == ("Begins with cat", "Begins with dog · mean of 2")
 
 
-def test_a_changed_temperature_is_reported(folder):
-    run_id = keep_run(folder, 0)
-    keep_run(folder, 1)
-    path = folder / f"{run_id}.jsonl"
-    lines = path.read_text().splitlines()
-    lines[2] = json.dumps({**json.loads(lines[2]), "temperature": 0.1})
-    path.write_text("\n".join(lines) + "\n")
-    assert row(comparison(folder).differing, "Temperature").texts == ("0.8, changed during the run", "0.8")
+def test_runs_with_temperatures_that_were_changed_differently_are_told_apart(folder):
+    for index, temperature in enumerate((0.1, 1.5)):
+        path = folder / f"{keep_run(folder, index)}.jsonl"
+        lines = path.read_text().splitlines()
+        lines[2] = json.dumps({**json.loads(lines[2]), "temperature": temperature})
+        path.write_text("\n".join(lines) + "\n")
+    keep_run(folder, 2)
+    found = comparison(folder, grouped=True)
+    assert row(found.differing, "Temperature").texts == ("0.8, then 0.1, 0.8", "0.8, then 1.5, 0.8", "0.8")
 
 
 def test_runs_without_steps_or_summary_can_be_compared(folder):

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import PurePosixPath, PureWindowsPath
 from typing import Any
 
 from core.analysis.run_counts import Column, RunCounts
 from core.analysis.steadiness import STEPWISE, absence_note, busy_note, covers_one, interval_text, speedup_interval
-from core.draft_length import lengths_of, shown_draft_length
+from core.draft_length import shown_draft_length
 from core.export.templates import UNKNOWN
 from core.runlog.log import CONFIG_FIELDS, ENVIRONMENT_FIELDS
 from core.runlog.reading import RunLog, mapping_of, number_of, text_of
@@ -24,6 +25,8 @@ SOURCES = frozenset({"target_source", "draft_source"})
 """Where models came from, which older logs don't say."""
 LONG = frozenset({"prompt", "prompt_token_ids", "continuation_token_ids", "continuation_text", "forced_text"})
 """Settings that tables leave out, or show in other words."""
+MOST_CHANGES = 6
+"""Most values of a changed setting that are written after its first."""
 _ROOT = r"(?:/|\\\\|[A-Za-z]:[\\/])"
 _QUOTED = re.compile(rf"""(["'])({_ROOT}.*?)\1""")
 _BARE = re.compile(rf"""(?<![\w/\\.~"']){_ROOT}[^\s"',/\\]+[/\\][^\s"',]*""")
@@ -61,9 +64,15 @@ class RunData:
 
     @property
     def draft_length(self) -> str:
-        """K, or the policy that chose it, and whether it was changed."""
-        first, lengths = shown(shown_draft_length(self.config)), lengths_of(self.steps)
-        return f"{first}, changed during the run" if len(lengths) > 1 else shown(next(iter(lengths), first))
+        """K, or the policy that chose it: all values in their order if it was changed."""
+        lengths = [step.draft_length for step in self.steps if step.draft_length is not None]
+        return _in_order(lengths or [shown_draft_length(self.config)])
+
+    @property
+    def temperature(self) -> str:
+        """The temperature: all values in their order if it was changed."""
+        recorded = [step.temperature for step in self.steps if not math.isnan(step.temperature)]
+        return _in_order(recorded or [self.config.get("temperature")])
 
     @property
     def run_id(self) -> str:
@@ -128,9 +137,10 @@ class RunData:
 
     @property
     def settings(self) -> dict[str, str]:
-        """All settings but long texts, in the log's order, with K as in `draft_length`."""
+        """All settings but long texts, in the log's order, with K and the temperature as in force for the steps."""
+        in_force = {"num_draft_tokens": self.draft_length, "temperature": self.temperature}
         found = _in_words(self.config, CONFIG_FIELDS, LONG)
-        return {name: self.draft_length if name == "num_draft_tokens" else text for name, text in found.items()}
+        return {name: in_force.get(name, text) for name, text in found.items()}
 
     @property
     def written(self) -> str:
@@ -239,6 +249,15 @@ def shown(value: Any) -> str:
     if isinstance(value, list | tuple):
         return ", ".join(repr(item) if isinstance(item, str) else shown(item) for item in value)
     return str(value)
+
+
+def _in_order(values: Iterable[Any]) -> str:
+    """The values that a setting had, one after another."""
+    first, *others = (f"{value:g}" if isinstance(value, float) else shown(value) for value, _ in groupby(values))
+    if not others:
+        return first
+    rest = others if len(others) <= MOST_CHANGES else [*others[:MOST_CHANGES], f"… ({len(others)} changes)"]
+    return f"{first}, then {', '.join(rest)}"
 
 
 def _in_words(values: Mapping[str, Any], order: Sequence[str], left_out: frozenset[str] | set[str]) -> dict[str, str]:

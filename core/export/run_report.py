@@ -53,7 +53,7 @@ def run_page(log: RunLog) -> str:
     lossy = LOSSY if is_lossy(run.config) else ""
     settings = (
         ("K =", run.draft_length),
-        ("temperature", run.setting("temperature")),
+        ("temperature", run.temperature),
         ("method", run.setting("method")),
         ("device", run.setting("device")),
         ("", run.setting("dtype")),

@@ -288,11 +288,8 @@ def _short(ref: str) -> str:
 
 def _settings(run: RunData) -> dict[str, str]:
     # With their paths: two drafters may have files of the same name.
-    config, options = run.config, run.log.run["config"].get("method_options")
+    options = run.log.run["config"].get("method_options")
     found = {name: text for name, text in run.compared.items() if name not in NOT_COMPARED}
-    temperature = config.get("temperature")
-    if any(step.temperature != temperature for step in run.steps if not math.isnan(step.temperature)):
-        found["temperature"] = f"{found.get('temperature', '')}, changed during the run"
     for name, value in (options if isinstance(options, dict) else {}).items():
         found[f"option_{name}"] = shown(value)
     if run.summary.was_stepped:
