@@ -94,6 +94,12 @@ def test_a_reader_that_goes_away_loses_no_report(tables, monkeypatch, tmp_path):
     assert json.loads((tmp_path / "report.json").read_text("utf-8"))["verdict"] == "exact"
 
 
+def test_a_file_that_can_no_longer_be_written_loses_no_report(tables, monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(app.cli.check, "check_out", lambda path, mark: None)  # As if the folder vanished meanwhile.
+    assert main(["check", "--samples", "300", "--json", str(tmp_path / "gone" / "report.json")]) == 2
+    assert capsys.readouterr().out.startswith("Exact")
+
+
 def test_a_broken_verifier_ends_with_1(tables, capsys, monkeypatch):
     mutant = mutate(core.verify.rejection, *VERIFIERS["corrects from the target"])
     monkeypatch.setattr(core.rounds, "verify_block", mutant.verify_block)
