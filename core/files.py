@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import glob
 import hashlib
 import io
 import itertools
 import json
 import os
+import platform
 import secrets
 import shutil
 import stat
@@ -375,14 +377,20 @@ _ORPHAN_AGE_S = 24 * 3600
 
 @contextlib.contextmanager
 def scratch_folder(parent: Path, prefix: str) -> Iterator[Path]:
-    """A new folder in `parent`, which is created if needed; removed afterwards, as are those of more than a day ago.
+    """A new folder in `parent`, which is created if needed; removed afterwards, as are those that a crash left.
 
     Raises:
         OSError: it can't be created.
     """
     parent.mkdir(parents=True, exist_ok=True)
+    # The processes of another machine, or container, that shares the home are unknown here.
+    ours = f"{prefix}{platform.node()}-"
+    for folder in parent.glob(f"{glob.escape(ours)}*"):
+        owner = folder.name.removeprefix(ours).partition("-")[0]
+        if owner.isdecimal() and not psutil.pid_exists(int(owner)):
+            shutil.rmtree(folder, ignore_errors=True)
     sweep(parent, prefix)
-    scratch = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
+    scratch = Path(tempfile.mkdtemp(prefix=f"{ours}{os.getpid()}-", dir=parent))
     try:
         yield scratch
     finally:
@@ -391,7 +399,6 @@ def scratch_folder(parent: Path, prefix: str) -> Iterator[Path]:
 
 def sweep(parent: Path, prefix: str) -> None:
     """Remove the folders of this prefix that nobody has changed for a day, such as those left by a crash."""
-    # By age: the processes of another machine, or container, that shares the home are unknown here.
     for folder in parent.glob(f"{prefix}*"):
         with contextlib.suppress(OSError):
             if time.time() - folder.stat().st_mtime > _ORPHAN_AGE_S:

@@ -71,7 +71,9 @@ def test_a_changed_k_is_not_stated_as_that_of_the_whole_run(window, qtbot, sessi
     paths = sorted((tmp_path / "runs").glob("*.jsonl"))
     logs = [read_run_log(path) for path in paths]
     compared = compare(zip(map(read_head, paths), logs, strict=True), grouped=True)
-    assert [row.texts for row in compared.differing if row.title == "K"] == [("3", "3, then 9, auto")]
+    assert [row.texts for row in compared.differing if row.title == "K"] == [
+        ("3", "3, then 9 from step 3, auto from step 4")
+    ]
     assert len(compared.columns) == 2
     choice, mean = choice_from_log(logs[1]), run.summary.num_draft_tokens / run.summary.num_drafts
     note = (

@@ -192,7 +192,11 @@ def test_runs_with_temperatures_that_were_changed_differently_are_told_apart(fol
         path.write_text("\n".join(lines) + "\n")
     keep_run(folder, 2)
     found = comparison(folder, grouped=True)
-    assert row(found.differing, "Temperature").texts == ("0.8, then 0.1, 0.8", "0.8, then 1.5, 0.8", "0.8")
+    assert row(found.differing, "Temperature").texts == (
+        "0.8, then 0.1 from step 2, 0.8 from step 3",
+        "0.8, then 1.5 from step 2, 0.8 from step 3",
+        "0.8",
+    )
 
 
 def test_runs_without_steps_or_summary_can_be_compared(folder):

@@ -194,15 +194,15 @@ def get_model(args: argparse.Namespace) -> int:
             if not progress.has_received:
                 say(f"{entry.ref} is already downloaded; --restart checks its files.")
     except (Cancelled, KeyboardInterrupt):
-        say(_farewell(args.ref, restart=args.restart))
+        say(_farewell(args.ref))
         return Exit.STOPPED
     write_output(f"{entry.path}\n")
     return Exit.DONE
 
 
-def _farewell(ref: str, *, restart: bool) -> str:
+def _farewell(ref: str) -> str:
     """Say what a stopped download leaves on the disk: not every source can be resumed."""
-    command = f"`outrider models get {shlex.quote(ref)}{' --restart' if restart else ''}`"
+    command = f"`outrider models get {shlex.quote(ref)}`"
     is_whole, kept = catalogue.source_kind(ref) == "hub", hub.partial_bytes(ref)
     if is_whole and not kept:
         return f"Stopped; {ref} is here as before. {command} starts again."

@@ -181,9 +181,7 @@ class PairForecast(QObject):
                 self._answer = (asked, verdict)
                 self._show(asked, verdict)
 
-        self._job = self._jobs.submit(
-            lambda _job: _judge(question), then=take, failed=lambda _sentence: take(None), lane="models"
-        )
+        self._job = self._jobs.submit(lambda _job: _judge(question), then=take, lane="models")
 
 
 def _judge(question: PairQuestion) -> PairVerdict | None:

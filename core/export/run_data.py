@@ -25,8 +25,6 @@ SOURCES = frozenset({"target_source", "draft_source"})
 """Where models came from, which older logs don't say."""
 LONG = frozenset({"prompt", "prompt_token_ids", "continuation_token_ids", "continuation_text", "forced_text"})
 """Settings that tables leave out, or show in other words."""
-MOST_CHANGES = 6
-"""Most values of a changed setting that are written after its first."""
 _ROOT = r"(?:/|\\\\|[A-Za-z]:[\\/])"
 _QUOTED = re.compile(rf"""(["'])({_ROOT}.*?)\1""")
 _BARE = re.compile(rf"""(?<![\w/\\.~"']){_ROOT}[^\s"',/\\]+[/\\][^\s"',]*""")
@@ -252,12 +250,15 @@ def shown(value: Any) -> str:
 
 
 def _in_order(values: Iterable[Any]) -> str:
-    """The values that a setting had, one after another."""
-    first, *others = (f"{value:g}" if isinstance(value, float) else shown(value) for value, _ in groupby(values))
-    if not others:
-        return first
-    rest = others if len(others) <= MOST_CHANGES else [*others[:MOST_CHANGES], f"… ({len(others)} changes)"]
-    return f"{first}, then {', '.join(rest)}"
+    """The values that a setting had at the steps, and from which on."""
+    found: list[str] = []
+    step = 1
+    for value, steps in groupby(values):
+        text = f"{value:g}" if isinstance(value, float) else shown(value)
+        found.append(f"{text} from step {step:,}" if found else text)
+        step += sum(1 for _ in steps)
+    first, *others = found
+    return f"{first}, then {', '.join(others)}" if others else first
 
 
 def _in_words(values: Mapping[str, Any], order: Sequence[str], left_out: frozenset[str] | set[str]) -> dict[str, str]:

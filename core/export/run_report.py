@@ -52,8 +52,8 @@ def run_page(log: RunLog) -> str:
     started = minute_text(log.run.get("started_at"))
     lossy = LOSSY if is_lossy(run.config) else ""
     settings = (
-        ("K =", run.draft_length),
-        ("temperature", run.temperature),
+        ("K =", cut(run.draft_length)),
+        ("temperature", cut(run.temperature)),
         ("method", run.setting("method")),
         ("device", run.setting("device")),
         ("", run.setting("dtype")),

@@ -114,11 +114,14 @@ def _fetch(ref: str, revision: Revision, meter: Meter, check_cancelled: Callable
     is_new = not folder.is_dir()
     files = [FileDownload(remote, ref, revision.commit, meter, check_cancelled) for remote in revision.files]
     try:
+        if restart:
+            for file in files:
+                file.forget()
         missing = sum(file.remote.size - file.bytes_here() for file in files)
         require_space(repr(ref), missing, hub.cache_folder(), "set HF_HOME to another disk")
         num_bytes = 0
         for file in files:
-            file.fetch(num_bytes, restart=restart)
+            file.fetch(num_bytes)
             num_bytes += file.remote.size
             meter.done_bytes = num_bytes
             if file.remote.name == "config.json":

@@ -10,7 +10,7 @@ import contextlib
 import hashlib
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from core.errors import DownloadError, HubUnreachableError
@@ -65,55 +65,59 @@ class FileDownload:
             return self.remote.size
         return min(max(0, _size(self.partial)), self.remote.size)
 
-    def fetch(self, bytes_before: int, *, restart: bool = False) -> None:
+    def forget(self) -> None:
+        """Delete what an interrupted download left of the file, and the file itself if it is damaged.
+
+        Raises:
+            DownloadError: another program is downloading it.
+        """
+        with self._locked():
+            self.partial.unlink(missing_ok=True)
+            self._meter.enter("Checking…", self.remote.name)
+            # The snapshot's file first: if it is intact, so is its blob, which other revisions may share.
+            for path in (self.pointer, self.blob):
+                if self._is_sound(path):
+                    return
+                path.unlink(missing_ok=True)
+
+    def fetch(self, bytes_before: int) -> None:
         """Download the file unless it is here, resuming an earlier partial download.
 
-        Args:
-            bytes_before: those of the model's earlier files, for the progress.
-            restart: discard an earlier partial download, and the file itself if it is damaged.
+        `bytes_before` are those of the model's earlier files, for the progress.
 
         Raises:
             DownloadError: the file is not what the Hub announced; it is removed.
             Cancelled, OSError, HTTP errors: what was received is kept, unless the disk is full.
         """
-        from filelock import FileLock, Timeout
-
-        if not restart and _size(self.pointer) == self.remote.size:
+        if _size(self.pointer) == self.remote.size:
             return
         self._check_cancelled()
+        with self._locked():
+            if _size(self.blob) != self.remote.size:
+                self._receive(bytes_before)
+                self._verify()
+                os.replace(self.partial, self.blob)
+            self.pointer.unlink(missing_ok=True)
+            if not hub.avoids_links():
+                with contextlib.suppress(OSError):
+                    self.pointer.symlink_to(os.path.relpath(self.blob, self.pointer.parent))
+                    return
+            os.replace(self.blob, self.pointer)
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        from filelock import FileLock, Timeout
+
         lock = hub.lock_folder(self._ref) / f"{self.remote.digest}.lock"
         for folder in (self.blob.parent, lock.parent, self.pointer.parent):
             folder.mkdir(parents=True, exist_ok=True)
         try:
             with FileLock(lock, timeout=0):
-                if restart:
-                    self._forget()
-                if _size(self.pointer) == self.remote.size:
-                    return
-                if _size(self.blob) != self.remote.size:
-                    self._receive(bytes_before)
-                    self._verify()
-                    os.replace(self.partial, self.blob)
-                self.pointer.unlink(missing_ok=True)
-                if not hub.avoids_links():
-                    with contextlib.suppress(OSError):
-                        self.pointer.symlink_to(os.path.relpath(self.blob, self.pointer.parent))
-                        return
-                os.replace(self.blob, self.pointer)
+                yield
         except Timeout:
             raise DownloadError(
                 f"{self._ref!r} is being downloaded by another program. Wait until that is done."
             ) from None
-
-    def _forget(self) -> None:
-        """Delete what an interrupted download left of the file, and the file itself if it is damaged."""
-        self.partial.unlink(missing_ok=True)
-        self._meter.enter("Checking…", self.remote.name)
-        # The snapshot's file first: if it is intact, so is its blob, which other revisions may share.
-        for path in (self.pointer, self.blob):
-            if self._is_sound(path):
-                return
-            path.unlink(missing_ok=True)
 
     def _receive(self, bytes_before: int) -> None:
         """Receive until the file has its size or the Hub sends no more; after an interruption, try again."""
