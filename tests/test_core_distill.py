@@ -249,8 +249,13 @@ def test_work_of_another_kind_is_refused(target, tmp_path):
     distill(target, settings(), work, out, quiet)
     assert "another model" in refused(num_layers=2)
     other = load(str(save_model(tmp_path / "other", tokenizer=chat_tokenizer(), eos_token_id=END)), "cpu")
-    torch.nn.init.constant_(other.model.model.norm.weight, 2.0)
-    assert "another target" in refused(other)
+    assert "another model" in refused(other, num_layers=2), "a copy of the target may go on"
+    mark = (work / "target.sha256").read_text()
+    torch.nn.init.constant_(other.model.model.layers[0].self_attn.q_proj.weight, 0.1)
+    assert "another target" in refused(other), "also where the last norm is the same, as in a merged fine-tune"
+    (work / "target.sha256").write_text(mark.split()[0])
+    assert "another model" in refused(num_layers=2), "earlier versions noted the last norm alone"
+    assert (work / "target.sha256").read_text() == mark
     for token, words in ((5, "different length"), (9_999, "outside the target's vocabulary")):
         assert words in refused(start_from=texts_file(tmp_path / "texts.npz", np.full((9, 20), token)))
     (work / "part-0000" / "ids.npy").write_bytes(b"")

@@ -302,14 +302,17 @@ def check_destination(out: Path, work: Path, kind: Kind) -> None:
 
 
 def _claim(work: Path, target: LanguageModel) -> None:
-    """Tie a work folder to one target, identified by the weights of its last norm."""
-    weights = target.model.model.norm.weight.detach().cpu().float().numpy()
-    fingerprint = hashlib.sha256(weights.tobytes()).hexdigest()
-    mark = work / "target.sha256"
-    if not mark.exists():
-        write_atomically(mark, fingerprint)
-    elif mark.read_text("utf-8", "replace") != fingerprint:
+    """Tie a work folder to one target, identified by its last norm, which all versions write, and by all weights."""
+    norm = target.model.model.norm.weight.detach().cpu().float().numpy()
+    # Sums of bits, as integers, are exact in any order.
+    sums = [int(weight.detach().cpu().float().view(torch.int32).sum()) for weight in target.model.parameters()]
+    marks = [hashlib.sha256(data).hexdigest() for data in (norm.tobytes(), repr(sums).encode())]
+    file = work / "target.sha256"
+    found = file.read_text("utf-8", "replace").split() if file.exists() else []
+    if found != marks[: len(found)]:
         raise SettingsError(f"The files in {str(work)!r} were made for another target. Choose another --work folder.")
+    if found != marks:
+        write_atomically(file, "\n".join(marks))
 
 
 def _given_parts(target: LanguageModel, script: Script, settings: DistillSettings) -> list[Texts]:
