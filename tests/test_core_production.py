@@ -92,6 +92,8 @@ def test_prompt_lookup_keeps_the_lengths_of_its_n_grams():
     words = words_of("llama.cpp", choice)
     assert (value(words, "--spec-ngram-simple-size-n"), value(words, "--spec-ngram-simple-size-m")) == ("4", "6")
     assert "prompt_lookup_num_tokens=6" in text_of("transformers", choice)
+    words = words_of("llama.cpp", replace(choice, request=replace(choice.request, num_draft_tokens=3)))
+    assert value(words, "--spec-ngram-simple-size-n") == "3", "llama.cpp drops drafts that are shorter"
 
 
 def test_sglang_verifies_one_token_more_than_is_drafted():

@@ -33,12 +33,12 @@ def _write(choice: Choice, target: ModelSource, draft: ModelSource | None) -> Re
             "and agree in the text of every entry from id 5 on.",
         ]
     else:
-        longest = str(choice.option("max_ngram"))
+        longest = str(min(choice.option("max_ngram"), choice.k))
         words.append(["--spec-type", "ngram-simple"])
         words.append(["--spec-ngram-simple-size-n", longest, "--spec-ngram-simple-size-m", k])
         notes.append(
             "ngram-simple looks for n-grams of exactly size-n tokens, Outrider for every length from its longest down "
-            "to its shortest. Older builds call the sizes --spec-ngram-size-n and --spec-ngram-size-m."
+            "to its shortest; it drops drafts shorter than size-n. Older builds call the sizes --spec-ngram-size-n and --spec-ngram-size-m."
         )
     # A GGUF file may hold a penalty of its own.
     words.append(["--repeat-penalty", "1.0"])
