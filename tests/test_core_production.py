@@ -18,6 +18,7 @@ from core.models.catalogue import DEFAULT_DRAFT, DEFAULT_TARGET, EMBEDDED, SMOLL
 from core.runlog.log import to_record
 from core.runlog.reading import RunLog
 from core.settings import Coupling, DType, RunRequest, SamplingParams, VerificationRule
+from tests.fakes import byte_tokenizer, save_model
 from tests.test_core_analysis import make_step
 
 NASTY = 'it\'s a "path" $(rm -rf ~) `x` \\ & ; \n# new'
@@ -175,6 +176,17 @@ def test_the_program_for_transformers_writes_what_plain_greedy_decoding_writes(c
         exec(compile(source, "configuration", "exec"), {})
         written.append(capsys.readouterr().out)
     assert written[0] == written[1] != ""
+
+
+def test_vllm_matches_tables_of_different_sizes_by_text(tmp_path):
+    for name, rows in (("target", 320), ("draft", 288)):
+        save_model(tmp_path / name, tokenizer=byte_tokenizer(), vocab_size=rows, eos_token_id=256)
+    pair = str(tmp_path / "target"), str(tmp_path / "draft")
+    choice = choose(*pair, sampling=SamplingParams(1.0), max_new_tokens=6)
+    settings = json.loads(value(words_of("vllm", choice), "--speculative-config"))
+    assert settings["use_heterogeneous_vocab"]
+    assert "draft_sample_method" not in settings
+    assert "use_heterogeneous_vocab" in serving_files(choice, PROJECTS["vllm"])["serve-vllm.sh"].split("exec ")[1]
 
 
 def copied_target(folder, **config):

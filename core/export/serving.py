@@ -111,7 +111,7 @@ def serving_files(choice: Choice, project: Project, *, gpus: int = 1, machines: 
     target, draft = _named(choice)
     # The comments name the models, too.
     request = replace(choice.request, target=target.name, draft=draft.name if draft else None)
-    found = configuration(replace(choice, request=request), project, (target, draft))
+    found = configuration(replace(choice, request=request, models=choice.sources), project, (target, draft))
     if found.problem:
         raise SettingsError(found.problem)
     names = list(dict.fromkeys(model.name for model in (target, draft) if model and model.kind is not SourceKind.HUB))

@@ -81,6 +81,12 @@ def config_of(source: ModelSource) -> dict[str, Any]:
         return {}
 
 
+def tables_differ(choice: Choice) -> bool:
+    """Whether target and draft are known to have tables of different sizes, if only by their padding."""
+    sizes = [config_of(source).get("vocab_size") for source in choice.sources if source is not None]
+    return all(isinstance(size, int) for size in sizes) and sizes[0] != sizes[-1]
+
+
 def dtype_flag(choice: Choice, target: ModelSource, notes: list[str]) -> list[list[str]]:
     """The precision as a flag for vLLM and SGLang, whose drafts follow their target; none if it isn't known."""
     if choice.dtype not in OUTTYPES:

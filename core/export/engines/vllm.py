@@ -6,7 +6,16 @@ import shlex
 from typing import Any
 
 from core.export.choice import Choice, ModelSource
-from core.export.engines.common import Project, Recipe, as_json, dtype_flag, plain, refuse_gguf, shell_command
+from core.export.engines.common import (
+    Project,
+    Recipe,
+    as_json,
+    dtype_flag,
+    plain,
+    refuse_gguf,
+    shell_command,
+    tables_differ,
+)
 from core.settings import VerificationRule
 
 
@@ -43,10 +52,12 @@ def _write(choice: Choice, target: ModelSource, draft: ModelSource | None) -> Re
         settings = {"method": "draft_model", "model": draft.name, "num_speculative_tokens": k}
         notes.append(
             "Draft models need a vLLM later than 0.10.0, and up to 0.15.0 they rule out pipeline parallelism. Draft "
-            "and target must share a vocabulary, unless use_heterogeneous_vocab is set: then only tokens that both "
-            "have are drafted, greedily."
+            "and target must have tables of the same size, unless use_heterogeneous_vocab is set: then only tokens "
+            "that both have are drafted, greedily."
         )
-        if not sampling.is_greedy:
+        if tables_differ(choice):
+            settings["use_heterogeneous_vocab"] = True
+        elif not sampling.is_greedy:
             settings["draft_sample_method"] = "probabilistic"
             notes.append(
                 'draft_sample_method: "greedy", the default, drafts the most likely token and treats it as certain. '
