@@ -327,7 +327,9 @@ def test_a_damaged_log_and_unknown_names_are_refused_in_a_sentence():
     with pytest.raises(SettingsError, match="no configuration for 'ollama'"):
         get_project("ollama")
     choice = choice_from_request(RunRequest("t", None, "x", method="my_module:Mine"))
-    assert "no known equivalent of the method my_module:Mine" in configuration(choice, get_project("vllm")).problem
+    assert (
+        "writes no configuration of vLLM for the method my_module" in configuration(choice, get_project("vllm")).problem
+    )
 
 
 def test_a_configuration_says_which_precision_was_measured():

@@ -47,7 +47,7 @@ def add_parser(commands: Any) -> None:
     option(parser, "--heads N", "Medusa heads", positive_whole_number, 3)
     text = "how many ids to propose: the target's most frequent ones"
     option(parser, "--vocabulary N", text, positive_whole_number, 8192)
-    option(parser, "--texts N", "texts that the target writes", positive_whole_number, 1920)
+    option(parser, "--texts N", "texts that the target writes, in whole batches", positive_whole_number, 1920)
     option(parser, "--length N", "maximum length of a text in tokens, prompt and answer", positive_whole_number, 400)
     option(parser, "--batch N", "texts written in parallel", positive_whole_number, 192)
     option(parser, "--texts-from FILE.npz", "start with existing texts: ids, answer_start, answer_temperature")
@@ -104,23 +104,23 @@ def execute(args: argparse.Namespace) -> int:
         raise OutputError(explain_write_error(error, error.filename or work)) from error
     for name, value in figures.items():
         say(f"held out, {name}: {value:.3f}")
-    next_command = ["outrider", "run", "--target", args.target]
+    next_command, temperature = ["outrider", "run", "--target", args.target], "1"
     if kind is Kind.MEDUSA:
         k, measured = measured_speedup(target, out, args.heads)
         speedup, between = measured.median, f" ({interval_text(measured.extremes)} in two rounds)"
         source = "measured here with one prompt in float32"
         next_command += ["--method", "medusa", "--heads", str(out)]
     else:
-        acceptance = figures.get("acceptance at 1", next(iter(figures.values())))
-        between = ""
-        k, speedup = expected_speedup(target, load(str(out), target=target), acceptance)
+        name, between = "acceptance at 1" if "acceptance at 1" in figures else next(iter(figures)), ""
+        temperature = name.rpartition(" ")[2]
+        k, speedup = expected_speedup(target, load(str(out), target=target), figures[name])
         source = "from the acceptance above and both models' times here in float32"
         next_command += ["--draft", str(out)]
     found = (
         f"{speedup:.2f}× plain decoding at K = {k}{between}" if k else "no speedup; train longer, or use fewer layers"
     )
     say(f"predicted speedup, {source}: {found}")
-    next_command += ["-k", str(k or "auto"), "--temperature", "1"]  # Both speedups were taken there.
+    next_command += ["-k", str(k or "auto"), "--temperature", temperature]
     next_command += ["--device", "cpu", "--dtype", "float32", "--baseline", "--prompt", PROMPT]
     say(f"next: {shlex.join(next_command)}")
     write_output(f"{out}\n")

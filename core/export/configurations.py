@@ -102,7 +102,7 @@ def _refuse_what_only_outrider_does(choice: Choice, draft: ModelSource | None, t
         )
     others = {"draft-tree"} if title == PROJECTS["sglang"].title else set()
     if choice.request.method not in {"draft-model", "prompt-lookup", *others}:
-        raise UnsupportedError(f"{title} has no known equivalent of the method {choice.request.method}.")
+        raise UnsupportedError(f"Outrider writes no configuration of {title} for the method {choice.request.method}.")
     if get_method(choice.request.method).needs_draft_model and not choice.request.draft:
         raise UnsupportedError("No draft model is chosen; choose one, or choose prompt lookup.")
     if draft is not None and draft.serves:

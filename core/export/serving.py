@@ -56,7 +56,7 @@ SERVERS: Mapping[str, _Server] = {
         key="",
     ),
 }
-_FOLDERS = "Put or link the models in one folder, as {names}, and set MODELS to it."
+_FOLDERS = "Put the models in one folder, as {names}, and set MODELS to it."
 _SCRIPT = """#!/bin/sh
 {head}#
 # OUTRIDER_HOST=0.0.0.0 opens the server to the network; {key}.

@@ -18,7 +18,8 @@ def _write(choice: Choice, target: ModelSource, draft: ModelSource | None) -> Re
     if any(model is not None and model.kind is not SourceKind.GGUF for model in (target, draft)):
         notes.append(
             "llama.cpp reads GGUF files only. convert_hf_to_gguf.py is in its repository and does not know every "
-            "architecture; quantising the files afterwards changes both distributions, and thus the acceptance."
+            "architecture or tokenizer, such as that of Outrider's own pair; quantising the "
+            "files afterwards changes both distributions, and thus the acceptance."
         )
     if draft is not None:
         draft_conversion, file = _as_gguf(draft, "draft", choice.dtype)

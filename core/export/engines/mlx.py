@@ -27,16 +27,19 @@ def _write(choice: Choice, target: ModelSource, draft: ModelSource | None) -> Re
     ]
     if not sampling.is_greedy:
         notes.append(DRAWN_AND_COMPARED)
-        if not sampling.is_unfiltered and sampling.temperature != 1.0:
+        if not sampling.is_unfiltered:
             notes.append(
-                "mlx-lm filters before it applies the temperature, Outrider after it: with these filters the "
-                "distribution is not the one measured."
+                "mlx-lm filters before it applies the temperature, and by top-p and min-p before top-k; Outrider "
+                "filters after the temperature, and by top-k first: with these filters the distribution may not be "
+                "the one measured."
             )
     if choice.dtype in OUTTYPES:
         notes.append(
             f"mlx-lm computes in the precision of the stored weights, Outrider in {choice.dtype}: mlx_lm.convert "
             "--dtype stores them in another one."
         )
+    if choice.request.system and choice.request.chat is not False:
+        notes.append("The run had a system prompt, which this command leaves out.")
     if choice.request.chat is False:
         notes.append("The run's prompt was raw; add --ignore-chat-template to match it.")
     program = shell_command(

@@ -21,6 +21,7 @@ def _write(choice: Choice, target: ModelSource, draft: ModelSource | None) -> Re
     if draft is not None:
         is_tree = choice.request.method == "draft-tree"
         depth, branching = (choice.option("depth"), choice.option("branching")) if is_tree else (k, 1)
+        depth = min(depth, k)  # With topk 1, SGLang drafts num-steps tokens whatever num-draft-tokens says.
         most = branching + (depth - 1) * branching**2
         words += [
             ["--speculative-algorithm", "STANDALONE"],
@@ -46,8 +47,8 @@ def _write(choice: Choice, target: ModelSource, draft: ModelSource | None) -> Re
     else:
         words += [["--speculative-algorithm", "NGRAM"], ["--speculative-ngram-max-bfs-breadth", "1"]]
         notes.append(
-            "NGRAM runs on CUDA only, excludes --enable-dp-attention, and switches the overlap scheduler off. It looks "
-            "in a cache that all requests share, of suffixes up to --speculative-ngram-max-trie-depth (18); Outrider "
+            "NGRAM excludes --enable-dp-attention; older versions run it on CUDA only. It looks in a cache that all "
+            "requests share, of suffixes up to --speculative-ngram-max-trie-depth (18); Outrider "
             "looks in the current text. The breadth of 1 makes one chain of what is otherwise a tree; "
             f"num-draft-tokens counts the text's last token too, so it is K + 1 for K = {k}."
         )
