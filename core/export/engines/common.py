@@ -12,6 +12,7 @@ from core.errors import OutriderError
 from core.export.choice import Choice, ModelSource, SourceKind
 from core.models.catalogue import resolve
 from core.models.folder.details import read_config
+from core.runlog.reading import mapping_of
 from core.settings import SamplingParams
 
 DRAWN_AND_COMPARED = (
@@ -83,7 +84,8 @@ def config_of(source: ModelSource) -> dict[str, Any]:
 
 def tables_differ(choice: Choice) -> bool:
     """Whether target and draft are known to have tables of different sizes, if only by their padding."""
-    sizes = [config_of(source).get("vocab_size") for source in choice.sources if source is not None]
+    configs = [config_of(source) for source in choice.sources if source is not None]
+    sizes = [(mapping_of(config.get("text_config")) or config).get("vocab_size") for config in configs]
     return all(isinstance(size, int) for size in sizes) and sizes[0] != sizes[-1]
 
 

@@ -39,8 +39,8 @@ def _write(choice: Choice, target: ModelSource, draft: ModelSource | None) -> Re
         words.append(["--spec-ngram-simple-size-n", longest, "--spec-ngram-simple-size-m", k])
         notes.append(
             "ngram-simple looks for n-grams of exactly size-n tokens, Outrider for every length from its longest down "
-            "to its shortest; it drops drafts shorter than size-n. "
-            "Older builds call the sizes --spec-ngram-size-n and --spec-ngram-size-m."
+            "to its shortest. llama.cpp drops drafts shorter than size-n, so size-n is at most K. Older builds call "
+            "the sizes --spec-ngram-size-n and --spec-ngram-size-m."
         )
     # A GGUF file may hold a penalty of its own.
     words.append(["--repeat-penalty", "1.0"])
