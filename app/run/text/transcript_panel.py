@@ -17,6 +17,7 @@ from app.theme import ColorBy, scaled
 from app.widgets.fields import EnumCombo, boxed, card, column, describe, named, quiet_button, row, text_label
 from app.widgets.labels import ElidedLabel
 from app.widgets.legend import Legend
+from core.drafters.registry import METHODS
 
 HEADER_SPACING = 8
 HEADER_MARGINS = 26
@@ -100,7 +101,9 @@ class TranscriptPanel(QWidget):
 
     def restyle(self) -> None:
         """Show the samples that the text needs; in a narrow panel the buttons have their own line."""
-        self._fork_sample.setVisible(self._run.drafts_trees)
+        request = self._run.request
+        method = METHODS.get(request.method) if request is not None and not request.engine else None
+        self._fork_sample.setVisible(method is not None and method.proposes_trees)
         # At full speed nobody sees a draft before its verdict.
         self._words[Fate.DRAFTED].setVisible(self.playback.is_slowed)
         buttons = sum(button.sizeHint().width() + HEADER_SPACING for button in (self.colors, self.ghosts_button))
