@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Any
 from PySide6.QtCore import QObject, QThread, Signal, Slot
 
 from app.settings import runs_folder
-from core.controls import RunControls
+from core.controls import Cancelled, RunControls
 from core.errors import OutriderError, sentence_of
 from core.evidence import packed
 from core.runlog.log import RunLogWriter
+from core.runlog.tally import Tally
 from core.runners.threads import limit_spinning, without_collection
 from core.settings import RunRequest
-from core.types import Event, Finished, Inspected, RunStarted, StageChanged
+from core.types import Event, Finished, FinishReason, Inspected, RunStarted, StageChanged
 
 if TYPE_CHECKING:
     from core.session import Session
@@ -111,11 +112,17 @@ def run_task(request: RunRequest, events: deque[Any], parent: QObject | None = N
 
 def _events(session: Session, request: RunRequest, controls: RunControls) -> Iterator[Event]:
     if not request.engine:
-        return session.run(request, controls)
+        yield from session.run(request, controls)
+        return
     from core.engines import ServerSession, identify  # Late: most runs need no HTTP.
 
+    try:
+        server = identify(request.engine, check_cancelled=controls.check_cancelled)
+    except Cancelled:
+        yield Finished(Tally().summary(FinishReason.CANCELLED))
+        return
     # The window asks for the evidence of every run; a server has none.
-    return ServerSession(identify(request.engine)).run(replace(request, inspect=False), controls)
+    yield from ServerSession(server).run(replace(request, inspect=False), controls)
 
 
 class _Log:

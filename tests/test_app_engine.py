@@ -24,7 +24,7 @@ from core.engines import ServerSession, identify, steps
 from core.errors import SettingsError
 from core.runlog.log import RunLogWriter
 from core.types import RunStarted, StepSource, TokenKind
-from tests.fake_servers import FakeServer, Fault, a_request, in_pairs, llama_server, recorded, vllm
+from tests.fake_servers import Answer, FakeServer, Fault, a_request, in_pairs, llama_server, recorded, vllm
 from tests.fakes_runs import shown_whole, until
 
 pytestmark = pytest.mark.usefixtures("keys")
@@ -197,6 +197,23 @@ def test_stop_ends_the_request_on_the_server_and_keeps_the_text_so_far(window, q
         assert fake.hung_up.wait(10)
     assert window.run_view.outcome[1] == "Stopped"
     assert window.run_view.summary.text
+
+
+def test_a_server_that_does_not_say_what_it_is_can_be_left_at_once(window, qtbot):
+    page = "/v1/models"
+    with FakeServer(llama_server()) as fake:
+        add(qtbot, window, fake.url)
+        fake.answers[page] = [Answer([Fault.WAITS])]
+        window.prompt.run_button.click()
+        until(qtbot, lambda: fake.requests[-1][0] == page)
+        window.prompt.stop_button.click()
+        until(qtbot, lambda: fake.hung_up.is_set() and window.controller.state is RunState.IDLE)
+        assert (window.banner.sentence(), window.status.stage.text()) == ("", "The run did not start")
+        dialog = window.controls.engine.dialog
+        dialog.address.setText(fake.url)
+        dialog.test_button.click()
+        dialog.reject()
+        until(qtbot, lambda: window.jobs.is_idle)
 
 
 def test_a_key_on_the_closed_list_removes_no_server(make_window, qtbot, keys):

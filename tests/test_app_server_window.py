@@ -172,6 +172,21 @@ def test_of_a_router_it_names_the_model_and_does_not_wake_one_that_sleeps(window
     view.close()
 
 
+def test_after_a_restart_it_says_what_runs_there_now_and_keeps_what_it_drew(window, qtbot):
+    before, after = (recorded("vllm-draft", f"metrics-{when}") for when in ("before", "after"))
+    view, engine = window.server, window.controls.engine
+    view.open()
+    with FakeServer(vllm(metrics=[before, before, after])) as fake:
+        engine.choose(fake.url)
+        until(qtbot, lambda: len(view.history.times) > 1)
+        fake.answers |= {"/metrics": [before], "/version": [as_json({"version": "99.1"})]}
+        until(qtbot, lambda: "vLLM 99.1" in view.subject.text())
+        assert engine.server.version == "99.1"
+        assert view.history.restarts
+        assert view.history.restarts[0] > view.history.times[0]
+    view.close()
+
+
 def test_a_server_that_does_not_answer_is_named_and_the_way_to_add_one_goes(window, qtbot):
     with FakeServer(vllm()) as fake:
         url = fake.url

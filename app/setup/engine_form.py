@@ -41,10 +41,10 @@ def parse_address(text: str) -> Address:
     return address
 
 
-def _identified(url: str, key: str | None = None) -> Server:
+def _identified(job: Job, url: str, key: str | None = None) -> Server:
     from core.engines import identify
 
-    return identify(url, key)
+    return identify(url, key, job.check)
 
 
 def _keep(address: Address, key: str) -> None:
@@ -122,7 +122,7 @@ class ServerDialog(QDialog):
         self._say(f"Contacting {address}…")
         key = self.key.text().strip()
         self._job = self._jobs.submit(
-            lambda _job: _identified(address.url, key or None),
+            lambda job: _identified(job, address.url, key or None),
             then=lambda server: self._say(server.text),
             failed=partial(self._say, is_problem=True),
             what="The server could not be tested",
@@ -213,7 +213,7 @@ class EngineForm(QWidget):
         self.url, self.server, self._failure = url, None, ""
         if url:
             self._job = self._jobs.submit(
-                lambda _job: _identified(url),
+                lambda job: _identified(job, url),
                 then=self.learn,
                 failed=partial(self.learn, None),
                 what=f"{url} could not be reached",

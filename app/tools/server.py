@@ -76,6 +76,8 @@ class ServerWindow(QDialog):
         self._began = 0.0
         self._lost_at = ""
         """When reading first failed, since it last succeeded; empty while it does."""
+        self._is_stale = False
+        """Whether to identify it anew: it has no counters yet, or may have been restarted with other settings."""
         self._job: Job | None = None
         self._timer = QTimer(self, singleShot=True)
         self._timer.timeout.connect(self.poll)
@@ -142,15 +144,12 @@ class ServerWindow(QDialog):
             each.plot.follow()
         self._began = time.perf_counter()
         self._server = self._engine.server
+        self._is_stale = self._server is not None and self._server.metrics is None
         self._chosen = (self._engine.url, self._engine.problem())
         has_none = not self._engine.url
         self.begin.setVisible(has_none)
         self.plots.setVisible(not has_none)
         self.subject.setVisible(not has_none)
-        notes = [] if self._server is None else [self._server.text]
-        if self._server is not None and self._server.product == "llama-server":
-            notes += [f"The counts are those of {self._server.models[0]}."] * self._server.is_router + [LATE]
-        self._notes = " ".join(notes)
         self._show_lost("")
         self._say(self._engine.problem() or (FOLLOWING if self._server is not None else NONE_CHOSEN))
         request, is_running = self._controller.request, self._controller.state is not RunState.IDLE
@@ -162,18 +161,18 @@ class ServerWindow(QDialog):
     @Slot()
     def poll(self) -> None:
         """Read the counters, in a job; the next reading follows when this one is here."""
-        server = self._server
+        server, is_stale = self._server, self._is_stale
         if server is None:
             return
 
-        def read(_job: Job) -> tuple[float, Snapshot | Server | None]:
+        def read(job: Job) -> tuple[float, Snapshot | Server | None]:
             from core.engines import identify, read_metrics
 
-            if server.metrics is None:
-                found = identify(server.address.url, server.key)
-                return time.perf_counter(), found if found.metrics is not None else None
+            if is_stale:
+                return time.perf_counter(), identify(server.address.url, server.key, job.check)
             with server.client() as client:
-                return time.perf_counter(), read_metrics(client, server.query())
+                counts = client.watched(lambda: read_metrics(client, server.query()), job.check)
+                return time.perf_counter(), counts
 
         self._job = self._jobs.submit(
             read, then=self._take, failed=self._miss, what="The server's counters could not be read"
@@ -185,15 +184,18 @@ class ServerWindow(QDialog):
         at, after = reading
         if self._server is None:
             return
+        if isinstance(after, Server):
+            self._server, self._is_stale = after, after.metrics is None
+            if after.address.url == self._engine.url and after != self._engine.server:
+                self._engine.learn(after)
         self._show_lost("")
-        if after is None:
+        if after is None or self._is_stale:
             self._timer.start(NONE_POLL_MS)
             unloaded = UNLOADED if self._server.is_router else ""
             self._say(f"{NO_METRICS[self._server.product]}{unloaded}", is_problem=True)
             return
         if isinstance(after, Server):
-            if after.address.url == self._engine.url:
-                self._engine.learn(after)  # It is then followed anew.
+            self.poll()
             return
         self._timer.start(POLL_MS)
         self._say(FOLLOWING)
@@ -203,11 +205,13 @@ class ServerWindow(QDialog):
         now, grown = at - self._began, difference(before[1], after)
         if grown is None:
             self.history.restarts.append(now)
+            self._is_stale = True
         self.history.add(now, {} if grown is None else rates(grown, max(at - before[0], 1e-3)))
         self._refresh()
 
     def _miss(self, sentence: str) -> None:
         # It may come back; what was read last shows whether it restarted meanwhile.
+        self._is_stale = True
         pause = NONE_POLL_MS if self._server is not None and self._server.metrics is None else POLL_MS
         self._timer.start(pause)
         self._show_lost(self._lost_at or f"{datetime.now():%H:%M}")
@@ -218,7 +222,11 @@ class ServerWindow(QDialog):
     def _show_lost(self, since: str) -> None:
         """Say that what is known of the server is of before then, and offer another; empty: it answers."""
         self._lost_at = since
-        self.subject.setText(LAST_SEEN.format(self._notes) if since else self._notes)
+        notes = [] if self._server is None else [self._server.text]
+        if self._server is not None and self._server.product == "llama-server":
+            notes += [f"The counts are those of {self._server.models[0]}."] * self._server.is_router + [LATE]
+        known = " ".join(notes)
+        self.subject.setText(LAST_SEEN.format(known) if since else known)
         self.other.setVisible(bool(since))
 
     def _say(self, sentence: str, *, is_problem: bool = False) -> None:

@@ -89,7 +89,7 @@ class Client:
         return self._parse(self._read("POST", path, body, ()) or "")
 
     def watched(self, request: Callable[[], Any], check_cancelled: Callable[[], None]) -> Any:
-        """The result of a short request on this client; `check_cancelled` raising closes its connection."""
+        """The result of short requests on this client; `check_cancelled` raising closes its connections."""
         with ThreadPoolExecutor(1, "outrider-request") as pool:
             answer = pool.submit(request)
             try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
@@ -131,12 +132,13 @@ class Server:
         )
 
 
-def identify(url: str, key: str | None = None) -> Server:
+def identify(url: str, key: str | None = None, check_cancelled: Callable[[], None] | None = None) -> Server:
     """Find out what answers at an address.
 
     Args:
         url: as a person writes it, with or without /v1.
         key: the API key; if None, the one that was kept for this address.
+        check_cancelled: called from this thread while another one asks; raises to end the requests.
 
     Raises:
         ServerError: nothing answers, the key is wrong, or it is another product: one sentence each.
@@ -144,26 +146,34 @@ def identify(url: str, key: str | None = None) -> Server:
     address = Address.parse(url)
     key = key_for(address) if key is None else key or None
     with Client(address, key) as client:
-        listed = mapping_of(client.get("/v1/models", missing=(404, 405)))
-        models = [model for model in mappings_of(listed.get("data")) if isinstance(model.get("id"), str)]
-        if not models:
-            raise ServerRefusedError(f"The server at {address} lists no models. {OTHER_PRODUCT} Check the address.")
-        product = _OWNERS.get(str(models[0].get("owned_by"))) or _product(client)
-        if product is None:
-            raise ServerRefusedError(f"The server at {address} is of an unknown kind. {OTHER_PRODUCT}")
-        is_router = product is Product.LLAMA_SERVER and _page(client, "/props").get("role") == "router"
-        if is_router:
-            models.sort(key=lambda model: {"loaded": 0, "sleeping": 1}.get(_status(model), 2))
-        query = _query(models[0]["id"]) if is_router else ""
-        # A router's model that sleeps would wake.
-        is_awake = not is_router or _status(models[0]) == "loaded"
-        metrics = None
-        with contextlib.suppress(ServerError):  # They are an extra, such as behind a proxy that shows only /v1.
-            metrics = read_metrics(client, query) if is_awake else None
-        if product is Product.LLAMA_SERVER:
-            found = _llama_server(client, models[0], metrics, query, is_awake)
-        else:
-            found = (_vllm if product is Product.VLLM else _sglang)(client, models[0], metrics)
+        if check_cancelled is None:
+            return _identified(client, key)
+        found: Server = client.watched(lambda: _identified(client, key), check_cancelled)
+        return found
+
+
+def _identified(client: Client, key: str | None) -> Server:
+    address = client.address
+    listed = mapping_of(client.get("/v1/models", missing=(404, 405)))
+    models = [model for model in mappings_of(listed.get("data")) if isinstance(model.get("id"), str)]
+    if not models:
+        raise ServerRefusedError(f"The server at {address} lists no models. {OTHER_PRODUCT} Check the address.")
+    product = _OWNERS.get(str(models[0].get("owned_by"))) or _product(client)
+    if product is None:
+        raise ServerRefusedError(f"The server at {address} is of an unknown kind. {OTHER_PRODUCT}")
+    is_router = product is Product.LLAMA_SERVER and _page(client, "/props").get("role") == "router"
+    if is_router:
+        models.sort(key=lambda model: {"loaded": 0, "sleeping": 1}.get(_status(model), 2))
+    query = _query(models[0]["id"]) if is_router else ""
+    # A router's model that sleeps would wake.
+    is_awake = not is_router or _status(models[0]) == "loaded"
+    metrics = None
+    with contextlib.suppress(ServerError):  # They are an extra, such as behind a proxy that shows only /v1.
+        metrics = read_metrics(client, query) if is_awake else None
+    if product is Product.LLAMA_SERVER:
+        found = _llama_server(client, models[0], metrics, query, is_awake)
+    else:
+        found = (_vllm if product is Product.VLLM else _sglang)(client, models[0], metrics)
     version, context_length, speculation = found
     names = tuple(model["id"] for model in models)
     return Server(address, product, version, names, context_length, speculation, metrics, key, is_router)
