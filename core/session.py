@@ -15,7 +15,7 @@ import torch
 from core.analysis.steadiness import busy_note, speedup_interval
 from core.controls import Cancelled, RunControls
 from core.decode import autoregressive, speculative
-from core.draft_length import config_fields
+from core.draft_length import config_fields, request_fields
 from core.drafters.base import DrafterSetup
 from core.drafters.registry import build_drafter, check_rule, get_method
 from core.errors import OutriderError, PromptError, explaining_panics, first_line, is_panic
@@ -124,7 +124,10 @@ class Session:
         except Cancelled:
             yield Finished(Tally().summary(FinishReason.CANCELLED))
             return
-        yield run_started(request, target, prompt, continuation)
+        # K and temperature may have been changed while the models were loaded; a run without a draft stays one.
+        now, length = replace(request, sampling=controls.sampling), controls.num_draft_tokens
+        now = now if 0 in (length, request.draft_length) else replace(now, **request_fields(length))
+        yield run_started(now, target, prompt, continuation)
         tally = Tally()  # In case the run fails before its own summary.
         failure: str | None = None
         has_room = True
@@ -178,7 +181,7 @@ class Session:
             "stop": request.stop,
             "written": written,
         }
-        summary = None
+        summary, sampling = None, controls.sampling
         asked: dict[str, Any] = {"controls": controls, "inspect": request.inspect, "rule": request.verification}
         for event in speculative(loaded.target, drafter, ids, **asked, **shared):
             if isinstance(event, Finished):
@@ -189,14 +192,15 @@ class Session:
             if isinstance(event, Step):
                 tally.add(event)
                 loaded.record(event)
+                sampling = replace(sampling, temperature=event.temperature)
             yield event
         assert summary is not None, "decoding ends with Finished"
         summary = replace(summary, num_threads=torch.get_num_threads(), was_stepped=controls.was_stepped)
         if not request.baseline or summary.finish_reason is FinishReason.CANCELLED:
             return summary
         yield StageChanged("Measuring the baseline…")
-        # With the settings in force at the run's end, in case the temperature was changed.
-        plainly = autoregressive(loaded.target, ids, controls=controls.sharing_stop(controls.sampling, 0), **shared)
+        # With the last step's temperature, in case it was changed.
+        plainly = autoregressive(loaded.target, ids, controls=controls.sharing_stop(sampling, 0), **shared)
         try:
             return (yield from _with_baseline(summary, tally, plainly, loaded))
         except Exception as error:

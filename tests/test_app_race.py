@@ -117,7 +117,7 @@ def test_a_race_first_shows_its_end_and_its_texts_are_at_any_moment_what_was_wri
     page.end()
     assert page.stack.currentIndex() == 1
     assert page.speedup.text() == f"{run.summary.measured_speedup:.2f}×", "too few steps for an interval"
-    assert page.subject.text() == "Draft model · K = 4 · temperature 1"
+    assert page.subject.text() == "Draft model · K = 4 · temperature 0.8", "the steps' own, not the request's"
     run.request = replace(REQUEST, method="gone:Method")
     page.end()
     assert page.subject.text().startswith("gone:Method"), "of a drafter that isn't installed here"

@@ -277,6 +277,12 @@ def test_a_run_that_has_little_to_say_says_what_is_missing(qtbot, made, words):
     assert words in page_of(qtbot, run_of(made)).headline.text()
 
 
+def test_a_run_without_drafts_is_not_compared_with_itself():
+    report = speed_report(run_of((make_step(0, 9, num_draft_tokens=0, num_accepted=0),) * 30, baseline=False))
+    assert report.headline == UNDRAFTED
+    assert not (report.parts or report.replaced or report.gains)
+
+
 def test_without_a_plain_step_there_is_no_unit(qtbot, steps):
     run = run_of(steps, baseline=False)
     run.prefill = None

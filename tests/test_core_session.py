@@ -17,7 +17,7 @@ from core.runlog.replay import summary_from_record
 from core.runners.llama import FusedLlamaRunner
 from core.runners.module import ModuleRunner
 from core.session import Continuation, Session, run_started
-from core.settings import Coupling, SamplingParams
+from core.settings import Coupling, LengthPolicy, SamplingParams
 from core.types import BaselineStep, Finished, FinishReason, PrefillDone, RunStarted, StageChanged, Step
 from tests.errors import failing
 from tests.fakes import byte_tokenizer, is_sentence, refusal, tiny_model
@@ -131,16 +131,28 @@ def test_where_steps_were_taken_one_by_one_no_speedup_is_measured(request_for):
     assert "was_stepped" not in to_record(Finished(replace(summary, was_stepped=False)))
 
 
-def test_the_baseline_has_the_settings_in_force_at_the_end(request_for):
-    controls = RunControls(SamplingParams(1.0))
+def test_the_baseline_has_the_temperature_of_the_last_step(request_for):
+    controls, tokens = RunControls(SamplingParams(1.0)), 0
     events = Session().run(request_for(baseline=True), controls)
     for event in events:
         if isinstance(event, Step):
-            controls.set_temperature(0.0)
+            tokens += len(event.emitted)
+            controls.set_temperature(0.0 if tokens < 12 else 1.0)  # No step takes the last one.
         elif isinstance(event, Finished):
             baseline = event.summary.baseline_text
     *_, greedy = Session().run(request_for(sampling=SamplingParams(0.0)))
     assert baseline == greedy.summary.text
+
+
+def test_what_was_changed_while_the_models_were_loaded_is_logged(request_for):
+    request = request_for(num_draft_tokens=3)
+    controls = RunControls.from_request(request)
+    events = Session().run(request, controls)
+    next(events)
+    controls.set_temperature(0.0)
+    controls.set_num_draft_tokens(LengthPolicy.ADAPTIVE)
+    config = next(event for event in events if isinstance(event, RunStarted)).config
+    assert (config["temperature"], config["num_draft_tokens"], config["length_policy"]) == (0.0, "auto", "adaptive")
 
 
 def test_a_system_prompt_is_logged_where_there_is_one(request_for):

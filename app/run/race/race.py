@@ -5,7 +5,7 @@ Both clocks start after the prefill and sum the steps' own times.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from app.run.run_view import RunView
 from core.analysis.run_counts import Timeline
@@ -85,9 +85,12 @@ def subject_text(run: RunView) -> str:
         k = "K varied"
     elif run.counts.sums.is_tree and not isinstance(length, LengthPolicy):
         k += " nodes"
-    changed = "temperature varied" if len(run.temperatures) > 1 else ""
+    sampling, temperatures = request.sampling, run.temperatures
+    changed = "temperature varied" if len(temperatures) > 1 else ""
+    if len(temperatures) == 1:  # It may have been changed while the models were loaded.
+        sampling = replace(sampling, temperature=min(temperatures))
     busy = "measured on a busy machine" if run.busy_note else ""
-    return " · ".join(filter(None, (method, k, request.sampling.text, changed, busy)))
+    return " · ".join(filter(None, (method, k, sampling.text, changed, busy)))
 
 
 def source_text(run: RunView, race: Race) -> str:
