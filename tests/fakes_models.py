@@ -131,7 +131,7 @@ class FakeHub:
             monkeypatch.setattr(f"core.models.{name}", function)
         return self
 
-    def find_models(self):
+    def find_models(self, opened=()):
         """Scan."""
         from app.tools.models.models import FoundModels
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 
 from app.setup.model_library import ModelLibrary, parameters_text
 from app.tools.models.models import find_models, find_problem
-from core.models.catalogue import ModelEntry, ModelFormat, ModelOrigin, embedded_models
+from core.models.catalogue import ModelEntry, ModelFormat, ModelOrigin, embedded_models, resolve
 from core.text import bytes_of_text, bytes_text
 from tests.fakes import failing, is_sentence, save_model
 from tests.fakes_models import DRAFT, TARGET
@@ -80,3 +81,23 @@ def test_models_are_found_although_the_free_space_for_downloads_is_not_known(mon
     found = find_models()
     assert found.free_bytes is None
     assert [entry.ref for entry in found.entries][: len(embedded_models())] == [x.ref for x in embedded_models()]
+
+
+def test_a_scan_looks_anew_at_opened_models_that_were_trained_again_or_deleted(tmp_path):
+    target, draft, spare = (save_model(tmp_path / name) for name in ("target", "draft", "spare"))
+    library = ModelLibrary()
+    for folder in (target, draft, spare):
+        library.add(resolve(str(folder)))
+    library.record(str(target), {str(draft): "It doesn't fit.", str(spare): None})
+    library.record_details({str(draft): "It is damaged."})
+    shutil.rmtree(spare)
+    found = find_models(library.opened)
+    library.take_scan(found.entries, found.gone)
+    assert library.problem(str(draft), str(target)) is None
+    assert library.details_problem(str(draft)) == ""
+    assert str(draft) in library.take_questions(str(target))
+    assert library.opened == (str(target), str(draft)), "the deleted one is gone"
+    (draft / "config.json").unlink()
+    found = find_models(library.opened)
+    library.take_scan(found.entries, found.gone)
+    assert library.opened == (str(target), str(draft)), "a folder that is being written stays"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from core.models.catalogue import DEFAULT_DRAFT, DEFAULT_TARGET, ModelEntry, ModelFormat, ModelOrigin, suggested_drafts
 from core.models.fit import MemoryForecast, PairVerdict
@@ -156,12 +156,25 @@ class ModelLibrary:
         self._entries[entry.ref] = entry
         self._forget({entry.ref})
 
-    def take_scan(self, found: Sequence[ModelEntry]) -> None:
-        """Apply the result of a scan: remove models that are gone, and keep those opened by the user."""
-        before = self._entries
-        opened = [entry for entry in before.values() if entry.origin not in _SCANNED]
-        self._entries = {entry.ref: entry for entry in (*found, *opened)}
-        self._forget({ref for ref, entry in before.items() if _files(entry) != _files(self._entries.get(ref))})
+    @property
+    def opened(self) -> tuple[str, ...]:
+        """The references of the models that the user opened, which a scan must look for by name."""
+        return tuple(ref for ref, entry in self._entries.items() if entry.origin not in _SCANNED)
+
+    def take_scan(self, found: Sequence[ModelEntry], gone: Collection[str] = ()) -> None:
+        """Apply the result of a scan: remove models that are gone, keep the other opened ones, and forget what changed.
+
+        Args:
+            gone: the opened models that no longer exist.
+        """
+        before, opened = self._entries, self.opened
+        self._entries = {entry.ref: entry for entry in found}
+        for ref in opened:
+            if ref not in gone:
+                self._entries.setdefault(ref, before[ref])
+        changed = {ref for ref, entry in before.items() if _files(entry) != _files(self._entries.get(ref))}
+        # An opened model may have been trained again: other weights of the same size, at the same path.
+        self._forget({*changed, *opened})
 
     def record_details(self, details: Mapping[str, ModelDetails | str]) -> None:
         """Store models' details, or why they can't be read."""

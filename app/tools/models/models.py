@@ -20,7 +20,7 @@ from app.jobs import Job, Jobs
 from app.setup.models_form import ModelsForm
 from app.tools.models.downloads import Download, Downloads, DownloadState
 from app.tools.models.window import GET, HERE, ModelsWindow
-from core.errors import OutriderError, sentence_of
+from core.errors import ModelNotFoundError, OutriderError, sentence_of
 from core.models import catalogue, fit
 from core.models.catalogue import ModelEntry
 from core.models.folder import details
@@ -37,21 +37,33 @@ BATCH_S = 0.25
 
 
 class FoundModels(NamedTuple):
-    """The models on this computer, the download folder, and the free bytes on its disk; None if unknown."""
+    """The models on this computer, the download folder, and the free bytes on its disk; None if unknown.
+
+    `gone` are the references of models that were opened and no longer exist.
+    """
 
     entries: tuple[ModelEntry, ...]
     folder: Path
     free_bytes: int | None
+    gone: frozenset[str] = frozenset()
 
 
-def find_models() -> FoundModels:
-    """Find the models on this computer, and the free disk space. Reads files."""
+def find_models(opened: Sequence[str] = ()) -> FoundModels:
+    """Find the models on this computer, look anew at those that were opened, and find the free disk space."""
     folder = hub.cache_folder()
     free = None
     with contextlib.suppress(OSError, StopIteration):  # A missing disk must not hide other models.
         existing = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
         free = shutil.disk_usage(existing).free
-    return FoundModels(catalogue.local_models(), folder, free)
+    entries, gone = [*catalogue.local_models()], set()
+    for ref in opened:
+        try:
+            entries.append(catalogue.resolve(ref))
+        except ModelNotFoundError:
+            gone.add(ref)
+        except OutriderError:
+            pass  # It is damaged, or being written: its details and the check of the pair say so.
+    return FoundModels(tuple(entries), folder, free, frozenset(gone))
 
 
 def find_details(entry: ModelEntry) -> ModelDetails | str:
@@ -165,8 +177,9 @@ class Models(QObject):
     @Slot()
     def scan(self) -> None:
         """Look for models on this computer."""
+        opened = self.library.opened
         self._submit(
-            lambda _job: find_models(),
+            lambda _job: find_models(opened),
             then=self._on_scanned,
             failed=self._show_problem,
             what="The models on this computer could not be listed",
@@ -198,7 +211,7 @@ class Models(QObject):
         self._submit(lambda _job: catalogue.resolve(ref), then=take, failed=failed, what=f"{ref} could not be opened")
 
     def _on_scanned(self, found: FoundModels) -> None:
-        self.library.take_scan(found.entries)
+        self.library.take_scan(found.entries, found.gone)
         self.form.show_models()
         self.form.changed.emit()
         self._read_details()
