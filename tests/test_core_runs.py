@@ -160,11 +160,22 @@ def test_a_deleted_run_comes_back_as_it_was_with_its_name(tmp_path, keep):
         store.label(label, "mine", "x")
     assert store.delete(["x"]) == ["x"]
     assert list(store.runs()) == []
-    assert RunStore(tmp_path).delete(["x", "never"]) == ["x", "never"], "what is gone already is no error"
+    assert RunStore(tmp_path).delete(["x", "never"]) == [], "what is gone already is no error"
     store.restore(["x"])
     assert path.read_bytes() == before
     found = runs(tmp_path)["x"]
     assert (found.name, found.note, found.tags) == ("mine",) * 3
+
+
+def test_runs_that_two_windows_delete_all_come_back_when_both_undo(tmp_path, keep):
+    for run_id in "abc":
+        keep(run_id)
+    first, second = RunStore(tmp_path), RunStore(tmp_path)
+    deleted = first.delete("ab"), second.delete("abc")
+    second.restore(deleted[1])
+    assert list(runs(tmp_path)) == ["c"]
+    first.restore(deleted[0])
+    assert sorted(runs(tmp_path)) == ["a", "b", "c"]
 
 
 def test_the_trash_is_emptied_for_good_and_only_one_s_own(tmp_path, keep):

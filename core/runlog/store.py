@@ -281,7 +281,7 @@ class RunStore:
         self._write_labels(label, dict.fromkeys(run_ids, " ".join(text.split())[: MAX_LABEL[label]]))
 
     def delete(self, run_ids: Iterable[str]) -> Sequence[str]:
-        """Move runs to the trash, and return the ids of those that were moved.
+        """Move runs to the trash, and return the ids of those that were moved: what `restore` can bring back.
 
         Raises:
             RunLogError: the first one can't be moved. If a later one can't, the rest stays.
@@ -292,13 +292,13 @@ class RunStore:
                 self._trash.mkdir(exist_ok=True)
                 self.path(run_id).replace(self._trash / self.path(run_id).name)
                 self._deleted.add(run_id)
+                done.append(run_id)
             except FileNotFoundError:
-                pass  # Another window has deleted it.
+                pass  # Another window has deleted it, and can restore it.
             except OSError as error:
                 if done:
                     return done
                 raise RunLogError(explain_write_error(error, self.path(run_id))) from error
-            done.append(run_id)
         return done
 
     def restore(self, run_ids: Iterable[str]) -> None:

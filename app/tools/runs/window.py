@@ -344,8 +344,9 @@ class RunsWindow(QDialog):
             self._show_undo()
 
     def _keep_for_undo(self, deleted: Sequence[str]) -> None:
-        self._deleted.append(deleted)
-        self._show_undo()
+        if deleted:  # Else another window has deleted them all.
+            self._deleted.append(deleted)
+            self._show_undo()
 
     def _show_undo(self) -> None:
         count = len(self._deleted[-1]) if self._deleted else 0
