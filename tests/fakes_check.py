@@ -106,7 +106,7 @@ class FakeCheck(FakeTask):
 
     def answer(self, request, controls):
         for done in (0, 1000, 2000):
-            yield CheckProgress("Blocks", done, 3000)
+            yield CheckProgress("Blocks", done, 3000, 2, 2)
             if not self.goes_on(controls):
                 yield CheckFinished(None)
                 return

@@ -174,6 +174,7 @@ def test_a_check_that_is_stopped_has_no_verdict_and_no_run_starts_beside_it(chec
         fake.gate = threading.Semaphore(1)
         panel.start_button.click()
         qtbot.waitUntil(lambda count=count: len(fake.requests) == count and panel.progress.value() == 1000)
+        assert panel.stage.text().startswith("Part 2 of 2 · Blocks: 1,000 of 3,000")
         assert not panel.start_button.isEnabled()
         assert "appear together" in panel.results.table.hint.text()
         window.prompt.run_button.click()

@@ -81,7 +81,7 @@ def test_an_exact_pair_ends_with_0_and_its_report_on_standard_output(tables, cap
     assert "Token 1 of a block" in printed.out
     assert "Bonus token" in printed.out
     assert "Greedy text, prompt 1 of 2" in printed.err
-    assert re.search(r"^Blocks: .+ of 300, about .+ left$", printed.err, re.MULTILINE)
+    assert re.search(r"^Part 2 of 2 · Blocks: .+ of 300, about .+ left$", printed.err, re.MULTILINE)
     assert re.search(r", took .+ s$", printed.out.splitlines()[1])
     bias = r"Bias towards the draft: [^,]+, standard error [\d.]+\s%\. A check of this size finds a bias of [\d.]+\s%"
     assert re.search(bias, printed.out)

@@ -16,7 +16,7 @@ from core.controls import RunControls
 from core.drafters.length_policy import BlockPlan, DraftLengthPolicy
 from core.errors import SettingsError
 from core.experiments.check import check
-from core.experiments.check_plan import CheckFinished, CheckRequest, Comparison, Verdict
+from core.experiments.check_plan import CheckFinished, CheckProgress, CheckRequest, Comparison, Verdict
 from core.experiments.check_report import report_json, report_text
 from core.experiments.distribution import at_edge
 from core.experiments.distribution_statistics import Bias, DistributionTally, chi_squared_p_value, fit, normal_p_value
@@ -321,6 +321,22 @@ def test_the_bias_is_the_share_of_the_drafts_distribution():
 
 
 # --- Around it ---
+
+
+@pytest.mark.parametrize(
+    ("sampling", "expected"),
+    [
+        (FILTERED, ["Part 1 of 3 · Greedy text", "Part 2 of 3 · Gumbel-coupled text", "Part 3 of 3 · Looking for"]),
+        (SamplingParams(0.0), ["Greedy text, prompt 1"]),
+    ],
+)
+def test_a_check_of_several_parts_says_which_of_how_many_it_is_in(sampling, expected):
+    request = make_check(num_samples=200, coupling=Coupling.GUMBEL, sampling=sampling)
+    events = check(TableSession(), request, RunControls())
+    titles = [event.title for event in events if isinstance(event, CheckProgress)]
+    begun = [next(title for title in titles if title.startswith(start)) for start in expected]
+    assert [titles.index(title) for title in begun] == sorted(titles.index(title) for title in begun)
+    assert all(title.startswith("Part ") for title in titles) is (len(expected) > 1)
 
 
 def test_a_check_that_is_stopped_ends_at_once_without_a_report():

@@ -176,7 +176,7 @@ def _follow(events: Iterator[Any]) -> Any:
             if isinstance(event, StageChanged):
                 progress.show(event.text)
             elif isinstance(event, checks.CheckProgress):
-                progress.show_left(event.text, event.done, event.total)
+                progress.show_left(event.title, event.done, event.total)
             else:
                 report = event.report
     return report

@@ -203,13 +203,14 @@ class CheckWindow(ToolWindow):
             if isinstance(event, StageChanged):
                 self._show_progress(event.text)
             elif isinstance(event, CheckProgress):
-                self._show_progress(event.text, event.done, event.total)
+                self._show_progress(event.text, event.done, event.total, event.title)
             elif isinstance(event, CheckFinished) and event.report is not None:
                 self.show_report(event.report)
 
-    def _show_progress(self, text: str, done: int = 0, total: int = 0) -> None:
+    def _show_progress(self, text: str, done: int = 0, total: int = 0, title: str = "") -> None:
         if self._task is not None and not self._task.controls.is_cancelled:
-            counted = f"{text}: {done:,} of {total:,}" if total and " of " not in text else text
+            title = title or text
+            counted = f"{title}: {done:,} of {total:,}" if total and " of " not in text else title
             self.stage.setText(" · ".join(filter(None, (counted, self._time_left(text, done, total)))))
             self.progress.setRange(0, total)
             self.progress.setValue(done)

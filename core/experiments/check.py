@@ -110,14 +110,16 @@ def _checked(
     prompts = tuple(encoded(request.prompts or default_first(target), target, request.run.chat))
     context = CheckContext(request, loaded, prompts, controls, make_drafter)
     sampling = request.run.sampling
-    identities = [(yield from compare_texts(context, Comparison.GREEDY))]
+    comparisons = [Comparison.GREEDY]
     if request.run.coupling is Coupling.GUMBEL and not sampling.is_greedy:
-        identities.append((yield from compare_texts(context, Comparison.GUMBEL)))
+        comparisons.append(Comparison.GUMBEL)
     if request.with_transformers:
-        identities.append((yield from compare_texts(context, Comparison.TRANSFORMERS)))
-    distribution = None
+        comparisons.append(Comparison.TRANSFORMERS)
+    identities, distribution, num_parts = [], None, len(comparisons) + (not sampling.is_greedy)
+    for number, comparison in enumerate(comparisons, 1):
+        identities.append((yield from _numbered(compare_texts(context, comparison), number, num_parts)))
     if not sampling.is_greedy:
-        distribution = yield from judge_distribution(context)
+        distribution = yield from _numbered(judge_distribution(context), num_parts, num_parts)
     report = CheckReport(
         request=replace(request, prompts=tuple(replace(prompt, ids=()) for prompt in prompts)),
         device=str(target.device),
@@ -128,6 +130,18 @@ def _checked(
         seconds=time.monotonic() - began,
     )
     yield CheckFinished(replace(report, notes=notes_on(report)))
+
+
+def _numbered(
+    part: Generator[CheckProgress, None, Any], number: int, count: int
+) -> Generator[CheckProgress, None, Any]:
+    """A part of the check, whose progress says which of how many it is."""
+    while True:
+        try:
+            event = next(part)
+        except StopIteration as end:
+            return end.value
+        yield replace(event, part=number, num_parts=count)
 
 
 # --- Texts that must be equal -----------------------------------------------------------------------------------

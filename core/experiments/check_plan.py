@@ -242,11 +242,18 @@ class CheckReport:
 
 @dataclass(frozen=True, slots=True)
 class CheckProgress:
-    """An event: the progress of one part of the check."""
+    """An event: the progress of one part of the check; parts count from 1, 0 where their number isn't known."""
 
     text: str
     done: int
     total: int
+    part: int = 0
+    num_parts: int = 0
+
+    @property
+    def title(self) -> str:
+        """The text, and which part it is if there are several."""
+        return f"Part {self.part} of {self.num_parts} · {self.text}" if self.num_parts > 1 else self.text
 
 
 @dataclass(frozen=True, slots=True)
