@@ -73,10 +73,19 @@ def test_a_hub_that_refuses(server, home, status, error, words):
     assert left_behind(home) == []
 
 
-@pytest.mark.parametrize("ref", ["owner/missing", "missing"])
-def test_a_model_that_does_not_exist(server, home, ref):
-    assert ref in refusal(ModelNotFoundError, ref)
+def test_a_model_that_does_not_exist(server, home):
+    assert "owner/missing" in refusal(ModelNotFoundError, "owner/missing")
     assert left_behind(home) == []
+
+
+@pytest.mark.parametrize(
+    ("ref", "meant"),
+    [("gpt2", " Did you mean openai-community/gpt2?"), ("smollm2-135m", " Did you mean HuggingFaceTB/SmolLM2-135M-"),
+     ("nothing-like-it", " Write it as the Hub does: owner/model.")],
+)  # fmt: skip
+def test_a_name_without_an_owner_is_refused_with_the_model_that_is_meant_before_the_hub_is_asked(server, ref, meant):
+    assert f"{ref!r} is not a Hub id.{meant}" in refusal(ModelNotFoundError, ref)
+    assert server.requests == []
 
 
 def test_the_embedded_models_are_not_downloaded(server):

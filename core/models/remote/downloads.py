@@ -9,13 +9,22 @@ from collections.abc import Callable
 from core.controls import Cancelled
 from core.errors import DownloadError, HubUnreachableError, ModelNotFoundError, ModelUnreadableError, OfflineError
 from core.files import require_space
-from core.models.catalogue import EMBEDDED_TITLES, ModelEntry, ModelFormat, ModelOrigin, downloaded_model, served_target
+from core.models.catalogue import (
+    EMBEDDED_TITLES,
+    SUGGESTIONS,
+    ModelEntry,
+    ModelFormat,
+    ModelOrigin,
+    downloaded_model,
+    served_target,
+)
 from core.models.folder.details import read_config
 from core.models.folder.weight_files import read_weight_headers
 from core.models.remote import hub, wheel
 from core.models.remote.contents import Revision, ask, refuse_without_tokenizer
 from core.models.remote.hub import DownloadProgress, Meter, explain, offline_error
 from core.models.remote.transfer import FileDownload
+from core.text import did_you_mean
 
 
 def download(
@@ -43,8 +52,10 @@ def download(
     """
     if ref in EMBEDDED_TITLES:
         raise DownloadError(f"{ref!r} ships with Outrider: there is nothing to download.")
-    if not hub.is_hub_id(ref):
-        raise ModelNotFoundError(f"{ref[:120]!r} is not a Hub id. Write it as the Hub does: owner/model.")
+    # Names without an owner are old; only one that another program has left here is known.
+    if not hub.is_hub_id(ref) or ("/" not in ref and _whole_model(ref) is None):
+        meant = did_you_mean(ref[:120], [suggestion.ref for suggestion in SUGGESTIONS])
+        raise ModelNotFoundError(f"{ref[:120]!r} is not a Hub id.{meant} Write it as the Hub does: owner/model.")
     try:
         if hub.is_offline():
             raise offline_error(ref)
