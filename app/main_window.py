@@ -239,6 +239,7 @@ class MainWindow(QMainWindow):
         self.live.run_shown.connect(self._on_run_shown)
         for changed in (self.live.baseline_begun, self.controller.run_requested, self.playback.pace_changed):
             changed.connect(self._on_settings_changed)
+        self.live.previous_shown.connect(self.race.note_previous)
         for wanted in (menus.race.triggered, self.speed.race_button.clicked):
             wanted.connect(self.race.open)
         for action, page in zip(menus.pages, (self.measurements, self.inspector, self.speed), strict=True):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import threading
 from dataclasses import replace
 
 import pytest
@@ -24,9 +25,10 @@ from app.run.race.race import (
     source_text,
     speedup_of,
 )
-from app.run.race.race_window import RaceClock, RaceWindow
+from app.run.race.race_window import PREVIOUS, RaceClock, RaceWindow
 from app.run.run_view import RunView
 from core.analysis.run_counts import Timeline
+from core.errors import PromptError
 from core.settings import Coupling, RunRequest
 from core.types import BaselineStep, Finished, FinishReason
 from tests.fakes_app import make_step, make_summary
@@ -216,6 +218,25 @@ def test_a_run_of_the_window_can_be_raced(make_window, run_to_end):
     found = window.run_view
     assert window.race.speedup.text() == f"{found.summary.measured_speedup:.2f}× (95 %: {found.interval})"
     assert window.race.texts.text() == SAME_DISTRIBUTION
+
+
+def test_the_race_says_that_it_is_the_previous_runs_while_a_new_run_has_not_started(
+    make_window, run_to_end, session, qtbot
+):
+    window = make_window(is_shown=True)
+    run_to_end(window)
+    window.menus.race.trigger()
+    own = window.race.subject.text()
+    assert PREVIOUS not in own
+    session.load_gate = threading.Event()
+    with qtbot.waitSignal(window.live.run_shown):
+        window.prompt.run_button.click()
+        assert window.race.subject.text() == f"{PREVIOUS} · {own}"
+        session.load_gate.set()
+    assert window.race.subject.text() == own
+    session.fail_before = PromptError("The prompt is too long.")
+    run_to_end(window)
+    assert window.race.subject.text() == f"{PREVIOUS} · {own}"
 
 
 # --- The arithmetic ---

@@ -52,12 +52,14 @@ class LiveView(QObject):
         run_begun: a run has started, and its log with it.
         baseline_begun: its baseline has.
         run_shown: a finished or kept run is completely on screen.
+        previous_shown: whether the run on screen is the previous one: a new one was requested, and has not started.
     """
 
     run_replaced = Signal()
     run_begun = Signal()
     baseline_begun = Signal()
     run_shown = Signal()
+    previous_shown = Signal(bool)
 
     def __init__(
         self,
@@ -276,6 +278,7 @@ class LiveView(QObject):
         elif self.is_refused and run.started is not None and not self.kept_title:
             whose = OLDER
         self._transcript.show_whose(whose)
+        self.previous_shown.emit(self.upcoming is not None or self.is_refused)
 
     def _show_stage(self) -> None:
         run, state = self._run, self._controller.state

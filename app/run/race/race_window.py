@@ -216,6 +216,7 @@ class RaceLane(QWidget):
 
 
 WAITING_HEIGHT, LANE_HEADING = 140, 22
+PREVIOUS = "The previous run: the new one has not started"
 BESIDE_WIDTH = 680
 """From this width on the texts are side by side."""
 
@@ -233,6 +234,7 @@ class RaceWindow(RunPage):
         self.setWindowTitle("Race")
         self._run = run
         self._race: Race | None = None
+        self._is_previous = False
         self.clock = RaceClock()
         self.ours = RaceLane("speculative", "Speculative", OURS_HELP, has_legend=True)
         self.plain = RaceLane("baseline", "Baseline", PLAIN_HELP, has_legend=False)
@@ -318,11 +320,21 @@ class RaceWindow(RunPage):
         self.plain.set_run(run.baseline_steps, race.plain, run.coupling)
         between = f" (95 %: {run.interval})" if run.interval and race.is_whole else ""
         self.speedup.setText(f"{speedup:.2f}×{between}" if speedup is not None else "–")
-        self.subject.setText(subject_text(run))
+        self._show_subject()
         self.length.setText(length_text(run, race))
         self.source.setText(source_text(run, race))
         self.texts.setText(comparison_text(run))
         self.clock.set_end(race.duration_ms)
+
+    @Slot(bool)
+    def note_previous(self, is_previous: bool) -> None:
+        """Say above the race whether a new run, which has not started, is not the one that is shown."""
+        self._is_previous = is_previous
+        self._show_subject()
+
+    def _show_subject(self) -> None:
+        whose = PREVIOUS if self._is_previous else ""
+        self.subject.setText(" · ".join(filter(None, (whose, subject_text(self._run)))))
 
     @Slot(float)
     def _on_moved(self, clock_ms: float) -> None:
