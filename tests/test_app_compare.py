@@ -269,6 +269,30 @@ def test_every_result_has_a_title_that_is_shown_whole_and_tells_it_from_its_neig
     assert found["Acceptance, of drafted tokens"].text().endswith("%")
 
 
+def test_the_titles_of_the_rows_stay_when_the_table_is_scrolled_to_the_last_run(page, apply_theme, folder, qtbot):
+    apply_theme(LIGHT, 1.5)
+    keep_run(folder, 3, prompt="fourth", num_draft_tokens=2)
+    page.show_comparison(comparison(folder))
+    page.resize(760, 700)
+    page.show()
+    table, titles = page.table, page.table.titles
+    assert not titles.isVisible(), "the table has its own"
+    table.horizontalScrollBar().setValue(table.horizontalScrollBar().maximum())
+    table.verticalScrollBar().setValue(20)
+    assert titles.isVisible()
+    row = table.rowAt(60)
+    ours, own = (view.viewport().mapTo(table, view.visualRect(view.model().index(row, 0)).topLeft())
+                 for view in (titles, table))  # fmt: skip
+    assert ours.y() == own.y()
+    assert 0 <= ours.x() < 3 > own.x()
+    assert titles.width() == table.columnWidth(0)
+    last = table.visualRect(table.model().index(row, table.columnCount() - 1))
+    assert last.right() <= table.viewport().width()
+    assert last.left() >= titles.width(), "the last run is not covered"
+    table.selectRow(row)
+    assert titles.selectionModel().isRowSelected(row)
+
+
 def test_each_run_has_a_curve_in_both_plots_under_its_name_until_the_next_comparison(page, folder):
     names = [page.table.horizontalHeaderItem(column).toolTip() for column in (1, 2, 3)]
     assert names == ["K 4 · first", "K 8 · second", "K 4 · third"]

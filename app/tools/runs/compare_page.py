@@ -6,17 +6,24 @@ from collections.abc import Callable, Sequence
 
 from PySide6.QtCore import QRect, QRectF, QSize, Qt, Slot
 from PySide6.QtGui import QBrush, QColor, QFont, QPainter, QResizeEvent
-from PySide6.QtWidgets import QHeaderView, QStyledItemDelegate, QStyleOptionViewItem, QTableWidgetItem, QWidget
+from PySide6.QtWidgets import (
+    QHeaderView,
+    QStyledItemDelegate,
+    QStyleOptionViewItem,
+    QTableView,
+    QTableWidgetItem,
+    QWidget,
+)
 
 from app.theme import current_theme, scaled, text_scale, ui_font
 from app.tools.runs.comparison import MAX_RUNS, MOST_SIGNS, ComparedRow, Comparison
 from app.tools.runs.overlay_plot import SAMPLE_WIDTH, OverlayPlot, RunSample, draw_sample
-from app.widgets.fields import boxed, column, plain_tip, quiet_button, row, table_card
+from app.widgets.fields import boxed, column, named, plain_tip, quiet_button, row, table_card
 from app.widgets.painted import LEFT, draw_text
 from app.widgets.plot_card import PlotCard
 from app.widgets.plots import QUARTERS, TOP
 from app.widgets.rows import Index, Role
-from app.widgets.tables import GridTable
+from app.widgets.tables import GridTable, prepare_rows
 from app.window_layout import splitter
 from core.export.run_data import where_differing
 from core.text import percent_text
@@ -92,6 +99,34 @@ class CompareTable(GridTable):
         super().__init__("compareTable", "Compared runs", BackgroundDelegate())
         self.head = RunHeader()
         self.setHorizontalHeader(self.head)
+        # The titles once more, over the cells that are scrolled below them.
+        self.titles = titles = named(QTableView(self), "compareTitles", "Titles of the rows")
+        titles.setModel(self.model())
+        titles.setSelectionModel(self.selectionModel())
+        titles.setItemDelegate(self.itemDelegate())
+        prepare_rows(titles)
+        titles.setFocusPolicy(Qt.FocusPolicy.NoFocus)
+        titles.setAutoScroll(False)
+        titles.setVerticalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+        titles.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+        self.horizontalScrollBar().valueChanged.connect(self._hold_titles)
+        self.verticalScrollBar().valueChanged.connect(titles.verticalScrollBar().setValue)
+        titles.verticalScrollBar().valueChanged.connect(self.verticalScrollBar().setValue)
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        """Keep the titles beside the cells."""
+        super().resizeEvent(event)
+        self._hold_titles()
+
+    @Slot()
+    def _hold_titles(self) -> None:
+        titles, head, cells, width = self.titles, self.head.geometry(), self.viewport().geometry(), self.columnWidth(0)
+        titles.setVisible(self.horizontalScrollBar().value() > 0)
+        titles.setGeometry(cells.left(), head.top(), width, head.height() + cells.height())
+        titles.setColumnWidth(0, width)
+        titles.horizontalHeader().setFixedHeight(head.height())
+        titles.verticalHeader().setDefaultSectionSize(self.verticalHeader().defaultSectionSize())
+        titles.verticalScrollBar().setValue(self.verticalScrollBar().value())
 
     def wanted_width(self) -> int:
         """Room for all runs without scrolling."""
@@ -126,6 +161,7 @@ class CompareTable(GridTable):
         self.head.setSectionResizeMode(0, QHeaderView.ResizeMode.Fixed)
         self.head.resizeSection(0, scaled(TITLE_WIDTH))
         self.verticalScrollBar().setValue(scroll)
+        self._hold_titles()
 
     def _add_section(self, title: str) -> None:
         item = QTableWidgetItem(title)
