@@ -178,11 +178,27 @@ def test_the_program_for_transformers_writes_what_plain_greedy_decoding_writes(c
     assert written[0] == written[1] != ""
 
 
+def padded_pair(folder, temperature=1.0, *, rows=(320, 288)):
+    """A choice of target and draft whose tables have as many rows, of which a shared tokenizer names 259."""
+    for seed, (name, count) in enumerate(zip(("target", "draft"), rows, strict=True)):
+        save_model(folder / name, tokenizer=byte_tokenizer(), vocab_size=count, eos_token_id=256, seed=seed)
+    sampling = SamplingParams(temperature)
+    return choose(str(folder / "target"), str(folder / "draft"), sampling=sampling, max_new_tokens=12)
+
+
+@pytest.mark.parametrize("rows", [(320, 288), (288, 320)])
+def test_the_program_for_transformers_drafts_where_tables_differ_in_padding(tmp_path, rows):
+    for temperature in (0.0, 1.0):
+        found, choice = {}, padded_pair(tmp_path, temperature, rows=rows)
+        exec(compile(configuration(choice, PROJECTS["transformers"]).program, "configuration", "exec"), found)
+        assert 0 < len(found["new"]) <= 12
+        if not temperature:
+            plain = found["target"].generate(**found["inputs"], max_new_tokens=12, do_sample=False)
+            assert found["output"].tolist() == plain.tolist()
+
+
 def test_vllm_matches_tables_of_different_sizes_by_text(tmp_path):
-    for name, rows in (("target", 320), ("draft", 288)):
-        save_model(tmp_path / name, tokenizer=byte_tokenizer(), vocab_size=rows, eos_token_id=256)
-    pair = str(tmp_path / "target"), str(tmp_path / "draft")
-    choice = choose(*pair, sampling=SamplingParams(1.0), max_new_tokens=6)
+    choice = padded_pair(tmp_path)
     settings = json.loads(value(words_of("vllm", choice), "--speculative-config"))
     assert settings["use_heterogeneous_vocab"]
     assert "draft_sample_method" not in settings

@@ -39,12 +39,13 @@ def _write(choice: Choice, target: ModelSource, draft: ModelSource | None) -> Re
             f"draft.generation_config.num_assistant_tokens = {k}",
             'draft.generation_config.num_assistant_tokens_schedule = "constant"',
             "draft.generation_config.assistant_confidence_threshold = 0.0",
+            "# To generate(), a table of another size is another tokenizer, even if only its padding differs.",
+            "draft.resize_token_embeddings(target.config.get_text_config().vocab_size)",
         ]
         options = ["assistant_model=draft"]
         notes.append(
-            "By default K is 20, and the draft stops when its confidence falls below 0.4, which is not Outrider's K. A "
-            "model whose table has as many rows as the target's is assumed to have its tokenizer; otherwise tokenizer= "
-            "and assistant_tokenizer= are needed, and the two vocabularies are matched by text."
+            "By default K is 20, and the draft stops when its confidence falls below 0.4, which is not Outrider's K. "
+            "Draft and target must share a tokenizer."
         )
     else:
         options = [f"prompt_lookup_num_tokens={k}", f"max_matching_ngram_size={choice.option('max_ngram')}"]
