@@ -1,5 +1,6 @@
 """Drafters of others: packages with an entry point, classes named by the user, and what is wrong with either."""
 
+import contextlib
 import re
 import sys
 
@@ -225,6 +226,11 @@ def test_options_whose_flags_are_taken_follow_the_name_and_stop_no_command(folde
     run_args = build_parser().parse_args(["run", "--prompt", "a", "--method", name, "--seed", "5"])
     request = run.build_request(run_args)
     assert (request.method, request.seed, dict(request.method_options)) == ("taken:Seeded", 5, {"seed": 3, "heads": 4})
+    command = ["run", "--prompt", "a", "--method", "taken:Seeded", "--heads"]
+    for value in ("4", "four"):  # The flag is that of Medusa's option, a path.
+        run_args = build_parser().parse_args([*command, value])
+        with contextlib.nullcontext() if value == "4" else pytest.raises(SettingsError, match="must be a number"):
+            assert dict(run.build_request(run_args).method_options) == {"heads": 4}
     grid = ["--heads", "1-2", "--seed", "5", "--prompts", "code", "--out", "x"]
     plan = sweep.build_plan(build_parser("sweep").parse_args(["sweep", "--method", "taken:Seeded:seed=3", *grid]))
     assert plan.seed == 5

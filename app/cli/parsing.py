@@ -444,9 +444,12 @@ def method_options(method: Method, args: argparse.Namespace) -> dict[str, Any]:
         UsageError, SettingsError: an option of another method, or a value out of range.
     """
     given = {**(split_name(args.method)[1] if args.method else {}), **given_options(args)}
-    known = {option.name for option in fields(method.options)}
-    for name in given:
-        if name not in known:
+    defaults: dict[str, Any] = {item.name: item.default for item in fields(method.options)}
+    for name, value in given.items():
+        if name not in defaults:
             raise UsageError(f"The method {method.name} has no option {flag_of(name)}; choose one that has it.")
+        # A flag that methods share has the type of another one's option.
+        if isinstance(default := defaults[name], int | float | Enum) and type(value) is not type(default):
+            given |= split_name(f"{method.name}:{name}={value}")[1]
     method.parse(given)  # Rejects values out of range before a model is loaded.
     return given
