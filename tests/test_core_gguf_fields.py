@@ -181,12 +181,14 @@ def test_nothing_is_added_beyond_the_tokens_of_a_file(tmp_path, pre):
     [
         ("llama-bpe", {}, [258, 259]),
         ("tekken", {}, [258, 259]),
+        ("minicpm5", {}, [259]),
+        ("glm4", {}, [66, 67]),
         ("llama-bpe", {"tokenizer.ggml.add_bos_token": False}, [259]),
         ("qwen2", {}, [66, 67]),
         ("qwen2", {"tokenizer.ggml.add_bos_token": True}, [258, 66, 67]),
     ],
 )
-def test_a_llama_3_begins_texts_and_keeps_words_that_are_tokens_as_llama_cpp_does(tmp_path, pre, flag, ids):
+def test_texts_begin_and_words_that_are_tokens_are_kept_as_in_llama_cpp(tmp_path, pre, flag, ids):
     last = [(EOS, CONTROL), ("<|begin|>", CONTROL), ("cd", 1)]  # No merge makes "cd".
     extra = {"tokenizer.ggml.pre": pre, "tokenizer.ggml.bos_token_id": 258, **flag}
     assert encode_prompt(converted(tmp_path / "m.gguf", last=last, extra=extra), "cd", chat=False).ids == ids

@@ -27,6 +27,8 @@ _LLAMA3_TEXTS = (
     "llama3", "llama-v3", "llama-bpe", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2", "tekken",
 )  # fmt: skip
 """Pre-tokenizers that, as llama.cpp reads them, begin with BOS if the file doesn't say, and don't merge known words."""
+_KEPT_WORDS = (*_LLAMA3_TEXTS, "minicpm5", "youtu")
+"""Those that don't merge known words."""
 _CONTROL, _USER_DEFINED = 3, 4
 
 
@@ -112,7 +114,7 @@ def _mend_tokenizer(path: Path, header: GgufHeader) -> None:
     for token, special in ((tokenizer.get("post_processor") or {}).get("special_tokens") or {}).items():
         if token in ids:
             special["ids"] = [ids[token]]
-    if fields.get("tokenizer.ggml.pre") in _LLAMA3_TEXTS:
+    if fields.get("tokenizer.ggml.pre") in _KEPT_WORDS:
         model["ignore_merges"] = True
     path.write_text(json.dumps(tokenizer, ensure_ascii=False), "utf-8")
 
