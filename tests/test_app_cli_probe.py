@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 import app.cli.probe as command
-from app.__main__ import main
+from app.__main__ import build_parser, main
 from core.analysis import run_probe
 from core.analysis.probe import Costs
 from core.errors import PairMismatchError
@@ -108,6 +108,16 @@ def test_a_kept_run_is_probed_at_its_own_settings(capsys, tmp_path):
     lossy = write_log(tmp_path / "lossy.jsonl", verification="typical", lossy=True)
     assert main(["probe", "--log", lossy, "--draft", "far", "--quiet"]) == 0
     assert "was not written by the target at these settings" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("given", "system"), [([], "Be brief."), (["--system", ""], ""), (["--system", "No."], "No."), (["--raw"], "")]
+)
+def test_a_kept_runs_system_prompt_applies_unless_another_or_none_is_given(monkeypatch, tmp_path, given, system):
+    monkeypatch.setattr(command, "read_details", lambda entry: SimpleNamespace(is_instruct=True))
+    log = write_log(tmp_path / "run.jsonl", chat=True, system="Be brief.")
+    request = command.build_request(build_parser().parse_args(["probe", "--log", log, *given]))
+    assert request.system == system
 
 
 @pytest.mark.parametrize(

@@ -349,12 +349,12 @@ def refuse_to_replace(flag: str, written: str, read: Iterable[str | None]) -> No
         raise UsageError(f"{flag} {echo(written)} would replace what the command reads; choose another name.")
 
 
-def add_template(group: Any) -> None:
-    """Add --chat and --raw, which set `chat`; it is None if neither is given. And --system."""
+def add_template(group: Any, system: str | None = "") -> None:
+    """Add --chat and --raw, which set `chat`; it is None if neither is given. And --system, with its default."""
     template = group.add_mutually_exclusive_group()
     switch(template, "--chat", "apply the model's chat template (default: if it has one)", default=None)
     switch(template, "--raw", "never apply a chat template", dest="chat", action="store_false")
-    option(group, "--system TEXT", "the system prompt in the chat template", default="")
+    option(group, "--system TEXT", "the system prompt in the chat template", default=system)
 
 
 def sampling_of(args: argparse.Namespace, otherwise: SamplingParams | None = None) -> SamplingParams:

@@ -100,7 +100,7 @@ def add_parser(commands: Any) -> None:
     said = "first let the target write N tokens after each prompt; only these count"
     option(text, "--generate N", said, whole_number, 0)
     option(text, "--places N", "maximum number of positions to compare", positive_whole_number, DEFAULT_POSITIONS)
-    add_template(text)
+    add_template(text, system=None)
     usual = user_default("temperature")
     sampling = parser.add_argument_group(f"sampling (default: the log's, else temperature {usual:g} and no filters)")
     add_settings(sampling, *SAMPLING, **dict.fromkeys(SAMPLING))
@@ -129,13 +129,14 @@ def build_request(args: argparse.Namespace) -> ProbeRequest:
         # As the run read its prompt, as far as this target can.
         if shared["chat"] is None and run.chat is False:
             shared["chat"] = False
-        if not shared["system"] and shared["chat"] is not False and read_details(resolve(target)).is_instruct:
+        if shared["system"] is None and shared["chat"] is not False and read_details(resolve(target)).is_instruct:
             shared["system"] = run.system
     else:
         target = target or DEFAULT_TARGET
         sampling = sampling_of(args)
         texts = _texts(args, target)
     resolve(target)
+    shared["system"] = shared["system"] or ""
     return ProbeRequest(
         target=target,
         drafts=args.draft or drafts_here(target),
