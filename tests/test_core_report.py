@@ -94,6 +94,7 @@ def test_the_policy_that_chose_k_is_named_and_a_plain_run_has_no_verdict_about_d
     for step in log.steps:
         del step["draft_length"]  # As in older logs.
     assert "K = adaptive" in run_page(log)
+    assert "length_policy" not in run_page(log), "K's row names the policy, also where it was changed"
     log.run["config"]["num_draft_tokens"] = 0
     assert "decoded plainly" in run_page(log)
 

@@ -23,8 +23,10 @@ from core.types import BaselineStep, Finished, FinishReason, Step, StepSource, S
 
 SOURCES = frozenset({"target_source", "draft_source"})
 """Where models came from, which older logs don't say."""
-LONG = frozenset({"prompt", "prompt_token_ids", "continuation_token_ids", "continuation_text", "forced_text"})
-"""Settings that tables leave out, or show in other words."""
+LEFT_OUT = frozenset({
+    "prompt", "prompt_token_ids", "continuation_token_ids", "continuation_text", "forced_text", "length_policy",
+})  # fmt: skip
+"""Settings that tables leave out, or show in other words; K's row names the policies in force."""
 _ROOT = r"(?:/|\\\\|[A-Za-z]:[\\/])"
 _QUOTED = re.compile(rf"""(["'])({_ROOT}.*?)\1""")
 _BARE = re.compile(rf"""(?<![\w/\\.~"']){_ROOT}[^\s"',/\\]+[/\\][^\s"',]*""")
@@ -135,9 +137,9 @@ class RunData:
 
     @property
     def settings(self) -> dict[str, str]:
-        """All settings but long texts, in the log's order, with K and the temperature as in force for the steps."""
+        """All settings but those left out, in the log's order, with K and the temperature as in force for the steps."""
         in_force = {"num_draft_tokens": self.draft_length, "temperature": self.temperature}
-        found = _in_words(self.config, CONFIG_FIELDS, LONG)
+        found = _in_words(self.config, CONFIG_FIELDS, LEFT_OUT)
         return {name: in_force.get(name, text) for name, text in found.items()}
 
     @property

@@ -46,7 +46,7 @@ LABELS = {
     "device_name": "Device name",
     "threads": "Processor threads",
 }
-NOT_COMPARED = {"length_policy", "method_options", "requested_device", "requested_dtype", "baseline"}
+NOT_COMPARED = {"method_options", "requested_device", "requested_dtype", "baseline"}
 SIGNS = {
     "num_draft_tokens": "K {}",
     "temperature": "T {}",
