@@ -53,8 +53,6 @@ def compared_rows(found: Diagnosis, theory: SpeedupTheory | None) -> tuple[Named
         return ()
     k = found.usual_length
     is_own = theory.ran_k == k
-    speedup = f"{theory.measured_verify.values[k]:.2f}×" if is_own else UNKNOWN
-    tokens = f"{theory.tokens.values[k]:.2f}" if is_own else UNKNOWN
     ran = "Speedup" if found.plain.is_measured else "Speedup, estimated"
     achieved, alpha = theory.ran_tokens.value, f"{theory.alpha.value:.2f}"
     if found.is_tree:
@@ -66,6 +64,8 @@ def compared_rows(found: Diagnosis, theory: SpeedupTheory | None) -> tuple[Named
             NamedValue("τ, block efficiency", f"{achieved:.2f}", "", TREE_TOKENS_HOW),
             NamedValue("α, acceptance of tested levels", alpha, "", TREE_ALPHA_HOW),
         )
+    speedup = f"{theory.measured_verify.values[k]:.2f}×" if is_own else UNKNOWN
+    tokens = f"{theory.tokens.values[k]:.2f}" if is_own else UNKNOWN
     return (
         NamedValue(ran, f"{found.speedup:.2f}×", speedup, SPEEDUP_HOW),
         NamedValue("τ, block efficiency", f"{achieved:.2f}", tokens, TOKENS_HOW),
