@@ -259,6 +259,16 @@ def test_transformers_gets_no_program_for_a_target_that_keeps_a_state(tmp_path):
         assert ("recurrent state" in found.problem, bool(found.program)) == (is_refused, not is_refused)
 
 
+def test_mlx_gets_the_system_prompt_as_one_word_and_only_where_it_applied():
+    said = '-- Say "it\'s".'
+    assert f"--system-prompt={said}" in words_of("mlx", hub(system=said))
+    assert "--system-prompt=a b" in words_of("mlx", hub(system="a\nb", chat=True))
+    for system, chat, is_changed in ((said, None, False), ("a\nb", True, True), ("a\nb", False, False)):
+        assert ("Line ends" in notes_of("mlx", hub(system=system, chat=chat))) == is_changed
+    for choice in (hub(), hub(system=said, chat=False)):
+        assert "--system-prompt" not in text_of("mlx", choice)
+
+
 def test_differences_are_reported_where_they_matter():
     filtered = hub(sampling=SamplingParams(0.8, 40, 0.9, 0.1))
     assert "refuses min-p" in notes_of("vllm", filtered)

@@ -10,6 +10,7 @@ from core.export.engines.common import (
     Project,
     Recipe,
     UnsupportedError,
+    plain,
     refuse_gguf,
     sampling_flags,
     shell_command,
@@ -38,8 +39,9 @@ def _write(choice: Choice, target: ModelSource, draft: ModelSource | None) -> Re
             f"mlx-lm computes in the precision of the stored weights, Outrider in {choice.dtype}: mlx_lm.convert "
             "--dtype stores them in another one."
         )
-    if choice.request.system and choice.request.chat is not False:
-        notes.append("The run had a system prompt, which this command leaves out.")
+    system = "" if choice.request.chat is False else choice.request.system
+    if system != plain(system):
+        notes.append("Line ends and tabs in the run's system prompt are spaces here.")
     if choice.request.chat is False:
         notes.append("The run's prompt was raw; add --ignore-chat-template to match it.")
     program = shell_command(
@@ -47,6 +49,8 @@ def _write(choice: Choice, target: ModelSource, draft: ModelSource | None) -> Re
         ["--model", target.name],
         ["--draft-model", draft.name],
         ["--num-draft-tokens", str(choice.k), *sampling_flags(sampling)],
+        # Joined, since it may begin with a dash.
+        [f"--system-prompt={system}"] if system else [],
         ["--max-tokens", str(choice.request.max_new_tokens), "--prompt", PROMPT],
     )
     return program, notes
