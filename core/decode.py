@@ -119,7 +119,7 @@ def speculative(
         PromptError: no ids, ids that the target doesn't have, or too many for its context.
         PairMismatchError: a draft model with another tokenizer.
         OutOfMemoryError: a cache or a forward that doesn't fit.
-        SettingsError: `max_new_tokens` below 1, a stop text as in `RunText`, or no such coupling or rule.
+        SettingsError: `max_new_tokens` below 1, an empty stop text, or no such coupling or rule.
         GenerationError: logits that hold NaN.
         DrafterError: a drafter that breaks its contract.
     """

@@ -11,7 +11,7 @@ from core.controls import RunControls
 from core.decode import autoregressive, speculative
 from core.drafters.prompt_lookup import PromptLookupDrafter
 from core.drafters.registry import METHODS
-from core.errors import GenerationError, PromptError, SettingsError
+from core.errors import GenerationError, PromptError
 from core.runlog.log import to_line, to_record
 from core.runlog.replay import step_from_record, summary_from_record
 from core.runlog.tally import Tally
@@ -53,13 +53,6 @@ def test_a_special_token_that_is_a_stop_text_ends_every_method_as_it_ends_genera
             assert to_line(to_record(step_from_record(json.loads(line)))) == line
         record = json.loads(to_line(to_record(run.finished)))
         assert summary_from_record(record, Tally(run.steps).summary(FinishReason.STOP)) == run.summary
-
-
-def test_a_stop_text_of_a_special_token_and_text_is_refused_since_it_would_never_be_found():
-    target = language_model(tiny_module("llama", vocab_size=258), byte_tokenizer(specials=(EOS, TURN)))
-    said = refusal(SettingsError, speculative, target, target, PROMPT, stop=("a", f"{TURN}\nUser"))
-    assert f"{TURN}\\nUser" in said
-    assert f"the special token '{TURN}'" in said
 
 
 def test_the_end_of_the_context_ends_the_text():

@@ -340,7 +340,7 @@ class RunText:
 
     Raises:
         PromptError: no ids, ids that the target doesn't have, or too many for its context.
-        SettingsError: `max_new_tokens` below 1, or a stop text that is empty or mixes a special token with text.
+        SettingsError: `max_new_tokens` below 1, or an empty stop text.
     """
 
     def __init__(
@@ -362,12 +362,6 @@ class RunText:
         self._stop = stop_texts(stop)
         # A special token has no text in which it could be found.
         special = _special_tokens(target.tokenizer) if self._stop else {}
-        for text in self._stop:
-            if mixed := next((found for found in special.values() if found and found in text and found != text), ""):
-                raise SettingsError(
-                    f"The stop text {text!r} mixes the special token {mixed!r} with text, which is never found; stop "
-                    "at one of the two."
-                )
         self._ends = {token: FinishReason.STOP for token, text in special.items() if text in self._stop}
         self._ends |= dict.fromkeys(target.eos_ids, FinishReason.EOS)
         # A stop text that is whole before the new text has stopped nothing, and no part of it does.
