@@ -92,12 +92,18 @@ def test_a_scan_looks_anew_at_opened_models_that_were_trained_again_or_deleted(t
     library.record_details({str(draft): "It is damaged."})
     shutil.rmtree(spare)
     found = find_models(library.opened)
-    library.take_scan(found.entries, found.gone)
+    library.take_scan(found.entries, found.gone, found.states)
     assert library.problem(str(draft), str(target)) is None
     assert library.details_problem(str(draft)) == ""
     assert str(draft) in library.take_questions(str(target))
-    assert library.opened == (str(target), str(draft)), "the deleted one is gone"
+    assert str(spare) not in library.refs, "the deleted one is gone"
     (draft / "config.json").unlink()
     found = find_models(library.opened)
-    library.take_scan(found.entries, found.gone)
-    assert library.opened == (str(target), str(draft)), "a folder that is being written stays"
+    library.take_scan(found.entries, found.gone, found.states)
+    assert str(draft) in library.refs, "a folder that is being written stays"
+    library.record(str(target), {str(target): "It doesn't fit."})
+    shutil.copytree(target, spare)
+    found = find_models(library.opened)
+    library.take_scan(found.entries, found.gone, found.states)
+    assert str(spare) in library.refs, "its disk is back"
+    assert library.problem(str(target), str(target)), "nothing changed there"

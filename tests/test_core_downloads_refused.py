@@ -84,7 +84,7 @@ def test_a_model_that_does_not_exist(server, home):
      ("nothing-like-it", " Write it as the Hub does: owner/model.")],
 )  # fmt: skip
 def test_a_name_without_an_owner_is_refused_with_the_model_that_is_meant_before_the_hub_is_asked(server, ref, meant):
-    assert f"{ref!r} is not a Hub id.{meant}" in refusal(ModelNotFoundError, ref)
+    assert f"{ref!r} names no owner.{meant}" in refusal(ModelNotFoundError, ref)
     assert server.requests == []
 
 

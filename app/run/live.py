@@ -278,7 +278,7 @@ class LiveView(QObject):
         elif self.is_refused and run.started is not None and not self.kept_title:
             whose = OLDER
         self._transcript.show_whose(whose)
-        self.previous_shown.emit(self.upcoming is not None or self.is_refused)
+        self.previous_shown.emit((self.upcoming is not None or self.is_refused) and not self.kept_title)
 
     def _show_stage(self) -> None:
         run, state = self._run, self._controller.state

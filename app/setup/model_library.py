@@ -108,6 +108,8 @@ class ModelLibrary:
         self._details: dict[str, ModelDetails | str] = {}
         self._problems: dict[tuple[str, str], str | None] = {}
         self._asked: set[tuple[str, str]] = set()
+        self._gone: frozenset[str] = frozenset()
+        self._states: Mapping[str, object] = {}
 
     @property
     def entries(self) -> tuple[ModelEntry, ...]:
@@ -159,22 +161,24 @@ class ModelLibrary:
     @property
     def opened(self) -> tuple[str, ...]:
         """The references of the models that the user opened, which a scan must look for by name."""
-        return tuple(ref for ref, entry in self._entries.items() if entry.origin not in _SCANNED)
+        return (*(ref for ref, entry in self._entries.items() if entry.origin not in _SCANNED), *sorted(self._gone))
 
-    def take_scan(self, found: Sequence[ModelEntry], gone: Collection[str] = ()) -> None:
+    def take_scan(
+        self, found: Sequence[ModelEntry], gone: Collection[str] = (), states: Mapping[str, object] | None = None
+    ) -> None:
         """Apply the result of a scan: remove models that are gone, keep the other opened ones, and forget what changed.
 
         Args:
-            gone: the opened models that no longer exist.
+            gone: the opened models that are not there now; their disk may come back.
+            states: what tells whether the files of the opened models changed, such as when they were trained again.
         """
-        before, opened = self._entries, self.opened
-        self._entries = {entry.ref: entry for entry in found}
+        before, opened, known = self._entries, self.opened, self._states
+        self._entries, self._gone, self._states = {entry.ref: entry for entry in found}, frozenset(gone), states or {}
         for ref in opened:
-            if ref not in gone:
+            if ref not in gone and ref in before:
                 self._entries.setdefault(ref, before[ref])
         changed = {ref for ref, entry in before.items() if _files(entry) != _files(self._entries.get(ref))}
-        # An opened model may have been trained again: other weights of the same size, at the same path.
-        self._forget({*changed, *opened})
+        self._forget(changed | {ref for ref, state in self._states.items() if known.get(ref) != state})
 
     def record_details(self, details: Mapping[str, ModelDetails | str]) -> None:
         """Store models' details, or why they can't be read."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -56,6 +57,11 @@ FOLLOWING = "Monitoring: the counts cover all of the server's clients."
 LATE = "It counts a request's tokens when the request ends."
 AGAIN = "No answer since {}; trying again {:g} s after each failure."
 LAST_SEEN = "Last seen: {}"
+
+
+def _settings(server: Server) -> tuple[Server, bool]:
+    """What is known of a server besides its counts."""
+    return replace(server, metrics=None), server.metrics is None
 
 
 class ServerWindow(QDialog):
@@ -185,9 +191,11 @@ class ServerWindow(QDialog):
         if self._server is None:
             return
         if isinstance(after, Server):
-            self._server, self._is_stale = after, after.metrics is None
-            if after.address.url == self._engine.url and after != self._engine.server:
-                self._engine.learn(after)
+            self._is_stale = after.metrics is None
+            if _settings(after) != _settings(self._server):
+                self._server = after
+                if after.address.url == self._engine.url:
+                    self._engine.learn(after)
         self._show_lost("")
         if after is None or self._is_stale:
             self._timer.start(NONE_POLL_MS)

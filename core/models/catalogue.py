@@ -198,9 +198,10 @@ def shared_tables(config: Any) -> Mapping[str, Any]:
 
 
 def _not_downloaded(ref: str) -> ModelNotFoundError:
+    name = ref if "/" in ref else "owner/model"
     return ModelNotFoundError(
-        f"{ref!r} is not downloaded yet.{_meant(ref)} Get it with `outrider models get {ref}`, or in the window under "
-        "Models."
+        f"{ref!r} is not downloaded yet.{_meant(ref)} Get it with `outrider models get {name}`, or in the window "
+        "under Models."
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -25,6 +25,7 @@ from core.models import catalogue, fit
 from core.models.catalogue import ModelEntry
 from core.models.folder import details
 from core.models.folder.details import ModelDetails
+from core.models.prompting import FilesState, files_state
 from core.models.remote import hub, removal
 from core.models.remote.removal import Removal
 
@@ -39,13 +40,14 @@ BATCH_S = 0.25
 class FoundModels(NamedTuple):
     """The models on this computer, the download folder, and the free bytes on its disk; None if unknown.
 
-    `gone` are the references of models that were opened and no longer exist.
+    Of the models that were opened, `gone` are those that aren't there, and `states` those of the files of the others.
     """
 
     entries: tuple[ModelEntry, ...]
     folder: Path
     free_bytes: int | None
     gone: frozenset[str] = frozenset()
+    states: Mapping[str, FilesState] | None = None
 
 
 def find_models(opened: Sequence[str] = ()) -> FoundModels:
@@ -56,14 +58,16 @@ def find_models(opened: Sequence[str] = ()) -> FoundModels:
         existing = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
         free = shutil.disk_usage(existing).free
     entries, gone = [*catalogue.local_models()], set()
+    states: dict[str, FilesState] = {}
     for ref in opened:
         try:
             entries.append(catalogue.resolve(ref))
+            states[ref] = files_state(entries[-1].path)
         except ModelNotFoundError:
             gone.add(ref)
         except OutriderError:
             pass  # It is damaged, or being written: its details and the check of the pair say so.
-    return FoundModels(tuple(entries), folder, free, frozenset(gone))
+    return FoundModels(tuple(entries), folder, free, frozenset(gone), states)
 
 
 def find_details(entry: ModelEntry) -> ModelDetails | str:
@@ -211,7 +215,7 @@ class Models(QObject):
         self._submit(lambda _job: catalogue.resolve(ref), then=take, failed=failed, what=f"{ref} could not be opened")
 
     def _on_scanned(self, found: FoundModels) -> None:
-        self.library.take_scan(found.entries, found.gone)
+        self.library.take_scan(found.entries, found.gone, found.states)
         self.form.show_models()
         self.form.changed.emit()
         self._read_details()

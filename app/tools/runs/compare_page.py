@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from PySide6.QtCore import QRect, QRectF, QSize, Qt, Slot
 from PySide6.QtGui import QBrush, QColor, QFont, QPainter, QResizeEvent
 from PySide6.QtWidgets import (
+    QAbstractItemView,
     QHeaderView,
     QStyledItemDelegate,
     QStyleOptionViewItem,
@@ -117,6 +118,18 @@ class CompareTable(GridTable):
         """Keep the titles beside the cells."""
         super().resizeEvent(event)
         self._hold_titles()
+
+    def scrollTo(
+        self, index: Index, hint: QAbstractItemView.ScrollHint = QAbstractItemView.ScrollHint.EnsureVisible
+    ) -> None:
+        """Show a cell beside the titles, which are always visible."""
+        bar = self.horizontalScrollBar()
+        before = bar.value()
+        super().scrollTo(index, hint)
+        if index.column() == 0:
+            bar.setValue(before)
+        else:
+            bar.setValue(bar.value() - max(0, self.columnWidth(0) - self.columnViewportPosition(index.column())))
 
     @Slot()
     def _hold_titles(self) -> None:

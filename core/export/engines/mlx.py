@@ -41,7 +41,7 @@ def _write(choice: Choice, target: ModelSource, draft: ModelSource | None) -> Re
         )
     system = "" if choice.request.chat is False else choice.request.system
     if system != plain(system):
-        notes.append("Line ends and tabs in the run's system prompt are spaces here.")
+        notes.append("Line ends and other characters of the run's system prompt that don't print are spaces here.")
     if choice.request.chat is False:
         notes.append("The run's prompt was raw; add --ignore-chat-template to match it.")
     program = shell_command(

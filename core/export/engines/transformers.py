@@ -40,7 +40,7 @@ def _write(choice: Choice, target: ModelSource, draft: ModelSource | None) -> Re
             'draft.generation_config.num_assistant_tokens_schedule = "constant"',
             "draft.generation_config.assistant_confidence_threshold = 0.0",
             "# To generate(), a table of another size is another tokenizer, even if only its padding differs.",
-            "draft.resize_token_embeddings(target.config.get_text_config().vocab_size)",
+            "draft.resize_token_embeddings(target.config.get_text_config().vocab_size, mean_resizing=False)",
         ]
         options = ["assistant_model=draft"]
         notes.append(

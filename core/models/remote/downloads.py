@@ -53,9 +53,11 @@ def download(
     if ref in EMBEDDED_TITLES:
         raise DownloadError(f"{ref!r} ships with Outrider: there is nothing to download.")
     # Names without an owner are old; only one that another program has left here is known.
-    if not hub.is_hub_id(ref) or ("/" not in ref and _whole_model(ref) is None):
+    is_id = hub.is_hub_id(ref)
+    if not is_id or ("/" not in ref and not hub.revisions(ref)):
+        why = "names no owner" if is_id else "is not a Hub id"
         meant = did_you_mean(ref[:120], [suggestion.ref for suggestion in SUGGESTIONS])
-        raise ModelNotFoundError(f"{ref[:120]!r} is not a Hub id.{meant} Write it as the Hub does: owner/model.")
+        raise ModelNotFoundError(f"{ref[:120]!r} {why}.{meant} Write it as the Hub does: owner/model.")
     try:
         if hub.is_offline():
             raise offline_error(ref)
