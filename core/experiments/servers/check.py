@@ -18,7 +18,7 @@ from torch import Tensor
 
 from core.controls import Cancelled, RunControls
 from core.engines import Product, Server
-from core.errors import SettingsError
+from core.errors import ServerRefusedError, SettingsError
 from core.experiments.bench_plan import num_equal
 from core.experiments.check import MOST_ROUNDING
 from core.experiments.check_plan import (
@@ -54,6 +54,12 @@ SERVER_ROUNDING = MOST_ROUNDING[torch.float16]
 _AT_ONCE, _BATCH, _ROWS, _TOP = 8, 40, 32, 20
 _ROUNDS = 8
 """The most sampled texts of each prompt from which the acceptance is taken."""
+_NO_IDS = {
+    Product.VLLM: "this vLLM reports no token ids; use a newer one",
+    Product.SGLANG: "SGLang reports no token ids with its chat template; add --raw",
+    Product.LLAMA_SERVER: "llama-server reports no token ids for a character of several tokens; use --prompts to name "
+    "other prompts",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +137,8 @@ class _Check:
         self._seed = request.request.seed
         self._long = {"max_new_tokens": request.num_tokens}
         self._num_drafted = 0
+        self._partial: Counter[Product] = Counter()
+        """The texts in which the ids break off."""
         self._tally: DistributionTally
 
     def report(self) -> Generator[CheckProgress, None, ServerReport]:
@@ -139,10 +147,12 @@ class _Check:
             self._server, self._prompts, "Greedy texts", sampling=SamplingParams(0.0), **self._long
         )
         identity = yield from self._greedy(greedy)
+        self._refuse_none(bool(identity.num_tokens or identity.divergences))
         acceptances = [Acceptance.of(0.0, list(self._tested(greedy, SamplingParams(0.0))))]
         distribution = None
         if not self._sampling.is_greedy:
             distribution = yield from judge_twice(self._sample, self._request.num_samples)
+            self._refuse_none(bool(distribution.tests))
             acceptances.append((yield from self._sampled_acceptance()))
         return ServerReport(
             server=self._server.text,
@@ -152,11 +162,18 @@ class _Check:
             temperature=self._sampling.temperature,
             distribution=distribution,
             num_drafted=self._num_drafted,
+            num_partial=self._partial.total(),
             acceptances=tuple(found for found in acceptances if found is not None),
             has_draft=self.has_draft,
             notes=tuple(self._notes(any(acceptances))),
             seconds=time.monotonic() - began,
         )
+
+    def _refuse_none(self, is_compared: bool) -> None:
+        """Refuse servers whose ids break off before anything could be compared."""
+        if not is_compared and self._partial.total():
+            ((product, _),) = self._partial.most_common(1)
+            raise ServerRefusedError(f"No tokens could be compared: {_NO_IDS[product]}.")
 
     def _sampled_acceptance(self) -> Generator[CheckProgress, None, Acceptance | None]:
         """The acceptance in sampled texts, of as many as it takes to tell whether it is enough."""
@@ -188,6 +205,7 @@ class _Check:
             yield CheckProgress(title, start, len(requests))
             batch = requests[start : start + _BATCH]
             found += ask_all(server, batch, _AT_ONCE, self._controls, top_logprobs=top_logprobs).answers
+        self._partial[server.product] += sum(not answer.is_known for answer in found)
         return found
 
     def _sample(self, count: int, is_second: bool) -> Generator[CheckProgress, None, DistributionResult]:
@@ -207,16 +225,22 @@ class _Check:
     def _texts(
         self, server: Server, prompt: Prompt, count: int, seed: int, title: str
     ) -> Generator[CheckProgress, None, dict[tuple[int, ...], Counter[int]]]:
-        """From the beginning of a text to how often each token followed it on a server."""
+        """From the beginning of a text to how often each token followed it on a server, where all are known."""
         answers = yield from self._ask(
             server, [prompt] * count, f"{title}, {prompt.name}", seed=seed, max_new_tokens=NUM_SAMPLED
         )
         followers: dict[tuple[int, ...], Counter[int]] = {}
+        broken_off = set()
         for answer in answers:
             ids = self._ids(prompt, answer)
             self._num_drafted += server is self._server and bool(answer.tested(server, self._sampling.temperature))
             for place, token in enumerate(ids):
                 followers.setdefault(ids[:place], Counter())[token] += 1
+            if not answer.is_known:
+                broken_off.add(ids)
+        # A token without an id would seem never to be drawn.
+        for ids in broken_off & followers.keys():
+            del followers[ids]
         if server is self._server:
             yield from self._test_own(prompt, answers, title)
         return followers
@@ -234,7 +258,7 @@ class _Check:
             )
             tops.append(sorted((lp for token in answer.tokens[:1] for _, lp in token.top), reverse=True)[:_TOP])
         first = [token for answer in answers for token in answer.tokens[:1]]
-        # A token without an id, such as the end of a text, would seem never to be drawn.
+        # As above, such as the end of a text.
         is_reported = all(token.id != UNKNOWN_ID and not math.isnan(token.logprob) for token in first)
         if not tops[0] or len(first) < len(answers) or not is_reported:
             return

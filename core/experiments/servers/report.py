@@ -76,8 +76,8 @@ class Acceptance:
 class ServerReport:
     """All results of a check; no distribution at temperature 0, no acceptance without a draft here.
 
-    `num_drafted` counts the short texts in which the server is known to have drafted; `speculates` is None if it
-    doesn't report whether it drafts at all.
+    `num_drafted` counts the short texts in which the server is known to have drafted, `num_partial` the texts that were
+    compared only up to a token without an id; `speculates` is None if it doesn't report whether it drafts at all.
     """
 
     server: str
@@ -87,6 +87,7 @@ class ServerReport:
     temperature: float
     distribution: DistributionResult | None
     num_drafted: int
+    num_partial: int
     acceptances: tuple[Acceptance, ...]
     has_draft: bool
     notes: tuple[str, ...]
@@ -117,9 +118,14 @@ def report_sentence(report: ServerReport) -> str:
     """The verdict in words."""
     if report.verdict is Verdict.NOT_EXACT:
         text = f"Not exact: the server's output differs from that of {report.against}."
+    elif report.num_partial and report.distribution is None:
+        text = f"{str(report.verdict).capitalize()} as far as compared."
     else:
         samples = "sampled texts"
         text = exact_sentence(report.verdict, report.distribution, samples, has_draft=report.has_draft)
+    if report.num_partial:
+        texts = count_text(report.num_partial, "text")
+        text += f" {texts} could be compared only in part: the ids of some tokens aren't reported."
     if report.drafts_seldom and report.verdict is not Verdict.NOT_EXACT and report.distribution is not None:
         count = f"{report.num_drafted:,} of {report.distribution.num_blocks:,}"
         text += (

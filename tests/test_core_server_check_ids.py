@@ -1,0 +1,114 @@
+"""A check of a server that doesn't report all token ids: what wasn't compared is never called exact."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+import torch
+
+from core.controls import RunControls
+from core.engines import identify
+from core.errors import ServerRefusedError
+from core.experiments.check_plan import Verdict
+from core.experiments.servers.check import ServerCheckRequest, check_server
+from core.experiments.servers.report import ServerReport, report_json, report_sentence
+from core.settings import RunRequest, SamplingParams
+from tests.fake_servers import Answer, FakeServer, as_json, as_stream, llama_server, sglang
+from tests.fakes import refusal, table_model
+from tests.fakes_check import TableSession
+from tests.test_core_server_check import PROMPTS, TARGET, V, draw
+
+pytestmark = pytest.mark.usefixtures("clean_environment", "keys")
+
+HALF = 5
+"""A token that ends within a character."""
+
+
+def chat(word: str, body: dict[str, Any]) -> Answer:
+    """SGLang's answer with its chat template: logprobs, but no ids."""
+    scored = {"token": word, "logprob": -0.1, "top_logprobs": []}
+    events: list[Any] = [
+        {"choices": [{"delta": {"content": word}, "logprobs": {"content": [scored]}}]}
+        for _ in range(body["max_tokens"])
+    ]
+    return as_stream([*events, {"choices": [{"delta": {}, "finish_reason": "length"}]}])
+
+
+def completion(body: dict[str, Any], ids: Sequence[int] = ()) -> Answer:
+    """llama-server's answer, exactly the target's or these ids; HALF has no chunk of its own."""
+    sampling, generator = SamplingParams(body["temperature"]), torch.Generator().manual_seed(body["seed"])
+    prompt, count = [ord(letter) - 97 for letter in body["prompt"]], body["n_predict"]
+    drawn = list(ids)
+    while len(drawn) < count:
+        drawn.append(draw(TARGET, [*prompt, *drawn], sampling, generator))
+
+    def events() -> Iterator[Any]:
+        shared = {"tokens_evaluated": len(prompt)}
+        is_half = False
+        for place, token in enumerate(drawn, 1):
+            timings = {"predicted_n": place, "draft_n": 0, "draft_n_accepted": 0}
+            if token != HALF:
+                text = "é" if is_half else chr(97 + token)
+                yield {**shared, "content": text, "tokens": [token], "stop": False, "timings": timings}
+            is_half = token == HALF
+        timings = {"predicted_n": count, "draft_n": 0, "draft_n_accepted": 0}
+        yield {**shared, "content": "", "tokens": [], "stop": True, "stop_type": "limit", "timings": timings}
+
+    return as_stream(list(events()))
+
+
+def checked(answers: dict[str, Any], *, temperature: float, baseline: dict[str, Any] | None = None) -> ServerReport:
+    with FakeServer(answers) as fake, FakeServer(baseline or answers) as other:
+        shared: dict[str, Any] = {"prompt": "any", "sampling": SamplingParams(temperature)}
+        shared["chat"] = None if "/v1/chat/completions" in answers else False
+        server = identify(fake.url)
+        request = ServerCheckRequest(
+            server,
+            None if baseline else RunRequest(target="target", draft=None, **shared),
+            identify(other.url) if baseline else None,
+            RunRequest(target=server.models[0], draft=None, num_draft_tokens=None, engine=fake.url, **shared),
+            PROMPTS,
+            num_samples=200,
+            num_tokens=8,
+        )
+        session = TableSession(table_model(TARGET, V, ref="target"), None)
+        *_, last = check_server(lambda: session, request, RunControls())
+    return last.report
+
+
+def sglang_with(answer: Callable[[Any], Answer], *, drafts: bool = True) -> dict[str, Any]:
+    info = {} if drafts else {"/server_info": as_json({"model_path": "/models/tiny", "speculative_algorithm": None})}
+    return {**sglang(), **info, "/v1/chat/completions": answer}
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.9])
+@pytest.mark.parametrize("is_here", [True, False])
+def test_a_server_that_reports_no_ids_is_refused_with_what_to_do(is_here: bool, temperature: float) -> None:
+    wrong = sglang_with(lambda body: chat(" pig", body))
+    right = None if is_here else sglang_with(lambda body: chat(" sky", body), drafts=False)
+    refusal(ServerRefusedError, checked, wrong, temperature=temperature, baseline=right, match="--raw")
+
+
+def test_texts_that_all_begin_within_a_character_are_not_called_equal() -> None:
+    hidden = llama_server(raw=lambda body: completion(body, [HALF, 0]))
+    refusal(ServerRefusedError, checked, hidden, temperature=0.0, match="character of several tokens")
+
+
+def test_texts_that_break_off_are_compared_as_far_as_their_ids_go_and_the_verdict_says_so() -> None:
+    report = checked(llama_server(raw=completion), temperature=0.0)
+    assert (report.verdict, report.num_partial) == (Verdict.EXACT, 1)
+    assert 8 <= report.greedy.num_tokens < 16
+    assert "all texts are equal" not in report_sentence(report)
+    assert "1 text could be compared only in part" in report_sentence(report)
+    assert json.loads(report_json(report))["num_partial"] == 1
+
+
+def test_an_exact_server_stays_exact_where_tokens_hide_within_a_character() -> None:
+    report = checked(llama_server(raw=completion), temperature=0.9)
+    assert report.num_partial > 50
+    assert report.verdict is Verdict.EXACT
+    assert report.distribution is not None
+    assert report.distribution.tests
