@@ -10,13 +10,14 @@ import pytest
 import torch
 
 from core.controls import RunControls
-from core.engines import identify
+from core.engines import Chunk, Token, identify
 from core.errors import ServerRefusedError
 from core.experiments.check_plan import Verdict
+from core.experiments.servers.answers import Answer as Found
 from core.experiments.servers.check import ServerCheckRequest, check_server
 from core.experiments.servers.report import ServerReport, report_json, report_sentence
 from core.settings import RunRequest, SamplingParams
-from tests.fake_servers import Answer, FakeServer, as_json, as_stream, llama_server, sglang
+from tests.fake_servers import Answer, FakeServer, as_json, as_stream, llama_server, sglang, vllm
 from tests.fakes import refusal, table_model
 from tests.fakes_check import TableSession
 from tests.test_core_server_check import PROMPTS, TARGET, V, draw
@@ -112,3 +113,30 @@ def test_an_exact_server_stays_exact_where_tokens_hide_within_a_character() -> N
     assert report.verdict is Verdict.EXACT
     assert report.distribution is not None
     assert report.distribution.tests
+
+
+# --- Names --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_texts_end_may_be_in_a_near_tie_with_another_token(is_first: bool) -> None:
+    def scored(token: int, text: str, name: str, other: str, finish: str | None) -> Any:
+        top = [{"token": name, "logprob": -0.7}, {"token": other, "logprob": -0.7001}]
+        content = [{"token": name, "logprob": -0.7, "top_logprobs": top}]
+        choice = {"delta": {"content": text}, "token_ids": [token], "logprobs": {"content": content}}
+        return {"choices": [{**choice, "finish_reason": finish}]}
+
+    line = scored(7, "\n", "\n", "<|end|>", None)
+    end = scored(0, "", "<|end|>", "\n", "stop")
+    ways = [as_stream([line, end]), as_stream([end])]
+    no_drafts = Answer(["# TYPE vllm:x counter\nvllm:x_total 1.0\n"])
+    ours, theirs = (vllm(chat=way, metrics=no_drafts) for way in (ways if is_first else reversed(ways)))
+    report = checked(ours, temperature=0.0, baseline=theirs)
+    assert report.verdict is Verdict.NEAR_TIES
+    assert {report.greedy.divergences[0].expected, report.greedy.divergences[0].found} == {"\n", "<|end|>"}
+
+
+def test_a_name_that_several_tokens_share_shows_no_lead() -> None:
+    top = (("\ufffd", -0.7), (" a", -0.8), ("\ufffd", -0.9), ("b", -1.0), ("b", -1.1))
+    found = Found((Chunk(0.0, (Token(9, "", -0.7, top, "\ufffd"),)),))
+    assert [found.lead(0, name) for name in (" a", "\ufffd", "b", "c")] == [pytest.approx(0.1), None, None, None]

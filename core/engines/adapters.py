@@ -137,7 +137,8 @@ def _openai_tokens(choice: dict[str, Any]) -> tuple[Token, ...]:
     parts = split_text(text, [part for part, _, _ in found])
     ids = ids or (UNKNOWN_ID,) * count
     return tuple(
-        Token(token, part, logprob, top) for token, part, (_, logprob, top) in zip(ids, parts, found, strict=True)
+        Token(token, part, logprob, top, name)
+        for token, part, (name, logprob, top) in zip(ids, parts, found, strict=True)
     )
 
 
@@ -268,6 +269,7 @@ def _sglang_tokens(
             part,
             _float(row[0]),
             tuple((str(top[2]), _float(top[0])) for top in likeliest or () if isinstance(top, list) and len(top) > 2),
+            row[2],
         )
         for row, part, likeliest in zip(rows, parts, tops, strict=True)
     )

@@ -26,13 +26,15 @@ class Token:
         id: `UNKNOWN_ID` if it isn't reported.
         text: as it stands in the text; empty for a special token.
         logprob: of the target, as the server computes it; NaN if it isn't reported.
-        top: the likeliest tokens here with their logprobs, by text, if they were asked for.
+        top: the likeliest tokens here with their logprobs, by name, if they were asked for.
+        name: as the server names it with its logprob, also a special token or half a character; empty if it doesn't.
     """
 
     id: int
     text: str
     logprob: float = math.nan
     top: tuple[tuple[str, float], ...] = ()
+    name: str = ""
 
 
 @dataclass(frozen=True, slots=True)

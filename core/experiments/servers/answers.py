@@ -52,14 +52,16 @@ class Answer:
         waited_ms = (chunks[-1].arrived - chunks[0].arrived) * 1e3 if chunks else 0.0
         return waited_ms / later if shows_speed(len(chunks) - 1, waited_ms) else None
 
-    def text_at(self, place: int) -> str:
-        """A token's text; empty past the end."""
-        return self.tokens[place].text if place < len(self.tokens) else ""
+    def name_at(self, place: int) -> str:
+        """A token's name, or else its text; empty past the end."""
+        return next((token.name or token.text for token in self.tokens[place : place + 1]), "")
 
     def lead(self, place: int, other: str) -> float | None:
-        """How far a token leads another one, in logprobs; None if the server doesn't report it."""
+        """How far a token leads another one of that name, in logprobs; None if the server doesn't report it."""
         token = self.tokens[place]
-        lead = token.logprob - dict(token.top).get(other, math.nan)
+        found = [logprob for name, logprob in token.top if name == other]
+        # Halves of characters may share a name.
+        lead = token.logprob - found[0] if len(found) == 1 and other != token.name else math.nan
         return lead if math.isfinite(lead) else None
 
     def tested(self, server: Server, temperature: float) -> dict[int, bool]:

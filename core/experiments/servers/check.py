@@ -297,11 +297,11 @@ class _Check:
             num_tokens += same
             if same == len(ours) == len(theirs) or (same == shared and not (found.is_known and plain.is_known)):
                 continue
-            other = found.text_at(same)
+            other = found.name_at(same)
             lead = plain.lead(same, other) if same < shared else None
             is_near = lead is not None and lead <= SERVER_ROUNDING
             divergences.append(
-                Divergence(prompt.name, same, plain.text_at(same), other, lead, SERVER_ROUNDING, is_near)
+                Divergence(prompt.name, same, plain.name_at(same), other, lead, SERVER_ROUNDING, is_near)
             )
         return IdentityResult(Comparison.GREEDY, len(answers), num_tokens, tuple(divergences))
 
