@@ -14,7 +14,18 @@ from core.controls import RunControls
 from core.engines import Client, ServerSession, client, identify, read_metrics
 from core.errors import ServerRefusedError
 from core.types import Finished, FinishReason, RunStarted
-from tests.fake_servers import Answer, FakeServer, Fault, a_request, as_json, as_stream, llama_server, recorded, vllm
+from tests.fake_servers import (
+    Answer,
+    FakeServer,
+    Fault,
+    a_request,
+    as_json,
+    as_stream,
+    llama_server,
+    recorded,
+    sglang,
+    vllm,
+)
 
 pytestmark = pytest.mark.usefixtures("keys")
 
@@ -180,3 +191,22 @@ def test_a_gateway_may_answer_with_a_web_page_where_a_server_has_none(make: Call
     assert isinstance(end, Finished)
     assert end.summary.finish_reason is FinishReason.LENGTH
     assert end.summary.text
+
+
+def sglang_chat(body: dict[str, Any]) -> Answer:
+    """SGLang's answer with its chat template and a reasoning parser: a step of 3 tokens each of thought and answer."""
+    words = [" a", " b", " c"]
+    events: list[Any] = []
+    for is_thought in (True, False):
+        is_apart = is_thought and body.get("separate_reasoning", True)
+        scored = [{"token": word, "logprob": -0.5} for word in words]
+        delta = {"reasoning_content" if is_apart else "content": "".join(words)}
+        events.append({"choices": [{"delta": delta, "logprobs": None if is_apart else {"content": scored}}]})
+    return as_stream([*events, {"choices": [{"delta": {}, "finish_reason": "stop"}]}])
+
+
+def test_sglang_is_asked_to_send_reasoning_as_text_as_it_sends_no_logprobs_with_it() -> None:
+    with FakeServer({**sglang(), "/v1/chat/completions": sglang_chat}) as fake:
+        *_, end = ServerSession(identify(fake.url)).run(a_request(target="tiny", engine=fake.url))
+    assert isinstance(end, Finished)
+    assert (end.summary.num_tokens, end.summary.text) == (6, " a b c a b c")

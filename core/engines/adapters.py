@@ -70,6 +70,9 @@ def _openai(
     if request.stop and server.product is Product.VLLM:
         # Otherwise vLLM holds back text that may begin a stop text, but not the ids and logprobs of its tokens.
         body["include_stop_str_in_output"] = True
+    if server.product is Product.SGLANG:
+        # SGLang sends no logprobs with reasoning, from which the tokens of a piece are counted.
+        body["separate_reasoning"] = False
     if request.chat is not False:
         chat = {**body, "messages": _messages(request), "logprobs": True, "top_logprobs": top_logprobs}
         try:
