@@ -234,3 +234,15 @@ def test_sglang_with_dflash_is_asked_again_without_the_logprobs_that_it_refuses(
     assert isinstance(end, Finished)
     assert end.summary.error is None
     assert end.summary.text
+
+
+@pytest.mark.parametrize(
+    ("steps", "width", "nodes", "k"), [(1, 1, 16, 15), (3, 1, 4, 3), (3, 4, 16, 3), (None, None, 6, 5), (5, [], 6, 5)]
+)
+def test_the_k_of_sglang_is_the_length_of_what_it_drafts(steps: Any, width: Any, nodes: int, k: int) -> None:
+    """Of a block that is drafted in one step, of a chain, and of a tree."""
+    found = {"steps": steps, "draft_tokens": nodes}
+    sizes = {f"speculative_num_{name}": value for name, value in found.items()}
+    info = {"model_path": "m", "speculative_algorithm": "DFLASH", "speculative_eagle_topk": width, **sizes}
+    with FakeServer({**sglang(), "/server_info": as_json(info)}) as fake:
+        assert identify(fake.url).speculation.num_draft_tokens == k

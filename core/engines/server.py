@@ -211,12 +211,15 @@ def _vllm(client: Client, model: dict[str, Any], metrics: Snapshot | None) -> _D
 def _sglang(client: Client, model: dict[str, Any], metrics: Snapshot | None) -> _Description:
     info = _server_info(client)
     method = info.get("speculative_algorithm")
-    # A tree of one candidate a level is a chain, whose first node is the last token of the text.
-    length = count_of(info.get("speculative_num_steps")) or None
-    if length is None and (nodes := count_of(info.get("speculative_num_draft_tokens"))):
+    # A tree of one candidate a level is a chain, whose first node is the last token of the text. Its steps aren't its
+    # length where one step drafts a block, as with DFLASH.
+    length, nodes = (count_of(info.get(f"speculative_num_{name}")) for name in ("steps", "draft_tokens"))
+    if nodes and (not length or info.get("speculative_eagle_topk") in (None, 1)):
         length = nodes - 1
     is_on = bool(method) if "speculative_algorithm" in info else None
-    speculation = Speculation(is_on, str(method) if method else None, length if method else None, bool(method))
+    speculation = Speculation(
+        is_on, str(method) if method else None, (length or None) if method else None, bool(method)
+    )
     context = count_of(info.get("context_length")) or count_of(model.get("max_model_len")) or None
     return str(info.get("version") or "unknown"), context, speculation
 
