@@ -54,6 +54,7 @@ def test_counts_are_given_only_to_steps_that_they_must_belong_to(
 
 def test_a_text_is_never_changed_by_splitting_it() -> None:
     assert split_text("a b", ["a", " b", "<|end|>"]) == ["a", " b", ""]
+    assert split_text(" sky is day", ["sky", "is", "day"]) == [" sky", " is", " day"]
     assert "".join(split_text("é!", ["\ufffd", "\ufffd", "!"])) == "é!"
 
 

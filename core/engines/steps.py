@@ -220,12 +220,15 @@ def _align(sizes: Sequence[int], per_step: Sequence[Counts]) -> tuple[tuple[Coun
 
 
 def split_text(text: str, parts: Sequence[str]) -> list[str]:
-    """A chunk's text by token, given each token's own text, which may be a special token's name or half a character."""
+    """A chunk's text by token, given each token's own text.
+
+    That may be a special token's name, half a character, or lack the space before it, as SentencePiece decodes it.
+    """
     shown: list[str] = []
     for part in parts:
-        is_next = bool(part) and text.startswith(part)
-        shown.append(part if is_next else "")
-        text = text[len(part) :] if is_next else text
+        found = next((way for way in (part, f" {part}") if part and text.startswith(way)), "")
+        shown.append(found)
+        text = text[len(found) :]
     if text and shown:
         shown[-1] += text
     return shown
