@@ -11,7 +11,7 @@ import pytest
 from PySide6.QtGui import QColor, QImage, QPainter
 
 from app.theme import DARK, LIGHT, contrast
-from app.tools.server import FOLLOWING, NONE_CHOSEN
+from app.tools.server import FOLLOWING, LATE, NONE_CHOSEN
 from app.tools.server_plots import DASHES, History, server_plots
 from app.widgets.plots import TOP
 from tests.fake_servers import FakeServer, as_json, llama_server, recorded, sglang, vllm
@@ -78,9 +78,10 @@ def test_it_draws_what_grew_and_marks_a_restart_and_our_own_runs(window, qtbot, 
 
 
 @pytest.mark.parametrize(
-    ("make", "flag"), [(vllm, "--disable-log-stats"), (sglang, "--enable-metrics"), (llama_server, "--metrics")]
+    ("make", "flag", "is_late"),
+    [(vllm, "--disable-log-stats", False), (sglang, "--enable-metrics", True), (llama_server, "--metrics", True)],
 )
-def test_without_counters_it_names_the_option_that_this_server_needs(window, qtbot, make, flag):
+def test_without_counters_it_names_the_option_that_this_server_needs(window, qtbot, make, flag, is_late):
     view = window.server
     view.open()
     answers = make()
@@ -89,6 +90,7 @@ def test_without_counters_it_names_the_option_that_this_server_needs(window, qtb
         window.controls.engine.choose(fake.url)
         until(qtbot, lambda: view.headline.property("role") == "problem")
         assert flag in view.headline.text()
+        assert (LATE in view.subject.text()) == is_late
         # Started anew with that option, it is followed, and its counters are known to runs.
         fake.answers["/metrics"] = some if isinstance(some, list) else [some]
         until(qtbot, lambda: view.headline.text() == FOLLOWING)
@@ -113,6 +115,18 @@ def test_values_are_joined_by_lines_only_where_no_poll_is_missing_and_equal_ones
     assert list(times[running.opts["symbolSize"] > 0]) == [512.5], "alone, it would not be seen"
     assert list(history.times) == plot.table()["seconds"]
     assert (running.opts["pen"].dashPattern(), waiting.opts["pen"].dashPattern()) == ([], [4.0, 4.0])
+
+
+def test_a_plot_of_what_the_server_does_not_count_says_so_once_it_drafts(qtbot):
+    history = History()
+    plot = server_plots(history)[0]
+    qtbot.addWidget(plot)
+    hints = []
+    for drafts in (0.0, 2.0):
+        history.add(float(len(hints)), {"tokens": 4.0, "drafts": drafts})
+        plot.refresh()
+        hints.append(plot._hint.toPlainText())
+    assert hints == ["No data yet", "Not reported by this server"]
 
 
 def pixels(sample, theme, width):

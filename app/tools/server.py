@@ -231,8 +231,9 @@ class ServerWindow(QDialog):
         """Say that what is known of the server is of before then, and offer another; empty: it answers."""
         self._lost_at = since
         notes = [] if self._server is None else [self._server.text]
-        if self._server is not None and self._server.product == "llama-server":
-            notes += [f"The counts are those of {self._server.models[0]}."] * self._server.is_router + [LATE]
+        if self._server is not None:
+            notes += [f"The counts are those of {self._server.models[0]}."] * self._server.is_router
+            notes += [LATE] * (self._server.product in {"llama-server", "sglang"})
         known = " ".join(notes)
         self.subject.setText(LAST_SEEN.format(known) if since else known)
         self.other.setVisible(bool(since))

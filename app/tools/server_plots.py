@@ -112,7 +112,12 @@ class HistoryPlot(Plot):
         self.getPlotItem().setMouseEnabled(x=True, y=False)
         if is_share:
             self.getPlotItem().getAxis("left").setTicks([QUARTERS])
-        self.set_hint("No data yet")
+
+    def refresh(self) -> None:
+        """Show what is new since the last call; an empty plot says why it is empty."""
+        is_missing = self._is_share and any(count > 0 for count in self._history.values.get("drafts", ()))
+        self.set_hint("Not reported by this server" if is_missing else "No data yet")
+        super().refresh()
 
     def _columns(self) -> dict[str, list[float]]:
         return {name: self._history.values.get(name, []) for name in self._lines}
