@@ -13,7 +13,7 @@ import pytest
 from core.controls import RunControls
 from core.engines import Client, ServerSession, client, identify, read_metrics
 from core.errors import ServerRefusedError
-from core.types import Finished, FinishReason, RunStarted
+from core.types import Finished, FinishReason, PrefillDone, RunStarted
 from tests.fake_servers import (
     Answer,
     FakeServer,
@@ -237,7 +237,8 @@ def test_sglang_with_dflash_is_asked_again_without_the_logprobs_that_it_refuses(
 
 
 @pytest.mark.parametrize(
-    ("steps", "width", "nodes", "k"), [(1, 1, 16, 15), (3, 1, 4, 3), (3, 4, 16, 3), (None, None, 6, 5), (5, [], 6, 5)]
+    ("steps", "width", "nodes", "k"),
+    [(1, 1, 16, 15), (3, 1, 4, 3), (1, 1, 2, 1), (3, 4, 16, 3), (None, None, 6, 5), (5, [], 6, 5)],
 )
 def test_the_k_of_sglang_is_the_length_of_what_it_drafts(steps: Any, width: Any, nodes: int, k: int) -> None:
     """Of a block that is drafted in one step, of a chain, and of a tree."""
@@ -245,4 +246,26 @@ def test_the_k_of_sglang_is_the_length_of_what_it_drafts(steps: Any, width: Any,
     sizes = {f"speculative_num_{name}": value for name, value in found.items()}
     info = {"model_path": "m", "speculative_algorithm": "DFLASH", "speculative_eagle_topk": width, **sizes}
     with FakeServer({**sglang(), "/server_info": as_json(info)}) as fake:
-        assert identify(fake.url).speculation.num_draft_tokens == k
+        found = identify(fake.url).speculation
+    assert found.num_draft_tokens == k
+    assert found.text.endswith(f"up to {k} tokens a step" if k > 1 else "up to 1 token a step")
+
+
+def test_the_prefill_is_timed_from_the_request_that_was_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+
+    def takes(seconds: float, answer: Any) -> Callable[[Any], Any]:
+        def answered(_body: Any) -> Any:
+            nonlocal now
+            now += seconds
+            return answer
+
+        return answered
+
+    refused = takes(100.0, as_json({"error": {"message": "The model has no chat template."}}, 400))
+    with FakeServer(vllm(chat=refused, raw=takes(1.0, recorded("vllm-draft", "run-raw-sampled")))) as fake:
+        server = identify(fake.url)
+        with monkeypatch.context() as patch:
+            patch.setattr(client.time, "perf_counter", lambda: now)
+            events = list(ServerSession(server).run(a_request(engine=fake.url)))
+    assert [event.prefill_ms for event in events if isinstance(event, PrefillDone)] == [1000.0]

@@ -46,6 +46,8 @@ class Client:
         if key:
             headers["Authorization"] = f"Bearer {key}"
         self._connection: Any = None
+        self.began = 0.0
+        """The `time.perf_counter` at which `stream` sent its latest request."""
         auth = httpx2.BasicAuth(*address.login) if address.login and not key else None
         try:
             self._http = httpx2.Client(
@@ -144,6 +146,7 @@ class Client:
             except BaseException as error:
                 put(error)
 
+        self.began = time.perf_counter()
         # In its own thread, so that arrival times stay right while the run is paused, and a stop is prompt.
         reader = threading.Thread(target=read, name="outrider-stream", daemon=True)
         reader.start()

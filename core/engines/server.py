@@ -15,7 +15,7 @@ from core.engines.client import OTHER_PRODUCT, Client
 from core.engines.metrics import Snapshot, read_metrics
 from core.errors import ServerError, ServerRefusedError
 from core.runlog.reading import count_of, mapping_of, mappings_of, text_of
-from core.text import PRODUCT_NAMES, did_you_mean
+from core.text import PRODUCT_NAMES, count_text, did_you_mean
 
 
 class Product(StrEnum):
@@ -57,7 +57,7 @@ class Speculation:
             return "doesn't report whether it drafts"
         if not self.is_on:
             return "doesn't draft"
-        length = "" if self.num_draft_tokens is None else f", up to {self.num_draft_tokens} tokens a step"
+        length = "" if self.num_draft_tokens is None else f", up to {count_text(self.num_draft_tokens, 'token')} a step"
         return f"drafts{'' if self.method is None else f' ({self.method})'}{length}"
 
 

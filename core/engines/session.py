@@ -97,7 +97,6 @@ class _Run:
         self._maker = StepMaker(server.speculation, request.sampling.temperature)
         self._num_prompt = self._num_tokens = self._surplus = 0
         self._prefill_ms = 0.0
-        self._began = time.perf_counter()
         self._has_started = False
         self._reported: Reported | None = None
         self._reason: FinishReason | None = None
@@ -127,7 +126,6 @@ class _Run:
     def _stream(self) -> Iterator[Event]:
         yield StageChanged(f"Waiting for {self._server.product.shown}…")
         for attempt in range(1, MOST_TRIES + 1):
-            self._began = time.perf_counter()
             try:
                 yield from self._answer()
                 return
@@ -157,7 +155,7 @@ class _Run:
 
     def _tokens(self, chunk: Chunk) -> Iterator[Event]:
         if not self._maker.steps:
-            self._prefill_ms = (chunk.arrived - self._began) * 1e3
+            self._prefill_ms = (chunk.arrived - self._client.began) * 1e3
             yield PrefillDone(self._num_prompt, self._prefill_ms, None)
         # Waiting here holds nobody up: the stream is read, and timed, by its own thread.
         self._controls.wait_for_step()

@@ -270,7 +270,7 @@ def table_of(tests: Iterable[DistributionTest], sample: str = "block") -> Iterat
 
 def identity_text(item: IdentityResult) -> str:
     """How many tokens were equal, and how many divergences there are."""
-    text = f"{item.num_tokens:,} tokens equal in {count_text(item.num_prompts, 'text')}"
+    text = f"{count_text(item.num_tokens, 'token')} equal in {count_text(item.num_prompts, 'text')}"
     if not item.divergences:
         return text
     ties = sum(divergence.is_near_tie for divergence in item.divergences)
