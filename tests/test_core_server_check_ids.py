@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,14 +15,16 @@ from core.controls import RunControls
 from core.engines import Chunk, Token, identify
 from core.errors import ServerRefusedError
 from core.experiments.check_plan import Verdict
+from core.experiments.check_report import identity_text
 from core.experiments.servers.answers import Answer as Found
 from core.experiments.servers.check import ServerCheckRequest, check_server
 from core.experiments.servers.report import ServerReport, report_json, report_sentence
 from core.settings import RunRequest, SamplingParams
-from tests.fake_servers import Answer, FakeServer, as_json, as_stream, llama_server, sglang, vllm
+from tests.fake_servers import Answer, FakeServer, as_json, as_stream, llama_server, recorded, sglang, vllm
 from tests.fakes import refusal, table_model
 from tests.fakes_check import TableSession
-from tests.test_core_server_check import PROMPTS, TARGET, V, draw
+from tests.test_core_server_check import PROMPTS, TARGET, V, draw, speculating
+from tests.test_core_server_check import completion as vllm_completion
 
 pytestmark = pytest.mark.usefixtures("clean_environment", "keys")
 
@@ -61,10 +65,12 @@ def completion(body: dict[str, Any], ids: Sequence[int] = ()) -> Answer:
     return as_stream(list(events()))
 
 
-def checked(answers: dict[str, Any], *, temperature: float, baseline: dict[str, Any] | None = None) -> ServerReport:
+def checked(
+    answers: dict[str, Any], *, temperature: float, baseline: dict[str, Any] | None = None, is_raw: bool = False
+) -> ServerReport:
     with FakeServer(answers) as fake, FakeServer(baseline or answers) as other:
-        shared: dict[str, Any] = {"prompt": "any", "sampling": SamplingParams(temperature)}
-        shared["chat"] = None if "/v1/chat/completions" in answers else False
+        chat = None if "/v1/chat/completions" in answers and not is_raw else False
+        shared: dict[str, Any] = {"prompt": "any", "sampling": SamplingParams(temperature), "chat": chat}
         server = identify(fake.url)
         request = ServerCheckRequest(
             server,
@@ -105,6 +111,7 @@ def test_texts_that_break_off_are_compared_as_far_as_their_ids_go_and_the_verdic
     assert "all texts are equal" not in report_sentence(report)
     assert "1 text could be compared only in part" in report_sentence(report)
     assert json.loads(report_json(report))["num_partial"] == 1
+    assert identity_text(replace(report.greedy, num_tokens=1, num_prompts=1)) == "1 token equal in 1 text"
 
 
 def test_an_exact_server_stays_exact_where_tokens_hide_within_a_character() -> None:
@@ -140,3 +147,20 @@ def test_a_name_that_several_tokens_share_shows_no_lead() -> None:
     top = (("\ufffd", -0.7), (" a", -0.8), ("\ufffd", -0.9), ("b", -1.0), ("b", -1.1))
     found = Found((Chunk(0.0, (Token(9, "", -0.7, top, "\ufffd"),)),))
     assert [found.lead(0, name) for name in (" a", "\ufffd", "b", "c")] == [pytest.approx(0.1), None, None, None]
+
+
+# --- Steps --------------------------------------------------------------------------------------------------------
+
+
+def test_a_server_whose_steps_are_only_inferred_is_not_known_to_have_drafted() -> None:
+    def silent(body: dict[str, Any]) -> Answer:
+        """What a server that speculates answers, without the counts at its end."""
+        answer = vllm_completion(speculating, body)
+        return as_stream([json.loads(str(chunk).removeprefix("data: ")) for chunk in answer.chunks[:-2]])
+
+    reports = {"raw": functools.partial(vllm_completion, speculating)}, {"raw": silent}
+    metrics = recorded("vllm-draft", "metrics-after")
+    known, inferred = (checked(vllm(metrics=metrics, **raw), temperature=0.9, is_raw=True) for raw in reports)
+    assert known.num_drafted == known.distribution.num_blocks  # type: ignore[union-attr]
+    assert inferred.num_drafted == 0
+    assert "unless it just doesn't report its steps" in report_sentence(inferred)

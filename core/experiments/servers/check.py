@@ -233,7 +233,8 @@ class _Check:
         broken_off = set()
         for answer in answers:
             ids = self._ids(prompt, answer)
-            self._num_drafted += server is self._server and bool(answer.tested(server, self._sampling.temperature))
+            reported = answer.tested(server, self._sampling.temperature, with_inferred=False)
+            self._num_drafted += server is self._server and bool(reported)
             for place, token in enumerate(ids):
                 followers.setdefault(ids[:place], Counter())[token] += 1
             if not answer.is_known:
