@@ -173,7 +173,7 @@ class _Check:
         """Refuse servers whose ids break off before anything could be compared."""
         if not is_compared and self._partial.total():
             ((product, _),) = self._partial.most_common(1)
-            raise ServerRefusedError(f"No tokens could be compared: {_NO_IDS[product]}.")
+            raise ServerRefusedError(f"Too few tokens could be compared: {_NO_IDS[product]}.")
 
     def _sampled_acceptance(self) -> Generator[CheckProgress, None, Acceptance | None]:
         """The acceptance in sampled texts, of as many as it takes to tell whether it is enough."""
@@ -230,7 +230,7 @@ class _Check:
             server, [prompt] * count, f"{title}, {prompt.name}", seed=seed, max_new_tokens=NUM_SAMPLED
         )
         followers: dict[tuple[int, ...], Counter[int]] = {}
-        broken_off = set()
+        broken_off: set[int] = set()
         for answer in answers:
             ids = self._ids(prompt, answer)
             reported = answer.tested(server, self._sampling.temperature, with_inferred=False)
@@ -238,13 +238,11 @@ class _Check:
             for place, token in enumerate(ids):
                 followers.setdefault(ids[:place], Counter())[token] += 1
             if not answer.is_known:
-                broken_off.add(ids)
-        # A token without an id would seem never to be drawn.
-        for ids in broken_off & followers.keys():
-            del followers[ids]
+                broken_off.add(len(ids))
         if server is self._server:
             yield from self._test_own(prompt, answers, title)
-        return followers
+        # A token without an id would seem never to be drawn, also after beginnings where by chance it didn't come.
+        return {ids: counts for ids, counts in followers.items() if len(ids) not in broken_off}
 
     def _test_own(self, prompt: Prompt, answers: Sequence[Answer], title: str) -> Iterator[CheckProgress]:
         """Test the likely first tokens against the server's own logprobs: of its sampling, whatever its weights."""
@@ -259,7 +257,7 @@ class _Check:
             )
             tops.append(sorted((lp for token in answer.tokens[:1] for _, lp in token.top), reverse=True)[:_TOP])
         first = [token for answer in answers for token in answer.tokens[:1]]
-        # As above, such as the end of a text.
+        # A token without an id, such as the end of a text, would seem never to be drawn.
         is_reported = all(token.id != UNKNOWN_ID and not math.isnan(token.logprob) for token in first)
         if not tops[0] or len(first) < len(answers) or not is_reported:
             return
