@@ -107,6 +107,22 @@ def test_a_torn_last_line_is_reported_and_measured_again(out):
     assert not read_sweep(out).problems
 
 
+def test_a_second_sweep_in_a_file_is_left_out_and_never_written_over(out):
+    plan = plan_of()
+    stopped_after(5, plan, out)
+    one = read_sweep(out)
+    whole = out.read_bytes()
+    out.write_bytes(whole * 2)
+    both = read_sweep(out)
+    assert (both.measurements, both.length, both.has_more) == (one.measurements, len(whole), True)
+    (problem,) = both.problems
+    assert "Line 7 " in problem
+    assert "begins another sweep" in problem
+    assert is_sentence(problem)
+    assert "holds more than one sweep" in refusal(RunLogError, run, plan, out)
+    assert out.read_bytes() == whole * 2
+
+
 def test_damaged_lines_are_left_out_one_by_one(out):
     plan = plan_of()
     run(plan, out)

@@ -199,7 +199,8 @@ class SweepLog:
     """A sweep's file that was read: its plan, its runs, its first line, and a sentence for each problem.
 
     Of a repeated run the last counts. length is the size in bytes of the lines that are whole. others are sessions'
-    heads and lines of types that only newer versions know, each with the number of the runs before it.
+    heads and lines of types that only newer versions know, each with the number of the runs before it. has_more:
+    whether another sweep, which was not read, follows in the file.
     """
 
     plan: SweepPlan
@@ -208,6 +209,7 @@ class SweepLog:
     problems: list[str] = field(default_factory=list)
     length: int = 0
     others: list[tuple[int, Record]] = field(default_factory=list)
+    has_more: bool = False
 
     def records(self, folder: Path) -> Iterator[Record]:
         """Every record, in the file's order, for a file in this folder."""
@@ -243,8 +245,12 @@ def _read_lines(lines: Iterator[bytes], name: str, folder: Path) -> SweepLog:
             if line.strip():
                 log.problems.append(f"The last line of {name!r} is cut off and was left out.")
             break
-        log.length += len(line)
         record = parse_line(line) if line.strip() else {}
+        if record is not None and record.get("type") == "sweep":
+            log.has_more = True
+            log.problems.append(f"Line {number} of {name!r} begins another sweep; it and all after it were left out.")
+            break
+        log.length += len(line)
         if record is not None and record.get("type") != "run":
             if record:
                 log.others.append((len(seen), record))
@@ -318,6 +324,8 @@ class SweepFile:
                     head_record(next(read_lines(file), b""), name, SCHEMA, "sweep", "sweep")
                 return
             log = read_sweep(self.path)
+            if log.has_more:
+                raise RunLogError(f"{name!r} holds more than one sweep, so none can be continued.")
         except (RunLogError, OSError) as error:
             raise RunLogError(f"{error} It was left unchanged; name another file to write.") from error
         ours, theirs = ([(item.name, item.text) for item in plan.prompts] for plan in (self.plan, log.plan))
