@@ -54,6 +54,18 @@ def test_a_log_becomes_csv_and_its_own_whole_lines(log, tmp_path, capsys):
     assert len(read_run_log(log).steps) == 2
 
 
+def test_a_file_of_several_runs_gives_the_first_and_is_not_replaced_by_it(log, tmp_path, capsys):
+    one = log.read_bytes()
+    log.write_bytes(one * 2)
+    assert main(["export", str(log), "--jsonl", str(log), "--force"]) == 2
+    assert "Line 5 begins another run" in (said := capsys.readouterr().err)
+    assert "would lose what follows; name another file" in said
+    assert log.read_bytes() == one * 2
+    assert main(["export", str(log), "--jsonl", str(tmp_path / "first.jsonl")]) == 0
+    assert "Line 5 begins another run" in capsys.readouterr().err
+    assert (tmp_path / "first.jsonl").read_bytes() == one
+
+
 @pytest.mark.parametrize("flag", ["--csv", "--jsonl", "--html"])
 def test_an_existing_file_is_replaced_only_with_force(log, tmp_path, capsys, flag):
     there = tmp_path / "there"

@@ -205,7 +205,6 @@ def test_a_last_line_that_has_an_end_is_damaged_and_not_cut_off(path):
         (b'{"type": "baseline_step", "index": 0}\n', "lacks position, emitted, emitted_text, total_ms"),
         (b'{"type": "evidence"}\n', "evidence of an unknown step"),
         (b'{"type": "evidence", "index": -1}\n', "evidence of an unknown step"),
-        (b'{"type": "run"}\n', "second run"),
         (b'{"type": "note"}\n', ""),
     ],
 )
@@ -215,6 +214,18 @@ def test_a_line_that_does_not_fit_is_left_out_and_named_by_its_number(path, junk
     log = read_run_log(path)
     assert (len(log.steps), log.baseline_steps, log.summary["text"]) == (1, [], 'a "c",\n')
     assert [problem.startswith("Line 2 ") and words in problem for problem in log.problems] == [True] * bool(words)
+
+
+def test_a_second_run_in_a_file_is_left_out_with_all_after_it(path, tmp_path):
+    baseline, other = to_record(BaselineStep(replace(STEP_EVENT, index=1))), {"type": "note", "text": "kept"}
+    whole = write(path).read_bytes() + to_line(baseline) + to_line(other)
+    path.write_bytes(whole)
+    one = read_run_log(path)
+    assert (one.problems, one.has_more, len(one.baseline_steps), len(one.others)) == ([], False, 1, 1)
+    path.write_bytes(whole * 2)
+    both = read_run_log(path)
+    assert both.problems == ["Line 6 begins another run; it and all after it were left out."]
+    assert (list(both.records()), both.has_more) == (list(one.records()), True)
 
 
 @pytest.mark.parametrize(

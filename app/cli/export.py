@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -83,13 +84,11 @@ def execute(args: argparse.Namespace) -> int:
         raise UsageError("Name the run log to export; see outrider export --help.")
     how = {"in_place": True} if _is_own(target, args.log, force=args.force) else {}
     with files.replacing(target):
-        if len(args.log) == 1 and files.is_sweep(args.log[0]):
-            sweep = read_sweep(args.log[0])
-            for problem in sweep.problems:
-                say(problem)
-            getattr(files, f"export_sweep_{form}")(target, sweep, **how)
-        else:
-            getattr(files, f"export_{form}")(target, *map(_read, args.log), **how)
+        is_sweep = len(args.log) == 1 and files.is_sweep(args.log[0])
+        logs = [_read(path, read_sweep if is_sweep else read_run_log) for path in args.log]
+        if how and logs[0].has_more:
+            raise UsageError(f"{target!r} would lose what follows; name another file to write.")
+        getattr(files, f"export_{'sweep_' if is_sweep else ''}{form}")(target, *logs, **how)
     return Exit.DONE
 
 
@@ -150,8 +149,8 @@ def _only(logs: list[str], flag: str) -> str:
     return logs[0] if logs else ""
 
 
-def _read(path: str) -> RunLog:
-    log = read_run_log(path)
+def _read(path: str, read: Callable[[str], Any] = read_run_log) -> Any:
+    log = read(path)
     for problem in log.problems:
         say(problem)
     return log

@@ -29,6 +29,7 @@ class RunLog:
         summary: the last line; None if the run was cut off or is still running.
         problems: one sentence for each problem with the file.
         others: lines of types that only newer versions know, each with the number of the steps before it.
+        has_more: whether another run, which was not read, follows in the file.
     """
 
     run: Record
@@ -37,6 +38,7 @@ class RunLog:
     problems: list[str] = field(default_factory=list)
     baseline_steps: list[Record] = field(default_factory=list)
     others: list[tuple[int, Record]] = field(default_factory=list)
+    has_more: bool = False
 
     def records(self) -> Iterator[Record]:
         """Every record, in the file's order."""
@@ -149,6 +151,10 @@ def _read_lines(file: BinaryIO, name: str, packs_evidence: bool) -> RunLog:
             where = "is damaged" if line.endswith(b"\n") else "is cut off"
             log.problems.append(f"Line {number} {where} and was left out.")
             continue
+        if record.get("type") == "run":  # Runs were appended to one file; their steps must not be mixed.
+            log.has_more = True
+            log.problems.append(f"Line {number} begins another run; it and all after it were left out.")
+            break
         if packs_evidence and "evidence" in record:
             record["evidence"] = evidence.packed(evidence.evidence_from_record(record))
         if problem := _add(log, record):
@@ -175,8 +181,8 @@ def _add(log: RunLog, record: Record) -> str:
         step["evidence"] = record.get("evidence")
     elif kind == "summary" and log.summary is None:
         log.summary = record
-    elif kind in {"run", "summary"}:
-        return f"is a second {kind} and was left out."
+    elif kind == "summary":
+        return "is a second summary and was left out."
     else:
         log.others.append((len(log.steps) + len(log.baseline_steps), record))
     return ""
