@@ -110,6 +110,15 @@ def test_a_kept_run_is_probed_at_its_own_settings(capsys, tmp_path):
     assert "was not written by the target at these settings" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("at", [1, 3])
+def test_a_text_that_lacks_a_step_is_not_the_targets_own(capsys, tmp_path, at):
+    log = write_log(tmp_path / "run.jsonl")
+    lines = Path(log).read_bytes().splitlines(keepends=True)
+    Path(log).write_bytes(b"".join(lines[:at] + lines[at + 1 :]))
+    assert main(["probe", "--log", log, "--draft", "far", "--quiet"]) == 0
+    assert "was not written by the target at these settings" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("given", "system"), [([], "Be brief."), (["--system", ""], ""), (["--system", "No."], "No."), (["--raw"], "")]
 )

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 from core.analysis.expectation import Curve, Estimate
 from core.errors import ModelNotFoundError, RunLogError
@@ -209,8 +210,8 @@ def drafts_here(target_ref: str) -> tuple[str, ...]:
 
 
 def probe_text(log: RunLog, target: str, sampling: SamplingParams) -> ProbeText:
-    """The text of a logged run. It is the target's own where target and sampling were those of the run throughout, and
-    the run was not lossy.
+    """The text of a logged run. It is the target's own where target and sampling were those of the run throughout, the
+    run was not lossy, and no step is missing.
 
     Raises:
         RunLogError: the run wrote nothing.
@@ -226,4 +227,7 @@ def probe_text(log: RunLog, target: str, sampling: SamplingParams) -> ProbeText:
         return ProbeText("the run's text", prompt=str(config.get("prompt") or ""), continuation=text)
     is_own = not is_lossy(config) and sampling == request_from_config(config).sampling
     is_own = is_own and all(step.temperature == sampling.temperature for step in rebuilt)
+    # A damaged log may lack steps, and the target didn't sample what follows from what is left before it.
+    places = accumulate((len(step.emitted) for step in rebuilt), initial=len(before))
+    is_own = is_own and all(step.position == place for step, place in zip(rebuilt, places, strict=False))
     return ProbeText("the run's text", prompt_ids=before, continuation_ids=written, is_own=is_own)
