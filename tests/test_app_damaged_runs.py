@@ -12,6 +12,7 @@ from app.run.run_view import RunView
 from app.run.speed.speed import NO_UNIT, speed_report
 from app.run.text.branches import branch, can_branch
 from app.run.text.tokens import KINDS, Place, block
+from core.export.files import export_html
 from core.runlog.reading import read_run_log
 from core.runlog.replay import events, request_to_show
 from tests.fakes_runs import keep_run
@@ -114,3 +115,19 @@ def test_settings_of_another_kind_keep_no_page_from_being_shown(path, name, valu
     assert speed_report(run).advice
     assert race_of(run).duration_ms > 0
     assert isinstance(can_branch(run, Place(1, 0)), bool)
+
+
+@pytest.mark.parametrize("names", [("draft_ms", "verify_ms"), ("draft_ms", "verify_ms", "sample_ms", "total_ms")])
+@pytest.mark.parametrize("value", [0.0, None])
+def test_a_run_without_its_steps_times_is_shown_and_reported_without_a_prediction(path, tmp_path, names, value):
+    def forget(record):
+        if record.get("type") == "step":
+            record |= dict.fromkeys(names, value)
+
+    edit(path, forget)
+    run = view_of(path)
+    assert run.counts.sums.forecast(1.0) == (0.0, None)
+    assert speed_report(run).headline
+    assert race_of(run) is not None
+    export_html(tmp_path / "run.html", read_run_log(path))
+    assert (tmp_path / "run.html").stat().st_size

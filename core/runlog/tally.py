@@ -203,7 +203,8 @@ class Tally:
         num_plain = self.num_steps - self.num_blocks
         expected = sum(n * expected_tokens(self.alpha, k) for k, n in self.timed_depths.items())
         spent = (self.timed_draft_ms + sum(map(sum, self.verify_by_length.values()))) / forward_ms
-        return cost, (num_plain + expected) / (num_plain + spent)
+        # A damaged log may lack its times.
+        return cost, (num_plain + expected) / (num_plain + spent) if spent > 0 else None
 
     def summary(
         self,
