@@ -66,6 +66,16 @@ def test_a_file_of_several_runs_gives_the_first_and_is_not_replaced_by_it(log, t
     assert (tmp_path / "first.jsonl").read_bytes() == one
 
 
+def test_a_table_leaves_out_damaged_steps_and_says_so(log, tmp_path, capsys):
+    head, first, second, end = map(json.loads, log.read_text("utf-8").splitlines())
+    first["draft_ms"], second["emitted"] = None, "x"
+    log.write_bytes(b"".join(map(to_line, (head, first, second, end))))
+    assert main(["export", str(log), "--csv", str(tmp_path / "run.csv")]) == 0
+    assert capsys.readouterr().err == "1 of the log's 2 steps are damaged and were left out.\n"
+    with (tmp_path / "run.csv").open(newline="", encoding="utf-8") as file:
+        assert [(row["emitted_text"], row["draft_ms"]) for row in csv.DictReader(file)] == [("a<b>", "")]
+
+
 @pytest.mark.parametrize("flag", ["--csv", "--jsonl", "--html"])
 def test_an_existing_file_is_replaced_only_with_force(log, tmp_path, capsys, flag):
     there = tmp_path / "there"

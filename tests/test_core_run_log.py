@@ -254,7 +254,8 @@ def test_what_is_not_a_run_log_is_refused_in_one_sentence(path, content, sentenc
 
 
 def test_csv_has_a_row_a_step_and_keeps_the_text(path, tmp_path):
-    odd = {"verify_ms": math.nan, "drafted": (), "emitted_texts": ("a\r\n;,'",), "draft_length": LengthPolicy.ADAPTIVE}
+    odd = {"verify_ms": math.nan, "drafted": (), "num_accepted": 0, "emitted": (13,), "emitted_kinds": ("bonus",)}
+    odd |= {"emitted_texts": ("a\r\n;,'",), "draft_length": LengthPolicy.ADAPTIVE}
     steps = [STEP_EVENT, replace(STEP_EVENT, index=1, **odd)]
     export_csv(tmp_path / "run.csv", read_run_log(write(path, [STARTED, *steps])))
     with (tmp_path / "run.csv").open(newline="", encoding="utf-8") as file:

@@ -72,6 +72,7 @@ def execute(args: argparse.Namespace) -> int:
         raise UsageError(f"{given} only works with --config.")
     from core.experiments.sweep_file import read_sweep
     from core.export import files
+    from core.runlog.replay import damage_note
 
     form, target = next((form, path) for form in ("csv", "jsonl", "html") if (path := getattr(args, form)) is not None)
     if target == "-":
@@ -88,6 +89,8 @@ def execute(args: argparse.Namespace) -> int:
         logs = [_read(path, read_sweep if is_sweep else read_run_log) for path in args.log]
         if how and logs[0].has_more:
             raise UsageError(f"{target!r} would lose what follows; name another file to write.")
+        if form == "csv" and not is_sweep and (note := damage_note(logs[0])):
+            say(note)  # A report says it itself.
         getattr(files, f"export_{'sweep_' if is_sweep else ''}{form}")(target, *logs, **how)
     return Exit.DONE
 

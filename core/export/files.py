@@ -23,7 +23,7 @@ from core.export.sweep_report import sweep_page, sweep_without_paths
 from core.files import FileClaim, open_regular, read_lines, shown_path, write_atomically
 from core.runlog.log import STEP_FIELDS, to_line, to_record
 from core.runlog.reading import RunLog, number_of, parse_line, text_of
-from core.runlog.replay import steps
+from core.runlog.replay import step_from_record, steps
 from core.settings import is_lossy, rule_text
 from core.text import csv_text, short_name
 
@@ -113,7 +113,8 @@ def export_csv(path: File, log: RunLog) -> None:
     K or the policy that chose it. Lists are joined by spaces. What a server or an older log didn't report is empty."""
     rule = rule_text(log.run["config"])
     is_ours = all(step.get("source") is None for step in log.steps)
-    records = log.steps if is_ours else [to_record(step) or {} for step in steps(log)]
+    whole = (record for record in log.steps if step_from_record(record) is not None)
+    records = whole if is_ours else (to_record(step) or {} for step in steps(log))
     rows = ([*(record.get(name) for name in STEP_FIELDS), rule, record.get("draft_length")] for record in records)
     write_atomically(path, csv_text((*STEP_FIELDS, "verification", "draft_length"), rows))
 

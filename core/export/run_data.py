@@ -16,7 +16,7 @@ from core.draft_length import shown_draft_length
 from core.export.templates import UNKNOWN
 from core.runlog.log import CONFIG_FIELDS, ENVIRONMENT_FIELDS
 from core.runlog.reading import RunLog, mapping_of, number_of, text_of
-from core.runlog.replay import events
+from core.runlog.replay import damage_note, events
 from core.runlog.store import moment_of
 from core.text import server_text, spaced_percent
 from core.types import BaselineStep, Finished, FinishReason, Step, StepSource, Summary
@@ -172,9 +172,7 @@ def run_data(log: RunLog) -> RunData:
             baseline.add(event.step)
         elif isinstance(event, Finished):
             summary = event.summary
-    problems = list(log.problems)
-    if lost := len(log.steps) - len(steps):
-        problems.append(f"{lost:,} of the log's {len(log.steps):,} steps are damaged and were left out.")
+    problems = [*log.problems, *filter(None, [damage_note(log)])]
     sources = {step.source for step in steps}
     if {StepSource.SERVER, StepSource.TEXT} <= sources:
         problems.append("The server didn't report the counts of some steps, so only their text is shown.")

@@ -164,6 +164,12 @@ def steps(log: RunLog) -> Iterator[Step]:
     return StepsCounted(tuple(map(_counts, reported))).applied(rebuilt)
 
 
+def damage_note(log: RunLog) -> str:
+    """A sentence if steps of the log can't be rebuilt; else empty."""
+    lost = sum(step_from_record({**record, "evidence": None}) is None for record in log.steps)
+    return f"{lost:,} of the log's {len(log.steps):,} steps are damaged and were left out." if lost else ""
+
+
 def _counts(found: Any) -> tuple[tuple[int, int], ...] | None:
     """Drafted and accepted of the steps that a server sent at once; None if no step can have them."""
     # A log may also hold the pair of a single step.
