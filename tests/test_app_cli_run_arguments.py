@@ -254,6 +254,14 @@ def test_a_file_name_that_is_too_long_is_refused_before_anything_is_loaded(capsy
     assert "Loading" not in error
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows keeps a folder that is in use")
+def test_a_current_folder_that_was_removed_is_a_sentence(capsys, tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.chdir(tmp_path)
+        tmp_path.rmdir()
+        assert refused(capsys, "sweep", "--yes", "--out", "x.jsonl").startswith("The current folder no longer exists")
+
+
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes with names here")
 @pytest.mark.parametrize("command", ["run hi --log", "export run.jsonl --csv", "probe --json", "check --json"])
 def test_a_pipe_that_nobody_reads_is_refused_not_waited_for(capsys, tmp_path, monkeypatch, command):

@@ -104,6 +104,9 @@ def _guard(command: Callable[[], int]) -> int:
         if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG and error.filename:
             say(explain_write_error(error, error.filename))
             return Exit.BAD_INPUT
+        if isinstance(error, FileNotFoundError) and error.filename is None:  # As os.getcwd raises it.
+            say("The current folder no longer exists; change to another.")
+            return Exit.BAD_INPUT
         if ran_out_of_memory(error):
             say("Out of memory. Close other programs, or choose a smaller model.")
         else:
