@@ -134,6 +134,15 @@ def test_a_runs_configuration_goes_to_standard_output_and_a_warning_beside_it(lo
     assert "did not pay" not in out + err
 
 
+@pytest.mark.parametrize("options", [{"depth": "3"}, {"branching": 0}, {"nonsense": 1}])
+def test_a_run_with_options_that_its_method_cannot_have_is_not_deployed(log, capsys, options):
+    records = [json.loads(line) for line in log.read_text("utf-8").splitlines()]
+    records[0]["config"] |= {"method": "draft-tree", "method_options": options}
+    log.write_bytes(b"".join(map(to_line, records)))
+    for engine in ("sglang", "vllm"):
+        assert next(iter(options)) in refused(capsys, "export", log, "--config", engine).lower()
+
+
 def test_a_run_that_drafted_nothing_is_deployed_with_a_k_that_is_given(log, capsys):
     records = [json.loads(line) for line in log.read_text("utf-8").splitlines()]
     records[0]["config"]["num_draft_tokens"] = 0

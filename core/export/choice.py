@@ -14,7 +14,7 @@ from typing import Any
 
 from core.analysis.steadiness import covers_one, interval_text
 from core.draft_length import lengths_of
-from core.drafters.registry import get_method
+from core.drafters.registry import METHODS, get_method
 from core.errors import SettingsError
 from core.export.run_data import named, run_data
 from core.models.catalogue import EMBEDDED, EMBEDDED_TITLES, SUGGESTIONS, kept_folder
@@ -192,8 +192,10 @@ def choice_from_request(request: RunRequest, steps: Sequence[Step] = (), *, may_
         may_be_plain: whether K may be 0, since the caller sets another.
 
     Raises:
-        SettingsError: nothing is drafted.
+        SettingsError: nothing is drafted, or the method can't have these options.
     """
+    if request.method in METHODS:  # A third-party method may be missing here.
+        METHODS[request.method].parse(request.method_options)
     lengths = lengths_of(steps) or {request.draft_length}
     if not may_be_plain and (request.num_draft_tokens == 0 or lengths == {0}):
         raise SettingsError("With K = 0 nothing is drafted, so there is no draft to deploy. Choose a run that drafts.")
