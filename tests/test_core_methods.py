@@ -4,7 +4,9 @@ import contextlib
 import re
 import sys
 
+import numpy as np
 import pytest
+import torch
 
 from app.__main__ import build_parser, main
 from app.cli import run, sweep
@@ -294,6 +296,31 @@ def test_what_is_no_drafter_is_a_sentence(drafter):
 @pytest.mark.parametrize("token", [-1, 10**9, 1.5, "a"])
 def test_what_is_no_id_is_a_sentence(token):
     assert "ids from 0 to 256" in refusal(PromptError, generate, tiny_model(), None, [5, token])
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "words"),
+    [
+        *[("max_new_tokens", value, "number of new tokens must be") for value in ("5", 2.5, None, True)],
+        *[("seed", value, "seed must be") for value in ("1", 1.5, None, True, 2**63)],
+        *[("sampling", value, "must be SamplingParams") for value in ({}, 0.7, "x")],
+    ],
+)
+def test_a_setting_of_another_kind_is_a_sentence(setting, value, words):
+    refusal(SettingsError, generate, tiny_model(), tiny_model(), "abc", **{setting: value}, match=words)
+    if setting != "max_new_tokens":
+        refusal(SettingsError, check, tiny_model(), tiny_model(), "abc", **{setting: value}, match=words)
+
+
+def test_a_row_of_a_tensor_a_path_and_numpys_numbers_are_read_as_what_they_are(tmp_path):
+    asked, folder = {"sampling": SamplingParams(0.0), "max_new_tokens": 4}, save_model(tmp_path / "model")
+    expected = generate(str(folder), None, [5, 6, 7], **asked).ids
+    for prompt in (torch.tensor([5, 6, 7]), torch.tensor([[5, 6, 7]]), np.array([[5, 6, 7]])):
+        more = asked | {"max_new_tokens": np.int64(4)}
+        assert generate(folder, None, prompt, **more).ids == expected
+    for prompt in (torch.tensor([[5], [6]]), None, 3):
+        refusal(PromptError, generate, tiny_model(), None, prompt, match="The prompt")
+    refusal(SettingsError, generate, None, None, "abc", match="The target must be")
 
 
 def test_a_choice_that_is_named_by_its_text_acts_as_its_member():

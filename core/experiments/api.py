@@ -5,8 +5,10 @@ A drafter is any object that keeps the contract of `core.drafters.base.Drafter`,
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from numbers import Integral
 from typing import Any
 
 from core.controls import RunControls
@@ -15,7 +17,7 @@ from core.draft_length import DraftLength, check_draft_length, request_fields
 from core.drafters.base import Drafter, DrafterSetup
 from core.drafters.draft_model import DraftModelDrafter
 from core.drafters.registry import drafts_problem
-from core.errors import DrafterError, SettingsError
+from core.errors import DrafterError, PromptError, SettingsError
 from core.experiments.bench import Bench
 from core.experiments.bench_plan import BenchSettings, Pair, Spread, ratios
 from core.experiments.check import check_drafter
@@ -27,6 +29,9 @@ from core.models.loading import check_pair, load
 from core.models.prompting import encode_prompt
 from core.settings import SETTINGS, Coupling, RunRequest, SamplingParams, VerificationRule, checked
 from core.types import Finished, Step, Summary
+
+Target = LanguageModel | str | os.PathLike[str]
+"""A loaded model, or a reference or folder to load."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +58,7 @@ class Measured:
 
 
 def generate(
-    target: LanguageModel | str,
+    target: Target,
     drafter: Drafter | LanguageModel | None,
     prompt: str | Sequence[int],
     *,
@@ -69,9 +74,9 @@ def generate(
     """Continue a prompt.
 
     Args:
-        target: a loaded model, or a reference to load.
+        target: a loaded model, or a reference or folder to load.
         drafter: what proposes tokens; None for plain decoding.
-        prompt: a text, or ids. `chat` applies the chat template to a text; None: if the target has one.
+        prompt: a text, or (N,) or (1, N) ids. `chat` applies the chat template to a text; None: if the target has one.
         num_draft_tokens: K, or the policy that chooses it.
         sampling, max_new_tokens, seed, coupling, stop: as in `core.decode.speculative`.
         verification: how blocks are tested under rejection coupling; TYPICAL is lossy.
@@ -80,9 +85,10 @@ def generate(
         OutriderError: it can't be done, in one sentence.
     """
     _check_rule(drafter, coupling, verification)
+    max_new_tokens, seed = _whole("max_new_tokens", max_new_tokens), _whole("seed", seed)
+    controls = RunControls(_sampling(sampling), num_draft_tokens if drafter is not None else 0)
     target = _loaded(target)
-    ids = encode_prompt(target, prompt, chat).ids if isinstance(prompt, str) else list(prompt)
-    controls = RunControls(sampling, num_draft_tokens if drafter is not None else 0)
+    ids = encode_prompt(target, prompt, chat).ids if isinstance(prompt, str) else _ids(prompt)
     settings = {"max_new_tokens": max_new_tokens, "seed": seed, "coupling": coupling, "stop": stop}
     if drafter is None:
         events = autoregressive(target, ids, controls=controls, **settings)  # type: ignore[arg-type]
@@ -100,7 +106,7 @@ def generate(
 
 
 def measure(
-    target: LanguageModel | str,
+    target: Target,
     drafter: Drafter | LanguageModel,
     prompts: Iterable[str] = (),
     *,
@@ -132,7 +138,7 @@ def measure(
 
 
 def check(
-    target: LanguageModel | str,
+    target: Target,
     drafter: Drafter | LanguageModel,
     prompts: Iterable[str] = (),
     *,
@@ -155,15 +161,40 @@ def check(
     run = RunRequest(
         target=target.ref, draft=None, prompt="any", method=type(drafter).__name__,
         **request_fields(check_draft_length(num_draft_tokens)),
-        sampling=sampling or SamplingParams(), seed=seed, coupling=coupling, verification=verification,
+        sampling=_sampling(sampling), seed=seed, coupling=coupling, verification=verification,
     )  # fmt: skip
     _check_rule(drafter, run.coupling, run.verification)
     request = CheckRequest(run, tuple(_prompts(prompts)), num_samples=num_samples, num_tokens=num_tokens)
     return check_drafter(target, lambda capacity: _drafter(target, drafter, capacity), request)
 
 
-def _loaded(target: LanguageModel | str) -> LanguageModel:
-    return load(target) if isinstance(target, str) else target
+def _loaded(target: Target) -> LanguageModel:
+    if isinstance(target, str | os.PathLike):
+        return load(os.fspath(target))
+    if not isinstance(target, LanguageModel):
+        raise SettingsError(f"The target must be a loaded model or a reference to one, not {type(target).__name__}.")
+    return target
+
+
+def _whole(name: str, value: Any) -> int:
+    """A setting's value, which may be NumPy's integer."""
+    is_whole = isinstance(value, Integral) and not isinstance(value, bool)
+    return checked(SETTINGS[name], int(value) if is_whole else value)
+
+
+def _sampling(sampling: SamplingParams | None) -> SamplingParams:
+    if not isinstance(sampling, SamplingParams | None):
+        raise SettingsError(f"The sampling must be SamplingParams(…), not {type(sampling).__name__}.")
+    return sampling or SamplingParams()
+
+
+def _ids(prompt: Any) -> list[int]:
+    """The ids of a prompt; a tensor may hold them as one row, as tokenizers return it."""
+    ids = prompt.tolist() if hasattr(prompt, "tolist") else prompt
+    if not isinstance(ids, Iterable):
+        raise PromptError(f"The prompt must be a text or ids, not {type(prompt).__name__}.")
+    ids = list(ids)
+    return ids[0] if len(ids) == 1 and isinstance(ids[0], list) else ids
 
 
 def _check_rule(drafter: Any, coupling: Coupling, rule: VerificationRule) -> None:
