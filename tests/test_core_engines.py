@@ -337,6 +337,7 @@ def test_a_log_lacks_what_the_server_did_not_report_and_opens_everywhere(
         assert not re.search(r"(^|[\s>,:])nan\b", text, re.IGNORECASE)
     page = (tmp_path / "a.html").read_text("utf-8")
     assert f"smol on {shown}" in page
+    assert "are damaged" not in page, "steps that the server sent at once are no damage"
     assert not re.search(r"[ .\dLHM]nan", page), "parts of a step that a server doesn't report aren't drawn"
     is_inferred = any(step.source is StepSource.CHUNKS for step in final_steps(found))
     assert ("Steps are inferred" in page) is is_inferred
