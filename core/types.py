@@ -469,6 +469,21 @@ class Summary:
         """Whether the baseline ran to its end; from one that was stopped, no speedup follows."""
         return self.baseline_tokens_per_second is not None or self.baseline_text is not None
 
+    def shown(self, steps: Sequence[Step]) -> Sequence[Step]:
+        """The steps with no more text than the summary has: a stop text may begin in tokens emitted before its end."""
+        text, left = "".join(step.emitted_text for step in steps), len(self.text)
+        # A damaged log may hold any text.
+        if self.finish_reason is not FinishReason.STOP or text == self.text or not text.startswith(self.text):
+            return steps
+        found: list[Step] = []
+        for step in steps:
+            texts: list[str] = []
+            for text in step.emitted_texts:
+                texts.append(text[:left])
+                left -= len(texts[-1])
+            found.append(replace(step, emitted_texts=tuple(texts)))
+        return found
+
 
 @dataclass(frozen=True, slots=True)
 class Finished:

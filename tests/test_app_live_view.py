@@ -8,10 +8,12 @@ from types import SimpleNamespace
 
 import pytest
 from PySide6.QtCore import Qt
+from PySide6.QtGui import QGuiApplication
 
 from app.controller import RunState
 from app.run import live as live_view
 from app.run.run_view import RunView
+from app.run.text.tokens import Place
 from app.setup.prompt import BASELINE_HINT, LIVE_HINT, LIVE_HINT_FIXED_K, PAUSED_HINT_FIXED_K, SERVED_HINT
 from app.widgets.labels import STEPS
 from app.worker import run_task
@@ -136,6 +138,31 @@ def test_text_tiles_plots_and_counts_show_the_same_steps_in_mid_run(make_window)
     for plot in (window.measurements.acceptance.accepted_bars, window.measurements.latency.parts[0]):
         assert len(plot.opts["x"]) == 3
     window.controller._set_state(RunState.IDLE)
+
+
+@pytest.mark.parametrize("is_kept", [False, True])
+def test_at_the_end_the_beginning_of_a_stop_text_goes_from_the_text_and_is_not_copied(window, qtbot, is_kept):
+    live, view, run = window.live, window.transcript.view, window.run_view
+    text, steps = "Once t1 t2 t3 t", [make_step(0, 1), make_step(1, 4)]
+    ended = Finished(replace(make_summary(steps, FinishReason.STOP), text=text.removeprefix("Once")))
+    request = RunRequest("t", "d", "Once")
+    if is_kept:
+        live.show_kept(request, (*steps, ended), "kept")
+    else:
+        live._replace(request)
+        window.controller._events.extend(steps)
+        live._on_text_due()
+        assert view.toPlainText() == "Once t1 t2 t3 t4 t5 t6"
+        view.choose(Place(1, 1))
+        window.controller._events.append(ended)
+    live._on_text_due()
+    assert view.toPlainText() == text
+    view._copy()
+    assert QGuiApplication.clipboard().text() == text.removeprefix("Once")
+    for slot in range(3):  # Its tokens were generated, so they can be inspected.
+        view.choose(Place(1, slot))
+        assert view.selected_span().token_id == steps[1].emitted[slot]
+    assert run.steps == steps, "a branch continues from what was generated"
 
 
 def test_panels_hear_of_news_once_and_of_the_end_before_the_window_and_before_another_run_begins(window):

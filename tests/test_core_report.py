@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import math
 import re
@@ -159,6 +160,15 @@ def test_a_report_holds_no_absolute_path_of_a_model(log):
     assert "big one with small" in page
     assert "too long for big; http://host:1/v1/models answers" in page
     assert not any(place in page for place in ("/home/me", "Users"))
+
+
+def test_the_beginning_of_a_stop_text_is_not_in_the_text_though_its_tokens_are_in_the_log(log):
+    whole, (*before, last) = log.summary["text"], log.steps[-1]["emitted_texts"]
+    log.steps[-1]["emitted_texts"] = [*before, f"{last}EN"]
+    for reason, text in (("stop", whole[:-3]), ("length", f"{whole}EN")):
+        log.summary |= {"finish_reason": reason, "text": text}
+        spans = re.findall(r'<span class="[a-z]+" title="[^"]*">([^<]*)</span>', run_page(log))
+        assert html.unescape("".join(spans)) == f"def f():{text}"
 
 
 def test_a_lossy_run_says_so(log):

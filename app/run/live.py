@@ -17,7 +17,7 @@ from app.run.text.transcript_panel import TranscriptPanel
 from app.widgets.labels import show_share
 from core.settings import RunRequest
 from core.text import server_text, short_name
-from core.types import BaselineStep, Event, RunStarted, StageChanged, StepsCounted
+from core.types import BaselineStep, Event, Finished, RunStarted, StageChanged, StepsCounted
 
 TEXT_MS = 95
 PANELS_MS = 230
@@ -259,6 +259,8 @@ class LiveView(QObject):
                 self._transcript.begin(self._run.tokens)
                 for panel in self._panels:
                     panel.begin()
+            if isinstance(event, Finished) and self._run.tokens.steps is not self._run.steps:
+                self._transcript.view.restyle()  # A stop text was cut from what is shown.
             if isinstance(event, RunStarted) and self._kept is None:
                 self.run_begun.emit()
             if isinstance(event, BaselineStep) and len(self._run.baseline_steps) == 1:

@@ -131,7 +131,7 @@ class RunView:
             self.prefill = event
         elif isinstance(event, Finished):
             self.summary = event.summary
-            self.tokens.pending = ()
+            self.tokens.steps, self.tokens.pending = event.summary.shown(self.steps), ()
             self.stage = ""
 
     @property

@@ -107,7 +107,7 @@ def _prompt(run: RunData) -> str:
 
 def _tokens(run: RunData) -> Iterator[Token]:
     is_rejection = run.config.get("coupling") != Coupling.GUMBEL
-    for step in run.steps:
+    for step in run.summary.shown(run.steps):
         for slot, kind, text in zip(step.slots, step.emitted_kinds, step.emitted_texts, strict=False):
             if text:
                 title, style = KINDS[kind] if step.drafted else PLAIN

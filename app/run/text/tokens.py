@@ -204,7 +204,7 @@ class TokenStream:
 
     Attributes:
         kept, forced: if the run branched off another, that run's text and the text forced after it.
-        steps: all steps so far; grows during a run.
+        steps: all steps so far; grows during a run. At its end, others without the beginning of a stop text.
         pending: the draft that awaits verification.
         pending_parents: of a tree that does, as in `Drafted`.
         inspected: steps whose evidence has arrived, in that order.
@@ -215,7 +215,7 @@ class TokenStream:
     kept: str = ""
     forced: str = ""
     coupling: Coupling = Coupling.REJECTION
-    steps: list[Step] = field(default_factory=list)
+    steps: Sequence[Step] = field(default_factory=list)
     pending: tuple[Span, ...] = ()
     pending_parents: tuple[int, ...] = ()
     inspected: list[int] = field(default_factory=list)
