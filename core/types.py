@@ -330,9 +330,12 @@ class Step:
 
     @property
     def tested(self) -> tuple[int, ...]:
-        """The drafted tokens that were tested: after each accepted one, its children up to the accepted one. Block
-        verification tests all."""
-        if self.block:
+        """The drafted tokens that were tested: after each accepted one, its children up to the accepted one. Above
+        temperature 0, block verification and typical acceptance test all."""
+        # Typical acceptance has no acceptance probabilities; where p is unknown, too, a server or an old log has none.
+        figures = zip(self.target_probs, self.acceptance_probs, strict=False)
+        is_typical = any(math.isfinite(p) and math.isnan(chance) for p, chance in figures)
+        if self.temperature != 0 and (self.block or is_typical):
             return tuple(range(self.num_draft_tokens))
         if not self.parents:
             return tuple(range(self.num_accepted + (TokenKind.CORRECTION in self.emitted_kinds)))

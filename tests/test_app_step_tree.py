@@ -185,6 +185,12 @@ def test_typical_acceptance_names_what_it_asks_for_and_is_called_lossy():
     assert said[3].verdict.startswith("Passes, but is not on the longest path")
     assert "“#7” was drawn from the target's whole distribution, with a draw of" in said[3].verdict
     assert said[3].tests[-1] == "▸ 2 “dog”: p 0.200 > 0.090, passes"
+    unlikely, cold = (replace(step, target_probs=(0.05, 0.3, 0.05, 0.2, 0.05), acceptance_probs=(math.nan,) * 5,
+                              temperature=temperature) for temperature in (1.0, 0.0))  # fmt: skip
+    for shown, fate, verdict in ((unlikely, Fate.REJECTED, "Rejected: p ="), (cold, Fate.UNTESTED, "Never reached:")):
+        last = inspect([shown], Place(0, 4), is_typical=True)
+        assert last.verdict.startswith(verdict)
+        assert [chip.fate for chip in last.chips if chip.slot == 4] == [fate]
     titles = {fact.title for item in said for fact in item.facts}
     assert not any("Residual" in title or "draw" in title or "Acceptance" in title for title in titles)
 
@@ -223,6 +229,7 @@ def test_block_verification_is_explained_by_its_texts_weights_and_own_residual()
     cold = replace(BLOCK, temperature=0.0)
     assert inspect([cold], Place(0, 3)).verdict.startswith("Not tested: it follows")
     assert inspect([cold], Place(0, 2)).tests == ()
+    assert Fate.UNTESTED in {chip.fate for chip in block(cold, 0)}
 
 
 # --- Keys and the picture ---

@@ -24,8 +24,8 @@ LEAST_CELLS = 4, 3
 """Depths and ranks that always get room, so that a small tree has no huge cells."""
 RANK_HELP = (
     "Each cell: accepted / tested candidates at this depth that have this rank among their siblings, in per cent. "
-    "A candidate is tested if those before it were rejected, so later ranks show what more branching adds. In an empty "
-    "cell, candidates were drafted, but never tested."
+    "A candidate is tested if those before it were rejected, so later ranks show what more branching adds; typical "
+    "acceptance tests all. In an empty cell, candidates were drafted, but never tested."
 )
 
 
