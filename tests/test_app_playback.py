@@ -361,6 +361,8 @@ def test_nothing_in_the_header_and_the_bar_is_cut_off(make_window, qtbot):
     panel.setMinimumWidth(380)  # As the column has it, whatever stands in it.
     shown = [*(panel._words[fate] for fate in KINDS), panel.ghosts_button, bar(window).place]
     shown += [bar(window).pause_button, bar(window).step_button, bar(window).branch_button]
+    shown += [bar(window).pace, bar(window).full_button]
+    choose(window, Pace.SLOWED)
     for width in (380, 900):
         panel.resize(width, 400)
         with qtbot.waitExposed(panel):
@@ -370,6 +372,7 @@ def test_nothing_in_the_header_and_the_bar_is_cut_off(make_window, qtbot):
         for widget in shown:
             assert widget.isVisible()
             assert widget.mapTo(panel, widget.rect().topRight()).x() <= panel.width()
+        assert bar(window)._pace_label.isVisible() is (width == 900)
 
 
 def test_a_run_waits_for_its_first_step_though_the_one_before_had_a_baseline(window, qtbot, session, run_to_end):

@@ -132,14 +132,16 @@ class PlaybackBar(QWidget):
         self._fit()
 
     def _fit(self) -> None:
-        """Label the last button if there is room; give the slider its own row if there isn't."""
+        """Label the last button and the pace if there is room; give the slider its own row if there isn't."""
         with_words = self.width() >= ROOM_FOR_WORDS * text_scale()
         style = Qt.ToolButtonStyle.ToolButtonTextBesideIcon if with_words else Qt.ToolButtonStyle.ToolButtonIconOnly
         self.branch_button.setToolButtonStyle(style)
-        others = [self.pause_button, self.step_button, self._pace_label, self.place, self.branch_button]
-        others += [] if self.full_button.isHidden() else [self.full_button]
-        needed = sum(widget.sizeHint().width() + self._row.spacing() for widget in others)
-        has_room = self.width() >= needed + self.pace.sizeHint().width() + scaled(LEAST_SLIDER)
+        controls = [self.pause_button, self.step_button, self._pace_label, self.pace, self.branch_button]
+        controls += [] if self.full_button.isHidden() else [self.full_button]
+        gap = self._row.spacing()
+        needed = sum(widget.sizeHint().width() + gap for widget in controls)
+        self._pace_label.setVisible(self.width() >= needed - gap)
+        has_room = self.width() >= needed + self.place.sizeHint().width() + gap + scaled(LEAST_SLIDER)
         wanted, first = (self._row, 5) if has_room else (self._second_row, 0)
         if wanted.indexOf(self.slider) < 0:
             for index, widget in enumerate((self.slider, self.place), start=first):
