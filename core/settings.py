@@ -53,8 +53,8 @@ class VerificationRule(StrEnum):
     """What the target finds likely enough (Medusa, 2401.10774). Lossy: the distribution is not the target's."""
 
 
-TYPICAL_FLOOR, TYPICAL_SHARE = 0.3, 0.09
-"""Typical acceptance: the least probability that always passes, and the share of exp(-entropy); Medusa's defaults."""
+TYPICAL_FLOOR, TYPICAL_SHARE = 0.09, 0.3
+"""Medusa's epsilon and delta: in typical acceptance a token passes above epsilon, or above delta exp(-entropy)."""
 
 SAME_TEXT = "Same text for any draft and K"
 """The window's name of Gumbel coupling."""

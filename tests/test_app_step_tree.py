@@ -22,7 +22,7 @@ from app.run.text.transcript import tooltip
 from app.theme import DARK, LIGHT
 from app.widgets.fields import boxed, column
 from core.evidence import PositionEvidence, packed
-from core.settings import TYPICAL_FLOOR, Coupling, RunRequest, VerificationRule
+from core.settings import Coupling, RunRequest, VerificationRule
 from core.types import BlockTest, TokenKind, depths_of
 from tests.fakes_app import make_step
 
@@ -175,16 +175,14 @@ def test_under_shared_noise_a_candidate_is_rejected_for_the_token_that_the_targe
 
 
 def test_typical_acceptance_names_what_it_asks_for_and_is_called_lossy():
-    entropy = -math.log(0.2 / 0.09)
-    items = [replace(item, target_entropy=max(0.0, entropy), residual_probs=None) for item in EVIDENCE]
+    items = [replace(item, target_entropy=math.log(5), residual_probs=None) for item in EVIDENCE]
     step = replace(TREE, uniforms=(), evidence=tuple(items), target_probs=(0.05, 0.3, 0.05, 0.2, 0.3))
     said = [inspect([step], Place(0, slot), is_typical=True) for slot in range(5)]
-    least = min(TYPICAL_FLOOR, 0.09)
-    assert said[0].verdict == f"Rejected: p = 0.0500 ≤ {least:.4f}, the threshold here (lossy)."
-    assert said[1].verdict == f"Accepted: p = 0.3000 > {least:.4f}, the threshold here (lossy)."
+    assert said[0].verdict == "Rejected: p = 0.0500 ≤ 0.0600, the threshold here (lossy)."
+    assert said[1].verdict == "Accepted: p = 0.3000 > 0.0600, the threshold here (lossy)."
     assert said[3].verdict.startswith("Passes, but is not on the longest path")
     assert "“#7” was drawn from the target's whole distribution, with a draw of" in said[3].verdict
-    assert said[3].tests[-1] == "▸ 2 “dog”: p 0.200 > 0.090, passes"
+    assert said[3].tests[-1] == "▸ 2 “dog”: p 0.200 > 0.060, passes"
     unlikely, cold = (replace(step, target_probs=(0.05, 0.3, 0.05, 0.2, 0.05), acceptance_probs=(math.nan,) * 5,
                               temperature=temperature) for temperature in (1.0, 0.0))  # fmt: skip
     for shown, fate, verdict in ((unlikely, Fate.REJECTED, "Rejected: p ="), (cold, Fate.UNTESTED, "Never reached:")):
@@ -193,6 +191,8 @@ def test_typical_acceptance_names_what_it_asks_for_and_is_called_lossy():
         assert [chip.fate for chip in last.chips if chip.slot == 4] == [fate]
     titles = {fact.title for item in said for fact in item.facts}
     assert not any("Residual" in title or "draw" in title or "Acceptance" in title for title in titles)
+    older = inspect([replace(step, target_probs=(0.05,) * 5)], Place(0, 1), is_typical=True)
+    assert (older.verdict, older.tests[-1]) == ("Accepted.", "▸ 2 “a”: p 0.050, accepted")
 
 
 BLOCK = replace(

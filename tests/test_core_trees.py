@@ -25,7 +25,7 @@ from core.settings import VerificationRule
 from core.types import Draft, TokenKind, depths_of, is_chain
 from core.verify import verify, verify_block, verify_tree
 from core.verify.on_device import figures_of, verify_gumbel_on_device, verify_on_device
-from core.verify.other_rules import verify_as_block, verify_gumbel, verify_typically
+from core.verify.other_rules import passes_typically, verify_as_block, verify_gumbel, verify_typically
 from tests.exactness import SIGNIFICANCE, V, chi_squared_p_value, joint_p_value, mutate, tree_step, verify_step
 from tests.fakes import GREEDY, NoLook, StubDrafter, fixed_rows, play, random_rows, table_model, tiny_model
 
@@ -192,8 +192,17 @@ def test_typical_acceptance_keeps_the_longest_likely_path():
     target = torch.tensor([[0.9, 0.05, 0.05], [0.4, 0.3, 0.3], [0.0, 0.0, 1.0], [0.0, 1.0, 0.0]])
     uniforms = draw_uniforms(4, torch.Generator().manual_seed(0))
     outcome = verify_typically(torch.tensor([1, 0, 0]), [-1, -1, 1], target, uniforms)
-    # Token 1 has .05 where .3 is asked for; token 0 has .9, but behind it everything but 2 is impossible.
+    # Token 1 has .05 where .09 is asked for; token 0 has .9, but behind it everything but 2 is impossible.
     assert (outcome.path, outcome.next_token) == ((1,), 2)
+
+
+@pytest.mark.parametrize(
+    ("row", "is_passed"),
+    [((0.08, 0.92), False), ((0.1, 0.9), True), ((0.03, *[0.097] * 10), True), ((0.02, *[0.098] * 10), False)],
+)
+def test_a_token_is_typical_as_in_medusa_above_the_smaller_of_epsilon_and_delta_of_the_entropy(row, is_passed):
+    """Epsilon is .09 and delta .3: where ten tokens share nearly all of the mass, the least is close to .03."""
+    assert passes_typically(torch.tensor([0]), [-1], torch.tensor([row, row])).tolist() == [is_passed]
 
 
 # --- The engine -------------------------------------------------------------------------------------------------

@@ -254,9 +254,13 @@ def chance_of(step: Step, slot: int) -> float | None:
 
 
 def least_of(step: Step, slot: int) -> float | None:
-    """The threshold of typical acceptance at this token; None if unknown."""
-    evidence = evidence_at(step, slot)
-    return None if evidence is None else min(TYPICAL_FLOOR, TYPICAL_SHARE * math.exp(-evidence.target_entropy))
+    """The threshold of typical acceptance at this token; None if unknown, as where the run accepted below it."""
+    evidence, p = evidence_at(step, slot), known(step.target_probs, slot)
+    if evidence is None or p is None:
+        return None
+    least = min(TYPICAL_FLOOR, TYPICAL_SHARE * math.exp(-evidence.target_entropy))
+    # Earlier versions had a lower threshold, which their logs don't hold.
+    return None if p <= least and fate_of(step, slot) is Fate.ACCEPTED else least
 
 
 def _sign(is_below: bool) -> str:
