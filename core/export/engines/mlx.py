@@ -23,8 +23,9 @@ def _write(choice: Choice, target: ModelSource, draft: ModelSource | None) -> Re
     refuse_gguf("mlx-lm reads safetensors, not GGUF files.", target, draft)
     sampling = choice.request.sampling
     notes = [
-        "Draft and target must share a tokenizer, and both need caches that can be trimmed: models with recurrent or "
-        "rotating caches are refused. The default K is 3.",
+        "Draft and target must share a tokenizer. A target with a recurrent state is refused. One with a sliding "
+        "window isn't, but once the text is longer than the window, rejected tokens stay in its cache and change the "
+        "output: draft only for shorter texts. The default K is 3.",
     ]
     if not sampling.is_greedy:
         notes.append(DRAWN_AND_COMPARED)
