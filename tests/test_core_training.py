@@ -26,7 +26,7 @@ from core.training.model import (
     new_model,
     rope_for,
 )
-from core.training.train import TrainSettings, make_optimizers, pretrain, validation_loss
+from core.training.train import Step, TrainSettings, make_optimizers, pretrain, train, validation_loss
 from tests.errors import failing
 from tests.fakes_distill import quiet
 
@@ -169,6 +169,22 @@ def test_a_resumed_run_ends_exactly_where_an_unbroken_one_does(data: Path, tmp_p
     assert progress.tokens == 12 * BLOCK
     for ours, theirs in zip(resumed.parameters(), whole.parameters(), strict=True):
         assert torch.equal(ours, theirs)
+
+
+def test_compiling_in_the_first_step_of_each_call_is_no_training_time(tmp_path: Path, monkeypatch):
+    model, now = new_model("tiny", 400, seed=0), [0.0]
+    monkeypatch.setattr("core.training.train.time.monotonic", lambda: now[0])
+    seconds = iter([600.0, 1.0, 1.0, 1.0, 600.0, 1.0, 1.0])
+
+    def compute(_step: int, _share: float) -> Step:
+        now[0] += next(seconds)
+        loss = sum(parameter.sum() for parameter in model.parameters())
+        return loss, loss.detach(), 1
+
+    for budget, steps in ((3.0, 4), (5.0, 7)):
+        plan = TrainSettings(seconds=budget, log_every=1)
+        progress = train(model, compute, plan, tmp_path / "model.pt", quiet, reports="loss")
+        assert (progress.step, progress.seconds) == (steps, budget)
 
 
 def test_a_trained_and_distilled_pair_learns_and_loads(data: Path, tmp_path: Path):

@@ -29,7 +29,8 @@ class TrainSettings:
     """How a model is trained.
 
     Attributes:
-        tokens, seconds: the budget; training ends at the first limit, seconds counting over all resumed runs.
+        tokens, seconds: the budget; training ends at the first limit, seconds counting over all resumed runs, but for
+            the first step of each, which compiles.
         warmup_steps, decay_from: the learning rate rises over these steps, is constant until this share of the budget,
             and then falls linearly to zero.
         per_step: blocks or texts that a step reads.
@@ -174,7 +175,7 @@ def train(
     progress = load_checkpoint(checkpoint, model, steppers) if checkpoint.exists() else Progress()
     since_save = since_evaluation = 0.0
     recent: list[float] = []
-    last = time.monotonic()
+    first, last = progress.step, time.monotonic()
     try:
         while (share := settings.used(progress.tokens, progress.seconds)) < 1.0:
             loss, reported, tokens = compute(progress.step, share)
@@ -188,11 +189,11 @@ def train(
             recent.append(float(reported))
             now = time.monotonic()
             elapsed, last = now - last, now
+            progress.seconds += elapsed if progress.step > first else 0.0
             progress.step += 1
             progress.tokens += tokens
-            progress.seconds += elapsed
             since_save, since_evaluation = since_save + elapsed, since_evaluation + elapsed
-            if progress.step % settings.log_every == 0:
+            if progress.step % settings.log_every == 0 and progress.seconds:
                 left = duration_text(progress.seconds * (1 / settings.used(progress.tokens, progress.seconds) - 1))
                 log(
                     f"step {progress.step}, {progress.tokens / 1e6:.2f} M tokens, {share:.0%} of the budget, about "
