@@ -79,6 +79,7 @@ def test_a_compiler_that_cannot_compile_is_told_and_done_without(target, tmp_pat
         (["--out", "{tmp}/new", "--kind", "medusa", "--heads", "0"], "--heads"),
         (["--out", "{tmp}/new", "--minutes", "-1"], "--minutes"),
         (["--out", "{tmp}/new", "--minutes", "nan"], "--minutes"),
+        (["--out", "outrider-code-draft"], "embedded model"),
         (["--out", "{tmp}"], "already exists"),
         (["--out", "{tmp}/file"], "already exists"),
         (["--out", "{tmp}/other"], "already exists"),

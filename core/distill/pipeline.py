@@ -44,6 +44,7 @@ from core.distill.texts import (
 )
 from core.errors import SettingsError
 from core.files import write_atomically
+from core.models.catalogue import EMBEDDED_TITLES
 from core.models.medusa_heads import CONFIG, WEIGHTS, is_heads
 from core.models.shared_draft import serves
 from core.settings import LONGEST_CHAIN, MAX_DRAFT_TOKENS, SamplingParams
@@ -279,8 +280,10 @@ def check_destination(out: Path, work: Path, kind: Kind) -> None:
 
     Raises:
         SettingsError: `out` holds anything but what was distilled earlier, of the same kind, and cards beside it, or
-            `work`, or it can't be replaced, because it is the current folder or a disk.
+            `work`, or it can't be replaced, because it is the current folder or a disk; or its name is another model's.
     """
+    if kind is Kind.DRAFT and str(out) in EMBEDDED_TITLES:
+        raise SettingsError(f"{str(out)!r} is the name of an embedded model. Choose another folder.")
     if Path.cwd().is_relative_to(os.path.realpath(out)) or os.path.ismount(out):
         raise SettingsError(f"{str(out)!r} is the current folder, holds it, or is a disk. Choose a new folder.")
     if Path(os.path.realpath(work)).is_relative_to(os.path.realpath(out)):
