@@ -108,18 +108,18 @@ def execute(args: argparse.Namespace) -> int:
     if kind is Kind.MEDUSA:
         k, measured = measured_speedup(target, out, args.heads)
         speedup, between = measured.median, f" ({interval_text(measured.extremes)} in two rounds)"
-        source = "measured here with one prompt in float32"
+        source = "measured speedup, here with one prompt in float32"
         next_command += ["--method", "medusa", "--heads", str(out)]
     else:
         name, between = "acceptance at 1" if "acceptance at 1" in figures else next(iter(figures)), ""
         temperature = name.rpartition(" ")[2]
         k, speedup = expected_speedup(target, load(str(out), target=target), figures[name])
-        source = "from the acceptance above and both models' times here in float32"
+        source = "predicted speedup, from the acceptance above and both models' times here in float32"
         next_command += ["--draft", str(out)]
     found = (
         f"{speedup:.2f}× plain decoding at K = {k}{between}" if k else "no speedup; train longer, or use fewer layers"
     )
-    say(f"predicted speedup, {source}: {found}")
+    say(f"{source}: {found}")
     next_command += ["-k", str(k or "auto"), "--temperature", temperature]
     next_command += ["--device", "cpu", "--dtype", "float32", "--baseline", "--prompt", PROMPT]
     say(f"next: {shlex.join(next_command)}")
