@@ -250,13 +250,16 @@ def test_penalties_and_filters_of_the_targets_generation_config_do_not_apply(tmp
     assert request in text_of("sglang", hub(sampling=SamplingParams(0.8, 0, 1.0, 0.1)))
 
 
-def test_transformers_gets_no_program_for_a_target_that_keeps_a_state(tmp_path):
+@pytest.mark.parametrize(("role", "hybrids_are_refused"), [("target", True), ("draft", False)])
+def test_transformers_gets_no_program_for_a_model_whose_state_it_cannot_undo(tmp_path, role, hybrids_are_refused):
     assert "keeps a recurrent state" in notes_of("transformers", hub()), "where the type isn't known"
     (tmp_path / "model.safetensors").write_bytes(bytes(8))
-    for model_type, is_refused in (("mamba", True), ("qwen3_next", True), ("llama", False), (["mamba"], False)):
+    kinds = ("mamba", True), ("qwen3_next", hybrids_are_refused), ("llama", False), (["mamba"], False)
+    for model_type, is_refused in kinds:
         (tmp_path / "config.json").write_text(json.dumps({"model_type": model_type}))
-        found = configuration(choose(str(tmp_path), "o/d"), PROJECTS["transformers"])
-        assert ("recurrent state" in found.problem, bool(found.program)) == (is_refused, not is_refused)
+        models = {"target": "o/t", "draft": "o/d", role: str(tmp_path)}
+        found = configuration(choose(**models), PROJECTS["transformers"])
+        assert (f"a {role} that keeps" in found.problem, bool(found.program)) == (is_refused, not is_refused)
 
 
 def test_mlx_gets_the_system_prompt_as_one_word_and_only_where_it_applied():

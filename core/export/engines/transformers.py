@@ -12,13 +12,16 @@ _STATEFUL = frozenset({
     "qwen3_next", "qwen4_exp", "qwen4_exp_text", "recurrent_gemma", "rwkv", "xlstm", "zamba", "zamba2", "zaya",
 })  # fmt: skip
 """Model types that transformers 5.23 marks as stateful."""
+_NO_DRAFTS = frozenset({"falcon_mamba", "mamba", "mamba2", "recurrent_gemma", "rwkv", "xlstm"})
+"""Model types whose cache doesn't count its tokens, so that drafting with them ends in a traceback."""
 
 
 def _write(choice: Choice, target: ModelSource, draft: ModelSource | None) -> Recipe:
-    if (kind := text_of(config_of(target).get("model_type"))) in _STATEFUL:
-        raise UnsupportedError(
-            f"transformers refuses to speculate with a target that keeps a recurrent state, such as this one ({kind})."
-        )
+    for role, model, refused in (("target", target, _STATEFUL), ("draft", draft, _NO_DRAFTS)):
+        if model is not None and (kind := text_of(config_of(model).get("model_type"))) in refused:
+            raise UnsupportedError(
+                f"transformers can't speculate with a {role} that keeps a recurrent state, such as this one ({kind})."
+            )
     sampling, k = choice.request.sampling, choice.k
     lines = [
         "from transformers import AutoModelForCausalLM, AutoTokenizer",
