@@ -26,6 +26,7 @@ from tests.fakes_app import FakeSession
 NASTY = "</script><script>alert('x')</script> & \"quoted\" <img src=x onerror=alert(1)>"
 DIFFER = "Where they differ, the measured one counts"
 """What a report with a measured and a predicted speedup says."""
+OF = " from the two distributions"
 
 
 def make_log(tokens=40, prompt="def f():", **changes) -> RunLog:
@@ -266,6 +267,23 @@ def test_every_plot_is_sound_xml_with_a_title_and_units():
         assert units in words
     assert all(picture.find("title").text and picture.find("desc").text for picture in pictures)
     assert "nan" not in "".join(parts)
+
+
+@pytest.mark.parametrize(
+    ("config", "key"),
+    [
+        ({"coupling": "rejection", "verification": "token"}, f"predicted{OF}"),
+        ({"coupling": "rejection", "verification": "block"}, f"predicted{OF}"),
+        ({"coupling": "gumbel", "verification": "token"}, f"predicted for rejection sampling{OF}"),
+        ({"coupling": "rejection", "verification": "typical"}, ""),
+    ],
+)
+def test_the_predicted_acceptance_is_named_by_what_it_holds_for_and_only_where_there_is_one(log, config, key):
+    log.run["config"] |= config
+    for step in log.steps if config["verification"] == "typical" else ():
+        step |= {"acceptance_probs": None, "expected_acceptance": None}
+    keys = re.findall(r'<span class="key">.*?</svg>(.*?)</span>', run_page(log).partition("Latency")[0])
+    assert [name for name in keys if "predicted" in name] == [key] * bool(key)
 
 
 # --- Logs that lack something -------------------------------------------------------------------------------------

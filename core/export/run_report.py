@@ -134,7 +134,6 @@ def _tip(step: Step, slot: int, kind: TokenKind, is_rejection: bool) -> str:
 
 SHARE = Mark("of the step’s drafted tokens", "draft_bar", is_dots=True)
 RUNNING = Mark("acceptance so far", "accepted")
-PREDICTED = Mark("predicted for rejection sampling", "correction", dash="6 4")
 DRAFTING = Mark("draft", "draft_bar", is_area=True)
 VERIFYING = Mark("target", "target_bar", is_area=True)
 SAMPLING = Mark("sampling", "sample_bar", is_area=True)
@@ -152,7 +151,7 @@ def _plots(run: RunData) -> list[Markup]:
     if not run.steps:
         return []
     positions = run.counts.sums.positions_of(run.summary)
-    first = [_acceptance(run.counts)] if run.counts.sums.num_blocks else []
+    first = [_acceptance(run)] if run.counts.sums.num_blocks else []
     last = [_by_position(positions)] if len(positions) else []
     return [*first, _latency(run), _over_time(run), *last]
 
@@ -190,13 +189,17 @@ def _by_step(counts: RunCounts, column: Column) -> list[Point]:
     return thinned([point for point in points if math.isfinite(point[1])])
 
 
-def _acceptance(counts: RunCounts) -> Markup:
+def _acceptance(run: RunData) -> Markup:
+    counts = run.counts
     width, note, (shares,) = _binned(counts, Column.ACCEPTED_SHARE)
+    rule = " for rejection sampling" if run.config.get("coupling") == Coupling.GUMBEL else ""
+    lines = {RUNNING: _by_step(counts, Column.RUNNING_RATE)}
+    if points := _by_step(counts, Column.PREDICTED_RATE):  # None under typical acceptance.
+        lines[Mark(f"predicted{rule} from the two distributions", "correction", dash="6 4")] = points
     plot = Plot(
         "acceptance",
         "Acceptance per step",
-        "Accepted / drafted tokens of each step, in per cent. The lines show the acceptance over all steps so far, "
-        f"and the share predicted for rejection sampling from the overlap of the two distributions.{note}",
+        f"Accepted / drafted tokens of each step, in per cent. The lines show all steps so far.{note}",
         _step_axis(counts),
         Axis("accepted, %", 0, 1.04, percent),
     )
@@ -205,9 +208,9 @@ def _acceptance(counts: RunCounts) -> Markup:
         for index, share in enumerate(shares)
     ]
     plot.dots([((index + 0.5) * width, share) for index, share in enumerate(shares)], SHARE, tips)
-    for column, mark in ((Column.PREDICTED_RATE, PREDICTED), (Column.RUNNING_RATE, RUNNING)):
-        plot.line(_by_step(counts, column), mark)
-    return plot.figure((SHARE, RUNNING, PREDICTED))
+    for mark, points in reversed(lines.items()):  # The first is on top.
+        plot.line(points, mark)
+    return plot.figure((SHARE, *lines))
 
 
 def _latency(run: RunData) -> Markup:
