@@ -280,6 +280,8 @@ def test_differences_are_reported_where_they_matter():
     assert "--samplers" in words_of("llama.cpp", filtered)
     assert "shared noise" in notes_of("vllm", hub(coupling=Coupling.GUMBEL))
     assert "refuses min-p" not in notes_of("vllm", hub())
+    for draft, is_taken in (("o/Eagle-small", True), ("o/my_DFlash", True), ("o/eagle", False)):
+        assert ("whatever the method" in notes_of("vllm", choose("o/t", draft))) == is_taken
     assert "rejected tokens stay in its cache" in notes_of("mlx", hub()), "only recurrent states are refused"
     request = '{"temperature": 0.8, "top_p": 0.9, "top_k": 40'
     assert any(request in line for line in text_of("vllm", filtered).splitlines()), "JSON stays on one line"

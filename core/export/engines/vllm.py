@@ -55,6 +55,11 @@ def _write(choice: Choice, target: ModelSource, draft: ModelSource | None) -> Re
             "and target must have tables of the same size, unless use_heterogeneous_vocab is set: then only tokens "
             "that both have are drafted, greedily."
         )
+        if any(name in draft.name.lower() for name in ("eagle-", "eagle3", "dflash", "dspark")):
+            notes.append(
+                "vLLM takes a draft for one of EAGLE, DFlash or DSpark, whatever the method, if its name or path holds "
+                "eagle-, eagle3, dflash or dspark, as here. Serve a copy of another name."
+            )
         if tables_differ(choice):
             settings["use_heterogeneous_vocab"] = True
             notes.append(
