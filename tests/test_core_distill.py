@@ -145,15 +145,24 @@ def test_the_last_texts_come_first_and_are_held_out():
 
 def test_a_part_gives_the_targets_probabilities(target, tmp_path):
     texts = texts_of(np.arange(5 * 24).reshape(5, 24) % 250, 24, 24)
-    write_part(target.model, texts, tmp_path / "part-0000", rows_per_pass=2, compiled=False)
+    write_part(target.model, texts, tmp_path / "part-0000", rows_per_pass=2, compiled=False, vocab_size=201)
     part = read_part(tmp_path / "part-0000")
     wanted = torch.tensor([3, 200, 17])
-    logits = target.model(torch.from_numpy(texts.ids).long()).logits
+    logits = target.model(torch.from_numpy(texts.ids).long()).logits[..., :201]
     head = target.model.lm_head.weight[wanted]
     ours = target_log_probs(torch.from_numpy(np.array(part.states)).float(), torch.from_numpy(part.log_norms), head)
     # The states are computed in bfloat16.
     assert float((ours - logits.log_softmax(-1)[..., wanted]).abs().mean()) < 0.05
     assert parts_in(tmp_path) == [tmp_path / "part-0000"]
+
+
+def test_rows_that_only_pad_the_targets_table_are_never_written(tmp_path):
+    tokenizer = chat_tokenizer()
+    folder = save_model(tmp_path / "padded", tokenizer=tokenizer, vocab_size=2 * len(tokenizer), eos_token_id=END)
+    target = load(str(folder), "cpu", "float32")
+    distill(target, settings(play=LONG), tmp_path / "work", tmp_path / "out", quiet)
+    written = [read_part(path).texts.ids for path in parts_in(tmp_path / "work")]
+    assert max(int(ids.max()) for ids in written) < target.vocab_size == len(tokenizer)
 
 
 def test_a_stopped_part_leaves_nothing(target, tmp_path, monkeypatch):

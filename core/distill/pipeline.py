@@ -190,14 +190,15 @@ def _write_parts(target: LanguageModel, settings: DistillSettings, work: Path, l
             continue
         if index < len(given):
             log(f"the target reads texts: part {index + 1} of {len(given)}")
-            write_part(target.model, given[index], work / name, compiled=settings.training.compile)
+            compiled = settings.training.compile
+            write_part(target.model, given[index], work / name, compiled=compiled, vocab_size=target.vocab_size)
             number += len(given[index])
         elif number < settings.num_texts:
             to_write = settings.num_texts - number
             left = f", about {duration_text(seconds / written * to_write)} left" if written else ""
             log(f"the target writes texts: {number} of {settings.num_texts} so far{left}")
             generator, began = torch.Generator().manual_seed(settings.seed + 7919 * index), time.monotonic()
-            part = write_texts(target.model, script, play, generator)
+            part = write_texts(target.model, script, play, generator, vocab_size=target.vocab_size)
             save_part(part, work / name)
             seconds += time.monotonic() - began
             number, written = number + len(part.texts), written + len(part.texts)

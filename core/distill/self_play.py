@@ -107,8 +107,13 @@ def write_texts(
     settings: PlaySettings,
     generator: torch.Generator,
     dtype: torch.dtype = ARITHMETIC,
+    *,
+    vocab_size: int | None = None,
 ) -> Part:
-    """Let the target write `settings.rows` texts of at most `settings.length` tokens, and keep its states."""
+    """Let the target write `settings.rows` texts of at most `settings.length` tokens, and keep its states.
+
+    The first `vocab_size` rows of its head stand for tokens; all if None.
+    """
     rows, length = settings.rows, settings.length
     decoder = BatchDecoder(target, rows, length, dtype)
     ids = torch.zeros(rows, length, dtype=torch.long)
@@ -120,6 +125,7 @@ def write_texts(
     written = ids[:, : len(script.opening)]
     for position in range(len(script.opening), length):
         state, logits = decoder(written)
+        logits = logits[:, :vocab_size]
         states[:, position - 1] = state.half().numpy()
         log_norms[:, position - 1] = logits.float().logsumexp(-1).numpy()
         is_answer = course.is_answering & (course.answer_start <= position)

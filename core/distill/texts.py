@@ -114,11 +114,12 @@ def write_part(
     *,
     rows_per_pass: int = 8,
     compiled: bool = True,
+    vocab_size: int | None = None,
 ) -> None:
-    """Run the target over texts, and save them with its states."""
+    """Run the target over texts, and save them with its states; `vocab_size` as in `write_texts`."""
 
     def normalise(states: Tensor) -> Tensor:
-        return logits_of(target, states).float().logsumexp(-1)
+        return logits_of(target, states)[..., :vocab_size].float().logsumexp(-1)
 
     forward: Callable[..., Tensor] = hidden_states
     if compiled:
