@@ -115,6 +115,7 @@ def test_a_gated_model_says_how_to_get_access(server, home):
     ({"README.md": b"", "b.Q8_0.gguf": b"GGUF", "a.Q4_0.gguf": b"GGUF"}, "a.Q4_0.gguf"),
     (model_files(model__safetensors=None, pytorch_model__bin=b"p"), "pickle"),
     (model_files(tokenizer__json=None), "tokenizer"),
+    (model_files(tokenizer__json=None, tiktoken__model=b"m", tokenizer_config__json=b'{"auto_map": {}}'), "own code"),
 ])  # fmt: skip
 def test_a_model_that_cant_be_used_is_refused_before_its_weights(server, home, files, words):
     server.repositories[REF] = Repository(files)

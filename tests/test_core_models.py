@@ -1,6 +1,7 @@
 """Loading: what is there is found and loaded whole, and what is wrong with it is said in one sentence."""
 
 import contextlib
+import importlib.metadata
 import json
 import struct
 
@@ -20,7 +21,7 @@ from core.errors import (
 from core.models import load
 from core.models.catalogue import DEFAULT_DRAFT, DEFAULT_TARGET, ModelFormat, embedded_models, resolve
 from core.models.devices import resolve_dtype
-from core.models.fit import pair_problem, tokenizer_problem
+from core.models.fit import pair_problem, pair_verdict, tokenizer_problem
 from core.models.loading import check_pair
 from tests import fakes
 from tests.fakes import (
@@ -143,6 +144,23 @@ def test_a_missing_tokenizer(tmp_path, family):
     for file in folder.glob("*token*"):
         file.unlink()
     assert "tokenizer" in refusal(folder)
+
+
+_OWN = {"auto_map": {"AutoTokenizer": ["evil.Tokenizer", None]}, "tokenizer_class": "Own"}
+
+
+@pytest.mark.parametrize(("file", "settings", "words"), [
+    ("tokenizer.model", {}, "pip install sentencepiece protobuf"), ("tekken.json", {}, "pip install mistral-common"),
+    ("tiktoken.model", {}, "`pip install tiktoken`"), ("tiktoken.model", _OWN, "own code, which is never run"),
+    ("own.tiktoken", _OWN, "own code, which is never run"), ("tokenizer.json", _OWN, "own code, which is never run"),
+])  # fmt: skip
+def test_a_tokenizer_that_cant_be_read_here_is_refused_with_the_true_reason(folder, monkeypatch, file, settings, words):
+    monkeypatch.setattr(importlib.metadata, "distributions", lambda name: [])
+    (folder / "tokenizer.json").rename(folder / file)
+    edit_json(folder / "tokenizer_config.json", **settings)
+    assert words in refusal(folder)
+    if file != "tokenizer.json":  # Whose class only transformers knows.
+        assert words in pair_verdict(str(folder), str(folder), with_memory=False).problem
 
 
 def test_code_that_comes_with_a_model_is_not_run(folder):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ from core.models.folder.vocabulary import (
     read_special_tokens,
     read_table,
     tokenizer_source,
+    vocabulary_problem,
 )
 from core.models.shared_draft import shared_draft_problem
 from core.settings import MAX_DRAFT_TOKENS
@@ -242,6 +244,9 @@ def pair_verdict(
             for entry in folders
         )
         problem = next(filter(None, problems), None)
+        own = [entry for entry in folders if entry.serves is None]
+        texts = (vocabulary_problem(entry.path, os.listdir(entry.path), entry.title) for entry in own)
+        problem = problem or next(filter(None, texts), None)
     except OutriderError as error:
         return PairVerdict(problem=str(error))
     problem = problem or _tokenizer_problem(draft, target)

@@ -7,6 +7,7 @@ import functools
 import hashlib
 import json
 import math
+import os
 import tempfile
 import threading
 import time
@@ -31,6 +32,7 @@ from core.models import template_child
 from core.models.catalogue import ModelEntry, ModelFormat, resolve
 from core.models.child import ChildExit, ChildFailedError, child_environment, python_module, supervise
 from core.models.folder.checks import check_files
+from core.models.folder.vocabulary import own_code_needed, vocabulary_problem
 from core.settings import stop_texts
 from core.text import TextStream, count_text, visible
 from core.types import FinishReason
@@ -69,13 +71,15 @@ def load_tokenizer(entry: ModelEntry, folder: Path) -> Any:
 
     if not entry.embedded:
         check_files(folder, entry.title)
+    # Without its files transformers would invent a tokenizer of a few special tokens.
+    if not any(any(folder.glob(pattern)) for pattern in _FILES):
+        raise ModelUnreadableError(f"The tokenizer of {entry.title} is missing. Download the model again.")
+    if problem := vocabulary_problem(folder, os.listdir(folder), entry.title):
+        raise ModelUnreadableError(problem)
     # For all that follows; errors are caught and reported in a sentence.
     logging.disable_progress_bar()
     logging.set_verbosity_error()
     try:
-        # Without its files transformers would invent a tokenizer of a few special tokens.
-        if not any(any(folder.glob(pattern)) for pattern in _FILES):
-            raise FileNotFoundError(folder)
         digest = _digest(folder)
         tokenizer = _alive.get(digest)
         if tokenizer is None:
@@ -89,8 +93,11 @@ def load_tokenizer(entry: ModelEntry, folder: Path) -> Any:
                 f"Out of memory while loading the tokenizer of {entry.title}. Close other programs, or choose "
                 "another model."
             ) from error
+        if "trust_remote_code" in str(error):  # Only its own class may know how its texts are cut.
+            raise ModelUnreadableError(own_code_needed(entry.title)) from error
         raise ModelUnreadableError(
-            f"The tokenizer of {entry.title} is missing or can't be read. Download the model again."
+            f"The tokenizer of {entry.title} can't be read ({first_line(error)}). Download the model again, or choose "
+            "another."
         ) from error
     if not len(tokenizer):
         raise ModelUnreadableError(f"The tokenizer of {entry.title} is missing or empty. Download the model again.")

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import fnmatch
 import functools
 import hashlib
+import importlib.metadata
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,6 +20,11 @@ from core.models.folder.weight_files import read_gguf_header
 
 LARGEST_TOKENIZER = 256 << 20
 """Largest tokenizer file that is parsed, in bytes; the largest known has about 35 MB."""
+
+_READERS = {
+    "tekken.json": ("mistral-common",), "tiktoken.model": ("tiktoken",), "*.model": ("sentencepiece", "protobuf"),
+}  # fmt: skip
+"""The packages with which transformers reads a vocabulary that it can't read by itself, by the name of its file."""
 
 _GGUF_UNUSED = 5
 _GGUF_PADDING = re.compile(r"\[PAD\d+\]")
@@ -66,6 +74,36 @@ def parse_tokenizer(tokenizer: Mapping[str, Any]) -> TokenTable:
     tokens.update({int(added["id"]): str(added["content"]) for added in tokenizer.get("added_tokens") or ()})
     merges = (merge if isinstance(merge, str) else " ".join(merge) for merge in model.get("merges") or ())
     return TokenTable(tokens, tuple(merges))
+
+
+def vocabulary_problem(folder: Path, names: Iterable[str], title: str) -> str | None:
+    """Why none of a model's tokenizer files can be read here, in a sentence; None if one can, or loading will tell.
+
+    Args:
+        folder: holds its tokenizer_config.json, if it is here.
+        names: of all files of the model.
+        title: what the sentence calls it.
+    """
+    names = sorted(names)
+    if {"tokenizer.json", "vocab.json", "vocab.txt"} & set(names):
+        return None
+    needed = next((_READERS[kind] for kind in _READERS if fnmatch.filter(names, kind)), ())
+    with contextlib.suppress(*_UNREADABLE):
+        # A class of the model's own would read it, and even without one, transformers has none for *.tiktoken.
+        has_class = needed == ("tiktoken",) and "auto_map" in _read_json(folder / "tokenizer_config.json")
+        if has_class or (not needed and fnmatch.filter(names, "*.tiktoken")):
+            return own_code_needed(title)
+    if lacking := [name for name in needed if not any(importlib.metadata.distributions(name=name))]:
+        return (
+            f"The tokenizer of {title} needs {' and '.join(lacking)}. Install what is missing with "
+            f"`pip install {' '.join(lacking)}`, or choose another model."
+        )
+    return None
+
+
+def own_code_needed(title: str) -> str:
+    """The sentence about a tokenizer whose class comes with its model."""
+    return f"The tokenizer of {title} needs the model's own code, which is never run. Choose another model."
 
 
 def tokenizer_source(entry: ModelEntry) -> TokenizerSource | None:

@@ -16,6 +16,7 @@ from core.controls import Cancelled
 from core.errors import DownloadError, ModelUnreadableError
 from core.files import parse_json, read_json
 from core.models.catalogue import SHARES
+from core.models.folder.vocabulary import vocabulary_problem
 from core.models.folder.weight_files import PICKLED
 from core.models.remote import hub
 from core.models.remote.hub import explain
@@ -151,15 +152,19 @@ def _refuse_useless(ref: str, names: Iterable[str], everything: list[str]) -> No
         raise ModelUnreadableError(f"{ref!r} has no config.json: it is {what}. Choose another model.")
 
 
-def refuse_without_tokenizer(ref: str, revision: Revision, config_file: Path) -> None:
-    """Raise ModelUnreadableError if a model has no tokenizer, and does not borrow its target's."""
+def refuse_without_tokenizer(ref: str, revision: Revision, folder: Path) -> None:
+    """Raise ModelUnreadableError if a model has no tokenizer that can be read, and does not borrow its target's."""
     try:
-        config = read_json(config_file)
+        config = read_json(folder / "config.json")
     except (OSError, ValueError):
         config = None  # Its hash is correct; the catalogue reports what is wrong with it.
-    borrows = isinstance(config, dict) and SHARES in config
-    if not borrows and not _matching([file.name for file in revision.files], *_TOKENIZER_TABLES):
+    if isinstance(config, dict) and SHARES in config:
+        return
+    names = [file.name for file in revision.files]
+    if not _matching(names, *_TOKENIZER_TABLES):
         raise ModelUnreadableError(f"{ref!r} has no tokenizer, so it can't be used. Choose another model.")
+    if problem := vocabulary_problem(folder, names, ref):
+        raise ModelUnreadableError(problem)
 
 
 def _needed(names: Iterable[str]) -> list[str]:

@@ -132,13 +132,14 @@ def _fetch(ref: str, revision: Revision, meter: Meter, check_cancelled: Callable
                 file.forget()
         missing = sum(file.remote.size - file.bytes_here() for file in files)
         require_space(repr(ref), missing, hub.cache_folder(), "set HF_HOME to another disk")
+        configs = [file for file in files if file.remote.name in ("config.json", "tokenizer_config.json")]
         num_bytes = 0
         for file in files:
             file.fetch(num_bytes)
             num_bytes += file.remote.size
             meter.done_bytes = num_bytes
-            if file.remote.name == "config.json":
-                refuse_without_tokenizer(ref, revision, file.pointer)
+            if file is configs[-1]:
+                refuse_without_tokenizer(ref, revision, file.pointer.parent)
         if revision.is_main:
             hub.set_main(ref, revision.commit)
     except BaseException as error:
