@@ -9,6 +9,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from core.errors import ModelUnreadableError
+from core.models import load
 from core.models.catalogue import resolve
 from core.models.folder.details import read_details
 from tests import fakes
@@ -228,3 +229,21 @@ def test_a_truncated_gguf_file_is_noticed(tmp_path, keep):
     content = write_gguf(tmp_path / "whole.gguf").read_bytes()
     (tmp_path / "torn.gguf").write_bytes(content[: int(len(content) * keep) if keep > 0 else -200])
     assert "truncated" in refusal(tmp_path / "torn.gguf")
+
+
+_YARN = {"rope_type": "yarn", "factor": 4.0}
+
+
+@pytest.mark.parametrize(("family", "changes", "context"), [
+    ("mpt", {"d_model": 32, "n_heads": 4, "n_layers": 2, "max_seq_len": 64}, 64),
+    ("llama", {"rope_parameters": {**_YARN, "original_max_position_embeddings": 64}}, 256),
+    ("llama", {"rope_parameters": {**_YARN, "original_max_position_embeddings": 32}}, 128),
+    ("llama", {"rope_scaling": _YARN}, 512),
+    ("llama", {"rope_scaling": {"type": "dynamic", "factor": 2.0}}, 256),
+    ("llama", {"rope_scaling": {"type": "linear", "factor": 2.0}}, 128),
+])  # fmt: skip
+def test_the_context_is_the_loaded_models(tmp_path, family, changes, context):
+    folder = save_model(tmp_path, family=family, **(changes if family == "mpt" else {}))
+    if family == "llama":
+        edit_json(folder / "config.json", **{"rope_parameters": None, "rope_theta": 10_000.0, **changes})
+    assert details(folder).context_length == load(str(folder), "cpu").context_length == context

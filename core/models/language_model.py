@@ -10,6 +10,7 @@ import torch
 
 from core.errors import ModelUnreadableError, OutOfMemoryError
 from core.models.devices import is_out_of_memory
+from core.models.folder.details import CONTEXTS, context_of
 from core.runners.base import Runner
 from core.runners.graphed import CudaCapture, GraphPool, captures_graphs
 from core.runners.llama import FusedLlamaRunner, FusedLlamaWeights
@@ -142,23 +143,20 @@ def describe(ref: str, model: Any, tokenizer: Any, device: torch.device, dtype: 
         device=device,
         dtype=dtype,
         vocab_size=vocab_size,
-        context_length=_context_length(ref, config) - first_position(model),
+        context_length=_context_length(ref, config.to_dict()) - first_position(model),
         eos_ids=_eos_ids(model, tokenizer),
         draft_ids=_draft_ids(ref, config, vocab_size, device),
     )
 
 
-def _context_length(ref: str, config: Any) -> int:
-    limits = (getattr(config, name, None) for name in ("max_position_embeddings", "n_positions"))
-    limit = next((limit for limit in limits if limit), _DEFAULT_CONTEXT)
-    if not isinstance(limit, int) or limit < 1:
+def _context_length(ref: str, config: dict[str, Any]) -> int:
+    limit, given = context_of(config), next(filter(None, map(config.get, CONTEXTS)), None)
+    if given and not limit:
         raise ModelUnreadableError(
-            f"The context in the config.json of {ref} must be a number of tokens, not {limit!r}. "
+            f"The context in the config.json of {ref} must be a number of tokens, not {given!r}. "
             "Download the model again."
         )
-    rope = getattr(config, "rope_parameters", None) or {}
-    # Dynamic NTK (transformers' `dynamic`) stretches the trained length by a factor.
-    return int(limit * rope.get("factor", 1.0)) if rope.get("rope_type") == "dynamic" else limit
+    return limit or _DEFAULT_CONTEXT
 
 
 def _vocab_size(tokenizer: Any, rows: int) -> int:

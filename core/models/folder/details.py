@@ -45,6 +45,9 @@ PACKAGES = {
     "vptq": ("vptq",), "auto-round": ("auto_round",), "eetq": ("kernels",),
 }  # fmt: skip
 """What transformers needs for weights that stay quantised, by method; others it can also expand as it loads them."""
+_MOST_STRETCHED = 1_000_000
+CONTEXTS = ("max_position_embeddings", "n_positions", "max_seq_len", "model_max_length")
+"""What a configuration calls the positions that its model reads."""
 _NOT_TEXT = ("vision", "visual", "multi_modal", "audio")
 """Parts of a model that text never passes through."""
 
@@ -156,7 +159,7 @@ def read_details(entry: ModelEntry) -> ModelDetails:
         architecture=architecture or "unknown",
         num_parameters=total,
         precision=_precision(tensors),
-        context_length=number("max_position_embeddings", "n_positions", "context_length") or None,
+        context_length=context_of(config) or number("context_length") or None,
         # Counted as loading does: the tokenizer's ids that have a row in the table.
         vocab_size=min(num_tokens, table_size or num_tokens) if num_tokens else table_size,
         table_size=table_size,
@@ -214,6 +217,21 @@ def read_config(folder: Path, title: str = "") -> dict[str, Any]:
     if not isinstance(config, dict):
         raise ModelUnreadableError(f"The config.json of {name} can't be read. Download the model again.")
     return config
+
+
+def context_of(config: Mapping[str, Any]) -> int:
+    """Positions that a configuration says its model can read; 0 if it doesn't say."""
+    limit = positive_number(config, *CONTEXTS)
+    rope = config.get("rope_parameters") or config.get("rope_scaling")
+    rope = rope if isinstance(rope, dict) else {}
+    factor = rope.get("factor")
+    if not isinstance(factor, int | float) or not 1 < factor < _MOST_STRETCHED:
+        return limit
+    kind, original = rope.get("rope_type", rope.get("type")), positive_number(rope, "original_max_position_embeddings")
+    if kind == "dynamic":  # NTK, which stretches the trained length.
+        return int(limit * factor)
+    # Some limits are already stretched. Those of linear scaling mostly are, without saying from what.
+    return max(limit, int((original or limit) * factor)) if kind == "yarn" else limit
 
 
 def _unpacked(tensors: Iterable[TensorInfo], quantization: Mapping[str, Any]) -> Iterator[TensorInfo]:
