@@ -160,6 +160,26 @@ def test_the_cache_of_an_architecture_with_its_own_is_what_it_keeps(tmp_path, fa
     assert predicted == sum(layer.keys.nbytes + layer.values.nbytes for layer in cache.layers)
 
 
+@pytest.mark.parametrize(
+    ("family", "changes", "layers"),
+    [
+        (
+            "nemotron_h",
+            {"hybrid_override_pattern": "M*M-", "mamba_num_heads": 4, "mamba_head_dim": 16, "n_groups": 1},
+            1,
+        ),
+        ("lfm2", {"layer_types": ["conv", "conv", "conv", "full_attention"]}, 1),
+        ("mamba2", {"state_size": 8, "num_heads": 4, "head_dim": 16, "n_groups": 1}, 0),
+    ],
+)
+def test_layers_without_keys_and_values_take_no_cache(tmp_path, family, changes, layers):
+    shape = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 4}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8} if layers else {}
+    found = details(save_model(tmp_path, family=family, **{**shape, **heads, **changes}))
+    predicted = forecast([found], device="cpu", dtype="float32", context=9).cache_bytes
+    assert (found.num_layers, predicted) == (4, layers * 2 * 2 * 8 * 9 * 4)
+
+
 def test_an_architecture_that_is_not_known_is_counted_by_its_header(tmp_path):
     folder = save_model(tmp_path)
     edit_json(folder / "config.json", model_type="outlandish")

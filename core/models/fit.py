@@ -116,7 +116,10 @@ def forecast(
         weights_bytes=sum(m.loaded_bytes(size) for m in distinct) + (trimmed + num_head_parameters) * size,
         # Keys and values of every layer and position, also beyond a sliding window, to rewind.
         cache_bytes=sum(
-            m.num_layers * (m.latent_width or 2 * m.num_kv_heads * m.head_dim) * (positions[m] + spare) * size
+            (m.num_layers - m.num_uncached_layers)
+            * (m.latent_width or 2 * m.num_kv_heads * m.head_dim)
+            * (positions[m] + spare)
+            * size
             for m in models
         ),
         # The models run one at a time, so only the larger activations count.

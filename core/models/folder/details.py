@@ -6,7 +6,7 @@ import functools
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -45,6 +45,8 @@ PACKAGES = {
     "vptq": ("vptq",), "auto-round": ("auto_round",), "eetq": ("kernels",),
 }  # fmt: skip
 """What transformers needs for weights that stay quantised, by method; others it can also expand as it loads them."""
+_NOT_CACHED = {"linear_attention", "mamba", "conv", "recurrent", "mlp", "moe", "M", "-", "E"}
+"""Kinds of layers, and Nemotron-H's letters for them, that keep no keys and values of each position."""
 _MOST_STRETCHED = 1_000_000
 CONTEXTS = ("max_position_embeddings", "n_positions", "max_seq_len", "model_max_length")
 """What a configuration calls the positions that its model reads."""
@@ -65,6 +67,7 @@ class ModelDetails:
         vocab_size: ids that stand for a token.
         table_size: rows of its embedding table, padding included.
         num_layers, hidden_size, intermediate_size, num_heads, num_kv_heads, head_dim: its shape; 0 if unknown.
+        num_uncached_layers: those that keep a state of fixed size, or nothing, instead of keys and values.
         latent_width: of multi-head latent attention: what a layer caches for a position instead of keys and values.
         has_chat_template, is_instruct: whether it has a chat template, and was trained to answer.
         weight_bytes: size of its stored weights.
@@ -96,6 +99,7 @@ class ModelDetails:
     body_parameters: int
     head_parameters: int
     stays_packed: bool = False
+    num_uncached_layers: int = 0
     latent_width: int = 0
     draft_vocabulary_size: int | None = None
     shares_tables_with: str | None = None
@@ -154,6 +158,10 @@ def read_details(entry: ModelEntry) -> ModelDetails:
     num_tokens = count_tokens(source) if source else None
     table_size = rows or number("vocab_size")
     drafted = config.get("draft_vocabulary")
+    listed = (config.get(name) for name in ("layer_types", "layers_block_type", "hybrid_override_pattern"))
+    kinds: Sequence[Any] = next((kinds for kinds in listed if isinstance(kinds, list | str)), ())
+    layers = number("num_hidden_layers", "n_layer", "n_layers", "num_layers", "block_count") or len(kinds)
+    is_recurrent = number("state_size") and not number("num_attention_heads")  # Mamba.
     return ModelDetails(
         title=entry.title,
         architecture=architecture or "unknown",
@@ -163,7 +171,8 @@ def read_details(entry: ModelEntry) -> ModelDetails:
         # Counted as loading does: the tokenizer's ids that have a row in the table.
         vocab_size=min(num_tokens, table_size or num_tokens) if num_tokens else table_size,
         table_size=table_size,
-        num_layers=number("num_hidden_layers", "n_layer", "n_layers", "num_layers", "block_count"),
+        num_layers=layers,
+        num_uncached_layers=layers if is_recurrent else min(layers, sum(str(kind) in _NOT_CACHED for kind in kinds)),
         hidden_size=hidden,
         intermediate_size=number("intermediate_size", "ffn_dim", "n_inner", "feed_forward_length") or 4 * hidden,
         num_heads=heads,
