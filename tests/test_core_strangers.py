@@ -52,7 +52,7 @@ CONFIGS = {
     "100,000 layers": ({"num_hidden_layers": 100_000}, "100,000"),
     "fewer layers than the file": ({"num_hidden_layers": 1}, "describes 1 layers"),
     "no layer": ({"num_hidden_layers": 0}, ""),
-    "a negative number of layers": ({"num_hidden_layers": -1}, ""),
+    "a negative number of layers": ({"num_hidden_layers": -2}, "describes 0 layers"),
     "two hundred layers": ({"num_hidden_layers": 200}, ""),
     "1e9 labels": ({"num_labels": 10**9}, "num_labels"),
     "many experts": ({"text_config": {"num_experts": 10**9}}, "num_experts"),
@@ -72,6 +72,11 @@ def test_a_configuration_of_another_model_is_refused_before_one_is_built(folder,
     message = refusal(folder, OutriderError)
     assert words in message
     assert message.isprintable()
+
+
+def test_numbers_that_count_from_the_end_are_not_too_many(folder):
+    edit_json(folder / "config.json", vision_feature_layer=-2, label_pad_token_id=-100)
+    assert load(str(folder), "cpu").vocab_size == 257
 
 
 def test_a_table_of_positions_that_no_memory_holds_is_refused_before_it_is_made(tmp_path):

@@ -59,7 +59,7 @@ def check_files(folder: Path, title: str) -> None:
             )
     for name, value in _numbers(read_config(folder, title)):
         most = next((most for word, most in _MOST.items() if word in name), None)
-        if most is not None and not -1 <= value <= most and "size" not in name:
+        if most is not None and value > most and "size" not in name:
             raise ModelUnreadableError(
                 f"The config.json of {title} asks for {value:,} as its {name!r}; at most {most:,} are allowed. "
                 "Choose another model."
