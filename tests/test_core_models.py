@@ -146,6 +146,12 @@ def test_a_missing_tokenizer(tmp_path, family):
     assert "tokenizer" in refusal(folder)
 
 
+@pytest.mark.parametrize(("ends", "expected"), [([[256]], set()), ([5, "x", None, 256], {5, 256}), ("<|end|>", set())])
+def test_ends_of_a_text_that_are_no_ids_are_left_out(folder, ends, expected):
+    edit_json(folder / "generation_config.json", eos_token_id=ends)
+    assert load(str(folder), "cpu").eos_ids == expected
+
+
 _OWN = {"auto_map": {"AutoTokenizer": ["evil.Tokenizer", None]}, "tokenizer_class": "Own"}
 
 

@@ -186,5 +186,6 @@ def _eos_ids(model: Any, tokenizer: Any) -> frozenset[int]:
     for source in (getattr(model, "generation_config", None), model.config, tokenizer):
         ids = getattr(source, "eos_token_id", None)
         if ids is not None:
-            return frozenset(ids if isinstance(ids, list | tuple) else [ids])
+            listed = ids if isinstance(ids, list | tuple) else [ids]
+            return frozenset(end for end in listed if type(end) is int)
     return frozenset()
