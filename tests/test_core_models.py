@@ -152,6 +152,17 @@ def test_ends_of_a_text_that_are_no_ids_are_left_out(folder, ends, expected):
     assert load(str(folder), "cpu").eos_ids == expected
 
 
+def test_a_folder_of_an_adapter_or_of_gguf_files_is_refused_with_what_to_do(folder):
+    (folder / "model.safetensors").rename(folder / "adapter_model.safetensors")
+    (folder / "adapter_config.json").write_text("{}")
+    assert "adapter for another model" in refusal(folder)
+    (folder / "config.json").unlink()
+    assert "adapter for another model" in refusal(folder)
+    (folder / "adapter_config.json").unlink()
+    (folder / "a.gguf").write_bytes(b"GGUF")
+    assert str(folder / "a.gguf") in refusal(folder)
+
+
 _OWN = {"auto_map": {"AutoTokenizer": ["evil.Tokenizer", None]}, "tokenizer_class": "Own"}
 
 

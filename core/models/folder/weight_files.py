@@ -58,8 +58,10 @@ def weight_files(folder: Path, name: str) -> list[Path]:
         return [folder / "model.safetensors"]
     index = folder / "model.safetensors.index.json"
     if not index.is_file():
-        if weights := sorted(folder.glob("*.safetensors")):
+        if weights := sorted(path for path in folder.glob("*.safetensors") if not path.name.startswith("adapter_")):
             return weights
+        if (folder / "adapter_config.json").is_file():
+            raise adapter_error(name)
         pickled = any(any(folder.glob(pattern)) for pattern in PICKLED)
         reason = (
             "its weights are pickle files, which can run code when they are opened; convert them to safetensors"
@@ -81,6 +83,11 @@ def weight_files(folder: Path, name: str) -> list[Path]:
                 f"{name!r} is incomplete: {file!r} is missing. Download it again; what is here already is kept."
             )
     return [folder / file for file in names]
+
+
+def adapter_error(name: str) -> ModelUnreadableError:
+    """The error of a folder that holds a LoRA or another adapter alone."""
+    return ModelUnreadableError(f"{name!r} is an adapter for another model. Merge it into that model first.")
 
 
 def read_weight_headers(folder: Path, title: str) -> tuple[TensorInfo, ...]:
