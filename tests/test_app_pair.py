@@ -16,7 +16,7 @@ from app.theme import DARK, LIGHT
 from core.errors import OutriderError
 from core.models.fit import MemoryForecast, PairVerdict
 from core.settings import Device, DType
-from tests.fakes_models import DRAFT, TARGET, until
+from tests.fakes_models import DRAFT, TARGET, hub_entry, until
 
 COST_ONLY = "Draft step: 0.13 of a target step, estimated"
 FITS = f"{COST_ONLY}\nMemory: needs 1.9 of 22.0 GB free"
@@ -30,6 +30,14 @@ def line(window):
 def warm_up(window, qtbot):
     with qtbot.waitSignal(window.controller.engine_ready):
         window.controller.warm_up()
+
+
+def test_models_of_one_title_are_listed_by_their_references(window, hub):
+    form, refs = window.controls.models, ["Qwen/Qwen3-0.6B", "unsloth/Qwen3-0.6B"]
+    for ref in refs:
+        form.add_model(hub_entry(ref, 1_500_000_000))
+    for combo in (form.target.combo, form.draft.combo):
+        assert all(combo.findText(ref) >= 0 for ref in refs)
 
 
 # --- The verdict ---

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 
@@ -159,8 +160,10 @@ class ModelPicker(QWidget):
             self._shown = shown
             with QSignalBlocker(self.combo):
                 self._items.clear()
+                shared = Counter(entry.title for entry in entries)
                 for entry, problem in models:
-                    self._items.appendRow(_model_item(entry, problem))
+                    title = entry.title if shared[entry.title] == 1 else entry.ref
+                    self._items.appendRow(_model_item(entry, title, problem))
                 if not models:
                     self._items.appendRow(_plain_item("No model here yet", enabled=False))
                 for item, title in others:
@@ -221,8 +224,8 @@ class ModelPicker(QWidget):
             self.browse_requested.emit()
 
 
-def _model_item(entry: ModelEntry, problem: str | None) -> QStandardItem:
-    item = _item(entry.title, problem, model_text(entry), REF_ROLE, entry.ref)
+def _model_item(entry: ModelEntry, title: str, problem: str | None) -> QStandardItem:
+    item = _item(title, problem, model_text(entry), REF_ROLE, entry.ref)
     item.setData(bytes_text(entry.size_bytes), NOTE_ROLE)
     return item
 
