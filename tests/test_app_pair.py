@@ -212,6 +212,19 @@ def test_a_pair_with_a_problem_has_no_figures(make_window, hub, qtbot):
     until(qtbot, lambda: window.prompt.run_button.isEnabled())
 
 
+def test_a_problem_that_only_the_engine_knows_takes_the_place_of_the_figures(window, hub, qtbot, monkeypatch):
+    def judge(*pair, with_memory=True, **settings):
+        if with_memory:
+            return PairVerdict("It is of an unknown kind.")
+        return hub.pair_verdict(*pair, with_memory=False, **settings)
+
+    monkeypatch.setattr("core.models.fit.pair_verdict", judge)
+    until(qtbot, lambda: line(window).text() == COST_ONLY)
+    warm_up(window, qtbot)
+    until(qtbot, lambda: line(window).text() == "It is of an unknown kind.")
+    assert line(window).property("role") == "problem"
+
+
 # --- What the target reads ---
 
 

@@ -64,23 +64,26 @@ class VerdictLine(QWidget):
         self.show_verdict(None)
 
     def show_verdict(self, verdict: PairVerdict | None, measured_cost: float | None = None) -> None:
-        """Show a forecast; None if nothing is known. The problem of a pair that can't work is shown elsewhere.
+        """Show a forecast, or why the pair can't work; None if nothing is known.
 
         Args:
             measured_cost: see `verdict_text`.
         """
-        known = verdict if verdict is not None and verdict.problem is None else PairVerdict()
-        text, help_text = verdict_text(known, measured_cost if known is verdict else None)
+        known = verdict or PairVerdict()
+        problem = known.problem or ""
+        text, help_text = verdict_text(known, measured_cost if known is verdict and not problem else None)
         warnings = "\n".join(known.warnings)
         is_too_large = known.memory is not None and known.memory.fits is False
-        if warnings and not is_too_large:
+        if problem:
+            self.line.show_note(problem)
+        elif warnings and not is_too_large:
             self.line.show_note(warnings, known.warnings[0])
         else:
             self.line.show_note(text)
-        whole = "\n".join(filter(None, (warnings, text, help_text)))
+        whole = "\n".join(filter(None, (problem, warnings, text, help_text)))
         self.line.setToolTip(plain_tip(whole))
         self.line.setAccessibleDescription(whole)
-        set_flag(self.line, "role", "problem" if is_too_large else "warning" if warnings else "hint")
+        set_flag(self.line, "role", "problem" if problem or is_too_large else "warning" if warnings else "hint")
 
 
 class PairForecast(QObject):

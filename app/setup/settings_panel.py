@@ -226,10 +226,10 @@ class SettingsPanel(QScrollArea):
         return int(self.fields["num_draft_tokens"].value()) if policy is LengthPolicy.FIXED else policy
 
     def pair_question(self, prompt: str) -> PairQuestion | None:
-        """The question to forecast for the chosen pair; None without one, or at K = 0, which loads no draft."""
+        """The question to forecast for the chosen pair; None without one that can work, or at K = 0."""
         if self.engine.url or not (self.target.ref and self.draft.ref and self.method.method.needs_draft_model):
             return None
-        if self.draft_length() == 0:
+        if self.draft_length() == 0 or self.models.problem():  # Which stands beside Run.
             return None
         return PairQuestion(
             self.draft.ref,
