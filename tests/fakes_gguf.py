@@ -37,13 +37,16 @@ def write_gguf(
     family="llama",
     num_layers=2,
     merges=("a b",),
+    pieces=(),
 ) -> Path:
     """A tiny llama or Gemma, as llama.cpp's converter writes it but for its rotary order, which is left as it is.
 
     `extra`: further fields by key, and tensors, as lists, by name. `last`: the tokens from id 257 on, and their types.
+    `pieces`: those of a SentencePiece vocabulary in place of all others, with their types and scores.
     """
     config = tiny_module("llama").config
     tokens = byte_tokenizer([("a", "b")]).convert_ids_to_tokens(range(257)) + [token for token, _ in last]
+    tokens = [piece for piece, _, _ in pieces] or tokens
     is_gemma, vocab_size = family != "llama", len(tokens)
     width = 16 if is_gemma else 8
     writer = gguf.GGUFWriter(path, family)
@@ -58,11 +61,15 @@ def write_gguf(
     writer.add_rope_dimension_count(width)
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
     writer.add_vocab_size(vocab_size)
-    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_model("llama" if pieces else "gpt2")
     writer.add_token_list(tokens)
-    writer.add_token_types([gguf.TokenType.NORMAL] * 257 + [kind for _, kind in last])
-    writer.add_token_merges(merges)
-    writer.add_eos_token_id(257)
+    if pieces:
+        writer.add_token_types([kind for _, kind, _ in pieces])
+        writer.add_token_scores([score for _, _, score in pieces])
+    else:
+        writer.add_token_types([gguf.TokenType.NORMAL] * 257 + [kind for _, kind in last])
+        writer.add_token_merges(merges)
+    writer.add_eos_token_id(2 if pieces else 257)
     if template:
         writer.add_chat_template(template)
     for name, value in (extra or {}).items():

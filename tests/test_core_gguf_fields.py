@@ -2,6 +2,7 @@
 
 import math
 
+import gguf
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
@@ -210,3 +211,20 @@ def test_gemma_scales_its_attention_by_its_heads_or_as_its_27b_by_its_width(
     with pytest.raises(InterruptedError):
         unpack(path, tmp_path / "model", lambda done, total: None)
     assert scalars == [scalar]
+
+
+_NO_SPACE = {"tokenizer.ggml.add_space_prefix": False}
+
+
+@pytest.mark.parametrize(
+    ("extra", "text", "token"), [({}, "ab", "▁ab"), (_NO_SPACE, "ab", "ab"), (_NO_SPACE, " ab", "▁ab")]
+)
+def test_a_space_is_put_before_a_text_only_as_the_file_says(tmp_path, extra, text, token):
+    kind = gguf.TokenType
+    pieces = [("<unk>", kind.UNKNOWN, 0.0), ("<s>", kind.CONTROL, 0.0), ("</s>", kind.CONTROL, 0.0)]
+    pieces += [(f"<0x{byte:02X}>", kind.BYTE, 0.0) for byte in range(256)]
+    pieces += [(text, kind.NORMAL, float(-score)) for score, text in enumerate(["▁ab", "ab", "▁a", "▁", "a", "b"], 1)]
+    unpack(write_gguf(tmp_path / "m.gguf", pieces=pieces, extra=extra), tmp_path / "model", lambda done, total: None)
+    tokenizer = load(str(tmp_path / "model"), "cpu").tokenizer
+    ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+    assert (tokenizer.convert_ids_to_tokens(ids), tokenizer.decode(ids)) == ([token], text)
