@@ -212,30 +212,6 @@ def test_sglang_is_asked_to_send_reasoning_as_text_as_it_sends_no_logprobs_with_
     assert (end.summary.num_tokens, end.summary.text) == (6, " a b c a b c")
 
 
-@pytest.mark.parametrize("chat", [None, False])
-@pytest.mark.parametrize("is_streamed", [True, False])
-def test_sglang_with_dflash_is_asked_again_without_the_logprobs_that_it_refuses(
-    chat: bool | None, is_streamed: bool
-) -> None:
-    said = {"error": {"message": "DFLASH speculative decoding does not support return_logprob yet."}}
-    refused = as_stream([said]) if is_streamed else as_json(said, 400)
-    answer = sglang()["/generate"]
-    assert isinstance(answer, Answer)
-
-    def answers(body: dict[str, Any]) -> Answer:
-        if body.get("logprobs") or body.get("return_logprob"):
-            return refused
-        return answer if chat is False else sglang_chat({})
-
-    path = "/generate" if chat is False else "/v1/chat/completions"
-    with FakeServer({**sglang(), path: answers}) as fake:
-        *_, end = ServerSession(identify(fake.url)).run(a_request(target="tiny", chat=chat, engine=fake.url))
-        assert len(fake.bodies(path)) == 2
-    assert isinstance(end, Finished)
-    assert end.summary.error is None
-    assert end.summary.text
-
-
 @pytest.mark.parametrize(
     ("steps", "width", "nodes", "k"),
     [(1, 1, 16, 15), (3, 1, 4, 3), (1, 1, 2, 1), (3, 4, 16, 3), (None, None, 6, 5), (5, [], 6, 5)],

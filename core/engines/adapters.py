@@ -25,25 +25,19 @@ _MOST_TOKENS = 1_000
 
 
 def stream_chunks(
-    client: Client, server: Server, request: RunRequest, check_cancelled: Check, top_logprobs: int | None = 0
+    client: Client, server: Server, request: RunRequest, check_cancelled: Check, top_logprobs: int = 0
 ) -> Generator[Chunk, None, None]:
     """Ask a server for a text, in the way that reports most about its steps.
 
     Args:
-        top_logprobs: how many of the likeliest tokens to ask for at each position; None asks for no logprobs, as is
-            done where the server refuses them. llama-server's are not used.
+        top_logprobs: how many of the likeliest tokens to ask for at each position; llama-server's are not used.
     """
     if server.product is Product.LLAMA_SERVER:
         yield from _llama_server(client, server, request, check_cancelled)
-        return
-    ask = _sglang if server.product is Product.SGLANG and request.chat is False else _openai
-    try:
-        yield from ask(client, server, request, check_cancelled, top_logprobs)
-    except ServerError as error:
-        # As SGLang with DFLASH, some of whose versions refuse only in the stream.
-        if top_logprobs is None or "logprob" not in str(error):
-            raise
-        yield from ask(client, server, request, check_cancelled, None)
+    elif server.product is Product.SGLANG and request.chat is False:
+        yield from _sglang(client, request, check_cancelled, top_logprobs)
+    else:
+        yield from _openai(client, server, request, check_cancelled, top_logprobs)
 
 
 def _messages(request: RunRequest) -> list[dict[str, str]]:
@@ -61,7 +55,7 @@ def _sampler(request: RunRequest) -> dict[str, Any]:
 
 
 def _openai(
-    client: Client, server: Server, request: RunRequest, check_cancelled: Check, top_logprobs: int | None
+    client: Client, server: Server, request: RunRequest, check_cancelled: Check, top_logprobs: int
 ) -> Iterator[Chunk]:
     """OpenAI's protocol, with vLLM's additions: the tokens' ids, and the counts of each step at the end."""
     body: dict[str, Any] = {
@@ -80,8 +74,7 @@ def _openai(
         # SGLang sends no logprobs with reasoning, from which the tokens of a piece are counted.
         body["separate_reasoning"] = False
     if request.chat is not False:
-        scored = {"logprobs": top_logprobs is not None, "top_logprobs": top_logprobs}
-        chat = {**body, "messages": _messages(request), **scored}
+        chat = {**body, "messages": _messages(request), "logprobs": True, "top_logprobs": top_logprobs}
         try:
             yield from _openai_chunks(client.stream("/v1/chat/completions", chat, check_cancelled))
             return
@@ -208,17 +201,15 @@ _DRAFTED = ("spec_draft_token_num", "spec_num_proposed_drafts", "spec_proposed_d
 """Names of the same counts in older and newer versions."""
 
 
-def _sglang(
-    client: Client, server: Server, request: RunRequest, check_cancelled: Check, top_logprobs: int | None
-) -> Iterator[Chunk]:
+def _sglang(client: Client, request: RunRequest, check_cancelled: Check, top_logprobs: int) -> Iterator[Chunk]:
     """SGLang's own /generate, whose texts, ids and counts are those of the whole text so far."""
     body = {
         "text": request.prompt,
         "sampling_params": {"max_new_tokens": request.max_new_tokens, **_sampler(request)},
         "stream": True,
-        "return_logprob": top_logprobs is not None,
+        "return_logprob": True,
         "return_text_in_logprobs": True,
-        "top_logprobs_num": top_logprobs or 0,
+        "top_logprobs_num": top_logprobs,
     }
     text, count, seen, is_new = "", 0, (0, 0, 0), False
     for at, event in client.stream("/generate", body, check_cancelled):
