@@ -21,7 +21,7 @@ from core.experiments.servers.check import ServerCheckRequest, check_server
 from core.experiments.servers.report import ServerReport, report_json, report_sentence
 from core.settings import RunRequest, SamplingParams
 from tests.fake_servers import Answer, FakeServer, as_json, as_stream, llama_server, recorded, sglang, vllm
-from tests.fakes import refusal, table_model
+from tests.fakes import LetterTokenizer, refusal, table_model
 from tests.fakes_check import TableSession
 from tests.test_core_server_check import PROMPTS, TARGET, V, draw, speculating
 from tests.test_core_server_check import completion as vllm_completion
@@ -30,6 +30,11 @@ pytestmark = pytest.mark.usefixtures("clean_environment", "keys")
 
 HALF = 5
 """A token that ends within a character."""
+
+
+class Halving(LetterTokenizer):
+    def decode(self, ids: Sequence[int], **_: object) -> str:
+        return "\ufffd" if list(ids) == [HALF] else super().decode(ids)
 
 
 def chat(word: str, body: dict[str, Any]) -> Answer:
@@ -82,7 +87,9 @@ def checked(
             num_samples=200,
             num_tokens=8,
         )
-        session = TableSession(table_model(TARGET, V, ref="target"), None)
+        target = table_model(TARGET, V, ref="target")
+        target.tokenizer = Halving(V)
+        session = TableSession(target, None)
         *_, last = check_server(lambda: session, request, RunControls())
     return last.report
 
@@ -115,15 +122,23 @@ def test_texts_that_break_off_are_compared_as_far_as_their_ids_go_and_the_verdic
     assert identity_text(replace(report.greedy, num_tokens=1, num_prompts=1)) == "1 token equal in 1 text"
 
 
-def test_an_exact_server_stays_exact_where_tokens_hide_within_a_character() -> None:
-    report = checked(llama_server(raw=functools.partial(completion, last=1)), temperature=0.9)
+@pytest.mark.parametrize("is_here", [True, False])
+def test_tokens_that_hide_within_a_character_are_compared_as_one(is_here: bool) -> None:
+    right = llama_server(raw=completion)
+    plain = {**right, "/slots": as_json([]), "/metrics": as_json({}, 404)}
+    report = checked(right, temperature=0.9, baseline=None if is_here else plain)
     assert report.num_partial > 10
     assert report.verdict is Verdict.EXACT
     assert report.distribution is not None
-    assert [test.name for test in report.distribution.tests] == ["token 2", "token 3", "token 4"]
-    assert report.distribution.first_p_value is None
-    hidden = llama_server(raw=completion)
-    refusal(ServerRefusedError, checked, hidden, temperature=0.9, match="character of several tokens")
+    tested = [test.name for test in report.distribution.tests if test.num_samples]
+    assert tested == ["token 1", "token 2", "token 3", "token 4"]
+
+    def never_half(body: dict[str, Any]) -> Answer:
+        seeds = (completion({**body, "seed": body["seed"] + 7 * at}) for at in range(99))
+        return next(found for found in seeds if len(found.chunks) > body["n_predict"] + 1 or not body["temperature"])
+
+    wrong = llama_server(raw=never_half)
+    assert checked(wrong, temperature=0.9, baseline=None if is_here else plain).verdict is Verdict.NOT_EXACT
 
 
 # --- Names --------------------------------------------------------------------------------------------------------

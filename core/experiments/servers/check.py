@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from core.controls import Cancelled, RunControls
-from core.engines import Product, Server
+from core.engines import Product, Server, Token
 from core.errors import ServerRefusedError, SettingsError
 from core.experiments.bench_plan import num_equal
 from core.experiments.check import MOST_ROUNDING
@@ -52,6 +52,8 @@ NUM_SAMPLED = 4
 SERVER_ROUNDING = MOST_ROUNDING[torch.float16]
 """Of a baseline server, whose precision isn't known: the lead in logprobs below which two tokens are a near-tie."""
 _AT_ONCE, _BATCH, _ROWS, _TOP = 8, 40, 32, 20
+_HALF = -3
+"""Counted in place of a token that ends within a character."""
 _ROUNDS = 8
 """The most sampled texts of each prompt from which the acceptance is taken."""
 _NO_IDS = {
@@ -137,6 +139,8 @@ class _Check:
         self._seed = request.request.seed
         self._long = {"max_new_tokens": request.num_tokens}
         self._num_drafted = 0
+        # llama-server sends tokens that end within a character only with the rest of it, and without an id.
+        self._hides = any(each is not None and each.product is Product.LLAMA_SERVER for each in self._servers())
         self._partial: Counter[Product] = Counter()
         """The texts in which the ids break off."""
         self._tally: DistributionTally
@@ -168,6 +172,9 @@ class _Check:
             notes=tuple(self._notes(any(acceptances))),
             seconds=time.monotonic() - began,
         )
+
+    def _servers(self) -> tuple[Server | None, ...]:
+        return self._request.server, self._request.baseline
 
     def _refuse_none(self, is_compared: bool) -> None:
         """Refuse servers whose ids break off before anything could be compared."""
@@ -232,16 +239,16 @@ class _Check:
         followers: dict[tuple[int, ...], Counter[int]] = {}
         broken_off: set[int] = set()
         for answer in answers:
-            ids = self._ids(prompt, answer)
+            ids = self._compared(prompt, answer)
             reported = answer.tested(server, self._sampling.temperature, with_inferred=False)
             self._num_drafted += server is self._server and bool(reported)
             for place, token in enumerate(ids):
                 followers.setdefault(ids[:place], Counter())[token] += 1
-            if not answer.is_known:
+            if not answer.is_known and not self._hides:
                 broken_off.add(len(ids))
         if server is self._server:
             yield from self._test_own(prompt, answers, title)
-        # A token without an id would seem never to be drawn, also after beginnings where by chance it didn't come.
+        # A token that isn't reported would seem never to be drawn, also where by chance it didn't come.
         return {ids: counts for ids, counts in followers.items() if len(ids) not in broken_off}
 
     def _test_own(self, prompt: Prompt, answers: Sequence[Answer], title: str) -> Iterator[CheckProgress]:
@@ -272,6 +279,19 @@ class _Check:
     def _against(self) -> str:
         assert self._request.baseline is not None
         return f"the server without speculation at {self._request.baseline.address}"
+
+    def _compared(self, prompt: Prompt, answer: Answer) -> tuple[int, ...]:
+        """A text's ids as far as they are compared: one stands for all that end within a character, which ends it."""
+        ids = self._ids(prompt, answer)
+        if not self._hides:
+            return ids
+        halves = [place for place, token in enumerate(answer.tokens[: len(ids)]) if self._is_half(token)]
+        is_cut = bool(halves) or not answer.is_known
+        return (*ids[: halves[0] if halves else len(ids)], _HALF) if is_cut else ids
+
+    def _is_half(self, token: Token) -> bool:
+        """Whether a token ends within a character."""
+        return token.name.endswith("\ufffd")
 
     def _ids(self, prompt: Prompt, answer: Answer) -> tuple[int, ...]:
         """The tokens up to the first without an id; a text's end is -2, as not every server reports its token."""
@@ -338,6 +358,9 @@ class _CheckHere(_Check):
         self.has_draft = draft is not None
         # Some targets have several tokens that end a text, of which a server may report none: they count as one.
         self._eos = sorted(target.eos_ids)
+        every = range(target.vocab_size) if self._hides else ()
+        self._halves = [token for token in every if target.tokenizer.decode([token]).endswith("\ufffd")]
+        self._hides = bool(self._halves)
 
     def _against(self) -> str:
         target = self._target
@@ -353,6 +376,12 @@ class _CheckHere(_Check):
         has_end = bool(ids) and ids[-1] in self._eos[:1]
         return (*ids, self._eos[0]) if is_whole and self._eos and not has_end else ids
 
+    def _compared(self, prompt: Prompt, answer: Answer) -> tuple[int, ...]:
+        return tuple(self._halves[0] if token == _HALF else token for token in super()._compared(prompt, answer))
+
+    def _is_half(self, token: Token) -> bool:
+        return token.id in self._halves
+
     def _check_prompt(self, prompt: Prompt, answer: Answer) -> None:
         ids = next((chunk.prompt_ids for chunk in answer.chunks if chunk.prompt_ids), None)
         count = len(ids) if ids else next((n for chunk in answer.chunks if (n := chunk.num_prompt_tokens)), None)
@@ -363,13 +392,13 @@ class _CheckHere(_Check):
             )
 
     def _merged(self, values: Tensor, *, is_sum: bool) -> Tensor:
-        """Rows (…, V) in which the first of the tokens that end a text stands for all of them."""
-        if len(self._eos) < 2:
-            return values
-        ends = values[..., self._eos]
-        values = values.clone()
-        values[..., self._eos] = 0.0 if is_sum else -torch.inf
-        values[..., self._eos[0]] = ends.sum(-1) if is_sum else ends.amax(-1)
+        """Rows (…, V) in which the first token of each group, such as those that end a text, stands for all of it."""
+        for group in (self._eos, self._halves):
+            if len(group) > 1:
+                found = values[..., group]
+                values = values.clone()
+                values[..., group] = 0.0 if is_sum else -torch.inf
+                values[..., group[0]] = found.sum(-1) if is_sum else found.amax(-1)
         return values
 
     @torch.inference_mode()
@@ -423,7 +452,7 @@ class _CheckHere(_Check):
 
     def _meant(self, token: int) -> Sequence[int]:
         """The tokens that one stands for."""
-        return self._eos if token in self._eos else (token,)
+        return next((group for group in (self._eos, self._halves) if token in group), (token,))
 
     def _padded(self, probs: Tensor) -> Tensor:
         size = self._target.vocab_size
