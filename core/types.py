@@ -331,14 +331,15 @@ class Step:
     @property
     def tested(self) -> tuple[int, ...]:
         """The drafted tokens that were tested: after each accepted one, its children up to the accepted one. Above
-        temperature 0, block verification and typical acceptance test all."""
-        # Typical acceptance has no acceptance probabilities; where p is unknown, too, a server or an old log has none.
-        figures = zip(self.target_probs, self.acceptance_probs, strict=False)
-        is_typical = any(math.isfinite(p) and math.isnan(chance) for p, chance in figures)
-        if self.temperature != 0 and (self.block or is_typical):
+        temperature 0, typical acceptance tests all its children, and block verification all tokens."""
+        if self.block and self.temperature != 0:
             return tuple(range(self.num_draft_tokens))
         if not self.parents:
             return tuple(range(self.num_accepted + (TokenKind.CORRECTION in self.emitted_kinds)))
+        # Typical acceptance has no acceptance probabilities; where p is unknown, too, a server or an old log has none.
+        figures = zip(self.target_probs, self.acceptance_probs, strict=False)
+        if self.temperature != 0 and any(math.isfinite(p) and math.isnan(chance) for p, chance in figures):
+            return tuple(node for node, parent in enumerate(self.parents) if parent in {-1, *self.accepted_path})
         end, found = -1, []
         for node, parent in enumerate(self.parents):
             if parent == end:

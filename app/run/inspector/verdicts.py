@@ -81,7 +81,7 @@ class Words:
         step, fate = self._step, fate_of(self._step, slot)
         if fate in {Fate.BONUS, Fate.PLAIN}:
             return self._bonus()
-        if self._decider is Decider.TYPICAL:
+        if self._decider is Decider.TYPICAL and fate is not Fate.UNTESTED:
             return self._typical(slot, is_kept=fate is Fate.ACCEPTED)
         if self._decider is Decider.BLOCK:
             return self._in_block(slot)
@@ -163,10 +163,7 @@ class Words:
             test = f"p = {number(p)} {'>' if p > least else '≤'} {number(least)}, the threshold here (lossy)"
             said = f"Accepted: {test}" if is_kept else f"Rejected: {test}"
             if not is_kept and p > least:
-                before = slot - 1 if not step.parents else step.parents[slot]
-                is_reached = before < 0 or before in step.path
-                why = "is not on the longest path" if is_reached else "does not follow an accepted token"
-                said = f"Passes, but {why}: {test}"
+                said = f"Passes, but is not on the longest path: {test}"
         if slot in step.slots and not is_kept:
             return f"{said}. “{last_text(step)}” was drawn from the target's whole distribution{self._draw()}."
         return f"{said}."

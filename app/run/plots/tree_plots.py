@@ -25,7 +25,7 @@ LEAST_CELLS = 4, 3
 RANK_HELP = (
     "Each cell: accepted / tested candidates at this depth that have this rank among their siblings, in per cent. "
     "A candidate is tested if those before it were rejected, so later ranks show what more branching adds; typical "
-    "acceptance tests all. In an empty cell, candidates were drafted, but never tested."
+    "acceptance tests them in any case. In an empty cell, candidates were drafted, but never tested."
 )
 
 
