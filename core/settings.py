@@ -203,6 +203,7 @@ def stop_texts(stop: str | Iterable[str]) -> tuple[str, ...]:
     Raises:
         SettingsError: one is empty or no text.
     """
+    _require(isinstance(stop, Iterable), "The stop texts must be texts.")
     texts = (stop,) if isinstance(stop, str) else tuple(stop)
     _require(all(isinstance(text, str) for text in texts), "A stop text must be a text.")
     _require(all(texts), "A stop text is empty. Remove it, or write the text to stop at.")

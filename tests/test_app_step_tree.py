@@ -187,7 +187,7 @@ def test_typical_acceptance_names_what_it_asks_for_and_is_called_lossy():
     for slot, fate, verdict in ((3, Fate.REJECTED, "Passes, but is not"), (4, Fate.UNTESTED, "Never reached:")):
         shown = inspect([typical], Place(0, slot), is_typical=True)
         assert shown.verdict.startswith(verdict)
-        assert [chip.fate for chip in shown.chips if chip.slot == slot][0] == fate
+        assert next(chip.fate for chip in shown.chips if chip.slot == slot) is fate
     titles = {fact.title for item in said for fact in item.facts}
     assert not any("Residual" in title or "draw" in title or "Acceptance" in title for title in titles)
     older = inspect([replace(step, target_probs=(0.05,) * 5)], Place(0, 1), is_typical=True)

@@ -304,12 +304,19 @@ def test_what_is_no_id_is_a_sentence(token):
         *[("max_new_tokens", value, "number of new tokens must be") for value in ("5", 2.5, None, True)],
         *[("seed", value, "seed must be") for value in ("1", 1.5, None, True, 2**63)],
         *[("sampling", value, "must be SamplingParams") for value in ({}, 0.7, "x")],
+        ("stop", 5, "must be texts"),
     ],
 )
 def test_a_setting_of_another_kind_is_a_sentence(setting, value, words):
     refusal(SettingsError, generate, tiny_model(), tiny_model(), "abc", **{setting: value}, match=words)
-    if setting != "max_new_tokens":
+    if setting in {"seed", "sampling"}:
         refusal(SettingsError, check, tiny_model(), tiny_model(), "abc", **{setting: value}, match=words)
+
+
+@pytest.mark.parametrize("prompts", [5, [5], [[1, 2]], b"abc"])
+def test_prompts_that_are_no_texts_are_a_sentence(prompts):
+    for call in (measure, check):
+        refusal(PromptError, call, tiny_model(), tiny_model(), prompts, match="must be texts")
 
 
 def test_a_row_of_a_tensor_a_path_and_numpys_numbers_are_read_as_what_they_are(tmp_path):

@@ -104,7 +104,7 @@ def _guard(command: Callable[[], int]) -> int:
         if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG and error.filename:
             say(explain_write_error(error, error.filename))
             return Exit.BAD_INPUT
-        if isinstance(error, FileNotFoundError) and error.filename is None:  # As os.getcwd raises it.
+        if isinstance(error, FileNotFoundError) and not _has_folder():
             say("The current folder no longer exists; change to another.")
             return Exit.BAD_INPUT
         if ran_out_of_memory(error):
@@ -113,6 +113,13 @@ def _guard(command: Callable[[], int]) -> int:
             cause = f"{type(error).__name__}: {' '.join(str(error).split())}".removesuffix(": ")
             say(f"Outrider failed unexpectedly ({cause}); set OUTRIDER_DEBUG=1 to see the traceback.")
         return Exit.FAILED
+
+
+def _has_folder() -> bool:
+    """Whether the current folder exists."""
+    with contextlib.suppress(FileNotFoundError):
+        return bool(os.getcwd())
+    return False
 
 
 def _show_traceback() -> bool:

@@ -85,7 +85,8 @@ def generate(
         OutriderError: it can't be done, in one sentence.
     """
     _check_rule(drafter, coupling, verification)
-    max_new_tokens, seed = _whole("max_new_tokens", max_new_tokens), _whole("seed", seed)
+    max_new_tokens = checked(SETTINGS["max_new_tokens"], _number(max_new_tokens))
+    seed = checked(SETTINGS["seed"], _number(seed))
     controls = RunControls(_sampling(sampling), num_draft_tokens if drafter is not None else 0)
     target = _loaded(target)
     ids = encode_prompt(target, prompt, chat).ids if isinstance(prompt, str) else _ids(prompt)
@@ -127,7 +128,7 @@ def measure(
     target = _loaded(target)
     settings = BenchSettings(
         target=target.ref, num_draft_tokens=num_draft_tokens, temperatures=(temperature,),
-        max_new_tokens=max_new_tokens, rounds=rounds, seed=seed,
+        max_new_tokens=_number(max_new_tokens), rounds=_number(rounds), seed=_number(seed),
     )  # fmt: skip
     pair = Pair(replace(target, eos_ids=frozenset()), None)
     given = _prompts(prompts) or default_prompts(is_chat=is_chat_model(target))
@@ -161,10 +162,11 @@ def check(
     run = RunRequest(
         target=target.ref, draft=None, prompt="any", method=type(drafter).__name__,
         **request_fields(check_draft_length(num_draft_tokens)),
-        sampling=_sampling(sampling), seed=seed, coupling=coupling, verification=verification,
+        sampling=_sampling(sampling), seed=_number(seed), coupling=coupling, verification=verification,
     )  # fmt: skip
     _check_rule(drafter, run.coupling, run.verification)
-    request = CheckRequest(run, tuple(_prompts(prompts)), num_samples=num_samples, num_tokens=num_tokens)
+    sizes = {"num_samples": _number(num_samples), "num_tokens": _number(num_tokens)}
+    request = CheckRequest(run, tuple(_prompts(prompts)), **sizes)
     return check_drafter(target, lambda capacity: _drafter(target, drafter, capacity), request)
 
 
@@ -176,10 +178,9 @@ def _loaded(target: Target) -> LanguageModel:
     return target
 
 
-def _whole(name: str, value: Any) -> int:
+def _number(value: Any) -> Any:
     """A setting's value, which may be NumPy's integer."""
-    is_whole = isinstance(value, Integral) and not isinstance(value, bool)
-    return checked(SETTINGS[name], int(value) if is_whole else value)
+    return int(value) if isinstance(value, Integral) and not isinstance(value, bool) else value
 
 
 def _sampling(sampling: SamplingParams | None) -> SamplingParams:
@@ -191,7 +192,7 @@ def _sampling(sampling: SamplingParams | None) -> SamplingParams:
 def _ids(prompt: Any) -> list[int]:
     """The ids of a prompt; a tensor may hold them as one row, as tokenizers return it."""
     ids = prompt.tolist() if hasattr(prompt, "tolist") else prompt
-    if not isinstance(ids, Iterable):
+    if not isinstance(ids, Iterable) or isinstance(ids, bytes):
         raise PromptError(f"The prompt must be a text or ids, not {type(prompt).__name__}.")
     ids = list(ids)
     return ids[0] if len(ids) == 1 and isinstance(ids[0], list) else ids
@@ -208,7 +209,9 @@ def _check_rule(drafter: Any, coupling: Coupling, rule: VerificationRule) -> Non
 
 
 def _prompts(texts: Iterable[str]) -> list[Prompt]:
-    texts = [texts] if isinstance(texts, str) else texts
+    texts = [texts] if isinstance(texts, str) or not isinstance(texts, Iterable) else list(texts)
+    if not all(isinstance(text, str) for text in texts):
+        raise PromptError("The prompts must be texts.")
     return [Prompt(f"prompt {number}", text) for number, text in enumerate(texts, 1)]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from PySide6.QtCore import QElapsedTimer, QSignalBlocker, Qt, QTimer, Signal, Slot
 from PySide6.QtGui import QHideEvent, QKeyEvent, QResizeEvent, QShowEvent
 from PySide6.QtWidgets import QComboBox, QProgressBar, QPushButton, QSizePolicy, QSlider, QStackedWidget, QWidget
@@ -193,13 +195,13 @@ class RaceLane(QWidget):
         head = row(heading, (Legend(self._words), 1))
         boxed(column(head, self.count, self.bar, (self.text, 1), spacing=4), self)
 
-    def set_run(self, steps: list[Step], timeline: Timeline, coupling: Coupling) -> None:
+    def set_run(self, steps: Sequence[Step], timeline: Timeline, coupling: Coupling) -> None:
         """Show a run's first steps, those of the timeline; the bar is full at their last token."""
         for word in self._words:
             word.explain(coupling)
         self._timeline = timeline
         self.bar.setRange(0, max(1, timeline.num_tokens))
-        self.text.set_stream(TokenStream(steps=steps[: len(timeline.counts)]))
+        self.text.set_stream(TokenStream(steps=list(steps[: len(timeline.counts)])))
 
     def show_time(self, clock_ms: float) -> None:
         """Show the run's progress at this time."""
@@ -316,7 +318,7 @@ class RaceWindow(RunPage):
             self.clock.set_end(0.0)
             return
         speedup = speedup_of(run, race)
-        self.ours.set_run(run.steps, race.ours, run.coupling)
+        self.ours.set_run(run.tokens.steps, race.ours, run.coupling)
         self.plain.set_run(run.baseline_steps, race.plain, run.coupling)
         between = f" (95 %: {run.interval})" if run.interval and race.is_whole else ""
         self.speedup.setText(f"{speedup:.2f}×{between}" if speedup is not None else "–")

@@ -128,10 +128,10 @@ def report_sentence(report: ServerReport) -> str:
         text += f" {texts} could be compared only in part: the ids of some tokens aren't reported."
     if report.drafts_seldom and report.verdict is not Verdict.NOT_EXACT and report.distribution is not None:
         count = f"{report.num_drafted:,} of {report.distribution.num_blocks:,}"
-        unless = "" if report.num_drafted else "unless it just doesn't report its steps, "
+        also = "" if report.num_drafted else " It may not report its steps."
         text += (
             f" But the server is known to have drafted in only {count} sampled texts, which says little about its "
-            f"speculation: {unless}use --prompts to name prompts for which it drafts more."
+            f"speculation: use --prompts to name prompts for which it drafts more.{also}"
         )
     return f"{text} It accepts far fewer drafted tokens than the pair allows." if report.accepts_too_little else text
 
