@@ -99,7 +99,8 @@ class ServerRefusedError(ServerError):
 
 _MEMORY_WORDS = (
     "out of memory", "can't allocate memory", "not enough memory", "cannot allocate memory", "std::bad_alloc",
-    "cublas_status_alloc_failed", "unable to mmap", "failed to map segment",
+    "cublas_status_alloc_failed", "unable to mmap", "failed to map segment", "invalid buffer size",
+    "error 1455",  # Windows' number in "(os error 1455)" and "[WinError 1455]", whose words are in its language.
 )  # fmt: skip
 
 
