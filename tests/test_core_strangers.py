@@ -34,6 +34,7 @@ from core.settings import RunRequest
 from core.types import FinishReason
 from tests import fakes
 from tests.children import run_code
+from tests.errors import failing
 from tests.fakes import PANICS, edit_json, is_sentence, save_model
 
 
@@ -213,6 +214,16 @@ def test_too_little_memory_is_said_in_a_sentence_and_is_no_damage(megabytes):
 )
 def test_memory_that_ran_out_is_told_from_damage(error, is_memory):
     assert ran_out_of_memory(error) == is_memory
+
+
+def test_the_reason_of_an_unreadable_header_is_quoted_and_too_little_memory_is_no_damage(monkeypatch, folder):
+    """safetensors' errors have no `strerror`."""
+    monkeypatch.setattr("safetensors.safe_open", failing(OSError("Stale file handle (os error 116)")))
+    with pytest.raises(ModelUnreadableError, match=r"can't be read \(Stale file handle \(os error 116\)\)"):
+        read_weight_headers(folder, "model")
+    monkeypatch.setattr("safetensors.safe_open", failing(OSError("页面文件太小，无法完成操作。 (os error 1455)")))
+    with pytest.raises(OutOfMemoryError, match="Out of memory"):
+        read_weight_headers(folder, "model")
 
 
 @pytest.mark.parametrize("name", ["../secret.safetensors", "{outside}", "sub/secret.safetensors", "a\\b", "C:a"])

@@ -126,6 +126,7 @@ def read_details(entry: ModelEntry) -> ModelDetails:
 
     Raises:
         ModelUnreadableError: a file is missing, truncated or malformed, with a sentence that says which.
+        OutOfMemoryError: there is too little memory to map a file.
     """
     config: dict[str, Any] = {}
     if entry.format is ModelFormat.GGUF:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-from core.errors import ModelUnreadableError
+from core.errors import ModelUnreadableError, OutOfMemoryError, first_line, ran_out_of_memory
 from core.files import open_regular, read_json
 
 PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt")
@@ -95,6 +95,7 @@ def read_weight_headers(folder: Path, title: str) -> tuple[TensorInfo, ...]:
 
     Raises:
         ModelUnreadableError: a file is missing, truncated, or not a safetensors file; the message names `title`.
+        OutOfMemoryError: there is too little memory to map a file.
     """
     tensors: dict[str, TensorInfo] = {}
     for path in weight_files(folder, title):
@@ -110,11 +111,16 @@ def _read_header(path: Path, title: str) -> list[TensorInfo]:
         with safe_open(path, framework="np") as file:
             slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118 - not a dict
             return [_tensor(name, tuple(part.get_shape()), part.get_dtype()) for name, part in slices.items()]
-    except OSError as error:
-        problem = f"can't be read ({error.strerror or type(error).__name__})"
-    except SafetensorError as error:
-        is_truncated = any(words in str(error) for words in _TRUNCATED)
-        problem = "is truncated: a part of the file is missing" if is_truncated else "has a damaged header"
+    except (OSError, SafetensorError) as error:
+        if ran_out_of_memory(error):
+            raise OutOfMemoryError(
+                f"Out of memory: {path.name} of {title} was not read. Close other programs."
+            ) from error
+        if isinstance(error, OSError):
+            problem = f"can't be read ({error.strerror or first_line(error)})"  # The library's own have no `strerror`.
+        else:
+            is_truncated = any(words in str(error) for words in _TRUNCATED)
+            problem = "is truncated: a part of the file is missing" if is_truncated else "has a damaged header"
     raise ModelUnreadableError(f"{path.name} of {title} {problem}. Download the model again.")
 
 
