@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import psutil
 import pytest
 import torch
@@ -10,7 +13,7 @@ import core.runners.forward_choice
 import core.session
 from core.controls import RunControls
 from core.models import load
-from core.runners.threads import ThreadGovernor, num_processors, processors_allowed, threads
+from core.runners.threads import ThreadGovernor, _performance_cores, num_processors, processors_allowed, threads
 from core.session import Session
 from core.settings import RunRequest, SamplingParams
 from core.types import Finished, FinishReason
@@ -85,9 +88,26 @@ def test_no_more_threads_than_the_process_may_use(monkeypatch):
     monkeypatch.setattr(psutil, "cpu_count", lambda logical: 64)
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0, 1}, raising=False)
     monkeypatch.setattr("core.runners.threads.processors_allowed", lambda: 1000)
+    monkeypatch.setattr("core.runners.threads._performance_cores", lambda: 1000)
     assert num_processors() == 2
     monkeypatch.delattr("os.sched_getaffinity")
     assert num_processors() == 64
+
+
+@pytest.mark.parametrize(("answer", "count"), [(subprocess.CompletedProcess([], 0, "4\n"), 4), (None, 8)])
+def test_the_efficiency_cores_of_an_apple_chip_are_not_counted(monkeypatch, answer, count):
+    def run(command, **_):
+        if answer is None:  # An Intel Mac knows no such name.
+            raise subprocess.CalledProcessError(1, command)
+        return answer
+
+    monkeypatch.setattr(sys, "platform", "darwin")
+    monkeypatch.setattr(subprocess, "run", run)
+    monkeypatch.setattr(psutil, "cpu_count", lambda logical: 8)
+    monkeypatch.delattr("os.sched_getaffinity", raising=False)
+    monkeypatch.setattr("core.runners.threads.processors_allowed", lambda: 1000)
+    monkeypatch.setattr("core.runners.threads._performance_cores", _performance_cores.__wrapped__)
+    assert num_processors() == count
 
 
 @pytest.mark.parametrize(
