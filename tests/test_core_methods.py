@@ -15,6 +15,7 @@ from core.drafters.base import DrafterSetup
 from core.drafters.registry import METHODS, Methods, build_drafter, split_options
 from core.errors import DrafterError, PromptError, SettingsError
 from core.experiments.api import check, generate, measure
+from core.experiments.bench_plan import option_text, split_name
 from core.experiments.check_plan import Verdict
 from core.settings import Coupling, LengthPolicy, RunRequest, SamplingParams, VerificationRule
 from tests.fakes import greedy_reference, is_sentence, random_rows, refusal, save_model, table_model, tiny_model
@@ -161,6 +162,9 @@ def test_a_named_class_is_a_method_with_options_under_its_path(module):
     assert split_options(f"{module}:Stubborn:token=5") == (f"{module}:Stubborn", ["token=5"])
     assert split_options("medusa:Class") == ("medusa:Class", [])  # A module may be called as a method is.
     assert split_options("prompt-lookup:max-ngram=5") == ("prompt-lookup", ["max-ngram=5"])
+    for heads in (r"C:\my heads\a=b", "/runs:12:30/heads"):
+        options = {"heads": heads, "int8": False}
+        assert split_name(option_text("medusa", options)) == ("medusa", options)
     with pytest.raises(SettingsError, match="from 0 to 255"):
         build_drafter(f"{module}:Stubborn", setup(), {"token": 999})
 

@@ -367,9 +367,7 @@ METHODS = Methods(
 
 def split_options(text: str) -> tuple[str, list[str]]:
     """A method's name and the options after it, as in "prompt-lookup:max-ngram=5" or "module:Class:depth=3"."""
-    name, *parts = text.split(":")
-    if parts and "=" not in parts[0]:
-        name = f"{name}:{parts.pop(0)}"
+    name, *parts = re.split(r":(?=\s*[^\W\d][\w-]*\s*=)", text)  # A value may be a path with colons.
     return name, parts
 
 
