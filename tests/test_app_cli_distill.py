@@ -2,6 +2,7 @@
 
 import os
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -66,8 +67,11 @@ def test_a_compiler_that_cannot_compile_is_told_and_done_without(target, tmp_pat
         broken.setenv("PATH", str(tmp_path))
         broken.setenv("CXX", str(tmp_path / "g++"))
         broken.setattr("sysconfig.get_paths", lambda *_: {"include": str(tmp_path)})
+        broken.setattr("core.export.engines.common.sys", SimpleNamespace(platform="win32"))
         assert main(["distill", str(target), "--out", str(tmp_path / "draft"), "--layers", "1", *QUICK]) == 0
-    assert "several times slower" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "several times slower" in said
+    assert f'next: outrider run --target "{target}" --draft ' in said, "as the shells of Windows take it"
 
 
 @pytest.mark.parametrize(

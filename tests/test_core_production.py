@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import shlex
+import sys
 from dataclasses import replace
 
 import pytest
@@ -126,6 +127,16 @@ def test_llama_cpp_uses_gguf_files_and_converts_others():
     assert (value(words, "-m"), value(words, "-md")) == ("/models/t.gguf", "/models/d.gguf")
     assert value(words, "--spec-draft-n-max") == "3"
     assert "--draft-max" not in words
+
+
+def test_on_windows_llama_cpp_gets_lines_for_its_shells(monkeypatch):
+    monkeypatch.setattr(sys, "platform", "win32")
+    choice = choose("my models\\t.gguf", "d(1)\\d.gguf", sampling=SamplingParams(0.7))
+    program = configuration(choice, get_project("llama.cpp")).program
+    assert (program.count("\n"), program.count('"'), program.count("'")) == (1, 6, 0)
+    for part in ('my models\\t.gguf" -', 'd(1)\\d.gguf" -', ' "temperature;top_k;top_p;min_p" --temp 0.7 '):
+        assert part in program
+    assert " \\\n" in configuration(hub(), get_project("vllm")).program, "a server on Linux gets its shell's"
 
 
 @pytest.mark.parametrize("name", PROJECTS)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import shlex
 import shutil
 import sys
 import sysconfig
@@ -64,6 +63,7 @@ def execute(args: argparse.Namespace) -> int:
     from core.distill.pipeline import DistillSettings, Kind, check_destination, distill, expected_speedup
     from core.distill.self_play import PlaySettings
     from core.distill.student import check_target
+    from core.export.engines.common import local_command
     from core.models import load
     from core.training.train import TrainSettings
 
@@ -122,7 +122,7 @@ def execute(args: argparse.Namespace) -> int:
     say(f"{source}: {found}")
     next_command += ["-k", str(k or "auto"), "--temperature", temperature]
     next_command += ["--device", "cpu", "--dtype", "float32", "--baseline", "--prompt", PROMPT]
-    say(f"next: {shlex.join(next_command)}")
+    say(f"next: {local_command(next_command).rstrip()}")
     write_output(f"{out}\n")
     return Exit.DONE
 

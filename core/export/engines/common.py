@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
+import subprocess
+import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -59,6 +62,19 @@ def plain(text: str) -> str:
 def shell_command(*words: Iterable[str]) -> str:
     """A POSIX shell command, one group of words per line."""
     return " \\\n    ".join(shlex.join(plain(word) for word in group) for group in words if group) + "\n"
+
+
+def local_command(*words: Iterable[str]) -> str:
+    """A command for this machine's own shell: on Windows one line, for PowerShell and cmd alike."""
+    if sys.platform != "win32":
+        return shell_command(*words)
+    return " ".join(_quoted(plain(word)) for group in words for word in group) + "\n"
+
+
+def _quoted(word: str) -> str:
+    # A space forces the quotes, which PowerShell also needs around ; & ( and others.
+    is_safe = re.fullmatch(r"[\w.:/\\=-]+", word)
+    return word if is_safe else subprocess.list2cmdline([f" {word}"]).replace(" ", "", 1)
 
 
 def as_json(value: Any) -> str:

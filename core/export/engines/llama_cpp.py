@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from core.export.choice import Choice, ModelSource, SourceKind
-from core.export.engines.common import DRAWN_AND_COMPARED, OUTTYPES, Project, Recipe, sampling_flags, shell_command
+from core.export.engines.common import DRAWN_AND_COMPARED, OUTTYPES, Project, Recipe, local_command, sampling_flags
 
 
 def _write(choice: Choice, target: ModelSource, draft: ModelSource | None) -> Recipe:
@@ -53,7 +53,7 @@ def _write(choice: Choice, target: ModelSource, draft: ModelSource | None) -> Re
             "A request may have its own sampling. By default llama.cpp filters before it applies the temperature; "
             "--samplers puts them in Outrider's order, which is that of transformers.",
         ]
-    return conversion + shell_command(*words), notes
+    return conversion + local_command(*words), notes
 
 
 def _as_gguf(source: ModelSource, role: str, dtype: str) -> tuple[str, str]:
@@ -62,10 +62,10 @@ def _as_gguf(source: ModelSource, role: str, dtype: str) -> tuple[str, str]:
         return "", source.name
     fetch, folder = "", source.name
     if source.kind is SourceKind.HUB:
-        fetch, folder = shell_command(["hf", "download", source.name, "--local-dir", role]), role
+        fetch, folder = local_command(["hf", "download", source.name, "--local-dir", role]), role
     file = f"{role}.gguf"
     outtype = ["--outtype", OUTTYPES[dtype]] if dtype in OUTTYPES else []
-    return fetch + shell_command(["python3", "convert_hf_to_gguf.py", folder, "--outfile", file, *outtype]), file
+    return fetch + local_command(["python3", "convert_hf_to_gguf.py", folder, "--outfile", file, *outtype]), file
 
 
 PROJECT = Project(
