@@ -305,12 +305,14 @@ TEMPLATES = {
         "memory",
     ),
     "control characters": ("{{ raise_exception('a\x1b]0;owned\x07b') }}", "owned"),
+    "another alphabet": ("{{ raise_exception('你好') }}", "你好"),
     "a mistake": ("{% for", "end of template"),
 }
 
 
 @pytest.mark.parametrize(("template", "words"), TEMPLATES.values(), ids=TEMPLATES)
 def test_a_chat_template_that_loops_or_grows_is_ended(folder, template, words, monkeypatch):
+    monkeypatch.setenv("PYTHONIOENCODING", "cp1252")  # As on Windows.
     # On a busy machine, the usual 5 seconds may pass before memory is used up.
     monkeypatch.setattr("core.models.template_child.SECONDS", 1 if words == "1 seconds" else 60)
     edit_json(folder / "tokenizer_config.json", chat_template=template)

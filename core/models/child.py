@@ -124,13 +124,14 @@ def python_module(module: str, *arguments: str | Path) -> list[str]:
 
 
 def child_environment() -> dict[str, str]:
-    """The child's variables: it finds this package, uses no network, and leaves the GPU alone."""
+    """The child's variables: it finds this package, writes UTF-8, uses no network, and leaves the GPU alone."""
     # Spinning is set for decoding in this process, not for a child.
     environment = {name: value for name, value in os.environ.items() if name not in SPIN_SETTINGS}
     paths = [str(Path(__file__).resolve().parents[2]), environment.get("PYTHONPATH", "")]
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     environment[PARENT] = str(os.getpid())
     environment |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": "", "USE_TF": "0"}
+    environment["PYTHONIOENCODING"] = "utf-8"  # As its log is read; Windows would use the language's own.
     return environment
 
 
