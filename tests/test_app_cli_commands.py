@@ -1,12 +1,15 @@
 """What holds for all commands: the version, the window, Ctrl-C, and what parsing imports."""
 
+import errno
 import sys
+from types import SimpleNamespace
 
 import pytest
 
 import app.__main__ as entry
 from app import __version__
 from app.__main__ import main
+from app.cli.errors import OutputClosed, OutputError, write_output
 from core.runners.threads import limit_spinning
 from tests.children import imports_of, run_code
 from tests.errors import failing
@@ -23,6 +26,15 @@ def test_the_version_is_the_packages(capsys):
 def test_a_window_that_cannot_be_opened_is_a_sentence_and_exit_1(monkeypatch, capsys):
     monkeypatch.setattr("app.preflight.find_problem", lambda _: "There is no display here.")
     assert refused(capsys, code=1) == "There is no display here."
+
+
+@pytest.mark.parametrize(("number", "raised"), [(errno.ENOSPC, OutputError), (errno.EINVAL, OutputClosed)])
+def test_on_windows_a_full_disk_is_no_closed_pipe(monkeypatch, number, raised):
+    monkeypatch.setattr(sys, "platform", "win32")
+    full = SimpleNamespace(isatty=lambda: False, write=failing(OSError(number, "It fails")))
+    monkeypatch.setattr(sys, "stdout", full)
+    with pytest.raises(raised):
+        write_output("text")
 
 
 def test_no_argument_opens_the_window_and_ctrl_c_in_it_is_not_a_traceback(monkeypatch, capsys):

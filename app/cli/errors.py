@@ -163,7 +163,7 @@ def writing_output() -> Iterator[None]:
         with contextlib.suppress(OSError, ValueError, AttributeError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         # Windows reports a closed pipe as an invalid argument.
-        if isinstance(error, BrokenPipeError) or sys.platform == "win32":
+        if isinstance(error, BrokenPipeError) or (sys.platform == "win32" and error.errno == errno.EINVAL):
             raise OutputClosed from None
         reason = error.strerror or str(error)
         raise OutputError(f"Standard output can't be written ({reason}); redirect it elsewhere.") from error
