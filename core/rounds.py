@@ -148,7 +148,8 @@ class Rounds:
         probs = probabilities(torch.zeros(count + 1, self._target.vocab_size, device=device), sampling)
         for number, drawn_from in ((0, None), (count, probs[:count]), (count, None)):
             parents = (-1, *range(-1, number - 2))[:number] if self.drafts_trees else tuple(range(-1, number - 1))
-            draft = Draft(torch.zeros(number, dtype=torch.long), torch.tensor(parents), drawn_from)
+            # Which ids the filters keep of a tie is up to the device.
+            draft = Draft(probs[:number].argmax(-1).cpu(), torch.tensor(parents), drawn_from)
             uniforms = torch.zeros(number + 1, dtype=torch.float64)
             draws = sent(for_device(uniforms, device), device)
             done = Round(number, number, sampling, draft, parents, StepClock(device, self.silence_ms), uniforms, draws)

@@ -12,16 +12,19 @@ import pytest
 import torch
 
 from core.decode import speculative
+from core.drafters.base import DrafterSetup
+from core.drafters.registry import build_drafter
 from core.experiments.bench_memory import _drop_read_weights
 from core.files import explain_read_error
 from core.models import devices
 from core.models.child import PARENT, ChildExit, ChildFailedError, child_environment, supervise
 from core.models.devices import device_name, release_memory, trim_heap
 from core.models.folder.gguf import _explain
+from core.settings import SamplingParams
 from core.types import Draft
 from tests.children import run_code
 from tests.errors import failing
-from tests.fakes import tiny_model
+from tests.fakes import play, tiny_model
 
 
 @pytest.fixture
@@ -164,6 +167,23 @@ def test_a_drafters_float64_rows_go_to_apples_gpu_as_float32(monkeypatch):
     monkeypatch.setattr("core.rounds.has_double", lambda _: False, raising=False)
     list(speculative(tiny_model(), drafter, [5, 6, 7], num_draft_tokens=1, max_new_tokens=6))
     assert drafter.rows is not None
+
+
+@pytest.mark.parametrize("method", ["draft-model", "draft-tree"])
+def test_loading_a_gpus_kernels_takes_ties_in_any_order(monkeypatch, method):
+    sort = torch.Tensor.sort
+
+    def backwards(rows, **settings):
+        values, order = sort(rows.flip(-1), **settings)
+        return torch.return_types.sort((values, rows.shape[-1] - 1 - order))
+
+    for user in ("core.rounds", "core.decode"):
+        monkeypatch.setattr(f"{user}.is_asynchronous", lambda device: True)
+    monkeypatch.setattr(torch.Tensor, "sort", backwards)
+    target = tiny_model()
+    drafter = build_drafter(method, DrafterSetup(target, tiny_model(seed=1)))
+    run = play(speculative(target, drafter, [5, 6], sampling=SamplingParams(1.0, top_p=0.5), max_new_tokens=4))
+    assert run.summary.num_tokens == 4
 
 
 def test_a_folder_that_windows_does_not_open_is_called_so(tmp_path):
