@@ -31,7 +31,7 @@ PANEL_KEYS: tuple[KeyRow, ...] = (
     ("Move along a plot", ("Shift+←", "Shift+→")),
     ("Switch pages in the right-hand column", ("←", "→")),
     ("Rename a kept run", ("F2",)),
-    ("Delete a kept run or a model", ("Del",)),
+    ("Delete a kept run or a model", (key_text("Del"), key_text("Backspace"))),
     ("Restore the last deleted run", (key_text("Ctrl+Z"),)),
     ("Move between the cells of a sweep", ("←", "→", "↑", "↓")),
     ("List the runs of a sweep cell", ("Enter",)),

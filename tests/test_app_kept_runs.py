@@ -147,7 +147,7 @@ def test_deleted_runs_come_back_one_deletion_at_a_time(open_runs, folder, qtbot)
     until(qtbot, lambda: panel.table.count() == 2)
     assert panel.undo_text.text() == "Deleted 2 runs."
     panel.table.select(ids[2:3])
-    panel.delete_button.click()
+    qtbot.keyClick(panel.table, Qt.Key.Key_Backspace)
     until(qtbot, lambda: panel.table.count() == 1)
     panel.delete(ids[:2])  # As where another window had deleted them.
     until(qtbot, lambda: window.jobs.is_idle)

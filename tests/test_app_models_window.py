@@ -205,20 +205,20 @@ def test_a_model_is_deleted_only_after_a_yes_and_a_failure_is_reported(make, hub
     window.controller.warm_up()
     session.dropped = hub.removed
 
-    def delete(says_yes=True, error=None):
+    def delete(key, says_yes=True, error=None):
         dialogs.says_yes, hub.removal_error = says_yes, error
         panel.table.select([LARGE.ref])
-        panel.details.delete.click()
+        qtbot.keyClick(panel.table, key)
         until(qtbot, lambda: window.jobs.is_idle and not window.controller.busy_sentence())
         assert dialogs.asked[-1].frees_bytes == LARGE.size_bytes
 
-    delete(says_yes=False)
+    delete(Qt.Key.Key_Delete, says_yes=False)
     assert hub.removed == []
-    delete(error=PermissionError("in use"))
+    delete(Qt.Key.Key_Backspace, error=PermissionError("in use"))
     assert panel.banner.sentence() == f"The deletion of {LARGE.ref} failed: in use."
     assert LARGE.ref in window.models.library.refs
     assert hub.removed == [f"drop {LARGE.ref}"]
-    delete()
+    delete(Qt.Key.Key_Backspace)
     assert hub.removed[1:] == [f"drop {LARGE.ref}", LARGE.ref]
     assert LARGE.ref not in window.models.library.refs
 

@@ -140,8 +140,9 @@ class ModelsWindow(QDialog):
         # Queued: the settings set the form's method first.
         self._models.form.method_chosen.connect(self.refresh, Qt.ConnectionType.QueuedConnection)
         QShortcut(QKeySequence.StandardKey.Find, self).activated.connect(self._on_find)
-        delete = QShortcut(QKeySequence.StandardKey.Delete, self.table, context=Qt.ShortcutContext.WidgetShortcut)
-        delete.activated.connect(self.details.delete.click)
+        for keys in (QKeySequence.StandardKey.Delete, QKeySequence("Backspace")):  # The delete key of a Mac.
+            delete = QShortcut(keys, self.table, context=Qt.ShortcutContext.WidgetShortcut)
+            delete.activated.connect(self.details.delete.click)
 
     def open_page(self, page: int) -> None:
         """Open the window on one of its pages, and bring it to the front."""

@@ -149,6 +149,7 @@ class RunsWindow(QDialog):
         QShortcut(QKeySequence.StandardKey.Find, self).activated.connect(self._on_find)
         for keys, button in (
             (QKeySequence.StandardKey.Delete, self.delete_button),
+            (QKeySequence("Backspace"), self.delete_button),  # The delete key of a Mac.
             (QKeySequence.StandardKey.Undo, self.undo_button),
             (QKeySequence("F2"), self.rename_button),
         ):
