@@ -11,10 +11,11 @@ from PySide6.QtWidgets import QApplication
 
 from app.controller import RunState
 from app.setup.model_picker import ModelRole
-from app.setup.prompt import WAITING
+from app.setup.prompt import WAITING, PromptReading
 from app.theme import DARK, LIGHT
 from core.errors import OutriderError
 from core.models.fit import MemoryForecast, PairVerdict
+from core.models.prompting import RenderedPrompt
 from core.settings import Device, DType
 from tests.fakes_models import DRAFT, TARGET, hub_entry, until
 
@@ -260,6 +261,17 @@ def test_special_tokens_are_set_apart(window, qtbot):
     for theme in (DARK, LIGHT):
         window.menus.theme_actions[theme.name].trigger()
         assert document.find("<|im_end|>").charFormat().background().color().name() == theme.selection
+
+
+def test_many_special_tokens_are_set_apart_in_one_edit(qapp):
+    reading, changes = PromptReading(), []
+    reading.document().contentsChange.connect(lambda *change: changes.append(change))
+    counts = []
+    for count in (1, 50):
+        reading.show_rendered(RenderedPrompt("<s>a" * count, count, True, ("<s>",)))
+        counts.append(len(changes))
+        changes.clear()
+    assert counts[0] == counts[1] > 0
 
 
 def test_a_prompt_that_can_not_be_rendered_says_why(make_window, hub, qtbot):

@@ -73,11 +73,15 @@ class PromptReading(QPlainTextEdit):
         special = QTextCharFormat()
         special.setBackground(QApplication.palette().highlight())
         exactly = QTextDocument.FindFlag.FindCaseSensitively
+        # One edit: after each of many, the text would be laid out again.
+        edit = QTextCursor(self.document())
+        edit.beginEditBlock()
         for token in filter(rendered.text.__contains__, rendered.special_tokens):
             found = self.document().find(token, 0, exactly)
             while not found.isNull():
                 found.setCharFormat(special)
                 found = self.document().find(token, found, exactly)
+        edit.endEditBlock()
 
     def changeEvent(self, event: QEvent) -> None:
         """Mark the special tokens in the colours of a new theme."""
