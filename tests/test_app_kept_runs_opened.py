@@ -11,9 +11,11 @@ import pytest
 from PySide6.QtCore import QTimer
 
 from app.controller import RunState
+from app.tools.runs.window import COMPARE
 from core.errors import ModelNotFoundError
+from core.evidence import PackedEvidence
 from core.runlog.reading import read_run_log
-from core.runlog.store import KeptState
+from core.runlog.store import KeptState, RunStore
 from core.settings import Coupling, SamplingParams
 from tests.fakes_runs import RunColumn, cells, keep_run, shown_whole, until
 
@@ -227,3 +229,34 @@ def test_a_kept_run_is_exported_as_a_log_or_a_table(open_runs, folder, qtbot, di
     dialogs.export_path = tmp_path / "nowhere" / "out.jsonl"
     panel.export_button.click()
     until(qtbot, lambda: "There is no folder" in panel.banner.sentence())
+
+
+def test_runs_are_compared_with_their_evidence_packed_and_a_single_log_is_exported_as_it_is(
+    open_runs, folder, qtbot, dialogs, tmp_path, monkeypatch
+):
+    load, loaded = RunStore.load, []
+
+    def keep(*given, **settings):
+        loaded.append(load(*given, **settings))
+        return loaded[-1]
+
+    monkeypatch.setattr(RunStore, "load", keep)
+    position = {"ids": [1], "texts": ["a"], "target_probs": [1.0], "target_tail": 0.0, "target_entropy": 0.0, "new": 1}
+    for index in range(2):
+        path = folder / f"{keep_run(folder, index)}.jsonl"
+        first, step, *lines = path.read_text("utf-8").splitlines()
+        step = json.dumps({**json.loads(step), "evidence": [position]})
+        path.write_text("\n".join([first, step, *lines, ""]), "utf-8")
+    window, panel = open_runs(2)
+    dialogs.export_path = tmp_path / "out.jsonl"
+    panel.export_button.click()
+    until(qtbot, lambda: "out.jsonl" in window.status.stage.text())
+    assert read_run_log(dialogs.export_path).steps[0]["evidence"] == [position]
+    loaded.clear()
+    panel.table.selectAll()
+    panel.compare_button.click()
+    until(qtbot, lambda: panel.pages.currentIndex() == COMPARE)
+    dialogs.export_path = tmp_path / "both.html"
+    panel.compare_page.export.click()
+    until(qtbot, dialogs.export_path.exists)
+    assert [type(log.steps[0]["evidence"]) for log in loaded] == [PackedEvidence] * 4

@@ -251,13 +251,16 @@ class RunStore:
                 state=KeptState.RUNNING if is_running else run.state,
             )
 
-    def load(self, run_id: str) -> RunLog:
+    def load(self, run_id: str, *, packs_evidence: bool = True) -> RunLog:
         """All of a run's log.
+
+        Args:
+            packs_evidence: see `read_run_log`; to be written as JSON Lines, it must stay as it is in the file.
 
         Raises:
             RunLogError: it can't be read.
         """
-        return read_run_log(self.path(run_id))
+        return read_run_log(self.path(run_id), packs_evidence=packs_evidence)
 
     def path(self, run_id: str) -> Path:
         """Path of a run's log."""

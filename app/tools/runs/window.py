@@ -371,7 +371,8 @@ class RunsWindow(QDialog):
 
         def write(job: Job) -> None:
             self._store.refuse_own(path, run_ids)
-            export_run(path, *(self._store.load(run_id) for run_id in run_ids))
+            is_compared = len(run_ids) > 1
+            export_run(path, *(self._store.load(run_id, packs_evidence=is_compared) for run_id in run_ids))
 
         what = f"The run{'' if len(run_ids) == 1 else 's'} could not be exported"
         self._kept.submit(write, lambda _: self._show_saved(f"Exported to {path}"), what=what, must_finish=True)
