@@ -45,6 +45,22 @@ def test_text_is_due_ten_times_a_second_and_the_panels_four_times():
     assert live_view.PANELS_MS <= 250
 
 
+def test_a_text_whose_frames_are_costly_is_shown_less_often_until_they_are_not(window, monkeypatch):
+    live, intervals = window.live, []
+    live._start_timers()
+    for index, cost_s in enumerate((0.001, 0.015, 0.1, 0.015, 0.1)):
+        window.controller._events.append(make_step(index, 3 * index))
+        with monkeypatch.context() as patch:
+            clock = SimpleNamespace(perf_counter=lambda: 0.0, thread_time=iter((5.0, 5.0 + cost_s)).__next__)
+            patch.setattr(live_view, "time", clock)
+            live._on_text_due()
+        intervals.append(live._text_timer.interval())
+    assert intervals == [live_view.TEXT_MS, live_view.TEXT_MS, 600, live_view.TEXT_MS, 600]
+    live._start_timers()
+    assert live._text_timer.interval() == live_view.TEXT_MS
+    live._stop_timers()
+
+
 def test_with_the_first_text_the_status_no_longer_says_that_the_prompt_is_read(window):
     window.run_view.begin(RunRequest(target="t", draft="d", prompt="p"))
     window.controller._set_state(RunState.RUNNING)

@@ -25,6 +25,8 @@ DIMMED, DIM_MS = 0.4, 400
 """A run that takes this long to start, since its models are loading, dims the text and the verdict of the last one."""
 APPLY_S = 0.03
 """Longest time that one frame spends applying events; a kept run may have thousands."""
+TEXT_SHARE = 1 / 6
+"""Most of a run's time for drawing the text on its own timer; the panels' timer draws it too."""
 NOT_STARTED = "The run did not start"
 OLDER = "This is the previous run: the new one did not start."
 
@@ -91,7 +93,7 @@ class LiveView(QObject):
         """The name of the run on screen, if it is a kept run."""
         self._is_paced = False
         """Whether the kept run is shown at a pace, as in the introduction."""
-        self._text_timer = QTimer(self, interval=TEXT_MS)
+        self._text_timer = QTimer(self)
         self._text_timer.timeout.connect(self._on_text_due)
         self._panels_timer = QTimer(self, interval=PANELS_MS)
         self._panels_timer.timeout.connect(self._on_panels_due)
@@ -177,7 +179,7 @@ class LiveView(QObject):
             widget.setGraphicsEffect(None)  # type: ignore[arg-type]  # None removes it.
 
     def _start_timers(self) -> None:
-        self._text_timer.start()
+        self._text_timer.start(TEXT_MS)
         self._panels_timer.start()
 
     def _stop_timers(self) -> None:
@@ -187,7 +189,12 @@ class LiveView(QObject):
     @Slot()
     def _on_text_due(self) -> None:
         if not self._is_ending and self._take_events(APPLY_S):
+            begun_s = time.thread_time()
             self._show_news()
+            # Without line breaks, all of a text is laid out again in each frame.
+            wait_ms = round(1000 * (time.thread_time() - begun_s) / TEXT_SHARE) if self._kept is None else 0
+            if (interval := max(TEXT_MS, wait_ms)) != self._text_timer.interval():
+                self._text_timer.setInterval(interval)
         if self._is_ending:
             self._end_if_whole(APPLY_S)
 
