@@ -11,6 +11,7 @@ from PySide6.QtWidgets import QMenu
 
 from app.controller import RunState
 from app.run.pacing import Pace
+from app.run.text import branches
 from app.run.text.branches import PAUSE_FIRST, WAIT_FIRST, branch, can_branch, choices
 from app.run.text.tokens import Place
 from core.errors import GenerationError
@@ -124,6 +125,20 @@ def test_undo_goes_back_to_the_run_before_the_branch_and_through_branches_of_bra
     assert not undo.isEnabled()
     qtbot.waitUntil(lambda: window.run_view.summary is not None)
     assert len(session.requests) == 4, "nothing is generated again"
+
+
+def test_only_the_last_runs_that_were_left_are_kept_for_undo(finished, qtbot, monkeypatch):
+    monkeypatch.setattr(branches, "MOST_LEFT", 2)
+    ids = []
+    for _ in range(3):
+        finished.transcript.view.choose(Place(1, 0))
+        take(finished, qtbot, "Draw again")
+        ids.append(finished.run_view.started.run_id)
+    for place in (1, 0):
+        with qtbot.waitSignal(finished.live.run_shown):
+            finished.menus.undo_branch.trigger()
+        assert finished.run_view.started.run_id == ids[place]
+    assert not finished.menus.undo_branch.isEnabled()
 
 
 def test_a_paused_run_is_stopped_before_its_branch_starts(window, qtbot, session):

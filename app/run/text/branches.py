@@ -138,6 +138,8 @@ WAIT_FIRST = "Wait until the run and its baseline are over, or stop (Esc)"
 NO_BRANCH = "No run can branch from this place."
 BEFORE_TITLE = "before the branch"
 LONGEST = 24
+MOST_LEFT = 8
+"""Most runs kept for going back from branches of branches; all are among the kept runs anyway."""
 ON_A_SERVER = "A branch needs the models on this machine; a server can't continue from a token."
 AT_ZERO = "At temperature 0 nothing is drawn; force another token."
 AT_THE_END = "After this token the run has its requested length, so nothing could follow."
@@ -272,6 +274,7 @@ class Branching(QObject):
         self._start(request)
         if before is not None and self._live.upcoming is not None:
             self._left.append(Before(before, events, title, self._live.upcoming))
+            del self._left[:-MOST_LEFT]
         self._show()
 
     @property
