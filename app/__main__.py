@@ -119,6 +119,7 @@ def open_window(method: str | None = None) -> int:
 
     from PySide6.QtCore import QTimer
 
+    from app.controller import RunState
     from app.main_window import PATIENCE_MS, MainWindow
     from app.window_layout import fit_screen
 
@@ -132,6 +133,10 @@ def open_window(method: str | None = None) -> int:
         deadline = QTimer(interval=PATIENCE_MS)
         deadline.timeout.connect(lambda: window.jobs.must_finish or os._exit(interrupts.exit_code))
         window.lingers.connect(lambda: deadline.isActive() or deadline.start())
+        # To collect everything takes several frames' time: it waits until no run is running.
+        young, middle, old = gc.get_threshold()
+        states = window.controller.state_changed
+        states.connect(lambda state: gc.set_threshold(young, middle, 0 if state is RunState.RUNNING else old))
         if method is not None:
             window.controls.method.choose(method)
         window.show()

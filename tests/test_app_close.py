@@ -212,6 +212,40 @@ def test_a_library_that_never_returns_keeps_no_closed_window_alive_and_the_log_i
     assert "has no summary" in problem
 
 
+COLLECTED = """
+import gc, sys
+from pathlib import Path
+
+import pytest
+from PySide6.QtCore import QTimer
+
+import app.main_window
+from app.__main__ import open_window
+from tests.fakes_app import FakeSession, keep_files_in
+from tests.fakes_models import FakeHub
+
+FakeHub().install(pytest.MonkeyPatch())
+keep_files_in(Path(sys.argv[1]), pytest.MonkeyPatch())
+seen, old = [], gc.get_threshold()[2]
+gc.set_threshold = lambda *thresholds: seen.append(thresholds[2])
+
+class Window(app.main_window.MainWindow):
+    def __init__(self):
+        super().__init__(open_session=FakeSession)
+        QTimer.singleShot(0, self.prompt.run_button.click)
+        self.live.run_shown.connect(lambda: QTimer.singleShot(0, self.close))
+
+app.main_window.MainWindow = Window
+open_window()
+print(seen[0] == 0, seen[-1] == old)
+"""
+
+
+def test_what_takes_several_frames_to_collect_waits_until_no_run_is_running(tmp_path):
+    done = run_code(COLLECTED, tmp_path)
+    assert done.stdout.split() == ["True", "True"], done.stderr
+
+
 TYPING = """
 import sys
 from pathlib import Path
