@@ -12,6 +12,7 @@ from PySide6.QtGui import QGuiApplication
 
 from app.controller import RunState
 from app.run import live as live_view
+from app.run import run_view
 from app.run.run_view import RunView
 from app.run.text.tokens import Place
 from app.setup.prompt import BASELINE_HINT, LIVE_HINT, LIVE_HINT_FIXED_K, PAUSED_HINT_FIXED_K, SERVED_HINT
@@ -344,6 +345,19 @@ def test_a_line_above_the_text_says_that_it_is_the_previous_runs_until_another_r
     session.fail_before = None
     run_to_end(window)
     assert older.isHidden()
+
+
+def test_whether_the_machine_was_busy_is_computed_once_for_a_run_that_is_over(monkeypatch):
+    notes = iter(("first", "second", "third"))
+    monkeypatch.setattr(run_view, "busy_note", lambda *_: next(notes))
+    run = RunView()
+    for note in ("first", "second"):
+        run.begin(RunRequest("t", "d", "p"))
+        assert run.busy_note == ""
+        run.apply(Finished(make_summary([make_step(0, 0)], FinishReason.LENGTH)))
+        assert [run.busy_note, run.busy_note] == [note, note]
+    run.summary = replace(run.summary, num_tokens=1)
+    assert run.busy_note == "third"
 
 
 def test_only_a_run_of_the_same_target_is_the_previous_one_whatever_its_draft():

@@ -160,7 +160,7 @@ def _speedup(run: RunView) -> tuple[str, str, str]:
         plain = summary.baseline_tokens_per_second
     measured = ("", "") if plain is None else (f"baseline {plain:,.1f} tokens/s", f"baseline {plain:,.1f}/s")
     if run.measured_speedup is not None and plain is not None:
-        between = f"95 %: {run.interval}" if run.interval else ""
+        between = f"95 %: {interval}" if (interval := run.interval) else ""
         return (
             f"{run.measured_speedup:.2f}×",
             ", ".join(filter(None, (between, measured[0]))),

@@ -86,6 +86,8 @@ class RunView:
         self.baseline_steps: list[Step] = []
         self.counts, self.baseline = RunCounts(), RunCounts()
         self.tokens = TokenStream(steps=self.steps)
+        self._judged: tuple[Summary, str] | None = None
+        """A summary and its `busy_note`: several panels ask, and in a long run each answer takes a frame's time."""
 
     def begin(self, request: RunRequest) -> None:
         """Start with another run's events."""
@@ -260,7 +262,11 @@ class RunView:
     @property
     def busy_note(self) -> str:
         """A sentence if the machine was busy during the run or its baseline; empty if not."""
-        return busy_note(self.counts.sums, self.baseline.sums, self.summary) if self.summary else ""
+        if self.summary is None:
+            return ""
+        if self._judged is None or self._judged[0] is not self.summary:
+            self._judged = self.summary, busy_note(self.counts.sums, self.baseline.sums, self.summary)
+        return self._judged[1]
 
     @property
     def plain_step(self) -> PlainStep | None:

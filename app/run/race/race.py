@@ -67,7 +67,7 @@ def length_text(run: RunView, race: Race) -> str:
         return f"Both texts have {tokens}."
     ours, plain = run.num_tokens, run.baseline.timeline.num_tokens
     measured = run.measured_speedup
-    between = f" (95 %: {run.interval})" if run.interval else ""
+    between = f" (95 %: {interval})" if (interval := run.interval) else ""
     over_all = f" Over all tokens, the measured speedup is {measured:.2f}×{between}." if measured is not None else ""
     return f"Both are compared up to {tokens}: the run wrote {ours:,}, the baseline {plain:,}.{over_all}"
 
