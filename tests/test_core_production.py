@@ -137,6 +137,8 @@ def test_on_windows_llama_cpp_gets_lines_for_its_shells(monkeypatch):
     for part in ('my models\\t.gguf" -', 'd(1)\\d.gguf" -', ' "temperature;top_k;top_p;min_p" --temp 0.7 '):
         assert part in program
     assert " \\\n" in configuration(hub(), get_project("vllm")).program, "a server on Linux gets its shell's"
+    hostile = configuration(choose("it's $(calc) `x`\\t.gguf", "d.gguf"), get_project("llama.cpp")).program
+    assert "it''s $(calc) `x`\\t.gguf'" in hostile
 
 
 @pytest.mark.parametrize("name", PROJECTS)

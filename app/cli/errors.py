@@ -117,9 +117,10 @@ def _guard(command: Callable[[], int]) -> int:
 
 def _has_folder() -> bool:
     """Whether the current folder exists."""
-    with contextlib.suppress(FileNotFoundError):
+    try:
         return bool(os.getcwd())
-    return False
+    except OSError as error:
+        return not isinstance(error, FileNotFoundError)
 
 
 def _show_traceback() -> bool:

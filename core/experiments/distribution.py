@@ -11,6 +11,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable
 from dataclasses import replace
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 import torch
@@ -150,7 +151,9 @@ def at_edge(logits: Tensor, sampling: SamplingParams, lead: float, drawn: Iterab
     kept = probs.nonzero().flatten()
     rising: list[int] = kept[probs[kept].argsort()].tolist()
     num_at_edge = bisect_left(rising, True, key=lambda token: is_kept(token, -lead))
-    return [*rising[:num_at_edge], *(token for token in drawn if probs[token] == 0 and is_kept(token, lead))]
+    # The likeliest first: where one stays dropped, so does each less likely one.
+    dropped = sorted((token for token in drawn if probs[token] == 0), key=lambda token: -float(logits[token]))
+    return [*rising[:num_at_edge], *takewhile(lambda token: is_kept(token, lead), dropped)]
 
 
 class DraftDistribution:

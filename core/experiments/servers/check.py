@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from core.controls import Cancelled, RunControls
-from core.engines import Product, Server, Token
+from core.engines import Product, Server
 from core.errors import ServerRefusedError, SettingsError
 from core.experiments.bench_plan import num_equal
 from core.experiments.check import MOST_ROUNDING
@@ -140,7 +140,8 @@ class _Check:
         self._long = {"max_new_tokens": request.num_tokens}
         self._num_drafted = 0
         # llama-server sends tokens that end within a character only with the rest of it, and without an id.
-        self._hides = any(each is not None and each.product is Product.LLAMA_SERVER for each in self._servers())
+        servers = (request.server, request.baseline or request.server)
+        self._hides = all(server.product is Product.LLAMA_SERVER for server in servers)
         self._partial: Counter[Product] = Counter()
         """The texts in which the ids break off."""
         self._tally: DistributionTally
@@ -172,9 +173,6 @@ class _Check:
             notes=tuple(self._notes(any(acceptances))),
             seconds=time.monotonic() - began,
         )
-
-    def _servers(self) -> tuple[Server | None, ...]:
-        return self._request.server, self._request.baseline
 
     def _refuse_none(self, is_compared: bool) -> None:
         """Refuse servers whose ids break off before anything could be compared."""
@@ -283,15 +281,7 @@ class _Check:
     def _compared(self, prompt: Prompt, answer: Answer) -> tuple[int, ...]:
         """A text's ids as far as they are compared: one stands for all that end within a character, which ends it."""
         ids = self._ids(prompt, answer)
-        if not self._hides:
-            return ids
-        halves = [place for place, token in enumerate(answer.tokens[: len(ids)]) if self._is_half(token)]
-        is_cut = bool(halves) or not answer.is_known
-        return (*ids[: halves[0] if halves else len(ids)], _HALF) if is_cut else ids
-
-    def _is_half(self, token: Token) -> bool:
-        """Whether a token ends within a character."""
-        return token.name.endswith("\ufffd")
+        return (*ids, _HALF) if self._hides and not answer.is_known else ids
 
     def _ids(self, prompt: Prompt, answer: Answer) -> tuple[int, ...]:
         """The tokens up to the first without an id; a text's end is -2, as not every server reports its token."""
@@ -377,10 +367,10 @@ class _CheckHere(_Check):
         return (*ids, self._eos[0]) if is_whole and self._eos and not has_end else ids
 
     def _compared(self, prompt: Prompt, answer: Answer) -> tuple[int, ...]:
-        return tuple(self._halves[0] if token == _HALF else token for token in super()._compared(prompt, answer))
-
-    def _is_half(self, token: Token) -> bool:
-        return token.id in self._halves
+        ids = super()._compared(prompt, answer)
+        halves = {*self._halves, _HALF}
+        place = next((place for place, token in enumerate(ids) if token in halves), None)
+        return ids if place is None else (*ids[:place], self._halves[0])
 
     def _check_prompt(self, prompt: Prompt, answer: Answer) -> None:
         ids = next((chunk.prompt_ids for chunk in answer.chunks if chunk.prompt_ids), None)
