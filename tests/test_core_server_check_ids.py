@@ -23,7 +23,7 @@ from core.settings import RunRequest, SamplingParams
 from tests.fake_servers import Answer, FakeServer, as_json, as_stream, llama_server, recorded, sglang, vllm
 from tests.fakes import LetterTokenizer, refusal, table_model
 from tests.fakes_check import TableSession
-from tests.test_core_server_check import PROMPTS, TARGET, V, draw, speculating
+from tests.test_core_server_check import PROMPTS, TARGET, V, draft, draw, speculating
 from tests.test_core_server_check import completion as vllm_completion
 
 pytestmark = pytest.mark.usefixtures("clean_environment", "keys")
@@ -72,7 +72,12 @@ def completion(body: dict[str, Any], ids: Sequence[int] = (), last: int = 99) ->
 
 
 def checked(
-    answers: dict[str, Any], *, temperature: float, baseline: dict[str, Any] | None = None, is_raw: bool = False
+    answers: dict[str, Any],
+    *,
+    temperature: float,
+    baseline: dict[str, Any] | None = None,
+    is_raw: bool = False,
+    has_draft: bool = False,
 ) -> ServerReport:
     with FakeServer(answers) as fake, FakeServer(baseline or answers) as other:
         chat = None if "/v1/chat/completions" in answers and not is_raw else False
@@ -80,7 +85,7 @@ def checked(
         server = identify(fake.url)
         request = ServerCheckRequest(
             server,
-            None if baseline else RunRequest(target="target", draft=None, **shared),
+            None if baseline else RunRequest(target="target", draft="draft" if has_draft else None, **shared),
             identify(other.url) if baseline else None,
             RunRequest(target=server.models[0], draft=None, num_draft_tokens=None, engine=fake.url, **shared),
             PROMPTS,
@@ -89,7 +94,7 @@ def checked(
         )
         target = table_model(TARGET, V, ref="target")
         target.tokenizer = Halving(V)
-        session = TableSession(target, None)
+        session = TableSession(target, table_model(draft, V, ref="draft") if has_draft else None)
         *_, last = check_server(lambda: session, request, RunControls())
     return last.report
 
@@ -171,7 +176,7 @@ def test_a_name_that_several_tokens_share_shows_no_lead() -> None:
 # --- Steps --------------------------------------------------------------------------------------------------------
 
 
-def test_a_server_whose_steps_are_only_inferred_is_not_known_to_have_drafted() -> None:
+def test_a_server_whose_steps_are_only_inferred_is_not_known_to_have_drafted_or_accepted_anything() -> None:
     def silent(body: dict[str, Any]) -> Answer:
         """What a server that speculates answers, without the counts at its end."""
         answer = vllm_completion(speculating, body)
@@ -179,7 +184,13 @@ def test_a_server_whose_steps_are_only_inferred_is_not_known_to_have_drafted() -
 
     reports = {"raw": functools.partial(vllm_completion, speculating)}, {"raw": silent}
     metrics = recorded("vllm-draft", "metrics-after")
-    known, inferred = (checked(vllm(metrics=metrics, **raw), temperature=0.9, is_raw=True) for raw in reports)
+    known, inferred = (
+        checked(vllm(metrics=metrics, **raw), temperature=0.9, is_raw=True, has_draft=True) for raw in reports
+    )
     assert known.num_drafted == known.distribution.num_blocks  # type: ignore[union-attr]
+    assert len(known.acceptances) == 2
     assert inferred.num_drafted == 0
     assert "It may not report its steps" in report_sentence(inferred)
+    # A text's end cuts the last step, and several may come in one piece: neither shows what was accepted.
+    assert not inferred.acceptances
+    assert "--per-request-spec-decode-metrics" in inferred.notes[-1]

@@ -64,11 +64,8 @@ class Answer:
         lead = token.logprob - found[0] if len(found) == 1 and other != token.name else math.nan
         return lead if math.isfinite(lead) else None
 
-    def tested(self, server: Server, temperature: float, *, with_inferred: bool = True) -> dict[int, bool]:
-        """The places at which a drafted token was tested, and whether it was accepted.
-
-        Args:
-            with_inferred: also in steps that are inferred from the stream.
+    def tested(self, server: Server, temperature: float) -> dict[int, bool]:
+        """The places at which a drafted token was tested, and whether it was accepted, as far as the server reports it.
 
         Given the text before it, each was accepted with the probability that the pair has there, whatever came before.
         """
@@ -81,9 +78,8 @@ class Answer:
         found: dict[int, bool] = {}
         place = 0
         for step in steps:
-            # A step inferred from the stream shows a wholly rejected draft only where every step drafts.
-            is_inferred = step.source is StepSource.CHUNKS and server.speculation.drafts_always
-            if step.source is StepSource.SERVER or (is_inferred and with_inferred):
+            # A step inferred from the stream may be cut by the text's end, or several in one piece.
+            if step.source is StepSource.SERVER:
                 reached = range(min(step.num_accepted + 1, step.num_draft_tokens, len(step.emitted)))
                 found |= {place + index: index < step.num_accepted for index in reached}
             place += len(step.emitted)

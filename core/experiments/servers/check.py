@@ -238,8 +238,7 @@ class _Check:
         broken_off: set[int] = set()
         for answer in answers:
             ids = self._compared(prompt, answer)
-            reported = answer.tested(server, self._sampling.temperature, with_inferred=False)
-            self._num_drafted += server is self._server and bool(reported)
+            self._num_drafted += server is self._server and bool(answer.tested(server, self._sampling.temperature))
             for place, token in enumerate(ids):
                 followers.setdefault(ids[:place], Counter())[token] += 1
             if not answer.is_known and not self._hides:
