@@ -263,11 +263,15 @@ class _Check:
         first = [token for answer in answers for token in answer.tokens[:1]]
         # A token without an id, such as the end of a text, would seem never to be drawn.
         is_reported = all(token.id != UNKNOWN_ID and not math.isnan(token.logprob) for token in first)
-        if not tops[0] or len(first) < len(answers) or not is_reported:
+        if not all(tops) or len(first) < len(answers) or not is_reported:
             return
-        # Some servers report logprobs before the temperature, others after it.
-        is_before = all(math.isclose(one, other, abs_tol=1e-2) for one, other in zip(*tops, strict=False))
-        power = 1.0 / temperature if is_before else 1.0
+        # Some servers report logprobs before the temperature, others after it; rounding moves them between requests.
+        shifted = [[logprob - top[0] for logprob in top] for top in tops]
+        pairs = list(zip(*shifted, strict=False))
+        power = min(
+            (1.0 / temperature, 1.0),
+            key=lambda power: sum(abs(power * temperature * one - other) for one, other in pairs),
+        )
         found, count = fit_to_top(tops[0], first, power)
         self._tally.count(OWN, found.statistic, found.degrees, count)
 
