@@ -83,10 +83,11 @@ def test_both_lines_and_the_gain_over_the_load(capsys, tmp_path):
         arguments = ["--engine", fake.url, "--baseline-engine", plain.url, "--concurrency", "1,3", "--repeats", "2"]
         assert sweep(*arguments, "--out", str(out)) == 0
         bodies = fake.bodies("/completion")
-        # A warm-up; then, twice, two prompts in turn, and four for three places. The other server gets the same ones.
-        assert len(bodies) == 1 + 2 * (2 + 4)
+        # A warm-up; then, twice, two prompts in turn, and ten for three places, so that a short text doesn't end the
+        # measurement. The other server gets the same ones.
+        assert len(bodies) == 1 + 2 * (2 + 10)
         assert sorted(map(json.dumps, bodies)) == sorted(map(json.dumps, plain.bodies("/completion")))
-        assert len({body["seed"] for body in bodies[1:]}) == 2 * 4
+        assert len({body["seed"] for body in bodies[1:]}) == 2 * 10
     shown = capsys.readouterr().out
     assert "tokens/s plain" in shown
     header, *cells, last = map(json.loads, out.read_text("utf-8").splitlines())

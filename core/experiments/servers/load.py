@@ -66,8 +66,11 @@ class LoadPlan:
         return len(self.concurrency) * self.repeats * (2 if self.baseline else 1)
 
     def requests(self, server: Server, concurrency: int, repeat: int) -> list[RunRequest]:
-        """Those of a cell: each prompt equally often, at least one request per worker."""
-        rounds = math.ceil(concurrency / len(self.prompts))
+        """Those of a cell: each prompt equally often, and several for each of many workers.
+
+        The measurement ends with the first worker that finds no more work: with one each, with the shortest text.
+        """
+        rounds = math.ceil((3 * concurrency if concurrency > 1 else 1) / len(self.prompts))
         template = replace(self.request, target=server.model(self.model), engine=server.address.url)
         return [
             replace(template, prompt=prompt.text, seed=self.request.seed + 1_000 * repeat + index)
