@@ -13,7 +13,7 @@ from core.engines import identify
 from core.experiments.prompt_suites import Prompt
 from core.experiments.servers.load import LoadCell, LoadPlan, LoadResults, crossings
 from core.settings import RunRequest
-from tests.fake_servers import FakeServer, Fault, as_json, llama_server, recorded, vllm
+from tests.fake_servers import FakeServer, Fault, as_json, as_stream, llama_server, recorded, vllm
 from tests.fakes import is_sentence
 from tests.fakes_cli import BrokenStream, refused
 
@@ -100,6 +100,18 @@ def test_both_lines_and_the_gain_over_the_load(capsys, tmp_path):
     assert cells[0]["draft_acceptance_rate"] == pytest.approx(one["draft_n_accepted"] / one["draft_n"])
     assert all(cell["tokens_per_second"] > 0 for cell in cells)
     assert last["sentence"] in shown
+
+
+def test_a_text_without_drafts_counts_in_the_acceptance_of_a_load(tmp_path):
+    def text(**drafts: int) -> Any:
+        end = {"content": "", "stop": True, "stop_type": "limit", "timings": {"predicted_n": 1, **drafts}}
+        return as_stream([{"content": "a", "tokens": [1], "timings": {"predicted_n": 1, **drafts}}, end])
+
+    out, drafting = tmp_path / "load.jsonl", text(draft_n=4, draft_n_accepted=1)
+    # llama-server leaves out the counts of a text for which it drafted nothing.
+    with FakeServer(llama_server(raw=[drafting, drafting, text()], metrics=as_json({}, 501))) as fake:
+        assert sweep("--engine", fake.url, "--concurrency", "1", "--repeats", "1", "--out", str(out)) == 0
+    assert json.loads(out.read_text("utf-8").splitlines()[1])["draft_acceptance_rate"] == 0.25
 
 
 def test_a_reader_that_goes_away_loses_no_measurement(monkeypatch, tmp_path):

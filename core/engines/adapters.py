@@ -358,6 +358,8 @@ def _llama_server(client: Client, server: Server, request: RunRequest, check_can
             if tokens:
                 yield step()
             drafted, accepted = (count_of(timings.get(name)) for name in ("draft_n", "draft_n_accepted"))
+            if drafted is None and server.speculation.is_on and total is not None and not is_silent:
+                drafted, accepted = 0, 0  # It leaves out the counts of a text without a draft.
             reported = None if drafted is None else Reported(None, drafted, accepted)
             tail = unknown_tokens(text) if text and not ids else ()
             finish = _LLAMA_ENDS.get(str(event.get("stop_type")))
