@@ -15,7 +15,7 @@ from core.engines.metrics import difference, parse_metrics
 from core.engines.steps import StepMaker, align, split_text
 from core.experiments.servers.answers import Answer, ask_all
 from core.export.run_data import mean_acceptance_length, run_data
-from core.runlog.log import to_record
+from core.runlog.log import RunLogWriter, to_record
 from core.runlog.reading import read_run_log
 from core.runlog.replay import steps
 from core.settings import RunRequest
@@ -182,8 +182,19 @@ def test_a_log_of_such_a_run_gives_no_wrong_acceptance_length(
     path.write_text("".join(f"{json.dumps(record)}\n" for record in records), "utf-8")
     data = run_data(read_run_log(path))
     assert mean_acceptance_length(data) == length
+    assert data.alpha is None
     assert data.figure("block_efficiency") == 8 / 5
     assert any("counts of some steps" in problem for problem in data.problems)
+
+
+def test_a_log_whose_last_draft_the_texts_end_cut_shows_the_alpha_of_its_steps(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    with FakeServer(vllm()) as fake, RunLogWriter(path) as writer:
+        for event in ServerSession(identify(fake.url)).run(a_request(engine=fake.url)):
+            writer.write(event)
+    data = run_data(read_run_log(path))
+    assert data.summary.num_draft_tokens == data.counts.sums.drafted + 1
+    assert data.alpha == 1.0
 
 
 def test_a_text_with_such_a_step_that_breaks_off_is_not_called_a_text_without_counts() -> None:

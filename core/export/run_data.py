@@ -116,7 +116,9 @@ class RunData:
     def alpha(self) -> float | None:
         """Accepted / tested; None where a server counts drafts that its steps don't show, as these are the rejected."""
         sums, drafted = self.counts.sums, self.summary.num_draft_tokens
-        return None if self.summary.source is not None and drafted != sums.drafted else sums.alpha
+        # Where it reported every step, a draft that the text's end cut is all that may differ.
+        is_reported = {step.source for step in self.steps} <= {None, StepSource.SERVER}
+        return sums.alpha if is_reported or drafted == sums.drafted else None
 
     @property
     def interval(self) -> tuple[float, float] | None:
