@@ -69,6 +69,15 @@ def test_columns_are_named_by_what_differs_or_by_the_user_never_by_ids(folder):
     assert comparison(folder).names == ("K 4 · p", "K 8 · p · no. 2", "mine", "K 8 · p · no. 4")
 
 
+def test_models_of_the_same_name_in_different_folders_are_two_settings_and_numbered(folder):
+    for index, place in enumerate(("/a/step-1000/model", "/b/step-9000/model", "/a/step-1000/model")):
+        keep_run(folder, index, prompt="p", draft=place, step_ms=5.0 if index == 1 else 9.0)
+    found = comparison(folder, grouped=True)
+    assert row(found.differing, "Draft").texts == ("model", "model (2)")
+    assert found.names == ("model · mean of 2", "model (2)")
+    assert row(found.results, "Tokens per second").best == {1}, "the drafts make the difference"
+
+
 def test_a_setting_without_a_sign_of_its_own_tells_columns_apart_before_a_number_does(folder):
     for index, length in enumerate((20, 20, 24, 24)):
         keep_run(folder, index, prompt="p", seed=index, max_new_tokens=length)

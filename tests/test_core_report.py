@@ -131,6 +131,17 @@ def test_prompts_that_differ_after_a_long_beginning_are_listed_as_different_wher
     assert re.search(r"prompt\W*…[^…]*Write fib\.\W*…[^…]*Write a poem\.", page)
 
 
+def test_models_and_files_of_the_same_name_are_numbered_without_their_folders(log):
+    other = make_log()
+    for run, place in ((log, "/a/mine"), (other, "/b/mine")):
+        run.run["config"] |= {"draft": f"{place}/model", "method_options": {"heads": f"{place}/heads.bin"}}
+    page = Page(compare_page([log, other])).text
+    assert re.search(r"draft\W*model\W*model \(2\)", page)
+    assert re.search(r"method_options\W*heads = heads\.bin\W*heads = heads\.bin \(2\)", page)
+    assert "with model (2)" in page
+    assert "mine" not in page
+
+
 def test_branches_that_differ_only_in_what_was_forced_are_listed_with_it(log):
     other = make_log()
     for run, forced in ((log, " cat"), (other, " dog")):

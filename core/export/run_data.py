@@ -162,8 +162,8 @@ class RunData:
         return _in_words(mapping_of(self.log.run.get("environment")), ENVIRONMENT_FIELDS, {"process"})
 
 
-def run_data(log: RunLog) -> RunData:
-    """Rebuild a report's data. Invalid steps are left out and counted."""
+def run_data(log: RunLog, names: Mapping[str, str] | None = None) -> RunData:
+    """Rebuild a report's data, with names as in `without_paths`. Invalid steps are left out and counted."""
     steps: list[Step] = []
     counts, baseline = RunCounts(), RunCounts()
     for event in events(log):
@@ -186,7 +186,7 @@ def run_data(log: RunLog) -> RunData:
     problems += filter(None, (absence_note(counts.sums, baseline.sums), busy))
     if not steps:
         problems.append("The log holds no steps, so there is no text and nothing to plot.")
-    config = without_paths(log.run["config"])
+    config = without_paths(log.run["config"], names)
     return RunData(log, config, tuple(steps), counts, baseline, summary, tuple(problems), bool(busy))
 
 
@@ -224,11 +224,30 @@ def without_folders(sentence: str) -> str:
     return _BARE.sub(lambda found: str(named(found[0])), sentence)
 
 
-def without_paths(config: Mapping[str, Any]) -> dict[str, Any]:
-    """A run's settings for others to read, with models and the method's options as in `named`."""
-    models = {name: named(config[name]) for name in ("target", "draft") if name in config}
+def numbered(refs: Iterable[Any]) -> dict[str, str]:
+    """The name of each reference, as in `named`; those that would share a name are numbered."""
+    names: dict[str, str] = {}
+    for ref in refs:
+        if isinstance(ref, str) and ref not in names:
+            others = sum(named(other) == named(ref) for other in names)
+            names[ref] = f"{named(ref)} ({others + 1})" if others else named(ref)
+    return names
+
+
+def references(config: Mapping[str, Any]) -> list[Any]:
+    """A run's models, and the values of its method's options."""
+    return [config.get("target"), config.get("draft"), *mapping_of(config.get("method_options")).values()]
+
+
+def without_paths(config: Mapping[str, Any], names: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """A run's settings for others to read, with its `references` by these names, or else as in `named`."""
+
+    def called(value: Any) -> Any:
+        return (names or {}).get(value, named(value)) if isinstance(value, str) else value
+
+    models = {name: called(config[name]) for name in ("target", "draft") if name in config}
     if isinstance(options := config.get("method_options"), Mapping):
-        models["method_options"] = {name: named(value) for name, value in options.items()}
+        models["method_options"] = {name: called(value) for name, value in options.items()}
     return {**config, **models}
 
 

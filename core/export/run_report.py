@@ -17,6 +17,8 @@ from core.export.run_data import (
     cut,
     differences,
     minute_text,
+    numbered,
+    references,
     run_data,
     verdict,
     where_differing,
@@ -77,7 +79,8 @@ def run_page(log: RunLog) -> str:
 
 def compare_page(logs: Sequence[RunLog]) -> str:
     """Several runs as a complete HTML file: the settings that differ, the figures, and the text of each."""
-    runs = [run_data(log) for log in logs]
+    models = numbered(ref for log in logs for ref in references(log.run["config"]))
+    runs = [run_data(log, models) for log in logs]
     names = [f"Run {number}" for number in range(1, len(runs) + 1)]
     differing, agreeing = differences([run.compared for run in runs])
     rows = [(figure.title, [figure.text(run) for run in runs]) for figure in FIGURES]

@@ -12,7 +12,7 @@ from core.experiments.sweep_file import SweepLog, plan_to_config
 from core.experiments.sweep_plan import Cell, CellResult, DrafterChoice, SweepPlan
 from core.experiments.sweep_results import COLUMNS, FIGURES, SPEEDUP, SweepFigure, SweepResults, ranked_cells, verdicts
 from core.export.charts import Axis, Mark, Plot, headroom, series_mark
-from core.export.run_data import minute_text, named, shown, without_folders
+from core.export.run_data import minute_text, named, numbered, shown, without_folders
 from core.export.templates import UNKNOWN, render
 from core.runlog.reading import mapping_of, text_of
 
@@ -63,12 +63,9 @@ def sweep_page(log: SweepLog) -> str:
 def drafters_without_paths(plan: SweepPlan) -> dict[DrafterChoice, DrafterChoice]:
     """A plan's drafters, each with its models and files named as in `named`; those that would share a name are
     numbered."""
-    names: dict[str, str] = {}
+    names = numbered(value for drafter in plan.drafters for value in (drafter.draft, *drafter.options.values()))
 
     def without_path(value: Any) -> Any:
-        if isinstance(value, str) and value not in names:
-            others = sum(named(other) == named(value) for other in names)
-            names[value] = f"{named(value)} ({others + 1})" if others else named(value)
         return names[value] if isinstance(value, str) else value
 
     return {

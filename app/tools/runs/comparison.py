@@ -19,7 +19,7 @@ from app.setup.model_library import UNKNOWN
 from core.analysis.run_counts import Column, RunCounts
 from core.analysis.steadiness import covers_one, interval_text, unsteadiness
 from core.errors import OutriderError
-from core.export.run_data import FIGURES, Figure, RunData, differences, run_data, shown
+from core.export.run_data import FIGURES, Figure, RunData, differences, numbered, run_data, shown
 from core.runlog.reading import RunLog
 from core.runlog.store import KeptRun
 from core.settings import SETTINGS
@@ -46,6 +46,7 @@ LABELS = {
     "device_name": "Device name",
     "threads": "Processor threads",
 }
+MODELS = ("target", "draft")
 NOT_COMPARED = {"method_options", "requested_device", "requested_dtype", "baseline"}
 SIGNS = {
     "num_draft_tokens": "K {}",
@@ -152,6 +153,9 @@ def compare(runs: Iterable[tuple[KeptRun, RunLog]], *, grouped: bool = False) ->
         OutriderError: there would be more columns than can be told apart.
     """
     found = [_read(kept, run_data(log)) for kept, log in runs]
+    models = numbered(run.settings[name] for run in found for name in MODELS if name in run.settings)
+    for run in found:
+        run.settings.update({name: models[run.settings[name]] for name in MODELS if name in run.settings})
     alike: dict[tuple[tuple[str, str], ...], Group] = {}
     for run in found:
         alike.setdefault(_key(run), []).append(run)
@@ -287,9 +291,11 @@ def _short(ref: str) -> str:
 
 
 def _settings(run: RunData) -> dict[str, str]:
-    # With their paths: two drafters may have files of the same name.
-    options = run.log.run["config"].get("method_options")
+    # With their paths: two models, or two drafters' files, may have the same name.
+    config = run.log.run["config"]
+    options = config.get("method_options")
     found = {name: text for name, text in run.compared.items() if name not in NOT_COMPARED}
+    found |= {name: shown(config[name]) for name in MODELS if name in config}
     for name, value in (options if isinstance(options, dict) else {}).items():
         found[f"option_{name}"] = shown(value)
     if run.summary.was_stepped:
