@@ -122,6 +122,11 @@ def test_a_group_says_in_how_many_of_its_runs_the_interval_of_the_speedup_includ
     assert titles.index("Speedup, 95 % interval") == titles.index("Measured speedup") + 1
     assert row(grouped.results, "Speedup, 95 % interval").texts == ("includes 1.00× in 2 of 3 runs", "1.05 to 1.33")
     assert row(grouped.results, "Runs").texts == ("4", "1")
+    run_id = keep_run(folder, 5, num_draft_tokens=4)
+    lone = row(comparison(folder, grouped=True).results, "Measured speedup").texts
+    assert lone[0].endswith(" in 4 of 5"), "one ran no baseline"
+    assert " in " not in lone[1]
+    (folder / f"{run_id}.jsonl").unlink()
     page.show_comparison(grouped)
     assert {MEANS, MEANS_WITH_BEST} & cells(page).keys()
 
@@ -354,6 +359,16 @@ def test_a_mean_goes_to_the_end_of_the_last_run_and_one_that_has_ended_keeps_its
         figures = [np.interp(at, mean.x, edge) for edge in (mean.y, mean.low, mean.high)]
         assert figures == pytest.approx([np.mean(counts), min(counts), max(counts)], rel=1e-3)
     assert (mean.x[-1], mean.low[-1], mean.y[-1], mean.high[-1]) == (6.0, 20.0, 20.0, 20.0)
+
+
+def test_a_run_without_drafts_or_steps_leaves_the_mean_of_the_others_as_it_is():
+    x = np.array([0.0, 1.0, 2.0])
+    known = [Curve(x, np.array([np.nan, 0.5, last])) for last in (0.6, 0.8)]
+    unknown = [Curve(x, x * np.nan), Curve(x[:1], x[:1])]
+    found, expected = mean_curve([*unknown, *known]), mean_curve(known)
+    for name in ("x", "y", "low", "high"):
+        np.testing.assert_array_equal(getattr(found, name), getattr(expected, name))
+    assert mean_curve(unknown) is unknown[0]
 
 
 @pytest.mark.parametrize("theme", [LIGHT, DARK], ids=["light", "dark"])

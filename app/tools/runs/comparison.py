@@ -59,7 +59,10 @@ SIGNS = {
     "seed": "seed {}",
 }
 """How the settings that tell columns apart are written above them, the most telling first."""
-GROUP_HELP = "The number of runs in the column. Its figures are their mean, and the lowest and highest if they differ."
+GROUP_HELP = (
+    "The number of runs in the column. Its figures are the mean of those that have the figure, and the lowest and "
+    "highest if they differ."
+)
 INTERVAL_HELP = (
     "The 95 % interval of the measured speedup. It covers what varied within the run and within its baseline; it "
     "doesn't show whether the machine was faster during one of the two. If it includes 1, the run can't tell whether "
@@ -222,8 +225,9 @@ def curves(counts: RunCounts) -> tuple[Curve, Curve]:
 def mean_curve(found: Sequence[Curve]) -> Curve:
     """The mean of several curves, with the lowest and highest of them, up to the last one's end; one as it is.
 
-    A curve that has ended keeps its last value, or the mean would jump there.
+    A curve that has ended keeps its last value, or the mean would jump there. One without a value is left out.
     """
+    found = [curve for curve in found if np.isfinite(curve.y[1:]).any()] or found[:1]
     if len(found) == 1:
         return found[0]
     x = np.linspace(0, max(curve.x[-1] for curve in found), MAX_POINTS)
@@ -344,7 +348,7 @@ def _machine(group: Group) -> str:
 
 def _figure(groups: Sequence[Group], place: int, figure: Figure) -> ComparedRow:
     found = [[value for run in group if (value := run.figures[place]) is not None] for group in groups]
-    texts = tuple(_spread_text(figure, values) for values in found)
+    texts = tuple(_spread_text(figure, values, len(group)) for values, group in zip(found, groups, strict=True))
     known = {index: (min(values), fmean(values), max(values)) for index, values in enumerate(found) if values}
     # What isn't timed doesn't depend on the machine: there, only the settings can make a difference.
     ignored = () if figure.is_timed else (*ENVIRONMENT, "device", "outrider")
@@ -363,9 +367,10 @@ def _figure(groups: Sequence[Group], place: int, figure: Figure) -> ComparedRow:
     return ComparedRow(figure.title, texts, figure.meaning, best if len(best) < len(known) else frozenset())
 
 
-def _spread_text(figure: Figure, values: Sequence[float]) -> str:
-    """A figure's mean over runs, with its range where that is more than one figure."""
+def _spread_text(figure: Figure, values: Sequence[float], num_runs: int) -> str:
+    """A figure's mean over runs, with its range where that is more than one figure, and in how many it is known."""
     if not values:
         return figure.format(None)
     mean, low, high = (figure.format(value) for value in (fmean(values), min(values), max(values)))
-    return mean if low == high else f"{mean} ({low} to {high})"
+    part = f" in {len(values)} of {num_runs}" if len(values) < num_runs else ""
+    return f"{mean if low == high else f'{mean} ({low} to {high})'}{part}"
