@@ -78,6 +78,13 @@ def test_models_of_the_same_name_in_different_folders_are_two_settings_and_numbe
     assert row(found.results, "Tokens per second").best == {1}, "the drafts make the difference"
 
 
+def test_a_sign_that_tells_no_more_columns_apart_leaves_room_for_one_that_does(folder):
+    for index, (k, t, rule) in enumerate([(4, 0.5, "token"), (4, 0.5, "block"), (8, 1.0, "token")]):
+        draft = "a" if k == 4 else "b"
+        keep_run(folder, index, prompt="p", num_draft_tokens=k, temperature=t, draft=draft, verification=rule)
+    assert comparison(folder).names == ("K 4 · T 0.5 · token", "K 4 · T 0.5 · block", "K 8 · T 1 · token")
+
+
 def test_a_setting_without_a_sign_of_its_own_tells_columns_apart_before_a_number_does(folder):
     for index, length in enumerate((20, 20, 24, 24)):
         keep_run(folder, index, prompt="p", seed=index, max_new_tokens=length)

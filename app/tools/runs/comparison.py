@@ -265,7 +265,7 @@ def _names(groups: Sequence[Group], differing: dict[str, list[str]]) -> list[str
     ]
     known = [name for name in SIGNS if name in telling]
     for tried in (known, [*known, *(name for name in telling if name not in SIGNS)]):
-        signs = [_sign(name, differing[name]) for name in tried[:MOST_SIGNS]]
+        signs = _most_telling([_sign(name, differing[name]) for name in tried])
         found = [_joined(*(sign[place] for sign in signs)) for place in range(len(groups))]
         if len(set(found)) == len(groups):
             break
@@ -277,6 +277,17 @@ def _names(groups: Sequence[Group], differing: dict[str, list[str]]) -> list[str
         for group, text in zip(groups, found, strict=True)
     ]
     return [f"{text} · no. {place}" if found.count(text) > 1 else text for place, text in enumerate(found, start=1)]
+
+
+def _most_telling(signs: Sequence[list[str]]) -> list[list[str]]:
+    """At most `MOST_SIGNS` in their order: those that tell columns apart which the earlier ones don't, then others."""
+    places, needed, most = range(len(signs)), list[int](), 1
+    for place in places:
+        count = len(set(zip(*(signs[each] for each in (*needed, place)), strict=True)))
+        if count > most:
+            most, needed = count, [*needed, place]
+    chosen = [*needed, *(place for place in places if place not in needed)][:MOST_SIGNS]
+    return [signs[place] for place in sorted(chosen)]
 
 
 def _sign(name: str, texts: Sequence[str]) -> list[str]:
