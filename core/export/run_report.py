@@ -78,11 +78,11 @@ def run_page(log: RunLog) -> str:
 
 
 def compare_page(logs: Sequence[RunLog]) -> str:
-    """Several runs as a complete HTML file: the settings that differ, the figures, and the text of each."""
+    """Several runs as a complete HTML file: what differs in settings and machines, the figures, and all texts."""
     models = numbered(ref for log in logs for ref in references(log.run["config"]))
     runs = [run_data(log, models) for log in logs]
     names = [f"Run {number}" for number in range(1, len(runs) + 1)]
-    differing, agreeing = differences([run.compared for run in runs])
+    differing, agreeing = differences([run.compared | {"outrider": run.version} | run.environment for run in runs])
     rows = [(figure.title, [figure.text(run) for run in runs]) for figure in FIGURES]
     return render(
         "compare.html",
