@@ -18,6 +18,7 @@ from core.runlog.log import CONFIG_FIELDS, ENVIRONMENT_FIELDS
 from core.runlog.reading import RunLog, mapping_of, number_of, text_of
 from core.runlog.replay import damage_note, events
 from core.runlog.store import moment_of
+from core.settings import VerificationRule
 from core.text import server_text, spaced_percent
 from core.types import BaselineStep, Finished, FinishReason, Step, StepSource, Summary
 
@@ -153,6 +154,8 @@ class RunData:
     def compared(self) -> dict[str, str]:
         """The settings that tell runs apart, with their prompts, and what branches begin with."""
         found = {name: text for name, text in self.settings.items() if name not in SOURCES}
+        if not self.config.get("engine"):
+            found["verification"] = self.setting("verification") or VerificationRule.TOKEN.value  # Older logs.
         found["prompt"] = self.setting("prompt")
         return found | {"begins_with": self.written} if self.written else found
 
