@@ -88,7 +88,7 @@ class RunData:
     @property
     def end(self) -> str:
         """How the run ended."""
-        return "cut off" if self.log.summary is None else ENDS[self.summary.finish_reason]
+        return "no end in its log" if self.log.summary is None else ENDS[self.summary.finish_reason]
 
     @property
     def pair(self) -> str:
