@@ -218,12 +218,12 @@ class ComparePage(QWidget):
         self, go_back: Callable[[], None], group: Callable[[bool], None], export: Callable[[Sequence[str]], None]
     ) -> None:
         super().__init__()
-        self._ask_export = export
+        self._ask_group, self._ask_export = group, export
         self._comparison: Comparison | None = None
         self.back = quiet_button("← All runs", "compareBack", "All runs", "Back to the list of runs (Esc)", go_back)
         self.grouping = quiet_button(GROUP, "compareGroup", GROUP, GROUP_HELP)
         self.grouping.setCheckable(True)
-        self.grouping.clicked.connect(group)
+        self.grouping.clicked.connect(self._on_group)
         title = "Show shared settings"
         self.agreeing = quiet_button(title, "compareAgreeing", title, "List the settings that don't differ")
         self.agreeing.setCheckable(True)
@@ -304,6 +304,11 @@ class ComparePage(QWidget):
     def _show_table(self) -> None:
         if self._comparison is not None:
             self.table.show_comparison(self._comparison, with_agreeing=self.agreeing.isChecked())
+
+    @Slot(bool)
+    def _on_group(self, is_wanted: bool) -> None:
+        self.grouping.setChecked(not is_wanted)  # Until the runs are shown so.
+        self._ask_group(is_wanted)
 
     @Slot()
     def _on_export(self) -> None:
