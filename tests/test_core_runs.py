@@ -2,6 +2,7 @@
 
 import json
 import os
+import time
 
 import pytest
 
@@ -50,6 +51,21 @@ def test_runs_are_listed_newest_first_with_their_settings_and_results(tmp_path, 
     assert newest.summary["tokens_per_second"] > 0
     assert newest.num_steps == len(RunStore(tmp_path).load(newest.id).steps) > 0
     assert newest.num_bytes == newest.path.stat().st_size
+
+
+@pytest.mark.skipif(not hasattr(time, "tzset"), reason="needs a time zone of its own")
+@pytest.mark.parametrize("zone", ["Asia/Tokyo", "America/New_York"])
+def test_a_date_without_a_local_time_is_left_out(tmp_path, keep, zone):
+    head, *rest = log_lines()
+    for year in ("0001-01-01T00:00:00", "9999-12-31T23:59:59"):
+        keep(year[:4], [to_line({**json.loads(head), "started_at": f"{year}+00:00"}), *rest])
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("TZ", zone)
+            time.tzset()
+            assert len([run.started_at.astimezone() for run in RunStore(tmp_path).runs()]) == 2
+    finally:
+        time.tzset()
 
 
 def test_a_list_holds_neither_texts_nor_the_ids_of_the_prompt(tmp_path, keep):

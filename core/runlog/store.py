@@ -179,8 +179,10 @@ def moment_of(text: str, written_at: float = math.nan) -> datetime | None:
     """The time in a log, or else when that was written; None where neither is a time."""
     try:
         moment = datetime.fromisoformat(text)
-        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC)
-    except (ValueError, OverflowError):
+        moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+        # A date at the edge of the calendar has no local time to be shown in.
+        return moment.astimezone().astimezone(UTC)
+    except (ValueError, OverflowError, OSError):
         with contextlib.suppress(ValueError, OverflowError, OSError):
             return datetime.fromtimestamp(written_at, UTC)
     return None
