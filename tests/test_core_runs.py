@@ -53,6 +53,16 @@ def test_runs_are_listed_newest_first_with_their_settings_and_results(tmp_path, 
     assert newest.num_bytes == newest.path.stat().st_size
 
 
+def test_a_log_of_another_name_is_listed_where_it_started(tmp_path, keep):
+    head, *rest = log_lines()
+    moments = {"run": "2025-02-01T10:00:00+00:00", "later": "2026-01-03T00:00:00+00:00"}
+    for name, moment in moments.items():
+        keep(name, [to_line({**json.loads(head), "started_at": moment}), *rest])
+    keep("broken", [b"garbage"])
+    keep("20260102-000000-abcdef")
+    assert [run.id for run in RunStore(tmp_path).runs()] == ["later", "20260102-000000-abcdef", "run", "broken"]
+
+
 @pytest.mark.skipif(not hasattr(time, "tzset"), reason="needs a time zone of its own")
 @pytest.mark.parametrize("zone", ["Asia/Tokyo", "America/New_York"])
 def test_a_date_without_a_local_time_is_left_out(tmp_path, keep, zone):

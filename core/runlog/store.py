@@ -10,6 +10,7 @@ import contextlib
 import json
 import math
 import os
+import re
 import secrets
 import shutil
 import stat
@@ -41,6 +42,8 @@ MAX_PROMPT = 4_000
 """Most characters of a prompt kept in the list, for display and search."""
 LABELS_VERSION = 1
 SUFFIX = ".jsonl"
+OWN_NAME = re.compile(r"\d{8}-\d{6}-")
+"""How the names of our own logs begin: with the run's start, in UTC."""
 TRASH_PREFIX = ".trash-"
 LOCK_SECONDS = 2.0
 TAIL_BYTES = 16_384
@@ -231,20 +234,12 @@ class RunStore:
             raise RunLogError(f"The kept runs in {str(self.folder)!r} can't be read: {reason}.") from error
         names, notes, tags = (self._whole_labels(label) for label in Label)
         self._known = {name: known for name, known in self._known.items() if name in files}
-        for file_name in sorted(files, reverse=True):
-            path = self.folder / file_name
-            try:
-                status = path.stat()
-            except OSError:
-                continue  # It was deleted meanwhile, or is a link to nothing.
-            if not stat.S_ISREG(status.st_mode):
+        for file_name in sorted(files, key=self._begun, reverse=True):
+            run = self._head(file_name)
+            if run is None:
                 continue
-            stamp, known = (status.st_mtime_ns, status.st_size), self._known.get(file_name)
-            if known is None or known[0] != stamp:
-                known = self._known[file_name] = (stamp, read_head(path))
-            run = known[1]
             is_own = run.id == running_id
-            is_running = run.state is KeptState.CUT_OFF and (is_own or _is_being_written(path))
+            is_running = run.state is KeptState.CUT_OFF and (is_own or _is_being_written(run.path))
             yield replace(
                 run,
                 name=names.get(run.id, ""),
@@ -252,6 +247,26 @@ class RunStore:
                 tags=tags.get(run.id, ""),
                 state=KeptState.RUNNING if is_running else run.state,
             )
+
+    def _head(self, file_name: str) -> KeptRun | None:
+        """A run as in its log, which is read again only if it has changed; None if it is no file."""
+        path = self.folder / file_name
+        try:
+            status = path.stat()
+        except OSError:
+            return None  # It was deleted meanwhile, or is a link to nothing.
+        if not stat.S_ISREG(status.st_mode):
+            return None
+        stamp, known = (status.st_mtime_ns, status.st_size), self._known.get(file_name)
+        if known is None or known[0] != stamp:
+            known = self._known[file_name] = (stamp, read_head(path))
+        return known[1]
+
+    def _begun(self, file_name: str) -> str:
+        """What sorts runs by their start: a run's own file name, or the like for a log of another name."""
+        run = None if OWN_NAME.match(file_name) else self._head(file_name)
+        begun = f"{run.started_at:%Y%m%d-%H%M%S}" if run and run.started_at else ""
+        return file_name if run is None else f"{begun}-{file_name}"
 
     def load(self, run_id: str, *, packs_evidence: bool = True) -> RunLog:
         """All of a run's log.
