@@ -169,6 +169,20 @@ def test_deleted_runs_come_back_one_deletion_at_a_time(open_runs, folder, qtbot)
     assert len(list(folder.glob("**/*.jsonl"))) == 3
 
 
+def test_a_run_that_is_gone_for_good_blocks_no_earlier_undo(open_runs, folder, qtbot):
+    ids = [keep_run(folder, index) for index in range(3)]
+    window, panel = open_runs(3)
+    for deleted in (ids[:1], ids[1:]):
+        panel.delete(deleted)
+        until(qtbot, lambda: window.jobs.is_idle)
+    (window.runs.store._trash / f"{ids[1]}.jsonl").unlink()
+    panel.undo_button.click()
+    until(qtbot, lambda: "deleted permanently" in panel.banner.sentence() and panel.table.count() == 1)
+    panel.undo_button.click()
+    until(qtbot, lambda: panel.table.count() == 2)
+    assert panel.undo_line.isHidden()
+
+
 def test_without_runs_the_list_says_how_there_will_be_some_and_a_folder_that_can_not_be_read_is_explained(
     open_runs, tmp_path
 ):

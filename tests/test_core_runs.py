@@ -193,6 +193,18 @@ def test_a_deleted_run_comes_back_as_it_was_with_its_name(tmp_path, keep):
     assert (found.name, found.note, found.tags) == ("mine",) * 3
 
 
+def test_a_run_that_is_gone_for_good_keeps_no_other_from_coming_back(tmp_path, keep):
+    store = RunStore(tmp_path)
+    for run_id in "abc":
+        keep(run_id)
+    store.delete("abc")
+    (store._trash / "a.jsonl").unlink()
+    with pytest.raises(RunLogError, match="run a was deleted permanently"):
+        store.restore("abc")
+    assert not store.is_in_trash("a")
+    assert sorted(runs(tmp_path)) == ["b", "c"]
+
+
 def test_runs_that_two_windows_delete_all_come_back_when_both_undo(tmp_path, keep):
     for run_id in "abc":
         keep(run_id)

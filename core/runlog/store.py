@@ -325,8 +325,9 @@ class RunStore:
         """Bring deleted runs back.
 
         Raises:
-            RunLogError: one of them can't be restored.
+            RunLogError: one of them can't be restored; the others are.
         """
+        problem = ""
         for run_id in run_ids:
             path = self.path(run_id)
             if path.exists():
@@ -334,11 +335,17 @@ class RunStore:
                 continue
             try:
                 (self._trash / path.name).replace(path)
+                self._deleted.discard(run_id)
             except FileNotFoundError:
-                raise RunLogError(f"The run {run_id} was deleted permanently; it can't be restored.") from None
+                problem = problem or f"The run {run_id} was deleted permanently; it can't be restored."
             except OSError as error:
-                raise RunLogError(explain_write_error(error, path)) from error
-            self._deleted.discard(run_id)
+                problem = problem or explain_write_error(error, path)
+        if problem:
+            raise RunLogError(problem)
+
+    def is_in_trash(self, run_id: str) -> bool:
+        """Whether `restore` could still bring this run back."""
+        return (self._trash / self.path(run_id).name).exists()
 
     def empty_trash(self) -> None:
         """Permanently remove what this store deleted, and others more than a day ago. Never raises."""

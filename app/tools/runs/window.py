@@ -340,7 +340,11 @@ class RunsWindow(QDialog):
         """Restore the last deleted runs."""
         if self._deleted:
             run_ids = self._deleted.pop()
-            what, put_back = "The runs could not be restored", partial(self._keep_for_undo, run_ids)
+
+            def put_back() -> None:
+                self._keep_for_undo([run_id for run_id in run_ids if self._store.is_in_trash(run_id)])
+
+            what = "The runs could not be restored"
             self._change(lambda: self._store.restore(run_ids), what, otherwise=put_back)
             self._show_undo()
 
