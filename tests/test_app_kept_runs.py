@@ -183,6 +183,22 @@ def test_a_run_that_is_gone_for_good_blocks_no_earlier_undo(open_runs, folder, q
     assert panel.undo_line.isHidden()
 
 
+def test_the_button_that_groups_runs_stays_as_it_is_where_they_can_not_be_compared(open_runs, folder, qtbot):
+    ids = [keep_run(folder, index, prompt="p", seed=index) for index in range(2)]
+    _, panel = open_runs(2)
+    panel.table.selectAll()
+    panel.compare_button.click()
+    until(qtbot, lambda: panel.pages.currentIndex() == COMPARE)
+    path = folder / f"{ids[0]}.jsonl"
+    path.rename(folder / "aside")
+    panel.compare_page.grouping.click()
+    until(qtbot, lambda: panel.banner.sentence() != "")
+    assert not panel.compare_page.grouping.isChecked()
+    (folder / "aside").rename(path)
+    panel.compare_page.grouping.click()
+    until(qtbot, panel.compare_page.grouping.isChecked)
+
+
 def test_without_runs_the_list_says_how_there_will_be_some_and_a_folder_that_can_not_be_read_is_explained(
     open_runs, tmp_path
 ):
