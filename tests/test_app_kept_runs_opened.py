@@ -201,6 +201,17 @@ def test_a_replay_without_its_models_says_what_the_engine_says(open_runs, folder
     assert window.banner.sentence() == "There is no model 'gone' here."
 
 
+def test_a_replay_on_a_server_that_is_not_listed_says_so_where_it_was_asked_for(open_runs, folder, qtbot, session):
+    path = folder / f"{keep_run(folder)}.jsonl"
+    path.write_text(
+        path.read_text().replace('"config": {', '"config": {"engine": {"address": "http://127.0.0.1:9"}, ', 1)
+    )
+    _, panel = open_runs(1)
+    panel.replay_button.click()
+    until(qtbot, lambda: "Add that server under Engine first" in panel.banner.sentence())
+    assert session.requests == []
+
+
 def test_a_run_whose_log_lacks_settings_is_shown_but_not_replayed(open_runs, folder, qtbot, session):
     run_id = keep_run(folder)
     path = folder / f"{run_id}.jsonl"

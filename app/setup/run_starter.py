@@ -66,7 +66,7 @@ class RunStarter(QObject):
     def replay(self, request: RunRequest) -> None:
         """Start a run with the settings of an earlier one, all of which the form then shows."""
         if request.engine and request.engine not in self._controls.engine.servers:
-            self._banner.show_sentence(f"That run was on {request.engine}. Add that server under Engine first.")
+            self._window.runs.show_problem(f"That run was on {request.engine}. Add that server under Engine first.")
             return
         # The controls show the replayed settings; the request itself may hold more than they can show.
         self._prompt.set_text(request.prompt)
