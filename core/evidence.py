@@ -28,7 +28,8 @@ class PositionEvidence:
 
     Attributes:
         ids, texts: the listed tokens, in descending order of their larger probability. They always include the drafted
-            token and the one drawn here. Texts are for display, and shortened.
+            token and the one drawn here; at the first of several candidates, also the others. Texts are for display,
+            and shortened.
         target_probs: of the listed tokens, after temperature and filters; in a tree what earlier siblings
             leave, if draws decide.
         draft_probs: likewise; None if nothing was drafted: at the bonus token and in plain steps.

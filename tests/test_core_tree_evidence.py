@@ -132,6 +132,20 @@ def test_a_trees_steps_are_read_back_from_a_log_as_trees_also_where_nothing_was_
     assert [step_from_record(record).parents for record in records] == [step.parents for step in run.steps]
 
 
+def test_the_first_candidates_evidence_also_lists_its_siblings_and_the_token_drawn_in_their_place():
+    size = 400
+    target, draft = (table_model(random_rows(size, seed), size) for seed in (1, 2))
+    drafter = DraftTreeDrafter(DrafterSetup(target, draft), DraftTreeOptions(depth=3, branching=3))
+    steps = play(speculative(target, drafter, [0, 1], num_draft_tokens=9, max_new_tokens=40, inspect=True)).steps
+    kinds = set()
+    for step in steps:
+        for slot, token in (*enumerate(step.drafted), *zip(step.slots, step.emitted, strict=True)):
+            first = step.parents.index(step.parents[slot]) if slot < len(step.parents) else slot
+            assert token in step.evidence[first].ids
+        kinds |= set(step.emitted_kinds)
+    assert TokenKind.CORRECTION in kinds
+
+
 def test_where_no_draw_decides_a_candidate_is_shown_with_the_targets_own_probability_and_no_residual():
     target = table_model(logits := random_rows(VOCAB, 1, scale=2), VOCAB)
     for changes in ({"coupling": Coupling.GUMBEL}, {"rule": VerificationRule.TYPICAL}):

@@ -133,6 +133,7 @@ def capture(
         # The next token stands behind the last child that was tested, or behind a leaf.
         children = [node for node, parent in enumerate(parents) if parent == end]
         at = children[-1] if children else num_drafted
+        firsts = [*map(parents.index, parents), num_drafted]
         places = [*(parent + 1 for parent in parents), *([] if children else [end + 1])]
         behind = sent(torch.tensor(places, dtype=torch.int64), target_probs.device)
         rows = target_probs.index_select(0, behind)
@@ -146,7 +147,7 @@ def capture(
         draft = one_hots if draft_probs is None else draft_probs
         drawn_from = _residual_drawn_from(rows, draft, outcome, at)
         likely = functools.reduce(torch.maximum, raw_rows, rows)
-        ids, num_listed = _likeliest(tokens, draft, likely, drawn_from, at, outcome.next_token)
+        ids, num_listed = _likeliest(tokens, draft, likely, drawn_from, at, outcome.next_token, firsts)
         drafted_ids, surplus = ids[:num_drafted], rows.shape[0] - num_drafted
         residual_mass = (rows[:num_drafted] - draft).clamp_(min=0.0).sum(-1, keepdim=True)
         residual_part = torch.zeros(len(ids), ids.shape[1] + 1, device=ids.device)
@@ -177,9 +178,18 @@ def capture(
 
 
 def _likeliest(
-    tokens: Tensor, draft: Tensor, target_probs: Tensor, drawn_from: Tensor | None, at: int, next_token: int
+    tokens: Tensor,
+    draft: Tensor,
+    target_probs: Tensor,
+    drawn_from: Tensor | None,
+    at: int,
+    next_token: int,
+    firsts: Sequence[int],
 ) -> tuple[Tensor, Tensor]:
-    """(N, at most MAX_LISTED) ids, most likely first, and (N, 1) how many of them to list."""
+    """(N, at most MAX_LISTED) ids, most likely first, and (N, 1) how many of them to list.
+
+    `firsts` are the first siblings of each place: the window shows the whole distributions there.
+    """
     num_drafted = draft.shape[0]
     num_positions, vocab_size = target_probs.shape
     score = functional.pad(target_probs, (0, -vocab_size % _GROUP), value=-1.0)
@@ -187,9 +197,12 @@ def _likeliest(
     torch.maximum(real[:num_drafted], draft, out=real[:num_drafted])
     if drawn_from is not None:
         torch.maximum(real[at], drawn_from, out=real[at])
-    # Drafted and drawn tokens are listed, however unlikely.
+    # Drafted and drawn tokens are listed, however unlikely; siblings as far as there is room, above all others.
+    of_firsts = sent(torch.tensor(firsts[:num_drafted], dtype=torch.int64), tokens.device) * score.shape[1]
+    score.view(-1).scatter_(0, of_firsts + tokens.squeeze(1), 2.0)
     real[:num_drafted].scatter_(1, tokens, torch.inf)
-    real[at, next_token : next_token + 1] = torch.inf  # Not one element: a GPU would have to wait for its copy.
+    for row in (at, firsts[at]):
+        real[row, next_token : next_token + 1] = torch.inf  # Not one element: a GPU would have to wait for its copy.
     # A row's n largest lie in the n groups with the largest maxima: less work than sorting the row.
     count = min(MAX_LISTED, vocab_size)
     groups = score.view(num_positions, -1, _GROUP)
