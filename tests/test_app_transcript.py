@@ -117,7 +117,7 @@ def test_the_tooltip_gives_step_kind_and_probabilities(stream):
         spans,
         (
             ("accepted", "Step", ">1<", "0.6000", "0.5000", "1.0000", "1002", "t2"),
-            ("resampled", "In place of", "0.1000", "0.2000", "residual"),
+            ("resampled", "In place of", "0.1000", "0.2000", "Drawn in place of the rejected token."),
             ("rejected",),
             ("not tested",),
             ("&lt;b&gt;&amp;",),

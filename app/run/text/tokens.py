@@ -96,7 +96,7 @@ FATE_HELP = {
     Fate.KEPT: "From the run this one branched off.",
     Fate.FORCED: "Inserted by you; the generated text continues it.",
     Fate.ACCEPTED: "Drafted, tested and accepted.",
-    Fate.RESAMPLED: "Drawn from the residual, in place of the rejected token.",
+    Fate.RESAMPLED: "Drawn in place of the rejected token.",
     Fate.BONUS: "Drawn from the target itself, after a fully accepted block.",
     Fate.PLAIN: "Nothing was drafted: the target's own token, as in plain decoding.",
     Fate.REJECTED: "Drafted, tested and rejected.",
