@@ -190,7 +190,8 @@ class _Quantities:
     def __init__(self, sums: Tally, plain: PlainStep, baseline: Tally | None, num_resamples: int) -> None:
         self.steps = sums.table()
         drafted, is_timed = self.steps[:, _DRAFTED], self.steps[:, _IS_TIMED] > 0
-        self.lengths = [k for k, times in sorted(sums.verify_by_length.items()) if len(times) >= LEAST_TIMED]
+        lengths = [k for k, times in sorted(sums.verify_by_length.items()) if len(times) >= LEAST_TIMED]
+        self.lengths = lengths or [sums.usual_length]
         # As in `Tally.level_ms`: c leaves out a block that was cut short.
         self.steps[~is_timed, _DRAFT_MS] = self.steps[~is_timed, _LEVELS] = 0.0
         self._groups = [np.flatnonzero(is_timed & (drafted == k)) for k in self.lengths]
