@@ -17,7 +17,7 @@ from app.run.inspector.places import next_candidate, next_slot, next_step
 from app.run.inspector.step_tree import lay_out
 from app.run.measurements import MetricTiles
 from app.run.run_view import RunView
-from app.run.text.tokens import Fate, Place, Selection, block
+from app.run.text.tokens import Fate, Place, Selection, TokenStream, block
 from app.run.text.transcript import tooltip
 from app.theme import DARK, LIGHT
 from app.widgets.fields import boxed, column
@@ -133,6 +133,17 @@ def test_the_ordered_tests_of_a_place_are_shown_with_p_after_each_rejection():
     assert unreached.verdict == "Never reached: “the”, which it follows, was not accepted."
     assert unreached.tests == ()
     assert "    p is now “a” 0.300" in inspect([TREE], Place(0, 0)).tests, "without evidence: of the next one"
+
+
+def test_the_residuals_p_of_a_later_candidate_is_named_as_what_is_left_and_not_in_tooltips():
+    left = "in a tree, of what earlier candidates leave."
+    for step, is_left in ((TREE, True), (replace(TREE, uniforms=()), False)):
+        stream = TokenStream("", steps=[step])
+        of_nodes = {span.slot: tooltip(span, stream) for span in block(step, 0) if span.fate is not Fate.RESAMPLED}
+        assert [slot for slot, tip in of_nodes.items() if "Target probability" not in tip] == [1, 3] * is_left
+        assert all("Draft probability" in tip for tip in of_nodes.values())
+    assert inspect([TREE], Place(0, 1)).facts[0].how.endswith(left)
+    assert left not in inspect([TREE], Place(0, 1), Coupling.GUMBEL).facts[0].how
 
 
 def test_without_replacement_a_later_candidate_that_was_not_tested_says_why():

@@ -101,7 +101,7 @@ def _place_name(step: Step, slot: int) -> str:
 
 # --- The table of figures, for each way of testing ---
 
-P_HELP = "The target's probability of the {} token, after temperature and filters."
+P_HELP = "The target's probability of the {} token, after temperature and filters{}."
 OVERLAP_HELP = "The sum of min(p, q) over the whole vocabulary: "
 TV_HELP = "TV is the total variation distance of the two distributions."
 U_HELP = "From 0 to 1; the token is accepted if u·q < p. Drawn for every token, tested or not."
@@ -118,8 +118,9 @@ def _drafted_facts(step: Step, slot: int, decider: Decider) -> list[NamedValue]:
     text = show(step.drafted_texts[slot])
     shown = text if len(text) <= LONGEST_NAME else f"{text[:LONGEST_NAME]}…"
     of = f" of “{shown}”" if fate_of(step, slot) is Fate.REJECTED else ""
+    left = "; in a tree, of what earlier candidates leave" if step.parents and decider is Decider.DRAW else ""
     rows: list[Fact] = [
-        (f"Target p{of}", known(step.target_probs, slot), P_HELP.format("drafted")),
+        (f"Target p{of}", known(step.target_probs, slot), P_HELP.format("drafted", left)),
         (f"Draft q{of}", known(step.draft_probs, slot), "The draft's probability of the token that it drafted."),
     ]
     if decider is Decider.BLOCK:
@@ -188,7 +189,7 @@ def _own_facts(step: Step, slot: int, decider: Decider) -> list[NamedValue]:
     facts: list[Fact] = []
     if evidence is not None:
         drawn = prob_in(evidence.target_probs, evidence, step.emitted[-1])
-        facts.append(("Target p", drawn, P_HELP.format("drawn")))
+        facts.append(("Target p", drawn, P_HELP.format("drawn", "")))
     if step.next_uniform is not None:
         how = "From 0 to 1; the token is the first at which the target's probabilities, summed by id, exceed it."
         facts.append(("Uniform draw", step.next_uniform, how))

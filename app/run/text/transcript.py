@@ -24,6 +24,7 @@ from PySide6.QtGui import (
 )
 from PySide6.QtWidgets import QMenu, QTextEdit, QToolTip
 
+from app.run.inspector.places import siblings
 from app.run.inspector.shares import percent
 from app.run.text.certainty import alternatives, doubt
 from app.run.text.token_colors import doubt_format, hatching, is_level
@@ -369,10 +370,10 @@ def _facts(span: Span, step: Step, coupling: Coupling) -> list[tuple[str, str]]:
         rows.append(("In place of", _quoted(step.drafted_texts[span.slot])))
         of_draft = " of the drafted token"
     if span.slot < len(step.drafted):
-        figures = {
-            f"Target probability{of_draft}": step.target_probs[span.slot],
-            f"Draft probability{of_draft}": step.draft_probs[span.slot],
-        }
+        figures = {f"Draft probability{of_draft}": step.draft_probs[span.slot]}
+        # Where draws decide, a later candidate's p is of what the earlier ones leave.
+        if not step.uniforms or siblings(step, span.slot)[0] == span.slot:
+            figures = {f"Target probability{of_draft}": step.target_probs[span.slot], **figures}
         if coupling is Coupling.REJECTION:
             figures["Acceptance probability"] = step.acceptance_probs[span.slot]
         # A server reports none, and old logs hold none.
