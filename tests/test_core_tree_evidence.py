@@ -160,6 +160,7 @@ def test_where_no_draw_decides_a_candidate_is_shown_with_the_targets_own_probabi
             assert step.uniforms == ()
             assert all(place.residual_probs is None for place in step.evidence)
             ids += step.emitted
+        assert calibrate(run.steps) is None, "no bound holds for a single candidate"
 
 
 def test_typical_acceptance_keeps_what_passes_its_floor_and_predicts_nothing():

@@ -51,13 +51,14 @@ class Calibration:
 
 def calibrate(steps: Sequence[Step]) -> Calibration | None:
     """Compare; None where nothing was tested, or the run has no predictions for single tests: an old log may not,
-    typical acceptance has none, and block verification tests whole texts, whose tests depend on each other.
+    typical acceptance and Gumbel-coupled trees have none, and block verification tests whole texts, whose tests depend
+    on each other.
 
     Given the text before it, a tested token is accepted with probability sum(min(p, q)) under rejection sampling
-    (Leviathan et al., 2211.17192, corollary 3.6); under Gumbel coupling with less, down to (1 - TV) / (1 + TV)
+    (Leviathan et al., 2211.17192, corollary 3.6); of a Gumbel-coupled chain with less, down to (1 - TV) / (1 + TV)
     (Daliri et al., 2408.07978).
     """
-    if any(step.block for step in steps):
+    if any(step.block or (step.parents and not step.uniforms) for step in steps):
         return None
     rows = [
         (step.depths[node], step.expected_acceptance[node], node in step.path)
