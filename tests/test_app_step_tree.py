@@ -170,6 +170,9 @@ def test_at_temperature_0_the_argmax_decides_and_probabilities_are_those_at_temp
     assert [share.target for share in rejected.shares] == pytest.approx([0.4, 0.3, 0.2, 0.1])
     assert all(share.draft is share.residual is None for share in (*rejected.shares, *last.shares))
     assert "temperature 1" in rejected.note
+    known = [replace(item, raw_draft_probs=array("f", [0.1, 0.7, 0.2][: len(item)])) for item in raw]
+    shares = inspect([replace(step, evidence=tuple(known))], Place(0, 0)).draft_shares
+    assert shares == pytest.approx((0.1, 0.7, 0.1, 0.7, 0.1))
     for place in range(5):
         assert "residual" not in inspect([step], Place(0, place)).verdict
     plain = replace(make_step(0, 9, num_draft_tokens=0, num_accepted=0), temperature=0.0)

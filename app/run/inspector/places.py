@@ -45,13 +45,18 @@ def siblings(step: Step, slot: int) -> list[int]:
 
 
 def draft_shares(step: Step) -> list[float]:
-    """The draft's probability of each drafted token before any of its siblings was drawn, if the evidence holds it."""
+    """The draft's probability of each drafted token before any of its siblings was drawn, if the evidence holds it; at
+    temperature 0 that at 1."""
     shares, places = list(step.draft_probs), tuple(step.evidence)
     for first in {siblings(step, node)[0] for node in range(len(step.drafted))} if step.parents else ():
+        if first >= len(places):
+            continue
+        probs = places[first].raw_draft_probs
         # A token that is proposed without a distribution counts as a one-hot, which says nothing about its siblings.
-        row = places[first] if first < len(places) and step.draft_probs[first] < 1.0 else None
-        if row is not None and row.draft_probs is not None:
-            known = dict(zip(row.ids, row.draft_probs, strict=True))
+        if probs is None and step.draft_probs[first] < 1.0:
+            probs = places[first].draft_probs
+        if probs is not None:
+            known = dict(zip(places[first].ids, probs, strict=True))
             for node in siblings(step, first):
                 shares[node] = known.get(step.drafted[node], 0.0)
     return shares
