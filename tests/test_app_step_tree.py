@@ -233,6 +233,9 @@ def test_block_verification_is_explained_by_its_texts_weights_and_own_residual()
     assert facts["Weight before it, w"] == "0.8000"
     assert facts["Acceptance of this prefix, h"] == "0.2000"
     assert facts["Residual mass, Σ max(0, w p − q)"] == "0.3000"
+    of_drawn = seen([BLOCK.emitted[-1]], (0.5,), (0.3,), residual_probs=array("f", [1 / 3]), residual_tail=2 / 3)
+    *_, drawn, _, _ = inspect([replace(BLOCK, evidence=(of_drawn,) * 4)], Place(0, 2)).facts
+    assert (drawn.value, drawn.how) == ("0.3333", "Of the token drawn instead: its share of the residual.")
     assert {chip.fate for chip in last.chips} == {Fate.ACCEPTED, Fate.REJECTED, Fate.RESAMPLED}
 
     cut = replace(

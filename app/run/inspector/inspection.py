@@ -133,7 +133,7 @@ def _drafted_facts(step: Step, slot: int, decider: Decider) -> list[NamedValue]:
     elif not step.parents:
         rows += _noise_facts(step, slot, evidence)
     if evidence is not None and evidence.residual_probs is not None:
-        how = "For the token drawn instead: its max(0, p − q), divided by the residual mass."
+        how = "Of the token drawn instead: its share of the residual."
         drawn = prob_in(evidence.residual_probs, evidence, step.emitted[-1])
         rows.append(("Residual probability of the token drawn", drawn, how))
     return _named(rows) + _entropies(evidence)
