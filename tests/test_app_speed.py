@@ -187,6 +187,7 @@ def test_single_tests_without_probabilities_and_shared_noise_are_named_as_reason
     run.request = RunRequest("t", "d", "x", coupling=Coupling.GUMBEL)
     rows = {row.title: row for row in speed_report(run, study_of(run)()).figures}
     assert "shares its noise" in rows["z of the difference"].how
+    assert "at least 1 and never less than for fewer positions" in rows["v(5), verify cost"].how
 
 
 # --- The page ---

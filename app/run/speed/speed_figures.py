@@ -105,7 +105,8 @@ def figure_rows(
         ("c, draft cost", *_figure(theory.cost, digits=3), f"time of one {draft_step(found)} / time of a plain "
             f"forward of the target. {unit}"),
         (f"v({k + 1}), verify cost", *_figure(theory.verify.at(k)), f"median time to score {k + 1} positions / "
-            f"time of a plain forward. {unit} 1 if the target is memory-bound."),
+            f"time of a plain forward, at least 1 and never less than for fewer positions. {unit} 1 if the target is "
+            "memory-bound."),
         overhead,
         ("τ, block efficiency", *_figure(theory.ran_tokens), f"new tokens / steps, at {ran}."),
         (f"τ by formula{deep}", *tokens, "(1 − α^(K+1)) / (1 − α) at the same K: Leviathan et al., equation 1, "
