@@ -183,9 +183,9 @@ def test_few_rows_hold_the_first_tokens_what_happened_and_the_sum_of_the_others(
 
 def test_spaces_are_visible_and_figures_have_the_significant_digits():
     assert [show(text) for text in (" a\n\tb", " " * 12, "")] == ["␣a↵⇥b", "␣×12", "∅"]
-    figures = (0, 1, 0.12345, 0.00012345, 0.000012345, None)
+    figures = (0, 1, 0.12345, 0.0012345, 0.00012345, 0.000012345, None)
     assert [number(value) for value in figures] == [
-        "0.0000", "1.0000", "0.1235", "0.000123", "1.23\u00a0×\u00a010⁻⁵", UNKNOWN,
+        "0.0000", "1.0000", "0.1235", "0.00123", "0.000123", "1.23\u00a0×\u00a010⁻⁵", UNKNOWN,
     ]  # fmt: skip
     assert [percent(value) for value in (0, 1, 0.9996, 0.4231, 0.0123, 0.00012, 1e-7)] == [
         "0", "100\u00a0%", ">99.9\u00a0%", "42.3\u00a0%", "1.23\u00a0%", "0.01\u00a0%", "<0.01\u00a0%",

@@ -89,10 +89,10 @@ def show(text: str) -> str:
 
 
 def number(value: float | None) -> str:
-    """A probability or a draw, to four digits."""
+    """A probability or a draw, to four decimals, or to three significant digits where these are more."""
     if value is None or math.isnan(value):
         return UNKNOWN
-    return f"{value:.4f}" if value >= 1e-3 or value == 0 else significant_text(value, 3)
+    return f"{value:.4f}" if value >= 0.01 or value == 0 else significant_text(value, 3)
 
 
 def short(value: float | None) -> str:
