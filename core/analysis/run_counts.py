@@ -25,7 +25,8 @@ class Column(StrEnum):
     NUM_DRAFTED counts a tree's nodes, DEPTH its tokens in a row; MEAN_DRAFTED: of the steps so far that drafted.
     Times in milliseconds; rates from 0 to 1, NaN if nothing was drafted. RATE_LOW and RATE_HIGH: the 95 % band around
     RUNNING_RATE, NaN before there are two blocks; all three are NaN where some drafts aren't known. PREDICTED_RATE:
-    `Tally.predicted_rate`. RUNNING_MS_PER_TOKEN: time of all steps so far / their tokens.
+    `Tally.predicted_rate`. TIMED_TOKENS: NaN in a step without a time, for means over several.
+    RUNNING_MS_PER_TOKEN: time of all steps so far / their tokens.
     """
 
     NUM_DRAFTED = "drafted_tokens"
@@ -42,6 +43,7 @@ class Column(StrEnum):
     DEPTH = "drafted_depth"
     MEAN_DRAFTED = "drafted_tokens_per_block"
     TOKENS = "new_tokens"
+    TIMED_TOKENS = "timed_tokens"
     RUNNING_MS_PER_TOKEN = "running_ms_per_token"
 
 
@@ -106,6 +108,7 @@ class RunCounts:
             step.depth,
             sums.drafted / sums.num_blocks if sums.num_blocks else math.nan,
             len(step.emitted),
+            len(step.emitted) if math.isfinite(step.total_ms) else math.nan,
             sums.total_ms / sums.timed_tokens if sums.timed_tokens else math.nan,
         )
         for column, value in zip(self.columns.values(), values, strict=True):

@@ -217,7 +217,7 @@ def _acceptance(run: RunData) -> Markup:
 
 
 def _latency(run: RunData) -> Markup:
-    width, note, columns = _binned(run.counts, Column.DRAFT_MS, Column.VERIFY_MS, Column.TOTAL_MS, Column.TOKENS)
+    width, note, columns = _binned(run.counts, Column.DRAFT_MS, Column.VERIFY_MS, Column.TOTAL_MS, Column.TIMED_TOKENS)
     # Over a bin: the time of its steps / their tokens.
     draft, verify, total = (
         [ms / max(count, 1 / width) for ms, count in zip(part, columns[3], strict=True)] for part in columns[:3]

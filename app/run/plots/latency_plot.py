@@ -98,7 +98,7 @@ class LatencyPlot(StepPlot):
         for place, sample in enumerate(self.samples[: len(PARTS) + 1]):
             sample.setVisible(is_server == (place == len(PARTS)))
         # Over a bin: the time of its steps / their tokens.
-        tokens = np.maximum(counts.binned(Column.TOKENS, first, last, width), 1.0 / width)
+        tokens = np.maximum(counts.binned(Column.TIMED_TOKENS, first, last, width), 1.0 / width)
         heights = [counts.binned(part, first, last, width) / tokens for part in PARTS]
         x = bar_centres(first, tokens.size, width)
         floor = np.zeros_like(tokens)
