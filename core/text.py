@@ -19,8 +19,14 @@ _UNITS = ("B", "KB", "MB", "GB", "TB")
 
 
 def percent_text(share: float, digits: int = 0) -> str:
-    """A fraction in per cent, with a no-break space before the sign: 0.795 is "79.5 %", -0.1 is "−10 %"."""
-    return spaced_percent(f"{share:.{digits}%}".replace("-", "−"))
+    """A fraction in per cent, with a no-break space before the sign: 0.795 is "79.5 %", -0.1 is "−10 %".
+
+    Only 0 and 1 are 0 % and 100 %: nearer to them than is shown, a share is "<1 %" or ">99 %".
+    """
+    text, least = f"{share:.{digits}%}", 10.0 ** -(digits + 2)
+    if 0.0 < share < 1.0 and float(text[:-1]) in {0.0, 100.0}:
+        text = f"<{least:.{digits}%}" if share < 0.5 else f">{1.0 - least:.{digits}%}"
+    return spaced_percent(text.replace("-", "−"))
 
 
 def spaced_percent(text: str) -> str:

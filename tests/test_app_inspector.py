@@ -188,7 +188,7 @@ def test_spaces_are_visible_and_figures_have_the_significant_digits():
         "0.0000", "1.0000", "0.1235", "0.00123", "0.000123", "1.23\u00a0×\u00a010⁻⁵", UNKNOWN,
     ]  # fmt: skip
     assert [percent(value) for value in (0, 1, 0.9996, 0.4231, 0.0123, 0.00012, 1e-7)] == [
-        "0", "100\u00a0%", ">99.9\u00a0%", "42.3\u00a0%", "1.23\u00a0%", "0.01\u00a0%", "<0.01\u00a0%",
+        "0", "100.0\u00a0%", ">99.9\u00a0%", "42.3\u00a0%", "1.23\u00a0%", "0.01\u00a0%", "<0.01\u00a0%",
     ]  # fmt: skip
 
 

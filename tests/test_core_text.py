@@ -122,6 +122,8 @@ def test_stop_texts_are_found_where_they_begin_and_only_once_complete():
      (significant_text(1.2345e-5, 3), "1.23\u00a0×\u00a010⁻⁵"), (significant_text(1e-12, 3), "1\u00a0×\u00a010⁻¹²"),
      (significant_text(0.0, 3), "0"), (significant_text(-2.5e-7, 3), "-2.5\u00a0×\u00a010⁻⁷"),
      (percent_text(0.795, 1), "79.5\u00a0%"), (percent_text(1.0, 0), "100\u00a0%"),
+     (percent_text(0.999), ">99\u00a0%"), (percent_text(0.9996, 1), ">99.9\u00a0%"), (percent_text(0.004), "<1\u00a0%"),
+     (percent_text(0.0), "0\u00a0%"), (percent_text(0.996, 1), "99.6\u00a0%"),
      (percent_text(-0.1, 0), "−10\u00a0%"), (spaced_percent("50%"), "50\u00a0%"), (spaced_percent("1.50×"), "1.50×")],
 )  # fmt: skip
 def test_numbers_and_shares_read_as_a_person_writes_them_and_do_not_break(shown, text):

@@ -110,11 +110,7 @@ def known(values: Sequence[float], slot: int) -> float | None:
 
 def percent(value: float) -> str:
     """A probability as a bar's label."""
-    if value >= 0.9995:
-        return percent_text(1.0) if value >= 0.99995 else f">{percent_text(0.999, 1)}"
-    if value == 0:
-        return "0"
-    return f"<{percent_text(1e-4, 2)}" if value < 1e-4 else percent_text(value, 1 if value >= 0.1 else 2)
+    return "0" if value == 0 else percent_text(value, 1 if value >= 0.1 else 2)
 
 
 def share_text(share: Share) -> str:

@@ -356,7 +356,7 @@ def _alternatives(span: Span, step: Step) -> str:
     rows = []
     for token, text, probability in found:
         name = _quoted(text[:LONGEST_ALTERNATIVE])
-        rows.append((f"<b>{name}</b>" if token == span.token_id else name, percent(probability)))
+        rows.append((f"<b>{name}</b>" if token == span.token_id else name, escape(percent(probability))))
     which = ", at temperature 1" if step.temperature == 0 else ""
     return f"The target's most likely tokens here{which}:{tip_table(rows)}"
 
