@@ -1,8 +1,10 @@
 """Loading: what is there is found and loaded whole, and what is wrong with it is said in one sentence."""
 
+import base64
 import contextlib
 import importlib.metadata
 import json
+import os
 import struct
 
 import numpy as np
@@ -22,6 +24,7 @@ from core.models import load
 from core.models.catalogue import DEFAULT_DRAFT, DEFAULT_TARGET, ModelFormat, embedded_models, resolve
 from core.models.devices import resolve_dtype
 from core.models.fit import pair_problem, pair_verdict, tokenizer_problem
+from core.models.folder.vocabulary import vocabulary_problem
 from core.models.loading import check_pair
 from tests import fakes
 from tests.fakes import (
@@ -167,8 +170,8 @@ _OWN = {"auto_map": {"AutoTokenizer": ["evil.Tokenizer", None]}, "tokenizer_clas
 
 
 @pytest.mark.parametrize(("file", "settings", "words"), [
-    ("tokenizer.model", {}, "pip install sentencepiece protobuf"), ("tekken.json", {}, "pip install mistral-common"),
-    ("tiktoken.model", {}, "`pip install tiktoken`"), ("tiktoken.model", _OWN, "own code, which is never run"),
+    ("tokenizer.model", {}, "pip install sentencepiece protobuf"), ("tiktoken.model", {}, "`pip install tiktoken`"),
+    ("tiktoken.model", _OWN, "own code, which is never run"),
     ("own.tiktoken", _OWN, "own code, which is never run"), ("tokenizer.json", _OWN, "own code, which is never run"),
 ])  # fmt: skip
 def test_a_tokenizer_that_cant_be_read_here_is_refused_with_the_true_reason(folder, monkeypatch, file, settings, words):
@@ -178,6 +181,31 @@ def test_a_tokenizer_that_cant_be_read_here_is_refused_with_the_true_reason(fold
     assert words in refusal(folder)
     if file != "tokenizer.json":  # Whose class only transformers knows.
         assert words in pair_verdict(str(folder), str(folder), with_memory=False).problem
+
+
+def test_with_tiktoken_any_tokenizer_model_is_left_to_loading(folder, monkeypatch):
+    (folder / "tokenizer.json").rename(folder / "tokenizer.model")
+    monkeypatch.setattr(importlib.metadata, "distributions", lambda name: [name] if name == "tiktoken" else [])
+    assert vocabulary_problem(folder, os.listdir(folder), "Llama 3") is None
+
+
+def test_a_tekken_file_is_read_without_its_authors_package(folder):
+    pieces = [bytes([byte]) for byte in range(250)] + [b"ab", b" ab"]
+    written = {
+        "config": {"pattern": r"[^\r\n\p{L}\p{N}]?\p{L}+|\s+|.", "default_vocab_size": len(pieces) + 3,
+                   "default_num_special_tokens": 3, "version": "v7"},
+        "vocab": [{"rank": rank, "token_bytes": base64.b64encode(piece).decode(), "token_str": None}
+                  for rank, piece in enumerate(pieces)],
+        "special_tokens": [{"rank": rank, "token_str": token, "is_control": True}
+                           for rank, token in enumerate(("<unk>", "<s>", "</s>"))],
+    }  # fmt: skip
+    (folder / "tekken.json").write_text(json.dumps(written))
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (folder / name).unlink()
+    model = load(str(folder), "cpu")
+    assert model.vocab_size == 255
+    assert model.tokenizer("ab ab", add_special_tokens=False)["input_ids"] == [253, 254]
+    assert pair_verdict(str(folder), str(folder), with_memory=False).problem is None
 
 
 def test_code_that_comes_with_a_model_is_not_run(folder):

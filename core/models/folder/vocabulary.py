@@ -21,9 +21,7 @@ from core.models.folder.weight_files import read_gguf_header
 LARGEST_TOKENIZER = 256 << 20
 """Largest tokenizer file that is parsed, in bytes; the largest known has about 35 MB."""
 
-_READERS = {
-    "tekken.json": ("mistral-common",), "tiktoken.model": ("tiktoken",), "*.model": ("sentencepiece", "protobuf"),
-}  # fmt: skip
+_READERS = {"tiktoken.model": ("tiktoken",), "*.model": ("sentencepiece", "protobuf")}
 """The packages with which transformers reads a vocabulary that it can't read by itself, by the name of its file."""
 
 _GGUF_UNUSED = 5
@@ -85,7 +83,7 @@ def vocabulary_problem(folder: Path, names: Iterable[str], title: str) -> str | 
         title: what the sentence calls it.
     """
     names = sorted(names)
-    if {"tokenizer.json", "vocab.json", "vocab.txt"} & set(names):
+    if {"tokenizer.json", "vocab.json", "vocab.txt", "tekken.json"} & set(names):
         return None
     needed = next((_READERS[kind] for kind in _READERS if fnmatch.filter(names, kind)), ())
     with contextlib.suppress(*_UNREADABLE):
@@ -93,7 +91,9 @@ def vocabulary_problem(folder: Path, names: Iterable[str], title: str) -> str | 
         has_class = needed == ("tiktoken",) and "auto_map" in _read_json(folder / "tokenizer_config.json")
         if has_class or (not needed and fnmatch.filter(names, "*.tiktoken")):
             return own_code_needed(title)
-    if lacking := [name for name in needed if not any(importlib.metadata.distributions(name=name))]:
+    lacking = [name for name in needed if not any(importlib.metadata.distributions(name=name))]
+    # With tiktoken, transformers reads what isn't SentencePiece's, such as Llama 3's tokenizer.model.
+    if lacking and not any(importlib.metadata.distributions(name="tiktoken")):
         return (
             f"The tokenizer of {title} needs {' and '.join(lacking)}. Install what is missing with "
             f"`pip install {' '.join(lacking)}`, or choose another model."
