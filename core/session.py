@@ -30,7 +30,7 @@ from core.runlog.log import installed, started_now
 from core.runlog.tally import Tally
 from core.runners.scoring import TargetScorer
 from core.runners.threads import ThreadGovernor, num_processors
-from core.settings import RunRequest
+from core.settings import TYPICAL_FIELDS, RunRequest
 from core.text import TextStream
 from core.types import BaselineStep, Event, Finished, FinishReason, PrefillDone, RunStarted, StageChanged, Step, Summary
 
@@ -325,7 +325,7 @@ def run_started(
         "seed": request.seed,
         "coupling": str(request.coupling),
         "verification": str(request.verification),
-        **({"lossy": True} if request.is_lossy else {}),
+        **({"lossy": True, **TYPICAL_FIELDS} if request.is_lossy else {}),
         "max_new_tokens": request.max_new_tokens,
         "stop": list(request.stop),
         "prompt": request.prompt,

@@ -63,6 +63,10 @@ LOSSY = "Lossy: typical acceptance doesn't keep the target's distribution."
 """Shown wherever such a run is displayed or exported; its log says `"verification": "typical", "lossy": true`."""
 
 
+TYPICAL_FIELDS = {"typical_floor": TYPICAL_FLOOR, "typical_share": TYPICAL_SHARE}
+"""What such a log's config holds of its threshold; older logs, some of which had another one, don't."""
+
+
 def is_lossy(config: Mapping[str, Any]) -> bool:
     """Whether a log's config is that of a run whose text doesn't follow the target's distribution."""
     return config.get("verification") == VerificationRule.TYPICAL

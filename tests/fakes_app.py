@@ -16,7 +16,7 @@ from PySide6.QtWidgets import QAbstractItemView, QLabel, QMenu, QTabWidget, QWid
 from core.controls import Cancelled, RunControls
 from core.draft_length import config_fields
 from core.runlog.tally import Tally
-from core.settings import LengthPolicy, RunRequest
+from core.settings import TYPICAL_FIELDS, LengthPolicy, RunRequest
 from core.types import (
     BaselineStep,
     Drafted,
@@ -250,7 +250,7 @@ class FakeSession:
             **config_fields(request.draft_length),
             **{name: getattr(request.sampling, name) for name in ("temperature", "top_k", "top_p", "min_p")},
             **{"revision": None, "device": "cpu", "dtype": "float32"},
-            **({"lossy": True} if request.is_lossy else {}),
+            **({"lossy": True, **TYPICAL_FIELDS} if request.is_lossy else {}),
             **{"prompt_token_ids": list(range(9)), "chat": request.chat is True},
             **(continuation if request.continuation or request.forced or request.forced_text else {}),
         }

@@ -191,7 +191,7 @@ def test_under_shared_noise_a_candidate_is_rejected_for_the_token_that_the_targe
 def test_typical_acceptance_names_what_it_asks_for_and_is_called_lossy():
     items = [replace(item, target_entropy=math.log(5), residual_probs=None) for item in EVIDENCE]
     step = replace(TREE, uniforms=(), evidence=tuple(items), target_probs=(0.05, 0.3, 0.05, 0.2, 0.3))
-    said = [inspect([step], Place(0, slot), is_typical=True) for slot in range(5)]
+    said = [inspect([step], Place(0, slot), is_typical=True, typical=(0.09, 0.3)) for slot in range(5)]
     assert said[0].verdict == "Rejected: p = 0.0500 ≤ 0.0600, the threshold here (lossy)."
     assert said[1].verdict == "Accepted: p = 0.3000 > 0.0600, the threshold here (lossy)."
     assert said[3].verdict.startswith("Passes, but is not on the longest path")
@@ -199,13 +199,15 @@ def test_typical_acceptance_names_what_it_asks_for_and_is_called_lossy():
     assert said[3].tests[-1] == "▸ 2 “dog”: p 0.200 > 0.060, passes"
     typical = replace(step, acceptance_probs=(math.nan,) * 5)
     for slot, fate, verdict in ((3, Fate.REJECTED, "Passes, but is not"), (4, Fate.UNTESTED, "Never reached:")):
-        shown = inspect([typical], Place(0, slot), is_typical=True)
+        shown = inspect([typical], Place(0, slot), is_typical=True, typical=(0.09, 0.3))
         assert shown.verdict.startswith(verdict)
         assert next(chip.fate for chip in shown.chips if chip.slot == slot) is fate
     titles = {fact.title for item in said for fact in item.facts}
     assert not any("Residual" in title or "draw" in title or "Acceptance" in title for title in titles)
-    older = inspect([replace(step, target_probs=(0.05,) * 5)], Place(0, 1), is_typical=True)
-    assert (older.verdict, older.tests[-1]) == ("Accepted.", "▸ 2 “a”: p 0.050, accepted")
+    older = [inspect([step], Place(0, slot), is_typical=True) for slot in range(5)]  # Its log holds no threshold.
+    assert (older[1].verdict, older[1].tests[-1]) == ("Accepted.", "▸ 2 “a”: p 0.300, accepted")
+    assert older[0].verdict == "Not accepted."
+    assert not any("hreshold" in str(part) for item in older for part in (item.verdict, item.tests, item.facts))
 
 
 BLOCK = replace(

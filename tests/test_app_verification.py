@@ -95,6 +95,7 @@ def test_a_kept_lossy_run_is_named_when_opened_listed_and_searched(open_runs, fo
         window.runs.open_run(run)
         until(qtbot, lambda run=run: window.live.kept_title == run.title and shown_whole(window))
         assert window.status.lossy.isHidden() is is_hidden
+        assert window.run_view.typical == (None if is_hidden else (0.09, 0.3))
 
 
 def test_compare_and_every_export_of_a_lossy_run_name_it(folder, tmp_path):

@@ -17,7 +17,7 @@ from core.runlog.replay import summary_from_record
 from core.runners.llama import FusedLlamaRunner
 from core.runners.module import ModuleRunner
 from core.session import Continuation, Session, run_started
-from core.settings import Coupling, LengthPolicy, SamplingParams
+from core.settings import Coupling, LengthPolicy, SamplingParams, VerificationRule
 from core.types import BaselineStep, Finished, FinishReason, PrefillDone, RunStarted, StageChanged, Step
 from tests.errors import failing
 from tests.fakes import byte_tokenizer, is_sentence, refusal, tiny_model
@@ -160,6 +160,13 @@ def test_a_system_prompt_is_logged_where_there_is_one(request_for):
     started = run_started(request_for(system="Be brief."), target, prompt, Continuation())
     assert started.config["system"] == "Be brief."
     assert "system" not in run_started(request_for(), target, prompt, Continuation()).config
+
+
+def test_the_threshold_of_typical_acceptance_is_logged_where_it_decides(request_for):
+    prompt, target = EncodedPrompt([1], "x", False), tiny_model()
+    for rule, expected in ((VerificationRule.TYPICAL, [0.09, 0.3]), (VerificationRule.TOKEN, [None, None])):
+        config = run_started(request_for(verification=rule), target, prompt, Continuation()).config
+        assert [config.get(name) for name in ("typical_floor", "typical_share")] == expected
 
 
 def test_a_k_of_0_is_plain_decoding_without_a_draft(request_for):

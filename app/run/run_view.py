@@ -18,9 +18,9 @@ from core.analysis.theory import SpeedupTheory
 from core.draft_length import DraftLength, config_fields, lengths_of
 from core.drafters.registry import METHODS
 from core.runlog.log import to_record
-from core.runlog.reading import RunLog
+from core.runlog.reading import RunLog, number_of
 from core.runlog.tally import Tally
-from core.settings import Coupling, LengthPolicy, RunRequest, is_lossy
+from core.settings import TYPICAL_FIELDS, Coupling, LengthPolicy, RunRequest, is_lossy
 from core.types import (
     BaselineStep,
     Drafted,
@@ -226,6 +226,12 @@ class RunView:
     def is_lossy(self) -> bool:
         """Whether the text doesn't follow the target's distribution."""
         return (self.request is not None and self.request.is_lossy) or is_lossy(self.config)
+
+    @property
+    def typical(self) -> tuple[float, float] | None:
+        """Floor and share of typical acceptance's threshold; None if the run doesn't say."""
+        floor, share = (number_of(self.config.get(name)) for name in TYPICAL_FIELDS)
+        return None if floor is None or share is None else (floor, share)
 
     def file_prefix(self) -> str:
         """The start of this run's file names; empty before it has started."""

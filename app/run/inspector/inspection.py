@@ -12,7 +12,7 @@ from app.run.inspector.verdicts import Decider, Words, chance_of, decider_of, la
 from app.run.run_view import NamedValue
 from app.run.text.tokens import Fate, Place, Span, block, depth_of, fate_of
 from core.evidence import PositionEvidence
-from core.settings import TYPICAL_FLOOR, TYPICAL_SHARE, Coupling
+from core.settings import Coupling
 from core.types import Step
 
 NOT_KEPT = "The distributions of this run were not kept."
@@ -51,12 +51,14 @@ def inspect(
     coupling: Coupling = Coupling.REJECTION,
     *,
     is_typical: bool = False,
+    typical: tuple[float, float] | None = None,
     is_coming: bool = False,
 ) -> Inspection | None:
     """Describe a place; None if the run has no such place.
 
     Args:
         is_typical: whether the run's tokens are tested by typical acceptance.
+        typical: floor and share of its threshold; None if unknown.
         is_coming: whether missing evidence may still arrive.
     """
     if not 0 <= place.step < len(steps) or not 0 <= place.slot < num_places(steps[place.step]):
@@ -64,7 +66,7 @@ def inspect(
     # Unpacked once: it is looked at for each node.
     step, slot = replace(steps[place.step], evidence=tuple(steps[place.step].evidence)), place.slot
     decider = decider_of(step, coupling, is_typical=is_typical)
-    words = Words(step, decider)
+    words = Words(step, decider, typical)
     is_drafted = slot < len(step.drafted)
     targets = [words.target_prob(node) for node in range(len(step.parents))]
     position = f"text position {step.position + depth_of(step, slot):,}"
@@ -76,7 +78,7 @@ def inspect(
         chips=tuple(span._replace(text=_chip_text(step, span)) for span in block(step, place.step)),
         verdict=words.verdict(slot),
         tests=tuple(words.tests(slot)),
-        facts=tuple(_drafted_facts(step, slot, decider) if is_drafted else _own_facts(step, slot, decider)),
+        facts=tuple(_drafted_facts(step, slot, decider, typical) if is_drafted else _own_facts(step, slot, decider)),
         shares=() if (evidence := evidence_at(step, slot)) is None else shares_at(step, slot, evidence),
         note=words.note(slot) if evidence is not None else why_none,
         draft_shares=tuple(draft_shares(step)) if step.parents else (),
@@ -109,7 +111,7 @@ BLOCK_HELP = "Each prefix of the block passes as a whole if u < h; the longest p
 Fact = tuple[str, float | None, str]
 
 
-def _drafted_facts(step: Step, slot: int, decider: Decider) -> list[NamedValue]:
+def _drafted_facts(step: Step, slot: int, decider: Decider, typical: tuple[float, float] | None) -> list[NamedValue]:
     """The figures of a drafted token."""
     evidence = evidence_at(step, slot)
     if decider is Decider.ARGMAX:
@@ -128,8 +130,9 @@ def _drafted_facts(step: Step, slot: int, decider: Decider) -> list[NamedValue]:
     elif decider is Decider.DRAW:
         rows += _draw_facts(step, slot, evidence)
     elif decider is Decider.TYPICAL:
-        how = f"The smaller of {TYPICAL_FLOOR:g} and {TYPICAL_SHARE:g} exp(−H), H being the target's entropy."
-        rows.append(("Threshold for p", least_of(step, slot), how))
+        if typical is not None:
+            how = "The smaller of {:g} and {:g} exp(−H), H being the target's entropy.".format(*typical)
+            rows.append(("Threshold for p", least_of(step, slot, typical), how))
     elif not step.parents:
         rows += _noise_facts(step, slot, evidence)
     if evidence is not None and evidence.residual_probs is not None:

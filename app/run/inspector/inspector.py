@@ -187,7 +187,9 @@ class InspectorPanel(RunPage):
         is_coming = run.request is not None and run.request.inspect and run.summary is None
         self._shown = None
         if place is not None:
-            self._shown = inspect(run.steps, place, run.coupling, is_typical=run.is_lossy, is_coming=is_coming)
+            self._shown = inspect(
+                run.steps, place, run.coupling, is_typical=run.is_lossy, typical=run.typical, is_coming=is_coming
+            )
         self._pages.setCurrentIndex(0 if self._shown is None else 1)
         if self._shown is None or place is None:
             self._empty.setText((EMPTY_SERVED if run.is_on_server else EMPTY) if run.num_tokens else RUN_FIRST)

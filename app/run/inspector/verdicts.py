@@ -9,7 +9,7 @@ from enum import StrEnum
 from app.run.inspector.places import evidence_at, prob_in, siblings
 from app.run.inspector.shares import known, number, short, show
 from app.run.text.tokens import Fate, fate_of, is_corrected
-from core.settings import TYPICAL_FLOOR, TYPICAL_SHARE, Coupling
+from core.settings import Coupling
 from core.types import Step, StepSource
 
 ARGMAX_NOTE = "At temperature 0 the target's most likely token is taken. These are the probabilities at temperature 1."
@@ -54,10 +54,10 @@ def last_text(step: Step) -> str:
 
 
 class Words:
-    """A step in words, as its `decider` has it."""
+    """A step in words, as its `decider` has it; `typical` as for `least_of`."""
 
-    def __init__(self, step: Step, decider: Decider) -> None:
-        self._step, self._decider = step, decider
+    def __init__(self, step: Step, decider: Decider, typical: tuple[float, float] | None = None) -> None:
+        self._step, self._decider, self._limits = step, decider, typical
 
     def target_prob(self, slot: int) -> float | None:
         """p of a drafted token; at temperature 0 that at 1, if it is known."""
@@ -156,7 +156,8 @@ class Words:
         return u is not None and chance is not None and u < chance
 
     def _typical(self, slot: int, *, is_kept: bool) -> str:
-        step, p, least = self._step, known(self._step.target_probs, slot), least_of(self._step, slot)
+        step, p = self._step, known(self._step.target_probs, slot)
+        least = least_of(step, slot, self._limits)
         if p is None or least is None:
             said = "Accepted" if is_kept else "Not accepted"
         else:
@@ -219,7 +220,11 @@ class Words:
     def _tested(self, node: int, fate: Fate) -> str:
         """A candidate's test and its outcome."""
         step, p, outcome = self._step, self.target_prob(node), TEST_WORDS[fate]
-        if self._decider is Decider.TYPICAL and p is not None and (least := least_of(self._step, node)) is not None:
+        if (
+            self._decider is Decider.TYPICAL
+            and p is not None
+            and (least := least_of(step, node, self._limits)) is not None
+        ):
             is_passed = p > least
             word = outcome if fate is Fate.ACCEPTED else "passes" if is_passed else "rejected"
             return f"p {short(p)} {'>' if is_passed else '≤'} {short(least)}, {word}"
@@ -250,14 +255,12 @@ def chance_of(step: Step, slot: int) -> float | None:
     return known([test.acceptance for test in step.block], slot + 1)
 
 
-def least_of(step: Step, slot: int) -> float | None:
-    """The threshold of typical acceptance at this token; None if unknown, as where the run accepted below it."""
-    evidence, p = evidence_at(step, slot), known(step.target_probs, slot)
-    if evidence is None or p is None:
+def least_of(step: Step, slot: int, typical: tuple[float, float] | None) -> float | None:
+    """The threshold of typical acceptance, of this floor and share, at a token; None if unknown."""
+    evidence = evidence_at(step, slot)
+    if evidence is None or typical is None:
         return None
-    least = min(TYPICAL_FLOOR, TYPICAL_SHARE * math.exp(-evidence.target_entropy))
-    # Earlier versions had a lower threshold, which their logs don't hold.
-    return None if p <= least and fate_of(step, slot) is Fate.ACCEPTED else least
+    return min(typical[0], typical[1] * math.exp(-evidence.target_entropy))
 
 
 def _sign(is_below: bool) -> str:
