@@ -149,9 +149,10 @@ def test_a_missing_tokenizer(tmp_path, family):
     assert "tokenizer" in refusal(folder)
 
 
-@pytest.mark.parametrize(("ends", "expected"), [([[256]], set()), ([5, "x", None, 256], {5, 256}), ("<|end|>", set())])
+@pytest.mark.parametrize(("ends", "expected"), [([[256]], {7}), ([5, "x", None, 256], {5, 256}), ("<|end|>", {7})])
 def test_ends_of_a_text_that_are_no_ids_are_left_out(folder, ends, expected):
     edit_json(folder / "generation_config.json", eos_token_id=ends)
+    edit_json(folder / "config.json", eos_token_id=7)
     assert load(str(folder), "cpu").eos_ids == expected
 
 

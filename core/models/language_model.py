@@ -185,7 +185,7 @@ def _draft_ids(ref: str, config: Any, vocab_size: int, device: torch.device) -> 
 def _eos_ids(model: Any, tokenizer: Any) -> frozenset[int]:
     for source in (getattr(model, "generation_config", None), model.config, tokenizer):
         ids = getattr(source, "eos_token_id", None)
-        if ids is not None:
-            listed = ids if isinstance(ids, list | tuple) else [ids]
-            return frozenset(end for end in listed if type(end) is int)
+        listed = ids if isinstance(ids, list | tuple) else [ids]
+        if valid := frozenset(end for end in listed if type(end) is int):
+            return valid
     return frozenset()
