@@ -236,6 +236,8 @@ _YARN = {"rope_type": "yarn", "factor": 4.0}
 
 @pytest.mark.parametrize(("family", "changes", "context"), [
     ("mpt", {"d_model": 32, "n_heads": 4, "n_layers": 2, "max_seq_len": 64}, 64),
+    ("rwkv", {"hidden_size": 32, "num_hidden_layers": 2, "attention_hidden_size": 32, "intermediate_size": 48,
+              "context_length": 96}, 96),
     ("llama", {"rope_parameters": {**_YARN, "original_max_position_embeddings": 64}}, 256),
     ("llama", {"rope_parameters": {**_YARN, "original_max_position_embeddings": 32}}, 128),
     ("llama", {"rope_scaling": _YARN}, 512),
@@ -243,7 +245,7 @@ _YARN = {"rope_type": "yarn", "factor": 4.0}
     ("llama", {"rope_scaling": {"type": "linear", "factor": 2.0}}, 128),
 ])  # fmt: skip
 def test_the_context_is_the_loaded_models(tmp_path, family, changes, context):
-    folder = save_model(tmp_path, family=family, **(changes if family == "mpt" else {}))
+    folder = save_model(tmp_path, family=family, **({} if family == "llama" else changes))
     if family == "llama":
         edit_json(folder / "config.json", **{"rope_parameters": None, "rope_theta": 10_000.0, **changes})
     assert details(folder).context_length == load(str(folder), "cpu").context_length == context

@@ -48,7 +48,7 @@ PACKAGES = {
 _NOT_CACHED = {"linear_attention", "mamba", "conv", "recurrent", "mlp", "moe", "M", "-", "E"}
 """Kinds of layers, and Nemotron-H's letters for them, that keep no keys and values of each position."""
 _MOST_STRETCHED = 1_000_000
-CONTEXTS = ("max_position_embeddings", "n_positions", "max_seq_len", "model_max_length")
+CONTEXTS = ("max_position_embeddings", "n_positions", "max_seq_len", "model_max_length", "context_length")
 """What a configuration calls the positions that its model reads."""
 _NOT_TEXT = ("vision", "visual", "multi_modal", "audio")
 """Parts of a model that text never passes through."""
