@@ -241,6 +241,7 @@ _YARN = {"rope_type": "yarn", "factor": 4.0}
     ("llama", {"rope_parameters": {**_YARN, "original_max_position_embeddings": 64}}, 256),
     ("llama", {"rope_parameters": {**_YARN, "original_max_position_embeddings": 32}}, 128),
     ("llama", {"rope_scaling": _YARN}, 512),
+    ("llama", {"rope_scaling": _YARN, "original_max_position_embeddings": 64}, 256),
     ("llama", {"rope_scaling": {"type": "dynamic", "factor": 2.0}}, 256),
     ("llama", {"rope_scaling": {"type": "linear", "factor": 2.0}}, 128),
 ])  # fmt: skip

@@ -237,7 +237,8 @@ def context_of(config: Mapping[str, Any]) -> int:
     factor = rope.get("factor")
     if not isinstance(factor, int | float) or not 1 < factor < _MOST_STRETCHED:
         return limit
-    kind, original = rope.get("rope_type", rope.get("type")), positive_number(rope, "original_max_position_embeddings")
+    kind, name = rope.get("rope_type", rope.get("type")), "original_max_position_embeddings"
+    original = positive_number(config, name) or positive_number(rope, name)
     if kind == "dynamic":  # NTK, which stretches the trained length.
         return int(limit * factor)
     # Some limits are already stretched. Those of linear scaling mostly are, without saying from what.
