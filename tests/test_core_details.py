@@ -7,6 +7,7 @@ import gguf
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
+from transformers import AutoConfig
 
 from core.errors import ModelUnreadableError
 from core.models import load
@@ -229,6 +230,18 @@ def test_a_truncated_gguf_file_is_noticed(tmp_path, keep):
     content = write_gguf(tmp_path / "whole.gguf").read_bytes()
     (tmp_path / "torn.gguf").write_bytes(content[: int(len(content) * keep) if keep > 0 else -200])
     assert "truncated" in refusal(tmp_path / "torn.gguf")
+
+
+@pytest.mark.parametrize(("family", "kinds"), [
+    ("qwen3_next", {"full_attention_interval": 3}), ("jamba", {"attn_layer_period": 4, "attn_layer_offset": 1}),
+    ("bamba", {"attn_layer_indices": [1, 4]}), ("lfm2", {"full_attn_idxs": [0, 2]}),
+    ("recurrent_gemma", {"block_types": ["recurrent", "recurrent", "attention"]}),
+])  # fmt: skip
+def test_layers_that_cache_nothing_are_counted_as_transformers_reads_them(folder, family, kinds):
+    edit_json(folder / "config.json", model_type=family, num_hidden_layers=7, **kinds)
+    read = AutoConfig.for_model(family, num_hidden_layers=7, **kinds).layer_types
+    cached = sum(kind in {"full_attention", "sliding_attention"} for kind in read)
+    assert details(folder).num_uncached_layers == 7 - cached > 0
 
 
 _YARN = {"rope_type": "yarn", "factor": 4.0}

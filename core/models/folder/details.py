@@ -47,6 +47,8 @@ PACKAGES = {
 """What transformers needs for weights that stay quantised, by method; others it can also expand as it loads them."""
 _NOT_CACHED = {"linear_attention", "mamba", "conv", "recurrent", "mlp", "moe", "M", "-", "E"}
 """Kinds of layers, and Nemotron-H's letters for them, that keep no keys and values of each position."""
+_KINDS = ("layer_types", "layers_block_type", "hybrid_override_pattern", "block_types")
+"""What configurations call the kinds of their layers, repeated where there are more layers."""
 _MOST_STRETCHED = 1_000_000
 CONTEXTS = ("max_position_embeddings", "n_positions", "max_seq_len", "model_max_length", "context_length")
 """What a configuration calls the positions that its model reads."""
@@ -159,8 +161,7 @@ def read_details(entry: ModelEntry) -> ModelDetails:
     num_tokens = count_tokens(source) if source else None
     table_size = rows or number("vocab_size")
     drafted = config.get("draft_vocabulary")
-    listed = (config.get(name) for name in ("layer_types", "layers_block_type", "hybrid_override_pattern"))
-    kinds: Sequence[Any] = next((kinds for kinds in listed if isinstance(kinds, list | str)), ())
+    kinds = next((config[name] for name in _KINDS if config.get(name) and isinstance(config[name], list | str)), ())
     layers = number("num_hidden_layers", "n_layer", "n_layers", "num_layers", "block_count") or len(kinds)
     is_recurrent = number("state_size") and not number("num_attention_heads")  # Mamba.
     return ModelDetails(
@@ -173,7 +174,7 @@ def read_details(entry: ModelEntry) -> ModelDetails:
         vocab_size=min(num_tokens, table_size or num_tokens) if num_tokens else table_size,
         table_size=table_size,
         num_layers=layers,
-        num_uncached_layers=layers if is_recurrent else min(layers, sum(str(kind) in _NOT_CACHED for kind in kinds)),
+        num_uncached_layers=layers if is_recurrent else _uncached_layers(config, kinds, layers),
         hidden_size=hidden,
         intermediate_size=number("intermediate_size", "ffn_dim", "n_inner", "feed_forward_length") or 4 * hidden,
         num_heads=heads,
@@ -227,6 +228,22 @@ def read_config(folder: Path, title: str = "") -> dict[str, Any]:
     if not isinstance(config, dict):
         raise ModelUnreadableError(f"The config.json of {name} can't be read. Download the model again.")
     return config
+
+
+def _uncached_layers(config: Mapping[str, Any], kinds: Sequence[Any], layers: int) -> int:
+    """Layers that keep no keys and values: by their kinds, or as other families write which ones do."""
+    if kinds:
+        are_uncached = [str(kind) in _NOT_CACHED for kind in kinds]
+        times, rest = divmod(layers, len(kinds))
+        return times * sum(are_uncached) + sum(are_uncached[:rest])
+    for name in ("attn_layer_indices", "full_attn_idxs"):  # Bamba's, LFM2's.
+        if isinstance(config.get(name), list):
+            return max(0, layers - len(config[name]))
+    # Jamba's first one is at its offset; Qwen3-Next's is the last of an interval.
+    if period := positive_number(config, "attn_layer_period"):
+        return layers - max(0, -(-(layers - positive_number(config, "attn_layer_offset")) // period))
+    interval = positive_number(config, "full_attention_interval")
+    return layers - layers // interval if interval else 0
 
 
 def context_of(config: Mapping[str, Any]) -> int:
