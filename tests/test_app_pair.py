@@ -39,6 +39,15 @@ def test_models_of_one_title_are_listed_by_their_references(window, hub):
         form.add_model(hub_entry(ref, 1_500_000_000))
     for combo in (form.target.combo, form.draft.combo):
         assert all(combo.findText(ref) >= 0 for ref in refs)
+    form.add_model(hub_entry("owner/large", 9_000_000_000))
+    form.choose(ModelRole.TARGET, "owner/large")
+    form.choose(ModelRole.DRAFT, refs[0])
+    assert any(form.draft.combo.itemText(row).endswith(f"· {refs[0]}") for row in range(form.draft.combo.count()))
+    form.library.record("owner/large", dict.fromkeys(refs))
+    window.menus.sweep.trigger()
+    sweep = window.sweep.form
+    assert all(sweep.target.findText(ref) >= 0 for ref in refs)
+    assert {sweep.drafts.boxes[ref].text() for ref in refs} == set(refs)
 
 
 # --- The verdict ---

@@ -63,6 +63,13 @@ def model_text(entry: ModelEntry) -> str:
     return f"{entry.title}: {kind}, {bytes_text(entry.size_bytes)}, {place}"
 
 
+def titles_of(entries: Iterable[ModelEntry]) -> dict[str, str]:
+    """What a list calls each model, by reference: its title, or its reference where several share a title."""
+    entries = tuple(entries)
+    shared = Counter(entry.title for entry in entries)
+    return {entry.ref: entry.title if shared[entry.title] == 1 else entry.ref for entry in entries}
+
+
 def memory_text(memory: MemoryForecast) -> str:
     """Whether a pair fits: "Memory: needs 1.9 of 22 GB free"."""
     if memory.available_bytes is None:
@@ -139,12 +146,7 @@ class ModelLibrary:
 
     def in_titles(self, text: str) -> str:
         """A text with references replaced by titles; models that share a title keep their references."""
-        shared = Counter(entry.title for entry in self._entries.values())
-        titles = {
-            entry.ref: entry.title
-            for entry in self._entries.values()
-            if entry.ref != entry.title and shared[entry.title] == 1
-        }
+        titles = {ref: title for ref, title in titles_of(self.entries).items() if ref != title}
         if not titles:
             return text
         # Longest first, since one may be a prefix of another; whole references only, not parts of a path.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 
@@ -10,7 +9,7 @@ from PySide6.QtCore import QSignalBlocker, QSize, Qt, QTimer, Signal, Slot
 from PySide6.QtGui import QPainter, QPalette, QStandardItem, QStandardItemModel
 from PySide6.QtWidgets import QApplication, QComboBox, QStyleOptionViewItem, QWidget
 
-from app.setup.model_library import model_text
+from app.setup.model_library import model_text, titles_of
 from app.theme import scaled
 from app.widgets.fields import boxed, column, guard_wheel, labelled, plain_tip, set_flag
 from app.widgets.title_delegate import NOTE_ROLE, SUBTITLE_ROLE, Index, TitleDelegate
@@ -149,10 +148,14 @@ class ModelPicker(QWidget):
         self.ref = self.wanted if self.wanted in [entry.ref for entry in entries] else fallback
         self._method = method
         chosen = next((entry for entry in entries if entry.ref == self.ref), None)
+        titles = titles_of(entries)
         # Plain texts, which can be compared with those shown.
         models = [(entry, problems.get(entry.ref)) for entry in entries]
         others = [
-            (item, f"{item.title} · {chosen.title}" if item.needs_draft_model and chosen is not None else item.title)
+            (
+                item,
+                f"{item.title} · {titles[chosen.ref]}" if item.needs_draft_model and chosen is not None else item.title,
+            )
             for item in methods
         ]
         shown = (models, others, problems.get(self.ref))
@@ -160,10 +163,8 @@ class ModelPicker(QWidget):
             self._shown = shown
             with QSignalBlocker(self.combo):
                 self._items.clear()
-                shared = Counter(entry.title for entry in entries)
                 for entry, problem in models:
-                    title = entry.title if shared[entry.title] == 1 else entry.ref
-                    self._items.appendRow(_model_item(entry, title, problem))
+                    self._items.appendRow(_model_item(entry, titles[entry.ref], problem))
                 if not models:
                     self._items.appendRow(_plain_item("No model here yet", enabled=False))
                 for item, title in others:

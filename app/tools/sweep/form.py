@@ -15,6 +15,7 @@ from app.dialogs import Dialogs
 from app.jobs import Jobs
 from app.menus import key_text
 from app.settings import RunSettings
+from app.setup.model_library import titles_of
 from app.setup.prompt import PromptEditor
 from app.setup.settings_panel import SettingsPanel
 from app.tools.sweep.sweep_view import POLICIES, WINDOW_SUITE, SweepView
@@ -315,11 +316,12 @@ class SweepForm(QWidget):
 
     def _show_targets(self) -> None:
         current = self.target.currentData() or self._controls.target.ref
+        titles = titles_of(self._library.entries)
         with QSignalBlocker(self.target):
             self.target.clear()
             for entry in self._library.entries:
                 if not self._library.target_problem(entry.ref):
-                    self.target.addItem(entry.title, entry.ref)
+                    self.target.addItem(titles[entry.ref], entry.ref)
             self.target.setCurrentIndex(max(0, self.target.findData(current)))
 
     def _show_drafts(self) -> None:
@@ -329,7 +331,8 @@ class SweepForm(QWidget):
         entries = [
             entry for entry in library.entries if entry.ref in fitting and not library.problem(entry.ref, target)
         ]
-        self.drafts.show_items({entry.ref: (entry.title, entry.ref) for entry in entries})
+        titles = titles_of(library.entries)
+        self.drafts.show_items({entry.ref: (titles[entry.ref], entry.ref) for entry in entries})
         is_open = bool(library.unchecked_drafts(target))
         note = "Looking for other drafts…" if is_open else "No draft on this computer fits this target."
         self.drafts_note.setText(note)
