@@ -39,7 +39,7 @@ def write_gguf(
     merges=("a b",),
     pieces=(),
 ) -> Path:
-    """A tiny llama or Gemma, as llama.cpp's converter writes it but for its rotary order, which is left as it is.
+    """A tiny llama, Gemma or Phi-3, as llama.cpp's converter writes it, but with its rotary order left as it is.
 
     `extra`: further fields by key, and tensors, as lists, by name. `last`: the tokens from id 257 on, and their types.
     `pieces`: those of a SentencePiece vocabulary in place of all others, with their types and scores.
@@ -47,7 +47,7 @@ def write_gguf(
     config = tiny_module("llama").config
     tokens = byte_tokenizer([("a", "b")]).convert_ids_to_tokens(range(257)) + [token for token, _ in last]
     tokens = [piece for piece, _, _ in pieces] or tokens
-    is_gemma, vocab_size = family != "llama", len(tokens)
+    is_gemma, vocab_size = family.startswith("gemma"), len(tokens)
     width = 16 if is_gemma else 8
     writer = gguf.GGUFWriter(path, family)
     writer.add_name("tiny")
@@ -81,13 +81,14 @@ def write_gguf(
     random = np.random.default_rng(0)
     shapes = {"token_embd": (vocab_size, 32), "output_norm": (32,)} | ({} if is_gemma else {"output": (vocab_size, 32)})
     norms = {"post_attention_norm": (32,), "post_ffw_norm": (32,), "attn_q_norm": (width,), "attn_k_norm": (width,)}
+    fused = {"attn_qkv": (8 * width, 32), "ffn_up": (96, 32)}
     for block in range(num_layers):
         shapes |= {
             f"blk.{block}.{name}": shape
             for name, shape in {
                 "attn_norm": (32,), "attn_q": (4 * width, 32), "attn_k": (2 * width, 32), "attn_v": (2 * width, 32),
                 "attn_output": (32, 4 * width), "ffn_norm": (32,), "ffn_gate": (48, 32), "ffn_up": (48, 32),
-                "ffn_down": (32, 48), **(norms if is_gemma else {}),
+                "ffn_down": (32, 48), **(norms if is_gemma else {}), **(fused if family == "phi3" else {}),
             }.items()
         }  # fmt: skip
     for name, shape in shapes.items():

@@ -116,12 +116,14 @@ def _mend_tokenizer(path: Path, header: GgufHeader) -> None:
             special["ids"] = [ids[token]]
     if fields.get("tokenizer.ggml.pre") in _KEPT_WORDS:
         model["ignore_merges"] = True
-    splitter = tokenizer.get("pre_tokenizer") or {}
-    if fields.get("tokenizer.ggml.add_space_prefix") is False and splitter.get("type") == "Metaspace":
-        splitter["prepend_scheme"] = "never"
-        # Nor does a text then lose a space of its own when it is decoded.
-        decoders = tokenizer["decoder"].get("decoders", [])
-        decoders[:] = [decoder for decoder in decoders if decoder["type"] != "Strip"]
+    if fields.get("tokenizer.ggml.add_space_prefix") is False:
+        splitter = tokenizer.get("pre_tokenizer") or {}
+        if splitter.get("type") == "Metaspace":
+            splitter["prepend_scheme"] = "never"
+        # Phi-3's is normalised instead. Nor does a text then lose a space of its own when it is decoded.
+        for part, steps, kind in (("normalizer", "normalizers", "Prepend"), ("decoder", "decoders", "Strip")):
+            listed = (tokenizer.get(part) or {}).get(steps, [])
+            listed[:] = [step for step in listed if step["type"] != kind]
     path.write_text(json.dumps(tokenizer, ensure_ascii=False), "utf-8")
 
 
