@@ -17,11 +17,12 @@ _NO_DRAFTS = frozenset({"falcon_mamba", "mamba", "mamba2", "recurrent_gemma", "r
 
 
 def _write(choice: Choice, target: ModelSource, draft: ModelSource | None) -> Recipe:
-    for role, model, refused in (("target", target, _STATEFUL), ("draft", draft, _NO_DRAFTS)):
+    for model, refused, why in (
+        (target, _STATEFUL, "speculate with a target that keeps a recurrent state, such as this one"),
+        (draft, _NO_DRAFTS, "draft with a model of this kind"),
+    ):
         if model is not None and (kind := text_of(config_of(model).get("model_type"))) in refused:
-            raise UnsupportedError(
-                f"transformers can't speculate with a {role} that keeps a recurrent state, such as this one ({kind})."
-            )
+            raise UnsupportedError(f"transformers can't {why} ({kind}).")
     sampling, k = choice.request.sampling, choice.k
     lines = [
         "from transformers import AutoModelForCausalLM, AutoTokenizer",
