@@ -165,6 +165,8 @@ def test_a_folder_of_an_adapter_or_of_gguf_files_is_refused_with_what_to_do(fold
     (folder / "adapter_config.json").unlink()
     (folder / "a.gguf").write_bytes(b"GGUF")
     assert str(folder / "a.gguf") in refusal(folder)
+    (folder / "config.json").write_text("{}")
+    assert str(folder / "a.gguf") in refusal(folder)
 
 
 _OWN = {"auto_map": {"AutoTokenizer": ["evil.Tokenizer", None]}, "tokenizer_class": "Own"}

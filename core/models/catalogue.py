@@ -14,7 +14,7 @@ import platformdirs
 from core.draft_length import DraftLength
 from core.errors import ModelNotFoundError, ModelUnreadableError, OutriderError
 from core.files import open_regular, read_json
-from core.models.folder.weight_files import PICKLED, adapter_error, weight_files
+from core.models.folder.weight_files import PICKLED, adapter_error, refuse_ggufs, weight_files
 from core.models.remote import hub
 from core.settings import LengthPolicy
 from core.text import did_you_mean
@@ -261,8 +261,7 @@ def _folder_entry(folder: Path, ref: str, title: str, origin: ModelOrigin, revis
     if not (folder / "config.json").is_file():
         if (folder / "adapter_config.json").is_file():
             raise adapter_error(ref)
-        if ggufs := sorted(folder.glob("*.gguf")):
-            raise ModelUnreadableError(f"{ref!r} holds .gguf files. Name one of them, such as {str(ggufs[0])!r}.")
+        refuse_ggufs(folder, ref)
         raise ModelUnreadableError(
             f"{ref!r} contains no model: its config.json is missing. Name a folder that has one."
         )

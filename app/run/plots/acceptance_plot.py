@@ -15,8 +15,8 @@ from core.text import percent_text
 
 PREDICTED_HELP = (
     "Dashed: accepted tokens per step as predicted from the two distributions: sum(min(p, q)) at each drafted "
-    "position, weighted by the probability that earlier tokens are accepted; under block verification from its own "
-    "weights; averaged over the run. The two lines converge as the run continues."
+    "position, weighted by the probability that earlier tokens are accepted. Under block verification, the weights are "
+    "those of its own test. Averaged over the run; the two lines converge as the run continues."
 )
 BAND_HELP = (
     "Line: mean number of accepted tokens per drafting step so far. Its band is Wilson's 95 % confidence interval for "

@@ -62,6 +62,7 @@ def weight_files(folder: Path, name: str) -> list[Path]:
             return weights
         if (folder / "adapter_config.json").is_file():
             raise adapter_error(name)
+        refuse_ggufs(folder, name)
         pickled = any(any(folder.glob(pattern)) for pattern in PICKLED)
         reason = (
             "its weights are pickle files, which can run code when they are opened; convert them to safetensors"
@@ -88,6 +89,12 @@ def weight_files(folder: Path, name: str) -> list[Path]:
 def adapter_error(name: str) -> ModelUnreadableError:
     """The error of a folder that holds a LoRA or another adapter alone."""
     return ModelUnreadableError(f"{name!r} is an adapter for another model. Merge it into that model first.")
+
+
+def refuse_ggufs(folder: Path, name: str) -> None:
+    """Raise ModelUnreadableError if a folder holds .gguf files, which are named themselves."""
+    if ggufs := sorted(folder.glob("*.gguf")):
+        raise ModelUnreadableError(f"{name!r} holds .gguf files. Name one of them, such as {str(ggufs[0])!r}.")
 
 
 def read_weight_headers(folder: Path, title: str) -> tuple[TensorInfo, ...]:
