@@ -20,6 +20,8 @@ from core.errors import SettingsError
 from core.settings import MAX_SEED, SAME_TEXT, Coupling
 
 OFF = "off"
+LARGEST_INT = 2**31 - 1
+"""The largest number that Qt's field for whole numbers holds."""
 SEED_SENTENCE = "The seed must be a whole number from 0 to 2^63\u00a0\u2212\u00a01."
 COUPLING_HELP = (
     "The same seed gives the text of plain sampling, token for token, whatever the draft, the method and K: "
@@ -164,7 +166,7 @@ def _spin(item: Field[Any]) -> QSpinBox | QDoubleSpinBox:
         spin.setSingleStep(step)
     else:
         spin = QSpinBox()
-        spin.setRange(int(low), int(high))
+        spin.setRange(*(int(max(-LARGEST_INT - 1, min(bound, LARGEST_INT))) for bound in (low, high)))
         spin.setSingleStep(int(step))
     if rules.get("off") == low:
         spin.setSpecialValueText(OFF)
