@@ -26,3 +26,11 @@ def test_a_whole_number_without_a_limit_that_qt_knows_has_a_field_of_as_many_as_
     assert form.values() == {"size": 5}
     field = form.fields["size"]
     assert (field.minimum(), field.maximum()) == (-(2**31), 2**31 - 1)
+
+
+def test_a_drafters_option_is_shown_by_its_own_declaration_though_the_run_has_a_setting_of_that_name(qtbot):
+    form = form_of(qtbot, 3, name="seed", max=99)
+    seed = form.fields["seed"]
+    assert (seed.value(), seed.maximum(), seed.accessibleName()) == (3, 99, "Size")
+    form = form_of(qtbot, 0.5, name="coupling", max=1.0)
+    assert form.values() == {"coupling": 0.5}

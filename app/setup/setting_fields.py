@@ -17,7 +17,7 @@ from app.theme import hold
 from app.widgets.compound_fields import SliderSpin
 from app.widgets.fields import EnumCombo, describe, grid, guard_wheel, labelled, named, set_flag
 from core.errors import SettingsError
-from core.settings import MAX_SEED, SAME_TEXT, Coupling
+from core.settings import MAX_SEED, SAME_TEXT, SETTINGS, Coupling
 
 OFF = "off"
 LARGEST_INT = 2**31 - 1
@@ -122,9 +122,10 @@ def setting_field(item: Field[Any], object_name: str) -> Any:
     field: SettingField
     if object_name.endswith("Slider"):
         return _slider(item, object_name.removesuffix("Slider"))
-    if item.name == "coupling":
+    # The run's own: a drafter may have options of these names.
+    if item is SETTINGS["coupling"]:
         field = CouplingCheck()
-    elif item.name == "seed":
+    elif item is SETTINGS["seed"]:
         field = SeedEdit()
     elif "titles" in rules:
         field = EnumCombo(dict(rules["titles"]), object_name)
@@ -137,7 +138,7 @@ def setting_field(item: Field[Any], object_name: str) -> Any:
     else:
         field = _spin(item)
     field.setObjectName(object_name)
-    if item.name != "coupling":
+    if not isinstance(field, CouplingCheck):
         describe(field, rules["label"], rules["help"])
     return field
 
