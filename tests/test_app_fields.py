@@ -34,3 +34,10 @@ def test_a_drafters_option_is_shown_by_its_own_declaration_though_the_run_has_a_
     assert (seed.value(), seed.maximum(), seed.accessibleName()) == (3, 99, "Size")
     form = form_of(qtbot, 0.5, name="coupling", max=1.0)
     assert form.values() == {"coupling": 0.5}
+
+
+@pytest.mark.parametrize(("default", "step"), [(1e-5, 0.1), (1e-8, 1e-8), (3e-7, 1), (2.5, 0.1)])
+def test_a_small_number_of_a_drafter_is_shown_and_runs_as_it_is_declared(qtbot, default, step):
+    form = form_of(qtbot, default, step=step, max=10.0)
+    assert form.values() == {"size": default}
+    assert float(form.fields["size"].text()) == default

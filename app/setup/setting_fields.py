@@ -6,6 +6,7 @@ import math
 import random
 from collections.abc import Mapping
 from dataclasses import Field
+from decimal import Decimal
 from enum import Enum
 from typing import Any
 
@@ -161,7 +162,8 @@ def _spin(item: Field[Any]) -> QSpinBox | QDoubleSpinBox:
     low, high, step = rules["min"], rules.get("window_max", rules.get("max")), rules.get("step", 1)
     spin: QSpinBox | QDoubleSpinBox
     if isinstance(item.default, float):
-        spin, decimals = PlainSpin(), max(4, len(f"{step:f}".rstrip("0").partition(".")[2]))
+        places = (len(f"{Decimal(str(number)):f}".partition(".")[2]) for number in (step, item.default))
+        spin, decimals = PlainSpin(), max(4, *places)
         spin.setDecimals(decimals)
         spin.setRange(low + 10**-decimals if rules.get("above") else low, high)
         spin.setSingleStep(step)
