@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import make_dataclass
+from dataclasses import make_dataclass, replace
 
 import pytest
+from PySide6.QtCore import Qt
 
 from app.setup.setting_fields import SettingsForm
-from core.settings import declared, setting
+from core.settings import SamplingParams, declared, setting
 
 
 def form_of(qtbot, default, *, name="size", **rules):
@@ -41,3 +42,32 @@ def test_a_small_number_of_a_drafter_is_shown_and_runs_as_it_is_declared(qtbot, 
     form = form_of(qtbot, default, step=step, max=10.0)
     assert form.values() == {"size": default}
     assert float(form.fields["size"].text()) == default
+
+
+@pytest.mark.parametrize(
+    ("temperature", "text"), [(0.125, "0.125"), (0.004, "0.004"), (1 / 3, "0.3333"), (0.7, "0.70")]
+)
+def test_the_temperature_that_is_shown_is_the_one_that_runs_and_0_can_be_typed_over_it(
+    window, qtbot, temperature, text
+):
+    field = window.controls.fields["temperature"]
+
+    def runs():
+        return window.controls.request("x").sampling.temperature
+
+    window.controls.change({"temperature": temperature})
+    assert (field.spin.text(), runs()) == (text, float(text))
+    field.spin.selectAll()
+    qtbot.keyClicks(field.spin, "0")
+    qtbot.keyClick(field.spin, Qt.Key.Key_Return)
+    assert (field.spin.text(), runs()) == ("0.00", 0.0)
+
+
+def test_run_again_repeats_a_temperature_that_the_slider_does_not_have_and_so_does_run_after_it(window, qtbot, session):
+    request = replace(window.controls.request("x = "), sampling=SamplingParams(0.333), max_new_tokens=4, baseline=False)
+    with qtbot.waitSignal(window.live.run_shown):
+        window.starter.replay(request)
+    with qtbot.waitSignal(window.live.run_shown):
+        window.prompt.run_button.click()
+    assert [each.sampling.temperature for each in session.requests] == [0.333, 0.333]
+    assert window.controls.fields["temperature"].spin.text() == "0.333"

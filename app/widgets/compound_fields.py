@@ -15,12 +15,14 @@ from app.widgets.fields import boxed, column, describe, grid, guard_wheel, plain
 
 T = TypeVar("T")
 SPIN_WIDTH = 96
+MOST_DECIMALS = 4
 
 
 class SliderSpin(QWidget):
     """A labelled number as a slider and a spin box that follow each other.
 
-    With `decimals` 0 the value is a whole number. A number outside the range, NaN included, is refused.
+    With `decimals` 0 the value is a whole number; else one that needs more is shown and kept with up to four. A number
+    outside the range, NaN included, is refused.
 
     Signals:
         value_changed: each new value, once.
@@ -40,7 +42,7 @@ class SliderSpin(QWidget):
         decimals: int = 0,
     ) -> None:
         super().__init__()
-        self._low, self._high, self._scale = low, high, 10**decimals
+        self._low, self._high, self._scale, self._decimals = low, high, 10**decimals, decimals
         self._value = low
         self.slider = QSlider(Qt.Orientation.Horizontal)
         self.slider.setObjectName(f"{name}Slider")
@@ -103,8 +105,12 @@ class SliderSpin(QWidget):
 
     @Slot(float)
     def _take(self, value: float) -> None:
+        value = round(value, MOST_DECIMALS)
+        needed = len(f"{value:.{MOST_DECIMALS}f}".rstrip("0").partition(".")[2])
         with QSignalBlocker(self.slider), QSignalBlocker(self.spin):
             self.slider.setValue(round(value * self._scale))
+            if self.spin.decimals() != (decimals := max(self._decimals, needed)):
+                self.spin.setDecimals(decimals)
             if self.spin.value() != value:  # Else it would rewrite what is being typed.
                 self.spin.setValue(value)
         if value != self._value:
