@@ -71,3 +71,17 @@ def test_run_again_repeats_a_temperature_that_the_slider_does_not_have_and_so_do
         window.prompt.run_button.click()
     assert [each.sampling.temperature for each in session.requests] == [0.333, 0.333]
     assert window.controls.fields["temperature"].spin.text() == "0.333"
+
+
+@pytest.mark.parametrize(
+    ("name", "typed", "expected"),
+    [("temperature", "0,7", 0.7), ("temperature", "1,25", 1.25), ("top_p", "0,9", 0.9), ("min_p", "0,05", 0.05)],
+)
+def test_a_decimal_comma_is_read_as_a_point(window, qtbot, name, typed, expected):
+    window.controls.change({"temperature": 1.5, "top_p": 0.5, "min_p": 0.5})
+    field = window.controls.fields[name]
+    spin = getattr(field, "spin", field)
+    spin.selectAll()
+    qtbot.keyClicks(spin, typed)
+    qtbot.keyClick(spin, Qt.Key.Key_Return)
+    assert getattr(window.controls.request("x").sampling, name) == expected

@@ -15,7 +15,7 @@ from PySide6.QtGui import QValidator
 from PySide6.QtWidgets import QCheckBox, QDoubleSpinBox, QLineEdit, QSpinBox, QToolButton, QWidget
 
 from app.theme import hold
-from app.widgets.compound_fields import SliderSpin
+from app.widgets.compound_fields import NumberSpin, SliderSpin
 from app.widgets.fields import EnumCombo, describe, grid, guard_wheel, labelled, named, set_flag
 from core.errors import SettingsError
 from core.settings import MAX_SEED, SAME_TEXT, SETTINGS, Coupling
@@ -47,7 +47,7 @@ class CouplingCheck(QCheckBox):
         self.setChecked(coupling is Coupling.GUMBEL)
 
 
-class PlainSpin(QDoubleSpinBox):
+class PlainSpin(NumberSpin):
     """A field for a number, without zeros at its end.
 
     Attributes:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Generic, TypeVar
 
 from PySide6.QtCore import QEvent, QObject, QSignalBlocker, Qt, Signal, Slot
-from PySide6.QtGui import QAction, QKeyEvent, QKeySequence
+from PySide6.QtGui import QAction, QKeyEvent, QKeySequence, QValidator
 from PySide6.QtWidgets import QAbstractButton, QButtonGroup, QCheckBox, QDoubleSpinBox, QSizePolicy, QSlider, QWidget
 
 from app.theme import hold
@@ -16,6 +16,14 @@ from app.widgets.fields import boxed, column, describe, grid, guard_wheel, plain
 T = TypeVar("T")
 SPIN_WIDTH = 96
 MOST_DECIMALS = 4
+
+
+class NumberSpin(QDoubleSpinBox):
+    """A field for a number, which can also be typed with a decimal comma."""
+
+    def validate(self, text: str, position: int) -> tuple[QValidator.State, str, int]:
+        """Make a comma the point of the field's locale; Qt would drop it, and 0,7 would become 0."""
+        return super().validate(text.replace(",", self.locale().decimalPoint()), position)
 
 
 class SliderSpin(QWidget):
@@ -48,7 +56,7 @@ class SliderSpin(QWidget):
         self.slider.setObjectName(f"{name}Slider")
         self.slider.setSingleStep(round(step * self._scale))
         self.slider.setPageStep(round(step * self._scale) * (2 if decimals else 1))
-        self.spin = QDoubleSpinBox()
+        self.spin = NumberSpin()
         self.spin.setDecimals(decimals)
         self.spin.setSingleStep(step)
         self.spin.setObjectName(f"{name}Spin")
