@@ -95,7 +95,6 @@ class MainWindow(QMainWindow):
         self.side = SidePanel()
         self.banner = Banner()
         self.status = StatusStrip()
-        self.help = Help(self, self.menus, self.run_view, self.status, self._dialogs, self.jobs)
         self.conclusion = ConclusionBar(self.run_view, lambda: self.playback.is_slowed)
         self.introduction = Introduction(
             self.controller,
@@ -118,6 +117,7 @@ class MainWindow(QMainWindow):
             dimmed=(self.transcript.view, self.conclusion),
             parent=self,
         )
+        self.help = Help(self, self.menus, self.run_view, self.live, self._dialogs, self.jobs)
         self.runs = KeptRuns(runs_folder(), self.jobs, self.controller, self.live, self.run_view, self._dialogs, self)
         self.exports = Exports(
             self,

@@ -25,9 +25,9 @@ from app.tools.step_picture import MAX_SLOTS, example, picture_of
 from core.analysis.calibration import Predictor
 from core.errors import OutriderError
 from core.runlog.log import BASELINE_FIELDS, STEP_FIELDS, SUMMARY_FIELDS
-from core.types import BlockTest, TokenKind
+from core.types import BlockTest, PrefillDone, TokenKind
 from tests.children import run_code
-from tests.fakes_app import make_step, run_of
+from tests.fakes_app import FakeSession, make_step, run_of
 from tests.test_core_diagnosis import drawn
 
 # --- Keys ---
@@ -280,6 +280,22 @@ def test_about_names_all_versions_copies_them_and_says_what_the_last_run_was_on(
     run_to_end(window)
     window.menus.about.trigger()
     assert "float32" in dialogs.device
+
+
+def test_about_does_not_take_the_machine_of_a_recorded_or_kept_run_for_this_one(window, qtbot, dialogs, run_to_end):
+    def show_kept():
+        request = window.controls.request("x")
+        elsewhere = replace(FakeSession()._head(request), environment={"device_name": "Someone's GPU"})
+        with qtbot.waitSignal(window.live.run_shown):
+            window.live.show_kept(request, [elsewhere, PrefillDone(9, 1.0, 1.0)], "old")
+        window.menus.about.trigger()
+
+    show_kept()
+    assert "Someone's GPU" in window.status.place.text()
+    assert dialogs.device == ""
+    run_to_end(window)
+    show_kept()
+    assert dialogs.device == "CPU · float32"
 
 
 def test_a_newer_version_is_looked_for_only_on_request_and_any_failure_is_one_sentence(qtbot, window, monkeypatch):

@@ -91,6 +91,8 @@ class LiveView(QObject):
         self._kept: Iterator[Event] | None = None
         self.kept_title = ""
         """The name of the run on screen, if it is a kept run."""
+        self.place = ""
+        """Where this window's last own run was: its device and precision, or its server."""
         self._is_paced = False
         """Whether the kept run is shown at a pace, as in the introduction."""
         self._text_timer = QTimer(self)
@@ -269,6 +271,7 @@ class LiveView(QObject):
             if isinstance(event, Finished) and self._run.tokens.steps is not self._run.steps:
                 self._transcript.view.restyle()  # A stop text was cut from what is shown.
             if isinstance(event, RunStarted) and self._kept is None:
+                self.place = _place(self._run)
                 self.run_begun.emit()
             if isinstance(event, BaselineStep) and len(self._run.baseline_steps) == 1:
                 self.baseline_begun.emit()

@@ -28,8 +28,8 @@ from PySide6.QtWidgets import QDialog, QFrame, QMainWindow, QMenuBar, QTextBrows
 from app.dialogs import Dialogs
 from app.jobs import Jobs
 from app.menus import Menus, key_groups
+from app.run.live import LiveView
 from app.run.run_view import RunView
-from app.run.status_strip import StatusStrip
 from app.run.text.token_colors import token_formats
 from app.run.text.tokens import Fate
 from app.theme import RESOURCES, Theme, current_theme, scaled, ui_font
@@ -270,12 +270,12 @@ class Help(QObject):
         window: QMainWindow,
         menus: Menus,
         run: RunView,
-        status: StatusStrip,
+        live: LiveView,
         dialogs: Dialogs,
         jobs: Jobs,
     ) -> None:
         super().__init__(window)
-        self._window, self._run, self._status = window, run, status
+        self._window, self._run, self._live = window, run, live
         self._dialogs, self._jobs = dialogs, jobs
         self.page: HelpWindow | None = None
         for name, action in (("method", menus.help), ("formulas", menus.formulas), ("keys", menus.keys)):
@@ -288,4 +288,4 @@ class Help(QObject):
 
     @Slot()
     def _on_about(self) -> None:
-        self._dialogs.show_about(self._window, self._status.place.text(), self._jobs)
+        self._dialogs.show_about(self._window, self._live.place, self._jobs)
