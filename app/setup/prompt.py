@@ -36,8 +36,6 @@ if TYPE_CHECKING:
 
 WAITING = "Reading the target's tokenizer…"
 FOR_CHAT = "For chat models"
-LINE_ENDS = {0x2028: "\n", 0x2029: "\n"}
-"""Qt's own ends of lines and paragraphs."""
 
 
 class Preset(NamedTuple):
@@ -184,8 +182,8 @@ class PromptEditor(QWidget):
 
     def text(self) -> str:
         """The prompt."""
-        # Not `toPlainText`, which makes no-break spaces ordinary ones.
-        return self.edit.document().toRawText().translate(LINE_ENDS)
+        # Not `toPlainText`, which makes no-break spaces ordinary ones. Qt has its own ends of lines and paragraphs.
+        return self.edit.document().toRawText().replace("\u2029", "\n").replace("\u2028", "\n")
 
     def set_folded(self, *, is_folded: bool) -> None:
         """Show two lines of the prompt and leave the room to the text, or all of it, as high as it was.
