@@ -85,3 +85,8 @@ def test_a_decimal_comma_is_read_as_a_point(window, qtbot, name, typed, expected
     qtbot.keyClicks(spin, typed)
     qtbot.keyClick(spin, Qt.Key.Key_Return)
     assert getattr(window.controls.request("x").sampling, name) == expected
+
+
+def test_a_long_system_prompt_reaches_the_request_whole(window):
+    window.controls.fields["system"].setText("x" * 40_000)
+    assert len(window.controls.request("p").system) == 40_000

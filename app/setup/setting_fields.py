@@ -22,7 +22,7 @@ from core.settings import MAX_SEED, SAME_TEXT, SETTINGS, Coupling
 
 OFF = "off"
 LARGEST_INT = 2**31 - 1
-"""The largest number that Qt's field for whole numbers holds."""
+"""The largest number that Qt's field for whole numbers holds, and the longest text."""
 SEED_SENTENCE = "The seed must be a whole number from 0 to 2^63\u00a0\u2212\u00a01."
 COUPLING_HELP = (
     "The same seed gives the text of plain sampling, token for token, whatever the draft, the method and K: "
@@ -135,6 +135,7 @@ def setting_field(item: Field[Any], object_name: str) -> Any:
         field.setChecked(default)
     elif isinstance(default, str):
         field = QLineEdit(default)
+        field.setMaxLength(LARGEST_INT)  # Qt would cut a longer text than 32,767 characters without a word.
         field.setPlaceholderText(rules.get("placeholder", ""))
     else:
         field = _spin(item)
