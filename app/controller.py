@@ -36,6 +36,7 @@ class RunController(QObject):
     Signals:
         state_changed: the new `RunState`.
         run_requested: a `RunRequest` is on its way to the engine.
+        task_began: an `EngineTask` other than a run has the engine.
         engine_ready: the engine has been imported, or the import failed.
         memory_held: a device, and the bytes on it that unloading the kept models would free.
         failed: one sentence that says why.
@@ -46,6 +47,7 @@ class RunController(QObject):
 
     state_changed = Signal(object)
     run_requested = Signal(object)
+    task_began = Signal()
     engine_ready = Signal()
     memory_held = Signal(str, object)
     failed = Signal(str)
@@ -119,6 +121,7 @@ class RunController(QObject):
             return None
         self._task = EngineTask(title, work, self, device=device, is_brief=is_brief)
         self._task_wanted.emit(self._task)
+        self.task_began.emit()
         return self._task
 
     def start(self, request: RunRequest) -> bool:

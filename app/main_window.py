@@ -209,9 +209,11 @@ class MainWindow(QMainWindow):
 
     def _connect(self) -> None:
         menus, status = self.menus, self.status
-        for changed in (self.controls.changed, self.prompt.edit.textChanged, self.controller.state_changed):
-            changed.connect(self._on_settings_changed)
+        controller = self.controller
+        for held in (controller.state_changed, controller.task_began, controller.freed):
+            held.connect(self._on_settings_changed)
         for changed in (self.controls.changed, self.prompt.edit.textChanged):
+            changed.connect(self._on_settings_changed)
             changed.connect(self.state.saving.start)
         self.controls.advanced.button.toggled.connect(self.state.saving.start)
         self.runs.failed.connect(self.banner.show_sentence)
@@ -310,6 +312,7 @@ class MainWindow(QMainWindow):
             is_baseline=is_baseline,
             is_served=request is not None and bool(request.engine),
             takes_k=self.starter.takes_k,
+            busy=self.controller.busy_sentence(),
         )
         for advice in (self.speed, self.conclusion.advice):
             advice.allow_repeat(is_allowed=not self._shows_refusal)

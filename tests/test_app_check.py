@@ -12,6 +12,7 @@ from PySide6.QtCore import Qt
 from PySide6.QtGui import QGuiApplication
 from PySide6.QtWidgets import QLabel, QStyle, QStyleOptionComboBox
 
+from app.setup.prompt import READY_HINT
 from app.setup.setting_fields import set_value
 from app.theme import DARK
 from app.tools.check import FAILED, NO_RESULTS, NO_TESTS, STOPPED
@@ -179,10 +180,12 @@ def test_a_check_that_is_stopped_has_no_verdict_and_no_run_starts_beside_it(chec
         assert "appear together" in panel.results.table.hint.text()
         window.prompt.run_button.click()
         assert "A check is " in window.banner.label.text()
+        assert window.prompt.note.text().startswith("A check is in progress.")
         assert not window.run_view.steps
         stop()
         assert panel.isVisible() is (count < 3)
         qtbot.waitUntil(lambda: not panel.is_running)
+        assert window.prompt.note.text() == READY_HINT
         assert (panel.headline.text(), panel.mark.property("kind")) == (STOPPED, "none")
         assert panel.results.table.count() == 0
         assert panel.results.table.hint.text() == NO_RESULTS

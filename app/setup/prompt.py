@@ -145,7 +145,7 @@ class PromptEditor(QWidget):
         self.stop_button.setEnabled(False)
         self.is_folded = False
         self._open_sizes: list[int] = []
-        self._state, self._problem = RunState.IDLE, ""
+        self._state, self._problem, self._busy = RunState.IDLE, "", ""
         self._is_slowed = self._is_ahead = self._is_baseline = self._is_served = False
         self._takes_k = True
         self._read = (WAITING, False)
@@ -256,6 +256,7 @@ class PromptEditor(QWidget):
         is_baseline: bool = False,
         is_served: bool = False,
         takes_k: bool = True,
+        busy: str = "",
     ) -> None:
         """Enable the buttons that apply, and show why Run can't be pressed; Stop also ends a slowed display.
 
@@ -264,9 +265,10 @@ class PromptEditor(QWidget):
             is_baseline: whether the run is over but for its baseline.
             is_served: whether the run is a server's.
             takes_k: whether a change of K changes the run.
+            busy: why nothing can be started now, whatever the settings.
         """
         self._state, self._problem, self._is_slowed, self._is_baseline = state, problem or "", is_slowed, is_baseline
-        self._is_ahead, self._is_served, self._takes_k = is_ahead, is_served, takes_k
+        self._is_ahead, self._is_served, self._takes_k, self._busy = is_ahead, is_served, takes_k, busy
         self.run_button.setEnabled(state is RunState.IDLE and problem is None)
         self.stop_button.setEnabled(is_slowed or state in {RunState.RUNNING, RunState.PAUSED})
         is_shown_late = is_slowed and state is RunState.IDLE
@@ -285,7 +287,8 @@ class PromptEditor(QWidget):
         elif is_idle and self._is_slowed and not problem:
             self._note(SLOWED_HINT, short="Esc shows the rest.")
         elif is_idle:
-            self._note(problem or READY_HINT, bool(problem), short="" if problem else READY_HINT_SHORT)
+            why_not = problem or self._busy
+            self._note(why_not or READY_HINT, bool(problem), short="" if why_not else READY_HINT_SHORT)
         elif self._is_served:
             self._note(SERVED_HINT, short=LIVE_HINT_SHORT)
         elif self._is_baseline:
