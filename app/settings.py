@@ -241,7 +241,8 @@ def _parse(default: S, data: Mapping[str, Any]) -> S:
 def _usable(name: str, value: Any, default: Any) -> Any:
     """The value as the window can show it, else the default."""
     if name == "method_options":
-        options = {method: _mapping(values) for method, values in _mapping(value).items() if method in METHODS}
+        # Also those of a package that isn't installed now, which has them again later.
+        options = {method: _mapping(values) for method, values in _mapping(value).items()}
         return {method: {k: v for k, v in values.items() if _is_plain(v)} for method, values in options.items()}
     if name in {"splitters", "servers"}:
         return {k: v for k, v in _mapping(value).items() if _is_text(v)}

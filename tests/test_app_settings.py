@@ -276,6 +276,18 @@ def test_the_window_opens_over_a_file_that_makes_no_sense(make_window, tmp_path)
     assert window.controls.settings("x").min_p == 0.0
 
 
+def test_the_options_of_a_method_that_is_not_installed_now_outlive_a_change_and_the_window(make_window, tmp_path):
+    options = {"gone": {"width": 7, "name": "a"}, "prompt-lookup": {"max_ngram": 5}}
+    (tmp_path / "settings.json").write_text(json.dumps({"version": SCHEMA, "run": {"method_options": options}}))
+    window = make_window()
+    window.controls.change({"temperature": 0.3, "method_options": {"prompt-lookup": {"min_ngram": 2}}})
+    window.close()
+    saved = SettingsStore(tmp_path / "settings.json").load().run
+    assert saved.temperature == 0.3
+    assert saved.method_options["gone"] == options["gone"]
+    assert saved.method_options["prompt-lookup"] == {"max_ngram": 5, "min_ngram": 2}
+
+
 def test_the_window_builds_without_arguments_and_without_a_model(sound_binding, qtbot):
     window = MainWindow()
     qtbot.addWidget(window)

@@ -174,7 +174,7 @@ class SettingsPanel(QScrollArea):
             target=self.target.wanted,
             draft=self.draft.wanted,
             method=self.method.method.name,
-            method_options=self.method.option_values(),
+            method_options={**self._kept.method_options, **self.method.option_values()},
             seed=seed,
             engine=self.engine.url,
             engine_model=self.models.served_model,
