@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import errno
 import glob
@@ -148,7 +149,7 @@ def read_own_json(path: Path, version: int) -> tuple[dict[str, Any], bool]:
     False means that the file must be kept aside before it is replaced: it is damaged, or a newer version wrote it.
     """
     try:
-        data = read_bounded(path, _LARGEST_OWN)
+        data = read_bounded(path, _LARGEST_OWN).removeprefix(codecs.BOM_UTF8)  # Some editors add one.
     except FileNotFoundError:
         return {}, True
     except OSError:

@@ -288,6 +288,12 @@ def test_the_options_of_a_method_that_is_not_installed_now_outlive_a_change_and_
     assert saved.method_options["prompt-lookup"] == {"max_ngram": 5, "min_ngram": 2}
 
 
+def test_a_settings_file_with_a_byte_order_mark_is_read_whole(tmp_path):
+    store = SettingsStore(tmp_path / "settings.json")
+    store.path.write_text(json.dumps({"version": SCHEMA, "theme": "dark"}), "utf-8-sig")
+    assert (store.load().theme, store.problem) == (ThemeMode.DARK, "")
+
+
 def test_the_window_builds_without_arguments_and_without_a_model(sound_binding, qtbot):
     window = MainWindow()
     qtbot.addWidget(window)
