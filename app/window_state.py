@@ -53,7 +53,7 @@ class WindowState(QObject):
         window.menus.show_ghosts.setChecked(settings.show_ghosts)
         window.transcript.colors.choose(settings.color_by)
         window.menus.show_previous.setChecked(settings.show_previous)
-        window.prompt.set_text(settings.run.prompt)
+        window.prompt.edit.setPlainText(settings.run.prompt)  # Which can't be undone.
         window.prompt.edit.setFocus()
         window.controls.engine.servers.update(settings.servers)
         window.controls.apply(settings.run)
