@@ -35,7 +35,7 @@ PANEL_KEYS: tuple[KeyRow, ...] = (
     ("Restore the last deleted run", (key_text("Ctrl+Z"),)),
     ("Move between the cells of a sweep", ("←", "→", "↑", "↓")),
     ("List the runs of a sweep cell", ("Enter",)),
-    *(() if sys.platform == "darwin" else (("Open a menu", ("Alt", "F10")),)),
+    *(() if sys.platform == "darwin" else (("Open a menu", ("Alt",)),)),
     ("Close a window such as this one", ("Esc",)),
 )
 """Keys that belong to no menu and act on the widget with the focus."""

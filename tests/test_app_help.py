@@ -105,6 +105,7 @@ def test_the_list_of_keys_is_what_the_menus_offer_now_and_nothing_is_left_out(wi
             assert action.text().replace("&", "") in text
             assert all(keys.toString() in text for keys in action.shortcuts())
     assert all(title in text for title, _ in PANEL_KEYS)
+    assert "F10" not in text, "Qt opens no menu with it"
 
 
 def test_the_palette_finds_actions_pages_and_presets_and_does_what_is_chosen(window, qtbot):
