@@ -16,6 +16,7 @@ from app.run.conclusion import DRAWING, conclusion_of
 from app.run.pacing import Pace
 from app.run.text.tokens import Place
 from app.settings import SettingsStore
+from app.setup.prompt import FOR_CHAT
 from app.theme import RESOURCES
 from app.tools.models.downloads import Download, DownloadState
 from app.widgets.labels import STEPS
@@ -67,6 +68,22 @@ def test_the_recorded_run_is_small_has_evidence_and_its_command_beside_it():
     readme = RECORDING.with_name("README.md").read_text("utf-8")
     assert log.run["config"]["prompt"] in readme
     assert f"--seed {log.run['config']['seed']}" in readme
+
+
+@pytest.mark.parametrize(("category", "then"), [("Code", Part.LIVE), (FOR_CHAT, Part.GET_CHAT)])
+def test_a_preset_chosen_during_the_recorded_run_ends_it_and_is_in_the_prompt(new_window, qtbot, category, then):
+    window, menu = new_window, new_window.prompt.presets_button.menu()
+    until_callout(window, qtbot)
+    presets = [action for action in menu.actions() if action.isEnabled()]
+    chosen = next(action for action in presets if (action.data().category == FOR_CHAT) is (category == FOR_CHAT))
+    with qtbot.waitSignal(window.live.run_shown):
+        chosen.trigger()
+        assert not window.live.is_slowed
+    assert part(window) is then
+    assert window.introduction.callout.isHidden()
+    assert not window.prompt.isHidden()
+    assert window.prompt.text() == chosen.data().text
+    assert "Recorded run" in window.transcript.whose.text()
 
 
 def test_one_step_of_the_recorded_run_is_explained_while_its_draft_waits(new_window, qtbot):

@@ -296,6 +296,7 @@ class Introduction(QObject):
 
     @Slot(object)
     def _on_preset_chosen(self, preset: Preset) -> None:
+        self._on_escape()  # The preset is for a run of the user's own.
         target = self._models.library.entry(self._controls.target.ref)
         is_shown = self._part in {Part.GET_CHAT, Part.ASK_CHAT, Part.NO_CHAT}
         if preset.category == FOR_CHAT and target is not None and target.embedded:
