@@ -6,7 +6,7 @@ import math
 from dataclasses import make_dataclass, replace
 
 import pytest
-from PySide6.QtCore import Qt
+from PySide6.QtCore import QMimeData, Qt, QUrl
 
 from app.setup.setting_fields import SettingsForm
 from core.settings import SamplingParams, declared, setting
@@ -90,3 +90,13 @@ def test_a_decimal_comma_is_read_as_a_point(window, qtbot, name, typed, expected
 def test_a_long_system_prompt_reaches_the_request_whole(window):
     window.controls.fields["system"].setText("x" * 40_000)
     assert len(window.controls.request("p").system) == 40_000
+
+
+def test_files_dropped_on_the_prompt_are_refused_and_a_text_or_a_link_is_not(window):
+    for url, is_taken in (("file:///run.jsonl", False), ("https://example.org/", True)):
+        data = QMimeData()
+        data.setUrls([QUrl(url)])
+        assert window.prompt.edit.canInsertFromMimeData(data) is is_taken, url
+    data = QMimeData()
+    data.setText("def f():")
+    assert window.prompt.edit.canInsertFromMimeData(data)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, NamedTuple
 
-from PySide6.QtCore import QEvent, QObject, Qt, QTimer, Signal, Slot
+from PySide6.QtCore import QEvent, QMimeData, QObject, Qt, QTimer, Signal, Slot
 from PySide6.QtGui import QAction, QFocusEvent, QTextCharFormat, QTextCursor, QTextDocument
 from PySide6.QtWidgets import (
     QApplication,
@@ -50,6 +50,14 @@ class Preset(NamedTuple):
 def load_presets() -> list[Preset]:
     """The presets that come with Outrider."""
     return [Preset(**json.loads(line)) for line in PRESETS.read_text("utf-8").splitlines()]
+
+
+class PromptEdit(QPlainTextEdit):
+    """The field for a prompt."""
+
+    def canInsertFromMimeData(self, source: QMimeData) -> bool:
+        """Refuse a dropped file, whose address would become part of the prompt."""
+        return not any(url.isLocalFile() for url in source.urls()) and super().canInsertFromMimeData(source)
 
 
 class PromptReading(QPlainTextEdit):
@@ -120,7 +128,7 @@ class PromptEditor(QWidget):
     def __init__(self, controls: SettingsPanel, jobs: Jobs) -> None:
         super().__init__()
         self._controls, self._jobs = controls, jobs
-        self.edit = named(QPlainTextEdit(), "promptEdit", "Prompt")
+        self.edit = named(PromptEdit(), "promptEdit", "Prompt")
         self.edit.installEventFilter(self)
         self.edit.viewport().installEventFilter(self)
         hold_font(self.edit, 13, is_mono=True)
