@@ -100,3 +100,8 @@ def test_files_dropped_on_the_prompt_are_refused_and_a_text_or_a_link_is_not(win
     data = QMimeData()
     data.setText("def f():")
     assert window.prompt.edit.canInsertFromMimeData(data)
+
+
+def test_the_help_of_k_says_that_a_policy_takes_it_out_of_the_users_hands(window):
+    tip = window.controls.fields["num_draft_tokens"].spin.toolTip()
+    assert "mid-run, unless Auto or Adaptive" in tip

@@ -302,7 +302,8 @@ class SettingsPanel(QScrollArea):
         rules, is_tree = SETTINGS["num_draft_tokens"].metadata, self.method.method.proposes_trees
         title, help_text = (NODES_TITLE, NODES_HELP) if is_tree else (rules["label"], rules["help"])
         most = rules["max"] if is_tree else LONGEST_CHAIN
-        help_text = f"{help_text} Adjustable mid-run. 0 is plain decoding; a run that starts with 0 stays plain."
+        help_text += " Adjustable mid-run, unless Auto or Adaptive chooses it. 0 is plain decoding; a run that starts"
+        help_text += " with 0 stays plain."
         with self.filling():
             self.fields["num_draft_tokens"].set_meaning(title, help_text, most)
 
